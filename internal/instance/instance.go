@@ -1,0 +1,153 @@
+package instance
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+)
+
+// Role is what an instance does for a request: compute the KV cache of the
+// prompt (prefill) or generate the answer (decode).
+type Role string
+
+// The roles, spelled as in the etcd keys and the admin routes.
+const (
+	Prefill Role = "prefill"
+	Decode  Role = "decode"
+)
+
+// Roles lists every role in display order.
+func Roles() []Role { return []Role{Prefill, Decode} }
+
+// ErrRole is wrapped by the error of ParseRole.
+var ErrRole = errors.New("unknown role")
+
+// ParseRole accepts "prefill" and "decode", exactly.
+func ParseRole(s string) (Role, error) {
+	switch r := Role(s); r {
+	case Prefill, Decode:
+		return r, nil
+	default:
+		return "", fmt.Errorf("%w %q: use \"prefill\" or \"decode\"", ErrRole, s)
+	}
+}
+
+// State is the state that the record itself declares.
+type State string
+
+// The record states. An absent state in a record means Ready.
+const (
+	Starting State = "starting"
+	Ready    State = "ready"
+	Draining State = "draining"
+	Down     State = "down"
+)
+
+// View is this proxy's own opinion; the empty view means "nothing to object".
+type View string
+
+// The views.
+const (
+	// Unverified: nobody has yet seen it answer /v1/models (a bare or
+	// unprobed registration); it is not picked.
+	Unverified View = "unverified"
+	// Orphan: its lease was lost but its probes still pass.
+	Orphan View = "orphan"
+	// Ejected: this proxy found it unreachable or failing.
+	Ejected View = "ejected"
+	// Rejected: its value in etcd cannot be used and no earlier good value is known.
+	Rejected View = "rejected"
+	// Pending: an add that waits for its instance to answer.
+	Pending View = "pending"
+)
+
+// Intent is what an operator asked for; the empty intent means "serve".
+type Intent string
+
+// The intents.
+const (
+	Drain   Intent = "drain"
+	Cordon  Intent = "cordon"
+	Removed Intent = "removed"
+)
+
+// Key names one membership: an address in a role. It is comparable and is the
+// identity that counters and health records are kept under.
+type Key struct {
+	Role    Role
+	Address string // canonical host:port, see ParseAddress
+}
+
+func (k Key) String() string { return string(k.Role) + "/" + k.Address }
+
+// Instance is one entry of a Snapshot. It is immutable once published: whoever
+// wants to change one copies it first.
+type Instance struct {
+	Key
+
+	// Record is the last good value. For a bare registration it is filled from
+	// the key and, once verified, from the proxy's own probe.
+	Record Record
+	// Bare tells that the value in etcd was empty or plain text.
+	Bare bool
+	// Verified tells that the models are known: the record lists them, or this
+	// proxy's own probe found them.
+	Verified bool
+
+	// As in the etcd key-value. Lease 0 means static.
+	Lease          int64
+	CreateRevision int64
+	ModRevision    int64
+	Version        int64
+
+	View   View
+	Intent Intent
+	// Reason says in words why View or Intent is what it is; may quote bytes
+	// from etcd and is therefore escaped already (see Printable).
+	Reason string
+}
+
+// Static tells that nothing but an operator ends this membership: its record
+// has no lease.
+func (i *Instance) Static() bool { return i.Lease == 0 }
+
+// Incarnation names one life of the engine process: the record's id, or for a
+// record without one the create revision of its key.
+func (i *Instance) Incarnation() string {
+	if i.Record.ID != "" {
+		return i.Record.ID
+	}
+	return "rev-" + strconv.FormatInt(i.CreateRevision, 10)
+}
+
+// Usable tells whether the scheduler may pick it at all, this proxy's passing
+// health opinion aside.
+func (i *Instance) Usable() bool {
+	return i.Verified && i.Intent == "" && i.Record.State == Ready &&
+		(i.View == "" || i.View == Orphan)
+}
+
+// ServesModel tells whether the instance lists the model. The empty model is
+// served by everyone, as vLLM takes a request without one.
+func (i *Instance) ServesModel(model string) bool {
+	if model == "" {
+		return true
+	}
+	for _, m := range i.Record.Models {
+		if m == model {
+			return true
+		}
+	}
+	return false
+}
+
+// Facts is what a probe of an engine finds out.
+type Facts struct {
+	Models      []string // every id of /v1/models, in its order
+	Roots       []string // the "root" of each model, same order; may hold ""
+	MaxModelLen int      // of the first model, 0 if not told
+	Version     string   // of /version, "" if not told
+	// StartedAt is process_start_time_seconds of /metrics, zero if not told.
+	StartedAt time.Time
+}

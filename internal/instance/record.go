@@ -1,0 +1,93 @@
+package instance
+
+import (
+	"strings"
+	"time"
+	"unicode/utf8"
+)
+
+// MaxRecordBytes bounds the value of one key in etcd.
+const MaxRecordBytes = 16 << 10
+
+// RecordVersion is the version this code writes into "v".
+const RecordVersion = 1
+
+// Record is the JSON value of an instance's key. Unknown fields are ignored.
+// It never holds credentials: every reader of etcd sees it.
+type Record struct {
+	V            int               `json:"v,omitempty"`
+	ID           string            `json:"id,omitempty"` // incarnation, see Instance.Incarnation
+	Role         Role              `json:"role,omitempty"`
+	Address      string            `json:"address,omitempty"`
+	Scheme       string            `json:"scheme,omitempty"` // "http" (default) or "https"
+	Models       []string          `json:"models,omitempty"`
+	Connector    string            `json:"connector,omitempty"` // "" = the proxy's default
+	KVRole       string            `json:"kv_role,omitempty"`   // kv_producer, kv_consumer, kv_both
+	EngineIDs    map[string]string `json:"engine_ids,omitempty"`
+	Ports        map[string][]int  `json:"ports,omitempty"`
+	ZMQAddress   string            `json:"zmq_address,omitempty"`
+	TransferMode string            `json:"transfer_mode,omitempty"`
+	DPSize       int               `json:"dp_size,omitempty"`
+	TPSize       int               `json:"tp_size,omitempty"`
+	PPSize       int               `json:"pp_size,omitempty"`
+	BlockSize    int               `json:"block_size,omitempty"`
+	MaxModelLen  int               `json:"max_model_len,omitempty"`
+	Version      string            `json:"version,omitempty"`
+	Weight       *int              `json:"weight,omitempty"` // nil = 100
+	State        State             `json:"state,omitempty"`
+	StartedAt    *time.Time        `json:"started_at,omitempty"` // for people; never compared between machines
+	Source       string            `json:"source,omitempty"`     // agent, direct, admin, flags, import
+	HostID       string            `json:"host_id,omitempty"`    // tells network namespaces apart
+	Agent        string            `json:"agent,omitempty"`
+	Labels       map[string]string `json:"labels,omitempty"`
+}
+
+// Printable makes text from etcd or a client safe for a terminal, a log line
+// or a reason: control characters and invalid UTF-8 are escaped, and what is
+// longer than max bytes is cut with "...".
+func Printable(s string, limit int) string {
+	var b strings.Builder
+	for i := 0; i < len(s); {
+		if limit > 0 && b.Len() >= limit {
+			b.WriteString("...")
+			break
+		}
+		r, n := utf8.DecodeRuneInString(s[i:])
+		switch {
+		case r == utf8.RuneError && n == 1:
+			b.WriteString(`\x`)
+			const hex = "0123456789abcdef"
+			b.WriteByte(hex[s[i]>>4])
+			b.WriteByte(hex[s[i]&15])
+		case r < 0x20 || (r >= 0x7f && r < 0xa0) || isFormatControl(r):
+			b.WriteString(escapeRune(r))
+		default:
+			b.WriteRune(r)
+		}
+		i += n
+	}
+	return b.String()
+}
+
+// isFormatControl reports characters that change how the text around them is
+// shown: bidirectional overrides, zero-width marks, line separators.
+func isFormatControl(r rune) bool {
+	switch {
+	case r >= 0x200b && r <= 0x200f, r >= 0x2028 && r <= 0x202e, r >= 0x2066 && r <= 0x2069, r == 0xfeff:
+		return true
+	}
+	return false
+}
+
+func escapeRune(r rune) string {
+	const hex = "0123456789abcdef"
+	switch r {
+	case '\n':
+		return `\n`
+	case '\r':
+		return `\r`
+	case '\t':
+		return `\t`
+	}
+	return `\u` + string([]byte{hex[r>>12&15], hex[r>>8&15], hex[r>>4&15], hex[r&15]})
+}
