@@ -137,8 +137,9 @@ func (t *Tracker) recover(in *instance.Instance, e *ejection) {
 	timer := time.NewTimer(b.NextBackOff())
 	defer timer.Stop()
 	for {
-		changed := t.opts.Source.Snapshot().Changed()
-		now, ok := t.opts.Source.Snapshot().Lookup(in.Key)
+		snap := t.opts.Source.Snapshot()
+		changed := snap.Changed()
+		now, ok := snap.Lookup(in.Key)
 		switch {
 		case !ok:
 			t.readmit(in.Key, "it left the membership")

@@ -79,6 +79,22 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 	return r, nil
 }
 
+// ParseOther checks the body of a request to any other endpoint: it must be a
+// JSON object. Only Model and Stream are read, and not judged.
+func ParseOther(body []byte) (*Request, error) {
+	r := &Request{Body: body}
+	if err := r.scan(); err != nil {
+		return nil, err
+	}
+	if raw := r.Raw(FieldModel); raw != nil && raw[0] == '"' {
+		r.Model = string(unquote(raw))
+	}
+	if raw := r.Raw(FieldStream); raw != nil {
+		r.Stream, _ = laxBool(raw) // the engine judges it
+	}
+	return r, nil
+}
+
 // errTooMany is the scanner callback's own refusal.
 var errTooMany = errors.New("too many fields")
 

@@ -18,6 +18,8 @@ type roleIndex struct {
 	all *candidates // whoever serves anything: requests that name no model
 
 	byModel map[string]*candidates
+	// dialects that some usable instance of this role speaks.
+	dialects map[string]bool
 }
 
 type candidates struct {
@@ -32,10 +34,18 @@ type candidate struct {
 }
 
 // fits tells whether the request may have this instance: not tried before,
-// and of one dialect with its partner.
-func (c *candidate) fits(r *Request) bool {
-	return !slices.Contains(r.Tried, c.instance.Key) &&
-		(r.Partner == nil || c.connector == r.Partner.Connector)
+// and of one dialect with its partner, or with somebody who can become it.
+func (c *candidate) fits(ix *index, r *Request) bool {
+	switch {
+	case slices.Contains(r.Tried, c.instance.Key):
+		return false
+	case r.Partner != nil:
+		return c.connector == r.Partner.Connector
+	case r.Role == instance.Prefill && !r.Alone:
+		return ix.roles[instance.Decode].dialects[c.connector]
+	default:
+		return true
+	}
 }
 
 func (s *Scheduler) current() *index {
@@ -58,11 +68,12 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 	counters := s.counters.keepFor(snap)
 	ix := &index{snapshot: snap, roles: make(map[instance.Role]*roleIndex, 2)}
 	for _, role := range instance.Roles() {
-		ri := &roleIndex{all: old.turn(role, ""), byModel: map[string]*candidates{}}
+		ri := &roleIndex{all: old.turn(role, ""), byModel: map[string]*candidates{}, dialects: map[string]bool{}}
 		ix.roles[role] = ri
 		for _, in := range snap.Usable(role) {
 			c := candidate{instance: in, connector: s.opts.Connector(in), counter: counters[in.Key]}
 			ri.all.items = append(ri.all.items, c)
+			ri.dialects[c.connector] = true
 			for _, m := range in.Record.Models {
 				list := ri.byModel[m]
 				if list == nil {

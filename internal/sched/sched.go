@@ -61,6 +61,8 @@ type Request struct {
 	// Partner is the other half of the pair, nil if it is not chosen yet or
 	// there is none; its dialect must be the same.
 	Partner *Assignment
+	// Alone tells that a prefill instance needs no decode instance to go with it.
+	Alone bool
 	// Tried are the instances that this request must not get again.
 	Tried []instance.Key
 }
@@ -92,12 +94,12 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	if !known {
 		return nil, ErrUnknownModel
 	}
-	if c := s.choose(list, &r, true); c != nil {
+	if c := s.choose(ix, list, &r, true); c != nil {
 		return s.assign(ix, c), nil
 	}
 	// Everyone who could be tried is held to be away: better to try than to
 	// refuse, the opinion may be older than the recovery.
-	if c := s.choose(list, &r, false); c != nil {
+	if c := s.choose(ix, list, &r, false); c != nil {
 		return s.assign(ix, c), nil
 	}
 	return nil, ErrNone
@@ -106,13 +108,13 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 // choose is round robin over those that fit. When the one in turn does not,
 // the turn is dealt anew among all that do: handing it to the next in line
 // would give a sick instance's whole share to its neighbour.
-func (s *Scheduler) choose(list *candidates, r *Request, healthy bool) *candidate {
+func (s *Scheduler) choose(ix *index, list *candidates, r *Request, healthy bool) *candidate {
 	n := uint64(len(list.items))
 	if n == 0 {
 		return nil
 	}
 	ok := func(c *candidate) bool {
-		return c.fits(r) && (!healthy || s.opts.Health.Available(c.instance.Key))
+		return c.fits(ix, r) && (!healthy || s.opts.Health.Available(c.instance.Key))
 	}
 	turn := list.turn.Add(1) - 1
 	if c := &list.items[turn%n]; ok(c) {
