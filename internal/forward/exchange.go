@@ -42,13 +42,13 @@ type exchange struct {
 // Completion serves one completion endpoint.
 func (h *Handler) Completion(kind openai.Kind) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		x := h.newExchange(w, r)
+		x := h.newExchange(w, r, kind.Path())
 		x.completion(kind)
 		x.finish()
 	}
 }
 
-func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request) *exchange {
+func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint string) *exchange {
 	x := &exchange{
 		h: h, w: w, r: r, ctx: r.Context(),
 		tried:  make(map[instance.Role][]instance.Key, 2),
@@ -56,7 +56,7 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request) *exchange 
 	}
 	x.entry = Entry{
 		RequestID: requestID(r.Header), Client: r.RemoteAddr,
-		Method: r.Method, Path: r.URL.Path, Start: time.Now(),
+		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
 	}
 	w.Header().Set("X-Request-Id", x.entry.RequestID)
 	return x

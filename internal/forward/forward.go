@@ -134,6 +134,7 @@ type Entry struct {
 	Client    string
 	Method    string
 	Path      string
+	Endpoint  string // the route, for metrics: one of a fixed few
 	Model     string
 	Stream    bool
 	Status    int

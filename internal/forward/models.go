@@ -22,7 +22,7 @@ const probeTimeout = 5 * time.Second
 // model, "" for the list.
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		x := h.newExchange(w, r)
+		x := h.newExchange(w, r, "/v1/models")
 		x.models(members(), id(r))
 		x.finish()
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// Passthrough serves the endpoints that one instance answers alone: a decode
+// Passthrough serves an endpoint that one instance answers alone: a decode
 // instance, or a prefill instance where there is none.
-func (h *Handler) Passthrough() http.HandlerFunc {
+func (h *Handler) Passthrough(endpoint string) http.HandlerFunc {
 	return func(w http.ResponseWriter, r *http.Request) {
-		x := h.newExchange(w, r)
+		x := h.newExchange(w, r, endpoint)
 		x.passthrough()
 		x.finish()
 	}
