@@ -26,6 +26,7 @@ func EventEnd(b []byte, from int) int {
 }
 
 // NextEvent cuts the first event off b; ok is false if b holds no whole event.
+// Blank lines in front of an event belong to it.
 func NextEvent(b []byte) (event, rest []byte, ok bool) {
 	for i := 0; i < len(b); {
 		n := bytes.IndexByte(b[i:], '\n')
@@ -120,6 +121,7 @@ func Classify(event []byte) (class EventClass, code int) {
 // LooksLikeError is a cheap test for an error event behind the commit, where
 // every event passes: vLLM writes the error object first.
 func LooksLikeError(event []byte) bool {
+	event = bytes.TrimLeft(event, "\r\n")
 	return bytes.HasPrefix(event, []byte(`data: {"error"`)) ||
 		bytes.HasPrefix(event, []byte(`data: {"object":"error"`)) ||
 		bytes.HasPrefix(event, []byte("event: error"))
@@ -127,6 +129,7 @@ func LooksLikeError(event []byte) bool {
 
 // IsDone tells the closing event.
 func IsDone(event []byte) bool {
+	event = bytes.TrimLeft(event, "\r\n")
 	return bytes.HasPrefix(event, []byte("data: [DONE]")) || bytes.HasPrefix(event, []byte("data:[DONE]"))
 }
 
