@@ -4,20 +4,14 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/agent"
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 const help = `agent registers one vLLM engine with the proxies, through etcd.

@@ -95,6 +95,8 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 		return usagef("--no-verify and --wait exclude each other: one adds at once, the other when it answers")
 	case f.noVerify && f.model != "":
 		return usagef("--model cannot be checked with --no-verify")
+	case f.strict && f.wait != "":
+		return usagef("--strict-model cannot wait: the proxy that adds it later compares as usual")
 	case f.block && f.wait == "":
 		return usagef("--block needs --wait")
 	}
