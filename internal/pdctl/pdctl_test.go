@@ -191,6 +191,20 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	}
 }
 
+func TestAddWhatIsThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p := startEngine(t, "m")
+	r.put("/pd/prefill/"+p, "{broken")
+	_, out, _ := r.run("add", "prefill", p)
+	if !strings.Contains(out, "failed: is there already, but rejected: broken JSON") || !strings.Contains(out, "pdctl remove") {
+		t.Errorf("%s", out)
+	}
+	r.put("/pd/decode/"+p, `{"models":["m"],"state":"down"}`)
+	r.want(0, "decode/"+p+": is there already (down); left as it is\n", "add", "decode", p)
+	r.want(0, "decode/"+p+": is there already (down); left as it is\n", "add", "decode", p, "--wait", "--reason=x")
+}
+
 func TestAddNoVerify(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
