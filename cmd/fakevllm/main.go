@@ -1,0 +1,159 @@
+// Command fakevllm serves the GPU-free engine of package fakevllm.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/signal"
+	"strconv"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+)
+
+// version is set by the linker.
+var version = "dev"
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// errUsage marks what the command line got wrong.
+var errUsage = errors.New("usage")
+
+type flags struct {
+	host, role, mode, policy, logLevel, logFormat string
+	models                                        []string
+	port, records                                 int
+	drain                                         time.Duration
+	quiet                                         bool
+	opt                                           fakevllm.Options
+}
+
+// run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
+// wrong command line.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "fakevllm",
+		Short: "A vLLM without a GPU: strict, deterministic, scriptable",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%w: unexpected argument %q", errUsage, args[0])
+			}
+			return nil
+		},
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE:          func(*cobra.Command, []string) error { return serve(ctx, &f, stdout, stderr) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
+	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
+	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool) or nixl")
+	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
+	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
+	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")
+	fl.DurationVar(&f.opt.ITL, "itl", 0, "time between tokens")
+	fl.IntVar(&f.opt.MaxModelLen, "max-model-len", 0, "context length in tokens (default 1048576)")
+	fl.IntVar(&f.opt.MaxRunning, "max-num-seqs", 0, "requests running at once, 0 for no limit")
+	fl.StringVar(&f.opt.Version, "vllm-version", "", "what /version tells (default 0.24.0)")
+	fl.BoolVar(&f.opt.Admin, "faults", false, "serve /fake/faults and /fake/state")
+	fl.DurationVar(&f.opt.KVLease, "kv-lease", 30*time.Second, "how long a finished prefill waits for its decode")
+	fl.StringVar(&f.policy, "kv-load-failure-policy", "fail", "what a decode does about a hand-over it cannot load: fail or recompute")
+	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
+	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
+	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
+	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
+	fl.DurationVar(&f.drain, "drain-timeout", 10*time.Second, "how long SIGTERM lets running requests finish")
+	fl.BoolVar(&f.quiet, "quiet", false, "no ready line and no log")
+	fl.StringVar(&f.logLevel, "log-level", "info", "log level")
+	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	cmd.SetVersionTemplate("fakevllm {{.Version}}\n")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	switch err := cmd.ExecuteContext(ctx); {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage), errors.Is(err, fakevllm.ErrOptions):
+		_, _ = fmt.Fprintf(stderr, "fakevllm: %v\nSee fakevllm --help.\n", err)
+		return 2
+	default:
+		_, _ = fmt.Fprintf(stderr, "fakevllm: %v\n", err)
+		return 1
+	}
+}
+
+func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
+	log, err := logger(f, stderr)
+	if err != nil {
+		return err
+	}
+	if f.port < 0 || f.port > 65535 {
+		return fmt.Errorf("%w: --port %d is no port", errUsage, f.port)
+	}
+	o := f.opt
+	o.Log = log
+	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
+	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)
+	if f.role != "both" {
+		if f.role == "" {
+			return fmt.Errorf("%w: --role is empty: use prefill, decode or both", errUsage)
+		}
+		o.Role = fakevllm.Role(f.role)
+	}
+	if o.RecordLimit = f.records; f.records <= 0 {
+		o.RecordLimit = fakevllm.RecordNone
+	}
+	s, err := fakevllm.Start(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	if !f.quiet {
+		_, _ = fmt.Fprintf(stdout, "fakevllm: %s %s serving %s on %s\n", f.role, f.mode, f.models[0], s.URL())
+	}
+	<-ctx.Done()
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.drain)
+	defer cancel()
+	if err := s.Shutdown(end); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("shut down: %w", err)
+	}
+	return nil
+}
+
+func logger(f *flags, stderr io.Writer) (*logrus.Logger, error) {
+	log := logrus.New()
+	log.SetOutput(stderr)
+	level, err := logrus.ParseLevel(f.logLevel)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --log-level: %w", errUsage, err)
+	}
+	log.SetLevel(level)
+	switch f.logFormat {
+	case "text":
+	case "json":
+		log.SetFormatter(&logrus.JSONFormatter{})
+	default:
+		return nil, fmt.Errorf("%w: --log-format %q: use text or json", errUsage, f.logFormat)
+	}
+	if f.quiet {
+		log.SetOutput(io.Discard)
+	}
+	return log, nil
+}

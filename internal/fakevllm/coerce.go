@@ -1,0 +1,181 @@
+package fakevllm
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The functions below convert JSON values the way pydantic's lax mode does for
+// request models: "5", 5.0 and true are integers, "yes" and 1 are booleans, but
+// a number is no string. Their errors are pydantic's, as vLLM shows them.
+
+// isNull tells a JSON null (or an absent value).
+func isNull(raw []byte) bool { return len(raw) == 0 || string(raw) == "null" }
+
+// truthy is Python's opinion of a raw JSON value; several of vLLM's checks run
+// before types are converted and see just that.
+func truthy(raw []byte) bool {
+	switch s := string(raw); s {
+	case "", "null", "false", "0", "0.0", "-0", `""`, "[]", "{}":
+		return false
+	default:
+		if (raw[0] == '[' || raw[0] == '{') && skipSpace(raw, 1) == len(raw)-1 {
+			return false
+		}
+		return true
+	}
+}
+
+func laxInt(loc string, raw []byte) (int, error) {
+	if n, err := strconv.ParseInt(string(raw), 10, 64); err == nil {
+		return int(n), nil
+	}
+	switch raw[0] {
+	case 't':
+		return 1, nil
+	case 'f':
+		return 0, nil
+	case '"':
+		s, err := unquote(raw)
+		if err != nil {
+			return 0, err
+		}
+		t := strings.ReplaceAll(strings.TrimSpace(s), "_", "")
+		if whole, frac, ok := strings.Cut(t, "."); ok && strings.Trim(frac, "0") == "" {
+			t = whole
+		}
+		n, err := strconv.ParseInt(t, 10, 64)
+		if err != nil {
+			return 0, invalid("int_parsing", loc, "Input should be a valid integer, unable to parse string as an integer")
+		}
+		return int(n), nil
+	case 'n', '[', '{':
+		return 0, invalid("int_type", loc, "Input should be a valid integer")
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil {
+		return 0, invalid("int_type", loc, "Input should be a valid integer")
+	}
+	if f != math.Trunc(f) {
+		return 0, invalid("int_from_float", loc, "Input should be a valid integer, got a number with a fractional part")
+	}
+	if math.Abs(f) >= 1<<63 {
+		return 0, invalid("int_parsing_size", loc, "Unable to parse input string as an integer, exceeded maximum size")
+	}
+	return int(f), nil
+}
+
+func laxFloat(loc string, raw []byte) (float64, error) {
+	switch raw[0] {
+	case 't':
+		return 1, nil
+	case 'f':
+		return 0, nil
+	case '"':
+		s, err := unquote(raw)
+		if err != nil {
+			return 0, err
+		}
+		f, err := strconv.ParseFloat(strings.ReplaceAll(strings.TrimSpace(s), "_", ""), 64)
+		if err != nil {
+			return 0, invalid("float_parsing", loc, "Input should be a valid number, unable to parse string as a number")
+		}
+		return f, nil
+	case 'n', '[', '{':
+		return 0, invalid("float_type", loc, "Input should be a valid number")
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	if err != nil {
+		return 0, invalid("float_type", loc, "Input should be a valid number")
+	}
+	return f, nil
+}
+
+func laxBool(loc string, raw []byte) (bool, error) {
+	s := string(raw)
+	if raw[0] == '"' {
+		t, err := unquote(raw)
+		if err != nil {
+			return false, err
+		}
+		s = strings.ToLower(t)
+		switch s {
+		case "true", "1", "on", "t", "y", "yes":
+			return true, nil
+		case "false", "0", "off", "f", "n", "no":
+			return false, nil
+		}
+		return false, invalid("bool_parsing", loc, "Input should be a valid boolean, unable to interpret input")
+	}
+	switch s {
+	case "true", "1", "1.0":
+		return true, nil
+	case "false", "0", "0.0":
+		return false, nil
+	}
+	if raw[0] == '[' || raw[0] == '{' || raw[0] == 'n' {
+		return false, invalid("bool_type", loc, "Input should be a valid boolean")
+	}
+	return false, invalid("bool_parsing", loc, "Input should be a valid boolean, unable to interpret input")
+}
+
+func strictString(loc string, raw []byte) (string, error) {
+	if raw[0] != '"' {
+		return "", invalid("string_type", loc, "Input should be a valid string")
+	}
+	return unquote(raw)
+}
+
+// rawList splits a JSON list that was validated.
+func rawList(loc string, raw []byte) ([][]byte, error) {
+	if raw[0] != '[' {
+		return nil, invalid("list_type", loc, "Input should be a valid list")
+	}
+	var list [][]byte
+	err := forEachElement(raw, func(_ int, item []byte) error {
+		list = append(list, item)
+		return nil
+	})
+	return list, err
+}
+
+func laxInts(loc string, raw []byte) ([]int, error) {
+	if ids, ok := scanInts(raw, nil); ok {
+		return ids, nil
+	}
+	list, err := rawList(loc, raw)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]int, len(list))
+	for i, item := range list {
+		if out[i], err = laxInt(fmt.Sprintf("%s.%d", loc, i), item); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+func stringList(loc string, raw []byte) ([]string, error) {
+	list, err := rawList(loc, raw)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]string, len(list))
+	for i, item := range list {
+		if out[i], err = strictString(fmt.Sprintf("%s.%d", loc, i), item); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+// checkObject accepts a JSON object.
+func checkObject(loc string, raw []byte) error {
+	if raw[0] != '{' {
+		return invalid("dict_type", loc, "Input should be a valid dictionary")
+	}
+	return nil
+}

@@ -1,0 +1,284 @@
+package fakevllm
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// job is an admitted request.
+type job struct {
+	*params
+	id       string // chatcmpl-<base> or cmpl-<base>
+	base     string
+	created  int64
+	model    string
+	kvReq    kvRequest
+	kvJSON   []byte // of the response, nil for null
+	echoOnly bool
+	limits   []int // max_tokens per prompt
+	cached   int   // prompt tokens that needed no computing
+	loadErr  error // the KV load failed and the policy is to fail
+	arrived  time.Time
+}
+
+// complete serves the two completion routes.
+func (x *exchange) complete(body []byte, chat bool) {
+	l := x.life
+	s := l.server
+	l.count.requests.Add(1)
+	j := &job{arrived: time.Now()}
+	j.created = j.arrived.Unix()
+	p, err := parseParams(body, chat)
+	if err == nil {
+		j.params = p
+		err = x.admit(j)
+	}
+	x.id = responseID(x.r, p, j, chat)
+	if err != nil {
+		x.reject(asAPIError(err))
+		return
+	}
+	if s.opt.StrictPrefill {
+		s.inspect(j, x.r)
+	}
+	if e := x.startKV(j); e != nil {
+		l.stats.fail.Add(1)
+		x.fail(e)
+		return
+	}
+	if !x.queue(j) {
+		l.stats.abort.Add(1)
+		x.aborted()
+		return
+	}
+	defer x.release()
+	total := 0
+	for _, ids := range j.prompts {
+		total += len(ids)
+	}
+	l.count.promptTokens.Add(int64(total))
+	l.stats.promptTokens.Add(int64(total))
+	l.stats.cacheQueries.Add(int64(total))
+	l.stats.cacheHits.Add(int64(j.cached))
+	if j.stream {
+		x.stream(j)
+	} else {
+		x.respond(j)
+	}
+	l.stats.e2e.observe(time.Since(j.arrived))
+}
+
+// responseID is the id of the answer: made of X-Request-Id, else of the
+// body's request_id, else random.
+func responseID(r *http.Request, p *params, j *job, chat bool) string {
+	base := r.Header.Get("X-Request-Id")
+	if base == "" && p != nil {
+		base = p.requestID
+	}
+	if base == "" {
+		base = newUUID()
+	}
+	j.base = base
+	j.id = "cmpl-" + base
+	if chat {
+		j.id = "chatcmpl-" + base
+	}
+	return j.id
+}
+
+// admit checks what depends on the engine: the model and the lengths.
+func (x *exchange) admit(j *job) error {
+	s := x.life.server
+	if !s.servesModel(j.params.model) {
+		return modelNotFound(j.params.model)
+	}
+	j.model = j.params.model
+	if j.model == "" {
+		j.model = s.opt.Models[0]
+	}
+	if j.chat {
+		if err := j.render(); err != nil {
+			return err
+		}
+	}
+	return j.fit(s.opt.MaxModelLen)
+}
+
+// fit applies the model's length to every prompt.
+func (j *job) fit(maxModelLen int) error {
+	j.truncated(maxModelLen)
+	j.limits = make([]int, len(j.prompts))
+	for i, ids := range j.prompts {
+		n, echoOnly, err := j.limit(len(ids), maxModelLen)
+		if err != nil {
+			return err
+		}
+		j.limits[i], j.echoOnly = n, echoOnly
+	}
+	return nil
+}
+
+// startKV does what the connector does with kv_transfer_params before the
+// request runs. The error is the answer of an engine that would have crashed.
+func (x *exchange) startKV(j *job) *apiError {
+	l := x.life
+	s := l.server
+	if j.kv != nil {
+		l.count.kvParams.Add(1)
+	}
+	if s.opt.Mode == Plain {
+		x.startPool(j)
+		return nil
+	}
+	j.kvReq = parseKV(j.kv)
+	local := s.opt.Role != RolePrefill
+	switch j.kvReq.form {
+	case kvProduce:
+		local = false
+	case kvBad:
+		l.count.badKV.Add(1)
+		s.badKV.add(x.id + ": " + j.kvReq.why)
+		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.why)
+		l.count.recomputed.Add(1)
+	case kvLoad:
+		if len(j.prompts) > 1 || j.n > 1 || j.promptLogprobs != nil {
+			// An assertion of the connector fails for such a request and takes
+			// the whole engine down (CVE-2026-94623).
+			l.count.crashes.Add(1)
+			return internalError()
+		}
+		if err := x.load(j); err != nil {
+			l.count.refused.Add(1)
+			s.refusals.add(x.id + ": " + err.Error())
+			if s.opt.KVLoadFailurePolicy == PolicyFail {
+				j.loadErr = err
+				return nil
+			}
+			l.count.recomputed.Add(1)
+			break
+		}
+		l.count.loaded.Add(1)
+		j.cached = len(j.prompts[0]) - 1
+		local = false
+	case kvAbsent:
+	}
+	if local {
+		l.count.localPrefills.Add(int64(len(j.prompts)))
+	}
+	return nil
+}
+
+// load fetches the hand-over, from a neighbour in this process or over the
+// side channel.
+func (x *exchange) load(j *job) error {
+	l := x.life
+	c := j.kvReq.claim
+	g := NewGenerator(j.prompts[0], 0)
+	c.prompt, c.base = g.hash(), j.base
+	if c.token == "" {
+		return errTampered
+	}
+	if peer := l.server.opt.Shared.ledger(c.engineID); peer != nil {
+		return peer.take(c, time.Now())
+	}
+	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
+	return l.client.take(x.r.Context(), addr, c)
+}
+
+// startPool is the KV pool of plain mode: prefill stores what decode finds.
+func (x *exchange) startPool(j *job) {
+	l := x.life
+	pool := l.server.opt.Shared
+	for _, ids := range j.prompts {
+		g := NewGenerator(ids, 0)
+		h := g.hash()
+		if pool.has(h) {
+			j.cached += (len(ids) - 1) / 16 * 16
+			continue
+		}
+		if l.server.opt.Role != RolePrefill {
+			l.count.localPrefills.Add(1)
+		}
+	}
+}
+
+// prefilled is called when the prompts are computed.
+func (x *exchange) prefilled(j *job) {
+	if x.life.server.opt.Mode == Plain {
+		for _, ids := range j.prompts {
+			g := NewGenerator(ids, 0)
+			x.life.server.opt.Shared.store(g.hash())
+		}
+	}
+}
+
+// handOver registers the finished prefill and renders what the response tells
+// about it. Only the first of several prompts gets one.
+func (x *exchange) handOver(j *job, finish string) {
+	l := x.life
+	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly) {
+		return
+	}
+	if f := x.fault; f != nil && f.Kind == FaultNoKV {
+		return
+	}
+	requestID := j.id + "-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8]
+	g := NewGenerator(j.prompts[0], 0)
+	h := handover{prompt: g.hash(), token: newToken()}
+	if x.r.Header.Get("X-Request-Id") != "" {
+		h.base = j.base
+	}
+	l.ledger.put(requestID, h, time.Now())
+	l.count.made.Add(1)
+	host, port := l.advertised()
+	j.kvJSON = appendHandover(make([]byte, 0, 768), l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
+}
+
+// queue waits for a free place among MaxRunning.
+func (x *exchange) queue(j *job) bool {
+	l := x.life
+	if l.slots != nil {
+		l.waiting.Add(1)
+		defer l.waiting.Add(-1)
+		select {
+		case l.slots <- struct{}{}:
+		case <-x.r.Context().Done():
+			return false
+		case <-l.done:
+			return false
+		}
+	}
+	l.stats.queue.observe(time.Since(j.arrived))
+	l.running.Add(1)
+	return true
+}
+
+func (x *exchange) release() {
+	x.life.running.Add(-1)
+	if x.life.slots != nil {
+		<-x.life.slots
+	}
+}
+
+// gone ends a request whose client left or whose engine died.
+func (x *exchange) gone() {
+	x.life.stats.abort.Add(1)
+	x.aborted()
+}
+
+// finished counts one complete sequence.
+func (l *life) finished(reason string) {
+	if reason == "length" {
+		l.stats.length.Add(1)
+		return
+	}
+	l.stats.stop.Add(1)
+}
+
+// cutCall is the answer to a required tool call that ended in its middle: what
+// there is of it does not parse.
+func cutCall() *apiError {
+	return badRequest("", nil, "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
+}

@@ -1,0 +1,110 @@
+package fakevllm
+
+import (
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Counters is a reading of what an engine did in all its lives.
+type Counters struct {
+	Requests         int64 `json:"requests"`          // completions and chat completions that arrived
+	Completed        int64 `json:"completed"`         // answered to the end
+	Rejected         int64 `json:"rejected"`          // answered 4xx by validation
+	Failed           int64 `json:"failed"`            // 500s and error events
+	Aborted          int64 `json:"aborted"`           // given up by the client
+	Running          int64 `json:"running"`           // generating now
+	Waiting          int64 `json:"waiting"`           // queued now
+	PromptTokens     int64 `json:"prompt_tokens"`     // of requests that began to run
+	GenerationTokens int64 `json:"generation_tokens"` //
+	LocalPrefills    int64 `json:"local_prefills"`    // prompts a decode engine had to compute itself
+	Recomputed       int64 `json:"recomputed"`        // of these, after a hand-over that could not be used
+
+	HandoversMade    int64 `json:"handovers_made"`    // prefills that gave out kv_transfer_params
+	HandoversLoaded  int64 `json:"handovers_loaded"`  // fetched by this engine as decode
+	HandoversRefused int64 `json:"handovers_refused"` // not given to this engine as decode
+	HandoversWaiting int64 `json:"handovers_waiting"` // made by this engine, not fetched yet
+	HandoversExpired int64 `json:"handovers_expired"` // of this life, never fetched
+	BadHandovers     int64 `json:"bad_handovers"`     // kv_transfer_params of a wrong shape
+	KVParams         int64 `json:"kv_params"`         // requests that carried kv_transfer_params at all
+	Crashes          int64 `json:"crashes"`           // requests that would have crashed the engine
+	Faults           int64 `json:"faults"`            // scripted faults that happened
+	Violations       int64 `json:"violations"`
+}
+
+// counters live beside the lives: a restart does not reset them.
+type counters struct {
+	requests, completed, rejected, failed, aborted atomic.Int64
+	promptTokens, generationTokens                 atomic.Int64
+	localPrefills, recomputed                      atomic.Int64
+	made, loaded, refused, badKV, kvParams         atomic.Int64
+	crashes, violations                            atomic.Int64
+}
+
+// Counters reads them all.
+func (s *Server) Counters() Counters {
+	c, l := &s.count, s.current()
+	waiting, expired := l.ledger.counts(time.Now())
+	if l.isDead() {
+		waiting = 0
+	}
+	return Counters{
+		Requests: c.requests.Load(), Completed: c.completed.Load(), Rejected: c.rejected.Load(),
+		Failed: c.failed.Load(), Aborted: c.aborted.Load(),
+		Running: l.running.Load(), Waiting: l.waiting.Load(),
+		PromptTokens: c.promptTokens.Load(), GenerationTokens: c.generationTokens.Load(),
+		LocalPrefills: c.localPrefills.Load(), Recomputed: c.recomputed.Load(),
+		HandoversMade: c.made.Load(), HandoversLoaded: c.loaded.Load(), HandoversRefused: c.refused.Load(),
+		HandoversWaiting: waiting, HandoversExpired: expired,
+		BadHandovers: c.badKV.Load(), KVParams: c.kvParams.Load(), Crashes: c.crashes.Load(),
+		Faults: s.faults.firedCount(), Violations: c.violations.Load(),
+	}
+}
+
+// notes is a bounded list of remarks; the first ones are kept.
+type notes struct {
+	mu   sync.Mutex // guards list
+	list []string
+}
+
+func (n *notes) add(s string) {
+	const limit = 10000
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if len(n.list) < limit {
+		n.list = append(n.list, s)
+	}
+}
+
+func (n *notes) all() []string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return slices.Clone(n.list)
+}
+
+func (s *Server) noteAbort(id string) {
+	s.count.aborted.Add(1)
+	s.aborts.add(id)
+}
+
+func (s *Server) violation(format string, args ...any) {
+	s.count.violations.Add(1)
+	s.violations.add(fmt.Sprintf(format, args...))
+}
+
+// Aborted lists the ids ("chatcmpl-<X-Request-Id>") of requests whose client
+// went away before the answer was complete, at most 10000.
+func (s *Server) Aborted() []string { return s.aborts.all() }
+
+// Violations lists what arrived although vLLM takes it that a good proxy does
+// not send to an engine of this role; only with Options.StrictPrefill.
+func (s *Server) Violations() []string { return s.violations.all() }
+
+// BadHandovers says what was wrong with each kv_transfer_params that had not
+// the shape its connector wants. vLLM warns and computes the prompt itself.
+func (s *Server) BadHandovers() []string { return s.badKV.all() }
+
+// Refusals says why hand-overs could not be loaded by this engine.
+func (s *Server) Refusals() []string { return s.refusals.all() }

@@ -1,0 +1,17 @@
+// Package fakevllm is a vLLM without a GPU: an engine for tests, demos and
+// benchmarks that takes and refuses what vLLM takes and refuses, and answers
+// in its shapes.
+//
+//	prompt ids ──▶ rolling hash ──▶ next id ──▶ word ──▶ event or response
+//	                    ▲              │
+//	                    └──────────────┘
+//
+// The answer is a pure function of the prompt and of all tokens so far, so
+// that whoever relays, retries or continues a generation can be checked
+// against Expected… without a second request. KV hand-overs are single-use,
+// leased and bound to prompt and request, in one process or between several.
+// Faults are scripted, aborts counted, and every request recorded as it came.
+//
+// It shares no code with the data path of the proxy: a mistake there must not
+// hide behind the same mistake here.
+package fakevllm

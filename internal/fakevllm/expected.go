@@ -1,0 +1,80 @@
+package fakevllm
+
+import "fmt"
+
+// ExpectedCompletion is the answer of /v1/completions to a prompt of token
+// ids. It costs some nanoseconds per token and no request.
+func ExpectedCompletion(prompt []int, s Sampling) Answer { return answer(prompt, s) }
+
+// ExpectedText is ExpectedCompletion for a prompt of text.
+func ExpectedText(prompt string, s Sampling) Answer { return answer(Tokenize(prompt), s) }
+
+// Message is a chat message with plain text.
+type Message struct{ Role, Content string }
+
+// ExpectedChat is the answer of /v1/chat/completions to messages without
+// tools. To continue a partial answer see ChatPrompt.
+func ExpectedChat(messages []Message, s Sampling) Answer {
+	return answer(ChatPrompt(messages, false), s)
+}
+
+// ChatPrompt is what the simulated chat template makes of messages: with the
+// opening of the assistant's answer, or, to continue the last message
+// (continue_final_message), without.
+func ChatPrompt(messages []Message, continueLast bool) []int {
+	p := params{addGenerate: !continueLast, continueMsg: continueLast}
+	for _, m := range messages {
+		p.messages = append(p.messages, message{role: m.Role, text: m.Content})
+	}
+	// Rendering fails only when asked for both.
+	_ = p.render()
+	return p.prompts[0]
+}
+
+// ExpectedAnswers is what an engine with the given context length (0 is the
+// default) says to a request body, one answer per choice: for checking
+// whatever a client may send, tool calls included. The error is what the
+// engine would answer with 4xx.
+func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) {
+	o, err := Options{MaxModelLen: maxModelLen}.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	p, err := parseParams(body, chat)
+	if err != nil {
+		return nil, fmt.Errorf("the engine refuses it: %w", err)
+	}
+	j := &job{params: p}
+	if chat {
+		if err := p.render(); err != nil {
+			return nil, fmt.Errorf("the engine refuses it: %w", err)
+		}
+	}
+	if err := j.fit(o.MaxModelLen); err != nil {
+		return nil, fmt.Errorf("the engine refuses it: %w", err)
+	}
+	lanes := j.lanes(true)
+	answers := make([]Answer, len(lanes))
+	for i := range lanes {
+		ln := &lanes[i]
+		a := &answers[i]
+		a.PromptTokens = len(j.prompts[ln.prompt])
+		for ln.seq.finish == "" {
+			id, _ := ln.step()
+			a.Tokens = append(a.Tokens, id)
+		}
+		a.Text, a.FinishReason, a.StopReason = string(ln.seq.text), ln.finishReason(j), ln.seq.reason
+		switch {
+		case ln.call != nil:
+			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.n)
+		case j.echo && !chat:
+			a.Text = j.text(ln.prompt) + a.Text
+			if j.echoOnly {
+				a.Text = j.text(ln.prompt)
+			}
+		case j.echo:
+			a.Text = j.echoText() + a.Text
+		}
+	}
+	return answers, nil
+}

@@ -1,0 +1,40 @@
+package fakevllm
+
+import "net/http"
+
+// inspect records what vLLM takes but no good proxy sends.
+func (s *Server) inspect(j *job, r *http.Request) {
+	report := func(what string) { s.violation("%s engine, %s: %s", s.opt.Role, j.id, what) }
+	if s.opt.Role != RoleBoth && r.Header.Get("X-Request-Id") == "" {
+		report("no X-Request-Id")
+	}
+	switch s.opt.Role {
+	case RolePrefill:
+		if j.stream {
+			report("stream is true")
+		}
+		if !isNull(j.raw.streamOptions) {
+			report("stream_options is present")
+		}
+		if asked := j.maxTokens; asked == nil || *asked != 1 {
+			report("max_tokens is not 1")
+		}
+		if asked := j.maxCompletionTokens; asked != nil && *asked != 1 {
+			report("max_completion_tokens is not 1")
+		}
+		if j.n != 1 || len(j.prompts) != 1 {
+			report("more than one answer is asked for")
+		}
+		if s.opt.Mode == NIXL && parseKV(j.kv).form != kvProduce {
+			report("kv_transfer_params has not the prefill form")
+		}
+	case RoleDecode:
+		if s.opt.Mode == NIXL && parseKV(j.kv).form == kvProduce {
+			report("kv_transfer_params has the prefill form")
+		}
+	case RoleBoth:
+	}
+	if s.opt.Mode == Plain && j.kv != nil {
+		report("kv_transfer_params in plain mode")
+	}
+}

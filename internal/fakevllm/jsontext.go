@@ -1,0 +1,71 @@
+package fakevllm
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// appendJSONString quotes s as pydantic does: everything but quotes,
+// backslashes and control characters stays itself, also non-ASCII and '<'.
+func appendJSONString(dst []byte, s string) []byte {
+	return append(appendJSONText(append(dst, '"'), s), '"')
+}
+
+// appendJSONText is the inside of a JSON string. Invalid UTF-8 becomes U+FFFD.
+func appendJSONText[T string | []byte](dst []byte, s T) []byte {
+	const hex = "0123456789abcdef"
+	start := 0
+	for i := 0; i < len(s); {
+		c := s[i]
+		if c >= utf8.RuneSelf {
+			r, n := decodeRune(s[i:])
+			if r == utf8.RuneError && n == 1 {
+				dst = append(append(dst, s[start:i]...), "\ufffd"...)
+				start = i + 1
+			}
+			i += n
+			continue
+		}
+		if c >= 0x20 && c != '"' && c != '\\' {
+			i++
+			continue
+		}
+		dst = append(dst, s[start:i]...)
+		switch c {
+		case '"', '\\':
+			dst = append(dst, '\\', c)
+		case '\n':
+			dst = append(dst, '\\', 'n')
+		case '\r':
+			dst = append(dst, '\\', 'r')
+		case '\t':
+			dst = append(dst, '\\', 't')
+		case '\b':
+			dst = append(dst, '\\', 'b')
+		case '\f':
+			dst = append(dst, '\\', 'f')
+		default:
+			dst = append(dst, '\\', 'u', '0', '0', hex[c>>4], hex[c&15])
+		}
+		i++
+		start = i
+	}
+	return append(dst, s[start:]...)
+}
+
+func decodeRune[T string | []byte](s T) (rune, int) {
+	var b [utf8.UTFMax]byte
+	n := copy(b[:], s)
+	return utf8.DecodeRune(b[:n])
+}
+
+func appendInts(dst []byte, ids []int) []byte {
+	dst = append(dst, '[')
+	for i, id := range ids {
+		if i > 0 {
+			dst = append(dst, ',')
+		}
+		dst = strconv.AppendInt(dst, int64(id), 10)
+	}
+	return append(dst, ']')
+}

@@ -1,0 +1,217 @@
+package fakevllm
+
+import (
+	"math"
+	"strconv"
+	"time"
+	"unicode/utf8"
+)
+
+// lane is one of the answers that a request generates side by side.
+type lane struct {
+	seq      sequence
+	sampling Sampling
+	index    int // of the choice
+	prompt   int // which prompt
+	call     *call
+	head     []byte // everything of a chunk before its text
+	tokens   []int  // only when the response shows them
+	lps      []byte // rendered logprobs so far, for a response in one piece
+	offset   int    // characters of text so far, for text_offset
+}
+
+// lanes sets up the answers: n for each prompt, numbered as vLLM does.
+func (j *job) lanes(keepText bool) []lane {
+	all := make([]lane, 0, len(j.prompts)*j.n)
+	for p, ids := range j.prompts {
+		for i := range j.n {
+			all = append(all, lane{index: p*j.n + i, prompt: p})
+			ln := &all[len(all)-1]
+			ln.sampling = j.sampling
+			ln.sampling.MaxTokens, ln.sampling.Choice = j.limits[p], i
+			if j.chat && j.wantsCall() {
+				c := newCall(ids, j.params, i)
+				ln.call = &c
+			}
+		}
+	}
+	for i := range all {
+		// The sequence points at its lane's sampling, so the slice is final.
+		all[i].seq = newSequence(j.prompts[all[i].prompt], &all[i].sampling, keepText)
+	}
+	return all
+}
+
+// step makes a lane's next token.
+func (ln *lane) step() (id int, text bool) {
+	if ln.call == nil {
+		return ln.seq.step()
+	}
+	q := &ln.seq
+	id = ln.call.ids[q.n]
+	q.n++
+	switch {
+	case q.n == len(ln.call.ids):
+		q.finish = "stop"
+	case q.n >= ln.sampling.MaxTokens:
+		q.finish = "length"
+	}
+	return id, false
+}
+
+// finishReason is the lane's reason as the response spells it.
+func (ln *lane) finishReason(j *job) string {
+	if ln.call != nil && ln.seq.finish == "stop" && j.toolChoice == "required" {
+		return "tool_calls"
+	}
+	return ln.seq.finish
+}
+
+func appendReason(b []byte, reason any) []byte {
+	switch r := reason.(type) {
+	case int:
+		return strconv.AppendInt(b, int64(r), 10)
+	case string:
+		return appendJSONString(b, r)
+	}
+	return append(b, "null"...)
+}
+
+// logprob is a made-up but steady log probability of a token.
+func logprob(id int) float64 {
+	return -math.Round(float64(id%1000)+1) / 1000
+}
+
+func appendLogprob(b []byte, id int) []byte {
+	return strconv.AppendFloat(b, logprob(id), 'f', -1, 64)
+}
+
+// appendChatLogprob renders one entry of logprobs.content.
+func appendChatLogprob(b []byte, id, top int) []byte {
+	entry := func() {
+		word := AppendWord(nil, id)
+		b = append(b, `{"token":"`...)
+		b = appendJSONText(b, word)
+		b = append(b, `","logprob":`...)
+		b = appendLogprob(b, id)
+		b = append(b, `,"bytes":[`...)
+		for i, c := range word {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = strconv.AppendInt(b, int64(c), 10)
+		}
+		b = append(b, ']')
+	}
+	entry()
+	b = append(b, `,"top_logprobs":[`...)
+	if top != 0 {
+		entry()
+		b = append(b, '}')
+	}
+	return append(b, "]}"...)
+}
+
+// appendTextLogprobs renders the logprobs object of /v1/completions for a run
+// of tokens; the first nullFirst of them have none, as the first of a prompt.
+func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
+	list := func(name string, item func(i, id int)) {
+		b = append(b, `"`+name+`":[`...)
+		for i, id := range ids {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			item(i, id)
+		}
+		b = append(b, ']')
+	}
+	b = append(b, '{')
+	list("text_offset", func(_, id int) {
+		b = strconv.AppendInt(b, int64(offset), 10)
+		offset += utf8.RuneCount(AppendWord(nil, id))
+	})
+	b = append(b, ',')
+	list("token_logprobs", func(i, id int) {
+		if i < nullFirst {
+			b = append(b, "null"...)
+			return
+		}
+		b = appendLogprob(b, id)
+	})
+	b = append(b, ',')
+	list("tokens", func(_, id int) { b = append(appendWordJSON(append(b, '"'), id), '"') })
+	b = append(b, ',')
+	list("top_logprobs", func(i, id int) {
+		if i < nullFirst {
+			b = append(b, "null"...)
+			return
+		}
+		b = append(appendWordJSON(append(b, '{', '"'), id), '"', ':')
+		b = append(appendLogprob(b, id), '}')
+	})
+	return append(b, '}')
+}
+
+// appendUsage renders a usage object; details are those of options.
+func (x *exchange) appendUsage(b []byte, prompt, completion, cached int, final, full bool) []byte {
+	b = append(b, `{"prompt_tokens":`...)
+	b = strconv.AppendInt(b, int64(prompt), 10)
+	b = append(b, `,"total_tokens":`...)
+	b = strconv.AppendInt(b, int64(prompt+completion), 10)
+	b = append(b, `,"completion_tokens":`...)
+	b = strconv.AppendInt(b, int64(completion), 10)
+	switch {
+	case final && x.life.server.opt.PromptTokensDetails:
+		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
+		b = append(strconv.AppendInt(b, int64(cached), 10), '}')
+	case full:
+		b = append(b, `,"prompt_tokens_details":null`...)
+	}
+	return append(b, '}')
+}
+
+// pace is the engine's clock for one request: the first token after TTFT, the
+// others ITL apart, on a fixed schedule so that delays don't add up.
+type pace struct {
+	next time.Time
+	itl  time.Duration
+	last time.Time
+}
+
+// first waits for the first token.
+func (x *exchange) first(j *job) (pace, bool) {
+	o := &x.life.server.opt
+	ttft, itl := o.TTFT, o.ITL
+	if f := x.fault; f != nil && f.Kind == FaultSlow {
+		ttft += f.TTFT
+		itl += f.ITL
+	}
+	began := time.Now()
+	ok := x.wait(ttft)
+	now := time.Now()
+	if ok {
+		x.prefilled(j)
+		x.life.stats.prefill.observe(now.Sub(began))
+		x.life.stats.ttft.observe(now.Sub(j.arrived))
+	}
+	return pace{next: now.Add(itl), itl: itl, last: now}, ok
+}
+
+// tick waits for the following token.
+func (x *exchange) tick(p *pace) bool {
+	if p.itl <= 0 {
+		return x.alive()
+	}
+	ok := x.wait(time.Until(p.next))
+	p.next = p.next.Add(p.itl)
+	now := time.Now()
+	x.life.stats.itl.observe(now.Sub(p.last))
+	p.last = now
+	return ok
+}
+
+// counted adds generated tokens to the engine's counters.
+func (l *life) generated(n int) {
+	l.count.generationTokens.Add(int64(n))
+	l.stats.generationTokens.Add(int64(n))
+}

@@ -1,0 +1,165 @@
+package fakevllm
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Role is what the operator of an engine thinks it is for. Like vLLM the
+// engine serves any request in any role; the role changes what is counted.
+type Role string
+
+// The roles.
+const (
+	RoleBoth    Role = ""
+	RolePrefill Role = "prefill"
+	RoleDecode  Role = "decode"
+)
+
+// Mode is how KV caches travel between engines.
+type Mode string
+
+// The modes.
+const (
+	// Plain engines share a KV pool and need nothing in the request.
+	Plain Mode = "plain"
+	// NIXL engines hand over by kv_transfer_params, pull mode.
+	NIXL Mode = "nixl"
+)
+
+// Policy is what a decode engine does about a KV load that failed.
+type Policy string
+
+// The policies of vLLM's kv_load_failure_policy.
+const (
+	PolicyFail      Policy = "fail"
+	PolicyRecompute Policy = "recompute"
+)
+
+// RecordNone as Options.RecordLimit keeps no record of requests.
+const RecordNone = -1
+
+// Options describes one engine. The zero value is a plain engine on a free
+// port of 127.0.0.1 that serves the model "fake-model" without delays.
+type Options struct {
+	Addr        string // listen address, default "127.0.0.1:0"
+	Role        Role
+	Mode        Mode     // default Plain
+	Models      []string // served names, default "fake-model"
+	Root        string   // "root" in /v1/models, default the first name
+	APIKey      string   // required on /v1 when set
+	Version     string   // of /version, default "0.24.0"
+	MaxModelLen int      // default 1<<20 tokens
+
+	TTFT       time.Duration // time until the first token of every request
+	ITL        time.Duration // time between tokens
+	MaxRunning int           // requests generating at once, others wait; 0 is no limit
+
+	// Shared joins engines of one process: their KV pool, and a short cut for
+	// hand-overs. nil gives the engine one of its own; hand-overs then travel
+	// over the side channel, as between processes.
+	Shared *Shared
+	// KVLease is how long a finished prefill waits for its decode; default 30 s.
+	KVLease time.Duration
+	// KVLoadFailurePolicy is PolicyFail by default.
+	KVLoadFailurePolicy Policy
+	// KVOnLengthOnly hands over only what ended by length, as connectors
+	// other than the newest NIXL do.
+	KVOnLengthOnly bool
+	// SideChannelAddr is where a NIXL engine serves its hand-overs, default
+	// port 0 on the host of Addr; SideChannelHost is what it tells others,
+	// default the host it listens on.
+	SideChannelAddr string
+	SideChannelHost string
+
+	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
+	PromptTokensDetails bool
+	// StrictPrefill records a violation for whatever a good proxy would not
+	// send to an engine in its role; see Server.Violations.
+	StrictPrefill bool
+	// AllowCutToolCalls answers 200 with a partial call where by default a
+	// required tool call that max_tokens cuts short is answered with 400.
+	AllowCutToolCalls bool
+	// RecordLimit bounds the record of requests, default 1024; RecordNone
+	// keeps none. Bodies are bounded by 64 MiB together as well.
+	RecordLimit int
+	// Admin serves /fake/faults and /fake/state.
+	Admin bool
+	// IdleTimeout closes idle connections, default 5 s as uvicorn does.
+	IdleTimeout time.Duration
+	// Log gets warnings where vLLM would log one; nil discards them.
+	Log logrus.FieldLogger
+}
+
+// ErrOptions is wrapped by every complaint about options.
+var ErrOptions = errors.New("invalid options")
+
+func (o Options) withDefaults() (Options, error) {
+	if o.Addr == "" {
+		o.Addr = "127.0.0.1:0"
+	}
+	host, _, err := net.SplitHostPort(o.Addr)
+	if err != nil {
+		return o, fmt.Errorf("%w: address %q: %w", ErrOptions, o.Addr, err)
+	}
+	switch o.Role {
+	case RoleBoth, RolePrefill, RoleDecode:
+	default:
+		return o, fmt.Errorf("%w: role %q: use \"prefill\", \"decode\" or \"\"", ErrOptions, o.Role)
+	}
+	switch o.Mode {
+	case "":
+		o.Mode = Plain
+	case Plain, NIXL:
+	default:
+		return o, fmt.Errorf("%w: mode %q: use \"plain\" or \"nixl\"", ErrOptions, o.Mode)
+	}
+	switch o.KVLoadFailurePolicy {
+	case "":
+		o.KVLoadFailurePolicy = PolicyFail
+	case PolicyFail, PolicyRecompute:
+	default:
+		return o, fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
+	}
+	if len(o.Models) == 0 {
+		o.Models = []string{"fake-model"}
+	}
+	if o.Root == "" {
+		o.Root = o.Models[0]
+	}
+	if o.Version == "" {
+		o.Version = "0.24.0"
+	}
+	if o.MaxModelLen == 0 {
+		o.MaxModelLen = 1 << 20
+	}
+	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.MaxRunning < 0 {
+		return o, fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
+	}
+	if o.KVLease == 0 {
+		o.KVLease = 30 * time.Second
+	}
+	if o.SideChannelAddr == "" {
+		o.SideChannelAddr = net.JoinHostPort(host, "0")
+	}
+	if o.RecordLimit == 0 {
+		o.RecordLimit = 1024
+	}
+	if o.IdleTimeout == 0 {
+		o.IdleTimeout = 5 * time.Second
+	}
+	if o.Shared == nil {
+		o.Shared = NewShared()
+	}
+	if o.Log == nil {
+		log := logrus.New()
+		log.SetOutput(io.Discard)
+		o.Log = log
+	}
+	return o, nil
+}

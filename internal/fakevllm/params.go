@@ -1,0 +1,361 @@
+package fakevllm
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// params is a parsed and checked request to one of the two completion routes.
+type params struct {
+	chat  bool
+	model string // "" when absent: the first served model
+
+	prompts    [][]int  // token ids, one list per prompt
+	promptText []string // the text of prompts given as text, for echo; may be short
+
+	messages    []message
+	tools       []tool
+	toolChoice  string // "", "none", "auto", "required", "function"
+	toolName    string // of toolChoice "function"
+	addGenerate bool
+	continueMsg bool
+
+	maxTokens           *int
+	maxCompletionTokens *int
+	n                   int
+	sampling            Sampling // MaxTokens is set by admit
+	stream              bool
+	includeUsage        bool
+	continuousUsage     bool
+	echo                bool
+	logprobs            *int // completions: number; chat: top_logprobs when logprobs is true
+	promptLogprobs      *int
+	returnTokenIDs      bool
+	truncate            *int
+	requestID           string
+	kv                  []byte // raw kv_transfer_params, nil when absent or null
+
+	temperature, topP, minP                              float64
+	topK                                                 int
+	presencePenalty, frequencyPenalty, repetitionPenalty float64
+	beamSearch                                           bool
+
+	// raw values of fields that vLLM looks at before types are converted
+	raw rawFields
+}
+
+type rawFields struct {
+	prompt, messages, stream, streamOptions, toolChoice, tools, suffix, embeds,
+	logprobs, topLogprobs, promptLogprobs, responseFormat,
+	addGenerate, continueMsg []byte
+}
+
+// parseParams reads a request body as strictly as vLLM does.
+func parseParams(body []byte, chat bool) (*params, error) {
+	if !utf8.Valid(body) {
+		return nil, &apiError{status: 400, kind: "Bad Request", message: "There was an error parsing the body"}
+	}
+	p := &params{
+		chat: chat, n: 1, addGenerate: true,
+		temperature: 1, topP: 1, repetitionPenalty: 1,
+	}
+	if i := skipSpace(body, 0); i < len(body) && body[i] != '{' && validate(bytes.TrimSpace(body)) == nil {
+		return nil, invalid("model_attributes_type", "", "Input should be a valid dictionary or object to extract fields from")
+	}
+	// The first complaint about a field is kept until the whole body turned
+	// out to be JSON: vLLM parses before it validates.
+	var first error
+	err := forEachMember(body, func(key string, raw []byte) error {
+		switch key {
+		case "prompt":
+			p.raw.prompt = raw
+			return nil // validated when parsed: it may be large
+		case "messages":
+			p.raw.messages = raw
+			return nil
+		}
+		if err := validate(raw); err != nil {
+			return err
+		}
+		if err := p.field(key, raw); err != nil && first == nil {
+			first = err
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := p.checkRaw(); err != nil {
+		return nil, err
+	}
+	if chat {
+		err = p.parseMessages()
+	} else {
+		err = p.parsePrompt()
+	}
+	if err != nil {
+		return nil, err
+	}
+	if first != nil {
+		return nil, first
+	}
+	if err := p.parseTools(); err != nil {
+		return nil, err
+	}
+	return p, p.verify()
+}
+
+// field takes one top-level member. Unknown ones are allowed, as in vLLM.
+func (p *params) field(key string, raw []byte) (err error) {
+	null := isNull(raw)
+	switch key {
+	case "stream":
+		p.raw.stream = raw
+	case "stream_options":
+		p.raw.streamOptions = raw
+	case "tool_choice":
+		p.raw.toolChoice = raw
+		return nil
+	case "tools":
+		p.raw.tools = raw
+		return nil
+	case "suffix":
+		p.raw.suffix = raw
+	case "prompt_embeds":
+		p.raw.embeds = raw
+		return nil
+	case "logprobs":
+		p.raw.logprobs = raw
+	case "top_logprobs":
+		p.raw.topLogprobs = raw
+	case "prompt_logprobs":
+		p.raw.promptLogprobs = raw
+	case "response_format":
+		p.raw.responseFormat = raw
+	case "add_generation_prompt":
+		p.raw.addGenerate = raw
+	case "continue_final_message":
+		p.raw.continueMsg = raw
+	}
+	if null {
+		return p.nullField(key)
+	}
+	switch key {
+	case "model":
+		p.model, err = strictString(key, raw)
+	case "max_tokens":
+		p.maxTokens, err = optionalInt(key, raw)
+	case "max_completion_tokens":
+		if p.chat {
+			p.maxCompletionTokens, err = optionalInt(key, raw)
+		}
+	case "n":
+		p.n, err = laxInt(key, raw)
+	case "min_tokens":
+		p.sampling.MinTokens, err = laxInt(key, raw)
+	case "ignore_eos":
+		p.sampling.IgnoreEOS, err = laxBool(key, raw)
+	case "include_stop_str_in_output":
+		p.sampling.IncludeStop, err = laxBool(key, raw)
+	case "stop_token_ids":
+		p.sampling.StopTokenIDs, err = laxInts(key, raw)
+	case "stop":
+		if raw[0] == '"' {
+			var s string
+			s, err = unquote(raw)
+			p.sampling.Stop = []string{s}
+		} else {
+			p.sampling.Stop, err = stringList(key, raw)
+		}
+	case "stream":
+		p.stream, err = laxBool(key, raw)
+	case "stream_options":
+		err = p.streamOptions(raw)
+	case "echo":
+		p.echo, err = laxBool(key, raw)
+	case "logprobs":
+		if p.chat {
+			_, err = laxBool(key, raw)
+		} else {
+			p.logprobs, err = optionalInt(key, raw)
+		}
+	case "top_logprobs":
+		if p.chat {
+			_, err = laxInt(key, raw)
+		}
+	case "prompt_logprobs":
+		p.promptLogprobs, err = optionalInt(key, raw)
+	case "truncate_prompt_tokens":
+		p.truncate, err = optionalInt(key, raw)
+	case "add_generation_prompt":
+		p.addGenerate, err = laxBool(key, raw)
+	case "continue_final_message":
+		p.continueMsg, err = laxBool(key, raw)
+	case "return_token_ids":
+		p.returnTokenIDs, err = laxBool(key, raw)
+	case "request_id":
+		p.requestID, err = strictString(key, raw)
+	case "kv_transfer_params":
+		if err = checkObject(key, raw); err == nil {
+			p.kv = raw
+		}
+	case "use_beam_search":
+		p.beamSearch, err = laxBool(key, raw)
+	default:
+		err = p.samplingField(key, raw)
+	}
+	return err
+}
+
+// samplingField takes members that are checked but don't change the answer.
+func (p *params) samplingField(key string, raw []byte) (err error) {
+	switch key {
+	case "temperature":
+		p.temperature, err = laxFloat(key, raw)
+	case "top_p":
+		p.topP, err = laxFloat(key, raw)
+	case "min_p":
+		p.minP, err = laxFloat(key, raw)
+	case "top_k":
+		p.topK, err = laxInt(key, raw)
+	case "presence_penalty":
+		p.presencePenalty, err = laxFloat(key, raw)
+	case "frequency_penalty":
+		p.frequencyPenalty, err = laxFloat(key, raw)
+	case "repetition_penalty":
+		p.repetitionPenalty, err = laxFloat(key, raw)
+	case "length_penalty":
+		_, err = laxFloat(key, raw)
+	case "seed", "priority":
+		_, err = laxInt(key, raw)
+	case "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
+		"return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning":
+		_, err = laxBool(key, raw)
+	case "user", "suffix", "session_id", "chat_template":
+		_, err = strictString(key, raw)
+	case "allowed_token_ids":
+		_, err = laxInts(key, raw)
+	case "bad_words":
+		_, err = stringList(key, raw)
+	case "logit_bias":
+		err = checkLogitBias(raw)
+	case "ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs":
+		err = checkObject(key, raw)
+	case "vllm_xargs":
+		err = checkXArgs(raw)
+	case "cache_salt":
+		err = checkCacheSalt(raw)
+	case "reasoning_effort":
+		err = oneOf(key, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
+	}
+	return err
+}
+
+// nullField refuses null where the model has no Optional; elsewhere null is
+// the same as absent and takes back an earlier duplicate.
+func (p *params) nullField(key string) error {
+	switch key {
+	case "min_tokens", "ignore_eos", "use_beam_search", "length_penalty", "include_stop_str_in_output",
+		"skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens", "priority", "bad_words", "request_id":
+		return nullRefused(key)
+	case "n":
+		if !p.chat {
+			return nullRefused(key)
+		}
+		p.n = 1
+	case "echo":
+		if p.chat {
+			return nullRefused(key)
+		}
+		p.echo = false
+	case "add_generation_prompt", "continue_final_message":
+		if p.chat {
+			return nullRefused(key)
+		}
+	case "model":
+		p.model = ""
+	case "max_tokens":
+		p.maxTokens = nil
+	case "max_completion_tokens":
+		p.maxCompletionTokens = nil
+	case "stop":
+		p.sampling.Stop = nil
+	case "stop_token_ids":
+		p.sampling.StopTokenIDs = nil
+	case "stream":
+		p.stream = false
+	case "stream_options":
+		p.includeUsage, p.continuousUsage = false, false
+	case "logprobs":
+		p.logprobs = nil
+	case "prompt_logprobs":
+		p.promptLogprobs = nil
+	case "truncate_prompt_tokens":
+		p.truncate = nil
+	case "kv_transfer_params":
+		p.kv = nil
+	case "temperature":
+		p.temperature = 1
+	case "top_p":
+		p.topP = 1
+	}
+	return nil
+}
+
+func nullRefused(key string) error {
+	switch key {
+	case "min_tokens", "n", "priority":
+		return invalid("int_type", key, "Input should be a valid integer")
+	case "length_penalty":
+		return invalid("float_type", key, "Input should be a valid number")
+	case "bad_words":
+		return invalid("list_type", key, "Input should be a valid list")
+	case "request_id":
+		return invalid("string_type", key, "Input should be a valid string")
+	}
+	return invalid("bool_type", key, "Input should be a valid boolean")
+}
+
+func optionalInt(key string, raw []byte) (*int, error) {
+	n, err := laxInt(key, raw)
+	if err != nil {
+		return nil, err
+	}
+	return &n, nil
+}
+
+func (p *params) streamOptions(raw []byte) error {
+	if raw[0] != '{' {
+		return invalid("model_attributes_type", "stream_options", "Input should be a valid dictionary or object to extract fields from")
+	}
+	p.includeUsage, p.continuousUsage = false, false
+	err := forEachMember(raw, func(key string, raw []byte) (err error) {
+		if isNull(raw) {
+			return nil
+		}
+		switch key {
+		case "include_usage":
+			p.includeUsage, err = laxBool("stream_options."+key, raw)
+		case "continuous_usage_stats":
+			p.continuousUsage, err = laxBool("stream_options."+key, raw)
+		}
+		return err
+	})
+	p.continuousUsage = p.continuousUsage && p.includeUsage
+	return err
+}
+
+func oneOf(key string, raw []byte, allowed ...string) error {
+	s, err := strictString(key, raw)
+	if err != nil {
+		return err
+	}
+	for _, a := range allowed {
+		if s == a {
+			return nil
+		}
+	}
+	return invalid("literal_error", key, fmt.Sprintf("Input should be one of %s", strings.Join(allowed, ", ")))
+}

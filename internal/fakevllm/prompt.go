@@ -1,0 +1,128 @@
+package fakevllm
+
+import (
+	"fmt"
+)
+
+// parsePrompt reads "prompt" of /v1/completions: a string, a list of strings,
+// a list of token ids or a list of such lists.
+func (p *params) parsePrompt() error {
+	raw := p.raw.prompt
+	switch raw[0] {
+	case '"':
+		text, err := unquote(raw)
+		if err != nil {
+			return err
+		}
+		return p.addText(text)
+	case '[':
+		// A token takes about six bytes in the usual spelling.
+		if ids, ok := scanInts(raw, make([]int, 0, len(raw)/6+1)); ok && len(ids) > 0 {
+			return p.addIDs("prompt", ids)
+		}
+	}
+	if err := validate(raw); err != nil {
+		return err
+	}
+	if raw[0] != '[' {
+		return invalid("list_type", "prompt", "Input should be a valid list")
+	}
+	list, err := rawList("prompt", raw)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 {
+		return badRequest("prompt", nil, "please provide at least one prompt")
+	}
+	if allStart(list, '"') {
+		for _, item := range list {
+			text, err := unquote(item)
+			if err != nil {
+				return err
+			}
+			if err := p.addText(text); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	if allStart(list, '[') {
+		for i, item := range list {
+			loc := fmt.Sprintf("prompt.%d", i)
+			ids, err := laxInts(loc, item)
+			if err != nil {
+				return err
+			}
+			if err := p.addIDs(loc, ids); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	ids, err := laxInts("prompt", raw)
+	if err != nil {
+		return err
+	}
+	return p.addIDs("prompt", ids)
+}
+
+func allStart(list [][]byte, c byte) bool {
+	for _, item := range list {
+		if item[0] != c {
+			return false
+		}
+	}
+	return true
+}
+
+func (p *params) addText(text string) error {
+	if text == "" {
+		return badRequest("", nil, "The decoder prompt cannot be empty")
+	}
+	p.prompts = append(p.prompts, Tokenize(text))
+	p.promptText = append(p.promptText, text)
+	return nil
+}
+
+func (p *params) addIDs(loc string, ids []int) error {
+	if len(ids) == 0 {
+		return badRequest("", nil, "The decoder prompt cannot be empty")
+	}
+	for i, id := range ids {
+		if id < 0 {
+			return invalid("greater_than_equal", fmt.Sprintf("%s.%d", loc, i), "Input should be greater than or equal to 0")
+		}
+		if id >= VocabSize {
+			return badRequest("", nil, "Token id %d is out of vocabulary", id)
+		}
+	}
+	p.prompts = append(p.prompts, ids)
+	return nil
+}
+
+// text is what echo gives back for a prompt.
+func (p *params) text(i int) string {
+	if i < len(p.promptText) {
+		return p.promptText[i]
+	}
+	return Detokenize(p.prompts[i])
+}
+
+// truncated applies truncate_prompt_tokens: the last tokens stay.
+func (p *params) truncated(maxModelLen int) {
+	if p.truncate == nil {
+		return
+	}
+	keep := *p.truncate
+	if keep == -1 {
+		keep = maxModelLen
+		if p.maxTokens != nil {
+			keep -= *p.maxTokens
+		}
+	}
+	for i, ids := range p.prompts {
+		if keep > 0 && keep < len(ids) {
+			p.prompts[i] = ids[len(ids)-keep:]
+		}
+	}
+}

@@ -1,0 +1,261 @@
+package fakevllm
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// respond answers in one piece.
+func (x *exchange) respond(j *job) {
+	p, ok := x.first(j)
+	if !ok {
+		x.gone()
+		return
+	}
+	if j.loadErr != nil {
+		x.life.stats.fail.Add(1)
+		x.fail(internalError())
+		return
+	}
+	lanes := j.lanes(true)
+	if !x.generate(j, lanes, &p) {
+		x.gone()
+		return
+	}
+	for i := range lanes {
+		x.life.finished(lanes[i].seq.finish)
+	}
+	if e := x.checkCalls(lanes); e != nil {
+		x.reject(e)
+		return
+	}
+	x.handOver(j, lanes[0].seq.finish)
+	x.send(x.body(j, lanes))
+}
+
+// generate runs all lanes to their end, at the engine's pace.
+func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
+	keepIDs := j.returnTokenIDs || j.logprobs != nil
+	open := len(lanes)
+	for round := 1; open > 0; round++ {
+		if round > 1 && (p.itl > 0 || round%1024 == 0) && !x.tick(p) {
+			return false
+		}
+		for i := range lanes {
+			ln := &lanes[i]
+			if ln.seq.finish != "" {
+				continue
+			}
+			id, _ := ln.step()
+			x.life.generated(1)
+			if keepIDs {
+				ln.tokens = append(ln.tokens, id)
+			}
+			if ln.seq.finish != "" {
+				open--
+			}
+		}
+	}
+	return x.alive()
+}
+
+// checkCalls refuses a required call that was cut short, as vLLM does when it
+// cannot parse what there is.
+func (x *exchange) checkCalls(lanes []lane) *apiError {
+	if x.life.server.opt.AllowCutToolCalls {
+		return nil
+	}
+	for i := range lanes {
+		if lanes[i].call != nil && lanes[i].seq.finish == "length" {
+			return cutCall()
+		}
+	}
+	return nil
+}
+
+// send writes the whole body, or as much as a fault lets out.
+func (x *exchange) send(body []byte) {
+	f := x.fault
+	if f == nil || f.At == BeforeRead || f.At == AfterRead {
+		writeJSON(x.w, http.StatusOK, body)
+		x.life.count.completed.Add(1)
+		return
+	}
+	if f.Kind == FaultErrorEvent {
+		x.fail(internalError())
+		return
+	}
+	h := x.w.Header()
+	h.Set("Content-Type", "application/json")
+	h.Set("Content-Length", strconv.Itoa(len(body)))
+	x.w.WriteHeader(http.StatusOK)
+	x.streaming = true
+	x.flush()
+	if x.strike(AfterHeaders, 0) || x.strike(AfterRole, 0) {
+		return
+	}
+	half := len(body) / 2
+	if x.write(body[:half]) && x.strike(AfterTokens, f.Tokens) {
+		return
+	}
+	if x.write(body[half:]) {
+		x.life.count.completed.Add(1)
+	}
+}
+
+// body renders the response with all fields that vLLM dumps.
+func (x *exchange) body(j *job, lanes []lane) []byte {
+	size := 1024
+	for i := range lanes {
+		size += len(lanes[i].seq.text) + 512 + 64*len(lanes[i].tokens)
+	}
+	b := append(make([]byte, 0, size), `{"id":`...)
+	b = appendJSONString(b, j.id)
+	if j.chat {
+		b = append(b, `,"object":"chat.completion","created":`...)
+	} else {
+		b = append(b, `,"object":"text_completion","created":`...)
+	}
+	b = strconv.AppendInt(b, j.created, 10)
+	b = append(b, `,"model":`...)
+	b = appendJSONString(b, j.model)
+	b = append(b, `,"choices":[`...)
+	prompt, completion := 0, 0
+	for _, ids := range j.prompts {
+		prompt += len(ids)
+	}
+	for i := range lanes {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		completion += lanes[i].seq.n
+		if j.chat {
+			b = appendChatChoice(b, j, &lanes[i])
+		} else {
+			b = appendTextChoice(b, j, &lanes[i])
+		}
+	}
+	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
+	b = x.appendUsage(b, prompt, completion, j.cached, true, true)
+	if j.chat {
+		b = append(b, `,"prompt_logprobs":`...)
+		b = appendPromptLogprobs(b, j, 0)
+		b = append(b, `,"prompt_token_ids":`...)
+		b = appendMaybeInts(b, j.prompts[0], j.returnTokenIDs)
+	}
+	b = append(b, `,"kv_transfer_params":`...)
+	if j.kvJSON == nil {
+		b = append(b, "null"...)
+	}
+	return append(append(b, j.kvJSON...), '}')
+}
+
+func appendChatChoice(b []byte, j *job, ln *lane) []byte {
+	b = append(b, `{"index":`...)
+	b = strconv.AppendInt(b, int64(ln.index), 10)
+	b = append(b, `,"message":{"role":`...)
+	b = appendJSONString(b, j.role())
+	b = append(b, `,"content":"`...)
+	if ln.call == nil {
+		b = appendJSONText(b, j.echoText())
+		b = appendJSONText(b, ln.seq.text)
+	}
+	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null`...)
+	if ln.call != nil {
+		b = append(b, `,"tool_calls":[{"id":`...)
+		b = appendJSONString(b, ln.call.id)
+		b = append(b, `,"type":"function","function":{"name":`...)
+		b = appendJSONString(b, ln.call.name)
+		b = append(b, `,"arguments":`...)
+		b = appendJSONString(b, ln.call.upTo(ln.seq.n))
+		b = append(b, `}}]`...)
+	}
+	b = append(b, `,"reasoning":null},"logprobs":`...)
+	if j.logprobs == nil || ln.call != nil {
+		b = append(b, "null"...)
+	} else {
+		b = append(b, `{"content":[`...)
+		for i, id := range ln.tokens {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = appendChatLogprob(b, id, *j.logprobs)
+		}
+		b = append(b, "]}"...)
+	}
+	b = append(b, `,"finish_reason":`...)
+	b = appendJSONString(b, ln.finishReason(j))
+	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
+	b = append(b, `,"token_ids":`...)
+	return append(appendMaybeInts(b, ln.tokens, j.returnTokenIDs), '}')
+}
+
+func appendTextChoice(b []byte, j *job, ln *lane) []byte {
+	ids := j.prompts[ln.prompt]
+	b = append(b, `{"index":`...)
+	b = strconv.AppendInt(b, int64(ln.index), 10)
+	b = append(b, `,"text":"`...)
+	if j.echo {
+		b = appendJSONText(b, j.text(ln.prompt))
+	}
+	if !j.echoOnly {
+		b = appendJSONText(b, ln.seq.text)
+	}
+	b = append(b, `","logprobs":`...)
+	switch {
+	case j.logprobs == nil:
+		b = append(b, "null"...)
+	case j.echoOnly:
+		b = appendTextLogprobs(b, ids, 1, 0)
+	case j.echo:
+		b = appendTextLogprobs(b, append(append([]int(nil), ids...), ln.tokens...), 1, 0)
+	default:
+		b = appendTextLogprobs(b, ln.tokens, 0, 0)
+	}
+	b = append(b, `,"finish_reason":`...)
+	b = appendJSONString(b, ln.finishReason(j))
+	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
+	b = append(b, `,"token_ids":`...)
+	b = appendMaybeInts(b, ln.tokens, j.returnTokenIDs)
+	b = append(b, `,"prompt_logprobs":`...)
+	b = appendPromptLogprobs(b, j, ln.prompt)
+	b = append(b, `,"prompt_token_ids":`...)
+	return append(appendMaybeInts(b, ids, j.returnTokenIDs), '}')
+}
+
+func appendMaybeInts(b []byte, ids []int, show bool) []byte {
+	if !show {
+		return append(b, "null"...)
+	}
+	return appendInts(b, ids)
+}
+
+// appendPromptLogprobs: null for the first token, one object for each other.
+func appendPromptLogprobs(b []byte, j *job, prompt int) []byte {
+	if j.promptLogprobs == nil {
+		return append(b, "null"...)
+	}
+	b = append(b, '[')
+	for i, id := range j.prompts[prompt] {
+		if i == 0 {
+			b = append(b, "null"...)
+			continue
+		}
+		b = append(b, `,{"`...)
+		b = strconv.AppendInt(b, int64(id), 10)
+		b = append(b, `":{"logprob":`...)
+		b = appendLogprob(b, id)
+		b = append(b, `,"rank":1,"decoded_token":"`...)
+		b = append(appendWordJSON(b, id), `"}}`...)
+	}
+	return append(b, ']')
+}
+
+// upTo is the arguments after n tokens of the call.
+func (c *call) upTo(n int) string {
+	s := ""
+	for i := 0; i < len(c.parts) && i+2 <= n; i++ {
+		s += c.parts[i]
+	}
+	return s
+}

@@ -1,0 +1,197 @@
+package fakevllm
+
+import (
+	"crypto/subtle"
+	"io"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+const (
+	pathCompletions = "/v1/completions"
+	pathChat        = "/v1/chat/completions"
+	pathModels      = "/v1/models"
+	maxBody         = 256 << 20
+)
+
+// method is the only method a route has; "" for an unknown route.
+func method(path string, admin bool) string {
+	switch path {
+	case pathCompletions, pathChat, "/tokenize", "/detokenize":
+		return http.MethodPost
+	case pathModels, "/health", "/ping", "/version", "/metrics":
+		return http.MethodGet
+	case pathFaults, pathState:
+		if admin {
+			return "admin"
+		}
+	}
+	return ""
+}
+
+// ServeHTTP is one request to this incarnation.
+func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	if !l.enter() {
+		panic(http.ErrAbortHandler)
+	}
+	defer l.leave()
+	s := l.server
+	w.Header()["Server"] = uvicorn
+	path := r.URL.Path
+	want := method(path, s.opt.Admin)
+	if want == "admin" {
+		s.serveAdmin(w, r)
+		return
+	}
+	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path), id: path}
+	if x.strike(BeforeRead, 0) {
+		return
+	}
+	body, err := readBody(r)
+	s.record.add(r, body)
+	if err != nil {
+		x.aborted() // the client left in the middle of its body, or sent no HTTP
+		return
+	}
+	if x.strike(AfterRead, 0) {
+		return
+	}
+	switch {
+	case !s.authorized(r):
+		writeJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
+	case want == "":
+		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+	case want != r.Method:
+		w.Header().Set("Allow", want)
+		writeJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+	case want == http.MethodGet:
+		l.get(w, path)
+	default:
+		x.post(path, body)
+	}
+}
+
+// uvicorn is shared by all responses and never changed.
+var uvicorn = []string{"uvicorn"}
+
+// readBody allocates once when the length is known.
+func readBody(r *http.Request) ([]byte, error) {
+	if r.ContentLength > 0 && r.ContentLength <= maxBody {
+		body := make([]byte, r.ContentLength)
+		if _, err := io.ReadFull(r.Body, body); err != nil {
+			return nil, err
+		}
+		// The read after the last byte lets net/http watch for the client
+		// going away.
+		_, _ = r.Body.Read(make([]byte, 1))
+		return body, nil
+	}
+	return io.ReadAll(io.LimitReader(r.Body, maxBody))
+}
+
+// authorized is vLLM's key check: only some prefixes, any method but OPTIONS.
+func (s *Server) authorized(r *http.Request) bool {
+	if s.opt.APIKey == "" || r.Method == http.MethodOptions || !guarded(r.URL.Path) {
+		return true
+	}
+	scheme, key, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	return strings.EqualFold(scheme, "bearer") && subtle.ConstantTimeCompare([]byte(key), []byte(s.opt.APIKey)) == 1
+}
+
+func guarded(path string) bool {
+	for _, prefix := range []string{"/v1", "/v2", "/inference", "/cohere"} {
+		if strings.HasPrefix(path, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *life) get(w http.ResponseWriter, path string) {
+	switch path {
+	case "/health", "/ping":
+		w.Header()["Content-Length"] = []string{"0"}
+		w.WriteHeader(http.StatusOK)
+	case "/version":
+		b := append([]byte(nil), `{"version":`...)
+		writeJSON(w, http.StatusOK, append(appendJSONString(b, l.server.opt.Version), '}'))
+	case pathModels:
+		writeJSON(w, http.StatusOK, l.models())
+	case "/metrics":
+		b := l.metrics()
+		h := w.Header()
+		h.Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
+		h.Set("Content-Length", strconv.Itoa(len(b)))
+		_, _ = w.Write(b)
+	}
+}
+
+// models is vLLM's list: one object per served name, all of one root.
+func (l *life) models() []byte {
+	o := &l.server.opt
+	created := l.started.Unix()
+	b := append(make([]byte, 0, 512*len(o.Models)), `{"object":"list","data":[`...)
+	for i, name := range o.Models {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = append(b, `{"id":`...)
+		b = appendJSONString(b, name)
+		b = append(b, `,"object":"model","created":`...)
+		b = strconv.AppendInt(b, created, 10)
+		b = append(b, `,"owned_by":"vllm","root":`...)
+		b = appendJSONString(b, o.Root)
+		b = append(b, `,"parent":null,"max_model_len":`...)
+		b = strconv.AppendInt(b, int64(o.MaxModelLen), 10)
+		b = append(b, `,"permission":[{"id":"modelperm-`...)
+		b = append(b, strings.ReplaceAll(l.engineID, "-", "")...)
+		b = append(b, `","object":"model_permission","created":`...)
+		b = strconv.AppendInt(b, created, 10)
+		b = append(b, `,"allow_create_engine":false,"allow_sampling":true,"allow_logprobs":true,"allow_search_indices":false,`...)
+		b = append(b, `"allow_view":true,"allow_fine_tuning":false,"organization":"*","group":null,"is_blocking":false}]}`...)
+	}
+	return append(b, "]}"...)
+}
+
+// servesModel: no model at all means the first one, as in vLLM.
+func (s *Server) servesModel(name string) bool {
+	if name == "" {
+		return true
+	}
+	for _, m := range s.opt.Models {
+		if m == name {
+			return true
+		}
+	}
+	return false
+}
+
+// isJSON is vLLM's validate_json_request: parameters are allowed.
+func isJSON(r *http.Request) bool {
+	media, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
+	return media == "application/json"
+}
+
+func (x *exchange) post(path string, body []byte) {
+	if !isJSON(x.r) {
+		x.reject(&apiError{
+			status: http.StatusUnsupportedMediaType, kind: "Unsupported Media Type",
+			message: "Unsupported Media Type: Only 'application/json' is allowed",
+		})
+		return
+	}
+	switch path {
+	case "/tokenize":
+		x.tokenize(body)
+	case "/detokenize":
+		x.detokenize(body)
+	default:
+		x.complete(body, path == pathChat)
+	}
+}
+
+func (x *exchange) reject(e *apiError) {
+	x.life.count.rejected.Add(1)
+	e.write(x.w)
+}

@@ -1,0 +1,279 @@
+package fakevllm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	maxHeaderBytes    = 64 << 10 // h11's limit
+	readHeaderTimeout = 10 * time.Second
+)
+
+// Server is one engine. Its methods may be called from any goroutine.
+type Server struct {
+	opt    Options
+	count  counters
+	faults script
+	record record
+
+	mu     sync.Mutex // guards everything below
+	addr   string     // host:port, the same in every life
+	life   *life
+	closed bool
+
+	aborts, violations, badKV, refusals notes
+}
+
+// life is one incarnation of the engine process.
+type life struct {
+	server   *Server
+	count    *counters
+	engineID string
+	started  time.Time
+	ln       *listener
+	http     *http.Server
+	ledger   *ledger
+	side     *sideServer // nil in plain mode
+	client   sideClient
+	done     chan struct{} // closed when this life ends
+	slots    chan struct{} // nil without MaxRunning
+	stats    stats
+	running  atomic.Int64
+	waiting  atomic.Int64
+	serving  sync.WaitGroup // the accept loop
+
+	mu     sync.Mutex // guards everything below
+	dead   bool
+	active int           // handlers at work
+	idle   chan struct{} // closed when dead and no handler is left
+}
+
+// Start brings an engine up; it serves when Start returns and until Close. The
+// context bounds the start only.
+func Start(ctx context.Context, o Options) (*Server, error) {
+	o, err := o.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{opt: o, addr: o.Addr}
+	s.record.limit = o.RecordLimit
+	if err := s.begin(ctx); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// TB is what StartTest needs of a testing.TB.
+type TB interface {
+	Helper()
+	Context() context.Context
+	Cleanup(func())
+	Fatalf(format string, args ...any)
+}
+
+// StartTest is Start for tests: it fails the test on error and closes the
+// engine at its end.
+func StartTest(t TB, o Options) *Server {
+	t.Helper()
+	s, err := Start(t.Context(), o)
+	if err != nil {
+		t.Fatalf("start a fake vLLM: %v", err)
+		return nil
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+// begin starts a life on s.addr.
+func (s *Server) begin(ctx context.Context) error {
+	s.mu.Lock()
+	addr := s.addr
+	s.mu.Unlock()
+	raw, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
+	if err != nil {
+		return fmt.Errorf("listen on %s: %w", addr, err)
+	}
+	l := &life{
+		server: s, count: &s.count, engineID: newUUID(), started: time.Now(),
+		ln: track(raw), done: make(chan struct{}), idle: make(chan struct{}),
+	}
+	if s.opt.MaxRunning > 0 {
+		l.slots = make(chan struct{}, s.opt.MaxRunning)
+	}
+	l.ledger = newLedger(l.engineID, s.opt.KVLease)
+	if s.opt.Mode == NIXL {
+		if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.ledger); err != nil {
+			_ = raw.Close()
+			return err
+		}
+		s.opt.Shared.join(l.ledger)
+	}
+	l.http = &http.Server{
+		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
+		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
+	}
+	s.mu.Lock()
+	if s.closed || s.life != nil && !s.life.isDead() {
+		s.mu.Unlock()
+		l.end()
+		return errRunning
+	}
+	s.addr = raw.Addr().String()
+	s.life = l
+	s.mu.Unlock()
+	l.serving.Go(func() { _ = l.http.Serve(l.ln) })
+	return nil
+}
+
+var errRunning = errors.New("the engine runs already, or was closed for good")
+
+func (s *Server) current() *life {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.life
+}
+
+// Address is host:port.
+func (s *Server) Address() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.addr
+}
+
+// URL is the base URL, without a trailing slash.
+func (s *Server) URL() string { return "http://" + s.Address() }
+
+// EngineID names the present incarnation, as in kv_transfer_params.
+func (s *Server) EngineID() string { return s.current().engineID }
+
+// SideChannel is the port of the side channel, 0 in plain mode.
+func (s *Server) SideChannel() int {
+	if side := s.current().side; side != nil {
+		return side.port()
+	}
+	return 0
+}
+
+// Kill is kill -9: every connection ends by RST, new ones are refused, and
+// hand-overs nobody fetched are lost. It doesn't wait for handlers.
+func (s *Server) Kill() { s.current().end() }
+
+// Restart begins a new life on the same port with a new engine id. It is an
+// error while the engine runs.
+func (s *Server) Restart(ctx context.Context) error {
+	old := s.current()
+	if !old.isDead() {
+		return errRunning
+	}
+	if err := old.wait(ctx); err != nil {
+		return err
+	}
+	return s.begin(ctx)
+}
+
+// Close kills the engine for good and waits until all its goroutines are gone.
+func (s *Server) Close() {
+	s.mu.Lock()
+	s.closed = true
+	l := s.life
+	s.mu.Unlock()
+	l.end()
+	// Without a deadline: handlers see the end of the life at once.
+	<-l.idle
+	l.serving.Wait()
+}
+
+// Shutdown stops accepting, lets running requests finish until ctx ends, and
+// then closes.
+func (s *Server) Shutdown(ctx context.Context) error {
+	err := s.current().http.Shutdown(ctx)
+	s.Close()
+	return err
+}
+
+// CloseIdle ends the connections that wait for a next request, as uvicorn does
+// to those idle for five seconds.
+func (s *Server) CloseIdle() { s.current().ln.closeIdle() }
+
+// enter registers a handler; false when the life is over.
+func (l *life) enter() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.dead {
+		return false
+	}
+	l.active++
+	return true
+}
+
+func (l *life) leave() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.active--
+	if l.dead && l.active == 0 {
+		close(l.idle)
+	}
+}
+
+func (l *life) isDead() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.dead
+}
+
+// end is the death of a life; only the first call does anything.
+func (l *life) end() {
+	l.mu.Lock()
+	if l.dead {
+		l.mu.Unlock()
+		return
+	}
+	l.dead = true
+	close(l.done)
+	if l.active == 0 {
+		close(l.idle)
+	}
+	l.mu.Unlock()
+	l.ln.resetAll()
+	_ = l.http.Close()
+	if l.side != nil {
+		l.server.opt.Shared.leave(l.ledger)
+		l.side.close()
+	}
+	l.client.close()
+}
+
+func (l *life) wait(ctx context.Context) error {
+	select {
+	case <-l.idle:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// newUUID is a random version 4 UUID; ids need to be unique, not secret.
+func newUUID() string {
+	a, b := rand.Uint64()&^0xf000|0x4000, rand.Uint64()&^(3<<62)|1<<63
+	s, t := hex16(a), hex16(b)
+	return s[:8] + "-" + s[8:12] + "-" + s[12:] + "-" + t[:4] + "-" + t[4:]
+}
+
+// advertised is where other engines reach the side channel.
+func (l *life) advertised() (host string, port int) {
+	host = l.server.opt.SideChannelHost
+	if host == "" {
+		host, _, _ = net.SplitHostPort(l.side.ln.Addr().String())
+	}
+	return host, l.side.port()
+}

@@ -1,0 +1,62 @@
+package fakevllm
+
+import "sync"
+
+// poolEntries bounds how many prompts a shared pool remembers.
+const poolEntries = 1 << 16
+
+// Shared is what engines of one process have in common: the KV pool of plain
+// mode and the hand-overs of NIXL mode, by engine id.
+type Shared struct {
+	mu      sync.Mutex // guards everything below
+	pool    map[uint64]struct{}
+	order   []uint64 // the pool's prompts, oldest overwritten first
+	next    int
+	engines map[string]*ledger
+}
+
+// NewShared makes an empty pool.
+func NewShared() *Shared {
+	return &Shared{pool: make(map[uint64]struct{}), engines: make(map[string]*ledger)}
+}
+
+func (s *Shared) store(prompt uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.pool[prompt]; ok {
+		return
+	}
+	s.pool[prompt] = struct{}{}
+	if len(s.order) < poolEntries {
+		s.order = append(s.order, prompt)
+		return
+	}
+	delete(s.pool, s.order[s.next])
+	s.order[s.next] = prompt
+	s.next = (s.next + 1) % poolEntries
+}
+
+func (s *Shared) has(prompt uint64) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_, ok := s.pool[prompt]
+	return ok
+}
+
+func (s *Shared) join(l *ledger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.engines[l.engineID] = l
+}
+
+func (s *Shared) leave(l *ledger) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.engines, l.engineID)
+}
+
+func (s *Shared) ledger(engineID string) *ledger {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.engines[engineID]
+}

@@ -1,0 +1,280 @@
+package fakevllm
+
+import (
+	"net/http"
+	"strconv"
+)
+
+// eventStream is shared by all responses and never changed.
+var eventStream = []string{"text/event-stream; charset=utf-8"}
+
+const chatTail = `"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n"
+const textTail = `","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n"
+
+// stream answers with events: 200 at once, as vLLM does, before anything is
+// computed; then one event per token.
+func (x *exchange) stream(j *job) {
+	x.w.Header()["Content-Type"] = eventStream
+	x.w.WriteHeader(http.StatusOK)
+	x.streaming = true
+	x.flush()
+	if x.strike(AfterHeaders, 0) {
+		return
+	}
+	p, ok := x.first(j)
+	if !ok {
+		x.gone()
+		return
+	}
+	head := j.chunkHead()
+	buf := make([]byte, 0, 1024)
+	if j.chat {
+		for i := range j.n {
+			buf = x.appendRole(buf[:0], j, head, i)
+			if !x.write(buf) {
+				x.gone()
+				return
+			}
+		}
+	}
+	if x.strike(AfterRole, 0) {
+		return
+	}
+	if j.loadErr != nil {
+		// vLLM finds the failed load out with the first result: behind the
+		// role chunk, inside the 200.
+		x.life.stats.fail.Add(1)
+		x.fail(internalError())
+		return
+	}
+	lanes := j.lanes(false)
+	for i := range lanes {
+		ln := &lanes[i]
+		ln.head = strconv.AppendInt(append(make([]byte, 0, len(head)+32), head...), int64(ln.index), 10)
+		switch {
+		case ln.call != nil:
+			ln.head = append(ln.head, `,"delta":{`...)
+		case j.chat:
+			ln.head = append(ln.head, `,"delta":{"content":"`...)
+		default:
+			ln.head = append(ln.head, `,"text":"`...)
+		}
+	}
+	if !x.streamTokens(j, lanes, &p, buf) {
+		return
+	}
+	x.endStream(j, lanes, head, buf)
+}
+
+// streamTokens is the loop that benchmarks live in: no allocation per token.
+func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok bool) {
+	simple := j.logprobs == nil && !j.returnTokenIDs && !j.continuousUsage && !j.echo
+	open := len(lanes)
+	for round := 1; open > 0; round++ {
+		if round > 1 && !x.tick(p) {
+			x.gone()
+			return false
+		}
+		for i := range lanes {
+			ln := &lanes[i]
+			if ln.seq.finish != "" {
+				continue
+			}
+			id, text := ln.step()
+			x.life.generated(1)
+			buf = append(buf[:0], ln.head...)
+			switch {
+			case ln.call != nil:
+				buf = ln.call.appendDelta(buf, ln.seq.n)
+			case ln.seq.keep:
+				if round == 1 && j.echo {
+					buf = appendJSONText(buf, j.text(ln.prompt))
+				}
+				buf = appendJSONText(buf, ln.seq.delta())
+			default:
+				if round == 1 && j.echo {
+					buf = appendJSONText(buf, j.text(ln.prompt))
+				}
+				if text && !j.echoOnly {
+					buf = appendWordJSON(buf, id)
+				}
+			}
+			switch {
+			case simple && ln.seq.finish == "" && ln.call == nil && j.chat:
+				buf = append(buf, chatTail...)
+			case simple && ln.seq.finish == "" && ln.call == nil:
+				buf = append(buf, textTail...)
+			default:
+				buf = x.appendTail(buf, j, ln, id, round == 1)
+			}
+			if ln.seq.finish != "" {
+				open--
+				x.life.finished(ln.seq.finish)
+			}
+			if !x.write(buf) {
+				x.gone()
+				return false
+			}
+		}
+		if x.strike(AfterTokens, round) {
+			return false
+		}
+	}
+	return true
+}
+
+func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
+	buf = buf[:0]
+	if j.includeUsage {
+		prompt, completion := 0, 0
+		for _, ids := range j.prompts {
+			prompt += len(ids)
+		}
+		for i := range lanes {
+			completion += lanes[i].seq.n
+		}
+		// head ends in the beginning of a choice; this event has none.
+		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
+		buf = append(buf, `],"usage":`...)
+		buf = x.appendUsage(buf, prompt, completion, j.cached, true, false)
+		buf = append(buf, "}\n\n"...)
+		if !x.write(buf) {
+			x.gone()
+			return
+		}
+	}
+	if !x.write([]byte("data: [DONE]\n\n")) {
+		x.gone()
+		return
+	}
+	x.life.count.completed.Add(1)
+}
+
+// chunkHead is what all events of a request begin with, up to the index.
+func (j *job) chunkHead() []byte {
+	b := append(make([]byte, 0, 256), `data: {"id":`...)
+	b = appendJSONString(b, j.id)
+	if j.chat {
+		b = append(b, `,"object":"chat.completion.chunk","created":`...)
+	} else {
+		b = append(b, `,"object":"text_completion","created":`...)
+	}
+	b = strconv.AppendInt(b, j.created, 10)
+	b = append(b, `,"model":`...)
+	b = appendJSONString(b, j.model)
+	return append(b, `,"choices":[{"index":`...)
+}
+
+func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
+	b = strconv.AppendInt(append(b, head...), int64(index), 10)
+	b = append(b, `,"delta":{"role":`...)
+	b = appendJSONString(b, j.role())
+	b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
+	if j.continuousUsage {
+		b = x.appendUsage(append(b, `,"usage":`...), len(j.prompts[0]), 0, 0, false, false)
+	}
+	b = append(b, `,"prompt_token_ids":`...)
+	if j.returnTokenIDs {
+		b = appendInts(b, j.prompts[0])
+	} else {
+		b = append(b, "null"...)
+	}
+	b = append(b, "}\n\n"...)
+	if text := j.echoText(); text != "" {
+		b = strconv.AppendInt(append(b, head...), int64(index), 10)
+		b = append(b, `,"delta":{"content":`...)
+		b = appendJSONString(b, text)
+		b = append(b, `},"logprobs":null,"finish_reason":null}]`...)
+		if j.continuousUsage {
+			b = x.appendUsage(append(b, `,"usage":`...), len(j.prompts[0]), 0, 0, false, false)
+		}
+		b = append(b, "}\n\n"...)
+	}
+	return b
+}
+
+// role is whose message the answer is.
+func (j *job) role() string {
+	if j.addGenerate {
+		return "assistant"
+	}
+	return j.messages[len(j.messages)-1].role
+}
+
+// echoText is what echo puts before a chat answer: the last message if it is
+// of the answer's role.
+func (j *job) echoText() string {
+	if last := j.messages[len(j.messages)-1]; j.echo && last.role == j.role() {
+		return last.text
+	}
+	return ""
+}
+
+// appendTail closes the text and renders the rest of an event in full.
+func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []byte {
+	if ln.call != nil {
+		b = append(b, `},"logprobs":`...)
+	} else if j.chat {
+		b = append(b, `"},"logprobs":`...)
+	} else {
+		b = append(b, `","logprobs":`...)
+	}
+	switch {
+	case j.logprobs == nil || ln.call != nil:
+		b = append(b, "null"...)
+	case j.chat:
+		b = append(b, `{"content":[`...)
+		b = append(appendChatLogprob(b, id, *j.logprobs), "]}"...)
+	case first && j.echo:
+		ids := append(append([]int(nil), j.prompts[ln.prompt]...), id)
+		b = appendTextLogprobs(b, ids, 1, 0)
+	default:
+		b = appendTextLogprobs(b, []int{id}, 0, ln.offset)
+	}
+	ln.offset += len(AppendWord(nil, id))
+	b = append(b, `,"finish_reason":`...)
+	if ln.seq.finish == "" {
+		b = append(b, "null"...)
+	} else {
+		b = appendJSONString(b, ln.finishReason(j))
+	}
+	if ln.seq.finish != "" || !j.chat {
+		b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
+	}
+	if !j.chat {
+		b = append(b, `,"prompt_token_ids":`...)
+		if first && j.returnTokenIDs {
+			b = appendInts(b, j.prompts[ln.prompt])
+		} else {
+			b = append(b, "null"...)
+		}
+	}
+	b = append(b, `,"token_ids":`...)
+	if j.returnTokenIDs {
+		b = append(strconv.AppendInt(append(b, '['), int64(id), 10), ']')
+	} else {
+		b = append(b, "null"...)
+	}
+	b = append(b, "}]"...)
+	if j.continuousUsage {
+		b = x.appendUsage(append(b, `,"usage":`...), len(j.prompts[ln.prompt]), ln.seq.n, 0, false, false)
+	}
+	return append(b, "}\n\n"...)
+}
+
+// appendDelta is the inside of "delta" for the nth token of a tool call.
+func (c *call) appendDelta(b []byte, n int) []byte {
+	switch {
+	case n == 1:
+		b = append(b, `"tool_calls":[{"id":`...)
+		b = appendJSONString(b, c.id)
+		b = append(b, `,"type":"function","index":0,"function":{"name":`...)
+		b = appendJSONString(b, c.name)
+		return append(b, `,"arguments":""}}]`...)
+	case n-2 < len(c.parts):
+		b = append(b, `"tool_calls":[{"index":0,"function":{"arguments":`...)
+		b = appendJSONString(b, c.parts[n-2])
+		return append(b, "}}]"...)
+	}
+	return b // EOS: an empty delta
+}

@@ -1,0 +1,48 @@
+package fakevllm
+
+import (
+	"math/bits"
+	"strconv"
+)
+
+// call is the tool call that a prompt gets when one is required: a name token,
+// an opening, a few words, a closing, and EOS.
+type call struct {
+	id    string
+	name  string
+	ids   []int
+	parts []string // argument fragments, one per token but the first and last
+}
+
+func newCall(prompt []int, p *params, choice int) call {
+	g := NewGenerator(prompt, choice)
+	x := finish64(g.hash())
+	c := call{name: p.toolName}
+	if c.name == "" {
+		hi, _ := bits.Mul64(x, uint64(len(p.tools)))
+		c.name = p.tools[hi].name
+	}
+	c.id = "chatcmpl-tool-" + hex16(x) + hex16(finish64(x))
+	words := 3 + int(x%6)
+	take := func() int {
+		id, _ := g.Next()
+		g.Push(id)
+		c.ids = append(c.ids, id)
+		return id
+	}
+	take()
+	take()
+	c.parts = append(c.parts, `{"text":"`)
+	for range words {
+		c.parts = append(c.parts, string(appendWordJSON(nil, take())))
+	}
+	take()
+	c.parts = append(c.parts, `"}`)
+	c.ids = append(c.ids, tokenEOS)
+	return c
+}
+
+func hex16(x uint64) string {
+	s := strconv.FormatUint(x, 16)
+	return "0000000000000000"[len(s):] + s
+}

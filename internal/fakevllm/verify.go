@@ -1,0 +1,269 @@
+package fakevllm
+
+import (
+	"fmt"
+	"math"
+	"strconv"
+	"strings"
+)
+
+// The limits of vLLM's defaults.
+const (
+	maxLogprobs   = 20    // --max-logprobs
+	maxSequences  = 16384 // VLLM_MAX_N_SEQUENCES
+	maxCacheSalt  = 128
+	unboundedTopK = -1
+)
+
+// checkRaw holds vLLM's checks that run on the raw body, before types are
+// converted: there "false" is a true value and {} a false one.
+func (p *params) checkRaw() error {
+	r := &p.raw
+	if truthy(r.streamOptions) && !truthy(r.stream) {
+		return badRequest("stream_options", nil, "Stream options can only be defined when `stream=True`.")
+	}
+	if err := checkResponseFormat(r.responseFormat); err != nil {
+		return err
+	}
+	if err := p.checkLogprobs(); err != nil {
+		return err
+	}
+	if p.chat {
+		if truthy(r.continueMsg) && truthy(r.addGenerate) {
+			return badRequest("", nil, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+		}
+		return nil
+	}
+	empty := isNull(r.prompt) || string(r.prompt) == `""`
+	noEmbeds := isNull(r.embeds) || string(r.embeds) == "[]"
+	if empty && noEmbeds {
+		return badRequest("prompt", nil, "Either prompt or prompt_embeds must be provided and non-empty.")
+	}
+	if !noEmbeds {
+		return badRequest("prompt_embeds", nil, "You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
+	}
+	if !isNull(r.suffix) {
+		return badRequest("", nil, "suffix is not currently supported")
+	}
+	return nil
+}
+
+// checkLogprobs: the number of logprobs stands in "logprobs" for completions
+// and in "top_logprobs", allowed by "logprobs", for chat.
+func (p *params) checkLogprobs() error {
+	number := func(name string, raw []byte) (float64, bool, error) {
+		if isNull(raw) {
+			return 0, false, nil
+		}
+		if raw[0] == '"' || raw[0] == '[' || raw[0] == '{' {
+			return 0, false, badRequest(name, string(raw), "`%s` must be an integer.", name)
+		}
+		f, err := laxFloat(name, raw)
+		return f, err == nil, err
+	}
+	f, ok, err := number("prompt_logprobs", p.raw.promptLogprobs)
+	switch {
+	case err != nil:
+		return err
+	case ok && truthy(p.raw.stream) && (f > 0 || f == -1):
+		return badRequest("prompt_logprobs", nil, "`prompt_logprobs` are not available when `stream=True`.")
+	case ok && f < 0 && f != -1:
+		return badRequest("prompt_logprobs", f, "`prompt_logprobs` must be a positive value or -1.")
+	}
+	name, raw := "logprobs", p.raw.logprobs
+	if p.chat {
+		name, raw = "top_logprobs", p.raw.topLogprobs
+	}
+	f, ok, err = number(name, raw)
+	switch {
+	case err != nil:
+		return err
+	case ok && f < 0 && f != -1:
+		return badRequest(name, f, "`%s` must be a positive value or -1.", name)
+	case p.chat && ok && f != 0 && !truthy(p.raw.logprobs):
+		return badRequest(name, nil, "when using `top_logprobs`, `logprobs` must be set to true.")
+	}
+	if p.chat && truthy(p.raw.logprobs) {
+		top := int(f)
+		p.logprobs = &top
+	}
+	return nil
+}
+
+// verify holds the checks of vLLM's SamplingParams that don't need the length
+// of the prompt.
+func (p *params) verify() error {
+	s := &p.sampling
+	switch {
+	case p.n < 1:
+		return badRequest("", nil, "n must be at least 1, got %d.", p.n)
+	case p.n > maxSequences:
+		return badRequest("", nil, "n must be at most %d, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", maxSequences, p.n)
+	case !(p.presencePenalty >= -2 && p.presencePenalty <= 2):
+		return badRequest("", nil, "presence_penalty must be in [-2, 2], got %s.", pyFloat(p.presencePenalty))
+	case !(p.frequencyPenalty >= -2 && p.frequencyPenalty <= 2):
+		return badRequest("", nil, "frequency_penalty must be in [-2, 2], got %s.", pyFloat(p.frequencyPenalty))
+	case math.IsNaN(p.repetitionPenalty) || math.IsInf(p.repetitionPenalty, 0):
+		return badRequest("", nil, "repetition_penalty must be a finite number, got %s.", pyFloat(p.repetitionPenalty))
+	case p.repetitionPenalty <= 0:
+		return badRequest("", nil, "repetition_penalty must be greater than zero, got %s.", pyFloat(p.repetitionPenalty))
+	case math.IsNaN(p.temperature) || math.IsInf(p.temperature, 0):
+		return badRequest("temperature", pyFloat(p.temperature), "temperature must be a finite number, got %s.", pyFloat(p.temperature))
+	case p.temperature < 0:
+		return badRequest("temperature", pyFloat(p.temperature), "temperature must be non-negative, got %s.", pyFloat(p.temperature))
+	case p.temperature > 2:
+		return badRequest("temperature", pyFloat(p.temperature), "temperature must be in [0, 2], got %s.", pyFloat(p.temperature))
+	case !(p.topP > 0 && p.topP <= 1):
+		return badRequest("top_p", pyFloat(p.topP), "top_p must be in (0, 1], got %s.", pyFloat(p.topP))
+	case p.topK < unboundedTopK:
+		return badRequest("", nil, "top_k must be 0 (disable), or at least 1, got %d.", p.topK)
+	case !(p.minP >= 0 && p.minP <= 1):
+		return badRequest("", nil, "min_p must be in [0, 1], got %s.", pyFloat(p.minP))
+	case p.logprobs != nil && *p.logprobs > maxLogprobs:
+		return badRequest("logprobs", *p.logprobs, "Requested sample logprobs of %d, which is greater than max allowed: %d", *p.logprobs, maxLogprobs)
+	case p.promptLogprobs != nil && *p.promptLogprobs > maxLogprobs:
+		return badRequest("prompt_logprobs", *p.promptLogprobs, "Requested prompt logprobs of %d, which is greater than max allowed: %d", *p.promptLogprobs, maxLogprobs)
+	}
+	for _, stop := range s.Stop {
+		if stop == "" {
+			return badRequest("", nil, "stop cannot contain an empty string.")
+		}
+	}
+	if p.temperature < 1e-5 && p.n > 1 && !p.beamSearch {
+		return badRequest("", nil, "n must be 1 when using greedy sampling, got %d.", p.n)
+	}
+	return nil
+}
+
+// limit sets MaxTokens for a prompt of promptLen tokens, the way vLLM derives
+// it, and checks what depends on it. echoOnly is completions' max_tokens 0
+// with echo: the prompt comes back and nothing is generated.
+func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool, err error) {
+	asked, name := p.maxTokens, "max_tokens"
+	if p.chat && p.maxCompletionTokens != nil {
+		asked, name = p.maxCompletionTokens, "max_completion_tokens"
+	}
+	if !p.chat && asked == nil {
+		sixteen := 16
+		asked = &sixteen
+	}
+	output := 0
+	if asked != nil {
+		output = *asked
+	}
+	if output > maxModelLen {
+		return 0, false, badRequest(name, output,
+			"%s=%d cannot be greater than max_model_len=max_total_tokens=%d. Please request fewer output tokens.", name, output, maxModelLen)
+	}
+	if room := maxModelLen - output; promptLen > room {
+		return 0, false, badRequest("input_tokens", promptLen,
+			"You passed %d input tokens and requested %d output tokens. However, the model's context length is only %d tokens, "+
+				"resulting in a maximum input length of %d tokens. Please reduce the length of the input prompt.",
+			promptLen, output, maxModelLen, room)
+	}
+	maxTokens = maxModelLen - promptLen
+	if asked != nil {
+		maxTokens = min(maxTokens, *asked)
+	}
+	if !p.chat && p.echo && maxTokens == 0 {
+		return 1, true, nil
+	}
+	if maxTokens < 1 {
+		return 0, false, badRequest("max_tokens", maxTokens, "max_tokens must be at least 1, got %d.", maxTokens)
+	}
+	if p.sampling.MinTokens < 0 {
+		return 0, false, badRequest("", nil, "min_tokens must be greater than or equal to 0, got %d.", p.sampling.MinTokens)
+	}
+	if p.sampling.MinTokens > maxTokens {
+		return 0, false, badRequest("", nil, "min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, p.sampling.MinTokens)
+	}
+	return maxTokens, false, nil
+}
+
+// pyFloat prints a float as Python does: 3 as 3.0.
+func pyFloat(f float64) string {
+	s := strconv.FormatFloat(f, 'g', -1, 64)
+	if !strings.ContainsAny(s, ".eIN") {
+		s += ".0"
+	}
+	return s
+}
+
+func checkResponseFormat(raw []byte) error {
+	if isNull(raw) {
+		return nil
+	}
+	if raw[0] != '{' {
+		return invalid("model_attributes_type", "response_format", "Input should be a valid dictionary or object to extract fields from")
+	}
+	var kind, schema []byte
+	if err := forEachMember(raw, func(key string, raw []byte) error {
+		switch key {
+		case "type":
+			kind = raw
+		case "json_schema":
+			schema = raw
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	if kind == nil {
+		return invalid("missing", "response_format.type", "Field required")
+	}
+	if string(kind) == `"json_schema"` && isNull(schema) {
+		return badRequest("response_format", nil, "When response_format type is 'json_schema', the 'json_schema' field must be provided.")
+	}
+	return oneOf("response_format.type", kind, "text", "json_object", "json_schema", "structural_tag")
+}
+
+func checkLogitBias(raw []byte) error {
+	if err := checkObject("logit_bias", raw); err != nil {
+		return err
+	}
+	return forEachMember(raw, func(key string, raw []byte) error {
+		if _, err := laxFloat("logit_bias."+key, raw); err != nil {
+			return err
+		}
+		if _, err := strconv.Atoi(key); err != nil {
+			return badRequest("logit_bias", "['"+key+"']", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s']", key)
+		}
+		return nil
+	})
+}
+
+// checkXArgs: vllm_xargs holds strings, numbers and lists of them; above all
+// no object, so kv_transfer_params cannot be smuggled in there.
+func checkXArgs(raw []byte) error {
+	if err := checkObject("vllm_xargs", raw); err != nil {
+		return err
+	}
+	return forEachMember(raw, func(key string, raw []byte) error {
+		if raw[0] == '{' || raw[0] == 'n' {
+			return invalid("string_type", "vllm_xargs."+key, "Input should be a valid string")
+		}
+		if raw[0] == '[' {
+			return forEachElement(raw, func(i int, raw []byte) error {
+				if raw[0] == '{' || raw[0] == '[' || raw[0] == 'n' {
+					return invalid("string_type", fmt.Sprintf("vllm_xargs.%s.%d", key, i), "Input should be a valid string")
+				}
+				return nil
+			})
+		}
+		return nil
+	})
+}
+
+func checkCacheSalt(raw []byte) error {
+	if raw[0] != '"' || len(raw) == 2 {
+		return badRequest("cache_salt", nil, "Parameter 'cache_salt' must be a non-empty string if provided.")
+	}
+	s, err := unquote(raw)
+	if err != nil {
+		return err
+	}
+	if len(s) > maxCacheSalt || strings.ContainsAny(s, "@/\\\x00") {
+		return badRequest("cache_salt", nil, "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL.")
+	}
+	return nil
+}
