@@ -1,0 +1,155 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// serve wires the parts and stops them in order: the agent drains and revokes,
+// then the registrar's renewal ends, then the connection to etcd. Nothing that
+// etcd does or does not do ends it; only what cannot be right does.
+func serve(ctx context.Context, c config, log *logrus.Logger) error {
+	layout, err := discovery.NewLayout(c.etcdPrefix)
+	if err != nil {
+		return err
+	}
+	log.WithFields(logrus.Fields{
+		logging.FieldRole: c.key.Role, logging.FieldInstance: c.key.Address, "engine": c.engine,
+		"etcd": strings.Join(c.etcdEndpoints, ","), "ttl": c.ttl, "host_id": c.hostID,
+	}).Info("pd-agent " + version.String())
+
+	sigs := make(chan os.Signal, 2)
+	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT)
+	defer signal.Stop(sigs)
+	ctx, drain := context.WithCancel(ctx)
+	defer drain()
+	hurry := make(chan struct{})
+	listening := make(chan struct{})
+	over := make(chan struct{})
+	go func() {
+		defer close(listening)
+		select {
+		case s := <-sigs:
+			log.Infof("%s: draining; a second signal skips the wait", s)
+			drain()
+		case <-ctx.Done():
+		}
+		select {
+		case s := <-sigs:
+			log.Warnf("%s again: not waiting for the engine", s)
+			close(hurry)
+		case <-over:
+		}
+	}()
+	defer func() { drain(); close(over); <-listening }()
+
+	cli, err := dial(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	if cli == nil {
+		return nil // asked to end before etcd let us in
+	}
+	defer func() { _ = cli.Close() }()
+	return live(ctx, hurry, c, cli, layout, log)
+}
+
+// live runs the agent and its registrar until the agent's life is over.
+func live(ctx context.Context, hurry <-chan struct{}, c config, cli *clientv3.Client, layout discovery.Layout, log *logrus.Logger) error {
+	var ag *agent.Agent
+	reg := discovery.NewRegistrar(cli, discovery.RegistrarOptions{
+		Layout: layout, Key: c.key, TTL: c.ttl, HostID: c.hostID, Actor: "agent " + c.hostID,
+		Log:     log.WithField(logging.FieldComponent, "registrar"),
+		OnEvent: func(st discovery.RegistrationStatus) { ag.Registered(st.Phase == discovery.PhaseRegistered) },
+	})
+	client := vllm.New(c.engineAPIKey)
+	ag = agent.New(&agent.HTTPEngine{Client: client, Base: c.engine}, reg, agent.Options{
+		Key: c.key, Model: c.model, StrictModel: c.strictModel, Base: base(c),
+		ProbeInterval: c.probeInterval, DrainTimeout: c.drainTimeout, KVLease: c.kvLease,
+		Log: log.WithField(logging.FieldComponent, "agent"),
+	})
+
+	// The registration outlives ctx: it is what the drain is announced by.
+	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))
+	defer stop()
+	regDone := make(chan error, 1)
+	go func() { regDone <- reg.Run(rctx) }()
+	hurryDone := make(chan struct{})
+	go func() {
+		defer close(hurryDone)
+		select {
+		case <-hurry:
+			ag.Hurry()
+		case <-rctx.Done():
+		}
+	}()
+
+	if err := ag.Run(ctx); err != nil {
+		log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")
+	}
+	stop()
+	<-hurryDone
+	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
+		return err
+	}
+	log.Info("gone")
+	return nil
+}
+
+// base is what the flags say about the instance.
+func base(c config) instance.Record {
+	rec := instance.Record{
+		Connector: c.connector, HostID: c.hostID, Agent: "pd-agent/" + version.Version, Labels: c.labels,
+	}
+	if strings.HasPrefix(c.engine, "https://") {
+		rec.Scheme = "https"
+	}
+	if c.connector != "" {
+		rec.KVRole = map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[c.key.Role]
+	}
+	return rec
+}
+
+// Waits between two attempts to log in.
+const (
+	firstLoginWait = 500 * time.Millisecond
+	maxLoginWait   = 5 * time.Second
+)
+
+// dial makes the client of the registrar. With a user name etcd must be there
+// to log in: until it is, and as long as it does not know the user, dial waits.
+// It gives nil when ctx ends first.
+func dial(ctx context.Context, c config, log logrus.FieldLogger) (*clientv3.Client, error) {
+	for wait := firstLoginWait; ; wait = min(2*wait, maxLoginWait) {
+		cli, err := discovery.Dial(discovery.ClientConfig{
+			Endpoints: c.etcdEndpoints, Username: c.etcdUsername, Password: c.etcdPassword,
+			Log: log.WithField(logging.FieldComponent, "etcd"),
+		})
+		if err == nil || errors.Is(err, discovery.ErrEndpoint) {
+			return cli, err
+		}
+		log.WithError(err).Warn("cannot log in to etcd yet; trying on")
+		t := time.NewTimer(wait)
+		select {
+		case <-ctx.Done():
+			t.Stop()
+			return nil, nil
+		case <-t.C:
+		}
+	}
+}

@@ -1,0 +1,371 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// Phase is where an agent is in its life.
+type Phase string
+
+// The phases, in order; Serving and Down alternate.
+const (
+	Probing     Phase = "probing"     // the engine has not answered rightly yet
+	Registering Phase = "registering" // it has; etcd has not confirmed the record
+	Serving     Phase = "serving"
+	Down        Phase = "down"
+	Draining    Phase = "draining"
+	Gone        Phase = "gone"
+)
+
+// Engine is the one engine this agent stands beside.
+type Engine interface {
+	// Probe asks whether the engine is alive and what it serves. An error that
+	// is vllm.ErrRefused means that nobody listens.
+	Probe(ctx context.Context) (instance.Facts, error)
+	// Load reads the engine's own counters.
+	Load(ctx context.Context) (vllm.Stats, error)
+}
+
+// Registrar keeps the record in etcd as it was last set. Set does not wait for
+// etcd; Revoke ends the registration and is bounded in time.
+type Registrar interface {
+	Set(rec instance.Record)
+	Revoke(ctx context.Context) error
+}
+
+// Thresholds of the state machine.
+const (
+	downAfter = 3 // failed probes in a row
+	upAfter   = 2 // good probes in a row
+	// idleAfter is how many idle readings in a row end a drain: a request that a
+	// proxy sent just before it saw "draining" shows up in the second.
+	idleAfter = 2
+
+	firstBackoff = 500 * time.Millisecond
+	maxBackoff   = 5 * time.Second
+	drainPoll    = 500 * time.Millisecond
+	probeBudget  = 5 * time.Second
+)
+
+// Options of an Agent. Key and Log are required; zero durations take the defaults.
+type Options struct {
+	Key         instance.Key
+	Model       string // expected model; "" accepts any
+	StrictModel bool   // the last path component is not enough
+	// Base is what the flags say about the instance: connector, labels, host_id,
+	// agent, scheme. Facts of the engine are added to it.
+	Base          instance.Record
+	ProbeInterval time.Duration // default 2 s
+	DrainTimeout  time.Duration // default 120 s
+	// KVLease is how long a prefill instance pins the blocks of a finished
+	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
+	KVLease time.Duration
+	Log     logrus.FieldLogger
+}
+
+// Default values of Options.
+const (
+	DefaultProbeInterval = 2 * time.Second
+	DefaultDrainTimeout  = 120 * time.Second
+	DefaultKVLease       = 30 * time.Second
+)
+
+func (o *Options) fill() {
+	if o.ProbeInterval <= 0 {
+		o.ProbeInterval = DefaultProbeInterval
+	}
+	if o.DrainTimeout <= 0 {
+		o.DrainTimeout = DefaultDrainTimeout
+	}
+	if o.KVLease == 0 {
+		o.KVLease = DefaultKVLease
+	}
+}
+
+// Status is a copy of where the agent stands.
+type Status struct {
+	Phase      Phase
+	Registered bool            // etcd holds the record, as far as is known
+	Record     instance.Record // last one set; zero before the first
+	Reason     string          // why the engine is not serving; "" when it is
+}
+
+// Agent is one engine's agent. Make it with New, call Run once.
+type Agent struct {
+	engine    Engine
+	registrar Registrar
+	o         Options
+	hurry     chan struct{}
+	hurryOnce sync.Once
+
+	// The following belong to Run's goroutine.
+	rec        instance.Record
+	set        bool // rec has been given to the registrar
+	up         bool // rec says ready
+	fails      int
+	goods      int
+	backoff    time.Duration
+	life       life
+	load       loadWatch
+	lastShown  string // last reason logged
+	lastModels int    // how many models the engine listed
+
+	mu     sync.Mutex // guards status
+	status Status
+}
+
+// New makes an agent; nothing happens before Run.
+func New(engine Engine, registrar Registrar, o Options) *Agent {
+	o.fill()
+	return &Agent{
+		engine: engine, registrar: registrar, o: o,
+		hurry:  make(chan struct{}),
+		life:   life{host: o.Base.HostID, key: o.Key},
+		status: Status{Phase: Probing},
+	}
+}
+
+// Run lives the whole life. It returns when ctx has ended and the drain that
+// follows is over; the only errors are those of the final revoke, after which
+// the key goes with its lease.
+func (a *Agent) Run(ctx context.Context) error {
+	a.serve(ctx)
+	err := a.drain(context.WithoutCancel(ctx))
+	a.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
+	return err
+}
+
+// Hurry makes a drain, the present one or the one to come, skip its wait.
+func (a *Agent) Hurry() { a.hurryOnce.Do(func() { close(a.hurry) }) }
+
+// Registered tells the agent whether etcd holds its record. It may be called
+// from any goroutine.
+func (a *Agent) Registered(ok bool) {
+	a.update(func(s *Status) {
+		s.Registered = ok
+		switch {
+		case ok && s.Phase == Registering:
+			s.Phase = Serving
+		case !ok && s.Phase == Serving:
+			s.Phase = Registering
+		}
+	})
+}
+
+// Status may be called from any goroutine.
+func (a *Agent) Status() Status {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s := a.status
+	s.Record = clone(s.Record)
+	return s
+}
+
+func (a *Agent) update(f func(*Status)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	f(&a.status)
+}
+
+// serve probes until ctx ends. The next probe is due one delay after the start
+// of the last, so that a hung engine does not stretch the period.
+func (a *Agent) serve(ctx context.Context) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+		}
+		start := time.Now()
+		facts, err := a.probe(ctx)
+		if ctx.Err() != nil {
+			return // an interrupted probe says nothing about the engine
+		}
+		delay := a.judge(facts, err)
+		timer.Reset(max(0, delay-time.Since(start)))
+	}
+}
+
+// probe asks the engine once. Its counters are read along the way; an engine
+// that does not show them is not the worse for it.
+func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
+	pctx, cancel := context.WithTimeout(ctx, probeBudget)
+	defer cancel()
+	facts, err := a.engine.Probe(pctx)
+	if err != nil {
+		return instance.Facts{}, err
+	}
+	if !vllm.MatchModel(facts, a.o.Model, a.o.StrictModel) {
+		return instance.Facts{}, &WrongModelError{Want: a.o.Model, Have: facts.Models}
+	}
+	if stats, err := a.engine.Load(pctx); err == nil {
+		a.load.see(stats, time.Now())
+		if facts.StartedAt.IsZero() {
+			facts.StartedAt = stats.StartedAt
+		}
+	}
+	return facts, nil
+}
+
+// judge moves the state machine by one probe and says when the next one is due.
+func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
+	if errors.Is(err, vllm.ErrRefused) {
+		a.life.refused()
+	}
+	switch {
+	case err == nil:
+		a.good(facts)
+		return a.o.ProbeInterval
+	case !a.set: // probing
+		a.showReason(err, "not registered: ")
+		if a.backoff == 0 {
+			a.backoff = firstBackoff
+		} else {
+			a.backoff = min(2*a.backoff, maxBackoff)
+		}
+		return a.backoff
+	default:
+		a.bad(err)
+		if a.up && errors.Is(err, vllm.ErrRefused) {
+			return min(a.o.ProbeInterval, firstBackoff) // refusing is quick and cheap: be sure soon
+		}
+		return a.o.ProbeInterval
+	}
+}
+
+func (a *Agent) good(facts instance.Facts) {
+	a.fails = 0
+	a.goods++
+	if a.set && !a.up && a.goods < upAfter {
+		return
+	}
+	fresh := a.life.seen(facts.StartedAt)
+	rec := a.record(facts)
+	log := a.o.Log.WithFields(logrus.Fields{"incarnation": rec.ID, "models": printable(rec.Models)})
+	switch {
+	case !a.set:
+		log.Info("engine answers: registering")
+	case !a.up:
+		log.Info("engine answers again: ready")
+	case fresh:
+		log.Warn("engine was restarted: new incarnation")
+	}
+	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
+		log.Warnf("the record has room for %d of the engine's %d models", len(rec.Models), n)
+	}
+	a.up, a.lastModels = true, len(facts.Models)
+	a.lastShown = ""
+	a.put(rec)
+}
+
+func (a *Agent) bad(err error) {
+	a.goods = 0
+	a.fails++
+	var wrong *WrongModelError
+	if errors.As(err, &wrong) {
+		a.fails = max(a.fails, downAfter) // certain, not flaky
+	}
+	if !a.up {
+		a.showReason(err, "engine stays down: ")
+		return
+	}
+	if a.fails < downAfter {
+		a.o.Log.WithError(err).WithField("failed", a.fails).Warn("probe failed")
+		return
+	}
+	a.up = false
+	a.showReason(err, "engine is down: ")
+	rec := clone(a.rec)
+	rec.State = instance.Down
+	a.put(rec)
+}
+
+// put hands a record to the registrar if it says anything new.
+func (a *Agent) put(rec instance.Record) {
+	changed := !a.set || !equal(a.rec, rec)
+	a.rec, a.set = rec, true
+	a.update(func(s *Status) {
+		s.Record = rec
+		switch {
+		case rec.State == instance.Draining:
+			s.Phase = Draining
+		case rec.State == instance.Down:
+			s.Phase = Down
+		case s.Registered:
+			s.Phase, s.Reason = Serving, ""
+		default:
+			s.Phase, s.Reason = Registering, ""
+		}
+	})
+	if changed {
+		a.registrar.Set(clone(rec))
+	}
+}
+
+// record is the base, the facts and the incarnation of the present life.
+func (a *Agent) record(facts instance.Facts) instance.Record {
+	rec := clone(a.o.Base)
+	rec.V = instance.RecordVersion
+	rec.Role, rec.Address = a.o.Key.Role, a.o.Key.Address
+	rec.ID = a.life.id
+	rec.State = instance.Ready
+	rec.Source = "agent"
+	rec.Models = fitModels(facts.Models)
+	rec.MaxModelLen = facts.MaxModelLen
+	rec.Version = facts.Version
+	if rec.Version == "" && a.rec.ID == rec.ID {
+		rec.Version = a.rec.Version // one missed /version is no news
+	}
+	started := a.life.since
+	rec.StartedAt = &started
+	return rec
+}
+
+// showReason logs why the engine does not serve, once per reason.
+func (a *Agent) showReason(err error, prefix string) {
+	text := err.Error()
+	a.update(func(s *Status) { s.Reason = text })
+	if text == a.lastShown {
+		a.o.Log.Debug(prefix + text)
+		return
+	}
+	a.lastShown = text
+	a.o.Log.Warn(prefix + text)
+}
+
+// maxModelBytes leaves room for the rest of the record in its 16 KiB.
+const maxModelBytes = 12 << 10
+
+// fitModels keeps the models that fit into a record, in their order: with very
+// many adapters a registration that names most of them beats none.
+func fitModels(models []string) []string {
+	size := 0
+	for i, m := range models {
+		quoted, err := json.Marshal(m) // escapes count
+		if size += len(quoted) + 1; err != nil || size > maxModelBytes {
+			return slices.Clone(models[:i])
+		}
+	}
+	return slices.Clone(models)
+}
+
+func clone(rec instance.Record) instance.Record {
+	rec.Models = slices.Clone(rec.Models)
+	rec.Labels = maps.Clone(rec.Labels)
+	rec.EngineIDs = maps.Clone(rec.EngineIDs)
+	rec.Ports = maps.Clone(rec.Ports)
+	return rec
+}

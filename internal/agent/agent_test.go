@@ -1,0 +1,482 @@
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// fakeEngine answers as its fields say at that moment.
+type fakeEngine struct {
+	mu      sync.Mutex
+	err     error
+	models  []string
+	stats   vllm.Stats
+	loadErr error
+	hang    bool
+	probes  int
+}
+
+func (e *fakeEngine) Probe(ctx context.Context) (instance.Facts, error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.probes++
+	if e.err != nil {
+		return instance.Facts{}, e.err
+	}
+	return instance.Facts{Models: slices.Clone(e.models), MaxModelLen: 4096, Version: "0.12.0"}, nil
+}
+
+func (e *fakeEngine) Load(ctx context.Context) (vllm.Stats, error) {
+	e.mu.Lock()
+	hang := e.hang
+	stats, err := e.stats, e.loadErr
+	e.mu.Unlock()
+	if hang {
+		<-ctx.Done()
+		return vllm.Stats{}, ctx.Err()
+	}
+	return stats, err
+}
+
+func (e *fakeEngine) change(f func(*fakeEngine)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	f(e)
+}
+
+// fakeRegistrar writes down what it is told and when.
+type fakeRegistrar struct {
+	mu      sync.Mutex
+	start   time.Time
+	log     []string
+	records []instance.Record
+	err     error
+}
+
+func (r *fakeRegistrar) Set(rec instance.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.records = append(r.records, rec)
+	r.log = append(r.log, fmt.Sprintf("%s %s %s", time.Since(r.start), rec.State, strings.Join(rec.Models, ",")))
+}
+
+func (r *fakeRegistrar) Revoke(context.Context) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = append(r.log, fmt.Sprintf("%s revoke", time.Since(r.start)))
+	return r.err
+}
+
+func (r *fakeRegistrar) lines() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.log)
+}
+
+func (r *fakeRegistrar) ids() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var ids []string
+	for _, rec := range r.records {
+		if !slices.Contains(ids, rec.ID) {
+			ids = append(ids, rec.ID)
+		}
+	}
+	return ids
+}
+
+type rig struct {
+	*Agent
+	engine *fakeEngine
+	reg    *fakeRegistrar
+	stop   context.CancelFunc
+	done   chan error
+}
+
+var errRefused = fmt.Errorf("dial: %w", vllm.ErrRefused)
+
+func idleStats() vllm.Stats { return vllm.Stats{Complete: true} }
+
+// start runs an agent inside the caller's bubble.
+func start(t *testing.T, e *fakeEngine, o Options) *rig {
+	t.Helper()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	o.Log = log
+	if o.Key.Role == "" {
+		o.Key = instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}
+	}
+	if e.models == nil {
+		e.models = []string{"org/m"}
+	}
+	reg := &fakeRegistrar{start: time.Now()}
+	ctx, cancel := context.WithCancel(t.Context())
+	r := &rig{Agent: New(e, reg, o), engine: e, reg: reg, stop: cancel, done: make(chan error, 1)}
+	go func() { r.done <- r.Run(ctx) }()
+	return r
+}
+
+// after lets d pass and everything settle, then changes the engine.
+func (r *rig) after(d time.Duration, f func(*fakeEngine)) {
+	time.Sleep(d) // in a bubble: fake time
+	synctest.Wait()
+	if f != nil {
+		r.engine.change(f)
+	}
+}
+
+func (r *rig) end() error {
+	r.stop()
+	return <-r.done
+}
+
+func wantLog(t *testing.T, got []string, want ...string) {
+	t.Helper()
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("registrar saw (-want +got)\n%s", d)
+	}
+}
+
+func TestProbesWithBackoffUntilTheEngineAnswers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{err: errRefused, stats: idleStats()}, Options{Model: "m"})
+		// Probes at 0, 0.5, 1.5, 3.5, 7.5, 12.5, 17.5, ...: doubling, capped at 5 s.
+		r.after(18*time.Second, nil)
+		if r.engine.probes != 7 {
+			t.Errorf("%d probes in 18 s", r.engine.probes)
+		}
+		if s := r.Status(); s.Phase != Probing || !strings.Contains(s.Reason, "refused") {
+			t.Errorf("status %+v", s)
+		}
+		r.after(0, func(e *fakeEngine) { e.err = nil })
+		r.after(6*time.Second, nil)
+		if s := r.Status(); s.Phase != Registering || s.Reason != "" {
+			t.Errorf("status %+v", s)
+		}
+		r.Registered(true)
+		if s := r.Status(); s.Phase != Serving {
+			t.Errorf("status %+v", s)
+		}
+		r.Registered(false)
+		if s := r.Status(); s.Phase != Registering {
+			t.Errorf("status %+v", s)
+		}
+		if err := r.end(); err != nil {
+			t.Error(err)
+		}
+		wantLog(t, r.reg.lines(), "22.5s ready org/m", "24s draining org/m", "24.5s revoke")
+		if s := r.Status(); s.Phase != Gone {
+			t.Errorf("status %+v", s)
+		}
+	})
+}
+
+func TestNeverRegistersAnotherModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{models: []string{"other/\x1b[1mx"}}, Options{Model: "org/m"})
+		r.after(time.Hour, nil)
+		s := r.Status()
+		if s.Phase != Probing || !strings.Contains(s.Reason, `serves other/\u001b[1mx, not org/m`) {
+			t.Errorf("status %+v", s)
+		}
+		if err := r.end(); err != nil {
+			t.Error(err)
+		}
+		wantLog(t, r.reg.lines())
+	})
+}
+
+func TestStrictModel(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{models: []string{"org/m"}}, Options{Model: "m", StrictModel: true})
+		r.after(time.Minute, func(e *fakeEngine) { e.models = []string{"m"} })
+		r.after(5*time.Second, nil)
+		if n := len(r.reg.lines()); n != 1 {
+			t.Errorf("registrar saw %q", r.reg.lines())
+		}
+		r.Hurry()
+		_ = r.end()
+	})
+}
+
+func TestRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		began := time.Now().Add(-time.Hour).UTC()
+		labels := map[string]string{"zone": "a"}
+		r := start(t, &fakeEngine{stats: vllm.Stats{Complete: true, StartedAt: began}}, Options{
+			Key:  instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"},
+			Base: instance.Record{Connector: "nixl", KVRole: "kv_producer", HostID: "h", Agent: "pd-agent/1", Labels: labels},
+		})
+		r.after(time.Second, nil)
+		labels["zone"] = "changed later"
+		rec := r.Status().Record
+		want := instance.Record{
+			V: 1, ID: rec.ID, Role: instance.Prefill, Address: "10.0.0.7:8100", Models: []string{"org/m"},
+			Connector: "nixl", KVRole: "kv_producer", MaxModelLen: 4096, Version: "0.12.0", State: instance.Ready,
+			StartedAt: &began, Source: "agent", HostID: "h", Agent: "pd-agent/1", Labels: map[string]string{"zone": "a"},
+		}
+		if d := cmp.Diff(want, rec); d != "" {
+			t.Error(d)
+		}
+		if len(rec.ID) != 26 {
+			t.Errorf("incarnation %q is no ulid", rec.ID)
+		}
+		r.Hurry()
+		_ = r.end()
+	})
+}
+
+func TestDownAfterThreeAndReadyAfterTwo(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		hung := errors.New("no answer")
+		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
+		r.Registered(true)
+		r.after(time.Second, func(e *fakeEngine) { e.err = hung })
+		r.after(4*time.Second, func(e *fakeEngine) { e.err = nil })  // t=5: failed at 2 and 4
+		r.after(2*time.Second, func(e *fakeEngine) { e.err = hung }) // t=7: good at 6
+		r.after(6*time.Second, func(e *fakeEngine) {                 // t=13: failed at 8, 10, 12
+			e.err, e.models = nil, []string{"org/m", "lora"}
+		})
+		if s := r.Status(); s.Phase != Down || s.Reason != "no answer" {
+			t.Errorf("status %+v", s)
+		}
+		r.after(2*time.Second, func(e *fakeEngine) { e.err = hung }) // t=15: good at 14
+		r.after(2*time.Second, func(e *fakeEngine) { e.err = nil })  // t=17: failed at 16
+		r.after(2*time.Second, nil)                                  // t=19: good at 18
+		if s := r.Status(); s.Phase != Down {
+			t.Errorf("ready after one good probe: %+v", s)
+		}
+		r.after(2*time.Second, nil) // t=21: good at 20
+		if s := r.Status(); s.Phase != Serving || s.Reason != "" {
+			t.Errorf("status %+v", s)
+		}
+		_ = r.end()
+		wantLog(t, r.reg.lines(), "0s ready org/m", "12s down org/m", "20s ready org/m,lora",
+			"21s draining org/m,lora", "21.5s revoke")
+		if ids := r.reg.ids(); len(ids) != 1 {
+			t.Errorf("a hung engine is the same process, but ids are %q", ids)
+		}
+	})
+}
+
+func TestRefusedIsANewIncarnation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
+		// One refused probe is not yet "down", but the engine behind the next good
+		// one is another process.
+		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })
+		r.after(1200*time.Millisecond, func(e *fakeEngine) { e.err = nil }) // t=2.2: refused at 2
+		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })    // t=3.2: good at 2.5
+		r.after(5*time.Second, func(e *fakeEngine) { e.err = nil })         // t=8.2: refused at 4.5, 5, 5.5 and on
+		r.after(5*time.Second, nil)
+		r.Hurry()
+		_ = r.end()
+		wantLog(t, r.reg.lines(), "0s ready org/m", "2.5s ready org/m", "5.5s down org/m", "11.5s ready org/m",
+			"13.2s draining org/m", "13.2s revoke")
+		if ids := r.reg.ids(); len(ids) != 3 {
+			t.Errorf("ids %q", ids)
+		}
+	})
+}
+
+func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		first, second := time.Now().Add(-time.Hour), time.Now().Add(3*time.Second)
+		stats := idleStats()
+		stats.StartedAt = first
+		r := start(t, &fakeEngine{stats: stats}, Options{})
+		r.after(time.Second, func(e *fakeEngine) { e.loadErr = errors.New("no metrics now") })
+		r.after(3*time.Second, func(e *fakeEngine) { e.loadErr, e.stats.StartedAt = nil, second })
+		r.after(4*time.Second, nil)
+		id := r.Status().Record.ID
+		r.Hurry()
+		_ = r.end()
+		wantLog(t, r.reg.lines(), "0s ready org/m", "6s ready org/m", "8s draining org/m", "8s revoke")
+		if ids := r.reg.ids(); len(ids) != 2 {
+			t.Errorf("ids %q", ids)
+		}
+
+		// Another agent beside the same engine process finds the same incarnation;
+		// one in another network namespace, or in the other role, does not.
+		stats.StartedAt = second
+		for name, tc := range map[string]struct {
+			o    Options
+			same bool
+		}{
+			"restarted agent": {Options{}, true},
+			"other host":      {Options{Base: instance.Record{HostID: "other"}}, false},
+			"other role":      {Options{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"}}, false},
+		} {
+			again := start(t, &fakeEngine{stats: stats}, tc.o)
+			again.after(time.Second, nil)
+			if got := again.Status().Record.ID == id; got != tc.same {
+				t.Errorf("%s: same incarnation: %v", name, got)
+			}
+			again.Hurry()
+			_ = again.end()
+		}
+	})
+}
+
+func TestStartTimeToldLateIsTheSameLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
+		began := time.Now().Add(-time.Minute)
+		r.after(time.Second, func(e *fakeEngine) { e.stats.StartedAt = began })
+		r.after(4*time.Second, nil)
+		if got := r.Status().Record.StartedAt; got == nil || !got.Equal(began) {
+			t.Errorf("started_at %v", got)
+		}
+		r.Hurry()
+		_ = r.end()
+		if ids := r.reg.ids(); len(ids) != 1 {
+			t.Errorf("ids %q", ids)
+		}
+	})
+}
+
+func TestWrongModelWhileServingIsDownAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{stats: idleStats()}, Options{Model: "m"})
+		r.after(time.Second, func(e *fakeEngine) { e.models = []string{"other"} })
+		r.after(2*time.Second, func(e *fakeEngine) { e.models = []string{"m"} })
+		r.after(4*time.Second, nil)
+		r.Hurry()
+		_ = r.end()
+		wantLog(t, r.reg.lines(), "0s ready org/m", "2s down org/m", "6s ready m", "7s draining m", "7s revoke")
+	})
+}
+
+func TestDrain(t *testing.T) {
+	busy := vllm.Stats{Complete: true, Running: 1, Waiting: 1}
+	prefill := instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8100"}
+	for _, tc := range []struct {
+		name  string
+		first vllm.Stats
+		o     Options
+		then  func(r *rig) // from t=1 s, when the drain begins
+		want  string
+	}{
+		{name: "idle at once", first: idleStats(), want: "1.5s revoke"},
+		{
+			name: "waits for running requests", first: busy,
+			then: func(r *rig) { r.after(9*time.Second, func(e *fakeEngine) { e.stats = idleStats() }) },
+			want: "11s revoke",
+		},
+		{
+			name: "a late request is seen", first: idleStats(),
+			then: func(r *rig) {
+				r.after(100*time.Millisecond, func(e *fakeEngine) { e.stats = busy })
+				r.after(2*time.Second, func(e *fakeEngine) { e.stats = idleStats() })
+			},
+			want: "4s revoke",
+		},
+		{name: "limit", first: busy, o: Options{DrainTimeout: 20 * time.Second}, want: "21s revoke"},
+		{
+			name: "told not to wait", first: busy,
+			then: func(r *rig) { r.after(2*time.Second, nil); r.Hurry(); r.Hurry() },
+			want: "3s revoke",
+		},
+		{
+			name: "told not to wait while a reading hangs", first: busy,
+			then: func(r *rig) {
+				r.after(200*time.Millisecond, func(e *fakeEngine) { e.hang = true })
+				r.after(2*time.Second, nil)
+				r.Hurry()
+			},
+			want: "3.2s revoke",
+		},
+		{
+			name: "engine dies", first: busy,
+			then: func(r *rig) { r.after(200*time.Millisecond, func(e *fakeEngine) { e.loadErr = errRefused }) },
+			want: "2.5s revoke",
+		},
+		{name: "unknown load is not idle", first: vllm.Stats{}, want: "2m1s revoke"},
+		{
+			name: "no metrics is not idle", first: idleStats(), o: Options{DrainTimeout: 10 * time.Second},
+			then: func(r *rig) { r.engine.change(func(e *fakeEngine) { e.loadErr = errors.New("HTTP 404") }) },
+			want: "11s revoke",
+		},
+		{name: "prefill that never worked", first: idleStats(), o: Options{Key: prefill}, want: "1.5s revoke"},
+		{
+			name: "prefill waits out the KV lease", first: busy, o: Options{Key: prefill, KVLease: 10 * time.Second},
+			then: func(r *rig) { r.after(2*time.Second, func(e *fakeEngine) { e.stats = idleStats() }) },
+			want: "13.5s revoke", // last seen busy at 3 s
+		},
+		{
+			name: "a prefill between two readings counts", o: Options{Key: prefill},
+			first: idleStats(),
+			then:  func(r *rig) { r.engine.change(func(e *fakeEngine) { e.stats.Finished = 1 }) },
+			want:  "31.5s revoke", // seen finished at 1 s
+		},
+		{
+			name: "prefills of before the agent count", o: Options{Key: prefill, KVLease: 5 * time.Second},
+			first: vllm.Stats{Complete: true, Finished: 7}, want: "5.5s revoke",
+		},
+		{name: "no KV lease", o: Options{Key: prefill, KVLease: -1}, first: vllm.Stats{Complete: true, Finished: 7}, want: "1.5s revoke"},
+		{name: "decode has no KV lease", first: vllm.Stats{Complete: true, Finished: 7}, want: "1.5s revoke"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, &fakeEngine{stats: tc.first}, tc.o)
+				r.after(time.Second, nil)
+				r.stop()
+				if tc.then != nil {
+					tc.then(r)
+				}
+				if err := <-r.done; err != nil {
+					t.Error(err)
+				}
+				wantLog(t, r.reg.lines(), "0s ready org/m", "1s draining org/m", tc.want)
+			})
+		})
+	}
+}
+
+func TestRevokeFails(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := start(t, &fakeEngine{stats: idleStats()}, Options{})
+		gone := errors.New("etcd is away")
+		r.reg.err = gone
+		r.after(time.Second, nil)
+		if err := r.end(); !errors.Is(err, gone) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+func TestRecordStaysWithinItsBound(t *testing.T) {
+	t.Parallel()
+	var models []string
+	for i := range 1000 {
+		models = append(models, fmt.Sprintf("adapter-<%04d>", i))
+	}
+	got := fitModels(models)
+	if len(got) == 0 || len(got) == len(models) || !slices.Equal(got, models[:len(got)]) {
+		t.Errorf("kept %d of %d", len(got), len(models))
+	}
+	if value, err := json.Marshal(got); err != nil || len(value) > maxModelBytes+2 {
+		t.Errorf("%d bytes, %v", len(value), err) // '<' and '>' take six bytes each in JSON
+	}
+	if got := fitModels([]string{strings.Repeat("x", maxModelBytes)}); len(got) != 0 {
+		t.Error("kept a model that does not fit")
+	}
+}

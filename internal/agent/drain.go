@@ -1,0 +1,123 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// loadWatch remembers when the engine last had something to do. Times are this
+// machine's monotonic clock.
+type loadWatch struct {
+	known    bool
+	finished float64
+	lastBusy time.Time // zero: never seen busy
+}
+
+// see takes one reading. A request that started and ended between two readings
+// shows in the counter of finished ones; those finished before the first
+// reading may have ended just now.
+func (l *loadWatch) see(s vllm.Stats, now time.Time) {
+	if s.Running > 0 || s.Waiting > 0 || s.Finished != l.finished {
+		l.lastBusy = now
+	}
+	l.known, l.finished = s.Complete, s.Finished
+}
+
+// drain ends the registration: "draining" under the same lease, wait until the
+// engine is idle, revoke.
+func (a *Agent) drain(ctx context.Context) error {
+	if !a.set {
+		return nil
+	}
+	rec := clone(a.rec)
+	rec.State = instance.Draining
+	a.put(rec)
+	start := time.Now()
+	a.o.Log.WithField("limit", a.o.DrainTimeout).Info("draining: waiting for the engine to be idle")
+	why := a.awaitIdle(ctx)
+	a.o.Log.WithField("after", time.Since(start).Round(time.Millisecond)).Info("drained: " + why)
+	if err := a.registrar.Revoke(ctx); err != nil {
+		return fmt.Errorf("revoke %s (its key goes when the lease ends): %w", a.o.Key, err)
+	}
+	return nil
+}
+
+// awaitIdle returns in words what ended the wait.
+func (a *Agent) awaitIdle(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTimeout)
+	watching := make(chan struct{})
+	defer func() { cancel(); <-watching }()
+	go func() { // a hurry also ends a reading that hangs
+		defer close(watching)
+		select {
+		case <-a.hurry:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	poll := time.NewTicker(min(drainPoll, a.o.DrainTimeout))
+	defer poll.Stop()
+	idle, refused := 0, 0
+	shown := ""
+	for {
+		stats, err := a.engine.Load(ctx)
+		if ctx.Err() == nil {
+			now := time.Now()
+			busy := ""
+			switch {
+			case errors.Is(err, vllm.ErrRefused):
+				if refused++; refused >= downAfter {
+					return "the engine is gone"
+				}
+				busy = "the engine refuses connections"
+			case err != nil:
+				refused, idle = 0, 0
+				busy = "the engine does not show its load: " + err.Error()
+			default:
+				refused = 0
+				a.load.see(stats, now)
+				busy = a.busy(stats, now)
+			}
+			if busy == "" {
+				if idle++; idle >= idleAfter {
+					return "the engine is idle"
+				}
+			} else {
+				idle = 0
+				if busy != shown {
+					a.o.Log.Info("still draining: " + busy)
+					shown = busy
+				}
+			}
+		}
+		select {
+		case <-ctx.Done():
+			select {
+			case <-a.hurry:
+				return "told not to wait"
+			default:
+				return "the limit has passed"
+			}
+		case <-poll.C:
+		}
+	}
+}
+
+// busy says what the engine still has to do, "" for nothing.
+func (a *Agent) busy(s vllm.Stats, now time.Time) string {
+	switch {
+	case !s.Complete:
+		return "the engine's /metrics do not tell what runs"
+	case !s.Idle():
+		return fmt.Sprintf("%g running, %g waiting", s.Running, s.Waiting)
+	case a.o.Key.Role == instance.Prefill && a.o.KVLease > 0 &&
+		!a.load.lastBusy.IsZero() && now.Sub(a.load.lastBusy) < a.o.KVLease:
+		return "finished prefills may still be pulled by decode"
+	}
+	return ""
+}

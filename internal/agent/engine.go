@@ -1,0 +1,34 @@
+package agent
+
+import (
+	"context"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// HTTPEngine is an engine behind its HTTP side endpoints.
+type HTTPEngine struct {
+	Client *vllm.Client
+	Base   string // e.g. http://127.0.0.1:8100
+}
+
+// Probe asks /health and /v1/models, which must answer, and /version, which may.
+func (e *HTTPEngine) Probe(ctx context.Context) (instance.Facts, error) {
+	if err := e.Client.Health(ctx, e.Base); err != nil {
+		return instance.Facts{}, err
+	}
+	facts, err := e.Client.Models(ctx, e.Base)
+	if err != nil {
+		return instance.Facts{}, err
+	}
+	if v, err := e.Client.Version(ctx, e.Base); err == nil {
+		facts.Version = v
+	}
+	return facts, nil
+}
+
+// Load asks /metrics.
+func (e *HTTPEngine) Load(ctx context.Context) (vllm.Stats, error) {
+	return e.Client.Stats(ctx, e.Base)
+}

@@ -1,0 +1,339 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// SchemaVersion is the major version of the layout and the values that this
+// code writes.
+const SchemaVersion = 1
+
+// Errors of the Store's writes.
+var (
+	// ErrSchemaNewer means that a newer program has changed the layout; this
+	// one reads it as well as it can and writes nothing.
+	ErrSchemaNewer = errors.New("the keys in etcd are of a newer version")
+	// ErrSchemaForeign means that the prefix is somebody else's.
+	ErrSchemaForeign = errors.New("the keys in etcd are not ours")
+	// ErrBusy means that others kept changing the same keys.
+	ErrBusy = errors.New("too many others change the same instance")
+)
+
+// AddOutcome tells what an add did.
+type AddOutcome string
+
+// The outcomes of adds.
+const (
+	Added        AddOutcome = "added"         // the record was written
+	AlreadyThere AddOutcome = "already-there" // a record exists, static or leased, and was left alone
+	Waiting      AddOutcome = "waiting"       // the add waits for its instance
+)
+
+// Store reads the membership once and writes what operators want: static
+// records, pending adds and removals. Each write is one transaction that
+// carries its audit entry and is only applied if nothing it decided on has
+// changed meanwhile. Every write may be repeated: the second time it finds
+// nothing to do. So a timed-out call, which may have been applied, is simply
+// made again. It is safe for concurrent use.
+type Store struct {
+	cli    *clientv3.Client
+	layout Layout
+	actor  string
+}
+
+// NewStore makes a Store. actor says in audit entries who did it, for example
+// "pdctl root@host" or "proxy <id>".
+func NewStore(cli *clientv3.Client, l Layout, actor string) *Store {
+	return &Store{cli: cli, layout: l, actor: actor}
+}
+
+// Snapshot lists the membership once, linearizably. Nothing is verified by it:
+// bare records are shown as unverified.
+func (s *Store) Snapshot(ctx context.Context) (*instance.Snapshot, error) {
+	got, err := list(ctx, s.cli, s.layout)
+	if err != nil {
+		return nil, err
+	}
+	return Build(s.layout, got.kvs, got.revision, nil, VerifiedFacts{}), nil
+}
+
+// EnsureSchema writes the schema key if there is none, and checks it if there is.
+func (s *Store) EnsureSchema(ctx context.Context) error {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := s.cli.Txn(cctx).
+		If(clientv3.Compare(clientv3.CreateRevision(s.layout.Schema()), "=", 0)).
+		Then(clientv3.OpPut(s.layout.Schema(), schemaValue)).
+		Else(clientv3.OpGet(s.layout.Schema())).
+		Commit()
+	if err != nil {
+		return explain(ctx, s.cli, "check the schema key", err)
+	}
+	if resp.Succeeded {
+		return nil
+	}
+	return CheckSchema(s.layout, resp.Responses[0].GetResponseRange().Kvs)
+}
+
+const schemaValue = `{"v":1}`
+
+// CheckSchema tells whether this code may write below the layout's root, given
+// the schema key as found: nil for none or the same major version, else
+// ErrSchemaNewer or ErrSchemaForeign in an error that says what to do.
+func CheckSchema(l Layout, kvs []*mvccpb.KeyValue) error {
+	if len(kvs) == 0 {
+		return nil
+	}
+	var schema struct {
+		V *int `json:"v"`
+	}
+	if err := json.Unmarshal(kvs[0].Value, &schema); err != nil || schema.V == nil {
+		return fmt.Errorf("%w: %s holds %q; use another --etcd-prefix", ErrSchemaForeign, l.Schema(), instance.Printable(string(kvs[0].Value), 80))
+	}
+	if *schema.V > SchemaVersion {
+		return fmt.Errorf("%w: %s says version %d, this program writes version %d; upgrade it, or use another --etcd-prefix", ErrSchemaNewer, l.Schema(), *schema.V, SchemaVersion)
+	}
+	return nil
+}
+
+// found is what etcd holds about one membership.
+type found struct {
+	record, pending, override, schema *mvccpb.KeyValue // nil: absent
+	aliases                           []*mvccpb.KeyValue
+}
+
+// removed tells that an operator's removal stands.
+func (f *found) removed() bool {
+	if f.override == nil {
+		return false
+	}
+	o, err := DecodeOverride(f.override.Value)
+	return err == nil && o.State == instance.Removed
+}
+
+// plan is what a decision wants written: nothing if ops is empty.
+type plan struct {
+	ops   []clientv3.Op
+	what  string // for the audit entry
+	lease time.Duration
+	put   func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
+}
+
+const (
+	storeTimeout = 10 * time.Second
+	storeTries   = 16
+)
+
+// change reads what is known of k, lets decide make a plan of it and applies
+// the plan if nothing of what was read has changed; else it starts over.
+func (s *Store) change(ctx context.Context, k instance.Key, why string, decide func(*found) (plan, error)) error {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	var leases []clientv3.LeaseID // granted but not used
+	defer func() { s.giveBack(ctx, leases) }()
+	for try := range storeTries {
+		if try > 0 && !pause(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
+			break
+		}
+		f, err := s.look(ctx, k)
+		if err != nil {
+			return err
+		}
+		var schema []*mvccpb.KeyValue
+		if f.schema != nil {
+			schema = append(schema, f.schema)
+		}
+		if err := CheckSchema(s.layout, schema); err != nil {
+			return err
+		}
+		p, err := decide(f)
+		if err != nil {
+			return err
+		}
+		if len(p.ops) == 0 && p.put == nil {
+			return nil
+		}
+		done, unused, err := s.apply(ctx, k, why, f, p)
+		leases = append(leases, unused...)
+		if err != nil {
+			return err
+		}
+		if done {
+			return nil
+		}
+	}
+	return fmt.Errorf("change %s: %w; try again", k, ErrBusy)
+}
+
+// look reads the keys of one membership at one revision.
+func (s *Store) look(ctx context.Context, k instance.Key) (*found, error) {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := s.cli.Txn(cctx).Then(
+		clientv3.OpGet(s.layout.Instance(k)),
+		clientv3.OpGet(s.layout.Pending(k)),
+		clientv3.OpGet(s.layout.Override(k)),
+		clientv3.OpGet(s.layout.Schema()),
+	).Commit()
+	if err != nil {
+		return nil, explain(ctx, s.cli, "read "+k.String(), err)
+	}
+	at := func(i int) *mvccpb.KeyValue {
+		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			return kvs[0]
+		}
+		return nil
+	}
+	return &found{record: at(0), pending: at(1), override: at(2), schema: at(3)}, nil
+}
+
+// unchanged compares a key with how it was read.
+func unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
+	if kv == nil {
+		return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	}
+	return clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
+}
+
+// apply makes the one transaction of a change. It tells whether it was applied
+// and which leases it granted in vain.
+func (s *Store) apply(ctx context.Context, k instance.Key, why string, f *found, p plan) (done bool, unused []clientv3.LeaseID, err error) {
+	ops := p.ops
+	var granted []clientv3.LeaseID
+	if p.put != nil {
+		id := clientv3.NoLease
+		if p.lease > 0 {
+			id, err = s.grant(ctx, p.lease)
+			if err != nil {
+				return false, nil, err
+			}
+			granted = append(granted, id)
+		}
+		ops = append(ops, p.put(id))
+	}
+	audit, lease, err := s.audit(ctx, k, p.what, why)
+	if err != nil {
+		return false, granted, err
+	}
+	granted = append(granted, lease)
+	ops = append(ops, audit)
+	if f.schema == nil {
+		ops = append(ops, clientv3.OpPut(s.layout.Schema(), schemaValue))
+	}
+	compares := []clientv3.Cmp{
+		unchanged(s.layout.Instance(k), f.record),
+		unchanged(s.layout.Pending(k), f.pending),
+		unchanged(s.layout.Override(k), f.override),
+		unchanged(s.layout.Schema(), f.schema),
+	}
+	for _, kv := range f.aliases {
+		compares = append(compares, unchanged(string(kv.Key), kv))
+	}
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := s.cli.Txn(cctx).If(compares...).Then(ops...).Commit()
+	if err != nil {
+		// It may have been applied: its leases must not be taken back.
+		return false, nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
+			explain(ctx, s.cli, p.what+" "+k.String(), err))
+	}
+	if !resp.Succeeded {
+		return false, granted, nil
+	}
+	return true, nil, nil
+}
+
+func (s *Store) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	resp, err := s.cli.Grant(cctx, seconds(ttl))
+	if err != nil {
+		return 0, explain(ctx, s.cli, "grant a lease", err)
+	}
+	return resp.ID, nil
+}
+
+// giveBack revokes leases that were granted in vain. It is a courtesy: they
+// hold no key and end by themselves.
+func (s *Store) giveBack(ctx context.Context, leases []clientv3.LeaseID) {
+	ctx = context.WithoutCancel(ctx)
+	for _, id := range leases {
+		cctx, cancel := context.WithTimeout(ctx, callTimeout)
+		_, err := s.cli.Revoke(cctx, id)
+		cancel()
+		if err != nil {
+			return
+		}
+	}
+}
+
+// seconds rounds a TTL up to whole seconds, at least one.
+func seconds(d time.Duration) int64 {
+	return max(1, int64((d+time.Second-1)/time.Second))
+}
+
+// pause waits and tells whether the context still runs.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// RawKey is one key as etcd has it.
+type RawKey struct {
+	Key            string
+	Value          []byte
+	CreateRevision int64
+	ModRevision    int64
+	Version        int64
+	Lease          int64
+	TTL            time.Duration // left on the lease; 0 without a lease, -1s if the lease is gone
+	GrantedTTL     time.Duration
+}
+
+// Get reads everything etcd holds about one membership: its record, its
+// pending add and its override, those that exist, in this order.
+func (s *Store) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
+	f, err := s.look(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	var raw []RawKey
+	for _, kv := range []*mvccpb.KeyValue{f.record, f.pending, f.override} {
+		if kv == nil {
+			continue
+		}
+		r := RawKey{
+			Key: string(kv.Key), Value: kv.Value, Lease: kv.Lease,
+			CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
+		}
+		if kv.Lease != 0 {
+			cctx, cancel := context.WithTimeout(ctx, callTimeout)
+			ttl, err := s.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
+			cancel()
+			if err != nil {
+				return nil, explain(ctx, s.cli, "ask for the lease of "+strings.TrimPrefix(r.Key, s.layout.root), err)
+			}
+			r.TTL = time.Duration(ttl.TTL) * time.Second
+			r.GrantedTTL = time.Duration(ttl.GrantedTTL) * time.Second
+		}
+		raw = append(raw, r)
+	}
+	return raw, nil
+}

@@ -1,0 +1,302 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Add writes a static record: it stays until somebody removes it. The facts in
+// rec are the caller's; a record without models is verified by each proxy. If
+// the instance is there already, static or leased, its record is left alone. In
+// both cases a removal is lifted and a pending add of it ends.
+func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
+	value, err := staticValue(k, rec, "admin")
+	if err != nil {
+		return "", err
+	}
+	var outcome AddOutcome
+	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
+		p := plan{what: "add"}
+		outcome = AlreadyThere
+		if f.record == nil {
+			outcome = Added
+			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(value)))
+		}
+		if f.pending != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
+		}
+		p.ops = append(p.ops, s.lift(k, f)...)
+		return p, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return outcome, nil
+}
+
+// staticValue completes and encodes the record of a static instance.
+func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, error) {
+	if rec.Source == "" {
+		rec.Source = source
+	}
+	if err := fillRecord(k, &rec); err != nil {
+		return nil, fmt.Errorf("add %s: %w", k, err)
+	}
+	return EncodeRecord(rec)
+}
+
+// lift gives the operations that end a removal and keep what else an override says.
+func (s *Store) lift(k instance.Key, f *found) []clientv3.Op {
+	if !f.removed() {
+		return nil
+	}
+	o, err := DecodeOverride(f.override.Value)
+	if err != nil || o.Weight == nil {
+		return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+	}
+	o.State = ""
+	value, err := encode(o)
+	if err != nil {
+		return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+	}
+	return []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
+}
+
+// AddPending writes an add that waits until its instance answers; whichever
+// proxy sees it answer promotes it. With a ttl it gives up after that time. An
+// earlier wait of the same instance is replaced, a removal is lifted. If the
+// instance is there already nothing waits.
+func (s *Store) AddPending(ctx context.Context, k instance.Key, p PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
+	if p.V == 0 {
+		p.V = 1
+	}
+	if p.By == "" {
+		p.By = s.actor
+	}
+	if p.Reason == "" {
+		p.Reason = reason
+	}
+	if p.Since == nil {
+		now := time.Now().UTC()
+		p.Since = &now
+	}
+	if p.Record != nil {
+		rec := *p.Record
+		if err := fillRecord(k, &rec); err != nil {
+			return "", fmt.Errorf("add %s: %w", k, err)
+		}
+		p.Record = &rec
+	}
+	value, err := encode(p)
+	if err != nil {
+		return "", err
+	}
+	var outcome AddOutcome
+	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
+		pl := plan{what: "wait", ops: s.lift(k, f)}
+		if f.record != nil {
+			outcome = AlreadyThere
+			if f.pending != nil {
+				pl.ops = append(pl.ops, clientv3.OpDelete(s.layout.Pending(k)))
+			}
+			return pl, nil
+		}
+		outcome = Waiting
+		pl.lease = ttl
+		pl.put = func(id clientv3.LeaseID) clientv3.Op {
+			return clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithLease(id))
+		}
+		return pl, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return outcome, nil
+}
+
+// Remove deletes the record of an instance and its pending add, and forbids
+// its return until somebody adds it again. It wins over an agent: that finds
+// the removal and stays away. If nothing is known of the instance, nothing is
+// written and existed is false. A key that spells the address in another way
+// goes too.
+func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
+		aliases, err := s.spellings(ctx, k)
+		if err != nil {
+			return plan{}, err
+		}
+		f.aliases = aliases
+		existed = f.record != nil || f.pending != nil || len(f.aliases) > 0
+		if !existed {
+			return plan{}, nil
+		}
+		o := Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
+		if f.override != nil {
+			if old, err := DecodeOverride(f.override.Value); err == nil {
+				o.Weight = old.Weight
+			}
+		}
+		value, err := encode(o)
+		if err != nil {
+			return plan{}, err
+		}
+		p := plan{what: "remove", ops: []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value))}}
+		if f.record != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Instance(k)))
+		}
+		if f.pending != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
+		}
+		for _, kv := range f.aliases {
+			p.ops = append(p.ops, clientv3.OpDelete(string(kv.Key)))
+		}
+		return p, nil
+	})
+	return existed, err
+}
+
+// spellings finds keys of the same membership that are not spelled in the
+// canonical way, and keys with a bad address that were shown to people as
+// k.Address. It reads keys only.
+func (s *Store) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	prefixes := []string{s.layout.root + string(k.Role) + "/", s.layout.root + segPending + string(k.Role) + "/"}
+	ops := make([]clientv3.Op, 0, len(prefixes))
+	for _, p := range prefixes {
+		ops = append(ops, clientv3.OpGet(p, clientv3.WithPrefix(), clientv3.WithKeysOnly()))
+	}
+	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, explain(ctx, s.cli, "look for other spellings of "+k.String(), err)
+	}
+	const most = 50 // a transaction holds 128 operations
+	var same []*mvccpb.KeyValue
+	for _, r := range resp.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			n := s.layout.parse(string(kv.Key))
+			if n.address == k.Address || len(same) == most {
+				continue
+			}
+			if e := decodeEntry(name{kind: kindOther, role: n.role, address: n.address}, kv, nil); e.key == k {
+				same = append(same, kv)
+			}
+		}
+	}
+	return same, nil
+}
+
+// Promote turns a pending add into a static record: one transaction that
+// applies only if the pending add is still the one given, no record exists and
+// no removal stands. Of many who try exactly one gets true.
+func (s *Store) Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error) {
+	k := pending.Key
+	value, err := staticValue(k, rec, "admin")
+	if err != nil {
+		return false, err
+	}
+	won := false
+	err = s.change(ctx, k, "it answered and serves the model", func(f *found) (plan, error) {
+		won = f.pending != nil && f.pending.ModRevision == pending.ModRevision && f.record == nil && !f.removed()
+		if !won {
+			return plan{}, nil
+		}
+		return plan{what: "promote", ops: []clientv3.Op{
+			clientv3.OpPut(s.layout.Instance(k), string(value)),
+			clientv3.OpDelete(s.layout.Pending(k)),
+		}}, nil
+	})
+	return won && err == nil, err
+}
+
+// DropPending deletes a pending add whose instance has been registered in
+// another way. It applies only if the pending add is still the one given and
+// the record is there.
+func (s *Store) DropPending(ctx context.Context, pending *instance.Instance) (bool, error) {
+	k := pending.Key
+	dropped := false
+	err := s.change(ctx, k, "it has been registered meanwhile", func(f *found) (plan, error) {
+		dropped = f.pending != nil && f.pending.ModRevision == pending.ModRevision && f.record != nil
+		if !dropped {
+			return plan{}, nil
+		}
+		return plan{what: "drop-wait", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Pending(k))}}, nil
+	})
+	return dropped && err == nil, err
+}
+
+// SyncFlags makes the static records that came from a command line equal to
+// want: missing ones are added, changed ones rewritten, those that are wanted
+// no more deleted. Records of any other source are left alone, and flags never
+// lift a removal. It goes on after an instance that cannot be changed and
+// gives the first error.
+func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Record) error {
+	values := make(map[instance.Key][]byte, len(want))
+	for k, rec := range want {
+		rec.Source = sourceFlags
+		value, err := staticValue(k, rec, sourceFlags)
+		if err != nil {
+			return err
+		}
+		values[k] = value
+	}
+	got, err := list(ctx, s.cli, s.layout)
+	if err != nil {
+		return err
+	}
+	touch := make(map[instance.Key]bool, len(values))
+	for k := range values {
+		touch[k] = true
+	}
+	for _, kv := range got.kvs {
+		n := s.layout.parse(string(kv.Key))
+		if n.kind == kindInstance {
+			if e := decodeEntry(n, kv, nil); fromFlags(kv, e.key) && !e.aliased() {
+				touch[e.key] = true
+			}
+		}
+	}
+	var first error
+	for k := range touch {
+		if err := s.syncOne(ctx, k, values[k]); err != nil && first == nil {
+			first = err
+		}
+	}
+	return first
+}
+
+const sourceFlags = "flags"
+
+// fromFlags tells that a record is static and came from a command line.
+func fromFlags(kv *mvccpb.KeyValue, k instance.Key) bool {
+	rec, _, err := DecodeRecord(k, kv.Value)
+	return err == nil && kv.Lease == 0 && rec.Source == sourceFlags
+}
+
+// syncOne brings one record in line; a nil value means that it is not wanted.
+func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) error {
+	return s.change(ctx, k, "given on the command line", func(f *found) (plan, error) {
+		key := s.layout.Instance(k)
+		switch ours := f.record != nil && fromFlags(f.record, k); {
+		case value == nil && ours:
+			return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpDelete(key)}}, nil
+		case value == nil, f.removed():
+			return plan{}, nil
+		case f.record == nil, ours && !bytes.Equal(f.record.Value, value):
+			p := plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpPut(key, string(value))}}
+			if f.pending != nil {
+				p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
+			}
+			return p, nil
+		default:
+			return plan{}, nil
+		}
+	})
+}

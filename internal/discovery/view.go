@@ -1,0 +1,316 @@
+package discovery
+
+import (
+	"fmt"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// VerifiedFacts is what this process found out by asking the instances itself.
+// The zero value is right for a reader that asks nobody.
+type VerifiedFacts struct {
+	// Model must be served by every instance; "" accepts any. It is compared as
+	// design says: any id or root, the last path component is enough.
+	Model string
+	// Probing tells that whoever builds the snapshot will ask instances whose
+	// record does not list the model. Without it such an instance is rejected
+	// at once, since its root names, which could match, stay unknown.
+	Probing bool
+	// Instances holds the answers, by membership.
+	Instances map[instance.Key]*Verification
+	// Pending says why a pending add is still pending.
+	Pending map[instance.Key]string
+}
+
+// Verification is the outcome of asking one instance. It is immutable.
+type Verification struct {
+	// Incarnation is the life of the engine that was asked; the answer counts
+	// for no other.
+	Incarnation string
+	// Facts is what it answered; nil if it did not.
+	Facts *instance.Facts
+	// Mismatch tells that it answered and serves another model.
+	Mismatch bool
+	// Reason says in words what is missing, printable; "" when nothing is.
+	Reason string
+}
+
+// ok tells that the instance answered and serves the right model.
+func (v *Verification) ok() bool { return v != nil && v.Facts != nil && !v.Mismatch }
+
+// Build turns one listing of the membership into a snapshot. It is a pure
+// function: equal arguments give equal snapshots. kvs may hold any keys, those
+// that say nothing about membership are skipped. prev gives the last good
+// record of instances whose value cannot be used now; it may be nil.
+func Build(l Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified VerifiedFacts) *instance.Snapshot {
+	t := newTable(l)
+	if prev != nil {
+		for _, in := range prev.All() {
+			if in.View == instance.Rejected || in.View == instance.Pending {
+				continue
+			}
+			n := name{kind: kindInstance, role: in.Role, address: in.Address}
+			t.entries[n] = &entry{name: n, key: in.Key, create: in.CreateRevision, good: true, rec: in.Record, bare: in.Bare}
+		}
+	}
+	t.load(kvs, revision)
+	return instance.NewSnapshot(revision, t.view(verified))
+}
+
+// built caches the instance made of an entry, with what it was made from.
+type built struct {
+	override *entry
+	answer   *Verification
+	waiting  string
+	clash    bool
+	shadowed bool
+	in       *instance.Instance
+}
+
+// view makes the instances of a snapshot. Instances that did not change since
+// the last view are shared with it. All views of a table are made with the
+// same Model and Probing.
+func (t *table) view(v VerifiedFacts) []*instance.Instance {
+	alias := t.aliases()
+	find := func(n name) *entry {
+		if e, ok := t.entries[n]; ok {
+			return e
+		}
+		return alias[n]
+	}
+	all := make([]*instance.Instance, 0, len(t.entries))
+	for _, e := range t.entries {
+		if e.kind != kindInstance && e.kind != kindPending {
+			continue
+		}
+		var b built
+		if e.aliased() {
+			b.shadowed = find(name{kind: e.kind, role: e.role, address: e.key.Address}) != e
+		}
+		b.override = find(name{kind: kindOverride, role: e.role, address: e.key.Address})
+		if e.kind == kindPending {
+			b.waiting = v.Pending[e.key]
+		} else {
+			b.answer = v.Instances[e.key]
+			b.clash = t.clashes(e, find)
+		}
+		if old := e.built; old.in != nil && old.override == b.override && old.answer == b.answer &&
+			old.waiting == b.waiting && old.clash == b.clash && old.shadowed == b.shadowed {
+			all = append(all, old.in)
+			continue
+		}
+		if e.kind == kindPending {
+			b.in = pendingInstance(e, b)
+		} else {
+			b.in = recordInstance(e, b, v)
+		}
+		e.built = b
+		all = append(all, b.in)
+	}
+	return all
+}
+
+// aliases finds keys that are not spelled in the canonical way, such as
+// localhost:8100. They count as what they mean, unless the canonical key is
+// there too; of several the first in byte order counts.
+func (t *table) aliases() map[name]*entry {
+	var alias map[name]*entry
+	for _, e := range t.entries {
+		if !e.aliased() || !e.good {
+			continue
+		}
+		if alias == nil {
+			alias = make(map[name]*entry)
+		}
+		n := name{kind: e.kind, role: e.role, address: e.key.Address}
+		if old, ok := alias[n]; !ok || e.name.address < old.name.address {
+			alias[n] = e
+		}
+	}
+	return alias
+}
+
+// clashes tells that an address stands under both roles although its records
+// do not say that one engine serves both. It is a warning only: a wrong guess
+// must not take capacity away.
+func (t *table) clashes(e *entry, find func(name) *entry) bool {
+	other := instance.Prefill
+	if e.role == instance.Prefill {
+		other = instance.Decode
+	}
+	o := find(name{kind: kindInstance, role: other, address: e.key.Address})
+	if o == nil || !o.good || !e.good {
+		return false
+	}
+	fine := func(e *entry) bool { return e.leased == 0 || e.rec.KVRole == "kv_both" }
+	return !fine(e) || !fine(o)
+}
+
+func (e *entry) instance() *instance.Instance {
+	return &instance.Instance{
+		Key: e.key, Record: e.rec, Bare: e.bare,
+		Lease: e.leased, CreateRevision: e.create, ModRevision: e.mod, Version: e.version,
+	}
+}
+
+// recordInstance applies the three lists in their order: what the record says,
+// what this process knows, what an operator wants.
+func recordInstance(e *entry, b built, v VerifiedFacts) *instance.Instance {
+	in := e.instance()
+	var why []string
+	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
+
+	switch {
+	case b.shadowed:
+		in.Address = instance.Printable(e.name.address, 300) // its own line, not that of the canonical key
+		in.View = instance.Rejected
+		say("another key already names %s; delete this one", e.key.Address)
+	case !e.good:
+		in.View = instance.Rejected
+		say("%s", e.problem)
+	default:
+		if e.problem != "" {
+			say("%s", e.describe())
+		}
+		verify(in, b.answer, v, say)
+	}
+	if b.clash {
+		say("registered in both roles, and not everywhere with kv_role kv_both")
+	}
+	if o := b.override; o != nil {
+		applyOverride(in, o, say)
+	}
+	in.Reason = strings.Join(why, "; ")
+	return in
+}
+
+// verify decides whether the models of an instance are known and the right ones.
+func verify(in *instance.Instance, answer *Verification, v VerifiedFacts, say func(string, ...any)) {
+	if answer != nil && answer.Incarnation != in.Incarnation() {
+		answer = nil
+	}
+	listed := len(in.Record.Models) > 0
+	if listed && MatchModel(in.Record.Models, nil, v.Model) {
+		in.Verified = true
+		return
+	}
+	switch {
+	case answer.ok():
+		in.Verified = true
+		if !listed {
+			in.Record = withFacts(in.Record, *answer.Facts)
+		}
+	case answer != nil && answer.Mismatch:
+		in.View = instance.Rejected
+		say("%s", answer.Reason)
+	case listed && !v.Probing:
+		in.View = instance.Rejected
+		say("%s", wrongModel(in.Record.Models, v.Model))
+	default:
+		in.View = instance.Unverified
+		if answer != nil && answer.Reason != "" {
+			say("%s", answer.Reason)
+		} else {
+			say("not verified yet: waits for an answer to /v1/models")
+		}
+	}
+}
+
+// withFacts completes a record with what its engine told. What the record says
+// itself stays.
+func withFacts(rec instance.Record, f instance.Facts) instance.Record {
+	rec.Models = f.Models
+	if rec.MaxModelLen == 0 {
+		rec.MaxModelLen = f.MaxModelLen
+	}
+	if rec.Version == "" {
+		rec.Version = f.Version
+	}
+	if rec.StartedAt == nil && !f.StartedAt.IsZero() {
+		rec.StartedAt = &f.StartedAt
+	}
+	return rec
+}
+
+func pendingInstance(e *entry, b built) *instance.Instance {
+	in := e.instance()
+	in.View = instance.Pending
+	if e.good {
+		in.Record = e.pending.record(e.key)
+	}
+	switch {
+	case b.shadowed:
+		in.Address = instance.Printable(e.name.address, 300)
+		in.Reason = "another key already waits for " + e.key.Address
+	case !e.good:
+		in.Reason = e.problem
+	case b.override != nil && b.override.good && b.override.override.State == instance.Removed:
+		in.Intent = instance.Removed
+		in.Reason = "removed by an operator: it will not be added while that stands"
+	case b.waiting != "":
+		in.Reason = b.waiting
+	default:
+		in.Reason = "waits for the instance to answer"
+	}
+	return in
+}
+
+func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
+	if e.problem != "" {
+		if !e.good {
+			say("its override cannot be used: %s", e.problem)
+			return
+		}
+		say("of its override, %s", e.describe())
+	}
+	o := e.override
+	in.Intent = o.State
+	if o.Weight != nil {
+		w := *o.Weight
+		in.Record.Weight = &w
+	}
+	if o.State == "" {
+		return
+	}
+	text := string(o.State)
+	if o.By != "" {
+		text += " by " + instance.Printable(o.By, 80)
+	}
+	if o.Reason != "" {
+		text += ": " + instance.Printable(o.Reason, 200)
+	}
+	say("%s", text)
+}
+
+// MatchModel tells whether an engine that lists these model ids and roots
+// serves the wanted model. Any id or root may match, the last path component
+// is enough; an empty want matches everything.
+func MatchModel(ids, roots []string, want string) bool {
+	if want == "" {
+		return true
+	}
+	for _, list := range [][]string{ids, roots} {
+		for _, have := range list {
+			if have != "" && (have == want || lastPart(have) == lastPart(want)) {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func lastPart(s string) string {
+	s = strings.TrimRight(s, "/")
+	return s[strings.LastIndexByte(s, '/')+1:]
+}
+
+func wrongModel(have []string, want string) string {
+	shown := have
+	if len(shown) > 3 {
+		shown = shown[:3]
+	}
+	return fmt.Sprintf("serves %s, not %s", instance.Printable(strings.Join(shown, ", "), 200), instance.Printable(want, 200))
+}

@@ -1,0 +1,334 @@
+package pdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+const addHelp = `add puts static instances: they stay until somebody removes them.
+
+Each address is asked first, at /v1/models, and with --model must serve that
+model; what does not answer is not added. Two flags change that:
+
+  --wait        what does not answer yet is left in etcd as a pending add, and
+                "Waiting for ..." is printed: any running proxy adds it as soon
+                as it answers. It waits without limit; --wait=10m gives up after
+                ten minutes. (Write the "=": "--wait 10m" would be an address.)
+  --wait --block
+                the same, but return only when each was added, or is no longer
+                waited for. Ctrl-C ends the blocking, not the waiting.
+  --no-verify   do not ask: add it at once. Proxies use it only after a probe of
+                their own, so nothing is sent to a machine that is not there.
+
+An instance that is there already is left as it is. Adding one that was removed
+lifts the removal. An address that is not well formed is wrong usage (exit 2)
+and nothing is added; otherwise every address is tried, each gets a line, and
+the exit code is 1 if any failed.`
+
+const addExamples = `  pdctl add prefill 10.0.0.7:8100
+  pdctl add decode 10.0.0.8:8200 10.0.0.9:8200 --model Qwen/Qwen2.5-7B-Instruct
+  pdctl add decode [fd00::7]:8200 --connector nixl --reason "third rack"
+  pdctl add prefill 10.0.0.7:8100 --wait            # still loading its weights
+  pdctl add prefill 10.0.0.7:8100 --wait=10m --block`
+
+// forever is --wait without a value.
+const forever = "forever"
+
+// blockPoll is how often a blocked add looks.
+const blockPoll = 500 * time.Millisecond
+
+type addFlags struct {
+	model, connector, reason, apiKey     string
+	wait                                 string
+	block, noVerify, https, strict, loop bool
+
+	limit time.Duration // of --wait; 0 for none
+}
+
+func (a *app) addCommand() *cobra.Command {
+	var f addFlags
+	cmd := &cobra.Command{
+		Use: "add prefill|decode host:port...", Short: "add static instances", Long: addHelp, Example: addExamples,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := a.keys(args)
+			if err != nil {
+				if f.wait == forever && errors.Is(err, instance.ErrAddress) {
+					return usagef("%w (a limit of --wait is written --wait=10m)", err)
+				}
+				return err
+			}
+			if err := a.checkAdd(&f, keys); err != nil {
+				return err
+			}
+			return a.add(cmd.Context(), keys, f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
+	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
+	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect, e.g. plain or nixl; empty leaves it to the proxies")
+	fs.StringVar(&f.wait, "wait", "", "leave what does not answer yet as a pending add; --wait=10m limits it")
+	fs.Lookup("wait").NoOptDefVal = forever
+	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")
+	fs.BoolVar(&f.noVerify, "no-verify", false, "do not ask the instance; proxies will")
+	fs.BoolVar(&f.https, "https", false, "the instances speak HTTPS")
+	fs.StringVar(&f.reason, "reason", "", "why, for the audit trail")
+	fs.StringVar(&f.apiKey, "engine-api-key", "", "key of the engines; better given as PD_ENGINE_API_KEY or OPENAI_API_KEY")
+	fs.BoolVar(&f.loop, "allow-loopback", false, "add a loopback address although etcd is on another machine")
+	return cmd
+}
+
+func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
+	switch {
+	case f.noVerify && f.wait != "":
+		return usagef("--no-verify and --wait exclude each other: one adds at once, the other when it answers")
+	case f.noVerify && f.model != "":
+		return usagef("--model cannot be checked with --no-verify")
+	case f.strict && f.wait != "":
+		return usagef("--strict-model cannot wait: the proxy that adds it later compares as usual")
+	case f.block && f.wait == "":
+		return usagef("--block needs --wait")
+	}
+	if f.wait != "" && f.wait != forever {
+		d, err := time.ParseDuration(f.wait)
+		if err != nil || d < time.Second {
+			return usagef("--wait=%s: write a duration of at least a second, e.g. --wait=10m", instance.Printable(f.wait, 40))
+		}
+		f.limit = d
+	}
+	for _, k := range keys {
+		if instance.IsLoopback(k.Address) && !a.etcdIsLocal() && !f.loop {
+			return usagef("%s is a loopback address, but etcd is on another machine, whose proxies would look for it on their own: give the address others reach it by, or --allow-loopback", k.Address)
+		}
+	}
+	return nil
+}
+
+// result is what came of one address.
+type result struct {
+	Role    instance.Role `json:"role"`
+	Address string        `json:"address"`
+	Outcome string        `json:"outcome"` // added, already, waiting, removed, failed
+	Models  []string      `json:"models,omitempty"`
+	Error   string        `json:"error,omitempty"`
+	line    string
+}
+
+func (a *app) add(ctx context.Context, keys []instance.Key, f addFlags) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	client := vllm.New(f.apiKey)
+	client.Timeout = a.timeout
+	var results []result
+	waiting := make(map[instance.Key]bool)
+	for _, k := range keys {
+		r := a.addOne(ctx, s, client, k, f)
+		if r.Outcome == "waiting" {
+			waiting[k] = true
+		}
+		results = append(results, r)
+		a.line(r)
+	}
+	if len(waiting) > 0 {
+		a.warnWithoutProxy(ctx, s)
+	}
+	if f.block && len(waiting) > 0 {
+		settled, err := a.block(ctx, s, waiting)
+		if err != nil {
+			return err
+		}
+		for i, r := range results {
+			if now, ok := settled[instance.Key{Role: r.Role, Address: r.Address}]; ok {
+				results[i] = now
+			}
+		}
+	}
+	return a.finish(results)
+}
+
+func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k instance.Key, f addFlags) result {
+	r := result{Role: k.Role, Address: k.Address}
+	rec := instance.Record{
+		V: instance.RecordVersion, Role: k.Role, Address: k.Address, Connector: f.connector,
+		State: instance.Ready, Source: "admin",
+	}
+	if f.https {
+		rec.Scheme = "https"
+	}
+	if !f.noVerify {
+		facts, err := client.Probe(ctx, &instance.Instance{Key: k, Record: rec})
+		switch {
+		case err == nil && !vllm.MatchModel(facts, f.model, f.strict):
+			return r.failed("serves %s, not %s: start it with that model, or leave out --model",
+				instance.Printable(strings.Join(facts.Models, ", "), 200), instance.Printable(f.model, 128))
+		case err != nil && f.wait != "" && mayComeUp(err):
+			return a.addPending(ctx, s, k, rec, f, err)
+		case err != nil:
+			return r.failed("%w%s", err, advice(err))
+		}
+		rec.Models, rec.MaxModelLen, rec.Version = facts.Models, facts.MaxModelLen, facts.Version
+		if !facts.StartedAt.IsZero() {
+			rec.StartedAt = &facts.StartedAt
+		}
+	}
+	outcome, err := s.store.Add(ctx, k, rec, f.reason)
+	if err != nil {
+		return r.failed("%w", err)
+	}
+	for _, m := range rec.Models {
+		r.Models = append(r.Models, instance.Printable(m, 256))
+	}
+	if f.noVerify && outcome == discovery.Added {
+		r.Outcome, r.line = "added", "added unverified; proxies use it when it answers them"
+		return r
+	}
+	return r.done(outcome)
+}
+
+// mayComeUp tells what waiting can cure: an engine that is not there yet or
+// not ready. It does not make a wrong key right.
+func mayComeUp(err error) bool {
+	var status *vllm.StatusError
+	if errors.As(err, &status) {
+		return status.Code >= 500
+	}
+	return !errors.Is(err, vllm.ErrBase)
+}
+
+func advice(err error) string {
+	if !mayComeUp(err) {
+		return ""
+	}
+	return "; start it, or use --wait to have it added when it answers"
+}
+
+func (a *app) addPending(ctx context.Context, s *session, k instance.Key, rec instance.Record, f addFlags, why error) result {
+	r := result{Role: k.Role, Address: k.Address}
+	p := discovery.PendingAdd{Model: f.model, Connector: f.connector, Record: &rec}
+	outcome, err := s.store.AddPending(ctx, k, p, f.limit, f.reason)
+	if err != nil {
+		return r.failed("%w", err)
+	}
+	if outcome == discovery.Waiting {
+		r.Outcome, r.line = "waiting", why.Error()
+		if f.limit > 0 {
+			r.line += fmt.Sprintf(" (for %s)", f.limit)
+		}
+		return r
+	}
+	return r.done(outcome)
+}
+
+func (r result) done(outcome discovery.AddOutcome) result {
+	r.Outcome, r.line = "added", "added"
+	if outcome == discovery.AlreadyThere {
+		r.Outcome, r.line = "already", "is there already; left as it is"
+		return r
+	}
+	if len(r.Models) > 0 {
+		r.line += ", serves " + shortModels(r.Models)
+	}
+	return r
+}
+
+func (r result) failed(format string, args ...any) result {
+	r.Outcome, r.Error = "failed", fmt.Errorf(format, args...).Error()
+	r.line = "failed: " + r.Error
+	return r
+}
+
+// line prints one result at once: a long list shows its progress.
+func (a *app) line(r result) {
+	if a.json() {
+		return
+	}
+	if r.Outcome == "waiting" {
+		fmt.Fprintf(a.stdout, "Waiting for %s/%s: %s\n", r.Role, r.Address, r.line)
+		return
+	}
+	fmt.Fprintf(a.stdout, "%s/%s: %s\n", r.Role, r.Address, r.line)
+}
+
+// finish prints the JSON form and turns failures into the exit code.
+func (a *app) finish(results []result) error {
+	failed := 0
+	for _, r := range results {
+		if r.Outcome == "failed" {
+			failed++
+		}
+	}
+	if a.json() {
+		if err := writeJSON(a.stdout, map[string]any{"results": results}); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d failed", failed, len(results))
+	}
+	return nil
+}
+
+// warnWithoutProxy says so when nobody is there to do the adding.
+func (a *app) warnWithoutProxy(ctx context.Context, s *session) {
+	if proxies, err := s.store.Proxies(ctx); err == nil && len(proxies) == 0 {
+		fmt.Fprintln(a.stderr, "Note: no proxy is running at this etcd; the first one that starts will add what is waiting.")
+	}
+}
+
+// block looks at the pending adds until none is left, prints what became of
+// each and returns it.
+func (a *app) block(ctx context.Context, s *session, waiting map[instance.Key]bool) (map[instance.Key]result, error) {
+	settled := make(map[instance.Key]result)
+	tick := time.NewTicker(blockPoll)
+	defer tick.Stop()
+	for len(waiting) > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, errors.New("interrupted; the pending adds stay (pdctl remove takes them back)")
+		case <-tick.C:
+		}
+		snap, err := s.store.Snapshot(ctx)
+		if err != nil {
+			if errors.Is(err, discovery.ErrUnreachable) {
+				continue // it waits for the instance; it can wait for etcd
+			}
+			return nil, err
+		}
+		pending := make(map[instance.Key]bool)
+		for _, in := range snap.All() {
+			if in.View == instance.Pending {
+				pending[in.Key] = true
+			}
+		}
+		for k := range waiting {
+			in, there := snap.Lookup(k)
+			r := result{Role: k.Role, Address: k.Address}
+			switch {
+			case there && in.View != instance.Rejected && in.Intent != instance.Removed:
+				r.Outcome, r.line, r.Models = "added", "added", in.List().Models
+			case pending[k]:
+				continue
+			default:
+				r = r.failed("no longer waited for: its time was up, or somebody removed it")
+			}
+			settled[k] = r
+			delete(waiting, k)
+			a.line(r)
+		}
+	}
+	return settled, nil
+}

@@ -1,0 +1,103 @@
+package pdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const removeHelp = `remove takes instances out, pending adds included, for good.
+
+Every proxy stops sending to it at once; what runs there is finished. The
+removal is kept in etcd and wins over anything that registers at that address,
+so that a living agent does not bring the instance back. "pdctl add" lifts it.
+
+Removing what is not there is an error (exit 1) and changes nothing. An entry
+whose address is not even well formed is removed by the address list shows.`
+
+func (a *app) removeCommand() *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "remove prefill|decode host:port...", Short: "remove instances", Long: removeHelp,
+		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			role, err := instance.ParseRole(args[0])
+			if err != nil {
+				return &usageError{err}
+			}
+			return a.remove(cmd.Context(), role, args[1:], reason)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	return cmd
+}
+
+func (a *app) remove(ctx context.Context, role instance.Role, addresses []string, reason string) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	keys, err := a.known(ctx, s, role, addresses)
+	if err != nil {
+		return err
+	}
+	var results []result
+	for _, k := range keys {
+		r := result{Role: k.Role, Address: k.Address}
+		existed, err := s.store.Remove(ctx, k, reason)
+		switch {
+		case err != nil:
+			r = r.failed("%w", err)
+		case !existed:
+			r = r.failed("there is no such instance; see pdctl list")
+		default:
+			r.Outcome, r.line = "removed", "removed"
+		}
+		results = append(results, r)
+		a.line(r)
+	}
+	return a.finish(results)
+}
+
+// known reads addresses. One that is not well formed is still taken if an
+// entry is listed under it: somebody wrote such a key, and it must be possible
+// to get rid of it.
+func (a *app) known(ctx context.Context, s *session, role instance.Role, addresses []string) ([]instance.Key, error) {
+	var keys []instance.Key
+	var bad []error
+	listed := map[string]bool(nil)
+	for _, text := range addresses {
+		address, err := instance.ParseAddress(text)
+		if err == nil {
+			keys = append(keys, instance.Key{Role: role, Address: address})
+			continue
+		}
+		if listed == nil {
+			snap, err := s.store.Snapshot(ctx)
+			if err != nil {
+				return nil, a.hint(err)
+			}
+			listed = make(map[string]bool)
+			for _, in := range snap.All() {
+				if in.Role == role {
+					listed[in.Address] = true
+				}
+			}
+		}
+		if listed[text] {
+			keys = append(keys, instance.Key{Role: role, Address: text})
+		} else {
+			bad = append(bad, err)
+		}
+	}
+	if len(bad) > 0 {
+		return nil, &usageError{fmt.Errorf("%w; nothing was done", errors.Join(bad...))}
+	}
+	return keys, nil
+}

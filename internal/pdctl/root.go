@@ -1,0 +1,167 @@
+package pdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/user"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
+
+It speaks to etcd directly: no proxy and no agent needs to run. A proxy that was
+started without --etcd-endpoints embeds an etcd at 127.0.0.1:2379, which is
+where pdctl looks unless told otherwise by --etcd-endpoints or PD_ETCD_ENDPOINTS.
+
+Exit codes: 0 done, 1 failed, 2 wrong usage.
+
+Environment, where the flag is not given: PD_ETCD_ENDPOINTS, PD_ETCD_PREFIX,
+PD_ETCD_USERNAME, PD_ETCD_PASSWORD, PD_ENGINE_API_KEY (or OPENAI_API_KEY).`
+
+const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
+  pdctl list
+  pdctl list decode -o json | jq '.instances[].address'
+  pdctl get prefill/10.0.0.7:8100
+  pdctl watch
+  pdctl status
+  pdctl remove prefill 10.0.0.7:8100 --reason "new disks"`
+
+// app is one invocation.
+type app struct {
+	stdout, stderr io.Writer
+	lookupEnv      func(string) (string, bool)
+
+	endpoints     []string
+	prefix        string
+	username      string
+	password      string
+	timeout       time.Duration
+	output        string
+	allowLoopback bool
+}
+
+// usageError is a mistake on the command line: exit code 2.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func usagef(format string, args ...any) error {
+	return &usageError{fmt.Errorf(format, args...)}
+}
+
+// runError is what went wrong while doing what was asked: exit code 1.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+
+// Run executes one command line and returns the exit code. The end of ctx ends
+// commands that wait or watch.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) int {
+	a := &app{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
+	root := a.root()
+	root.SetArgs(args)
+	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(stderr, "pdctl: %v\n", err)
+	var failed *runError
+	if errors.As(err, &failed) {
+		return 1
+	}
+	fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())
+	return 2
+}
+
+func (a *app) root() *cobra.Command {
+	root := &cobra.Command{
+		Use: "pdctl", Short: "show and change which vLLM instances the proxies use",
+		Long: longHelp, Example: rootExamples, Version: version.String(),
+		Args:         cobra.NoArgs,
+		SilenceUsage: true, SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	root.SetVersionTemplate("pdctl {{.Version}}\n")
+	root.SetOut(a.stdout)
+	root.SetErr(a.stderr)
+	fs := root.PersistentFlags()
+	fs.StringSliceVar(&a.endpoints, "etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated")
+	fs.StringVar(&a.prefix, "etcd-prefix", "/pd", "root of all keys")
+	fs.StringVar(&a.username, "etcd-username", "", "user of etcd")
+	fs.StringVar(&a.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
+	fs.DurationVar(&a.timeout, "timeout", 5*time.Second, "limit of each call to etcd and to engines")
+	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
+	root.AddCommand(a.addCommand(), a.removeCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand())
+	for _, c := range root.Commands() {
+		c.RunE = a.wrap(c.RunE)
+	}
+	return root
+}
+
+// wrap checks the global flags, and tells failures from wrong usage.
+func (a *app) wrap(do func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		if err := a.settle(cmd); err != nil {
+			return err
+		}
+		err := do(cmd, args)
+		var usage *usageError
+		if err == nil || errors.As(err, &usage) {
+			return err
+		}
+		return &runError{err}
+	}
+}
+
+// settle fills flags that were not given from the environment and checks them.
+func (a *app) settle(cmd *cobra.Command) error {
+	fs := cmd.Flags()
+	for _, name := range []string{"etcd-endpoints", "etcd-prefix", "etcd-username", "etcd-password", "engine-api-key"} {
+		f := fs.Lookup(name)
+		if f == nil || f.Changed {
+			continue
+		}
+		names := []string{"PD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+		if name == "engine-api-key" {
+			names = append(names, "OPENAI_API_KEY")
+		}
+		for _, env := range names {
+			if value, ok := a.lookupEnv(env); ok && value != "" {
+				if err := f.Value.Set(value); err != nil {
+					return usagef("%s: %w", env, err)
+				}
+				break
+			}
+		}
+	}
+	if a.output != "table" && a.output != "json" {
+		return usagef("-o %q: use table or json", a.output)
+	}
+	if a.timeout <= 0 {
+		return usagef("--timeout %s: must be more than zero", a.timeout)
+	}
+	if a.password != "" && a.username == "" {
+		return usagef("--etcd-password without --etcd-username")
+	}
+	return a.settleEndpoints()
+}
+
+func (a *app) json() bool { return a.output == "json" }
+
+// actor is who changes something, for the audit trail.
+func (a *app) actor() string {
+	name := "unknown"
+	if u, err := user.Current(); err == nil {
+		name = u.Username
+	}
+	return "pdctl:" + name
+}

@@ -1,0 +1,127 @@
+package pdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// session is a connection to etcd for one command.
+type session struct {
+	cli    *clientv3.Client
+	layout discovery.Layout
+	store  *discovery.Store
+}
+
+func (s *session) close() { _ = s.cli.Close() }
+
+// settleEndpoints checks the endpoints and the prefix, so that a typing error
+// is called one before anything is tried.
+func (a *app) settleEndpoints() error {
+	var out []string
+	for _, e := range a.endpoints {
+		if e = strings.TrimSpace(e); e != "" {
+			out = append(out, e)
+		}
+	}
+	if len(out) == 0 {
+		return usagef("--etcd-endpoints is empty: give host:port, e.g. 127.0.0.1:2379")
+	}
+	a.endpoints = out
+	for _, e := range out {
+		if strings.HasPrefix(e, "https://") {
+			return usagef("--etcd-endpoints %q: TLS to etcd is not supported; give host:port", instance.Printable(e, 80))
+		}
+	}
+	if _, err := discovery.NewLayout(a.prefix); err != nil {
+		return &usageError{err}
+	}
+	return nil
+}
+
+// dial makes a session without waiting for etcd, except to log in when a user is given.
+func (a *app) dial() (*session, error) {
+	layout, err := discovery.NewLayout(a.prefix)
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	cli, err := discovery.Dial(discovery.ClientConfig{
+		Endpoints: a.endpoints, Username: a.username, Password: a.password, DialTimeout: a.timeout,
+	})
+	if errors.Is(err, discovery.ErrEndpoint) {
+		return nil, &usageError{err}
+	}
+	if err != nil {
+		return nil, a.hint(err)
+	}
+	return &session{cli: cli, layout: layout, store: discovery.NewStore(cli, layout, a.actor())}, nil
+}
+
+// connect makes a session and sees etcd answer: without that every later error
+// would be about a deadline instead of about what is wrong.
+func (a *app) connect(ctx context.Context) (*session, error) {
+	s, err := a.dial()
+	if err != nil {
+		return nil, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	if _, err := discovery.Ping(cctx, s.cli, s.layout); err != nil {
+		s.close()
+		return nil, a.hint(err)
+	}
+	return s, nil
+}
+
+// hint adds what pdctl's user can do about an etcd that is not there.
+func (a *app) hint(err error) error {
+	if !errors.Is(err, discovery.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w\nStart etcd (or a proxy, which embeds one), or name it by --etcd-endpoints host:port (PD_ETCD_ENDPOINTS); asked: %s",
+		err, instance.Printable(strings.Join(a.endpoints, ", "), 300))
+}
+
+// etcdIsLocal tells whether every endpoint is on this machine's loopback.
+func (a *app) etcdIsLocal() bool {
+	for _, e := range a.endpoints {
+		_, rest, ok := strings.Cut(e, "://")
+		if !ok {
+			rest = e
+		}
+		address, err := instance.ParseAddress(strings.TrimSuffix(rest, "/"))
+		if err != nil || !instance.IsLoopback(address) {
+			return false
+		}
+	}
+	return true
+}
+
+// keys reads "role address...". Every mistake in it is named, and nothing is
+// done when there is one.
+func (a *app) keys(args []string) ([]instance.Key, error) {
+	role, err := instance.ParseRole(args[0])
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	var keys []instance.Key
+	var errs []error
+	for _, s := range args[1:] {
+		address, err := instance.ParseAddress(s)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		keys = append(keys, instance.Key{Role: role, Address: address})
+	}
+	if len(errs) > 0 {
+		return nil, &usageError{fmt.Errorf("%w; nothing was done", errors.Join(errs...))}
+	}
+	return keys, nil
+}

@@ -1,0 +1,204 @@
+package pdctl
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const statusHelp = `status shows whether etcd is well, what is registered, and which proxies run.
+
+ALARMS of etcd matter: with NOSPACE nothing can register any more until etcd is
+compacted, defragmented and the alarm disarmed. A proxy whose APPLIED stays
+behind "membership revision" does not follow etcd.
+
+The exit code is 1 when etcd does not answer, or has an alarm.`
+
+func (a *app) statusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "show the health of etcd and who is present", Long: statusHelp,
+		Example: "  pdctl status\n  pdctl status -o json | jq .proxies",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return a.status(cmd.Context()) },
+	}
+}
+
+// statusReport is the JSON form of status.
+type statusReport struct {
+	Endpoints  []endpointReport          `json:"endpoints"`
+	Alarms     []string                  `json:"alarms"`
+	Prefix     string                    `json:"prefix"`
+	Revision   int64                     `json:"revision"`
+	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow
+	Counts     map[string]map[string]int `json:"counts"`              // role → state → how many
+	Proxies    []proxyReport             `json:"proxies"`
+	Notes      []string                  `json:"notes,omitempty"`
+}
+
+type endpointReport struct {
+	Endpoint string `json:"endpoint"`
+	Version  string `json:"version,omitempty"`
+	DBSize   int64  `json:"db_size,omitempty"` // bytes
+	Leader   bool   `json:"leader,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+type proxyReport struct {
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"`
+	Version string `json:"version,omitempty"`
+	Applied int64  `json:"applied"`
+}
+
+func (a *app) status(ctx context.Context) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	snap, err := s.store.Snapshot(ctx)
+	if err != nil {
+		return a.hint(err)
+	}
+	rep := statusReport{
+		Endpoints: a.askEndpoints(ctx, s), Alarms: []string{}, Prefix: s.layout.Root(),
+		Revision: snap.Revision, Counts: counts(snap), Proxies: []proxyReport{},
+	}
+	for _, in := range snap.All() {
+		rep.Membership = max(rep.Membership, in.ModRevision)
+	}
+	// A user with rights on our keys only may not ask these; that is no failure.
+	if alarms, err := a.alarms(ctx, s); err != nil {
+		rep.Notes = append(rep.Notes, "alarms: "+instance.Printable(err.Error(), 200))
+	} else {
+		rep.Alarms = alarms
+	}
+	proxies, err := s.store.Proxies(ctx)
+	if err != nil {
+		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
+	}
+	for _, p := range proxies {
+		rep.Proxies = append(rep.Proxies, proxyReport{
+			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
+			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
+		})
+	}
+	if a.json() {
+		err = writeJSON(a.stdout, rep)
+	} else {
+		err = a.printStatus(rep)
+	}
+	if err == nil && len(rep.Alarms) > 0 {
+		err = fmt.Errorf("etcd has an alarm: %s", strings.Join(rep.Alarms, ", "))
+	}
+	return err
+}
+
+func (a *app) askEndpoints(ctx context.Context, s *session) []endpointReport {
+	var out []endpointReport
+	for _, e := range s.cli.Endpoints() {
+		r := endpointReport{Endpoint: e}
+		cctx, cancel := context.WithTimeout(ctx, min(a.timeout, 2*time.Second))
+		st, err := s.cli.Status(cctx, e)
+		cancel()
+		if err != nil {
+			r.Error = instance.Printable(err.Error(), 200)
+		} else {
+			r.Version, r.DBSize = st.Version, st.DbSize
+			r.Leader = st.Leader != 0 && st.Leader == st.Header.MemberId
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func (a *app) alarms(ctx context.Context, s *session) ([]string, error) {
+	cctx, cancel := context.WithTimeout(ctx, a.timeout)
+	defer cancel()
+	resp, err := s.cli.AlarmList(cctx)
+	if err != nil {
+		return nil, err
+	}
+	out := []string{}
+	for _, al := range resp.Alarms {
+		out = append(out, fmt.Sprintf("%s on member %x", al.Alarm, al.MemberID))
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// counts sorts every entry under one word.
+func counts(snap *instance.Snapshot) map[string]map[string]int {
+	out := make(map[string]map[string]int)
+	for _, role := range instance.Roles() {
+		out[string(role)] = make(map[string]int)
+	}
+	for _, in := range snap.All() {
+		out[string(in.Role)][effective(in)]++
+	}
+	return out
+}
+
+func (a *app) printStatus(rep statusReport) error {
+	t := newTable("ETCD", "VERSION", "DB SIZE", "MEMBER")
+	for _, e := range rep.Endpoints {
+		member := "follower"
+		if e.Leader {
+			member = "leader"
+		}
+		if e.Error != "" {
+			t.AppendRow([]any{e.Endpoint, "-", "-", "no answer: " + e.Error})
+			continue
+		}
+		t.AppendRow([]any{e.Endpoint, e.Version, byteSize(e.DBSize), member})
+	}
+	if err := render(a.stdout, t); err != nil {
+		return err
+	}
+	alarms := "none"
+	if len(rep.Alarms) > 0 {
+		alarms = strings.Join(rep.Alarms, ", ")
+	}
+	fmt.Fprintf(a.stdout, "\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
+		alarms, rep.Prefix, rep.Revision, rep.Membership)
+
+	t = newTable("ROLE", "INSTANCES", "STATES")
+	for _, role := range instance.Roles() {
+		total := 0
+		var parts []string
+		for _, state := range sortedKeys(rep.Counts[string(role)]) {
+			n := rep.Counts[string(role)][state]
+			total += n
+			parts = append(parts, fmt.Sprintf("%d %s", n, state))
+		}
+		if len(parts) == 0 {
+			parts = []string{"-"}
+		}
+		t.AppendRow([]any{role, total, strings.Join(parts, ", ")})
+	}
+	if err := render(a.stdout, t); err != nil {
+		return err
+	}
+	fmt.Fprintln(a.stdout)
+	if len(rep.Proxies) == 0 {
+		fmt.Fprintln(a.stdout, "No proxy is present.")
+	} else {
+		t = newTable("PROXY", "ADDRESS", "VERSION", "APPLIED")
+		for _, p := range rep.Proxies {
+			t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied})
+		}
+		if err := render(a.stdout, t); err != nil {
+			return err
+		}
+	}
+	for _, n := range rep.Notes {
+		fmt.Fprintln(a.stdout, "note: "+n)
+	}
+	return nil
+}

@@ -1,0 +1,251 @@
+package vllm
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// DefaultTimeout bounds one call from its first packet to the last byte of its body.
+const DefaultTimeout = 2 * time.Second
+
+// Bounds of the bodies that are read. A longer one is an error, never a cut value.
+const (
+	maxModelsBytes  = 1 << 20
+	maxMetricsBytes = 8 << 20
+	maxSmallBytes   = 64 << 10
+)
+
+// Client asks engines about themselves. It holds no state of any engine and is
+// safe for concurrent use; the zero value works.
+type Client struct {
+	// HTTP makes the calls. Its redirect policy is ignored: redirects are always
+	// refused. Nil means a fresh connection per call, without any HTTP proxy from
+	// the environment.
+	HTTP *http.Client
+	// APIKey goes to /v1 paths as "Authorization: Bearer"; empty sends none.
+	APIKey string
+	// Timeout bounds each call; 0 means DefaultTimeout.
+	Timeout time.Duration
+}
+
+// New returns a client that opens a fresh connection for each call: a probe over
+// a connection from an earlier one would not notice that nobody accepts any more.
+func New(apiKey string) *Client {
+	return &Client{HTTP: &http.Client{Transport: freshTransport()}, APIKey: apiKey}
+}
+
+func freshTransport() *http.Transport {
+	return &http.Transport{
+		DialContext:            (&net.Dialer{Timeout: DefaultTimeout}).DialContext,
+		DisableKeepAlives:      true,
+		MaxResponseHeaderBytes: maxSmallBytes,
+	}
+}
+
+// BaseURL is where an instance's side endpoints are reached.
+func BaseURL(in *instance.Instance) string {
+	scheme := in.Record.Scheme
+	if scheme == "" {
+		scheme = "http"
+	}
+	address := in.Record.Address
+	if address == "" {
+		address = in.Address
+	}
+	return scheme + "://" + address
+}
+
+// Health asks GET /health: 200 with an empty body while the engine lives, 503
+// when its core has died. The path needs no key.
+func (c *Client) Health(ctx context.Context, base string) error {
+	return c.get(ctx, base, "/health", false, func(r io.Reader) error {
+		_, err := io.Copy(io.Discard, io.LimitReader(r, maxSmallBytes))
+		return err
+	})
+}
+
+// Version asks GET /version, {"version":"0.x.y"}. The path needs no key.
+func (c *Client) Version(ctx context.Context, base string) (string, error) {
+	var v struct {
+		Version string `json:"version"`
+	}
+	if err := c.getJSON(ctx, base, "/version", false, maxSmallBytes, &v); err != nil {
+		return "", err
+	}
+	return v.Version, nil
+}
+
+// Models asks GET /v1/models and fills Models, Roots and MaxModelLen. The path
+// needs the key when the engine was started with one.
+func (c *Client) Models(ctx context.Context, base string) (instance.Facts, error) {
+	var list struct {
+		Data []struct {
+			ID          string          `json:"id"`
+			Root        *string         `json:"root"`
+			MaxModelLen json.RawMessage `json:"max_model_len"`
+		} `json:"data"`
+	}
+	if err := c.getJSON(ctx, base, "/v1/models", true, maxModelsBytes, &list); err != nil {
+		return instance.Facts{}, err
+	}
+	var facts instance.Facts
+	for _, m := range list.Data {
+		if m.ID == "" {
+			continue
+		}
+		root := ""
+		if m.Root != nil {
+			root = *m.Root
+		}
+		if len(facts.Models) == 0 {
+			// Read leniently: other servers send null or a float here, and the
+			// length is a nicety, not a reason to refuse the engine.
+			var n float64
+			if json.Unmarshal(m.MaxModelLen, &n) == nil && n > 0 && n < 1<<31 {
+				facts.MaxModelLen = int(n)
+			}
+		}
+		facts.Models = append(facts.Models, m.ID)
+		facts.Roots = append(facts.Roots, root)
+	}
+	if len(facts.Models) == 0 {
+		return instance.Facts{}, callError(base, "/v1/models", ErrNoModels)
+	}
+	return facts, nil
+}
+
+// Facts reads everything an engine tells about itself: its models, and, where
+// it answers them, its version and start time. Only the models are required.
+func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error) {
+	facts, err := c.Models(ctx, base)
+	if err != nil {
+		return instance.Facts{}, err
+	}
+	if v, err := c.Version(ctx, base); err == nil {
+		facts.Version = v
+	}
+	if s, err := c.Stats(ctx, base); err == nil {
+		facts.StartedAt = s.StartedAt
+	}
+	return facts, nil
+}
+
+// Probe reads the facts of a registered instance at its own address.
+func (c *Client) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	return c.Facts(ctx, BaseURL(in))
+}
+
+func (c *Client) getJSON(ctx context.Context, base, path string, key bool, limit int64, into any) error {
+	return c.get(ctx, base, path, key, func(r io.Reader) error {
+		body, err := io.ReadAll(io.LimitReader(r, limit+1))
+		if err != nil {
+			return err
+		}
+		if int64(len(body)) > limit {
+			return fmt.Errorf("%w: more than %d bytes", ErrTooLarge, limit)
+		}
+		if err := json.Unmarshal(body, into); err != nil {
+			return fmt.Errorf("%w: %s", ErrNotVLLM, instance.Printable(string(bytes.TrimSpace(body)), 80))
+		}
+		return nil
+	})
+}
+
+// get makes one call and hands the body of a 200 to read.
+func (c *Client) get(ctx context.Context, base, path string, key bool, read func(io.Reader) error) error {
+	timeout := c.Timeout
+	if timeout <= 0 {
+		timeout = DefaultTimeout
+	}
+	cctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	u, err := endpoint(base, path)
+	if err != nil {
+		return err
+	}
+	req, err := http.NewRequestWithContext(cctx, http.MethodGet, u, nil)
+	if err != nil {
+		return fmt.Errorf("%w %q", ErrBase, instance.Printable(base, 80))
+	}
+	if key && c.APIKey != "" {
+		req.Header.Set("Authorization", "Bearer "+c.APIKey)
+	}
+	resp, err := c.client().Do(req)
+	if err != nil {
+		return callError(base, path, explain(ctx, cctx, base, timeout, err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
+		return callError(base, path, &StatusError{
+			Code: resp.StatusCode,
+			Text: instance.Printable(strings.TrimSpace(string(text)), 120),
+			key:  c.APIKey != "",
+		})
+	}
+	if err := read(resp.Body); err != nil {
+		return callError(base, path, explain(ctx, cctx, base, timeout, err))
+	}
+	return nil
+}
+
+// client is a copy whose redirect policy is ours: an engine that answers with a
+// redirect could otherwise send the key, or the probe, anywhere.
+func (c *Client) client() *http.Client {
+	hc := http.Client{}
+	if c.HTTP != nil {
+		hc = *c.HTTP
+	}
+	if hc.Transport == nil {
+		hc.Transport = freshTransport()
+	}
+	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	return &hc
+}
+
+// CheckBase tells whether base is a usable engine URL: http or https, a host,
+// no query, no credentials.
+func CheckBase(base string) error {
+	_, err := endpoint(base, "")
+	return err
+}
+
+func endpoint(base, path string) (string, error) {
+	u, err := url.Parse(base)
+	switch {
+	case err != nil, u.Host == "", u.Scheme != "http" && u.Scheme != "https":
+		return "", fmt.Errorf("%w %q: write http://host:port", ErrBase, instance.Printable(base, 80))
+	case u.User != nil:
+		return "", fmt.Errorf("%w: it holds credentials; give the key by --engine-api-key", ErrBase)
+	case u.RawQuery != "" || u.Fragment != "":
+		return "", fmt.Errorf("%w %q: no query or fragment", ErrBase, instance.Printable(base, 80))
+	}
+	return strings.TrimSuffix(u.String(), "/") + path, nil
+}
+
+func callError(base, path string, err error) error {
+	return fmt.Errorf("GET %s%s: %w", strings.TrimSuffix(base, "/"), path, err)
+}
+
+// hostOf is base without its scheme, for messages.
+func hostOf(base string) string {
+	if u, err := url.Parse(base); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return base
+}
+
+func isEOF(err error) bool {
+	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF)
+}

@@ -1,0 +1,363 @@
+package vllm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const twoModels = `{"object":"list","data":[
+ {"id":"qwen","object":"model","root":"/models/Qwen2.5-7B","parent":null,"max_model_len":32768},
+ {"id":"qwen-lora","object":"model","root":null,"parent":"qwen","max_model_len":null}]}`
+
+const metricsText = `# HELP vllm:num_requests_running Number of requests.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a}b \" c"} 2.0
+vllm:num_requests_running{engine="1",model_name="qwen"} 1.0 1700000000000
+vllm:num_requests_waiting{engine="0",model_name="qwen"} 4
+vllm:num_requests_waiting_by_reason{engine="0",reason="deferred"} 99
+vllm:request_success_total{finished_reason="stop"} 10
+vllm:request_success_total{finished_reason="abort"} 3
+vllm:kv_cache_usage_perc{engine="0"} 0.5
+vllm:kv_cache_usage_perc{engine="1"} 0.25
+vllm:gpu_cache_usage_perc{engine="0"} 0.9
+process_start_time_seconds 1.70000000025e+09
+nonsense
+vllm:num_requests_running{engine="2" 7
+vllm:num_requests_running NaN
+`
+
+func engine(t *testing.T, routes map[string]http.HandlerFunc) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	for path, h := range routes {
+		mux.HandleFunc(path, h)
+	}
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return srv.URL
+}
+
+func says(status int, body string) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(status)
+		_, _ = io.WriteString(w, body)
+	}
+}
+
+func TestFacts(t *testing.T) {
+	t.Parallel()
+	var keys []string
+	base := engine(t, map[string]http.HandlerFunc{
+		"/health":  says(200, ""),
+		"/version": says(200, `{"version":"0.12.0"}`),
+		"/metrics": says(200, metricsText),
+		"/v1/models": func(w http.ResponseWriter, r *http.Request) {
+			keys = append(keys, r.Header.Get("Authorization"))
+			_, _ = io.WriteString(w, twoModels)
+		},
+	})
+	c := New("sk-1")
+	if err := c.Health(t.Context(), base); err != nil {
+		t.Fatal(err)
+	}
+	want := instance.Facts{
+		Models:      []string{"qwen", "qwen-lora"},
+		Roots:       []string{"/models/Qwen2.5-7B", ""},
+		MaxModelLen: 32768, Version: "0.12.0",
+		StartedAt: time.Unix(1700000000, 250e6).UTC(),
+	}
+	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
+	got, err := c.Probe(t.Context(), in)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if d := cmp.Diff([]string{"Bearer sk-1"}, keys); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestFactsWithModelsOnly(t *testing.T) {
+	t.Parallel()
+	base := engine(t, map[string]http.HandlerFunc{
+		"/v1/models": says(200, `{"data":[{"id":"m","max_model_len":"long"}]}`),
+	})
+	got, err := (&Client{}).Facts(t.Context(), base+"/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d := cmp.Diff(instance.Facts{Models: []string{"m"}, Roots: []string{""}}, got); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestStats(t *testing.T) {
+	t.Parallel()
+	base := engine(t, map[string]http.HandlerFunc{"/metrics": says(200, metricsText)})
+	got, err := New("").Stats(t.Context(), base)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := Stats{
+		Running: 3, Waiting: 4, Finished: 13, KVCacheUsage: 0.375, Complete: true,
+		StartedAt: time.Unix(1700000000, 250e6).UTC(),
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Error(d)
+	}
+	if got.Idle() {
+		t.Error("busy engine called idle")
+	}
+}
+
+func TestParseStats(t *testing.T) {
+	t.Parallel()
+	long := `vllm:num_requests_running{model_name="` + strings.Repeat("x", 40<<10) + "\"} 5\n"
+	for _, tc := range []struct {
+		name, text string
+		want       Stats
+		idle       bool
+	}{
+		{name: "empty is unknown, not idle"},
+		{name: "idle", text: "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n", want: Stats{Complete: true}, idle: true},
+		{name: "half is unknown", text: "vllm:num_requests_running 0\n"},
+		{name: "old usage name", text: "vllm:gpu_cache_usage_perc{a=\"b\"} 0.5", want: Stats{KVCacheUsage: 0.5}},
+		{name: "no final newline", text: "vllm:num_requests_waiting 0\nvllm:num_requests_running{} 1", want: Stats{Running: 1, Complete: true}},
+		{name: "CRLF", text: "vllm:num_requests_waiting 2\r\nvllm:num_requests_running 0\r\n", want: Stats{Waiting: 2, Complete: true}},
+		{name: "overlong line skipped", text: long + "vllm:num_requests_waiting 1\n", want: Stats{Waiting: 1}},
+		{name: "absurd start time", text: "process_start_time_seconds 1e300\n"},
+		{name: "negative start time", text: "process_start_time_seconds -1\n"},
+		{name: "too many fields", text: "vllm:num_requests_running 1 2 3\n"},
+		{name: "binary", text: "\x00\xff\xfe{\n{\n}\n \n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := parseStats(strings.NewReader(tc.text), maxMetricsBytes)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if d := cmp.Diff(tc.want, got); d != "" {
+				t.Error(d)
+			}
+			if got.Idle() != tc.idle {
+				t.Errorf("Idle() = %v", got.Idle())
+			}
+		})
+	}
+	if _, err := parseStats(strings.NewReader(strings.Repeat("a 1\n", 100)), 100); !errors.Is(err, ErrTooLarge) {
+		t.Errorf("over the limit: %v", err)
+	}
+	if _, err := parseStats(strings.NewReader("a 1\n"), 4); err != nil {
+		t.Errorf("at the limit: %v", err)
+	}
+}
+
+func TestErrors(t *testing.T) {
+	t.Parallel()
+	base := engine(t, map[string]http.HandlerFunc{
+		"/v1/models": says(401, `{"error":"Unauthorized"}`),
+		"/health":    says(503, ""),
+		"/metrics": func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/version", http.StatusTemporaryRedirect)
+		},
+		"/version": says(200, "<html>\x1b[31m"),
+	})
+	big := engine(t, map[string]http.HandlerFunc{
+		"/v1/models": says(200, `{"data":[{"id":"`+strings.Repeat("x", maxModelsBytes)+`"}]}`),
+		"/metrics": func(w http.ResponseWriter, _ *http.Request) {
+			line := strings.Repeat("a 1\n", 1<<18)
+			for range 9 {
+				_, _ = io.WriteString(w, line)
+			}
+		},
+		"/health":  func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+		"/version": says(418, "short\nand stout"),
+	})
+	empty := engine(t, map[string]http.HandlerFunc{"/v1/models": says(200, `{"data":[{"id":""}]}`)})
+	refused := closedPort(t)
+	raw := rawServer(t, "+OK not http\r\n")
+
+	c, keyed := New(""), New("k")
+	models := func(c *Client) func(string) error {
+		return func(b string) error { _, err := c.Models(t.Context(), b); return err }
+	}
+	version := func(b string) error { _, err := c.Version(t.Context(), b); return err }
+	stats := func(b string) error { _, err := c.Stats(t.Context(), b); return err }
+	health := func(b string) error { return c.Health(t.Context(), b) }
+	unresolvable := func(b string) error {
+		tr := freshTransport()
+		tr.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			return nil, &net.DNSError{Err: "no such host", Name: "gpu-7", IsNotFound: true}
+		}
+		return (&Client{HTTP: &http.Client{Transport: tr}}).Health(t.Context(), b)
+	}
+	for _, tc := range []struct {
+		name string
+		call func(string) error
+		base string
+		is   error
+		text string
+	}{
+		{"no key", models(c), base, nil, "/v1/models: HTTP 401: the engine wants an API key (--engine-api-key)"},
+		{"wrong key", models(keyed), base, nil, "HTTP 401: the engine refuses the API key"},
+		{"engine dead", health, base, nil, "HTTP 503: the engine says it is dead"},
+		{"redirect", stats, base, nil, "HTTP 307: redirects are not followed"},
+		{"no JSON, escaped", version, base, ErrNotVLLM, `<html>\u001b[31m`},
+		{"no such route", version, empty, nil, "HTTP 404: no such route: is it a vLLM server?"},
+		{"other status, escaped", version, big, nil, `HTTP 418 (short\nand stout)`},
+		{"models too large", models(c), big, ErrTooLarge, ""},
+		{"metrics too large", stats, big, ErrTooLarge, ""},
+		{"closed", health, big, ErrClosed, ""},
+		{"no model", models(c), empty, ErrNoModels, ""},
+		{"refused", health, "http://" + refused, ErrRefused, "connection refused: is vLLM running at " + refused + "?"},
+		{"not HTTP", health, "http://" + raw, ErrNotVLLM, "does not speak HTTP"},
+		{"https on http", health, strings.Replace(base, "http", "https", 1), ErrNotVLLM, "use http://"},
+		{"no such host", unresolvable, "http://gpu-7:1", nil, "cannot resolve gpu-7:1: no such host"},
+		{"no scheme", health, "127.0.0.1:1", ErrBase, "write http://host:port"},
+		{"other scheme", health, "ftp://h:1", ErrBase, ""},
+		{"credentials", health, "http://u:secret@h:1", ErrBase, "credentials"},
+		{"query", health, "http://h:1/?a=b", ErrBase, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			err := tc.call(tc.base)
+			if err == nil {
+				t.Fatal("no error")
+			}
+			if tc.is != nil && !errors.Is(err, tc.is) {
+				t.Errorf("%v is not %v", err, tc.is)
+			}
+			if !strings.Contains(err.Error(), tc.text) {
+				t.Errorf("%q lacks %q", err, tc.text)
+			}
+			if strings.Contains(err.Error(), "secret") || strings.ContainsAny(err.Error(), "\x1b\n") {
+				t.Errorf("unsafe text: %q", err)
+			}
+		})
+	}
+}
+
+func TestDeadline(t *testing.T) {
+	t.Parallel()
+	release := make(chan struct{})
+	base := engine(t, map[string]http.HandlerFunc{
+		"/health": func(http.ResponseWriter, *http.Request) { <-release },
+		"/version": func(w http.ResponseWriter, _ *http.Request) {
+			_, _ = io.WriteString(w, `{"version":`)
+			w.(http.Flusher).Flush()
+			<-release
+		},
+	})
+	defer close(release)
+	c := &Client{Timeout: 50 * time.Millisecond}
+	if err := c.Health(t.Context(), base); !errors.Is(err, ErrTimeout) {
+		t.Errorf("no headers: %v", err)
+	}
+	if _, err := c.Version(t.Context(), base); !errors.Is(err, ErrTimeout) {
+		t.Errorf("body stalls: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := c.Health(ctx, base); !errors.Is(err, context.Canceled) {
+		t.Errorf("caller gave up: %v", err)
+	}
+}
+
+func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
+	t.Parallel()
+	reached := false
+	other := engine(t, map[string]http.HandlerFunc{"/v1/models": func(http.ResponseWriter, *http.Request) { reached = true }})
+	base := engine(t, map[string]http.HandlerFunc{"/v1/models": func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, other+"/v1/models", http.StatusFound)
+	}})
+	c := &Client{HTTP: &http.Client{Transport: freshTransport()}, APIKey: "k"}
+	_, err := c.Models(t.Context(), base)
+	var status *StatusError
+	if !errors.As(err, &status) || status.Code != http.StatusFound || reached {
+		t.Errorf("err %v, other server reached: %v", err, reached)
+	}
+}
+
+func TestMatchModel(t *testing.T) {
+	t.Parallel()
+	facts := instance.Facts{
+		Models: []string{"Qwen/Qwen2.5-7B", "alias"},
+		Roots:  []string{"/models/base-7b/", ""},
+	}
+	for _, tc := range []struct {
+		want          string
+		strict, match bool
+	}{
+		{"", true, true},
+		{"Qwen/Qwen2.5-7B", true, true},
+		{"alias", true, true},
+		{"/models/base-7b/", true, true},
+		{"/models/base-7b", true, false},
+		{"/models/base-7b", false, true},
+		{"Qwen2.5-7B", true, false},
+		{"Qwen2.5-7B", false, true},
+		{"/data/Qwen2.5-7B", false, true},
+		{"Qwen", false, false},
+		{"qwen2.5-7b", false, false},
+		{"/", false, false},
+		{"other", false, false},
+	} {
+		t.Run(fmt.Sprintf("%s strict=%v", tc.want, tc.strict), func(t *testing.T) {
+			t.Parallel()
+			if got := MatchModel(facts, tc.want, tc.strict); got != tc.match {
+				t.Errorf("got %v", got)
+			}
+		})
+	}
+	if MatchModel(instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}, "b/", false) {
+		t.Error("b/ matched a/")
+	}
+}
+
+// closedPort is an address nobody listens on. Its listener stays bound without
+// accepting until the port is known, so it is ours and not about to be reused.
+func closedPort(t *testing.T) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	return l.Addr().String()
+}
+
+func rawServer(t *testing.T, answer string) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			_, _ = conn.Read(make([]byte, 1024))
+			_, _ = io.WriteString(conn, answer)
+			_ = conn.Close()
+		}
+	}()
+	t.Cleanup(func() { _ = l.Close(); <-done })
+	return l.Addr().String()
+}

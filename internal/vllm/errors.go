@@ -1,0 +1,101 @@
+package vllm
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Errors of the calls; test with errors.Is.
+var (
+	// ErrBase: the engine's URL itself is unusable.
+	ErrBase = errors.New("invalid engine URL")
+	// ErrRefused: nobody listens at the address. The engine process is gone, has
+	// not begun to listen, or is listening elsewhere.
+	ErrRefused = errors.New("connection refused")
+	// ErrTimeout: the call's own deadline passed.
+	ErrTimeout = errors.New("no answer")
+	// ErrClosed: the connection broke before the whole answer was there.
+	ErrClosed = errors.New("connection closed")
+	// ErrTooLarge: the answer exceeds its bound.
+	ErrTooLarge = errors.New("answer too large")
+	// ErrNotVLLM: an answer, but not what vLLM says there.
+	ErrNotVLLM = errors.New("not an answer of vLLM")
+	// ErrNoModels: /v1/models lists nothing.
+	ErrNoModels = errors.New("the engine lists no model")
+)
+
+// StatusError is an answer other than 200.
+type StatusError struct {
+	Code int
+	Text string // beginning of the body, printable
+	key  bool   // a key was sent
+}
+
+func (e *StatusError) Error() string {
+	switch {
+	case e.Code == http.StatusUnauthorized && !e.key:
+		return "HTTP 401: the engine wants an API key (--engine-api-key)"
+	case e.Code == http.StatusUnauthorized || e.Code == http.StatusForbidden:
+		return fmt.Sprintf("HTTP %d: the engine refuses the API key (--engine-api-key)", e.Code)
+	case e.Code == http.StatusServiceUnavailable:
+		return "HTTP 503: the engine says it is dead or not ready" + e.quoted()
+	case e.Code == http.StatusNotFound:
+		return "HTTP 404: no such route: is it a vLLM server?"
+	case e.Code >= 300 && e.Code < 400:
+		return fmt.Sprintf("HTTP %d: redirects are not followed; give the engine's own address", e.Code)
+	}
+	return fmt.Sprintf("HTTP %d", e.Code) + e.quoted()
+}
+
+func (e *StatusError) quoted() string {
+	if e.Text == "" {
+		return ""
+	}
+	return " (" + e.Text + ")"
+}
+
+// explain turns a transport error into words about the engine. ctx is the
+// caller's, cctx the call's own with its deadline.
+func explain(ctx, cctx context.Context, base string, timeout time.Duration, err error) error {
+	var dns *net.DNSError
+	text := err.Error()
+	switch {
+	case ctx.Err() != nil:
+		return ctx.Err()
+	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), isTimeout(err):
+		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), timeout)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		return fmt.Errorf("%w: is vLLM running at %s?", ErrRefused, hostOf(base))
+	case errors.As(err, &dns):
+		return fmt.Errorf("cannot resolve %s: %s", hostOf(base), dns.Err)
+	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
+		return fmt.Errorf("%w: it speaks plain HTTP; use http://", ErrNotVLLM)
+	case strings.Contains(text, "malformed HTTP"):
+		return fmt.Errorf("%w: %s does not speak HTTP there", ErrNotVLLM, hostOf(base))
+	case isEOF(err), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
+		return fmt.Errorf("%w before the whole answer had come", ErrClosed)
+	}
+	return unwrapURL(err)
+}
+
+func isTimeout(err error) bool {
+	var ne net.Error
+	return errors.As(err, &ne) && ne.Timeout()
+}
+
+// unwrapURL drops net/http's own `Get "http://…": ` in front, which callError says already.
+func unwrapURL(err error) error {
+	var ue interface{ Unwrap() error }
+	if strings.HasPrefix(err.Error(), "Get ") && errors.As(err, &ue) {
+		if inner := ue.Unwrap(); inner != nil {
+			return inner
+		}
+	}
+	return err
+}
