@@ -135,6 +135,12 @@ type Node struct {
 	Address string // host:port of the engine
 	Engine  *Process
 	Agent   *Process // nil without etcd
+	fleet   *Fleet
+}
+
+// Get asks the engine directly and decodes its JSON answer.
+func (n *Node) Get(ctx context.Context, path string, into any) error {
+	return n.fleet.get(ctx, "http://"+n.Address+path, into)
 }
 
 // StartNode starts an engine, waits for its /health, and starts its agent.
@@ -147,7 +153,7 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 		}
 		s.Port = ports[0]
 	}
-	n := &Node{Spec: s, Address: loopback(s.Port)}
+	n := &Node{Spec: s, Address: loopback(s.Port), fleet: f}
 	args := []string{
 		"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port), "--role", string(s.Role), "--mode", s.Connector,
 		"--model", s.Model, "--ttft", s.TTFT.String(), "--itl", s.ITL.String(),

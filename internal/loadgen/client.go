@@ -36,9 +36,8 @@ type Result struct {
 	// stream; both from when the request was about to be sent.
 	TTFT, Total time.Duration
 	Tokens      int // completion tokens of a right answer
-	// Prefill and Decode name the instances that served it, as far as the
-	// answer's headers say.
-	Prefill, Decode string
+	// Header is that of the answer; nil when none came.
+	Header http.Header
 	// Err is nil for a right answer and wraps ErrWrong for a wrong one; any
 	// other error means that there was no answer, or one that said itself that
 	// it is broken (an error event, a connection cut in the middle).
@@ -95,7 +94,7 @@ func (c *Client) Stream(ctx context.Context, url string, body []byte, want Expec
 		return Result{Total: time.Since(start), Err: err}
 	}
 	defer res.Body.Close()
-	r := Result{Prefill: res.Header.Get("X-PD-Prefill"), Decode: res.Header.Get("X-PD-Decode")}
+	r := Result{Header: res.Header}
 	if res.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(res.Body, 2048)) // best effort: the status says enough
 		r.Err = fmt.Errorf("status %d: %q", res.StatusCode, text)

@@ -80,8 +80,8 @@ func TestStreamRight(t *testing.T) {
 			if r.TTFT <= 0 || r.Total < r.TTFT {
 				t.Errorf("TTFT %v, total %v", r.TTFT, r.Total)
 			}
-			if r.Prefill != "10.0.0.1:1" || r.Decode != "10.0.0.2:2" {
-				t.Errorf("served by %q and %q", r.Prefill, r.Decode)
+			if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != "10.0.0.1:1" || d != "10.0.0.2:2" {
+				t.Errorf("served by %q and %q", p, d)
 			}
 		})
 	}
