@@ -51,6 +51,7 @@ type Proxy struct {
 	PrefillTimeout         time.Duration
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
+	NonStreamTimeout       time.Duration // until a non-streamed answer begins
 	KVLeaseBudget          time.Duration // how long after a prefill its KV may still be used
 	MaxAttempts            int           // tries for one request, the first included
 	MaxBodyBytes           int64

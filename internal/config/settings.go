@@ -57,6 +57,7 @@ func proxySettings() []setting {
 		{name: "prefill-timeout", kind: kindDuration, def: "5m", usage: "for a whole prefill", field: func(p *Proxy) any { return &p.PrefillTimeout }},
 		{name: "decode-first-byte-timeout", kind: kindDuration, def: "1m", usage: "until a decode instance begins to answer", field: func(p *Proxy) any { return &p.DecodeFirstByteTimeout }},
 		{name: "idle-timeout", kind: kindDuration, def: "2m", usage: "between two chunks of an answer", field: func(p *Proxy) any { return &p.IdleTimeout }},
+		{name: "non-stream-timeout", kind: kindDuration, def: "1h", usage: "until a decode instance begins a non-streamed answer, which it does when it is whole", field: func(p *Proxy) any { return &p.NonStreamTimeout }},
 		{name: "kv-lease-budget", kind: kindDuration, def: "20s", usage: "how long after a prefill its KV cache may still be handed over", field: func(p *Proxy) any { return &p.KVLeaseBudget }},
 		{name: "max-attempts", kind: kindInt, def: "4", usage: "tries for one request on different instances, the first included", field: func(p *Proxy) any { return &p.MaxAttempts }},
 		{name: "max-body-bytes", kind: kindBytes, def: "32MiB", usage: "largest request body taken; larger ones get 413", field: func(p *Proxy) any { return &p.MaxBodyBytes }},

@@ -143,6 +143,7 @@ func (p *Proxy) checkLimits(bad complaint) {
 		{"prefill-timeout", p.PrefillTimeout},
 		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout},
 		{"idle-timeout", p.IdleTimeout},
+		{"non-stream-timeout", p.NonStreamTimeout},
 		{"kv-lease-budget", p.KVLeaseBudget},
 		{"waiting-retry-interval", p.WaitingRetryInterval},
 		{"shutdown-timeout", p.ShutdownTimeout},

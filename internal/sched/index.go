@@ -72,6 +72,9 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 		ix.roles[role] = ri
 		for _, in := range snap.Usable(role) {
 			c := candidate{instance: in, connector: s.opts.Connector(in), counter: counters[in.Key]}
+			if c.connector == "" {
+				continue
+			}
 			ri.all.items = append(ri.all.items, c)
 			ri.dialects[c.connector] = true
 			for _, m := range in.Record.Models {

@@ -36,8 +36,8 @@ type Health interface {
 type Options struct {
 	Source Source
 	Health Health
-	// Connector resolves the KV-transfer dialect of an instance; instances of
-	// different dialects are never paired.
+	// Connector resolves the KV-transfer dialect of an instance, "" for one that
+	// cannot be spoken to; instances of different dialects are never paired.
 	Connector func(*instance.Instance) string
 }
 
