@@ -114,7 +114,7 @@ func decodeObject(text string, into any) error {
 	case err == nil:
 		return nil
 	case errors.As(err, &typeErr):
-		return rejectf("field %q has the wrong type: a JSON %s does not fit", instance.Printable(typeErr.Field, 80), instance.Printable(typeErr.Value, 40))
+		return rejectf("field %s has the wrong type: a JSON %s does not fit", quote(typeErr.Field, 80), instance.Printable(typeErr.Value, 40))
 	case errors.As(err, &syntaxErr):
 		return rejectf("broken JSON at byte %d: %s", syntaxErr.Offset, instance.Printable(syntaxErr.Error(), 120))
 	case errors.As(err, &timeErr):
@@ -131,13 +131,13 @@ func bareAddress(k instance.Key, text string) (scheme string, err error) {
 		u, err := url.Parse(text)
 		if err != nil || (u.Scheme != "http" && u.Scheme != "https") || u.Host == "" ||
 			u.User != nil || (u.Path != "" && u.Path != "/") || u.RawQuery != "" || u.Fragment != "" {
-			return "", rejectf("the text %q is no URL of the form http://host:port", instance.Printable(text, 80))
+			return "", rejectf("the text %s is no URL of the form http://host:port", quote(text, 80))
 		}
 		address, scheme = u.Host, u.Scheme
 	}
 	canonical, err := instance.ParseAddress(address)
 	if err != nil {
-		return "", rejectf("the value must be empty, host:port, http://host:port or a JSON object, not the text %q", instance.Printable(text, 80))
+		return "", rejectf("the value must be empty, host:port, http://host:port or a JSON object, not the text %s", quote(text, 80))
 	}
 	if canonical != k.Address {
 		return "", rejectf("the value names %s but the key names %s", canonical, k.Address)
@@ -151,7 +151,7 @@ func fillRecord(k instance.Key, rec *instance.Record) error {
 		rec.V = instance.RecordVersion
 	}
 	if rec.Role != "" && rec.Role != k.Role {
-		return rejectf("the value says role %q but the key says %s", instance.Printable(string(rec.Role), 40), k.Role)
+		return rejectf("the value says role %s but the key says %s", quote(string(rec.Role), 40), k.Role)
 	}
 	rec.Role = k.Role
 	if rec.Address == "" {
@@ -185,12 +185,12 @@ func checkRecord(rec *instance.Record) error {
 	switch rec.Scheme {
 	case "", "http", "https":
 	default:
-		return rejectf("field \"scheme\" is %q; use http or https", instance.Printable(rec.Scheme, 40))
+		return rejectf("field \"scheme\" is %s; use http or https", quote(rec.Scheme, 40))
 	}
 	switch rec.State {
 	case "", instance.Starting, instance.Ready, instance.Draining, instance.Down:
 	default:
-		return rejectf("field \"state\" is %q; use starting, ready, draining or down", instance.Printable(string(rec.State), 40))
+		return rejectf("field \"state\" is %s; use starting, ready, draining or down", quote(string(rec.State), 40))
 	}
 	if rec.Weight != nil && *rec.Weight < 0 {
 		return rejectf("field \"weight\" is negative")
@@ -217,7 +217,7 @@ func checkRecord(rec *instance.Record) error {
 	for what, ports := range rec.Ports {
 		for _, p := range ports {
 			if p < 1 || p > 65535 {
-				return rejectf("ports[%q] has %d, which is no port", instance.Printable(what, 40), p)
+				return rejectf("ports[%s] has %d, which is no port", quote(what, 40), p)
 			}
 		}
 	}
@@ -231,3 +231,6 @@ func portOf(address string) string {
 	}
 	return port
 }
+
+// quote shows text from elsewhere inside a message, fit to print.
+func quote(s string, limit int) string { return `"` + instance.Printable(s, limit) + `"` }

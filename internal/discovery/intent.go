@@ -44,7 +44,7 @@ func DecodeOverride(value []byte) (Override, error) {
 	switch o.State {
 	case "", instance.Drain, instance.Cordon, instance.Removed:
 	default:
-		return Override{}, rejectf("state is %q; use drain, cordon or removed", instance.Printable(string(o.State), 40))
+		return Override{}, rejectf("state is %s; use drain, cordon or removed", quote(string(o.State), 40))
 	}
 	if o.Weight != nil && *o.Weight < 0 {
 		return Override{}, rejectf("weight is negative")

@@ -258,7 +258,7 @@ func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Re
 	for _, kv := range got.kvs {
 		n := s.layout.parse(string(kv.Key))
 		if n.kind == kindInstance {
-			if e := decodeEntry(n, kv, nil); fromFlags(kv, e.key) && !e.aliased() {
+			if e := decodeEntry(n, kv, nil); fromFlags(kv, e.key) && !e.aliased {
 				touch[e.key] = true
 			}
 		}

@@ -29,6 +29,9 @@ type entry struct {
 	key                          instance.Key // canonical address, or the printable one if it is bad
 	create, mod, version, leased int64
 
+	// aliased tells that the address is good but not spelled in the canonical
+	// way, as in localhost:8100.
+	aliased bool
 	// problem says why the current value, or the key itself, cannot be used;
 	// good tells that the decoded fields hold a value, maybe an older one.
 	problem string
@@ -41,9 +44,6 @@ type entry struct {
 
 	built built // of the last view
 }
-
-// aliased tells that the key is not spelled in the canonical way.
-func (e *entry) aliased() bool { return e.name.address != e.key.Address }
 
 // decodeEntry reads one key. prev is what the table held at the key: a value
 // that cannot be used leaves the last good one in force, as long as the key was
@@ -59,10 +59,15 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		return e
 	}
 	e.key = instance.Key{Role: n.role, Address: address}
+	e.aliased = address != n.address
 	switch n.kind {
 	case kindInstance:
 		e.rec, e.bare, err = DecodeRecord(e.key, kv.Value)
 	case kindPending:
+		if e.aliased {
+			e.problem = "the key of a pending add must be spelled " + address
+			return e
+		}
 		e.pending, err = DecodePending(e.key, kv.Value)
 	case kindOverride:
 		e.override, err = DecodeOverride(kv.Value)

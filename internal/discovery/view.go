@@ -22,7 +22,13 @@ type VerifiedFacts struct {
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Verification
 	// Pending says why a pending add is still pending.
-	Pending map[instance.Key]string
+	Pending map[instance.Key]Wait
+}
+
+// Wait says why the pending add of one revision still waits.
+type Wait struct {
+	ModRevision int64
+	Reason      string // printable
 }
 
 // Verification is the outcome of asking one instance. It is immutable.
@@ -64,7 +70,7 @@ func Build(l Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snap
 type built struct {
 	override *entry
 	answer   *Verification
-	waiting  string
+	waiting  Wait
 	clash    bool
 	shadowed bool
 	in       *instance.Instance
@@ -87,8 +93,9 @@ func (t *table) view(v VerifiedFacts) []*instance.Instance {
 			continue
 		}
 		var b built
-		if e.aliased() {
-			b.shadowed = find(name{kind: e.kind, role: e.role, address: e.key.Address}) != e
+		if e.aliased {
+			other := find(name{kind: e.kind, role: e.role, address: e.key.Address})
+			b.shadowed = other != nil && other != e
 		}
 		b.override = find(name{kind: kindOverride, role: e.role, address: e.key.Address})
 		if e.kind == kindPending {
@@ -119,7 +126,7 @@ func (t *table) view(v VerifiedFacts) []*instance.Instance {
 func (t *table) aliases() map[name]*entry {
 	var alias map[name]*entry
 	for _, e := range t.entries {
-		if !e.aliased() || !e.good {
+		if !e.aliased || !e.good {
 			continue
 		}
 		if alias == nil {
@@ -250,8 +257,8 @@ func pendingInstance(e *entry, b built) *instance.Instance {
 	case b.override != nil && b.override.good && b.override.override.State == instance.Removed:
 		in.Intent = instance.Removed
 		in.Reason = "removed by an operator: it will not be added while that stands"
-	case b.waiting != "":
-		in.Reason = b.waiting
+	case b.waiting.ModRevision == e.mod && b.waiting.Reason != "":
+		in.Reason = b.waiting.Reason
 	default:
 		in.Reason = "waits for the instance to answer"
 	}

@@ -1,0 +1,223 @@
+package discovery
+
+import (
+	"context"
+	"strconv"
+	"sync"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Asking instances who they are: those whose models are not known, and those
+// that wait to be added.
+
+const (
+	// maxProbes bounds the probes under way at one time.
+	maxProbes = 64
+	// slowly is how many times less often a wrong model is asked for again.
+	slowly = 5
+)
+
+// target is one instance to ask.
+type target struct {
+	in *instance.Instance
+	// life changes whenever an earlier answer counts no more: the instance is
+	// then asked at once.
+	life    string
+	pending bool
+	model   string
+	rec     instance.Record // to write at promotion
+	drop    bool            // a record is there already: only end the wait
+}
+
+type targetKey struct {
+	key     instance.Key
+	pending bool
+}
+
+// verdict is what came of asking. wait or answer is set.
+type verdict struct {
+	key      instance.Key
+	answer   *Verification
+	wait     *Wait
+	promoted bool
+}
+
+// askers are the goroutines that ask, one for each target, with a common bound
+// on the probes under way. Only the owner uses it.
+type askers struct {
+	w     *Watcher
+	slots chan struct{}
+	wg    sync.WaitGroup
+	run   map[targetKey]asker
+}
+
+type asker struct {
+	life   string
+	cancel context.CancelFunc
+}
+
+func newAskers(w *Watcher) *askers {
+	return &askers{w: w, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
+}
+
+// stop ends all of them and waits.
+func (a *askers) stop() {
+	for _, r := range a.run {
+		r.cancel()
+	}
+	a.wg.Wait()
+}
+
+// update makes the running askers those of the targets. It does not wait for
+// those that it ends: their probes are cancelled, and what they would still
+// say names an incarnation or a revision that is compared.
+func (a *askers) update(ctx context.Context, targets []target) {
+	if a.w.o.Prober == nil {
+		return
+	}
+	want := make(map[targetKey]bool, len(targets))
+	for _, t := range targets {
+		k := targetKey{t.in.Key, t.pending}
+		want[k] = true
+		if r, ok := a.run[k]; ok {
+			if r.life == t.life {
+				continue
+			}
+			r.cancel()
+		}
+		actx, cancel := context.WithCancel(ctx)
+		a.run[k] = asker{life: t.life, cancel: cancel}
+		a.wg.Go(func() {
+			defer cancel()
+			a.keepAsking(actx, t)
+		})
+	}
+	for k, r := range a.run {
+		if !want[k] {
+			r.cancel()
+			delete(a.run, k)
+		}
+	}
+}
+
+// keepAsking asks until its context ends, which it does when the target has
+// what it wanted.
+func (a *askers) keepAsking(ctx context.Context, t target) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a.slots <- struct{}{}:
+		}
+		v, slow := a.once(ctx, t)
+		<-a.slots
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case a.w.verdicts <- v:
+		}
+		wait := jitter(a.w.o.WaitingInterval)
+		if slow {
+			wait *= slowly
+		}
+		if !pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// once asks once. slow tells that there is no hurry to ask again.
+func (a *askers) once(ctx context.Context, t target) (v verdict, slow bool) {
+	v.key = t.in.Key
+	if t.drop {
+		if _, err := a.w.store.DropPending(ctx, t.in); err != nil && ctx.Err() == nil {
+			a.w.log.WithField("instance", t.in.Key.String()).Warn(err.Error())
+		}
+		return v, true
+	}
+	pctx, cancel := context.WithTimeout(ctx, a.w.o.ProbeTimeout)
+	facts, err := a.w.o.Prober.Probe(pctx, t.in)
+	cancel()
+	var reason string
+	mismatch := false
+	switch {
+	case err != nil:
+		reason = "no answer yet: " + instance.Printable(err.Error(), 300)
+	case len(facts.Models) == 0:
+		reason = "it answers but lists no model"
+	case !MatchModel(facts.Models, facts.Roots, t.model):
+		mismatch = true
+		reason = wrongModel(facts.Models, t.model)
+	}
+	if !t.pending {
+		v.answer = &Verification{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Reason: reason}
+		if err == nil && len(facts.Models) > 0 {
+			v.answer.Facts = &facts
+		}
+		return v, mismatch
+	}
+	if reason == "" {
+		v.promoted, reason = a.promote(ctx, t, facts)
+	}
+	v.wait = &Wait{ModRevision: t.in.ModRevision, Reason: reason}
+	return v, mismatch
+}
+
+func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (won bool, reason string) {
+	won, err := a.w.store.Promote(ctx, t.in, withFacts(t.rec, facts))
+	switch {
+	case err != nil:
+		return false, "it answers, but could not be added: " + instance.Printable(err.Error(), 300)
+	case won:
+		a.w.log.WithField("instance", t.in.Key.String()).Info("the instance answers: added")
+	}
+	return won, ""
+}
+
+// targets lists whom to ask, and forgets answers of those who are gone.
+func (o *owner) targets() []target {
+	var ts []target
+	known := make(map[targetKey]bool, len(o.facts.Instances)+len(o.facts.Pending))
+	for _, e := range o.table.entries {
+		in := e.built.in
+		if in == nil || !e.good || e.built.shadowed {
+			continue
+		}
+		known[targetKey{e.key, e.kind == kindPending}] = true
+		switch {
+		case e.kind == kindPending:
+			if in.Intent == instance.Removed {
+				continue
+			}
+			t := target{in: in, pending: true, model: e.pending.Model, rec: e.pending.record(e.key)}
+			if t.model == "" {
+				t.model = o.w.o.Model
+			}
+			if r, ok := o.table.entries[name{kind: kindInstance, role: e.role, address: e.key.Address}]; ok && r.good {
+				t.drop = true
+			}
+			t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
+			ts = append(ts, t)
+		case in.View == instance.Unverified, in.View == instance.Rejected:
+			ts = append(ts, target{
+				in: in, model: o.w.o.Model,
+				life: in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+			})
+		}
+	}
+	for k := range o.facts.Instances {
+		if !known[targetKey{k, false}] {
+			delete(o.facts.Instances, k)
+		}
+	}
+	for k := range o.facts.Pending {
+		if !known[targetKey{k, true}] {
+			delete(o.facts.Pending, k)
+		}
+	}
+	return ts
+}

@@ -1,0 +1,172 @@
+package discovery
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Prober asks one engine who it is. It must end when ctx ends.
+type Prober interface {
+	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
+}
+
+// WatcherOptions configure a Watcher. Only Layout has to be set.
+type WatcherOptions struct {
+	Layout Layout
+	// Prober asks instances whose models are not known, and those that wait to
+	// be added. Without one nothing is verified or promoted.
+	Prober Prober
+	// Model must be served by every instance, see MatchModel; "" accepts any.
+	Model string
+	Log   logrus.FieldLogger // nil: silent
+	// WaitingInterval is the mean time between two probes of an instance that
+	// has not answered yet, default 2 s. One that serves another model is asked
+	// five times less often.
+	WaitingInterval time.Duration
+	// CheckInterval is the mean time between two checks that etcd still answers,
+	// default 5 s. Without traffic a watch is silent also when etcd is gone.
+	CheckInterval time.Duration
+	// ProbeTimeout bounds one probe, default 3 s.
+	ProbeTimeout time.Duration
+	// Actor is this process in audit entries, default "watcher".
+	Actor string
+}
+
+// WatcherState is how well the membership is known.
+type WatcherState string
+
+// The states of a Watcher.
+const (
+	Cold    WatcherState = "cold"    // nothing read yet
+	Listing WatcherState = "listing" // reading again; the last snapshot serves
+	Live    WatcherState = "live"    // following every change
+	Stale   WatcherState = "stale"   // no contact with etcd; the last snapshot serves
+)
+
+// WatcherStatus is a copy of a Watcher's state and counters.
+type WatcherStatus struct {
+	State       WatcherState
+	Revision    int64     // up to which the snapshot is complete
+	Applied     int64     // highest mod_revision seen under the keys of the membership
+	LastContact time.Time // last answer of any kind from etcd, by the local clock
+	LastError   string    // of the last failed contact; "" while all is well
+
+	Lists       int64            // lists applied
+	ListErrors  int64            // lists that failed
+	WatchEnds   map[string]int64 // ends of the watch, by reason
+	Compactions int64            // ends because the revision was compacted
+	Events      int64            // events applied
+	Checks      int64            // checks that were answered
+	CheckErrors int64            // checks that failed
+	Epochs      int64            // times the store turned out to be another one or an older one
+	Promotions  int64            // pending adds that this process promoted
+	Rejected    int              // entries that cannot be used now
+}
+
+// Watcher follows the membership in etcd and publishes it as immutable
+// snapshots. One goroutine owns the state; readers are lock-free and never
+// block it. While etcd is away the last snapshot stays.
+type Watcher struct {
+	cli   *clientv3.Client
+	o     WatcherOptions
+	log   logrus.FieldLogger
+	store *Store
+
+	snapshot atomic.Pointer[instance.Snapshot]
+	revision atomic.Int64 // of the table, for the checker
+	ready    chan struct{}
+	relist   chan string  // a reason to read everything again; capacity one: full means asked already
+	inbox    chan message // to the owner
+	verdicts chan verdict // to the owner
+
+	mu     sync.Mutex // guards status
+	status WatcherStatus
+}
+
+// NewWatcher makes a Watcher on a client that the caller closes after Run has
+// returned.
+func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
+	if o.WaitingInterval <= 0 {
+		o.WaitingInterval = 2 * time.Second
+	}
+	if o.CheckInterval <= 0 {
+		o.CheckInterval = 5 * time.Second
+	}
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = 3 * time.Second
+	}
+	if o.Actor == "" {
+		o.Actor = "watcher"
+	}
+	w := &Watcher{
+		cli: cli, o: o, log: orSilent(o.Log), store: NewStore(cli, o.Layout, o.Actor),
+		ready:    make(chan struct{}),
+		relist:   make(chan string, 1),
+		inbox:    make(chan message),
+		verdicts: make(chan verdict),
+		status:   WatcherStatus{State: Cold, WatchEnds: map[string]int64{}},
+	}
+	w.snapshot.Store(instance.NewSnapshot(0, nil))
+	return w
+}
+
+// Run follows etcd until ctx ends; then it returns nil with all its goroutines
+// gone. It is called once. No error of etcd ends it.
+func (w *Watcher) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { w.own(ctx); return nil })
+	g.Go(func() error { w.follow(ctx); return nil })
+	g.Go(func() error { w.check(ctx); return nil })
+	return g.Wait()
+}
+
+// Snapshot gives the newest snapshot. It is never nil and has revision 0
+// before the first list.
+func (w *Watcher) Snapshot() *instance.Snapshot { return w.snapshot.Load() }
+
+// Ready is closed after the first list was applied.
+func (w *Watcher) Ready() <-chan struct{} { return w.ready }
+
+// Status gives a copy of the current state.
+func (w *Watcher) Status() WatcherStatus {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.status
+	s.WatchEnds = make(map[string]int64, len(w.status.WatchEnds))
+	for k, v := range w.status.WatchEnds {
+		s.WatchEnds[k] = v
+	}
+	return s
+}
+
+// Relist asks for a full list as soon as possible, for whoever doubts what the
+// watch has delivered. It does not wait for it.
+func (w *Watcher) Relist(reason string) {
+	select {
+	case w.relist <- reason:
+	default: // asked already
+	}
+}
+
+func (w *Watcher) note(change func(*WatcherStatus)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&w.status)
+}
+
+func orSilent(log logrus.FieldLogger) logrus.FieldLogger {
+	if log != nil {
+		return log
+	}
+	silent := logrus.New()
+	silent.SetLevel(logrus.PanicLevel)
+	return silent
+}

@@ -1,0 +1,141 @@
+package testkit
+
+import (
+	"fmt"
+	"net"
+	"net/url"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+)
+
+// startTimeout bounds the start of an etcd on a machine that is busy with
+// other tests.
+const startTimeout = 60 * time.Second
+
+// Etcd is a real etcd server of one member in the test's process, reached over
+// TCP like any other. It does not wait for the disk, so a crash of the test
+// process may lose data, and nothing else.
+type Etcd struct {
+	t      testing.TB
+	dir    string
+	listen string // host:port, the port fixed once it is known
+	server *embed.Etcd
+}
+
+// StartEtcd starts an etcd on a free port. It is stopped when the test ends,
+// after the clients that Client made.
+func StartEtcd(t testing.TB) *Etcd {
+	t.Helper()
+	e := &Etcd{t: t, dir: t.TempDir(), listen: "127.0.0.1:0"}
+	e.start()
+	t.Cleanup(e.Stop)
+	return e
+}
+
+func (e *Etcd) start() {
+	e.t.Helper()
+	server, err := runEtcd(e.dir, e.listen)
+	if err != nil {
+		e.t.Fatalf("start etcd: %v", err)
+	}
+	e.server = server
+	e.listen = server.Clients[0].Addr().String()
+}
+
+// runEtcd starts an embedded etcd and waits until it serves.
+func runEtcd(dir, listen string) (*embed.Etcd, error) {
+	cfg := embed.NewConfig()
+	cfg.Dir = dir
+	cfg.Name = "test"
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	client := url.URL{Scheme: "http", Host: listen}
+	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.UnsafeNoFsync = true
+	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
+	server, err := embed.StartEtcd(cfg)
+	if err != nil {
+		return nil, err
+	}
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	select {
+	case <-server.Server.ReadyNotify():
+		return server, nil
+	case err := <-server.Err():
+		server.Close()
+		return nil, err
+	case <-timeout.C:
+		server.Close()
+		return nil, fmt.Errorf("not ready within %s", startTimeout)
+	}
+}
+
+// Endpoint is the host:port clients use. It stays the same over a Restart.
+func (e *Etcd) Endpoint() string { return e.listen }
+
+// Client makes a client that is closed when the test ends.
+func (e *Etcd) Client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	return Client(t, e.listen)
+}
+
+// Server is the embedded server, for tests that look inside.
+func (e *Etcd) Server() *embed.Etcd { return e.server }
+
+// Stop stops the server. Its data and its port stay for Restart.
+func (e *Etcd) Stop() {
+	if e.server == nil {
+		return
+	}
+	e.server.Close()
+	e.server = nil
+}
+
+// Restart stops the server, if it runs, and starts it on the same data and port.
+func (e *Etcd) Restart() {
+	e.t.Helper()
+	e.Stop()
+	e.start()
+}
+
+// Client makes a client of any etcd, closed when the test ends. It reconnects
+// fast and makes no noise.
+func Client(t testing.TB, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints: endpoints,
+		Logger:    zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		})},
+	})
+	if err != nil {
+		t.Fatalf("etcd client: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := cli.Close(); err != nil {
+			t.Logf("close etcd client: %v", err)
+		}
+	})
+	return cli
+}
+
+// FreePort gives a TCP address on the loopback that nobody listens on now.
+func FreePort(t testing.TB) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("free port: %v", err)
+	}
+	defer l.Close()
+	return l.Addr().String()
+}
