@@ -259,4 +259,3 @@ func (r *raw) rest() (string, error) {
 func isReset(err error) bool {
 	return err != nil && errors.Is(err, syscall.ECONNRESET)
 }
-
