@@ -73,9 +73,12 @@ func serve(ctx context.Context, c config, log *logrus.Logger) error {
 func live(ctx context.Context, hurry <-chan struct{}, c config, cli *clientv3.Client, layout discovery.Layout, log *logrus.Logger) error {
 	var ag *agent.Agent
 	reg := discovery.NewRegistrar(cli, discovery.RegistrarOptions{
-		Layout: layout, Key: c.key, TTL: c.ttl, HostID: c.hostID, Actor: "agent " + c.hostID,
-		Log:     log.WithField(logging.FieldComponent, "registrar"),
-		OnEvent: func(st discovery.RegistrationStatus) { ag.Registered(st.Phase == discovery.PhaseRegistered) },
+		Layout: layout, Key: c.key, TTL: c.ttl, HostID: c.hostID,
+		Log: log.WithField(logging.FieldComponent, "registrar"),
+		// While etcd is away the registration is most likely still there.
+		OnEvent: func(st discovery.RegistrationStatus) {
+			ag.Registered(st.Phase == discovery.Registered || st.Phase == discovery.Unknown)
+		},
 	})
 	client := vllm.New(c.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: c.engine}, reg, agent.Options{

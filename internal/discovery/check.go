@@ -32,6 +32,7 @@ type checked struct {
 // which costs etcd 0.2 ms at a thousand instances.
 func (w *Watcher) check(ctx context.Context) {
 	wait := jitter(w.o.CheckInterval)
+	failed := false
 	for pause(ctx, wait) {
 		// Read before the question is sent: the answer cannot be older than that.
 		c := checked{before: w.revision.Load()}
@@ -40,11 +41,12 @@ func (w *Watcher) check(ctx context.Context) {
 		cancel()
 		wait = jitter(w.o.CheckInterval)
 		if err != nil {
-			c.err = explain(ctx, w.cli, "check", err)
+			c.err = explain(ctx, w.cli, "check", err, !failed)
 			wait = min(wait, jitter(checkRetry))
 		} else {
 			c.revision, c.cluster = resp.Header.Revision, resp.Header.ClusterId
 		}
+		failed = err != nil
 		if !w.tell(ctx, message{checked: &c}) {
 			return
 		}

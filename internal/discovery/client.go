@@ -114,7 +114,7 @@ func Ping(ctx context.Context, cli *clientv3.Client, l Layout) (revision int64, 
 	defer cancel()
 	resp, err := cli.Get(cctx, l.Schema(), clientv3.WithKeysOnly())
 	if err != nil {
-		return 0, explain(ctx, cli, "ping", err)
+		return 0, explain(ctx, cli, "ping", err, true)
 	}
 	return resp.Header.Revision, nil
 }
@@ -122,8 +122,9 @@ func Ping(ctx context.Context, cli *clientv3.Client, l Layout) (revision int64, 
 // explain turns an error of the client library into one that says which
 // endpoints were asked and what a person can do. The library waits for a
 // connection until the deadline and then tells the deadline only; the reason
-// is found by one short look at the sockets.
-func explain(ctx context.Context, cli *clientv3.Client, what string, err error) error {
+// is found by one short look at the sockets, which loops that keep failing do
+// at their first failure only.
+func explain(ctx context.Context, cli *clientv3.Client, what string, err error, look bool) error {
 	at := strings.Join(cli.Endpoints(), ", ")
 	switch {
 	case ctx.Err() != nil:
@@ -137,7 +138,10 @@ func explain(ctx context.Context, cli *clientv3.Client, what string, err error) 
 	case errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrInvalidAuthToken):
 		return fmt.Errorf("%s: etcd at %s does not accept this user name and password: %w", what, at, err)
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unavailable:
-		return fmt.Errorf("%s: %w: %s (%s); is it running, and is the address right? (%w)", what, ErrUnreachable, at, lookAt(ctx, cli.Endpoints()), err)
+		if look {
+			at += " (" + lookAt(ctx, cli.Endpoints()) + ")"
+		}
+		return fmt.Errorf("%s: %w: %s; is it running, and is the address right? (%w)", what, ErrUnreachable, at, err)
 	default:
 		return fmt.Errorf("%s: etcd at %s: %w", what, at, err)
 	}

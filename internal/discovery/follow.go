@@ -53,7 +53,7 @@ func (w *Watcher) follow(ctx context.Context) {
 		case <-w.relist: // what is asked for comes now anyway
 		default:
 		}
-		got, err := list(ctx, w.cli, w.o.Layout)
+		got, err := list(ctx, w.cli, w.o.Layout, tries == 0)
 		if err != nil {
 			if !w.tell(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
 				return

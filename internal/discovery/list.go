@@ -16,8 +16,8 @@ type listing struct {
 
 // list reads the membership. It is one transaction of ranges: linearizable,
 // atomic, and without the segments that change all the time and mean nothing
-// here (load/, proxies/, audit/). Its deadline is its own.
-func list(ctx context.Context, cli *clientv3.Client, l Layout) (listing, error) {
+// here (load/, proxies/, audit/). Its deadline is its own. look is as in explain.
+func list(ctx context.Context, cli *clientv3.Client, l Layout, look bool) (listing, error) {
 	cctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	prefixes := l.listedPrefixes()
@@ -28,7 +28,7 @@ func list(ctx context.Context, cli *clientv3.Client, l Layout) (listing, error) 
 	ops = append(ops, clientv3.OpGet(l.Schema()))
 	resp, err := cli.Txn(cctx).Then(ops...).Commit()
 	if err != nil {
-		return listing{}, explain(ctx, cli, "list the membership", err)
+		return listing{}, explain(ctx, cli, "list the membership", err, look)
 	}
 	out := listing{revision: resp.Header.Revision, cluster: resp.Header.ClusterId}
 	for _, r := range resp.Responses {

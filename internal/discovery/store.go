@@ -61,7 +61,7 @@ func NewStore(cli *clientv3.Client, l Layout, actor string) *Store {
 // Snapshot lists the membership once, linearizably. Nothing is verified by it:
 // bare records are shown as unverified.
 func (s *Store) Snapshot(ctx context.Context) (*instance.Snapshot, error) {
-	got, err := list(ctx, s.cli, s.layout)
+	got, err := list(ctx, s.cli, s.layout, true)
 	if err != nil {
 		return nil, err
 	}
@@ -78,7 +78,7 @@ func (s *Store) EnsureSchema(ctx context.Context) error {
 		Else(clientv3.OpGet(s.layout.Schema())).
 		Commit()
 	if err != nil {
-		return explain(ctx, s.cli, "check the schema key", err)
+		return explain(ctx, s.cli, "check the schema key", err, true)
 	}
 	if resp.Succeeded {
 		return nil
@@ -146,15 +146,11 @@ func (s *Store) change(ctx context.Context, k instance.Key, why string, decide f
 		if try > 0 && !pause(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
 			break
 		}
-		f, err := s.look(ctx, k)
+		f, err := look(ctx, s.cli, s.layout, k, true)
 		if err != nil {
 			return err
 		}
-		var schema []*mvccpb.KeyValue
-		if f.schema != nil {
-			schema = append(schema, f.schema)
-		}
-		if err := CheckSchema(s.layout, schema); err != nil {
+		if err := checkFound(s.layout, f); err != nil {
 			return err
 		}
 		p, err := decide(f)
@@ -176,18 +172,18 @@ func (s *Store) change(ctx context.Context, k instance.Key, why string, decide f
 	return fmt.Errorf("change %s: %w; try again", k, ErrBusy)
 }
 
-// look reads the keys of one membership at one revision.
-func (s *Store) look(ctx context.Context, k instance.Key) (*found, error) {
+// look reads the keys of one membership at one revision. why is as in explain.
+func look(ctx context.Context, cli *clientv3.Client, l Layout, k instance.Key, why bool) (*found, error) {
 	cctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := s.cli.Txn(cctx).Then(
-		clientv3.OpGet(s.layout.Instance(k)),
-		clientv3.OpGet(s.layout.Pending(k)),
-		clientv3.OpGet(s.layout.Override(k)),
-		clientv3.OpGet(s.layout.Schema()),
+	resp, err := cli.Txn(cctx).Then(
+		clientv3.OpGet(l.Instance(k)),
+		clientv3.OpGet(l.Pending(k)),
+		clientv3.OpGet(l.Override(k)),
+		clientv3.OpGet(l.Schema()),
 	).Commit()
 	if err != nil {
-		return nil, explain(ctx, s.cli, "read "+k.String(), err)
+		return nil, explain(ctx, cli, "read "+k.String(), err, why)
 	}
 	at := func(i int) *mvccpb.KeyValue {
 		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
@@ -196,6 +192,14 @@ func (s *Store) look(ctx context.Context, k instance.Key) (*found, error) {
 		return nil
 	}
 	return &found{record: at(0), pending: at(1), override: at(2), schema: at(3)}, nil
+}
+
+// checkFound tells whether this code may write, by the schema key as found.
+func checkFound(l Layout, f *found) error {
+	if f.schema == nil {
+		return nil
+	}
+	return CheckSchema(l, []*mvccpb.KeyValue{f.schema})
 }
 
 // unchanged compares a key with how it was read.
@@ -246,7 +250,7 @@ func (s *Store) apply(ctx context.Context, k instance.Key, why string, f *found,
 	if err != nil {
 		// It may have been applied: its leases must not be taken back.
 		return false, nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
-			explain(ctx, s.cli, p.what+" "+k.String(), err))
+			explain(ctx, s.cli, p.what+" "+k.String(), err, true))
 	}
 	if !resp.Succeeded {
 		return false, granted, nil
@@ -259,7 +263,7 @@ func (s *Store) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID,
 	defer cancel()
 	resp, err := s.cli.Grant(cctx, seconds(ttl))
 	if err != nil {
-		return 0, explain(ctx, s.cli, "grant a lease", err)
+		return 0, explain(ctx, s.cli, "grant a lease", err, true)
 	}
 	return resp.ID, nil
 }
@@ -310,7 +314,7 @@ type RawKey struct {
 // Get reads everything etcd holds about one membership: its record, its
 // pending add and its override, those that exist, in this order.
 func (s *Store) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
-	f, err := s.look(ctx, k)
+	f, err := look(ctx, s.cli, s.layout, k, true)
 	if err != nil {
 		return nil, err
 	}
@@ -328,7 +332,7 @@ func (s *Store) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 			ttl, err := s.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
 			cancel()
 			if err != nil {
-				return nil, explain(ctx, s.cli, "ask for the lease of "+strings.TrimPrefix(r.Key, s.layout.root), err)
+				return nil, explain(ctx, s.cli, "ask for the lease of "+strings.TrimPrefix(r.Key, s.layout.root), err, true)
 			}
 			r.TTL = time.Duration(ttl.TTL) * time.Second
 			r.GrantedTTL = time.Duration(ttl.GrantedTTL) * time.Second

@@ -50,7 +50,7 @@ func (s *Store) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error)
 	resp, err := s.cli.Get(cctx, s.layout.root+segAudit, clientv3.WithPrefix(), clientv3.WithLimit(limit),
 		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
 	if err != nil {
-		return nil, explain(ctx, s.cli, "read the audit log", err)
+		return nil, explain(ctx, s.cli, "read the audit log", err, true)
 	}
 	entries := make([]AuditEntry, 0, len(resp.Kvs))
 	for _, kv := range resp.Kvs {

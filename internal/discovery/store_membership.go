@@ -175,7 +175,7 @@ func (s *Store) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyVal
 	}
 	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
 	if err != nil {
-		return nil, explain(ctx, s.cli, "look for other spellings of "+k.String(), err)
+		return nil, explain(ctx, s.cli, "look for other spellings of "+k.String(), err, true)
 	}
 	const most = 50 // a transaction holds 128 operations
 	var same []*mvccpb.KeyValue
@@ -247,7 +247,7 @@ func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Re
 		}
 		values[k] = value
 	}
-	got, err := list(ctx, s.cli, s.layout)
+	got, err := list(ctx, s.cli, s.layout, true)
 	if err != nil {
 		return err
 	}

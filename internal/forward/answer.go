@@ -107,7 +107,6 @@ type relay struct {
 	seen      int // of them, searched for an event's end
 	committed bool
 	done      bool // the closing event has come
-	failed    bool // an error event has passed behind the commit
 	typed     bool // see stream
 }
 
@@ -181,7 +180,8 @@ func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Respon
 		s.seen = s.n
 		return nil, false
 	}
-	for rest := s.buf[:end]; ; {
+	failed := 0 // end of an error event
+	for rest := s.buf[:end]; failed == 0; {
 		event, tail, ok := openai.NextEvent(rest)
 		if !ok {
 			break
@@ -189,13 +189,13 @@ func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Respon
 		if openai.IsDone(event) {
 			s.done = true
 		} else if openai.LooksLikeError(event) {
-			s.failed = true
+			failed = end - len(tail)
 		}
 		rest = tail
 	}
-	if s.failed {
+	if failed > 0 {
 		// The engine's own error event goes out, its clean end does not.
-		if x.write(s.buf[:end]) {
+		if x.write(s.buf[:failed]) {
 			x.breakOff(true, errEngineEvent)
 		}
 		return nil, true

@@ -29,7 +29,7 @@ model; what does not answer is not added. Two flags change that:
   --no-verify   do not ask: add it at once. Proxies use it only after a probe of
                 their own, so nothing is sent to a machine that is not there.
 
-An instance that is there already is left as it is. Adding one that was removed
+An instance that is there already is left as it is (exit 1 if it is there but rejected). Adding one that was removed
 lifts the removal. An address that is not well formed is wrong usage (exit 2)
 and nothing is added; otherwise every address is tried, each gets a line, and
 the exit code is 1 if any failed.`
@@ -78,8 +78,8 @@ func (a *app) addCommand() *cobra.Command {
 	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
 	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
 	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect, e.g. plain or nixl; empty leaves it to the proxies")
-	fs.StringVar(&f.wait, "wait", "", "leave what does not answer yet as a pending add; --wait=10m limits it")
-	fs.Lookup("wait").NoOptDefVal = forever
+	fs.StringVar(&f.wait, "wait", "", "leave what does not answer yet as a pending add; `--wait=10m` limits it")
+	fs.Lookup("wait").NoOptDefVal = forever // "--wait" alone
 	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")
 	fs.BoolVar(&f.noVerify, "no-verify", false, "do not ask the instance; proxies will")
 	fs.BoolVar(&f.https, "https", false, "the instances speak HTTPS")
@@ -192,11 +192,14 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 	for _, m := range rec.Models {
 		r.Models = append(r.Models, instance.Printable(m, 256))
 	}
-	if f.noVerify && outcome == discovery.Added {
-		r.Outcome, r.line = "added", "added unverified; proxies use it when it answers them"
-		return r
+	if outcome == discovery.AlreadyThere {
+		return r.already(ctx, s)
 	}
-	return r.done(outcome)
+	r.Outcome, r.line = "added", "added, serves "+shortModels(r.Models)
+	if f.noVerify {
+		r.line = "added unverified; proxies use it when it answers them"
+	}
+	return r
 }
 
 // mayComeUp tells what waiting can cure: an engine that is not there yet or
@@ -230,17 +233,24 @@ func (a *app) addPending(ctx context.Context, s *session, k instance.Key, rec in
 		}
 		return r
 	}
-	return r.done(outcome)
+	return r.already(ctx, s)
 }
 
-func (r result) done(outcome discovery.AddOutcome) result {
-	r.Outcome, r.line = "added", "added"
-	if outcome == discovery.AlreadyThere {
-		r.Outcome, r.line = "already", "is there already; left as it is"
+// already tells that an entry was there. One that cannot be used is a failure:
+// whoever adds wants an instance that serves.
+func (r result) already(ctx context.Context, s *session) result {
+	r.Outcome, r.line = "already", "is there already; left as it is"
+	snap, err := s.store.Snapshot(ctx)
+	if err != nil {
 		return r
 	}
-	if len(r.Models) > 0 {
-		r.line += ", serves " + shortModels(r.Models)
+	in, ok := snap.Lookup(instance.Key{Role: r.Role, Address: r.Address})
+	switch {
+	case !ok:
+	case in.View == instance.Rejected:
+		return r.failed("is there already, but rejected: %s; take it out with pdctl remove, then add it", instance.Printable(in.Reason, 300))
+	case effective(in) != string(instance.Ready):
+		r.line = "is there already (" + effective(in) + "); left as it is"
 	}
 	return r
 }

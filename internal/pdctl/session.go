@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
@@ -70,13 +71,16 @@ func (a *app) connect(ctx context.Context) (*session, error) {
 	if err != nil {
 		return nil, err
 	}
-	cctx, cancel := context.WithTimeout(ctx, a.timeout)
-	defer cancel()
-	if _, err := discovery.Ping(cctx, s.cli, s.layout); err != nil {
-		s.close()
-		return nil, a.hint(err)
+	for start := time.Now(); ; {
+		_, err := discovery.Ping(ctx, s.cli, s.layout) // has its own deadline of 2 s
+		if err == nil {
+			return s, nil
+		}
+		if !errors.Is(err, discovery.ErrUnreachable) || time.Since(start) >= a.timeout {
+			s.close()
+			return nil, a.hint(err)
+		}
 	}
-	return s, nil
 }
 
 // hint adds what pdctl's user can do about an etcd that is not there.

@@ -1,0 +1,166 @@
+package discovery
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ProxyPresence is the JSON value of a proxy's key.
+type ProxyPresence struct {
+	V       int    `json:"v"`
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"` // where it serves, host:port
+	Version string `json:"version,omitempty"`
+	// Applied is the highest mod_revision that the proxy has seen under the keys
+	// of the membership. Presences do not count, so that they never chase each
+	// other.
+	Applied   int64      `json:"applied"`
+	StartedAt *time.Time `json:"started_at,omitempty"` // for people; never compared
+
+	Revision int64 `json:"-"` // mod_revision of the key
+}
+
+// PresenceOptions configure a Presence. Layout and ID have to be set.
+type PresenceOptions struct {
+	Layout  Layout
+	ID      string
+	Address string
+	Version string
+	// Applied gives the watcher's Status().Applied; nil: always 0.
+	Applied func() int64
+	TTL     time.Duration // of the lease, default 15 s
+	// Interval is the least time between two writes, default 1 s.
+	Interval time.Duration
+	Log      logrus.FieldLogger // nil: silent
+}
+
+// Presence holds a proxy's key, so that others see that it runs and how far it
+// has followed the membership. Nothing depends on it: a presence that cannot
+// be written is tried again and otherwise of no consequence.
+type Presence struct {
+	cli    *clientv3.Client
+	o      PresenceOptions
+	log    logrus.FieldLogger
+	keeper *keeper
+}
+
+// NewPresence makes a Presence on a client that the caller closes after Run
+// has returned.
+func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
+	if o.TTL <= 0 {
+		o.TTL = DefaultTTL
+	}
+	if o.Interval <= 0 {
+		o.Interval = time.Second
+	}
+	if o.Applied == nil {
+		o.Applied = func() int64 { return 0 }
+	}
+	return &Presence{cli: cli, o: o, log: orSilent(o.Log), keeper: newKeeper(cli, o.TTL)}
+}
+
+// Run holds the key until ctx ends. Then it revokes its lease, so that the
+// others see at once that the proxy is gone, and returns nil.
+func (p *Presence) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { p.keeper.run(gctx); return nil })
+	g.Go(func() error { p.hold(gctx); return nil })
+	err := g.Wait()
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if rerr := p.keeper.revoke(end); rerr != nil {
+		p.log.WithField("error", rerr).Debug("the presence key stays until its lease runs out")
+	}
+	return err
+}
+
+// hold writes the key when what it says has changed, when its lease is
+// another, and once each TTL in case somebody deleted it.
+func (p *Presence) hold(ctx context.Context) {
+	started := time.Now().UTC()
+	tick := time.NewTicker(p.o.Interval)
+	defer tick.Stop()
+	var written int64
+	var under clientv3.LeaseID
+	var at time.Time
+	failed := false
+	for {
+		applied, id := p.o.Applied(), p.keeper.state().id
+		if id == 0 || id != under || applied != written || time.Since(at) > p.o.TTL {
+			lease, err := p.write(ctx, applied, started, !failed)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil && !failed:
+				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
+			case err == nil:
+				written, under, at = applied, lease, time.Now()
+			}
+			failed = err != nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+func (p *Presence) write(ctx context.Context, applied int64, started time.Time, look bool) (clientv3.LeaseID, error) {
+	value, err := encode(ProxyPresence{
+		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
+	})
+	if err != nil {
+		return 0, err
+	}
+	id, err := p.keeper.lease(ctx)
+	if err != nil {
+		return 0, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err = p.cli.Put(cctx, p.o.Layout.Proxy(p.o.ID), string(value), clientv3.WithLease(id))
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		p.keeper.forget(id)
+		return 0, fmt.Errorf("write presence: %w", err)
+	}
+	if err != nil {
+		return 0, explain(ctx, p.cli, "write presence", err, look)
+	}
+	return id, nil
+}
+
+// Proxies lists the proxies that run, in the order of their ids. One whose
+// value cannot be read is listed with its id alone.
+func (s *Store) Proxies(ctx context.Context) ([]ProxyPresence, error) {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	prefix := s.layout.Proxy("")
+	resp, err := s.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, explain(ctx, s.cli, "list the proxies", err, true)
+	}
+	out := make([]ProxyPresence, 0, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		var p ProxyPresence
+		if err := json.Unmarshal(kv.Value, &p); err != nil {
+			p = ProxyPresence{}
+		}
+		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), prefix), 128)
+		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
+		p.Revision = kv.ModRevision
+		out = append(out, p)
+	}
+	return out, nil
+}
