@@ -47,7 +47,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	cmd := &cobra.Command{
 		Use: "demo", Short: "a tour of pdmesh on this machine", Long: help,
-		Args: cobra.NoArgs, Version: version.String(), SilenceUsage: true, SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%w: unexpected argument %q", errUsage, args[0])
+			}
+			return nil
+		},
+		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if o.bin == "" {

@@ -35,6 +35,7 @@ type tour struct {
 	client *loadgen.Client
 	proxy  *fleet.Proxy
 	nodes  []*fleet.Node
+	killed time.Time
 	step   int
 }
 
@@ -97,10 +98,14 @@ func (t *tour) startNodes(ctx context.Context) error {
 	begin := time.Now()
 	for _, role := range instance.Roles() {
 		for i := range 2 {
-			n, err := t.fleet.StartNode(ctx, fleet.NodeSpec{
+			spec := fleet.NodeSpec{
 				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: "nixl", Model: model,
-				TTFT: ttft, ITL: itl, Etcd: t.proxy.Etcd, TTL: leaseTTL,
-			})
+				ITL: itl, Etcd: t.proxy.Etcd, TTL: leaseTTL,
+			}
+			if role == instance.Prefill {
+				spec.TTFT = ttft // a decode engine gets the prompt computed
+			}
+			n, err := t.fleet.StartNode(ctx, spec)
 			if err != nil {
 				return err
 			}
@@ -140,6 +145,7 @@ func (t *tour) killOne(ctx context.Context) error {
 	if err := victim.Kill(); err != nil {
 		return err
 	}
+	t.killed = time.Now()
 	retried := 0
 	const requests = 6
 	for i := range requests {
@@ -164,12 +170,11 @@ func (t *tour) killOne(ctx context.Context) error {
 // leaseEnds shows that the registration of a dead instance goes by itself.
 func (t *tour) leaseEnds(ctx context.Context) error {
 	victim := t.nodes[len(t.nodes)-1]
-	t.title("Its registration is bound to a lease of %s that nobody renews any more. Wait for\n   its end ...", leaseTTL)
-	begin := time.Now()
+	t.title("Its registration is bound to a lease of %s, which nobody renews any more. Wait\n   for its end ...", leaseTTL)
 	if err := t.waitGone(ctx, victim); err != nil {
 		return err
 	}
-	t.say("   ... gone from etcd after %.1f s. This is what an operator sees:\n", time.Since(begin).Seconds())
+	t.say("   ... gone from etcd %.1f s after the kill. This is what an operator sees:\n", time.Since(t.killed).Seconds())
 	list, err := t.pdctl(ctx, "list")
 	if err != nil {
 		return err

@@ -61,7 +61,13 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var o options
 	cmd := &cobra.Command{
 		Use: "replay --trace FILE", Short: "send a recorded trace through a fleet on this machine", Long: help,
-		Args: cobra.NoArgs, Version: version.String(), SilenceUsage: true, SilenceErrors: true,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return fmt.Errorf("%w: unexpected argument %q", errUsage, args[0])
+			}
+			return nil
+		},
+		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := o.check(); err != nil {
@@ -79,7 +85,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.prefill, "prefill", 2, "number of prefill engines")
 	fs.IntVar(&o.decode, "decode", 2, "number of decode engines")
 	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: plain or nixl")
-	fs.DurationVar(&o.ttft, "ttft", 5*time.Millisecond, "time an engine takes to its first token")
+	fs.DurationVar(&o.ttft, "ttft", 5*time.Millisecond, "time a prefill engine takes for a prompt")
 	fs.DurationVar(&o.itl, "itl", time.Millisecond, "time an engine takes between two tokens")
 	fs.IntVar(&o.maxInFlight, "max-in-flight", 256, "requests at once; what is due beyond that waits")
 	fs.DurationVar(&o.timeout, "timeout", 5*time.Minute, "for one request")

@@ -15,7 +15,8 @@ type Topology struct {
 	Proxies, Prefill, Decode int
 	AdminKey                 string
 	ProxyArgs                []string
-	// Node is the pattern of every node; Launch sets name, role, port and etcd.
+	// Node is the pattern of every node; Launch sets name, role, port and etcd,
+	// and no TTFT for decode, where the prompt arrives computed.
 	Node NodeSpec
 }
 
@@ -56,6 +57,7 @@ func (f *Fleet) Launch(ctx context.Context, t Topology) (*Running, error) {
 		n := i
 		if i >= t.Prefill {
 			slot, s.Role, n = &r.Decode, instance.Decode, i-t.Prefill
+			s.TTFT = 0
 		}
 		s.Name = fmt.Sprintf("%s-%d", s.Role, n+1)
 		group.Go(func() { (*slot)[n], errs[i] = f.StartNode(ctx, s) })

@@ -1,0 +1,20 @@
+# All programs of pdmesh in one image without a shell. The proxy is what runs
+# unless another program is named: docker run pdmesh agent --role prefill ...
+FROM --platform=$BUILDPLATFORM golang:1.26 AS build
+WORKDIR /src
+COPY go.mod go.sum ./
+RUN go mod download
+COPY . .
+ARG TARGETOS TARGETARCH VERSION=unknown
+RUN CGO_ENABLED=0 GOOS=$TARGETOS GOARCH=$TARGETARCH \
+    go build -trimpath -ldflags "-s -w -X main.version=$VERSION" -o /out/ \
+    ./cmd/proxy ./cmd/agent ./cmd/pdctl ./cmd/fakevllm \
+ && mkdir -p /out/state
+
+FROM gcr.io/distroless/static-debian12:nonroot
+COPY --from=build /out/proxy /out/agent /out/pdctl /out/fakevllm /usr/local/bin/
+# Where a proxy without --etcd-endpoints keeps its etcd's data.
+COPY --from=build --chown=nonroot:nonroot /out/state /var/lib/pdmesh
+ENV XDG_STATE_HOME=/var/lib PD_HOST=0.0.0.0
+EXPOSE 8000
+CMD ["proxy"]

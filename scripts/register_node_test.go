@@ -1,0 +1,222 @@
+// Package scripts_test runs the shell scripts of this directory for real.
+package scripts_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os/exec"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// script is a running register-node.sh.
+type script struct {
+	cmd *exec.Cmd
+	out *output
+}
+
+type output struct {
+	mu sync.Mutex // guards b
+	b  bytes.Buffer
+}
+
+func (o *output) Write(p []byte) (int, error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.Write(p)
+}
+
+func (o *output) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.b.String()
+}
+
+func needCurl(t *testing.T) {
+	t.Helper()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+}
+
+// register starts the script with a lease of 3 s.
+func register(t *testing.T, args ...string) *script {
+	t.Helper()
+	needCurl(t)
+	s := &script{cmd: exec.Command("./register-node.sh", args...), out: new(output)}
+	s.cmd.Env = append(s.cmd.Environ(), "TTL=3")
+	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
+	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	s.cmd.WaitDelay = 10 * time.Second
+	if err := s.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { // with its children
+		_ = syscall.Kill(-s.cmd.Process.Pid, syscall.SIGKILL) // gone already, mostly
+		_ = s.cmd.Wait()                                      // the exit code is of no interest here
+		if t.Failed() {
+			t.Logf("the script said:\n%s", s.out)
+		}
+	})
+	return s
+}
+
+// startEtcd starts an etcd whose JSON gateway works: the gateway calls the
+// address etcd was told to listen on, which must not have port 0 then. After a
+// restart it has the port it got.
+func startEtcd(t *testing.T) *testkit.Etcd {
+	t.Helper()
+	etcd := testkit.StartEtcd(t)
+	etcd.Restart()
+	return etcd
+}
+
+// engine is an engine's /health, which can be turned off.
+func engine(t *testing.T) (address string, healthy *atomic.Bool) {
+	t.Helper()
+	healthy = new(atomic.Bool)
+	healthy.Store(true)
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !healthy.Load() || r.URL.Path != "/health" {
+			w.WriteHeader(http.StatusServiceUnavailable)
+		}
+	}))
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://"), healthy
+}
+
+var errAbsent = errors.New("the key is not there")
+
+// lookup gives the lease of a key whose value is as expected.
+func lookup(ctx context.Context, cli *clientv3.Client, key, value string) (clientv3.LeaseID, error) {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	res, err := cli.Get(ctx, key)
+	if err != nil {
+		return 0, err
+	}
+	if len(res.Kvs) == 0 {
+		return 0, errAbsent
+	}
+	if string(res.Kvs[0].Value) != value {
+		return 0, fmt.Errorf("value %q", res.Kvs[0].Value)
+	}
+	return clientv3.LeaseID(res.Kvs[0].Lease), nil
+}
+
+func TestRegisterNode(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	cli := etcd.Client(t)
+	address, healthy := engine(t)
+	key := "/pd/prefill/" + address
+	s := register(t, "prefill", address, "http://"+etcd.Endpoint())
+
+	present := func() (lease clientv3.LeaseID) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() (err error) {
+			if lease, err = lookup(t.Context(), cli, key, address); err == nil && lease == 0 {
+				err = errors.New("the key has no lease")
+			}
+			return err
+		})
+		return lease
+	}
+	absent := func(why string) {
+		t.Helper()
+		testkit.Eventually(t, 20*time.Second, func() error {
+			if _, err := lookup(t.Context(), cli, key, address); !errors.Is(err, errAbsent) {
+				return fmt.Errorf("%s, but the key is there (%w)", why, err)
+			}
+			return nil
+		})
+	}
+
+	first := present()
+	// The lease is renewed: its end is put off although the script only ever
+	// put the key once.
+	testkit.Eventually(t, 20*time.Second, func() error {
+		res, err := cli.Get(t.Context(), key)
+		if err != nil {
+			return err
+		}
+		if res.Kvs[0].Version != 1 || clientv3.LeaseID(res.Kvs[0].Lease) != first {
+			t.Fatalf("the key was put again: version %d", res.Kvs[0].Version)
+		}
+		ttl, err := cli.TimeToLive(t.Context(), first)
+		if err != nil {
+			return err
+		}
+		if ttl.TTL < ttl.GrantedTTL-1 {
+			return fmt.Errorf("%d of %d s are left", ttl.TTL, ttl.GrantedTTL)
+		}
+		return nil
+	})
+	if _, err := cli.Revoke(t.Context(), first); err != nil {
+		t.Fatal(err)
+	}
+	if second := present(); second == first {
+		t.Error("the key came back under the same lease")
+	}
+	healthy.Store(false)
+	absent("the engine is sick")
+	healthy.Store(true)
+	present()
+	if err := s.cmd.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	absent("the script was told to stop")
+}
+
+func TestRegisterNodeLeavesOthersAlone(t *testing.T) {
+	t.Parallel()
+	etcd := startEtcd(t)
+	cli := etcd.Client(t)
+	address, _ := engine(t)
+	if _, err := cli.Put(t.Context(), "/pd/decode/"+address, "somebody else's"); err != nil {
+		t.Fatal(err)
+	}
+	s := register(t, "decode", address, "http://"+etcd.Endpoint())
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if !strings.Contains(s.out.String(), "registered already") {
+			return errors.New("it does not say that the key is taken")
+		}
+		return nil
+	})
+	if _, err := lookup(t.Context(), cli, "/pd/decode/"+address, "somebody else's"); err != nil {
+		t.Errorf("the other's key: %v", err)
+	}
+	leases, err := cli.Leases(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(leases.Leases) > 1 { // at most the one of a try that is going on
+		t.Errorf("%d leases are left behind", len(leases.Leases))
+	}
+}
+
+func TestRegisterNodeUsage(t *testing.T) {
+	t.Parallel()
+	for _, args := range [][]string{nil, {"prefill"}, {"both", "127.0.0.1:1"}} {
+		out, err := exec.Command("./register-node.sh", args...).CombinedOutput()
+		var exit *exec.ExitError
+		if !errors.As(err, &exit) || exit.ExitCode() != 2 || !strings.Contains(string(out), "usage:") {
+			t.Errorf("%q: %v: %s", args, err, out)
+		}
+	}
+}
