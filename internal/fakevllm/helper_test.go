@@ -4,13 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -254,8 +252,4 @@ func (r *raw) until(t *testing.T, mark string) string {
 func (r *raw) rest() (string, error) {
 	b, err := io.ReadAll(r.in)
 	return string(b), err
-}
-
-func isReset(err error) bool {
-	return err != nil && errors.Is(err, syscall.ECONNRESET)
 }
