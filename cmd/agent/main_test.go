@@ -364,6 +364,34 @@ func TestConflictLeavesTheOthersRecord(t *testing.T) {
 	}
 }
 
+func TestOneAgentPerInstance(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	k := key("decode", engine.Address())
+	args := fast(etcd.Endpoint(), "decode", engine.Address())
+	_, stopFirst := startAgent(t, args)
+	before, was := awaitState(t, cli, k, instance.Ready)
+	log, _ := startAgent(t, args)
+	log.awaits(t, "another agent of decode/"+engine.Address()+" runs here already")
+	third, stopThird := startAgent(t, args)
+	third.awaits(t, "runs here already")
+	if code := stopThird(); code != 0 {
+		t.Errorf("waiting agent: exit %d", code)
+	}
+	if after, _ := look(t, cli, k); after == nil || after.ModRevision != before.ModRevision {
+		t.Errorf("before %v\nafter  %v", before, after)
+	}
+	if code := stopFirst(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	// The successor finds the same engine process.
+	if _, rec := awaitState(t, cli, k, instance.Ready); rec.ID != was.ID {
+		t.Errorf("incarnation %s, was %s", rec.ID, was.ID)
+	}
+}
+
 // process is an agent in a process of its own.
 type process struct {
 	*exec.Cmd
