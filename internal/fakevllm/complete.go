@@ -4,6 +4,7 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -78,7 +79,7 @@ func responseID(r *http.Request, p *params, j *job, chat bool) string {
 		base = p.requestID
 	}
 	if base == "" {
-		base = newUUID()
+		base = strings.ReplaceAll(newUUID(), "-", "")
 	}
 	j.base = base
 	j.id = "cmpl-" + base
@@ -141,7 +142,9 @@ func (x *exchange) startKV(j *job) *apiError {
 		l.count.badKV.Add(1)
 		s.badKV.add(x.id + ": " + j.kvReq.why)
 		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.why)
-		l.count.recomputed.Add(1)
+		if local {
+			l.count.recomputed.Add(1)
+		}
 	case kvLoad:
 		if len(j.prompts) > 1 || j.n > 1 || j.promptLogprobs != nil {
 			// An assertion of the connector fails for such a request and takes

@@ -39,7 +39,11 @@ func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 	case FaultClose:
 		x.drop(false)
 	case FaultErrorEvent:
-		x.fail(internalError())
+		e := internalError()
+		if f.Status != 0 {
+			e = &apiError{status: f.Status, kind: http.StatusText(f.Status), message: http.StatusText(f.Status)}
+		}
+		x.fail(e)
 	case FaultGarbage:
 		x.garbage()
 	case FaultDie:

@@ -58,7 +58,7 @@ type Fault struct {
 	At     Stage // default AfterRead; AfterRole for FaultErrorEvent
 	Tokens int   // with AfterTokens: how many were sent, default 1
 
-	Status int               // default 500
+	Status int               // of FaultStatus and FaultErrorEvent, default 500
 	Body   string            // default vLLM's error shape for the status
 	Header map[string]string // e.g. Retry-After
 	TTFT   time.Duration     // of FaultSlow, added once

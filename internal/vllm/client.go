@@ -59,11 +59,9 @@ func BaseURL(in *instance.Instance) string {
 	if scheme == "" {
 		scheme = "http"
 	}
-	address := in.Record.Address
-	if address == "" {
-		address = in.Address
-	}
-	return scheme + "://" + address
+	// The key's address: where requests go too, so that a probe speaks of the
+	// same engine.
+	return scheme + "://" + in.Address
 }
 
 // Health asks GET /health: 200 with an empty body while the engine lives, 503

@@ -1,0 +1,101 @@
+# Everything a person or a build machine runs. `make help` lists it.
+
+GO          ?= go
+BIN         := bin
+PROGRAMS    := proxy agent pdctl fakevllm demo replay
+VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
+LDFLAGS     := -s -w -X main.version=$(VERSION)
+
+# Handed to go test as they are, e.g. TESTFLAGS='-run TestWatcher -count=5'.
+TESTFLAGS    ?=
+TEST_TIMEOUT ?= 5m
+PACKAGES     ?= ./...
+
+LINT_VERSION := v2.15.0
+LINT         := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
+
+on = $(filter 1 on true yes,$(1))
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+.PHONY: build
+build: ## static programs into bin/
+	@mkdir -p $(BIN)
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
+
+# The race detector needs cgo, and cgo a C compiler that finds its headers.
+# Where there is none the tests still run; REQUIRE_RACE=1 makes that a failure.
+.PHONY: test
+test: ## all tests, with the race detector where a C compiler exists
+	@if printf '#include <stdlib.h>\nint main(void){return 0;}\n' | $$($(GO) env CC) -x c -o /dev/null - 2>/dev/null; then \
+		echo "go test with the race detector"; \
+		CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
+	elif [ -n "$(call on,$(REQUIRE_RACE))" ]; then \
+		echo "REQUIRE_RACE is set, but there is no C compiler that works (tried: $$($(GO) env CC)); install gcc and the C library's headers" >&2; \
+		exit 1; \
+	else \
+		echo "NOTE: no C compiler that works, so the tests run WITHOUT the race detector (install gcc and the C library's headers for it)"; \
+		CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
+	fi
+
+.PHONY: race
+race: ## as test, but fails where the race detector cannot run
+	@$(MAKE) --no-print-directory test REQUIRE_RACE=1
+
+.PHONY: cover
+cover: ## test coverage into coverage.out
+	$(GO) test -timeout $(TEST_TIMEOUT) -coverpkg=./internal/... -coverprofile=coverage.out $(TESTFLAGS) $(PACKAGES)
+	$(GO) tool cover -func=coverage.out | tail -1
+
+.PHONY: demo
+demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour
+	@$(BIN)/demo $(if $(call on,$(ONCE)),--once)
+
+.PHONY: replay
+replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
+	@test -n "$(TRACE)" || { echo "say which trace: make replay TRACE=conversation_trace.jsonl [LIMIT=500] [SPEED=20]" >&2; exit 2; }
+	@$(BIN)/replay --trace "$(TRACE)" $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(REPLAYFLAGS)
+
+.PHONY: fmt
+fmt: ## format the sources
+	gofmt -w .
+
+.PHONY: fmt-check
+fmt-check: ## fail if something is not formatted
+	@out=$$(gofmt -l .); if [ -n "$$out" ]; then echo "not formatted (make fmt):"; echo "$$out"; exit 1; fi
+
+.PHONY: vet
+vet: ## go vet
+	$(GO) vet ./...
+
+.PHONY: lint
+lint: ## golangci-lint at a pinned version (compiles it the first time)
+	$(LINT) run ./...
+
+.PHONY: tidy-check
+tidy-check: ## fail if go.mod or go.sum are out of date or modified
+	$(GO) mod verify
+	$(GO) mod tidy -diff
+
+.PHONY: check
+check: fmt-check tidy-check vet build test ## what must pass before a commit
+
+.PHONY: image
+image: ## container image pdmesh:latest
+	docker build --build-arg VERSION=$(VERSION) -t pdmesh:latest .
+
+.PHONY: up
+up: ## the compose fleet, in the background
+	docker compose up --build -d
+
+.PHONY: down
+down: ## stop the compose fleet and drop its data
+	docker compose down -v
+
+.PHONY: clean
+clean: ## remove what was built
+	rm -rf $(BIN) dist coverage.out

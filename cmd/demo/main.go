@@ -1,0 +1,83 @@
+// Command demo shows the whole of pdmesh on one machine, without a GPU: it
+// starts a fleet, asks it something, breaks a part of it, and shows that it
+// goes on.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+const help = `demo starts a proxy with its own embedded etcd, two prefill and two decode
+engines (simulated, no GPU) and an agent beside each, all on free ports of
+127.0.0.1 with temporary data. It streams a chat request through them, shows
+which pair served it, kills a decode engine and shows that requests go on.
+
+Then it stays up, so that one can try things, until Ctrl-C. With --once it ends
+after the tour, with exit code 0 if every step went as it should.`
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+var errUsage = errors.New("usage")
+
+type options struct {
+	once    bool
+	bin     string
+	verbose bool
+}
+
+// run is the whole program: 0 when the tour went well, 1 when a step failed,
+// 2 for a wrong command line.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var o options
+	cmd := &cobra.Command{
+		Use: "demo", Short: "a tour of pdmesh on this machine", Long: help,
+		Args: cobra.NoArgs, Version: version.String(), SilenceUsage: true, SilenceErrors: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.bin == "" {
+				self, err := os.Executable()
+				if err != nil {
+					return fmt.Errorf("find the other programs: %w (name their directory with --bin)", err)
+				}
+				o.bin = filepath.Dir(self)
+			}
+			return demo(cmd.Context(), o, stdout, stderr)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.BoolVar(&o.once, "once", false, "end after the tour")
+	fs.StringVar(&o.bin, "bin", "", "directory of the programs (default: where this one is)")
+	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show the output of all processes")
+	cmd.SetVersionTemplate("demo {{.Version}}\n")
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	switch err := cmd.ExecuteContext(ctx); {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		fmt.Fprintf(stderr, "demo: %v\nSee demo --help.\n", err)
+		return 2
+	default:
+		fmt.Fprintf(stderr, "\ndemo: %v\n", err)
+		return 1
+	}
+}

@@ -1,0 +1,189 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/accesslog"
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// background starts everything that follows etcd; it ends with ctx.
+func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
+	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
+	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
+	work.Go(func() { p.writeOnce(ctx) })
+}
+
+func (p *proxy) logEnd(what string, err error) {
+	if err != nil && !errors.Is(err, context.Canceled) {
+		p.log.WithError(err).Errorf("%s ended", what)
+	}
+}
+
+// writeOnce writes what this start has to say to etcd, as soon as etcd takes it.
+func (p *proxy) writeOnce(ctx context.Context) {
+	b := backoff.NewExponentialBackOff()
+	b.MaxInterval = 3 * time.Second
+	for {
+		err := p.store.EnsureSchema(ctx)
+		if errors.Is(err, discovery.ErrSchemaNewer) || errors.Is(err, discovery.ErrSchemaForeign) {
+			p.log.WithError(err).Error("serving, but nothing can be written")
+			return
+		}
+		if err == nil {
+			if err = p.store.SyncFlags(ctx, p.flags.records); err == nil {
+				return
+			}
+		}
+		p.log.WithError(err).Debug("etcd does not take writes yet")
+		timer := time.NewTimer(b.NextBackOff())
+		select {
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		case <-timer.C:
+		}
+	}
+}
+
+// ready tells what /readyz waits for, nil for nothing.
+func (p *proxy) ready() error {
+	if p.stopping.Load() {
+		return errors.New("the proxy is stopping")
+	}
+	select {
+	case <-p.watcher.Ready():
+	default:
+		msg := "the membership has not been read from etcd yet"
+		if last := p.watcher.Status().LastError; last != "" {
+			msg += ": " + last
+		}
+		return errors.New(msg)
+	}
+	return p.flags.ready()
+}
+
+// flagInstances are the instances of the command line.
+type flagInstances struct {
+	records map[instance.Key]instance.Record
+	keys    []instance.Key
+	watcher *discovery.Watcher
+	since   time.Time
+}
+
+// flagGrace is how long readiness waits for the instances of the command line.
+const flagGrace = 5 * time.Second
+
+func newFlagInstances(cfg *config.Proxy, w *discovery.Watcher) *flagInstances {
+	f := &flagInstances{records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
+	add := func(role instance.Role, list []string) {
+		for _, a := range list {
+			k := instance.Key{Role: role, Address: a}
+			f.records[k] = instance.Record{Source: "flags", Connector: cfg.Connector}
+			f.keys = append(f.keys, k)
+		}
+	}
+	add(instance.Prefill, cfg.Prefill)
+	add(instance.Decode, cfg.Decode)
+	return f
+}
+
+func (f *flagInstances) ready() error {
+	if time.Since(f.since) >= flagGrace {
+		return nil
+	}
+	snap := f.watcher.Snapshot()
+	var missing []string
+	for _, k := range f.keys {
+		if in, ok := snap.Lookup(k); !ok || !in.Verified {
+			missing = append(missing, k.String())
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
+}
+
+// prober asks engines through the same guard as the requests.
+type prober struct{ client *vllm.Client }
+
+func newProber(cfg *config.Proxy, guard netguard.Policy) prober {
+	d := &net.Dialer{Timeout: cfg.ConnectTimeout, Control: guard.Control}
+	c := vllm.New(cfg.EngineAPIKey)
+	c.HTTP = &http.Client{Transport: &http.Transport{
+		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
+	}}
+	return prober{client: c}
+}
+
+// Probe implements discovery.Prober.
+func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	return p.client.Probe(ctx, in)
+}
+
+// Alive implements health.Prober.
+func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
+	return p.client.Health(ctx, vllm.BaseURL(in))
+}
+
+// opinion shows the tracker's ejections to the routes.
+type opinion struct{ *health.Tracker }
+
+// Why implements httpapi.Opinion.
+func (o opinion) Why(k instance.Key) string {
+	e, ok := o.Ejected(k)
+	if !ok {
+		return ""
+	}
+	return e.Reason
+}
+
+// recorder sends every finished request to the counters and the access log.
+type recorder struct {
+	*metrics.Metrics
+	access *accesslog.Log // nil: off
+}
+
+func newRecorder(m *metrics.Metrics, access bool, log logrus.FieldLogger) recorder {
+	r := recorder{Metrics: m}
+	if access {
+		r.access = accesslog.New(log)
+	}
+	return r
+}
+
+// Done implements forward.Recorder.
+func (r recorder) Done(e *forward.Entry) {
+	r.Metrics.Done(e)
+	if r.access != nil {
+		r.access.Write(e)
+	}
+}
+
+func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address string) *discovery.Presence {
+	return discovery.NewPresence(cli, discovery.PresenceOptions{
+		Layout: l, ID: p.id, Address: address, Version: version, Log: p.log.WithField("component", "presence"),
+		Applied: func() int64 { return p.watcher.Status().Applied },
+	})
+}

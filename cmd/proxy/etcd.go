@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+)
+
+// etcdHandle is the etcd in use: our own, another proxy's, or a cluster.
+type etcdHandle struct {
+	client    *clientv3.Client
+	endpoints []string
+	server    *embedetcd.Server // nil when it is not ours
+	log       logrus.FieldLogger
+}
+
+func openEtcd(ctx context.Context, cfg *config.Proxy, log *logrus.Logger) (*etcdHandle, error) {
+	h := &etcdHandle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
+	if cfg.Embedded() {
+		server, err := embedetcd.Start(ctx, embedetcd.Config{
+			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
+			Prefix: cfg.EtcdPrefix, Log: h.log,
+		})
+		if err != nil {
+			return nil, err
+		}
+		h.endpoints = []string{server.Endpoint()}
+		if server.Joined() {
+			h.log.Infof("another process serves etcd at %s already: joined it", server.Endpoint())
+		}
+		h.server = server
+	}
+	client, err := discovery.Dial(discovery.ClientConfig{
+		Endpoints: h.endpoints, Username: cfg.EtcdUsername, Password: cfg.EtcdPassword, Log: h.log,
+	})
+	if err != nil {
+		h.close()
+		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(h.endpoints, ","), err)
+	}
+	h.client = client
+	return h, nil
+}
+
+func (h *etcdHandle) close() {
+	if h.client != nil {
+		_ = h.client.Close() // nothing is in flight any more
+	}
+	if h.server != nil {
+		h.server.Close()
+	}
+}
+
+func (h *etcdHandle) embedded() bool { return h.server != nil && !h.server.Joined() }
+
+func (h *etcdHandle) describe() string {
+	s := strings.Join(h.endpoints, ",")
+	if h.embedded() {
+		return s + " (its own)"
+	}
+	return s
+}
+
+func (p *proxy) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
+	w := p.watcher.Status()
+	s := httpapi.EtcdStatus{
+		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
+	}
+	if !w.LastContact.IsZero() {
+		s.LastContact = w.LastContact.UTC().Format(time.RFC3339)
+	}
+	return s
+}

@@ -1,0 +1,234 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/admin"
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// serve runs the proxy until ctx ends and stops it in order: take no new
+// requests, finish the running ones, then let go of the membership, then of etcd.
+func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
+	// Sockets first: a port in use is the commonest mistake and must not cost
+	// the start of an etcd.
+	ln, err := listen(net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port)), "--port")
+	if err != nil {
+		return err
+	}
+	defer func() { _ = ln.Close() }()
+	var adminLn net.Listener
+	if cfg.AdminListen != "" {
+		if adminLn, err = listen(cfg.AdminListen, "--admin-listen"); err != nil {
+			return err
+		}
+		defer func() { _ = adminLn.Close() }()
+	}
+
+	etcd, err := openEtcd(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer etcd.close()
+
+	p, err := build(cfg, log, etcd, ln.Addr().String())
+	if err != nil {
+		return err
+	}
+	// The background work outlives the requests that it serves.
+	bg, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
+	var work sync.WaitGroup
+	p.background(bg, &work)
+	defer func() {
+		stopBackground()
+		work.Wait()
+		p.tracker.Close()
+		p.upstream.Close()
+	}()
+
+	servers := []*http.Server{newServer(p.router)}
+	failed := make(chan error, 2)
+	start := func(s *http.Server, l net.Listener) {
+		work.Go(func() {
+			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+				failed <- err
+			}
+		})
+	}
+	start(servers[0], ln)
+	if adminLn != nil {
+		servers = append(servers, newServer(p.adminRouter))
+		start(servers[1], adminLn)
+	}
+	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version, ln.Addr(), etcd.describe())
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-failed:
+	}
+	p.stopping.Store(true)
+	return errors.Join(err, shutdown(ctx, cfg.ShutdownTimeout, log, servers))
+}
+
+// shutdown stops accepting, waits for the running requests, and cuts what is
+// left when the time is over.
+func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, servers []*http.Server) error {
+	log.WithField("limit", limit).Info("stopping: no new requests, finishing the running ones")
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
+	defer cancel()
+	var errs []error
+	for _, s := range servers {
+		if err := s.Shutdown(ctx); err != nil {
+			log.Warn("requests were still running at the end of --shutdown-timeout and are cut")
+			errs = append(errs, s.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+func newServer(h http.Handler) *http.Server {
+	return &http.Server{
+		Handler:           h,
+		ReadHeaderTimeout: 10 * time.Second,
+		IdleTimeout:       2 * time.Minute,
+		MaxHeaderBytes:    64 << 10,
+		// What net/http prints here are clients' broken connections.
+		ErrorLog: nil,
+	}
+}
+
+func listen(address, flag string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("something else listens on %s already: stop it or choose another address with %s", address, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("not allowed to listen on %s: ports below 1024 need privileges; choose another with %s", address, flag)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s (%s): %w", address, flag, err)
+	}
+	return ln, nil
+}
+
+// proxy is the wired program.
+type proxy struct {
+	cfg      *config.Proxy
+	log      *logrus.Logger
+	id       string
+	store    *discovery.Store
+	watcher  *discovery.Watcher
+	presence *discovery.Presence
+	tracker  *health.Tracker
+	sched    *sched.Scheduler
+	upstream *upstream.Std
+	flags    *flagInstances
+	stopping atomic.Bool
+
+	router, adminRouter http.Handler
+}
+
+func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address string) (*proxy, error) {
+	layout, err := discovery.NewLayout(cfg.EtcdPrefix)
+	if err != nil {
+		return nil, err
+	}
+	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String()}
+	guard := netguard.New(cfg.InstanceAllow)
+	prober := newProber(cfg, guard)
+	actor := "proxy " + p.id
+	p.store = discovery.NewStore(etcd.client, layout, actor)
+	p.watcher = discovery.NewWatcher(etcd.client, discovery.WatcherOptions{
+		Layout: layout, Prober: prober, Model: cfg.Model, Actor: actor,
+		Log:             log.WithField("component", "watcher"),
+		WaitingInterval: cfg.WaitingRetryInterval,
+	})
+	p.presence = newPresence(etcd.client, layout, p, address)
+	p.tracker = health.New(health.Options{Source: p.watcher, Prober: prober, Log: log.WithField("component", "health")})
+	p.sched = sched.New(sched.Options{Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector)})
+	p.upstream = upstream.NewStd(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
+	p.flags = newFlagInstances(cfg, p.watcher)
+
+	reg := prometheus.NewRegistry()
+	counters := metrics.New(reg, version)
+	metrics.Membership{
+		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Available: p.tracker.Available,
+		EtcdLive: func() bool { return p.watcher.Status().State == discovery.Live },
+	}.Register(reg)
+	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
+	h, err := forward.New(forward.Options{
+		Picker: p.sched, Ejector: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
+		Recorder:  newRecorder(counters, cfg.AccessLog, log),
+		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
+		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
+		Fallback: cfg.Fallback == config.FallbackDecode,
+		MaxBody:  cfg.MaxBodyBytes, MaxAttempts: cfg.MaxAttempts,
+		Prefill: cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
+		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, NonStream: cfg.NonStreamTimeout,
+	})
+	if err != nil {
+		return nil, err
+	}
+	deps := httpapi.Deps{
+		Data: httpapi.Completions{
+			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat),
+			Passthrough: h.Passthrough,
+			Models: func(id func(*http.Request) string) http.HandlerFunc {
+				return h.Models(p.watcher.Snapshot, id)
+			},
+		},
+		Admin: admin.New(admin.Options{
+			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model,
+			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
+		}),
+		Members: p.watcher, Load: p.sched, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
+		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
+		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version, ID: p.id,
+		Fallback: cfg.Fallback == config.FallbackDecode,
+	}
+	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
+	p.adminRouter = httpapi.NewAdminRouter(deps)
+	return p, nil
+}
+
+// dialects resolves the connector of an instance: its record's own, or the
+// proxy's default. An unknown one resolves to itself and pairs with nobody
+// that this proxy could talk to; the watcher shows it as rejected.
+func dialects(def string) func(*instance.Instance) string {
+	return func(in *instance.Instance) string {
+		short, err := connector.Canonical(in.Record.Connector)
+		switch {
+		case err != nil:
+			return ""
+		case short == "":
+			return def
+		default:
+			return short
+		}
+	}
+}

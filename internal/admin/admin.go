@@ -1,0 +1,154 @@
+// Package admin is what the proxy's admin routes do: verify an instance and
+// write the change to etcd, where every proxy reads it. Nothing is changed in
+// local memory.
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+)
+
+// Prober asks an engine who it is.
+type Prober interface {
+	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
+}
+
+// Members gives the membership as this proxy follows it.
+type Members interface {
+	Snapshot() *instance.Snapshot
+}
+
+// Options configure a Service.
+type Options struct {
+	Store   *discovery.Store
+	Members Members
+	Prober  Prober
+	Guard   netguard.Policy
+	Model   string // every instance must serve it; "" any
+	// PendingTTL is how long an add may wait for its instance; 0 for ever.
+	PendingTTL time.Duration
+}
+
+// Service implements httpapi.Admin.
+type Service struct{ o Options }
+
+// New builds a Service.
+func New(o Options) *Service { return &Service{o: o} }
+
+// probeTimeout bounds the question whether an instance is up.
+const probeTimeout = 3 * time.Second
+
+// seenTimeout bounds the wait until the proxy's own snapshot shows a change.
+// It passes only while the watch is behind; the change itself is made.
+const seenTimeout = 2 * time.Second
+
+// Add verifies the instance and makes it a static member. One that does not
+// answer becomes a pending add, which any proxy promotes when it does.
+func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, error) {
+	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
+		if err := s.o.Guard.Check(ap.Addr()); err != nil {
+			return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+		}
+	}
+	facts, err := s.probe(ctx, k)
+	switch {
+	case errors.Is(err, netguard.ErrForbidden):
+		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+	case ctx.Err() != nil:
+		return 0, ctx.Err()
+	case err != nil:
+		return s.wait(ctx, k, err)
+	case !discovery.MatchModel(facts.Models, facts.Roots, s.o.Model):
+		return 0, fmt.Errorf("%w: Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
+			k.Address, facts.Models, s.o.Model)
+	}
+	rec := instance.Record{
+		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin",
+	}
+	if !facts.StartedAt.IsZero() {
+		rec.StartedAt = &facts.StartedAt
+	}
+	outcome, err := s.o.Store.Add(ctx, k, rec, "added through the admin route")
+	if err != nil {
+		return 0, storeError(err)
+	}
+	s.await(ctx, func(snap *instance.Snapshot) bool {
+		in, ok := snap.Lookup(k)
+		return ok && in.Intent != instance.Removed
+	})
+	if outcome == discovery.AlreadyThere {
+		return httpapi.Already, nil
+	}
+	return httpapi.Added, nil
+}
+
+// wait notes an add whose instance does not answer.
+func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.Outcome, error) {
+	if in, ok := s.o.Members.Snapshot().Lookup(k); ok && in.Intent != instance.Removed {
+		return httpapi.Already, nil // a member that is away is a member
+	}
+	p := discovery.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
+	outcome, err := s.o.Store.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
+	if err != nil {
+		return 0, storeError(err)
+	}
+	if outcome == discovery.AlreadyThere {
+		return httpapi.Already, nil
+	}
+	return httpapi.Waiting, nil
+}
+
+// Remove deletes the record and any pending add, and leaves the intent
+// "removed", so that an agent cannot bring the instance back.
+func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
+	existed, err := s.o.Store.Remove(ctx, k, "removed through the admin route")
+	if err != nil {
+		return false, storeError(err)
+	}
+	if existed {
+		s.await(ctx, func(snap *instance.Snapshot) bool {
+			in, ok := snap.Lookup(k)
+			return !ok || !in.Usable()
+		})
+	}
+	return existed, nil
+}
+
+func (s *Service) probe(ctx context.Context, k instance.Key) (instance.Facts, error) {
+	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
+	defer cancel()
+	in := &instance.Instance{Key: k, Record: instance.Record{Scheme: "http", Address: k.Address}}
+	return s.o.Prober.Probe(ctx, in)
+}
+
+// await gives the watch a moment to show what has been written, so that the
+// answer lists the membership with the change in it.
+func (s *Service) await(ctx context.Context, shown func(*instance.Snapshot) bool) {
+	timer := time.NewTimer(seenTimeout)
+	defer timer.Stop()
+	for {
+		snap := s.o.Members.Snapshot()
+		if shown(snap) {
+			return
+		}
+		select {
+		case <-snap.Changed():
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+func storeError(err error) error {
+	return fmt.Errorf("%w: %w", httpapi.ErrUnavailable, err)
+}

@@ -1,0 +1,12 @@
+// Package config turns flags, the environment, a YAML file and defaults into
+// one checked struct.
+//
+//	flags  >  environment (PD_...)  >  file (--config)  >  defaults
+//
+// It is the only package that knows viper. A setting has one name everywhere:
+// --prefill-timeout on the command line is PD_PREFILL_TIMEOUT in the
+// environment and prefill-timeout in the file. Values are read by the same
+// code wherever they come from, so that "30s", "32MiB" and "on" mean the same
+// in all three places, and every complaint names the setting as a flag and
+// says which source the bad value came from.
+package config

@@ -1,0 +1,151 @@
+package config
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// maxFileBytes bounds a configuration file; a larger one is some other file.
+const maxFileBytes = 1 << 20
+
+// ErrUnknownKey is wrapped by the error about a key no setting has.
+var ErrUnknownKey = errors.New("unknown key")
+
+// readFile reads a YAML file of settings. Values keep the text they have in
+// the file, so that a password of digits stays what it is.
+func readFile(path string, settings []setting) (map[string]any, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxFileBytes+1))
+	if err != nil {
+		return nil, fmt.Errorf("--config: %w", err)
+	}
+	if len(raw) > maxFileBytes {
+		return nil, fmt.Errorf("--config: %s is larger than %d bytes", path, maxFileBytes)
+	}
+	var doc yaml.Node
+	dec := yaml.NewDecoder(bytes.NewReader(raw))
+	if err := dec.Decode(&doc); errors.Is(err, io.EOF) {
+		return nil, nil // an empty file sets nothing
+	} else if err != nil {
+		return nil, fmt.Errorf("--config: %s: %w", path, err)
+	}
+	root := doc.Content[0]
+	if root.ShortTag() == "!!null" {
+		return nil, nil // nothing but comments
+	}
+	if root.Kind != yaml.MappingNode {
+		return nil, fmt.Errorf("--config: %s: line %d: want one \"name: value\" per setting", path, root.Line)
+	}
+	out := make(map[string]any)
+	var errs []error
+	for i := 0; i+1 < len(root.Content); i += 2 {
+		key, node := root.Content[i], root.Content[i+1]
+		fail := func(format string, args ...any) {
+			errs = append(errs, fmt.Errorf("--config: %s: line %d: %w", path, key.Line, fmt.Errorf(format, args...)))
+		}
+		if !known(settings, key.Value) {
+			fail("%w %q%s", ErrUnknownKey, instance.Printable(key.Value, 80), suggestion(settings, key.Value))
+			continue
+		}
+		if _, twice := out[key.Value]; twice {
+			fail("key %q is there twice", key.Value)
+			continue
+		}
+		value, ok := nodeValue(node)
+		if !ok {
+			fail("%s: want a plain value or a list of plain values", key.Value)
+			continue
+		}
+		if value != nil {
+			out[key.Value] = value
+		}
+	}
+	if err := errors.Join(errs...); err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+// nodeValue gives a string, a []string, or nil for null.
+func nodeValue(node *yaml.Node) (any, bool) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	switch node.Kind {
+	case yaml.ScalarNode:
+		if node.ShortTag() == "!!null" {
+			return nil, true
+		}
+		return node.Value, true
+	case yaml.SequenceNode:
+		list := make([]string, 0, len(node.Content))
+		for _, item := range node.Content {
+			if item.Kind != yaml.ScalarNode {
+				return nil, false
+			}
+			list = append(list, item.Value)
+		}
+		return list, true
+	}
+	return nil, false
+}
+
+func known(settings []setting, name string) bool {
+	for _, s := range settings {
+		if s.name == name {
+			return !s.flagOnly
+		}
+	}
+	return false
+}
+
+// suggestion finds the setting that was probably meant: the same words with
+// other separators or case, or one to two letters off.
+func suggestion(settings []setting, name string) string {
+	plain := strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(name))
+	best, bestDistance := "", 3
+	for _, s := range settings {
+		if s.flagOnly {
+			continue
+		}
+		if d := distance(plain, s.name); d < bestDistance {
+			best, bestDistance = s.name, d
+		}
+	}
+	if best == "" {
+		return "; the names are those of the flags, see --help"
+	}
+	return fmt.Sprintf("; did you mean %q?", best)
+}
+
+// distance is the number of letters to add, drop or change to get from a to b.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(row[j+1]+1, row[j]+1, diagonal+cost)
+		}
+	}
+	return row[len(b)]
+}

@@ -1,0 +1,78 @@
+package config
+
+import (
+	"net/netip"
+	"time"
+)
+
+// The values of Proxy.Fallback.
+const (
+	// FallbackDecode sends a request to a decode instance alone while no
+	// prefill instance can be picked.
+	FallbackDecode = "decode"
+	// FallbackNone answers 503 instead.
+	FallbackNone = "none"
+)
+
+// Proxy is everything that can be set about a proxy. LoadProxy fills and
+// checks it; who builds one by hand (a test) calls Validate.
+type Proxy struct {
+	Host string // address to listen on: an IP or a host name, no port
+	Port int    // 0 = any free port
+
+	Model     string // "" serves whatever model the instances have
+	Connector string // dialect of instances whose record names none
+
+	// Instances named on the command line, canonical host:port, no duplicates.
+	Prefill []string
+	Decode  []string
+
+	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means
+	// that this proxy embeds its own, and EtcdListen, EtcdDataDir and
+	// EtcdGateway say how.
+	EtcdEndpoints []string
+	EtcdUsername  string
+	EtcdPassword  string
+	EtcdListen    string // loopback host:port of the embedded etcd's client port
+	EtcdDataDir   string // never empty while etcd is embedded
+	EtcdPrefix    string // root of all keys, no trailing slash
+	EtcdGateway   bool   // the embedded etcd's JSON gateway
+
+	// InstanceAllow lists the networks an instance may be in. Nil means that
+	// every address is allowed but those that are refused always.
+	InstanceAllow []netip.Prefix
+
+	APIKeys      []string // keys of clients; none = no key is asked for
+	EngineAPIKey string   // key sent to the engines
+	AdminAPIKey  string   // key of the routes that change the fleet; "" = these routes refuse
+	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
+
+	ConnectTimeout         time.Duration
+	PrefillTimeout         time.Duration
+	DecodeFirstByteTimeout time.Duration
+	IdleTimeout            time.Duration // between two chunks of an answer
+	NonStreamTimeout       time.Duration // until a non-streamed answer begins
+	KVLeaseBudget          time.Duration // how long after a prefill its KV may still be used
+	MaxAttempts            int           // tries for one request, the first included
+	MaxBodyBytes           int64
+	Fallback               string // FallbackDecode or FallbackNone
+
+	WaitingRetryInterval time.Duration // between two probes of a pending add
+	MaxWaitingRetries    int           // 0 = for ever
+
+	AccessLog       bool
+	TraceHeaders    bool          // X-PD-... response headers for everybody
+	ShutdownTimeout time.Duration // for running streams at SIGTERM
+
+	LogLevel  string
+	LogFormat string
+
+	ConfigFile  string
+	PrintConfig bool
+
+	// sources says for each setting that is no default where it came from.
+	sources map[string]string
+}
+
+// Embedded tells whether this proxy is to run its own etcd.
+func (p *Proxy) Embedded() bool { return len(p.EtcdEndpoints) == 0 }

@@ -1,0 +1,113 @@
+package config
+
+import "github.com/spf13/pflag"
+
+// kind is how a value is written; it is what --help shows after the flag.
+type kind string
+
+const (
+	kindText     kind = "string"
+	kindInt      kind = "number" // "int" would make viper convert it, silently
+	kindBytes    kind = "size"
+	kindDuration kind = "duration"
+	kindSwitch   kind = "on|off"
+	kindList     kind = "list"
+)
+
+// setting describes one entry of a configuration under all its names.
+type setting struct {
+	name   string
+	short  string
+	kind   kind
+	def    string
+	usage  string
+	env    []string // further environment variables, after PD_<NAME>
+	secret bool
+	// flagOnly settings are about the reading of the configuration itself.
+	flagOnly bool
+	// set and get join the setting to its field.
+	field func(*Proxy) any
+}
+
+// proxySettings lists every setting of the proxy in the order of --help.
+func proxySettings() []setting {
+	return []setting{
+		{name: "host", kind: kindText, def: "127.0.0.1", usage: "address to listen on", field: func(p *Proxy) any { return &p.Host }},
+		{name: "port", kind: kindInt, def: "8000", usage: "port to listen on; 0 takes any free one", field: func(p *Proxy) any { return &p.Port }},
+		{name: "model", short: "m", kind: kindText, usage: "model every instance must serve; empty takes any", field: func(p *Proxy) any { return &p.Model }},
+		{name: "connector", kind: kindText, def: "plain", usage: "KV transfer of instances whose record names none: plain or nixl", field: func(p *Proxy) any { return &p.Connector }},
+		{name: "prefill", short: "p", kind: kindList, usage: "prefill instances, host:port; several after one flag, by comma or by repeating it", field: func(p *Proxy) any { return &p.Prefill }},
+		{name: "decode", short: "d", kind: kindList, usage: "decode instances, written as for --prefill", field: func(p *Proxy) any { return &p.Decode }},
+
+		{name: "etcd-endpoints", kind: kindList, usage: "host:port of the etcd to use; without it the proxy runs its own", field: func(p *Proxy) any { return &p.EtcdEndpoints }},
+		{name: "etcd-username", kind: kindText, usage: "user at the etcd of --etcd-endpoints", field: func(p *Proxy) any { return &p.EtcdUsername }},
+		{name: "etcd-password", kind: kindText, secret: true, usage: "password of that user (better given as PD_ETCD_PASSWORD)", field: func(p *Proxy) any { return &p.EtcdPassword }},
+		{name: "etcd-listen", kind: kindText, def: "127.0.0.1:2379", usage: "client address of the proxy's own etcd; loopback only", field: func(p *Proxy) any { return &p.EtcdListen }},
+		{name: "etcd-data-dir", kind: kindText, usage: "data of the proxy's own etcd (default pdmesh/etcd-<port> in the user's state directory)", field: func(p *Proxy) any { return &p.EtcdDataDir }},
+		{name: "etcd-prefix", kind: kindText, def: "/pd", usage: "root of all keys in etcd", field: func(p *Proxy) any { return &p.EtcdPrefix }},
+		{name: "etcd-gateway", kind: kindSwitch, def: "on", usage: "JSON gateway of the proxy's own etcd, for nodes that register with curl", field: func(p *Proxy) any { return &p.EtcdGateway }},
+
+		{name: "instance-allow", kind: kindList, usage: "networks instances may be in (CIDR or address; \"any\" for all); default loopback when etcd is on loopback", field: func(p *Proxy) any { return &p.InstanceAllow }},
+		{name: "api-key", kind: kindList, secret: true, usage: "keys clients must send (better given as PD_API_KEY); none lets everybody in", field: func(p *Proxy) any { return &p.APIKeys }},
+		{name: "engine-api-key", kind: kindText, secret: true, env: []string{"OPENAI_API_KEY"}, usage: "key sent to the engines: always with --api-key, else when the client sent none; env OPENAI_API_KEY too", field: func(p *Proxy) any { return &p.EngineAPIKey }},
+		{name: "admin-api-key", kind: kindText, secret: true, env: []string{"ADMIN_API_KEY"}, usage: "key for changing the fleet over HTTP; env ADMIN_API_KEY too", field: func(p *Proxy) any { return &p.AdminAPIKey }},
+		{name: "admin-listen", kind: kindText, usage: "own host:port for status, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
+
+		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance", field: func(p *Proxy) any { return &p.ConnectTimeout }},
+		{name: "prefill-timeout", kind: kindDuration, def: "5m", usage: "for a whole prefill", field: func(p *Proxy) any { return &p.PrefillTimeout }},
+		{name: "decode-first-byte-timeout", kind: kindDuration, def: "1m", usage: "until a decode instance begins to answer", field: func(p *Proxy) any { return &p.DecodeFirstByteTimeout }},
+		{name: "idle-timeout", kind: kindDuration, def: "2m", usage: "between two chunks of an answer", field: func(p *Proxy) any { return &p.IdleTimeout }},
+		{name: "non-stream-timeout", kind: kindDuration, def: "1h", usage: "until a decode instance begins a non-streamed answer, which it does when it is whole", field: func(p *Proxy) any { return &p.NonStreamTimeout }},
+		{name: "kv-lease-budget", kind: kindDuration, def: "20s", usage: "how long after a prefill its KV cache may still be handed over", field: func(p *Proxy) any { return &p.KVLeaseBudget }},
+		{name: "max-attempts", kind: kindInt, def: "4", usage: "tries for one request on different instances, the first included", field: func(p *Proxy) any { return &p.MaxAttempts }},
+		{name: "max-body-bytes", kind: kindBytes, def: "32MiB", usage: "largest request body taken; larger ones get 413", field: func(p *Proxy) any { return &p.MaxBodyBytes }},
+		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
+
+		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},
+		{name: "max-waiting-retries", kind: kindInt, def: "0", usage: "probes until such an instance is given up; 0 means never", field: func(p *Proxy) any { return &p.MaxWaitingRetries }},
+
+		{name: "access-log", kind: kindSwitch, def: "on", usage: "one log line per request", field: func(p *Proxy) any { return &p.AccessLog }},
+		{name: "trace-headers", kind: kindSwitch, def: "off", usage: "tell every client in X-PD-... headers which instances served it", field: func(p *Proxy) any { return &p.TraceHeaders }},
+		{name: "shutdown-timeout", kind: kindDuration, def: "30s", usage: "for running requests when the proxy is told to stop", field: func(p *Proxy) any { return &p.ShutdownTimeout }},
+		{name: "log-level", kind: kindText, def: "info", usage: "error, warn, info, debug or trace", field: func(p *Proxy) any { return &p.LogLevel }},
+		{name: "log-format", kind: kindText, def: "text", usage: "text or json", field: func(p *Proxy) any { return &p.LogFormat }},
+
+		{name: "config", kind: kindText, flagOnly: true, env: []string{"PD_CONFIG"}, usage: "YAML file with settings under the names of these flags", field: func(p *Proxy) any { return &p.ConfigFile }},
+		{name: "print-config", kind: kindSwitch, def: "off", flagOnly: true, usage: "print what would be used, secrets masked, and exit", field: func(p *Proxy) any { return &p.PrintConfig }},
+	}
+}
+
+// RegisterProxyFlags adds every setting of the proxy to fs. LoadProxy reads
+// them back after fs was parsed; feed the parser NormalizeArgs(args).
+func RegisterProxyFlags(fs *pflag.FlagSet) {
+	for _, s := range proxySettings() {
+		f := fs.VarPF(&rawValue{kind: s.kind, text: s.def}, s.name, s.short, s.usage)
+		if s.kind == kindSwitch {
+			f.NoOptDefVal = "on" // --trace-headers alone
+		}
+	}
+}
+
+// rawValue keeps a flag as it was typed, so that one place reads the values of
+// all sources. A list gathers what its repetitions said.
+type rawValue struct {
+	kind  kind
+	text  string
+	given bool
+}
+
+// String implements pflag.Value.
+func (v *rawValue) String() string { return v.text }
+
+// Set implements pflag.Value.
+func (v *rawValue) Set(s string) error {
+	if v.kind == kindList && v.given {
+		v.text += "," + s
+		return nil
+	}
+	v.text, v.given = s, true
+	return nil
+}
+
+// Type implements pflag.Value.
+func (v *rawValue) Type() string { return string(v.kind) }

@@ -1,0 +1,226 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
+)
+
+// Connectors lists the names --connector takes.
+func Connectors() []string { return []string{"plain", "nixl"} }
+
+// Validate checks everything that can be known without touching the network
+// or the disk. The error lists all that is wrong, a line each, under the names
+// of the flags.
+func (p *Proxy) Validate() error {
+	var errs []error
+	bad := func(name, format string, args ...any) {
+		errs = append(errs, p.complain(name, format, args...))
+	}
+	if err := checkHost(p.Host); err != nil {
+		bad("host", "%w", err)
+	}
+	if p.Port < 0 || p.Port > 65535 {
+		bad("port", "%d is no port; use 1 to 65535, or 0 for any free one", p.Port)
+	}
+	if p.AdminListen != "" {
+		if err := checkListen(p.AdminListen); err != nil {
+			bad("admin-listen", "%w", err)
+		} else if p.Port != 0 && p.AdminListen == net.JoinHostPort(p.Host, strconv.Itoa(p.Port)) {
+			bad("admin-listen", "%s is where clients are served; give another port or leave it empty", p.AdminListen)
+		}
+	}
+	if !slices.Contains(Connectors(), p.Connector) {
+		bad("connector", "%q is not known; use %s", p.Connector, strings.Join(Connectors(), " or "))
+	}
+	if p.Model != instance.Printable(p.Model, 0) || len(p.Model) > 512 {
+		bad("model", "%q is no model name", instance.Printable(p.Model, 80))
+	}
+	if p.Fallback != FallbackDecode && p.Fallback != FallbackNone {
+		bad("fallback", "%q is not known; use %s or %s", p.Fallback, FallbackDecode, FallbackNone)
+	}
+	p.checkEtcd(bad)
+	p.checkInstances(bad)
+	p.checkKeys(bad)
+	p.checkLimits(bad)
+	if !slices.Contains(logging.Levels(), strings.ToLower(p.LogLevel)) && !strings.EqualFold(p.LogLevel, "warning") {
+		bad("log-level", "%q is not known; use %s", p.LogLevel, strings.Join(logging.Levels(), ", "))
+	}
+	if f := strings.ToLower(p.LogFormat); f != logging.FormatText && f != logging.FormatJSON {
+		bad("log-format", "%q is not known; use text or json", p.LogFormat)
+	}
+	return errors.Join(errs...)
+}
+
+type complaint func(name, format string, args ...any)
+
+func (p *Proxy) checkEtcd(bad complaint) {
+	if !strings.HasPrefix(p.EtcdPrefix, "/") || strings.Trim(p.EtcdPrefix, "/") == "" || len(p.EtcdPrefix) > 200 ||
+		strings.Contains(p.EtcdPrefix, "//") || p.EtcdPrefix != instance.Printable(p.EtcdPrefix, 0) {
+		bad("etcd-prefix", "%q is no root for our keys; use a path such as /pd", instance.Printable(p.EtcdPrefix, 80))
+	}
+	if p.Embedded() {
+		switch address, err := instance.ParseAddress(p.EtcdListen); {
+		case err != nil:
+			bad("etcd-listen", "%w", err)
+		case !instance.IsLoopback(address):
+			bad("etcd-listen", "%s is not a loopback address, and the proxy's own etcd has no TLS or users: "+
+				"whoever reaches it could send prompts anywhere. Use 127.0.0.1, or run an etcd cluster and give --etcd-endpoints", address)
+		}
+		if p.EtcdUsername != "" || p.EtcdPassword != "" {
+			bad("etcd-username", "the proxy's own etcd has no users; give --etcd-endpoints or leave user and password out")
+		}
+		return
+	}
+	for _, name := range []string{"etcd-listen", "etcd-data-dir"} {
+		if src := p.sources[name]; src != "" {
+			bad(name, "is for the proxy's own etcd, but --etcd-endpoints (%s) says to use another; give one of the two", p.sources["etcd-endpoints"])
+		}
+	}
+	if (p.EtcdUsername == "") != (p.EtcdPassword == "") {
+		bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
+	}
+	if p.InstanceAllow == nil && !p.etcdIsLoopback() && p.EtcdUsername == "" {
+		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password: whoever can write there "+
+			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
+			"(--instance-allow any takes all), or set --etcd-username and --etcd-password", strings.Join(p.EtcdEndpoints, ","))
+	}
+}
+
+func (p *Proxy) checkInstances(bad complaint) {
+	check := func(name string, list []string) {
+		for _, item := range list {
+			address, err := instance.ParseAddress(item)
+			if err != nil {
+				bad(name, "%w", err)
+				continue
+			}
+			if ap, err := netip.ParseAddrPort(address); err == nil && p.InstanceAllow != nil && !p.allows(ap.Addr()) {
+				bad(name, "%s is outside the networks of --instance-allow; add it there", address)
+			}
+		}
+	}
+	check("prefill", p.Prefill)
+	check("decode", p.Decode)
+}
+
+func (p *Proxy) checkKeys(bad complaint) {
+	check := func(name, key string) {
+		for _, c := range []byte(key) {
+			if c <= ' ' || c > '~' {
+				bad(name, "a key may hold visible ASCII characters only, as it travels in a header")
+				return
+			}
+		}
+	}
+	for _, key := range p.APIKeys {
+		if key == "" {
+			bad("api-key", "a key is empty")
+		}
+		check("api-key", key)
+	}
+	check("engine-api-key", p.EngineAPIKey)
+	check("admin-api-key", p.AdminAPIKey)
+	if p.AdminAPIKey != "" && slices.Contains(p.APIKeys, p.AdminAPIKey) {
+		bad("admin-api-key", "must differ from the keys of clients: every client could change the fleet")
+	}
+}
+
+func (p *Proxy) checkLimits(bad complaint) {
+	durations := []struct {
+		name  string
+		value time.Duration
+	}{
+		{"connect-timeout", p.ConnectTimeout},
+		{"prefill-timeout", p.PrefillTimeout},
+		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout},
+		{"idle-timeout", p.IdleTimeout},
+		{"non-stream-timeout", p.NonStreamTimeout},
+		{"kv-lease-budget", p.KVLeaseBudget},
+		{"waiting-retry-interval", p.WaitingRetryInterval},
+		{"shutdown-timeout", p.ShutdownTimeout},
+	}
+	for _, d := range durations {
+		if d.value < time.Millisecond || d.value > 7*24*time.Hour {
+			bad(d.name, "%s is out of range; use 1ms to 168h", d.value)
+		}
+	}
+	if p.MaxAttempts < 1 || p.MaxAttempts > 100 {
+		bad("max-attempts", "%d is out of range; use 1 (no retry) to 100", p.MaxAttempts)
+	}
+	if p.MaxWaitingRetries < 0 {
+		bad("max-waiting-retries", "%d is negative; use 0 for ever", p.MaxWaitingRetries)
+	}
+	if p.MaxBodyBytes < 1<<10 || p.MaxBodyBytes > 4<<30 {
+		bad("max-body-bytes", "%d is out of range; use 1KiB to 4GiB", p.MaxBodyBytes)
+	}
+}
+
+func (p *Proxy) etcdIsLoopback() bool {
+	for _, e := range p.EtcdEndpoints {
+		if !instance.IsLoopback(e) {
+			return false
+		}
+	}
+	return true
+}
+
+// defaultAllow is loopback, and the addresses of the command line: who starts
+// the proxy may say where prompts go.
+func (p *Proxy) defaultAllow() []netip.Prefix {
+	allow := []netip.Prefix{
+		netip.MustParsePrefix("127.0.0.0/8"),
+		netip.MustParsePrefix("::1/128"),
+	}
+	for _, address := range slices.Concat(p.Prefill, p.Decode) {
+		if ap, err := netip.ParseAddrPort(address); err == nil && !ap.Addr().IsLoopback() {
+			one := netip.PrefixFrom(ap.Addr(), ap.Addr().BitLen())
+			if !slices.Contains(allow, one) {
+				allow = append(allow, one)
+			}
+		}
+	}
+	return allow
+}
+
+func (p *Proxy) allows(ip netip.Addr) bool {
+	return slices.ContainsFunc(p.InstanceAllow, func(n netip.Prefix) bool { return n.Contains(ip.Unmap()) })
+}
+
+// checkHost checks what stands before the port of a listen address; unlike an
+// instance's address it may be a wildcard.
+func checkHost(host string) error {
+	if ip, err := netip.ParseAddr(host); err == nil {
+		if ip.IsUnspecified() {
+			return nil
+		}
+	} else if strings.Contains(host, ":") || strings.HasPrefix(host, "[") {
+		return fmt.Errorf("%q is no host; give an IP address or a name, and the port apart from it", instance.Printable(host, 80))
+	}
+	if _, err := instance.ParseAddress(net.JoinHostPort(host, "1")); err != nil {
+		return fmt.Errorf("%q is no host; give an IP address or a name", instance.Printable(host, 80))
+	}
+	return nil
+}
+
+func checkListen(s string) error {
+	host, port, err := net.SplitHostPort(s)
+	if err != nil {
+		return fmt.Errorf("%q: give host:port", instance.Printable(s, 80))
+	}
+	if err := checkHost(host); err != nil {
+		return err
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil || n == 0 {
+		return fmt.Errorf("%q: the port must be a number from 1 to 65535", instance.Printable(s, 80))
+	}
+	return nil
+}

@@ -1,0 +1,155 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// errValue is what assign returns for a value it cannot read; the text says
+// what would be right.
+var errValue = errors.New("bad value")
+
+// assign reads raw, a string or the []string of a YAML list, into the field
+// that ptr points at.
+func assign(ptr, raw any) error {
+	if list, ok := raw.([]string); ok {
+		return assignItems(ptr, list)
+	}
+	text, ok := raw.(string)
+	if !ok {
+		return fmt.Errorf("%w: not a plain value", errValue)
+	}
+	switch p := ptr.(type) {
+	case *string:
+		*p = text
+	case *int:
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return fmt.Errorf("%w %q: give a whole number", errValue, text)
+		}
+		*p = n
+	case *int64:
+		n, err := parseSize(text)
+		if err != nil {
+			return err
+		}
+		*p = n
+	case *bool:
+		on, err := parseSwitch(text)
+		if err != nil {
+			return err
+		}
+		*p = on
+	case *time.Duration:
+		d, err := parseDuration(text)
+		if err != nil {
+			return err
+		}
+		*p = d
+	default:
+		return assignItems(ptr, strings.Split(text, ","))
+	}
+	return nil
+}
+
+func assignItems(ptr any, items []string) error {
+	items = slices.Clone(items)
+	for i, item := range items {
+		if items[i] = strings.TrimSpace(item); items[i] == "" {
+			return fmt.Errorf("%w: an item of the list is empty; give at least one, separated by commas", errValue)
+		}
+	}
+	switch p := ptr.(type) {
+	case *[]string:
+		*p = items
+	case *[]netip.Prefix:
+		prefixes, err := parsePrefixes(items)
+		if err != nil {
+			return err
+		}
+		*p = prefixes
+	default:
+		return fmt.Errorf("%w: a list, where one value is wanted", errValue)
+	}
+	return nil
+}
+
+func parseSwitch(s string) (bool, error) {
+	switch strings.ToLower(s) {
+	case "on", "true", "yes", "1":
+		return true, nil
+	case "off", "false", "no", "0":
+		return false, nil
+	}
+	return false, fmt.Errorf("%w %q: use on or off", errValue, s)
+}
+
+// parseDuration takes Go's notation and, as the reference proxies' flags do,
+// a bare number of seconds.
+func parseDuration(s string) (time.Duration, error) {
+	if d, err := time.ParseDuration(s); err == nil {
+		return d, nil
+	}
+	sec, err := strconv.ParseFloat(s, 64)
+	if err != nil || math.IsNaN(sec) || math.Abs(sec) > math.MaxInt64/float64(2*time.Second) {
+		return 0, fmt.Errorf("%w %q: give a duration such as 500ms, 30s or 5m, or a number of seconds", errValue, s)
+	}
+	return time.Duration(sec * float64(time.Second)), nil
+}
+
+// parseSize takes a number of bytes with an optional unit; KB and KiB both
+// mean 1024 bytes, since nobody who writes 64MB wants a body of 64 MiB refused.
+func parseSize(s string) (int64, error) {
+	bad := fmt.Errorf("%w %q: give a size such as 67108864, 512KiB or 64MiB", errValue, s)
+	digits := strings.TrimRight(strings.TrimSpace(s), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
+	if err != nil {
+		return 0, bad
+	}
+	shift := 0
+	switch strings.ToLower(strings.TrimSpace(s)[len(digits):]) {
+	case "", "b":
+	case "k", "kb", "kib":
+		shift = 10
+	case "m", "mb", "mib":
+		shift = 20
+	case "g", "gb", "gib":
+		shift = 30
+	default:
+		return 0, bad
+	}
+	if n > math.MaxInt64>>shift || n < 0 {
+		return 0, bad
+	}
+	return n << shift, nil
+}
+
+func parsePrefixes(items []string) ([]netip.Prefix, error) {
+	var out []netip.Prefix
+	for _, item := range items {
+		if strings.EqualFold(item, "any") {
+			out = append(out, netip.PrefixFrom(netip.IPv4Unspecified(), 0), netip.PrefixFrom(netip.IPv6Unspecified(), 0))
+			continue
+		}
+		if ip, err := netip.ParseAddr(item); err == nil && ip.Zone() == "" {
+			ip = ip.Unmap()
+			out = append(out, netip.PrefixFrom(ip, ip.BitLen()))
+			continue
+		}
+		prefix, err := netip.ParsePrefix(item)
+		if err != nil {
+			return nil, fmt.Errorf("%w %q: give a network such as 10.0.0.0/8, one address, or any", errValue, item)
+		}
+		if prefix != prefix.Masked() {
+			return nil, fmt.Errorf("%w %q: has bits set after the mask; write %s", errValue, item, prefix.Masked())
+		}
+		out = append(out, prefix)
+	}
+	return out, nil
+}

@@ -1,0 +1,98 @@
+package connector_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.GoldenFlag()
+	goleak.VerifyTestMain(m)
+}
+
+// TestGolden holds every leg of every case against its file. A case is a
+// folder testdata/<dialect>/<endpoint>-<name> with what goes in (client.json,
+// prefill_reply.json) and what must come out (prefill.json, decode.json).
+// `go test ./internal/connector -update` writes the latter.
+func TestGolden(t *testing.T) {
+	t.Parallel()
+	for _, dialect := range connector.Names() {
+		cases, err := filepath.Glob(filepath.Join("testdata", dialect, "*"))
+		if err != nil || len(cases) == 0 {
+			t.Fatalf("no cases for %s (%v)", dialect, err)
+		}
+		c, err := connector.New(dialect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, dir := range cases {
+			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
+				t.Parallel()
+				kind := openai.Completion
+				if ok, _ := filepath.Match("chat-*", filepath.Base(dir)); ok {
+					kind = openai.Chat
+				}
+				r, err := openai.ParseRequest(kind, read(t, dir, "client.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				testkit.Golden(t, filepath.Join(dir, "prefill.json"), c.Prefill(r).Bytes())
+				h, err := c.Handover(read(t, dir, "prefill_reply.json"))
+				if err != nil {
+					t.Fatal(err)
+				}
+				testkit.Golden(t, filepath.Join(dir, "decode.json"), c.Decode(r, h).Bytes())
+			})
+		}
+	}
+}
+
+func read(t *testing.T, dir, name string) []byte {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join(dir, name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+func TestNames(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{
+		"": "plain", "plain": "plain", "nixl": "nixl", "NixlConnector": "nixl", "NIXL": "nixl",
+	} {
+		c, err := connector.New(name)
+		if err != nil || c.Name() != want {
+			t.Errorf("New(%q) = %v, %v; want %s", name, c, err, want)
+		}
+	}
+	if _, err := connector.New("teleport"); !errors.Is(err, connector.ErrUnknown) {
+		t.Errorf("New(teleport): %v", err)
+	}
+}
+
+func TestHandoverOfABadAnswer(t *testing.T) {
+	t.Parallel()
+	c, err := connector.New("nixl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, answer := range []string{``, `[]`, `{"kv_transfer_params":{"a":1}`, `<html>`, `{} trailing`} {
+		if h, err := c.Handover([]byte(answer)); err == nil {
+			t.Errorf("Handover(%q) = %s", answer, h.Params)
+		}
+	}
+	for _, answer := range []string{`{}`, `{"kv_transfer_params":null}`} {
+		if h, err := c.Handover([]byte(answer)); err != nil || !h.Empty() {
+			t.Errorf("Handover(%q) = %s, %v", answer, h.Params, err)
+		}
+	}
+}

@@ -1,0 +1,217 @@
+package fleet
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ProxySpec describes a proxy. Start fills what is left empty, so that the
+// Spec of a Proxy that was killed starts the same one again, data included.
+type ProxySpec struct {
+	Name string
+	Port int // 0 = a free one
+	// EtcdEndpoints of an etcd that runs elsewhere; none means that the proxy
+	// embeds one on EtcdPort (0 = a free one).
+	EtcdEndpoints []string
+	EtcdPort      int
+	AdminKey      string
+	Args          []string
+	Env           []string
+}
+
+// Proxy is a running proxy.
+type Proxy struct {
+	*Process
+	Spec    ProxySpec
+	Address string   // host:port for clients
+	Etcd    []string // the endpoints it uses: its own or the given ones
+	fleet   *Fleet
+}
+
+// URL is the base of the proxy's routes.
+func (p *Proxy) URL() string { return "http://" + p.Address }
+
+// StartProxy starts a proxy and waits for its /readyz.
+func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
+	ports, err := FreePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	if s.Port == 0 {
+		s.Port = ports[0]
+	}
+	args := []string{"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port)}
+	p := &Proxy{Address: loopback(s.Port), Etcd: s.EtcdEndpoints, fleet: f}
+	stage := stageProxy
+	if len(s.EtcdEndpoints) > 0 {
+		args = append(args, "--etcd-endpoints", strings.Join(s.EtcdEndpoints, ","))
+	} else {
+		if s.EtcdPort == 0 {
+			s.EtcdPort = ports[1]
+		}
+		stage = stageEtcd
+		p.Etcd = []string{loopback(s.EtcdPort)}
+		args = append(args, "--etcd-listen", p.Etcd[0], "--etcd-data-dir", filepath.Join(f.dir, "etcd-"+strconv.Itoa(s.EtcdPort)))
+	}
+	env := s.Env
+	if s.AdminKey != "" {
+		env = append(env[:len(env):len(env)], "ADMIN_API_KEY="+s.AdminKey) // not among the arguments, which every user of the machine sees
+	}
+	p.Spec = s
+	p.Process, err = f.Start(ctx, Spec{
+		Name: s.Name, Program: "proxy", Args: append(args, s.Args...), Env: env, Stage: stage,
+		Ready: func(ctx context.Context) error { return f.get(ctx, p.URL()+"/readyz", nil) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	return p, nil
+}
+
+// Status is the part of a proxy's /status that a fleet needs.
+type Status struct {
+	PrefillNodes []string           `json:"prefill_nodes"`
+	DecodeNodes  []string           `json:"decode_nodes"`
+	Instances    []instance.Listing `json:"instances"`
+	Revision     int64              `json:"revision"`
+}
+
+// Status asks the proxy what it knows.
+func (p *Proxy) Status(ctx context.Context) (Status, error) {
+	var s Status
+	err := p.fleet.get(ctx, p.URL()+"/status", &s)
+	return s, err
+}
+
+// WaitFor waits until the proxy serves exactly that many instances.
+func (p *Proxy) WaitFor(ctx context.Context, prefill, decode int) error {
+	err := p.fleet.await(ctx, func(ctx context.Context) error {
+		s, err := p.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if len(s.PrefillNodes) != prefill || len(s.DecodeNodes) != decode {
+			return fmt.Errorf("it serves %d prefill and %d decode instances", len(s.PrefillNodes), len(s.DecodeNodes))
+		}
+		return nil
+	}, p.Process)
+	if err != nil {
+		return fmt.Errorf("wait for %d prefill and %d decode instances in %s: %w", prefill, decode, p.name, err)
+	}
+	return nil
+}
+
+// NodeSpec describes a simulated engine and the agent beside it.
+type NodeSpec struct {
+	Name      string // of the engine; the agent is called <Name>-agent
+	Role      instance.Role
+	Port      int    // 0 = a free one
+	Connector string // plain or nixl
+	Model     string
+	// TTFT is how long the engine computes before its first token, ITL the
+	// pause between two tokens.
+	TTFT, ITL   time.Duration
+	MaxModelLen int // 0 = the engine's default
+	// Etcd endpoints for the agent; none means that no agent is started.
+	Etcd       []string
+	TTL        time.Duration // of the agent's lease; 0 = the agent's default
+	EngineArgs []string
+	AgentArgs  []string
+}
+
+// Node is a running engine with its agent.
+type Node struct {
+	Spec    NodeSpec
+	Address string // host:port of the engine
+	Engine  *Process
+	Agent   *Process // nil without etcd
+	fleet   *Fleet
+}
+
+// Get asks the engine directly and decodes its JSON answer.
+func (n *Node) Get(ctx context.Context, path string, into any) error {
+	return n.fleet.get(ctx, "http://"+n.Address+path, into)
+}
+
+// StartNode starts an engine, waits for its /health, and starts its agent.
+// That the agent has registered is seen by Proxy.WaitFor.
+func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
+	if s.Port == 0 {
+		ports, err := FreePorts(1)
+		if err != nil {
+			return nil, err
+		}
+		s.Port = ports[0]
+	}
+	n := &Node{Spec: s, Address: loopback(s.Port), fleet: f}
+	args := []string{
+		"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port), "--role", string(s.Role), "--mode", s.Connector,
+		"--model", s.Model, "--ttft", s.TTFT.String(), "--itl", s.ITL.String(),
+	}
+	if s.MaxModelLen > 0 {
+		args = append(args, "--max-model-len", strconv.Itoa(s.MaxModelLen))
+	}
+	var err error
+	n.Engine, err = f.Start(ctx, Spec{
+		Name: s.Name, Program: "fakevllm", Args: append(args, s.EngineArgs...), Stage: stageEngine,
+		Ready: func(ctx context.Context) error { return f.get(ctx, "http://"+n.Address+"/health", nil) },
+	})
+	if err != nil || len(s.Etcd) == 0 {
+		return n, err
+	}
+	args = []string{
+		"--role", string(s.Role), "--address", n.Address, "--model", s.Model, "--connector", s.Connector,
+		"--etcd-endpoints", strings.Join(s.Etcd, ","),
+	}
+	if s.TTL > 0 {
+		args = append(args, "--ttl", s.TTL.String())
+	}
+	n.Agent, err = f.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: append(args, s.AgentArgs...), Stage: stageAgent})
+	return n, err
+}
+
+// Kill ends engine and agent as a power cut would.
+func (n *Node) Kill() error {
+	var errs []error
+	if n.Agent != nil {
+		errs = append(errs, n.Agent.Kill())
+	}
+	return errors.Join(append(errs, n.Engine.Kill())...)
+}
+
+// get fetches a small answer; anything but 200 is an error. into may be nil.
+func (f *Fleet) get(ctx context.Context, url string, into any) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := f.http.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(res.Body, 8<<20))
+	if err != nil {
+		return fmt.Errorf("GET %s: %w", url, err)
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("GET %s: %s: %s", url, res.Status, instance.Printable(string(raw), 300))
+	}
+	if into == nil {
+		return nil
+	}
+	if err := json.Unmarshal(raw, into); err != nil {
+		return fmt.Errorf("GET %s: %w", url, err)
+	}
+	return nil
+}

@@ -1,0 +1,86 @@
+package fleet
+
+import (
+	"bytes"
+	"io"
+	"os"
+	"strings"
+	"sync"
+)
+
+// sharedWriter lets several children write whole lines to one writer.
+type sharedWriter struct {
+	mu sync.Mutex // held during one Write to w
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
+}
+
+// maxLine bounds what is kept of a line that does not end.
+const maxLine = 64 << 10
+
+// lineWriter passes whole lines on, each behind a prefix. It is used by one
+// goroutine at a time.
+type lineWriter struct {
+	w       io.Writer
+	prefix  string
+	partial []byte
+}
+
+// Write never fails: a child must not stall or die because its parent's
+// terminal is gone.
+func (l *lineWriter) Write(p []byte) (int, error) {
+	n := len(p)
+	for len(p) > 0 {
+		i := bytes.IndexByte(p, '\n')
+		if i < 0 && len(l.partial)+len(p) < maxLine {
+			l.partial = append(l.partial, p...)
+			break
+		}
+		if i < 0 {
+			i = len(p) - 1
+		}
+		l.partial = append(l.partial, p[:i+1]...)
+		l.flush()
+		p = p[i+1:]
+	}
+	return n, nil
+}
+
+// flush writes what is there as a line.
+func (l *lineWriter) flush() {
+	if len(l.partial) == 0 {
+		return
+	}
+	line := append([]byte(l.prefix), l.partial...)
+	if line[len(line)-1] != '\n' {
+		line = append(line, '\n')
+	}
+	l.partial = l.partial[:0]
+	_, _ = l.w.Write(line) // see Write
+}
+
+// tail reads the last lines of a file.
+func tail(path string, lines int) string {
+	const window = 32 << 10
+	f, err := os.Open(path)
+	if err != nil {
+		return ""
+	}
+	defer f.Close()
+	if st, err := f.Stat(); err == nil && st.Size() > window {
+		if _, err := f.Seek(-window, io.SeekEnd); err != nil {
+			return ""
+		}
+	}
+	raw, err := io.ReadAll(io.LimitReader(f, window))
+	if err != nil {
+		return ""
+	}
+	all := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}

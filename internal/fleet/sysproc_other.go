@@ -1,0 +1,11 @@
+//go:build unix && !linux
+
+package fleet
+
+import "syscall"
+
+// childAttributes puts a child into a process group of its own, so that Ctrl-C
+// on the terminal reaches the parent alone.
+func childAttributes() *syscall.SysProcAttr {
+	return &syscall.SysProcAttr{Setpgid: true}
+}

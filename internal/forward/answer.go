@@ -1,0 +1,286 @@
+package forward
+
+import (
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// maxHeldAnswer is how much of a non-streamed answer is read before the status
+// goes out: up to here a broken answer can still be retried.
+const maxHeldAnswer = 1 << 20
+
+// maxEvent bounds one server-sent event.
+const maxEvent = 8 << 20
+
+const streamBuffer = 16 << 10
+
+// doneGrace is how long the engine may take to end the connection's chunked
+// body behind the closing event; later than that it is not reused.
+const doneGrace = time.Second
+
+var streamBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
+	b := make([]byte, streamBuffer)
+	return &b
+}}
+
+func isEventStream(h http.Header) bool {
+	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
+	return err == nil && media == "text/event-stream"
+}
+
+// whole passes a non-streamed answer on. Nothing is sent before it has been
+// read to its end, or to maxHeldAnswer.
+func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *failure {
+	held := resp.Length
+	if held < 0 || held > maxHeldAnswer {
+		held = maxHeldAnswer
+	}
+	buf := make([]byte, held)
+	n, err := readFull(l, x.h.opts.Idle, resp.Body, buf)
+	more := err == nil
+	if more && resp.Length == int64(n) {
+		more, err = false, io.EOF
+		_ = drained(resp.Body) // every announced byte is here: the answer is whole
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return x.ofExchange(d.Instance, err)
+	}
+	if resp.Length > int64(n) && !more {
+		return x.ofAnswer(d.Instance, "it is shorter than announced")
+	}
+	x.entry.TTFT = time.Since(x.entry.Start)
+	length := resp.Length
+	if !more {
+		length = int64(n)
+	}
+	x.copyAnswerHeader(resp.Header, length)
+	x.entry.Status = resp.Status
+	x.w.WriteHeader(resp.Status)
+	if !x.write(buf[:n]) {
+		return nil
+	}
+	for more {
+		l.rearm(x.h.opts.Idle)
+		n, err = resp.Body.Read(buf)
+		if n > 0 && !x.write(buf[:n]) {
+			return nil
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				x.breakOff(false, err)
+				return nil
+			}
+			more = false
+		}
+	}
+	x.entry.Outcome = OutcomeOK
+	return nil
+}
+
+// readFull fills buf; io.EOF means that the body ended before or exactly there.
+func readFull(l *leg, idle time.Duration, r io.Reader, buf []byte) (int, error) {
+	n := 0
+	for n < len(buf) {
+		l.rearm(idle)
+		m, err := r.Read(buf[n:])
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// relay is the state of one event stream on its way through.
+type relay struct {
+	buf       []byte
+	n         int // bytes in buf
+	judged    int // of them, classified while the answer was not committed
+	seen      int // of them, searched for an event's end
+	committed bool
+	done      bool // the closing event has come
+	typed     bool // see stream
+}
+
+// stream passes an event stream on, event by event. Until the first event with
+// content everything is held back and a failure can be retried. p is released
+// at the commit: its KV has been pulled.
+//
+// typed streams (/v1/responses, /v1/messages) name their events and have no
+// common closing one: their first event commits, and any clean end is taken.
+func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Response, typed bool) *failure {
+	pooled, _ := streamBuffers.Get().(*[]byte)
+	s := relay{buf: *pooled, typed: typed}
+	defer streamBuffers.Put(pooled)
+	for {
+		if s.n == len(s.buf) {
+			if len(s.buf) >= maxEvent {
+				return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
+			}
+			s.buf = append(make([]byte, 0, 2*len(s.buf)), s.buf...)[:2*len(s.buf)]
+		}
+		if s.done {
+			l.rearm(doneGrace)
+		} else {
+			l.rearm(x.h.opts.Idle)
+		}
+		m, err := resp.Body.Read(s.buf[s.n:])
+		s.n += m
+		if m > 0 {
+			if f, stop := x.relay(d, p, &s, resp); stop {
+				return f
+			}
+		}
+		if err == nil {
+			continue
+		}
+		if errors.Is(err, io.EOF) {
+			if s.done {
+				return nil
+			}
+			if s.typed && s.committed && s.n == 0 {
+				x.entry.Outcome = OutcomeOK
+				return nil
+			}
+			return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "the event stream ended too early"))
+		}
+		if s.done {
+			return nil // the answer was whole; how the connection ends is no matter
+		}
+		return x.streamEnded(d, &s, x.ofExchange(d.Instance, err))
+	}
+}
+
+// relay deals with what one read brought. stop tells that the stream is over
+// for the client or must be retried.
+func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Response) (f *failure, stop bool) {
+	if !s.committed {
+		if f = x.judge(d, s); f != nil {
+			return f, true
+		}
+		if !s.committed {
+			return nil, false
+		}
+		p.Done()
+		x.entry.TTFT = time.Since(x.entry.Start)
+		x.copyAnswerHeader(resp.Header, -1)
+		x.entry.Status = resp.Status
+		x.w.WriteHeader(resp.Status)
+	}
+	end := openai.EventEnd(s.buf[:s.n], s.seen)
+	if end == 0 {
+		s.seen = s.n
+		return nil, false
+	}
+	failed := 0 // end of an error event
+	for rest := s.buf[:end]; failed == 0; {
+		event, tail, ok := openai.NextEvent(rest)
+		if !ok {
+			break
+		}
+		if openai.IsDone(event) {
+			s.done = true
+		} else if openai.LooksLikeError(event) {
+			failed = end - len(tail)
+		}
+		rest = tail
+	}
+	if failed > 0 {
+		// The engine's own error event goes out, its clean end does not.
+		if x.write(s.buf[:failed]) {
+			x.breakOff(true, errEngineEvent)
+		}
+		return nil, true
+	}
+	if s.done {
+		x.entry.Outcome = OutcomeOK
+	}
+	if !x.write(s.buf[:end]) {
+		return nil, true
+	}
+	s.n = copy(s.buf, s.buf[end:s.n])
+	s.seen = s.n
+	return nil, false
+}
+
+var errEngineEvent = errors.New("the engine reported an error in the stream")
+
+// judge classifies the events held back, until one commits the answer.
+func (x *exchange) judge(d *sched.Assignment, s *relay) *failure {
+	for {
+		event, _, ok := openai.NextEvent(s.buf[s.judged:s.n])
+		if !ok {
+			return nil
+		}
+		s.judged += len(event)
+		class, code := openai.Classify(event)
+		if s.typed && class == openai.EventPreamble {
+			class = openai.EventContent
+		}
+		switch class {
+		case openai.EventError:
+			return x.ofEvent(d.Instance, code, event)
+		case openai.EventContent, openai.EventDone:
+			s.committed = true
+			return nil
+		case openai.EventPreamble:
+		}
+	}
+}
+
+// streamEnded decides what an early end means: before the commit a failure to
+// hide, after it a broken stream to show.
+func (x *exchange) streamEnded(d *sched.Assignment, s *relay, f *failure) *failure {
+	if !s.committed {
+		return f
+	}
+	if x.ctx.Err() != nil {
+		x.gone()
+		return nil
+	}
+	x.breakOff(true, f.err)
+	return nil
+}
+
+// breakOff ends a committed answer that cannot be completed: in a stream an
+// error event says so, and the connection is broken in any case.
+func (x *exchange) breakOff(events bool, cause error) {
+	x.entry.Outcome = OutcomeBroken
+	x.broken = true
+	x.h.opts.Log.WithError(cause).WithField("request_id", x.entry.RequestID).Warn("answer lost after it was committed")
+	if events && !errors.Is(cause, errEngineEvent) {
+		e := openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway,
+			Message: "the decode instance was lost in the middle of the answer"}
+		x.write(append(append([]byte("data: "), e.JSON()...), "\n\n"...))
+		x.entry.Outcome = OutcomeBroken
+	}
+}
+
+// write sends and flushes bytes to the client; false means that it is gone.
+func (x *exchange) write(b []byte) bool {
+	now := time.Now()
+	if x.writeDeadline.Sub(now) < x.h.opts.Idle/2 {
+		// A client that stops reading must not hold an instance for ever. The
+		// deadline is moved on seldom: it costs more than the write.
+		x.writeDeadline = now.Add(x.h.opts.Idle)
+		_ = http.NewResponseController(x.w).SetWriteDeadline(x.writeDeadline)
+	}
+	n, err := x.w.Write(b)
+	x.entry.BytesOut += int64(n)
+	if err != nil {
+		x.gone()
+		return false
+	}
+	if f, ok := x.w.(http.Flusher); ok {
+		f.Flush()
+	}
+	return true
+}

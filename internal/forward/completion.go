@@ -1,0 +1,283 @@
+package forward
+
+import (
+	"errors"
+	"io"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// maxPrefillAnswer bounds what a prefill instance may answer. Block ids of a
+// prompt of a million tokens take well under a megabyte.
+const maxPrefillAnswer = 16 << 20
+
+// maxErrorBody bounds the error texts that are passed on.
+const maxErrorBody = 1 << 20
+
+// completion is an exchange that goes through prefill and decode.
+type completion struct {
+	*exchange
+	req *openai.Request
+}
+
+// handed is a prefill that succeeded: what it left, where, and until when it
+// may be used.
+type handed struct {
+	pick     *sched.Assignment
+	handover connector.Handover
+	until    time.Time
+	engineID string
+}
+
+// The reasons for a decode instance to serve alone, beside openai.Request.Bypass.
+const (
+	aloneNoPrefill     = "no_prefill"     // nobody there
+	alonePrefillFailed = "prefill_failed" // everybody tried
+	aloneForcedTool    = "forced_tool"    // protocol rule R1c
+)
+
+func (c *completion) run() {
+	if c.req.Bypass != "" {
+		c.alone(c.req.Bypass)
+		return
+	}
+	for {
+		kv, done := c.prefill()
+		if done {
+			return
+		}
+		if c.decode(kv) {
+			return
+		}
+	}
+}
+
+// prefill makes some prefill instance compute the prompt. done tells that the
+// request has been answered in another way.
+func (c *completion) prefill() (kv *handed, done bool) {
+	for {
+		p, err := c.pick(instance.Prefill, nil)
+		if err != nil {
+			return nil, c.withoutPrefill(err)
+		}
+		kv, f := c.prefillOn(p)
+		if f == nil {
+			return kv, false
+		}
+		p.Done()
+		if f.class == classRefused4x && f.answer.status == http.StatusBadRequest && c.req.ForcedTool {
+			// One token of a forced tool call cannot be parsed: our edit's
+			// fault, not the client's.
+			c.alone(aloneForcedTool)
+			return nil, true
+		}
+		if c.note(p.Instance, f) {
+			continue
+		}
+		if f.verdict == again && c.h.opts.Fallback {
+			c.alone(alonePrefillFailed)
+			return nil, true
+		}
+		c.tell(f)
+		return nil, true
+	}
+}
+
+// withoutPrefill ends or saves a request that no prefill instance can take.
+func (c *completion) withoutPrefill(err error) bool {
+	switch {
+	case c.ctx.Err() != nil:
+		c.gone()
+	case errors.Is(err, sched.ErrUnknownModel):
+		c.refuse(unknownModel(c.model))
+	case c.h.opts.Fallback && c.last != nil:
+		c.alone(alonePrefillFailed)
+	case c.h.opts.Fallback:
+		c.alone(aloneNoPrefill)
+	case c.last != nil:
+		c.tell(c.last)
+	default:
+		c.refuse(unavailable(instance.Prefill, c.model))
+	}
+	return true
+}
+
+func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
+	dialect := c.dialect(p)
+	kv := &handed{pick: p, engineID: c.engineID()}
+	c.entry.Prefill, c.entry.Revision = p.Instance.Address, p.Revision
+	l := newLeg(c.ctx, c.h.opts.Prefill, errPrefillTimeout)
+	defer l.end()
+	resp, err := c.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
+		Header: c.legHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(),
+	})
+	if err != nil {
+		return nil, c.ofExchange(p.Instance, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return nil, c.errorAnswer(p.Instance, resp)
+	}
+	// The lease of the KV runs from the end of the prefill.
+	kv.until = time.Now().Add(c.h.opts.KVBudget)
+	answer, err := readBounded(resp, maxPrefillAnswer)
+	switch {
+	case errors.Is(err, errTooLarge):
+		return nil, c.ofAnswer(p.Instance, err.Error())
+	case err != nil:
+		return nil, c.ofExchange(p.Instance, err)
+	}
+	if kv.handover, err = dialect.Handover(answer); err != nil {
+		return nil, c.ofAnswer(p.Instance, err.Error())
+	}
+	if kv.handover.Empty() && !dialect.SharesPool() {
+		c.h.opts.Recorder.HandoverMissing()
+	}
+	return kv, nil
+}
+
+// decode runs the answer off a prefill. It tells whether the request has been
+// answered; if not, a new prefill is due.
+func (c *completion) decode(kv *handed) (done bool) {
+	defer kv.pick.Done()
+	dialect := c.dialect(kv.pick)
+	for {
+		d, err := c.pick(instance.Decode, kv.pick)
+		if err != nil {
+			c.withoutDecode(err)
+			return true
+		}
+		f := c.decodeOn(d, kv.pick, kv.engineID, dialect.Decode(c.req, kv.handover))
+		d.Done()
+		if f == nil {
+			return true
+		}
+		if !c.note(d.Instance, f) {
+			c.tell(f)
+			return true
+		}
+		if dialect.SharesPool() {
+			kv.engineID = c.engineID()
+			continue
+		}
+		if f.taken || time.Now().After(kv.until) {
+			// The hand-over is spent or about to expire. The prefill instance
+			// did nothing wrong and may be asked again.
+			c.tried[instance.Prefill] = nil
+			return false
+		}
+	}
+}
+
+// alone lets one decode instance do the whole request, without KV transfer.
+func (c *completion) alone(reason string) {
+	c.entry.Alone, c.entry.Prefill = reason, ""
+	for {
+		d, err := c.pick(instance.Decode, nil)
+		if err != nil {
+			c.withoutDecode(err)
+			return
+		}
+		f := c.decodeOn(d, nil, c.engineID(), c.dialect(d).Decode(c.req, connector.Handover{}))
+		d.Done()
+		if f == nil {
+			return
+		}
+		if !c.note(d.Instance, f) {
+			c.tell(f)
+			return
+		}
+	}
+}
+
+func (c *completion) withoutDecode(err error) {
+	switch {
+	case c.ctx.Err() != nil:
+		c.gone()
+	case errors.Is(err, sched.ErrUnknownModel):
+		c.refuse(unknownModel(c.model))
+	case c.last != nil && c.last.verdict == again && c.last.class != classConnect:
+		c.tell(c.last)
+	default:
+		c.refuse(unavailable(instance.Decode, c.model))
+	}
+}
+
+// decodeOn sends the decode leg and passes its answer on. nil means that the
+// client has been answered, well or visibly broken.
+func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body openai.Body) *failure {
+	c.entry.Decode, c.entry.Revision = d.Instance.Address, d.Revision
+	l := newLeg(c.ctx, c.h.opts.FirstByte, errFirstByteTimeout)
+	defer l.end()
+	if !c.req.Stream {
+		// vLLM sends the header of a non-streamed answer when the answer is
+		// whole: generation time, which no first-byte limit may cut.
+		l.next(c.h.opts.NonStream, errFirstByteTimeout)
+	}
+	resp, err := c.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
+		Header: c.legHeader(engineID), Body: body.Segments(),
+	})
+	if err != nil {
+		return c.ofExchange(d.Instance, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return c.errorAnswer(d.Instance, resp)
+	}
+	l.next(c.h.opts.Idle, errIdleTimeout)
+	if isEventStream(resp.Header) {
+		return c.stream(l, d, p, resp, false)
+	}
+	return c.whole(l, d, resp)
+}
+
+// errorAnswer reads an answer whose status is not 200 and judges it.
+func (x *exchange) errorAnswer(in *instance.Instance, resp *upstream.Response) *failure {
+	body, err := readBounded(resp, maxErrorBody)
+	if err != nil {
+		// The status alone still says what to do; its text is lost.
+		body = (&openai.Error{Status: resp.Status, Type: openai.TypeBadGateway,
+			Message: "the instance's error text could not be read"}).JSON()
+		resp.Header.Set("Content-Type", "application/json")
+	}
+	return x.ofStatus(in, resp.Status, resp.Header, body)
+}
+
+var errTooLarge = errors.New("the answer is too large")
+
+func readBounded(resp *upstream.Response, limit int64) ([]byte, error) {
+	if resp.Length > limit {
+		return nil, errTooLarge
+	}
+	if resp.Length > 0 {
+		buf := make([]byte, resp.Length)
+		n, err := io.ReadFull(resp.Body, buf)
+		if err != nil {
+			return buf[:n], err
+		}
+		return buf, drained(resp.Body)
+	}
+	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
+	if err == nil && int64(len(b)) > limit {
+		return nil, errTooLarge
+	}
+	return b, err
+}
+
+// drained sees the end of a body of known length, so that its connection goes
+// back to the pool.
+func drained(r io.Reader) error {
+	var one [1]byte
+	if _, err := r.Read(one[:]); err != nil && err != io.EOF { //nolint:errorlint // Read's contract
+		return err
+	}
+	return nil
+}

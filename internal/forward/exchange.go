@@ -1,0 +1,259 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// exchange is one client request on its way. It belongs to one goroutine.
+type exchange struct {
+	h     *Handler
+	w     http.ResponseWriter
+	r     *http.Request
+	ctx   context.Context //nolint:containedctx // the client's, for the life of the request
+	entry Entry
+	model string
+	// ownKey tells that the engines saw our key, or none because we have none.
+	ownKey bool
+	// broken tells that the client's connection must be broken, not ended.
+	broken bool
+
+	tried  map[instance.Role][]instance.Key
+	rounds map[instance.Role]int
+	last   *failure
+	// counted are the failures that count against MaxAttempts.
+	counted int
+
+	writeDeadline time.Time
+}
+
+// Completion serves one completion endpoint.
+func (h *Handler) Completion(kind openai.Kind) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		x := h.newExchange(w, r, kind.Path())
+		x.completion(kind)
+		x.finish()
+	}
+}
+
+func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint string) *exchange {
+	x := &exchange{
+		h: h, w: w, r: r, ctx: r.Context(),
+		tried:  make(map[instance.Role][]instance.Key, 2),
+		rounds: make(map[instance.Role]int, 2),
+	}
+	x.entry = Entry{
+		RequestID: requestID(r.Header), Client: r.RemoteAddr,
+		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
+	}
+	w.Header().Set("X-Request-Id", x.entry.RequestID)
+	return x
+}
+
+// finish reports the request, once, and breaks the client's connection where
+// a clean end would be a lie.
+func (x *exchange) finish() {
+	x.entry.Duration = time.Since(x.entry.Start)
+	x.h.opts.Recorder.Done(&x.entry)
+	if x.broken {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (x *exchange) completion(kind openai.Kind) {
+	body, ok := x.readBody()
+	if !ok {
+		return
+	}
+	req, err := openai.ParseRequest(kind, body)
+	if err != nil {
+		x.refuse(err)
+		return
+	}
+	x.model, x.entry.Model, x.entry.Stream = req.Model, req.Model, req.Stream
+	c := &completion{exchange: x, req: req}
+	c.run()
+}
+
+// readBody reads the whole request body; if it cannot it has answered.
+func (x *exchange) readBody() ([]byte, bool) {
+	if media, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		x.refuse(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.TypeMediaType,
+			Message: "Unsupported Media Type: Only 'application/json' is allowed"})
+		return nil, false
+	}
+	limit := x.h.opts.MaxBody
+	tooLarge := &openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.TypeTooLarge,
+		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
+	if x.r.ContentLength > limit {
+		x.w.Header().Set("Connection", "close") // the rest is not worth reading
+		x.refuse(tooLarge)
+		return nil, false
+	}
+	rc := http.NewResponseController(x.w)
+	_ = rc.SetReadDeadline(time.Now().Add(x.h.opts.BodyTimeout)) // not supported: no deadline
+	body, err := readAll(http.MaxBytesReader(x.w, x.r.Body, limit), x.r.ContentLength)
+	_ = rc.SetReadDeadline(time.Time{})
+	x.entry.BytesIn = int64(len(body))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		x.refuse(tooLarge)
+	case err != nil && x.ctx.Err() != nil:
+		x.gone()
+	case err != nil:
+		x.w.Header().Set("Connection", "close")
+		x.refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
+			Message: "the request body could not be read: " + err.Error()})
+	default:
+		return body, true
+	}
+	return nil, false
+}
+
+// readAll reads to the end into one buffer of the announced length, if any.
+func readAll(r io.Reader, length int64) ([]byte, error) {
+	if length <= 0 {
+		return io.ReadAll(r)
+	}
+	buf := make([]byte, length)
+	n, err := io.ReadFull(r, buf)
+	if err != nil {
+		return buf[:n], err
+	}
+	// The server stops at the announced length; this read sees its EOF, and
+	// any other reader's surplus.
+	var one [1]byte
+	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) { //nolint:errorlint // Read's contract
+		return buf, errors.Join(errSurplus, err)
+	}
+	return buf, nil
+}
+
+var errSurplus = errors.New("more bytes than announced")
+
+// refuse answers an error of ours; anything that is not an *openai.Error is a
+// bug and says so.
+func (x *exchange) refuse(err error) {
+	var e *openai.Error
+	if !errors.As(err, &e) {
+		e = &openai.Error{Status: http.StatusInternalServerError, Type: openai.TypeInternal, Message: err.Error()}
+	}
+	x.entry.Status = e.Status
+	switch {
+	case e.Status < 500:
+		x.entry.Outcome = OutcomeClientError
+	case e.Status == http.StatusServiceUnavailable:
+		x.entry.Outcome = OutcomeUnavailable
+	default:
+		x.entry.Outcome = OutcomeUpstream
+	}
+	x.traceHeader()
+	openai.WriteError(x.w, e)
+}
+
+func (x *exchange) gone() {
+	x.entry.Status, x.entry.Outcome = StatusClientGone, OutcomeClientGone
+	x.broken = true // whatever half-open client there is shall not read a clean end
+}
+
+// tell gives the client the answer of the last failure.
+func (x *exchange) tell(f *failure) {
+	if f.verdict == clientGone || x.ctx.Err() != nil {
+		x.gone()
+		return
+	}
+	x.entry.Failure = f.class
+	if f.answer.own != nil {
+		x.refuse(f.answer.own)
+		return
+	}
+	x.entry.Status = f.answer.status
+	x.entry.Outcome = OutcomeUpstream
+	if f.answer.status < 500 {
+		x.entry.Outcome = OutcomeClientError
+	}
+	x.copyAnswerHeader(f.answer.header, int64(len(f.answer.body)))
+	x.w.WriteHeader(f.answer.status)
+	n, _ := x.w.Write(f.answer.body) // a client that left needs no error
+	x.entry.BytesOut += int64(n)
+}
+
+// note books a failed leg. It tells whether another try is allowed.
+func (x *exchange) note(in *instance.Instance, f *failure) bool {
+	x.last = f
+	x.entry.Attempts++
+	x.tried[in.Role] = append(x.tried[in.Role], in.Key)
+	if f.verdict != again {
+		return false
+	}
+	if !f.free {
+		x.counted++
+	}
+	if x.counted >= x.h.opts.MaxAttempts {
+		return false
+	}
+	x.h.opts.Recorder.Retried(in.Role, f.class)
+	x.h.opts.Log.WithError(f.err).WithField("request_id", x.entry.RequestID).Debug("leg failed, trying another instance")
+	return true
+}
+
+// pick chooses an instance that this request has not tried. When every one
+// has been, those may be tried once more after a short wait, unless nothing
+// but refused connections came back: a single instance that broke one
+// connection can still serve.
+func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
+	req := sched.Request{Role: role, Model: x.model, Partner: partner, Tried: x.tried[role]}
+	a, err := x.h.opts.Picker.Pick(req)
+	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
+		return a, err
+	}
+	if x.rounds[role] > 0 || (x.last != nil && x.last.class == classConnect) {
+		return nil, err
+	}
+	x.rounds[role]++
+	x.tried[role] = nil
+	wait := time.NewTimer(secondRoundWait)
+	defer wait.Stop()
+	select {
+	case <-x.ctx.Done():
+		return nil, x.ctx.Err()
+	case <-wait.C:
+	}
+	req.Tried = nil
+	return x.h.opts.Picker.Pick(req)
+}
+
+const secondRoundWait = 50 * time.Millisecond
+
+// engineID is the request id that the engines see: the client's, and a nonce
+// of this attempt, the same on both legs of a pair.
+func (x *exchange) engineID() string {
+	id := uuid.New()
+	return x.entry.RequestID + "-" + hex8(id)
+}
+
+func hex8(id uuid.UUID) string {
+	const digits = "0123456789abcdef"
+	var b [8]byte
+	for i := range 4 {
+		b[2*i], b[2*i+1] = digits[id[i]>>4], digits[id[i]&15]
+	}
+	return string(b[:])
+}
+
+func (x *exchange) dialect(a *sched.Assignment) connector.Connector {
+	return x.h.connectors[a.Connector]
+}

@@ -1,0 +1,413 @@
+package forward_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
+	t.Helper()
+	if err := s.Script(f); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// bothDialects runs a test over every dialect, streaming and not.
+func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, stream bool)) {
+	t.Helper()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+		for _, stream := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s/stream=%v", mode, stream), func(t *testing.T) {
+				t.Parallel()
+				f(t, mode, stream)
+			})
+		}
+	}
+}
+
+// Whatever one decode instance does before the answer is committed, the client
+// sees one whole answer. prefills is how many that takes: a hand-over that the
+// lost instance may have used needs a new one.
+func TestDecodeFailureBeforeCommit(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name     string
+		fault    fakevllm.Fault
+		retry    string
+		prefills int64 // with NIXL
+		stream   string
+	}{
+		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
+		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_5xx", prefills: 1},
+		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 1},
+		{name: "reset after the request", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}, retry: "decode/lost", prefills: 2},
+		{name: "closed without an answer", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1}, retry: "decode/lost", prefills: 2},
+		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/lost", prefills: 2},
+		{name: "reset after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterRole}, retry: "decode/lost", prefills: 2},
+		{name: "cut after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1, At: fakevllm.AfterRole}, prefills: 2},
+		{name: "error event after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}, prefills: 2},
+		{name: "no HTTP at all", fault: fakevllm.Fault{Kind: fakevllm.FaultGarbage, Times: 1}, prefills: 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+				r := start(t, mode, 2, 2, nil)
+				script(t, r.D[0], tc.fault)
+				body := chatBody(stream, "")
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+				e := r.entry()
+				if e.Outcome != forward.OutcomeOK || e.Attempts != 1 {
+					t.Fatalf("entry %+v", e)
+				}
+				if tc.retry != "" && r.rec.retried() != tc.retry {
+					t.Errorf("retried %q, want %q", r.rec.retried(), tc.retry)
+				}
+				want := tc.prefills
+				if mode == fakevllm.Plain {
+					want = 1 // a KV pool may be read again
+				}
+				if n := legs(r.P); n != want {
+					t.Errorf("%d prefills, want %d", n, want)
+				}
+				if n := r.D[1].Counters().LocalPrefills; n != 0 {
+					t.Errorf("the second decode computed %d prompts itself", n)
+				}
+				r.strict()
+			})
+		})
+	}
+}
+
+func TestDecodeRefusesConnections(t *testing.T) {
+	t.Parallel()
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+		r := start(t, mode, 1, 2, nil)
+		r.D[0].Kill()
+		body := chatBody(stream, "")
+		for range 4 {
+			r.complete(r.post("/v1/chat/completions", body), true, body)
+		}
+		if n := legs(r.P); n != 4 {
+			t.Errorf("%d prefills for 4 requests: the same KV was good for the other instance", n)
+		}
+		// Only the first one may have met the dead instance.
+		if got := r.rec.retried(); got != "decode/connect" {
+			t.Errorf("retried %q", got)
+		}
+		if err := r.D[0].Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		k := in("decode", r.D[0].Address(), mode).Key
+		eventually(t, "the instance that answers again is readmitted", func() bool { return r.tracker.Available(k) })
+		r.strict()
+	})
+}
+
+func TestPrefillFailures(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		fault fakevllm.Fault
+	}{
+		{"500", fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}},
+		{"429", fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1}},
+		{"reset", fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}},
+		{"cut answer", fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1, At: fakevllm.AfterTokens}},
+		{"no HTTP", fakevllm.Fault{Kind: fakevllm.FaultGarbage, Times: 1}},
+		{"hang", fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+				r := start(t, mode, 2, 1, func(o *forward.Options) { o.Prefill = 300 * time.Millisecond })
+				script(t, r.P[0], tc.fault)
+				body := chatBody(stream, "")
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+				if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
+					t.Fatalf("entry %+v", e)
+				}
+				eventually(t, "the lost prefill is given up", func() bool {
+					c := r.P[0].Counters()
+					return c.Running+c.Waiting == 0
+				})
+				r.strict()
+			})
+		})
+	}
+}
+
+func TestNoPrefillLeft(t *testing.T) {
+	t.Parallel()
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+		for _, fallback := range []bool{true, false} {
+			r := start(t, mode, 1, 1, func(o *forward.Options) { o.Fallback = fallback })
+			r.P[0].Kill()
+			body := chatBody(stream, "")
+			a := r.post("/v1/chat/completions", body)
+			e := r.entry()
+			if fallback {
+				r.complete(a, true, body)
+				if e.Alone != "prefill_failed" {
+					t.Fatalf("entry %+v", e)
+				}
+			} else if a.status != http.StatusBadGateway && a.status != http.StatusServiceUnavailable {
+				t.Fatalf("%d: %s", a.status, a.body)
+			}
+			r.strict()
+		}
+	})
+}
+
+func TestNobodyThere(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		p, d int
+	}{{"nothing", 0, 0}, {"no decode", 1, 0}} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, tc.p, tc.d, nil)
+			a := r.post("/v1/chat/completions", chatBody(true, ""))
+			if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" ||
+				!strings.Contains(string(a.body), `"type":"ServiceUnavailableError"`) {
+				t.Fatalf("%d %v: %s", a.status, a.header, a.body)
+			}
+			if e := r.entry(); e.Outcome != forward.OutcomeUnavailable {
+				t.Fatalf("entry %+v", e)
+			}
+		})
+	}
+}
+
+// What is the client's own mistake passes as the engine said it, once.
+func TestClientErrorsPass(t *testing.T) {
+	t.Parallel()
+	for _, status := range []int{400, 413, 422} {
+		t.Run(fmt.Sprint(status), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 2, 2, nil)
+			for _, p := range r.P {
+				script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: status, Body: `{"error":{"message":"yours"}}`})
+			}
+			a := r.post("/v1/chat/completions", chatBody(true, ""))
+			if a.status != status || string(a.body) != `{"error":{"message":"yours"}}` {
+				t.Fatalf("%d: %s", a.status, a.body)
+			}
+			if n := legs(r.P) + legs(r.D); n != 1 {
+				t.Fatalf("%d legs for a request that no engine takes", n)
+			}
+			if e := r.entry(); e.Outcome != forward.OutcomeClientError {
+				t.Fatalf("entry %+v", e)
+			}
+		})
+	}
+}
+
+func TestEverybodyIsBusy(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 2, nil)
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
+	}
+	a := r.post("/v1/chat/completions", chatBody(true, ""))
+	if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "7" {
+		t.Fatalf("%d %v: %s", a.status, a.header, a.body)
+	}
+}
+
+// A single instance that broke one connection gets a second chance.
+func TestOnlyInstanceIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
+	body := chatBody(true, "")
+	r.complete(r.post("/v1/chat/completions", body), true, body)
+	if e := r.entry(); e.Attempts != 2 || e.Alone != "" {
+		t.Fatalf("entry %+v", e)
+	}
+	r.strict()
+}
+
+func TestTriesAreBounded(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 8, func(o *forward.Options) { o.MaxAttempts = 3 })
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+	}
+	a := r.post("/v1/chat/completions", chatBody(true, ""))
+	if a.status != http.StatusInternalServerError {
+		t.Fatalf("%d: %s", a.status, a.body)
+	}
+	if n := legs(r.D); n != 3 {
+		t.Fatalf("%d tries, want 3", n)
+	}
+}
+
+// An error event with a client's status is the client's error, not a 200.
+func TestErrorEventOfTheClient(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 2, nil)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Status: 400})
+	a := r.post("/v1/chat/completions", chatBody(true, ""))
+	if a.status != http.StatusBadRequest || !strings.Contains(a.header.Get("Content-Type"), "json") {
+		t.Fatalf("%d %v: %s", a.status, a.header, a.body)
+	}
+}
+
+// After the commit nothing can be hidden: the client reads an error event and
+// a broken connection, never a clean end.
+func TestLossAfterCommit(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent, fakevllm.FaultDie} {
+		t.Run(string(kind), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			script(t, r.D[0], fakevllm.Fault{Kind: kind, Times: 1, At: fakevllm.AfterTokens, Tokens: 3})
+			a := r.post("/v1/chat/completions", chatBody(true, ""))
+			if a.status != http.StatusOK || a.err == nil {
+				t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
+			}
+			if !strings.Contains(string(a.body), `data: {"error":`) || strings.Contains(string(a.body), "[DONE]") {
+				t.Fatalf("body %s", a.body)
+			}
+			if e := r.entry(); e.Outcome != forward.OutcomeBroken {
+				t.Fatalf("entry %+v", e)
+			}
+			if n := r.D[1].Counters().Requests; n != 0 {
+				t.Fatal("a committed answer was begun again")
+			}
+			r.strict()
+		})
+	}
+}
+
+func TestClientLeaves(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		role int // 0 prefill, 1 decode
+		at   fakevllm.Fault
+	}{
+		{"during the prefill", 0, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}},
+		{"before the first token", 1, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterRole}},
+		{"in the stream", 1, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterTokens, Tokens: 2}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			engine := r.P[0]
+			if tc.role == 1 {
+				engine = r.D[0]
+			}
+			script(t, engine, tc.at)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan answer, 1)
+			go func() { done <- r.postCtx(ctx, "/v1/chat/completions", chatBody(true, "")) }()
+			eventually(t, "the fault to happen", func() bool { return engine.Counters().Faults == 1 })
+			cancel()
+			<-done
+			eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
+			if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
+				t.Fatalf("entry %+v", e)
+			}
+			if got := r.rec.retried(); got != "" {
+				t.Fatalf("retried %q for a client that left", got)
+			}
+			if !r.tracker.Available(in("decode", engine.Address(), fakevllm.NIXL).Key) {
+				t.Fatal("the instance was blamed")
+			}
+			r.strict()
+		})
+	}
+}
+
+func TestHandoverMissing(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
+	body := chatBody(true, "")
+	r.complete(r.post("/v1/chat/completions", body), true, body)
+	if r.rec.missing != 1 {
+		t.Fatalf("missing hand-overs counted: %d", r.rec.missing)
+	}
+	if n := r.D[0].Counters().LocalPrefills; n != 1 {
+		t.Fatalf("decode computed %d prompts", n)
+	}
+}
+
+// A prefill instance that restarted between the legs makes the KV load fail
+// inside a 200; the request is served all the same.
+func TestKVLoadFails(t *testing.T) {
+	t.Parallel()
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+		if mode == fakevllm.Plain {
+			return // nothing is handed over
+		}
+		r := start(t, mode, 2, 2, nil)
+		r.D[0].Kill() // so that the hand-over of P0 waits for a second pick
+		script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1})
+		body := chatBody(stream, "")
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		if n := legs(r.P); n != 2 {
+			t.Fatalf("%d prefills, want 2", n)
+		}
+		r.strict()
+	})
+}
+
+func TestBadInput(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBody = 1000 })
+	for _, tc := range []struct {
+		name, path, body, contentType string
+		status                        int
+		says                          string
+	}{
+		{"broken JSON", "/v1/chat/completions", `{"model":`, "application/json", 400, "JSON decode error"},
+		{"no object", "/v1/chat/completions", `[]`, "application/json", 400, "valid dictionary"},
+		{"hidden by the edit", "/v1/chat/completions", chatBody(false, `,"min_tokens":13`), "application/json", 400, "max_tokens=12, got 13"},
+		{"no content type", "/v1/completions", `{}`, "", 415, "application/json"},
+		{"wrong content type", "/v1/completions", `{}`, "text/plain", 415, "application/json"},
+		{"too large", "/v1/completions", `{"prompt":"` + strings.Repeat("x", 1000) + `"}`, "application/json", 413, "--max-body-bytes"},
+		{"unknown model", "/v1/completions", `{"model":"other","prompt":"x"}`, "application/json", 404, "The model `other` does not exist."},
+		{"unknown route", "/v1/nonsense", `{}`, "application/json", 404, "not served here"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			a := r.post(tc.path, tc.body, "Content-Type", tc.contentType)
+			if a.status != tc.status || !strings.Contains(string(a.body), tc.says) || !strings.HasPrefix(string(a.body), `{"error":{"message":`) {
+				t.Fatalf("%d: %s", a.status, a.body)
+			}
+		})
+	}
+	if n := legs(r.P) + legs(r.D); n != 0 {
+		t.Fatalf("%d legs for requests that are refused", n)
+	}
+	ok := r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":2}`, "Content-Type", "application/json; charset=utf-8")
+	if ok.status != http.StatusOK {
+		t.Fatalf("charset: %d %s", ok.status, ok.body)
+	}
+}
+
+// uvicorn closes idle connections; what lay in the pool is then no failure.
+func TestStalePooledConnection(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	body := chatBody(true, "")
+	for range 5 {
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.P[0].CloseIdle()
+		r.D[0].CloseIdle()
+		if e := r.entry(); e.Attempts != 0 {
+			t.Fatalf("a closed idle connection counted as a failure: %+v", e)
+		}
+	}
+	r.strict()
+}

@@ -1,0 +1,208 @@
+package forward_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+func TestOneRequest(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+		for _, chat := range []bool{true, false} {
+			for _, stream := range []bool{true, false} {
+				name := fmt.Sprintf("%s/chat=%v/stream=%v", mode, chat, stream)
+				t.Run(name, func(t *testing.T) {
+					t.Parallel()
+					r := start(t, mode, 2, 2, nil)
+					path, body := "/v1/chat/completions", chatBody(stream, "")
+					if !chat {
+						path = "/v1/completions"
+						body = fmt.Sprintf(`{"model":"m","prompt":"once upon","max_tokens":9,"stream":%v}`, stream)
+					}
+					a := r.post(path, body, "X-Request-Id", "mine", "X-PD-Trace", "1", "Authorization", "Bearer client-key")
+					r.complete(a, chat, body)
+					e := r.entry()
+					if e.Outcome != forward.OutcomeOK || e.Attempts != 0 || e.TTFT == 0 || e.BytesOut != int64(len(a.body)) {
+						t.Fatalf("entry %+v", e)
+					}
+					if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-Pd-Prefill") != e.Prefill || a.header.Get("X-Pd-Decode") != e.Decode {
+						t.Fatalf("headers %v, entry %+v", a.header, e)
+					}
+					p, d := r.P[0].Requests(), r.D[0].Requests()
+					if len(p) != 1 || len(d) != 1 {
+						t.Fatalf("%d prefills, %d decodes", len(p), len(d))
+					}
+					id := p[0].Header.Get("X-Request-Id")
+					if id != d[0].Header.Get("X-Request-Id") || !strings.HasPrefix(id, "mine-") {
+						t.Fatalf("ids of the legs: %q, %q", id, d[0].Header.Get("X-Request-Id"))
+					}
+					if d[0].Header.Get("Authorization") != "Bearer client-key" || d[0].Header.Get("X-Pd-Trace") != "" {
+						t.Fatalf("headers of the decode leg: %v", d[0].Header)
+					}
+					if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
+						t.Fatalf("%d prompts computed twice", n)
+					}
+					r.strict()
+				})
+			}
+		}
+	}
+}
+
+func TestRoundRobinIsEven(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 2, 4, nil)
+	for range 16 {
+		r.complete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
+	}
+	for i, d := range r.D {
+		if n := d.Counters().Requests; n != 4 {
+			t.Errorf("decode %d got %d of 16", i, n)
+		}
+	}
+}
+
+// What the proxy does not know reaches the engines as sent.
+func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	big := strings.Repeat("lorem ipsum ", 1<<20/12)
+	tail := `"messages" : [ {"role":"user","content":"` + big + `"} ],` +
+		`"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"none",` +
+		`"response_format":{"type":"text"},"seed":9007199254740993,"my_\u0066ield":1.50e+3,"metadata":{"kv_transfer_params":"kept"}}`
+	body := `{"model":"m",` + tail[:len(tail)-1] + `,"max_\u0074okens":5}`
+	a := r.post("/v1/chat/completions", body)
+	r.complete(a, true, body)
+	d := r.D[0].Requests()[0].Body
+	raw, err := kvOf(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := string(d), `{"kv_transfer_params":`+raw+`,`+body[1:]; got != want {
+		t.Errorf("decode leg differs (%d and %d bytes)", len(got), len(want))
+	}
+	want := `{"min_tokens":1,"ignore_eos":true,"stream":false,` +
+		`"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},` +
+		strings.Replace(body[1:], `"max_\u0074okens":5`, `"max_\u0074okens":1`, 1)
+	if got := string(sorted(r.P[0].Requests()[0].Body)); got != string(sorted([]byte(want))) {
+		t.Errorf("prefill leg differs: %.400s ... want %.400s", got, want)
+	}
+	r.strict()
+}
+
+// sorted puts the inserted fields, whose order is ours, aside: everything from
+// "model" on is compared as it stands.
+func sorted(b []byte) []byte {
+	i := bytes.Index(b, []byte(`"model":`))
+	return b[i:]
+}
+
+func kvOf(body []byte) (string, error) {
+	var v struct {
+		KV json.RawMessage `json:"kv_transfer_params"`
+	}
+	err := json.Unmarshal(body, &v)
+	return string(v.KV), err
+}
+
+func TestClientControlFieldsAreStripped(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	evil := `,"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"192.0.2.1","remote_port":1},"bootstrap_host":"x","disagg_spec":{},` +
+		`"vllm_xargs":{"kv_transfer_params":"x"},"sampling_params":{"extra_args":{"kv_transfer_params":{}}}`
+	body := chatBody(true, evil)
+	r.complete(r.post("/v1/chat/completions", body, "X-Data-Parallel-Rank", "7", "X-Prefiller-Host-Port", "evil:1"), true, chatBody(true, ""))
+	for _, q := range append(r.P[0].Requests(), r.D[0].Requests()...) {
+		for _, bad := range []string{"192.0.2.1", "bootstrap_host", "disagg_spec", `"kv_transfer_params":"x"`, `"extra_args":{"kv`} {
+			if bytes.Contains(q.Body, []byte(bad)) {
+				t.Errorf("%s reached an engine", bad)
+			}
+		}
+		if q.Header.Get("X-Data-Parallel-Rank")+q.Header.Get("X-Prefiller-Host-Port") != "" {
+			t.Errorf("a routing header reached an engine: %v", q.Header)
+		}
+	}
+	r.strict()
+}
+
+func TestRequestsThatCannotBeSplit(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, path, body, reason string }{
+		{"several prompts", "/v1/completions", `{"model":"m","prompt":["a","b"],"max_tokens":3}`, "several_prompts"},
+		{"n", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":3,"n":2}`, "n"},
+		{"echo", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"echo":true}`, "echo"},
+		{"prompt logprobs", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"prompt_logprobs":1}`, "prompt_logprobs"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			if a := r.post(tc.path, tc.body); a.status != http.StatusOK {
+				t.Fatalf("%d: %s", a.status, a.body)
+			}
+			if e := r.entry(); e.Alone != tc.reason || e.Prefill != "" {
+				t.Fatalf("entry %+v", e)
+			}
+			if n := len(r.P[0].Requests()); n != 0 {
+				t.Fatalf("%d prefills", n)
+			}
+			if c := r.D[0].Counters(); c.KVParams != 0 {
+				t.Fatal("KV parameters went along")
+			}
+			r.strict()
+		})
+	}
+}
+
+// A forced tool call cut after one token makes vLLM answer 400 to the prefill:
+// our edit's fault, so the client must not see it.
+func TestForcedToolCall(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	body := chatBody(true, `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"`)
+	body = strings.Replace(body, `"max_tokens":12`, `"max_tokens":400`, 1)
+	a := r.post("/v1/chat/completions", body)
+	if a.status != http.StatusOK || a.err != nil || !strings.Contains(string(a.body), "tool_calls") {
+		t.Fatalf("%d %v: %s", a.status, a.err, a.body)
+	}
+	if e := r.entry(); e.Alone != "forced_tool" || e.Outcome != forward.OutcomeOK {
+		t.Fatalf("entry %+v", e)
+	}
+}
+
+func TestPassthroughAndModels(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, nil)
+	a := r.post("/tokenize", `{"model":"m","prompt":"a b c"}`)
+	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"count"`) {
+		t.Fatalf("/tokenize: %d %s", a.status, a.body)
+	}
+	if n := len(r.D[0].Requests()); n != 1 {
+		t.Fatalf("decode saw %d requests", n)
+	}
+	get := func(path string) (int, string) {
+		resp, err := http.Get(r.URL + path) //nolint:noctx // a test's own server
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		var b bytes.Buffer
+		_, _ = b.ReadFrom(resp.Body)
+		return resp.StatusCode, b.String()
+	}
+	if code, body := get("/v1/models"); code != 200 || strings.Count(body, `"id":"m"`) != 1 || !strings.Contains(body, `"root"`) || !strings.Contains(body, `"permission"`) {
+		t.Fatalf("/v1/models: %d %s", code, body)
+	}
+	if code, body := get("/v1/models/m"); code != 200 || !strings.Contains(body, `"id":"m"`) || strings.Contains(body, `"data"`) {
+		t.Fatalf("/v1/models/m: %d %s", code, body)
+	}
+	if code, body := get("/v1/models/org/none"); code != 404 || !strings.Contains(body, "does not exist") {
+		t.Fatalf("/v1/models/org/none: %d %s", code, body)
+	}
+}

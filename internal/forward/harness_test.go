@@ -1,0 +1,371 @@
+package forward_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const model = "m"
+
+// rig is the data path over real engines on real TCP, with a membership set by hand.
+type rig struct {
+	t       *testing.T
+	P, D    []*fakevllm.Server
+	URL     string
+	tracker *health.Tracker
+	sched   *sched.Scheduler
+	up      *upstream.Std
+	rec     *record
+	members members
+}
+
+type members struct {
+	p atomic.Pointer[instance.Snapshot]
+}
+
+func (m *members) Snapshot() *instance.Snapshot { return m.p.Load() }
+
+func (m *members) set(list ...*instance.Instance) {
+	old := m.p.Load()
+	rev := int64(1)
+	if old != nil {
+		rev = old.Revision + 1
+	}
+	m.p.Store(instance.NewSnapshot(rev, list))
+	if old != nil {
+		old.Supersede()
+	}
+}
+
+// record is the Recorder of a test.
+type record struct {
+	mu      sync.Mutex
+	entries []forward.Entry
+	retries []string
+	missing int
+	ended   chan forward.Entry
+}
+
+func (r *record) Done(e *forward.Entry) {
+	r.mu.Lock()
+	r.entries = append(r.entries, *e)
+	r.mu.Unlock()
+	r.ended <- *e
+}
+
+func (r *record) Retried(role instance.Role, class string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.retries = append(r.retries, string(role)+"/"+class)
+}
+
+func (r *record) HandoverMissing() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.missing++
+}
+
+func (r *record) retried() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.Join(r.retries, " ")
+}
+
+// entry waits for the next request to end.
+func (r *rig) entry() forward.Entry {
+	r.t.Helper()
+	select {
+	case e := <-r.rec.ended:
+		return e
+	case <-time.After(10 * time.Second):
+		r.t.Fatal("no request ended")
+	}
+	return forward.Entry{}
+}
+
+type alive struct{}
+
+func (alive) Alive(ctx context.Context, in *instance.Instance) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+in.Address+"/health", nil)
+	if err != nil {
+		return err
+	}
+	req.Close = true
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return err
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return errors.New(resp.Status)
+	}
+	return nil
+}
+
+func quiet() *logrus.Logger {
+	l := logrus.New()
+	l.SetOutput(io.Discard)
+	return l
+}
+
+func in(role instance.Role, address string, mode fakevllm.Mode) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true,
+		Record: instance.Record{Models: []string{model}, State: instance.Ready, Connector: string(mode), ID: address + "#1"},
+	}
+}
+
+// start builds a rig of prefills and decodes engines. tune may change the
+// handler's options.
+func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options)) *rig {
+	t.Helper()
+	r := &rig{t: t, rec: &record{ended: make(chan forward.Entry, 1024)}}
+	shared := fakevllm.NewShared()
+	var list []*instance.Instance
+	engine := func(role fakevllm.Role) *fakevllm.Server {
+		return fakevllm.StartTest(t, fakevllm.Options{
+			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true,
+		})
+	}
+	for range prefills {
+		s := engine(fakevllm.RolePrefill)
+		r.P = append(r.P, s)
+		list = append(list, in(instance.Prefill, s.Address(), mode))
+	}
+	for range decodes {
+		s := engine(fakevllm.RoleDecode)
+		r.D = append(r.D, s)
+		list = append(list, in(instance.Decode, s.Address(), mode))
+	}
+	// The snapshot is sorted by address, and the first one in it is picked first.
+	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }
+	slices.SortFunc(r.P, byAddress)
+	slices.SortFunc(r.D, byAddress)
+	r.members.set(list...)
+	log := quiet()
+	r.tracker = health.New(health.Options{Source: &r.members, Prober: alive{}, Log: log, Interval: 20 * time.Millisecond, MaxInterval: 50 * time.Millisecond})
+	r.sched = sched.New(sched.Options{Source: &r.members, Health: r.tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }})
+	r.up = upstream.NewStd(upstream.Options{})
+	o := forward.Options{
+		Picker: r.sched, Ejector: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
+		Trace: func(*http.Request) bool { return true },
+	}
+	if tune != nil {
+		tune(&o)
+	}
+	h, err := forward.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	srv := httptest.NewServer(httpapi.NewRouter(httpapi.Deps{
+		Data: httpapi.Completions{
+			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat), Passthrough: h.Passthrough,
+			Models: func(id func(*http.Request) string) http.HandlerFunc { return h.Models(r.members.Snapshot, id) },
+		},
+		Log: log,
+	}, true))
+	srv.Config.ErrorLog = nil
+	r.URL = srv.URL
+	t.Cleanup(func() {
+		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+		srv.Close()
+		r.tracker.Close()
+		r.up.Close()
+	})
+	return r
+}
+
+// answer is what a client saw.
+type answer struct {
+	status int
+	header http.Header
+	body   []byte
+	// err is how reading the body ended, nil for a clean end.
+	err error
+}
+
+func (r *rig) post(path, body string, header ...string) answer {
+	r.t.Helper()
+	return r.postCtx(r.t.Context(), path, body, header...)
+}
+
+func (r *rig) postCtx(ctx context.Context, path, body string, header ...string) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+path, strings.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return answer{err: err}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return answer{status: resp.StatusCode, header: resp.Header, body: b, err: err}
+}
+
+// events cuts a stream into the payloads of its events.
+func (a answer) events() []string {
+	var out []string
+	s := bufio.NewScanner(bytes.NewReader(a.body))
+	s.Buffer(nil, 8<<20)
+	for s.Scan() {
+		if data, ok := strings.CutPrefix(s.Text(), "data: "); ok {
+			out = append(out, data)
+		}
+	}
+	return out
+}
+
+// text joins the text of a stream or of a whole answer.
+func (a answer) text(t *testing.T) string {
+	t.Helper()
+	type choice struct {
+		Text    string
+		Delta   struct{ Content string }
+		Message struct{ Content string }
+	}
+	var b strings.Builder
+	add := func(raw string) {
+		var v struct{ Choices []choice }
+		if err := json.Unmarshal([]byte(raw), &v); err != nil {
+			t.Fatalf("%v in %q", err, raw)
+		}
+		for _, c := range v.Choices {
+			b.WriteString(c.Text + c.Delta.Content + c.Message.Content)
+		}
+	}
+	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		add(string(a.body))
+		return b.String()
+	}
+	for _, e := range a.events() {
+		if e != "[DONE]" {
+			add(e)
+		}
+	}
+	return b.String()
+}
+
+// complete checks a stream or answer against what the model says.
+func (r *rig) complete(a answer, chat bool, body string) {
+	r.t.Helper()
+	want, err := fakevllm.ExpectedAnswers(chat, []byte(body), 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if a.err != nil || a.status != http.StatusOK {
+		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
+	}
+	if got := a.text(r.t); got != want[0].Text {
+		r.t.Fatalf("text %q, want %q", got, want[0].Text)
+	}
+	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		events := a.events()
+		if n := strings.Count(string(a.body), "[DONE]"); n != 1 || events[len(events)-1] != "[DONE]" {
+			r.t.Fatalf("%d [DONE] in %q", n, a.body)
+		}
+		if n := strings.Count(string(a.body), `"role":"assistant"`); chat && n != 1 {
+			r.t.Fatalf("%d role chunks: an attempt leaked into the stream: %s", n, a.body)
+		}
+	}
+}
+
+// strict fails if any engine saw what it should never see, and waits until
+// nothing is in flight.
+func (r *rig) strict() {
+	r.t.Helper()
+	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
+		if v := s.Violations(); len(v) > 0 {
+			r.t.Errorf("%s: %v", s.Address(), v)
+		}
+		if v := s.BadHandovers(); len(v) > 0 {
+			r.t.Errorf("%s: bad hand-overs %v", s.Address(), v)
+		}
+		if c := s.Counters(); c.Crashes > 0 {
+			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
+		}
+	}
+	r.sched.Each(func(k instance.Key, n int64) {
+		if n != 0 {
+			r.t.Errorf("%s: %d still in flight", k, n)
+		}
+	})
+}
+
+func chatBody(stream bool, more string) string {
+	s := "false"
+	if stream {
+		s = "true"
+	}
+	return `{"model":"m","messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":12,"stream":` + s + more + `}`
+}
+
+// eventually polls a condition that the network decides.
+func eventually(t *testing.T, what string, cond func() bool) {
+	t.Helper()
+	deadline := time.NewTimer(10 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-deadline.C:
+			t.Fatalf("never: %s", what)
+		case <-tick.C:
+		}
+	}
+}
+
+func total(list []*fakevllm.Server, f func(fakevllm.Counters) int64) int64 {
+	var n int64
+	for _, s := range list {
+		n += f(s.Counters())
+	}
+	return n
+}
+
+// legs counts the completions that arrived, faulty ones included.
+func legs(list []*fakevllm.Server) int64 {
+	var n int64
+	for _, s := range list {
+		for _, q := range s.Requests() {
+			if strings.HasSuffix(q.Path, "completions") {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+func aborted(c fakevllm.Counters) int64 { return c.Aborted }

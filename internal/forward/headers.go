@@ -1,0 +1,122 @@
+package forward
+
+import (
+	"net/http"
+	"net/textproto"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+)
+
+// hopByHop are the headers that mean one connection only (RFC 9110, 7.6.1),
+// and those that the next connection sets itself.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Host":
+		return true
+	}
+	return false
+}
+
+// private are request headers that a client must not get through to an
+// engine: ours, the admin key, and those that steer routing inside the fleet.
+func private(name string) bool {
+	switch name {
+	case "X-Api-Key", "X-Data-Parallel-Rank", "X-Request-Id", "Expect", "Accept-Encoding":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-")
+}
+
+// maxRequestID bounds what a client may call its request.
+const maxRequestID = 200
+
+// requestID gives the client's own id, or a new one if it sent none that can
+// stand in a header and a log line.
+func requestID(h http.Header) string {
+	id := h.Get("X-Request-Id")
+	if id == "" || len(id) > maxRequestID {
+		return uuid.NewString()
+	}
+	for _, c := range []byte(id) {
+		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return uuid.NewString()
+		}
+	}
+	return id
+}
+
+// legHeader makes the header of the legs out of the client's.
+func (x *exchange) legHeader(engineID string) http.Header {
+	in := x.r.Header
+	out := make(http.Header, len(in)+2)
+	var named []string
+	for _, v := range in["Connection"] {
+		named = append(named, strings.Split(v, ",")...)
+	}
+	for name, values := range in {
+		if hopByHop(name) || private(name) {
+			continue
+		}
+		out[name] = values
+	}
+	for _, n := range named {
+		delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
+	}
+	out["X-Request-Id"] = []string{engineID}
+	x.authorize(out)
+	if _, ok := out["User-Agent"]; !ok {
+		out["User-Agent"] = nil // an absent one stays absent
+	}
+	return out
+}
+
+// authorize applies the rule of the keys: a checked client's key ends here,
+// an unchecked one is passed on, the engines' own key fills the gap.
+func (x *exchange) authorize(out http.Header) {
+	o := &x.h.opts
+	if o.ClientKeys {
+		delete(out, "Authorization")
+	}
+	if _, ok := out["Authorization"]; ok {
+		return
+	}
+	x.ownKey = true
+	if o.EngineKey != "" {
+		out["Authorization"] = []string{"Bearer " + o.EngineKey}
+	}
+}
+
+// copyAnswerHeader gives the client the engine's header. length is the
+// Content-Length, -1 to leave it to the server.
+func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
+	to := x.w.Header()
+	for name, values := range from {
+		if hopByHop(name) || name == "X-Request-Id" || name == "Date" || strings.HasPrefix(name, "X-Pd-") {
+			continue
+		}
+		to[name] = values
+	}
+	if length >= 0 {
+		to["Content-Length"] = []string{strconv.FormatInt(length, 10)}
+	}
+	x.traceHeader()
+}
+
+// traceHeader tells an entitled client how its request was routed.
+func (x *exchange) traceHeader() {
+	if x.r.Header.Get("X-Pd-Trace") != "1" || !x.h.opts.Trace(x.r) {
+		return
+	}
+	to := x.w.Header()
+	to.Set("X-PD-Prefill", x.entry.Prefill)
+	to.Set("X-PD-Decode", x.entry.Decode)
+	to.Set("X-PD-Policy", "round_robin")
+	to.Set("X-PD-Revision", strconv.FormatInt(x.entry.Revision, 10))
+	to.Set("X-PD-Attempts", strconv.Itoa(x.entry.Attempts+1))
+	if x.entry.Alone != "" {
+		to.Set("X-PD-Alone", x.entry.Alone)
+	}
+}

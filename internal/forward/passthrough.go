@@ -1,0 +1,108 @@
+package forward
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// Passthrough serves an endpoint that one instance answers alone: a decode
+// instance, or a prefill instance where there is none.
+func (h *Handler) Passthrough(endpoint string) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		x := h.newExchange(w, r, endpoint)
+		x.passthrough()
+		x.finish()
+	}
+}
+
+func (x *exchange) passthrough() {
+	body, ok := x.readBody()
+	if !ok {
+		return
+	}
+	req, err := openai.ParseOther(body)
+	if err != nil {
+		x.refuse(err)
+		return
+	}
+	x.model, x.entry.Model, x.entry.Stream = req.Model, req.Model, req.Stream
+	leg := req.NewEdit().Body()
+	for {
+		a, err := x.pickAny()
+		if err != nil {
+			x.withoutAny(err)
+			return
+		}
+		f := x.passOn(a, leg)
+		a.Done()
+		if f == nil {
+			return
+		}
+		if !x.note(a.Instance, f) {
+			x.tell(f)
+			return
+		}
+	}
+}
+
+func (x *exchange) pickAny() (*sched.Assignment, error) {
+	a, err := x.pick(instance.Decode, nil)
+	if !errors.Is(err, sched.ErrNone) {
+		return a, err
+	}
+	return x.h.opts.Picker.Pick(sched.Request{
+		Role: instance.Prefill, Model: x.model, Alone: true, Tried: x.tried[instance.Prefill],
+	})
+}
+
+func (x *exchange) withoutAny(err error) {
+	switch {
+	case x.ctx.Err() != nil:
+		x.gone()
+	case errors.Is(err, sched.ErrUnknownModel):
+		x.refuse(unknownModel(x.model))
+	case x.last != nil && x.last.class != classConnect:
+		x.tell(x.last)
+	default:
+		x.refuse(unavailable(instance.Decode, x.model))
+	}
+}
+
+func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
+	x.entry.Revision = a.Revision
+	if a.Instance.Role == instance.Prefill {
+		x.entry.Prefill = a.Instance.Address
+	} else {
+		x.entry.Decode = a.Instance.Address
+	}
+	path := x.r.URL.Path
+	if q := x.r.URL.RawQuery; q != "" {
+		path += "?" + q
+	}
+	l := newLeg(x.ctx, x.h.opts.NonStream, errFirstByteTimeout)
+	defer l.end()
+	if x.entry.Stream {
+		l.next(x.h.opts.FirstByte, errFirstByteTimeout)
+	}
+	resp, err := x.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+		Instance: a.Instance, Method: x.r.Method, Path: path,
+		Header: x.legHeader(x.engineID()), Body: leg.Segments(),
+	})
+	if err != nil {
+		return x.ofExchange(a.Instance, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return x.errorAnswer(a.Instance, resp)
+	}
+	l.next(x.h.opts.Idle, errIdleTimeout)
+	if isEventStream(resp.Header) {
+		return x.stream(l, a, nil, resp, true)
+	}
+	return x.whole(l, a, resp)
+}

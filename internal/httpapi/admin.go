@@ -1,0 +1,252 @@
+package httpapi
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Outcome of an add.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Added   Outcome = iota
+	Already         // it was a member before
+	Waiting         // it does not answer yet; some proxy adds it when it does
+)
+
+// ErrRefused marks a change that the caller asked for wrongly: 400.
+var ErrRefused = errors.New("refused")
+
+// ErrUnavailable marks a change that etcd could not take now: 503.
+var ErrUnavailable = errors.New("etcd is not available")
+
+// Admin changes the membership, in etcd. The errors wrap ErrRefused or
+// ErrUnavailable, or are failures of our own.
+type Admin interface {
+	// Add returns when this proxy's own snapshot shows the change.
+	Add(ctx context.Context, k instance.Key) (Outcome, error)
+	// Remove tells whether there was anything to remove.
+	Remove(ctx context.Context, k instance.Key) (bool, error)
+}
+
+// maxAdminBody bounds the body of an admin request.
+const maxAdminBody = 1 << 20
+
+// maxAtOnce bounds the instances of one admin request.
+const maxAtOnce = 256
+
+// change is the body of /instances/add and /instances/remove in the forms of
+// both reference proxies.
+type change struct {
+	role instance.Role
+	keys []instance.Key
+	// plural tells that "instances" was sent: the load-balance proxy's form,
+	// answered in its words.
+	plural bool
+}
+
+type changeAnswer struct {
+	Message string   `json:"message"`
+	Prefill []string `json:"current_prefill_instances"`
+	Decode  []string `json:"current_decode_instances"`
+}
+
+func (d *Deps) add(c *gin.Context) {
+	ch, err := readChange(c.Request)
+	if err != nil {
+		d.adminError(c, err)
+		return
+	}
+	var there, waiting []string
+	for _, k := range ch.keys {
+		outcome, err := d.Admin.Add(c.Request.Context(), k)
+		if err != nil {
+			d.adminError(c, partly(err, k, append(there, waiting...)))
+			return
+		}
+		if outcome == Waiting {
+			waiting = append(waiting, k.Address)
+		} else {
+			there = append(there, k.Address)
+		}
+	}
+	d.answerChange(c, addMessage(ch, there, waiting))
+}
+
+func addMessage(ch change, there, waiting []string) string {
+	if !ch.plural {
+		if len(waiting) > 0 {
+			return fmt.Sprintf("Waiting for %s_instance %s to start.", ch.role, waiting[0])
+		}
+		return fmt.Sprintf("Added %s to %s_instances.", there[0], ch.role)
+	}
+	var parts []string
+	if len(there) > 0 {
+		parts = append(parts, fmt.Sprintf("add %s instances: %s.", ch.role, pyList(there)))
+	}
+	if len(waiting) > 0 {
+		parts = append(parts, fmt.Sprintf("Instances %s are waiting to be added.", pyList(waiting)))
+	}
+	return strings.Join(parts, " ")
+}
+
+func (d *Deps) remove(c *gin.Context) {
+	ch, err := readChange(c.Request)
+	if err != nil {
+		d.adminError(c, err)
+		return
+	}
+	var gone, unknown []string
+	for _, k := range ch.keys {
+		existed, err := d.Admin.Remove(c.Request.Context(), k)
+		if err != nil {
+			d.adminError(c, partly(err, k, gone))
+			return
+		}
+		if existed {
+			gone = append(gone, k.Address)
+		} else {
+			unknown = append(unknown, k.Address)
+		}
+	}
+	switch {
+	case len(gone) == 0 && !ch.plural:
+		fail(c, http.StatusNotFound, openai.TypeNotFound,
+			fmt.Sprintf("Instance %s is not in the %s_instances.", unknown[0], ch.role))
+	case len(gone) == 0:
+		fail(c, http.StatusNotFound, openai.TypeNotFound,
+			fmt.Sprintf("Instances %s are not in the %s instances.", pyList(unknown), ch.role))
+	case !ch.plural:
+		d.answerChange(c, fmt.Sprintf("Removed %s from %s_instances.", gone[0], ch.role))
+	default:
+		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pyList(gone))
+		if len(unknown) > 0 {
+			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pyList(unknown), ch.role)
+		}
+		d.answerChange(c, msg)
+	}
+}
+
+func (d *Deps) answerChange(c *gin.Context, message string) {
+	s := d.Members.Snapshot()
+	writeJSON(c, http.StatusOK, changeAnswer{
+		Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode),
+	})
+}
+
+func (d *Deps) adminError(c *gin.Context, err error) {
+	switch {
+	case errors.Is(err, ErrRefused):
+		fail(c, http.StatusBadRequest, openai.TypeBadRequest, message(err, ErrRefused))
+	case errors.Is(err, ErrUnavailable):
+		openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
+			Type: openai.TypeUnavailable, Message: err.Error(), RetryAfter: retryAfter})
+		c.Abort()
+	default:
+		d.Log.WithError(err).Error("admin request failed")
+		fail(c, http.StatusInternalServerError, openai.TypeInternal, err.Error())
+	}
+}
+
+// message is the error's text without the mark in front of it.
+func message(err, mark error) string {
+	return strings.TrimPrefix(err.Error(), mark.Error()+": ")
+}
+
+// partly says which of several instances were done before one failed.
+func partly(err error, k instance.Key, done []string) error {
+	if len(done) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (failed at %s; already done: %s)", err, k.Address, strings.Join(done, ", "))
+}
+
+func refused(format string, args ...any) error {
+	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
+}
+
+func readChange(r *http.Request) (change, error) {
+	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+		return change{}, refused("send Content-Type: application/json")
+	}
+	b, err := io.ReadAll(io.LimitReader(r.Body, maxAdminBody+1))
+	if err != nil {
+		return change{}, refused("the request body could not be read: %w", err)
+	}
+	if len(b) > maxAdminBody {
+		return change{}, refused("the request body is larger than %d bytes", maxAdminBody)
+	}
+	var body struct {
+		Type      *string         `json:"type"`
+		Instance  *string         `json:"instance"`
+		Instances json.RawMessage `json:"instances"`
+	}
+	if err := json.Unmarshal(b, &body); err != nil {
+		return change{}, refused(`send {"type":"prefill"|"decode","instance":"host:port"}: %w`, err)
+	}
+	var ch change
+	if body.Type == nil {
+		return change{}, refused(`"type" is missing: use "prefill" or "decode"`)
+	}
+	if ch.role, err = instance.ParseRole(*body.Type); err != nil {
+		return change{}, refused("Invalid instance type. Use \"prefill\" or \"decode\", not %q.", instance.Printable(*body.Type, 40))
+	}
+	var list []string
+	raw := bytes.TrimSpace(body.Instances)
+	switch {
+	case body.Instance != nil && len(raw) > 0:
+		return change{}, refused(`send either "instance" or "instances"`)
+	case body.Instance != nil:
+		list = []string{*body.Instance}
+	case len(raw) > 0 && raw[0] == '"':
+		ch.plural, list = true, make([]string, 1)
+		err = json.Unmarshal(raw, &list[0])
+	case len(raw) > 0:
+		ch.plural = true
+		err = json.Unmarshal(raw, &list)
+	}
+	if err != nil || len(list) == 0 {
+		return change{}, refused(`give "instance":"host:port" or "instances":["host:port", ...]`)
+	}
+	if len(list) > maxAtOnce {
+		return change{}, refused("more than %d instances in one request", maxAtOnce)
+	}
+	for _, s := range list {
+		addr, err := instance.ParseAddress(s)
+		if err != nil {
+			return change{}, fmt.Errorf("%w: %w", ErrRefused, err)
+		}
+		ch.keys = append(ch.keys, instance.Key{Role: ch.role, Address: addr})
+	}
+	return ch, nil
+}
+
+// pyList prints addresses as the reference proxies do.
+func pyList(list []string) string {
+	return "['" + strings.Join(list, "', '") + "']"
+}
+
+// writeJSON answers without escaping what HTML would need: this is no HTML.
+func writeJSON(c *gin.Context, status int, v any) {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil {
+		fail(c, http.StatusInternalServerError, openai.TypeInternal, err.Error())
+		return
+	}
+	c.Data(status, "application/json", b.Bytes())
+}

@@ -1,0 +1,97 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"crypto/subtle"
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// keyring compares keys in constant time: digests are of one length whatever
+// was sent, and every key is compared.
+type keyring [][sha256.Size]byte
+
+func newKeyring(keys []string) keyring {
+	k := make(keyring, 0, len(keys))
+	for _, key := range keys {
+		k = append(k, sha256.Sum256([]byte(key)))
+	}
+	return k
+}
+
+func (k keyring) holds(key string) bool {
+	sum, found := sha256.Sum256([]byte(key)), 0
+	for i := range k {
+		found |= subtle.ConstantTimeCompare(k[i][:], sum[:])
+	}
+	return found == 1
+}
+
+// bearer gives the token of an Authorization header; the scheme's case does
+// not matter, as at vLLM.
+func bearer(r *http.Request) (string, bool) {
+	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(token), true
+}
+
+// requireClient lets through who shows one of the clients' keys.
+func requireClient(keys []string) gin.HandlerFunc {
+	ring := newKeyring(keys)
+	return func(c *gin.Context) {
+		if len(ring) == 0 {
+			return
+		}
+		key, ok := bearer(c.Request)
+		switch {
+		case !ok:
+			c.Header("WWW-Authenticate", "Bearer")
+			fail(c, http.StatusUnauthorized, openai.TypeAuth, "no API key: send it as Authorization: Bearer KEY")
+		case !ring.holds(key):
+			c.Header("WWW-Authenticate", "Bearer")
+			fail(c, http.StatusUnauthorized, openai.TypeAuth, "wrong API key")
+		}
+	}
+}
+
+// requireAdmin lets through who shows the admin key.
+func requireAdmin(adminKey string) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		key, ok := adminKeyOf(c.Request)
+		switch {
+		case adminKey == "":
+			fail(c, http.StatusForbidden, openai.TypePermission,
+				"the admin routes are off: start the proxy with ADMIN_API_KEY set, or use pdctl")
+		case !ok:
+			fail(c, http.StatusUnauthorized, openai.TypeAuth, "no admin key: send it as X-Api-Key")
+		case !newKeyring([]string{adminKey}).holds(key):
+			fail(c, http.StatusForbidden, openai.TypePermission, "Forbidden: Invalid API Key.")
+		}
+	}
+}
+
+func adminKeyOf(r *http.Request) (string, bool) {
+	if key := r.Header.Get("X-Api-Key"); key != "" {
+		return key, true
+	}
+	return bearer(r)
+}
+
+// HoldsAdminKey tells whether the request shows the admin key; without one
+// configured nobody does.
+func HoldsAdminKey(adminKey string) func(*http.Request) bool {
+	if adminKey == "" {
+		return func(*http.Request) bool { return false }
+	}
+	ring := newKeyring([]string{adminKey})
+	return func(r *http.Request) bool {
+		key := r.Header.Get("X-Api-Key")
+		return key != "" && ring.holds(key)
+	}
+}

@@ -1,0 +1,152 @@
+package httpapi
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"runtime/debug"
+
+	"github.com/gin-gonic/gin"
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Members gives the current membership.
+type Members interface {
+	Snapshot() *instance.Snapshot
+}
+
+// Load tells what this proxy holds on an instance.
+type Load interface {
+	InFlight(k instance.Key) int64
+}
+
+// Opinion tells this proxy's own view of an instance: whether it may be
+// picked, and if not why.
+type Opinion interface {
+	Available(k instance.Key) bool
+	Why(k instance.Key) string
+}
+
+// EtcdStatus is what /status and /readyz say about etcd.
+type EtcdStatus struct {
+	State       string   `json:"state"` // cold, listing, live, stale
+	Embedded    bool     `json:"embedded"`
+	Endpoints   []string `json:"endpoints"`
+	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
+	LastError   string   `json:"last_error,omitempty"`
+}
+
+// Completions are the handlers of the data path.
+type Completions struct {
+	Completion http.HandlerFunc // POST /v1/completions
+	Chat       http.HandlerFunc // POST /v1/chat/completions
+	// Passthrough builds the handler of an endpoint one instance answers alone.
+	Passthrough func(endpoint string) http.HandlerFunc
+	// Models builds the handler of GET /v1/models; its argument gives the id
+	// of a single model, "" for the list.
+	Models func(id func(*http.Request) string) http.HandlerFunc
+}
+
+// Deps are what the routes need.
+type Deps struct {
+	Data    Completions
+	Admin   Admin
+	Members Members
+	Load    Load
+	Opinion Opinion
+	Etcd    func() EtcdStatus
+	// Ready gives nil when the proxy may take traffic, else what it waits for.
+	Ready   func() error
+	Metrics http.Handler
+	Log     logrus.FieldLogger
+
+	ClientKeys []string // none: clients need no key
+	AdminKey   string   // "": the admin routes refuse everybody
+	Version    string
+	ID         string // of this proxy, as in etcd
+	// Fallback tells that decode instances alone can serve.
+	Fallback bool
+}
+
+// NewRouter builds the routes for clients. With split, the operator's routes
+// (status, admin, metrics) are left out of it; NewAdminRouter has them.
+func NewRouter(d Deps, split bool) http.Handler {
+	e := engine(d.Log)
+	client := e.Group("/", requireClient(d.ClientKeys))
+	client.POST("/v1/completions", gin.WrapF(d.Data.Completion))
+	client.POST("/v1/chat/completions", gin.WrapF(d.Data.Chat))
+	for _, p := range []string{
+		"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
+	} {
+		client.POST(p, gin.WrapF(d.Data.Passthrough(p)))
+	}
+	client.GET("/v1/models", gin.WrapF(d.Data.Models(func(*http.Request) string { return "" })))
+	// Model ids hold slashes (org/name), so the rest of the path is the id.
+	client.GET("/v1/models/*id", gin.WrapF(d.Data.Models(func(r *http.Request) string {
+		return r.URL.Path[len("/v1/models/"):]
+	})))
+	d.probes(e)
+	if !split {
+		d.operator(e)
+	}
+	return e
+}
+
+// NewAdminRouter builds the routes of --admin-listen.
+func NewAdminRouter(d Deps) http.Handler {
+	e := engine(d.Log)
+	d.probes(e)
+	d.operator(e)
+	return e
+}
+
+func engine(log logrus.FieldLogger) *gin.Engine {
+	gin.SetMode(gin.ReleaseMode)
+	e := gin.New()
+	e.HandleMethodNotAllowed = true
+	e.RedirectTrailingSlash = false
+	e.RedirectFixedPath = false
+	// Addresses in X-Forwarded-For are whatever the client wrote.
+	_ = e.SetTrustedProxies(nil) // nil cannot fail
+	e.Use(recovery(log))
+	e.NoRoute(func(c *gin.Context) {
+		fail(c, http.StatusNotFound, openai.TypeNotFound,
+			fmt.Sprintf("%s %s is not served here", c.Request.Method, instance.Printable(c.Request.URL.Path, 200)))
+	})
+	e.NoMethod(func(c *gin.Context) {
+		fail(c, http.StatusMethodNotAllowed, openai.TypeMethod,
+			fmt.Sprintf("%s does not take %s", instance.Printable(c.Request.URL.Path, 200), c.Request.Method))
+	})
+	return e
+}
+
+func fail(c *gin.Context, status int, kind, message string) {
+	openai.WriteError(c.Writer, &openai.Error{Status: status, Type: kind, Message: message})
+	c.Abort()
+}
+
+// recovery answers 500 for a panic in a handler. http.ErrAbortHandler goes
+// through: it is how a broken stream reaches the client as broken, and gin's
+// own recovery would turn it into a clean end.
+func recovery(log logrus.FieldLogger) gin.HandlerFunc {
+	return func(c *gin.Context) {
+		defer func() {
+			p := recover()
+			if p == nil {
+				return
+			}
+			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+				panic(http.ErrAbortHandler)
+			}
+			log.WithField("panic", fmt.Sprint(p)).Errorf("handler failed\n%s", debug.Stack())
+			if c.Writer.Written() {
+				panic(http.ErrAbortHandler)
+			}
+			fail(c, http.StatusInternalServerError, openai.TypeInternal, "internal error of the proxy")
+		}()
+		c.Next()
+	}
+}

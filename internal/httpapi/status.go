@@ -1,0 +1,146 @@
+package httpapi
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+const retryAfter = time.Second
+
+// Status is the answer of /status. The first four fields are exactly those of
+// the reference proxies: who is in, whatever this proxy thinks of their health.
+type Status struct {
+	PrefillCount int                `json:"prefill_node_count"`
+	DecodeCount  int                `json:"decode_node_count"`
+	Prefill      []string           `json:"prefill_nodes"`
+	Decode       []string           `json:"decode_nodes"`
+	Instances    []instance.Listing `json:"instances"`
+	Revision     int64              `json:"revision"`
+	Etcd         EtcdStatus         `json:"etcd"`
+	ID           string             `json:"id"`
+	Version      string             `json:"version"`
+}
+
+func (d *Deps) operator(e *gin.Engine) {
+	e.GET("/status", d.status)
+	e.POST("/status", d.status) // as the reference proxy's own example asks
+	admin := e.Group("/instances", requireAdmin(d.AdminKey))
+	admin.POST("/add", d.add)
+	admin.POST("/remove", d.remove)
+	e.GET("/metrics", gin.WrapH(d.Metrics))
+}
+
+func (d *Deps) probes(e *gin.Engine) {
+	e.GET("/health", d.health)
+	e.GET("/healthcheck", d.healthcheck)
+	e.GET("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
+	e.GET("/readyz", d.readyz)
+	e.GET("/version", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"version": d.Version}) })
+	e.GET("/", d.index)
+}
+
+func addresses(s *instance.Snapshot, r instance.Role) []string {
+	out := make([]string, 0, len(s.Usable(r)))
+	for _, in := range s.Usable(r) {
+		out = append(out, in.Address)
+	}
+	return out
+}
+
+func (d *Deps) status(c *gin.Context) {
+	s := d.Members.Snapshot()
+	out := Status{
+		Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode),
+		Instances: make([]instance.Listing, 0, len(s.All())),
+		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version,
+	}
+	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
+	for _, in := range s.All() {
+		l := in.List()
+		if in.View != instance.Pending {
+			n := d.Load.InFlight(in.Key)
+			l.InFlight = &n
+			if in.Usable() && !d.Opinion.Available(in.Key) {
+				l.View, l.Reason = instance.Ejected, instance.Printable(d.Opinion.Why(in.Key), 300)
+			}
+		}
+		out.Instances = append(out.Instances, l)
+	}
+	writeJSON(c, http.StatusOK, out)
+}
+
+// available tells whether some instance of the role can be picked with hope.
+func (d *Deps) available(s *instance.Snapshot, r instance.Role) bool {
+	for _, in := range s.Usable(r) {
+		if d.Opinion.Available(in.Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// health is vLLM's: an empty 200 while a request could be served.
+func (d *Deps) health(c *gin.Context) {
+	s := d.Members.Snapshot()
+	switch {
+	case !d.available(s, instance.Decode):
+		d.sick(c, "no decode instance is available")
+	case !d.Fallback && !d.available(s, instance.Prefill):
+		d.sick(c, "no prefill instance is available")
+	default:
+		c.Status(http.StatusOK)
+	}
+}
+
+func (d *Deps) sick(c *gin.Context, why string) {
+	openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
+		Type: openai.TypeUnavailable, Message: why, RetryAfter: retryAfter})
+}
+
+// healthcheck answers in the load-balance proxy's shape.
+func (d *Deps) healthcheck(c *gin.Context) {
+	s := d.Members.Snapshot()
+	var n int64
+	for _, in := range s.All() {
+		if in.View != instance.Pending && in.Role == instance.Decode {
+			n += d.Load.InFlight(in.Key)
+		}
+	}
+	writeJSON(c, http.StatusOK, gin.H{
+		"status":            "ok",
+		"prefill_instances": len(s.Usable(instance.Prefill)),
+		"decode_instances":  len(s.Usable(instance.Decode)),
+		"request_num":       n,
+	})
+}
+
+func (d *Deps) readyz(c *gin.Context) {
+	s := d.Members.Snapshot()
+	body := gin.H{
+		"ready": true, "revision": s.Revision, "etcd": d.Etcd(),
+		"prefill_instances": len(s.Usable(instance.Prefill)),
+		"decode_instances":  len(s.Usable(instance.Decode)),
+	}
+	status := http.StatusOK
+	if err := d.Ready(); err != nil {
+		status = http.StatusServiceUnavailable
+		body["ready"], body["reason"] = false, err.Error()
+	}
+	writeJSON(c, status, body)
+}
+
+func (d *Deps) index(c *gin.Context) {
+	writeJSON(c, http.StatusOK, gin.H{
+		"name": "pdmesh", "version": d.Version,
+		"routes": []string{
+			"POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models",
+			"GET /status", "POST /instances/add", "POST /instances/remove",
+			"GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics",
+		},
+	})
+}

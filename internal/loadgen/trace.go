@@ -1,0 +1,90 @@
+package loadgen
+
+import (
+	"bufio"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+)
+
+// BlockTokens is the number of tokens of one block of a trace's prompts.
+const BlockTokens = 512
+
+// Entry is one request of a trace in the format of the Mooncake project: no
+// text, but the prompt's length and the ids of its blocks of 512 tokens. Equal
+// ids mean the same tokens after the same prefix.
+type Entry struct {
+	Timestamp    int64   `json:"timestamp"`     // ms from the start
+	InputLength  int     `json:"input_length"`  // tokens
+	OutputLength int     `json:"output_length"` // tokens
+	HashIDs      []int64 `json:"hash_ids"`
+}
+
+// At is when the request is due at a speed; 1 is as recorded.
+func (e *Entry) At(speed float64) time.Duration {
+	return time.Duration(float64(e.Timestamp) * float64(time.Millisecond) / speed)
+}
+
+// ErrTrace is wrapped by the errors of ReadTrace about the content.
+var ErrTrace = errors.New("bad trace")
+
+// ReadTrace reads JSON lines; limit 0 means all of them. Every entry is
+// checked: its blocks must fit its length, timestamps must not go back.
+func ReadTrace(r io.Reader, limit int) ([]Entry, error) {
+	var entries []Entry
+	sc := bufio.NewScanner(r)
+	sc.Buffer(make([]byte, 0, 64<<10), 4<<20)
+	for n := 1; sc.Scan(); n++ {
+		if len(sc.Bytes()) == 0 {
+			continue
+		}
+		var e Entry
+		if err := json.Unmarshal(sc.Bytes(), &e); err != nil {
+			return nil, fmt.Errorf("%w: line %d: %w", ErrTrace, n, err)
+		}
+		if e.InputLength < 1 || e.OutputLength < 1 {
+			return nil, fmt.Errorf("%w: line %d: input_length and output_length must be at least 1", ErrTrace, n)
+		}
+		if blocks := (e.InputLength + BlockTokens - 1) / BlockTokens; blocks != len(e.HashIDs) {
+			return nil, fmt.Errorf("%w: line %d: %d tokens are %d blocks, but hash_ids has %d", ErrTrace, n, e.InputLength, blocks, len(e.HashIDs))
+		}
+		if len(entries) > 0 && e.Timestamp < entries[len(entries)-1].Timestamp {
+			return nil, fmt.Errorf("%w: line %d: the timestamp goes back", ErrTrace, n)
+		}
+		entries = append(entries, e)
+		if len(entries) == limit {
+			return entries, nil
+		}
+	}
+	if err := sc.Err(); err != nil {
+		return nil, fmt.Errorf("read trace: %w", err)
+	}
+	if len(entries) == 0 {
+		return nil, fmt.Errorf("%w: it is empty", ErrTrace)
+	}
+	return entries, nil
+}
+
+// BlockToken is the i-th token id of a block, between low and high-1: a pure
+// function of both, so that equal blocks give equal tokens in every run.
+func BlockToken(block int64, i, low, high int) int {
+	x := uint64(block)*BlockTokens + uint64(i) + 0x9e3779b97f4a7c15
+	x = (x ^ x>>30) * 0xbf58476d1ce4e5b9
+	x = (x ^ x>>27) * 0x94d049bb133111eb
+	x ^= x >> 31
+	return low + int(x%uint64(high-low))
+}
+
+// EachToken calls f with the token ids of the prompt in order.
+func (e *Entry) EachToken(low, high int, f func(id int)) {
+	left := e.InputLength
+	for _, block := range e.HashIDs {
+		n := min(left, BlockTokens)
+		for i := range n {
+			f(BlockToken(block, i, low, high))
+		}
+		left -= n
+	}
+}

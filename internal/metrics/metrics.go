@@ -1,0 +1,80 @@
+// Package metrics is the proxy's Prometheus side: it implements the recorder
+// interfaces that other packages declare.
+package metrics
+
+import (
+	"strconv"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Metrics counts requests. It is safe for concurrent use.
+type Metrics struct {
+	requests *prometheus.CounterVec
+	duration *prometheus.HistogramVec
+	ttft     *prometheus.HistogramVec
+	retries  *prometheus.CounterVec
+	alone    *prometheus.CounterVec
+	missing  prometheus.Counter
+}
+
+// latencies spans a first token from a warm cache to a prefill of minutes.
+func latencies() []float64 {
+	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
+}
+
+// New registers the counters, and the process' and runtime's own.
+func New(reg prometheus.Registerer, version string) *Metrics {
+	m := &Metrics{
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
+		}, []string{"endpoint", "outcome", "code"}),
+		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "pd_request_duration_seconds", Help: "From the request's arrival to its end.", Buckets: latencies(),
+		}, []string{"endpoint"}),
+		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "pd_request_ttft_seconds", Help: "From the request's arrival to the first content sent.", Buckets: latencies(),
+		}, []string{"endpoint"}),
+		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_forward_retries_total", Help: "Failed legs that were tried again on another instance.",
+		}, []string{"role", "class"}),
+		alone: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_forward_decode_alone_total", Help: "Requests that a decode instance served without a prefill, by reason.",
+		}, []string{"reason"}),
+		missing: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
+		}),
+	}
+	info := prometheus.NewGauge(prometheus.GaugeOpts{
+		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
+		ConstLabels: prometheus.Labels{"version": version},
+	})
+	info.Set(1)
+	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, info,
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return m
+}
+
+// Done counts one finished request.
+func (m *Metrics) Done(e *forward.Entry) {
+	m.requests.WithLabelValues(e.Endpoint, e.Outcome, strconv.Itoa(e.Status)).Inc()
+	m.duration.WithLabelValues(e.Endpoint).Observe(e.Duration.Seconds())
+	if e.TTFT > 0 {
+		m.ttft.WithLabelValues(e.Endpoint).Observe(e.TTFT.Seconds())
+	}
+	if e.Alone != "" {
+		m.alone.WithLabelValues(e.Alone).Inc()
+	}
+}
+
+// Retried counts a leg that was tried again.
+func (m *Metrics) Retried(role instance.Role, class string) {
+	m.retries.WithLabelValues(string(role), class).Inc()
+}
+
+// HandoverMissing counts a prefill answer without a hand-over.
+func (m *Metrics) HandoverMissing() { m.missing.Inc() }

@@ -1,0 +1,165 @@
+package openai
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+)
+
+// Edit collects the changes that make one leg out of a request. It begins with
+// the client's own control fields taken out.
+type Edit struct {
+	r      *Request
+	action [numFields]action
+	value  [numFields]string
+}
+
+type action uint8
+
+const (
+	keep action = iota
+	replace
+	set
+	remove
+)
+
+// NewEdit starts a leg of the request.
+func (r *Request) NewEdit() *Edit {
+	e := &Edit{r: r}
+	for f := FieldKVTransferParams; f <= FieldBootstrapRoom; f++ {
+		e.action[f] = remove
+	}
+	return e
+}
+
+// Set gives the field this JSON value, adding the field if it is absent.
+func (e *Edit) Set(f Field, rawJSON string) { e.action[f], e.value[f] = set, rawJSON }
+
+// Replace gives the field this JSON value where the client sent one.
+func (e *Edit) Replace(f Field, rawJSON string) { e.action[f], e.value[f] = replace, rawJSON }
+
+// Delete takes the field out.
+func (e *Edit) Delete(f Field) { e.action[f] = remove }
+
+// splice replaces body[start:end] by text.
+type splice struct {
+	start, end int
+	text       string
+}
+
+// Body builds the leg. It shares the request's bytes.
+func (e *Edit) Body() Body {
+	r := e.r
+	splices := make([]splice, 0, len(r.occ)+1)
+	survivors := r.members
+	for i := range r.occ {
+		o := &r.occ[i]
+		if o.object != 0 {
+			continue
+		}
+		// A control field is set by taking the client's out and adding ours.
+		if a := e.action[o.field]; a == remove || (a == set && o.field.control()) {
+			survivors--
+		} else if a == set || a == replace {
+			splices = append(splices, splice{o.val, o.end, e.value[o.field]})
+		}
+	}
+	splices = append(splices, e.removals()...)
+	if text := e.additions(survivors > 0); text != "" {
+		splices = append(splices, splice{r.open + 1, r.open + 1, text})
+	}
+	slices.SortFunc(splices, func(a, b splice) int {
+		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end))
+	})
+	return assemble(r.Body, splices)
+}
+
+// removals takes members out together with one comma each. The members before
+// the first survivor of an object go with the comma behind them, all others
+// with the comma before.
+func (e *Edit) removals() []splice {
+	var out []splice
+	leading := map[uint16]int{}
+	for i := range e.r.occ {
+		o := &e.r.occ[i]
+		a := e.action[o.field]
+		gone := o.object != 0 || a == remove || (a == set && o.field.control())
+		if !gone {
+			continue
+		}
+		if o.index == leading[o.object] {
+			leading[o.object]++
+			end := o.next
+			if end < 0 {
+				end = o.end
+			}
+			out = append(out, splice{start: o.key, end: end})
+			continue
+		}
+		out = append(out, splice{start: o.prevEnd, end: o.end})
+	}
+	return out
+}
+
+func (e *Edit) additions(more bool) string {
+	var b []byte
+	for f := range e.action {
+		if e.action[f] != set || (e.r.last[f] != 0 && !Field(f).control()) {
+			continue
+		}
+		b = append(b, '"')
+		b = append(b, fieldNames[f]...)
+		b = append(b, `":`...)
+		b = append(b, e.value[f]...)
+		b = append(b, ',')
+	}
+	if len(b) == 0 {
+		return ""
+	}
+	if !more {
+		b = b[:len(b)-1]
+	}
+	return string(b)
+}
+
+func assemble(body []byte, splices []splice) Body {
+	out := Body{segments: make([][]byte, 0, 2*len(splices)+1)}
+	at := 0
+	for _, s := range splices {
+		out.add(body[at:s.start])
+		out.add([]byte(s.text))
+		at = s.end
+	}
+	out.add(body[at:])
+	return out
+}
+
+// Body is the content of one leg: slices of the client's body with a few new
+// bytes between them. The zero Body is empty.
+type Body struct {
+	segments [][]byte
+	size     int64
+}
+
+// BodyOf wraps one slice.
+func BodyOf(b []byte) Body {
+	var out Body
+	out.add(b)
+	return out
+}
+
+func (b *Body) add(seg []byte) {
+	if len(seg) > 0 {
+		b.segments = append(b.segments, seg)
+		b.size += int64(len(seg))
+	}
+}
+
+// Len is the content length in bytes.
+func (b Body) Len() int64 { return b.size }
+
+// Segments gives the slices in order, for a vectored write; they must not be changed.
+func (b Body) Segments() [][]byte { return b.segments }
+
+// Bytes joins the segments; for tests and small bodies.
+func (b Body) Bytes() []byte { return bytes.Join(b.segments, nil) }

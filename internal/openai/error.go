@@ -1,0 +1,69 @@
+package openai
+
+import (
+	"encoding/json"
+	"net/http"
+	"strconv"
+	"time"
+)
+
+// The types of errors, as vLLM names them where it has a name.
+const (
+	TypeBadRequest     = "BadRequestError"
+	TypeAuth           = "AuthenticationError"
+	TypePermission     = "PermissionDeniedError"
+	TypeNotFound       = "NotFoundError"
+	TypeMethod         = "MethodNotAllowedError"
+	TypeTooLarge       = "RequestEntityTooLargeError"
+	TypeMediaType      = "UnsupportedMediaTypeError"
+	TypeConflict       = "ConflictError"
+	TypeInternal       = "InternalServerError"
+	TypeBadGateway     = "BadGatewayError"
+	TypeUnavailable    = "ServiceUnavailableError"
+	TypeGatewayTimeout = "GatewayTimeoutError"
+)
+
+// Error is an error that the proxy answers with itself, in the shape of vLLM
+// and OpenAI: {"error":{"message","type","param","code"}}, code being the status.
+type Error struct {
+	Status     int
+	Type       string
+	Param      string // "" is sent as null
+	Message    string
+	RetryAfter time.Duration // sent as Retry-After where positive, in whole seconds
+}
+
+func (e *Error) Error() string { return e.Message }
+
+type errorBody struct {
+	Message string  `json:"message"`
+	Type    string  `json:"type"`
+	Param   *string `json:"param"`
+	Code    int     `json:"code"`
+}
+
+// JSON gives the body of the error.
+func (e *Error) JSON() []byte {
+	body := errorBody{Message: e.Message, Type: e.Type, Code: e.Status}
+	if e.Param != "" {
+		body.Param = &e.Param
+	}
+	b, err := json.Marshal(map[string]errorBody{"error": body})
+	if err != nil { // strings and an int always marshal
+		return []byte(`{"error":{"message":"internal error","type":"InternalServerError","param":null,"code":500}}`)
+	}
+	return b
+}
+
+// WriteError answers a request whose answer has not begun.
+func WriteError(w http.ResponseWriter, e *Error) {
+	h := w.Header()
+	h.Set("Content-Type", "application/json")
+	if e.RetryAfter > 0 {
+		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
+	}
+	b := e.JSON()
+	h.Set("Content-Length", strconv.Itoa(len(b)))
+	w.WriteHeader(e.Status)
+	_, _ = w.Write(b) // the client is gone if this fails; there is nobody to tell
+}

@@ -1,0 +1,194 @@
+package openai
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"unicode/utf8"
+)
+
+// Kind is the endpoint that a completion request came in on.
+type Kind uint8
+
+// The kinds.
+const (
+	Completion Kind = iota // POST /v1/completions
+	Chat                   // POST /v1/chat/completions
+)
+
+// Path is the endpoint's path, the same at the proxy and at the engine.
+func (k Kind) Path() string {
+	if k == Chat {
+		return "/v1/chat/completions"
+	}
+	return "/v1/completions"
+}
+
+// maxTopLevel bounds the fields of a request, so that a hostile body cannot
+// make the bookkeeping larger than the body itself.
+const maxTopLevel = 4096
+
+// occurrence is one place in the body where a field of interest stands.
+type occurrence struct {
+	field    Field
+	object   uint16 // which object it stands in; 0 is the request itself
+	index    int    // how many members stand before it in that object
+	key, end int    // from the key's quote to the end of the value
+	val      int
+	prevEnd  int // end of the member before, -1 for the first
+	next     int // start of the member after, -1 for the last
+}
+
+// Request is a completion request, parsed once. Body is shared by every leg
+// and must not be changed any more.
+type Request struct {
+	Kind   Kind
+	Body   []byte
+	Model  string // "" if absent or null
+	Stream bool
+	// IncludeUsage tells that the client asked for the closing usage chunk.
+	IncludeUsage bool
+	// MaxTokens is the effective limit, 0 if the client named none.
+	MaxTokens int64
+	// ForcedTool tells that tool_choice is "required" or names a function: a
+	// prefill that is cut after one token may then answer 400 (protocol rule R1c).
+	ForcedTool bool
+	// Bypass says why prefill and decode must not be split for this request,
+	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs.
+	Bypass string
+
+	open    int // position of '{'
+	members int
+	objects uint16
+	occ     []occurrence
+	last    [numFields]int // 1 + index into occ of the last occurrence at the top level
+}
+
+// ParseRequest checks and reads a completion request in one pass over the
+// body. The error is an *Error with status 400 and a message in vLLM's words:
+// for text that is not a JSON object, a wrong type in a field that is read, or
+// a value that editing the prefill leg would hide from vLLM's own validation.
+func ParseRequest(kind Kind, body []byte) (*Request, error) {
+	r := &Request{Kind: kind, Body: body}
+	if err := r.scan(); err != nil {
+		return nil, err
+	}
+	if err := r.read(); err != nil {
+		return nil, err
+	}
+	return r, nil
+}
+
+// ParseOther checks the body of a request to any other endpoint: it must be a
+// JSON object. Only Model and Stream are read, and not judged.
+func ParseOther(body []byte) (*Request, error) {
+	r := &Request{Body: body}
+	if err := r.scan(); err != nil {
+		return nil, err
+	}
+	if raw := r.Raw(FieldModel); raw != nil && raw[0] == '"' {
+		r.Model = string(unquote(raw))
+	}
+	if raw := r.Raw(FieldStream); raw != nil {
+		r.Stream, _ = laxBool(raw) // the engine judges it
+	}
+	return r, nil
+}
+
+// errTooMany is the scanner callback's own refusal.
+var errTooMany = errors.New("too many fields")
+
+func (r *Request) scan() error {
+	s := scanner{b: r.Body}
+	r.open = s.space(0)
+	if r.open >= len(r.Body) {
+		return badRequest("", "the request body is empty; send a JSON object")
+	}
+	if r.Body[r.open] != '{' {
+		if end, err := s.value(r.open, 0); err != nil || s.space(end) != len(r.Body) {
+			return badJSON(err)
+		}
+		return badRequest("", "Input should be a valid dictionary or object to extract fields from")
+	}
+	r.occ = make([]occurrence, 0, 16)
+	end, err := r.scanObject(&s, r.open, 0, 0)
+	if err != nil {
+		return badJSON(err)
+	}
+	if end = s.space(end); end != len(r.Body) {
+		return badJSON(syntaxError(end, "more after the end of the object"))
+	}
+	if !utf8.Valid(r.Body) {
+		return badJSON(fmt.Errorf("%w: not UTF-8", errSyntax))
+	}
+	return nil
+}
+
+// scanObject notes the fields of interest of one object: of the request all of
+// them, of a container the control fields and containers inside it.
+func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int, error) {
+	prevEnd, index := -1, 0
+	lastOcc := -1 // the occurrence whose next is still open
+	end, err := s.members(at, depth, func(m member) error {
+		if lastOcc >= 0 {
+			r.occ[lastOcc].next = m.key
+			lastOcc = -1
+		}
+		f := fieldOf(s.b[m.key:m.keyEnd])
+		switch {
+		case f == fieldNone:
+		case f.container():
+			// Containers are rare; the second pass over one is not worth avoiding.
+			if s.b[m.val] == '{' && r.objects < 64 {
+				r.objects++
+				if _, err := r.scanObject(s, m.val, r.objects, depth+1); err != nil {
+					return err
+				}
+			}
+		case object == 0 || f.control():
+			lastOcc = len(r.occ)
+			r.occ = append(r.occ, occurrence{
+				field: f, object: object, index: index,
+				key: m.key, val: m.val, end: m.end, prevEnd: prevEnd, next: -1,
+			})
+			if object == 0 {
+				r.last[f] = len(r.occ)
+			}
+		}
+		prevEnd = m.end
+		index++
+		if object == 0 && index > maxTopLevel {
+			return errTooMany
+		}
+		return nil
+	})
+	if object == 0 {
+		r.members = index
+	}
+	return end, err
+}
+
+// Raw gives the value of a top-level field as sent, nil if absent. Of
+// duplicate keys the last counts, as in vLLM.
+func (r *Request) Raw(f Field) []byte {
+	if r.last[f] == 0 {
+		return nil
+	}
+	o := &r.occ[r.last[f]-1]
+	return r.Body[o.val:o.end]
+}
+
+func badJSON(err error) *Error {
+	switch {
+	case errors.Is(err, errTooMany):
+		return badRequest("", fmt.Sprintf("more than %d fields in the request", maxTopLevel))
+	case err == nil:
+		return badRequest("", "the request body is not valid JSON")
+	default:
+		return badRequest("", "JSON decode error: "+err.Error())
+	}
+}
+
+func badRequest(param, message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: TypeBadRequest, Param: param, Message: message}
+}

@@ -1,0 +1,198 @@
+package openai_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+func TestParseRequestReads(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, body string
+		kind       openai.Kind
+		want       openai.Request
+	}{
+		{name: "empty object", body: `{}`},
+		{name: "model and stream", body: `{"model":"m","stream":true}`, want: openai.Request{Model: "m", Stream: true}},
+		{name: "null is absent", body: `{"model":null,"stream":null,"max_tokens":null,"stream_options":null}`},
+		{name: "escaped names", body: `{"mod\u0065l":"m","\u0073tream":true}`, want: openai.Request{Model: "m", Stream: true}},
+		{name: "escaped value", body: `{"model":"a\/\u00e9\ud83d\ude00"}`, want: openai.Request{Model: "a/é😀"}},
+		{name: "last duplicate counts", body: `{"model":"a","stream":true,"model":"b","stream":false}`, want: openai.Request{Model: "b"}},
+		{name: "lax booleans", body: `{"stream":"yes","stream_options":{"include_usage":1}}`, want: openai.Request{Stream: true, IncludeUsage: true}},
+		{name: "lax integers", body: `{"max_tokens":"5"}`, want: openai.Request{MaxTokens: 5}},
+		{name: "float integer", body: `{"max_tokens":5.0}`, want: openai.Request{MaxTokens: 5}},
+		{name: "exponent integer", body: `{"max_tokens":1e3}`, want: openai.Request{MaxTokens: 1000}},
+		{name: "chat limit wins", kind: openai.Chat, body: `{"max_tokens":0,"max_completion_tokens":7}`, want: openai.Request{Kind: openai.Chat, MaxTokens: 7}},
+		{name: "completions ignore the chat limit", body: `{"max_completion_tokens":"nonsense"}`},
+		{name: "empty stream options are falsy", body: `{"stream_options":{}}`},
+		{name: "forced tool by word", kind: openai.Chat, body: `{"tool_choice":"required"}`, want: openai.Request{Kind: openai.Chat, ForcedTool: true}},
+		{name: "forced tool by name", kind: openai.Chat, body: `{"tool_choice":{"type":"function","function":{"name":"f"}}}`, want: openai.Request{Kind: openai.Chat, ForcedTool: true}},
+		{name: "free tool", kind: openai.Chat, body: `{"tool_choice":"auto"}`, want: openai.Request{Kind: openai.Chat}},
+		{name: "n=1 is ordinary", body: `{"n":1,"best_of":1,"echo":false,"prompt_logprobs":null}`},
+		{name: "n", body: `{"n":2}`, want: openai.Request{Bypass: "n"}},
+		{name: "n as text", body: `{"n":"2"}`, want: openai.Request{Bypass: "n"}},
+		{name: "best_of", body: `{"best_of":3}`, want: openai.Request{Bypass: "best_of"}},
+		{name: "beam search", body: `{"use_beam_search":true}`, want: openai.Request{Bypass: "beam_search"}},
+		{name: "echo", body: `{"echo":true}`, want: openai.Request{Bypass: "echo"}},
+		{name: "prompt logprobs, even none of them", body: `{"prompt_logprobs":0}`, want: openai.Request{Bypass: "prompt_logprobs"}},
+		{name: "one prompt", body: `{"prompt":"a"}`},
+		{name: "one prompt in a list", body: `{"prompt":[ "a" ]}`},
+		{name: "one prompt of ids", body: `{"prompt":[1, 2,3]}`},
+		{name: "one prompt of ids in a list", body: `{"prompt":[[1,2,3]]}`},
+		{name: "no prompt in a list", body: `{"prompt":[]}`},
+		{name: "several texts", body: `{"prompt":["a","b"]}`, want: openai.Request{Bypass: "several_prompts"}},
+		{name: "several id lists", body: `{"prompt":[[1],[2]]}`, want: openai.Request{Bypass: "several_prompts"}},
+		{name: "a chat's prompt means nothing", kind: openai.Chat, body: `{"prompt":["a","b"]}`, want: openai.Request{Kind: openai.Chat}},
+		{name: "space everywhere", body: " \r\n\t{ \"model\" : \"m\" , \"stream\" : true } \n", want: openai.Request{Model: "m", Stream: true}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := openai.ParseRequest(tc.kind, []byte(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got := openai.Request{Kind: r.Kind, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
+				MaxTokens: r.MaxTokens, ForcedTool: r.ForcedTool, Bypass: r.Bypass}
+			if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream ||
+				got.IncludeUsage != tc.want.IncludeUsage || got.MaxTokens != tc.want.MaxTokens ||
+				got.ForcedTool != tc.want.ForcedTool || got.Bypass != tc.want.Bypass {
+				t.Fatalf("got %+v, want %+v", got, tc.want)
+			}
+		})
+	}
+}
+
+func TestParseRequestRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, body, param, message string
+		kind                       openai.Kind
+	}{
+		{name: "nothing", body: ``, message: "empty"},
+		{name: "only space", body: "  \n", message: "empty"},
+		{name: "cut", body: `{"model":"m"`, message: "JSON decode error"},
+		{name: "cut string", body: `{"model":"m`, message: "unterminated string"},
+		{name: "cut escape", body: `{"model":"m\`, message: "unterminated string"},
+		{name: "two values", body: `{} {}`, message: "more after the end"},
+		{name: "trailing comma", body: `{"a":1,}`, message: "field name"},
+		{name: "missing colon", body: `{"a" 1}`, message: "expected ':'"},
+		{name: "single quotes", body: `{'a':1}`, message: "field name"},
+		{name: "bad number", body: `{"a":01}`, message: "JSON decode error"},
+		{name: "bad literal", body: `{"a":tru}`, message: "JSON decode error"},
+		{name: "bad escape", body: `{"a":"\x"}`, message: "bad escape"},
+		{name: "raw newline in a string", body: "{\"a\":\"\n\"}", message: "control character"},
+		{name: "control character behind eight plain ones", body: "{\"a\":\"12345678\x01\"}", message: "control character"},
+		{name: "NaN", body: `{"a":NaN}`, message: "JSON decode error"},
+		{name: "not UTF-8", body: "{\"a\":\"\xff\"}", message: "not UTF-8"},
+		{name: "array", body: `[1]`, message: "valid dictionary"},
+		{name: "string", body: `"x"`, message: "valid dictionary"},
+		{name: "broken and no object", body: `[1`, message: "JSON decode error"},
+		{name: "deep", body: `{"a":` + strings.Repeat("[", 600) + strings.Repeat("]", 600) + `}`, message: "nested too deeply"},
+		{name: "many fields", body: `{` + strings.Repeat(`"a":1,`, 5000) + `"b":1}`, message: "more than 4096 fields"},
+		{name: "model is a number", body: `{"model":1}`, param: "model", message: "valid string"},
+		{name: "stream is a word", body: `{"stream":"maybe"}`, param: "stream", message: "valid boolean"},
+		{name: "stream is a list", body: `{"stream":[]}`, param: "stream", message: "valid boolean"},
+		{name: "max_tokens is a word", body: `{"max_tokens":"many"}`, param: "max_tokens", message: "valid integer"},
+		{name: "max_tokens is a fraction", body: `{"max_tokens":1.5}`, param: "max_tokens", message: "valid integer"},
+		{name: "max_tokens is an object", body: `{"max_tokens":{}}`, param: "max_tokens", message: "valid integer"},
+		{name: "max_tokens is infinite", body: `{"max_tokens":"inf"}`, param: "max_tokens", message: "valid integer"},
+		{name: "max_tokens 0", body: `{"max_tokens":0}`, param: "max_tokens", message: "max_tokens must be at least 1, got 0."},
+		{name: "max_tokens huge and negative", body: `{"max_tokens":-99999999999999999999}`, param: "max_tokens", message: "at least 1"},
+		{name: "max_completion_tokens 0", kind: openai.Chat, body: `{"max_tokens":5,"max_completion_tokens":0}`, param: "max_completion_tokens", message: "at least 1, got 0."},
+		{name: "the last duplicate is judged", body: `{"max_tokens":5,"max_tokens":0}`, param: "max_tokens", message: "at least 1"},
+		{name: "min_tokens negative", body: `{"min_tokens":-1}`, param: "min_tokens", message: "greater than or equal to 0, got -1."},
+		{name: "min_tokens above max_tokens", body: `{"max_tokens":3,"min_tokens":4}`, param: "min_tokens", message: "less than or equal to max_tokens=3, got 4."},
+		{name: "stream options without stream", body: `{"stream_options":{"include_usage":true}}`, param: "stream_options", message: "Stream options can only be defined when `stream=True`."},
+		{name: "stream options is a list", body: `{"stream":true,"stream_options":[]}`, param: "stream_options", message: "valid dictionary"},
+		{name: "ignore_eos is a number", body: `{"ignore_eos":7}`, param: "ignore_eos", message: "valid boolean"},
+		{name: "stop is a number", body: `{"stop":7}`, param: "stop", message: "valid string"},
+		{name: "stop_token_ids is a number", body: `{"stop_token_ids":7}`, param: "stop_token_ids", message: "valid list"},
+		{name: "n is a word", body: `{"n":"two"}`, param: "n", message: "valid integer"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			_, err := openai.ParseRequest(tc.kind, []byte(tc.body))
+			var e *openai.Error
+			if !errors.As(err, &e) {
+				t.Fatalf("error %v, want *openai.Error", err)
+			}
+			if e.Status != 400 || e.Type != openai.TypeBadRequest || e.Param != tc.param || !strings.Contains(e.Message, tc.message) {
+				t.Fatalf("got %d %s param %q: %s\nwant param %q, message with %q", e.Status, e.Type, e.Param, e.Message, tc.param, tc.message)
+			}
+		})
+	}
+}
+
+func TestEdit(t *testing.T) {
+	t.Parallel()
+	prefill := func(r *openai.Request) *openai.Edit {
+		e := r.NewEdit()
+		e.Set(openai.FieldMaxTokens, "1")
+		e.Replace(openai.FieldMaxCompletionTokens, "1")
+		e.Delete(openai.FieldStreamOptions)
+		e.Set(openai.FieldKVTransferParams, `{"x":1}`)
+		return e
+	}
+	none := func(r *openai.Request) *openai.Edit { return r.NewEdit() }
+	for _, tc := range []struct {
+		name, body, want string
+		edit             func(*openai.Request) *openai.Edit
+	}{
+		{"nothing to do", `{ "a" : 1 }`, `{ "a" : 1 }`, none},
+		{"empty object, nothing to do", ` { } `, ` { } `, none},
+		{"control field alone", `{"kv_transfer_params":{"do_remote_prefill":true}}`, `{}`, none},
+		{"control field first", `{"kv_transfer_params":1 , "a":2}`, `{"a":2}`, none},
+		{"control field last", `{"a":2 , "kv_transfer_params":1 }`, `{"a":2 }`, none},
+		{"control field between", `{"a":2,"kv_transfer_params":1,"b":3}`, `{"a":2,"b":3}`, none},
+		{"control fields run at the start", `{"bootstrap_host":1,"bootstrap_port":2,"a":3,"bootstrap_room":4}`, `{"a":3}`, none},
+		{"control fields run at the end", `{"a":3,"bootstrap_host":1,"disagg_spec":2}`, `{"a":3}`, none},
+		{"all control fields", `{"bootstrap_host":1,"disagg_spec":2,"kv_transfer_params":3}`, `{}`, none},
+		{"duplicates of a control field", `{"kv_transfer_params":1,"a":1,"kv_transfer_params":2}`, `{"a":1}`, none},
+		{"escaped control field", `{"kv_transfer\u005fparams":1,"a":1}`, `{"a":1}`, none},
+		{"under sampling_params", `{"sampling_params":{"extra_args":{"kv_transfer_params":{"a":1},"b":2}}}`, `{"sampling_params":{"extra_args":{"b":2}}}`, none},
+		{"under vllm_xargs", `{"vllm_xargs":{"b":2,"kv_transfer_params":"x"},"c":3}`, `{"vllm_xargs":{"b":2},"c":3}`, none},
+		{"same name elsewhere stays", `{"metadata":{"kv_transfer_params":1},"messages":[{"kv_transfer_params":2}]}`, `{"metadata":{"kv_transfer_params":1},"messages":[{"kv_transfer_params":2}]}`, none},
+		{"a text that looks like one stays", `{"prompt":"\"kv_transfer_params\":1,"}`, `{"prompt":"\"kv_transfer_params\":1,"}`, none},
+		{"set where absent", `{"a":1}`, `{"max_tokens":1,"kv_transfer_params":{"x":1},"a":1}`, prefill},
+		{"set in an empty object", `{}`, `{"max_tokens":1,"kv_transfer_params":{"x":1}}`, prefill},
+		{"set where only a control field was", `{"kv_transfer_params":9}`, `{"max_tokens":1,"kv_transfer_params":{"x":1}}`, prefill},
+		{"replace", `{"max_tokens": 50 ,"max_completion_tokens":60}`, `{"kv_transfer_params":{"x":1},"max_tokens": 1 ,"max_completion_tokens":1}`, prefill},
+		{"every duplicate", `{"max_tokens":5,"b":1,"max_tokens":6}`, `{"kv_transfer_params":{"x":1},"max_tokens":1,"b":1,"max_tokens":1}`, prefill},
+		{"delete", `{"stream":true,"stream_options":{"include_usage":true},"max_tokens":2}`, `{"kv_transfer_params":{"x":1},"stream":true,"max_tokens":1}`, prefill},
+		{"large integers, odd spacing and unknown fields", `{"seed":9007199254740993,	"x":1.10e+2,"max_tokens":5,"ü":"\u00fc"}`, `{"kv_transfer_params":{"x":1},"seed":9007199254740993,	"x":1.10e+2,"max_tokens":1,"ü":"\u00fc"}`, prefill},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r, err := openai.ParseOther([]byte(tc.body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			b := tc.edit(r).Body()
+			if got := string(b.Bytes()); got != tc.want {
+				t.Fatalf("got  %s\nwant %s", got, tc.want)
+			}
+			if b.Len() != int64(len(tc.want)) {
+				t.Fatalf("Len %d, want %d", b.Len(), len(tc.want))
+			}
+		})
+	}
+}
+
+func TestLegsShareTheBody(t *testing.T) {
+	t.Parallel()
+	body := []byte(`{"prompt":"` + strings.Repeat("x", 1<<20) + `","max_tokens":5}`)
+	r, err := openai.ParseRequest(openai.Completion, body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := r.NewEdit()
+	e.Set(openai.FieldMaxTokens, "1")
+	for _, seg := range e.Body().Segments() {
+		if len(seg) > 1<<10 && &seg[0] != &body[0] {
+			t.Fatal("a leg holds a copy of the prompt")
+		}
+	}
+}

@@ -1,0 +1,113 @@
+package openai_test
+
+import (
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestClassify(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, event string
+		class       openai.EventClass
+		code        int
+	}{
+		{"comment", ": ping\n\n", openai.EventPreamble, 0},
+		{"empty", "\n", openai.EventPreamble, 0},
+		{"role chunk", `data: {"choices":[{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]}` + "\n\n", openai.EventPreamble, 0},
+		{"role chunk with null content", `data: {"choices":[{"delta":{"role":"assistant","content":null,"tool_calls":[]}}]}` + "\n\n", openai.EventPreamble, 0},
+		{"content", `data: {"choices":[{"delta":{"content":"a"}}]}` + "\n\n", openai.EventContent, 0},
+		{"content of a second choice", `data: {"choices":[{"delta":{"content":""}},{"delta":{"content":"a"}}]}` + "\n\n", openai.EventContent, 0},
+		{"tool call", `data: {"choices":[{"delta":{"tool_calls":[{"index":0}]}}]}` + "\n\n", openai.EventContent, 0},
+		{"reasoning", `data: {"choices":[{"delta":{"reasoning_content":"hm"}}]}` + "\n\n", openai.EventContent, 0},
+		{"refusal", `data: {"choices":[{"delta":{"refusal":"no"}}]}` + "\n\n", openai.EventContent, 0},
+		{"finish without content", `data: {"choices":[{"delta":{},"finish_reason":"stop"}]}` + "\n\n", openai.EventContent, 0},
+		{"completion text", `data: {"choices":[{"text":" a","finish_reason":null}]}` + "\r\n\r\n", openai.EventContent, 0},
+		{"empty completion text", `data: {"choices":[{"text":"","finish_reason":null}]}` + "\n\n", openai.EventPreamble, 0},
+		{"usage only", `data: {"choices":[],"usage":{"total_tokens":3}}` + "\n\n", openai.EventPreamble, 0},
+		{"done", "data: [DONE]\n\n", openai.EventDone, 0},
+		{"done without space", "data:[DONE]\n\n", openai.EventDone, 0},
+		{"error", `data: {"error":{"message":"x","type":"InternalServerError","param":null,"code":500}}` + "\n\n", openai.EventError, 500},
+		{"error with a code as text", `data: {"error":{"code":"400"}}` + "\n\n", openai.EventError, 400},
+		{"error without a code", `data: {"error":"x"}` + "\n\n", openai.EventError, 0},
+		{"flat error", `data: {"object":"error","message":"x","code":400}` + "\n\n", openai.EventError, 400},
+		{"null error", `data: {"error":null,"choices":[{"delta":{"content":"a"}}]}` + "\n\n", openai.EventContent, 0},
+		{"the word in a text", `data: {"choices":[{"delta":{"content":"{\"error\":1}"}}]}` + "\n\n", openai.EventContent, 0},
+		{"what we cannot read passes", "data: {broken\n\n", openai.EventContent, 0},
+		{"event line before the data", "event: error\ndata: {\"error\":{\"code\":503}}\n\n", openai.EventError, 503},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			class, code := openai.Classify([]byte(tc.event))
+			if class != tc.class || code != tc.code {
+				t.Fatalf("Classify(%q) = %d, %d; want %d, %d", tc.event, class, code, tc.class, tc.code)
+			}
+		})
+	}
+}
+
+func TestTopLevel(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, body, want string
+		bad              bool
+	}{
+		{"present", `{"a":1,"k": {"x": 9007199254740993} }`, `{"x": 9007199254740993}`, false},
+		{"absent", `{"a":1}`, ``, false},
+		{"null", `{"k":null}`, ``, false},
+		{"nested only", `{"a":{"k":1}}`, ``, false},
+		{"twice", `{"k":1,"k":2}`, `2`, false},
+		{"no object", `[1]`, ``, true},
+		{"cut", `{"k":1`, ``, true},
+		{"more", `{"k":1}{}`, ``, true},
+		{"empty", ``, ``, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			got, err := openai.TopLevel([]byte(tc.body), "k")
+			if string(got) != tc.want || (err != nil) != tc.bad {
+				t.Fatalf("got %q, %v", got, err)
+			}
+		})
+	}
+}
+
+func BenchmarkParse(b *testing.B) {
+	small := []byte(`{"model":"m","messages":[{"role":"user","content":"hello there"}],"max_tokens":16,"stream":true}`)
+	large := append(append([]byte(`{"model":"m","prompt":"`), make([]byte, 1<<20)...), `","max_tokens":16}`...)
+	for i := range large {
+		if large[i] == 0 {
+			large[i] = 'x'
+		}
+	}
+	ids := []byte(`{"model":"m","prompt":[1`)
+	for len(ids) < 1<<20 {
+		ids = append(ids, ", 12345"...)
+	}
+	ids = append(ids, `],"max_tokens":16}`...)
+	for _, bc := range []struct {
+		name string
+		body []byte
+	}{{"100B", small}, {"1MiB text", large}, {"1MiB ids", ids}} {
+		b.Run(bc.name, func(b *testing.B) {
+			b.ReportAllocs()
+			b.SetBytes(int64(len(bc.body)))
+			for b.Loop() {
+				r, err := openai.ParseRequest(openai.Completion, bc.body)
+				if err != nil {
+					b.Fatal(err)
+				}
+				e := r.NewEdit()
+				e.Set(openai.FieldMaxTokens, "1")
+				if e.Body().Len() == 0 {
+					b.Fatal("empty")
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,199 @@
+package openai
+
+import (
+	"bytes"
+	"fmt"
+)
+
+// read takes out of the scanned body what the proxy must know and refuses what
+// vLLM would refuse, so that no prefill is spent on it.
+func (r *Request) read() error {
+	if raw := r.Raw(FieldModel); raw != nil && !isNull(raw) {
+		if raw[0] != '"' {
+			return r.wrong(FieldModel, errNotString)
+		}
+		r.Model = string(unquote(raw))
+	}
+	var err error
+	if r.Stream, err = r.boolean(FieldStream); err != nil {
+		return err
+	}
+	if _, err = r.boolean(FieldIgnoreEOS); err != nil {
+		return err
+	}
+	if err = r.readStreamOptions(); err != nil {
+		return err
+	}
+	if err = r.readLimits(); err != nil {
+		return err
+	}
+	if err = r.readStop(); err != nil {
+		return err
+	}
+	r.readToolChoice()
+	return r.readBypass()
+}
+
+func (r *Request) wrong(f Field, why error) *Error {
+	return badRequest(f.String(), fmt.Sprintf("%s: %s", f, why))
+}
+
+func (r *Request) boolean(f Field) (bool, error) {
+	raw := r.Raw(f)
+	if raw == nil {
+		return false, nil
+	}
+	v, err := laxBool(raw)
+	if err != nil {
+		return false, r.wrong(f, err)
+	}
+	return v, nil
+}
+
+func (r *Request) integer(f Field) (v int64, ok bool, err error) {
+	raw := r.Raw(f)
+	if raw == nil {
+		return 0, false, nil
+	}
+	if v, ok, err = laxInt(raw); err != nil {
+		return 0, false, r.wrong(f, err)
+	}
+	return v, ok, nil
+}
+
+func (r *Request) readStreamOptions() error {
+	raw := r.Raw(FieldStreamOptions)
+	if raw == nil || isNull(raw) {
+		return nil
+	}
+	if raw[0] != '{' {
+		return r.wrong(FieldStreamOptions, errNotObject)
+	}
+	s := scanner{b: raw}
+	fields := 0
+	var bad error
+	_, _ = s.members(0, 0, func(m member) error { // scanned before: cannot fail
+		fields++
+		if string(unquote(raw[m.key:m.keyEnd])) == "include_usage" {
+			r.IncludeUsage, bad = laxBool(raw[m.val:m.end])
+		}
+		return nil
+	})
+	if bad != nil {
+		return badRequest("stream_options", "stream_options.include_usage: "+bad.Error())
+	}
+	// An empty object is falsy in vLLM's check.
+	if fields > 0 && !r.Stream {
+		return badRequest("stream_options", "Stream options can only be defined when `stream=True`.")
+	}
+	return nil
+}
+
+func (r *Request) readLimits() error {
+	maxTokens, hasMax, err := r.integer(FieldMaxTokens)
+	if err != nil {
+		return err
+	}
+	name := "max_tokens"
+	if r.Kind == Chat {
+		// The newer name wins where both are given; completions ignore it.
+		v, ok, err := r.integer(FieldMaxCompletionTokens)
+		if err != nil {
+			return err
+		}
+		if ok {
+			maxTokens, hasMax, name = v, true, "max_completion_tokens"
+		}
+	}
+	minTokens, hasMin, err := r.integer(FieldMinTokens)
+	if err != nil {
+		return err
+	}
+	if hasMax && maxTokens < 1 {
+		return badRequest(name, fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
+	}
+	if hasMin && minTokens < 0 {
+		return badRequest("min_tokens", fmt.Sprintf("min_tokens must be greater than or equal to 0, got %d.", minTokens))
+	}
+	if hasMin && hasMax && minTokens > maxTokens {
+		return badRequest("min_tokens", fmt.Sprintf(
+			"min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, minTokens))
+	}
+	if hasMax {
+		r.MaxTokens = maxTokens
+	}
+	return nil
+}
+
+func (r *Request) readStop() error {
+	if raw := r.Raw(FieldStop); raw != nil && !isNull(raw) && raw[0] != '"' && raw[0] != '[' {
+		return r.wrong(FieldStop, errNotString)
+	}
+	if raw := r.Raw(FieldStopTokenIDs); raw != nil && !isNull(raw) && raw[0] != '[' {
+		return r.wrong(FieldStopTokenIDs, errNotList)
+	}
+	return nil
+}
+
+func (r *Request) readToolChoice() {
+	if raw := r.Raw(FieldToolChoice); raw != nil {
+		r.ForcedTool = raw[0] == '{' || (raw[0] == '"' && string(unquote(raw)) == "required")
+	}
+}
+
+// readBypass finds the requests that P/D cannot carry safely: engines return
+// the hand-over of the first prompt only, and decode engines have crashed on
+// the rest (protocol rule R3, CVE-2026-94623).
+func (r *Request) readBypass() error {
+	n, hasN, err := r.integer(FieldN)
+	if err != nil {
+		return err
+	}
+	bestOf, hasBest, err := r.integer(FieldBestOf)
+	if err != nil {
+		return err
+	}
+	beam, err := r.boolean(FieldUseBeamSearch)
+	if err != nil {
+		return err
+	}
+	echo, err := r.boolean(FieldEcho)
+	if err != nil {
+		return err
+	}
+	plp := r.Raw(FieldPromptLogprobs)
+	switch {
+	case r.severalPrompts():
+		r.Bypass = "several_prompts"
+	case hasN && n > 1:
+		r.Bypass = "n"
+	case hasBest && bestOf > 1:
+		r.Bypass = "best_of"
+	case beam:
+		r.Bypass = "beam_search"
+	case echo:
+		r.Bypass = "echo"
+	case plp != nil && !isNull(plp):
+		r.Bypass = "prompt_logprobs"
+	}
+	return nil
+}
+
+// severalPrompts tells whether "prompt" is a list of more than one prompt. A
+// list of token ids is one prompt.
+func (r *Request) severalPrompts() bool {
+	raw := r.Raw(FieldPrompt)
+	if r.Kind != Completion || len(raw) == 0 || raw[0] != '[' {
+		return false
+	}
+	s := scanner{b: raw}
+	i := s.space(1)
+	if raw[i] != '"' && raw[i] != '[' {
+		return false
+	}
+	end, err := s.value(i, 0)
+	if err != nil {
+		return true // cannot happen after the first scan; the careful answer
+	}
+	return !bytes.HasPrefix(raw[s.space(end):], []byte("]"))
+}

@@ -1,0 +1,216 @@
+package upstream
+
+import (
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptrace"
+	"net/url"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/netguard"
+)
+
+// Options configure a Client; the zero value works.
+type Options struct {
+	ConnectTimeout time.Duration // default 1 s
+	// IdleTimeout is how long a connection may lie unused; it must stay below
+	// uvicorn's 5 s. Default 4 s.
+	IdleTimeout time.Duration
+	Guard       netguard.Policy
+	TLS         *tls.Config // for instances with scheme https
+}
+
+// Std is a Client on top of http.Transport.
+type Std struct {
+	pooled *http.Transport
+	// fresh never reuses a connection: where a stale one is made good.
+	fresh *http.Transport
+	stale atomic.Int64
+}
+
+// NewStd builds a Std.
+func NewStd(o Options) *Std {
+	if o.ConnectTimeout <= 0 {
+		o.ConnectTimeout = time.Second
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 4 * time.Second
+	}
+	d := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 15 * time.Second, Control: o.Guard.Control}
+	t := &http.Transport{
+		DialContext: d.DialContext,
+		// No proxy of the environment between us and the fleet, no compression
+		// that would hide event boundaries, no HTTP/2 that would share one
+		// connection's fate among streams.
+		DisableCompression:     true,
+		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
+		TLSClientConfig:        o.TLS,
+		TLSHandshakeTimeout:    o.ConnectTimeout + 2*time.Second,
+		MaxIdleConnsPerHost:    1024,
+		IdleConnTimeout:        o.IdleTimeout,
+		MaxResponseHeaderBytes: 64 << 10,
+		WriteBufferSize:        32 << 10,
+		ReadBufferSize:         8 << 10,
+	}
+	fresh := t.Clone()
+	fresh.DisableKeepAlives = true
+	return &Std{pooled: t, fresh: fresh}
+}
+
+// StaleRetries counts the connections that the engine had closed while they
+// lay in the pool.
+func (c *Std) StaleRetries() int64 { return c.stale.Load() }
+
+// Close drops idle connections.
+func (c *Std) Close() {
+	c.pooled.CloseIdleConnections()
+	c.fresh.CloseIdleConnections()
+}
+
+// progress is what the transport tells about one try. The callbacks come from
+// goroutines of the transport, some after RoundTrip has returned.
+type progress struct {
+	connected, reused, answered atomic.Bool
+}
+
+// Do implements Client. A stale pooled connection is retried once, at once, on
+// a fresh one: nothing is known to have reached the engine, and nobody is to blame.
+func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
+	resp, err := c.try(ctx, c.pooled, r)
+	if err == nil {
+		return resp, nil
+	}
+	var e *Error
+	if !errors.As(err, &e) || e.Stage != StageStale || ctx.Err() != nil {
+		return nil, err
+	}
+	c.stale.Add(1)
+	resp, err = c.try(ctx, c.fresh, r)
+	if errors.As(err, &e) {
+		e.MaybeTaken = true
+	}
+	return resp, err
+}
+
+func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response, error) {
+	var p progress
+	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
+		GotConn: func(i httptrace.GotConnInfo) {
+			p.reused.Store(i.Reused)
+			p.connected.Store(true)
+		},
+		GotFirstResponseByte: func() { p.answered.Store(true) },
+	})
+	resp, err := t.RoundTrip(c.request(traced, r))
+	if err != nil {
+		return nil, c.classify(ctx, r, &p, err)
+	}
+	return &Response{
+		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
+		Body: &body{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},
+	}, nil
+}
+
+func (c *Std) request(ctx context.Context, r *Request) *http.Request {
+	path, query, _ := strings.Cut(r.Path, "?")
+	scheme := r.Instance.Record.Scheme
+	if scheme == "" {
+		scheme = "http"
+	}
+	req := &http.Request{
+		Method: r.Method,
+		URL:    &url.URL{Scheme: scheme, Host: r.Instance.Address, Path: path, RawQuery: query},
+		Proto:  "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
+		Header: r.Header,
+		Host:   r.Instance.Address,
+	}
+	var n int64
+	for _, s := range r.Body {
+		n += int64(len(s))
+	}
+	if n > 0 {
+		// Without GetBody the transport never sends a body twice on its own.
+		req.Body = &segments{rest: r.Body}
+		req.ContentLength = n
+	}
+	return req.WithContext(ctx)
+}
+
+func (c *Std) classify(ctx context.Context, r *Request, p *progress, err error) *Error {
+	e := &Error{Address: r.Instance.Address, Err: err}
+	switch {
+	case !p.connected.Load():
+		e.Stage = StageNotConnected
+	case p.answered.Load():
+		e.Stage, e.MaybeTaken = StageHeaders, true
+	case p.reused.Load() && ctx.Err() == nil:
+		e.Stage, e.MaybeTaken = StageStale, true
+	default:
+		e.Stage, e.MaybeTaken = StageSent, true
+	}
+	if ctx.Err() != nil {
+		e.Err = context.Cause(ctx)
+	}
+	return e
+}
+
+// body types the errors of reading an answer.
+type body struct {
+	io.ReadCloser
+	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
+	address string
+}
+
+func (b *body) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
+		return n, err
+	}
+	if b.ctx.Err() != nil {
+		err = context.Cause(b.ctx)
+	}
+	return n, &Error{Stage: StageBody, Address: b.address, Err: err, MaybeTaken: true}
+}
+
+// segments reads a vectored body.
+type segments struct {
+	rest [][]byte
+	off  int
+}
+
+func (s *segments) Read(p []byte) (int, error) {
+	n := 0
+	for n < len(p) && len(s.rest) > 0 {
+		c := copy(p[n:], s.rest[0][s.off:])
+		n += c
+		if s.off += c; s.off == len(s.rest[0]) {
+			s.rest, s.off = s.rest[1:], 0
+		}
+	}
+	if n == 0 && len(p) > 0 {
+		return 0, io.EOF
+	}
+	return n, nil
+}
+
+func (s *segments) WriteTo(w io.Writer) (int64, error) {
+	var total int64
+	for len(s.rest) > 0 {
+		n, err := io.Copy(w, bytes.NewReader(s.rest[0][s.off:]))
+		total += n
+		if err != nil {
+			return total, err
+		}
+		s.rest, s.off = s.rest[1:], 0
+	}
+	return total, nil
+}
+
+func (s *segments) Close() error { return nil }

@@ -1,0 +1,119 @@
+// Package upstream is HTTP to one engine: pooled connections, a guarded dial,
+// and errors typed by what is known of the request when it failed, since that
+// decides whether it may be sent again.
+package upstream
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Client sends requests to instances. It is safe for concurrent use.
+type Client interface {
+	// Do sends one request and gives the answer once its header is there; the
+	// caller closes the body. Redirects are never followed. A failure is an
+	// *Error; when ctx ended, its Err is the context's cause.
+	Do(ctx context.Context, r *Request) (*Response, error)
+	// Close drops idle connections.
+	Close()
+}
+
+// Request is one leg. Header is sent as it is, and owned by the client from
+// then on; Content-Length and Host are added.
+type Request struct {
+	Instance *instance.Instance
+	Method   string
+	Path     string // with the query, beginning with '/'
+	Header   http.Header
+	Body     [][]byte // sent in order, never changed; nil for none
+}
+
+// Response is an engine's answer. Reading Body gives *Error with StageBody.
+type Response struct {
+	Status int
+	Header http.Header
+	// Length of the body in bytes, -1 if not known beforehand.
+	Length int64
+	Body   io.ReadCloser
+}
+
+// Stage tells how far a request had come when it failed.
+type Stage uint8
+
+// The stages, in order.
+const (
+	// StageNotConnected: no connection; the engine saw nothing.
+	StageNotConnected Stage = iota
+	// StageStale: a pooled connection turned out to be closed by the engine
+	// (uvicorn closes idle ones after 5 s) before any byte of an answer.
+	StageStale
+	// StageSent: sent, at least in part, and no byte came back.
+	StageSent
+	// StageHeaders: the answer began but its header is broken.
+	StageHeaders
+	// StageBody: the answer broke off.
+	StageBody
+)
+
+func (s Stage) String() string {
+	switch s {
+	case StageNotConnected:
+		return "not connected"
+	case StageStale:
+		return "stale connection"
+	case StageSent:
+		return "lost before an answer"
+	case StageHeaders:
+		return "bad answer header"
+	case StageBody:
+		return "answer broke off"
+	}
+	return "unknown"
+}
+
+// Error is a failed exchange with an engine.
+type Error struct {
+	Stage   Stage
+	Address string
+	Err     error
+	// MaybeTaken tells that some try of this exchange reached the engine, so
+	// that it may have begun to work on it.
+	MaybeTaken bool
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("%s: %s: %s", e.Address, e.Stage, plainCause(e.Err))
+}
+
+func (e *Error) Unwrap() error { return e.Err }
+
+// Refused tells that nothing listens at the address any more, or the network
+// says that nobody is there: proof, not suspicion, that the instance is away.
+func (e *Error) Refused() bool {
+	return e.Stage == StageNotConnected &&
+		(errors.Is(e.Err, syscall.ECONNREFUSED) || errors.Is(e.Err, syscall.EHOSTUNREACH) ||
+			errors.Is(e.Err, syscall.ENETUNREACH))
+}
+
+// Timeout tells that a deadline, not the peer, ended the exchange.
+func (e *Error) Timeout() bool {
+	var n net.Error
+	return errors.As(e.Err, &n) && n.Timeout()
+}
+
+// plainCause drops the nesting that net errors print in front of the cause.
+func plainCause(err error) string {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Err != nil {
+		return op.Op + ": " + strings.TrimPrefix(op.Err.Error(), "connect: ")
+	}
+	return err.Error()
+}
