@@ -114,11 +114,14 @@ func TestWatch(t *testing.T) {
 	testkit.Eventually(t, 20*time.Second, ready(lines))
 
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"]}`)
+	// Both are awaited each time: one that is behind shows two changes as one.
 	testkit.Eventually(t, 20*time.Second, func() error { return out.has("  +  decode/10.0.0.2:1  ready  static m\n") })
+	testkit.Eventually(t, 20*time.Second, func() error { return lines.has(`"change":"added"`) })
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down"}`)
 	testkit.Eventually(t, 20*time.Second, func() error {
 		return out.has("  ~  decode/10.0.0.2:1  down  state ready -> down\n")
 	})
+	testkit.Eventually(t, 20*time.Second, func() error { return lines.has(`"change":"changed"`) })
 	if err := out.has("  =  prefill/10.0.0.1:1  ready  static m\n"); err != nil {
 		t.Error(err)
 	}
