@@ -58,6 +58,14 @@ func serve(ctx context.Context, c config, log *logrus.Logger) error {
 	}()
 	defer func() { drain(); close(over); <-listening }()
 
+	locked, err := lock(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	if locked == nil {
+		return nil
+	}
+	defer func() { _ = locked.Close() }()
 	cli, err := dial(ctx, c, log)
 	if err != nil {
 		return err
