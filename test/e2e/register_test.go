@@ -1,0 +1,139 @@
+package e2e_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// gatewayPut writes a key with one POST to etcd's JSON gateway.
+func gatewayPut(ctx context.Context, endpoint, key, value string) error {
+	body := fmt.Sprintf(`{"key":%q,"value":%q}`, base64.StdEncoding.EncodeToString([]byte(key)), base64.StdEncoding.EncodeToString([]byte(value)))
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+endpoint+"/v3/kv/put", bytes.NewReader([]byte(body)))
+	if err != nil {
+		return err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}, Timeout: 10 * time.Second}
+	res, err := client.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	if res.StatusCode != http.StatusOK {
+		raw, _ := io.ReadAll(io.LimitReader(res.Body, 1000)) // the status alone will do
+		return fmt.Errorf("%s: %s", res.Status, raw)
+	}
+	return nil
+}
+
+// A node needs no agent: a script with curl, or a single put of an empty value,
+// is enough. The proxy probes such nodes itself. A broken value beside them is
+// shown with its reason and changes nothing.
+func TestNodesThatRegisterThemselves(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("curl is not installed")
+	}
+	const key = "e2e-admin-key"
+	ctx := t.Context()
+	f := newFleet(t)
+	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: key, Args: []string{"--connector", "nixl"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := make(map[instance.Role]*fleet.Node)
+	for _, role := range instance.Roles() { // engines without agents
+		nodes[role], err = f.StartNode(ctx, fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: model})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	script, err := filepath.Abs("../../scripts/register-node.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefill, decode := nodes[instance.Prefill], nodes[instance.Decode]
+	registration, err := f.Start(ctx, fleet.Spec{
+		Name: "script", Program: script, Args: []string{"prefill", prefill.Address, "http://" + proxy.Etcd[0]}, Env: []string{"TTL=5"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+decode.Address, ""); err != nil {
+		t.Fatal(err)
+	}
+	const broken = "127.0.0.1:9"
+	if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/decode/"+broken, `{"v":1,"models":`); err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+
+	client := newClient(t, key)
+	for i := range 4 {
+		r := complete(ctx, client, proxy.URL(), fmt.Sprintf("registered by hand %d", i), 10)
+		if r.Err != nil {
+			t.Fatalf("request %d: %v", i, r.Err)
+		}
+		if p, d := r.Header.Get("X-PD-Prefill"), r.Header.Get("X-PD-Decode"); p != prefill.Address || d != decode.Address {
+			t.Errorf("request %d was served by %q and %q", i, p, d)
+		}
+	}
+
+	status, err := proxy.Status(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	views := make(map[string]instance.Listing)
+	for _, l := range status.Instances {
+		views[l.Address] = l
+	}
+	if l := views[broken]; l.View != instance.Rejected || l.Reason == "" {
+		t.Errorf("the broken value is listed as %+v, want rejected with a reason", l)
+	}
+	if l := views[prefill.Address]; l.Static || l.View != "" {
+		t.Errorf("the node of the script is listed as %+v, want leased and in service", l)
+	}
+	if l := views[decode.Address]; !l.Static || l.View != "" {
+		t.Errorf("the node of the single put is listed as %+v, want static and in service", l)
+	}
+	list := runProgram(t, "pdctl", "list", "--etcd-endpoints", proxy.Etcd[0])
+	if !strings.Contains(list, broken) || !strings.Contains(list, "rejected") {
+		t.Errorf("pdctl list does not show the rejected entry:\n%s", list)
+	}
+
+	// The script signs off: its node goes, and with it the last prefill.
+	stop, cancel := context.WithTimeout(ctx, 20*time.Second)
+	defer cancel()
+	if err := registration.Stop(stop); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		s, err := proxy.Status(ctx)
+		if err != nil {
+			return err
+		}
+		if len(s.PrefillNodes) != 0 || len(s.DecodeNodes) != 1 {
+			return errors.New("the node that signed off is still served")
+		}
+		return nil
+	})
+	if r := complete(ctx, client, proxy.URL(), "by the decode instance alone", 10); r.Err != nil {
+		t.Errorf("without a prefill instance: %v", r.Err)
+	}
+}
