@@ -161,6 +161,8 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, stop := startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address()))
 	log.awaits(t, "engine answers: registering")
+	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "connection refused")
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
