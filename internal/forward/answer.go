@@ -56,6 +56,8 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	if resp.Length > int64(n) && !more {
 		return x.ofAnswer(d.Instance, "it is shorter than announced")
 	}
+	x.served(d.Instance)
+	l.settle()
 	x.entry.TTFT = time.Since(x.entry.Start)
 	length := resp.Length
 	if !more {
@@ -135,7 +137,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 		m, err := resp.Body.Read(s.buf[s.n:])
 		s.n += m
 		if m > 0 {
-			if f, stop := x.relay(d, p, &s, resp); stop {
+			if f, stop := x.relay(l, d, p, &s, resp); stop {
 				return f
 			}
 		}
@@ -161,7 +163,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 
 // relay deals with what one read brought. stop tells that the stream is over
 // for the client or must be retried.
-func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Response) (f *failure, stop bool) {
+func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstream.Response) (f *failure, stop bool) {
 	if !s.committed {
 		if f = x.judge(d, s); f != nil {
 			return f, true
@@ -169,7 +171,9 @@ func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Respon
 		if !s.committed {
 			return nil, false
 		}
+		l.settle()
 		p.Done()
+		x.served(d.Instance)
 		x.entry.TTFT = time.Since(x.entry.Start)
 		x.copyAnswerHeader(resp.Header, -1)
 		x.entry.Status = resp.Status
