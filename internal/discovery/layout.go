@@ -149,3 +149,22 @@ func (l Layout) parse(key string) name {
 		return name{}
 	}
 }
+
+// Owns tells whether a key below the root is in a place that this layout uses,
+// now or for what reads along: whoever finds another key there has found
+// somebody else's data.
+func (l Layout) Owns(key string) bool {
+	rest, ok := strings.CutPrefix(key, l.root)
+	if !ok {
+		return false
+	}
+	segment, _, ok := strings.Cut(rest, "/")
+	if !ok {
+		return false
+	}
+	switch segment {
+	case "prefill", "decode", "both", "pending", "override", "proxies", "load", "audit", "meta", "config":
+		return true
+	}
+	return false
+}

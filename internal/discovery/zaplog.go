@@ -7,9 +7,9 @@ import (
 )
 
 // ZapLogger makes a zap logger, which the etcd libraries insist on, that writes
-// into log. Lines never come out above the level cap: the etcd client calls a
-// lost connection a warning on each try, the etcd server says "error" four
-// times at each orderly stop. A nil log drops everything.
+// into log. They talk a lot: what they call information is debugging to us, and
+// nothing comes out above limit, since the etcd client calls a lost connection
+// a warning on each try. A nil log drops everything.
 func ZapLogger(log logrus.FieldLogger, limit zapcore.Level) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
@@ -40,8 +40,6 @@ func (c *logrusCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
 		log.Error(e.Message)
 	case level == zapcore.WarnLevel:
 		log.Warn(e.Message)
-	case level == zapcore.InfoLevel:
-		log.Info(e.Message)
 	default:
 		log.Debug(e.Message)
 	}

@@ -1,0 +1,343 @@
+package discovery_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// dial makes a client as the programs do.
+func dial(t testing.TB, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	return cli
+}
+
+// neverWithout follows every snapshot until stopped and reports the first one
+// in which k was not usable.
+func neverWithout(t testing.TB, w *discovery.Watcher, k instance.Key) (stop func()) {
+	t.Helper()
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			s := w.Snapshot()
+			if in, ok := s.Lookup(k); !ok || !in.Usable() {
+				t.Errorf("%s was not usable at revision %d: %+v", k, s.Revision, in)
+				return
+			}
+			select {
+			case <-s.Changed():
+			case <-quit:
+				return
+			}
+		}
+	})
+	var once sync.Once
+	stop = func() { once.Do(func() { close(quit); wg.Wait() }) }
+	t.Cleanup(stop)
+	return stop
+}
+
+// Fault matrix, row 13.
+func TestWatcherCompactionWhileDisconnected(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	direct, l := etcd.Client(t), layout(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	o := quick(t)
+	o.CheckInterval = time.Hour // the end of the watch alone must do
+	w := watch(t, testkit.Client(t, link.Address()), o)
+	kept, gone, came := prefill("10.0.0.1:1"), prefill("10.0.0.2:1"), prefill("10.0.0.3:1")
+	put(t, direct, l.Instance(kept), ready)
+	put(t, direct, l.Instance(gone), ready)
+	waitFor(t, w, kept, usable)
+	waitFor(t, w, gone, usable)
+	waitState(t, w, discovery.Live)
+	neverWithout(t, w, kept)
+
+	link.Cut()
+	del(t, direct, l.Instance(gone))
+	rev := put(t, direct, l.Instance(came), ready)
+	if _, err := direct.Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := w.Snapshot().Lookup(gone); !ok {
+		t.Fatal("an instance went away while nothing was heard")
+	}
+	link.Restore()
+	waitFor(t, w, came, usable)
+	waitFor(t, w, gone, nil)
+	waitState(t, w, discovery.Live)
+	if s := w.Status(); s.Compactions == 0 || s.Lists < 2 {
+		t.Fatalf("no compaction was met: %+v", s)
+	}
+	again := prefill("10.0.0.4:1")
+	put(t, direct, l.Instance(again), ready)
+	waitFor(t, w, again, usable)
+}
+
+// Fault matrix, row 10: the same leases and key versions after a crash of etcd
+// that lasts longer than the TTL, and nobody is missed meanwhile.
+func TestEtcdKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	l := layout(t)
+	const ttl = 2 * time.Second
+	k := decode("10.0.0.1:8200")
+	r := register(t, dial(t, etcd.Endpoint()), discovery.RegistrarOptions{Layout: l, Key: k, TTL: ttl, HostID: "h"})
+	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+	waitPhase(t, r, discovery.Registered)
+	w := watch(t, dial(t, etcd.Endpoint()), quick(t))
+	before := waitFor(t, w, k, usable)
+	waitState(t, w, discovery.Live)
+	neverWithout(t, w, k)
+	lost := time.Now()
+
+	etcd.Kill()
+	waitState(t, w, discovery.Stale)
+	waitPhase(t, r, discovery.Unknown)
+	if s := w.Status(); s.LastError == "" || s.LastContact.IsZero() {
+		t.Fatalf("status does not say what is wrong: %+v", s)
+	}
+	testkit.Eventually(t, soon, func() error { // let the lease run out by the clock
+		if time.Since(lost) < ttl+time.Second {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	etcd.Restart()
+	waitState(t, w, discovery.Live)
+	waitPhase(t, r, discovery.Registered)
+
+	// It follows again: a new put arrives.
+	other := prefill("10.0.0.2:8100")
+	put(t, dial(t, etcd.Endpoint()), l.Instance(other), ready)
+	waitFor(t, w, other, usable)
+	after, ok := w.Snapshot().Lookup(k)
+	if !ok || after.Lease != before.Lease || after.Version != 1 || after.ModRevision != before.ModRevision {
+		t.Fatalf("before %+v, after %+v", before, after)
+	}
+	if s := r.Status(); s.LeasesLost != 0 || s.Registrations != 1 || s.LeaseID != before.Lease {
+		t.Fatalf("registration: %+v", s)
+	}
+}
+
+// A paused etcd keeps its sockets and says nothing: only the check tells.
+func TestWatcherEtcdPaused(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	l := layout(t)
+	cli := dial(t, etcd.Endpoint())
+	w := watch(t, cli, quick(t))
+	k := prefill("10.0.0.1:8100")
+	put(t, cli, l.Instance(k), ready)
+	waitFor(t, w, k, usable)
+	waitState(t, w, discovery.Live)
+	neverWithout(t, w, k)
+	etcd.Pause()
+	waitState(t, w, discovery.Stale)
+	etcd.Resume()
+	waitState(t, w, discovery.Live)
+	other := prefill("10.0.0.2:8100")
+	put(t, cli, l.Instance(other), ready)
+	waitFor(t, w, other, usable)
+}
+
+// A wiped etcd has the same member id, resumes the watch without an error and
+// stays silent until it has passed the old revision. The revision of the check
+// gives it away.
+func TestWatcherEtcdWiped(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	l := layout(t)
+	cli := dial(t, etcd.Endpoint())
+	old, fresh := prefill("10.0.0.1:8100"), prefill("10.0.0.2:8100")
+	for range 100 {
+		put(t, cli, l.Instance(old), ready)
+	}
+	w := watch(t, cli, quick(t))
+	waitFor(t, w, old, usable)
+	waitState(t, w, discovery.Live)
+	etcd.Wipe()
+	etcd.Restart()
+	put(t, dial(t, etcd.Endpoint()), l.Instance(fresh), ready)
+	waitFor(t, w, fresh, usable)
+	waitState(t, w, discovery.Live)
+	if s := w.Status(); s.Epochs == 0 || s.Revision > 50 || s.Applied > 50 {
+		t.Fatalf("status: %+v", s)
+	}
+}
+
+// No etcd at all: cold, a reason, and everything as soon as it is there.
+func TestWatcherStartsWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	etcd.Stop()
+	w := watch(t, dial(t, etcd.Endpoint()), quick(t))
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.ListErrors == 0 || s.LastError == "" || s.State != discovery.Cold {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	select {
+	case <-w.Ready():
+		t.Fatal("ready without a list")
+	default:
+	}
+	etcd.Restart()
+	waitReady(t, w)
+	waitState(t, w, discovery.Live)
+}
+
+func TestWatcherEndsWhateverItDoes(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	l := layout(t)
+	cli := dial(t, etcd.Endpoint())
+	put(t, cli, l.Instance(prefill("10.0.0.1:1")), "")
+	prober := newProber()
+	prober.hold = make(chan struct{}) // a probe that never ends by itself
+	o := quick(t)
+	o.Prober = prober
+	for _, when := range []struct {
+		name string
+		wait func(w *discovery.Watcher)
+	}{
+		{"at once", func(*discovery.Watcher) {}},
+		{"probing", func(w *discovery.Watcher) {
+			testkit.Eventually(t, soon, func() error {
+				if prober.count("10.0.0.1:1") == 0 {
+					return errors.New("no probe yet")
+				}
+				return nil
+			})
+		}},
+		{"live", func(w *discovery.Watcher) { waitState(t, w, discovery.Live) }},
+		{"without etcd", func(w *discovery.Watcher) {
+			waitReady(t, w)
+			etcd.Stop()
+			waitState(t, w, discovery.Stale)
+		}},
+	} {
+		w := discovery.NewWatcher(cli, o)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		when.wait(w)
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatalf("%s: %v", when.name, err)
+			}
+		case <-time.After(soon):
+			t.Fatalf("%s: Run does not end", when.name)
+		}
+	}
+}
+
+// What follows is no code of ours: it pins down what the code relies on, so
+// that an upgrade of etcd that changes it is noticed.
+
+func TestFactCompactedWatchEndsOnce(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	var rev int64
+	for range 5 {
+		rev = put(t, cli, "/k", "v")
+	}
+	if _, err := cli.Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	ch := cli.Watch(t.Context(), "/k", clientv3.WithRev(2))
+	resp := <-ch
+	if !resp.Canceled || resp.CompactRevision != rev || !errors.Is(resp.Err(), rpctypes.ErrCompacted) || len(resp.Events) != 0 {
+		t.Fatalf("%+v", resp)
+	}
+	if resp, ok := <-ch; ok {
+		t.Fatalf("one more response: %+v", resp)
+	}
+}
+
+func TestFactDeadEtcdLeavesWatchSilent(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := dial(t, etcd.Endpoint())
+	ch := cli.Watch(clientv3.WithRequireLeader(t.Context()), "/k")
+	w := watch(t, cli, quick(t))
+	waitState(t, w, discovery.Live)
+	etcd.Kill()
+	waitState(t, w, discovery.Stale) // etcd is known to be gone, by the check
+	select {
+	case resp, ok := <-ch:
+		t.Fatalf("the watch spoke: %+v, %t", resp, ok)
+	default:
+	}
+}
+
+func TestFactWatchWithRevisionDoesNotReplay(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := dial(t, etcd.Endpoint())
+	rev := put(t, cli, "/k", "old")
+	ch := cli.Watch(t.Context(), "/k", clientv3.WithRev(rev+1), clientv3.WithCreatedNotify())
+	if resp := <-ch; !resp.Created {
+		t.Fatalf("%+v", resp)
+	}
+	etcd.Restart()
+	put(t, dial(t, etcd.Endpoint()), "/k", "new")
+	resp := <-ch
+	if len(resp.Events) != 1 || string(resp.Events[0].Kv.Value) != "new" {
+		t.Fatalf("%+v", resp)
+	}
+}
+
+func TestFactLeaseOutlivesRestart(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := dial(t, etcd.Endpoint())
+	resp, err := cli.Grant(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.TTL != 2 {
+		t.Errorf("TTL 1 asked, %d granted; 2 is what is documented", resp.TTL)
+	}
+	put(t, cli, "/k", "v", clientv3.WithLease(resp.ID))
+	etcd.Restart()
+	got, err := cli.KeepAliveOnce(t.Context(), resp.ID)
+	if err != nil || got.TTL <= 0 {
+		t.Fatalf("the lease is gone: %+v, %v", got, err)
+	}
+}
+
+func TestFactUnknownLeaseIsNotFound(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	id := lease(t, cli, 10)
+	if _, err := cli.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cli.KeepAliveOnce(t.Context(), id); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		t.Fatalf("renewal of a revoked lease: %v", err)
+	}
+	if _, err := cli.Put(t.Context(), "/k", "v", clientv3.WithLease(id)); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		t.Fatalf("put under a revoked lease: %v", err)
+	}
+}

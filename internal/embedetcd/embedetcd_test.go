@@ -1,0 +1,469 @@
+package embedetcd_test
+
+import (
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func config(t testing.TB, listen string) embedetcd.Config {
+	t.Helper()
+	return embedetcd.Config{ListenClient: listen, DataDir: filepath.Join(t.TempDir(), "etcd"), Gateway: true, Prefix: "/pd", Unsynced: true}
+}
+
+func start(t testing.TB, cfg embedetcd.Config) *embedetcd.Server {
+	t.Helper()
+	s, err := embedetcd.Start(t.Context(), cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func TestServesGRPC(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, "localhost:0")
+	s := start(t, cfg)
+	cli := testkit.Client(t, s.Endpoint())
+	watch := cli.Watch(t.Context(), "/pd/prefill/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if resp := <-watch; !resp.Created {
+		t.Fatalf("%+v", resp)
+	}
+	if _, err := cli.Put(t.Context(), "/pd/prefill/10.0.0.1:8100", ""); err != nil {
+		t.Fatal(err)
+	}
+	if resp := <-watch; len(resp.Events) != 1 {
+		t.Fatalf("%+v", resp)
+	}
+	info, err := os.Stat(cfg.DataDir)
+	if err != nil || info.Mode().Perm() != 0o700 {
+		t.Fatalf("data directory: %v, %v", info.Mode(), err)
+	}
+}
+
+func TestKeepsItsData(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testkit.FreePort(t))
+	s := start(t, cfg)
+	cli := testkit.Client(t, s.Endpoint())
+	if _, err := cli.Put(t.Context(), "/pd/x", "kept"); err != nil {
+		t.Fatal(err)
+	}
+	s.Close() // with a client connected
+	s = start(t, cfg)
+	resp, err := cli.Get(t.Context(), "/pd/x")
+	if err != nil || len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "kept" {
+		t.Fatalf("%v, %v", resp, err)
+	}
+}
+
+// request sends one request to the gateway.
+func request(t testing.TB, s *embedetcd.Server, method, path, body string, change func(*http.Request)) (status int, answer string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, "http://"+s.Endpoint()+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if change != nil {
+		change(req)
+	}
+	tr := &http.Transport{DisableKeepAlives: true}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	got, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range []string{"Access-Control-Allow-Origin", "Access-Control-Allow-Headers"} {
+		if v := resp.Header.Get(h); v != "" && v != "https://nobody.invalid" {
+			t.Errorf("%s %s: %s is %q", method, path, h, v)
+		}
+	}
+	return resp.StatusCode, string(got)
+}
+
+func b64(s string) string { return base64.StdEncoding.EncodeToString([]byte(s)) }
+
+// A node registers, renews and leaves with nothing but HTTP.
+func TestGatewayRegistersANode(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	cli := testkit.Client(t, s.Endpoint())
+	status, body := request(t, s, "POST", "/v3/lease/grant", `{"TTL":60}`, nil)
+	var grant struct{ ID, TTL string }
+	if err := json.Unmarshal([]byte(body), &grant); err != nil || status != 200 || grant.ID == "" || grant.TTL != "60" {
+		t.Fatalf("grant: %d %s", status, body)
+	}
+	key := "/pd/prefill/127.0.0.1:8100"
+	// curl -d sends no charset, others do.
+	for _, ct := range []string{"application/json", "application/json; charset=utf-8", "Application/JSON"} {
+		status, body = request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"","lease":"`+grant.ID+`"}`, func(r *http.Request) { r.Header.Set("Content-Type", ct) })
+		if status != 200 || !strings.Contains(body, "revision") {
+			t.Fatalf("put with %s: %d %s", ct, status, body)
+		}
+	}
+	resp, err := cli.Get(t.Context(), key)
+	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 || len(resp.Kvs[0].Value) != 0 {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	if status, body = request(t, s, "POST", "/v3/lease/keepalive", `{"ID":"`+grant.ID+`"}`, nil); status != 200 || !strings.Contains(body, `"TTL":"60"`) {
+		t.Fatalf("keepalive: %d %s", status, body)
+	}
+	if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"`+b64(key)+`"}`, nil); status != 200 || !strings.Contains(body, `"count":"1"`) {
+		t.Fatalf("range: %d %s", status, body)
+	}
+	if status, body = request(t, s, "POST", "/v3/lease/revoke", `{"ID":"`+grant.ID+`"}`, nil); status != 200 {
+		t.Fatalf("revoke: %d %s", status, body)
+	}
+	if resp, err := cli.Get(t.Context(), key); err != nil || len(resp.Kvs) != 0 {
+		t.Fatalf("%+v, %v", resp, err)
+	}
+	// By the names curl is given most.
+	for _, host := range []string{"localhost", "localhost:2379", "LOCALHOST.", "127.0.0.1", "127.1.2.3:1", "[::1]:2379", "[::1]"} {
+		if status, body = request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) { r.Host = host }); status != 200 {
+			t.Errorf("Host %s: %d %s", host, status, body)
+		}
+	}
+}
+
+func TestGatewayWatches(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	cli := testkit.Client(t, s.Endpoint())
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, "POST", "http://"+s.Endpoint()+"/v3/watch",
+		strings.NewReader(`{"create_request":{"key":"`+b64("/k")+`"}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	tr := &http.Transport{DisableKeepAlives: true}
+	defer tr.CloseIdleConnections()
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	dec := json.NewDecoder(resp.Body)
+	var msg struct {
+		Result struct {
+			Created bool
+			Events  []struct{ Kv struct{ Value string } }
+		}
+	}
+	if err := dec.Decode(&msg); err != nil || !msg.Result.Created {
+		t.Fatalf("%+v, %v", msg, err)
+	}
+	if _, err := cli.Put(t.Context(), "/k", "hello"); err != nil {
+		t.Fatal(err)
+	}
+	if err := dec.Decode(&msg); err != nil || len(msg.Result.Events) != 1 || msg.Result.Events[0].Kv.Value != b64("hello") {
+		t.Fatalf("%+v, %v", msg, err)
+	}
+}
+
+func TestGatewayRefusesWebPages(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	cli := testkit.Client(t, s.Endpoint())
+	put := `{"key":"` + b64("/pd/prefill/10.6.6.6:1") + `","value":""}`
+	for _, c := range []struct {
+		name, method string
+		change       func(*http.Request)
+		status       int
+		says         string
+	}{
+		{"origin", "POST", func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") }, 403, "Origin"},
+		{"null origin", "POST", func(r *http.Request) { r.Header.Set("Origin", "null") }, 403, "Origin"},
+		{"empty origin", "POST", func(r *http.Request) { r.Header["Origin"] = []string{""} }, 403, "Origin"},
+		{"local origin", "POST", func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:3000") }, 403, "Origin"},
+		{"fetch metadata", "POST", func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403, "Sec-Fetch-Site"},
+		{"form", "POST", func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") }, 415, "application/json"},
+		{"plain text", "POST", func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, 415, "application/json"},
+		{"no content type", "POST", func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "application/json"},
+		{"two content types", "POST", func(r *http.Request) { r.Header["Content-Type"] = []string{"application/json", "text/plain"} }, 415, "application/json"},
+		{"JSON in disguise", "POST", func(r *http.Request) { r.Header.Set("Content-Type", "text/plain; application/json") }, 415, "application/json"},
+		{"rebound name", "POST", func(r *http.Request) { r.Host = "evil.example:2379" }, 403, "Host"},
+		{"name that begins well", "POST", func(r *http.Request) { r.Host = "127.0.0.1.evil.example" }, 403, "Host"},
+		{"other address", "POST", func(r *http.Request) { r.Host = "192.0.2.1:2379" }, 403, "Host"},
+		{"wildcard", "POST", func(r *http.Request) { r.Host = "0.0.0.0:2379" }, 403, "Host"},
+		{"GET", "GET", nil, 405, "POST"},
+		{"PUT", "PUT", nil, 405, "POST"},
+	} {
+		for _, path := range []string{"/v3/kv/put", "/v3beta/kv/put"} {
+			status, body := request(t, s, c.method, path, put, c.change)
+			var msg struct{ Message string }
+			if err := json.Unmarshal([]byte(body), &msg); err != nil || status != c.status || !strings.Contains(msg.Message, c.says) {
+				t.Errorf("%s %s: %d %s", c.name, path, status, body)
+			}
+		}
+	}
+	// The question a browser asks first gets no permission (checked by request).
+	request(t, s, "OPTIONS", "/v3/kv/put", "", func(r *http.Request) { r.Header.Set("Origin", "https://evil.example") })
+	// A websocket from a page.
+	if status, body := request(t, s, "GET", "/v3/watch", "", func(r *http.Request) {
+		r.Header.Set("Origin", "https://evil.example")
+		r.Header.Set("Connection", "Upgrade")
+		r.Header.Set("Upgrade", "websocket")
+		r.Header.Set("Sec-WebSocket-Version", "13")
+		r.Header.Set("Sec-WebSocket-Key", "dGhlIHNhbXBsZSBub25jZQ==")
+	}); status != 403 {
+		t.Errorf("websocket: %d %s", status, body)
+	}
+	resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix())
+	if err != nil || len(resp.Kvs) != 0 {
+		t.Fatalf("something was written: %+v, %v", resp, err)
+	}
+	// Bad JSON and a body too large are refused and harm nobody.
+	if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":`, nil); status != 400 {
+		t.Errorf("bad JSON: %d %s", status, body)
+	}
+	if status, _ := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ==","value":"`+strings.Repeat("A", 5<<20)+`"}`, nil); status < 400 {
+		t.Errorf("a body of 5 MiB: %d", status)
+	}
+	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status != 200 {
+		t.Errorf("after all that: %d %s", status, body)
+	}
+}
+
+func TestGatewayOff(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, "127.0.0.1:0")
+	cfg.Gateway = false
+	s := start(t, cfg)
+	status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"YQ=="}`, nil)
+	if status != 404 || !strings.Contains(body, "--etcd-gateway") {
+		t.Fatalf("%d %s", status, body)
+	}
+	if status, _ := request(t, s, "GET", "/debug/vars", "", nil); status != 404 {
+		t.Fatalf("debug: %d", status)
+	}
+	if _, err := testkit.Client(t, s.Endpoint()).Put(t.Context(), "/a", "b"); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPortTakenByEtcd(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		keys map[string]string
+		want error
+		says string
+	}{
+		{"empty", nil, embedetcd.ErrJoin, ""},
+		{"ours", map[string]string{"/pd/meta/schema": `{"v":1}`, "/pd/prefill/10.0.0.1:1": ""}, embedetcd.ErrJoin, ""},
+		{"ours without a schema", map[string]string{"/pd/prefill/10.0.0.1:1": ""}, embedetcd.ErrJoin, ""},
+		{"others elsewhere", map[string]string{"mooncake/ram/x": "y", "/registry/pods": "z"}, embedetcd.ErrJoin, ""},
+		{"newer schema", map[string]string{"/pd/meta/schema": `{"v":2}`}, embedetcd.ErrPortTaken, "version 2"},
+		{"foreign schema", map[string]string{"/pd/meta/schema": `tikv`}, embedetcd.ErrPortTaken, "--etcd-prefix"},
+		{"foreign keys", map[string]string{"/pd/regions/1": "x"}, embedetcd.ErrPortTaken, "/pd/regions/1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcd(t)
+			cli := etcd.Client(t)
+			for k, v := range c.keys {
+				if _, err := cli.Put(t.Context(), k, v); err != nil {
+					t.Fatal(err)
+				}
+			}
+			s, err := embedetcd.Start(t.Context(), config(t, etcd.Endpoint()))
+			if err == nil {
+				s.Close()
+			}
+			if !errors.Is(err, c.want) || !strings.Contains(err.Error(), c.says) || !strings.Contains(err.Error(), etcd.Endpoint()) {
+				t.Fatalf("error %v, want %v with %q", err, c.want, c.says)
+			}
+		})
+	}
+}
+
+func TestPortTakenByEmbedded(t *testing.T) {
+	t.Parallel()
+	for _, gateway := range []bool{true, false} {
+		cfg := config(t, "127.0.0.1:0")
+		cfg.Gateway = gateway
+		first := start(t, cfg)
+		_, err := embedetcd.Start(t.Context(), config(t, first.Endpoint()))
+		if !errors.Is(err, embedetcd.ErrJoin) {
+			t.Fatalf("gateway %t: %v", gateway, err)
+		}
+	}
+}
+
+func TestPortTakenByAnother(t *testing.T) {
+	t.Parallel()
+	t.Run("HTTP server", func(t *testing.T) {
+		t.Parallel()
+		srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Server", "nginx")
+			w.WriteHeader(http.StatusNotFound)
+		}))
+		defer srv.Close()
+		wantTaken(t, srv.Listener.Addr().String(), "HTTP server", "nginx", "--etcd-listen")
+	})
+	t.Run("HTTPS server", func(t *testing.T) {
+		t.Parallel()
+		srv := httptest.NewTLSServer(http.NotFoundHandler())
+		defer srv.Close()
+		wantTaken(t, srv.Listener.Addr().String(), "TLS", "--etcd-endpoints https://")
+	})
+	t.Run("silent listener", func(t *testing.T) {
+		t.Parallel()
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer lis.Close()
+		wantTaken(t, lis.Addr().String(), "answers neither", "--etcd-listen")
+	})
+	t.Run("listener that hangs up", func(t *testing.T) {
+		t.Parallel()
+		lis, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			for {
+				c, err := lis.Accept()
+				if err != nil {
+					return
+				}
+				_, _ = c.Write([]byte("SSH-2.0-x\r\n"))
+				_ = c.Close()
+			}
+		})
+		defer wg.Wait()
+		defer lis.Close()
+		wantTaken(t, lis.Addr().String(), "answers neither", "--etcd-listen")
+	})
+}
+
+func wantTaken(t *testing.T, address string, says ...string) {
+	t.Helper()
+	s, err := embedetcd.Start(t.Context(), config(t, address))
+	if err == nil {
+		s.Close()
+	}
+	if !errors.Is(err, embedetcd.ErrPortTaken) {
+		t.Fatalf("error %v", err)
+	}
+	for _, w := range append(says, address) {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+// Proxies that start at the same moment: one hosts, the others join.
+func TestStartRace(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		dir  bool // one data directory for all
+	}{{"own directories", false}, {"one directory", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			listen := testkit.FreePort(t)
+			shared := config(t, listen)
+			const n = 4
+			errs := make([]error, n)
+			var wg sync.WaitGroup
+			for i := range n {
+				cfg := shared
+				if !c.dir {
+					cfg = config(t, listen)
+				}
+				wg.Go(func() {
+					s, err := embedetcd.Start(t.Context(), cfg)
+					if err == nil {
+						t.Cleanup(s.Close)
+					}
+					errs[i] = err
+				})
+			}
+			wg.Wait()
+			hosts := 0
+			for _, err := range errs {
+				switch {
+				case err == nil:
+					hosts++
+				case !errors.Is(err, embedetcd.ErrJoin):
+					t.Errorf("%v", err)
+				}
+			}
+			if hosts != 1 {
+				t.Errorf("%d hosts", hosts)
+			}
+		})
+	}
+}
+
+func TestDataDirLocked(t *testing.T) {
+	t.Parallel()
+	cfg := config(t, testkit.FreePort(t))
+	start(t, cfg)
+	other := cfg
+	other.ListenClient = testkit.FreePort(t)
+	if _, err := embedetcd.Start(t.Context(), other); !errors.Is(err, embedetcd.ErrLocked) || !strings.Contains(err.Error(), "--etcd-data-dir") {
+		t.Fatalf("%v", err)
+	}
+}
+
+func TestRefusesBadConfig(t *testing.T) {
+	t.Parallel()
+	for _, listen := range []string{"0.0.0.0:2379", "10.0.0.1:2379", "[::]:2379", "example.org:2379", "2379", ":2379", "127.0.0.1", "127.0.0.1:x", "127.0.0.1:70000"} {
+		if _, err := embedetcd.Start(t.Context(), config(t, listen)); !errors.Is(err, embedetcd.ErrListen) {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	cfg := config(t, "127.0.0.1:0")
+	cfg.Prefix = "/"
+	if _, err := embedetcd.Start(t.Context(), cfg); !errors.Is(err, discovery.ErrPrefix) {
+		t.Errorf("prefix: %v", err)
+	}
+	cfg = config(t, "127.0.0.1:0")
+	cfg.DataDir = filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(cfg.DataDir, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := embedetcd.Start(t.Context(), cfg); err == nil {
+		t.Error("a file was taken for a data directory")
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := embedetcd.Start(ctx, config(t, "127.0.0.1:0")); !errors.Is(err, context.Canceled) {
+		t.Errorf("a cancelled context: %v", err)
+	}
+}

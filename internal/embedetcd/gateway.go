@@ -1,0 +1,162 @@
+package embedetcd
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"math"
+	"mime"
+	"net"
+	"net/http"
+	"net/netip"
+	"strings"
+	"sync/atomic"
+
+	"github.com/grpc-ecosystem/grpc-gateway/v2/runtime"
+	gw "go.etcd.io/etcd/api/v3/etcdserverpb/gw"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
+)
+
+// maxBody bounds a request to the gateway; etcd itself takes 1.5 MiB of value,
+// which base64 makes a third longer.
+const maxBody = 4 << 20
+
+// gateway translates JSON requests into etcd's gRPC API, which it calls over
+// the client port like anybody else. etcd's own gateway does the same, but it
+// sits on the client port without a check of who asks and no way to put one
+// before it; so that one is off and this one stands in its place.
+type gateway struct {
+	on   bool
+	mux  atomic.Pointer[runtime.ServeMux] // nil until the etcd serves
+	end  context.CancelFunc
+	conn *grpc.ClientConn
+}
+
+func newGateway(on bool) *gateway { return &gateway{on: on} }
+
+// handlers are what the etcd serves besides its health, version and metrics.
+func (g *gateway) handlers() map[string]http.Handler {
+	return map[string]http.Handler{
+		"/v3/": guard(http.HandlerFunc(g.serve)),
+		// Of no use to anybody but a developer of etcd.
+		"/debug/": http.NotFoundHandler(),
+	}
+}
+
+// connect opens the gateway onto the etcd at endpoint.
+func (g *gateway) connect(endpoint string) error {
+	if !g.on {
+		return nil
+	}
+	conn, err := grpc.NewClient(endpoint,
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(math.MaxInt32)))
+	if err != nil {
+		return fmt.Errorf("connect the JSON gateway: %w", err)
+	}
+	g.conn = conn
+	// The same encoding as etcd's own gateway: names as in its API definition,
+	// unset fields left out, unknown ones ignored.
+	mux := runtime.NewServeMux(runtime.WithMarshalerOption(runtime.MIMEWildcard, &runtime.HTTPBodyMarshaler{
+		Marshaler: &runtime.JSONPb{
+			MarshalOptions:   protojson.MarshalOptions{UseProtoNames: true},
+			UnmarshalOptions: protojson.UnmarshalOptions{DiscardUnknown: true},
+		},
+	}))
+	ctx, cancel := context.WithCancel(context.Background())
+	g.end = cancel
+	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
+		gw.RegisterKVHandler, gw.RegisterWatchHandler, gw.RegisterLeaseHandler,
+		gw.RegisterClusterHandler, gw.RegisterMaintenanceHandler, gw.RegisterAuthHandler,
+	} {
+		if err := register(ctx, mux, conn); err != nil {
+			return fmt.Errorf("connect the JSON gateway: %w", err)
+		}
+	}
+	g.mux.Store(mux)
+	return nil
+}
+
+func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
+	if !g.on {
+		refuse(w, http.StatusNotFound, "the JSON gateway of this etcd is off (--etcd-gateway=off); use gRPC, for example etcdctl")
+		return
+	}
+	mux := g.mux.Load()
+	if mux == nil {
+		w.Header().Set("Retry-After", "1")
+		refuse(w, http.StatusServiceUnavailable, "etcd is starting; try again in a moment")
+		return
+	}
+	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+	mux.ServeHTTP(w, r)
+}
+
+func (g *gateway) close() {
+	if g.end != nil {
+		g.end()
+	}
+	if g.conn != nil {
+		_ = g.conn.Close() // its one failure is to be closed already
+	}
+}
+
+// guard lets only those requests pass that a program made on purpose. A page in
+// a browser on this machine can send requests to a loopback address. It cannot
+// hide its Origin header on a POST of another site, cannot send JSON without
+// being asked first (and nothing here answers that question), and a name that
+// an attacker's DNS points to 127.0.0.1 stands in the Host header.
+func guard(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case len(r.Header.Values("Origin")) > 0 || len(r.Header.Values("Sec-Fetch-Site")) > 0:
+			refuse(w, http.StatusForbidden, "requests from web pages are refused (the request has an Origin or Sec-Fetch-Site header)")
+		case !loopbackHost(r.Host):
+			refuse(w, http.StatusForbidden, "the Host header must name this machine's loopback: use 127.0.0.1, [::1] or localhost in the URL")
+		case r.Method != http.MethodPost:
+			w.Header().Set("Allow", http.MethodPost)
+			refuse(w, http.StatusMethodNotAllowed, "use POST with a JSON body")
+		case !isJSON(r.Header.Values("Content-Type")):
+			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON and say so: add the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
+		default:
+			next.ServeHTTP(w, r)
+		}
+	})
+}
+
+// loopbackHost tells whether a Host header names the loopback by number or as
+// localhost, with or without a port.
+func loopbackHost(host string) bool {
+	name := host
+	if h, _, err := net.SplitHostPort(host); err == nil {
+		name = h
+	}
+	if strings.EqualFold(strings.TrimSuffix(name, "."), "localhost") {
+		return true
+	}
+	ip, err := netip.ParseAddr(strings.Trim(name, "[]"))
+	return err == nil && ip.Unmap().IsLoopback()
+}
+
+func isJSON(types []string) bool {
+	if len(types) != 1 {
+		return false
+	}
+	media, _, err := mime.ParseMediaType(types[0])
+	return err == nil && media == "application/json"
+}
+
+// refuse answers with an error in the form that the gateway itself uses.
+func refuse(w http.ResponseWriter, status int, message string) {
+	body, err := json.Marshal(map[string]any{"code": status, "error": message, "message": message})
+	if err != nil {
+		http.Error(w, message, status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+	w.WriteHeader(status)
+	_, _ = w.Write(append(body, '\n')) // a client that has gone away needs no answer
+}

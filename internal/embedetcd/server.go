@@ -1,0 +1,298 @@
+package embedetcd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"os"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/server/v3/embed"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+)
+
+// Errors of Start.
+var (
+	// ErrJoin means that an etcd which this program may use serves at the client
+	// address already: be its client.
+	ErrJoin = errors.New("an etcd serves here already")
+	// ErrPortTaken means that something serves at the client address which this
+	// program cannot or must not use.
+	ErrPortTaken = errors.New("the etcd client address is taken")
+	// ErrLocked means that another process works in the data directory.
+	ErrLocked = errors.New("the etcd data directory is in use")
+	// ErrListen means that the client address is not one to listen on.
+	ErrListen = errors.New("invalid etcd listen address")
+)
+
+const (
+	quotaBytes   = 1 << 30
+	compaction   = "5m"
+	startTimeout = 60 * time.Second
+	// settleTimeout is how long a data directory may be taken while nobody
+	// serves at the port, before it is called a mistake.
+	settleTimeout = 5 * time.Second
+	memberName    = "pdmesh"
+)
+
+// Config says how to run the etcd.
+type Config struct {
+	// ListenClient is the host:port for clients, on a loopback address, default
+	// 127.0.0.1:2379. Port 0 takes a free one.
+	ListenClient string
+	// DataDir keeps the data. It is made if need be, readable by this user only.
+	DataDir string
+	Log     logrus.FieldLogger // nil: silent
+	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded.
+	Gateway bool
+	// Prefix is the root of our keys, to tell our etcd from another one.
+	Prefix string
+	// Unsynced does not wait for the disk at each write. A crash of the machine
+	// may lose data: for tests and demos.
+	Unsynced bool
+}
+
+// Server is a running etcd.
+type Server struct {
+	etcd     *embed.Etcd
+	grpc     *grpc.Server
+	gateway  *gateway
+	lock     *os.File
+	endpoint string
+	quiet    *atomic.Bool
+	once     sync.Once
+}
+
+// Start runs an etcd and returns when it serves. If something serves at the
+// client address already the error says what to do about it: ErrJoin if that
+// is an etcd with our keys or none under our prefix, also if it was started at
+// the very same moment, else ErrPortTaken. It takes at most about a minute, in
+// the cases of a taken port about ten seconds.
+func Start(ctx context.Context, cfg Config) (*Server, error) {
+	if cfg.ListenClient == "" {
+		cfg.ListenClient = "127.0.0.1:2379"
+	}
+	if cfg.Prefix == "" {
+		cfg.Prefix = discovery.DefaultPrefix
+	}
+	listen, err := loopback(cfg.ListenClient)
+	if err != nil {
+		return nil, err
+	}
+	layout, err := discovery.NewLayout(cfg.Prefix)
+	if err != nil {
+		return nil, err
+	}
+	if cfg.DataDir == "" {
+		return nil, errors.New("start etcd: no data directory given")
+	}
+	deadline := time.Now().Add(settleTimeout)
+	for {
+		s, err := start(ctx, cfg, listen)
+		switch {
+		case err == nil:
+			return s, nil
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("start etcd: %w", ctx.Err())
+		case !errors.Is(err, ErrLocked) && !errors.Is(err, syscall.EADDRINUSE):
+			return nil, fmt.Errorf("start etcd on %s with data in %s: %w", listen, cfg.DataDir, err)
+		}
+		// Somebody has the port, or the directory. That may be a proxy which was
+		// started at the same moment: then we join it, once it answers.
+		verdict := examine(ctx, listen, layout)
+		switch {
+		case errors.Is(verdict, ErrJoin):
+			return nil, verdict
+		case ctx.Err() != nil:
+			return nil, fmt.Errorf("start etcd: %w", ctx.Err())
+		case !errors.Is(verdict, errNobody) && errors.Is(err, ErrLocked):
+			return nil, err
+		case !errors.Is(verdict, errNobody):
+			return nil, verdict
+		case time.Now().After(deadline) && errors.Is(err, ErrLocked):
+			return nil, err
+		case time.Now().After(deadline):
+			return nil, fmt.Errorf("%w: %s comes and goes; choose another --etcd-listen", ErrPortTaken, listen)
+		}
+		t := time.NewTimer(examinePause)
+		select {
+		case <-ctx.Done():
+		case <-t.C:
+		}
+		t.Stop()
+	}
+}
+
+// loopback checks the address to listen on.
+func loopback(address string) (string, error) {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return "", fmt.Errorf("%w %q: write host:port, for example 127.0.0.1:2379", ErrListen, address)
+	}
+	if host == "localhost" {
+		host = "127.0.0.1"
+	}
+	ip, err := netip.ParseAddr(host)
+	if err != nil || !ip.IsLoopback() {
+		return "", fmt.Errorf("%w %q: the built-in etcd has no passwords and listens on loopback only; for several machines run an etcd of your own and give --etcd-endpoints", ErrListen, address)
+	}
+	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil {
+		return "", fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrListen, address)
+	}
+	return net.JoinHostPort(ip.String(), port), nil
+}
+
+// start makes one attempt.
+func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
+	lock, err := lockDir(cfg.DataDir)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{lock: lock, quiet: &atomic.Bool{}}
+	if err := s.run(ctx, cfg, listen); err != nil {
+		s.Close()
+		return nil, err
+	}
+	return s, nil
+}
+
+func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
+	ec := embed.NewConfig()
+	ec.Name = memberName
+	ec.Dir = cfg.DataDir
+	// A single member has no peers to talk to, but wants a listener; any free
+	// port does, also after a restart.
+	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
+	client := url.URL{Scheme: "http", Host: listen}
+	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
+	ec.ListenClientUrls, ec.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
+	ec.InitialCluster = ec.InitialClusterFromName(memberName)
+	ec.AutoCompactionMode = embed.CompactorModePeriodic
+	ec.AutoCompactionRetention = compaction // off by default, and then the disk fills up
+	ec.QuotaBackendBytes = quotaBytes
+	ec.UnsafeNoFsync = cfg.Unsynced
+	ec.EnablePprof = false
+	// No answer of this server is for a web page. An empty list would allow all.
+	ec.CORS = map[string]struct{}{"https://nobody.invalid": {}}
+	// Its own gateway cannot be guarded; ours takes its place.
+	ec.EnableGRPCGateway = false
+	s.gateway = newGateway(cfg.Gateway)
+	ec.UserHandlers = s.gateway.handlers()
+	ec.ServiceRegister = func(g *grpc.Server) { s.grpc = g }
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log))
+
+	etcd, err := embed.StartEtcd(ec)
+	if err != nil {
+		return err
+	}
+	s.etcd = etcd
+	s.endpoint = etcd.Clients[0].Addr().String()
+	timeout := time.NewTimer(startTimeout)
+	defer timeout.Stop()
+	select {
+	case <-etcd.Server.ReadyNotify():
+	case err := <-etcd.Err():
+		return fmt.Errorf("it stopped at once: %w", err)
+	case <-timeout.C:
+		return fmt.Errorf("not ready within %s; is the disk very slow?", startTimeout)
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	return s.gateway.connect(s.endpoint)
+}
+
+// logger routes etcd's lines into ours, and drops them once we stop: an orderly
+// stop makes it complain about its own closed listeners.
+func (s *Server) logger(log logrus.FieldLogger) *zap.Logger {
+	return discovery.ZapLogger(log, zapcore.WarnLevel).WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+		return &untilQuiet{Core: c, quiet: s.quiet}
+	}))
+}
+
+// untilQuiet is a zap core with an off switch.
+type untilQuiet struct {
+	zapcore.Core
+	quiet *atomic.Bool
+}
+
+func (u *untilQuiet) Enabled(l zapcore.Level) bool { return !u.quiet.Load() && u.Core.Enabled(l) }
+
+func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
+	return &untilQuiet{Core: u.Core.With(f), quiet: u.quiet}
+}
+
+func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if !u.Enabled(e.Level) {
+		return ce
+	}
+	return u.Core.Check(e, ce)
+}
+
+// Endpoint is the host:port for clients.
+func (s *Server) Endpoint() string { return s.endpoint }
+
+// Err delivers an error if the etcd ends by itself.
+func (s *Server) Err() <-chan error { return s.etcd.Err() }
+
+// Close stops the etcd and waits for it. Clients that are still connected are
+// cut off: waiting for their watches to end by themselves takes seconds, and
+// they never do.
+func (s *Server) Close() {
+	s.once.Do(func() {
+		s.quiet.Store(true)
+		if s.gateway != nil {
+			s.gateway.close()
+		}
+		if s.grpc != nil {
+			s.grpc.Stop()
+		}
+		if s.etcd != nil {
+			s.etcd.Close()
+		}
+		if s.lock != nil {
+			_ = s.lock.Close() // nothing was written; closing gives the lock back
+		}
+	})
+}
+
+// lockDir makes the data directory and takes it for this process. Without this
+// etcd would wait silently for another process to leave it.
+func lockDir(dir string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make the etcd data directory: %w", err)
+	}
+	f, err := os.Open(dir)
+	if err != nil {
+		return nil, fmt.Errorf("open the etcd data directory: %w", err)
+	}
+	if err := takeDir(f); err != nil {
+		_ = f.Close() // the first error is the one to tell
+		return nil, err
+	}
+	return f, nil
+}
+
+func takeDir(f *os.File) error {
+	err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+	if errors.Is(err, syscall.EWOULDBLOCK) {
+		return fmt.Errorf("%w: %s belongs to another running process; stop it, or choose another --etcd-data-dir", ErrLocked, f.Name())
+	}
+	if err != nil {
+		return fmt.Errorf("lock the etcd data directory %s: %w", f.Name(), err)
+	}
+	if err := f.Chmod(0o700); err != nil {
+		return fmt.Errorf("make the etcd data directory private: %w", err)
+	}
+	return nil
+}
