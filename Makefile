@@ -3,8 +3,8 @@
 GO          ?= go
 BIN         := bin
 PROGRAMS    := proxy agent pdctl fakevllm demo replay
-VERSION     ?= $(shell git describe --tags --always --dirty 2>/dev/null || echo unknown)
-LDFLAGS     := -s -w -X main.version=$(VERSION)
+COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
+LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$(COMMIT)
 
 # Handed to go test as they are, e.g. TESTFLAGS='-run TestWatcher -count=5'.
 TESTFLAGS    ?=
@@ -86,7 +86,7 @@ check: fmt-check tidy-check vet build test ## what must pass before a commit
 
 .PHONY: image
 image: ## container image pdmesh:latest
-	docker build --build-arg VERSION=$(VERSION) -t pdmesh:latest .
+	docker build --build-arg COMMIT=$(COMMIT) -t pdmesh:latest .
 
 .PHONY: up
 up: ## the compose fleet, in the background

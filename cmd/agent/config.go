@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -109,6 +110,9 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (config, err
 	c.key = r.key()
 	c.etcdEndpoints = r.endpoints()
 	c.labels = r.labels()
+	if _, err := discovery.NewLayout(c.etcdPrefix); err != nil {
+		r.fail("etcd-prefix", err)
+	}
 	r.checkEngine(&c)
 	r.checkTimes(&c)
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {

@@ -58,6 +58,14 @@ func serve(ctx context.Context, c config, log *logrus.Logger) error {
 	}()
 	defer func() { drain(); close(over); <-listening }()
 
+	locked, err := lock(ctx, c, log)
+	if err != nil {
+		return err
+	}
+	if locked == nil {
+		return nil
+	}
+	defer func() { _ = locked.Close() }()
 	cli, err := dial(ctx, c, log)
 	if err != nil {
 		return err
@@ -92,26 +100,54 @@ func live(ctx context.Context, hurry <-chan struct{}, c config, cli *clientv3.Cl
 	defer stop()
 	regDone := make(chan error, 1)
 	go func() { regDone <- reg.Run(rctx) }()
-	hurryDone := make(chan struct{})
+	sideDone := make(chan struct{})
 	go func() {
-		defer close(hurryDone)
-		select {
-		case <-hurry:
-			ag.Hurry()
-		case <-rctx.Done():
-		}
+		defer close(sideDone)
+		beside(rctx, hurry, ag, reg, log)
 	}()
 
 	if err := ag.Run(ctx); err != nil {
 		log.WithError(err).Warn("the registration could not be taken back; it ends with its lease")
 	}
 	stop()
-	<-hurryDone
+	<-sideDone
 	if err := <-regDone; err != nil && !errors.Is(err, context.Canceled) {
 		return err
 	}
 	log.Info("gone")
 	return nil
+}
+
+// Times of the complaints about a registration that does not come about.
+const (
+	reportPoll  = time.Second
+	reportAgain = time.Minute
+)
+
+// beside passes a hurry on, and says from time to time why etcd does not have
+// the registration yet: the registrar itself speaks at changes only.
+func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *discovery.Registrar, log logrus.FieldLogger) {
+	tick := time.NewTicker(reportPoll)
+	defer tick.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-hurry:
+			ag.Hurry()
+			hurry = nil
+		case <-tick.C:
+			st := reg.Status()
+			switch {
+			case st.Phase != discovery.Registering:
+				last = time.Time{}
+			case st.Err != "" && time.Since(last) > reportAgain:
+				last = time.Now()
+				log.WithField(logging.FieldReason, instance.Printable(st.Err, 400)).Warn("not registered yet; trying on")
+			}
+		}
+	}
 }
 
 // base is what the flags say about the instance.

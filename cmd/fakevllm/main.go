@@ -17,10 +17,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/version"
 )
-
-// version is set by the linker.
-var version = "dev"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -54,7 +52,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 			}
 			return nil
 		},
-		Version:       version,
+		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE:          func(*cobra.Command, []string) error { return serve(ctx, &f, stdout, stderr) },

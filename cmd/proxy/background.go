@@ -23,6 +23,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
@@ -183,7 +184,7 @@ func (r recorder) Done(e *forward.Entry) {
 
 func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address string) *discovery.Presence {
 	return discovery.NewPresence(cli, discovery.PresenceOptions{
-		Layout: l, ID: p.id, Address: address, Version: version, Log: p.log.WithField("component", "presence"),
+		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied },
 	})
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -19,7 +20,7 @@ import (
 type etcdHandle struct {
 	client    *clientv3.Client
 	endpoints []string
-	server    *embedetcd.Server // nil when it is not ours
+	server    *embedetcd.Server // nil when it is somebody else's
 	log       logrus.FieldLogger
 }
 
@@ -30,14 +31,15 @@ func openEtcd(ctx context.Context, cfg *config.Proxy, log *logrus.Logger) (*etcd
 			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
 			Prefix: cfg.EtcdPrefix, Log: h.log,
 		})
-		if err != nil {
+		switch {
+		case errors.Is(err, embedetcd.ErrJoin):
+			h.endpoints = []string{cfg.EtcdListen}
+			h.log.Infof("an etcd serves at %s already: using it", cfg.EtcdListen)
+		case err != nil:
 			return nil, err
+		default:
+			h.server, h.endpoints = server, []string{server.Endpoint()}
 		}
-		h.endpoints = []string{server.Endpoint()}
-		if server.Joined() {
-			h.log.Infof("another process serves etcd at %s already: joined it", server.Endpoint())
-		}
-		h.server = server
 	}
 	client, err := discovery.Dial(discovery.ClientConfig{
 		Endpoints: h.endpoints, Username: cfg.EtcdUsername, Password: cfg.EtcdPassword, Log: h.log,
@@ -59,7 +61,7 @@ func (h *etcdHandle) close() {
 	}
 }
 
-func (h *etcdHandle) embedded() bool { return h.server != nil && !h.server.Joined() }
+func (h *etcdHandle) embedded() bool { return h.server != nil }
 
 func (h *etcdHandle) describe() string {
 	s := strings.Join(h.endpoints, ",")

@@ -15,10 +15,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/version"
 )
-
-// version is set by the linker.
-var version = "dev" //nolint:gochecknoglobals // the linker's
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
@@ -74,7 +72,7 @@ Without --etcd-endpoints it runs an etcd of its own, for one machine.`,
 		Example: `  proxy                                             everything on this machine
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
   proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200`,
-		Version:       version,
+		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		Args: func(_ *cobra.Command, args []string) error {

@@ -31,6 +31,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/version"
 )
 
 // serve runs the proxy until ctx ends and stops it in order: take no new
@@ -86,7 +87,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		servers = append(servers, newServer(p.adminRouter))
 		start(servers[1], adminLn)
 	}
-	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version, ln.Addr(), etcd.describe())
+	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
 	select {
 	case <-ctx.Done():
 		err = nil
@@ -175,7 +176,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.flags = newFlagInstances(cfg, p.watcher)
 
 	reg := prometheus.NewRegistry()
-	counters := metrics.New(reg, version)
+	counters := metrics.New(reg, version.String())
 	metrics.Membership{
 		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Available: p.tracker.Available,
 		EtcdLive: func() bool { return p.watcher.Status().State == discovery.Live },
@@ -208,7 +209,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		}),
 		Members: p.watcher, Load: p.sched, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
-		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version, ID: p.id,
+		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
 		Fallback: cfg.Fallback == config.FallbackDecode,
 	}
 	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")

@@ -4,13 +4,11 @@ import (
 	"bufio"
 	"bytes"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
 	"strings"
-	"syscall"
 	"testing"
 	"time"
 
@@ -255,8 +253,3 @@ func (r *raw) rest() (string, error) {
 	b, err := io.ReadAll(r.in)
 	return string(b), err
 }
-
-func isReset(err error) bool {
-	return err != nil && errors.Is(err, syscall.ECONNRESET)
-}
-

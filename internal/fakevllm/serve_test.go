@@ -47,7 +47,8 @@ const tools = `"tools":[{"type":"function","function":{"name":"look","parameters
 // TestGolden fixes the bytes of every kind of answer.
 func TestGolden(t *testing.T) {
 	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{PromptTokensDetails: true})
+	// Without a shared pool, so that cached tokens don't depend on the order.
+	s := fakevllm.StartTest(t, fakevllm.Options{PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	c := client(t)
 	const text, chat = "/v1/completions", "/v1/chat/completions"
 	const ask = `"messages":[{"role":"system","content":"be brief"},{"role":"user","content":"hi \"there\""}]`

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"net/http"
 	"strconv"
+	"unicode/utf8"
 )
 
 // eventStream is shared by all responses and never changed.
@@ -231,7 +232,10 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	default:
 		b = appendTextLogprobs(b, []int{id}, 0, ln.offset)
 	}
-	ln.offset += len(AppendWord(nil, id))
+	if first && j.echo {
+		ln.offset += utf8.RuneCountInString(j.text(ln.prompt))
+	}
+	ln.offset += utf8.RuneCount(AppendWord(nil, id))
 	b = append(b, `,"finish_reason":`...)
 	if ln.seq.finish == "" {
 		b = append(b, "null"...)

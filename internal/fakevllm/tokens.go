@@ -178,12 +178,28 @@ func pieceID(piece string) int {
 	if id, ok := wordID(piece); ok {
 		return id
 	}
-	h := uint64(14695981039346656037)
-	for i := range len(piece) {
-		h = (h ^ uint64(piece[i])) * 1099511628211
-	}
-	hi, _ := bits.Mul64(finish64(h), VocabSize-FirstTextToken)
+	hi, _ := bits.Mul64(hashPiece(piece), VocabSize-FirstTextToken)
 	return FirstTextToken + int(hi)
+}
+
+// hashPiece hashes at most 16 bytes, in words: prompts may have a megabyte.
+func hashPiece(piece string) uint64 {
+	n := len(piece)
+	var a, b uint64
+	if n >= 8 {
+		a, b = load64(piece), load64(piece[n-8:])
+	} else {
+		for i := range n {
+			a = a<<8 | uint64(piece[i])
+		}
+	}
+	return finish64(a*0x9e3779b97f4a7c15 ^ bits.RotateLeft64(b, 29)*0xd1342543de82ef95 ^ uint64(n)<<56)
+}
+
+func load64(s string) uint64 {
+	_ = s[7]
+	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
+		uint64(s[4])<<32 | uint64(s[5])<<40 | uint64(s[6])<<48 | uint64(s[7])<<56
 }
 
 // Detokenize is the text of a list of ids; special ids have none.

@@ -9,25 +9,36 @@ import (
 // Version is the release this tree builds.
 const Version = "0.1.0"
 
+// commit is set by the linker: -X .../internal/version.commit=...
+var commit string //nolint:gochecknoglobals // the linker's
+
 // String is Version and, when the build knows it, the commit it was built from.
 func String() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
+	c := commit
+	if c == "" {
+		c = fromBuildInfo()
+	}
+	if c == "" {
 		return Version
 	}
-	commit, dirty := "", ""
+	return Version + " (" + c + ")"
+}
+
+func fromBuildInfo() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return ""
+	}
+	var c string
 	for _, s := range info.Settings {
 		switch s.Key {
 		case "vcs.revision":
-			commit = s.Value[:min(len(s.Value), 12)]
+			c = s.Value[:min(len(s.Value), 12)]
 		case "vcs.modified":
 			if s.Value == "true" {
-				dirty = "+changes"
+				c = strings.TrimSuffix(c, "-dirty") + "-dirty"
 			}
 		}
 	}
-	if commit == "" {
-		return Version
-	}
-	return strings.Join([]string{Version, " (", commit, dirty, ")"}, "")
+	return c
 }

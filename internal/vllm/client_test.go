@@ -192,6 +192,7 @@ func TestErrors(t *testing.T) {
 	raw := rawServer(t, "+OK not http\r\n")
 
 	c, keyed := New(""), New("k")
+	c.Timeout = time.Minute // the large answers take their time on a busy machine
 	models := func(c *Client) func(string) error {
 		return func(b string) error { _, err := c.Models(t.Context(), b); return err }
 	}

@@ -2,6 +2,7 @@ package vllm
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -108,12 +109,24 @@ func parseStats(r io.Reader, limit int64) (Stats, error) {
 // the reader's buffer: the names we look for are short.
 func readLine(br *bufio.Reader) (string, error) {
 	part, err := br.ReadSlice('\n')
-	line := string(part)
+	line := ""
+	if wanted(part) {
+		line = string(part)
+	}
 	for errors.Is(err, bufio.ErrBufferFull) {
 		line = "" // no sample of ours is that long
 		_, err = br.ReadSlice('\n')
 	}
 	return line, err
+}
+
+// wanted tells early that a line is none of ours: of the thousands of an
+// engine with many adapters we look at a few.
+func wanted(line []byte) bool {
+	line = bytes.TrimLeft(line, " \t")
+	return bytes.HasPrefix(line, []byte("vllm:num_requests_")) || bytes.HasPrefix(line, []byte("vllm:request_success_")) ||
+		bytes.HasPrefix(line, []byte("vllm:kv_cache_")) || bytes.HasPrefix(line, []byte("vllm:gpu_cache_")) ||
+		bytes.HasPrefix(line, []byte("process_start_"))
 }
 
 // sample splits `name{labels} value [timestamp]`.

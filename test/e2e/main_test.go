@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
 const model = "e2e/simulated"
@@ -24,6 +25,7 @@ const model = "e2e/simulated"
 var binDir string
 
 func TestMain(m *testing.M) {
+	testkit.MaybeRunEtcd()
 	code, err := buildAndRun(m)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)

@@ -3,161 +3,21 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"slices"
 	"strings"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
-
-// envRun makes the test binary be the agent, so that signals can be tried.
-const envRun = "PDMESH_TEST_RUN_AGENT"
-
-func TestMain(m *testing.M) {
-	if os.Getenv(envRun) != "" {
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
-	}
-	goleak.VerifyTestMain(m)
-}
-
-const patience = 30 * time.Second
-
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
-
-func (l *lockedBuffer) awaits(t *testing.T, part string) {
-	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if s := l.String(); !strings.Contains(s, part) {
-			return fmt.Errorf("%q is not in\n%s", part, s)
-		}
-		return nil
-	})
-}
-
-// fast are the flags that all tests share.
-func fast(etcd, role, address string, more ...string) []string {
-	return append([]string{
-		"--etcd-endpoints", etcd, "--role", role, "--address", address, "--probe-interval", "50ms",
-		"--ttl", "2s", "--allow-short-ttl", "--kv-lease", "0s", "--log-level", "debug",
-	}, more...)
-}
-
-// startAgent runs an agent in this process; stop asks it to drain and gives its exit code.
-func startAgent(t *testing.T, args []string) (log *lockedBuffer, stop func() int) {
-	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
-	log = &lockedBuffer{}
-	done := make(chan int, 1)
-	go func() { done <- run(ctx, args, log, log) }()
-	var once sync.Once
-	code := 0
-	stop = func() int {
-		once.Do(func() { cancel(); code = <-done })
-		return code
-	}
-	t.Cleanup(func() {
-		stop()
-		if t.Failed() {
-			t.Logf("agent:\n%s", log)
-		}
-	})
-	return log, stop
-}
-
-func key(role, address string) string { return "/pd/" + role + "/" + address }
-
-// look reads a record; nil when there is none.
-func look(t *testing.T, cli *clientv3.Client, key string) (*mvccpb.KeyValue, instance.Record) {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-	defer cancel()
-	resp, err := cli.Get(ctx, key)
-	if err != nil || len(resp.Kvs) == 0 {
-		return nil, instance.Record{}
-	}
-	var rec instance.Record
-	if err := json.Unmarshal(resp.Kvs[0].Value, &rec); err != nil {
-		t.Errorf("record %q: %v", resp.Kvs[0].Value, err)
-	}
-	return resp.Kvs[0], rec
-}
-
-// awaitState waits until the record is in a state.
-func awaitState(t *testing.T, cli *clientv3.Client, key string, want instance.State) (*mvccpb.KeyValue, instance.Record) {
-	t.Helper()
-	var kv *mvccpb.KeyValue
-	var rec instance.Record
-	testkit.Eventually(t, patience, func() error {
-		if kv, rec = look(t, cli, key); kv == nil || rec.State != want {
-			return fmt.Errorf("%s: state %q, want %q", key, rec.State, want)
-		}
-		return nil
-	})
-	return kv, rec
-}
-
-func awaitGone(t *testing.T, cli *clientv3.Client, key string) {
-	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if kv, rec := look(t, cli, key); kv != nil {
-			return fmt.Errorf("%s is there: %+v", key, rec)
-		}
-		return nil
-	})
-}
-
-// history replays what happened to a key: states, and "gone" for its deletion.
-func history(t *testing.T, cli *clientv3.Client, key string) []string {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
-	var out []string
-	for resp := range cli.Watch(ctx, key, clientv3.WithRev(1)) {
-		for _, ev := range resp.Events {
-			if ev.Type == mvccpb.Event_DELETE {
-				return append(out, "gone")
-			}
-			var rec instance.Record
-			if err := json.Unmarshal(ev.Kv.Value, &rec); err != nil {
-				t.Fatal(err)
-			}
-			out = append(out, string(rec.State))
-		}
-	}
-	return append(out, "(not gone)")
-}
 
 func TestRegistersAndDrains(t *testing.T) {
 	t.Parallel()
@@ -301,6 +161,8 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	log, stop := startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address()))
 	log.awaits(t, "engine answers: registering")
+	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "connection refused")
 	if code := stop(); code != 0 {
 		t.Errorf("exit %d", code)
 	}
@@ -364,141 +226,30 @@ func TestConflictLeavesTheOthersRecord(t *testing.T) {
 	}
 }
 
-// process is an agent in a process of its own.
-type process struct {
-	*exec.Cmd
-	log *lockedBuffer
-}
-
-func startProcess(t *testing.T, args []string) *process {
-	t.Helper()
-	self, err := os.Executable()
-	if err != nil {
-		t.Fatal(err)
-	}
-	p := &process{Cmd: exec.CommandContext(t.Context(), self, args...), log: &lockedBuffer{}}
-	p.Env = append(os.Environ(), envRun+"=1")
-	p.Stdout, p.Stderr = p.log, p.log
-	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	if err := p.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if p.ProcessState == nil {
-			_ = p.Process.Kill()
-			_ = p.Wait()
-		}
-		if t.Failed() {
-			t.Logf("agent:\n%s", p.log)
-		}
-	})
-	return p
-}
-
-func TestSecondSignalSkipsTheWait(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
-	k := key("decode", engine.Address())
-	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address()))
-	awaitState(t, cli, k, instance.Ready)
-	leave := longRequest(t, engine)
-	defer leave()
-	for i, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
-		if err := p.Process.Signal(s); err != nil {
-			t.Fatal(err)
-		}
-		if i == 0 {
-			awaitState(t, cli, k, instance.Draining)
-			p.log.awaits(t, "still draining: 1 running")
-		}
-	}
-	if err := p.Wait(); err != nil {
-		t.Errorf("second signal: %v", err)
-	}
-	if kv, _ := look(t, cli, k); kv != nil {
-		t.Error("the key outlives the agent")
-	}
-	p.log.awaits(t, "drained: told not to wait")
-}
-
-func TestKilledAgentAndItsSuccessor(t *testing.T) {
+func TestOneAgentPerInstance(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	cli := etcd.Client(t)
 	engine := fakevllm.StartTest(t, fakevllm.Options{})
 	k := key("decode", engine.Address())
 	args := fast(etcd.Endpoint(), "decode", engine.Address())
-	p := startProcess(t, slices.Concat(args, []string{"--ttl", "60s"}))
+	_, stopFirst := startAgent(t, args)
 	before, was := awaitState(t, cli, k, instance.Ready)
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
+	log, _ := startAgent(t, args)
+	log.awaits(t, "another agent of decode/"+engine.Address()+" runs here already")
+	third, stopThird := startAgent(t, args)
+	third.awaits(t, "runs here already")
+	if code := stopThird(); code != 0 {
+		t.Errorf("waiting agent: exit %d", code)
 	}
-	_ = p.Wait()
-	// The successor need not wait for the lease of the dead one, and the engine is
-	// still the same process.
-	p = startProcess(t, args)
-	testkit.Eventually(t, patience, func() error {
-		kv, rec := look(t, cli, k)
-		if kv == nil || kv.Lease == before.Lease {
-			return errors.New("not taken over")
-		}
-		if rec.ID != was.ID || rec.State != instance.Ready {
-			t.Errorf("incarnation %s, was %s; state %s", rec.ID, was.ID, rec.State)
-		}
-		return nil
-	})
-	if err := p.Process.Kill(); err != nil {
-		t.Fatal(err)
+	if after, _ := look(t, cli, k); after == nil || after.ModRevision != before.ModRevision {
+		t.Errorf("before %v\nafter  %v", before, after)
 	}
-	_ = p.Wait()
-	awaitGone(t, cli, k) // with its lease
-}
-
-func TestWrongUsage(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name string
-		args []string
-		want string
-	}{
-		{"nothing", nil, "--role: is missing"},
-		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol"},
-		{"argument", []string{"prefill"}, `unknown command "prefill"`},
-		{"bad duration", []string{"--ttl", "x"}, "invalid argument"},
-		{"prefix", []string{"--role=prefill", "--address=127.0.0.1:1", "--etcd-prefix=/"}, "invalid etcd prefix"},
-		{"log level", []string{"--role=prefill", "--address=127.0.0.1:1", "--log-level=loud"}, `unknown log level "loud"`},
-		{"log format", []string{"--role=prefill", "--address=127.0.0.1:1", "--log-format=xml"}, `unknown log format "xml"`},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			var out, errs bytes.Buffer
-			if code := run(t.Context(), tc.args, &out, &errs); code != 2 || out.Len() > 0 {
-				t.Errorf("exit %d, output %q", code, &out)
-			}
-			if !strings.Contains(errs.String(), tc.want) || !strings.Contains(errs.String(), "See agent --help.") {
-				t.Errorf("stderr %q lacks %q", &errs, tc.want)
-			}
-		})
+	if code := stopFirst(); code != 0 {
+		t.Errorf("exit %d", code)
 	}
-	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != 0 || !strings.Contains(out.String(), "--drain-timeout") || strings.Contains(out.String(), "short-ttl") {
-		t.Errorf("--help: exit %d\n%s%s", code, &out, &errs)
-	}
-	out.Reset()
-	if code := run(t.Context(), []string{"--version"}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "agent 0.") {
-		t.Errorf("--version: exit %d\n%s%s", code, &out, &errs)
-	}
-}
-
-func TestDoesNotLinkTheEtcdServer(t *testing.T) {
-	t.Parallel()
-	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/agent").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v\n%s", err, out)
-	}
-	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
-		t.Error("the agent links the etcd server, or nothing of etcd")
+	// The successor finds the same engine process.
+	if _, rec := awaitState(t, cli, k, instance.Ready); rec.ID != was.ID {
+		t.Errorf("incarnation %s, was %s", rec.ID, was.ID)
 	}
 }

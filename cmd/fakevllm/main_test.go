@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+)
+
+// TestMain lets the test binary stand in for the program.
+func TestMain(m *testing.M) {
+	if os.Getenv("FAKEVLLM_TEST_MAIN") == "1" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		code   int
+		output string
+	}{
+		{"version", []string{"--version"}, 0, "fakevllm dev"},
+		{"help", []string{"--help"}, 0, "--kv-load-failure-policy"},
+		{"unknown flag", []string{"--gpu"}, 2, "unknown flag"},
+		{"argument", []string{"serve"}, 2, `unexpected argument "serve"`},
+		{"role", []string{"--port", "0", "--role", "chef"}, 2, `role "chef"`},
+		{"empty role", []string{"--port", "0", "--role", ""}, 2, "--role is empty"},
+		{"mode", []string{"--port", "0", "--mode", "pigeon"}, 2, `mode "pigeon"`},
+		{"policy", []string{"--port", "0", "--kv-load-failure-policy", "cry"}, 2, `"cry"`},
+		{"port", []string{"--port", "70000"}, 2, "70000 is no port"},
+		{"log level", []string{"--port", "0", "--log-level", "loud"}, 2, "--log-level"},
+		{"log format", []string{"--port", "0", "--log-format", "xml"}, 2, "--log-format"},
+		{"port in use", []string{"--port", port}, 1, "address already in use"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			if code := run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
+				t.Errorf("code %d, not %d: %s", code, tt.code, out.String())
+			}
+		})
+	}
+}
+
+// start runs the program as a process and gives what it prints when ready.
+func start(t *testing.T, args ...string) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // ourselves
+	cmd.Env = append(os.Environ(), "FAKEVLLM_TEST_MAIN=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, strings.TrimSpace(line)
+}
+
+func ask(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", "R")
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// TestProcesses hands over between two processes and ends one by SIGTERM.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	p, line := start(t, "--port", "0", "--role", "prefill", "--mode", "nixl", "--model", "org/m")
+	if !strings.HasPrefix(line, "fakevllm: prefill nixl serving org/m on http://127.0.0.1:") {
+		t.Fatalf("it printed %q", line)
+	}
+	prefill := line[strings.Index(line, "http://"):]
+	_, line = start(t, "--port", "0", "--role", "decode", "--mode", "nixl", "--model", "org/m", "--faults")
+	decode := line[strings.Index(line, "http://"):]
+
+	const form = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	status, body := ask(t, prefill+"/v1/completions", `{"model":"org/m","prompt":"x","max_tokens":1,"min_tokens":1,"ignore_eos":true,"kv_transfer_params":`+form+`}`)
+	_, kv, ok := strings.Cut(body, `"kv_transfer_params":`)
+	if status != 200 || !ok {
+		t.Fatalf("%d %s", status, body)
+	}
+	kv = strings.TrimSuffix(kv, "}")
+	if status, body := ask(t, decode+"/v1/completions", `{"prompt":"x","kv_transfer_params":`+kv+`}`); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := ask(t, decode+"/v1/completions", `{"prompt":"x","kv_transfer_params":`+kv+`}`); status != 500 {
+		t.Errorf("a used hand-over gives %d %s", status, body)
+	}
+	if status, _ := ask(t, decode+"/fake/faults", `{"kind":"status","status":418}`); status != 204 {
+		t.Errorf("scripting a fault gives %d", status)
+	}
+	if status, _ := ask(t, decode+"/v1/completions", `{"prompt":"x"}`); status != 418 {
+		t.Errorf("the scripted fault gives %d", status)
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}

@@ -1,0 +1,221 @@
+package pdctl_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+func TestAddListRemove(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p, d, dead := startEngine(t, "org/m"), startEngine(t, "org/m"), testkit.FreePort(t)
+
+	r.want(0, "No instances below /pd/. Add one with: pdctl add prefill host:port\n", "list")
+	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p, "--model", "m", "--connector", "nixl")
+	r.want(0, "prefill/"+p+": is there already; left as it is\n", "add", "prefill", p)
+	errs := r.want(1, "decode/"+d+": added, serves org/m\n"+
+		"decode/"+dead+": failed: GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?; start it, or use --wait to have it added when it answers\n",
+		"add", "decode", d, dead)
+	if !strings.Contains(errs, "1 of 2 failed") {
+		t.Errorf("stderr %q", errs)
+	}
+
+	got := r.listings()
+	if len(got.Instances) != 2 || got.Revision == 0 {
+		t.Fatalf("%+v", got)
+	}
+	first := got.Instances[0]
+	want := instance.Listing{
+		Role: instance.Prefill, Address: p, State: instance.Ready, Static: true, ID: first.ID,
+		Models: []string{"org/m"}, Connector: "nixl", Source: "admin", Version: "0.12.0", Revision: first.Revision,
+	}
+	if d := cmp.Diff(want, first); d != "" {
+		t.Error(d)
+	}
+	_, table, _ := r.run("list", "decode")
+	if strings.Contains(table, p) || !strings.Contains(table, "decode  "+d+"  ready  static  org/m   admin") {
+		t.Errorf("list decode:\n%s", table)
+	}
+
+	r.want(0, "prefill/"+p+": removed\n", "remove", "prefill", p, "--reason", "test")
+	r.want(1, "prefill/"+p+": failed: there is no such instance; see pdctl list\n", "remove", "prefill", p)
+	if got := r.listings(); len(got.Instances) != 1 {
+		t.Errorf("after removal: %+v", got)
+	}
+	// Adding lifts the removal.
+	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p)
+	if got := r.listings(); got.Instances[0].Intent != "" {
+		t.Errorf("after adding again: %+v", got.Instances[0])
+	}
+}
+
+func TestAddJSON(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p, dead := startEngine(t, "m"), testkit.FreePort(t)
+	code, out, errs := r.run("add", "prefill", p, dead, "-o", "json")
+	var got struct {
+		Results []struct {
+			Role, Address, Outcome, Error string
+			Models                        []string
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || code != 1 || len(got.Results) != 2 {
+		t.Fatalf("%v, exit %d\n%s%s", err, code, out, errs)
+	}
+	if a, b := got.Results[0], got.Results[1]; a.Outcome != "added" || a.Models[0] != "m" || b.Outcome != "failed" || !strings.Contains(b.Error, "connection refused") {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestAddWrongModelAndKeys(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	other, secret := startEngine(t, "org/other"), startEngine(t, "secret-model")
+	r.want(1, "prefill/"+other+": failed: serves org/other, not m: start it with that model, or leave out --model\n",
+		"add", "prefill", other, "--model", "m", "--wait")
+	r.want(1, "prefill/"+other+": failed: serves org/other, not other: start it with that model, or leave out --model\n",
+		"add", "prefill", other, "--model", "other", "--strict-model")
+	// Waiting does not make a key right.
+	r.want(1, "prefill/"+secret+": failed: GET http://"+secret+"/v1/models: HTTP 401: the engine wants an API key (--engine-api-key)\n",
+		"add", "prefill", secret, "--wait")
+	code, out, errs := r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint(), "OPENAI_API_KEY": "k"}, "add", "prefill", secret)
+	if code != 0 {
+		t.Errorf("with the key: %d\n%s%s", code, out, errs)
+	}
+	if got := r.listings(); len(got.Instances) != 1 {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAddWhatIsThere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	p := startEngine(t, "m")
+	r.put("/pd/prefill/"+p, "{broken")
+	_, out, _ := r.run("add", "prefill", p)
+	if !strings.Contains(out, "failed: is there already, but rejected: broken JSON") || !strings.Contains(out, "pdctl remove") {
+		t.Errorf("%s", out)
+	}
+	r.put("/pd/decode/"+p, `{"models":["m"],"state":"down"}`)
+	r.want(0, "decode/"+p+": is there already (down); left as it is\n", "add", "decode", p)
+	r.want(0, "decode/"+p+": is there already (down); left as it is\n", "add", "decode", p, "--wait", "--reason=x")
+}
+
+func TestAddNoVerify(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dead := testkit.FreePort(t)
+	r.want(0, "decode/"+dead+": added unverified; proxies use it when it answers them\n", "add", "decode", dead, "--no-verify")
+	got := r.listings()
+	if len(got.Instances) != 1 || got.Instances[0].View != instance.Unverified || !got.Instances[0].Static {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestAddWait(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	dead := testkit.FreePort(t)
+	errs := r.want(0, "Waiting for decode/"+dead+": GET http://"+dead+"/v1/models: connection refused: is vLLM running at "+dead+"?\n",
+		"add", "decode", dead, "--wait", "--model", "m")
+	if !strings.Contains(errs, "no proxy is running") {
+		t.Errorf("stderr %q", errs)
+	}
+	got := r.listings()
+	if len(got.Instances) != 1 || got.Instances[0].View != instance.Pending {
+		t.Fatalf("%+v", got)
+	}
+	_, out, _ := r.run("get", "decode/"+dead)
+	if !strings.HasPrefix(out, "pending\n  key       /pd/pending/decode/"+dead+"\n") || !strings.Contains(out, `"model":"m"`) {
+		t.Errorf("get:\n%s", out)
+	}
+	// A pending add with a limit has a lease; another wait replaces the first.
+	r.run("add", "decode", dead, "--wait=10m")
+	_, out, _ = r.run("get", "decode", dead, "-o", "json")
+	if !strings.Contains(out, `"granted_ttl": 600`) {
+		t.Errorf("get:\n%s", out)
+	}
+	r.want(0, "decode/"+dead+": removed\n", "remove", "decode", dead)
+	if n := pendings(r); n != 0 {
+		t.Errorf("%d pending after removal", n)
+	}
+}
+
+func pendings(r *rig) (n int) {
+	for _, in := range r.listings().Instances {
+		if in.View == instance.Pending {
+			n++
+		}
+	}
+	return n
+}
+
+// promoter runs what a proxy runs: a watcher that verifies and promotes.
+func promoter(t *testing.T, r *rig) {
+	t.Helper()
+	layout, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := discovery.NewWatcher(r.etcd.Client(t), discovery.WatcherOptions{
+		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Actor: "test",
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func TestAddWaitBlock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	promoter(t, r)
+	late, gone := testkit.FreePort(t), testkit.FreePort(t)
+	out, stop := r.background("add", "prefill", late, gone, "--wait", "--block")
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if n := pendings(r); n != 2 {
+			return fmt.Errorf("%d pending", n)
+		}
+		return nil
+	})
+	srv := &http.Server{Addr: late, Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = io.WriteString(w, `{"data":[{"id":"m"}]}`)
+	})}
+	served := make(chan error, 1)
+	go func() { served <- srv.ListenAndServe() }()
+	t.Cleanup(func() { _ = srv.Close(); <-served })
+	testkit.Eventually(t, 20*time.Second, func() error { return out.has("prefill/" + late + ": added\n") })
+	if code, _, errs := r.run("remove", "prefill", gone); code != 0 {
+		t.Fatal(errs)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		return out.has("prefill/" + gone + ": failed: no longer waited for")
+	})
+	if code := stop(false); code != 1 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+func TestAddWaitBlockInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	out, stop := r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block")
+	testkit.Eventually(t, 20*time.Second, func() error { return out.has("Waiting for") })
+	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || pendings(r) != 1 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}

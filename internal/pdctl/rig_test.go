@@ -1,0 +1,156 @@
+package pdctl_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// rig is an etcd and pdctl pointed at it.
+type rig struct {
+	t    *testing.T
+	etcd *testkit.Etcd
+	cli  *clientv3.Client
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	e := testkit.StartEtcd(t)
+	return &rig{t: t, etcd: e, cli: e.Client(t)}
+}
+
+// run executes one command line.
+func (r *rig) run(args ...string) (code int, stdout, stderr string) {
+	r.t.Helper()
+	return r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint()}, args...)
+}
+
+func (r *rig) runEnv(env map[string]string, args ...string) (code int, stdout, stderr string) {
+	r.t.Helper()
+	return execute(r.t.Context(), env, args...)
+}
+
+func execute(ctx context.Context, env map[string]string, args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = pdctl.Run(ctx, args, &out, &errs, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	return code, out.String(), errs.String()
+}
+
+// want runs a command line and compares code and output.
+func (r *rig) want(code int, stdout string, args ...string) string {
+	r.t.Helper()
+	got, out, errs := r.run(args...)
+	if got != code {
+		r.t.Errorf("pdctl %s: exit %d, want %d\n%s%s", strings.Join(args, " "), got, code, out, errs)
+	}
+	if d := cmp.Diff(stdout, out); d != "" {
+		r.t.Errorf("pdctl %s (-want +got)\n%s", strings.Join(args, " "), d)
+	}
+	return errs
+}
+
+func (r *rig) put(key, value string) {
+	r.t.Helper()
+	if _, err := r.cli.Put(r.t.Context(), key, value); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) listings() (out struct {
+	Revision  int64
+	Instances []instance.Listing
+}) {
+	r.t.Helper()
+	_, text, errs := r.run("list", "-o", "json")
+	if err := json.Unmarshal([]byte(text), &out); err != nil {
+		r.t.Fatalf("%v\n%s%s", err, text, errs)
+	}
+	return out
+}
+
+// startEngine answers as vLLM's side endpoints do; it gives its host:port.
+func startEngine(t *testing.T, model string) string {
+	t.Helper()
+	mux := http.NewServeMux()
+	mux.HandleFunc("/health", func(http.ResponseWriter, *http.Request) {})
+	mux.HandleFunc("/version", func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, `{"version":"0.12.0"}`) })
+	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, req *http.Request) {
+		if strings.HasPrefix(model, "secret") && req.Header.Get("Authorization") != "Bearer k" {
+			w.WriteHeader(http.StatusUnauthorized)
+			return
+		}
+		_, _ = fmt.Fprintf(w, `{"data":[{"id":%q,"max_model_len":4096}]}`, model)
+	})
+	srv := httptest.NewServer(mux)
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://")
+}
+
+// lockedBuffer collects output of a command that runs on.
+type lockedBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *lockedBuffer) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *lockedBuffer) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+func (l *lockedBuffer) has(part string) error {
+	if s := l.String(); !strings.Contains(s, part) {
+		return fmt.Errorf("%q is not in\n%s", part, s)
+	}
+	return nil
+}
+
+// background starts a command; stop waits for its end, after an interrupt if asked.
+func (r *rig) background(args ...string) (*lockedBuffer, func(interrupt bool) int) {
+	r.t.Helper()
+	ctx, cancel := context.WithCancel(r.t.Context())
+	out := &lockedBuffer{}
+	done := make(chan int, 1)
+	go func() {
+		done <- pdctl.Run(ctx, args, out, out, func(name string) (string, bool) {
+			return r.etcd.Endpoint(), name == "PD_ETCD_ENDPOINTS"
+		})
+	}()
+	var once sync.Once
+	code := 0
+	stop := func(interrupt bool) int {
+		once.Do(func() {
+			if interrupt {
+				cancel()
+			}
+			code = <-done
+			cancel()
+		})
+		return code
+	}
+	r.t.Cleanup(func() { stop(true) })
+	return out, stop
+}

@@ -1,0 +1,222 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestGet(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	lease, err := r.cli.Grant(t.Context(), 60)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := r.cli.Put(t.Context(), "/pd/prefill/10.0.0.7:8100", "{\"v\":1,\"x\":\"\x1b[2J\"}", clientv3.WithLease(lease.ID)); err != nil {
+		t.Fatal(err)
+	}
+	r.put("/pd/override/prefill/10.0.0.7:8100", `{"v":1,"state":"drain"}`)
+	code, out, errs := r.run("get", "prefill/10.0.0.7:8100")
+	if code != 0 {
+		t.Fatal(errs)
+	}
+	for _, want := range []string{
+		"record\n  key       /pd/prefill/10.0.0.7:8100\n  value     {\"v\":1,\"x\":\"\\u001b[2J\"}\n",
+		fmt.Sprintf("lease     %x, ", lease.ID), " of 60 s left\n",
+		"\noverride\n  key       /pd/override/prefill/10.0.0.7:8100\n", "  lease     none\n", "written 1 times",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	r.put("/pd/decode/10.0.0.7:8100", "")
+	if _, out, _ := r.run("get", "decode/10.0.0.7:8100"); !strings.Contains(out, "(empty: a bare registration)") || !strings.Contains(out, "none (static)") {
+		t.Errorf("bare:\n%s", out)
+	}
+	if errs := r.want(1, "", "get", "decode/10.0.0.9:1"); !strings.Contains(errs, "nothing of decode/10.0.0.9:1 is in etcd below /pd/") {
+		t.Errorf("stderr %q", errs)
+	}
+}
+
+func TestHostileEntriesAreShownEscaped(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const evil = "\x1b]0;owned\x07\u202e\r\n\x00"
+	r.put("/pd/prefill/10.0.0.1:1", "{broken "+evil)
+	r.put("/pd/prefill/10.0.0.2:1", `{"models":["m`+strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(strings.ReplaceAll(evil, "\x1b", `\u001b`), "\x07", `\u0007`), "\r\n", `\r\n`), "\x00", `\u0000`)+`"],"connector":"\u001b[1m"}`)
+	r.put("/pd/prefill/"+evil+":1", "")
+	r.put("/pd/decode/10.0.0.3:1", "\xff\xfe\x00")
+	r.put("/pd/decode/10.0.0.4:1", strings.Repeat("x", 1<<20))
+	r.put("/pd/override/decode/10.0.0.3:1", `{"state":"drain","reason":"\u001b[2J"}`)
+	r.put("/pd/proxies/p1", `{"address":"\u001b[2J","version":"`+"\u202e"+`"}`)
+	for _, args := range [][]string{
+		{"list"}, {"list", "-o", "json"}, {"status"}, {"status", "-o", "json"},
+		{"get", "prefill/10.0.0.1:1"}, {"get", "prefill/10.0.0.2:1"}, {"get", "decode/10.0.0.3:1", "-o", "json"}, {"get", "decode/10.0.0.4:1"},
+	} {
+		code, out, errs := r.run(args...)
+		if code != 0 {
+			t.Errorf("%v: exit %d\n%s%s", args, code, out, errs)
+		}
+		if strings.ContainsAny(out+errs, "\x1b\x07\r\x00\u202e\xff") {
+			t.Errorf("%v: control characters in %q", args, out+errs)
+		}
+		if len(out) > 200<<10 {
+			t.Errorf("%v: %d bytes of output", args, len(out))
+		}
+	}
+	rejected := 0
+	var odd string
+	for _, in := range r.listings().Instances {
+		if in.View == instance.Rejected {
+			rejected++
+			if in.Reason == "" {
+				t.Errorf("no reason: %+v", in)
+			}
+			if !strings.HasPrefix(in.Address, "10.") {
+				odd = in.Address
+			}
+		}
+	}
+	if rejected != 4 {
+		t.Errorf("%d rejected", rejected)
+	}
+	// A key that is not even an address can be got rid of by what list shows.
+	if code, out, errs := r.run("remove", "prefill", odd); code != 0 {
+		t.Errorf("remove %q: %d\n%s%s", odd, code, out, errs)
+	}
+	for _, in := range r.listings().Instances {
+		if in.Address == odd && in.Intent != instance.Removed {
+			t.Errorf("still there: %+v", in)
+		}
+	}
+}
+
+func TestWatch(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/prefill/10.0.0.1:1", `{"models":["m"]}`)
+	out, stop := r.background("watch", "--initial")
+	lines, stopJSON := r.background("watch", "-o", "json")
+	ready := func(o *lockedBuffer) func() error {
+		return func() error { return o.has("Watching 1 instances from revision") }
+	}
+	testkit.Eventually(t, 20*time.Second, ready(out))
+	testkit.Eventually(t, 20*time.Second, ready(lines))
+
+	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"]}`)
+	// Both are awaited each time: one that is behind shows two changes as one.
+	testkit.Eventually(t, 20*time.Second, func() error { return out.has("  +  decode/10.0.0.2:1  ready  static m\n") })
+	testkit.Eventually(t, 20*time.Second, func() error { return lines.has(`"change":"added"`) })
+	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down"}`)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		return out.has("  ~  decode/10.0.0.2:1  down  state ready -> down\n")
+	})
+	testkit.Eventually(t, 20*time.Second, func() error { return lines.has(`"change":"changed"`) })
+	if err := out.has("  =  prefill/10.0.0.1:1  ready  static m\n"); err != nil {
+		t.Error(err)
+	}
+
+	r.etcd.Restart()
+	r.cli = r.etcd.Client(t)
+	if _, err := r.cli.Delete(t.Context(), "/pd/decode/10.0.0.2:1"); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 30*time.Second, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
+	testkit.Eventually(t, 30*time.Second, func() error { return lines.has(`"change":"removed"`) })
+
+	if code := stop(true); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if code := stopJSON(true); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	var changes []string
+	for line := range strings.Lines(lines.String()) {
+		if !strings.HasPrefix(line, "{") {
+			continue
+		}
+		var c struct {
+			Change, Address, Time string
+			At                    int64 `json:"at_revision"`
+			What                  []string
+		}
+		if err := json.Unmarshal([]byte(line), &c); err != nil || c.At == 0 || c.Time == "" {
+			t.Errorf("%v: %s", err, line)
+		}
+		changes = append(changes, c.Change+" "+c.Address+" "+strings.Join(c.What, ";"))
+	}
+	want := []string{"added 10.0.0.2:1 ", "changed 10.0.0.2:1 state ready -> down", "removed 10.0.0.2:1 "}
+	if d := cmp.Diff(want, changes); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestStatus(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/prefill/10.0.0.1:1", `{"models":["m"]}`)
+	r.put("/pd/prefill/10.0.0.2:1", `{"models":["m"],"state":"down"}`)
+	r.put("/pd/decode/10.0.0.2:1", "")
+	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":3}`)
+	code, out, errs := r.run("status")
+	if code != 0 {
+		t.Fatalf("exit %d\n%s%s", code, out, errs)
+	}
+	for _, want := range []string{
+		r.etcd.Endpoint() + "  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
+		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3\n",
+	} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	var rep struct {
+		Endpoints []struct {
+			Version string
+			DBSize  int64 `json:"db_size"`
+			Leader  bool
+		}
+		Counts  map[string]map[string]int
+		Proxies []struct {
+			ID      string
+			Applied int64
+		}
+		Membership int64 `json:"membership_revision"`
+	}
+	_, out, _ = r.run("status", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &rep); err != nil {
+		t.Fatal(err)
+	}
+	if rep.Counts["prefill"]["down"] != 1 || len(rep.Proxies) != 1 || rep.Proxies[0].Applied != 3 || rep.Endpoints[0].DBSize == 0 || !rep.Endpoints[0].Leader || rep.Membership == 0 {
+		t.Errorf("%s", out)
+	}
+}
+
+func TestStatusWithAlarm(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	server := r.etcd.Server().Server
+	if _, err := server.Alarm(t.Context(), &etcdserverpb.AlarmRequest{
+		Action: etcdserverpb.AlarmRequest_ACTIVATE, MemberID: uint64(server.MemberID()), Alarm: etcdserverpb.AlarmType_NOSPACE,
+	}); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := r.run("status")
+	if code != 1 || !strings.Contains(out, "alarms: NOSPACE on member") || !strings.Contains(errs, "etcd has an alarm: NOSPACE") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+	code, out, errs = r.run("add", "prefill", testkit.FreePort(t), "--no-verify")
+	if code != 1 || !strings.Contains(out, "out of space") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+}

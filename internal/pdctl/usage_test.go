@@ -1,0 +1,121 @@
+package pdctl_test
+
+import (
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestUnreachableEtcd(t *testing.T) {
+	t.Parallel()
+	port := testkit.FreePort(t)
+	env := map[string]string{"PD_ETCD_ENDPOINTS": port}
+	for _, args := range [][]string{
+		{"add", "prefill", "127.0.0.1:1"}, {"remove", "prefill", "127.0.0.1:1"}, {"list"}, {"get", "prefill/127.0.0.1:1"}, {"watch"}, {"status"},
+	} {
+		t.Run(args[0], func(t *testing.T) {
+			t.Parallel()
+			code, out, errs := execute(t.Context(), env, append(args, "--timeout", "500ms")...)
+			if code != 1 || out != "" {
+				t.Errorf("exit %d, output %q", code, out)
+			}
+			for _, want := range []string{"asked: " + port, "--etcd-endpoints", "Start etcd", "connection refused"} {
+				if !strings.Contains(errs, want) {
+					t.Errorf("%q is not in %q", want, errs)
+				}
+			}
+		})
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"frobnicate"}, `unknown command "frobnicate"`},
+		{[]string{"list", "both"}, `unknown role "both": use "prefill" or "decode"`},
+		{[]string{"list", "prefill", "decode"}, "accepts at most 1 arg"},
+		{[]string{"list", "--nope"}, "unknown flag: --nope"},
+		{[]string{"list", "-o", "yaml"}, `-o "yaml": use table or json`},
+		{[]string{"list", "--timeout", "0s"}, "--timeout 0s: must be more than zero"},
+		{[]string{"list", "--timeout", "x"}, "invalid argument"},
+		{[]string{"list", "--etcd-prefix", "/"}, "invalid etcd prefix"},
+		{[]string{"list", "--etcd-prefix", "/mooncake"}, "Mooncake"},
+		{[]string{"list", "--etcd-endpoints", "h"}, "write host:port"},
+		{[]string{"list", "--etcd-endpoints", ""}, "--etcd-endpoints is empty"},
+		{[]string{"list", "--etcd-endpoints", "https://h:1"}, "TLS to etcd is not supported"},
+		{[]string{"list", "--etcd-password", "p"}, "--etcd-password without --etcd-username"},
+		{[]string{"add"}, "requires at least 2 arg"},
+		{[]string{"add", "prefill"}, "requires at least 2 arg"},
+		{[]string{"add", "both", "h:1"}, "unknown role"},
+		{[]string{"add", "prefill", "h:1", "0.0.0.0:1", "fd00::1:2"}, "wildcard"},
+		{[]string{"add", "prefill", "h:1", "h"}, "nothing was done"},
+		{[]string{"add", "prefill", "http://h:1"}, "without a scheme"},
+		{[]string{"add", "prefill", "h:1", "--wait", "10m"}, "--wait=10m"},
+		{[]string{"add", "prefill", "h:1", "--wait=soon"}, "write a duration"},
+		{[]string{"add", "prefill", "h:1", "--wait=10ms"}, "at least a second"},
+		{[]string{"add", "prefill", "h:1", "--wait", "--no-verify"}, "exclude each other"},
+		{[]string{"add", "prefill", "h:1", "--model", "m", "--no-verify"}, "cannot be checked"},
+		{[]string{"add", "prefill", "h:1", "--block"}, "--block needs --wait"},
+		{[]string{"add", "prefill", "h:1", "--wait", "--strict-model"}, "--strict-model cannot wait"},
+		{[]string{"add", "prefill", "127.0.0.1:1", "--etcd-endpoints", "10.0.0.1:2379"}, "is a loopback address"},
+		{[]string{"remove", "prefill"}, "requires at least 2 arg"},
+		{[]string{"remove", "both", "h:1"}, "unknown role"},
+		{[]string{"get"}, "accepts between 1 and 2 arg"},
+		{[]string{"get", "10.0.0.1:1"}, "role/host:port"},
+		{[]string{"get", "prefill/10.0.0.1"}, "give host:port"},
+		{[]string{"watch", "all"}, "unknown command"},
+		{[]string{"status", "all"}, "unknown command"},
+	} {
+		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
+			t.Parallel()
+			code, out, errs := execute(t.Context(), nil, tc.args...)
+			if code != 2 || out != "" {
+				t.Errorf("exit %d, output %q", code, out)
+			}
+			if !strings.Contains(errs, tc.want) || !strings.Contains(errs, " --help.") {
+				t.Errorf("stderr %q lacks %q", errs, tc.want)
+			}
+		})
+	}
+}
+
+func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/prefill/10.0.0.1:1", "")
+	if errs := r.want(2, "", "remove", "prefill", "10.0.0.1:1", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
+		t.Errorf("stderr %q", errs)
+	}
+	if got := r.listings(); len(got.Instances) != 1 || got.Instances[0].Intent != "" {
+		t.Errorf("%+v", got)
+	}
+}
+
+func TestHelpAndVersion(t *testing.T) {
+	t.Parallel()
+	for _, sub := range []string{"", "add", "remove", "list", "get", "watch", "status"} {
+		code, out, errs := execute(t.Context(), nil, strings.Fields(sub+" --help")...)
+		if code != 0 || errs != "" || !strings.Contains(out, "Examples:\n  pdctl "+sub) || !strings.Contains(out, "--etcd-endpoints") {
+			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)
+		}
+	}
+	if code, out, _ := execute(t.Context(), nil, "--version"); code != 0 || !strings.HasPrefix(out, "pdctl 0.") {
+		t.Errorf("--version: exit %d %q", code, out)
+	}
+}
+
+func TestDoesNotLinkTheEtcdServer(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/pdctl").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
+		t.Error("pdctl links the etcd server, or nothing of etcd")
+	}
+}

@@ -1,0 +1,283 @@
+package sched_test
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type source struct {
+	p   atomic.Pointer[instance.Snapshot]
+	rev int64
+}
+
+func (s *source) Snapshot() *instance.Snapshot { return s.p.Load() }
+
+func (s *source) set(list ...*instance.Instance) {
+	s.rev++
+	old := s.p.Swap(instance.NewSnapshot(s.rev, list))
+	if old != nil {
+		old.Supersede()
+	}
+}
+
+type sick map[instance.Key]bool
+
+func (s sick) Available(k instance.Key) bool { return !s[k] }
+
+func inst(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
+	in := &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true,
+		Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+	}
+	for _, f := range change {
+		f(in)
+	}
+	return in
+}
+
+func build(health sched.Health, list ...*instance.Instance) (*sched.Scheduler, *source) {
+	s := &source{}
+	s.set(list...)
+	if health == nil {
+		health = sick{}
+	}
+	return sched.New(sched.Options{Source: s, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector }}), s
+}
+
+func decode(model string, tried ...instance.Key) sched.Request {
+	return sched.Request{Role: instance.Decode, Model: model, Tried: tried}
+}
+
+func TestWhoMayBePicked(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		change func(*instance.Instance)
+		want   error
+	}{
+		{"ready", func(*instance.Instance) {}, nil},
+		{"orphan", func(in *instance.Instance) { in.View = instance.Orphan }, nil},
+		{"starting", func(in *instance.Instance) { in.Record.State = instance.Starting }, sched.ErrNone},
+		{"draining", func(in *instance.Instance) { in.Record.State = instance.Draining }, sched.ErrNone},
+		{"down", func(in *instance.Instance) { in.Record.State = instance.Down }, sched.ErrNone},
+		{"unverified", func(in *instance.Instance) { in.Verified = false; in.View = instance.Unverified }, sched.ErrNone},
+		{"rejected", func(in *instance.Instance) { in.View = instance.Rejected }, sched.ErrNone},
+		{"pending", func(in *instance.Instance) { in.View = instance.Pending }, sched.ErrNone},
+		{"cordoned", func(in *instance.Instance) { in.Intent = instance.Cordon }, sched.ErrNone},
+		{"drained", func(in *instance.Instance) { in.Intent = instance.Drain }, sched.ErrNone},
+		{"removed", func(in *instance.Instance) { in.Intent = instance.Removed }, sched.ErrNone},
+		{"no dialect", func(in *instance.Instance) { in.Record.Connector = "" }, sched.ErrNone},
+		{"another model", func(in *instance.Instance) { in.Record.Models = []string{"x"} }, sched.ErrUnknownModel},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := build(nil, inst(instance.Decode, "a:1", tc.change))
+			a, err := s.Pick(decode("m"))
+			if !errors.Is(err, tc.want) {
+				t.Fatalf("Pick: %v, want %v", err, tc.want)
+			}
+			a.Done()
+		})
+	}
+}
+
+func TestUnknownModelNeedsSomebodyWhoKnows(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil)
+	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) {
+		t.Fatalf("empty fleet: %v", err)
+	}
+	src.set(inst(instance.Prefill, "a:1"))
+	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) {
+		t.Fatalf("the other role serves the model: %v", err)
+	}
+	if _, err := s.Pick(decode("x")); !errors.Is(err, sched.ErrUnknownModel) {
+		t.Fatalf("nobody serves it: %v", err)
+	}
+}
+
+func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
+	t.Parallel()
+	list := func(n int) (out []*instance.Instance) {
+		for i := range n {
+			out = append(out, inst(instance.Decode, fmt.Sprintf("d:%d", i+1)))
+		}
+		return out
+	}
+	s, src := build(nil, list(4)...)
+	got := map[string]int{}
+	for i := range 400 {
+		if i%10 == 0 {
+			src.set(list(4)...) // churn that changes nothing
+		}
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[a.Instance.Address]++
+		a.Done()
+	}
+	for addr, n := range got {
+		if n != 100 {
+			t.Errorf("%s got %d of 400", addr, n)
+		}
+	}
+}
+
+// The share of a sick instance goes to all others, not to its neighbour.
+func TestSickShareIsSpread(t *testing.T) {
+	t.Parallel()
+	ejected := sick{{Role: instance.Decode, Address: "d:2"}: true}
+	s, _ := build(ejected, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"), inst(instance.Decode, "d:3"), inst(instance.Decode, "d:4"))
+	got := map[string]int{}
+	for range 1200 {
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[a.Instance.Address]++
+		a.Done()
+	}
+	if got["d:2"] != 0 || got["d:1"] != 400 || got["d:3"] != 400 || got["d:4"] != 400 {
+		t.Fatalf("shares %v", got)
+	}
+}
+
+func TestAllSickMeansTryAnyway(t *testing.T) {
+	t.Parallel()
+	k := instance.Key{Role: instance.Decode, Address: "d:1"}
+	s, _ := build(sick{k: true}, inst(instance.Decode, "d:1"))
+	if a, err := s.Pick(decode("m")); err != nil || a.Instance.Key != k {
+		t.Fatalf("Pick: %v, %v", a, err)
+	}
+	if _, err := s.Pick(decode("m", k)); !errors.Is(err, sched.ErrNone) {
+		t.Fatalf("a tried instance was given again: %v", err)
+	}
+}
+
+func TestPairsSpeakOneDialect(t *testing.T) {
+	t.Parallel()
+	nixl := func(in *instance.Instance) { in.Record.Connector = "nixl" }
+	s, src := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2", nixl), inst(instance.Decode, "d:1", nixl))
+	for range 8 {
+		p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
+		if err != nil || p.Connector != "nixl" {
+			t.Fatalf("a prefill that no decode can follow: %v, %v", p, err)
+		}
+		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
+		if err != nil || d.Connector != "nixl" {
+			t.Fatalf("Pick: %v, %v", d, err)
+		}
+	}
+	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1", nixl))
+	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrNone) {
+		t.Fatalf("no pair exists: %v", err)
+	}
+	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Alone: true}); err != nil {
+		t.Fatalf("alone: %v", err)
+	}
+}
+
+func TestCountsOutliveSnapshotsAndEndOnce(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, inst(instance.Decode, "d:1"))
+	k := instance.Key{Role: instance.Decode, Address: "d:1"}
+	a, err := s.Pick(decode("m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.set() // the instance leaves while the request runs
+	if _, err := s.Pick(decode("m")); err == nil {
+		t.Fatal("picked one that left")
+	}
+	if n := s.InFlight(k); n != 1 {
+		t.Fatalf("in flight %d while the request runs", n)
+	}
+	src.set(inst(instance.Decode, "d:1"))
+	b, err := s.Pick(decode("m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := s.InFlight(k); n != 2 {
+		t.Fatalf("in flight %d, want 2", n)
+	}
+	a.Done()
+	a.Done()
+	b.Done()
+	if n := s.InFlight(k); n != 0 {
+		t.Fatalf("in flight %d after the end", n)
+	}
+	var none *sched.Assignment
+	none.Done() // a leg that was never picked ends as well
+}
+
+func TestPicksRaceWithChanges(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"))
+	var wg sync.WaitGroup
+	stop := make(chan struct{})
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				if a, err := s.Pick(decode("m")); err == nil {
+					a.Done()
+				}
+			}
+		})
+	}
+	for i := range 300 {
+		list := []*instance.Instance{inst(instance.Decode, "d:1")}
+		if i%2 == 0 {
+			list = append(list, inst(instance.Decode, fmt.Sprintf("x:%d", i+1)))
+		}
+		src.set(list...)
+	}
+	close(stop)
+	wg.Wait()
+	src.set(inst(instance.Decode, "d:1"))
+	a, err := s.Pick(decode("m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Done()
+	s.Each(func(k instance.Key, n int64) {
+		if n != 0 {
+			t.Errorf("%s: %d in flight", k, n)
+		}
+	})
+}
+
+func BenchmarkPick(b *testing.B) {
+	for _, n := range []int{10, 100, 1000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var list []*instance.Instance
+			for i := range n {
+				list = append(list, inst(instance.Decode, fmt.Sprintf("d:%d", i+1)))
+			}
+			s, _ := build(nil, list...)
+			b.ReportAllocs()
+			for b.Loop() {
+				a, err := s.Pick(decode("m"))
+				if err != nil {
+					b.Fatal(err)
+				}
+				a.Done()
+			}
+		})
+	}
+}

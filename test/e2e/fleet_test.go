@@ -1,0 +1,410 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+const adminKey = "e2e-admin-key"
+
+// soon bounds what a test waits for; nothing is asserted on it.
+const soon = 60 * time.Second
+
+// proxies starts n proxies on one etcd.
+func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
+	t.Helper()
+	var out []*fleet.Proxy
+	for i := range n {
+		p, err := f.StartProxy(t.Context(), fleet.ProxySpec{
+			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{etcd}, AdminKey: adminKey,
+			Args: []string{"--connector", "nixl", "--waiting-retry-interval", "200ms"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, p)
+	}
+	return out
+}
+
+// node starts an engine; with etcd endpoints also an agent beside it.
+func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
+	t.Helper()
+	n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: 5 * time.Second,
+		ITL: time.Millisecond,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+func store(t *testing.T, etcd string) *discovery.Store {
+	t.Helper()
+	l, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return discovery.NewStore(testkit.Client(t, etcd), l, "test")
+}
+
+// seen is what all views of the membership must agree in.
+type seen struct {
+	State    instance.State
+	View     instance.View
+	Static   bool
+	Revision int64
+}
+
+func bySight(list []instance.Listing) map[string]seen {
+	out := map[string]seen{}
+	for _, l := range list {
+		out[string(l.Role)+"/"+l.Address] = seen{l.State, l.View, l.Static, l.Revision}
+	}
+	return out
+}
+
+func pdctlList(t *testing.T, etcd string) map[string]seen {
+	t.Helper()
+	var out struct{ Instances []instance.Listing }
+	if err := json.Unmarshal([]byte(runProgram(t, "pdctl", "list", "-o", "json", "--etcd-endpoints", etcd)), &out); err != nil {
+		t.Fatal(err)
+	}
+	return bySight(out.Instances)
+}
+
+// agree waits until every proxy shows what pdctl shows, with n members.
+func agree(t *testing.T, etcd string, list []*fleet.Proxy, n int) map[string]seen {
+	t.Helper()
+	var want map[string]seen
+	testkit.Eventually(t, soon, func() error {
+		want = pdctlList(t, etcd)
+		if len(want) != n {
+			return fmt.Errorf("pdctl lists %v, want %d", want, n)
+		}
+		for _, p := range list {
+			s, err := p.Status(t.Context())
+			if err != nil {
+				return err
+			}
+			if got := bySight(s.Instances); !maps.Equal(got, want) {
+				return fmt.Errorf("%s shows %v, pdctl %v", p.Name(), got, want)
+			}
+		}
+		return nil
+	})
+	return want
+}
+
+// Three proxies on one etcd: what is added through one serves through another,
+// everybody shows the same, and nothing changes when all are restarted.
+func TestProxiesAgree(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	list := proxies(t, f, etcd, 3)
+	node(t, f, "p1", instance.Prefill, 0, etcd)
+	p2 := node(t, f, "p2", instance.Prefill, 0)
+	d1 := node(t, f, "d1", instance.Decode, 0)
+	if got, want := add(t, list[0].URL(), adminKey, "prefill", p2.Address), "Added "+p2.Address+" to prefill_instances."; got != want {
+		t.Fatalf("add says %q, want %q", got, want)
+	}
+	add(t, list[0].URL(), adminKey, "decode", d1.Address)
+	before := agree(t, etcd, list, 3)
+	if s := before["decode/"+d1.Address]; !s.Static || s.State != instance.Ready {
+		t.Fatalf("the added instance is %+v", s)
+	}
+	// Both added ones serve through the second proxy.
+	c := newClient(t, adminKey)
+	served := map[string]bool{}
+	for i := range 4 {
+		r := complete(t.Context(), c, list[1].URL(), fmt.Sprint("hello ", i), 5)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		served[r.Header.Get("X-Pd-Prefill")], served[r.Header.Get("X-Pd-Decode")] = true, true
+	}
+	if !served[p2.Address] || !served[d1.Address] {
+		t.Fatalf("served by %v", served)
+	}
+	for i, p := range list {
+		if err := p.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		again, err := f.StartProxy(t.Context(), p.Spec)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list[i] = again
+	}
+	if after := agree(t, etcd, list, 3); !maps.Equal(before, after) {
+		t.Fatalf("membership changed by a restart of the proxies: %v, then %v", before, after)
+	}
+	if r := complete(t.Context(), c, list[2].URL(), "again", 5); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+}
+
+// An add outlives the proxy that took it: whichever proxy first sees the
+// instance answer promotes it, and only one does.
+func TestPendingAddIsPromotedOnce(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	list := proxies(t, f, etcd, 6)
+	ports, err := fleet.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	if got, want := add(t, list[0].URL(), adminKey, "decode", address), "Waiting for decode_instance "+address+" to start."; got != want {
+		t.Fatalf("add says %q, want %q", got, want)
+	}
+	// Five others know of it when the one that took the add is killed.
+	for _, p := range list {
+		testkit.Eventually(t, soon, func() error {
+			s, err := p.Status(t.Context())
+			if err != nil || len(s.Instances) != 1 || s.Instances[0].View != instance.Pending {
+				return fmt.Errorf("%s: %+v, %w", p.Name(), s.Instances, err)
+			}
+			return nil
+		})
+	}
+	if err := list[0].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	node(t, f, "late", instance.Decode, ports[0])
+	for _, p := range list[1:] {
+		if err := p.WaitFor(t.Context(), 0, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := store(t, etcd)
+	raw, err := s.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(raw) != 1 || raw[0].Version != 1 || raw[0].Lease != 0 {
+		t.Fatalf("keys of the instance: %+v", raw)
+	}
+	log, err := s.AuditLog(t.Context(), 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var what []string
+	for _, e := range log {
+		what = append(what, e.What)
+	}
+	slices.Sort(what)
+	if got := strings.Join(what, " "); got != "promote wait" {
+		t.Fatalf("audit: %q, want one wait and one promote", got)
+	}
+}
+
+// A node that dies with its agent costs no request that was not committed.
+func TestNodeDiesUnderLoad(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p := proxies(t, f, etcd, 1)[0]
+	var nodes []*fleet.Node
+	for _, role := range instance.Roles() {
+		for i := range 2 {
+			nodes = append(nodes, node(t, f, fmt.Sprintf("%s-%d", role, i+1), role, 0, etcd))
+		}
+	}
+	if err := p.WaitFor(t.Context(), 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	l := startLoad(t, 8, p.URL())
+	l.served(50)
+	for _, n := range []*fleet.Node{nodes[1], nodes[3]} { // one of each role
+		killed := time.Now()
+		if err := n.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		ejected := func() error {
+			s, err := p.Status(t.Context())
+			if err != nil {
+				return err
+			}
+			for _, in := range s.Instances {
+				if in.Address == n.Address && in.View != instance.Ejected {
+					return fmt.Errorf("%s is %+v", n.Address, in)
+				}
+			}
+			return nil
+		}
+		testkit.Eventually(t, soon, ejected)
+		t.Logf("%s: ejected %s after the kill", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
+		// From here on it gets nothing: no request meets a refused connection.
+		before := metric(t, p.URL(), "pd_forward_retries_total", `class="connect"`)
+		want := map[instance.Role]int{instance.Prefill: 2, instance.Decode: 2}
+		want[n.Spec.Role]--
+		if n == nodes[3] {
+			want[instance.Prefill]--
+		}
+		if err := p.WaitFor(t.Context(), want[instance.Prefill], want[instance.Decode]); err != nil {
+			t.Fatal(err)
+		}
+		t.Logf("%s: its key was gone %s after the kill (TTL 5 s)", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
+		if after := metric(t, p.URL(), "pd_forward_retries_total", `class="connect"`); after != before {
+			t.Errorf("%v more requests were sent to an ejected instance", after-before)
+		}
+	}
+	l.served(50)
+	l.finish()
+	testkit.Eventually(t, soon, func() error {
+		if n := metric(t, p.URL(), "pd_instance_in_flight"); n != 0 {
+			return fmt.Errorf("%v legs in flight after the end", n)
+		}
+		return nil
+	})
+}
+
+// outage is how long etcd is away in TestEtcdAway; PD_E2E_OUTAGE=60s for the
+// long form.
+func outage(t *testing.T) time.Duration {
+	t.Helper()
+	s := os.Getenv("PD_E2E_OUTAGE")
+	if s == "" {
+		return 8 * time.Second // longer than the leases' TTL
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// While etcd is away everything goes on, and afterwards nothing has changed:
+// the same leases hold the same keys.
+func TestEtcdAway(t *testing.T) {
+	t.Parallel()
+	member := testkit.StartEtcdProcess(t)
+	etcd := member.Endpoint()
+	f := newFleet(t)
+	list := proxies(t, f, etcd, 2)
+	for _, role := range instance.Roles() {
+		for i := range 2 {
+			node(t, f, fmt.Sprintf("%s-%d", role, i+1), role, 0, etcd)
+		}
+	}
+	for _, p := range list {
+		if err := p.WaitFor(t.Context(), 2, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	before := keys(t, etcd, 4)
+	l := startLoad(t, 8, list[0].URL(), list[1].URL())
+	l.served(50)
+	member.Kill()
+	away := time.NewTimer(outage(t))
+	defer away.Stop()
+	for _, p := range list {
+		testkit.Eventually(t, soon, func() error {
+			if live := metric(t, p.URL(), "pd_membership_live"); live != 0 {
+				return errors.New("the proxy has not noticed that etcd is away")
+			}
+			return nil
+		})
+	}
+	<-away.C
+	l.served(50)
+	member.Restart()
+	restarted := time.Now()
+	late := node(t, f, "late", instance.Decode, 0, etcd)
+	for _, p := range list {
+		testkit.Eventually(t, soon, func() error {
+			s, err := p.Status(t.Context())
+			if err == nil && !slices.Contains(s.DecodeNodes, late.Address) {
+				err = fmt.Errorf("%s does not follow: %v", p.Name(), s.DecodeNodes)
+			}
+			return err
+		})
+	}
+	t.Logf("a node that came after the restart was followed %s after it", time.Since(restarted).Round(time.Millisecond))
+	l.served(50)
+	l.finish()
+	after := keys(t, etcd, 5)
+	for k, v := range before {
+		if after[k] != v {
+			t.Errorf("%s: lease and version %v before, %v after", k, v, after[k])
+		}
+	}
+}
+
+// keys gives lease, create revision and version of every instance's key.
+func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
+	t.Helper()
+	snap, err := store(t, etcd).Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := map[string][3]int64{}
+	for _, in := range snap.All() {
+		out[in.Key.String()] = [3]int64{in.Lease, in.CreateRevision, in.Version}
+	}
+	if len(out) != n {
+		t.Fatalf("%d instances in etcd, want %d", len(out), n)
+	}
+	return out
+}
+
+// A port that is taken and an etcd that is not there are said in words that
+// tell the person what to do.
+func TestStartErrors(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	taken := ln.Addr().String()
+	_, port, _ := net.SplitHostPort(taken)
+	for _, tc := range []struct {
+		name string
+		args []string
+		says []string
+		code int
+	}{
+		{"port taken", []string{"proxy", "--port", port}, []string{taken, "--port"}, 1},
+		{"etcd port taken by something else", []string{"proxy", "--port", "0", "--etcd-listen", taken, "--etcd-data-dir", t.TempDir()}, []string{taken, "--etcd-listen"}, 1},
+		{"wrong flag", []string{"proxy", "--prot", "1"}, []string{"--prot", "--help"}, 2},
+		{"stray argument", []string{"proxy", "serve"}, []string{"serve", "--help"}, 2},
+		{"bad value", []string{"proxy", "--port", "x"}, []string{"--port", "whole number"}, 2},
+		{"pdctl without etcd", []string{"pdctl", "list", "--etcd-endpoints", "127.0.0.1:1"}, []string{"127.0.0.1:1"}, 1},
+		{"pdctl with a bad role", []string{"pdctl", "add", "both", "127.0.0.1:80"}, []string{"prefill", "decode"}, 2},
+		{"agent without a role", []string{"agent", "--address", "127.0.0.1:80"}, []string{"--role"}, 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			out, code := runToFailure(t, tc.args[0], tc.args[1:]...)
+			if code != tc.code {
+				t.Errorf("exit code %d, want %d", code, tc.code)
+			}
+			for _, s := range tc.says {
+				if !strings.Contains(out, s) {
+					t.Errorf("%q is not in %s", s, out)
+				}
+			}
+			if strings.Contains(out, "panic") {
+				t.Errorf("it crashed: %s", out)
+			}
+		})
+	}
+}
