@@ -40,7 +40,7 @@ func TestCommandLine(t *testing.T) {
 		code   int
 		output string
 	}{
-		{"version", []string{"--version"}, 0, "fakevllm dev"},
+		{"version", []string{"--version"}, 0, "fakevllm "},
 		{"help", []string{"--help"}, 0, "--kv-load-failure-policy"},
 		{"unknown flag", []string{"--gpu"}, 2, "unknown flag"},
 		{"argument", []string{"serve"}, 2, `unexpected argument "serve"`},

@@ -32,11 +32,11 @@ func (x *exchange) complete(body []byte, chat bool) {
 	j := &job{arrived: time.Now()}
 	j.created = j.arrived.Unix()
 	p, err := parseParams(body, chat)
+	j.params = p
+	x.id = responseID(x.r, p, j, chat)
 	if err == nil {
-		j.params = p
 		err = x.admit(j)
 	}
-	x.id = responseID(x.r, p, j, chat)
 	if err != nil {
 		x.reject(asAPIError(err))
 		return
@@ -107,8 +107,12 @@ func (x *exchange) admit(j *job) error {
 	return j.fit(s.opt.MaxModelLen)
 }
 
-// fit applies the model's length to every prompt.
+// fit checks the sampling parameters, which vLLM does after it knows the
+// model, and applies the model's length to every prompt.
 func (j *job) fit(maxModelLen int) error {
+	if err := j.verify(); err != nil {
+		return err
+	}
 	j.truncated(maxModelLen)
 	j.limits = make([]int, len(j.prompts))
 	for i, ids := range j.prompts {

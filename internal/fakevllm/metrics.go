@@ -8,16 +8,19 @@ import (
 
 // histogram counts seconds in the buckets below; safe for concurrent use.
 type histogram struct {
-	buckets [len(bounds) + 1]atomic.Int64
+	buckets [bucketCount + 1]atomic.Int64
 	micros  atomic.Int64
 }
 
-// bounds are the upper bounds in seconds; an array, so that nothing can
-// change them.
-var bounds = [...]float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640}
+const bucketCount = 21
+
+// bucketBounds are the upper bounds in seconds.
+func bucketBounds() [bucketCount]float64 {
+	return [...]float64{0.001, 0.005, 0.01, 0.02, 0.04, 0.06, 0.08, 0.1, 0.25, 0.5, 0.75, 1, 2.5, 5, 7.5, 10, 20, 40, 80, 160, 640}
+}
 
 func (h *histogram) observe(d time.Duration) {
-	s := d.Seconds()
+	s, bounds := d.Seconds(), bucketBounds()
 	i := 0
 	for i < len(bounds) && s > bounds[i] {
 		i++
@@ -46,7 +49,7 @@ func (l *life) metrics() []byte {
 		b = append(b, name+"{"+labels+extra+"} "...)
 		b = append(strconv.AppendFloat(b, v, 'g', -1, 64), '\n')
 	}
-	st := &l.stats
+	st, bounds := &l.stats, bucketBounds()
 	number("gauge", "vllm:num_requests_running", "", float64(l.running.Load()))
 	number("gauge", "vllm:num_requests_waiting", "", float64(l.waiting.Load()))
 	number("gauge", "vllm:num_requests_waiting_by_reason", `,reason="capacity"`, float64(l.waiting.Load()))

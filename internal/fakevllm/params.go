@@ -1,7 +1,7 @@
 package fakevllm
 
 import (
-	"bytes"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -61,7 +61,7 @@ func parseParams(body []byte, chat bool) (*params, error) {
 		chat: chat, n: 1, addGenerate: true,
 		temperature: 1, topP: 1, repetitionPenalty: 1,
 	}
-	if i := skipSpace(body, 0); i < len(body) && body[i] != '{' && validate(bytes.TrimSpace(body)) == nil {
+	if i := skipSpace(body, 0); i < len(body) && body[i] != '{' && json.Valid(body) {
 		return nil, invalid("model_attributes_type", "", "Input should be a valid dictionary or object to extract fields from")
 	}
 	// The first complaint about a field is kept until the whole body turned
@@ -101,10 +101,7 @@ func parseParams(body []byte, chat bool) (*params, error) {
 	if first != nil {
 		return nil, first
 	}
-	if err := p.parseTools(); err != nil {
-		return nil, err
-	}
-	return p, p.verify()
+	return p, p.parseTools()
 }
 
 // field takes one top-level member. Unknown ones are allowed, as in vLLM.

@@ -37,7 +37,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	defer l.leave()
 	s := l.server
-	w.Header()["Server"] = uvicorn
+	w.Header().Set("Server", "uvicorn")
 	path := r.URL.Path
 	want := method(path, s.opt.Admin)
 	if want == "admin" {
@@ -71,9 +71,6 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		x.post(path, body)
 	}
 }
-
-// uvicorn is shared by all responses and never changed.
-var uvicorn = []string{"uvicorn"}
 
 // readBody allocates once when the length is known.
 func readBody(r *http.Request) ([]byte, error) {

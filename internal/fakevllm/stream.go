@@ -6,16 +6,14 @@ import (
 	"unicode/utf8"
 )
 
-// eventStream is shared by all responses and never changed.
-var eventStream = []string{"text/event-stream; charset=utf-8"}
-
+// What ends the event of a token when there is nothing special about it.
 const chatTail = `"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n"
 const textTail = `","logprobs":null,"finish_reason":null,"stop_reason":null,"prompt_token_ids":null,"token_ids":null}]}` + "\n\n"
 
 // stream answers with events: 200 at once, as vLLM does, before anything is
 // computed; then one event per token.
 func (x *exchange) stream(j *job) {
-	x.w.Header()["Content-Type"] = eventStream
+	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
 	x.w.WriteHeader(http.StatusOK)
 	x.streaming = true
 	x.flush()

@@ -32,6 +32,7 @@ func TestStrictness(t *testing.T) {
 		{"no model is the first", text, `{"prompt":"hi","model":null}`, 200, "", "", ""},
 		{"alias", text, `{"prompt":"hi","model":"alias"}`, 200, "", "", ""},
 		{"unknown model", text, `{"prompt":"hi","model":"nope"}`, 404, "The model `nope` does not exist.", "NotFoundError", "model"},
+		{"unknown model comes before bad sampling", text, `{"prompt":"hi","model":"nope","temperature":9}`, 404, "does not exist", "NotFoundError", "model"},
 		{"model of a wrong type", text, `{"prompt":"hi","model":5}`, 400, "Input should be a valid string", "Bad Request", "body.model"},
 		{"broken JSON", text, `{"prompt":`, 400, "JSON decode error", "Bad Request", "body"},
 		{"trailing bytes", text, `{"prompt":"hi"} x`, 400, "JSON decode error", "Bad Request", "body"},

@@ -373,7 +373,7 @@ func TestStartErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer ln.Close()
+	t.Cleanup(func() { _ = ln.Close() })
 	taken := ln.Addr().String()
 	_, port, _ := net.SplitHostPort(taken)
 	for _, tc := range []struct {
@@ -382,7 +382,7 @@ func TestStartErrors(t *testing.T) {
 		says []string
 		code int
 	}{
-		{"port taken", []string{"proxy", "--port", port}, []string{taken, "--port"}, 1},
+		{"port taken", []string{"proxy", "--port", port, "--etcd-endpoints", "127.0.0.1:1"}, []string{taken, "--port"}, 1},
 		{"etcd port taken by something else", []string{"proxy", "--port", "0", "--etcd-listen", taken, "--etcd-data-dir", t.TempDir()}, []string{taken, "--etcd-listen"}, 1},
 		{"wrong flag", []string{"proxy", "--prot", "1"}, []string{"--prot", "--help"}, 2},
 		{"stray argument", []string{"proxy", "serve"}, []string{"serve", "--help"}, 2},
