@@ -80,6 +80,7 @@ func proxySettings() []setting {
 // RegisterProxyFlags adds every setting of the proxy to fs. LoadProxy reads
 // them back after fs was parsed; feed the parser NormalizeArgs(args).
 func RegisterProxyFlags(fs *pflag.FlagSet) {
+	fs.SortFlags = false // --help keeps what belongs together side by side
 	for _, s := range proxySettings() {
 		f := fs.VarPF(&rawValue{kind: s.kind, text: s.def}, s.name, s.short, s.usage)
 		if s.kind == kindSwitch {
