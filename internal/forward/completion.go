@@ -144,6 +144,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	if kv.handover.Empty() && !dialect.SharesPool() {
 		c.h.opts.Recorder.HandoverMissing()
 	}
+	c.cached = openai.CachedTokens(answer)
 	c.served(p.Instance)
 	return kv, nil
 }
@@ -202,7 +203,7 @@ func (c *completion) stillGood(kv *handed) Class {
 
 // alone lets one decode instance do the whole request, without KV transfer.
 func (c *completion) alone(reason string) {
-	c.entry.Alone, c.entry.Prefill = reason, ""
+	c.entry.Alone, c.entry.Prefill, c.cached = reason, "", ""
 	for {
 		d, err := c.pick(instance.Decode, nil)
 		if err != nil {

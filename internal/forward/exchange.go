@@ -38,6 +38,9 @@ type exchange struct {
 	// suspects failed this request; they are blamed when another serves it.
 	suspects []suspect
 
+	// cached is how many tokens of the prompt the prefill instance had cached,
+	// in digits, "" if it did not say.
+	cached        string
 	writeDeadline time.Time
 }
 

@@ -150,7 +150,7 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
 		return fakevllm.StartTest(t, fakevllm.Options{
-			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true,
+			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 		})
 	}
 	for range prefills {
@@ -171,11 +171,11 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	log := quiet()
 	r.tracker = health.New(health.Options{
 		Source: &r.members, Prober: alive{}, Log: log, SlowStart: -1,
-		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
+		ProbeTimeout: 200 * time.Millisecond, ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
 		OnEject: func(k instance.Key, hard bool, why string) { r.sched.Abandon(k, hard, why) },
 	})
 	r.sched = sched.New(sched.Options{
-		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect,
+		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -185,6 +185,8 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	o := forward.Options{
 		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
 		Trace: func(*http.Request) bool { return true },
+		// Far longer than anything here takes, and short enough to be told of.
+		Prefill: 20 * time.Second, FirstByte: 20 * time.Second, Idle: 20 * time.Second, NonStream: 20 * time.Second,
 	}
 	if tune != nil {
 		tune(&o)

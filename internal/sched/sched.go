@@ -11,6 +11,7 @@ import (
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -50,6 +51,9 @@ type Options struct {
 	Connector func(*instance.Instance) string
 	// Silent is told of instances that keep legs waiting; nil: nobody is.
 	Silent func(*instance.Instance)
+	// SilentAfter is how long an instance may keep a leg waiting before it is
+	// called silent, and a third of how often that is looked at. Default 3 s.
+	SilentAfter time.Duration
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -66,6 +70,9 @@ type Scheduler struct {
 
 // New builds a Scheduler.
 func New(o Options) *Scheduler {
+	if o.SilentAfter <= 0 {
+		o.SilentAfter = 3 * time.Second
+	}
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}

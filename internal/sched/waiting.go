@@ -59,15 +59,11 @@ func (w *waiting) list() map[*Assignment]waiter {
 	return out
 }
 
-// suspectAfter is how long an instance may keep a leg waiting before it is
-// asked whether it is alive at all, and how often it is asked again.
-const suspectAfter = 3 * time.Second
-
 // Run looks after the waiting legs until ctx ends: it cancels those whose
 // instance is gone as the membership changes, and has instances asked that
 // keep legs waiting.
 func (s *Scheduler) Run(ctx context.Context) {
-	tick := time.NewTicker(suspectAfter / 3)
+	tick := time.NewTicker(s.opts.SilentAfter / 3)
 	defer tick.Stop()
 	for {
 		snap := s.opts.Source.Snapshot()
@@ -104,7 +100,7 @@ func (s *Scheduler) suspectSilent(now time.Time) {
 			return
 		}
 		for a, l := range c.waiting.list() {
-			if now.Sub(l.since) > suspectAfter {
+			if now.Sub(l.since) > s.opts.SilentAfter {
 				s.opts.Silent(a.Instance)
 				return
 			}
