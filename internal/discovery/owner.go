@@ -205,9 +205,6 @@ func (o *owner) state() {
 
 // hear takes what an asker found out.
 func (o *owner) hear(v verdict) {
-	if v.promoted {
-		o.w.note(func(s *WatcherStatus) { s.Promotions++ })
-	}
 	if v.wait != nil {
 		if o.facts.Pending[v.key] != *v.wait {
 			o.facts.Pending[v.key] = *v.wait
