@@ -185,43 +185,45 @@ func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (t
 // targets lists whom to ask, and forgets answers of those who are gone.
 func (o *owner) targets() []target {
 	var ts []target
-	known := make(map[targetKey]bool, len(o.facts.Instances)+len(o.facts.Pending))
-	for _, e := range o.table.entries {
-		in := e.built.in
-		if in == nil || !e.good || e.built.shadowed {
-			continue
-		}
-		known[targetKey{e.key, e.kind == kindPending}] = true
+	for _, e := range o.table.order {
 		switch {
+		case e.in == nil, !e.good, e.shadowed:
 		case e.kind == kindPending:
-			if in.Intent == instance.Removed {
-				continue
+			if t, ok := o.waiting(e); ok {
+				ts = append(ts, t)
 			}
-			t := target{in: in, pending: true, model: e.pending.Model, rec: e.pending.record(e.key)}
-			if t.model == "" {
-				t.model = o.w.o.Model
-			}
-			if r, ok := o.table.entries[name{kind: kindInstance, role: e.role, address: e.key.Address}]; ok && r.good {
-				t.drop = true
-			}
-			t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
-			ts = append(ts, t)
-		case in.View == instance.Unverified, in.View == instance.Rejected:
+		case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 			ts = append(ts, target{
-				in: in, model: o.w.o.Model,
-				life: in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+				in: e.in, model: o.w.o.Model,
+				life: e.in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 			})
 		}
 	}
 	for k := range o.facts.Instances {
-		if !known[targetKey{k, false}] {
+		if o.table.find(kindInstance, k) == nil {
 			delete(o.facts.Instances, k)
 		}
 	}
 	for k := range o.facts.Pending {
-		if !known[targetKey{k, true}] {
+		if o.table.find(kindPending, k) == nil {
 			delete(o.facts.Pending, k)
 		}
 	}
 	return ts
+}
+
+// waiting makes a target of a pending add.
+func (o *owner) waiting(e *entry) (target, bool) {
+	if e.in.Intent == instance.Removed {
+		return target{}, false
+	}
+	t := target{in: e.in, pending: true, model: e.pending.Model, rec: e.pending.record(e.key)}
+	if t.model == "" {
+		t.model = o.w.o.Model
+	}
+	if r := o.table.find(kindInstance, e.key); r != nil && r.good {
+		t.drop = true
+	}
+	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
+	return t, true
 }
