@@ -284,6 +284,45 @@ func TestRegistrarTwoAgents(t *testing.T) {
 	})
 }
 
+// Two hosts that start at the same moment: one gets the key, and it was
+// written once.
+func TestRegistrarStartRace(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	for round := range 10 {
+		k := decode(fmt.Sprintf("10.0.0.1:%d", 8200+round))
+		const n = 4
+		rs := make([]*discovery.Registrar, n)
+		for i := range rs {
+			o := options(t, k)
+			o.HostID = fmt.Sprintf("host-%d", i)
+			rs[i] = register(t, cli, o)
+		}
+		for i, r := range rs {
+			r.Set(instance.Record{ID: fmt.Sprintf("id-%d", i)})
+		}
+		testkit.Eventually(t, soon, func() error {
+			won, lost := 0, 0
+			for _, r := range rs {
+				switch r.Status().Phase {
+				case discovery.Registered:
+					won++
+				case discovery.Conflict:
+					lost++
+				}
+			}
+			if won != 1 || lost != n-1 {
+				return fmt.Errorf("%d registered, %d in conflict", won, lost)
+			}
+			return nil
+		})
+		if raw := rawKey(t, cli, k); raw.Version != 1 {
+			t.Fatalf("written %d times: %+v", raw.Version, raw)
+		}
+	}
+}
+
 func TestRegistrarNewIncarnation(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)

@@ -286,3 +286,39 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 		t.Errorf("no endpoint: %v", err)
 	}
 }
+
+func TestStoreKeys(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	s := discovery.NewStore(cli, l, "ann")
+	for _, k := range []instance.Key{prefill("localhost:8100"), prefill("0.0.0.0:1"), prefill("x"), {Role: "both", Address: "127.0.0.1:1"}} {
+		if _, err := s.Add(t.Context(), k, instance.Record{}, ""); err == nil {
+			t.Errorf("%s was added", k)
+		}
+		if _, err := s.AddPending(t.Context(), k, discovery.PendingAdd{}, 0, ""); err == nil {
+			t.Errorf("%s was added", k)
+		}
+	}
+	// What others have put under a bad key can be removed as it is shown.
+	put(t, cli, l.Root()+"prefill/0.0.0.0:8100", "")
+	put(t, cli, l.Root()+"prefill/\x1b[2J:1", "")
+	snap, err := s.Snapshot(t.Context())
+	if err != nil || len(snap.All()) != 2 {
+		t.Fatal(snap, err)
+	}
+	for _, in := range snap.All() {
+		if existed, err := s.Remove(t.Context(), in.Key, ""); err != nil || !existed {
+			t.Errorf("%s: %t, %v", in.Key, existed, err)
+		}
+	}
+	resp, err := cli.Get(t.Context(), l.Root(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		if key := string(kv.Key); key != l.Schema() && !strings.HasPrefix(key, l.Audit("")) {
+			t.Errorf("left: %q", key)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -21,6 +22,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
@@ -466,4 +468,53 @@ func TestRefusesBadConfig(t *testing.T) {
 	if _, err := embedetcd.Start(ctx, config(t, "127.0.0.1:0")); !errors.Is(err, context.Canceled) {
 		t.Errorf("a cancelled context: %v", err)
 	}
+}
+
+// A node that registers with curl alone is seen by a watcher, beside one whose
+// value is broken.
+func TestWatcherSeesGatewayRegistration(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{s.Endpoint()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	l, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := discovery.NewWatcher(cli, discovery.WatcherOptions{Layout: l, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}()
+	for key, value := range map[string]string{"/pd/prefill/127.0.0.1:8100": "", "/pd/decode/127.0.0.1:8200": "127.0.0.1:8200", "/pd/decode/127.0.0.1:8201": "{"} {
+		if status, body := request(t, s, "POST", "/v3/kv/put", `{"key":"`+b64(key)+`","value":"`+b64(value)+`"}`, nil); status != 200 {
+			t.Fatalf("%d %s", status, body)
+		}
+	}
+	testkit.Eventually(t, 30*time.Second, func() error {
+		snap := w.Snapshot()
+		p, d := snap.Usable(instance.Prefill), snap.Usable(instance.Decode)
+		if len(p) != 1 || len(d) != 1 || len(snap.All()) != 3 {
+			return fmt.Errorf("%d prefill and %d decode instances of %d", len(p), len(d), len(snap.All()))
+		}
+		return nil
+	})
+	in, ok := w.Snapshot().Lookup(instance.Key{Role: instance.Decode, Address: "127.0.0.1:8201"})
+	if !ok || in.View != instance.Rejected || in.Reason == "" {
+		t.Fatalf("%+v", in)
+	}
+}
+
+type answering struct{}
+
+func (answering) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
+	return instance.Facts{Models: []string{"m"}}, nil
 }
