@@ -384,3 +384,87 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 		}
 	}
 }
+
+// Whatever an operator does by hand in the moment of a promotion: what came
+// first in etcd's order decides.
+func TestPromotionHonoursWhatCameFirst(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	store := discovery.NewStore(etcd.Client(t), l, "proxy")
+	rec := instance.Record{Models: []string{"m"}}
+	add := func(k instance.Key) *instance.Instance {
+		t.Helper()
+		put(t, cli, l.Pending(k), "")
+		snap, err := store.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range pendings(snap) {
+			if p.Key == k {
+				return p
+			}
+		}
+		t.Fatal("no pending add")
+		return nil
+	}
+	k := prefill("127.0.0.1:1")
+	p := add(k)
+	put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
+	if won, err := store.Promote(t.Context(), p, rec); won || err != nil {
+		t.Fatalf("promoted against a removal: %t, %v", won, err)
+	}
+	put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
+	put(t, cli, l.Pending(k), " ")
+	if won, err := store.Promote(t.Context(), p, rec); won || err != nil {
+		t.Fatalf("promoted another pending add: %t, %v", won, err)
+	}
+	if won, err := store.Promote(t.Context(), add(k), rec); !won || err != nil {
+		t.Fatalf("a drained one may be added: %t, %v", won, err)
+	}
+	if won, err := store.Promote(t.Context(), add(k), rec); won || err != nil {
+		t.Fatalf("promoted over a record: %t, %v", won, err)
+	}
+	for i, c := range []struct {
+		name string
+		do   func(k instance.Key) clientv3.Op
+	}{
+		{"removal", func(k instance.Key) clientv3.Op { return clientv3.OpPut(l.Override(k), `{"v":1,"state":"removed"}`) }},
+		{"end of the wait", func(k instance.Key) clientv3.Op { return clientv3.OpDelete(l.Pending(k)) }},
+	} {
+		won, lost := 0, 0
+		for round := range 150 {
+			k := decode(fmt.Sprintf("127.0.0.1:%d", 10000+1000*i+round))
+			p := add(k)
+			var byHand int64
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				pause := time.NewTimer(time.Duration(round) * 20 * time.Microsecond) // sweep over the moment
+				<-pause.C
+				resp, err := cli.Do(context.Background(), c.do(k))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r := resp.Put(); r != nil {
+					byHand = r.Header.Revision
+				} else if r := resp.Del(); r.Deleted > 0 {
+					byHand = r.Header.Revision
+				}
+			})
+			if _, err := store.Promote(t.Context(), p, rec); err != nil {
+				t.Fatal(err)
+			}
+			wg.Wait()
+			switch raw := rawKey(t, cli, k); {
+			case raw == nil:
+				lost++
+			case byHand != 0 && raw.CreateRevision > byHand:
+				t.Fatalf("%s at revision %d, promoted at %d", c.name, byHand, raw.CreateRevision)
+			default:
+				won++
+			}
+		}
+		t.Logf("%s: promotion came first %d times, second %d times", c.name, won, lost)
+	}
+}
