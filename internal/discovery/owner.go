@@ -50,6 +50,8 @@ type owner struct {
 	timer     *time.Timer // runs while a publication is put off
 	complain  map[name]int64
 	questions []leaseQuestion // to be asked
+	order     int64           // revision of the last order that was seen
+	restores  []keptEntry     // to be written back
 	asking    sync.WaitGroup
 	tick      *time.Timer // runs while there are orphans
 	ticking   bool
@@ -109,6 +111,10 @@ func (o *owner) inquire(ctx context.Context) {
 		o.asking.Go(func() { o.w.askLease(ctx, q) })
 	}
 	o.questions = nil
+	if entries := o.restores; len(entries) > 0 {
+		o.asking.Go(func() { o.w.restoreAll(ctx, entries) })
+		o.restores = nil
+	}
 	if !o.ticking && len(o.table.absent) > 0 {
 		o.ticking = true
 		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
@@ -170,6 +176,10 @@ func (o *owner) load(l *listing) {
 		}
 	}
 	o.table.load(l.kvs, l.revision)
+	if o.foreign {
+		o.order = 0
+	}
+	o.ordered(l.order, !o.foreign && (o.listed || o.restored))
 	o.foreign = false
 	o.cluster, o.schema, o.listed = l.cluster, l.schema, true
 	o.w.seen.Store(l.revision)
@@ -214,6 +224,10 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 		if kv.ModRevision > t.revision {
 			o.schema = kv.CreateRevision // that of a DELETE is 0
 		}
+		return false
+	}
+	if string(kv.Key) == t.layout.Kept() && ev.Type == mvccpb.Event_PUT {
+		o.ordered(kv, true)
 		return false
 	}
 	n := t.layout.parse(string(kv.Key))

@@ -138,7 +138,11 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		applied = max(applied, kv.ModRevision)
 		e := old[n]
 		if e == nil || !e.same(kv) {
-			e = decodeEntry(n, kv, e)
+			prev := e
+			e = decodeEntry(n, kv, prev)
+			if prev != nil {
+				e.in = prev.in // what it was until now
+			}
 		}
 		e.absent = nil
 		t.add(e)
