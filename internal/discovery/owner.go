@@ -22,6 +22,7 @@ type message struct {
 	checked   *checked
 	audited   *audited
 	lease     *leaseQuestion
+	save      chan<- *diskState // takes one answer; nil for nothing new
 }
 
 // owner is the state of the goroutine that owns the membership.
@@ -43,6 +44,10 @@ type owner struct {
 	following bool                   // the watch stands
 	failures  int                    // checks failed in a row
 	listFails int                    // lists failed in a row
+
+	began    time.Time
+	loadedAt time.Time // when what was on disk was true
+	unsaved  bool
 
 	dirty     bool
 	published time.Time
@@ -84,20 +89,29 @@ func (w *Watcher) own(ctx context.Context) {
 	defer o.tick.Stop()
 	defer o.ask.stop()
 	defer o.asking.Wait()
+	o.began = time.Now()
+	o.loadState()
+	o.inquire(ctx)
+	o.schedule(ctx)
 	for {
 		select {
 		case <-ctx.Done():
+			if o.unsaved && w.o.StateDir != "" {
+				w.last = o.snapshotOf()
+			}
 			return
 		case m := <-w.inbox:
 			o.handle(m)
 		case v := <-w.verdicts:
 			o.hear(v)
+			o.announce()
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
 		case <-o.tick.C:
 			o.ticking = false
 			o.settle()
+			o.announce()
 		}
 		o.inquire(ctx)
 		o.schedule(ctx)
@@ -148,6 +162,13 @@ func (o *owner) handle(m message) {
 		o.checked(*m.checked)
 	case m.audited != nil:
 		o.audited(m.audited)
+	case m.save != nil:
+		if o.listed || o.restored {
+			m.save <- o.snapshotOf()
+		} else {
+			m.save <- nil
+		}
+		o.unsaved = false
 	case m.lease != nil:
 		o.leaseKnown(*m.lease)
 	}
@@ -354,7 +375,7 @@ func (o *owner) hear(v verdict) {
 // ten times the cost of a publication has passed, so that a flood of changes
 // costs a tenth of one core and not all of it.
 func (o *owner) schedule(ctx context.Context) {
-	if !o.dirty || !o.listed {
+	if !o.dirty || !(o.listed || o.restored) {
 		return
 	}
 	wait := max(coalesce, 10*o.buildTime) - time.Since(o.published)
@@ -367,7 +388,7 @@ func (o *owner) schedule(ctx context.Context) {
 
 // publish makes and stores the snapshot of the table.
 func (o *owner) publish(ctx context.Context) {
-	if !o.dirty || !o.listed {
+	if !o.dirty || !(o.listed || o.restored) {
 		return
 	}
 	o.timer.Stop()
@@ -385,11 +406,22 @@ func (o *owner) publish(ctx context.Context) {
 	})
 	o.tellOrphans(orphans)
 	old.Supersede()
-	if !o.announced {
-		o.announced = true
-		close(o.w.ready)
+	o.announce()
+	if o.listed || o.table.revision > 0 {
+		o.unsaved = true
+		poke(o.w.unsaved)
 	}
 	o.ask.update(ctx, o.targets())
+}
+
+// announce closes Ready once there is something to be ready with. What was
+// published holds it already, but for what is not proven.
+func (o *owner) announce() {
+	if o.announced || o.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
+		return
+	}
+	o.announced = true
+	close(o.w.ready)
 }
 
 // tellOrphans says when instances begin and end to be served without a lease.
