@@ -13,39 +13,59 @@ type Snapshot struct {
 	// 0 before the first list.
 	Revision int64
 
-	all     []*Instance
+	all     []*Instance // in the order of compare, by which Lookup finds them
 	usable  map[Role][]*Instance
-	byKey   map[Key]*Instance
 	changed chan struct{}
 	once    sync.Once
 }
 
+// compareKeys orders memberships for display: prefill before decode, by address.
+func compareKeys(a, b Key) int {
+	if a.Role != b.Role {
+		return -cmp.Compare(a.Role, b.Role)
+	}
+	return cmp.Compare(a.Address, b.Address)
+}
+
+func compare(a, b *Instance) int {
+	if c := compareKeys(a.Key, b.Key); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.View, b.View)
+}
+
 // NewSnapshot takes over the slice and every instance in it. An address may
-// stand once per role as a membership and once more as a pending add.
+// stand once per role as a membership and once more as a pending add. A slice
+// that is in order already, which is prefill first and by address, costs least.
 func NewSnapshot(revision int64, all []*Instance) *Snapshot {
-	slices.SortFunc(all, func(a, b *Instance) int {
-		return cmp.Or(
-			-cmp.Compare(a.Role, b.Role), // prefill before decode
-			cmp.Compare(a.Address, b.Address),
-			cmp.Compare(a.View, b.View),
-		)
-	})
-	s := &Snapshot{
-		Revision: revision,
-		all:      all,
-		usable:   make(map[Role][]*Instance, 2),
-		byKey:    make(map[Key]*Instance, len(all)),
-		changed:  make(chan struct{}),
+	if !slices.IsSortedFunc(all, compare) {
+		slices.SortFunc(all, compare)
+	}
+	var n [2]int
+	for _, in := range all {
+		if in.Usable() {
+			n[index(in.Role)]++
+		}
+	}
+	s := &Snapshot{Revision: revision, all: all, usable: make(map[Role][]*Instance, 2), changed: make(chan struct{})}
+	for i, r := range Roles() {
+		if n[i] > 0 {
+			s.usable[r] = make([]*Instance, 0, n[i])
+		}
 	}
 	for _, in := range all {
-		if in.View != Pending {
-			s.byKey[in.Key] = in
-		}
 		if in.Usable() {
 			s.usable[in.Role] = append(s.usable[in.Role], in)
 		}
 	}
 	return s
+}
+
+func index(r Role) int {
+	if r == Prefill {
+		return 0
+	}
+	return 1
 }
 
 // All lists every entry, prefill first, by address, pending and rejected ones included.
@@ -56,8 +76,16 @@ func (s *Snapshot) Usable(r Role) []*Instance { return s.usable[r] }
 
 // Lookup finds a membership; pending adds are not found by it.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) {
-	in, ok := s.byKey[k]
-	return in, ok
+	at, _ := slices.BinarySearchFunc(s.all, k, func(in *Instance, k Key) int { return compareKeys(in.Key, k) })
+	for _, in := range s.all[at:] {
+		if in.Key != k {
+			break
+		}
+		if in.View != Pending {
+			return in, true
+		}
+	}
+	return nil, false
 }
 
 // Changed is closed when a newer snapshot has been published.
