@@ -88,14 +88,16 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		start(servers[1], adminLn)
 	}
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
+	died := etcd.died()
 	for running := true; running; {
 		select {
 		case <-ctx.Done():
 			running, err = false, nil
 		case err = <-failed:
 			running = false
-		case cause := <-etcd.died():
+		case cause := <-died:
 			// Requests go on with what is known, as when any etcd is away.
+			died = nil
 			log.WithError(cause).Error("the proxy's own etcd has ended; restart the proxy when it suits")
 		}
 	}
