@@ -49,6 +49,7 @@ type config struct {
 	probeInterval time.Duration
 	drainTimeout  time.Duration
 	kvLease       time.Duration
+	socket        string // "": the default one; socketOff: none
 	logLevel      string
 	logFormat     string
 }
@@ -73,6 +74,7 @@ func registerFlags(fs *pflag.FlagSet) {
 	fs.Duration("probe-interval", agent.DefaultProbeInterval, "time between two probes of the engine")
 	fs.Duration("drain-timeout", agent.DefaultDrainTimeout, "after SIGTERM: how long to wait for the engine to be idle")
 	fs.Duration("kv-lease", agent.DefaultKVLease, "after SIGTERM of a prefill instance: how long finished prefills stay for decode to pull; 0 for none")
+	fs.String("socket", "", "unix socket of the local control: agent status, drain, health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)")
 	fs.String("log-level", "info", strings.Join(logging.Levels(), ", "))
 	fs.String("log-format", "text", "text or json")
 	fs.Bool("allow-short-ttl", false, "")
@@ -105,7 +107,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (config, err
 		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
 		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
-		logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
+		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
 	}
 	c.key = r.key()
 	c.etcdEndpoints = r.endpoints()
