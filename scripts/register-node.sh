@@ -34,9 +34,11 @@ call() { curl -fsS -m 5 -H 'Content-Type: application/json' -d "$2" "$etcd/v3/$1
 # A key that is there belongs to somebody: it is only ever put where none is.
 register() {
 	lease=$(call lease/grant "{\"TTL\":$ttl}" | sed -n 's/.*"ID":"\([0-9]*\)".*/\1/p') && [ -n "$lease" ] || return 1
-	call kv/txn "{\"compare\":[{\"key\":\"$key\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\"}],
-		\"success\":[{\"requestPut\":{\"key\":\"$key\",\"value\":\"$value\",\"lease\":\"$lease\"}}]}" | grep -q '"succeeded":true' && return 0
-	say "$address is registered already, by somebody else or under an old lease; trying again"
+	if answer=$(call kv/txn "{\"compare\":[{\"key\":\"$key\",\"target\":\"CREATE\",\"result\":\"EQUAL\",\"create_revision\":\"0\"}],
+		\"success\":[{\"requestPut\":{\"key\":\"$key\",\"value\":\"$value\",\"lease\":\"$lease\"}}]}"); then
+		case $answer in *'"succeeded":true'*) return 0 ;; esac
+		say "$address is registered already, by somebody else or under an old lease; trying again"
+	fi
 	revoke
 	return 1
 }
@@ -61,6 +63,6 @@ while :; do
 		lease=
 		continue
 	fi
-	sleep $(((ttl + 2) / 3)) &
+	sleep $(((ttl + 2) / 3)) >/dev/null 2>&1 & # in the background, so that a signal is heard at once
 	wait $! || true
 done

@@ -97,7 +97,7 @@ func live(ctx context.Context, hurry <-chan struct{}, ctl *control, cli *clientv
 	client := vllm.New(c.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: c.engine}, reg, agent.Options{
 		Key: c.key, Model: c.model, StrictModel: c.strictModel, Base: base(c),
-		ProbeInterval: c.probeInterval, DrainTimeout: c.drainTimeout, KVLease: c.kvLease,
+		ProbeInterval: c.probeInterval, ProbeTimeout: c.probeTimeout, DrainTimeout: c.drainTimeout, KVLease: c.kvLease,
 		Log: log.WithField(logging.FieldComponent, "agent"),
 	})
 

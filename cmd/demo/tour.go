@@ -223,14 +223,13 @@ func (t *tour) stay(ctx context.Context) error {
 	killed := t.nodes[len(t.nodes)-1]
 	t.say("\nEverything but %s stays up until Ctrl-C. Things to try in another terminal:\n", killed.Spec.Name)
 	t.say("  curl -N %s/v1/chat/completions -H 'Content-Type: application/json' \\\n"+
-		"    -d '{\"model\":\"%s\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'", t.proxy.URL(), model)
+		"    -d '{\"model\":\"%s\",\"stream\":true,\"max_tokens\":40,\"messages\":[{\"role\":\"user\",\"content\":\"hello\"}]}'", t.proxy.URL(), model)
 	t.say("  curl %s/status", t.proxy.URL())
 	t.say("  curl %s/metrics", t.proxy.URL())
 	t.say("  %s watch --etcd-endpoints %s", filepath.Join(t.bin, "pdctl"), t.proxy.Etcd[0])
-	first := t.nodes[2]
-	t.say("  kill -STOP %d    # freeze %s (kill -CONT %d lets it go on)", first.Engine.PID(), first.Spec.Name, first.Engine.PID())
+	t.say("  kill -9 %d    # another engine: %s", t.nodes[0].Engine.PID(), t.nodes[0].Spec.Name)
 	t.say("  curl %s/instances/remove -H 'X-Api-Key: %s' -H 'Content-Type: application/json' \\\n"+
-		"    -d '{\"type\":\"prefill\",\"instance\":\"%s\"}'    # the key is this demo's only", t.proxy.URL(), t.key, t.nodes[0].Address)
+		"    -d '{\"type\":\"prefill\",\"instance\":\"%s\"}'    # the key is this demo's only", t.proxy.URL(), t.key, t.nodes[1].Address)
 	t.say("\nLogs of all processes: %s", filepath.Join(t.fleet.Dir(), "logs"))
 	select {
 	case <-ctx.Done():

@@ -31,6 +31,7 @@ import (
 func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
+	work.Go(func() { p.sched.Run(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
 }
 

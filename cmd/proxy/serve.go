@@ -170,8 +170,14 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		WaitingInterval: cfg.WaitingRetryInterval,
 	})
 	p.presence = newPresence(etcd.client, layout, p, address)
-	p.tracker = health.New(health.Options{Source: p.watcher, Prober: prober, Log: log.WithField("component", "health")})
-	p.sched = sched.New(sched.Options{Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector)})
+	p.tracker = health.New(health.Options{
+		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
+		MaxFailures: cfg.MaxFailures, Ejection: cfg.EjectionTime, SlowStart: cfg.SlowStart,
+		OnEject: func(k instance.Key, hard bool, why string) { p.sched.Abandon(k, hard, why) },
+	})
+	p.sched = sched.New(sched.Options{
+		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Silent: p.tracker.Suspect,
+	})
 	p.upstream = upstream.NewStd(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	p.flags = newFlagInstances(cfg, p.watcher)
 
@@ -183,13 +189,14 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
-		Picker: p.sched, Ejector: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
+		Picker: p.sched, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  newRecorder(counters, cfg.AccessLog, log),
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
 		Fallback: cfg.Fallback == config.FallbackDecode,
 		MaxBody:  cfg.MaxBodyBytes, MaxAttempts: cfg.MaxAttempts,
-		Prefill: cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
+		RetryRatio: retryRatio(cfg.RetryBudget),
+		Prefill:    cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
 		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, NonStream: cfg.NonStreamTimeout,
 	})
 	if err != nil {
@@ -216,6 +223,10 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.adminRouter = httpapi.NewAdminRouter(deps)
 	return p, nil
 }
+
+// retryRatio turns the percentage of --retry-budget into a share; none at all
+// is as little as the handler can be told, and not its default.
+func retryRatio(percent int) float64 { return max(float64(percent)/100, 1e-9) }
 
 // dialects resolves the connector of an instance: its record's own, or the
 // proxy's default. An unknown one resolves to itself and pairs with nobody

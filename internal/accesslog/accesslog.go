@@ -45,7 +45,7 @@ func (l *Log) Write(e *forward.Entry) {
 	set("prefill", e.Prefill)
 	set("decode", e.Decode)
 	set("alone", e.Alone)
-	set("failure", e.Failure)
+	set("failure", string(e.Failure))
 	if e.TTFT > 0 {
 		f["ttft_ms"] = milliseconds(e.TTFT)
 	}

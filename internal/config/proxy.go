@@ -54,6 +54,10 @@ type Proxy struct {
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
 	KVLeaseBudget          time.Duration // how long after a prefill its KV may still be used
 	MaxAttempts            int           // tries for one request, the first included
+	MaxFailures            int           // strikes in a row until an ejection
+	EjectionTime           time.Duration // of the first one
+	SlowStart              time.Duration // after an ejection
+	RetryBudget            int           // percent of the requests of the last 10 s
 	MaxBodyBytes           int64
 	Fallback               string // FallbackDecode or FallbackNone
 

@@ -60,6 +60,10 @@ func proxySettings() []setting {
 		{name: "non-stream-timeout", kind: kindDuration, def: "1h", usage: "until a decode instance begins a non-streamed answer, which it does when it is whole", field: func(p *Proxy) any { return &p.NonStreamTimeout }},
 		{name: "kv-lease-budget", kind: kindDuration, def: "20s", usage: "how long after a prefill its KV cache may still be handed over", field: func(p *Proxy) any { return &p.KVLeaseBudget }},
 		{name: "max-attempts", kind: kindInt, def: "4", usage: "tries for one request on different instances, the first included", field: func(p *Proxy) any { return &p.MaxAttempts }},
+		{name: "max-failures", kind: kindInt, def: "3", usage: "failures in a row, on requests that another instance then served, until an instance is ejected", field: func(p *Proxy) any { return &p.MaxFailures }},
+		{name: "ejection-time", kind: kindDuration, def: "1s", usage: "how long the first such ejection lasts; it doubles up to 30s, and ends with a probe", field: func(p *Proxy) any { return &p.EjectionTime }},
+		{name: "slow-start", kind: kindDuration, def: "10s", usage: "until an instance that came back gets its full share", field: func(p *Proxy) any { return &p.SlowStart }},
+		{name: "retry-budget", kind: kindInt, def: "20", usage: "retries allowed, in percent of the requests of the last 10s; a burst of 64 is free", field: func(p *Proxy) any { return &p.RetryBudget }},
 		{name: "max-body-bytes", kind: kindBytes, def: "32MiB", usage: "largest request body taken; larger ones get 413", field: func(p *Proxy) any { return &p.MaxBodyBytes }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
 
@@ -80,6 +84,7 @@ func proxySettings() []setting {
 // RegisterProxyFlags adds every setting of the proxy to fs. LoadProxy reads
 // them back after fs was parsed; feed the parser NormalizeArgs(args).
 func RegisterProxyFlags(fs *pflag.FlagSet) {
+	fs.SortFlags = false // --help keeps what belongs together side by side
 	for _, s := range proxySettings() {
 		f := fs.VarPF(&rawValue{kind: s.kind, text: s.def}, s.name, s.short, s.usage)
 		if s.kind == kindSwitch {

@@ -144,6 +144,8 @@ func (p *Proxy) checkLimits(bad complaint) {
 		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout},
 		{"idle-timeout", p.IdleTimeout},
 		{"non-stream-timeout", p.NonStreamTimeout},
+		{"ejection-time", p.EjectionTime},
+		{"slow-start", p.SlowStart},
 		{"kv-lease-budget", p.KVLeaseBudget},
 		{"waiting-retry-interval", p.WaitingRetryInterval},
 		{"shutdown-timeout", p.ShutdownTimeout},
@@ -155,6 +157,12 @@ func (p *Proxy) checkLimits(bad complaint) {
 	}
 	if p.MaxAttempts < 1 || p.MaxAttempts > 100 {
 		bad("max-attempts", "%d is out of range; use 1 (no retry) to 100", p.MaxAttempts)
+	}
+	if p.MaxFailures < 1 || p.MaxFailures > 1000 {
+		bad("max-failures", "%d is out of range; use 1 to 1000", p.MaxFailures)
+	}
+	if p.RetryBudget < 0 || p.RetryBudget > 1000 {
+		bad("retry-budget", "%d is out of range; use 0 (a burst only) to 1000 percent", p.RetryBudget)
 	}
 	if p.MaxWaitingRetries < 0 {
 		bad("max-waiting-retries", "%d is negative; use 0 for ever", p.MaxWaitingRetries)

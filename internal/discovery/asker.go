@@ -37,10 +37,9 @@ type targetKey struct {
 
 // verdict is what came of asking. wait or answer is set.
 type verdict struct {
-	key      instance.Key
-	answer   *Verification
-	wait     *Wait
-	promoted bool
+	key    instance.Key
+	answer *Verification
+	wait   *Wait
 }
 
 // askers are the goroutines that ask, one for each target, with a common bound
@@ -90,7 +89,7 @@ func (a *askers) update(ctx context.Context, targets []target) {
 		a.run[k] = asker{life: t.life, cancel: cancel}
 		a.wg.Go(func() {
 			defer cancel()
-			a.keepAsking(actx, t)
+			a.keepAsking(actx, ctx, t)
 		})
 	}
 	for k, r := range a.run {
@@ -102,15 +101,17 @@ func (a *askers) update(ctx context.Context, targets []target) {
 }
 
 // keepAsking asks until its context ends, which it does when the target has
-// what it wanted.
-func (a *askers) keepAsking(ctx context.Context, t target) {
+// what it wanted. run is the context of the Watcher: what is written to etcd
+// ends with that one only, since the change it makes comes back through the
+// watch, and would cut off the answer.
+func (a *askers) keepAsking(ctx, run context.Context, t target) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case a.slots <- struct{}{}:
 		}
-		v, slow := a.once(ctx, t)
+		v, slow := a.once(ctx, run, t)
 		<-a.slots
 		if ctx.Err() != nil {
 			return
@@ -131,10 +132,10 @@ func (a *askers) keepAsking(ctx context.Context, t target) {
 }
 
 // once asks once. slow tells that there is no hurry to ask again.
-func (a *askers) once(ctx context.Context, t target) (v verdict, slow bool) {
+func (a *askers) once(ctx, run context.Context, t target) (v verdict, slow bool) {
 	v.key = t.in.Key
 	if t.drop {
-		if _, err := a.w.store.DropPending(ctx, t.in); err != nil && ctx.Err() == nil {
+		if _, err := a.w.store.DropPending(run, t.in); err != nil && run.Err() == nil {
 			a.w.log.WithField("instance", t.in.Key.String()).Warn(err.Error())
 		}
 		return v, true
@@ -161,63 +162,68 @@ func (a *askers) once(ctx context.Context, t target) (v verdict, slow bool) {
 		return v, mismatch
 	}
 	if reason == "" {
-		v.promoted, reason = a.promote(ctx, t, facts)
+		reason = a.promote(run, t, facts)
 	}
 	v.wait = &Wait{ModRevision: t.in.ModRevision, Reason: reason}
 	return v, mismatch
 }
 
-func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (won bool, reason string) {
+// promote adds the instance for good. Others may have done so first: that shows
+// in the watch.
+func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
 	won, err := a.w.store.Promote(ctx, t.in, withFacts(t.rec, facts))
-	switch {
-	case err != nil:
-		return false, "it answers, but could not be added: " + instance.Printable(err.Error(), 300)
-	case won:
+	if err != nil {
+		return "it answers, but could not be added: " + instance.Printable(err.Error(), 300)
+	}
+	if won {
+		a.w.note(func(s *WatcherStatus) { s.Promotions++ })
 		a.w.log.WithField("instance", t.in.Key.String()).Info("the instance answers: added")
 	}
-	return won, ""
+	return ""
 }
 
 // targets lists whom to ask, and forgets answers of those who are gone.
 func (o *owner) targets() []target {
 	var ts []target
-	known := make(map[targetKey]bool, len(o.facts.Instances)+len(o.facts.Pending))
-	for _, e := range o.table.entries {
-		in := e.built.in
-		if in == nil || !e.good || e.built.shadowed {
-			continue
-		}
-		known[targetKey{e.key, e.kind == kindPending}] = true
+	for _, e := range o.table.order {
 		switch {
+		case e.in == nil, !e.good, e.shadowed:
 		case e.kind == kindPending:
-			if in.Intent == instance.Removed {
-				continue
+			if t, ok := o.waiting(e); ok {
+				ts = append(ts, t)
 			}
-			t := target{in: in, pending: true, model: e.pending.Model, rec: e.pending.record(e.key)}
-			if t.model == "" {
-				t.model = o.w.o.Model
-			}
-			if r, ok := o.table.entries[name{kind: kindInstance, role: e.role, address: e.key.Address}]; ok && r.good {
-				t.drop = true
-			}
-			t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
-			ts = append(ts, t)
-		case in.View == instance.Unverified, in.View == instance.Rejected:
+		case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 			ts = append(ts, target{
-				in: in, model: o.w.o.Model,
-				life: in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+				in: e.in, model: o.w.o.Model,
+				life: e.in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 			})
 		}
 	}
 	for k := range o.facts.Instances {
-		if !known[targetKey{k, false}] {
+		if o.table.find(kindInstance, k) == nil {
 			delete(o.facts.Instances, k)
 		}
 	}
 	for k := range o.facts.Pending {
-		if !known[targetKey{k, true}] {
+		if o.table.find(kindPending, k) == nil {
 			delete(o.facts.Pending, k)
 		}
 	}
 	return ts
+}
+
+// waiting makes a target of a pending add.
+func (o *owner) waiting(e *entry) (target, bool) {
+	if e.in.Intent == instance.Removed {
+		return target{}, false
+	}
+	t := target{in: e.in, pending: true, model: e.pending.Model, rec: e.pending.record(e.key)}
+	if t.model == "" {
+		t.model = o.w.o.Model
+	}
+	if r := o.table.find(kindInstance, e.key); r != nil && r.good {
+		t.drop = true
+	}
+	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
+	return t, true
 }

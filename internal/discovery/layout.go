@@ -101,7 +101,6 @@ const (
 	kindInstance
 	kindPending
 	kindOverride
-	kindSchema
 )
 
 // listedPrefixes are what a list of the membership reads, besides the schema key.
@@ -127,9 +126,6 @@ func (l Layout) parse(key string) name {
 	rest, ok := strings.CutPrefix(key, l.root)
 	if !ok {
 		return name{}
-	}
-	if rest == keySchema {
-		return name{kind: kindSchema}
 	}
 	n := name{kind: kindInstance}
 	if r, ok := strings.CutPrefix(rest, segPending); ok {

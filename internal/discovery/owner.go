@@ -43,7 +43,7 @@ type owner struct {
 }
 
 // coalesce is the least time between two publications while changes pour in.
-const coalesce = 10 * time.Millisecond
+const coalesce = 2 * time.Millisecond
 
 // own applies what comes in and publishes snapshots. It never waits for
 // anything but its inbox.
@@ -205,12 +205,10 @@ func (o *owner) state() {
 
 // hear takes what an asker found out.
 func (o *owner) hear(v verdict) {
-	if v.promoted {
-		o.w.note(func(s *WatcherStatus) { s.Promotions++ })
-	}
 	if v.wait != nil {
 		if o.facts.Pending[v.key] != *v.wait {
 			o.facts.Pending[v.key] = *v.wait
+			o.table.touch(v.key)
 			o.dirty = true
 		}
 		return
@@ -223,6 +221,7 @@ func (o *owner) hear(v verdict) {
 		return // nothing new
 	}
 	o.facts.Instances[v.key] = v.answer
+	o.table.touch(v.key)
 	o.dirty = true
 }
 
@@ -268,19 +267,19 @@ func (o *owner) publish(ctx context.Context) {
 // rejected counts what cannot be used and says it once for each revision.
 func (o *owner) rejected() int {
 	n := 0
-	for key, e := range o.table.entries {
-		bad := e.problem != "" || (e.built.in != nil && e.built.in.View == instance.Rejected)
+	for _, e := range o.table.order {
+		bad := e.problem != "" || (e.in != nil && e.in.View == instance.Rejected)
 		if !bad {
 			continue
 		}
 		n++
-		if o.complain[key] == e.mod {
+		if o.complain[e.name] == e.mod {
 			continue
 		}
-		o.complain[key] = e.mod
+		o.complain[e.name] = e.mod
 		why := e.problem
-		if e.built.in != nil && e.built.in.Reason != "" {
-			why = e.built.in.Reason
+		if e.in != nil && e.in.Reason != "" {
+			why = e.in.Reason
 		}
 		o.w.log.WithField("instance", e.key.String()).WithField("revision", e.mod).Warn("entry in etcd rejected: " + why)
 	}

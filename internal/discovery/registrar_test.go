@@ -287,6 +287,45 @@ func TestRegistrarTwoAgents(t *testing.T) {
 	})
 }
 
+// Two hosts that start at the same moment: one gets the key, and it was
+// written once.
+func TestRegistrarStartRace(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	for round := range 10 {
+		k := decode(fmt.Sprintf("10.0.0.1:%d", 8200+round))
+		const n = 4
+		rs := make([]*discovery.Registrar, n)
+		for i := range rs {
+			o := options(t, k)
+			o.HostID = fmt.Sprintf("host-%d", i)
+			rs[i] = register(t, cli, o)
+		}
+		for i, r := range rs {
+			r.Set(instance.Record{ID: fmt.Sprintf("id-%d", i)})
+		}
+		testkit.Eventually(t, soon, func() error {
+			won, lost := 0, 0
+			for _, r := range rs {
+				switch r.Status().Phase {
+				case discovery.Registered:
+					won++
+				case discovery.Conflict:
+					lost++
+				}
+			}
+			if won != 1 || lost != n-1 {
+				return fmt.Errorf("%d registered, %d in conflict", won, lost)
+			}
+			return nil
+		})
+		if raw := rawKey(t, cli, k); raw.Version != 1 {
+			t.Fatalf("written %d times: %+v", raw.Version, raw)
+		}
+	}
+}
+
 func TestRegistrarNewIncarnation(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
@@ -369,72 +408,4 @@ func TestRegistrarRefusesWhatNobodyCouldRead(t *testing.T) {
 	})
 	put(t, cli, layout(t).Schema(), `{"v":1,"more":true}`)
 	waitPhase(t, r, discovery.Registered)
-}
-
-func TestPresence(t *testing.T) {
-	t.Parallel()
-	etcd := testkit.StartEtcd(t)
-	cli, l := etcd.Client(t), layout(t)
-	store := discovery.NewStore(cli, l, "test")
-	var mu sync.Mutex
-	applied := int64(7)
-	p := discovery.NewPresence(cli, discovery.PresenceOptions{
-		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: testTTL, Interval: 10 * time.Millisecond,
-		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- p.Run(ctx) }()
-	list := func(check func([]discovery.ProxyPresence) error) {
-		t.Helper()
-		testkit.Eventually(t, soon, func() error {
-			got, err := store.Proxies(t.Context())
-			if err != nil {
-				return err
-			}
-			return check(got)
-		})
-	}
-	var first int64
-	list(func(ps []discovery.ProxyPresence) error {
-		if len(ps) != 1 || ps[0].ID != "p1" || ps[0].Applied != 7 || ps[0].Address != "127.0.0.1:8000" {
-			return fmt.Errorf("%+v", ps)
-		}
-		first = ps[0].Revision
-		return nil
-	})
-	mu.Lock()
-	applied = 9
-	mu.Unlock()
-	list(func(ps []discovery.ProxyPresence) error {
-		if len(ps) != 1 || ps[0].Applied != 9 || ps[0].Revision == first {
-			return fmt.Errorf("%+v", ps)
-		}
-		return nil
-	})
-	// A lost lease is replaced.
-	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	old := resp.Kvs[0].Lease
-	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(old)); err != nil {
-		t.Fatal(err)
-	}
-	list(func(ps []discovery.ProxyPresence) error {
-		if len(ps) != 1 {
-			return fmt.Errorf("%+v", ps)
-		}
-		return nil
-	})
-	cancel()
-	if err := <-done; err != nil {
-		t.Fatal(err)
-	}
-	list(func(ps []discovery.ProxyPresence) error {
-		if len(ps) != 0 {
-			return fmt.Errorf("%+v", ps)
-		}
-		return nil
-	})
 }

@@ -17,6 +17,9 @@ import (
 // the instance is there already, static or leased, its record is left alone. In
 // both cases a removal is lifted and a pending add of it ends.
 func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
+	if err := checkKey(k); err != nil {
+		return "", err
+	}
 	value, err := staticValue(k, rec, "admin")
 	if err != nil {
 		return "", err
@@ -39,6 +42,22 @@ func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, re
 		return "", err
 	}
 	return outcome, nil
+}
+
+// checkKey refuses to write a key that is not spelled in the canonical way: it
+// would be a second key of the same membership.
+func checkKey(k instance.Key) error {
+	if _, err := instance.ParseRole(string(k.Role)); err != nil {
+		return err
+	}
+	canonical, err := instance.ParseAddress(k.Address)
+	if err != nil {
+		return err
+	}
+	if canonical != k.Address {
+		return fmt.Errorf("%w %q: write %s", instance.ErrAddress, k.Address, canonical)
+	}
+	return nil
 }
 
 // staticValue completes and encodes the record of a static instance.
@@ -74,6 +93,9 @@ func (s *Store) lift(k instance.Key, f *found) []clientv3.Op {
 // earlier wait of the same instance is replaced, a removal is lifted. If the
 // instance is there already nothing waits.
 func (s *Store) AddPending(ctx context.Context, k instance.Key, p PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
+	if err := checkKey(k); err != nil {
+		return "", err
+	}
 	if p.V == 0 {
 		p.V = 1
 	}
@@ -137,17 +159,14 @@ func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (exis
 		if !existed {
 			return plan{}, nil
 		}
-		o := Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
-		if f.override != nil {
-			if old, err := DecodeOverride(f.override.Value); err == nil {
-				o.Weight = old.Weight
+		p := plan{what: "remove"}
+		if checkKey(k) == nil { // of a key with a bad address nothing can return
+			value, err := s.removal(f, reason)
+			if err != nil {
+				return plan{}, err
 			}
+			p.ops = append(p.ops, clientv3.OpPut(s.layout.Override(k), string(value)))
 		}
-		value, err := encode(o)
-		if err != nil {
-			return plan{}, err
-		}
-		p := plan{what: "remove", ops: []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value))}}
 		if f.record != nil {
 			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Instance(k)))
 		}
@@ -160,6 +179,17 @@ func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (exis
 		return p, nil
 	})
 	return existed, err
+}
+
+// removal is the override of a removed instance; a weight set before stays.
+func (s *Store) removal(f *found, reason string) ([]byte, error) {
+	o := Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
+	if f.override != nil {
+		if old, err := DecodeOverride(f.override.Value); err == nil {
+			o.Weight = old.Weight
+		}
+	}
+	return encode(o)
 }
 
 // spellings finds keys of the same membership that are not spelled in the

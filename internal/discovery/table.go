@@ -1,7 +1,9 @@
 package discovery
 
 import (
+	"cmp"
 	"fmt"
+	"slices"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
@@ -15,15 +17,19 @@ type table struct {
 	layout   Layout
 	revision int64 // of the store, up to which the table is complete
 	applied  int64 // highest mod_revision seen under the prefixes it reads
-	schema   []byte
 	entries  map[name]*entry
+	// order holds all entries in the order in which snapshots list them, so that
+	// making a snapshot sorts nothing and walks no map.
+	order   []*entry
+	aliased int // entries that are not spelled in the canonical way
 }
 
 func newTable(l Layout) *table {
 	return &table{layout: l, entries: make(map[name]*entry)}
 }
 
-// entry is one key. All fields but built are fixed once it is in the table.
+// entry is one key. All fields but in, shadowed and old are fixed once it is in
+// the table.
 type entry struct {
 	name
 	key                          instance.Key // canonical address, or the printable one if it is bad
@@ -42,7 +48,19 @@ type entry struct {
 	pending  PendingAdd
 	override Override
 
-	built built // of the last view
+	in       *instance.Instance // of the last view
+	shadowed bool               // in the last view another key meant the same
+	old      bool               // in does not tell the latest
+}
+
+// compare orders entries as snapshots do: prefill first, by address.
+func (e *entry) compare(o *entry) int {
+	return cmp.Or(
+		-cmp.Compare(e.role, o.role),
+		cmp.Compare(e.key.Address, o.key.Address),
+		cmp.Compare(e.kind, o.kind),
+		cmp.Compare(e.name.address, o.name.address),
+	)
 }
 
 // decodeEntry reads one key. prev is what the table held at the key: a value
@@ -88,33 +106,31 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	old := t.entries
 	t.entries = make(map[name]*entry, len(kvs))
-	t.schema = nil
+	t.order = make([]*entry, 0, len(kvs))
+	t.aliased = 0
+	applied := int64(0)
 	for _, kv := range kvs {
 		n := t.layout.parse(string(kv.Key))
-		switch n.kind {
-		case kindOther:
-			continue
-		case kindSchema:
-			t.schema = kv.Value
+		if n.kind == kindOther {
 			continue
 		}
-		t.applied = max(t.applied, kv.ModRevision)
-		prev := old[n]
-		if prev != nil && prev.mod == kv.ModRevision && prev.create == kv.CreateRevision &&
-			prev.version == kv.Version && prev.leased == kv.Lease {
-			t.entries[n] = prev
-			continue
+		applied = max(applied, kv.ModRevision)
+		e := old[n]
+		if e == nil || e.mod != kv.ModRevision || e.create != kv.CreateRevision || e.version != kv.Version || e.leased != kv.Lease {
+			e = decodeEntry(n, kv, e)
 		}
-		t.entries[n] = decodeEntry(n, kv, prev)
-	}
-	if revision < t.revision {
-		// Another life of the store: what was applied before counts for nothing.
-		t.applied = 0
-		for _, e := range t.entries {
-			t.applied = max(t.applied, e.mod)
+		e.old = true
+		t.entries[n] = e
+		t.order = append(t.order, e)
+		if e.aliased {
+			t.aliased++
 		}
 	}
-	t.revision = revision
+	slices.SortFunc(t.order, (*entry).compare)
+	if revision >= t.revision {
+		applied = max(applied, t.applied)
+	} // else it is another life of the store: what was applied before counts for nothing
+	t.revision, t.applied = revision, applied
 }
 
 // put applies one PUT. A revision that the table has already is not applied
@@ -122,18 +138,22 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 func (t *table) put(kv *mvccpb.KeyValue) bool {
 	n := t.layout.parse(string(kv.Key))
 	prev := t.entries[n]
-	if kv.ModRevision < t.revision || (prev != nil && prev.mod >= kv.ModRevision) {
-		return false
-	}
-	switch n.kind {
-	case kindOther:
-		return false
-	case kindSchema:
-		t.schema = kv.Value
+	if n.kind == kindOther || kv.ModRevision < t.revision || (prev != nil && prev.mod >= kv.ModRevision) {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
-	t.entries[n] = decodeEntry(n, kv, prev)
+	e := decodeEntry(n, kv, prev)
+	t.entries[n] = e
+	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
+	if found {
+		t.order[at] = e
+	} else {
+		t.order = slices.Insert(t.order, at, e)
+		if e.aliased {
+			t.aliased++
+		}
+	}
+	t.touch(e.key)
 	return true
 }
 
@@ -141,17 +161,38 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 // deletion.
 func (t *table) remove(kv *mvccpb.KeyValue) bool {
 	n := t.layout.parse(string(kv.Key))
-	if n.kind == kindSchema {
-		t.schema = nil
-		return false
-	}
-	prev, ok := t.entries[n]
-	if !ok || prev.mod >= kv.ModRevision {
+	e, ok := t.entries[n]
+	if !ok || e.mod >= kv.ModRevision {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	delete(t.entries, n)
+	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
+		t.order = slices.Delete(t.order, at, at+1)
+	}
+	if e.aliased {
+		t.aliased--
+	}
+	t.touch(e.key)
 	return true
+}
+
+// touch notes that whatever is shown of an address is to be made anew: its
+// record, its pending add, and those of the other role.
+func (t *table) touch(k instance.Key) {
+	if t.aliased > 0 { // rare: no index says who is meant
+		for _, e := range t.order {
+			e.old = true
+		}
+		return
+	}
+	for _, role := range instance.Roles() {
+		for _, kind := range []kind{kindInstance, kindPending} {
+			if e, ok := t.entries[name{kind: kind, role: role, address: k.Address}]; ok {
+				e.old = true
+			}
+		}
+	}
 }
 
 // advance notes that the table is complete up to revision.
@@ -160,4 +201,13 @@ func (t *table) advance(revision int64) { t.revision = max(t.revision, revision)
 // describe is a short text of an entry's trouble while an older value is used.
 func (e *entry) describe() string {
 	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays in force", e.mod, e.problem)
+}
+
+// find gives the entry that stands for a membership: that of the canonical key,
+// or one that is spelled in another way.
+func (t *table) find(kind kind, k instance.Key) *entry {
+	if e, ok := t.entries[name{kind: kind, role: k.Role, address: k.Address}]; ok || t.aliased == 0 {
+		return e
+	}
+	return t.aliases()[name{kind: kind, role: k.Role, address: k.Address}]
 }

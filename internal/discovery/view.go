@@ -66,19 +66,19 @@ func Build(l Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snap
 	return instance.NewSnapshot(revision, t.view(verified))
 }
 
-// built caches the instance made of an entry, with what it was made from.
-type built struct {
+// surroundings are what an instance is made of besides its own entry.
+type surroundings struct {
 	override *entry
 	answer   *Verification
 	waiting  Wait
 	clash    bool
 	shadowed bool
-	in       *instance.Instance
 }
 
-// view makes the instances of a snapshot. Instances that did not change since
-// the last view are shared with it. All views of a table are made with the
-// same Model and Probing.
+// view makes the instances of a snapshot, in its order. Those that nothing has
+// touched since the last view are shared with it. All views of a table are made
+// with the same Model and Probing, and whoever changes the facts touches the
+// instance.
 func (t *table) view(v VerifiedFacts) []*instance.Instance {
 	alias := t.aliases()
 	find := func(n name) *entry {
@@ -87,50 +87,49 @@ func (t *table) view(v VerifiedFacts) []*instance.Instance {
 		}
 		return alias[n]
 	}
-	all := make([]*instance.Instance, 0, len(t.entries))
-	for _, e := range t.entries {
-		if e.kind != kindInstance && e.kind != kindPending {
+	all := make([]*instance.Instance, 0, len(t.order))
+	for _, e := range t.order {
+		if e.kind == kindOverride {
 			continue
 		}
-		var b built
-		if e.aliased {
-			other := find(name{kind: e.kind, role: e.role, address: e.key.Address})
-			b.shadowed = other != nil && other != e
+		if e.in == nil || e.old {
+			t.show(e, v, find)
 		}
-		b.override = find(name{kind: kindOverride, role: e.role, address: e.key.Address})
-		if e.kind == kindPending {
-			b.waiting = v.Pending[e.key]
-		} else {
-			b.answer = v.Instances[e.key]
-			b.clash = t.clashes(e, find)
-		}
-		if old := e.built; old.in != nil && old.override == b.override && old.answer == b.answer &&
-			old.waiting == b.waiting && old.clash == b.clash && old.shadowed == b.shadowed {
-			all = append(all, old.in)
-			continue
-		}
-		if e.kind == kindPending {
-			b.in = pendingInstance(e, b)
-		} else {
-			b.in = recordInstance(e, b, v)
-		}
-		e.built = b
-		all = append(all, b.in)
+		all = append(all, e.in)
 	}
 	return all
+}
+
+// show makes the instance of an entry anew.
+func (t *table) show(e *entry, v VerifiedFacts, find func(name) *entry) {
+	var c surroundings
+	if e.aliased {
+		other := find(name{kind: e.kind, role: e.role, address: e.key.Address})
+		c.shadowed = other != nil && other != e
+	}
+	c.override = find(name{kind: kindOverride, role: e.role, address: e.key.Address})
+	if e.kind == kindPending {
+		c.waiting = v.Pending[e.key]
+		e.in = pendingInstance(e, c)
+	} else {
+		c.answer = v.Instances[e.key]
+		c.clash = t.clashes(e, find)
+		e.in = recordInstance(e, c, v)
+	}
+	e.old, e.shadowed = false, c.shadowed
 }
 
 // aliases finds keys that are not spelled in the canonical way, such as
 // localhost:8100. They count as what they mean, unless the canonical key is
 // there too; of several the first in byte order counts.
 func (t *table) aliases() map[name]*entry {
-	var alias map[name]*entry
-	for _, e := range t.entries {
+	if t.aliased == 0 {
+		return nil
+	}
+	alias := make(map[name]*entry, t.aliased)
+	for _, e := range t.order {
 		if !e.aliased || !e.good {
 			continue
-		}
-		if alias == nil {
-			alias = make(map[name]*entry)
 		}
 		n := name{kind: e.kind, role: e.role, address: e.key.Address}
 		if old, ok := alias[n]; !ok || e.name.address < old.name.address {
@@ -165,13 +164,13 @@ func (e *entry) instance() *instance.Instance {
 
 // recordInstance applies the three lists in their order: what the record says,
 // what this process knows, what an operator wants.
-func recordInstance(e *entry, b built, v VerifiedFacts) *instance.Instance {
+func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instance {
 	in := e.instance()
 	var why []string
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
 
 	switch {
-	case b.shadowed:
+	case c.shadowed:
 		in.Address = instance.Printable(e.name.address, 300) // its own line, not that of the canonical key
 		in.View = instance.Rejected
 		say("another key already names %s; delete this one", e.key.Address)
@@ -182,12 +181,12 @@ func recordInstance(e *entry, b built, v VerifiedFacts) *instance.Instance {
 		if e.problem != "" {
 			say("%s", e.describe())
 		}
-		verify(in, b.answer, v, say)
+		verify(in, c.answer, v, say)
 	}
-	if b.clash {
+	if c.clash {
 		say("registered in both roles, and not everywhere with kv_role kv_both")
 	}
-	if o := b.override; o != nil {
+	if o := c.override; o != nil {
 		applyOverride(in, o, say)
 	}
 	in.Reason = strings.Join(why, "; ")
@@ -242,23 +241,23 @@ func withFacts(rec instance.Record, f instance.Facts) instance.Record {
 	return rec
 }
 
-func pendingInstance(e *entry, b built) *instance.Instance {
+func pendingInstance(e *entry, c surroundings) *instance.Instance {
 	in := e.instance()
 	in.View = instance.Pending
 	if e.good {
 		in.Record = e.pending.record(e.key)
 	}
 	switch {
-	case b.shadowed:
+	case c.shadowed:
 		in.Address = instance.Printable(e.name.address, 300)
 		in.Reason = "another key already waits for " + e.key.Address
 	case !e.good:
 		in.Reason = e.problem
-	case b.override != nil && b.override.good && b.override.override.State == instance.Removed:
+	case c.override != nil && c.override.good && c.override.override.State == instance.Removed:
 		in.Intent = instance.Removed
 		in.Reason = "removed by an operator: it will not be added while that stands"
-	case b.waiting.ModRevision == e.mod && b.waiting.Reason != "":
-		in.Reason = b.waiting.Reason
+	case c.waiting.ModRevision == e.mod && c.waiting.Reason != "":
+		in.Reason = c.waiting.Reason
 	default:
 		in.Reason = "waits for the instance to answer"
 	}

@@ -66,7 +66,7 @@ type Config struct {
 // Server is a running etcd.
 type Server struct {
 	etcd     *embed.Etcd
-	grpc     *grpc.Server
+	grpc     atomic.Pointer[grpc.Server] // set by etcd's own goroutine
 	gateway  *gateway
 	lock     *os.File
 	endpoint string
@@ -189,7 +189,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	ec.EnableGRPCGateway = false
 	s.gateway = newGateway(cfg.Gateway)
 	ec.UserHandlers = s.gateway.handlers()
-	ec.ServiceRegister = func(g *grpc.Server) { s.grpc = g }
+	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g) }
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log))
 
 	etcd, err := embed.StartEtcd(ec)
@@ -254,8 +254,8 @@ func (s *Server) Close() {
 		if s.gateway != nil {
 			s.gateway.close()
 		}
-		if s.grpc != nil {
-			s.grpc.Stop()
+		if g := s.grpc.Load(); g != nil {
+			g.Stop()
 		}
 		if s.etcd != nil {
 			s.etcd.Close()

@@ -32,7 +32,9 @@ func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 	case FaultStatus:
 		x.status(f)
 	case FaultHang:
-		x.flush()
+		if at != BeforeRead && at != AfterRead {
+			x.flush() // before that nothing, not even a header, may go out
+		}
 		x.hang()
 	case FaultReset:
 		x.drop(true)

@@ -56,15 +56,19 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	if resp.Length > int64(n) && !more {
 		return x.ofAnswer(d.Instance, "it is shorter than announced")
 	}
+	x.served(d.Instance)
+	l.settle()
 	x.entry.TTFT = time.Since(x.entry.Start)
-	length := resp.Length
+	head, length := buf[:n], resp.Length
 	if !more {
-		length = int64(n)
+		// In an answer of more than maxHeldAnswer the number stays the engine's.
+		head = x.trueUsage(head)
+		length = int64(len(head))
 	}
 	x.copyAnswerHeader(resp.Header, length)
 	x.entry.Status = resp.Status
 	x.w.WriteHeader(resp.Status)
-	if !x.write(buf[:n]) {
+	if !x.write(head) {
 		return nil
 	}
 	for more {
@@ -135,7 +139,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 		m, err := resp.Body.Read(s.buf[s.n:])
 		s.n += m
 		if m > 0 {
-			if f, stop := x.relay(d, p, &s, resp); stop {
+			if f, stop := x.relay(l, d, p, &s, resp); stop {
 				return f
 			}
 		}
@@ -161,7 +165,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 
 // relay deals with what one read brought. stop tells that the stream is over
 // for the client or must be retried.
-func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Response) (f *failure, stop bool) {
+func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstream.Response) (f *failure, stop bool) {
 	if !s.committed {
 		if f = x.judge(d, s); f != nil {
 			return f, true
@@ -169,7 +173,9 @@ func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Respon
 		if !s.committed {
 			return nil, false
 		}
+		l.settle()
 		p.Done()
+		x.served(d.Instance)
 		x.entry.TTFT = time.Since(x.entry.Start)
 		x.copyAnswerHeader(resp.Header, -1)
 		x.entry.Status = resp.Status
@@ -203,12 +209,36 @@ func (x *exchange) relay(d, p *sched.Assignment, s *relay, resp *upstream.Respon
 	if s.done {
 		x.entry.Outcome = OutcomeOK
 	}
-	if !x.write(s.buf[:end]) {
+	if !x.write(x.trueUsageOfEvents(s.buf[:end])) {
 		return nil, true
 	}
 	s.n = copy(s.buf, s.buf[end:s.n])
 	s.seen = s.n
 	return nil, false
+}
+
+// trueUsage puts the prefill instance's number of cached tokens into an answer.
+func (x *exchange) trueUsage(b []byte) []byte {
+	if x.cached == "" || !openai.HasCachedTokens(b) {
+		return b
+	}
+	return openai.SetCachedTokens(b, x.cached)
+}
+
+// trueUsageOfEvents does the same for a batch of events.
+func (x *exchange) trueUsageOfEvents(batch []byte) []byte {
+	if x.cached == "" || !openai.HasCachedTokens(batch) {
+		return batch
+	}
+	out := make([]byte, 0, len(batch)+8)
+	for {
+		event, rest, ok := openai.NextEvent(batch)
+		if !ok {
+			return append(out, batch...)
+		}
+		out = append(out, openai.SetCachedTokens(event, x.cached)...)
+		batch = rest
+	}
 }
 
 var errEngineEvent = errors.New("the engine reported an error in the stream")

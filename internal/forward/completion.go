@@ -71,20 +71,18 @@ func (c *completion) prefill() (kv *handed, done bool) {
 			return kv, false
 		}
 		p.Done()
-		if f.class == classRefused4x && f.answer.status == http.StatusBadRequest && c.req.ForcedTool {
-			// One token of a forced tool call cannot be parsed: our edit's
-			// fault, not the client's.
-			c.alone(aloneForcedTool)
-			return nil, true
-		}
 		if c.note(p.Instance, f) {
 			continue
 		}
-		if f.verdict == again && c.h.opts.Fallback {
+		switch {
+		case f.class == OurEdit:
+			c.alone(aloneForcedTool)
+		case f.rule.retry && f.answer.status >= 500 && c.h.opts.Fallback:
+			// The tries are used up; a decode instance can still do it all.
 			c.alone(alonePrefillFailed)
-			return nil, true
+		default:
+			c.tell(f)
 		}
-		c.tell(f)
 		return nil, true
 	}
 }
@@ -112,7 +110,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	dialect := c.dialect(p)
 	kv := &handed{pick: p, engineID: c.engineID()}
 	c.entry.Prefill, c.entry.Revision = p.Instance.Address, p.Revision
-	l := newLeg(c.ctx, c.h.opts.Prefill, errPrefillTimeout)
+	l := c.begin(p, c.h.opts.Prefill, errPrefillTimeout)
 	defer l.end()
 	resp, err := c.h.opts.Upstream.Do(l.ctx, &upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
@@ -123,7 +121,13 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		return nil, c.errorAnswer(p.Instance, resp)
+		f := c.errorAnswer(p.Instance, resp)
+		if f.class == Status4xx && f.answer.status == http.StatusBadRequest && c.req.ForcedTool {
+			// One token of a forced tool call cannot be parsed (protocol rule
+			// R1c): our edit's fault, not the client's.
+			f = newFailure(OurEdit, f.answer, f.err)
+		}
+		return nil, f
 	}
 	// The lease of the KV runs from the end of the prefill.
 	kv.until = time.Now().Add(c.h.opts.KVBudget)
@@ -140,6 +144,8 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	if kv.handover.Empty() && !dialect.SharesPool() {
 		c.h.opts.Recorder.HandoverMissing()
 	}
+	c.cached = openai.CachedTokens(answer)
+	c.served(p.Instance)
 	return kv, nil
 }
 
@@ -149,6 +155,12 @@ func (c *completion) decode(kv *handed) (done bool) {
 	defer kv.pick.Done()
 	dialect := c.dialect(kv.pick)
 	for {
+		if !dialect.SharesPool() && !kv.handover.Empty() {
+			if why := c.stillGood(kv); why != "" {
+				c.h.opts.Recorder.Retried(instance.Prefill, why)
+				return false
+			}
+		}
 		d, err := c.pick(instance.Decode, kv.pick)
 		if err != nil {
 			c.withoutDecode(err)
@@ -167,18 +179,31 @@ func (c *completion) decode(kv *handed) (done bool) {
 			kv.engineID = c.engineID()
 			continue
 		}
-		if f.taken || time.Now().After(kv.until) {
-			// The hand-over is spent or about to expire. The prefill instance
-			// did nothing wrong and may be asked again.
+		if f.taken {
+			// The hand-over is spent. The prefill instance did nothing wrong and
+			// may be asked again.
 			c.tried[instance.Prefill] = nil
 			return false
 		}
 	}
 }
 
+// stillGood tells why a hand-over must not be used any more, "" if it may: its
+// lease is about to end, or the life of the engine that made it has ended.
+func (c *completion) stillGood(kv *handed) Class {
+	switch {
+	case time.Now().After(kv.until):
+		c.tried[instance.Prefill] = nil
+		return HandoverExpired
+	case c.h.opts.Picker.Gone(kv.pick.Instance) != nil:
+		return Gone
+	}
+	return ""
+}
+
 // alone lets one decode instance do the whole request, without KV transfer.
 func (c *completion) alone(reason string) {
-	c.entry.Alone, c.entry.Prefill = reason, ""
+	c.entry.Alone, c.entry.Prefill, c.cached = reason, "", ""
 	for {
 		d, err := c.pick(instance.Decode, nil)
 		if err != nil {
@@ -203,7 +228,7 @@ func (c *completion) withoutDecode(err error) {
 		c.gone()
 	case errors.Is(err, sched.ErrUnknownModel):
 		c.refuse(unknownModel(c.model))
-	case c.last != nil && c.last.verdict == again && c.last.class != classConnect:
+	case c.last != nil && c.last.rule.retry:
 		c.tell(c.last)
 	default:
 		c.refuse(unavailable(instance.Decode, c.model))
@@ -214,13 +239,14 @@ func (c *completion) withoutDecode(err error) {
 // client has been answered, well or visibly broken.
 func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body openai.Body) *failure {
 	c.entry.Decode, c.entry.Revision = d.Instance.Address, d.Revision
-	l := newLeg(c.ctx, c.h.opts.FirstByte, errFirstByteTimeout)
-	defer l.end()
+	wait := c.h.opts.FirstByte
 	if !c.req.Stream {
 		// vLLM sends the header of a non-streamed answer when the answer is
 		// whole: generation time, which no first-byte limit may cut.
-		l.next(c.h.opts.NonStream, errFirstByteTimeout)
+		wait = c.h.opts.NonStream
 	}
+	l := c.begin(d, wait, errFirstByteTimeout)
+	defer l.end()
 	resp, err := c.h.opts.Upstream.Do(l.ctx, &upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
 		Header: c.legHeader(engineID), Body: body.Segments(),

@@ -35,8 +35,18 @@ type exchange struct {
 	last   *failure
 	// counted are the failures that count against MaxAttempts.
 	counted int
+	// suspects failed this request; they are blamed when another serves it.
+	suspects []suspect
 
+	// cached is how many tokens of the prompt the prefill instance had cached,
+	// in digits, "" if it did not say.
+	cached        string
 	writeDeadline time.Time
+}
+
+type suspect struct {
+	in    *instance.Instance
+	class Class
 }
 
 // Completion serves one completion endpoint.
@@ -59,6 +69,7 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint s
 		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
 	}
 	w.Header().Set("X-Request-Id", x.entry.RequestID)
+	h.budget.request()
 	return x
 }
 
@@ -171,7 +182,7 @@ func (x *exchange) gone() {
 
 // tell gives the client the answer of the last failure.
 func (x *exchange) tell(f *failure) {
-	if f.verdict == clientGone || x.ctx.Err() != nil {
+	if f.class == ClientGone || x.ctx.Err() != nil {
 		x.gone()
 		return
 	}
@@ -191,23 +202,49 @@ func (x *exchange) tell(f *failure) {
 	x.entry.BytesOut += int64(n)
 }
 
-// note books a failed leg. It tells whether another try is allowed.
+// note books a failed leg. It tells whether another try is allowed; if not,
+// x.last holds what to tell the client.
 func (x *exchange) note(in *instance.Instance, f *failure) bool {
 	x.last = f
 	x.entry.Attempts++
 	x.tried[in.Role] = append(x.tried[in.Role], in.Key)
-	if f.verdict != again {
+	switch f.rule.blame {
+	case blameEject:
+		x.h.opts.Health.Eject(in, "cannot connect: "+f.err.Error())
+	case blameStrike:
+		x.suspects = append(x.suspects, suspect{in, f.class})
+	case blameNobody, blameConfig:
+	}
+	if !f.rule.retry {
 		return false
 	}
-	if !f.free {
-		x.counted++
-	}
-	if x.counted >= x.h.opts.MaxAttempts {
-		return false
+	if !f.rule.free {
+		if x.counted++; x.counted >= x.h.opts.MaxAttempts {
+			return false
+		}
+		if !x.h.budget.take(x.h.opts.Picker.InFlight(in.Key)) {
+			f.answer = ours(budgetSpent())
+			return false
+		}
 	}
 	x.h.opts.Recorder.Retried(in.Role, f.class)
 	x.h.opts.Log.WithError(f.err).WithField("request_id", x.entry.RequestID).Debug("leg failed, trying another instance")
 	return true
+}
+
+// served tells the health of the fleet that an instance did its part, and
+// with that who failed the same request before.
+func (x *exchange) served(in *instance.Instance) {
+	x.h.opts.Health.Success(in)
+	rest := x.suspects[:0]
+	for _, s := range x.suspects {
+		if s.in.Role != in.Role || s.in.Key == in.Key {
+			rest = append(rest, s)
+			continue
+		}
+		x.h.opts.Health.Strike(s.in, string(s.class))
+	}
+	x.suspects = rest
 }
 
 // pick chooses an instance that this request has not tried. When every one
@@ -220,7 +257,7 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
 	}
-	if x.rounds[role] > 0 || (x.last != nil && x.last.class == classConnect) {
+	if x.rounds[role] > 0 || (x.last != nil && x.last.rule.free) {
 		return nil, err
 	}
 	x.rounds[role]++

@@ -45,12 +45,12 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		stream   string
 	}{
 		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
-		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_5xx", prefills: 1},
+		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 1},
 		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 1},
 		{name: "reset after the request", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "closed without an answer", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1}, retry: "decode/lost", prefills: 2},
-		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/lost", prefills: 2},
-		{name: "reset after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterRole}, retry: "decode/lost", prefills: 2},
+		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/broke_off", prefills: 2},
+		{name: "reset after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterRole}, retry: "decode/broke_off", prefills: 2},
 		{name: "cut after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1, At: fakevllm.AfterRole}, prefills: 2},
 		{name: "error event after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}, prefills: 2},
 		{name: "no HTTP at all", fault: fakevllm.Fault{Kind: fakevllm.FaultGarbage, Times: 1}, prefills: 2},
@@ -98,7 +98,7 @@ func TestDecodeRefusesConnections(t *testing.T) {
 			t.Errorf("%d prefills for 4 requests: the same KV was good for the other instance", n)
 		}
 		// Only the first one may have met the dead instance.
-		if got := r.rec.retried(); got != "decode/connect" {
+		if got := r.rec.retried(); got != "decode/not_connected" {
 			t.Errorf("retried %q", got)
 		}
 		if err := r.D[0].Restart(t.Context()); err != nil {

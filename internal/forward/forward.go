@@ -27,11 +27,9 @@ import (
 // Picker chooses instances; see sched.Scheduler.
 type Picker interface {
 	Pick(r sched.Request) (*sched.Assignment, error)
-}
-
-// Ejector hears of instances that nobody can connect to.
-type Ejector interface {
-	Eject(in *instance.Instance, reason string)
+	// Gone tells why nothing more can come from an instance, nil if it can.
+	Gone(in *instance.Instance) error
+	InFlight(k instance.Key) int64
 }
 
 // Recorder hears of every request once, when it has ended, and of the events
@@ -39,7 +37,7 @@ type Ejector interface {
 type Recorder interface {
 	Done(e *Entry)
 	// Retried: a leg in this role failed in this way and was tried again.
-	Retried(role instance.Role, class string)
+	Retried(role instance.Role, class Class)
 	// HandoverMissing: a prefill answered without the hand-over its connector needs.
 	HandoverMissing()
 }
@@ -47,7 +45,7 @@ type Recorder interface {
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
 	Picker   Picker
-	Ejector  Ejector
+	Health   Health
 	Upstream upstream.Client
 	Recorder Recorder
 	Log      logrus.FieldLogger
@@ -64,6 +62,8 @@ type Options struct {
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxAttempts int           // counted failures per request, default 4
+	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
+	RetryBurst  int           // and this many on top, default 64
 	BodyTimeout time.Duration // for reading the request, default 60 s
 	Prefill     time.Duration // for a whole prefill, default 300 s
 	FirstByte   time.Duration // until decode answers, default 60 s
@@ -76,12 +76,16 @@ type Options struct {
 type Handler struct {
 	opts       Options
 	connectors map[string]connector.Connector
+	budget     *budget
 }
 
 // New builds a Handler.
 func New(o Options) (*Handler, error) {
 	o.setDefaults()
 	h := &Handler{opts: o, connectors: map[string]connector.Connector{}}
+	if o.RetryRatio >= 0 {
+		h.budget = newBudget(o.RetryRatio, o.RetryBurst, time.Now)
+	}
 	for _, name := range connector.Names() {
 		c, err := connector.New(name)
 		if err != nil {
@@ -109,6 +113,12 @@ func (o *Options) setDefaults() {
 	}
 	if o.MaxAttempts <= 0 {
 		o.MaxAttempts = 4
+	}
+	if o.RetryRatio == 0 {
+		o.RetryRatio = 0.2
+	}
+	if o.RetryBurst <= 0 {
+		o.RetryBurst = 64
 	}
 	if o.Trace == nil {
 		o.Trace = func(*http.Request) bool { return false }
@@ -144,8 +154,8 @@ type Entry struct {
 	// Alone says why the decode instance served the request without a
 	// prefill, "" if it did not.
 	Alone    string
-	Attempts int // failed legs, hidden or not
-	Failure  string
+	Attempts int   // failed legs, hidden or not
+	Failure  Class // of the leg whose failure the client was told of
 	Revision int64
 	BytesIn  int64
 	BytesOut int64

@@ -79,10 +79,10 @@ func (r *record) Done(e *forward.Entry) {
 	r.ended <- *e
 }
 
-func (r *record) Retried(role instance.Role, class string) {
+func (r *record) Retried(role instance.Role, class forward.Class) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.retries = append(r.retries, string(role)+"/"+class)
+	r.retries = append(r.retries, string(role)+"/"+string(class))
 }
 
 func (r *record) HandoverMissing() {
@@ -150,7 +150,7 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
 		return fakevllm.StartTest(t, fakevllm.Options{
-			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true,
+			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 		})
 	}
 	for range prefills {
@@ -169,12 +169,24 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	slices.SortFunc(r.D, byAddress)
 	r.members.set(list...)
 	log := quiet()
-	r.tracker = health.New(health.Options{Source: &r.members, Prober: alive{}, Log: log, Interval: 20 * time.Millisecond, MaxInterval: 50 * time.Millisecond})
-	r.sched = sched.New(sched.Options{Source: &r.members, Health: r.tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }})
+	r.tracker = health.New(health.Options{
+		Source: &r.members, Prober: alive{}, Log: log, SlowStart: -1,
+		ProbeTimeout: 200 * time.Millisecond, ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
+		OnEject: func(k instance.Key, hard bool, why string) { r.sched.Abandon(k, hard, why) },
+	})
+	r.sched = sched.New(sched.Options{
+		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
+		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	var running sync.WaitGroup
+	running.Go(func() { r.sched.Run(ctx) })
 	r.up = upstream.NewStd(upstream.Options{})
 	o := forward.Options{
-		Picker: r.sched, Ejector: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
+		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
 		Trace: func(*http.Request) bool { return true },
+		// Far longer than anything here takes, and short enough to be told of.
+		Prefill: 20 * time.Second, FirstByte: 20 * time.Second, Idle: 20 * time.Second, NonStream: 20 * time.Second,
 	}
 	if tune != nil {
 		tune(&o)
@@ -195,6 +207,8 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	t.Cleanup(func() {
 		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
 		srv.Close()
+		cancel()
+		running.Wait()
 		r.tracker.Close()
 		r.up.Close()
 	})

@@ -49,7 +49,7 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 			asked++
 			data, f := x.modelsOf(in)
 			if f != nil {
-				if x.last = f; f.verdict != again {
+				if x.last = f; !f.rule.retry {
 					x.tell(f)
 					return
 				}
@@ -82,7 +82,7 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 }
 
 func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure) {
-	l := newLeg(x.ctx, probeTimeout, errFirstByteTimeout)
+	l := x.beginAt(probeTimeout, errFirstByteTimeout)
 	defer l.end()
 	header := x.legHeader(x.engineID())
 	delete(header, "Content-Type")

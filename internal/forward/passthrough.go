@@ -66,7 +66,7 @@ func (x *exchange) withoutAny(err error) {
 		x.gone()
 	case errors.Is(err, sched.ErrUnknownModel):
 		x.refuse(unknownModel(x.model))
-	case x.last != nil && x.last.class != classConnect:
+	case x.last != nil:
 		x.tell(x.last)
 	default:
 		x.refuse(unavailable(instance.Decode, x.model))
@@ -84,11 +84,12 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	if q := x.r.URL.RawQuery; q != "" {
 		path += "?" + q
 	}
-	l := newLeg(x.ctx, x.h.opts.NonStream, errFirstByteTimeout)
-	defer l.end()
+	wait := x.h.opts.NonStream
 	if x.entry.Stream {
-		l.next(x.h.opts.FirstByte, errFirstByteTimeout)
+		wait = x.h.opts.FirstByte
 	}
+	l := x.begin(a, wait, errFirstByteTimeout)
+	defer l.end()
 	resp, err := x.h.opts.Upstream.Do(l.ctx, &upstream.Request{
 		Instance: a.Instance, Method: x.r.Method, Path: path,
 		Header: x.legHeader(x.engineID()), Body: leg.Segments(),

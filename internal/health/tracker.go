@@ -1,16 +1,19 @@
-// Package health is this proxy's private opinion of instances: who was found
-// unreachable by a request is ejected at once and comes back when a probe of
-// its own succeeds. Nothing of it is ever written to etcd, since one proxy's
-// broken route must not take an instance from the others.
+// Package health is this proxy's private opinion of instances, learnt from
+// requests and from probes of its own. Nothing of it is ever written to etcd:
+// one proxy's broken route must not take an instance from the others.
+//
+//	requests: cannot connect ─────────────▶ out (hard) ──probe──▶ slow start ─▶ in
+//	          fails where others serve ─▶ strikes ─▶ out (soft) ──time, probe──┘
+//	silence:  three probes without a sign of life ─▶ out (hard)
 package health
 
 import (
 	"context"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/cenkalti/backoff/v5"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -26,58 +29,93 @@ type Source interface {
 	Snapshot() *instance.Snapshot
 }
 
-// Options configure a Tracker.
+// Options configure a Tracker; the zero values of numbers mean the defaults named.
 type Options struct {
 	Source Source
 	Prober Prober
 	Log    logrus.FieldLogger
-	// Interval is the first wait between an ejection and its probe, default
-	// 250 ms; it doubles up to MaxInterval, default 2 s.
-	Interval, MaxInterval time.Duration
-	// Timeout bounds one probe, default 1 s.
-	Timeout time.Duration
+
+	// MaxFailures is how many strikes in a row eject, default 3.
+	MaxFailures int
+	// Ejection is how long the first soft ejection lasts, default 1 s; each
+	// one that follows soon doubles it up to MaxEjection, default 30 s.
+	Ejection, MaxEjection time.Duration
+	// ProbeInterval is the pause between the probes of an ejected instance,
+	// default 250 ms at first, growing to 2 s.
+	ProbeInterval, MaxProbeInterval time.Duration
+	// ProbeTimeout bounds one probe, default 1 s.
+	ProbeTimeout time.Duration
+	// SlowStart is how long a readmitted instance takes to get its full share,
+	// default 10 s; negative: at once.
+	SlowStart time.Duration
+	// OnEject is called after an ejection, on a goroutine of the Tracker.
+	OnEject func(k instance.Key, hard bool, reason string)
+}
+
+func (o *Options) setDefaults() {
+	def := func(d *time.Duration, v time.Duration) {
+		if *d == 0 {
+			*d = v
+		}
+	}
+	def(&o.Ejection, time.Second)
+	def(&o.MaxEjection, 30*time.Second)
+	def(&o.ProbeInterval, 250*time.Millisecond)
+	def(&o.MaxProbeInterval, 2*time.Second)
+	def(&o.ProbeTimeout, time.Second)
+	def(&o.SlowStart, 10*time.Second)
+	if o.MaxFailures <= 0 {
+		o.MaxFailures = 3
+	}
+	if o.OnEject == nil {
+		o.OnEject = func(instance.Key, bool, string) {}
+	}
 }
 
 // Tracker holds the opinions. It is safe for concurrent use.
 type Tracker struct {
-	opts Options
-	// count lets Available answer without a look-up while nobody is ejected,
-	// which is nearly always.
-	count atomic.Int64
+	o Options
+	// trouble counts the records, so that the path of a request asks nothing
+	// more while everybody is well.
+	trouble atomic.Int64
 
-	mu      sync.RWMutex // guards ejected and closed; never held across a probe
-	ejected map[instance.Key]*ejection
+	mu      sync.RWMutex // guards records and closed; never held across a probe
+	records map[instance.Key]*record
 	closed  bool
 
 	ctx    context.Context //nolint:containedctx // the probes' own lifetime, ended by Close
 	cancel context.CancelFunc
-	probes sync.WaitGroup
+	work   sync.WaitGroup
+}
+
+// record is what is held against one instance. Whoever is well has none.
+type record struct {
+	incarnation string
+	strikes     int
+	out         bool
+	hard        bool
+	since       time.Time
+	reason      string
+	ejections   int       // that followed each other soon
+	back        time.Time // when it was readmitted last
+	suspected   bool      // a check is under way
 }
 
 // Ejection says why and since when an instance is not picked.
 type Ejection struct {
 	Since  time.Time
 	Reason string
-}
-
-type ejection struct {
-	Ejection
-	incarnation string
+	// Hard: nobody could connect to it, or it was silent.
+	Hard bool
+	// Strikes and Ejections in a row.
+	Strikes, Ejections int
 }
 
 // New builds a Tracker; Close ends its probes.
 func New(o Options) *Tracker {
-	if o.Interval <= 0 {
-		o.Interval = 250 * time.Millisecond
-	}
-	if o.MaxInterval <= 0 {
-		o.MaxInterval = 2 * time.Second
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = time.Second
-	}
+	o.setDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Tracker{opts: o, ejected: map[instance.Key]*ejection{}, ctx: ctx, cancel: cancel}
+	return &Tracker{o: o, records: map[instance.Key]*record{}, ctx: ctx, cancel: cancel}
 }
 
 // Close stops the probes and waits for them.
@@ -86,93 +124,248 @@ func (t *Tracker) Close() {
 	t.closed = true
 	t.mu.Unlock()
 	t.cancel()
-	t.probes.Wait()
+	t.work.Wait()
 }
 
-// Available tells whether the instance may be picked.
+// Trouble tells whether anything is held against anybody.
+func (t *Tracker) Trouble() bool { return t.trouble.Load() != 0 }
+
+// Available tells whether the instance is in.
 func (t *Tracker) Available(k instance.Key) bool {
-	if t.count.Load() == 0 {
+	if !t.Trouble() {
 		return true
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	return t.ejected[k] == nil
+	r := t.records[k]
+	return r == nil || !r.out
+}
+
+// Unreachable tells that nobody could connect to the instance, so that trying
+// it is pointless even when hardly anybody else is left.
+func (t *Tracker) Unreachable(k instance.Key) bool {
+	if !t.Trouble() {
+		return false
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	r := t.records[k]
+	return r != nil && r.out && r.hard
+}
+
+// Share is the part of its turns that the instance should take, above 0 and
+// at most 1: less than 1 while it starts slowly after an ejection.
+func (t *Tracker) Share(k instance.Key) float64 {
+	if !t.Trouble() || t.o.SlowStart < 0 {
+		return 1
+	}
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	r := t.records[k]
+	if r == nil || r.back.IsZero() {
+		return 1
+	}
+	return min(1, max(0.1, float64(time.Since(r.back))/float64(t.o.SlowStart)))
 }
 
 // Ejected gives the ejection of an instance, if there is one.
 func (t *Tracker) Ejected(k instance.Key) (Ejection, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if e := t.ejected[k]; e != nil {
-		return e.Ejection, true
+	r := t.records[k]
+	if r == nil || !r.out {
+		return Ejection{}, false
 	}
-	return Ejection{}, false
+	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
 }
 
-// Eject takes an instance out until a probe of it succeeds, it is gone from
-// the membership, or a new incarnation has registered. More calls for an
-// instance that is out already change nothing.
+// Success clears the strikes of an instance that served.
+func (t *Tracker) Success(in *instance.Instance) {
+	if !t.Trouble() {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r := t.records[in.Key]
+	if r == nil || r.out {
+		return
+	}
+	r.strikes = 0
+	if !r.suspected && (r.back.IsZero() || time.Since(r.back) > t.forgive()) {
+		t.forget(in.Key)
+	}
+}
+
+// forgive is how long an instance must do well until its ejections are forgotten.
+func (t *Tracker) forgive() time.Duration { return max(t.o.SlowStart, 2*t.o.MaxEjection) }
+
+// Strike counts a failure of an instance on a request that another one served.
+// Enough of them in a row eject it, one alone does while it is on probation.
+func (t *Tracker) Strike(in *instance.Instance, reason string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	r := t.record(in)
+	if r.out {
+		return
+	}
+	r.strikes++
+	probation := !r.back.IsZero() && time.Since(r.back) < t.o.SlowStart
+	if r.strikes < t.o.MaxFailures && !probation {
+		return
+	}
+	t.eject(in, r, false, reason)
+}
+
+// Eject takes an instance out that cannot be connected to.
 func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.closed || t.ejected[in.Key] != nil {
+	if t.closed {
 		return
 	}
-	e := &ejection{Ejection: Ejection{Since: time.Now(), Reason: reason}, incarnation: in.Incarnation()}
-	t.ejected[in.Key] = e
-	t.count.Add(1)
-	t.opts.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "reason": reason}).
-		Warn("instance ejected until it answers again")
-	t.probes.Add(1)
-	go func() {
-		defer t.probes.Done()
-		t.recover(in, e)
-	}()
+	r := t.record(in)
+	if r.out && r.hard {
+		return
+	}
+	t.eject(in, r, true, reason)
 }
 
-// recover probes one ejected instance until it may come back.
-func (t *Tracker) recover(in *instance.Instance, e *ejection) {
-	b := backoff.NewExponentialBackOff()
-	b.InitialInterval, b.MaxInterval = t.opts.Interval, t.opts.MaxInterval
-	timer := time.NewTimer(b.NextBackOff())
+// record finds or makes the record; the lock is held.
+func (t *Tracker) record(in *instance.Instance) *record {
+	r := t.records[in.Key]
+	if r == nil || r.incarnation != in.Incarnation() {
+		if r == nil {
+			t.trouble.Add(1)
+		}
+		r = &record{incarnation: in.Incarnation()}
+		t.records[in.Key] = r
+	}
+	return r
+}
+
+// forget lets go of a record; the lock is held.
+func (t *Tracker) forget(k instance.Key) {
+	if t.records[k] != nil {
+		delete(t.records, k)
+		t.trouble.Add(-1)
+	}
+}
+
+// eject takes it out and starts what brings it back; the lock is held.
+func (t *Tracker) eject(in *instance.Instance, r *record, hard bool, reason string) {
+	already := r.out
+	r.out, r.hard, r.since, r.reason = true, hard, time.Now(), reason
+	if !r.back.IsZero() && time.Since(r.back) > t.forgive() {
+		r.ejections = 0
+	}
+	r.ejections++
+	t.o.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "reason": reason, "hard": hard}).
+		Warn("instance ejected until it answers again")
+	if !already {
+		t.work.Go(func() { t.recover(in, r) })
+	}
+	t.work.Go(func() { t.o.OnEject(in.Key, hard, reason) })
+}
+
+// ejectionTime is how long the present ejection lasts at least.
+func (t *Tracker) ejectionTime(r *record) time.Duration {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if r.hard {
+		return 0
+	}
+	d := t.o.Ejection << min(r.ejections-1, 20)
+	if d <= 0 || d > t.o.MaxEjection {
+		d = t.o.MaxEjection
+	}
+	return d/2 + rand.N(d/2+1)
+}
+
+// recover waits and probes until the instance may come back.
+func (t *Tracker) recover(in *instance.Instance, r *record) {
+	pause := t.o.ProbeInterval
+	timer := time.NewTimer(max(t.ejectionTime(r), pause))
 	defer timer.Stop()
 	for {
-		snap := t.opts.Source.Snapshot()
-		changed := snap.Changed()
+		snap := t.o.Source.Snapshot()
 		now, ok := snap.Lookup(in.Key)
-		switch {
-		case !ok:
-			t.readmit(in.Key, "it left the membership")
-			return
-		case now.Incarnation() != e.incarnation:
-			t.readmit(in.Key, "a new incarnation registered")
+		if !ok || now.Incarnation() != r.incarnation {
+			t.drop(in.Key, r)
 			return
 		}
 		select {
 		case <-t.ctx.Done():
 			return
-		case <-changed:
+		case <-snap.Changed():
 			continue
 		case <-timer.C:
 		}
 		if t.alive(now) {
-			t.readmit(in.Key, "it answers again")
+			t.readmit(in.Key, r)
 			return
 		}
-		timer.Reset(b.NextBackOff())
+		pause = min(2*pause, t.o.MaxProbeInterval)
+		timer.Reset(pause/2 + rand.N(pause/2+1))
 	}
 }
 
 func (t *Tracker) alive(in *instance.Instance) bool {
-	ctx, cancel := context.WithTimeout(t.ctx, t.opts.Timeout)
+	ctx, cancel := context.WithTimeout(t.ctx, t.o.ProbeTimeout)
 	defer cancel()
-	return t.opts.Prober.Alive(ctx, in) == nil
+	return t.o.Prober.Alive(ctx, in) == nil
 }
 
-func (t *Tracker) readmit(k instance.Key, why string) {
+// drop forgets what was held against a life that has ended.
+func (t *Tracker) drop(k instance.Key, r *record) {
 	t.mu.Lock()
-	delete(t.ejected, k)
-	t.count.Add(-1)
-	t.mu.Unlock()
-	t.opts.Log.WithFields(logrus.Fields{"instance": k.String(), "reason": why}).Info("instance readmitted")
+	defer t.mu.Unlock()
+	if t.records[k] == r {
+		t.forget(k)
+	}
+}
+
+func (t *Tracker) readmit(k instance.Key, r *record) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	r.out, r.hard, r.strikes, r.back = false, false, 0, time.Now()
+	t.o.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
+		Info("instance readmitted: it answers again")
+}
+
+// silentProbes is how many probes in a row an instance may leave unanswered.
+const silentProbes = 3
+
+// Suspect asks an instance that has been silent for a sign of life, and ejects
+// it if none comes. While that goes on more calls do nothing.
+func (t *Tracker) Suspect(in *instance.Instance) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.closed {
+		return
+	}
+	r := t.record(in)
+	if r.suspected || r.out {
+		return
+	}
+	r.suspected = true
+	t.work.Go(func() {
+		sign := false
+		for range silentProbes {
+			if sign = t.alive(in); sign || t.ctx.Err() != nil {
+				break
+			}
+		}
+		t.mu.Lock()
+		r.suspected = false
+		if sign && r.strikes == 0 && r.back.IsZero() && !r.out && t.records[in.Key] == r {
+			t.forget(in.Key)
+		}
+		t.mu.Unlock()
+		if !sign && t.ctx.Err() == nil {
+			t.Eject(in, "silent: no sign of life in three probes")
+		}
+	})
 }

@@ -72,8 +72,8 @@ func (m *Metrics) Done(e *forward.Entry) {
 }
 
 // Retried counts a leg that was tried again.
-func (m *Metrics) Retried(role instance.Role, class string) {
-	m.retries.WithLabelValues(string(role), class).Inc()
+func (m *Metrics) Retried(role instance.Role, class forward.Class) {
+	m.retries.WithLabelValues(string(role), string(class)).Inc()
 }
 
 // HandoverMissing counts a prefill answer without a hand-over.

@@ -8,8 +8,10 @@ package sched
 
 import (
 	"errors"
+	"math/rand/v2"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -29,7 +31,15 @@ type Source interface {
 
 // Health is this proxy's opinion, asked at every pick: it must not block.
 type Health interface {
+	// Trouble tells whether anything is held against anybody; if not, nothing
+	// else is asked.
+	Trouble() bool
+	// Available: it is not ejected.
 	Available(k instance.Key) bool
+	// Unreachable: it is ejected because nobody could connect to it.
+	Unreachable(k instance.Key) bool
+	// Share of its turns that it should take, from above 0 to 1.
+	Share(k instance.Key) float64
 }
 
 // Options configure a Scheduler.
@@ -39,6 +49,13 @@ type Options struct {
 	// Connector resolves the KV-transfer dialect of an instance, "" for one that
 	// cannot be spoken to; instances of different dialects are never paired.
 	Connector func(*instance.Instance) string
+	// Silent is told of instances that keep legs waiting; nil: nobody is.
+	Silent func(*instance.Instance)
+	// SilentAfter is how long an instance may keep a leg waiting before it is
+	// called silent, and a third of how often that is looked at. Default 3 s.
+	SilentAfter time.Duration
+	// Rand gives numbers from 0 up to 1; default math/rand.
+	Rand func() float64
 }
 
 // Scheduler picks instances. It is safe for concurrent use.
@@ -52,7 +69,15 @@ type Scheduler struct {
 }
 
 // New builds a Scheduler.
-func New(o Options) *Scheduler { return &Scheduler{opts: o} }
+func New(o Options) *Scheduler {
+	if o.SilentAfter <= 0 {
+		o.SilentAfter = 3 * time.Second
+	}
+	if o.Rand == nil {
+		o.Rand = rand.Float64
+	}
+	return &Scheduler{opts: o}
+}
 
 // Request says what is wanted of one pick.
 type Request struct {
@@ -94,51 +119,100 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	if !known {
 		return nil, ErrUnknownModel
 	}
-	if c := s.choose(ix, list, &r, true); c != nil {
-		return s.assign(ix, c), nil
-	}
-	// Everyone who could be tried is held to be away: better to try than to
-	// refuse, the opinion may be older than the recovery.
-	if c := s.choose(ix, list, &r, false); c != nil {
+	if c := s.choose(ix, list, &r); c != nil {
 		return s.assign(ix, c), nil
 	}
 	return nil, ErrNone
 }
 
-// choose is round robin over those that fit. When the one in turn does not,
-// the turn is dealt anew among all that do: handing it to the next in line
-// would give a sick instance's whole share to its neighbour.
-func (s *Scheduler) choose(ix *index, list *candidates, r *Request, healthy bool) *candidate {
+// choose is round robin over those that may be picked now. When the one in
+// turn may not, the turn is dealt anew among all that may: handing it to the
+// next in line would give a sick instance's whole share to its neighbour.
+func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	n := uint64(len(list.items))
 	if n == 0 {
 		return nil
 	}
-	ok := func(c *candidate) bool {
-		return c.fits(ix, r) && (!healthy || s.opts.Health.Available(c.instance.Key))
-	}
 	turn := list.turn.Add(1) - 1
-	if c := &list.items[turn%n]; ok(c) {
-		return c
+	trouble := s.opts.Health.Trouble()
+	first := &list.items[turn%n]
+	if !trouble && first.fits(ix, r) {
+		return first
 	}
-	var fitting uint64
+	var allowed func(*candidate) bool
+	if trouble {
+		allowed = s.admission(ix, list, r)
+		if allowed(first) && s.takesTurn(first) {
+			return first
+		}
+	} else {
+		allowed = func(c *candidate) bool { return c.fits(ix, r) }
+	}
+	return deal(list, turn/n, func(c *candidate) bool { return c != first && allowed(c) }, func() *candidate {
+		if allowed(first) {
+			return first // starting slowly, but there is nobody else
+		}
+		return nil
+	})
+}
+
+// deal gives the turn-th of those that may, or what otherwise says.
+func deal(list *candidates, turn uint64, may func(*candidate) bool, otherwise func() *candidate) *candidate {
+	var n uint64
 	for i := range list.items {
-		if ok(&list.items[i]) {
-			fitting++
+		if may(&list.items[i]) {
+			n++
 		}
 	}
-	if fitting == 0 {
-		return nil
+	if n == 0 {
+		return otherwise()
 	}
-	want := (turn / n) % fitting
+	want := turn % n
 	for i := range list.items {
-		if c := &list.items[i]; ok(c) {
+		if c := &list.items[i]; may(c) {
 			if want == 0 {
 				return c
 			}
 			want--
 		}
 	}
-	return nil // opinions changed between the two passes
+	return otherwise() // opinions changed between the two passes
+}
+
+// admission decides who may be picked while somebody is in trouble. Usually
+// that is who is in. When more than half of those that can be reached are out,
+// the opinion is likelier wrong than they are: all of them may be picked. And
+// when nobody can be reached everybody may: better to try than to refuse, the
+// opinion may be older than the recovery.
+func (s *Scheduler) admission(ix *index, list *candidates, r *Request) func(*candidate) bool {
+	fits, reachable, in := 0, 0, 0
+	for i := range list.items {
+		c := &list.items[i]
+		if !c.fits(ix, r) {
+			continue
+		}
+		fits++
+		if !s.opts.Health.Unreachable(c.instance.Key) {
+			reachable++
+			if s.opts.Health.Available(c.instance.Key) {
+				in++
+			}
+		}
+	}
+	switch {
+	case reachable == 0:
+		return func(c *candidate) bool { return c.fits(ix, r) }
+	case in*2 < reachable:
+		return func(c *candidate) bool { return c.fits(ix, r) && !s.opts.Health.Unreachable(c.instance.Key) }
+	default:
+		return func(c *candidate) bool { return c.fits(ix, r) && s.opts.Health.Available(c.instance.Key) }
+	}
+}
+
+// takesTurn lets an instance that starts slowly pass on some of its turns.
+func (s *Scheduler) takesTurn(c *candidate) bool {
+	share := s.opts.Health.Share(c.instance.Key)
+	return share >= 1 || s.opts.Rand() < share
 }
 
 func (s *Scheduler) assign(ix *index, c *candidate) *Assignment {
@@ -163,7 +237,11 @@ func (s *Scheduler) Servable(role instance.Role) bool {
 	return len(s.opts.Source.Snapshot().Usable(role)) > 0
 }
 
-type counter struct{ inFlight atomic.Int64 }
+// counter is what is known of one instance beside the snapshots.
+type counter struct {
+	inFlight atomic.Int64
+	waiting  waiting
+}
 
 // counters live beside the snapshots, so that a membership change loses no count.
 type counters struct {
@@ -179,10 +257,14 @@ func (c *counters) find(k instance.Key) (*counter, bool) {
 }
 
 func (c *counters) each(f func(instance.Key, int64)) {
+	c.eachCounter(func(k instance.Key, n *counter) { f(k, n.inFlight.Load()) })
+}
+
+func (c *counters) eachCounter(f func(instance.Key, *counter)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for k, n := range c.m {
-		f(k, n.inFlight.Load())
+		f(k, n)
 	}
 }
 

@@ -32,7 +32,10 @@ func (s *source) set(list ...*instance.Instance) {
 
 type sick map[instance.Key]bool
 
-func (s sick) Available(k instance.Key) bool { return !s[k] }
+func (s sick) Trouble() bool                   { return len(s) > 0 }
+func (s sick) Available(k instance.Key) bool   { return !s[k] }
+func (s sick) Unreachable(k instance.Key) bool { return s[k] }
+func (s sick) Share(instance.Key) float64      { return 1 }
 
 func inst(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
 	in := &instance.Instance{

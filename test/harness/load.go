@@ -151,6 +151,9 @@ func (l *Load) Failures() []string {
 // Answered counts the right answers so far.
 func (l *Load) Answered() int64 { return l.ok.Load() }
 
+// Broken counts the streams so far that were visibly cut after their first text.
+func (l *Load) Broken() int64 { return l.broken.Load() }
+
 // Finish stops the clients, lets them end their requests, and fails the test
 // if a request was lost that had not been committed.
 func (l *Load) Finish() {

@@ -1,0 +1,82 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	store := discovery.NewStore(cli, l, "test")
+	var mu sync.Mutex
+	applied := int64(7)
+	p := discovery.NewPresence(cli, discovery.PresenceOptions{
+		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: testTTL, Interval: 10 * time.Millisecond,
+		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	list := func(check func([]discovery.ProxyPresence) error) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			got, err := store.Proxies(t.Context())
+			if err != nil {
+				return err
+			}
+			return check(got)
+		})
+	}
+	var first int64
+	list(func(ps []discovery.ProxyPresence) error {
+		if len(ps) != 1 || ps[0].ID != "p1" || ps[0].Applied != 7 || ps[0].Address != "127.0.0.1:8000" {
+			return fmt.Errorf("%+v", ps)
+		}
+		first = ps[0].Revision
+		return nil
+	})
+	mu.Lock()
+	applied = 9
+	mu.Unlock()
+	list(func(ps []discovery.ProxyPresence) error {
+		if len(ps) != 1 || ps[0].Applied != 9 || ps[0].Revision == first {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	// A lost lease is replaced.
+	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := resp.Kvs[0].Lease
+	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(old)); err != nil {
+		t.Fatal(err)
+	}
+	list(func(ps []discovery.ProxyPresence) error {
+		if len(ps) != 1 {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	list(func(ps []discovery.ProxyPresence) error {
+		if len(ps) != 0 {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,243 @@
+package forward_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+func key(role instance.Role, s *fakevllm.Server) instance.Key {
+	return instance.Key{Role: role, Address: s.Address()}
+}
+
+// vLLM answers some requests with 500 whatever instance gets them. Such a
+// request must not eject the instances that it visits.
+func TestPoisonousRequestEjectsNobody(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 2, 3, nil)
+	for _, s := range append(r.P, r.D...) {
+		script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+	}
+	for range 10 {
+		if a := r.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusInternalServerError {
+			t.Fatalf("%d: %s", a.status, a.body)
+		}
+	}
+	for _, s := range r.P {
+		if !r.tracker.Available(key(instance.Prefill, s)) {
+			t.Errorf("%s was ejected", s.Address())
+		}
+	}
+	for _, s := range r.D {
+		if !r.tracker.Available(key(instance.Decode, s)) {
+			t.Errorf("%s was ejected", s.Address())
+		}
+	}
+}
+
+// An instance that fails what others serve is ejected, and comes back when it
+// is well again; no client notices.
+func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 4, 4, nil)
+			s := r.P[0]
+			if role == instance.Decode {
+				s = r.D[0]
+			}
+			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Probability: 0.5, Seed: 1})
+			body := chatBody(true, "")
+			before := legs(r.P)
+			n := int64(0)
+			for n < 400 && r.tracker.Available(key(role, s)) {
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+				n++
+			}
+			if r.tracker.Available(key(role, s)) {
+				t.Fatal("it was never ejected")
+			}
+			if extra := legs(r.P) - before - n; extra > n/5+64 {
+				t.Errorf("%d extra prefills for %d requests", extra, n)
+			}
+			s.ClearFaults()
+			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
+			s.ForgetRequests()
+			eventually(t, "it gets requests again", func() bool {
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+				return legs([]*fakevllm.Server{s}) > 0
+			})
+			r.strict()
+		})
+	}
+}
+
+// waitingLeg starts a request whose first leg in the role hangs, and gives the
+// instance it hangs on and the channel of its answer.
+func waitingLeg(t *testing.T, r *rig, role instance.Role) (*fakevllm.Server, <-chan answer) {
+	t.Helper()
+	s := r.P[0]
+	if role == instance.Decode {
+		s = r.D[0]
+	}
+	script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
+	done := make(chan answer, 1)
+	go func() { done <- r.post("/v1/chat/completions", chatBody(true, "")) }()
+	eventually(t, "the leg hangs", func() bool { return s.Counters().Faults == 1 })
+	return s, done
+}
+
+// A leg that waits for an instance which turns out to be gone is called off
+// and tried elsewhere: no deadline has to pass.
+func TestWaitingLegsAreCalledOff(t *testing.T) {
+	t.Parallel()
+	changes := map[string]func(*instance.Instance) *instance.Instance{
+		"left":    func(*instance.Instance) *instance.Instance { return nil },
+		"down":    func(i *instance.Instance) *instance.Instance { i.Record.State = instance.Down; return i },
+		"removed": func(i *instance.Instance) *instance.Instance { i.Intent = instance.Removed; return i },
+		"restarted": func(i *instance.Instance) *instance.Instance {
+			i.Record.ID += "-next"
+			return i
+		},
+	}
+	for name, change := range changes {
+		for _, role := range instance.Roles() {
+			t.Run(name+"/"+string(role), func(t *testing.T) {
+				t.Parallel()
+				r := start(t, fakevllm.NIXL, 2, 2, nil)
+				s, done := waitingLeg(t, r, role)
+				var next []*instance.Instance
+				for _, old := range r.members.Snapshot().All() {
+					c := *old
+					if c.Key == key(role, s) {
+						if now := change(&c); now != nil {
+							next = append(next, now)
+						}
+						continue
+					}
+					next = append(next, &c)
+				}
+				r.members.set(next...)
+				r.complete(<-done, true, chatBody(true, ""))
+				if got := r.rec.retried(); got != string(role)+"/gone" {
+					t.Errorf("retried %q", got)
+				}
+				eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
+				r.strict()
+			})
+		}
+	}
+}
+
+// Draining and cordoned instances finish what they have.
+func TestDrainingLegsGoOn(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
+	done := make(chan answer, 1)
+	go func() { done <- r.post("/v1/chat/completions", chatBody(true, "")) }()
+	eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
+	var next []*instance.Instance
+	for _, old := range r.members.Snapshot().All() {
+		c := *old
+		if c.Key == key(instance.Decode, r.D[0]) {
+			c.Record.State = instance.Draining
+		}
+		next = append(next, &c)
+	}
+	r.members.set(next...)
+	r.complete(<-done, true, chatBody(true, ""))
+	if e := r.entry(); e.Attempts != 0 || e.Decode != r.D[0].Address() {
+		t.Fatalf("entry %+v", e)
+	}
+}
+
+// An engine that hangs accepts connections and says nothing: it is found out
+// by its silence, and what waits for it is served elsewhere.
+func TestSilentEngine(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 2, 2, nil)
+			s := r.P[0]
+			if role == instance.Decode {
+				s = r.D[0]
+			}
+			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
+			_, done := waitingLeg(t, r, role)
+			r.complete(<-done, true, chatBody(true, ""))
+			if e, ok := r.tracker.Ejected(key(role, s)); !ok || !e.Hard || !strings.Contains(e.Reason, "silent") {
+				t.Fatalf("ejection %+v, %v", e, ok)
+			}
+			s.ClearFaults()
+			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
+		})
+	}
+}
+
+// A slow engine that still answers its probes is left alone.
+func TestSlowIsNotSilent(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 400 * time.Millisecond, Times: 1})
+	body := chatBody(true, "")
+	r.complete(r.post("/v1/chat/completions", body), true, body)
+	if e := r.entry(); e.Attempts != 0 {
+		t.Fatalf("entry %+v", e)
+	}
+	if !r.tracker.Available(key(instance.Prefill, r.P[0])) {
+		t.Fatal("a slow instance was ejected")
+	}
+}
+
+// When retries multiply the load beyond the budget, clients are told to wait.
+func TestRetryBudgetIsSpent(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 3, func(o *forward.Options) { o.RetryRatio, o.RetryBurst = 1e-9, 5 })
+	for _, d := range r.D {
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+	}
+	got := map[int]int{}
+	for range 6 {
+		a := r.post("/v1/chat/completions", chatBody(true, ""))
+		got[a.status]++
+		if a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
+			t.Fatalf("no Retry-After: %v", a.header)
+		}
+	}
+	if got[http.StatusServiceUnavailable] == 0 {
+		t.Fatalf("statuses %v", got)
+	}
+	// Without the budget 6 requests would have made 24 legs. The sixth retry is
+	// the ratio's: as long as nothing was retried any share of it is free.
+	if n := legs(r.D); n > 6+6 {
+		t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
+	}
+}
+
+// The decode instance counts the whole prompt as cached; the client is told
+// what the prefill instance had.
+func TestCachedTokensAreThePrefills(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{true, false} {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		more := ""
+		if stream {
+			more = `,"stream_options":{"include_usage":true}`
+		}
+		a := r.post("/v1/chat/completions", chatBody(stream, more))
+		if a.err != nil || a.status != http.StatusOK {
+			t.Fatalf("%d %v", a.status, a.err)
+		}
+		if !strings.Contains(string(a.body), `"cached_tokens":0`) {
+			t.Fatalf("stream=%v: usage is not the prefill's: %s", stream, a.body)
+		}
+	}
+}

@@ -1,0 +1,88 @@
+package forward
+
+import (
+	"os"
+	"strings"
+	"testing"
+	"time"
+)
+
+// The document shows the table that the code runs by.
+func TestFailureTableIsDocumented(t *testing.T) {
+	t.Parallel()
+	doc, err := os.ReadFile("../../docs/failures.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if table := FailureTable(); !strings.Contains(string(doc), table) {
+		t.Fatalf("docs/failures.md does not hold this table:\n%s", table)
+	}
+}
+
+func TestEveryClassHasARule(t *testing.T) {
+	t.Parallel()
+	seen := map[Class]bool{}
+	for _, r := range rules() {
+		if seen[r.class] || r.what == "" || r.client == "" {
+			t.Errorf("rule %+v is double or incomplete", r)
+		}
+		seen[r.class] = true
+		if r.blame == blameEject && !r.free {
+			t.Errorf("%s: a refused connection costs nothing and must not count", r.class)
+		}
+		if !r.retry && r.blame == blameStrike {
+			t.Errorf("%s: nobody else can serve it, so nobody can be blamed", r.class)
+		}
+	}
+	for _, c := range []Class{
+		NotConnected, ConnectTimeout, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Gone, Busy,
+		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, HandoverExpired, ClientGone,
+	} {
+		if !seen[c] {
+			t.Errorf("%s has no rule", c)
+		}
+	}
+}
+
+func TestBudget(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	b := newBudget(0.2, 4, func() time.Time { return now })
+	take := func(n int, inFlight int64) (taken int) {
+		for range n {
+			if b.take(inFlight) {
+				taken++
+			}
+		}
+		return taken
+	}
+	if n := take(10, 0); n != 4 {
+		t.Fatalf("%d retries without a request, want the burst of 4", n)
+	}
+	for range 100 {
+		b.request()
+	}
+	if n := take(100, 0); n != 20 {
+		t.Fatalf("%d more for 100 requests, want 20", n)
+	}
+	if n := take(100, 10); n != 6 {
+		t.Fatalf("%d more when 10 were in flight on the lost instance, want 6", n)
+	}
+	now = now.Add(9 * time.Second)
+	if n := take(1, 0); n != 0 {
+		t.Fatal("the past 10 s were forgotten too early")
+	}
+	now = now.Add(time.Second)
+	if n := take(100, 0); n != 4 {
+		t.Fatalf("%d after the window, want the burst of 4", n)
+	}
+	now = now.Add(time.Hour)
+	if n := take(100, 0); n != 4 {
+		t.Fatalf("%d after an hour, want the burst of 4", n)
+	}
+	var none *budget
+	none.request()
+	if !none.take(0) {
+		t.Fatal("no budget means no bound")
+	}
+}

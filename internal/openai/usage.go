@@ -1,0 +1,67 @@
+package openai
+
+import "bytes"
+
+// CachedTokens finds usage.prompt_tokens_details.cached_tokens in an answer,
+// as the digits that stand there; "" if there is no usage, "0" if the usage
+// tells nothing of it.
+func CachedTokens(answer []byte) string {
+	usage, ok := findMember(answer, 0, "usage")
+	if !ok || answer[usage.val] != '{' {
+		return ""
+	}
+	if m, ok := cachedIn(answer, usage.val); ok {
+		return string(answer[m.val:m.end])
+	}
+	return "0"
+}
+
+// SetCachedTokens gives the answer, or the data of an event, with the number
+// of cached tokens replaced where one stands. A decode instance counts the
+// whole prompt as cached, since it was computed elsewhere: the prefill
+// instance's number is the true one (protocol rule R10). Without anything to
+// replace the same bytes come back.
+func SetCachedTokens(answer []byte, digits string) []byte {
+	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
+	if start < 0 {
+		return answer
+	}
+	usage, ok := findMember(answer, start, "usage")
+	if !ok || answer[usage.val] != '{' {
+		return answer
+	}
+	m, ok := cachedIn(answer, usage.val)
+	if !ok || isNull(answer[m.val:m.end]) {
+		return answer
+	}
+	out := make([]byte, 0, len(answer)+len(digits))
+	out = append(out, answer[:m.val]...)
+	out = append(out, digits...)
+	return append(out, answer[m.end:]...)
+}
+
+// HasCachedTokens is a cheap test whether there may be something to replace.
+func HasCachedTokens(b []byte) bool { return bytes.Contains(b, []byte(`"cached_tokens"`)) }
+
+func cachedIn(b []byte, usage int) (member, bool) {
+	details, ok := findMember(b, usage, "prompt_tokens_details")
+	if !ok || b[details.val] != '{' {
+		return member{}, false
+	}
+	return findMember(b, details.val, "cached_tokens")
+}
+
+// findMember finds a member of the object that begins at i; of duplicates the last.
+func findMember(b []byte, i int, name string) (found member, ok bool) {
+	s := scanner{b: b}
+	if i = s.space(i); i >= len(b) || b[i] != '{' {
+		return member{}, false
+	}
+	_, err := s.members(i, 0, func(m member) error {
+		if string(unquote(b[m.key:m.keyEnd])) == name {
+			found, ok = m, true
+		}
+		return nil
+	})
+	return found, ok && err == nil
+}

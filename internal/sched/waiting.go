@@ -1,0 +1,157 @@
+package sched
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrGone is wrapped by the cause of a leg that was ended because nothing more
+// could come from its instance.
+var ErrGone = errors.New("the instance is gone")
+
+// waiting are the legs that wait for an instance and could go elsewhere. An
+// engine that hangs sends nothing, not even an error: without this a leg would
+// wait for its deadline though everybody knows better.
+type waiting struct {
+	mu   sync.Mutex // guards legs; held for map accesses only
+	legs map[*Assignment]waiter
+}
+
+type waiter struct {
+	cancel context.CancelCauseFunc
+	since  time.Time
+}
+
+// Await has the leg cancelled, with a cause that wraps ErrGone, when its
+// instance turns out to be gone. It ends with Settle.
+func (a *Assignment) Await(cancel context.CancelCauseFunc) {
+	w := &a.counter.waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.legs == nil {
+		w.legs = make(map[*Assignment]waiter)
+	}
+	w.legs[a] = waiter{cancel, time.Now()}
+}
+
+// Settle ends Await: the leg is over, or its answer is committed and must be
+// carried to its end. More calls do no harm.
+func (a *Assignment) Settle() {
+	w := &a.counter.waiting
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.legs, a)
+}
+
+// list copies the legs, so that nothing is called under the lock.
+func (w *waiting) list() map[*Assignment]waiter {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make(map[*Assignment]waiter, len(w.legs))
+	for a, l := range w.legs {
+		out[a] = l
+	}
+	return out
+}
+
+// Run looks after the waiting legs until ctx ends: it cancels those whose
+// instance is gone as the membership changes, and has instances asked that
+// keep legs waiting.
+func (s *Scheduler) Run(ctx context.Context) {
+	tick := time.NewTicker(s.opts.SilentAfter / 3)
+	defer tick.Stop()
+	for {
+		snap := s.opts.Source.Snapshot()
+		s.cancelGone(snap)
+		select {
+		case <-ctx.Done():
+			return
+		case <-snap.Changed():
+		case now := <-tick.C:
+			s.suspectSilent(now)
+		}
+	}
+}
+
+func (s *Scheduler) cancelGone(snap *instance.Snapshot) {
+	s.counters.eachCounter(func(_ instance.Key, c *counter) {
+		if c.inFlight.Load() == 0 {
+			return
+		}
+		for a, l := range c.waiting.list() {
+			if err := gone(snap, a.Instance); err != nil {
+				l.cancel(err)
+			}
+		}
+	})
+}
+
+func (s *Scheduler) suspectSilent(now time.Time) {
+	if s.opts.Silent == nil {
+		return
+	}
+	s.counters.eachCounter(func(_ instance.Key, c *counter) {
+		if c.inFlight.Load() == 0 {
+			return
+		}
+		for a, l := range c.waiting.list() {
+			if now.Sub(l.since) > s.opts.SilentAfter {
+				s.opts.Silent(a.Instance)
+				return
+			}
+		}
+	})
+}
+
+// Abandon cancels every leg that waits for an instance, for whoever knows
+// before the membership does that nothing will come. Unless it must, a leg is
+// left to its fate when there is nobody else to go to.
+func (s *Scheduler) Abandon(k instance.Key, must bool, why string) {
+	c, ok := s.counters.find(k)
+	if !ok || (!must && !s.other(k)) {
+		return
+	}
+	cause := fmt.Errorf("%w: %s", ErrGone, why)
+	for _, l := range c.waiting.list() {
+		l.cancel(cause)
+	}
+}
+
+// other tells whether another instance of the role is in.
+func (s *Scheduler) other(k instance.Key) bool {
+	for _, in := range s.opts.Source.Snapshot().Usable(k.Role) {
+		if in.Key != k && s.opts.Health.Available(in.Key) {
+			return true
+		}
+	}
+	return false
+}
+
+// Gone tells why nothing more can come from an instance that was picked: it
+// left, was removed, turned down, or another incarnation stands at its
+// address. nil: nothing of that. Draining and cordoned ones finish what they have.
+func (s *Scheduler) Gone(in *instance.Instance) error {
+	return gone(s.opts.Source.Snapshot(), in)
+}
+
+func gone(snap *instance.Snapshot, in *instance.Instance) error {
+	now, ok := snap.Lookup(in.Key)
+	switch {
+	case !ok:
+		return fmt.Errorf("%w: it left the membership", ErrGone)
+	case now == in:
+		return nil
+	case now.Incarnation() != in.Incarnation():
+		return fmt.Errorf("%w: a new incarnation stands at its address", ErrGone)
+	case now.Intent == instance.Removed:
+		return fmt.Errorf("%w: it was removed", ErrGone)
+	case now.Record.State == instance.Down:
+		return fmt.Errorf("%w: its record says down", ErrGone)
+	}
+	return nil
+}
