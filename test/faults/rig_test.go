@@ -84,15 +84,38 @@ func build(t *testing.T, p plan) *rig {
 	return r
 }
 
-// proxyArgs are what every proxy of these tests is started with.
-func proxyArgs(more ...string) []string {
-	return append([]string{"--connector", "nixl", "--waiting-retry-interval", "200ms"}, more...)
+// proxyArgs are what every proxy of these tests is started with, and the flags
+// of more as far as this proxy has them.
+func proxyArgs(t testing.TB, more ...string) []string {
+	t.Helper()
+	args := []string{"--connector", "nixl", "--waiting-retry-interval", "200ms", "--access-log=off"}
+	for i := 0; i+1 < len(more); i += 2 {
+		if proxyHas(t, more[i]) {
+			args = append(args, more[i], more[i+1])
+		}
+	}
+	return args
+}
+
+// proxyHas tells whether the proxy knows a flag.
+func proxyHas(t testing.TB, flag string) bool {
+	t.Helper()
+	out, _ := command(t, "proxy", "--help")
+	return contains(out, flag+" ")
+}
+
+// needs skips a test of what this proxy cannot do.
+func needs(t testing.TB, flag string) {
+	t.Helper()
+	if !proxyHas(t, flag) {
+		t.Skipf("the proxy has no %s", flag)
+	}
 }
 
 func (r *rig) proxy(name string, args ...string) *fleet.Proxy {
 	r.t.Helper()
 	p, err := r.f.StartProxy(r.t.Context(), fleet.ProxySpec{
-		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(args...),
+		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(r.t, args...),
 	})
 	if err != nil {
 		r.t.Fatal(err)
@@ -310,15 +333,16 @@ func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
 func control(t testing.TB, f *fleet.Fleet, n *fleet.Node) *agentctl.Client {
 	t.Helper()
 	dir := f.Dir()
-	path, err := agentctl.Find(instance.Key{Role: n.Spec.Role, Address: n.Address}, func(name string) string {
-		if name == "XDG_RUNTIME_DIR" {
-			return dir
-		}
-		return ""
+	var path string
+	testkit.Eventually(t, soon, func() (err error) {
+		path, err = agentctl.Find(instance.Key{Role: n.Spec.Role, Address: n.Address}, func(name string) string {
+			if name == "XDG_RUNTIME_DIR" {
+				return dir
+			}
+			return ""
+		})
+		return err
 	})
-	if err != nil {
-		t.Fatalf("%v; its log:\n%s", err, n.Agent.LogTail(10))
-	}
 	return agentctl.NewClient(path)
 }
 
