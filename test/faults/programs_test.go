@@ -127,3 +127,14 @@ func (r *rig) try(address string) (int, string) {
 	}
 	return c, body
 }
+
+// fleetAgent describes one more agent beside a node's engine.
+func fleetAgent(n *fleet.Node, etcd, socket string, more ...string) fleet.Spec {
+	return fleet.Spec{
+		Name: n.Spec.Name + "-second", Program: "agent", Stage: 3,
+		Args: append([]string{
+			"--role", string(n.Spec.Role), "--address", n.Address, "--etcd-endpoints", etcd, "--connector", "nixl",
+			"--ttl", ttl.String(), "--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms", "--socket", socket,
+		}, more...),
+	}
+}
