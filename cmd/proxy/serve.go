@@ -88,10 +88,18 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		start(servers[1], adminLn)
 	}
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-failed:
+	died := etcd.died()
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running, err = false, nil
+		case err = <-failed:
+			running = false
+		case cause := <-died:
+			// Requests go on with what is known, as when any etcd is away.
+			died = nil
+			log.WithError(cause).Error("the proxy's own etcd has ended; restart the proxy when it suits")
+		}
 	}
 	p.stopping.Store(true)
 	return errors.Join(err, shutdown(ctx, cfg.ShutdownTimeout, log, servers))

@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -220,6 +221,10 @@ func (s *Server) logger(log logrus.FieldLogger) *zap.Logger {
 	}))
 }
 
+// onePort begins etcd's warning that gRPC and HTTP share a port. It is about
+// load that one machine's fleet does not make.
+const onePort = "Running http and grpc server on single port"
+
 // untilQuiet is a zap core with an off switch.
 type untilQuiet struct {
 	zapcore.Core
@@ -233,7 +238,7 @@ func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
 }
 
 func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !u.Enabled(e.Level) {
+	if !u.Enabled(e.Level) || strings.HasPrefix(e.Message, onePort) {
 		return ce
 	}
 	return u.Core.Check(e, ce)
