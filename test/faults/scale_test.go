@@ -402,6 +402,7 @@ func BenchmarkRegistrations10000(b *testing.B) {
 	for b.Loop() {
 		took := converge(b, 10000, 10)
 		b.ReportMetric(took.Seconds(), "s-after-last-ack")
+		measured(b, 101, "last acknowledgement to all equal", took, 2*time.Second)
 	}
 }
 
@@ -410,7 +411,8 @@ func BenchmarkPutToSnapshot1000(b *testing.B) {
 		p50, p99 := putToSnapshot(b, 1000, 5, 300)
 		b.ReportMetric(float64(p50.Microseconds())/1000, "ms-p50")
 		b.ReportMetric(float64(p99.Microseconds())/1000, "ms-p99")
-		measured(b, 16, "1000 instances, 5 proxies' watchers: put to the last snapshot, p99 of 300", p99, 10*time.Millisecond)
+		measured(b, 102, "p50 of 300", p50, 0)
+		measured(b, 102, "p99 of 300", p99, 10*time.Millisecond)
 	}
 }
 
@@ -421,5 +423,6 @@ func BenchmarkPickDuringExpiry10000(b *testing.B) {
 		b.ReportMetric(float64(during.p99.Nanoseconds()), "ns-p99-during")
 		b.ReportMetric(float64(during.p99)/float64(max(quiet.p99, 1)), "ratio-p99")
 		b.ReportMetric(float64(during.mean)/float64(max(quiet.mean, 1)), "ratio-mean")
+		counted(b, 103, "p99 in percent of quiet", int64(100*during.p99/max(quiet.p99, 1)), 110)
 	}
 }
