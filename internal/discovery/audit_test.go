@@ -1,0 +1,147 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// lossy makes a client whose watches lose the events that drop names, as a
+// broken server or library would.
+func lossy(t testing.TB, endpoint string, drop func(*mvccpb.Event) bool) *clientv3.Client {
+	t.Helper()
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := streamer(ctx, desc, cc, method, opts...)
+			return &lossyStream{s, drop}, err
+		})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	return cli
+}
+
+type lossyStream struct {
+	grpc.ClientStream
+	drop func(*mvccpb.Event) bool
+}
+
+func (s *lossyStream) RecvMsg(m any) error {
+	for {
+		if err := s.ClientStream.RecvMsg(m); err != nil {
+			return err
+		}
+		resp, ok := m.(*pb.WatchResponse)
+		if !ok || len(resp.Events) == 0 {
+			return nil
+		}
+		resp.Events = slices.DeleteFunc(resp.Events, s.drop)
+		if len(resp.Events) > 0 {
+			return nil
+		}
+		resp.Reset()
+	}
+}
+
+func auditing(t testing.TB, p discovery.Prober) discovery.WatcherOptions {
+	o := probing(t, p, "")
+	o.CheckInterval = time.Hour
+	o.AuditInterval = 100 * time.Millisecond
+	return o
+}
+
+// A watch that loses events is found out by the audit, whatever it lost.
+func TestAuditFindsMissedEvents(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		do     func(t *testing.T, cli *clientv3.Client, key string)
+		want   func(*instance.Instance) error
+		others bool // other events arrive after the lost one
+	}{
+		{"a put", func(t *testing.T, cli *clientv3.Client, key string) { put(t, cli, key, ready+" ") }, func(in *instance.Instance) error {
+			if in.Version != 2 {
+				return fmt.Errorf("version %d", in.Version)
+			}
+			return nil
+		}, true},
+		{"a delete", func(t *testing.T, cli *clientv3.Client, key string) { del(t, cli, key) }, nil, true},
+		{"a delete and all that follows", func(t *testing.T, cli *clientv3.Client, key string) { del(t, cli, key) }, nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcd(t)
+			cli, l := etcd.Client(t), layout(t)
+			if err := discovery.NewStore(cli, l, "test").EnsureSchema(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			k, other := prefill("10.0.0.1:8100"), prefill("10.0.0.2:8100")
+			put(t, cli, l.Instance(k), ready)
+			var deaf atomic.Bool
+			w := watch(t, lossy(t, etcd.Endpoint(), func(ev *mvccpb.Event) bool {
+				return deaf.Load() && (!c.others || string(ev.Kv.Key) == l.Instance(k))
+			}), auditing(t, newProber()))
+			waitFor(t, w, k, usable)
+			waitState(t, w, discovery.Live)
+			deaf.Store(true)
+			c.do(t, cli, l.Instance(k))
+			put(t, cli, l.Instance(other), ready)
+			waitFor(t, w, k, c.want)
+			waitFor(t, w, other, usable)
+			if s := w.Status(); s.Drift == 0 || s.Epochs > 1 {
+				t.Fatalf("status: %+v", s)
+			}
+		})
+	}
+}
+
+// A watch that is well never makes the audit read everything again, however
+// many changes there are.
+func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	o := auditing(t, newProber())
+	o.AuditInterval = 2 * time.Millisecond
+	w := watch(t, cli, o)
+	waitReady(t, w)
+	keys := []instance.Key{prefill("10.0.0.1:1"), prefill("10.0.0.2:1"), decode("10.0.0.3:1")}
+	for i := range 600 {
+		k := keys[i%len(keys)]
+		switch i % 4 {
+		case 3:
+			del(t, cli, l.Instance(k))
+		default:
+			put(t, cli, l.Instance(k), ready)
+		}
+	}
+	if err := discovery.NewStore(cli, l, "test").EnsureSchema(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := w.Status().Audits
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.Audits < n+20 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if s := w.Status(); s.Drift != 0 || s.Lists != 1 || s.Epochs != 0 || s.AuditErrors != 0 {
+		t.Fatalf("status: %+v", s)
+	}
+}
