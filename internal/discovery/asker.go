@@ -2,8 +2,11 @@ package discovery
 
 import (
 	"context"
+	"math/rand/v2"
 	"strconv"
 	"sync"
+	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -16,6 +19,9 @@ const (
 	maxProbes = 64
 	// slowly is how many times less often a wrong model is asked for again.
 	slowly = 5
+	// spread is how much of the interval between two signs of life each
+	// instance asked adds: together they cost at most 200 probes a second.
+	spread = 5 * time.Millisecond
 )
 
 // target is one instance to ask.
@@ -28,6 +34,7 @@ type target struct {
 	model   string
 	rec     instance.Record // to write at promotion
 	drop    bool            // a record is there already: only end the wait
+	sign    bool            // only a sign of life is wanted, again and again
 }
 
 type targetKey struct {
@@ -49,6 +56,7 @@ type askers struct {
 	slots chan struct{}
 	wg    sync.WaitGroup
 	run   map[targetKey]asker
+	signs atomic.Int64 // targets of which a sign of life is wanted
 }
 
 type asker struct {
@@ -75,6 +83,13 @@ func (a *askers) update(ctx context.Context, targets []target) {
 	if a.w.o.Prober == nil {
 		return
 	}
+	signs := int64(0)
+	for _, t := range targets {
+		if t.sign {
+			signs++
+		}
+	}
+	a.signs.Store(signs)
 	want := make(map[targetKey]bool, len(targets))
 	for _, t := range targets {
 		k := targetKey{t.in.Key, t.pending}
@@ -105,6 +120,10 @@ func (a *askers) update(ctx context.Context, targets []target) {
 // ends with that one only, since the change it makes comes back through the
 // watch, and would cut off the answer.
 func (a *askers) keepAsking(ctx, run context.Context, t target) {
+	// A lost etcd loses all leases at once: the first probes are spread too.
+	if n := a.signs.Load(); t.sign && n > 1 && !pause(ctx, rand.N(time.Duration(n)*spread)) {
+		return
+	}
 	for {
 		select {
 		case <-ctx.Done():
@@ -121,10 +140,14 @@ func (a *askers) keepAsking(ctx, run context.Context, t target) {
 			return
 		case a.w.verdicts <- v:
 		}
-		wait := jitter(a.w.o.WaitingInterval)
-		if slow {
+		wait := a.w.o.WaitingInterval
+		switch {
+		case t.sign:
+			wait = max(wait, time.Duration(a.signs.Load())*spread)
+		case slow:
 			wait *= slowly
 		}
+		wait = jitter(wait)
 		if !pause(ctx, wait) {
 			return
 		}
@@ -192,6 +215,11 @@ func (o *owner) targets() []target {
 			if t, ok := o.waiting(e); ok {
 				ts = append(ts, t)
 			}
+		case e.absent != nil && e.absent.probed():
+			ts = append(ts, target{
+				in: e.in, model: o.w.o.Model, sign: true,
+				life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+			})
 		case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 			ts = append(ts, target{
 				in: e.in, model: o.w.o.Model,

@@ -9,10 +9,11 @@ import (
 )
 
 const (
-	checkTimeout = 2 * time.Second
-	// staleAfter is how many checks in a row must fail before the membership is
-	// called stale.
-	staleAfter = 2
+	checkTimeout = time.Second
+	// suspectAfter and staleAfter are how many questions in a row must fail
+	// before the membership is called that.
+	suspectAfter = 2
+	staleAfter   = 5
 	// checkRetry is the pause after a failed check, so that the end of contact
 	// and its return are both noticed soon.
 	checkRetry = 500 * time.Millisecond
@@ -20,7 +21,7 @@ const (
 
 // checked is the outcome of one check.
 type checked struct {
-	before   int64 // the table's revision when the check was sent
+	before   int64 // the last revision known when the check was sent
 	revision int64
 	cluster  uint64
 	err      error
@@ -35,7 +36,7 @@ func (w *Watcher) check(ctx context.Context) {
 	failed := false
 	for pause(ctx, wait) {
 		// Read before the question is sent: the answer cannot be older than that.
-		c := checked{before: w.revision.Load()}
+		c := checked{before: w.seen.Load()}
 		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
 		resp, err := w.cli.Get(cctx, w.o.Layout.watchStart(), clientv3.WithRange(w.o.Layout.watchEnd()), clientv3.WithCountOnly())
 		cancel()

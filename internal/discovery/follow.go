@@ -26,8 +26,10 @@ const (
 
 // Reasons for reading everything again while the watch stands.
 const (
-	relistEpoch    = "the revision went backwards"
+	relistEpoch    = "etcd is another store than before"
 	relistRegained = "contact regained"
+	relistDrift    = "the audit differs"
+	relistRoutine  = "routine"
 )
 
 const (
@@ -53,6 +55,8 @@ func (w *Watcher) follow(ctx context.Context) {
 		case <-w.relist: // what is asked for comes now anyway
 		default:
 		}
+		// Both are read before the list is asked for: it must not be older.
+		before, asked := w.seen.Load(), w.asked.Load()
 		got, err := list(ctx, w.cli, w.o.Layout, tries == 0)
 		if err != nil {
 			if !w.tell(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
@@ -60,6 +64,7 @@ func (w *Watcher) follow(ctx context.Context) {
 			}
 			continue
 		}
+		got.before, got.asked = before, asked
 		if !w.tell(ctx, message{listing: &got}) {
 			return
 		}
@@ -112,6 +117,8 @@ func (w *Watcher) watch(ctx context.Context, revision int64) watchEnd {
 	creation := time.AfterFunc(createTimeout, cancel)
 	defer creation.Stop()
 	created := false
+	routine := time.NewTimer(jitter(w.o.RelistInterval)) // no watch is trusted for ever
+	defer routine.Stop()
 	// Watch returns only once etcd has answered, or the context has ended.
 	events := w.cli.Watch(wctx, w.o.Layout.watchStart(),
 		clientv3.WithRange(w.o.Layout.watchEnd()), clientv3.WithRev(revision),
@@ -120,6 +127,13 @@ func (w *Watcher) watch(ctx context.Context, revision int64) watchEnd {
 		select {
 		case <-ctx.Done():
 			return watchEnd{reason: endClosed, err: ctx.Err()}
+		case <-routine.C:
+			return watchEnd{reason: endAsked, err: errors.New(relistRoutine)}
+		case <-w.progress:
+			// Only a watch that has delivered everything is answered.
+			if err := w.cli.RequestProgress(wctx); err != nil {
+				w.log.WithField("error", err).Debug("cannot ask the watch for its progress")
+			}
 		case reason := <-w.relist:
 			return watchEnd{reason: endAsked, err: errors.New(reason)}
 		case resp, ok := <-events:

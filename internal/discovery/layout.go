@@ -21,6 +21,7 @@ const (
 	segPending  = "pending/"
 	segProxies  = "proxies/"
 	keySchema   = "meta/schema"
+	keyKept     = "meta/kept"
 )
 
 // Layout knows where every key is. The zero Layout is not usable; see NewLayout.
@@ -85,6 +86,10 @@ func (l Layout) Audit(id string) string { return l.root + segAudit + id }
 // Schema is the key that names the version of this layout.
 func (l Layout) Schema() string { return l.root + keySchema }
 
+// Kept is the key through which an operator tells the proxies what to do with
+// what they keep in force although etcd has lost it.
+func (l Layout) Kept() string { return l.root + keyKept }
+
 // The watch is one range, so that all events come in one order and whole
 // transactions arrive whole: from decode/ to the end of prefill/. In etcd's
 // byte order that covers decode, load, meta, override, pending and prefill, and
@@ -118,6 +123,18 @@ type name struct {
 	kind    kind
 	role    instance.Role
 	address string
+}
+
+// rest is the key without its root, printable.
+func (n name) rest() string {
+	s := string(n.role) + "/" + n.address
+	switch n.kind {
+	case kindPending:
+		s = segPending + s
+	case kindOverride:
+		s = segOverride + s
+	}
+	return instance.Printable(s, 400)
 }
 
 // parse takes a key apart. Keys outside the root, in a segment we do not read,

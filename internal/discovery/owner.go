@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -19,6 +20,7 @@ type message struct {
 	ended     *watchEnd
 	listError error
 	checked   *checked
+	lease     *leaseQuestion
 }
 
 // owner is the state of the goroutine that owns the membership.
@@ -29,17 +31,26 @@ type owner struct {
 	ask   *askers
 
 	cluster   uint64
-	listed    bool // a list was applied
-	announced bool // Ready is closed
-	following bool // the watch stands
-	failures  int  // checks failed in a row
-	listFails int  // lists failed in a row
+	schema    int64                  // create_revision of the schema key, 0 while none is known
+	foreign   bool                   // the list that is being loaded is of another store than before
+	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
+	restored  bool                   // something is known from the disk
+	listed    bool                   // a list was applied
+	announced bool                   // Ready is closed
+	following bool                   // the watch stands
+	failures  int                    // checks failed in a row
+	listFails int                    // lists failed in a row
 
 	dirty     bool
 	published time.Time
 	buildTime time.Duration
 	timer     *time.Timer // runs while a publication is put off
 	complain  map[name]int64
+	questions []leaseQuestion // to be asked
+	asking    sync.WaitGroup
+	tick      *time.Timer // runs while there are orphans
+	ticking   bool
+	orphans   int // at the last publication
 }
 
 // coalesce is the least time between two publications while changes pour in.
@@ -53,6 +64,7 @@ func (w *Watcher) own(ctx context.Context) {
 		table:    newTable(w.o.Layout),
 		ask:      newAskers(w),
 		timer:    time.NewTimer(time.Hour),
+		tick:     time.NewTimer(time.Hour),
 		complain: make(map[name]int64),
 		facts: VerifiedFacts{
 			Model: w.o.Model, Probing: w.o.Prober != nil,
@@ -60,9 +72,13 @@ func (w *Watcher) own(ctx context.Context) {
 			Pending:   make(map[instance.Key]Wait),
 		},
 	}
+	o.table.lose = o.lose
 	o.timer.Stop()
+	o.tick.Stop()
 	defer o.timer.Stop()
+	defer o.tick.Stop()
 	defer o.ask.stop()
+	defer o.asking.Wait()
 	for {
 		select {
 		case <-ctx.Done():
@@ -74,8 +90,25 @@ func (w *Watcher) own(ctx context.Context) {
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
+		case <-o.tick.C:
+			o.ticking = false
+			o.settle()
 		}
+		o.inquire(ctx)
 		o.schedule(ctx)
+	}
+}
+
+// inquire sends off what is to be asked about leases, and keeps the clock of
+// the orphans running while there are any.
+func (o *owner) inquire(ctx context.Context) {
+	for _, q := range o.questions {
+		o.asking.Go(func() { o.w.askLease(ctx, q) })
+	}
+	o.questions = nil
+	if !o.ticking && len(o.table.absent) > 0 {
+		o.ticking = true
+		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
 	}
 }
 
@@ -104,22 +137,41 @@ func (o *owner) handle(m message) {
 		o.w.note(func(s *WatcherStatus) { s.ListErrors++; s.LastError = m.listError.Error() })
 	case m.checked != nil:
 		o.checked(*m.checked)
+	case m.lease != nil:
+		o.leaseKnown(*m.lease)
 	}
 	o.state()
 }
 
-// load replaces the table by a list.
+// load replaces what etcd holds by a list.
 func (o *owner) load(l *listing) {
-	if o.listed && (l.revision < o.table.revision || l.cluster != o.cluster) {
-		o.w.log.WithField("revision", l.revision).Warn("etcd is another store than before, or an older one: its list replaces the membership")
+	why := o.rupture(l)
+	o.foreign = why != ""
+	o.heavy = make(map[instance.Role]bool, 2)
+	for role, m := range o.missing(l) {
+		o.heavy[role] = m.leased.heavy()
+	}
+	if o.foreign {
+		o.w.log.WithField("revision", l.revision).Warn("etcd is another store than before: " + why +
+			"; what an operator put into the former one stays in force, and instances that answer are served")
 		o.w.note(func(s *WatcherStatus) { s.Epochs++ })
+		for _, e := range o.table.absent {
+			a := *e.absent
+			a.gone = 0
+			if a.kind == asking {
+				a.kind = orphaned
+			}
+			e.absent = &a
+		}
 	}
 	o.table.load(l.kvs, l.revision)
-	o.w.revision.Store(l.revision)
-	o.cluster, o.listed = l.cluster, true
+	o.foreign = false
+	o.cluster, o.schema, o.listed = l.cluster, l.schema, true
+	o.w.seen.Store(l.revision)
 	o.listFails, o.failures = 0, 0
 	o.dirty = true
 	o.contact()
+	o.settle()
 	o.w.note(func(s *WatcherStatus) { s.Lists++ })
 }
 
@@ -127,30 +179,56 @@ func (o *owner) load(l *listing) {
 func (o *owner) apply(resp *clientv3.WatchResponse) {
 	last, n := int64(0), int64(0)
 	for _, ev := range resp.Events {
-		changed := false
-		if ev.Type == mvccpb.Event_DELETE {
-			changed = o.table.remove(ev.Kv)
-		} else {
-			changed = o.table.put(ev.Kv)
-		}
-		if changed {
+		if o.applyEvent(ev) {
 			o.dirty = true
 			n++
 		}
 		last = max(last, ev.Kv.ModRevision)
 	}
-	if resp.IsProgressNotify() {
-		last = resp.Header.Revision
-	}
 	// Not the header's revision: while a watch catches up, that is ahead of the
 	// events that were sent.
 	if last > o.table.revision {
 		o.table.advance(last)
-		o.w.revision.Store(last)
+		o.saw(last)
 	}
 	o.contact()
 	o.w.note(func(s *WatcherStatus) { s.Events += n; s.Applied = o.table.applied })
 }
+
+// applyEvent applies one event and tells whether the table has changed.
+func (o *owner) applyEvent(ev *clientv3.Event) bool {
+	t, kv := o.table, ev.Kv
+	if string(kv.Key) == t.layout.Schema() {
+		if kv.ModRevision > t.revision {
+			o.schema = kv.CreateRevision // that of a DELETE is 0
+		}
+		return false
+	}
+	n := t.layout.parse(string(kv.Key))
+	if ev.Type == mvccpb.Event_DELETE {
+		return t.remove(kv)
+	}
+	prev := t.entries[n]
+	if n.kind != kindOther && kv.ModRevision > t.revision && kv.CreateRevision <= t.revision &&
+		(prev == nil || prev.absent != nil || prev.create != kv.CreateRevision) {
+		// It was created when it was not there: this is the watch of another
+		// store, which has grown past the revision of the former one.
+		o.w.Relist(relistEpoch)
+	}
+	if !t.put(kv) {
+		return false
+	}
+	e := t.entries[n]
+	if n.kind == kindOverride {
+		o.obey(e.key)
+	} else {
+		o.lift(e)
+	}
+	return true
+}
+
+// saw notes a revision that the store has reached.
+func (o *owner) saw(revision int64) { o.w.seen.Store(max(o.w.seen.Load(), revision)) }
 
 // contact notes an answer from etcd.
 func (o *owner) contact() {
@@ -164,31 +242,46 @@ func (o *owner) checked(c checked) {
 		o.w.note(func(s *WatcherStatus) { s.CheckErrors++; s.LastError = c.err.Error() })
 		return
 	}
-	wasStale := o.failures >= staleAfter
+	o.w.note(func(s *WatcherStatus) { s.Checks++ })
+	o.answered(c.before, c.revision, c.cluster)
+}
+
+// answered takes what every answer tells: that etcd is there, and whether it is
+// the same as before. before is what was known when the question was sent.
+func (o *owner) answered(before, revision int64, cluster uint64) {
+	wasAway := o.failures >= suspectAfter
 	o.failures = 0
 	o.contact()
-	o.w.note(func(s *WatcherStatus) { s.Checks++ })
 	switch {
 	case !o.listed || !o.following:
 		// A list is on its way already.
-	case c.revision < c.before || c.cluster != o.cluster:
+	case revision < before || cluster != o.cluster:
 		o.w.Relist(relistEpoch)
-	case wasStale:
+		return
+	case wasAway:
 		// The watch resumes by itself, but nobody says whether etcd is still the
 		// same: one list is cheap, and a watch on a wiped store is silent.
 		o.w.Relist(relistRegained)
 	}
+	if o.listed && cluster == o.cluster && revision >= before {
+		o.saw(revision)
+	}
 }
+
+// silence counts the questions to etcd in a row that got no answer.
+func (o *owner) silence() int { return max(o.failures, o.listFails) }
 
 // state derives the state from what is known and says so when it changes.
 func (o *owner) state() {
 	now := Live
 	switch {
-	case !o.listed:
+	case !o.listed && !o.restored:
 		now = Cold
-	case o.failures >= staleAfter || o.listFails > 0:
+	case o.silence() >= staleAfter:
 		now = Stale
-	case !o.following:
+	case o.silence() >= suspectAfter:
+		now = Suspect
+	case !o.listed || !o.following:
 		now = Listing
 	}
 	var was WatcherState
@@ -198,7 +291,7 @@ func (o *owner) state() {
 	case was == now:
 	case now == Stale:
 		o.w.log.WithField("error", why).Warn("lost contact with etcd: serving the last known membership")
-	case was == Stale:
+	case was == Stale && now != Suspect:
 		o.w.log.WithField("revision", o.table.revision).Info("etcd answers again")
 	}
 }
@@ -214,6 +307,12 @@ func (o *owner) hear(v verdict) {
 		return
 	}
 	if v.answer == nil {
+		return
+	}
+	if e := o.table.find(kindInstance, v.key); e != nil && e.absent != nil {
+		if e.absent.probed() && e.incarnation() == v.answer.Incarnation {
+			o.hearAbsent(e, v.answer)
+		}
 		return
 	}
 	old := o.facts.Instances[v.key]
@@ -252,16 +351,30 @@ func (o *owner) publish(ctx context.Context) {
 	o.published = time.Now()
 	o.buildTime = o.published.Sub(start)
 	o.dirty = false
-	rejected := o.rejected()
+	rejected, orphans := o.rejected(), 0
 	o.w.note(func(s *WatcherStatus) {
 		s.Revision, s.Applied, s.Rejected = o.table.revision, o.table.applied, rejected
+		o.absentees(s)
+		orphans = s.Orphans
 	})
+	o.tellOrphans(orphans)
 	old.Supersede()
 	if !o.announced {
 		o.announced = true
 		close(o.w.ready)
 	}
 	o.ask.update(ctx, o.targets())
+}
+
+// tellOrphans says when instances begin and end to be served without a lease.
+func (o *owner) tellOrphans(n int) {
+	switch {
+	case o.orphans == 0 && n > 0:
+		o.w.log.WithField("instances", n).Warn("instances have lost their leases: served while they answer")
+	case o.orphans > 0 && n == 0:
+		o.w.log.Info("no instance without its lease is left")
+	}
+	o.orphans = n
 }
 
 // rejected counts what cannot be used and says it once for each revision.

@@ -22,14 +22,23 @@ type table struct {
 	// making a snapshot sorts nothing and walks no map.
 	order   []*entry
 	aliased int // entries that are not spelled in the canonical way
+
+	// lose decides what becomes of an entry whose key is gone since a revision;
+	// nil drops it. Without the function all are dropped.
+	lose   func(e *entry, gone int64) *absence
+	absent map[name]*entry // those that etcd does not hold
+	census map[instance.Role]census
 }
 
 func newTable(l Layout) *table {
-	return &table{layout: l, entries: make(map[name]*entry)}
+	return &table{
+		layout: l, entries: make(map[name]*entry), absent: make(map[name]*entry),
+		census: make(map[instance.Role]census),
+	}
 }
 
-// entry is one key. All fields but in, shadowed and old are fixed once it is in
-// the table.
+// entry is one key. All fields but absent, in, shadowed and old are fixed once
+// it is in the table.
 type entry struct {
 	name
 	key                          instance.Key // canonical address, or the printable one if it is bad
@@ -42,13 +51,16 @@ type entry struct {
 	// good tells that the decoded fields hold a value, maybe an older one.
 	problem string
 	good    bool
+	value   []byte // from which the decoded fields are
+
+	absent *absence // nil: etcd holds the key, as far as is known
 
 	rec      instance.Record // of an instance
 	bare     bool
 	pending  PendingAdd
 	override Override
 
-	in       *instance.Instance // of the last view
+	in       *instance.Instance // of the last view, perhaps of an earlier value
 	shadowed bool               // in the last view another key meant the same
 	old      bool               // in does not tell the latest
 }
@@ -91,23 +103,32 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		e.override, err = DecodeOverride(kv.Value)
 	}
 	if err == nil {
-		e.good = true
+		e.good, e.value = true, kv.Value
 		return e
 	}
 	e.problem = reasonOf(err)
 	if prev != nil && prev.good && prev.create == e.create {
+		e.value = prev.value
 		e.good, e.rec, e.bare, e.pending, e.override = true, prev.rec, prev.bare, prev.pending, prev.override
 	}
 	return e
 }
 
-// load replaces everything with one list that is complete at revision. Keys
-// that did not change keep their entries.
+// same tells that an entry is at exactly this version of its key.
+func (e *entry) same(kv *mvccpb.KeyValue) bool {
+	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
+}
+
+// load replaces what etcd holds by one list that is complete at revision. Keys
+// that did not change keep their entries, and lose decides about those that
+// are not in the list.
 func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	old := t.entries
 	t.entries = make(map[name]*entry, len(kvs))
 	t.order = make([]*entry, 0, len(kvs))
 	t.aliased = 0
+	clear(t.absent)
+	clear(t.census)
 	applied := int64(0)
 	for _, kv := range kvs {
 		n := t.layout.parse(string(kv.Key))
@@ -116,15 +137,25 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		}
 		applied = max(applied, kv.ModRevision)
 		e := old[n]
-		if e == nil || e.mod != kv.ModRevision || e.create != kv.CreateRevision || e.version != kv.Version || e.leased != kv.Lease {
+		if e == nil || !e.same(kv) {
 			e = decodeEntry(n, kv, e)
 		}
-		e.old = true
-		t.entries[n] = e
-		t.order = append(t.order, e)
-		if e.aliased {
-			t.aliased++
+		e.absent = nil
+		t.add(e)
+	}
+	for n, e := range old {
+		if _, ok := t.entries[n]; ok {
+			continue
 		}
+		if t.lose != nil && (e.absent == nil || e.absent.kind == loaded) {
+			e.absent = t.lose(e, revision)
+		}
+		if e.absent != nil {
+			t.add(e)
+		}
+	}
+	for _, e := range t.order {
+		e.old = true
 	}
 	slices.SortFunc(t.order, (*entry).compare)
 	if revision >= t.revision {
@@ -133,19 +164,54 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	t.revision, t.applied = revision, applied
 }
 
+// add takes an entry in, at the end of the order.
+func (t *table) add(e *entry) {
+	t.entries[e.name] = e
+	t.order = append(t.order, e)
+	if e.aliased {
+		t.aliased++
+	}
+	t.count(e, 1)
+}
+
+// count keeps the census and the set of the absent.
+func (t *table) count(e *entry, by int) {
+	if e.absent != nil {
+		if by > 0 {
+			t.absent[e.name] = e
+		} else {
+			delete(t.absent, e.name)
+		}
+	}
+	if e.kind != kindInstance {
+		return
+	}
+	c := t.census[e.role]
+	switch {
+	case e.absent == nil:
+		c.present += by
+	case e.absent.kind == loaded || e.absent.kind == kept:
+		c.other += by
+	default:
+		c.absent += by
+	}
+	t.census[e.role] = c
+}
+
 // put applies one PUT. A revision that the table has already is not applied
 // again, so replays are harmless. It tells whether anything changed.
 func (t *table) put(kv *mvccpb.KeyValue) bool {
 	n := t.layout.parse(string(kv.Key))
 	prev := t.entries[n]
-	if n.kind == kindOther || kv.ModRevision < t.revision || (prev != nil && prev.mod >= kv.ModRevision) {
+	if n.kind == kindOther || kv.ModRevision < t.revision || prev.knows(kv.ModRevision) {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := decodeEntry(n, kv, prev)
-	t.entries[n] = e
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
+		e.in = prev.in // what it was until now
+		t.count(prev, -1)
 		t.order[at] = e
 	} else {
 		t.order = slices.Insert(t.order, at, e)
@@ -153,20 +219,47 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 			t.aliased++
 		}
 	}
+	t.entries[n] = e
+	t.count(e, 1)
 	t.touch(e.key)
 	return true
 }
 
+// knows tells that an entry is as new as a revision of its key, or newer.
+func (e *entry) knows(revision int64) bool {
+	switch {
+	case e == nil:
+		return false
+	case e.absent != nil:
+		return e.absent.gone >= revision
+	default:
+		return e.mod >= revision
+	}
+}
+
 // remove applies one DELETE, whose kv carries the key and the revision of the
-// deletion.
+// deletion. It tells whether anything changed.
 func (t *table) remove(kv *mvccpb.KeyValue) bool {
 	n := t.layout.parse(string(kv.Key))
 	e, ok := t.entries[n]
-	if !ok || e.mod >= kv.ModRevision {
+	if !ok || e.absent != nil || e.mod >= kv.ModRevision {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
-	delete(t.entries, n)
+	if t.lose != nil {
+		if a := t.lose(e, kv.ModRevision); a != nil {
+			t.mark(e, a)
+			return true
+		}
+	}
+	t.drop(e)
+	return true
+}
+
+// drop takes an entry out.
+func (t *table) drop(e *entry) {
+	t.count(e, -1)
+	delete(t.entries, e.name)
 	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
 		t.order = slices.Delete(t.order, at, at+1)
 	}
@@ -174,7 +267,14 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 		t.aliased--
 	}
 	t.touch(e.key)
-	return true
+}
+
+// mark makes an entry one that etcd does not hold, or changes how.
+func (t *table) mark(e *entry, a *absence) {
+	t.count(e, -1)
+	e.absent = a
+	t.count(e, 1)
+	t.touch(e.key)
 }
 
 // touch notes that whatever is shown of an address is to be made anew: its

@@ -155,6 +155,9 @@ func (t *table) clashes(e *entry, find func(name) *entry) bool {
 	return !fine(e) || !fine(o)
 }
 
+// incarnation is that of the instance shown for the entry.
+func (e *entry) incarnation() string { return e.instance().Incarnation() }
+
 func (e *entry) instance() *instance.Instance {
 	return &instance.Instance{
 		Key: e.key, Record: e.rec, Bare: e.bare,
@@ -182,6 +185,9 @@ func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instanc
 			say("%s", e.describe())
 		}
 		verify(in, c.answer, v, say)
+		if e.absent != nil {
+			e.absent.show(in, say)
+		}
 	}
 	if c.clash {
 		say("registered in both roles, and not everywhere with kv_role kv_both")
@@ -280,6 +286,9 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 	}
 	if o.State == "" {
 		return
+	}
+	if e.absent != nil && e.absent.kind == kept {
+		defer say("%s", "of that, "+e.absent.reason())
 	}
 	text := string(o.State)
 	if o.By != "" {

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -22,7 +23,8 @@ type Prober interface {
 type WatcherOptions struct {
 	Layout Layout
 	// Prober asks instances whose models are not known, and those that wait to
-	// be added. Without one nothing is verified or promoted.
+	// be added. Without one nothing is verified or promoted, and what is not in
+	// etcd is not there.
 	Prober Prober
 	// Model must be served by every instance, see MatchModel; "" accepts any.
 	Model string
@@ -34,6 +36,17 @@ type WatcherOptions struct {
 	// CheckInterval is the mean time between two checks that etcd still answers,
 	// default 5 s. Without traffic a watch is silent also when etcd is gone.
 	CheckInterval time.Duration
+	// AuditInterval is the mean time between two comparisons of all keys with
+	// what the watch has told, default 15 s. A watch on a store that was wiped
+	// is silent, and says no error.
+	AuditInterval time.Duration
+	// RelistInterval is the mean time until everything is read again without
+	// any reason, default 10 min.
+	RelistInterval time.Duration
+	// OrphanGrace is how long an instance that lost its lease, and answers, is
+	// served while most of its role is registered, default 60 s. While less than
+	// that is registered it is served as long as it answers.
+	OrphanGrace time.Duration
 	// ProbeTimeout bounds one probe, default 3 s.
 	ProbeTimeout time.Duration
 	// Actor is this process in audit entries, default "watcher".
@@ -48,6 +61,7 @@ const (
 	Cold    WatcherState = "cold"    // nothing read yet
 	Listing WatcherState = "listing" // reading again; the last snapshot serves
 	Live    WatcherState = "live"    // following every change
+	Suspect WatcherState = "suspect" // two questions to etcd in a row got no answer
 	Stale   WatcherState = "stale"   // no contact with etcd; the last snapshot serves
 )
 
@@ -66,9 +80,15 @@ type WatcherStatus struct {
 	Events      int64            // events applied
 	Checks      int64            // checks that were answered
 	CheckErrors int64            // checks that failed
+	Audits      int64            // audits that were answered
+	AuditErrors int64            // audits that failed
+	Drift       int64            // audits that made everything be read again
 	Epochs      int64            // times the store turned out to be another one or an older one
 	Promotions  int64            // pending adds that this process promoted
 	Rejected    int              // entries that cannot be used now
+	Orphans     int              // instances in force whose lease is lost
+	Held        int              // those of them that went with most of their role
+	Kept        []string         // keys, without the root, that are in force although a new store lacks them
 }
 
 // Watcher follows the membership in etcd and publishes it as immutable
@@ -81,11 +101,15 @@ type Watcher struct {
 	store *Store
 
 	snapshot atomic.Pointer[instance.Snapshot]
-	revision atomic.Int64 // of the table, for the checker
+	seen     atomic.Int64 // highest revision of the store that any answer told; the owner sets it
+	asked    atomic.Int64 // times that a list was demanded which begins later
 	ready    chan struct{}
-	relist   chan string  // a reason to read everything again; capacity one: full means asked already
-	inbox    chan message // to the owner
-	verdicts chan verdict // to the owner
+	relist   chan string   // a reason to read everything again; capacity one: full means asked already
+	inbox    chan message  // to the owner
+	verdicts chan verdict  // to the owner
+	progress chan struct{} // asks the watch how far it is; capacity one
+
+	leaseSlots chan struct{} // bounds the questions about leases
 
 	mu     sync.Mutex // guards status
 	status WatcherStatus
@@ -100,6 +124,15 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 	if o.CheckInterval <= 0 {
 		o.CheckInterval = 5 * time.Second
 	}
+	if o.AuditInterval <= 0 {
+		o.AuditInterval = 15 * time.Second
+	}
+	if o.RelistInterval <= 0 {
+		o.RelistInterval = 10 * time.Minute
+	}
+	if o.OrphanGrace <= 0 {
+		o.OrphanGrace = time.Minute
+	}
 	if o.ProbeTimeout <= 0 {
 		o.ProbeTimeout = 3 * time.Second
 	}
@@ -108,11 +141,13 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 	}
 	w := &Watcher{
 		cli: cli, o: o, log: orSilent(o.Log), store: NewStore(cli, o.Layout, o.Actor),
-		ready:    make(chan struct{}),
-		relist:   make(chan string, 1),
-		inbox:    make(chan message),
-		verdicts: make(chan verdict),
-		status:   WatcherStatus{State: Cold, WatchEnds: map[string]int64{}},
+		ready:      make(chan struct{}),
+		relist:     make(chan string, 1),
+		inbox:      make(chan message),
+		verdicts:   make(chan verdict),
+		progress:   make(chan struct{}, 1),
+		leaseSlots: make(chan struct{}, maxLeaseQuestions),
+		status:     WatcherStatus{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.snapshot.Store(instance.NewSnapshot(0, nil))
 	return w
@@ -140,6 +175,7 @@ func (w *Watcher) Status() WatcherStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	s := w.status
+	s.Kept = slices.Clone(w.status.Kept)
 	s.WatchEnds = make(map[string]int64, len(w.status.WatchEnds))
 	for k, v := range w.status.WatchEnds {
 		s.WatchEnds[k] = v

@@ -95,7 +95,7 @@ func (a *app) watch(ctx context.Context, initial bool) error {
 
 // printContact tells when etcd went away and when it is back.
 func (a *app) printContact(st discovery.WatcherStatus, away bool) bool {
-	now := st.State == discovery.Stale
+	now := st.State == discovery.Suspect || st.State == discovery.Stale
 	switch {
 	case now && !away:
 		fmt.Fprintf(a.stderr, "etcd is away (%s); waiting for it.\n", instance.Printable(st.LastError, 300))
