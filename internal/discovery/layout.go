@@ -133,6 +133,8 @@ func (n name) rest() string {
 		s = segPending + s
 	case kindOverride:
 		s = segOverride + s
+	case kindOther:
+		s = n.address
 	}
 	return instance.Printable(s, 400)
 }

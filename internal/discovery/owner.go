@@ -20,6 +20,7 @@ type message struct {
 	ended     *watchEnd
 	listError error
 	checked   *checked
+	audited   *audited
 	lease     *leaseQuestion
 }
 
@@ -34,6 +35,8 @@ type owner struct {
 	schema    int64                  // create_revision of the schema key, 0 while none is known
 	foreign   bool                   // the list that is being loaded is of another store than before
 	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
+	reached   int64                  // up to which the watch has delivered everything, for all we know
+	suspicion *suspicion             // of the last audit
 	restored  bool                   // something is known from the disk
 	listed    bool                   // a list was applied
 	announced bool                   // Ready is closed
@@ -137,6 +140,8 @@ func (o *owner) handle(m message) {
 		o.w.note(func(s *WatcherStatus) { s.ListErrors++; s.LastError = m.listError.Error() })
 	case m.checked != nil:
 		o.checked(*m.checked)
+	case m.audited != nil:
+		o.audited(m.audited)
 	case m.lease != nil:
 		o.leaseKnown(*m.lease)
 	}
@@ -168,6 +173,7 @@ func (o *owner) load(l *listing) {
 	o.foreign = false
 	o.cluster, o.schema, o.listed = l.cluster, l.schema, true
 	o.w.seen.Store(l.revision)
+	o.reached, o.suspicion = l.revision, nil
 	o.listFails, o.failures = 0, 0
 	o.dirty = true
 	o.contact()
@@ -190,6 +196,12 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	if last > o.table.revision {
 		o.table.advance(last)
 		o.saw(last)
+	}
+	o.reached = max(o.reached, last)
+	if resp.IsProgressNotify() {
+		// It was asked for. Old versions of etcd told too much here, so it counts
+		// for the audit only.
+		o.reached = max(o.reached, resp.Header.Revision)
 	}
 	o.contact()
 	o.w.note(func(s *WatcherStatus) { s.Events += n; s.Applied = o.table.applied })

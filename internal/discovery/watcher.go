@@ -81,6 +81,7 @@ type WatcherStatus struct {
 	Checks      int64            // checks that were answered
 	CheckErrors int64            // checks that failed
 	Audits      int64            // audits that were answered
+	LastAudit   time.Time        // when the last one was, by the local clock
 	AuditErrors int64            // audits that failed
 	Drift       int64            // audits that made everything be read again
 	Epochs      int64            // times the store turned out to be another one or an older one
@@ -160,6 +161,7 @@ func (w *Watcher) Run(ctx context.Context) error {
 	g.Go(func() error { w.own(ctx); return nil })
 	g.Go(func() error { w.follow(ctx); return nil })
 	g.Go(func() error { w.check(ctx); return nil })
+	g.Go(func() error { w.audit(ctx); return nil })
 	return g.Wait()
 }
 

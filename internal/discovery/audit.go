@@ -1,0 +1,120 @@
+package discovery
+
+import (
+	"context"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// auditTimeout bounds one audit: a member that hangs shows by it sooner than
+// by the pings of the connection.
+const auditTimeout = 2 * time.Second
+
+// audited is the outcome of one audit.
+type audited struct {
+	listing // keys only
+	err     error
+}
+
+// audit compares, on a jittered interval, all keys that etcd holds with what
+// the watch has told. It is the only thing that finds a watch which is silent
+// without an error, as one on a wiped store is.
+func (w *Watcher) audit(ctx context.Context) {
+	wait := jitter(w.o.AuditInterval)
+	failed := false
+	for pause(ctx, wait) {
+		a := audited{}
+		before := w.seen.Load()
+		actx, cancel := context.WithTimeout(ctx, auditTimeout)
+		got, err := list(actx, w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
+		cancel()
+		a.listing, a.err = got, err
+		a.before = before
+		wait = jitter(w.o.AuditInterval)
+		if err != nil { // the next one soon, so that the end of a fault is found
+			wait = min(wait, jitter(auditTimeout))
+		}
+		failed = err != nil
+		if !w.tell(ctx, message{audited: &a}) {
+			return
+		}
+	}
+}
+
+// suspicion is what an audit found to differ, and what is known of the watch at
+// that time. One audit alone proves nothing: the watch may be on its way.
+type suspicion struct {
+	keys     map[name]int64 // with the mod_revision that etcd has, 0 for none
+	revision int64          // of the audit
+	watch    int64          // that the watch had reached
+}
+
+// audited applies the outcome of an audit. What differs in two audits running
+// is drift, if the watch has since passed the revision of the first, or has not
+// moved at all: a watch that only lags moves.
+func (o *owner) audited(a *audited) {
+	if a.err != nil {
+		o.failures++
+		o.w.note(func(s *WatcherStatus) { s.AuditErrors++; s.LastError = a.err.Error() })
+		return
+	}
+	o.w.note(func(s *WatcherStatus) { s.Audits++; s.LastAudit = time.Now() })
+	o.answered(a.before, a.revision, a.cluster)
+	if !o.listed || !o.following {
+		o.suspicion = nil // a list is on its way
+		return
+	}
+	now := &suspicion{keys: o.differences(a), revision: a.revision, watch: o.reached}
+	was := o.suspicion
+	o.suspicion = nil
+	if len(now.keys) == 0 {
+		return
+	}
+	if was != nil && (now.watch >= was.revision || now.watch == was.watch) {
+		for n, mod := range was.keys {
+			if again, ok := now.keys[n]; ok && again == mod {
+				o.w.log.WithField("key", n.rest()).Warn("the watch missed a change of this key: reading everything again")
+				o.w.note(func(s *WatcherStatus) { s.Drift++ })
+				o.w.Relist(relistDrift)
+				return
+			}
+		}
+	}
+	o.suspicion = now
+	poke(o.w.progress) // if the watch has delivered everything, it says so
+}
+
+// differences compares the keys of an audit with the table. What the table has
+// from after the audit is no difference.
+func (o *owner) differences(a *audited) map[name]int64 {
+	out := map[name]int64{}
+	if a.schema != o.schema {
+		out[name{address: keySchema}] = a.schema
+	}
+	there := make(map[name]bool, len(a.kvs))
+	for _, kv := range a.kvs {
+		n := o.table.layout.parse(string(kv.Key))
+		if n.kind == kindOther {
+			continue
+		}
+		there[n] = true
+		e := o.table.entries[n]
+		switch {
+		case e == nil:
+			out[n] = kv.ModRevision
+		case e.absent != nil:
+			if e.absent.gone <= a.revision {
+				out[n] = kv.ModRevision
+			}
+		case e.mod <= a.revision && !e.same(kv):
+			out[n] = kv.ModRevision
+		}
+	}
+	for _, e := range o.table.order {
+		if e.absent == nil && e.mod <= a.revision && !there[e.name] {
+			out[e.name] = 0
+		}
+	}
+	return out
+}

@@ -1,0 +1,226 @@
+package discovery_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// lossy makes a client whose watches lose the events that drop names, as a
+// broken server or library would.
+func lossy(t testing.TB, endpoint string, drop func(*mvccpb.Event) bool) *clientv3.Client {
+	t.Helper()
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, Logger: zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, cc *grpc.ClientConn, method string, streamer grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+			s, err := streamer(ctx, desc, cc, method, opts...)
+			return &lossyStream{s, drop}, err
+		})},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	return cli
+}
+
+type lossyStream struct {
+	grpc.ClientStream
+	drop func(*mvccpb.Event) bool
+}
+
+func (s *lossyStream) RecvMsg(m any) error {
+	for {
+		if err := s.ClientStream.RecvMsg(m); err != nil {
+			return err
+		}
+		resp, ok := m.(*pb.WatchResponse)
+		if !ok || len(resp.Events) == 0 {
+			return nil
+		}
+		resp.Events = slices.DeleteFunc(resp.Events, s.drop)
+		if len(resp.Events) > 0 {
+			return nil
+		}
+		resp.Reset()
+	}
+}
+
+func auditing(t testing.TB, p discovery.Prober) discovery.WatcherOptions {
+	o := probing(t, p, "")
+	o.CheckInterval = time.Hour
+	o.AuditInterval = 100 * time.Millisecond
+	return o
+}
+
+// A watch that loses events is found out by the audit, whatever it lost.
+func TestAuditFindsMissedEvents(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name   string
+		do     func(t *testing.T, cli *clientv3.Client, key string)
+		want   func(*instance.Instance) error
+		others bool // other events arrive after the lost one
+	}{
+		{"a put", func(t *testing.T, cli *clientv3.Client, key string) { put(t, cli, key, ready+" ") }, func(in *instance.Instance) error {
+			if in.Version != 2 {
+				return fmt.Errorf("version %d", in.Version)
+			}
+			return nil
+		}, true},
+		{"a delete", func(t *testing.T, cli *clientv3.Client, key string) { del(t, cli, key) }, nil, true},
+		{"a delete and all that follows", func(t *testing.T, cli *clientv3.Client, key string) { del(t, cli, key) }, nil, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcd(t)
+			cli, l := etcd.Client(t), layout(t)
+			if err := discovery.NewStore(cli, l, "test").EnsureSchema(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			k, other := prefill("10.0.0.1:8100"), prefill("10.0.0.2:8100")
+			put(t, cli, l.Instance(k), ready)
+			var deaf atomic.Bool
+			w := watch(t, lossy(t, etcd.Endpoint(), func(ev *mvccpb.Event) bool {
+				return deaf.Load() && (!c.others || string(ev.Kv.Key) == l.Instance(k))
+			}), auditing(t, newProber()))
+			waitFor(t, w, k, usable)
+			waitState(t, w, discovery.Live)
+			deaf.Store(true)
+			c.do(t, cli, l.Instance(k))
+			put(t, cli, l.Instance(other), ready)
+			waitFor(t, w, k, c.want)
+			waitFor(t, w, other, usable)
+			if s := w.Status(); s.Drift == 0 || s.Epochs > 1 {
+				t.Fatalf("status: %+v", s)
+			}
+		})
+	}
+}
+
+// A watch that is well never makes the audit read everything again, however
+// many changes there are.
+func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	o := auditing(t, newProber())
+	o.AuditInterval = 2 * time.Millisecond
+	w := watch(t, cli, o)
+	waitReady(t, w)
+	keys := []instance.Key{prefill("10.0.0.1:1"), prefill("10.0.0.2:1"), decode("10.0.0.3:1")}
+	for i := range 600 {
+		k := keys[i%len(keys)]
+		switch i % 4 {
+		case 3:
+			del(t, cli, l.Instance(k))
+		default:
+			put(t, cli, l.Instance(k), ready)
+		}
+	}
+	if err := discovery.NewStore(cli, l, "test").EnsureSchema(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	n := w.Status().Audits
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.Audits < n+20 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if s := w.Status(); s.Drift != 0 || s.Lists != 1 || s.Epochs != 0 || s.AuditErrors != 0 {
+		t.Fatalf("status: %+v", s)
+	}
+}
+
+// Fault matrix, rows 11 and 12: a wiped store, which has passed the old
+// revision or not, while statics, a removal and a lease are in force.
+func TestWipedStore(t *testing.T) {
+	t.Parallel()
+	for _, past := range []bool{false, true} {
+		t.Run(fmt.Sprintf("passed=%t", past), func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcdProcess(t)
+			cli, l, prober := dial(t, etcd.Endpoint()), layout(t), newProber()
+			link := testkit.StartLink(t, etcd.Endpoint())
+			static, held, out, fresh := prefill("10.0.0.1:8100"), decode("10.0.0.2:8200"), prefill("10.0.0.3:8100"), prefill("10.0.0.4:8100")
+			for _, k := range []instance.Key{static, held, out} {
+				prober.answer(k.Address, "m")
+			}
+			store := discovery.NewStore(cli, l, "test")
+			for _, k := range []instance.Key{static, out} {
+				if _, err := store.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			leased(t, cli, l, held)
+			if _, err := store.Remove(t.Context(), out, "broken"); err != nil {
+				t.Fatal(err)
+			}
+			for range 100 {
+				put(t, cli, "/other", "")
+			}
+			o := auditing(t, prober)
+			o.OrphanGrace = time.Hour
+			w := watch(t, dial(t, link.Address()), o)
+			waitFor(t, w, static, usable)
+			waitFor(t, w, held, usable)
+			waitState(t, w, discovery.Live)
+			neverWithout(t, w, static)
+			neverWithout(t, w, held)
+			if past {
+				link.Cut()
+			}
+			etcd.Wipe()
+			etcd.Restart()
+			direct := dial(t, etcd.Endpoint())
+			put(t, direct, l.Instance(fresh), ready)
+			// The agent of the removed one finds no removal in the new store.
+			put(t, direct, l.Instance(out), ready, clientv3.WithLease(lease(t, direct, 600)))
+			if past {
+				for range 300 {
+					put(t, direct, "/other", "")
+				}
+				link.Restore()
+			}
+			waitFor(t, w, fresh, usable)
+			waitFor(t, w, held, orphan)
+			in := waitFor(t, w, out, func(in *instance.Instance) error {
+				if in.Intent != instance.Removed || in.Usable() {
+					return fmt.Errorf("%+v", in)
+				}
+				return nil
+			})
+			if in.Reason == "" {
+				t.Error("no reason")
+			}
+			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address}) {
+				t.Fatalf("status: %+v", s)
+			}
+			if in := waitFor(t, w, static, usable); in.View != "" || in.Reason == "" {
+				t.Fatalf("%+v", in)
+			}
+			// Whoever adds it again in the new store means it.
+			if _, err := discovery.NewStore(direct, l, "test").Remove(t.Context(), out, ""); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := discovery.NewStore(direct, l, "test").Add(t.Context(), out, instance.Record{Models: []string{"m"}}, ""); err != nil {
+				t.Fatal(err)
+			}
+			waitFor(t, w, out, usable)
+		})
+	}
+}
