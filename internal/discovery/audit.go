@@ -48,7 +48,12 @@ type suspicion struct {
 	keys     map[name]int64 // with the mod_revision that etcd has, 0 for none
 	revision int64          // of the audit
 	watch    int64          // that the watch had reached
+	still    time.Time      // since when it has not moved
 }
+
+// stillFor is how long a watch must not have moved at all to count as silent,
+// when it differs from the audits.
+const stillFor = time.Second
 
 // audited applies the outcome of an audit. What differs in two audits running
 // is drift, if the watch has since passed the revision of the first, or has not
@@ -65,13 +70,16 @@ func (o *owner) audited(a *audited) {
 		o.suspicion = nil // a list is on its way
 		return
 	}
-	now := &suspicion{keys: o.differences(a), revision: a.revision, watch: o.reached}
+	now := &suspicion{keys: o.differences(a), revision: a.revision, watch: o.reached, still: time.Now()}
 	was := o.suspicion
 	o.suspicion = nil
 	if len(now.keys) == 0 {
 		return
 	}
-	if was != nil && (now.watch >= was.revision || now.watch == was.watch) {
+	if was != nil && was.watch == now.watch {
+		now.still = was.still
+	}
+	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stillFor) {
 		for n, mod := range was.keys {
 			if again, ok := now.keys[n]; ok && again == mod {
 				o.w.log.WithField("key", n.rest()).Warn("the watch missed a change of this key: reading everything again")
@@ -102,7 +110,9 @@ func (o *owner) differences(a *audited) map[name]int64 {
 		e := o.table.entries[n]
 		switch {
 		case e == nil:
-			out[n] = kv.ModRevision
+			if a.revision >= o.table.revision { // else it may be gone since the audit
+				out[n] = kv.ModRevision
+			}
 		case e.absent != nil:
 			if e.absent.gone <= a.revision {
 				out[n] = kv.ModRevision
