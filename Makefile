@@ -56,7 +56,7 @@ FAULT_REPORT ?= $(CURDIR)/dist/faults.json
 .PHONY: reliability
 reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=1 for outages of full length
 	@mkdir -p $(dir $(FAULT_REPORT)) docs && rm -f $(FAULT_REPORT)
-	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -parallel 4 -run TestFault ./test/faults
+	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
 	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
 	$(GO) run ./test/faults/report -in $(FAULT_REPORT) -commit "$(COMMIT)" > docs/reliability.md.new
 	mv docs/reliability.md.new docs/reliability.md

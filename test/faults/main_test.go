@@ -8,6 +8,7 @@
 package faults_test
 
 import (
+	"flag"
 	"os"
 	"testing"
 	"time"
@@ -18,7 +19,21 @@ import (
 // bin holds the programs; TestMain builds them once for all tests.
 var bin string
 
-func TestMain(m *testing.M) { os.Exit(harness.Main(m, &bin)) }
+// atOnce is how many tests run side by side unless -parallel says otherwise:
+// they wait for outages to pass far more than they compute.
+const atOnce = "4"
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	given := false
+	flag.Visit(func(f *flag.Flag) { given = given || f.Name == "test.parallel" })
+	if !given {
+		if err := flag.Set("test.parallel", atOnce); err != nil {
+			panic(err) // the testing package has no such flag any more
+		}
+	}
+	os.Exit(harness.Main(m, &bin))
+}
 
 // soon bounds what a test waits for; nothing is asserted on it.
 const soon = 60 * time.Second

@@ -285,7 +285,7 @@ func memberFault(t *testing.T, leader bool, fault func(*testkit.EtcdProcess, *te
 		victim = c.Leader()
 	}
 	cli, link, all := pinned(t, c, victim)
-	w := watch(t, cli, discovery.WatcherOptions{CheckInterval: 2 * time.Second})
+	w := watch(t, cli, discovery.WatcherOptions{CheckInterval: audit, AuditInterval: audit})
 	kept := prefillAt(1)
 	var others []string
 	for _, m := range c.Others(victim) {

@@ -66,7 +66,6 @@ func TestFault08_QuorumLost(t *testing.T) {
 // A single etcd is paused for longer than the leases live. When it goes on it
 // revokes them all at once, though every agent lives.
 func TestFault09_EtcdPaused(t *testing.T) {
-	needs(t, "--orphan-grace")
 	row(t, 9)
 	lengths := []time.Duration{6 * time.Second}
 	if long() {

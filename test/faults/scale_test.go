@@ -223,7 +223,6 @@ func expiry(t testing.TB, n int) (quiet, during latencies) {
 }
 
 func TestFault17_ManyExpiries(t *testing.T) {
-	needs(t, "--orphan-grace")
 	row(t, 17)
 	n := fleetSize()
 	quiet, during := expiry(t, n)

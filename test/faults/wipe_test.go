@@ -35,7 +35,6 @@ func (r *rig) agrees(cli *clientv3.Client) {
 // etcd loses its data and comes back with the same identity. Nothing tells the
 // watch; the revision that goes backwards tells the audit.
 func TestFault11_Wiped(t *testing.T) {
-	needs(t, "--audit-interval")
 	row(t, 11)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
@@ -60,7 +59,6 @@ func TestFault11_Wiped(t *testing.T) {
 // The new store has passed the old revision before the proxy's watch resumes:
 // no revision goes backwards, only the keys tell.
 func TestFault12_WipedAndPast(t *testing.T) {
-	needs(t, "--audit-interval")
 	row(t, 12)
 	etcd := testkit.StartEtcdProcess(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
@@ -92,7 +90,6 @@ func TestFault12_WipedAndPast(t *testing.T) {
 // A wipe with statics, an override and a removal in force: they stay so until
 // an operator decides, and what was removed never comes back.
 func TestFault29_WipedWithIntent(t *testing.T) {
-	needs(t, "--audit-interval")
 	row(t, 29)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s"}})
@@ -230,7 +227,6 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 // A proxy is suspended, as a laptop or a virtual machine is, for longer than its
 // presence lives. What was drained meanwhile gets nothing when it wakes up.
 func TestFault31_ProxySuspended(t *testing.T) {
-	needs(t, "--audit-interval")
 	row(t, 31)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
