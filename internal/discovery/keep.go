@@ -41,6 +41,9 @@ func (o *owner) lose(e *entry, gone int64) *absence {
 		if !o.foreign || (e.kind == kindInstance && o.removed(e.key)) {
 			return nil
 		}
+		if e.absent != nil && e.kind == kindInstance && e.rec.Source == sourceFlags {
+			return nil // of a former life of this process, whose flags count no more
+		}
 		a.kind = kept
 	case e.rec.State != instance.Ready, o.removed(e.key), !o.serving(e):
 		return nil

@@ -125,19 +125,23 @@ type name struct {
 	address string
 }
 
-// rest is the key without its root, printable.
-func (n name) rest() string {
-	s := string(n.role) + "/" + n.address
+// path is the key without its root.
+func (n name) path() string {
+	at := string(n.role) + "/" + n.address
 	switch n.kind {
 	case kindPending:
-		s = segPending + s
+		return segPending + at
 	case kindOverride:
-		s = segOverride + s
+		return segOverride + at
 	case kindOther:
-		s = n.address
+		return n.address
+	default:
+		return at
 	}
-	return instance.Printable(s, 400)
 }
+
+// rest is path for people to read.
+func (n name) rest() string { return instance.Printable(n.path(), 400) }
 
 // parse takes a key apart. Keys outside the root, in a segment we do not read,
 // or deeper than they should be are kindOther.

@@ -22,6 +22,7 @@ type message struct {
 	checked   *checked
 	audited   *audited
 	lease     *leaseQuestion
+	save      chan<- *diskState // takes one answer; nil for nothing new
 }
 
 // owner is the state of the goroutine that owns the membership.
@@ -44,12 +45,18 @@ type owner struct {
 	failures  int                    // checks failed in a row
 	listFails int                    // lists failed in a row
 
+	began    time.Time
+	loadedAt time.Time // when what was on disk was true
+	unsaved  bool
+
 	dirty     bool
 	published time.Time
 	buildTime time.Duration
 	timer     *time.Timer // runs while a publication is put off
 	complain  map[name]int64
 	questions []leaseQuestion // to be asked
+	order     int64           // revision of the last order that was seen
+	restores  []keptEntry     // to be written back
 	asking    sync.WaitGroup
 	tick      *time.Timer // runs while there are orphans
 	ticking   bool
@@ -82,20 +89,29 @@ func (w *Watcher) own(ctx context.Context) {
 	defer o.tick.Stop()
 	defer o.ask.stop()
 	defer o.asking.Wait()
+	o.began = time.Now()
+	o.loadState()
+	o.inquire(ctx)
+	o.schedule(ctx)
 	for {
 		select {
 		case <-ctx.Done():
+			if o.unsaved && w.o.StateDir != "" {
+				w.last = o.snapshotOf()
+			}
 			return
 		case m := <-w.inbox:
 			o.handle(m)
 		case v := <-w.verdicts:
 			o.hear(v)
+			o.announce()
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
 		case <-o.tick.C:
 			o.ticking = false
 			o.settle()
+			o.announce()
 		}
 		o.inquire(ctx)
 		o.schedule(ctx)
@@ -109,6 +125,10 @@ func (o *owner) inquire(ctx context.Context) {
 		o.asking.Go(func() { o.w.askLease(ctx, q) })
 	}
 	o.questions = nil
+	if entries := o.restores; len(entries) > 0 {
+		o.asking.Go(func() { o.w.restoreAll(ctx, entries) })
+		o.restores = nil
+	}
 	if !o.ticking && len(o.table.absent) > 0 {
 		o.ticking = true
 		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
@@ -142,6 +162,13 @@ func (o *owner) handle(m message) {
 		o.checked(*m.checked)
 	case m.audited != nil:
 		o.audited(m.audited)
+	case m.save != nil:
+		if o.listed || o.restored {
+			m.save <- o.snapshotOf()
+		} else {
+			m.save <- nil
+		}
+		o.unsaved = false
 	case m.lease != nil:
 		o.leaseKnown(*m.lease)
 	}
@@ -170,6 +197,10 @@ func (o *owner) load(l *listing) {
 		}
 	}
 	o.table.load(l.kvs, l.revision)
+	if o.foreign {
+		o.order = 0
+	}
+	o.ordered(l.order, !o.foreign && (o.listed || o.restored))
 	o.foreign = false
 	o.cluster, o.schema, o.listed = l.cluster, l.schema, true
 	o.w.seen.Store(l.revision)
@@ -214,6 +245,10 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 		if kv.ModRevision > t.revision {
 			o.schema = kv.CreateRevision // that of a DELETE is 0
 		}
+		return false
+	}
+	if string(kv.Key) == t.layout.Kept() && ev.Type == mvccpb.Event_PUT {
+		o.ordered(kv, true)
 		return false
 	}
 	n := t.layout.parse(string(kv.Key))
@@ -340,7 +375,7 @@ func (o *owner) hear(v verdict) {
 // ten times the cost of a publication has passed, so that a flood of changes
 // costs a tenth of one core and not all of it.
 func (o *owner) schedule(ctx context.Context) {
-	if !o.dirty || !o.listed {
+	if !o.dirty || !(o.listed || o.restored) {
 		return
 	}
 	wait := max(coalesce, 10*o.buildTime) - time.Since(o.published)
@@ -353,7 +388,7 @@ func (o *owner) schedule(ctx context.Context) {
 
 // publish makes and stores the snapshot of the table.
 func (o *owner) publish(ctx context.Context) {
-	if !o.dirty || !o.listed {
+	if !o.dirty || !(o.listed || o.restored) {
 		return
 	}
 	o.timer.Stop()
@@ -371,11 +406,22 @@ func (o *owner) publish(ctx context.Context) {
 	})
 	o.tellOrphans(orphans)
 	old.Supersede()
-	if !o.announced {
-		o.announced = true
-		close(o.w.ready)
+	o.announce()
+	if o.listed || o.table.revision > 0 {
+		o.unsaved = true
+		poke(o.w.unsaved)
 	}
 	o.ask.update(ctx, o.targets())
+}
+
+// announce closes Ready once there is something to be ready with. What was
+// published holds it already, but for what is not proven.
+func (o *owner) announce() {
+	if o.announced || o.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
+		return
+	}
+	o.announced = true
+	close(o.w.ready)
 }
 
 // tellOrphans says when instances begin and end to be served without a lease.

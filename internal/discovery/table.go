@@ -138,7 +138,11 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		applied = max(applied, kv.ModRevision)
 		e := old[n]
 		if e == nil || !e.same(kv) {
-			e = decodeEntry(n, kv, e)
+			prev := e
+			e = decodeEntry(n, kv, prev)
+			if prev != nil {
+				e.in = prev.in // what it was until now
+			}
 		}
 		e.absent = nil
 		t.add(e)
@@ -157,12 +161,14 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	for _, e := range t.order {
 		e.old = true
 	}
-	slices.SortFunc(t.order, (*entry).compare)
+	t.sort()
 	if revision >= t.revision {
 		applied = max(applied, t.applied)
 	} // else it is another life of the store: what was applied before counts for nothing
 	t.revision, t.applied = revision, applied
 }
+
+func (t *table) sort() { slices.SortFunc(t.order, (*entry).compare) }
 
 // add takes an entry in, at the end of the order.
 func (t *table) add(e *entry) {

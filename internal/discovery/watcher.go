@@ -47,6 +47,11 @@ type WatcherOptions struct {
 	// served while most of its role is registered, default 60 s. While less than
 	// that is registered it is served as long as it answers.
 	OrphanGrace time.Duration
+	// StateDir is where what is known is written, so that it outlives this
+	// process; "" writes nothing.
+	StateDir string
+	// StateAge is how old it may be when it is read, default 24 h.
+	StateAge time.Duration
 	// ProbeTimeout bounds one probe, default 3 s.
 	ProbeTimeout time.Duration
 	// Actor is this process in audit entries, default "watcher".
@@ -89,6 +94,10 @@ type WatcherStatus struct {
 	Rejected    int              // entries that cannot be used now
 	Orphans     int              // instances in force whose lease is lost
 	Held        int              // those of them that went with most of their role
+	Loaded      bool             // it began with what was on disk
+	Saved       time.Time        // when what is on disk was true, by the local clock
+	Saves       int64            // times that it was written
+	SaveErrors  int64            // times that it could not be written
 	Kept        []string         // keys, without the root, that are in force although a new store lacks them
 }
 
@@ -109,6 +118,9 @@ type Watcher struct {
 	inbox    chan message  // to the owner
 	verdicts chan verdict  // to the owner
 	progress chan struct{} // asks the watch how far it is; capacity one
+
+	unsaved chan struct{} // something is to be saved; capacity one
+	last    *diskState    // what was not saved when the owner ended; read after that
 
 	leaseSlots chan struct{} // bounds the questions about leases
 
@@ -134,6 +146,9 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 	if o.OrphanGrace <= 0 {
 		o.OrphanGrace = time.Minute
 	}
+	if o.StateAge <= 0 {
+		o.StateAge = 24 * time.Hour
+	}
 	if o.ProbeTimeout <= 0 {
 		o.ProbeTimeout = 3 * time.Second
 	}
@@ -146,6 +161,7 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 		relist:     make(chan string, 1),
 		inbox:      make(chan message),
 		verdicts:   make(chan verdict),
+		unsaved:    make(chan struct{}, 1),
 		progress:   make(chan struct{}, 1),
 		leaseSlots: make(chan struct{}, maxLeaseQuestions),
 		status:     WatcherStatus{State: Cold, WatchEnds: map[string]int64{}},
@@ -162,14 +178,22 @@ func (w *Watcher) Run(ctx context.Context) error {
 	g.Go(func() error { w.follow(ctx); return nil })
 	g.Go(func() error { w.check(ctx); return nil })
 	g.Go(func() error { w.audit(ctx); return nil })
-	return g.Wait()
+	if w.o.StateDir != "" {
+		g.Go(func() error { w.save(ctx); return nil })
+	}
+	err := g.Wait()
+	if w.last != nil {
+		w.write(w.last, false)
+	}
+	return err
 }
 
 // Snapshot gives the newest snapshot. It is never nil and has revision 0
 // before the first list.
 func (w *Watcher) Snapshot() *instance.Snapshot { return w.snapshot.Load() }
 
-// Ready is closed after the first list was applied.
+// Ready is closed after the first list was applied, or after what was on disk
+// has been loaded and its instances have been asked.
 func (w *Watcher) Ready() <-chan struct{} { return w.ready }
 
 // Status gives a copy of the current state.

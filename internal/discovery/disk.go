@@ -1,0 +1,210 @@
+package discovery
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// What the watcher knows, on disk: a proxy that starts while etcd is away asks
+// the instances it knew, and an operator's removals outlive a wipe of etcd.
+
+const (
+	stateFile    = "snapshot.json"
+	stateFormat  = 1
+	maxStateFile = 256 << 20 // ten thousand records of the largest size
+)
+
+// diskFile is the file: the state, and the SHA-256 of its bytes as written.
+type diskFile struct {
+	SHA256 string          `json:"sha256"`
+	State  json.RawMessage `json:"state"`
+}
+
+type diskState struct {
+	Format   int         `json:"format"`
+	Root     string      `json:"root"`
+	Cluster  string      `json:"cluster"` // hex; "" before the first list
+	Revision int64       `json:"revision"`
+	Schema   int64       `json:"schema,omitempty"`
+	Order    int64       `json:"order,omitempty"`
+	SavedAt  time.Time   `json:"saved_at"` // by this machine's clock, which alone reads it
+	Entries  []diskEntry `json:"entries"`
+}
+
+type diskEntry struct {
+	Key     string `json:"key"` // without the root
+	Value   []byte `json:"value,omitempty"`
+	Create  int64  `json:"create"`
+	Mod     int64  `json:"mod"`
+	Version int64  `json:"version"`
+	Lease   int64  `json:"lease,omitempty"`
+	Absent  string `json:"absent,omitempty"` // orphan or kept
+}
+
+const (
+	diskOrphan = "orphan"
+	diskKept   = "kept"
+)
+
+// snapshotOf copies what is to be written. Values are shared: nobody changes them.
+func (o *owner) snapshotOf() *diskState {
+	s := &diskState{
+		Format: stateFormat, Root: o.table.layout.root, Revision: o.table.revision, Schema: o.schema, Order: o.order,
+		SavedAt: time.Now().UTC(), Entries: make([]diskEntry, 0, len(o.table.order)),
+	}
+	if o.cluster != 0 {
+		s.Cluster = strconv.FormatUint(o.cluster, 16)
+	}
+	answers := o.listed
+	for _, e := range o.table.order {
+		if !e.good || e.kind == kindPending {
+			continue
+		}
+		d := diskEntry{Key: e.path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased}
+		if e.absent != nil {
+			answers = answers || (e.kind == kindInstance && e.absent.proven)
+			switch e.absent.kind {
+			case orphaned, asking:
+				d.Absent = diskOrphan
+			case kept:
+				d.Absent = diskKept
+			}
+		}
+		s.Entries = append(s.Entries, d)
+	}
+	if !answers {
+		s.SavedAt = o.loadedAt // nothing has confirmed it since
+	}
+	return s
+}
+
+// restoreState takes in what was on disk. It is only a beginning: every
+// instance must answer before it is used, and the first list decides.
+func (o *owner) restoreState(s *diskState) {
+	now := time.Now()
+	for _, d := range s.Entries {
+		n := o.table.layout.parse(o.table.layout.root + d.Key)
+		if n.kind == kindOther || n.kind == kindPending {
+			continue
+		}
+		e := decodeEntry(n, &mvccpb.KeyValue{
+			Value: d.Value, CreateRevision: d.Create, ModRevision: d.Mod, Version: d.Version, Lease: d.Lease,
+		}, nil)
+		e.absent = &absence{kind: loaded, since: now, proven: e.kind == kindOverride}
+		switch d.Absent {
+		case diskOrphan:
+			e.absent.kind = orphaned
+		case diskKept:
+			e.absent.kind = kept
+		}
+		o.table.add(e)
+		e.old = true
+		o.table.applied = max(o.table.applied, d.Mod)
+	}
+	o.table.sort()
+	o.table.revision, o.schema, o.order = s.Revision, s.Schema, s.Order
+	if id, err := strconv.ParseUint(s.Cluster, 16, 64); err == nil {
+		o.cluster = id
+	}
+	o.w.seen.Store(0) // the list itself tells whether the store is the same
+	o.loadedAt = s.SavedAt
+	o.restored, o.dirty = len(o.table.order) > 0, true
+	o.settle()
+}
+
+// errOldState is given by readState for what is too old to be of use.
+var errOldState = errors.New("too old")
+
+// readState reads the file. A missing one gives an error that is
+// os.ErrNotExist; every other error means that the file is of no use.
+func readState(dir, root string, limit time.Duration) (*diskState, error) {
+	f, err := os.Open(filepath.Join(dir, stateFile))
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxStateFile+1))
+	if err != nil {
+		return nil, err
+	}
+	var file diskFile
+	if err := json.Unmarshal(raw, &file); err != nil {
+		return nil, fmt.Errorf("not readable: %w", err)
+	}
+	if sum := sha256.Sum256(file.State); hex.EncodeToString(sum[:]) != file.SHA256 {
+		return nil, errors.New("its checksum is wrong")
+	}
+	var s diskState
+	if err := json.Unmarshal(file.State, &s); err != nil {
+		return nil, fmt.Errorf("not readable: %w", err)
+	}
+	switch age := time.Since(s.SavedAt); {
+	case s.Format != stateFormat:
+		return nil, fmt.Errorf("of format %d, this program reads %d", s.Format, stateFormat)
+	case s.Root != root:
+		return nil, fmt.Errorf("of the prefix %q, not %q", s.Root, root)
+	case age > limit:
+		return nil, fmt.Errorf("%w: saved %s ago, the limit is %s", errOldState, age.Round(time.Second), limit)
+	}
+	return &s, nil
+}
+
+// writeState replaces the file, so that at any time either the old or the new
+// one is there, whole.
+func writeState(dir string, s *diskState) (err error) {
+	state, err := json.Marshal(s)
+	if err != nil {
+		return err
+	}
+	sum := sha256.Sum256(state)
+	// Not through Marshal, which would copy it all once more.
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "{\"sha256\":%q,\"state\":", hex.EncodeToString(sum[:]))
+	b.Write(state)
+	b.WriteString("}\n")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(dir, stateFile+".*") // with mode 0600
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
+		}
+	}()
+	if _, err = f.Write(b.Bytes()); err != nil {
+		return err
+	}
+	if err = f.Sync(); err != nil {
+		return err
+	}
+	if err = os.Rename(f.Name(), filepath.Join(dir, stateFile)); err != nil {
+		return err
+	}
+	if cerr := f.Close(); cerr != nil {
+		return cerr
+	}
+	return syncDir(dir)
+}
+
+// syncDir makes a rename outlive a crash.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
