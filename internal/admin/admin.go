@@ -109,10 +109,20 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 // Remove deletes the record and any pending add, and leaves the intent
 // "removed", so that an agent cannot bring the instance back.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
-	existed, err := s.o.Store.Remove(ctx, k, "removed through the admin route")
+	remove := s.o.Store.Remove
+	in, shown := s.o.Members.Snapshot().Lookup(k)
+	shown = shown && in.Intent != instance.Removed
+	if shown {
+		remove = s.o.Store.ForceRemove // it may have lost its key
+	}
+	existed, err := remove(ctx, k, "removed through the admin route")
+	if errors.Is(err, instance.ErrAddress) && shown { // a key that somebody misspelled
+		existed, err = s.o.Store.Remove(ctx, k, "removed through the admin route")
+	}
 	if err != nil {
 		return false, storeError(err)
 	}
+	existed = existed || shown
 	if existed {
 		s.await(ctx, func(snap *instance.Snapshot) bool {
 			in, ok := snap.Lookup(k)

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -147,6 +148,13 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 			} else {
 				p.EtcdDataDir = filepath.Join(dir, "etcd-"+p.EtcdListen[strings.LastIndexByte(p.EtcdListen, ':')+1:])
 			}
+		}
+	}
+	// Nothing depends on it, so a user without a home goes without; proxies on
+	// any free port would share one directory.
+	if p.sources["state-dir"] == "" && p.Port != 0 {
+		if dir, err := stateDir(lookupEnv); err == nil {
+			p.StateDir = filepath.Join(dir, "proxy-"+strconv.Itoa(p.Port))
 		}
 	}
 	if p.InstanceAllow == nil && p.etcdIsLoopback() {

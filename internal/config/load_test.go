@@ -66,6 +66,7 @@ func TestDefaults(t *testing.T) {
 	want := config.Proxy{
 		Host: "127.0.0.1", Port: 8000, Connector: "plain",
 		EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdPrefix: "/pd", EtcdGateway: true,
+		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
 		InstanceAllow:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
@@ -127,6 +128,22 @@ func TestStateDirectory(t *testing.T) {
 	}
 	if p = mustLoad(t, map[string]string{"HOME": ""}, "--etcd-endpoints", "127.0.0.1:1"); p.EtcdDataDir != "" {
 		t.Errorf("data dir %q with an etcd elsewhere", p.EtcdDataDir)
+	}
+	if p.StateDir != "" {
+		t.Errorf("state dir %q without a home", p.StateDir)
+	}
+	for _, c := range []struct {
+		want string
+		args []string
+	}{
+		{"/var/state/pdmesh/proxy-8123", []string{"--port", "8123"}},
+		{"", []string{"--port", "0"}}, // whoever starts next would find somebody else's
+		{"/here", []string{"--port", "0", "--state-dir", "/here"}},
+		{"", []string{"--state-dir", ""}},
+	} {
+		if p := mustLoad(t, map[string]string{"XDG_STATE_HOME": "/var/state"}, c.args...); p.StateDir != c.want {
+			t.Errorf("%v: state dir %q, want %q", c.args, p.StateDir, c.want)
+		}
 	}
 }
 

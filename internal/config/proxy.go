@@ -38,6 +38,10 @@ type Proxy struct {
 	EtcdPrefix    string // root of all keys, no trailing slash
 	EtcdGateway   bool   // the embedded etcd's JSON gateway
 
+	StateDir      string        // where the membership is saved; "" = nowhere
+	AuditInterval time.Duration // between two comparisons of all keys with etcd
+	OrphanGrace   time.Duration // for instances whose lease was lost, while most are registered
+
 	// InstanceAllow lists the networks an instance may be in. Nil means that
 	// every address is allowed but those that are refused always.
 	InstanceAllow []netip.Prefix

@@ -47,6 +47,10 @@ func proxySettings() []setting {
 		{name: "etcd-prefix", kind: kindText, def: "/pd", usage: "root of all keys in etcd", field: func(p *Proxy) any { return &p.EtcdPrefix }},
 		{name: "etcd-gateway", kind: kindSwitch, def: "on", usage: "JSON gateway of the proxy's own etcd, for nodes that register with curl", field: func(p *Proxy) any { return &p.EtcdGateway }},
 
+		{name: "state-dir", kind: kindText, usage: "where the membership is saved for a start without etcd; empty saves nothing (default pdmesh/proxy-<port> in the user's state directory)", field: func(p *Proxy) any { return &p.StateDir }},
+		{name: "audit-interval", kind: kindDuration, def: "15s", usage: "between two comparisons of all keys in etcd with what its watch has told", field: func(p *Proxy) any { return &p.AuditInterval }},
+		{name: "orphan-grace", kind: kindDuration, def: "1m", usage: "how long an instance whose lease was lost, and that answers, is served while most others are registered", field: func(p *Proxy) any { return &p.OrphanGrace }},
+
 		{name: "instance-allow", kind: kindList, usage: "networks instances may be in (CIDR or address; \"any\" for all); default loopback when etcd is on loopback", field: func(p *Proxy) any { return &p.InstanceAllow }},
 		{name: "api-key", kind: kindList, secret: true, usage: "keys clients must send (better given as PD_API_KEY); none lets everybody in", field: func(p *Proxy) any { return &p.APIKeys }},
 		{name: "engine-api-key", kind: kindText, secret: true, env: []string{"OPENAI_API_KEY"}, usage: "key sent to the engines: always with --api-key, else when the client sent none; env OPENAI_API_KEY too", field: func(p *Proxy) any { return &p.EngineAPIKey }},

@@ -147,6 +147,8 @@ func (p *Proxy) checkLimits(bad complaint) {
 		{"ejection-time", p.EjectionTime},
 		{"slow-start", p.SlowStart},
 		{"kv-lease-budget", p.KVLeaseBudget},
+		{"audit-interval", p.AuditInterval},
+		{"orphan-grace", p.OrphanGrace},
 		{"waiting-retry-interval", p.WaitingRetryInterval},
 		{"shutdown-timeout", p.ShutdownTimeout},
 	}

@@ -220,6 +220,7 @@ func (o *owner) targets() []target {
 				in: e.in, model: o.w.o.Model, sign: true,
 				life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 			})
+		case o.facts.refuses(e.rec) != nil: // nothing it could say would help
 		case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 			ts = append(ts, target{
 				in: e.in, model: o.w.o.Model,

@@ -30,6 +30,7 @@ const (
 	relistRegained = "contact regained"
 	relistDrift    = "the audit differs"
 	relistRoutine  = "routine"
+	relistResumed  = "this process was suspended"
 )
 
 const (

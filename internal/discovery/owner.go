@@ -35,6 +35,7 @@ type owner struct {
 	cluster   uint64
 	schema    int64                  // create_revision of the schema key, 0 while none is known
 	foreign   bool                   // the list that is being loaded is of another store than before
+	fresh     int64                  // demands for a list that the last one answers
 	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
 	reached   int64                  // up to which the watch has delivered everything, for all we know
 	suspicion *suspicion             // of the last audit
@@ -77,7 +78,7 @@ func (w *Watcher) own(ctx context.Context) {
 		tick:     time.NewTimer(time.Hour),
 		complain: make(map[name]int64),
 		facts: VerifiedFacts{
-			Model: w.o.Model, Probing: w.o.Prober != nil,
+			Model: w.o.Model, Probing: w.o.Prober != nil, Check: w.o.Check,
 			Instances: make(map[instance.Key]*Verification),
 			Pending:   make(map[instance.Key]Wait),
 		},
@@ -207,6 +208,7 @@ func (o *owner) load(l *listing) {
 	o.reached, o.suspicion = l.revision, nil
 	o.listFails, o.failures = 0, 0
 	o.dirty = true
+	o.fresh = l.asked
 	o.contact()
 	o.settle()
 	o.w.note(func(s *WatcherStatus) { s.Lists++ })
@@ -378,6 +380,10 @@ func (o *owner) schedule(ctx context.Context) {
 	if !o.dirty || !(o.listed || o.restored) {
 		return
 	}
+	if o.w.gate.Load() != nil {
+		o.publish(ctx) // somebody waits
+		return
+	}
 	wait := max(coalesce, 10*o.buildTime) - time.Since(o.published)
 	if wait <= 0 {
 		o.publish(ctx)
@@ -406,6 +412,7 @@ func (o *owner) publish(ctx context.Context) {
 	})
 	o.tellOrphans(orphans)
 	old.Supersede()
+	o.w.openGate(o.fresh)
 	o.announce()
 	if o.listed || o.table.revision > 0 {
 		o.unsaved = true

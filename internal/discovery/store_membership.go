@@ -149,6 +149,21 @@ func (s *Store) AddPending(ctx context.Context, k instance.Key, p PendingAdd, tt
 // written and existed is false. A key that spells the address in another way
 // goes too.
 func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+	return s.remove(ctx, k, reason, false)
+}
+
+// ForceRemove is Remove that writes the removal also of what etcd does not
+// hold: an orphan has lost its key and serves all the same, and so does what a
+// proxy keeps of a former store. existed tells whether etcd held anything. The
+// key must be well formed.
+func (s *Store) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+	if err := checkKey(k); err != nil {
+		return false, err
+	}
+	return s.remove(ctx, k, reason, true)
+}
+
+func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
 	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
 		aliases, err := s.spellings(ctx, k)
 		if err != nil {
@@ -156,7 +171,7 @@ func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (exis
 		}
 		f.aliases = aliases
 		existed = f.record != nil || f.pending != nil || len(f.aliases) > 0
-		if !existed {
+		if !existed && (!force || f.removed()) {
 			return plan{}, nil
 		}
 		p := plan{what: "remove"}

@@ -196,3 +196,28 @@ func TestProbesAreBounded(t *testing.T) {
 		t.Errorf("%d probes at one time", prober.most)
 	}
 }
+
+func TestCheckRefusesRecords(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), layout(t), newProber()
+	o := probing(t, prober, "")
+	o.Check = func(rec instance.Record) error {
+		if rec.Connector == "carrier\x1bpigeon" {
+			return fmt.Errorf("unknown connector %q", rec.Connector)
+		}
+		return nil
+	}
+	w := watch(t, cli, o)
+	k := prefill("10.0.0.1:8100")
+	put(t, cli, l.Instance(k), `{"models":["m"],"connector":"carrier\u001bpigeon"}`)
+	in := waitFor(t, w, k, hasView(instance.Rejected))
+	if in.Usable() || !strings.Contains(in.Reason, "unknown connector") || strings.Contains(in.Reason, "\x1b") {
+		t.Fatalf("%+v", in)
+	}
+	put(t, cli, l.Instance(k), `{"models":["m"],"connector":"nixl"}`)
+	waitFor(t, w, k, usable)
+	if n := prober.count(k.Address); n != 0 {
+		t.Errorf("it was asked %d times", n)
+	}
+}

@@ -19,6 +19,8 @@ type VerifiedFacts struct {
 	// record does not list the model. Without it such an instance is rejected
 	// at once, since its root names, which could match, stay unknown.
 	Probing bool
+	// Check refuses records that the reader cannot use; nil refuses none.
+	Check func(instance.Record) error
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Verification
 	// Pending says why a pending add is still pending.
@@ -64,6 +66,13 @@ func Build(l Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snap
 	}
 	t.load(kvs, revision)
 	return instance.NewSnapshot(revision, t.view(verified))
+}
+
+func (v *VerifiedFacts) refuses(rec instance.Record) error {
+	if v.Check == nil {
+		return nil
+	}
+	return v.Check(rec)
 }
 
 // surroundings are what an instance is made of besides its own entry.
@@ -180,6 +189,9 @@ func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instanc
 	case !e.good:
 		in.View = instance.Rejected
 		say("%s", e.problem)
+	case v.refuses(e.rec) != nil:
+		in.View = instance.Rejected
+		say("%s", instance.Printable(v.refuses(e.rec).Error(), 300))
 	default:
 		if e.problem != "" {
 			say("%s", e.describe())

@@ -28,6 +28,9 @@ type WatcherOptions struct {
 	Prober Prober
 	// Model must be served by every instance, see MatchModel; "" accepts any.
 	Model string
+	// Check refuses records that this process cannot use, with a reason for
+	// people; nil refuses none.
+	Check func(instance.Record) error
 	Log   logrus.FieldLogger // nil: silent
 	// WaitingInterval is the mean time between two probes of an instance that
 	// has not answered yet, default 2 s. One that serves another model is asked
@@ -47,6 +50,9 @@ type WatcherOptions struct {
 	// served while most of its role is registered, default 60 s. While less than
 	// that is registered it is served as long as it answers.
 	OrphanGrace time.Duration
+	// SuspendedAfter is how long this process must not have run at all to count
+	// as suspended, see Fresh; default 15 s, the TTL of a presence.
+	SuspendedAfter time.Duration
 	// StateDir is where what is known is written, so that it outlives this
 	// process; "" writes nothing.
 	StateDir string
@@ -95,6 +101,7 @@ type WatcherStatus struct {
 	Orphans     int              // instances in force whose lease is lost
 	Held        int              // those of them that went with most of their role
 	Loaded      bool             // it began with what was on disk
+	Suspensions int64            // times that this process was found to have been suspended
 	Saved       time.Time        // when what is on disk was true, by the local clock
 	Saves       int64            // times that it was written
 	SaveErrors  int64            // times that it could not be written
@@ -118,6 +125,9 @@ type Watcher struct {
 	inbox    chan message  // to the owner
 	verdicts chan verdict  // to the owner
 	progress chan struct{} // asks the watch how far it is; capacity one
+
+	pulse pulse
+	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
 
 	unsaved chan struct{} // something is to be saved; capacity one
 	last    *diskState    // what was not saved when the owner ended; read after that
@@ -145,6 +155,9 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 	}
 	if o.OrphanGrace <= 0 {
 		o.OrphanGrace = time.Minute
+	}
+	if o.SuspendedAfter <= 0 {
+		o.SuspendedAfter = DefaultTTL
 	}
 	if o.StateAge <= 0 {
 		o.StateAge = 24 * time.Hour
@@ -178,6 +191,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	g.Go(func() error { w.follow(ctx); return nil })
 	g.Go(func() error { w.check(ctx); return nil })
 	g.Go(func() error { w.audit(ctx); return nil })
+	w.pulse.beat(time.Now())
+	g.Go(func() error { w.beat(ctx); return nil })
 	if w.o.StateDir != "" {
 		g.Go(func() error { w.save(ctx); return nil })
 	}

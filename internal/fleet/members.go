@@ -50,7 +50,8 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 	if s.Port == 0 {
 		s.Port = ports[0]
 	}
-	args := []string{"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port)}
+	args := []string{"--host", "127.0.0.1", "--port", strconv.Itoa(s.Port),
+		"--state-dir", filepath.Join(f.dir, "proxy-"+strconv.Itoa(s.Port))}
 	p := &Proxy{Address: loopback(s.Port), Etcd: s.EtcdEndpoints, fleet: f}
 	stage := stageProxy
 	if len(s.EtcdEndpoints) > 0 {

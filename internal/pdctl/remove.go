@@ -16,11 +16,14 @@ Every proxy stops sending to it at once; what runs there is finished. The
 removal is kept in etcd and wins over anything that registers at that address,
 so that a living agent does not bring the instance back. "pdctl add" lifts it.
 
-Removing what is not there is an error (exit 1) and changes nothing. An entry
+Removing what is not there is an error (exit 1) and changes nothing, unless
+--force is given: an instance whose lease was lost has no key, and proxies go on
+with it while it answers (view "orphan" in their /status). An entry
 whose address is not even well formed is removed by the address list shows.`
 
 func (a *app) removeCommand() *cobra.Command {
 	var reason string
+	var force bool
 	cmd := &cobra.Command{
 		Use: "remove prefill|decode host:port...", Short: "remove instances", Long: removeHelp,
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
@@ -30,14 +33,15 @@ func (a *app) removeCommand() *cobra.Command {
 			if err != nil {
 				return &usageError{err}
 			}
-			return a.remove(cmd.Context(), role, args[1:], reason)
+			return a.remove(cmd.Context(), role, args[1:], reason, force)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().BoolVar(&force, "force", false, "forbid it also if etcd does not know it")
 	return cmd
 }
 
-func (a *app) remove(ctx context.Context, role instance.Role, addresses []string, reason string) error {
+func (a *app) remove(ctx context.Context, role instance.Role, addresses []string, reason string, force bool) error {
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -50,10 +54,16 @@ func (a *app) remove(ctx context.Context, role instance.Role, addresses []string
 	var results []result
 	for _, k := range keys {
 		r := result{Role: k.Role, Address: k.Address}
-		existed, err := s.store.Remove(ctx, k, reason)
+		remove := s.store.Remove
+		if force {
+			remove = s.store.ForceRemove
+		}
+		existed, err := remove(ctx, k, reason)
 		switch {
 		case err != nil:
 			r = r.failed("%w", err)
+		case !existed && force:
+			r.Outcome, r.line = "forbidden", "was not there; forbidden until it is added"
 		case !existed:
 			r = r.failed("there is no such instance; see pdctl list")
 		default:
