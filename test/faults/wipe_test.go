@@ -218,7 +218,6 @@ func requestsOf(t testing.TB, n *fleet.Node) int64 {
 // A proxy starts while etcd is down: its snapshot names the instances, their
 // probes decide, and what an operator removed stays away.
 func TestFault14_StartWithoutEtcd(t *testing.T) {
-	needs(t, "--state-dir")
 	row(t, 14)
 	etcd := testkit.StartEtcdProcess(t)
 	dir := stateDir(t)
