@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"testing"
@@ -170,7 +171,11 @@ func (l *Link) close() {
 func (l *Link) accept(lis net.Listener) {
 	for {
 		in, err := lis.Accept()
+		if errors.Is(err, net.ErrClosed) {
+			return
+		}
 		if err != nil {
+			l.t.Errorf("link: %v", err)
 			return
 		}
 		if !l.add(in, clientEnd) {

@@ -30,7 +30,6 @@ func gone(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Event {
 // The agent dies, its engine lives: the instance is an orphan that serves on,
 // and leaves when the grace is over, as most of its role is registered.
 func TestFault01_AgentKilled(t *testing.T) {
-	needs(t, "--orphan-grace")
 	row(t, 1)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "4s"}})

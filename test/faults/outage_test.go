@@ -131,7 +131,6 @@ func TestFault10_EtcdKilled(t *testing.T) {
 // etcd is paused, and when it goes on nobody can register: out of space. The
 // instances serve as long as their probes pass, however long that takes.
 func TestFault28_PausedThenNoSpace(t *testing.T) {
-	needs(t, "--orphan-grace")
 	row(t, 28)
 	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "2s"}})

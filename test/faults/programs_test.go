@@ -65,7 +65,7 @@ func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
 		r.t.Fatal(err)
 	}
 	address = "127.0.0.1:" + strconv.Itoa(ports[0])
-	args = append([]string{"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-endpoints", strings.Join(r.etcd, ",")}, proxyArgs(r.t, args...)...)
+	args = append([]string{"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-endpoints", strings.Join(r.etcd, ",")}, proxyArgs(args...)...)
 	p, err = r.f.Start(r.t.Context(), fleet.Spec{Name: "proxy-cold", Program: "proxy", Args: args, Env: []string{"ADMIN_API_KEY=" + adminKey}, Stage: 1})
 	if err != nil {
 		r.t.Fatal(err)

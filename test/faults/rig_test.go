@@ -84,38 +84,15 @@ func build(t *testing.T, p plan) *rig {
 	return r
 }
 
-// proxyArgs are what every proxy of these tests is started with, and the flags
-// of more as far as this proxy has them.
-func proxyArgs(t testing.TB, more ...string) []string {
-	t.Helper()
-	args := []string{"--connector", "nixl", "--waiting-retry-interval", "200ms", "--access-log=off"}
-	for i := 0; i+1 < len(more); i += 2 {
-		if proxyHas(t, more[i]) {
-			args = append(args, more[i], more[i+1])
-		}
-	}
-	return args
-}
-
-// proxyHas tells whether the proxy knows a flag.
-func proxyHas(t testing.TB, flag string) bool {
-	t.Helper()
-	out, _ := command(t, "proxy", "--help")
-	return contains(out, flag+" ")
-}
-
-// needs skips a test of what this proxy cannot do.
-func needs(t testing.TB, flag string) {
-	t.Helper()
-	if !proxyHas(t, flag) {
-		t.Skipf("the proxy has no %s", flag)
-	}
+// proxyArgs are what every proxy of these tests is started with.
+func proxyArgs(more ...string) []string {
+	return append([]string{"--connector", "nixl", "--waiting-retry-interval", "200ms", "--access-log=off"}, more...)
 }
 
 func (r *rig) proxy(name string, args ...string) *fleet.Proxy {
 	r.t.Helper()
 	p, err := r.f.StartProxy(r.t.Context(), fleet.ProxySpec{
-		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(r.t, args...),
+		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(args...),
 	})
 	if err != nil {
 		r.t.Fatal(err)

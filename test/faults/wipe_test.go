@@ -56,6 +56,40 @@ func TestFault11_Wiped(t *testing.T) {
 	}
 }
 
+// As above, and nobody has registered anew when the new store is first read: the
+// list is empty, and valid, and must not be believed.
+func TestFault11_WipedAndEmpty(t *testing.T) {
+	row(t, 11)
+	etcd := testkit.StartEtcdProcess(t)
+	cli := etcd.Client(t)
+	o := quick()
+	o.Prober = alive{}
+	w := watch(t, dial(t, etcd.Endpoint()), o)
+	const n = 10
+	registerMany(t, cli, n, 600)
+	awaitCount(t, w, n)
+	awaitState(t, w, discovery.Live)
+	var all []instance.Key
+	for i := range n {
+		all = append(all, keyAt(i))
+	}
+	neverWithout(t, w, all...)
+	etcd.Wipe()
+	etcd.Restart()
+	put(t, etcd.Client(t), layout(t).Schema(), `{"v":1}`)
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.Epochs == 0 || s.State != discovery.Live {
+			return fmt.Errorf("not noticed: %+v", s)
+		}
+		return nil
+	})
+	for _, in := range w.Snapshot().All() {
+		if in.View != instance.Orphan {
+			t.Errorf("%s is shown as %q", in.Key, in.View)
+		}
+	}
+}
+
 // The new store has passed the old revision before the proxy's watch resumes:
 // no revision goes backwards, only the keys tell.
 func TestFault12_WipedAndPast(t *testing.T) {
@@ -184,7 +218,6 @@ func requestsOf(t testing.TB, n *fleet.Node) int64 {
 // A proxy starts while etcd is down: its snapshot names the instances, their
 // probes decide, and what an operator removed stays away.
 func TestFault14_StartWithoutEtcd(t *testing.T) {
-	needs(t, "--state-dir")
 	row(t, 14)
 	etcd := testkit.StartEtcdProcess(t)
 	dir := stateDir(t)
