@@ -51,6 +51,17 @@ cover: ## test coverage into coverage.out
 	$(GO) test -timeout $(TEST_TIMEOUT) -coverpkg=./internal/... -coverprofile=coverage.out $(TESTFLAGS) $(PACKAGES)
 	$(GO) tool cover -func=coverage.out | tail -1
 
+FAULT_REPORT ?= $(CURDIR)/dist/faults.json
+
+.PHONY: reliability
+reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=1 for outages of full length
+	@mkdir -p $(dir $(FAULT_REPORT)) docs && rm -f $(FAULT_REPORT)
+	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
+	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
+	$(GO) run ./test/faults/report -in $(FAULT_REPORT) -commit "$(COMMIT)" > docs/reliability.md.new
+	mv docs/reliability.md.new docs/reliability.md
+	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
+
 .PHONY: demo
 demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour
 	@$(BIN)/demo $(if $(call on,$(ONCE)),--once)

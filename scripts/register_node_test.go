@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"os/exec"
 	"strings"
 	"sync"
@@ -50,7 +51,10 @@ func (o *output) String() string {
 func needCurl(t *testing.T) {
 	t.Helper()
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
+		if os.Getenv("REQUIRE_CURL") != "" {
+			t.Fatal("REQUIRE_CURL is set, but curl is not installed")
+		}
+		t.Skip("curl is not installed (REQUIRE_CURL=1 makes that a failure)")
 	}
 }
 

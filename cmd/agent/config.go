@@ -47,8 +47,10 @@ type config struct {
 	etcdPassword  string
 	ttl           time.Duration
 	probeInterval time.Duration
+	probeTimeout  time.Duration
 	drainTimeout  time.Duration
 	kvLease       time.Duration
+	socket        string // "": the default one; socketOff: none
 	logLevel      string
 	logFormat     string
 }
@@ -71,8 +73,10 @@ func registerFlags(fs *pflag.FlagSet) {
 	fs.Bool("allow-loopback", false, "register a loopback address although etcd is on other machines")
 	fs.Duration("ttl", defaultTTL, "how long the registration outlives a dead agent, at least "+minTTL.String())
 	fs.Duration("probe-interval", agent.DefaultProbeInterval, "time between two probes of the engine")
+	fs.Duration("probe-timeout", agent.DefaultProbeTimeout, "limit of one probe; three that fail in a row make the instance down")
 	fs.Duration("drain-timeout", agent.DefaultDrainTimeout, "after SIGTERM: how long to wait for the engine to be idle")
 	fs.Duration("kv-lease", agent.DefaultKVLease, "after SIGTERM of a prefill instance: how long finished prefills stay for decode to pull; 0 for none")
+	fs.String("socket", "", "unix socket of the local control: agent status, drain, health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)")
 	fs.String("log-level", "info", strings.Join(logging.Levels(), ", "))
 	fs.String("log-format", "text", "text or json")
 	fs.Bool("allow-short-ttl", false, "")
@@ -103,9 +107,9 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (config, err
 		engine: v.GetString("engine"), model: v.GetString("model"), strictModel: r.bool("strict-model"),
 		connector: v.GetString("connector"), hostID: v.GetString("host-id"), engineAPIKey: v.GetString("engine-api-key"),
 		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
-		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"),
+		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
-		logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
+		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
 	}
 	c.key = r.key()
 	c.etcdEndpoints = r.endpoints()
@@ -286,6 +290,7 @@ func (r *reader) checkTimes(c *config) {
 	}{
 		{"ttl", c.ttl, least, maxTTL},
 		{"probe-interval", c.probeInterval, 50 * time.Millisecond, time.Minute},
+		{"probe-timeout", c.probeTimeout, 50 * time.Millisecond, time.Minute},
 		{"drain-timeout", c.drainTimeout, time.Millisecond, 24 * time.Hour},
 		{"kv-lease", c.kvLease, 0, time.Hour},
 	} {

@@ -31,7 +31,7 @@ func TestLoadDefaults(t *testing.T) {
 		key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
 		engine: "http://127.0.0.1:8100", hostID: "h",
 		etcdEndpoints: []string{"127.0.0.1:2379"}, etcdPrefix: "/pd",
-		ttl: 15 * time.Second, probeInterval: 2 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
+		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
 		logLevel: "info", logFormat: "text",
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{})); d != "" {
@@ -55,7 +55,7 @@ func TestLoadSources(t *testing.T) {
 		engine: "https://127.0.0.1:1/base", hostID: "h", engineAPIKey: "from-openai", strictModel: true,
 		labels:        map[string]string{"zone": "b,c", "empty": ""},
 		etcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, etcdPrefix: "/pd", etcdUsername: "u", etcdPassword: "007",
-		ttl: 20 * time.Second, probeInterval: 2 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
+		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
 		logLevel: "info", logFormat: "text",
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{})); d != "" {

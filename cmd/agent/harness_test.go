@@ -62,7 +62,7 @@ func (l *lockedBuffer) awaits(t *testing.T, part string) {
 func fast(etcd, role, address string, more ...string) []string {
 	return append([]string{
 		"--etcd-endpoints", etcd, "--role", role, "--address", address, "--probe-interval", "50ms",
-		"--ttl", "2s", "--allow-short-ttl", "--kv-lease", "0s", "--log-level", "debug",
+		"--ttl", "2s", "--allow-short-ttl", "--kv-lease", "0s", "--log-level", "debug", "--socket", "off",
 	}, more...)
 }
 

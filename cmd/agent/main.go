@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -24,7 +25,7 @@ nothing: the agent keeps trying with the same lease and never stops the engine.
 SIGTERM or SIGINT drains: proxies send nothing new, the agent waits until the
 engine is idle (a prefill instance also keeps finished prefills for --kv-lease)
 or --drain-timeout has passed, then takes the registration back and ends.
-A second signal skips the wait.
+A second signal skips the wait. agent drain does the same from another shell.
 
 Every flag can be given by environment instead: --etcd-endpoints is
 PD_ETCD_ENDPOINTS, and so on. Flags win.`
@@ -62,11 +63,17 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		},
 	}
 	registerFlags(cmd.Flags())
+	cmd.AddCommand(controlCommands()...)
 	cmd.SetVersionTemplate("agent {{.Version}}\n")
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
-	if err := cmd.ExecuteContext(ctx); err != nil {
+	err := cmd.ExecuteContext(ctx)
+	var run *runError
+	if errors.As(err, &run) {
+		failed, err = run, nil
+	}
+	if err != nil {
 		fmt.Fprintf(stderr, "agent: %v\nSee agent --help.\n", err)
 		return 2
 	}

@@ -66,6 +66,11 @@ func serve(ctx context.Context, c config, log *logrus.Logger) error {
 		return nil
 	}
 	defer func() { _ = locked.Close() }()
+	ctl, stopControl, err := startControl(ctx, c, drain, log)
+	if err != nil {
+		return err
+	}
+	defer stopControl()
 	cli, err := dial(ctx, c, log)
 	if err != nil {
 		return err
@@ -74,11 +79,12 @@ func serve(ctx context.Context, c config, log *logrus.Logger) error {
 		return nil // asked to end before etcd let us in
 	}
 	defer func() { _ = cli.Close() }()
-	return live(ctx, hurry, c, cli, layout, log)
+	return live(ctx, hurry, ctl, cli, layout, log)
 }
 
 // live runs the agent and its registrar until the agent's life is over.
-func live(ctx context.Context, hurry <-chan struct{}, c config, cli *clientv3.Client, layout discovery.Layout, log *logrus.Logger) error {
+func live(ctx context.Context, hurry <-chan struct{}, ctl *control, cli *clientv3.Client, layout discovery.Layout, log *logrus.Logger) error {
+	c := ctl.c
 	var ag *agent.Agent
 	reg := discovery.NewRegistrar(cli, discovery.RegistrarOptions{
 		Layout: layout, Key: c.key, TTL: c.ttl, HostID: c.hostID,
@@ -91,9 +97,11 @@ func live(ctx context.Context, hurry <-chan struct{}, c config, cli *clientv3.Cl
 	client := vllm.New(c.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: c.engine}, reg, agent.Options{
 		Key: c.key, Model: c.model, StrictModel: c.strictModel, Base: base(c),
-		ProbeInterval: c.probeInterval, DrainTimeout: c.drainTimeout, KVLease: c.kvLease,
+		ProbeInterval: c.probeInterval, ProbeTimeout: c.probeTimeout, DrainTimeout: c.drainTimeout, KVLease: c.kvLease,
 		Log: log.WithField(logging.FieldComponent, "agent"),
 	})
+
+	ctl.life.Store(&parts{agent: ag, registrar: reg})
 
 	// The registration outlives ctx: it is what the drain is announced by.
 	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))

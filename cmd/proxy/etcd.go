@@ -62,6 +62,14 @@ func (h *etcdHandle) close() {
 	}
 }
 
+// died tells when an etcd of our own ends by itself.
+func (h *etcdHandle) died() <-chan error {
+	if h.server == nil {
+		return nil
+	}
+	return h.server.Err()
+}
+
 func (h *etcdHandle) embedded() bool { return h.server != nil }
 
 func (h *etcdHandle) describe() string {

@@ -88,10 +88,18 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		start(servers[1], adminLn)
 	}
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
-	select {
-	case <-ctx.Done():
-		err = nil
-	case err = <-failed:
+	died := etcd.died()
+	for running := true; running; {
+		select {
+		case <-ctx.Done():
+			running, err = false, nil
+		case err = <-failed:
+			running = false
+		case cause := <-died:
+			// Requests go on with what is known, as when any etcd is away.
+			died = nil
+			log.WithError(cause).Error("the proxy's own etcd has ended; restart the proxy when it suits")
+		}
 	}
 	p.stopping.Store(true)
 	return errors.Join(err, shutdown(ctx, cfg.ShutdownTimeout, log, servers))
@@ -219,10 +227,22 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
 		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
 		Fallback: cfg.Fallback == config.FallbackDecode,
+		Limits:   limits(cfg),
 	}
 	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
 	p.adminRouter = httpapi.NewAdminRouter(deps)
 	return p, nil
+}
+
+// limits are the numbers behind decisions that an operator may wonder about.
+func limits(cfg *config.Proxy) map[string]any {
+	return map[string]any{
+		"max_attempts": cfg.MaxAttempts, "max_failures": cfg.MaxFailures, "retry_budget_percent": cfg.RetryBudget,
+		"ejection_time": cfg.EjectionTime.String(), "slow_start": cfg.SlowStart.String(), "fallback": cfg.Fallback,
+		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
+		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
+		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
+	}
 }
 
 // retryRatio turns the percentage of --retry-budget into a share; none at all

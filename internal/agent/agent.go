@@ -55,7 +55,6 @@ const (
 	firstBackoff = 500 * time.Millisecond
 	maxBackoff   = 5 * time.Second
 	drainPoll    = 500 * time.Millisecond
-	probeBudget  = 5 * time.Second
 )
 
 // Options of an Agent. Key and Log are required; zero durations take the defaults.
@@ -67,6 +66,7 @@ type Options struct {
 	// agent, scheme. Facts of the engine are added to it.
 	Base          instance.Record
 	ProbeInterval time.Duration // default 2 s
+	ProbeTimeout  time.Duration // of one probe of a hung engine; default 5 s
 	DrainTimeout  time.Duration // default 120 s
 	// KVLease is how long a prefill instance pins the blocks of a finished
 	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
@@ -77,6 +77,7 @@ type Options struct {
 // Default values of Options.
 const (
 	DefaultProbeInterval = 2 * time.Second
+	DefaultProbeTimeout  = 5 * time.Second
 	DefaultDrainTimeout  = 120 * time.Second
 	DefaultKVLease       = 30 * time.Second
 )
@@ -84,6 +85,9 @@ const (
 func (o *Options) fill() {
 	if o.ProbeInterval <= 0 {
 		o.ProbeInterval = DefaultProbeInterval
+	}
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = DefaultProbeTimeout
 	}
 	if o.DrainTimeout <= 0 {
 		o.DrainTimeout = DefaultDrainTimeout
@@ -202,7 +206,7 @@ func (a *Agent) serve(ctx context.Context) {
 // probe asks the engine once. Its counters are read along the way; an engine
 // that does not show them is not the worse for it.
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
-	pctx, cancel := context.WithTimeout(ctx, probeBudget)
+	pctx, cancel := context.WithTimeout(ctx, a.o.ProbeTimeout)
 	defer cancel()
 	facts, err := a.engine.Probe(pctx)
 	if err != nil {

@@ -11,6 +11,9 @@ import (
 // by the pings of the connection.
 const auditTimeout = 2 * time.Second
 
+// auditRetry is the pause after a failed audit.
+const auditRetry = 200 * time.Millisecond
+
 // audited is the outcome of one audit.
 type audited struct {
 	listing // keys only
@@ -32,8 +35,8 @@ func (w *Watcher) audit(ctx context.Context) {
 		a.listing, a.err = got, err
 		a.before = before
 		wait = jitter(w.o.AuditInterval)
-		if err != nil { // the next one soon, so that the end of a fault is found
-			wait = min(wait, jitter(auditTimeout))
+		if err != nil { // at another member, if there is one: this one may hang, and the watch with it
+			wait = min(wait, jitter(auditRetry))
 		}
 		failed = err != nil
 		if !w.tell(ctx, message{audited: &a}) {
@@ -81,7 +84,9 @@ func (o *owner) audited(a *audited) {
 	}
 	if was != nil && (now.watch >= was.revision || time.Since(now.still) >= stillFor) {
 		for n, mod := range was.keys {
-			if again, ok := now.keys[n]; ok && again == mod {
+			// A key that keeps changing differs in another way each time; what counts
+			// is that the change of the earlier audit has not come.
+			if again, ok := now.keys[n]; ok && (again == mod || o.behind(n, mod)) {
 				o.w.log.WithField("key", n.rest()).Warn("the watch missed a change of this key: reading everything again")
 				o.w.note(func(s *WatcherStatus) { s.Drift++ })
 				o.w.Relist(relistDrift)
@@ -91,6 +96,13 @@ func (o *owner) audited(a *audited) {
 	}
 	o.suspicion = now
 	poke(o.w.progress) // if the watch has delivered everything, it says so
+}
+
+// behind tells that the table holds a key as it was before revision mod. One
+// that it does not hold says nothing: it may have come and gone.
+func (o *owner) behind(n name, mod int64) bool {
+	e := o.table.entries[n]
+	return e != nil && e.absent == nil && e.mod < mod
 }
 
 // differences compares the keys of an audit with the table. What the table has

@@ -31,6 +31,7 @@ type keeper struct {
 	trouble  error // of the last renewal, nil while all is well
 	lost     int64
 	renewals int64
+	failures int64 // renewals that failed for another reason than a lost lease
 }
 
 func newKeeper(cli *clientv3.Client, ttl time.Duration) *keeper {
@@ -39,16 +40,18 @@ func newKeeper(cli *clientv3.Client, ttl time.Duration) *keeper {
 
 // keeperState is a copy of a keeper's state.
 type keeperState struct {
-	id             clientv3.LeaseID // 0: none, or lost
-	renewed        time.Time
-	trouble        error
-	lost, renewals int64
+	id       clientv3.LeaseID // 0: none, or lost
+	renewed  time.Time
+	trouble  error
+	lost     int64
+	renewals int64
+	failures int64
 }
 
 func (k *keeper) state() keeperState {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return keeperState{k.id, k.renewed, k.trouble, k.lost, k.renewals}
+	return keeperState{k.id, k.renewed, k.trouble, k.lost, k.renewals, k.failures}
 }
 
 // lease gives the current lease, granting one if there is none.
@@ -137,9 +140,12 @@ func (k *keeper) renew(ctx context.Context, id clientv3.LeaseID, timeout time.Du
 	k.mu.Lock()
 	if k.id == id {
 		k.trouble = err
-		if err == nil {
+		switch {
+		case err == nil:
 			k.renewed = time.Now()
 			k.renewals++
+		case ctx.Err() == nil:
+			k.failures++
 		}
 	}
 	k.mu.Unlock()

@@ -71,7 +71,8 @@ func (r *Registrar) Status() RegistrationStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.status
-	s.LeaseID, s.LastRenewal, s.LeasesLost, s.Renewals = int64(k.id), k.renewed, k.lost, k.renewals
+	s.LeaseID, s.LastRenewal, s.LeasesLost = int64(k.id), k.renewed, k.lost
+	s.Renewals, s.RenewalFails = k.renewals, k.failures
 	return s
 }
 
@@ -152,7 +153,7 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 		r.log.Warn("etcd says the lease is gone: registering again")
 		r.become(Registering, 0, "the lease was lost")
 		// Those who lost theirs together shall not all come back at once.
-		next.Reset(rand.N(min(r.o.TTL/5, 2*time.Second)))
+		next.Reset(rand.N(r.o.TTL / 4))
 		return true
 	case k.id == 0:
 		return true
@@ -336,6 +337,9 @@ func (r *Registrar) become(phase Phase, revision int64, why string) {
 	r.mu.Lock()
 	was := r.status.Phase
 	r.status.Phase, r.status.ModRevision, r.status.Err = phase, revision, why
+	if was != phase && phase == Conflict {
+		r.status.Conflicts++
+	}
 	r.mu.Unlock()
 	if was == phase {
 		return

@@ -262,6 +262,9 @@ func TestRegistrarTwoAgents(t *testing.T) {
 		if after := rawKey(t, cli, k); string(after.Value) != string(before.Value) || after.ModRevision != before.ModRevision {
 			t.Fatalf("before %+v, after %+v", before, after)
 		}
+		if a, b := first.Status().Conflicts, second.Status().Conflicts; a != 0 || b != 1 {
+			t.Errorf("conflicts counted: %d by the first, %d by the second", a, b)
+		}
 		// When the first goes, the second gets it.
 		if err := first.Revoke(t.Context()); err != nil {
 			t.Fatal(err)

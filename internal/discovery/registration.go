@@ -33,6 +33,8 @@ type RegistrationStatus struct {
 	Registrations int64 // times the key was written by a new lease
 	LeasesLost    int64 // times etcd said that the lease is gone
 	Renewals      int64 // renewals confirmed
+	RenewalFails  int64 // renewals that etcd did not confirm, besides those of a lost lease
+	Conflicts     int64 // times the key turned out to be held by another agent
 }
 
 // RegistrarOptions configure a Registrar. Layout, Key and HostID have to be set.

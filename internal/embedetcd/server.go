@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"net/url"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -220,6 +221,14 @@ func (s *Server) logger(log logrus.FieldLogger) *zap.Logger {
 	}))
 }
 
+// beside tells etcd's warnings that are beside the point here: about load on a
+// shared port that one machine's fleet does not make, and about the tokens of
+// users that this etcd does not have.
+func beside(message string) bool {
+	return strings.HasPrefix(message, "Running http and grpc server on single port") ||
+		strings.HasPrefix(message, "simple token is not cryptographically signed")
+}
+
 // untilQuiet is a zap core with an off switch.
 type untilQuiet struct {
 	zapcore.Core
@@ -233,7 +242,7 @@ func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
 }
 
 func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !u.Enabled(e.Level) {
+	if !u.Enabled(e.Level) || beside(e.Message) {
 		return ce
 	}
 	return u.Core.Check(e, ce)

@@ -108,7 +108,7 @@ func (f *Fleet) add(p *Process) error {
 // environment is what every child inherits. Settings of the user's own shell
 // (PD_..., ADMIN_API_KEY, proxies for HTTP) must not change the fleet.
 func (f *Fleet) environment() []string {
-	env := []string{"HOME=" + f.dir}
+	env := []string{"HOME=" + f.dir, "XDG_RUNTIME_DIR=" + f.dir} // the latter for the agents' sockets
 	for _, name := range []string{"PATH", "TMPDIR", "GOMAXPROCS", "GORACE", "GOCOVERDIR", "GODEBUG"} {
 		if v, ok := os.LookupEnv(name); ok {
 			env = append(env, name+"="+v)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"mime"
 	"net/http"
 	"strconv"
@@ -262,7 +263,7 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	}
 	x.rounds[role]++
 	x.tried[role] = nil
-	wait := time.NewTimer(secondRoundWait)
+	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
 	defer wait.Stop()
 	select {
 	case <-x.ctx.Done():

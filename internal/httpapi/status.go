@@ -24,6 +24,7 @@ type Status struct {
 	Etcd         EtcdStatus         `json:"etcd"`
 	ID           string             `json:"id"`
 	Version      string             `json:"version"`
+	Limits       map[string]any     `json:"limits,omitempty"`
 }
 
 func (d *Deps) operator(e *gin.Engine) {
@@ -57,7 +58,7 @@ func (d *Deps) status(c *gin.Context) {
 	out := Status{
 		Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode),
 		Instances: make([]instance.Listing, 0, len(s.All())),
-		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version,
+		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {

@@ -50,12 +50,19 @@ func (c *candidate) fits(ix *index, r *Request) bool {
 
 func (s *Scheduler) current() *index {
 	snap := s.opts.Source.Snapshot()
-	if ix := s.index.Load(); ix != nil && ix.snapshot == snap {
-		return ix
-	}
-	s.building.Lock()
-	defer s.building.Unlock()
 	old := s.index.Load()
+	if old != nil && old.snapshot == snap {
+		return old
+	}
+	// One request builds the new index; the others go on with the old one, a
+	// few milliseconds behind at worst, rather than wait for it.
+	if old != nil && !s.building.TryLock() {
+		return old
+	} else if old == nil {
+		s.building.Lock()
+	}
+	defer s.building.Unlock()
+	old = s.index.Load()
 	if snap = s.opts.Source.Snapshot(); old != nil && old.snapshot == snap {
 		return old
 	}

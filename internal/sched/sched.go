@@ -62,8 +62,8 @@ type Options struct {
 type Scheduler struct {
 	opts  Options
 	index atomic.Pointer[index]
-	// building keeps several requests from building the same index; readers
-	// do not take it.
+	// building keeps several requests from building the same index; nobody
+	// waits for it but the first requests of all.
 	building sync.Mutex
 	counters counters
 }

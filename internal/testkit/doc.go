@@ -1,4 +1,10 @@
-// Package testkit holds what tests of several packages share: a real etcd, in
-// the test's own process or in one that can be killed and paused, waiting for
-// a condition, and golden files. Only tests import it.
+// Package testkit holds what tests of several packages share. Only tests import
+// it.
+//
+//	Etcd, EtcdProcess, Cluster  a real etcd: in the test's process; in one that
+//	                            can be killed, paused and wiped; of several members
+//	FillUp, EnableAuth          what befalls an etcd: no space left, authentication
+//	Link                        a TCP relay with the faults of networks
+//	History                     every change of a key, with its time
+//	Eventually, Golden          waiting for a condition; golden files
 package testkit

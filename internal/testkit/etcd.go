@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"cmp"
 	"fmt"
 	"net"
 	"net/url"
@@ -40,7 +41,7 @@ func StartEtcd(t testing.TB) *Etcd {
 
 func (e *Etcd) start() {
 	e.t.Helper()
-	server, err := runEtcd(e.dir, e.listen)
+	server, err := runEtcd(memberConfig{Dir: e.dir, Listen: e.listen})
 	if err != nil {
 		e.t.Fatalf("start etcd: %v", err)
 	}
@@ -48,16 +49,34 @@ func (e *Etcd) start() {
 	e.listen = server.Clients[0].Addr().String()
 }
 
+// memberConfig is what one member is started with.
+type memberConfig struct {
+	Dir    string // of its data
+	Listen string // host:port for clients; port 0 takes a free one
+	// Of a member of a cluster; all empty for one alone.
+	Name    string
+	Peer    string // host:port for the other members
+	Cluster string // name=url of every member
+	// QuotaBytes makes writes fail once the data are that large; 0 is etcd's default.
+	QuotaBytes int64
+	// TokenTTL is how many seconds a login lasts; 0 is etcd's default of 300.
+	TokenTTL uint
+}
+
 // runEtcd starts an embedded etcd and waits until it serves.
-func runEtcd(dir, listen string) (*embed.Etcd, error) {
+func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg := embed.NewConfig()
-	cfg.Dir = dir
-	cfg.Name = "test"
-	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
-	client := url.URL{Scheme: "http", Host: listen}
+	cfg.Dir = m.Dir
+	cfg.Name = cmp.Or(m.Name, "test")
+	peer := url.URL{Scheme: "http", Host: cmp.Or(m.Peer, "127.0.0.1:0")}
+	client := url.URL{Scheme: "http", Host: m.Listen}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
-	cfg.InitialCluster = cfg.InitialClusterFromName(cfg.Name)
+	cfg.InitialCluster = cmp.Or(m.Cluster, cfg.InitialClusterFromName(cfg.Name))
+	cfg.QuotaBackendBytes = m.QuotaBytes
+	if m.TokenTTL > 0 {
+		cfg.AuthTokenTTL = m.TokenTTL
+	}
 	cfg.UnsafeNoFsync = true
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	server, err := embed.StartEtcd(cfg)
@@ -110,14 +129,7 @@ func (e *Etcd) Restart() {
 // fast and makes no noise.
 func Client(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
-	cli, err := clientv3.New(clientv3.Config{
-		Endpoints: endpoints,
-		Logger:    zap.NewNop(),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
-			MinConnectTimeout: time.Second,
-		})},
-	})
+	cli, err := quietClient(endpoints...)
 	if err != nil {
 		t.Fatalf("etcd client: %v", err)
 	}
@@ -127,6 +139,21 @@ func Client(t testing.TB, endpoints ...string) *clientv3.Client {
 		}
 	})
 	return cli
+}
+
+func quietClient(endpoints ...string) (*clientv3.Client, error) {
+	return clientv3.New(clientConfig(endpoints...))
+}
+
+func clientConfig(endpoints ...string) clientv3.Config {
+	return clientv3.Config{
+		Endpoints: endpoints,
+		Logger:    zap.NewNop(),
+		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 50 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: time.Second,
+		})},
+	}
 }
 
 // FreePort gives a TCP address on the loopback that nobody listens on now.

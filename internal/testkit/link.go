@@ -1,25 +1,46 @@
 package testkit
 
 import (
+	"errors"
 	"net"
 	"sync"
 	"testing"
 	"time"
 )
 
-// Link is a TCP relay in front of a server, whose line can be cut and frozen.
+// Direction is one of the two ways through a Link.
+type Direction int
+
+// The directions.
+const (
+	ToServer Direction = iota
+	ToClient
+)
+
+// Link is a TCP relay in front of a server, whose line can be cut, frozen,
+// slowed down and torn in the ways in which networks do it.
 type Link struct {
 	t      testing.TB
 	target string
-	lis    net.Listener
+	addr   string
 	wg     sync.WaitGroup
 	ended  chan struct{} // closed by the end of the test
 
 	mu    sync.Mutex // guards all below
+	lis   net.Listener
 	cut   bool
-	flow  chan struct{} // closed while bytes may flow
-	conns map[net.Conn]struct{}
+	flow  [2]chan struct{} // by direction; closed while bytes may flow
+	delay time.Duration
+	conns map[net.Conn]end
 }
+
+// end tells what a connection of the link is connected to.
+type end int
+
+const (
+	clientEnd end = iota
+	serverEnd
+)
 
 // StartLink starts a relay to target, a host:port. It ends with the test.
 func StartLink(t testing.TB, target string) *Link {
@@ -28,66 +49,136 @@ func StartLink(t testing.TB, target string) *Link {
 	if err != nil {
 		t.Fatalf("link: %v", err)
 	}
-	l := &Link{t: t, target: target, lis: lis, flow: make(chan struct{}), ended: make(chan struct{}), conns: make(map[net.Conn]struct{})}
-	close(l.flow)
-	l.wg.Go(l.accept)
+	l := &Link{
+		t: t, target: target, addr: lis.Addr().String(), lis: lis,
+		ended: make(chan struct{}), conns: make(map[net.Conn]end),
+	}
+	for d := range l.flow {
+		l.flow[d] = make(chan struct{})
+		close(l.flow[d])
+	}
+	l.wg.Go(func() { l.accept(lis) })
 	t.Cleanup(l.close)
 	return l
 }
 
 // Address is the host:port to use instead of the target's.
-func (l *Link) Address() string { return l.lis.Addr().String() }
+func (l *Link) Address() string { return l.addr }
 
-// Cut resets every connection and refuses new ones until Restore.
+// Cut resets every connection and whatever connects until Restore.
 func (l *Link) Cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.cut = true
+	l.resetAll()
+}
+
+// Reset resets every connection once; new ones are relayed.
+func (l *Link) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.resetAll()
+}
+
+func (l *Link) resetAll() {
 	for c := range l.conns {
 		reset(c)
 	}
 }
 
+// Refuse closes the port until Restore, as a host does on which nothing
+// listens. Connections that stand go on.
+func (l *Link) Refuse() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.lis != nil {
+		_ = l.lis.Close() // ends its accept loop
+		l.lis = nil
+	}
+}
+
 // Freeze lets no byte pass any more, without closing anything, as a network
-// that drops every packet. New connections are taken and hang too.
+// that drops every packet. New connections are taken and hang too. What was
+// sent meanwhile arrives after Restore, as TCP repeats it.
 func (l *Link) Freeze() {
+	l.OneWay(ToServer)
+	l.OneWay(ToClient)
+}
+
+// OneWay lets no byte pass in one direction; the other goes on.
+func (l *Link) OneWay(d Direction) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	select {
-	case <-l.flow:
-		l.flow = make(chan struct{})
+	case <-l.flow[d]:
+		l.flow[d] = make(chan struct{})
 	default: // frozen already
 	}
 }
 
-// Restore ends Cut and Freeze.
+// HalfOpen ends every connection at the server, while the clients hear nothing
+// of it: what a server leaves behind whose machine lost its power. New
+// connections hang until Restore.
+func (l *Link) HalfOpen() {
+	l.Freeze()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for c, e := range l.conns {
+		if e == serverEnd {
+			reset(c)
+		}
+	}
+}
+
+// Delay holds each piece of data back for d, in both directions; 0 ends it.
+func (l *Link) Delay(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.delay = d
+}
+
+// Restore ends every fault. Connections that a HalfOpen has torn are reset now.
 func (l *Link) Restore() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.cut = false
-	select {
-	case <-l.flow:
-	default:
-		close(l.flow)
+	l.cut, l.delay = false, 0
+	for d := range l.flow {
+		select {
+		case <-l.flow[d]:
+		default:
+			close(l.flow[d])
+		}
 	}
+	if l.lis != nil {
+		return
+	}
+	lis, err := net.Listen("tcp", l.addr)
+	if err != nil {
+		l.t.Errorf("link: listen again: %v", err)
+		return
+	}
+	l.lis = lis
+	l.wg.Go(func() { l.accept(lis) })
 }
 
 func (l *Link) close() {
 	close(l.ended)
-	if err := l.lis.Close(); err != nil {
-		l.t.Logf("link: %v", err)
-	}
+	l.Refuse()
 	l.Cut()
 	l.wg.Wait()
 }
 
-func (l *Link) accept() {
+func (l *Link) accept(lis net.Listener) {
 	for {
-		in, err := l.lis.Accept()
-		if err != nil {
+		in, err := lis.Accept()
+		if errors.Is(err, net.ErrClosed) {
 			return
 		}
-		if !l.add(in) {
+		if err != nil {
+			l.t.Errorf("link: %v", err)
+			return
+		}
+		if !l.add(in, clientEnd) {
 			reset(in)
 			continue
 		}
@@ -96,13 +187,13 @@ func (l *Link) accept() {
 }
 
 // add keeps a connection to be reset later; false: the link is cut.
-func (l *Link) add(c net.Conn) bool {
+func (l *Link) add(c net.Conn, e end) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.cut {
 		return false
 	}
-	l.conns[c] = struct{}{}
+	l.conns[c] = e
 	return true
 }
 
@@ -117,27 +208,29 @@ func (l *Link) relay(in net.Conn) {
 	defer l.drop(in)
 	out, err := net.DialTimeout("tcp", l.target, 5*time.Second)
 	if err != nil {
+		l.mayPass(ToClient) // a frozen line does not tell a refusal either
 		return
 	}
-	if !l.add(out) {
+	if !l.add(out, serverEnd) {
 		reset(out)
 		return
 	}
 	defer l.drop(out)
 	var wg sync.WaitGroup
-	wg.Go(func() { l.pump(out, in) })
-	wg.Go(func() { l.pump(in, out) })
+	wg.Go(func() { l.pump(out, in, ToServer) })
+	wg.Go(func() { l.pump(in, out, ToClient) })
 	wg.Wait()
 }
 
 // pump copies one direction and ends both when one end is gone.
-func (l *Link) pump(to, from net.Conn) {
+func (l *Link) pump(to, from net.Conn, d Direction) {
 	defer reset(to)
 	defer reset(from)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		if !l.mayPass() {
+		// Also the end of a connection passes only when bytes may.
+		if !l.mayPass(d) {
 			return
 		}
 		if n > 0 {
@@ -151,13 +244,24 @@ func (l *Link) pump(to, from net.Conn) {
 	}
 }
 
-// mayPass waits while the link is frozen.
-func (l *Link) mayPass() bool {
+// mayPass waits while the direction is frozen, then for the delay. False: the
+// test has ended.
+func (l *Link) mayPass(d Direction) bool {
 	l.mu.Lock()
-	flow := l.flow
+	flow, delay := l.flow[d], l.delay
 	l.mu.Unlock()
 	select {
 	case <-flow:
+	case <-l.ended:
+		return false
+	}
+	if delay <= 0 {
+		return true
+	}
+	timer := time.NewTimer(delay)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
 		return true
 	case <-l.ended:
 		return false

@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"bufio"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,25 +14,29 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// The environment of a test binary that runs again as an etcd member.
-const (
-	envMember = "PDMESH_TEST_ETCD_MEMBER" // the data directory
-	envListen = "PDMESH_TEST_ETCD_LISTEN" // the client address
-)
+// envMember makes a test binary run again as an etcd member; it holds the
+// member's configuration as JSON.
+const envMember = "PDMESH_TEST_ETCD_MEMBER"
 
 // MaybeRunEtcd is called first in the TestMain of a package that uses
 // StartEtcdProcess: in the child process it runs the etcd member and never
 // returns, in the test process it does nothing.
 func MaybeRunEtcd() {
-	dir := os.Getenv(envMember)
-	if dir == "" {
+	text := os.Getenv(envMember)
+	if text == "" {
 		return
 	}
-	os.Exit(member(dir, os.Getenv(envListen)))
+	os.Exit(member(text))
 }
 
-func member(dir, listen string) int {
-	server, err := runEtcd(dir, listen)
+func member(text string) int {
+	var cfg memberConfig
+	err := json.Unmarshal([]byte(text), &cfg)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "etcd member:", err)
+		return 1
+	}
+	server, err := runEtcd(cfg)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "etcd member:", err)
 		return 1
@@ -49,56 +54,100 @@ const readyLine = "serving on "
 // EtcdProcess is an etcd member in a process of its own, which can be killed
 // and paused. It ends with the test process, whatever happens to that.
 type EtcdProcess struct {
-	t      testing.TB
-	dir    string
-	listen string
-	cmd    *exec.Cmd
+	t   testing.TB
+	cfg memberConfig
+	cmd *exec.Cmd
+}
+
+// ProcessOption changes how a member is started.
+type ProcessOption func(*memberConfig)
+
+// WithQuota lets the member's data grow to that many bytes and no further.
+func WithQuota(bytes int64) ProcessOption {
+	return func(c *memberConfig) { c.QuotaBytes = bytes }
+}
+
+// WithTokenTTL makes logins of users last that many seconds, once
+// authentication is on.
+func WithTokenTTL(seconds uint) ProcessOption {
+	return func(c *memberConfig) { c.TokenTTL = seconds }
 }
 
 // StartEtcdProcess starts an etcd member on a free port. The package's
 // TestMain must call MaybeRunEtcd first.
-func StartEtcdProcess(t testing.TB) *EtcdProcess {
+func StartEtcdProcess(t testing.TB, opts ...ProcessOption) *EtcdProcess {
 	t.Helper()
-	p := &EtcdProcess{t: t, dir: t.TempDir(), listen: "127.0.0.1:0"}
+	p := newMember(t, memberConfig{}, opts)
 	p.start()
+	return p
+}
+
+// newMember makes a member that does not run yet.
+func newMember(t testing.TB, cfg memberConfig, opts []ProcessOption) *EtcdProcess {
+	t.Helper()
+	cfg.Dir, cfg.Listen = t.TempDir(), "127.0.0.1:0"
+	for _, o := range opts {
+		o(&cfg)
+	}
+	p := &EtcdProcess{t: t, cfg: cfg}
 	t.Cleanup(p.Kill)
 	return p
 }
 
 func (p *EtcdProcess) start() {
 	p.t.Helper()
-	self, err := os.Executable()
+	ready, err := p.launch()
+	if err == nil {
+		err = ready()
+	}
 	if err != nil {
 		p.t.Fatalf("etcd member: %v", err)
 	}
+}
+
+// launch starts the process; ready waits until it serves. The two are apart
+// because members of a new cluster wait for each other.
+func (p *EtcdProcess) launch() (ready func() error, err error) {
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
+	text, err := json.Marshal(p.cfg)
+	if err != nil {
+		return nil, err
+	}
 	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), envMember+"="+p.dir, envListen+"="+p.listen)
+	cmd.Env = append(os.Environ(), envMember+"="+string(text))
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	out, err := cmd.StdoutPipe()
 	if err != nil {
-		p.t.Fatalf("etcd member: %v", err)
+		return nil, err
 	}
 	if err := cmd.Start(); err != nil {
-		p.t.Fatalf("etcd member: %v", err)
+		return nil, err
 	}
-	lines := bufio.NewScanner(out)
-	for lines.Scan() {
-		if address, ok := strings.CutPrefix(lines.Text(), readyLine); ok {
-			p.cmd, p.listen = cmd, address
-			return
+	p.cmd = cmd
+	return func() error {
+		lines := bufio.NewScanner(out)
+		for lines.Scan() {
+			if address, ok := strings.CutPrefix(lines.Text(), readyLine); ok {
+				p.cfg.Listen = address
+				return nil
+			}
 		}
-	}
-	p.t.Fatalf("etcd member ended before it served: %v", cmd.Wait())
+		p.cmd = nil
+		return fmt.Errorf("ended before it served: %w", cmd.Wait())
+	}, nil
 }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
-func (p *EtcdProcess) Endpoint() string { return p.listen }
+func (p *EtcdProcess) Endpoint() string { return p.cfg.Listen }
 
 // Client makes a client that is closed when the test ends.
 func (p *EtcdProcess) Client(t testing.TB) *clientv3.Client {
 	t.Helper()
-	return Client(t, p.listen)
+	return Client(t, p.cfg.Listen)
 }
 
 // Kill ends the member as a crash does, and waits until it is gone.
@@ -144,10 +193,10 @@ func (p *EtcdProcess) Restart() {
 func (p *EtcdProcess) Wipe() {
 	p.t.Helper()
 	p.Kill()
-	if err := os.RemoveAll(p.dir); err != nil {
+	if err := os.RemoveAll(p.cfg.Dir); err != nil {
 		p.t.Fatalf("wipe etcd: %v", err)
 	}
-	if err := os.MkdirAll(p.dir, 0o700); err != nil {
+	if err := os.MkdirAll(p.cfg.Dir, 0o700); err != nil {
 		p.t.Fatalf("wipe etcd: %v", err)
 	}
 }

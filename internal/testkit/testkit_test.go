@@ -1,14 +1,17 @@
 package testkit_test
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
+	"os"
+	"syscall"
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -19,123 +22,180 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-func TestEtcdProcess(t *testing.T) {
-	t.Parallel()
-	p := testkit.StartEtcdProcess(t)
-	cli := p.Client(t)
-	get := func() (string, error) {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
-		defer cancel()
-		resp, err := cli.Get(ctx, "/k")
-		if err != nil || len(resp.Kvs) == 0 {
-			return "", err
-		}
-		return string(resp.Kvs[0].Value), nil
-	}
-	want := func(value string) {
-		t.Helper()
-		testkit.Eventually(t, 30*time.Second, func() error {
-			if got, err := get(); err != nil || got != value {
-				return fmt.Errorf("%q, %v", got, err)
-			}
-			return nil
-		})
-	}
-	if _, err := cli.Put(t.Context(), "/k", "v"); err != nil {
-		t.Fatal(err)
-	}
-	p.Pause()
-	if _, err := get(); !errors.Is(err, context.DeadlineExceeded) {
-		t.Fatalf("a paused etcd answered: %v", err)
-	}
-	p.Resume()
-	want("v")
-	address := p.Endpoint()
-	p.Kill()
-	if _, err := get(); err == nil {
-		t.Fatal("a dead etcd answered")
-	}
-	p.Restart()
-	want("v")
-	p.Wipe()
-	p.Restart()
-	want("")
-	if p.Endpoint() != address {
-		t.Fatalf("the endpoint moved from %s to %s", address, p.Endpoint())
-	}
-}
+const soon = 30 * time.Second
 
-func TestLink(t *testing.T) {
-	t.Parallel()
+// echo is a server that says back what it hears.
+func echo(t *testing.T) string {
+	t.Helper()
 	lis, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	done := make(chan struct{})
-	go func() { // an echo server, one connection at a time
+	go func() {
 		defer close(done)
 		for {
 			c, err := lis.Accept()
 			if err != nil {
 				return
 			}
-			r := bufio.NewReader(c)
-			for {
-				line, err := r.ReadString('\n')
-				if err != nil {
-					break
-				}
-				_, _ = c.Write([]byte(line))
-			}
-			_ = c.Close()
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
 		}
 	}()
 	t.Cleanup(func() { _ = lis.Close(); <-done })
-	link := testkit.StartLink(t, lis.Addr().String())
-	say := func(c net.Conn, within time.Duration) error {
-		_ = c.SetDeadline(time.Now().Add(within))
-		if _, err := c.Write([]byte("hello\n")); err != nil {
-			return err
-		}
-		got, err := bufio.NewReader(c).ReadString('\n')
-		if err == nil && got != "hello\n" {
-			err = fmt.Errorf("heard %q", got)
-		}
-		return err
-	}
-	dial := func() net.Conn {
-		t.Helper()
-		c, err := net.Dial("tcp", link.Address())
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { _ = c.Close() })
-		return c
-	}
-	c := dial()
-	if err := say(c, 10*time.Second); err != nil {
+	return lis.Addr().String()
+}
+
+type line struct {
+	t *testing.T
+	net.Conn
+}
+
+func connect(t *testing.T, l *testkit.Link) line {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Address())
+	if err != nil {
 		t.Fatal(err)
 	}
-	link.Freeze()
-	var timeout net.Error
-	if err := say(c, 100*time.Millisecond); !errors.As(err, &timeout) || !timeout.Timeout() {
-		t.Fatalf("a frozen link: %v", err)
+	t.Cleanup(func() { _ = c.Close() })
+	return line{t, c}
+}
+
+func (l line) say() {
+	l.t.Helper()
+	if _, err := l.Write([]byte("hello")); err != nil {
+		l.t.Fatal(err)
 	}
-	link.Restore()
-	_ = c.SetDeadline(time.Now().Add(10 * time.Second))
-	if got, err := bufio.NewReader(c).ReadString('\n'); err != nil || got != "hello\n" {
-		t.Fatalf("what was held back: %q, %v", got, err)
+}
+
+// hears reads until the five bytes came or the time is over.
+func (l line) hears(within time.Duration) error {
+	l.t.Helper()
+	if err := l.SetReadDeadline(time.Now().Add(within)); err != nil {
+		l.t.Fatal(err)
 	}
-	link.Cut()
-	if err := say(c, 10*time.Second); err == nil || errors.As(err, &timeout) && timeout.Timeout() {
-		t.Fatalf("a cut link: %v", err)
+	var buf [5]byte
+	_, err := io.ReadFull(l, buf[:])
+	return err
+}
+
+const silence = 50 * time.Millisecond
+
+func TestLink(t *testing.T) {
+	t.Parallel()
+	server := echo(t)
+	mustHear := func(c line) {
+		t.Helper()
+		c.say()
+		if err := c.hears(soon); err != nil {
+			t.Fatal(err)
+		}
 	}
-	c = dial()
-	if err := say(c, 10*time.Second); err == nil {
-		t.Fatal("a cut link let a new connection through")
+	for _, tc := range []struct {
+		name  string
+		fault func(*testkit.Link)
+		// what happens to a connection that stands: silent, or reset
+		standing error
+		refused  bool
+		after    bool // what was said during the fault arrives after Restore
+	}{
+		{"freeze", (*testkit.Link).Freeze, os.ErrDeadlineExceeded, false, true},
+		{"one way out", func(l *testkit.Link) { l.OneWay(testkit.ToServer) }, os.ErrDeadlineExceeded, false, true},
+		{"one way back", func(l *testkit.Link) { l.OneWay(testkit.ToClient) }, os.ErrDeadlineExceeded, false, true},
+		{"half open", (*testkit.Link).HalfOpen, os.ErrDeadlineExceeded, false, false},
+		{"cut", (*testkit.Link).Cut, syscall.ECONNRESET, false, false},
+		{"reset", (*testkit.Link).Reset, syscall.ECONNRESET, false, false},
+		{"refuse", (*testkit.Link).Refuse, nil, true, false},
+		{"delay", func(l *testkit.Link) { l.Delay(4 * silence) }, os.ErrDeadlineExceeded, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l := testkit.StartLink(t, server)
+			c := connect(t, l)
+			c.t = t
+			mustHear(c)
+			tc.fault(l)
+			_, err := c.Write([]byte("hello")) // a reset may be noticed here already
+			if err == nil {
+				err = c.hears(silence)
+			} else if errors.Is(err, syscall.EPIPE) {
+				err = syscall.ECONNRESET
+			}
+			if !errors.Is(err, tc.standing) {
+				t.Errorf("during the fault: %v, want %v", err, tc.standing)
+			}
+			if other, err := net.Dial("tcp", l.Address()); errors.Is(err, syscall.ECONNREFUSED) != tc.refused {
+				t.Errorf("a new connection: %v", err)
+			} else if err == nil {
+				_ = other.Close()
+			}
+			l.Restore()
+			if tc.after {
+				if err := c.hears(soon); err != nil {
+					t.Errorf("what was held back does not arrive: %v", err)
+				}
+			}
+			mustHear(connect(t, l))
+		})
 	}
-	link.Restore()
-	if err := say(dial(), 10*time.Second); err != nil {
+}
+
+func TestClusterSurvivesItsLeader(t *testing.T) {
+	t.Parallel()
+	c := testkit.StartCluster(t, 3)
+	leader := c.Leader()
+	cli := testkit.Client(t, c.Others(leader)[0].Endpoint(), c.Others(leader)[1].Endpoint())
+	h := testkit.Record(t, cli, "k")
+	put := func(v string) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			_, err := cli.Put(ctx, "k", v)
+			return err
+		})
+	}
+	put("before")
+	leader.Kill()
+	put("after")
+	leader.Restart()
+	leader.Pause()
+	put("paused")
+	leader.Resume()
+	if c.Leader() == nil || c.Follower() == c.Leader() {
+		t.Error("no leader, or a follower that leads")
+	}
+	testkit.Eventually(t, soon, func() error {
+		if e := h.Of("k"); len(e) < 3 || e[len(e)-1].Value != "paused" {
+			return fmt.Errorf("history: %+v", e)
+		}
+		return nil
+	})
+	if _, ok := h.Deleted("k"); ok {
+		t.Error("a deletion that nobody made")
+	}
+}
+
+func TestNoSpaceAndAuth(t *testing.T) {
+	t.Parallel()
+	p := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	cli := p.Client(t)
+	testkit.FillUp(t, cli)
+	if _, err := cli.Grant(t.Context(), 10); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Fatalf("grant: %v", err)
+	}
+	testkit.MakeRoom(t, cli)
+	if _, err := cli.Put(t.Context(), "/pd/x", "y"); err != nil {
+		t.Fatal(err)
+	}
+	root := testkit.EnableAuth(t, cli, "proxy", "secret", "/pd/")
+	if _, err := cli.Put(t.Context(), "/pd/x", "z"); err == nil {
+		t.Fatal("a client without a login may write")
+	}
+	if _, err := root.Put(t.Context(), "other", "z"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := root.AuthDisable(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -252,7 +252,7 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 		testkit.Eventually(t, soon, ejected)
 		t.Logf("%s: ejected %s after the kill", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
 		// From here on it gets nothing: no request meets a refused connection.
-		before := metric(t, p.URL(), "pd_forward_retries_total", `class="connect"`)
+		before := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`)
 		want := map[instance.Role]int{instance.Prefill: 2, instance.Decode: 2}
 		want[n.Spec.Role]--
 		if n == nodes[3] {
@@ -262,7 +262,7 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Logf("%s: its key was gone %s after the kill (TTL 5 s)", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
-		if after := metric(t, p.URL(), "pd_forward_retries_total", `class="connect"`); after != before {
+		if after := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`); after != before {
 			t.Errorf("%v more requests were sent to an ejected instance", after-before)
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -46,7 +47,10 @@ func gatewayPut(ctx context.Context, endpoint, key, value string) error {
 func TestNodesThatRegisterThemselves(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("curl"); err != nil {
-		t.Skip("curl is not installed")
+		if os.Getenv("REQUIRE_CURL") != "" {
+			t.Fatal("REQUIRE_CURL is set, but curl is not installed")
+		}
+		t.Skip("curl is not installed (REQUIRE_CURL=1 makes that a failure)")
 	}
 	const key = "e2e-admin-key"
 	ctx := t.Context()

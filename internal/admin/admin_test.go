@@ -1,0 +1,143 @@
+package admin_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/admin"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type rig struct {
+	svc     *admin.Service
+	watcher *discovery.Watcher
+	etcd    *testkit.Etcd
+}
+
+func start(t *testing.T, model string, guard netguard.Policy) *rig {
+	t.Helper()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	l, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	prober := vllm.New("")
+	w := discovery.NewWatcher(cli, discovery.WatcherOptions{Layout: l, Prober: prober, WaitingInterval: 20 * time.Millisecond})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	<-w.Ready()
+	return &rig{watcher: w, etcd: etcd, svc: admin.New(admin.Options{
+		Store: discovery.NewStore(cli, l, "test"), Members: w, Prober: prober, Guard: guard, Model: model,
+	})}
+}
+
+func key(address string) instance.Key {
+	return instance.Key{Role: instance.Decode, Address: address}
+}
+
+func TestAddAndRemove(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}}).Address())
+	outcome, err := r.svc.Add(t.Context(), k)
+	if err != nil || outcome != httpapi.Added {
+		t.Fatalf("Add: %v, %v", outcome, err)
+	}
+	// The answer comes when this proxy's own snapshot shows the instance.
+	in, ok := r.watcher.Snapshot().Lookup(k)
+	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || !in.ServesModel("m") {
+		t.Fatalf("instance %+v", in)
+	}
+	if outcome, err = r.svc.Add(t.Context(), k); err != nil || outcome != httpapi.Already {
+		t.Fatalf("second Add: %v, %v", outcome, err)
+	}
+	existed, err := r.svc.Remove(t.Context(), k)
+	if err != nil || !existed {
+		t.Fatalf("Remove: %v, %v", existed, err)
+	}
+	if in, ok := r.watcher.Snapshot().Lookup(k); ok && in.Usable() {
+		t.Fatalf("still usable: %+v", in)
+	}
+	if existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9")); err != nil || existed {
+		t.Fatalf("Remove of an unknown one: %v, %v", existed, err)
+	}
+	if outcome, err = r.svc.Add(t.Context(), k); err != nil || outcome != httpapi.Added {
+		t.Fatalf("Add after Remove: %v, %v", outcome, err)
+	}
+}
+
+func TestAddThatWaits(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	address := testkit.FreePort(t)
+	outcome, err := r.svc.Add(t.Context(), key(address))
+	if err != nil || outcome != httpapi.Waiting {
+		t.Fatalf("Add: %v, %v", outcome, err)
+	}
+	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() {
+			return errors.New("not promoted")
+		}
+		return nil
+	})
+}
+
+func TestAddRefuses(t *testing.T) {
+	t.Parallel()
+	r := start(t, "wanted", netguard.New([]netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}))
+	other := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"other"}}).Address()
+	for _, tc := range []struct {
+		name, address, says string
+		mark                error
+	}{
+		{"wrong model", other, "other", httpapi.ErrRefused},
+		{"outside the allowed networks", "192.0.2.1:80", "--instance-allow", httpapi.ErrRefused},
+		{"metadata service", "169.254.169.254:80", "link-local", httpapi.ErrRefused},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			_, err := r.svc.Add(t.Context(), key(tc.address))
+			if !errors.Is(err, tc.mark) || !strings.Contains(err.Error(), tc.says) {
+				t.Fatalf("%v", err)
+			}
+			if n := len(r.watcher.Snapshot().All()); n != 0 {
+				t.Fatalf("%d entries were written", n)
+			}
+		})
+	}
+}
+
+func TestEtcdAway(t *testing.T) {
+	t.Parallel()
+	r := start(t, "", netguard.Policy{})
+	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
+	r.etcd.Stop()
+	if _, err := r.svc.Add(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
+		t.Fatalf("Add: %v", err)
+	}
+	if _, err := r.svc.Remove(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
+		t.Fatalf("Remove: %v", err)
+	}
+	r.etcd.Restart()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		_, err := r.svc.Add(t.Context(), k)
+		return err
+	})
+}

@@ -1,0 +1,105 @@
+package agentctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net"
+	"net/http"
+	"syscall"
+	"time"
+)
+
+// ErrNoAgent means that nobody answers on the socket.
+var ErrNoAgent = errors.New("no agent runs")
+
+const (
+	clientTimeout = 3 * time.Second
+	drainPoll     = 100 * time.Millisecond
+	maxAnswer     = 1 << 20
+)
+
+// Client talks to one agent. Each call has a deadline of its own.
+type Client struct {
+	path string
+	http *http.Client
+}
+
+// NewClient makes a client of the agent at a socket; nothing is sent yet.
+func NewClient(path string) *Client {
+	return &Client{path: path, http: &http.Client{
+		Timeout: clientTimeout,
+		Transport: &http.Transport{
+			DisableKeepAlives: true,
+			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+				return (&net.Dialer{}).DialContext(ctx, "unix", path)
+			},
+		},
+	}}
+}
+
+// Status asks where the agent stands.
+func (c *Client) Status(ctx context.Context) (Report, error) {
+	var r Report
+	raw, err := c.do(ctx, http.MethodGet, "/status")
+	if err != nil {
+		return r, err
+	}
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return r, fmt.Errorf("the agent's status cannot be read: %w", err)
+	}
+	return r, nil
+}
+
+// Metrics gives the agent's metrics as Prometheus text.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	return c.do(ctx, http.MethodGet, "/metrics")
+}
+
+// Drain makes the agent drain and end, as SIGTERM does. It does not wait for it.
+func (c *Client) Drain(ctx context.Context) error {
+	_, err := c.do(ctx, http.MethodPost, "/drain")
+	return err
+}
+
+// AwaitEnd waits until the agent is gone, or ctx ends.
+func (c *Client) AwaitEnd(ctx context.Context) error {
+	tick := time.NewTicker(drainPoll)
+	defer tick.Stop()
+	for {
+		if _, err := c.Status(ctx); errors.Is(err, ErrNoAgent) {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("the agent still drains: %w", ctx.Err())
+		case <-tick.C:
+		}
+	}
+}
+
+func (c *Client) do(ctx context.Context, method, path string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, method, "http://agent"+path, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := c.http.Do(req)
+	switch {
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ECONNREFUSED):
+		return nil, fmt.Errorf("%w at %s", ErrNoAgent, c.path)
+	case err != nil:
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxAnswer))
+	if err != nil {
+		return nil, fmt.Errorf("ask the agent: %w", err)
+	}
+	if resp.StatusCode >= 300 {
+		return nil, fmt.Errorf("the agent answers %s", resp.Status)
+	}
+	return raw, nil
+}

@@ -1,0 +1,115 @@
+package agentctl
+
+import (
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// maxPath is the length of a socket's path that every system takes.
+const maxPath = 100
+
+// ErrDir means that no directory for the socket is safe to use.
+var ErrDir = errors.New("no directory for the control socket")
+
+// dirs lists where sockets may be, best first: the user's run-time directory,
+// /run, the temporary directory. Each gets a directory of our own.
+func dirs(getenv func(string) string) []string {
+	var out []string
+	if d := getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(d) {
+		out = append(out, filepath.Join(d, "pd-agent"))
+	}
+	return append(out, "/run/pd-agent", filepath.Join(os.TempDir(), "pd-agent-"+strconv.Itoa(os.Getuid())))
+}
+
+// in gives the path of an instance's socket. An address too long for a path is
+// replaced by its digest.
+func in(dir string, k instance.Key) string {
+	name := string(k.Role) + "-" + strings.NewReplacer("[", "", "]", "").Replace(k.Address)
+	path := filepath.Join(dir, name+".sock")
+	if len(path) > maxPath {
+		sum := sha256.Sum256([]byte(k.String()))
+		path = filepath.Join(dir, hex.EncodeToString(sum[:10])+".sock")
+	}
+	return path
+}
+
+// DefaultPath is where an agent of k makes its socket. It creates the directory,
+// for its user alone; one that is somebody else's or open to others is not used.
+func DefaultPath(k instance.Key, getenv func(string) string) (string, error) {
+	var errs []error
+	for _, dir := range dirs(getenv) {
+		path := in(dir, k)
+		if len(path) > maxPath {
+			errs = append(errs, fmt.Errorf("%s is too long for a socket's path", path))
+			continue
+		}
+		err := os.Mkdir(dir, 0o700)
+		if err == nil || errors.Is(err, fs.ErrExist) {
+			err = private(dir)
+		}
+		if err == nil {
+			return path, nil
+		}
+		errs = append(errs, err)
+	}
+	return "", fmt.Errorf("%w: %w; name a path with --socket", ErrDir, errors.Join(errs...))
+}
+
+// private checks that a directory is ours and nobody else's.
+func private(dir string) error {
+	info, err := os.Lstat(dir)
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	if !info.IsDir() || info.Mode().Perm()&0o077 != 0 || !ok || int(st.Uid) != os.Getuid() {
+		return fmt.Errorf("%s is not a directory of this user alone", dir)
+	}
+	return nil
+}
+
+// Find gives the socket to talk to: that of k, or with a zero k the only one
+// there is.
+func Find(k instance.Key, getenv func(string) string) (string, error) {
+	var found []string
+	for _, dir := range dirs(getenv) {
+		if private(dir) != nil {
+			continue
+		}
+		if k.Address != "" {
+			found = append(found, existing(in(dir, k))...)
+			continue
+		}
+		list, err := filepath.Glob(filepath.Join(dir, "*.sock"))
+		if err != nil {
+			return "", fmt.Errorf("look for agents: %w", err)
+		}
+		found = append(found, list...)
+	}
+	switch {
+	case len(found) == 0 && k.Address != "":
+		return "", fmt.Errorf("%w of %s on this machine under this user", ErrNoAgent, k)
+	case len(found) == 0:
+		return "", fmt.Errorf("%w on this machine under this user; name its socket with --socket", ErrNoAgent)
+	case len(found) > 1 && k.Address == "":
+		return "", fmt.Errorf("several agents run here: say which with --role and --address, or --socket: %s", strings.Join(found, ", "))
+	}
+	return found[0], nil
+}
+
+func existing(path string) []string {
+	if _, err := os.Lstat(path); err != nil {
+		return nil
+	}
+	return []string{path}
+}

@@ -1,0 +1,62 @@
+package agentctl
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Report is where an agent stands.
+type Report struct {
+	Version     string         `json:"version"`
+	Role        instance.Role  `json:"role"`
+	Address     string         `json:"address"`
+	Engine      string         `json:"engine"` // URL by which the agent reaches it
+	Phase       string         `json:"phase"`  // as internal/agent names them
+	Reason      string         `json:"reason,omitempty"`
+	State       instance.State `json:"state,omitempty"` // of the record last wanted
+	Incarnation string         `json:"incarnation,omitempty"`
+	Models      []string       `json:"models,omitempty"`
+
+	Registration Registration `json:"registration"`
+}
+
+// Registration is what is known of the key in etcd.
+type Registration struct {
+	Phase         string     `json:"phase"` // as internal/discovery names them
+	Reason        string     `json:"reason,omitempty"`
+	Lease         string     `json:"lease,omitempty"` // hexadecimal, as etcdctl shows it
+	Revision      int64      `json:"revision,omitempty"`
+	LastRenewal   *time.Time `json:"last_renewal,omitempty"`
+	AgeSeconds    float64    `json:"last_renewal_age_seconds,omitempty"`
+	Renewals      int64      `json:"renewals"`
+	RenewalFails  int64      `json:"renewal_failures"`
+	LeasesLost    int64      `json:"leases_lost"`
+	Registrations int64      `json:"registrations"`
+	Conflicts     int64      `json:"conflicts"`
+}
+
+// ErrNotServing is wrapped by what Health says of an agent whose instance
+// should get no requests now.
+var ErrNotServing = errors.New("not serving")
+
+// Health is nil while the instance is registered and its engine answers, or
+// while it drains. An etcd that is away changes nothing for an instance that
+// was registered: whoever restarts containers by this must not act on etcd's
+// troubles.
+func (r Report) Health() error {
+	switch r.Phase {
+	case "serving", "draining":
+		return nil
+	}
+	why := r.Reason
+	if why == "" {
+		why = r.Registration.Reason
+	}
+	if why == "" {
+		return fmt.Errorf("%w: %s", ErrNotServing, r.Phase)
+	}
+	return fmt.Errorf("%w: %s: %s", ErrNotServing, r.Phase, instance.Printable(why, 400))
+}

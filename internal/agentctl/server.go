@@ -1,0 +1,99 @@
+package agentctl
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Source is what the socket shows and does. Its functions are called from
+// several goroutines.
+type Source struct {
+	Report  func() Report
+	Drain   func()
+	Metrics http.Handler
+}
+
+// ErrInUse means that another agent answers on the socket.
+var ErrInUse = errors.New("another agent uses this control socket")
+
+const probeTimeout = time.Second
+
+// Listen makes the socket, for its user alone. What a dead agent left behind at
+// the path is replaced; anything but a socket is left alone.
+func Listen(ctx context.Context, path string) (net.Listener, error) {
+	info, err := os.Lstat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+	case err != nil:
+		return nil, fmt.Errorf("control socket: %w", err)
+	case info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("control socket: %s is there and is no socket: remove it or choose another path with --socket", path)
+	default:
+		dctx, cancel := context.WithTimeout(ctx, probeTimeout)
+		conn, err := (&net.Dialer{}).DialContext(dctx, "unix", path)
+		cancel()
+		if err == nil {
+			_ = conn.Close()
+			return nil, fmt.Errorf("%w: %s", ErrInUse, path)
+		}
+		if err := os.Remove(path); err != nil {
+			return nil, fmt.Errorf("control socket: %w", err)
+		}
+	}
+	lis, err := (&net.ListenConfig{}).Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		_ = lis.Close()
+		return nil, fmt.Errorf("control socket: %w", err)
+	}
+	return lis, nil
+}
+
+// Serve answers on lis until ctx ends, then returns with everything closed and
+// the socket gone.
+func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogger) {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		e := json.NewEncoder(w)
+		e.SetIndent("", "  ")
+		_ = e.Encode(s.Report()) // a client that is gone needs no answer
+	})
+	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) {
+		log.Info("asked to drain on the control socket")
+		s.Drain()
+		w.WriteHeader(http.StatusAccepted)
+	})
+	if s.Metrics != nil {
+		mux.Handle("GET /metrics", s.Metrics)
+	}
+	srv := &http.Server{
+		Handler: mux, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 5 * time.Second, WriteTimeout: 10 * time.Second,
+		MaxHeaderBytes: 16 << 10, BaseContext: func(net.Listener) context.Context { return ctx },
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := srv.Serve(lis); err != nil && !errors.Is(err, http.ErrServerClosed) {
+			log.WithError(err).Warn("the control socket failed")
+		}
+	}()
+	<-ctx.Done()
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
+	defer cancel()
+	if srv.Shutdown(end) != nil { // somebody holds a connection open
+		_ = srv.Close()
+	}
+	<-done
+}

@@ -1,0 +1,240 @@
+package forward_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// manyRequests is how many requests the tests of large numbers send;
+// PD_TEST_REQUESTS=10000 for the long form.
+func manyRequests(t *testing.T) int {
+	t.Helper()
+	s := os.Getenv("PD_TEST_REQUESTS")
+	if s == "" {
+		return 1500
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// abandon sends a streaming request and leaves after some bytes of the
+// answer, or before any if after is 0. It tells whether it saw an event.
+func abandon(t *testing.T, c *http.Client, url, id string, after int, within time.Duration) (saw bool) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), within)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url+"/v1/chat/completions", strings.NewReader(chatBody(true, "")))
+	if err != nil {
+		t.Error(err)
+		return false
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", id)
+	resp, err := c.Do(req)
+	if err != nil {
+		return false
+	}
+	defer func() { _ = resp.Body.Close() }()
+	r := bufio.NewReader(resp.Body)
+	for range after {
+		if _, err := r.ReadString('\n'); err != nil {
+			return saw
+		}
+		saw = true
+	}
+	return saw
+}
+
+// One request in ten is given up at a random moment. The engines abort exactly
+// those, and nothing is left behind: no leg, no goroutine, no connection.
+func TestManyAborts(t *testing.T) {
+	r := start(t, fakevllm.NIXL, 2, 2, nil)
+	r.rec.ended = make(chan forward.Entry, 1<<20)
+	for _, s := range append(r.P, r.D...) {
+		script(t, s, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Millisecond, ITL: 300 * time.Microsecond})
+	}
+	c := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: 64}}
+	n := manyRequests(t)
+	left := make([]atomic.Bool, n)
+	sawSome := make([]atomic.Bool, n)
+	warm := runtime.NumGoroutine()
+	var next atomic.Int64
+	var wg sync.WaitGroup
+	for w := range 32 {
+		wg.Go(func() {
+			rnd := rand.New(rand.NewPCG(1, uint64(w)))
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				id := fmt.Sprintf("r%d", i)
+				if rnd.IntN(10) == 0 {
+					left[i].Store(true)
+					sawSome[i].Store(abandon(t, c, r.URL, id, rnd.IntN(12), time.Duration(rnd.IntN(8)+1)*time.Millisecond))
+					continue
+				}
+				body := chatBody(true, "")
+				req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(body))
+				req.Header.Set("Content-Type", "application/json")
+				req.Header.Set("X-Request-Id", id)
+				resp, err := c.Do(req)
+				if err != nil {
+					t.Errorf("%s: %v", id, err)
+					continue
+				}
+				b := new(strings.Builder)
+				_, err = bufio.NewReader(resp.Body).WriteTo(b)
+				_ = resp.Body.Close()
+				if err != nil || !strings.HasSuffix(b.String(), "data: [DONE]\n\n") {
+					t.Errorf("%s: cut answer: %v", id, err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	stayed := 0
+	for i := range left {
+		if !left[i].Load() {
+			stayed++
+		}
+	}
+	// Who left at once may never have arrived.
+	eventually(t, "everybody who stayed is reported, and nothing is in flight", func() bool {
+		r.rec.mu.Lock()
+		defer r.rec.mu.Unlock()
+		reported := 0
+		for _, e := range r.rec.entries {
+			if i, err := strconv.Atoi(strings.TrimPrefix(e.RequestID, "r")); err == nil && !left[i].Load() {
+				reported++
+			}
+		}
+		busy := int64(0)
+		r.sched.Each(func(_ instance.Key, n int64) { busy += n })
+		return reported == stayed && busy == 0
+	})
+	eventually(t, "the engines are idle", func() bool {
+		return total(append(append([]*fakevllm.Server{}, r.P...), r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
+	})
+	inEngine := map[string]bool{}
+	for _, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
+		for _, id := range s.Aborted() {
+			inEngine[strings.Split(strings.TrimPrefix(id, "chatcmpl-"), "-")[0]] = true
+		}
+	}
+	gone, streaming, missed, ok := 0, 0, 0, int64(0)
+	for _, e := range r.rec.entries {
+		i, err := strconv.Atoi(strings.TrimPrefix(e.RequestID, "r"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if e.Outcome == forward.OutcomeClientGone {
+			gone++
+			if !left[i].Load() {
+				t.Errorf("%s counts as gone, but stayed", e.RequestID)
+			}
+			if e.TTFT > 0 {
+				streaming++
+				if !inEngine[e.RequestID] {
+					missed++
+				}
+			}
+			continue
+		}
+		if e.Outcome == forward.OutcomeOK {
+			ok++
+		}
+		if inEngine[e.RequestID] {
+			t.Errorf("an engine aborted %s, which ended as %s", e.RequestID, e.Outcome)
+		}
+	}
+	// Who left while the last tokens were under way has nothing to be aborted.
+	if late := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }) - ok; int64(missed) > late {
+		t.Errorf("%d left in their stream and were not aborted; only %d answers ended before that was noticed", missed, late)
+	}
+	t.Logf("%d requests, %d left early, %d of them in the stream; engines aborted %d", n, gone, streaming, len(inEngine))
+	c.CloseIdleConnections()
+	r.up.Close()
+	eventually(t, "goroutines are back at the start", func() bool { return runtime.NumGoroutine() <= warm+8 })
+	r.strict()
+}
+
+// A whole role dies and comes back under load.
+func TestWholeRoleDiesAndReturns(t *testing.T) {
+	for _, fallback := range []bool{true, false} {
+		t.Run(fmt.Sprintf("fallback=%v", fallback), func(t *testing.T) {
+			r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) { o.Fallback = fallback })
+			r.rec.ended = make(chan forward.Entry, 1<<20)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var ok, unavailable, other atomic.Int64
+			var wg sync.WaitGroup
+			for range 8 {
+				wg.Go(func() {
+					for ctx.Err() == nil {
+						a := r.post("/v1/chat/completions", chatBody(true, ""))
+						switch {
+						case a.status == http.StatusOK && a.err == nil:
+							ok.Add(1)
+						case a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") != "":
+							unavailable.Add(1)
+						default:
+							other.Add(1)
+							t.Errorf("%d %v: %s", a.status, a.err, a.body)
+						}
+					}
+				})
+			}
+			served := func(n int64) {
+				t.Helper()
+				want := ok.Load() + n
+				eventually(t, "requests are served", func() bool { return ok.Load() >= want })
+			}
+			served(50)
+			for _, p := range r.P {
+				p.Kill()
+			}
+			if fallback {
+				served(100)
+			} else {
+				eventually(t, "clients are told to wait", func() bool { return unavailable.Load() > 20 })
+			}
+			for _, p := range r.P {
+				if err := p.Restart(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				p.ForgetRequests()
+			}
+			for _, p := range r.P {
+				eventually(t, "it is readmitted", func() bool { return r.tracker.Available(key(instance.Prefill, p)) })
+			}
+			before := unavailable.Load()
+			served(100)
+			stop()
+			wg.Wait()
+			if fallback && unavailable.Load() > 0 {
+				t.Errorf("%d clients were turned away in spite of the fallback", unavailable.Load())
+			}
+			if late := unavailable.Load() - before; late > 8 {
+				t.Errorf("%d clients were turned away after the return", late)
+			}
+			t.Logf("%d served, %d told to wait; the two that came back got %d and %d prefills",
+				ok.Load(), unavailable.Load(), legs(r.P[:1]), legs(r.P[1:]))
+			r.strict()
+		})
+	}
+}

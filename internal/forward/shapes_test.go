@@ -1,0 +1,196 @@
+package forward_test
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// Every shape of limits and prompts that clients send survives both edits.
+func TestRequestShapes(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, chat, more string
+	}{
+		{"min_tokens 5", "chat", `"max_tokens":9,"min_tokens":5`},
+		{"min_tokens 5 and max_completion_tokens", "chat", `"max_completion_tokens":9,"min_tokens":5`},
+		{"max_completion_tokens only", "chat", `"max_completion_tokens":9`},
+		{"both limits", "chat", `"max_tokens":3,"max_completion_tokens":9`},
+		{"no limit", "", `"x":1`},
+		{"stop", "chat", `"max_tokens":9,"stop":[" xyz"]`},
+		{"ignore_eos", "", `"max_tokens":9,"ignore_eos":true`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+				r := start(t, mode, 1, 1, nil)
+				path, prompt := "/v1/completions", `"prompt":[17,18,19,20]`
+				if tc.chat != "" {
+					path, prompt = "/v1/chat/completions", `"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]`
+				}
+				body := fmt.Sprintf(`{"model":"m",%s,%s,"stream":%v}`, prompt, tc.more, stream)
+				r.complete(r.post(path, body), tc.chat != "", body)
+				if n := r.D[0].Counters().LocalPrefills; n != 0 {
+					t.Errorf("the prompt was computed again")
+				}
+				r.strict()
+			})
+		})
+	}
+}
+
+// Two requests under one id do not meet in the engines.
+func TestDuplicateRequestID(t *testing.T) {
+	t.Parallel()
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+		r := start(t, mode, 1, 1, nil)
+		body := chatBody(stream, "")
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() { r.complete(r.post("/v1/chat/completions", body, "X-Request-Id", "same"), true, body) })
+		}
+		wg.Wait()
+		seen := map[string]bool{}
+		for _, q := range r.P[0].Requests() {
+			id := q.Header.Get("X-Request-Id")
+			if seen[id] {
+				t.Errorf("two prefills under %q", id)
+			}
+			seen[id] = true
+		}
+		r.strict()
+	})
+}
+
+func TestIPv6Instance(t *testing.T) {
+	t.Parallel()
+	if ln, err := net.Listen("tcp", "[::1]:0"); err != nil {
+		t.Skip("this machine has no IPv6 loopback address")
+	} else {
+		_ = ln.Close()
+	}
+	r := start(t, fakevllm.NIXL, 0, 0, nil)
+	shared := fakevllm.NewShared()
+	var list []*instance.Instance
+	for _, role := range instance.Roles() {
+		s := fakevllm.StartTest(t, fakevllm.Options{Addr: "[::1]:0", Role: fakevllm.Role(role), Mode: fakevllm.NIXL, Models: []string{model}, Shared: shared})
+		list = append(list, in(role, s.Address(), fakevllm.NIXL))
+	}
+	r.members.set(list...)
+	body := chatBody(true, "")
+	r.complete(r.post("/v1/chat/completions", body), true, body)
+}
+
+// hookPicker calls before each pick of a decode instance.
+type hookPicker struct {
+	*sched.Scheduler
+	before func()
+}
+
+func (h hookPicker) Pick(r sched.Request) (*sched.Assignment, error) {
+	if r.Role == instance.Decode {
+		h.before()
+	}
+	return h.Scheduler.Pick(r)
+}
+
+// A client that leaves between the legs: the decode leg is not sent at all,
+// and the hand-over is left to its lease.
+func TestClientLeavesBetweenTheLegs(t *testing.T) {
+	t.Parallel()
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		var r *rig
+		r = start(t, mode, 1, 1, func(o *forward.Options) {
+			s, _ := o.Picker.(*sched.Scheduler)
+			o.Picker = hookPicker{s, func() {
+				cancel()
+				eventually(t, "the server notices", func() bool { return r.gone.Load() > 0 })
+			}}
+		})
+		if a := r.postCtx(ctx, "/v1/chat/completions", chatBody(stream, "")); a.err == nil {
+			t.Fatal("the client did not leave")
+		}
+		if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Attempts != 0 && r.rec.retried() != "" {
+			t.Fatalf("entry %+v", e)
+		}
+		if n := total(r.D, func(c fakevllm.Counters) int64 { return c.Completed }); n != 0 {
+			t.Fatalf("%d answers for a client that left", n)
+		}
+		r.strict()
+	})
+}
+
+// rawEngine is a decode engine that answers with bytes cut where it likes.
+func rawEngine(t *testing.T, chunks []string) *instance.Instance {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				req, err := http.ReadRequest(bufio.NewReader(c))
+				if err != nil {
+					return
+				}
+				_, _ = io.Copy(io.Discard, req.Body)
+				_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\nTransfer-Encoding: chunked\r\n\r\n")
+				for _, b := range chunks {
+					if _, err := fmt.Fprintf(c, "%x\r\n%s\r\n", len(b), b); err != nil {
+						return
+					}
+				}
+				_, _ = io.WriteString(c, "0\r\n\r\n")
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return in(instance.Decode, ln.Addr().String(), fakevllm.Plain)
+}
+
+// Events that arrive cut or together leave whole and in order, and no write to
+// the client ends inside an event.
+func TestCutAndJoinedEvents(t *testing.T) {
+	t.Parallel()
+	event := func(s string) string { return `data: {"choices":[{"index":0,"text":"` + s + `"}]}` + "\n\n" }
+	stream := ": ping\n\n" + event("") + event("a") + event("ü😀") + strings.ReplaceAll(event("crlf"), "\n\n", "\r\n\r\n") +
+		event(strings.Repeat("long", 20000)) + "data: [DONE]\n\n"
+	every := func(n int) (out []string) {
+		for rest := stream; rest != ""; {
+			k := min(n, len(rest))
+			out, rest = append(out, rest[:k]), rest[k:]
+		}
+		return out
+	}
+	for _, n := range []int{7, 64, 1000, len(stream)} {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 1, 0, nil)
+			r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, every(n)))
+			a := r.post("/v1/completions", `{"model":"m","prompt":"x","stream":true}`)
+			if a.err != nil || string(a.body) != stream {
+				t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
+			}
+		})
+	}
+}

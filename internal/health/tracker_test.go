@@ -1,0 +1,213 @@
+package health_test
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type source struct {
+	p atomic.Pointer[instance.Snapshot]
+}
+
+func (s *source) Snapshot() *instance.Snapshot { return s.p.Load() }
+
+func (s *source) set(list ...*instance.Instance) {
+	if old := s.p.Swap(instance.NewSnapshot(1, list)); old != nil {
+		old.Supersede()
+	}
+}
+
+// engine answers probes as it is told to.
+type engine struct {
+	mu     sync.Mutex
+	err    error
+	probes int
+}
+
+func (e *engine) Alive(context.Context, *instance.Instance) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.probes++
+	return e.err
+}
+
+func (e *engine) say(err error) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.err = err
+}
+
+func (e *engine) asked() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.probes
+}
+
+var errDead = errors.New("dead")
+
+func inst(id string) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,
+		Record: instance.Record{State: instance.Ready, ID: id},
+	}
+}
+
+// run gives a Tracker in virtual time.
+func run(t *testing.T, change func(*health.Options), f func(*health.Tracker, *source, *engine, *instance.Instance)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		log := logrus.New()
+		log.SetOutput(io.Discard)
+		src, eng, in := &source{}, &engine{}, inst("a")
+		src.set(in)
+		o := health.Options{Source: src, Prober: eng, Log: log}
+		if change != nil {
+			change(&o)
+		}
+		tr := health.New(o)
+		f(tr, src, eng, in)
+		tr.Close()
+	})
+}
+
+func TestRefusedComesBackWithAProbe(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
+		if tr.Trouble() || !tr.Available(in.Key) || tr.Share(in.Key) != 1 {
+			t.Fatal("a fresh tracker holds something against somebody")
+		}
+		eng.say(errDead)
+		tr.Eject(in, "refused")
+		tr.Eject(in, "refused again")
+		if tr.Available(in.Key) || !tr.Unreachable(in.Key) {
+			t.Fatal("it is still in")
+		}
+		time.Sleep(20 * time.Second)
+		if n := eng.asked(); n < 9 || n > 30 {
+			t.Fatalf("%d probes in 20 s", n)
+		}
+		eng.say(nil)
+		time.Sleep(2 * time.Second)
+		if !tr.Available(in.Key) || tr.Unreachable(in.Key) {
+			t.Fatal("a good probe did not bring it back within one interval")
+		}
+		if s := tr.Share(in.Key); s >= 0.5 {
+			t.Fatalf("share %v right after the return", s)
+		}
+		time.Sleep(10 * time.Second)
+		if s := tr.Share(in.Key); s != 1 {
+			t.Fatalf("share %v after the slow start", s)
+		}
+	})
+}
+
+func TestStrikesInARow(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, _ *source, _ *engine, in *instance.Instance) {
+		tr.Strike(in, "5xx")
+		tr.Strike(in, "5xx")
+		tr.Success(in) // not in a row
+		if tr.Trouble() {
+			t.Fatal("a success did not clear the strikes")
+		}
+		for range 3 {
+			if !tr.Available(in.Key) {
+				t.Fatal("ejected too early")
+			}
+			tr.Strike(in, "5xx")
+		}
+		if tr.Available(in.Key) || tr.Unreachable(in.Key) {
+			t.Fatal("three strikes eject, softly")
+		}
+		// Each ejection that follows soon is longer, and on probation one strike is enough.
+		last := time.Duration(0)
+		for range 4 {
+			start := time.Now()
+			for !tr.Available(in.Key) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			if out := time.Since(start); out <= last/2 {
+				t.Fatalf("out for %s after %s", out, last)
+			} else {
+				last = out
+			}
+			tr.Strike(in, "5xx")
+			if tr.Available(in.Key) {
+				t.Fatal("one strike on probation ejects")
+			}
+		}
+	})
+}
+
+func TestANewLifeIsForgiven(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*source){
+		"restarted": func(s *source) { s.set(inst("b")) },
+		"left":      func(s *source) { s.set() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
+				eng.say(errDead)
+				tr.Eject(in, "refused")
+				change(src)
+				synctest.Wait()
+				if tr.Trouble() {
+					t.Fatal("something is still held against it")
+				}
+			})
+		})
+	}
+}
+
+func TestSuspect(t *testing.T) {
+	t.Parallel()
+	var ejected atomic.Int64
+	run(t, func(o *health.Options) {
+		o.OnEject = func(_ instance.Key, hard bool, _ string) {
+			if hard {
+				ejected.Add(1)
+			}
+		}
+	}, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
+		tr.Suspect(in)
+		synctest.Wait()
+		if tr.Trouble() || eng.asked() != 1 {
+			t.Fatalf("an instance that answers is left alone: %d probes", eng.asked())
+		}
+		eng.say(errDead)
+		tr.Suspect(in)
+		tr.Suspect(in)
+		synctest.Wait()
+		if tr.Available(in.Key) || ejected.Load() != 1 || eng.asked() != 4 {
+			t.Fatalf("silent: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.asked())
+		}
+	})
+}
+
+func TestClosedTrackerDoesNothing(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
+		tr.Close()
+		tr.Eject(in, "x")
+		tr.Strike(in, "x")
+		tr.Suspect(in)
+		if tr.Trouble() || eng.asked() != 0 {
+			t.Fatal("it went on after Close")
+		}
+	})
+}

@@ -1,0 +1,101 @@
+// Package agentmetrics shows an agent's registration to Prometheus. It stands
+// apart from package metrics, so that an agent does not carry the proxy's parts.
+package agentmetrics
+
+import (
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+)
+
+// Phases are every value that the label phase may have. A series of each is
+// always there, so that an alert need not guess which ones exist.
+type Phases struct {
+	Agent, Registration []string
+}
+
+// Handler serves what report says at the moment of the scrape.
+func Handler(report func() agentctl.Report, phases Phases) http.Handler {
+	reg := prometheus.NewRegistry()
+	reg.MustRegister(
+		collector{report: report, phases: phases, d: newDescs()},
+		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
+	)
+	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+}
+
+type descs struct {
+	info, phase, registration, engineUp, renewals, failures, lost, registrations, conflicts, age *prometheus.Desc
+}
+
+func newDescs() descs {
+	d := func(name, help string, labels ...string) *prometheus.Desc {
+		return prometheus.NewDesc("pd_agent_"+name, help, labels, nil)
+	}
+	return descs{
+		info:          d("info", "Always 1; the instance and the agent's version are in the labels.", "role", "instance", "version"),
+		phase:         d("phase", "1 for the phase that the agent is in, 0 for the others.", "phase"),
+		registration:  d("registration_phase", "1 for the phase that the registration in etcd is in, 0 for the others.", "phase"),
+		engineUp:      d("engine_up", "1 while the engine answers as it should."),
+		renewals:      d("lease_renewals_total", "Renewals of the lease that etcd confirmed."),
+		failures:      d("lease_renewal_failures_total", "Renewals that etcd did not confirm in time; the same lease is tried again."),
+		lost:          d("leases_lost_total", "Leases that etcd said to be gone while the agent lived."),
+		registrations: d("registrations_total", "Times the key was written under a new lease."),
+		conflicts:     d("registration_conflicts_total", "Times the key was found to be held by another agent."),
+		age:           d("lease_last_renewal_age_seconds", "Since etcd last confirmed the lease; absent before it ever did."),
+	}
+}
+
+type collector struct {
+	report func() agentctl.Report
+	phases Phases
+	d      descs
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{
+		c.d.info, c.d.phase, c.d.registration, c.d.engineUp, c.d.renewals, c.d.failures, c.d.lost, c.d.registrations, c.d.conflicts, c.d.age,
+	} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	r := c.report()
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	counter := func(d *prometheus.Desc, v int64) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v))
+	}
+	gauge(c.d.info, 1, string(r.Role), r.Address, r.Version)
+	for _, p := range c.phases.Agent {
+		gauge(c.d.phase, truth(p == r.Phase), p)
+	}
+	for _, p := range c.phases.Registration {
+		gauge(c.d.registration, truth(p == r.Registration.Phase), p)
+	}
+	gauge(c.d.engineUp, truth(r.Reason == "" && r.State != ""))
+	counter(c.d.renewals, r.Registration.Renewals)
+	counter(c.d.failures, r.Registration.RenewalFails)
+	counter(c.d.lost, r.Registration.LeasesLost)
+	counter(c.d.registrations, r.Registration.Registrations)
+	counter(c.d.conflicts, r.Registration.Conflicts)
+	if t := r.Registration.LastRenewal; t != nil {
+		gauge(c.d.age, time.Since(*t).Seconds())
+	}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}

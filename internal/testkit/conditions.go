@@ -1,0 +1,95 @@
+package testkit
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// RootPassword is the password of root after EnableAuth.
+const RootPassword = "root-of-the-test"
+
+// callTimeout bounds one administrative call to an etcd that is well.
+const callTimeout = 10 * time.Second
+
+// fillerKey stays clear of every root that a test may use.
+const fillerKey = "filler/"
+
+// FillUp writes into an etcd with a small quota until it takes no more.
+func FillUp(t testing.TB, cli *clientv3.Client) {
+	t.Helper()
+	value := strings.Repeat("x", 256<<10)
+	for i := range 10000 {
+		ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+		_, err := cli.Put(ctx, fillerKey+string(rune('a'+i%20)), value)
+		cancel()
+		if errors.Is(err, rpctypes.ErrNoSpace) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("fill etcd up: %v", err)
+		}
+	}
+	t.Fatal("fill etcd up: it takes everything; was it started with a quota?")
+}
+
+// MakeRoom undoes FillUp as an operator does: delete, compact, defragment,
+// disarm the alarm.
+func MakeRoom(t testing.TB, cli *clientv3.Client) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	del, err := cli.Delete(ctx, fillerKey, clientv3.WithPrefix())
+	if err == nil {
+		_, err = cli.Compact(ctx, del.Header.Revision, clientv3.WithCompactPhysical())
+	}
+	for _, e := range cli.Endpoints() {
+		if err == nil {
+			_, err = cli.Defragment(ctx, e)
+		}
+	}
+	if err == nil {
+		_, err = cli.AlarmDisarm(ctx, &clientv3.AlarmMember{})
+	}
+	if err != nil {
+		t.Fatalf("make room in etcd: %v", err)
+	}
+}
+
+// EnableAuth turns authentication on: root, and one user who may read and write
+// below prefix. It gives a client of root.
+func EnableAuth(t testing.TB, cli *clientv3.Client, user, password, prefix string) *clientv3.Client {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	defer cancel()
+	end := clientv3.GetPrefixRangeEnd(prefix)
+	for _, step := range []func() error{
+		func() error { _, err := cli.UserAdd(ctx, "root", RootPassword); return err },
+		func() error { _, err := cli.UserGrantRole(ctx, "root", "root"); return err },
+		func() error { _, err := cli.RoleAdd(ctx, user); return err },
+		func() error {
+			_, err := cli.RoleGrantPermission(ctx, user, prefix, end, clientv3.PermissionType(clientv3.PermReadWrite))
+			return err
+		},
+		func() error { _, err := cli.UserAdd(ctx, user, password); return err },
+		func() error { _, err := cli.UserGrantRole(ctx, user, user); return err },
+		func() error { _, err := cli.AuthEnable(ctx); return err },
+	} {
+		if err := step(); err != nil {
+			t.Fatalf("enable authentication: %v", err)
+		}
+	}
+	cfg := clientConfig(cli.Endpoints()...)
+	cfg.Username, cfg.Password, cfg.DialTimeout = "root", RootPassword, callTimeout
+	root, err := clientv3.New(cfg)
+	if err != nil {
+		t.Fatalf("log in as root: %v", err)
+	}
+	t.Cleanup(func() { _ = root.Close() })
+	return root
+}

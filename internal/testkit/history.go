@@ -1,0 +1,83 @@
+package testkit
+
+import (
+	"context"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Event is one change of a key, as a client of etcd was told of it.
+type Event struct {
+	Key      string
+	Deleted  bool
+	Value    string
+	Lease    int64
+	Revision int64
+	At       time.Time // of its arrival, by the local clock
+}
+
+// History writes down every change below a prefix.
+type History struct {
+	mu     sync.Mutex // guards events
+	events []Event
+}
+
+// Record writes down what happens below prefix from now on, until the test
+// ends. It returns once etcd has confirmed the watch.
+func Record(t testing.TB, cli *clientv3.Client, prefix string) *History {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	h := &History{}
+	watch := cli.Watch(ctx, prefix, clientv3.WithPrefix(), clientv3.WithCreatedNotify())
+	if resp, ok := <-watch; !ok || resp.Err() != nil {
+		cancel()
+		t.Fatalf("record %s: %v", prefix, resp.Err())
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for resp := range watch {
+			h.add(resp.Events)
+		}
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+	return h
+}
+
+func (h *History) add(events []*clientv3.Event) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, e := range events {
+		h.events = append(h.events, Event{
+			Key: string(e.Kv.Key), Deleted: e.Type == mvccpb.Event_DELETE, Value: string(e.Kv.Value),
+			Lease: e.Kv.Lease, Revision: e.Kv.ModRevision, At: time.Now(),
+		})
+	}
+}
+
+// Of lists what happened to one key, in order.
+func (h *History) Of(key string) []Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	var out []Event
+	for _, e := range h.events {
+		if e.Key == key {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// Deleted gives the first deletion of a key.
+func (h *History) Deleted(key string) (Event, bool) {
+	for _, e := range h.Of(key) {
+		if e.Deleted {
+			return e, true
+		}
+	}
+	return Event{}, false
+}

@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Do the tests notice? Plants one bug after the other into a copy of the tree
+# and expects the tests to fail. Each patch in scripts/planted-bugs is one bug;
+# its first line names it, its line "tests:" says which tests are to be asked.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tree=$(mktemp -d)
+trap 'rm -rf "$tree"' EXIT
+
+missed=0
+for patch in scripts/planted-bugs/*.patch; do
+	name=$(head -1 "$patch")
+	tests=$(sed -n 's/^tests: //p' "$patch")
+	rm -rf "${tree:?}/copy"
+	mkdir "$tree/copy"
+	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree/copy" --
+	patch --quiet --strip=1 --forward --fuzz=0 --directory="$tree/copy" <"$patch"
+	printf '== %s\n' "$name"
+	if ! (cd "$tree/copy" && go vet ./internal/discovery); then
+		echo "the patch makes no program that compiles" >&2
+		exit 2
+	fi
+	# shellcheck disable=SC2086 # the arguments of go test, several of them
+	if (cd "$tree/copy" && go test -count=1 -failfast -timeout 10m $tests) >"$tree/log" 2>&1; then
+		echo "   NOT NOTICED by go test $tests"
+		missed=$((missed + 1))
+	elif ! grep -E '^ *--- FAIL' "$tree/log" | sed 's/^ */   noticed by /; s/--- FAIL: //'; then
+		cat "$tree/log" >&2
+		echo "the tests did not fail, they did not run" >&2
+		exit 2
+	fi
+done
+if [ "$missed" -gt 0 ]; then
+	echo "$missed planted bugs were not noticed" >&2
+	exit 1
+fi
+echo "every planted bug was noticed"

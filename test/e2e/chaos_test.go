@@ -1,0 +1,153 @@
+package e2e_test
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// chaosTime is how long TestChaos goes on; PD_E2E_CHAOS=60s for the long form.
+func chaosTime(t *testing.T) time.Duration {
+	t.Helper()
+	s := os.Getenv("PD_E2E_CHAOS")
+	if s == "" {
+		return 12 * time.Second
+	}
+	d, err := time.ParseDuration(s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return d
+}
+
+// faults scripts an engine over HTTP; an empty fault clears them.
+func faults(t *testing.T, n *fleet.Node, fault string) {
+	t.Helper()
+	method := http.MethodPost
+	if fault == "" {
+		method = http.MethodDelete
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, "http://"+n.Address+"/fake/faults", bytes.NewReader([]byte(fault)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode/100 != 2 {
+		t.Fatalf("%s /fake/faults: %s", method, resp.Status)
+	}
+}
+
+// Every two seconds one of eight instances is killed, hung or made to answer
+// 503, and restored two seconds later. No request that was not committed fails.
+func TestChaos(t *testing.T) {
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p := proxies(t, f, etcd, 1)[0]
+	var nodes []*fleet.Node
+	start := func(name string, role instance.Role, port int) *fleet.Node {
+		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+			Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: []string{etcd}, TTL: 5 * time.Second,
+			ITL: time.Millisecond, EngineArgs: []string{"--faults"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for _, role := range instance.Roles() {
+		for i := range 4 {
+			nodes = append(nodes, start(fmt.Sprintf("%s-%d", role, i+1), role, 0))
+		}
+	}
+	if err := p.WaitFor(t.Context(), 4, 4); err != nil {
+		t.Fatal(err)
+	}
+	l := startLoad(t, 64, p.URL())
+	l.served(200)
+	end := time.NewTimer(chaosTime(t))
+	defer end.Stop()
+	tick := time.NewTicker(2 * time.Second)
+	defer tick.Stop()
+	rnd := rand.New(rand.NewPCG(1, 2))
+	restore := func() {}
+	counts := map[string]int{}
+	for over := false; !over; {
+		select {
+		case <-end.C:
+			over = true
+		case <-tick.C:
+		}
+		restore()
+		restore = func() {}
+		if over {
+			break
+		}
+		i := rnd.IntN(len(nodes))
+		n := nodes[i]
+		what := []string{"killed", "hung", "503"}[rnd.IntN(3)]
+		counts[what]++
+		switch what {
+		case "killed":
+			if err := n.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			restore = func() { nodes[i] = start(n.Spec.Name, n.Spec.Role, portOf(t, n.Address)) }
+		case "hung":
+			if err := n.Engine.Signal(syscall.SIGSTOP); err != nil {
+				t.Fatal(err)
+			}
+			restore = func() {
+				if err := n.Engine.Signal(syscall.SIGCONT); err != nil {
+					t.Fatal(err)
+				}
+			}
+		default:
+			faults(t, n, `{"kind":"status","status":503,"path":"/v1/*"}`)
+			restore = func() { faults(t, n, "") }
+		}
+	}
+	l.served(200)
+	l.finish()
+	t.Logf("faults: %v; retries by class:\n%s", counts, retries(t, p.URL()))
+	testkit.Eventually(t, soon, func() error {
+		if n := metric(t, p.URL(), "pd_instance_in_flight"); n != 0 {
+			return fmt.Errorf("%v legs in flight after the end", n)
+		}
+		return nil
+	})
+}
+
+func retries(t *testing.T, url string) string {
+	t.Helper()
+	var out bytes.Buffer
+	for line := range bytes.Lines(get(t, url+"/metrics")) {
+		if bytes.HasPrefix(line, []byte("pd_forward_retries_total{")) {
+			out.Write(line)
+		}
+	}
+	return out.String()
+}
+
+func portOf(t *testing.T, address string) int {
+	t.Helper()
+	var port int
+	if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil {
+		t.Fatal(err)
+	}
+	return port
+}

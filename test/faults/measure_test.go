@@ -1,0 +1,71 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"os"
+	"testing"
+	"time"
+)
+
+// entry is one line of the report, as test/faults/report reads it.
+type entry struct {
+	Row    int     `json:"row"`
+	Test   string  `json:"test"`
+	Passed *bool   `json:"passed,omitempty"`
+	What   string  `json:"what,omitempty"`
+	Value  float64 `json:"value,omitempty"`
+	Bar    float64 `json:"bar,omitempty"`
+	Unit   string  `json:"unit,omitempty"`
+	Long   bool    `json:"long,omitempty"`
+}
+
+// row says which row of the matrix the test is for, and lets it run beside
+// others.
+func row(t *testing.T, n int) {
+	t.Helper()
+	t.Parallel()
+	t.Cleanup(func() {
+		passed := !t.Failed()
+		if !t.Skipped() {
+			write(t, entry{Row: n, Test: t.Name(), Passed: &passed, Long: long()})
+		}
+	})
+}
+
+// measured reports a time beside its bar; a bar of 0 means that there is none.
+// What misses the bar is named in the report, and fails no test: how long
+// something takes says as much about the machine as about the program.
+func measured(t testing.TB, n int, what string, value, bar time.Duration) {
+	t.Helper()
+	t.Logf("row %d: %s: %s (bar %s)", n, what, value.Round(100*time.Microsecond), bar)
+	write(t, entry{Row: n, Test: t.Name(), What: what, Value: value.Seconds(), Bar: bar.Seconds(), Unit: "s"})
+}
+
+// counted reports a number that must not be larger than its bar.
+func counted(t testing.TB, n int, what string, value, bar int64) {
+	t.Helper()
+	t.Logf("row %d: %s: %d (bar %d)", n, what, value, bar)
+	write(t, entry{Row: n, Test: t.Name(), What: what, Value: float64(value), Bar: float64(bar), Unit: "count"})
+}
+
+func write(t testing.TB, e entry) {
+	t.Helper()
+	path := os.Getenv("PD_FAULT_REPORT")
+	if path == "" {
+		return
+	}
+	raw, err := json.Marshal(e)
+	if err != nil {
+		t.Errorf("report: %v", err)
+		return
+	}
+	f, err := os.OpenFile(path, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		t.Errorf("report: %v", err)
+		return
+	}
+	defer f.Close()
+	if _, err := f.Write(append(raw, '\n')); err != nil { // one write: lines of parallel tests do not mix
+		t.Errorf("report: %v", err)
+	}
+}

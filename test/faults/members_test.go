@@ -1,0 +1,349 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func layout(t testing.TB) discovery.Layout {
+	t.Helper()
+	l, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func prefillAt(i int) instance.Key {
+	return instance.Key{Role: instance.Prefill, Address: fmt.Sprintf("10.%d.%d.%d:8100", i>>16&255, i>>8&255, i&255)}
+}
+
+func decodeAt(i int) instance.Key {
+	return instance.Key{Role: instance.Decode, Address: prefillAt(i).Address}
+}
+
+// dial makes a client as the programs do.
+func dial(t testing.TB, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	return cli
+}
+
+// running runs something that ends with its context, until the test ends.
+func running(t testing.TB, run func(context.Context) error) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	done := make(chan error, 1)
+	go func() { done <- run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("ended with %v", err)
+		}
+	})
+}
+
+func watch(t testing.TB, cli *clientv3.Client, o discovery.WatcherOptions) *discovery.Watcher {
+	t.Helper()
+	o.Layout = layout(t)
+	w := discovery.NewWatcher(cli, o)
+	running(t, w.Run)
+	select {
+	case <-w.Ready():
+	case <-time.After(soon):
+		t.Fatalf("no first list: %+v", w.Status())
+	}
+	return w
+}
+
+func register(t testing.TB, cli *clientv3.Client, k instance.Key, ttl time.Duration) *discovery.Registrar {
+	t.Helper()
+	r := discovery.NewRegistrar(cli, discovery.RegistrarOptions{Layout: layout(t), Key: k, TTL: ttl, HostID: "host-1"})
+	running(t, r.Run)
+	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+	awaitPhase(t, r, discovery.Registered)
+	return r
+}
+
+func awaitPhase(t testing.TB, r *discovery.Registrar, want discovery.Phase) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		if s := r.Status(); s.Phase != want {
+			return fmt.Errorf("registration is %s (%s), want %s", s.Phase, s.Err, want)
+		}
+		return nil
+	})
+}
+
+func awaitState(t testing.TB, w *discovery.Watcher, want discovery.WatcherState) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.State != want {
+			return fmt.Errorf("the watcher is %s, want %s: %+v", s.State, want, s)
+		}
+		return nil
+	})
+}
+
+// usable waits until the instance may be picked.
+func usable(t testing.TB, w *discovery.Watcher, k instance.Key) *instance.Instance {
+	t.Helper()
+	var in *instance.Instance
+	testkit.Eventually(t, soon, func() error {
+		var ok bool
+		if in, ok = w.Snapshot().Lookup(k); !ok || !in.Usable() {
+			return fmt.Errorf("%s is not usable: %+v, %+v", k, in, w.Status())
+		}
+		return nil
+	})
+	return in
+}
+
+// neverWithout fails the test if any snapshot lacks one of the instances. stop
+// ends the watching; it also ends with the test.
+func neverWithout(t testing.TB, w *discovery.Watcher, keys ...instance.Key) (stop func()) {
+	t.Helper()
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			s := w.Snapshot()
+			for _, k := range keys {
+				if in, ok := s.Lookup(k); !ok || !in.Usable() {
+					t.Errorf("%s was not usable at revision %d: %+v", k, s.Revision, in)
+					return
+				}
+			}
+			select {
+			case <-s.Changed():
+			case <-quit:
+				return
+			}
+		}
+	})
+	var once sync.Once
+	stop = func() { once.Do(func() { close(quit); wg.Wait() }) }
+	t.Cleanup(stop)
+	return stop
+}
+
+// ticker writes a growing number into one record, and follows how it comes out
+// of a watcher.
+type ticker struct {
+	t    testing.TB
+	w    *discovery.Watcher
+	k    instance.Key
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu      sync.Mutex // guards all below
+	written int64      // highest number that etcd acknowledged
+	longest time.Duration
+	last    time.Time
+}
+
+const tickEvery = 50 * time.Millisecond
+
+func startTicker(t testing.TB, cli *clientv3.Client, w *discovery.Watcher, k instance.Key) *ticker {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
+	x := &ticker{t: t, w: w, k: k, stop: cancel, last: time.Now()}
+	l := layout(t)
+	x.wg.Go(func() {
+		tick := time.NewTicker(tickEvery)
+		defer tick.Stop()
+		for n := int64(1); ctx.Err() == nil; n++ {
+			rec := instance.Record{ID: "T", Models: []string{"m"}, Labels: map[string]string{"n": strconv.FormatInt(n, 10)}}
+			value, err := discovery.EncodeRecord(rec)
+			if err != nil {
+				t.Errorf("encode: %v", err)
+				return
+			}
+			cctx, done := context.WithTimeout(ctx, 2*time.Second)
+			_, err = cli.Put(cctx, l.Instance(k), string(value))
+			done()
+			if err == nil {
+				x.mu.Lock()
+				x.written = n
+				x.mu.Unlock()
+			}
+			select {
+			case <-ctx.Done():
+			case <-tick.C:
+			}
+		}
+	})
+	x.wg.Go(func() {
+		for {
+			s := w.Snapshot()
+			select {
+			case <-s.Changed():
+			case <-ctx.Done():
+				return
+			}
+			now := time.Now()
+			x.mu.Lock()
+			x.longest, x.last = max(x.longest, now.Sub(x.last)), now
+			x.mu.Unlock()
+		}
+	})
+	t.Cleanup(x.end)
+	return x
+}
+
+func (x *ticker) end() { x.stop(); x.wg.Wait() }
+
+// flows waits until a number written from now on came out of the watcher, and
+// a few more. The watch may tell of a number before its writer hears that it was
+// taken, so the very next one proves nothing.
+func (x *ticker) flows() {
+	x.t.Helper()
+	x.mu.Lock()
+	from := x.written + 5
+	x.mu.Unlock()
+	testkit.Eventually(x.t, soon, func() error {
+		if n := x.seen(); n <= from {
+			return fmt.Errorf("the watcher has number %d, etcd had %d: %+v", n, from, x.w.Status())
+		}
+		return nil
+	})
+}
+
+// seen is the number that the watcher has; 0 before the first.
+func (x *ticker) seen() int64 {
+	in, ok := x.w.Snapshot().Lookup(x.k)
+	if !ok {
+		return 0
+	}
+	n, err := strconv.ParseInt(in.Record.Labels["n"], 10, 64)
+	if err != nil {
+		x.t.Errorf("label of %s: %v", x.k, err)
+	}
+	return n
+}
+
+// restart forgets the gaps seen so far.
+func (x *ticker) restart() {
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	x.longest, x.last = 0, time.Now()
+}
+
+// settle stops the writer, checks that its last number arrived, and gives the
+// longest time without a new snapshot.
+func (x *ticker) settle() time.Duration {
+	x.t.Helper()
+	x.flows()
+	x.mu.Lock()
+	gap := x.longest
+	x.mu.Unlock()
+	x.end()
+	testkit.Eventually(x.t, soon, func() error {
+		if n := x.seen(); n < x.written { // the very last write may have been applied unheard
+			return fmt.Errorf("etcd has number %d, the watcher %d", x.written, n)
+		}
+		return nil
+	})
+	return gap
+}
+
+// pinned makes a client whose watch goes to one member, though it knows all.
+// In front of each member is a link, so that the line to it can fail.
+func pinned(t testing.TB, c *testkit.Cluster, to *testkit.EtcdProcess) (cli *clientv3.Client, link *testkit.Link, all func()) {
+	t.Helper()
+	var endpoints []string
+	for _, m := range c.Members {
+		l := testkit.StartLink(t, m.Endpoint())
+		endpoints = append(endpoints, l.Address())
+		if m == to {
+			link = l
+		}
+	}
+	cli = dial(t, link.Address())
+	return cli, link, func() { cli.SetEndpoints(endpoints...) }
+}
+
+// memberFault runs rows 5 to 7: the member that serves the watch fails, while
+// an instance is registered and another one changes all the time.
+func memberFault(t *testing.T, leader bool, fault func(*testkit.EtcdProcess, *testkit.Link)) (gap time.Duration) {
+	t.Helper()
+	c := testkit.StartCluster(t, 3)
+	victim := c.Follower()
+	if leader {
+		victim = c.Leader()
+	}
+	cli, link, all := pinned(t, c, victim)
+	w := watch(t, cli, discovery.WatcherOptions{CheckInterval: audit, AuditInterval: audit})
+	kept := prefillAt(1)
+	var others []string
+	for _, m := range c.Others(victim) {
+		others = append(others, m.Endpoint())
+	}
+	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, 5*time.Second)
+	before := usable(t, w, kept)
+	neverWithout(t, w, kept)
+	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))
+	x.flows()
+	all() // from now on the watch may move
+	awaitState(t, w, discovery.Live)
+	x.flows()
+	x.restart()
+	fault(victim, link)
+	x.flows()
+	gap = x.settle()
+	awaitState(t, w, discovery.Live)
+	awaitPhase(t, r, discovery.Registered)
+	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
+		t.Errorf("the lease was lost: %+v", s)
+	}
+	if after := usable(t, w, kept); after.Lease != before.Lease || after.Version != before.Version {
+		t.Errorf("before %+v, after %+v", before, after)
+	}
+	return gap
+}
+
+func TestFault05_FollowerKilled(t *testing.T) {
+	row(t, 5)
+	gap := memberFault(t, false, func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
+	measured(t, 5, "longest gap between two events", gap, time.Second)
+}
+
+func TestFault06_LeaderKilled(t *testing.T) {
+	row(t, 6)
+	gap := memberFault(t, true, func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Kill() })
+	measured(t, 6, "longest gap between two events", gap, 4*time.Second)
+}
+
+func TestFault07_MemberHangs(t *testing.T) {
+	row(t, 7)
+	for _, tc := range []struct {
+		name  string
+		fault func(*testkit.EtcdProcess, *testkit.Link)
+	}{
+		{"paused", func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Pause() }},
+		{"blackhole", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.Freeze() }},
+		{"half open", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.HalfOpen() }},
+		{"one way", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			gap := memberFault(t, false, tc.fault)
+			measured(t, 7, tc.name+": longest gap, audit each 2 s", gap, 5*time.Second)
+			measured(t, 7, tc.name+": longest gap, keepalive", gap, 15*time.Second)
+		})
+	}
+}

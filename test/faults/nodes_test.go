@@ -1,0 +1,178 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// gone waits for the deletion of a node's key.
+func gone(t testing.TB, h *testkit.History, n *fleet.Node) testkit.Event {
+	t.Helper()
+	var e testkit.Event
+	testkit.Eventually(t, soon, func() error {
+		var ok bool
+		if e, ok = h.Deleted(keyOf(t, n)); !ok {
+			return fmt.Errorf("%s is still registered", n.Address)
+		}
+		return nil
+	})
+	return e
+}
+
+// The agent dies, its engine lives: the instance is an orphan that serves on,
+// and leaves when the grace is over, as most of its role is registered.
+func TestFault01_AgentKilled(t *testing.T) {
+	row(t, 1)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "4s"}})
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	l := r.load()
+	victim := r.decode[2]
+	killed := time.Now()
+	if err := victim.Agent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	measured(t, 1, "kill to DELETE (TTL 3 s)", gone(t, h, victim).At.Sub(killed), ttl+time.Second)
+	r.shows(func(s status) error {
+		if in, ok := s.entry(victim.Address); !ok || in.View != instance.Orphan || !slices.Contains(s.DecodeNodes, victim.Address) {
+			return fmt.Errorf("%s is %+v", victim.Address, in)
+		}
+		return nil
+	})
+	l.Served(20)
+	r.shows(func(s status) error {
+		if slices.Contains(s.DecodeNodes, victim.Address) {
+			return fmt.Errorf("%s is still served", victim.Address)
+		}
+		return nil
+	})
+	l.Served(20)
+	l.Finish()
+}
+
+// Engine and agent die together: out by the first refused connection, long
+// before the lease.
+func TestFault02_NodeKilled(t *testing.T) {
+	row(t, 2)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	l := r.load()
+	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
+		killed := time.Now()
+		if err := victim.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		r.shows(func(s status) error {
+			if in, ok := s.entry(victim.Address); ok && in.View == "" {
+				return fmt.Errorf("%s is %+v", victim.Address, in)
+			}
+			return nil
+		})
+		measured(t, 2, string(victim.Spec.Role)+": kill to not being picked any more", time.Since(killed), time.Second)
+		measured(t, 2, string(victim.Spec.Role)+": kill to DELETE (TTL 3 s)", gone(t, h, victim).At.Sub(killed), ttl+time.Second)
+	}
+	l.Served(20)
+	l.Finish()
+}
+
+// The engine hangs: its agent says down, and requests that wait on it are
+// served elsewhere.
+func TestFault03_EngineHangs(t *testing.T) {
+	row(t, 3)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, agentArgs: []string{"--probe-timeout", "500ms"}})
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	l := r.load()
+	for _, victim := range []*fleet.Node{r.prefill[0], r.decode[0]} {
+		hung := time.Now()
+		if err := victim.Engine.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+		r.shows(func(s status) error {
+			if in, ok := s.entry(victim.Address); !ok || in.State != instance.Down && in.View == "" {
+				return fmt.Errorf("%s is %+v", victim.Address, in)
+			}
+			return nil
+		})
+		measured(t, 3, string(victim.Spec.Role)+": hang to out (3 probes of 0.5 s)", time.Since(hung), 3*500*time.Millisecond+500*time.Millisecond)
+		l.Served(20)
+		if err := victim.Engine.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+		r.full()
+	}
+	l.Finish()
+	for _, n := range r.nodes() {
+		if e, ok := h.Deleted(keyOf(t, n)); ok {
+			t.Errorf("%s was deleted: %+v", n.Address, e)
+		}
+	}
+}
+
+// A graceful stop cuts nothing.
+func TestFault04_GracefulStop(t *testing.T) {
+	row(t, 4)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	l := r.load()
+	for _, victim := range []*fleet.Node{r.prefill[1], r.decode[1]} {
+		if err := control(t, r.f, victim).Drain(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		gone(t, h, victim)
+		<-victim.Agent.Done()
+		if err := victim.Agent.Err(); err != nil {
+			t.Errorf("the agent ended with %v", err)
+		}
+		// As a supervisor does: the engine ends once its agent has.
+		if err := victim.Engine.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		var states []string
+		for _, e := range h.Of(keyOf(t, victim)) {
+			var rec instance.Record
+			switch err := json.Unmarshal([]byte(e.Value), &rec); {
+			case e.Deleted:
+				states = append(states, "gone")
+			case err != nil:
+				t.Errorf("%q: %v", e.Value, err)
+			default:
+				states = append(states, string(rec.State))
+			}
+		}
+		if got := fmt.Sprint(states); got != "[draining gone]" {
+			t.Errorf("%s: %s", victim.Address, got)
+		}
+	}
+	l.Served(20)
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+	// The time from the revocation to the event, without a program around it.
+	cli := dial(t, etcd.Endpoint())
+	k := prefillAt(1)
+	reg := register(t, cli, k, ttl)
+	start := time.Now()
+	if err := reg.Revoke(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if _, ok := h.Deleted(layout(t).Instance(k)); !ok {
+			return errNotYet
+		}
+		return nil
+	})
+	e, _ := h.Deleted(layout(t).Instance(k))
+	measured(t, 4, "revoke to DELETE", e.At.Sub(start), 50*time.Millisecond)
+}

@@ -1,0 +1,240 @@
+package faults_test
+
+import (
+	"fmt"
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// follows waits until every proxy serves a static instance that is written now,
+// and takes it back. It tells how long that took.
+func (r *rig) follows(n int) time.Duration {
+	r.t.Helper()
+	cli := dial(r.t, r.agents...)
+	start := time.Now()
+	k := decodeAt(n)
+	put(r.t, cli, layout(r.t).Instance(k), `{"v":1,"models":["other/model"],"state":"draining"}`)
+	r.shows(func(s status) error {
+		if _, ok := s.entry(k.Address); !ok {
+			return fmt.Errorf("%s is not known; etcd is %s", k.Address, s.Etcd.State)
+		}
+		return nil
+	})
+	took := time.Since(start)
+	if _, err := cli.Delete(r.t.Context(), layout(r.t).Instance(k)); err != nil {
+		r.t.Fatal(err)
+	}
+	return took
+}
+
+// Most members of etcd are away: the last membership is served, and said to be
+// stale.
+func TestFault08_QuorumLost(t *testing.T) {
+	row(t, 8)
+	c := testkit.StartCluster(t, 3)
+	// A TTL longer than the outage: leases do not run while there is no leader,
+	// and row 9 is about what happens when it wakes up again.
+	r := build(t, plan{etcd: c.Endpoints(), ttl: outage(30*time.Second, 120*time.Second), proxyArgs: []string{"--audit-interval", "2s"}})
+	before := keys(t, c.Client(t))
+	l, p := r.load(), r.startPool()
+	for _, m := range c.Members[:2] {
+		m.Pause()
+	}
+	r.shows(etcdIs(string(discovery.Stale)))
+	wait(t, outage(8*time.Second, time.Minute))
+	l.Served(20)
+	for _, m := range c.Members[:2] {
+		m.Resume()
+	}
+	r.shows(etcdIs(string(discovery.Live)))
+	measured(t, 8, "resume to following again", r.follows(1), 0)
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+	if after := keys(t, c.Client(t)); !maps.Equal(before, after) {
+		t.Logf("leases before %v, after %v: the leader woke up still leading and revoked them", before, after)
+	}
+}
+
+// A single etcd is paused for longer than the leases live. When it goes on it
+// revokes them all at once, though every agent lives.
+func TestFault09_EtcdPaused(t *testing.T) {
+	row(t, 9)
+	lengths := []time.Duration{6 * time.Second}
+	if long() {
+		lengths = []time.Duration{12 * time.Second, 30 * time.Second}
+	}
+	for _, length := range lengths {
+		t.Run(length.String(), func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcdProcess(t)
+			r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
+			cli := etcd.Client(t)
+			before := keys(t, cli)
+			l, p := r.load(), r.startPool()
+			etcd.Pause()
+			wait(t, length)
+			l.Served(20)
+			etcd.Resume()
+			resumed := time.Now()
+			testkit.Eventually(t, soon, func() error {
+				after := keys(t, cli)
+				for k, b := range before {
+					if after[k].Lease == b.Lease || after[k].Lease == 0 {
+						return fmt.Errorf("%s: before %+v, after %+v", k, b, after[k])
+					}
+				}
+				return nil
+			})
+			measured(t, 9, "pause of "+length.String()+": resume to the last re-registration (TTL 3 s)", time.Since(resumed), ttl/3+time.Second)
+			r.full()
+			l.Served(20)
+			l.Finish()
+			p.never(2)
+		})
+	}
+}
+
+// A single etcd is killed and comes back on its data: the same leases hold the
+// same keys.
+func TestFault10_EtcdKilled(t *testing.T) {
+	row(t, 10)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
+	before := keys(t, etcd.Client(t))
+	l, p := r.load(), r.startPool()
+	etcd.Kill()
+	r.shows(etcdIs(string(discovery.Stale)))
+	wait(t, outage(6*time.Second, 90*time.Second))
+	l.Served(20)
+	etcd.Restart()
+	measured(t, 10, "restart to an event at every proxy", r.follows(1), 5*time.Second)
+	r.shows(etcdIs(string(discovery.Live)))
+	for _, n := range r.nodes() {
+		r.agentSays(n, registrationIs(discovery.Registered))
+	}
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+	if after := keys(t, etcd.Client(t)); !maps.Equal(before, after) {
+		t.Errorf("keys before %v, after %v", before, after)
+	}
+}
+
+// etcd is paused, and when it goes on nobody can register: out of space. The
+// instances serve as long as their probes pass, however long that takes.
+func TestFault28_PausedThenNoSpace(t *testing.T) {
+	row(t, 28)
+	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "2s"}})
+	cli := etcd.Client(t)
+	testkit.FillUp(t, cli)
+	l, p := r.load(), r.startPool()
+	etcd.Pause()
+	wait(t, outage(6*time.Second, 30*time.Second))
+	etcd.Resume()
+	for _, n := range r.nodes() {
+		r.agentSays(n, outOfSpace)
+	}
+	r.shows(func(s status) error {
+		for _, n := range r.nodes() {
+			if in, ok := s.entry(n.Address); !ok || in.View != instance.Orphan {
+				return fmt.Errorf("%s is %+v", n.Address, in)
+			}
+		}
+		return nil
+	})
+	wait(t, 6*time.Second) // three times the grace
+	l.Served(20)
+	testkit.MakeRoom(t, cli)
+	for _, n := range r.nodes() {
+		r.agentSays(n, registrationIs(discovery.Registered))
+	}
+	r.shows(func(s status) error {
+		for _, n := range r.nodes() {
+			if in, ok := s.entry(n.Address); !ok || in.View != "" {
+				return fmt.Errorf("%s is %+v", n.Address, in)
+			}
+		}
+		return nil
+	})
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+}
+
+// outOfSpace is the alarm that a person sees.
+func outOfSpace(rep agentctl.Report) error {
+	if rep.Registration.Phase == string(discovery.Registered) || !contains(rep.Registration.Reason, "out of space") {
+		return fmt.Errorf("%s: %+v", rep.Address, rep.Registration)
+	}
+	return nil
+}
+
+// etcd is out of space: who is registered stays, who comes is told why not.
+func TestFault19_NoSpace(t *testing.T) {
+	row(t, 19)
+	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
+	cli := etcd.Client(t)
+	before := keys(t, cli)
+	l, p := r.load(), r.startPool()
+	testkit.FillUp(t, cli)
+	late := r.node(instance.Decode, 3, ttl)
+	r.agentSays(late, outOfSpace)
+	if out := fails(t, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
+		t.Errorf("pdctl add says %q", out)
+	}
+	wait(t, 2*ttl) // the leases are renewed all the same
+	if after := keys(t, cli); !maps.Equal(before, after) {
+		t.Errorf("keys before %v, after %v", before, after)
+	}
+	l.Served(20)
+	testkit.MakeRoom(t, cli)
+	r.decode = append(r.decode, late)
+	r.full()
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+}
+
+// Nothing is there: the proxy says so in the shape that clients know, and
+// joins when it comes.
+func TestFault15_StartWithNothing(t *testing.T) {
+	row(t, 15)
+	etcd := testkit.StartEtcdProcess(t)
+	etcd.Kill()
+	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}, agents: []string{etcd.Endpoint()}}
+	p, address := r.proxyNotReady("--audit-interval", "2s", "--state-dir", stateDir(t))
+	code, body := r.try(address)
+	if code != 503 || !contains(body, `"error"`) || !contains(body, `"message"`) || !contains(body, `"type"`) {
+		t.Errorf("a request is answered %d %s", code, body)
+	}
+	if code, body := page(t, "http://"+address+"/readyz"); code != 503 || !contains(body, etcd.Endpoint()) {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	etcd.Restart()
+	r.prefill = append(r.prefill, r.node(instance.Prefill, 1, ttl))
+	r.decode = append(r.decode, r.node(instance.Decode, 1, ttl))
+	testkit.Eventually(t, soon, func() error {
+		if code, body := r.try(address); code != 200 {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	if code, body := page(t, "http://"+address+"/readyz"); code != 200 {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	select {
+	case <-p.Done():
+		t.Errorf("the proxy ended: %v", p.Err())
+	default:
+	}
+}

@@ -1,0 +1,140 @@
+package faults_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+func contains(s, part string) bool { return strings.Contains(s, part) }
+
+// command runs a program to its end.
+func command(t testing.TB, name string, args ...string) (string, int) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, filepath.Join(bin, name), args...).CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("%s %s: %v", name, strings.Join(args, " "), err)
+	}
+	if exit != nil {
+		return string(out), exit.ExitCode()
+	}
+	return string(out), 0
+}
+
+// succeeds runs a program that must do what it is told.
+func succeeds(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, code := command(t, name, args...)
+	if code != 0 {
+		t.Fatalf("%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// fails runs a program that must not succeed, and not by wrong usage either.
+func fails(t testing.TB, name string, args ...string) string {
+	t.Helper()
+	out, code := command(t, name, args...)
+	if code != 1 {
+		t.Fatalf("%s %s: exit %d\n%s", name, strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// proxyNotReady starts a proxy that cannot become ready yet. It returns as soon
+// as the proxy answers at all.
+func (r *rig) proxyNotReady(args ...string) (p *fleet.Process, address string) {
+	r.t.Helper()
+	ports, err := fleet.FreePorts(1)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	address = "127.0.0.1:" + strconv.Itoa(ports[0])
+	args = append([]string{"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-endpoints", strings.Join(r.etcd, ",")}, proxyArgs(args...)...)
+	p, err = r.f.Start(r.t.Context(), fleet.Spec{Name: "proxy-cold", Program: "proxy", Args: args, Env: []string{"ADMIN_API_KEY=" + adminKey}, Stage: 1})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	testkit.Eventually(r.t, soon, func() error {
+		code, err := code(r.t, http.MethodGet, "http://"+address+"/livez", "")
+		if err != nil || code != http.StatusOK {
+			return fmt.Errorf("%d, %w; its log:\n%s", code, err, p.LogTail(5))
+		}
+		return nil
+	})
+	return p, address
+}
+
+func code(t testing.TB, method, url, body string) (int, error) {
+	t.Helper()
+	c, _, err := request(t, method, url, body)
+	return c, err
+}
+
+func request(t testing.TB, method, url, body string) (int, string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, method, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Close = true
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Api-Key", adminKey)
+	req.Header.Set("X-Pd-Trace", "1")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, 1<<20))
+	return resp.StatusCode, string(raw), err
+}
+
+// page fetches something that answers for sure.
+func page(t testing.TB, url string) (int, string) {
+	t.Helper()
+	c, body, err := request(t, http.MethodGet, url, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c, body
+}
+
+// try sends one completion.
+func (r *rig) try(address string) (int, string) {
+	r.t.Helper()
+	c, body, err := request(r.t, http.MethodPost, "http://"+address+"/v1/completions",
+		fmt.Sprintf(`{"model":%q,"prompt":"anybody there?","max_tokens":4}`, harness.Model))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return c, body
+}
+
+// fleetAgent describes one more agent beside a node's engine.
+func fleetAgent(n *fleet.Node, etcd, socket string, more ...string) fleet.Spec {
+	return fleet.Spec{
+		Name: n.Spec.Name + "-second", Program: "agent", Stage: 3,
+		Args: append([]string{
+			"--role", string(n.Spec.Role), "--address", n.Address, "--etcd-endpoints", etcd, "--connector", "nixl",
+			"--ttl", ttl.String(), "--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms", "--socket", socket,
+		}, more...),
+	}
+}

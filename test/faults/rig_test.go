@@ -1,0 +1,371 @@
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+const (
+	adminKey = "faults-admin-key"
+	// ttl of the agents' leases: short, so that outages can be.
+	ttl = 3 * time.Second
+	// audit is the interval at which the proxies check what they know.
+	audit = 2 * time.Second
+	// clients and pause of the load: the fault is under test, not the machine.
+	clients = 4
+	pause   = 10 * time.Millisecond
+)
+
+// rig is a whole fleet on one etcd.
+type rig struct {
+	t       *testing.T
+	f       *fleet.Fleet
+	etcd    []string // as the proxies know it
+	agents  []string // as the agents know it
+	proxies []*fleet.Proxy
+	prefill []*fleet.Node
+	decode  []*fleet.Node
+}
+
+// plan says what a rig consists of; zero counts mean one proxy and two
+// instances of each role.
+type plan struct {
+	etcd            []string // for proxies, and for agents unless agents is set
+	agents          []string
+	proxies         int
+	prefill, decode int
+	proxyArgs       []string
+	agentArgs       []string
+	ttl             time.Duration
+}
+
+func build(t *testing.T, p plan) *rig {
+	t.Helper()
+	if p.agents == nil {
+		p.agents = p.etcd
+	}
+	if p.prefill == 0 {
+		p.prefill = 2
+	}
+	if p.decode == 0 {
+		p.decode = 2
+	}
+	if p.ttl == 0 {
+		p.ttl = ttl
+	}
+	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: p.etcd, agents: p.agents}
+	for i := range max(p.proxies, 1) {
+		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), p.proxyArgs...))
+	}
+	for i := range p.prefill {
+		r.prefill = append(r.prefill, r.node(instance.Prefill, i+1, p.ttl, p.agentArgs...))
+	}
+	for i := range p.decode {
+		r.decode = append(r.decode, r.node(instance.Decode, i+1, p.ttl, p.agentArgs...))
+	}
+	r.full()
+	return r
+}
+
+// proxyArgs are what every proxy of these tests is started with.
+func proxyArgs(more ...string) []string {
+	return append([]string{"--connector", "nixl", "--waiting-retry-interval", "200ms", "--access-log=off"}, more...)
+}
+
+func (r *rig) proxy(name string, args ...string) *fleet.Proxy {
+	r.t.Helper()
+	p, err := r.f.StartProxy(r.t.Context(), fleet.ProxySpec{
+		Name: name, EtcdEndpoints: r.etcd, AdminKey: adminKey, Args: proxyArgs(args...),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return p
+}
+
+func (r *rig) node(role instance.Role, n int, ttl time.Duration, args ...string) *fleet.Node {
+	r.t.Helper()
+	node, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{
+		Name: fmt.Sprintf("%s-%d", role, n), Role: role, Connector: "nixl", Model: harness.Model, ITL: time.Millisecond,
+		Etcd: r.agents, TTL: ttl, EngineArgs: []string{"--faults"},
+		AgentArgs: append([]string{"--allow-short-ttl", "--kv-lease", "0s", "--probe-interval", "200ms"}, args...),
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return node
+}
+
+func (r *rig) nodes() []*fleet.Node { return slices.Concat(r.prefill, r.decode) }
+
+// url of the first proxy.
+func (r *rig) url() string { return r.proxies[0].URL() }
+
+func (r *rig) urls() []string {
+	var out []string
+	for _, p := range r.proxies {
+		out = append(out, p.URL())
+	}
+	return out
+}
+
+func (r *rig) load() *harness.Load {
+	r.t.Helper()
+	l := harness.StartLoad(r.t, clients, pause, r.urls()...)
+	l.Served(20)
+	return l
+}
+
+// full waits until every proxy serves every instance.
+func (r *rig) full() {
+	r.t.Helper()
+	for _, p := range r.proxies {
+		if err := p.WaitFor(r.t.Context(), len(r.prefill), len(r.decode)); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// status of one proxy, with what the fleet does not ask for.
+type status struct {
+	fleet.Status
+	Etcd struct {
+		State     string `json:"state"`
+		LastError string `json:"last_error"`
+	} `json:"etcd"`
+}
+
+func fetchStatus(ctx context.Context, p *fleet.Proxy) (status, error) {
+	var s status
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/status", nil)
+	if err != nil {
+		return s, err
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return s, err
+	}
+	defer resp.Body.Close()
+	return s, json.NewDecoder(resp.Body).Decode(&s)
+}
+
+// shows waits until every proxy's status is as wanted.
+func (r *rig) shows(want func(status) error) {
+	r.t.Helper()
+	for _, p := range r.proxies {
+		testkit.Eventually(r.t, soon, func() error {
+			s, err := fetchStatus(r.t.Context(), p)
+			if err == nil {
+				err = want(s)
+			}
+			if err != nil {
+				return fmt.Errorf("%s: %w", p.Name(), err)
+			}
+			return nil
+		})
+	}
+}
+
+// etcdIs is a condition for shows.
+func etcdIs(state string) func(status) error {
+	return func(s status) error {
+		if s.Etcd.State != state {
+			return fmt.Errorf("etcd is %q (%s), want %q", s.Etcd.State, s.Etcd.LastError, state)
+		}
+		return nil
+	}
+}
+
+// etcdIsNot is a condition for shows.
+func etcdIsNot(state string) func(status) error {
+	return func(s status) error {
+		if s.Etcd.State == state {
+			return fmt.Errorf("etcd is still %q", state)
+		}
+		return nil
+	}
+}
+
+// entry finds an instance in a status.
+func (s status) entry(address string) (instance.Listing, bool) {
+	for _, in := range s.Instances {
+		if in.Address == address {
+			return in, true
+		}
+	}
+	return instance.Listing{}, false
+}
+
+// pool follows how many instances the proxies serve.
+type pool struct {
+	t    *testing.T
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+
+	mu     sync.Mutex // guards least
+	least  map[instance.Role]int
+	states map[string]bool
+}
+
+// startPool begins to look at every proxy's status again and again.
+func (r *rig) startPool() *pool {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(r.t.Context()))
+	p := &pool{t: r.t, stop: cancel, least: map[instance.Role]int{instance.Prefill: 1 << 30, instance.Decode: 1 << 30}, states: map[string]bool{}}
+	for _, proxy := range r.proxies {
+		p.wg.Go(func() {
+			tick := time.NewTicker(20 * time.Millisecond)
+			defer tick.Stop()
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case <-tick.C:
+				}
+				s, err := fetchStatus(ctx, proxy)
+				if err != nil {
+					continue
+				}
+				p.mu.Lock()
+				p.least[instance.Prefill] = min(p.least[instance.Prefill], len(s.PrefillNodes))
+				p.least[instance.Decode] = min(p.least[instance.Decode], len(s.DecodeNodes))
+				for _, in := range s.Instances {
+					p.states[in.Address+" "+string(in.View)] = true
+				}
+				p.mu.Unlock()
+			}
+		})
+	}
+	r.t.Cleanup(p.end)
+	return p
+}
+
+func (p *pool) end() { p.stop(); p.wg.Wait() }
+
+// never fails the test if a role had fewer than n at any look.
+func (p *pool) never(n int) {
+	p.t.Helper()
+	p.end()
+	for role, least := range p.least {
+		if least < n {
+			p.t.Errorf("at one time %d %s instances were served, %d at least were wanted", least, role, n)
+		}
+	}
+}
+
+// saw tells whether an instance was in a view at some look.
+func (p *pool) saw(address string, v instance.View) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.states[address+" "+string(v)]
+}
+
+// keyOf is the key of a node's record.
+func keyOf(t testing.TB, n *fleet.Node) string {
+	t.Helper()
+	return layout(t).Instance(instance.Key{Role: n.Spec.Role, Address: n.Address})
+}
+
+// keyFacts are what must not change over an outage.
+type keyFacts struct{ Lease, Create, Mod, Version int64 }
+
+// keys reads lease and revisions of every instance's key.
+func keys(t testing.TB, cli *clientv3.Client) map[string]keyFacts {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	out := map[string]keyFacts{}
+	for _, role := range instance.Roles() {
+		resp, err := cli.Get(ctx, layout(t).Root()+string(role)+"/", clientv3.WithPrefix())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, kv := range resp.Kvs {
+			out[string(kv.Key)] = keyFacts{kv.Lease, kv.CreateRevision, kv.ModRevision, kv.Version}
+		}
+	}
+	return out
+}
+
+// control talks to the agent of a node.
+func control(t testing.TB, f *fleet.Fleet, n *fleet.Node) *agentctl.Client {
+	t.Helper()
+	dir := f.Dir()
+	var path string
+	testkit.Eventually(t, soon, func() (err error) {
+		path, err = agentctl.Find(instance.Key{Role: n.Spec.Role, Address: n.Address}, func(name string) string {
+			if name == "XDG_RUNTIME_DIR" {
+				return dir
+			}
+			return ""
+		})
+		return err
+	})
+	return agentctl.NewClient(path)
+}
+
+// agentSays waits until a node's agent reports what is wanted.
+func (r *rig) agentSays(n *fleet.Node, want func(agentctl.Report) error) {
+	r.t.Helper()
+	c := control(r.t, r.f, n)
+	testkit.Eventually(r.t, soon, func() error {
+		rep, err := c.Status(r.t.Context())
+		if err != nil {
+			return err
+		}
+		return want(rep)
+	})
+}
+
+func registrationIs(phase discovery.Phase) func(agentctl.Report) error {
+	return func(rep agentctl.Report) error {
+		if rep.Registration.Phase != string(phase) {
+			return fmt.Errorf("registration of %s is %s (%s), want %s", rep.Address, rep.Registration.Phase, rep.Registration.Reason, phase)
+		}
+		return nil
+	}
+}
+
+// put writes a key directly.
+func put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	resp, err := cli.Put(ctx, key, value, opts...)
+	if err != nil {
+		t.Fatalf("put %s: %v", key, err)
+	}
+	return resp.Header.Revision
+}
+
+// engineState reads a counter of an engine.
+func engineState(t testing.TB, n *fleet.Node, into any) {
+	t.Helper()
+	if err := n.Get(t.Context(), "/fake/state", into); err != nil {
+		t.Fatal(err)
+	}
+}
+
+var errNotYet = errors.New("not yet")
+
+// stateDir is a directory for a proxy's snapshot.
+func stateDir(t testing.TB) string { t.Helper(); return filepath.Join(t.TempDir(), "state") }

@@ -1,0 +1,427 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"runtime"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// fleetSize is how many instances the large rows take: as many as the matrix
+// says where the figures are wanted, fewer where only the behaviour is.
+func fleetSize() int {
+	if long() || os.Getenv("PD_FAULT_REPORT") != "" {
+		return 10000
+	}
+	return 1000
+}
+
+// registerMany writes n leased records, half of them prefill, and gives the
+// time of the last acknowledgement.
+func registerMany(t testing.TB, cli *clientv3.Client, n int, ttl int64) (leases []clientv3.LeaseID, last time.Time) {
+	t.Helper()
+	l := layout(t)
+	leases = make([]clientv3.LeaseID, n)
+	var next atomic.Int64
+	var failed atomic.Pointer[error]
+	var wg sync.WaitGroup
+	for range 32 {
+		wg.Go(func() {
+			for i := int(next.Add(1)) - 1; i < n && failed.Load() == nil; i = int(next.Add(1)) - 1 {
+				if err := registerOne(t.Context(), cli, l, i, ttl, &leases[i]); err != nil {
+					failed.Store(&err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if err := failed.Load(); err != nil {
+		t.Fatal(*err)
+	}
+	return leases, time.Now()
+}
+
+func keyAt(i int) instance.Key {
+	if i%2 == 0 {
+		return prefillAt(i)
+	}
+	return decodeAt(i)
+}
+
+func registerOne(ctx context.Context, cli *clientv3.Client, l discovery.Layout, i int, ttl int64, into *clientv3.LeaseID) error {
+	value, err := discovery.EncodeRecord(instance.Record{
+		ID: fmt.Sprintf("01JD0000000000000000%06d", i), Models: []string{"Qwen/Qwen2.5-7B-Instruct"}, Connector: "nixl",
+		KVRole: "kv_producer", Version: "0.12.0", MaxModelLen: 32768, Source: "agent", HostID: "0123456789abcdef",
+	})
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	lease, err := cli.Grant(ctx, ttl)
+	if err != nil {
+		return err
+	}
+	*into = lease.ID
+	_, err = cli.Put(ctx, l.Instance(keyAt(i)), string(value), clientv3.WithLease(lease.ID))
+	return err
+}
+
+func count(s *instance.Snapshot) int {
+	return len(s.Usable(instance.Prefill)) + len(s.Usable(instance.Decode))
+}
+
+// awaitCount waits until a watcher has that many usable instances.
+func awaitCount(t testing.TB, w *discovery.Watcher, n int) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		if got := count(w.Snapshot()); got != n {
+			return fmt.Errorf("%d instances of %d", got, n)
+		}
+		return nil
+	})
+}
+
+// converge registers n instances under the eyes of some watchers and tells how
+// long after the last acknowledgement the last of them has all.
+func converge(t testing.TB, n, watchers int) time.Duration {
+	t.Helper()
+	etcd := testkit.StartEtcdProcess(t)
+	var list []*discovery.Watcher
+	for range watchers {
+		list = append(list, watch(t, dial(t, etcd.Endpoint()), discovery.WatcherOptions{}))
+	}
+	_, acked := registerMany(t, etcd.Client(t), n, 600)
+	for _, w := range list {
+		awaitCount(t, w, n)
+	}
+	took := time.Since(acked)
+	first := list[0].Snapshot()
+	for _, w := range list[1:] {
+		for _, in := range w.Snapshot().All() {
+			if other, ok := first.Lookup(in.Key); !ok || other.ModRevision != in.ModRevision {
+				t.Fatalf("two watchers differ in %s: %+v, %+v", in.Key, in, other)
+			}
+		}
+	}
+	return took
+}
+
+func TestFault16_ManyRegistrations(t *testing.T) {
+	row(t, 16)
+	n := fleetSize()
+	measured(t, 16, fmt.Sprintf("%d registrations, 10 proxies' watchers: last acknowledgement to all equal", n), converge(t, n, 10), 2*time.Second)
+}
+
+// alive is a prober whose instances all answer.
+type alive struct{}
+
+func (alive) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
+	return instance.Facts{Models: []string{"Qwen/Qwen2.5-7B-Instruct"}}, nil
+}
+
+// healthy is a health opinion that holds nothing against anybody.
+type healthy struct{}
+
+func (healthy) Trouble() bool                 { return false }
+func (healthy) Available(instance.Key) bool   { return true }
+func (healthy) Unreachable(instance.Key) bool { return false }
+func (healthy) Share(instance.Key) float64    { return 1 }
+
+// latencies of picks.
+type latencies struct{ mean, p99 time.Duration }
+
+// pickUntil picks again and again until done says so, a few thousand times a
+// second, and gives how long a pick took.
+func pickUntil(t testing.TB, s *sched.Scheduler, done func() bool) latencies {
+	t.Helper()
+	var took []time.Duration
+	var sum time.Duration
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		<-tick.C
+		for range 20 {
+			start := time.Now()
+			a, err := s.Pick(sched.Request{Role: instance.Prefill})
+			d := time.Since(start)
+			if err != nil {
+				t.Fatalf("pick: %v", err)
+			}
+			a.Done()
+			took, sum = append(took, d), sum+d
+		}
+	}
+	slices.Sort(took)
+	return latencies{sum / time.Duration(len(took)), took[len(took)*99/100]}
+}
+
+// expiry lets n leases run out together and compares the picks meanwhile with
+// those of quiet times. The pool must never be empty.
+func expiry(t testing.TB, n int) (quiet, during latencies) {
+	t.Helper()
+	etcd := testkit.StartEtcdProcess(t)
+	w := watch(t, dial(t, etcd.Endpoint()), discovery.WatcherOptions{Prober: alive{}})
+	cli := etcd.Client(t)
+	leases, _ := registerMany(t, cli, n, 600)
+	awaitCount(t, w, n)
+	s := sched.New(sched.Options{Source: w, Health: healthy{}, Connector: func(*instance.Instance) string { return "nixl" }})
+	end := time.Now().Add(2 * time.Second)
+	quiet = pickUntil(t, s, func() bool { return time.Now().After(end) })
+	// What etcd does when it wakes up from a pause: it revokes them all.
+	revoked := make(chan struct{})
+	go func() {
+		defer close(revoked)
+		var next atomic.Int64
+		var wg sync.WaitGroup
+		for range 8 {
+			wg.Go(func() {
+				for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+					ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+					_, err := cli.Revoke(ctx, leases[i])
+					cancel()
+					if err != nil {
+						t.Errorf("revoke: %v", err)
+						return
+					}
+				}
+			})
+		}
+		wg.Wait()
+	}()
+	during = pickUntil(t, s, func() bool {
+		select {
+		case <-revoked:
+			return true
+		default:
+			return false
+		}
+	})
+	testkit.Eventually(t, soon, func() error { // all deletions have been applied
+		resp, err := cli.Get(t.Context(), layout(t).Root(), clientv3.WithCountOnly())
+		if err != nil || w.Status().Revision < resp.Header.Revision {
+			return fmt.Errorf("the watcher is at %d, %w", w.Status().Revision, err)
+		}
+		return nil
+	})
+	if got := count(w.Snapshot()); got != n {
+		t.Errorf("%d instances are left of %d whose probes pass", got, n)
+	}
+	return quiet, during
+}
+
+func TestFault17_ManyExpiries(t *testing.T) {
+	row(t, 17)
+	n := fleetSize()
+	quiet, during := expiry(t, n)
+	t.Logf("picks: quiet %+v, during %+v", quiet, during)
+	ratio := int64(100 * during.p99 / max(quiet.p99, 1))
+	counted(t, 17, fmt.Sprintf("%d expiries: p99 of a pick in percent of quiet", n), ratio, 110)
+}
+
+// putToSnapshot writes into a fleet of some size and tells how long it took
+// until the slowest of several watchers had published each change.
+func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Duration) {
+	t.Helper()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l := etcd.Client(t), layout(t)
+	registerMany(t, cli, size, 600)
+	var list []*discovery.Watcher
+	for range watchers {
+		w := watch(t, dial(t, etcd.Endpoint()), discovery.WatcherOptions{})
+		awaitCount(t, w, size)
+		list = append(list, w)
+	}
+	var took []time.Duration
+	tick := time.NewTicker(20 * time.Millisecond) // apart from each other, as changes are
+	defer tick.Stop()
+	for i := range puts {
+		<-tick.C
+		start := time.Now()
+		rev := put(t, cli, l.Instance(decodeAt(1<<17+i%10)), ready)
+		for _, w := range list {
+			for {
+				s := w.Snapshot()
+				if s.Revision >= rev {
+					break
+				}
+				select {
+				case <-s.Changed():
+				case <-time.After(soon):
+					t.Fatalf("revision %d does not arrive: %+v", rev, w.Status())
+				}
+			}
+		}
+		took = append(took, time.Since(start))
+	}
+	slices.Sort(took)
+	return took[len(took)/2], took[len(took)*99/100]
+}
+
+// One put reaches a thousand watchers.
+func TestFault24_ManyWatchers(t *testing.T) {
+	row(t, 24)
+	etcd := testkit.StartEtcdProcess(t)
+	const watchers = 1000
+	connections := watchers
+	if fleetSize() < 10000 {
+		connections = 50 // the streams count, the connections cost
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	clients := make([]*clientv3.Client, connections)
+	for i := range clients {
+		clients[i] = testkit.Client(t, etcd.Endpoint())
+	}
+	got := make(chan time.Time, watchers)
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for i := range watchers {
+		ch := clients[i%connections].Watch(ctx, "/pd/", clientv3.WithPrefix(), clientv3.WithCreatedNotify(), clientv3.WithFragment())
+		if resp := <-ch; resp.Err() != nil || !resp.Created {
+			t.Fatalf("watch %d: %+v", i, resp)
+		}
+		wg.Go(func() {
+			for resp := range ch {
+				for range resp.Events {
+					got <- time.Now()
+				}
+			}
+		})
+	}
+	cli := etcd.Client(t)
+	var worst time.Duration
+	for i := range 20 {
+		start := time.Now()
+		put(t, cli, layout(t).Instance(prefillAt(i)), ready)
+		for n := range watchers {
+			select {
+			case at := <-got:
+				worst = max(worst, at.Sub(start))
+			case <-time.After(soon):
+				t.Fatalf("put %d reached %d of %d watchers", i, n, watchers)
+			}
+		}
+	}
+	measured(t, 24, fmt.Sprintf("one put to the last of 1000 watchers on %d connections, worst of 20", connections), worst, 200*time.Millisecond)
+}
+
+// A reader that does nothing keeps nobody waiting: the newest snapshot wins and
+// older ones are not kept.
+func TestFault26_SlowReader(t *testing.T) {
+	row(t, 26)
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	w := watch(t, dial(t, etcd.Endpoint()), quick())
+	for i := range 200 {
+		put(t, cli, l.Instance(prefillAt(i)), ready)
+	}
+	awaitCount(t, w, 200)
+	held := w.Snapshot() // and it is never looked at again
+	heap := func() int64 {
+		runtime.GC()
+		var m runtime.MemStats
+		runtime.ReadMemStats(&m)
+		return int64(m.HeapAlloc)
+	}
+	before := heap()
+	var last int64
+	for i := range 3000 {
+		last = put(t, cli, l.Instance(prefillAt(i%200)), ready)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if rev := w.Snapshot().Revision; rev != last {
+			return fmt.Errorf("at revision %d, want %d", rev, last)
+		}
+		return nil
+	})
+	if held.Revision >= last || len(held.All()) != 200 {
+		t.Errorf("the snapshot that is held has changed: revision %d", held.Revision)
+	}
+	// A snapshot of 200 instances is about 100 KB: 3000 of them would be 300 MB.
+	counted(t, 26, "heap grown over 3000 changes nobody read, MiB", max(0, heap()-before)>>20, 32)
+	if n := w.Status().Revision; n != last {
+		t.Errorf("status at revision %d, want %d", n, last)
+	}
+}
+
+// A hundred reconnects leave no goroutine behind.
+func TestFault27_Reconnects(t *testing.T) {
+	row(t, 27)
+	etcd := testkit.StartEtcdProcess(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	l := layout(t)
+	direct := etcd.Client(t)
+	put(t, direct, l.Instance(prefillAt(0)), ready)
+	func() { // TestMain looks for goroutines left behind
+		cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{link.Address()}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer cli.Close()
+		ctx, cancel := context.WithCancel(t.Context())
+		o := quick()
+		o.Layout, o.Prober = l, alive{}
+		w := discovery.NewWatcher(cli, o)
+		r := discovery.NewRegistrar(cli, discovery.RegistrarOptions{Layout: l, Key: decodeAt(0), TTL: ttl, HostID: "h"})
+		r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+		var wg sync.WaitGroup
+		wg.Go(func() { _ = w.Run(ctx) })
+		wg.Go(func() { _ = r.Run(ctx) })
+		defer wg.Wait()
+		defer cancel()
+		for i := range 100 {
+			link.Reset()
+			k := prefillAt(1 + i%10)
+			rev := put(t, direct, l.Instance(k), ready)
+			testkit.Eventually(t, soon, func() error {
+				if in, ok := w.Snapshot().Lookup(k); !ok || in.ModRevision < rev {
+					return fmt.Errorf("%+v, %+v", in, w.Status())
+				}
+				return nil
+			})
+		}
+	}()
+}
+
+func BenchmarkRegistrations10000(b *testing.B) {
+	for b.Loop() {
+		took := converge(b, 10000, 10)
+		b.ReportMetric(took.Seconds(), "s-after-last-ack")
+		measured(b, 101, "last acknowledgement to all equal", took, 2*time.Second)
+	}
+}
+
+func BenchmarkPutToSnapshot1000(b *testing.B) {
+	for b.Loop() {
+		p50, p99 := putToSnapshot(b, 1000, 5, 300)
+		b.ReportMetric(float64(p50.Microseconds())/1000, "ms-p50")
+		b.ReportMetric(float64(p99.Microseconds())/1000, "ms-p99")
+		measured(b, 102, "p50 of 300", p50, 0)
+		measured(b, 102, "p99 of 300", p99, 10*time.Millisecond)
+	}
+}
+
+func BenchmarkPickDuringExpiry10000(b *testing.B) {
+	for b.Loop() {
+		quiet, during := expiry(b, 10000)
+		b.ReportMetric(float64(quiet.p99.Nanoseconds()), "ns-p99-quiet")
+		b.ReportMetric(float64(during.p99.Nanoseconds()), "ns-p99-during")
+		b.ReportMetric(float64(during.p99)/float64(max(quiet.p99, 1)), "ratio-p99")
+		b.ReportMetric(float64(during.mean)/float64(max(quiet.mean, 1)), "ratio-mean")
+		counted(b, 103, "p99 in percent of quiet", int64(100*during.p99/max(quiet.p99, 1)), 110)
+	}
+}

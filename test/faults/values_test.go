@@ -1,0 +1,260 @@
+package faults_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
+
+// quick is a watcher whose timers suit a test.
+func quick() discovery.WatcherOptions {
+	return discovery.WatcherOptions{CheckInterval: 100 * time.Millisecond, WaitingInterval: 50 * time.Millisecond}
+}
+
+// What a watcher missed was compacted before it came back: it reads everything
+// again and nobody who stayed is missed for a moment.
+func TestFault13_Compaction(t *testing.T) {
+	row(t, 13)
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	w := watch(t, testkit.Client(t, link.Address()), quick())
+	var kept []instance.Key
+	for i := range 50 {
+		kept = append(kept, prefillAt(i), decodeAt(i))
+		put(t, cli, l.Instance(prefillAt(i)), ready)
+		put(t, cli, l.Instance(decodeAt(i)), ready)
+	}
+	left, came := prefillAt(100), prefillAt(101)
+	put(t, cli, l.Instance(left), ready)
+	usable(t, w, left)
+	awaitState(t, w, discovery.Live)
+	neverWithout(t, w, kept...)
+	link.Cut()
+	if _, err := cli.Delete(t.Context(), l.Instance(left)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cli.Compact(t.Context(), put(t, cli, l.Instance(came), ready)); err != nil {
+		t.Fatal(err)
+	}
+	link.Restore()
+	usable(t, w, came)
+	testkit.Eventually(t, soon, func() error {
+		if in, ok := w.Snapshot().Lookup(left); ok {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	awaitState(t, w, discovery.Live)
+	if s := w.Status(); s.Compactions == 0 {
+		t.Errorf("no compaction was met: %+v", s)
+	}
+}
+
+// One bad value costs one entry, or none if a good value was known.
+func TestFault18_BadValues(t *testing.T) {
+	row(t, 18)
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	w := watch(t, dial(t, etcd.Endpoint()), quick())
+	good := prefillAt(1)
+	put(t, cli, l.Instance(good), ready)
+	usable(t, w, good)
+	neverWithout(t, w, good)
+	for i, c := range []struct{ name, key, value string }{
+		{"broken JSON", l.Instance(prefillAt(10)), `{"v":1,`},
+		{"not an object", l.Instance(prefillAt(11)), `[1,2]`},
+		{"wrong type", l.Instance(prefillAt(12)), `{"v":1,"models":"m"}`},
+		{"1 MiB", l.Instance(prefillAt(13)), `{"v":1,"labels":{"x":"` + strings.Repeat("x", 1<<20) + `"}}`},
+		{"binary value", l.Instance(prefillAt(14)), "\x00\xff\xfe\x1b[2J"},
+		{"another role", l.Instance(prefillAt(15)), `{"v":1,"role":"decode","models":["m"]}`},
+		{"another port", l.Instance(prefillAt(16)), `{"v":1,"address":"10.0.0.16:1","models":["m"]}`},
+		{"negative weight", l.Instance(prefillAt(17)), `{"v":1,"weight":-1,"models":["m"]}`},
+		{"binary key", l.Root() + "prefill/\xff\x00:80", ready},
+		{"no port", l.Root() + "prefill/10.0.0.18", ready},
+		{"wildcard", l.Root() + "prefill/0.0.0.0:80", ready},
+		{"a segment nobody knows", l.Root() + "new-thing/x", "?"},
+		{"broken override", l.Override(prefillAt(19)), `{"state":`},
+	} {
+		put(t, cli, c.key, c.value)
+		after := decodeAt(100 + i)
+		put(t, cli, l.Instance(after), ready)
+		usable(t, w, after) // what comes behind the bad one arrives
+		for _, in := range w.Snapshot().All() {
+			if in.Usable() && in.Key != good && in.Role == instance.Prefill {
+				t.Errorf("%s: %+v is usable", c.name, in)
+			}
+			if strings.ContainsAny(in.Reason, "\x00\x1b") {
+				t.Errorf("%s: control characters in the reason %q", c.name, in.Reason)
+			}
+		}
+	}
+	if s := w.Status(); s.Rejected < 9 || s.State != discovery.Live {
+		t.Errorf("status: %+v", s)
+	}
+	// A newer version is read as far as it is known.
+	put(t, cli, l.Instance(prefillAt(30)), `{"v":7,"id":"N","models":["m"],"state":"ready","something":{"new":1}}`)
+	usable(t, w, prefillAt(30))
+	// A known instance keeps its last good value, and says what is wrong.
+	put(t, cli, l.Instance(good), `{"v":1,`)
+	testkit.Eventually(t, soon, func() error {
+		if in, ok := w.Snapshot().Lookup(good); !ok || !in.Usable() || in.Reason == "" {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+}
+
+// A password, a role and a token that are no good any more: the last membership
+// stands, the trouble is told, and no restart is needed once it is mended.
+func TestFault20_Auth(t *testing.T) {
+	row(t, 20)
+	const user, password = "pd", "secret"
+	etcd := testkit.StartEtcdProcess(t, testkit.WithTokenTTL(2))
+	l := layout(t)
+	root := testkit.EnableAuth(t, etcd.Client(t), user, password, l.Root())
+	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{etcd.Endpoint()}, Username: user, Password: password})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	k, n := prefillAt(1), 1
+	put(t, root, l.Instance(k), ready)
+	w := watch(t, cli, quick())
+	usable(t, w, k)
+	neverWithout(t, w, k)
+	r := register(t, cli, decodeAt(1), ttl)
+	follows := func() {
+		t.Helper()
+		n++
+		put(t, root, l.Instance(prefillAt(n)), ready)
+		usable(t, w, prefillAt(n))
+	}
+	follows()
+	wait(t, 5*time.Second) // the token of two seconds has expired by now
+	follows()
+
+	perm := clientv3.PermissionType(clientv3.PermReadWrite)
+	end := clientv3.GetPrefixRangeEnd(l.Root())
+	for _, fault := range []struct {
+		name         string
+		break_, mend func() error
+	}{
+		{
+			"role revoked",
+			func() error { _, err := root.RoleRevokePermission(t.Context(), user, l.Root(), end); return err },
+			func() error { _, err := root.RoleGrantPermission(t.Context(), user, l.Root(), end, perm); return err },
+		},
+		{
+			"password changed",
+			func() error { _, err := root.UserChangePassword(t.Context(), user, "other"); return err },
+			func() error { _, err := root.UserChangePassword(t.Context(), user, password); return err },
+		},
+	} {
+		if err := fault.break_(); err != nil {
+			t.Fatalf("%s: %v", fault.name, err)
+		}
+		testkit.Eventually(t, soon, func() error {
+			if s := w.Status(); s.State == discovery.Live || s.LastError == "" {
+				return fmt.Errorf("%s: not noticed: %+v", fault.name, s)
+			}
+			return nil
+		})
+		if err := fault.mend(); err != nil {
+			t.Fatalf("%s: %v", fault.name, err)
+		}
+		mended := time.Now()
+		awaitState(t, w, discovery.Live)
+		follows()
+		measured(t, 20, fault.name+": mended to following again", time.Since(mended), 5*time.Second)
+		awaitPhase(t, r, discovery.Registered)
+	}
+}
+
+// Two agents for one address on two hosts: the second stays away and says so.
+func TestFault21_TwoAgents(t *testing.T) {
+	row(t, 21)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
+	cli, first := etcd.Client(t), r.decode[0]
+	read := func() (string, int64) {
+		t.Helper()
+		resp, err := cli.Get(t.Context(), keyOf(t, first))
+		if err != nil || len(resp.Kvs) != 1 {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		return string(resp.Kvs[0].Value), resp.Kvs[0].ModRevision
+	}
+	value, revision := read()
+	socket := t.TempDir() + "/second.sock"
+	if _, err := r.f.Start(t.Context(), fleetAgent(first, etcd.Endpoint(), socket, "--host-id", "another-host")); err != nil {
+		t.Fatal(err)
+	}
+	c := agentctl.NewClient(socket)
+	testkit.Eventually(t, soon, func() error {
+		rep, err := c.Status(t.Context())
+		if err != nil || rep.Registration.Phase != string(discovery.Conflict) || rep.Registration.Conflicts != 1 {
+			return fmt.Errorf("%+v, %w", rep.Registration, err)
+		}
+		if err := rep.Health(); !errors.Is(err, agentctl.ErrNotServing) || !contains(err.Error(), "another host") {
+			t.Errorf("health of the second: %v", err)
+		}
+		return nil
+	})
+	wait(t, 2*ttl) // it tries again each TTL
+	if v, rev := read(); v != value || rev != revision {
+		t.Errorf("the record changed from %s at %d to %s at %d", value, revision, v, rev)
+	}
+	if err := first.Agent.Kill(); err != nil { // the lease runs out, the second may have it
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, func() error {
+		rep, err := c.Status(t.Context())
+		if err != nil {
+			return err
+		}
+		return registrationIs(discovery.Registered)(rep)
+	})
+}
+
+// A key is deleted by hand while its agent lives: dropped at once, no orphan,
+// and back by the agent's own check.
+func TestFault30_DeletedByHand(t *testing.T) {
+	row(t, 30)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}})
+	cli, victim := etcd.Client(t), r.decode[1]
+	before := keys(t, cli)[keyOf(t, victim)]
+	l, p := r.load(), r.startPool()
+	h := testkit.Record(t, cli, keyOf(t, victim))
+	deleted := time.Now()
+	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.proxies[0].WaitFor(t.Context(), 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	measured(t, 30, "deletion to out", time.Since(deleted), 0)
+	r.full()
+	measured(t, 30, "deletion to served again (TTL 3 s)", time.Since(deleted), 0)
+	if after := keys(t, cli)[keyOf(t, victim)]; after.Lease != before.Lease || after.Create == before.Create {
+		t.Errorf("before %+v, after %+v, history %+v", before, after, h.Of(keyOf(t, victim)))
+	}
+	l.Served(20)
+	l.Finish()
+	p.end()
+	if p.saw(victim.Address, instance.Orphan) {
+		t.Error("it was taken for an orphan")
+	}
+}

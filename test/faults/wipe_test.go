@@ -1,0 +1,295 @@
+package faults_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// agrees waits until every proxy shows every agent's instance at the revision
+// that its key has in etcd now.
+func (r *rig) agrees(cli *clientv3.Client) {
+	r.t.Helper()
+	r.shows(func(s status) error {
+		now := keys(r.t, cli)
+		for _, n := range r.nodes() {
+			in, ok := s.entry(n.Address)
+			if mod := now[keyOf(r.t, n)].Mod; !ok || in.View != "" || mod == 0 || in.Revision != mod {
+				return fmt.Errorf("%s is %+v, etcd has %d; %s %s", n.Address, in, mod, s.Etcd.State, s.Etcd.LastError)
+			}
+		}
+		return nil
+	})
+}
+
+// etcd loses its data and comes back with the same identity. Nothing tells the
+// watch; the revision that goes backwards tells the audit.
+func TestFault11_Wiped(t *testing.T) {
+	row(t, 11)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
+	cli := etcd.Client(t)
+	for range 300 { // so that the new store stays behind the old one
+		put(t, cli, "/elsewhere", "x")
+	}
+	l, p := r.load(), r.startPool()
+	etcd.Wipe()
+	etcd.Restart()
+	back := time.Now()
+	r.agrees(etcd.Client(t))
+	measured(t, 11, "wiped etcd back to all proxies agreeing with it (audit 2 s)", time.Since(back), audit+time.Second)
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+	if s, err := fetchStatus(t.Context(), r.proxies[0]); err != nil || s.Revision >= 300 {
+		t.Errorf("the proxy is at revision %d of a store that has fewer, %v", s.Revision, err)
+	}
+}
+
+// As above, and nobody has registered anew when the new store is first read: the
+// list is empty, and valid, and must not be believed.
+func TestFault11_WipedAndEmpty(t *testing.T) {
+	row(t, 11)
+	etcd := testkit.StartEtcdProcess(t)
+	cli := etcd.Client(t)
+	o := quick()
+	o.Prober = alive{}
+	w := watch(t, dial(t, etcd.Endpoint()), o)
+	const n = 10
+	registerMany(t, cli, n, 600)
+	awaitCount(t, w, n)
+	awaitState(t, w, discovery.Live)
+	var all []instance.Key
+	for i := range n {
+		all = append(all, keyAt(i))
+	}
+	neverWithout(t, w, all...)
+	etcd.Wipe()
+	etcd.Restart()
+	put(t, etcd.Client(t), layout(t).Schema(), `{"v":1}`)
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.Epochs == 0 || s.State != discovery.Live {
+			return fmt.Errorf("not noticed: %+v", s)
+		}
+		return nil
+	})
+	for _, in := range w.Snapshot().All() {
+		if in.View != instance.Orphan {
+			t.Errorf("%s is shown as %q", in.Key, in.View)
+		}
+	}
+}
+
+// The new store has passed the old revision before the proxy's watch resumes:
+// no revision goes backwards, only the keys tell.
+func TestFault12_WipedAndPast(t *testing.T) {
+	row(t, 12)
+	etcd := testkit.StartEtcdProcess(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	r := build(t, plan{etcd: []string{link.Address()}, agents: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
+	old, err := fetchStatus(t.Context(), r.proxies[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, p := r.load(), r.startPool()
+	link.Cut()
+	etcd.Wipe()
+	etcd.Restart()
+	cli := etcd.Client(t)
+	for _, n := range r.nodes() {
+		r.agentSays(n, registrationIs(discovery.Registered))
+	}
+	for rev := int64(0); rev < old.Revision+500; {
+		rev = put(t, cli, "/elsewhere", "x")
+	}
+	link.Restore()
+	back := time.Now()
+	r.agrees(cli)
+	measured(t, 12, "line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+}
+
+// A wipe with statics, an override and a removal in force: they stay so until
+// an operator decides, and what was removed never comes back.
+func TestFault29_WipedWithIntent(t *testing.T) {
+	row(t, 29)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s"}})
+	cli, lay := etcd.Client(t), layout(t)
+	for range 300 {
+		put(t, cli, "/elsewhere", "x")
+	}
+	static := r.bare(instance.Decode, "static")
+	harness.Add(t, r.url(), adminKey, "decode", static.Address)
+	r.shows(func(s status) error {
+		if !slices.Contains(s.DecodeNodes, static.Address) {
+			return fmt.Errorf("%s is not served", static.Address)
+		}
+		return nil
+	})
+	removed, drained := r.decode[2], r.decode[1]
+	key := func(n *fleet.Node) instance.Key { return instance.Key{Role: n.Spec.Role, Address: n.Address} }
+	if _, err := discovery.NewStore(cli, lay, "test").Remove(t.Context(), key(removed), "broken"); err != nil {
+		t.Fatal(err)
+	}
+	put(t, cli, lay.Override(key(drained)), `{"v":1,"state":"drain","reason":"row 29"}`)
+	inForce := func(s status) error {
+		d, _ := s.entry(drained.Address)
+		switch {
+		case slices.Contains(s.DecodeNodes, removed.Address):
+			return fmt.Errorf("the removed %s is served", removed.Address)
+		case slices.Contains(s.DecodeNodes, drained.Address), d.Intent != instance.Drain:
+			return fmt.Errorf("the drained %s is %+v", drained.Address, d)
+		case !slices.Contains(s.DecodeNodes, static.Address):
+			return fmt.Errorf("the static %s is not served", static.Address)
+		}
+		return nil
+	}
+	r.shows(inForce)
+	l, p := r.load(), r.startPool()
+	before := requestsOf(t, removed) + requestsOf(t, drained)
+	etcd.Wipe()
+	etcd.Restart()
+	r.shows(func(s status) error { // the new store is known, by a leased instance at its new revision
+		in, _ := s.entry(r.prefill[0].Address)
+		if mod := keys(t, etcd.Client(t))[keyOf(t, r.prefill[0])].Mod; mod == 0 || in.Revision != mod {
+			return fmt.Errorf("%+v, etcd has %d", in, mod)
+		}
+		return nil
+	})
+	// The agents of the removed and the drained one have registered anew by now,
+	// or do so soon: it changes nothing.
+	for range 3 {
+		wait(t, ttl/2)
+		r.shows(inForce)
+	}
+	r.shows(func(s status) error { // and people can see it
+		for _, a := range []string{static.Address, drained.Address} {
+			if in, ok := s.entry(a); !ok || in.Reason == "" {
+				return fmt.Errorf("%s is not flagged: %+v", a, in)
+			}
+		}
+		return nil
+	})
+	l.Served(20)
+	l.Finish()
+	p.never(1)
+	if after := requestsOf(t, removed) + requestsOf(t, drained); after != before {
+		t.Errorf("%d requests went to instances that were removed or drained", after-before)
+	}
+}
+
+// bare starts an engine without an agent.
+func (r *rig) bare(role instance.Role, name string) *fleet.Node {
+	r.t.Helper()
+	n, err := r.f.StartNode(r.t.Context(), fleet.NodeSpec{
+		Name: name, Role: role, Connector: "nixl", Model: harness.Model, ITL: time.Millisecond, EngineArgs: []string{"--faults"},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return n
+}
+
+// requestsOf counts the completions that have reached an engine.
+func requestsOf(t testing.TB, n *fleet.Node) int64 {
+	t.Helper()
+	var s struct {
+		Counters struct {
+			Requests int64 `json:"requests"`
+		} `json:"counters"`
+	}
+	engineState(t, n, &s)
+	return s.Counters.Requests
+}
+
+// A proxy starts while etcd is down: its snapshot names the instances, their
+// probes decide, and what an operator removed stays away.
+func TestFault14_StartWithoutEtcd(t *testing.T) {
+	row(t, 14)
+	etcd := testkit.StartEtcdProcess(t)
+	dir := stateDir(t)
+	args := []string{"--audit-interval", "2s", "--state-dir", dir}
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: args})
+	removed, dead := r.decode[2], r.prefill[1]
+	succeeds(t, "pdctl", "remove", "decode", removed.Address, "--reason", "row 14", "--etcd-endpoints", etcd.Endpoint())
+	if err := r.proxies[0].WaitFor(t.Context(), 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.proxies[0].Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	etcd.Kill()
+	if err := dead.Kill(); err != nil { // the snapshot still names it
+		t.Fatal(err)
+	}
+	before := requestsOf(t, removed)
+	start := time.Now()
+	process, address := r.proxyNotReady(args...)
+	testkit.Eventually(t, soon, func() error {
+		if code, body := r.try(address); code != 200 {
+			return fmt.Errorf("%d %s", code, body)
+		}
+		return nil
+	})
+	measured(t, 14, "start to the first answer", time.Since(start), 2*time.Second)
+	l := harness.StartLoad(t, clients, pause, "http://"+address)
+	l.Served(60)
+	etcd.Restart()
+	r.proxies = []*fleet.Proxy{{Process: process, Address: address}}
+	r.shows(etcdIs(string(discovery.Live)))
+	l.Served(20)
+	l.Finish()
+	if n := requestsOf(t, removed) - before; n != 0 {
+		t.Errorf("%d requests went to the instance that was removed", n)
+	}
+}
+
+// A proxy is suspended, as a laptop or a virtual machine is, for longer than its
+// presence lives. What was drained meanwhile gets nothing when it wakes up.
+func TestFault31_ProxySuspended(t *testing.T) {
+	row(t, 31)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
+	cli, p, drained := etcd.Client(t), r.proxies[0], r.decode[1]
+	l := harness.StartLoad(t, clients, pause, r.url())
+	l.Served(20)
+	l.Finish()
+	h := testkit.Record(t, cli, "/pd/proxies/")
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, soon, func() error { // its presence runs out
+		list, err := discovery.NewStore(cli, layout(t), "test").Proxies(t.Context())
+		if err != nil || len(list) > 0 {
+			return fmt.Errorf("%v, %w; %v", list, err, h)
+		}
+		return nil
+	})
+	put(t, cli, layout(t).Override(instance.Key{Role: instance.Decode, Address: drained.Address}), `{"v":1,"state":"drain"}`)
+	before := requestsOf(t, drained)
+	// These connect to the suspended proxy and are the first that it sees.
+	l = harness.StartLoad(t, clients, pause, r.url())
+	wait(t, 200*time.Millisecond)
+	if err := p.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	l.Served(60)
+	l.Finish()
+	counted(t, 31, "picks of an instance that was drained meanwhile", requestsOf(t, drained)-before, 0)
+	if n := requestsOf(t, drained) - before; n != 0 {
+		t.Errorf("%d requests went to the drained instance", n)
+	}
+}

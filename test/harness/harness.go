@@ -1,0 +1,100 @@
+// Package harness is what the tests of whole programs share: it builds them,
+// runs fleets of them, and sends load whose every answer is checked.
+package harness
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Model is the one that every engine of a test serves.
+const Model = "e2e/simulated"
+
+// Main builds the programs, runs the tests of a package with their directory,
+// looks for goroutines left behind, and gives the exit code. The package must be
+// two directories below the module's root. In a child process that is to be an
+// etcd member it is that and does not return.
+func Main(m *testing.M, bin *string) int {
+	testkit.MaybeRunEtcd()
+	code, err := buildAndRun(m, bin)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	return code
+}
+
+func buildAndRun(m *testing.M, bin *string) (int, error) {
+	dir, err := os.MkdirTemp("", "pdmesh-test-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
+	build.Dir = filepath.Join("..", "..") // tests run in their package's directory
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	*bin = dir
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			return 1, err
+		}
+	}
+	return code, nil
+}
+
+// NewFleet makes a fleet whose processes are gone at the end of the test; when
+// the test failed their last lines are shown.
+func NewFleet(t testing.TB, bin string) *fleet.Fleet {
+	t.Helper()
+	f, err := fleet.New(fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: 60 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		for _, p := range f.Running() {
+			if t.Failed() {
+				t.Logf("%s:\n%s", p.Name(), p.LogTail(30))
+			}
+		}
+		if err := f.Abandon(); err != nil {
+			t.Errorf("end of the fleet: %v", err)
+		}
+	})
+	return f
+}
+
+// NewClient makes a client that asks for the trace headers.
+func NewClient(t testing.TB, adminKey string) *loadgen.Client {
+	t.Helper()
+	c := loadgen.NewClient(16, http.Header{"X-Pd-Trace": {"1"}, "X-Api-Key": {adminKey}})
+	t.Cleanup(c.Close)
+	return c
+}
+
+// Complete streams one completion and checks the whole answer.
+func Complete(ctx context.Context, c *loadgen.Client, url, prompt string, tokens int) loadgen.Result {
+	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`, Model, prompt, tokens)
+	a := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
+	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
+	defer cancel()
+	return c.Stream(ctx, url+"/v1/completions", body, loadgen.Expected{
+		Text: []byte(a.Text), PromptTokens: a.PromptTokens, CompletionTokens: len(a.Tokens), FinishReason: a.FinishReason,
+	}, loadgen.Observer{})
+}

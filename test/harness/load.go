@@ -1,0 +1,169 @@
+package harness
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/loadgen"
+)
+
+// Load is a number of clients that send one request after the other, half of
+// them streaming, until they are stopped. Every answer is checked.
+type Load struct {
+	t      testing.TB
+	pause  time.Duration
+	client *loadgen.Client
+	plain  *http.Client
+	stop   context.CancelFunc
+	wg     sync.WaitGroup
+
+	ok, broken atomic.Int64
+	mu         sync.Mutex // guards failures
+	failures   []string
+}
+
+// StartLoad begins; Finish ends it. Requests go round the given proxies, each
+// client sends its next one after pause.
+func StartLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *Load {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	l := &Load{
+		t: t, pause: pause, stop: cancel, client: loadgen.NewClient(clients, nil),
+		plain: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute},
+	}
+	for c := range clients {
+		l.wg.Go(func() {
+			for i := 0; wait(ctx, l.pause); i++ {
+				prompt := fmt.Sprintf("client %d says line %d of many", c, i)
+				url := urls[(c+i)%len(urls)]
+				if c%2 == 0 {
+					l.stream(url, prompt)
+				} else {
+					l.whole(url, prompt)
+				}
+			}
+		})
+	}
+	t.Cleanup(l.Finish)
+	return l
+}
+
+// LoadTokens is how many tokens each request of a Load asks for.
+const LoadTokens = 24
+
+// stream sends a streaming request. An answer that is cut after its first
+// text was committed: it may break, visibly.
+func (l *Load) stream(url, prompt string) {
+	r := Complete(context.WithoutCancel(l.t.Context()), l.client, url, prompt, LoadTokens)
+	switch {
+	case r.Err == nil:
+		l.ok.Add(1)
+	case r.TTFT > 0 && !errors.Is(r.Err, loadgen.ErrWrong):
+		l.broken.Add(1)
+	default:
+		l.fail("stream: %v (first text after %s)", r.Err, r.TTFT)
+	}
+}
+
+func (l *Load) whole(url, prompt string) {
+	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true}`, Model, prompt, LoadTokens)
+	resp, err := l.plain.Post(url+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // has a timeout
+	if err != nil {
+		l.fail("whole: %v", err)
+		return
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		l.fail("whole: status %d, %v: %.300s", resp.StatusCode, err, b)
+		return
+	}
+	var answer struct{ Choices []struct{ Text string } }
+	if err := json.Unmarshal(b, &answer); err != nil || len(answer.Choices) != 1 {
+		l.fail("whole: %v: %.300s", err, b)
+		return
+	}
+	want := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: LoadTokens, IgnoreEOS: true}).Text
+	if answer.Choices[0].Text != want {
+		l.fail("whole: wrong answer")
+		return
+	}
+	l.ok.Add(1)
+}
+
+func (l *Load) fail(format string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.failures = append(l.failures, fmt.Sprintf(format, args...))
+}
+
+// wait pauses and tells whether to go on.
+func wait(ctx context.Context, d time.Duration) bool {
+	if d > 0 {
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+	}
+	return ctx.Err() == nil
+}
+
+// T is the test that the load belongs to.
+func (l *Load) T() testing.TB { return l.t }
+
+// Served waits until n more requests have been answered.
+func (l *Load) Served(n int64) {
+	l.t.Helper()
+	want := l.ok.Load() + n
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for l.ok.Load() < want {
+		select {
+		case <-deadline.C:
+			l.t.Fatalf("the load stands still at %d answers; failures: %v", l.ok.Load(), l.Failures())
+		case <-tick.C:
+		}
+	}
+}
+
+// Failures lists the requests that were lost so far.
+func (l *Load) Failures() []string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return slices.Clone(l.failures)
+}
+
+// Answered counts the right answers so far.
+func (l *Load) Answered() int64 { return l.ok.Load() }
+
+// Broken counts the streams so far that were visibly cut after their first text.
+func (l *Load) Broken() int64 { return l.broken.Load() }
+
+// Finish stops the clients, lets them end their requests, and fails the test
+// if a request was lost that had not been committed.
+func (l *Load) Finish() {
+	l.stop()
+	l.wg.Wait()
+	l.client.Close()
+	l.plain.CloseIdleConnections()
+	if n := len(l.failures); n > 0 {
+		l.t.Errorf("%d of %d requests failed: %s", n, int64(n)+l.ok.Load(), strings.Join(l.failures[:min(n, 5)], "\n"))
+	}
+	l.failures = nil
+	l.t.Logf("load: %d right answers, %d streams visibly broken after their first text", l.ok.Load(), l.broken.Load())
+}
