@@ -24,6 +24,7 @@ ttl=${TTL:-15}
 engine=${ENGINE:-http://$address}
 key=$(printf %s "${PREFIX:-/pd}/$1/$address" | base64 | tr -d '\n')
 value=$(printf %s "$address" | base64 | tr -d '\n')
+leaving=$(printf %s '{"state":"draining"}' | base64 | tr -d '\n')
 lease=
 
 say() { echo "register-node: $*" >&2; }
@@ -48,7 +49,15 @@ revoke() {
 	lease=
 }
 
-trap 'revoke; say "signed off"; exit 0' INT TERM
+# A lease that ends is no farewell: proxies go on with an engine that answers.
+# So the record says that it is leaving, under our lease, before that ends.
+sign_off() {
+	[ -z "$lease" ] || call kv/txn "{\"compare\":[{\"key\":\"$key\",\"target\":\"LEASE\",\"result\":\"EQUAL\",\"lease\":\"$lease\"}],
+		\"success\":[{\"requestPut\":{\"key\":\"$key\",\"value\":\"$leaving\",\"lease\":\"$lease\"}}]}" >/dev/null || true
+	revoke
+}
+
+trap 'sign_off; say "signed off"; exit 0' INT TERM
 trap revoke EXIT
 
 while :; do

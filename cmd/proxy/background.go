@@ -17,12 +17,14 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
@@ -147,6 +149,26 @@ func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fact
 // Alive implements health.Prober.
 func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 	return p.client.Health(ctx, vllm.BaseURL(in))
+}
+
+// usable refuses the records that no request of this proxy could be fitted to.
+func usable(rec instance.Record) error {
+	_, err := connector.Canonical(rec.Connector)
+	return err
+}
+
+// freshPicker picks over a membership that is not from before a suspension of
+// this process.
+type freshPicker struct {
+	*sched.Scheduler
+	watcher *discovery.Watcher
+}
+
+// Pick implements forward.Picker. It waits a second at most, which is why no
+// context reaches it.
+func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
+	p.watcher.Fresh(context.Background())
+	return p.Scheduler.Pick(r)
 }
 
 // opinion shows the tracker's ejections to the routes.

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/metrics"
 )
 
 // etcdHandle is the etcd in use: our own, another proxy's, or a cluster.
@@ -83,9 +84,24 @@ func (p *proxy) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
 	w := p.watcher.Status()
 	s := httpapi.EtcdStatus{
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
+		Orphans: w.Orphans, Held: w.Held, Kept: w.Kept, Epochs: w.Epochs,
 	}
 	if !w.LastContact.IsZero() {
 		s.LastContact = w.LastContact.UTC().Format(time.RFC3339)
 	}
 	return s
+}
+
+// etcdMetrics is the same for the counters.
+func (p *proxy) etcdMetrics() metrics.Etcd {
+	w := p.watcher.Status()
+	e := metrics.Etcd{
+		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,
+		Relists: max(w.Lists-1, 0), Suspensions: w.Suspensions,
+		Orphans: w.Orphans, Held: w.Held, Kept: len(w.Kept), Saved: w.Saved,
+	}
+	for _, s := range discovery.WatcherStates() {
+		e.States = append(e.States, string(s))
+	}
+	return e
 }

@@ -175,7 +175,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.watcher = discovery.NewWatcher(etcd.client, discovery.WatcherOptions{
 		Layout: layout, Prober: prober, Model: cfg.Model, Actor: actor,
 		Log:             log.WithField("component", "watcher"),
-		WaitingInterval: cfg.WaitingRetryInterval,
+		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
+		OrphanGrace: cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable,
 	})
 	p.presence = newPresence(etcd.client, layout, p, address)
 	p.tracker = health.New(health.Options{
@@ -193,11 +194,11 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
 		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Available: p.tracker.Available,
-		EtcdLive: func() bool { return p.watcher.Status().State == discovery.Live },
+		Etcd: p.etcdMetrics,
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
-		Picker: p.sched, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
+		Picker: freshPicker{p.sched, p.watcher}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  newRecorder(counters, cfg.AccessLog, log),
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },

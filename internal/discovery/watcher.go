@@ -76,6 +76,9 @@ const (
 	Stale   WatcherState = "stale"   // no contact with etcd; the last snapshot serves
 )
 
+// WatcherStates lists every state.
+func WatcherStates() []WatcherState { return []WatcherState{Cold, Listing, Live, Suspect, Stale} }
+
 // WatcherStatus is a copy of a Watcher's state and counters.
 type WatcherStatus struct {
 	State       WatcherState

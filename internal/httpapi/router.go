@@ -32,11 +32,16 @@ type Opinion interface {
 
 // EtcdStatus is what /status and /readyz say about etcd.
 type EtcdStatus struct {
-	State       string   `json:"state"` // cold, listing, live, stale
+	State       string   `json:"state"` // cold, listing, live, suspect, stale
 	Embedded    bool     `json:"embedded"`
 	Endpoints   []string `json:"endpoints"`
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
 	LastError   string   `json:"last_error,omitempty"`
+
+	Epochs  int64    `json:"epochs,omitempty"`  // times that etcd turned out to be another store
+	Orphans int      `json:"orphans,omitempty"` // instances in force without their lease
+	Held    int      `json:"held,omitempty"`    // those of them that went with most of their role
+	Kept    []string `json:"kept,omitempty"`    // keys in force that the present store lacks
 }
 
 // Completions are the handlers of the data path.

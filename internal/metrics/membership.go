@@ -1,6 +1,8 @@
 package metrics
 
 import (
+	"time"
+
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -13,8 +15,19 @@ type Membership struct {
 	InFlight func(func(instance.Key, int64))
 	// Available tells this proxy's own opinion of an instance.
 	Available func(instance.Key) bool
-	// EtcdLive tells whether the membership is being followed.
-	EtcdLive func() bool
+	// Etcd tells how well the membership is being followed.
+	Etcd func() Etcd
+}
+
+// Etcd is how well the membership is being followed.
+type Etcd struct {
+	State  string   // one of States
+	States []string // all that there are
+	// Counters since the start of the process.
+	Audits, AuditErrors, Drift, Epochs, Relists, Suspensions int64
+	Orphans, Held, Kept                                      int
+	// Saved is when what is on disk was true; zero without any.
+	Saved time.Time
 }
 
 // Register adds the gauges of the fleet.
@@ -23,7 +36,9 @@ func (m Membership) Register(reg prometheus.Registerer) {
 }
 
 type descs struct {
-	revision, live, instances, inFlight *prometheus.Desc
+	revision, live, instances, inFlight              *prometheus.Desc
+	state, audits, drift, epochs, relists, suspended *prometheus.Desc
+	orphans, held, kept, age                         *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -36,6 +51,26 @@ func newDescs() descs {
 			"Instances by role and view; view is serving, not_ready, or what /status shows.", []string{"role", "view"}, nil),
 		inFlight: prometheus.NewDesc("pd_instance_in_flight",
 			"Legs that this proxy has open on an instance.", []string{"role", "instance"}, nil),
+		state: prometheus.NewDesc("pd_membership_state",
+			"1 for the state in which etcd is being followed, 0 for the others.", []string{"state"}, nil),
+		audits: prometheus.NewDesc("pd_membership_audits_total",
+			"Comparisons of all keys in etcd with what its watch has told, by result (ok, error).", []string{"result"}, nil),
+		drift: prometheus.NewDesc("pd_membership_drift_total",
+			"Audits that found the watch to have missed something.", nil, nil),
+		epochs: prometheus.NewDesc("pd_membership_epochs_total",
+			"Times that etcd turned out to be another store than before.", nil, nil),
+		relists: prometheus.NewDesc("pd_membership_relists_total",
+			"Lists of the whole membership after the first.", nil, nil),
+		suspended: prometheus.NewDesc("pd_membership_suspensions_total",
+			"Times that this process was found to have been suspended.", nil, nil),
+		orphans: prometheus.NewDesc("pd_membership_orphans",
+			"Instances that have lost their lease and are in force while they answer.", nil, nil),
+		held: prometheus.NewDesc("pd_membership_held",
+			"Those of the orphans that went together with most of their role.", nil, nil),
+		kept: prometheus.NewDesc("pd_membership_kept",
+			"Keys in force although the present etcd lacks them, until restored or forgotten.", nil, nil),
+		age: prometheus.NewDesc("pd_membership_snapshot_age_seconds",
+			"Since what is saved on disk was true; absent without a saved membership.", nil, nil),
 	}
 }
 
@@ -52,6 +87,39 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- f.desc.live
 	ch <- f.desc.instances
 	ch <- f.desc.inFlight
+	d := f.desc
+	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age} {
+		ch <- desc
+	}
+}
+
+// collectEtcd gives what is known of the way to etcd.
+func (f fleet) collectEtcd(ch chan<- prometheus.Metric, e Etcd) {
+	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
+	}
+	count := func(d *prometheus.Desc, v int64, labels ...string) {
+		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
+	}
+	for _, s := range e.States {
+		v := 0.0
+		if s == e.State {
+			v = 1
+		}
+		gauge(f.desc.state, v, s)
+	}
+	count(f.desc.audits, e.Audits, "ok")
+	count(f.desc.audits, e.AuditErrors, "error")
+	count(f.desc.drift, e.Drift)
+	count(f.desc.epochs, e.Epochs)
+	count(f.desc.relists, e.Relists)
+	count(f.desc.suspended, e.Suspensions)
+	gauge(f.desc.orphans, float64(e.Orphans))
+	gauge(f.desc.held, float64(e.Held))
+	gauge(f.desc.kept, float64(e.Kept))
+	if !e.Saved.IsZero() {
+		gauge(f.desc.age, time.Since(e.Saved).Seconds())
+	}
 }
 
 // Collect implements prometheus.Collector.
@@ -61,10 +129,12 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	gauge(f.desc.revision, float64(s.Revision))
+	etcd := f.m.Etcd()
 	live := 0.0
-	if f.m.EtcdLive() {
+	if etcd.State == "live" {
 		live = 1
 	}
+	f.collectEtcd(ch, etcd)
 	gauge(f.desc.live, live)
 	type kind struct {
 		role instance.Role
