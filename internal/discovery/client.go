@@ -39,12 +39,12 @@ type ClientConfig struct {
 	Username, Password string
 	TLS                *tls.Config
 	Log                logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
-	// DialTimeout bounds the login when a user name is set, default 3 s.
+	// DialTimeout bounds a single login, default 3 s.
 	DialTimeout time.Duration
 }
 
-// Dial makes a client. It does not wait for a connection (see Ping), except
-// that with a user name the first login is waited for, at most DialTimeout.
+// Dial makes a client. It does not wait for a connection (see Ping), nor for a
+// login: a program must start while etcd is away, users or not.
 //
 // The settings are what keeps a watch alive: HTTP/2 pings find a hung member
 // after 13 s (10 s is the least grpc-go allows, plus 3 s for the answer), and
@@ -68,8 +68,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	}
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
-		Username:             cfg.Username,
-		Password:             cfg.Password,
+		Token:                firstToken(cfg.Username),
 		TLS:                  cfg.TLS,
 		DialTimeout:          timeout,
 		DialKeepAliveTime:    10 * time.Second,
@@ -84,7 +83,19 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
 	}
+	// From here on the library logs in by itself.
+	cli.Token, cli.Username, cli.Password = "", cfg.Username, cfg.Password
 	return cli, nil
+}
+
+// firstToken keeps the library from logging in while it makes the client,
+// where a failure is final. The server refuses this token, and that makes the
+// library log in, now and whenever a token has expired.
+func firstToken(user string) string {
+	if user == "" {
+		return ""
+	}
+	return "not-logged-in-yet"
 }
 
 func checkEndpoint(e string) error {
