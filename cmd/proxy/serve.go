@@ -155,7 +155,7 @@ type proxy struct {
 	presence *discovery.Presence
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
-	upstream *upstream.Std
+	upstream upstream.Client
 	flags    *flagInstances
 	stopping atomic.Bool
 
@@ -187,7 +187,10 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.sched = sched.New(sched.Options{
 		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Silent: p.tracker.Suspect,
 	})
-	p.upstream = upstream.NewStd(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
+	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
+	if err != nil {
+		return nil, err
+	}
 	p.flags = newFlagInstances(cfg, p.watcher)
 
 	reg := prometheus.NewRegistry()

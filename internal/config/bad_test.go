@@ -27,6 +27,7 @@ func TestBadValues(t *testing.T) {
 		{"host empty", "--host=", []string{"--host:"}},
 		{"host odd IPv4", "--host 127.1", []string{"--host:"}},
 		{"connector", "--connector mooncake", []string{"--connector:", "plain or nixl"}},
+		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
 		{"fallback", "--fallback maybe", []string{"--fallback:", "decode or none"}},
 		{"log level", "--log-level loud", []string{"--log-level:", "error, warn, info"}},
 		{"log format", "--log-format xml", []string{"--log-format:", "text or json"}},
@@ -100,7 +101,7 @@ func TestGoodValues(t *testing.T) {
 	for _, args := range []string{
 		"--port 0", "--host 0.0.0.0", "--host ::", "--host ::1", "--host localhost", "--host my-host.example",
 		"--admin-listen 0.0.0.0:9000", "--etcd-prefix /pd/", "--etcd-prefix /team/a", "--log-level warning", "--log-format JSON",
-		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--connector nixl", "--max-attempts 1",
+		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--upstream own", "--connector nixl", "--max-attempts 1",
 		"--etcd-endpoints http://127.0.0.1:2379/", "--etcd-listen [::1]:2379",
 	} {
 		if _, err := load(t, nil, strings.Fields(args)...); err != nil {

@@ -14,6 +14,14 @@ const (
 	FallbackNone = "none"
 )
 
+// The values of Proxy.Upstream.
+const (
+	// UpstreamOwn is the proxy's own HTTP/1.1 client.
+	UpstreamOwn = "own"
+	// UpstreamStd is the standard library's.
+	UpstreamStd = "std"
+)
+
 // Proxy is everything that can be set about a proxy. LoadProxy fills and
 // checks it; who builds one by hand (a test) calls Validate.
 type Proxy struct {
@@ -51,6 +59,7 @@ type Proxy struct {
 	AdminAPIKey  string   // key of the routes that change the fleet; "" = these routes refuse
 	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
 
+	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
 	ConnectTimeout         time.Duration
 	PrefillTimeout         time.Duration
 	DecodeFirstByteTimeout time.Duration

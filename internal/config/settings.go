@@ -57,6 +57,7 @@ func proxySettings() []setting {
 		{name: "admin-api-key", kind: kindText, secret: true, env: []string{"ADMIN_API_KEY"}, usage: "key for changing the fleet over HTTP; env ADMIN_API_KEY too", field: func(p *Proxy) any { return &p.AdminAPIKey }},
 		{name: "admin-listen", kind: kindText, usage: "own host:port for status, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
 
+		{name: "upstream", kind: kindText, def: UpstreamStd, usage: "HTTP client for the instances: own (lean, plain http only; https goes to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Upstream }},
 		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance", field: func(p *Proxy) any { return &p.ConnectTimeout }},
 		{name: "prefill-timeout", kind: kindDuration, def: "5m", usage: "for a whole prefill", field: func(p *Proxy) any { return &p.PrefillTimeout }},
 		{name: "decode-first-byte-timeout", kind: kindDuration, def: "1m", usage: "until a decode instance begins to answer", field: func(p *Proxy) any { return &p.DecodeFirstByteTimeout }},

@@ -47,6 +47,9 @@ func (p *Proxy) Validate() error {
 	if p.Fallback != FallbackDecode && p.Fallback != FallbackNone {
 		bad("fallback", "%q is not known; use %s or %s", p.Fallback, FallbackDecode, FallbackNone)
 	}
+	if p.Upstream != UpstreamOwn && p.Upstream != UpstreamStd {
+		bad("upstream", "%q is not known; use %s or %s", p.Upstream, UpstreamOwn, UpstreamStd)
+	}
 	p.checkEtcd(bad)
 	p.checkInstances(bad)
 	p.checkKeys(bad)

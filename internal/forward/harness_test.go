@@ -9,6 +9,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"sync"
@@ -40,7 +41,7 @@ type rig struct {
 	URL     string
 	tracker *health.Tracker
 	sched   *sched.Scheduler
-	up      *upstream.Std
+	up      upstream.Client
 	rec     *record
 	members members
 	// gone counts the requests whose context has ended.
@@ -189,7 +190,7 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { r.sched.Run(ctx) })
-	r.up = upstream.NewStd(upstream.Options{})
+	r.up = client(t)
 	o := forward.Options{
 		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
 		Trace: func(*http.Request) bool { return true },
@@ -225,6 +226,20 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 		r.up.Close()
 	})
 	return r
+}
+
+// client is the upstream client under test: PD_TEST_UPSTREAM says which.
+func client(t *testing.T) upstream.Client {
+	t.Helper()
+	kind := os.Getenv("PD_TEST_UPSTREAM")
+	if kind == "" {
+		kind = upstream.KindStd
+	}
+	c, err := upstream.New(kind, upstream.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
 }
 
 // answer is what a client saw.

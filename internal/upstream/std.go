@@ -6,26 +6,13 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptrace"
 	"net/url"
 	"strings"
 	"sync/atomic"
 	"time"
-
-	"github.com/pdmesh/pdmesh/internal/netguard"
 )
-
-// Options configure a Client; the zero value works.
-type Options struct {
-	ConnectTimeout time.Duration // default 1 s
-	// IdleTimeout is how long a connection may lie unused; it must stay below
-	// uvicorn's 5 s. Default 4 s.
-	IdleTimeout time.Duration
-	Guard       netguard.Policy
-	TLS         *tls.Config // for instances with scheme https
-}
 
 // Std is a Client on top of http.Transport.
 type Std struct {
@@ -37,15 +24,9 @@ type Std struct {
 
 // NewStd builds a Std.
 func NewStd(o Options) *Std {
-	if o.ConnectTimeout <= 0 {
-		o.ConnectTimeout = time.Second
-	}
-	if o.IdleTimeout <= 0 {
-		o.IdleTimeout = 4 * time.Second
-	}
-	d := &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 15 * time.Second, Control: o.Guard.Control}
+	o.setDefaults()
 	t := &http.Transport{
-		DialContext: d.DialContext,
+		DialContext: o.dialer().DialContext,
 		// No proxy of the environment between us and the fleet, no compression
 		// that would hide event boundaries, no HTTP/2 that would share one
 		// connection's fate among streams.
@@ -108,7 +89,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response
 		},
 		GotFirstResponseByte: func() { p.answered.Store(true) },
 	})
-	resp, err := t.RoundTrip(c.request(traced, r))
+	resp, err := t.RoundTrip(c.request(traced, r)) //nolint:bodyclose // the caller of Do closes it
 	if err != nil {
 		return nil, c.classify(ctx, r, &p, err)
 	}

@@ -1,10 +1,8 @@
-// Package upstream is HTTP to one engine: pooled connections, a guarded dial,
-// and errors typed by what is known of the request when it failed, since that
-// decides whether it may be sent again.
 package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -12,8 +10,10 @@ import (
 	"net/http"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/netguard"
 )
 
 // Client sends requests to instances. It is safe for concurrent use.
@@ -26,6 +26,48 @@ type Client interface {
 	Close()
 }
 
+// The names of the implementations, as in --upstream.
+const (
+	KindOwn = "own" // Pool
+	KindStd = "std" // Std
+)
+
+// New builds the client of that kind.
+func New(kind string, o Options) (Client, error) {
+	switch kind {
+	case KindOwn:
+		return NewPool(o), nil
+	case KindStd:
+		return NewStd(o), nil
+	}
+	return nil, fmt.Errorf("unknown upstream client %q: use %s or %s", kind, KindOwn, KindStd)
+}
+
+// Options configure a Client; the zero value works.
+type Options struct {
+	ConnectTimeout time.Duration // default 1 s
+	// IdleTimeout is how long a connection may lie unused; it must stay below
+	// uvicorn's 5 s. Default 4 s.
+	IdleTimeout time.Duration
+	Guard       netguard.Policy
+	TLS         *tls.Config // for instances with scheme https
+}
+
+func (o *Options) setDefaults() {
+	if o.ConnectTimeout <= 0 {
+		o.ConnectTimeout = time.Second
+	}
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 4 * time.Second
+	}
+}
+
+// dialer gives connections with TCP_NODELAY (Go's default), to allowed
+// addresses only.
+func (o *Options) dialer() *net.Dialer {
+	return &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 15 * time.Second, Control: o.Guard.Control}
+}
+
 // Request is one leg. Header is sent as it is, and owned by the client from
 // then on; Content-Length and Host are added.
 type Request struct {
@@ -36,7 +78,9 @@ type Request struct {
 	Body     [][]byte // sent in order, never changed; nil for none
 }
 
-// Response is an engine's answer. Reading Body gives *Error with StageBody.
+// Response is an engine's answer. Reading Body gives *Error with StageBody;
+// closing it before its end closes the connection. Body belongs to one
+// goroutine. Header names are canonical, Transfer-Encoding is not among them.
 type Response struct {
 	Status int
 	Header http.Header

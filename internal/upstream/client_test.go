@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -66,11 +67,35 @@ func reset(c net.Conn) {
 
 const ok = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 
-func client(t *testing.T, o upstream.Options) *upstream.Std {
+// opener gives a client of the kind under test.
+type opener func(t *testing.T, o upstream.Options) client
+
+type client interface {
+	upstream.Client
+	StaleRetries() int64
+}
+
+// each runs a test with every implementation, or with the one that
+// PD_TEST_UPSTREAM names.
+func each(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
-	c := upstream.NewStd(o)
-	t.Cleanup(c.Close)
-	return c
+	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
+		if only := os.Getenv("PD_TEST_UPSTREAM"); only != "" && only != kind {
+			continue
+		}
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			test(t, func(t *testing.T, o upstream.Options) client {
+				t.Helper()
+				c, err := upstream.New(kind, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				t.Cleanup(c.Close)
+				return c.(client)
+			})
+		})
+	}
 }
 
 func request(in *instance.Instance) *upstream.Request {
@@ -100,6 +125,11 @@ func do(t *testing.T, c upstream.Client, in *instance.Instance) (string, *upstre
 
 func TestRequestOnTheWire(t *testing.T) {
 	t.Parallel()
+	each(t, checkRequestOnTheWire)
+}
+
+func checkRequestOnTheWire(t *testing.T, open opener) {
+	t.Helper()
 	got := make(chan string, 1)
 	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		req, body, err := readRequest(r)
@@ -111,7 +141,7 @@ func TestRequestOnTheWire(t *testing.T) {
 			map[bool]string{true: "|agent"}[hasAgent]
 		_, _ = io.WriteString(c, ok)
 	})
-	if b, e := do(t, client(t, upstream.Options{}), in); e != nil || b != "ok" {
+	if b, e := do(t, open(t, upstream.Options{}), in); e != nil || b != "ok" {
 		t.Fatalf("%q, %v", b, e)
 	}
 	if g, want := <-got, "POST|/v1/completions?x=1|"+in.Address+`|{"a":1}|1|`; g != want {
@@ -121,6 +151,11 @@ func TestRequestOnTheWire(t *testing.T) {
 
 func TestStages(t *testing.T) {
 	t.Parallel()
+	each(t, checkStages)
+}
+
+func checkStages(t *testing.T, open opener) {
+	t.Helper()
 	for _, tc := range []struct {
 		name   string
 		script func(c net.Conn, r *bufio.Reader)
@@ -154,7 +189,7 @@ func TestStages(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			in := server(t, func(_ int, c net.Conn, r *bufio.Reader) { tc.script(c, r) })
-			_, e := do(t, client(t, upstream.Options{}), in)
+			_, e := do(t, open(t, upstream.Options{}), in)
 			if e == nil || e.Stage != tc.stage || e.MaybeTaken != tc.taken || e.Refused() {
 				t.Fatalf("%+v (%v), want %s", e, e, tc.stage)
 			}
@@ -164,20 +199,25 @@ func TestStages(t *testing.T) {
 
 func TestNotConnected(t *testing.T) {
 	t.Parallel()
+	each(t, checkNotConnected)
+}
+
+func checkNotConnected(t *testing.T, open opener) {
+	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
 	_ = ln.Close()
-	_, e := do(t, client(t, upstream.Options{}), in)
+	_, e := do(t, open(t, upstream.Options{}), in)
 	if e == nil || e.Stage != upstream.StageNotConnected || !e.Refused() || e.MaybeTaken {
 		t.Fatalf("refused: %+v", e)
 	}
 	if !strings.Contains(e.Error(), "connection refused") || !strings.Contains(e.Error(), in.Address) {
 		t.Fatalf("text %q", e)
 	}
-	guarded := client(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
+	guarded := open(t, upstream.Options{Guard: netguard.New([]netip.Prefix{netip.MustParsePrefix("10.0.0.0/8")})})
 	_, e = do(t, guarded, in)
 	if e == nil || !errors.Is(e, netguard.ErrForbidden) || e.Stage != upstream.StageNotConnected {
 		t.Fatalf("guarded: %+v", e)
@@ -188,6 +228,11 @@ func TestNotConnected(t *testing.T) {
 // free; what the fresh one does is told with the doubt that remains.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
+	each(t, checkStaleConnection)
+}
+
+func checkStaleConnection(t *testing.T, open opener) {
+	t.Helper()
 	for _, how := range []string{"closed", "reset"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -207,7 +252,7 @@ func TestStaleConnection(t *testing.T) {
 					close(closed)
 				}
 			})
-			c := client(t, upstream.Options{})
+			c := open(t, upstream.Options{})
 			for range 2 {
 				if b, e := do(t, c, in); e != nil || b != "ok" {
 					t.Fatalf("%q, %v", b, e)
@@ -223,6 +268,11 @@ func TestStaleConnection(t *testing.T) {
 
 func TestStaleThenGone(t *testing.T) {
 	t.Parallel()
+	each(t, checkStaleThenGone)
+}
+
+func checkStaleThenGone(t *testing.T, open opener) {
+	t.Helper()
 	var ln net.Listener
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -243,7 +293,7 @@ func TestStaleThenGone(t *testing.T) {
 		reset(c)
 	}()
 	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
-	c := client(t, upstream.Options{})
+	c := open(t, upstream.Options{})
 	if _, e := do(t, c, in); e != nil {
 		t.Fatal(e)
 	}
@@ -256,6 +306,11 @@ func TestStaleThenGone(t *testing.T) {
 
 func TestCauseOfAnEndedContext(t *testing.T) {
 	t.Parallel()
+	each(t, checkCauseOfAnEndedContext)
+}
+
+func checkCauseOfAnEndedContext(t *testing.T, open opener) {
+	t.Helper()
 	why := errors.New("our deadline")
 	for _, at := range []string{"header", "body"} {
 		t.Run(at, func(t *testing.T) {
@@ -273,7 +328,7 @@ func TestCauseOfAnEndedContext(t *testing.T) {
 			})
 			ctx, cancel := context.WithCancelCause(t.Context())
 			go func() { <-arrived; cancel(why) }()
-			resp, err := client(t, upstream.Options{}).Do(ctx, request(in))
+			resp, err := open(t, upstream.Options{}).Do(ctx, request(in))
 			if at == "body" {
 				if err != nil {
 					// The header may lose the race against the cancel.
@@ -294,11 +349,16 @@ func TestCauseOfAnEndedContext(t *testing.T) {
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
+	each(t, checkRedirectsAreNotFollowed)
+}
+
+func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
+	t.Helper()
 	in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 		_, _, _ = readRequest(r)
 		_, _ = io.WriteString(c, "HTTP/1.1 307 Temporary Redirect\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n")
 	})
-	resp, err := client(t, upstream.Options{}).Do(t.Context(), request(in))
+	resp, err := open(t, upstream.Options{}).Do(t.Context(), request(in))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -310,6 +370,11 @@ func TestRedirectsAreNotFollowed(t *testing.T) {
 
 func TestTimeoutIsTold(t *testing.T) {
 	t.Parallel()
+	each(t, checkTimeoutIsTold)
+}
+
+func checkTimeoutIsTold(t *testing.T, open opener) {
+	t.Helper()
 	e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
 	if !e.Timeout() {
 		t.Fatal("a dial deadline is a timeout")
@@ -317,7 +382,7 @@ func TestTimeoutIsTold(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Nanosecond)
 	defer cancel()
 	<-ctx.Done()
-	_, err := client(t, upstream.Options{}).Do(ctx, request(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}))
+	_, err := open(t, upstream.Options{}).Do(ctx, request(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}))
 	var ue *upstream.Error
 	if !errors.As(err, &ue) || ue.Stage != upstream.StageNotConnected {
 		t.Fatalf("%v", err)

@@ -1,0 +1,180 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"io"
+)
+
+// directRead is the size from which a read of a chunked body goes straight
+// into the caller's slice; a smaller one would read framing byte by byte.
+const directRead = 512
+
+var errBodyClosed = errors.New("the body was closed before")
+
+type framing uint8
+
+const (
+	byLength framing = iota
+	byChunks
+	byClose
+)
+
+// answer is a Response and its Body. It holds the connection until the body's
+// end, clean or not.
+type answer struct {
+	Response
+
+	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
+	stop    func() bool     // takes ctx off the connection
+	pool    *Pool
+	conn    *conn // nil when it has been let go
+	address string
+
+	framing framing
+	keep    bool  // the connection may be used again after a clean end
+	left    int64 // byLength: bytes to come
+	chunks  chunks
+	ended   error // what every further Read gives
+}
+
+// start settles how the body ends (RFC 9112, 6.3). A body of nothing lets go
+// of the connection at once.
+func (a *answer) start(method string, h *head, whole bool) error {
+	a.keep = whole && h.persistent()
+	a.Status, a.Header, a.Length = h.status, h.header, h.length
+	a.Body = a
+	switch {
+	case method == "HEAD" || h.status == 204 || h.status == 304:
+		a.Length = 0
+	case h.chunked:
+		a.framing = byChunks
+	case h.length >= 0:
+		a.left = h.length
+	case h.persistent():
+		return errNoFraming
+	default:
+		a.framing, a.keep = byClose, false
+	}
+	if a.framing == byLength && a.left == 0 {
+		a.finish()
+	}
+	return nil
+}
+
+// Read gives what is there. The last bytes come together with io.EOF.
+func (a *answer) Read(p []byte) (int, error) {
+	if a.ended != nil {
+		return 0, a.ended
+	}
+	if len(p) == 0 {
+		return 0, nil
+	}
+	switch a.framing {
+	case byChunks:
+		return a.readChunks(p)
+	case byLength:
+		if int64(len(p)) > a.left {
+			p = p[:a.left]
+		}
+	case byClose:
+	}
+	n, err := a.conn.read(p)
+	if a.framing == byLength {
+		a.left -= int64(n)
+		if a.left == 0 {
+			a.finish()
+			return n, a.ended
+		}
+	}
+	if err == nil {
+		return n, nil
+	}
+	if a.framing == byClose && err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
+		a.finish()
+	} else {
+		a.fail(err)
+	}
+	return n, a.ended
+}
+
+// readChunks takes the framing off in the caller's own slice where it can.
+func (a *answer) readChunks(p []byte) (int, error) {
+	for {
+		n, err := a.decodeOnce(p)
+		switch {
+		case err != nil:
+			a.fail(err)
+		case a.chunks.state == atEnd:
+			a.finish()
+		case n == 0: // nothing but framing came
+			continue
+		}
+		return n, a.ended
+	}
+}
+
+func (a *answer) decodeOnce(p []byte) (int, error) {
+	c := a.conn
+	if c.buf == nil && len(p) < directRead {
+		if err := c.fill(); err != nil {
+			return 0, err
+		}
+	}
+	if b := c.buffered(); len(b) > 0 {
+		n, used, err := a.chunks.decode(p, b)
+		c.take(used)
+		return n, err
+	}
+	m, err := c.in.Read(p)
+	n, used, bad := a.chunks.decode(p, p[:m])
+	if bad != nil {
+		return n, bad
+	}
+	if used < m {
+		a.keep = false // something stands behind the end
+	}
+	if a.chunks.state == atEnd {
+		return n, nil
+	}
+	return n, err
+}
+
+// finish ends a complete body.
+func (a *answer) finish() {
+	a.ended = io.EOF
+	a.release(a.keep && a.conn.buf == nil)
+}
+
+// fail ends a body that broke off.
+func (a *answer) fail(err error) {
+	if err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
+		err = io.ErrUnexpectedEOF
+	}
+	if a.ctx.Err() != nil {
+		err = context.Cause(a.ctx)
+	}
+	a.ended = &Error{Stage: StageBody, Address: a.address, Err: err, MaybeTaken: true}
+	a.release(false)
+}
+
+// Close lets go of the answer. Before its end that closes the connection,
+// which makes the engine stop its work.
+func (a *answer) Close() error {
+	if a.ended == nil {
+		a.ended = &Error{Stage: StageBody, Address: a.address, Err: errBodyClosed, MaybeTaken: true}
+		a.release(false)
+	}
+	return nil
+}
+
+// release gives the connection away, once. When ctx has ended its function may
+// still be about to close this connection, which therefore nobody gets again.
+func (a *answer) release(again bool) {
+	c := a.conn
+	a.conn = nil
+	if !a.stop() {
+		again = false
+	}
+	a.pool.release(c, again)
+}

@@ -1,0 +1,281 @@
+package upstream
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"sync"
+	"syscall"
+	"time"
+)
+
+const (
+	// readSize is the buffer for an answer's head and what came with it. It is
+	// held from the first byte awaited until the body's first bytes are taken.
+	readSize = 4 << 10
+	// joinedBody is the size up to which a body is copied behind the head: one
+	// plain write of a few hundred bytes beats a vectored one.
+	joinedBody = 2 << 10
+	// patientBody is the size from which a request may not fit the socket's
+	// buffer, so that sending it must watch for an answer that comes early.
+	patientBody = 16 << 10
+	// earlyLook and maxEarlyLook bound how long a blocked send goes on before
+	// it looks for such an answer.
+	earlyLook    = 10 * time.Millisecond
+	maxEarlyLook = 160 * time.Millisecond
+)
+
+var readBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
+	b := make([]byte, readSize)
+	return &b
+}}
+
+// conn is one connection to an engine. It has no goroutine: it belongs to the
+// exchange that uses it, then to the idle list.
+type conn struct {
+	tcp   *net.TCPConn
+	in    io.Reader // tcp, but for tests of the parser
+	raw   syscall.RawConn
+	abort func() // closes tcp; the one thing another goroutine may do
+
+	host       *host
+	generation uint64    // of host when this was dialled
+	since      time.Time // idle since; guarded by host.mu
+	reused     bool
+
+	buf    *[]byte // nil while nothing is buffered
+	r, w   int     // (*buf)[r:w] is unread
+	heard  bool    // a byte of this exchange's answer came
+	vector [][]byte
+	rest   net.Buffers // of vector, what is not sent yet
+
+	look func(fd uintptr) bool // for raw.Read, made once
+	seen peeked
+}
+
+// peeked is what there is to read on a connection without reading it.
+type peeked uint8
+
+const (
+	nothing peeked = iota // or nobody can tell
+	something
+	theEnd // or an error
+)
+
+func newConn(tcp *net.TCPConn) (*conn, error) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{tcp: tcp, in: tcp, raw: raw}
+	c.abort = func() { _ = tcp.Close() }
+	c.look = func(fd uintptr) bool {
+		c.seen = peekFD(fd)
+		return true // never wait
+	}
+	return c, nil
+}
+
+// peek looks at the socket without waiting and without taking anything.
+func (c *conn) peek() peeked {
+	c.seen = theEnd
+	if err := c.raw.Read(c.look); err != nil {
+		return theEnd
+	}
+	return c.seen
+}
+
+// load sets what send is to send. The body's bytes are shared with other legs:
+// they are only read; the slices over them are copied, since sending cuts them.
+func (c *conn) load(head []byte, body [][]byte) {
+	c.vector = append(append(c.vector[:0], head), body...)
+	c.rest = c.vector
+}
+
+// send writes what is left of the request. early tells that an answer is there
+// already and the rest was held back.
+func (c *conn) send(patient bool) (early bool, err error) {
+	if !patient {
+		if len(c.rest) == 1 {
+			_, err = c.tcp.Write(c.rest[0])
+		} else {
+			_, err = c.rest.WriteTo(c.tcp)
+		}
+		c.unload()
+		return false, err
+	}
+	for wait := earlyLook; ; wait = min(2*wait, maxEarlyLook) {
+		// No goroutine may wait for the answer meanwhile, so the wait for room
+		// is cut into pieces. An ended context closes the connection, which no
+		// deadline set here can undo.
+		if err = c.tcp.SetWriteDeadline(time.Now().Add(wait)); err != nil {
+			break
+		}
+		_, err = c.rest.WriteTo(c.tcp)
+		if err == nil {
+			err = c.tcp.SetWriteDeadline(time.Time{})
+			break
+		}
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			break
+		}
+		switch c.peek() {
+		case something:
+			return true, nil
+		case theEnd:
+			c.unload()
+			return false, syscall.EPIPE
+		case nothing:
+		}
+	}
+	c.unload()
+	return false, err
+}
+
+// unload lets go of the request's bytes.
+func (c *conn) unload() {
+	clear(c.vector)
+	c.vector, c.rest = c.vector[:0], nil
+}
+
+// exchange sends the loaded request and reads the answer's head. whole tells
+// that all of the request went out.
+func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
+	c.heard = false
+	early, sendErr := c.send(patient)
+	for range maxInterim + 1 {
+		// A peer that closed on us may have said why before that: reading
+		// tells, and cannot block on a connection that is gone.
+		if sendErr != nil && !errors.Is(sendErr, syscall.EPIPE) && !errors.Is(sendErr, syscall.ECONNRESET) {
+			return false, sendErr
+		}
+		if err = c.readHead(h); err != nil {
+			if sendErr != nil && !c.heard {
+				err = sendErr
+			}
+			return false, err
+		}
+		switch {
+		case h.status == http.StatusSwitchingProtocols:
+			return false, errSwitched
+		case h.status >= http.StatusOK:
+			c.unload()
+			return !early && sendErr == nil, nil
+		case early: // an interim answer: the request goes on
+			early, sendErr = c.send(patient)
+		}
+	}
+	return false, errInterim
+}
+
+// readHead reads one head, interim or not.
+func (c *conn) readHead(h *head) error {
+	line, searched, lines := 0, 0, 0 // from c.r
+	for {
+		data := c.buffered()
+		nl := bytes.IndexByte(data[searched:], '\n')
+		if nl < 0 {
+			if len(data) >= len("HTTP/1.") && string(data[:len("HTTP/1.")]) != "HTTP/1." {
+				return errNotHTTP
+			}
+			if len(data) >= maxHead {
+				return errHeadTooLarge
+			}
+			searched = len(data)
+			if err := c.fill(); err != nil {
+				return err
+			}
+			continue
+		}
+		nl += searched
+		if nl == line || data[nl-1] != '\r' {
+			return errBareLF
+		}
+		empty := nl-1 == line
+		if lines++; nl+1 > maxHead || lines > maxLines+1 {
+			return errHeadTooLarge
+		}
+		line, searched = nl+1, nl+1
+		if !empty {
+			continue
+		}
+		if lines == 1 {
+			return errStatusLine
+		}
+		c.r += nl + 1
+		return h.parse(data[:nl+1])
+	}
+}
+
+// buffered is what was read and not taken yet.
+func (c *conn) buffered() []byte {
+	if c.buf == nil {
+		return nil
+	}
+	return (*c.buf)[c.r:c.w]
+}
+
+// fill reads once into the buffer, which grows if it is full. The end of the
+// connection is io.ErrUnexpectedEOF.
+func (c *conn) fill() error {
+	if c.buf == nil {
+		c.buf, _ = readBuffers.Get().(*[]byte)
+		c.r, c.w = 0, 0
+	}
+	if c.w == len(*c.buf) {
+		if c.r > 0 {
+			c.w = copy(*c.buf, (*c.buf)[c.r:c.w])
+			c.r = 0
+		} else {
+			bigger := make([]byte, 2*len(*c.buf))
+			copy(bigger, *c.buf)
+			c.recycle()
+			c.buf = &bigger
+		}
+	}
+	n, err := c.in.Read((*c.buf)[c.w:])
+	c.w += n
+	if n > 0 {
+		c.heard = true
+		return nil
+	}
+	if err == io.EOF {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// take marks n buffered bytes as taken and lets go of an empty buffer: a slow
+// stream holds none.
+func (c *conn) take(n int) {
+	if c.r += n; c.r == c.w {
+		c.recycle()
+		c.r, c.w = 0, 0
+	}
+}
+
+func (c *conn) recycle() {
+	if c.buf != nil && len(*c.buf) == readSize {
+		readBuffers.Put(c.buf)
+	}
+	c.buf = nil
+}
+
+// close ends the connection. The peer sees a reset if it was still sending.
+func (c *conn) close() {
+	c.recycle()
+	c.abort()
+}
+
+// read takes buffered bytes, or reads past the buffer.
+func (c *conn) read(p []byte) (int, error) {
+	if b := c.buffered(); len(b) > 0 {
+		n := copy(p, b)
+		c.take(n)
+		return n, nil
+	}
+	return c.in.Read(p)
+}

@@ -1,0 +1,202 @@
+package upstream
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Pool is a Client that speaks HTTP/1.1 over TCP itself. Instances with scheme
+// https are served by a Std inside it.
+type Pool struct {
+	opts   Options
+	dialer *net.Dialer
+	secure *Std
+
+	mu    sync.RWMutex // guards hosts; taken before any host.mu
+	hosts map[instance.Key]*host
+
+	sweeper  *time.Timer // runs sweep
+	sweeping atomic.Bool // sweeper is set
+	closed   atomic.Bool
+	stale    atomic.Int64
+}
+
+// NewPool builds a Pool.
+func NewPool(o Options) *Pool {
+	o.setDefaults()
+	p := &Pool{opts: o, dialer: o.dialer(), secure: NewStd(o), hosts: map[instance.Key]*host{}}
+	// Set for the first time when a connection first lies idle.
+	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
+	p.sweeper.Stop()
+	return p
+}
+
+// StaleRetries counts the connections that the engine had closed while they
+// lay in the pool and that had to be replaced in the middle of a request.
+func (p *Pool) StaleRetries() int64 { return p.stale.Load() + p.secure.StaleRetries() }
+
+// Close drops idle connections and keeps none from now on; running exchanges
+// go on.
+func (p *Pool) Close() {
+	p.closed.Store(true)
+	p.mu.Lock()
+	p.sweeper.Stop()
+	p.mu.Unlock()
+	p.discard(func(instance.Key) bool { return true })
+	p.secure.Close()
+}
+
+var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
+	b := make([]byte, 0, 4<<10)
+	return &b
+}}
+
+// maxPooledHead keeps one huge header from staying in memory for ever.
+const maxPooledHead = 16 << 10
+
+// Do implements Client. A stale connection is replaced once, at once.
+func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
+	if r.Instance.Record.Scheme == "https" {
+		return p.secure.Do(ctx, r)
+	}
+	if ctx.Err() != nil {
+		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: context.Cause(ctx)}
+	}
+	buf, _ := requestHeads.Get().(*[]byte)
+	defer func() {
+		if cap(*buf) <= maxPooledHead {
+			requestHeads.Put(buf)
+		}
+	}()
+	wire, err := appendHead((*buf)[:0], r)
+	*buf = wire
+	if err != nil {
+		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: err}
+	}
+	body, size := r.Body, r.size()
+	if size <= joinedBody {
+		for _, s := range body {
+			wire = append(wire, s...)
+		}
+		*buf, body = wire, nil
+	}
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody}
+	h, dead := p.enter(r.Instance)
+	closeAll(dead)
+	a, e := p.first(ctx, h, &m)
+	if e != nil {
+		return nil, e
+	}
+	return &a.Response, nil
+}
+
+// message is a request ready for the wire.
+type message struct {
+	head    []byte // and a small body
+	body    [][]byte
+	method  string
+	in      *instance.Instance
+	patient bool // see conn.send
+}
+
+// first runs the exchange on an idle connection if there is one, and on a
+// fresh one if that turns out to be stale. h.active is the exchange's to give back.
+func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error) {
+	c := p.reuse(h)
+	if c == nil {
+		return p.fresh(ctx, h, m)
+	}
+	a, e := p.try(ctx, c, m)
+	if e == nil || e.Stage != StageStale || ctx.Err() != nil {
+		return a, e
+	}
+	p.stale.Add(1)
+	h.enterAgain()
+	a, e = p.fresh(ctx, h, m)
+	if e != nil {
+		e.MaybeTaken = true
+	}
+	return a, e
+}
+
+// enterAgain counts a second exchange of one that has just left.
+func (h *host) enterAgain() {
+	h.mu.Lock()
+	h.active++
+	h.mu.Unlock()
+}
+
+// fresh runs the exchange on a new connection.
+func (p *Pool) fresh(ctx context.Context, h *host, m *message) (*answer, *Error) {
+	c, err := p.dial(ctx, h, m.in.Address)
+	if err != nil {
+		h.leave()
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return nil, &Error{Stage: StageNotConnected, Address: m.in.Address, Err: err}
+	}
+	return p.try(ctx, c, m)
+}
+
+var errNotTCP = errors.New("not a TCP connection")
+
+func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error) {
+	h.mu.Lock()
+	generation := h.generation // before the dial: it may reach the life before
+	h.mu.Unlock()
+	nc, err := p.dialer.DialContext(ctx, "tcp", address)
+	if err != nil {
+		return nil, err
+	}
+	tcp, ok := nc.(*net.TCPConn)
+	if !ok {
+		_ = nc.Close()
+		return nil, errNotTCP
+	}
+	c, err := newConn(tcp)
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	c.host, c.generation = h, generation
+	return c, nil
+}
+
+// try runs the exchange on c until the answer's head is there. From here on
+// the end of ctx closes the connection, whatever is being done with it.
+func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
+	stop := context.AfterFunc(ctx, c.abort)
+	c.load(m.head, m.body)
+	var h head
+	whole, err := c.exchange(m.patient, &h)
+	if err == nil {
+		c.take(0) // an empty buffer goes back
+		a := &answer{ctx: ctx, stop: stop, pool: p, conn: c, address: m.in.Address}
+		if err = a.start(m.method, &h, whole); err == nil {
+			return a, nil
+		}
+	}
+	stop()
+	e := &Error{Address: m.in.Address, Err: err, MaybeTaken: true}
+	switch {
+	case c.heard:
+		e.Stage = StageHeaders
+	case c.reused && ctx.Err() == nil:
+		e.Stage = StageStale
+	default:
+		e.Stage = StageSent
+	}
+	if ctx.Err() != nil {
+		e.Err = context.Cause(ctx)
+	}
+	c.unload()
+	p.release(c, false)
+	return nil, e
+}

@@ -1,0 +1,152 @@
+package upstream
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+var errBadRequest = errors.New("the request cannot be sent")
+
+// appendHead writes the request's head, all of it checked: nothing that a
+// client sent may end a line.
+func appendHead(b []byte, r *Request) ([]byte, error) {
+	for _, c := range []byte(r.Method) {
+		if !isToken(c) {
+			return b, fmt.Errorf("%w: method %q", errBadRequest, r.Method)
+		}
+	}
+	if r.Method == "" {
+		return b, fmt.Errorf("%w: no method", errBadRequest)
+	}
+	b = append(b, r.Method...)
+	b = append(b, ' ')
+	b, err := appendTarget(b, r.Path)
+	if err != nil {
+		return b, err
+	}
+	b = append(b, " HTTP/1.1\r\nHost: "...)
+	for _, c := range []byte(r.Instance.Address) {
+		if c <= ' ' || c >= 0x7f {
+			return b, fmt.Errorf("%w: address %q", errBadRequest, r.Instance.Address)
+		}
+	}
+	b = append(b, r.Instance.Address...)
+	b = append(b, "\r\n"...)
+	for name, values := range r.Header {
+		if ownHeader(name) {
+			continue
+		}
+		for _, v := range values {
+			if b, err = appendField(b, name, v); err != nil {
+				return b, err
+			}
+		}
+	}
+	if n := r.size(); n > 0 || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, n, 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(b, "\r\n"...), nil
+}
+
+// size is the length of the body in bytes.
+func (r *Request) size() int64 {
+	var n int64
+	for _, s := range r.Body {
+		n += int64(len(s))
+	}
+	return n
+}
+
+// ownHeader names the headers that are about the connection and the framing,
+// which are this client's to decide.
+func ownHeader(name string) bool {
+	switch len(name) {
+	case 4:
+		return strings.EqualFold(name, "Host")
+	case 7:
+		return strings.EqualFold(name, "Trailer") || strings.EqualFold(name, "Upgrade")
+	case 10:
+		return strings.EqualFold(name, "Connection")
+	case 14:
+		return strings.EqualFold(name, "Content-Length")
+	case 17:
+		return strings.EqualFold(name, "Transfer-Encoding")
+	}
+	return false
+}
+
+func appendField(b []byte, name, value string) ([]byte, error) {
+	if name == "" {
+		return b, fmt.Errorf("%w: a header without a name", errBadRequest)
+	}
+	for i := range len(name) {
+		if !isToken(name[i]) {
+			return b, fmt.Errorf("%w: header name %q", errBadRequest, name)
+		}
+	}
+	for i := range len(value) {
+		if !isFieldByte(value[i]) {
+			// The value may be a key: it is not shown.
+			return b, fmt.Errorf("%w: a control character in header %s", errBadRequest, name)
+		}
+	}
+	b = append(b, name...)
+	b = append(b, ": "...)
+	b = append(b, value...)
+	return append(b, "\r\n"...), nil
+}
+
+// appendTarget writes the path, escaped where it must be, and the query as it is.
+func appendTarget(b []byte, target string) ([]byte, error) {
+	path, query, _ := strings.Cut(target, "?")
+	if path == "" || path[0] != '/' {
+		return b, fmt.Errorf("%w: path %q", errBadRequest, path)
+	}
+	for i := range len(path) {
+		if !isPlainPath(path[i]) {
+			path = (&url.URL{Path: path}).EscapedPath()
+			break
+		}
+	}
+	b = append(b, path...)
+	if query == "" {
+		return b, nil
+	}
+	for i := range len(query) {
+		if query[i] <= ' ' || query[i] == 0x7f {
+			return b, fmt.Errorf("%w: a space or control character in the query", errBadRequest)
+		}
+	}
+	b = append(b, '?')
+	return append(b, query...), nil
+}
+
+func isAlphanumeric(c byte) bool {
+	return 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9'
+}
+
+// isPlainPath reports the bytes that stand for themselves in a path.
+func isPlainPath(c byte) bool {
+	return isAlphanumeric(c) || c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
+}
+
+// isToken reports the bytes of a header name (RFC 9110, 5.6.2).
+func isToken(c byte) bool {
+	if isAlphanumeric(c) {
+		return true
+	}
+	switch c {
+	case '!', '#', '$', '%', '&', '\'', '*', '+', '-', '.', '^', '_', '`', '|', '~':
+		return true
+	}
+	return false
+}
+
+// isFieldByte reports the bytes that a header value may hold (RFC 9110, 5.5).
+func isFieldByte(c byte) bool { return c >= ' ' && c != 0x7f || c == '\t' }
