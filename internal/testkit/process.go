@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"runtime"
 	"strings"
 	"syscall"
 	"testing"
@@ -54,9 +55,10 @@ const readyLine = "serving on "
 // EtcdProcess is an etcd member in a process of its own, which can be killed
 // and paused. It ends with the test process, whatever happens to that.
 type EtcdProcess struct {
-	t   testing.TB
-	cfg memberConfig
-	cmd *exec.Cmd
+	t    testing.TB
+	cfg  memberConfig
+	cmd  *exec.Cmd
+	free func() // gives back the thread that the member hangs on
 }
 
 // ProcessOption changes how a member is started.
@@ -124,10 +126,11 @@ func (p *EtcdProcess) launch() (ready func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := cmd.Start(); err != nil {
+	free, err := startOnThread(cmd)
+	if err != nil {
 		return nil, err
 	}
-	p.cmd = cmd
+	p.cmd, p.free = cmd, free
 	return func() error {
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
@@ -137,8 +140,36 @@ func (p *EtcdProcess) launch() (ready func() error, err error) {
 			}
 		}
 		p.cmd = nil
-		return fmt.Errorf("ended before it served: %w", cmd.Wait())
+		err := cmd.Wait()
+		free()
+		return fmt.Errorf("ended before it served: %w", err)
 	}, nil
+}
+
+// startOnThread starts a child from a thread that does nothing else until free
+// is called. Linux sends the death signal when the thread ends that started the
+// child, not when the process does, and Go ends threads: a goroutine that
+// returns with its thread locked, in any other test, takes the thread with it
+// and every child that was ever started from there.
+func startOnThread(cmd *exec.Cmd) (free func(), err error) {
+	started := make(chan error)
+	ended := make(chan struct{})
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			<-ended
+		}
+	}()
+	if err := <-started; err != nil {
+		<-done
+		return nil, err
+	}
+	return func() { close(ended); <-done }, nil
 }
 
 // Endpoint is the host:port clients use. It stays the same over a Restart.
@@ -160,7 +191,8 @@ func (p *EtcdProcess) Kill() {
 	}
 	// Its exit status is that of the signal: nothing to learn from it.
 	_ = p.cmd.Wait()
-	p.cmd = nil
+	p.free()
+	p.cmd, p.free = nil, nil
 }
 
 // Pause stops the member as a suspended machine does: it keeps its sockets and
