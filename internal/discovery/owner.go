@@ -64,9 +64,6 @@ type owner struct {
 	orphans   int // at the last publication
 }
 
-// coalesce is the least time between two publications while changes pour in.
-const coalesce = 2 * time.Millisecond
-
 // own applies what comes in and publishes snapshots. It never waits for
 // anything but its inbox.
 func (w *Watcher) own(ctx context.Context) {
@@ -371,100 +368,4 @@ func (o *owner) hear(v verdict) {
 	o.facts.Instances[v.key] = v.answer
 	o.table.touch(v.key)
 	o.dirty = true
-}
-
-// schedule publishes at once when it was quiet, else as soon as coalesce or
-// ten times the cost of a publication has passed, so that a flood of changes
-// costs a tenth of one core and not all of it.
-func (o *owner) schedule(ctx context.Context) {
-	if !o.dirty || !(o.listed || o.restored) {
-		return
-	}
-	if o.w.gate.Load() != nil {
-		o.publish(ctx) // somebody waits
-		return
-	}
-	wait := max(coalesce, 10*o.buildTime) - time.Since(o.published)
-	if wait <= 0 {
-		o.publish(ctx)
-		return
-	}
-	o.timer.Reset(wait)
-}
-
-// publish makes and stores the snapshot of the table.
-func (o *owner) publish(ctx context.Context) {
-	if !o.dirty || !(o.listed || o.restored) {
-		return
-	}
-	o.timer.Stop()
-	start := time.Now()
-	snap := instance.NewSnapshot(o.table.revision, o.table.view(o.facts))
-	old := o.w.snapshot.Swap(snap)
-	o.published = time.Now()
-	o.buildTime = o.published.Sub(start)
-	o.dirty = false
-	rejected, orphans := o.rejected(), 0
-	o.w.note(func(s *WatcherStatus) {
-		s.Revision, s.Applied, s.Rejected = o.table.revision, o.table.applied, rejected
-		o.absentees(s)
-		orphans = s.Orphans
-	})
-	o.tellOrphans(orphans)
-	old.Supersede()
-	o.w.openGate(o.fresh)
-	o.announce()
-	if o.listed || o.table.revision > 0 {
-		o.unsaved = true
-		poke(o.w.unsaved)
-	}
-	o.ask.update(ctx, o.targets())
-}
-
-// announce closes Ready once there is something to be ready with. What was
-// published holds it already, but for what is not proven.
-func (o *owner) announce() {
-	if o.announced || o.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
-		return
-	}
-	o.announced = true
-	close(o.w.ready)
-}
-
-// tellOrphans says when instances begin and end to be served without a lease.
-func (o *owner) tellOrphans(n int) {
-	switch {
-	case o.orphans == 0 && n > 0:
-		o.w.log.WithField("instances", n).Warn("instances have lost their leases: served while they answer")
-	case o.orphans > 0 && n == 0:
-		o.w.log.Info("no instance without its lease is left")
-	}
-	o.orphans = n
-}
-
-// rejected counts what cannot be used and says it once for each revision.
-func (o *owner) rejected() int {
-	n := 0
-	for _, e := range o.table.order {
-		bad := e.problem != "" || (e.in != nil && e.in.View == instance.Rejected)
-		if !bad {
-			continue
-		}
-		n++
-		if o.complain[e.name] == e.mod {
-			continue
-		}
-		o.complain[e.name] = e.mod
-		why := e.problem
-		if e.in != nil && e.in.Reason != "" {
-			why = e.in.Reason
-		}
-		o.w.log.WithField("instance", e.key.String()).WithField("revision", e.mod).Warn("entry in etcd rejected: " + why)
-	}
-	for key := range o.complain {
-		if _, ok := o.table.entries[key]; !ok {
-			delete(o.complain, key)
-		}
-	}
-	return n
 }
