@@ -34,7 +34,33 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
+	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
+}
+
+// forgetOldLives drops pooled connections to engines that have begun a new
+// life at the same address.
+func (p *proxy) forgetOldLives(ctx context.Context) {
+	lives := map[instance.Key]string{}
+	for {
+		snap := p.watcher.Snapshot()
+		next := make(map[instance.Key]string, len(lives))
+		for _, in := range snap.All() {
+			if in.View == instance.Pending {
+				continue
+			}
+			next[in.Key] = in.Incarnation()
+			if old, ok := lives[in.Key]; ok && old != next[in.Key] {
+				p.upstream.Forget(in.Address)
+			}
+		}
+		lives = next
+		select {
+		case <-ctx.Done():
+			return
+		case <-snap.Changed():
+		}
+	}
 }
 
 func (p *proxy) logEnd(what string, err error) {

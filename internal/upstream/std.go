@@ -49,6 +49,10 @@ func NewStd(o Options) *Std {
 // lay in the pool.
 func (c *Std) StaleRetries() int64 { return c.stale.Load() }
 
+// Forget drops idle connections, of all addresses: http.Transport cannot tell
+// them apart, and they are made again for little.
+func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
+
 // Close drops idle connections.
 func (c *Std) Close() {
 	c.pooled.CloseIdleConnections()

@@ -22,6 +22,9 @@ type Client interface {
 	// caller closes the body. Redirects are never followed. A failure is an
 	// *Error; when ctx ended, its Err is the context's cause.
 	Do(ctx context.Context, r *Request) (*Response, error)
+	// Forget drops the idle connections to an address: another process may
+	// stand there now.
+	Forget(address string)
 	// Close drops idle connections.
 	Close()
 }
