@@ -168,7 +168,7 @@ func TestEtcdAwayFromStartToEnd(t *testing.T) {
 	}
 	// With a user name the login is tried on, and can be given up.
 	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
-	log.awaits(t, "cannot log in to etcd yet")
+	log.awaits(t, "not registered yet; trying on")
 	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
 		t.Errorf("exit %d", code)
 	}

@@ -71,12 +71,9 @@ func serve(ctx context.Context, c config, log *logrus.Logger) error {
 		return err
 	}
 	defer stopControl()
-	cli, err := dial(ctx, c, log)
+	cli, err := dial(c, log)
 	if err != nil {
 		return err
-	}
-	if cli == nil {
-		return nil // asked to end before etcd let us in
 	}
 	defer func() { _ = cli.Close() }()
 	return live(ctx, hurry, ctl, cli, layout, log)
@@ -172,31 +169,11 @@ func base(c config) instance.Record {
 	return rec
 }
 
-// Waits between two attempts to log in.
-const (
-	firstLoginWait = 500 * time.Millisecond
-	maxLoginWait   = 5 * time.Second
-)
-
-// dial makes the client of the registrar. With a user name etcd must be there
-// to log in: until it is, and as long as it does not know the user, dial waits.
-// It gives nil when ctx ends first.
-func dial(ctx context.Context, c config, log logrus.FieldLogger) (*clientv3.Client, error) {
-	for wait := firstLoginWait; ; wait = min(2*wait, maxLoginWait) {
-		cli, err := discovery.Dial(discovery.ClientConfig{
-			Endpoints: c.etcdEndpoints, Username: c.etcdUsername, Password: c.etcdPassword,
-			Log: log.WithField(logging.FieldComponent, "etcd"),
-		})
-		if err == nil || errors.Is(err, discovery.ErrEndpoint) {
-			return cli, err
-		}
-		log.WithError(err).Warn("cannot log in to etcd yet; trying on")
-		t := time.NewTimer(wait)
-		select {
-		case <-ctx.Done():
-			t.Stop()
-			return nil, nil
-		case <-t.C:
-		}
-	}
+// dial makes the client of the registrar. It does not wait for etcd: a login
+// that fails is tried again with every call.
+func dial(c config, log logrus.FieldLogger) (*clientv3.Client, error) {
+	return discovery.Dial(discovery.ClientConfig{
+		Endpoints: c.etcdEndpoints, Username: c.etcdUsername, Password: c.etcdPassword,
+		Log: log.WithField(logging.FieldComponent, "etcd"),
+	})
 }
