@@ -26,8 +26,7 @@ import (
 // socketOff is the value of --socket that does without local control.
 const socketOff = "off"
 
-// control is the agent's local control: it can be asked from the start, also
-// while the agent still waits for etcd to let it in.
+// control is the agent's local control. It can be asked from the start.
 type control struct {
 	c    config
 	life atomic.Pointer[parts]
@@ -101,7 +100,7 @@ func (ctl *control) report() agentctl.Report {
 	}
 	p := ctl.life.Load()
 	if p == nil {
-		r.Reason = "waiting for etcd to let this agent in"
+		r.Reason = "starting"
 		return r
 	}
 	a, g := p.agent.Status(), p.registrar.Status()

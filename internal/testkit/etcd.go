@@ -78,6 +78,7 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 		cfg.AuthTokenTTL = m.TokenTTL
 	}
 	cfg.UnsafeNoFsync = true
+	cfg.BcryptCost = 4 // the least there is: a login must not cost a second under the race detector
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
 	server, err := embed.StartEtcd(cfg)
 	if err != nil {
