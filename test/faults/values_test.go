@@ -242,9 +242,12 @@ func TestFault30_DeletedByHand(t *testing.T) {
 	if _, err := cli.Delete(t.Context(), keyOf(t, victim)); err != nil {
 		t.Fatal(err)
 	}
-	if err := r.proxies[0].WaitFor(t.Context(), 2, 1); err != nil {
-		t.Fatal(err)
-	}
+	r.shows(func(s status) error { // out, or, if the agent was very quick, back already
+		if in, ok := s.entry(victim.Address); ok && in.Revision == before.Mod {
+			return fmt.Errorf("still there: %+v", in)
+		}
+		return nil
+	})
 	measured(t, 30, "deletion to out", time.Since(deleted), 0)
 	r.full()
 	measured(t, 30, "deletion to served again (TTL 3 s)", time.Since(deleted), 0)
