@@ -154,6 +154,12 @@ func in(role instance.Role, address string, mode fakevllm.Mode) *instance.Instan
 // handler's options.
 func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options)) *rig {
 	t.Helper()
+	return startSlow(t, mode, prefills, decodes, tune, -1)
+}
+
+// startSlow is start with a slow start of instances that return.
+func startSlow(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options), slow time.Duration) *rig {
+	t.Helper()
 	r := &rig{t: t, rec: &record{ended: make(chan forward.Entry, 1024)}}
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
@@ -179,7 +185,7 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 	r.members.set(list...)
 	log := quiet()
 	r.tracker = health.New(health.Options{
-		Source: &r.members, Prober: alive{}, Log: log, SlowStart: -1,
+		Source: &r.members, Prober: alive{}, Log: log, SlowStart: slow,
 		ProbeTimeout: 200 * time.Millisecond, ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
 		OnEject: func(k instance.Key, hard bool, why string) { r.sched.Abandon(k, hard, why) },
 	})

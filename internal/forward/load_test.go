@@ -238,3 +238,46 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 		})
 	}
 }
+
+// An instance that comes back is not met by a storm: its share of the requests
+// grows over the slow start.
+func TestReturningInstanceStartsSlowly(t *testing.T) {
+	const slow = 2 * time.Second
+	r := startSlow(t, fakevllm.Plain, 4, 1, nil, slow)
+	r.rec.ended = make(chan forward.Entry, 1<<20)
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				if a := r.post("/v1/completions", `{"model":"m","prompt":"x","max_tokens":1}`); a.status != http.StatusOK {
+					t.Errorf("%d: %s", a.status, a.body)
+				}
+			}
+		})
+	}
+	back := r.P[0]
+	k := key(instance.Prefill, back)
+	back.Kill()
+	eventually(t, "it is ejected", func() bool { return !r.tracker.Available(k) })
+	if err := back.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	all := func() int64 { return total(r.P, func(c fakevllm.Counters) int64 { return c.Requests }) }
+	eventually(t, "it is readmitted", func() bool { return r.tracker.Available(k) })
+	var shares []float64
+	begin := time.Now()
+	for i := range 5 {
+		mine, everybody := back.Counters().Requests, all()
+		eventually(t, "a fifth of the slow start", func() bool { return time.Since(begin) > time.Duration(i+1)*slow/5 })
+		mine, everybody = back.Counters().Requests-mine, all()-everybody
+		shares = append(shares, float64(mine)/float64(max(everybody, 1)))
+		t.Logf("%d. fifth: %d of %d prefills, %.0f per second", i+1, mine, everybody, float64(mine)/(slow/5).Seconds())
+	}
+	stop()
+	wg.Wait()
+	if shares[0] >= shares[4] {
+		t.Errorf("shares %v: it began with as much as it ended", shares)
+	}
+	r.strict()
+}
