@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -36,6 +37,9 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.sched.Run(ctx) })
 	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
+	if p.access != nil {
+		work.Go(func() { p.access.Run(ctx) })
+	}
 }
 
 // forgetOldLives drops pooled connections to engines that have begun a new
@@ -215,12 +219,14 @@ type recorder struct {
 	access *accesslog.Log // nil: off
 }
 
-func newRecorder(m *metrics.Metrics, access bool, log logrus.FieldLogger) recorder {
-	r := recorder{Metrics: m}
-	if access {
-		r.access = accesslog.New(log)
+// newAccessLog gives nil when there is to be none: access lines are information.
+func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *accesslog.Log {
+	if !cfg.AccessLog || !log.IsLevelEnabled(logrus.InfoLevel) {
+		return nil
 	}
-	return r
+	return accesslog.New(accesslog.Options{
+		Out: log.Out, JSON: strings.EqualFold(cfg.LogFormat, logging.FormatJSON), Log: log.WithField("component", "accesslog"),
+	})
 }
 
 // Done implements forward.Recorder.

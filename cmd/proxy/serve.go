@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -50,6 +51,14 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 			return err
 		}
 		defer func() { _ = adminLn.Close() }()
+	}
+
+	var pprofLn net.Listener
+	if cfg.PprofListen != "" {
+		if pprofLn, err = listen(cfg.PprofListen, "--pprof-listen"); err != nil {
+			return err
+		}
+		defer func() { _ = pprofLn.Close() }()
 	}
 
 	etcd, err := openEtcd(ctx, cfg, log)
@@ -86,6 +95,10 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	if adminLn != nil {
 		servers = append(servers, newServer(p.adminRouter))
 		start(servers[1], adminLn)
+	}
+	if pprofLn != nil {
+		servers = append(servers, newServer(profiles()))
+		start(servers[len(servers)-1], pprofLn)
 	}
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
 	died := etcd.died()
@@ -157,6 +170,7 @@ type proxy struct {
 	sched    *sched.Scheduler
 	upstream upstream.Client
 	flags    *flagInstances
+	access   *accesslog.Log // nil: off
 	stopping atomic.Bool
 
 	router, adminRouter http.Handler
@@ -167,7 +181,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String()}
+	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String(), access: newAccessLog(cfg, log)}
 	guard := netguard.New(cfg.InstanceAllow)
 	prober := newProber(cfg, guard)
 	actor := "proxy " + p.id
@@ -202,7 +216,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
 		Picker: freshPicker{p.sched, p.watcher}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
-		Recorder:  newRecorder(counters, cfg.AccessLog, log),
+		Recorder:  recorder{Metrics: counters, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
 		Fallback: cfg.Fallback == config.FallbackDecode,

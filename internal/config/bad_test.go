@@ -73,6 +73,8 @@ func TestBadValues(t *testing.T) {
 		{"admin listen", "--admin-listen 9000", []string{"--admin-listen:", "host:port"}},
 		{"admin listen port", "--admin-listen 127.0.0.1:http", []string{"--admin-listen:", "1 to 65535"}},
 		{"admin listen taken", "--admin-listen 127.0.0.1:8000", []string{"--admin-listen:", "another port"}},
+		{"profiles for everybody", "--pprof-listen 0.0.0.0:6060", []string{"--pprof-listen:", "loopback"}},
+		{"profiles without a port", "--pprof-listen 127.0.0.1", []string{"--pprof-listen:", "host:port"}},
 		{"two at once", "--port x --max-attempts y", []string{"--port:", "--max-attempts:"}},
 		{"two at once, later", "--port 70000 --max-attempts 0", []string{"--port:", "--max-attempts:"}},
 		{"model with an escape", "--model=a\x1b[2J", []string{"--model:"}},
@@ -102,7 +104,7 @@ func TestGoodValues(t *testing.T) {
 		"--port 0", "--host 0.0.0.0", "--host ::", "--host ::1", "--host localhost", "--host my-host.example",
 		"--admin-listen 0.0.0.0:9000", "--etcd-prefix /pd/", "--etcd-prefix /team/a", "--log-level warning", "--log-format JSON",
 		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--upstream own", "--connector nixl", "--max-attempts 1",
-		"--etcd-endpoints http://127.0.0.1:2379/", "--etcd-listen [::1]:2379",
+		"--etcd-endpoints http://127.0.0.1:2379/", "--etcd-listen [::1]:2379", "--pprof-listen 127.0.0.1:6060",
 	} {
 		if _, err := load(t, nil, strings.Fields(args)...); err != nil {
 			t.Errorf("%s: %v", args, err)

@@ -58,6 +58,7 @@ type Proxy struct {
 	EngineAPIKey string   // key sent to the engines
 	AdminAPIKey  string   // key of the routes that change the fleet; "" = these routes refuse
 	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
+	PprofListen  string   // loopback host:port for Go's profiles; "" = none
 
 	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
 	ConnectTimeout         time.Duration

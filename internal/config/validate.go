@@ -38,6 +38,13 @@ func (p *Proxy) Validate() error {
 			bad("admin-listen", "%s is where clients are served; give another port or leave it empty", p.AdminListen)
 		}
 	}
+	if p.PprofListen != "" {
+		if err := checkListen(p.PprofListen); err != nil {
+			bad("pprof-listen", "%w", err)
+		} else if !instance.IsLoopback(p.PprofListen) {
+			bad("pprof-listen", "%s: profiles show the inside of requests to whoever asks; use a loopback address", p.PprofListen)
+		}
+	}
 	if !slices.Contains(Connectors(), p.Connector) {
 		bad("connector", "%q is not known; use %s", p.Connector, strings.Join(Connectors(), " or "))
 	}

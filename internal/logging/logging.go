@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -50,10 +51,11 @@ func Levels() []string { return []string{"error", "warn", "info", "debug", "trac
 // info; "warning" is taken too), format is "text" (the default for "") or
 // "json". The text form is never coloured, so that what is shown on a terminal
 // and what lands in a file are the same bytes. The logger may be used by
-// several goroutines; w sees one write per line.
+// several goroutines, and so may its Out by whoever writes lines of his own; w
+// sees one write at a time.
 func New(w io.Writer, level, format string) (*logrus.Logger, error) {
 	log := logrus.New()
-	log.SetOutput(w)
+	log.SetOutput(&serial{w: w})
 	lv, err := parseLevel(level)
 	if err != nil {
 		return nil, err
@@ -88,4 +90,16 @@ func parseLevel(s string) (logrus.Level, error) {
 		return logrus.TraceLevel, nil
 	}
 	return 0, fmt.Errorf("%w %q: use %s", ErrLevel, s, strings.Join(Levels(), ", "))
+}
+
+// serial lets one write through at a time: the logger holds its own lock only.
+type serial struct {
+	mu sync.Mutex // held for a write to w, which is what it is for
+	w  io.Writer
+}
+
+func (s *serial) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }

@@ -3,7 +3,10 @@
 package metrics
 
 import (
+	"maps"
 	"strconv"
+	"sync"
+	"sync/atomic"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
@@ -20,6 +23,9 @@ type Metrics struct {
 	retries  *prometheus.CounterVec
 	alone    *prometheus.CounterVec
 	missing  prometheus.Counter
+
+	known atomic.Pointer[map[kind]series]
+	learn sync.Mutex // one addition to known at a time
 }
 
 // latencies spans a first token from a warm cache to a prefill of minutes.
@@ -49,6 +55,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
 		}),
 	}
+	m.known.Store(&map[kind]series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": version},
@@ -59,12 +66,45 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 	return m
 }
 
+// kind of request, by which requests are counted.
+type kind struct {
+	endpoint, outcome string
+	status            int
+}
+
+// series are the counters of one kind, looked up once.
+type series struct {
+	requests       prometheus.Counter
+	duration, ttft prometheus.Observer
+}
+
+// of gives the counters of a kind. There are few kinds, and a new one is rare:
+// the map is replaced as a whole, so that looking one up takes no lock and
+// allocates nothing.
+func (m *Metrics) of(k kind) series {
+	if s, ok := (*m.known.Load())[k]; ok {
+		return s
+	}
+	s := series{
+		requests: m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
+		duration: m.duration.WithLabelValues(k.endpoint),
+		ttft:     m.ttft.WithLabelValues(k.endpoint),
+	}
+	m.learn.Lock()
+	defer m.learn.Unlock()
+	next := maps.Clone(*m.known.Load())
+	next[k] = s
+	m.known.Store(&next)
+	return s
+}
+
 // Done counts one finished request.
 func (m *Metrics) Done(e *forward.Entry) {
-	m.requests.WithLabelValues(e.Endpoint, e.Outcome, strconv.Itoa(e.Status)).Inc()
-	m.duration.WithLabelValues(e.Endpoint).Observe(e.Duration.Seconds())
+	s := m.of(kind{e.Endpoint, e.Outcome, e.Status})
+	s.requests.Inc()
+	s.duration.Observe(e.Duration.Seconds())
 	if e.TTFT > 0 {
-		m.ttft.WithLabelValues(e.Endpoint).Observe(e.TTFT.Seconds())
+		s.ttft.Observe(e.TTFT.Seconds())
 	}
 	if e.Alone != "" {
 		m.alone.WithLabelValues(e.Alone).Inc()
