@@ -31,9 +31,16 @@ var streamBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a p
 	return &b
 }}
 
-func isEventStream(h http.Header) bool {
-	media, _, err := mime.ParseMediaType(h.Get("Content-Type"))
-	return err == nil && media == "text/event-stream"
+func isEventStream(h http.Header) bool { return isMedia(h.Get("Content-Type"), "text/event-stream") }
+
+// isMedia tells whether a Content-Type names that media type, with whatever
+// parameters.
+func isMedia(contentType, media string) bool {
+	if contentType == media {
+		return true // as nearly everybody writes it
+	}
+	got, _, err := mime.ParseMediaType(contentType)
+	return err == nil && got == media
 }
 
 // whole passes a non-streamed answer on. Nothing is sent before it has been
@@ -111,6 +118,7 @@ type relay struct {
 	seen      int // of them, searched for an event's end
 	committed bool
 	done      bool // the closing event has come
+	ended     bool // what is in buf is the last of the engine's answer
 	typed     bool // see stream
 }
 
@@ -139,6 +147,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 		m, err := resp.Body.Read(s.buf[s.n:])
 		s.n += m
 		if m > 0 {
+			s.ended = errors.Is(err, io.EOF)
 			if f, stop := x.relay(l, d, p, &s, resp); stop {
 				return f
 			}
@@ -209,7 +218,12 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	if s.done {
 		x.entry.Outcome = OutcomeOK
 	}
-	if !x.write(x.trueUsageOfEvents(s.buf[:end])) {
+	batch := x.trueUsageOfEvents(s.buf[:end])
+	if s.done && s.ended {
+		x.put(batch) // the server flushes it together with the end of the body
+		return nil, true
+	}
+	if !x.write(batch) {
 		return nil, true
 	}
 	s.n = copy(s.buf, s.buf[end:s.n])
@@ -296,6 +310,17 @@ func (x *exchange) breakOff(events bool, cause error) {
 
 // write sends and flushes bytes to the client; false means that it is gone.
 func (x *exchange) write(b []byte) bool {
+	if !x.put(b) {
+		return false
+	}
+	if f, ok := x.w.(http.Flusher); ok {
+		f.Flush()
+	}
+	return true
+}
+
+// put sends bytes to the client, in the server's own time.
+func (x *exchange) put(b []byte) bool {
 	now := time.Now()
 	if x.writeDeadline.Sub(now) < x.h.opts.Idle/2 {
 		// A client that stops reading must not hold an instance for ever. The
@@ -308,9 +333,6 @@ func (x *exchange) write(b []byte) bool {
 	if err != nil {
 		x.gone()
 		return false
-	}
-	if f, ok := x.w.(http.Flusher); ok {
-		f.Flush()
 	}
 	return true
 }

@@ -112,9 +112,9 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	c.entry.Prefill, c.entry.Revision = p.Instance.Address, p.Revision
 	l := c.begin(p, c.h.opts.Prefill, errPrefillTimeout)
 	defer l.end()
-	resp, err := c.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+	resp, err := c.h.opts.Upstream.Do(l, &upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.legHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(),
+		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(),
 	})
 	if err != nil {
 		return nil, c.ofExchange(p.Instance, err)
@@ -182,7 +182,7 @@ func (c *completion) decode(kv *handed) (done bool) {
 		if f.taken {
 			// The hand-over is spent. The prefill instance did nothing wrong and
 			// may be asked again.
-			c.tried[instance.Prefill] = nil
+			c.tried.prefill = nil
 			return false
 		}
 	}
@@ -193,7 +193,7 @@ func (c *completion) decode(kv *handed) (done bool) {
 func (c *completion) stillGood(kv *handed) Class {
 	switch {
 	case time.Now().After(kv.until):
-		c.tried[instance.Prefill] = nil
+		c.tried.prefill = nil
 		return HandoverExpired
 	case c.h.opts.Picker.Gone(kv.pick.Instance) != nil:
 		return Gone
@@ -247,9 +247,9 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	}
 	l := c.begin(d, wait, errFirstByteTimeout)
 	defer l.end()
-	resp, err := c.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+	resp, err := c.h.opts.Upstream.Do(l, &upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.legHeader(engineID), Body: body.Segments(),
+		Header: c.pairHeader(engineID), Body: body.Segments(),
 	})
 	if err != nil {
 		return c.ofExchange(d.Instance, err)

@@ -5,12 +5,10 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
-	"mime"
 	"net/http"
 	"strconv"
+	"sync/atomic"
 	"time"
-
-	"github.com/google/uuid"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -31,9 +29,9 @@ type exchange struct {
 	// broken tells that the client's connection must be broken, not ended.
 	broken bool
 
-	tried  map[instance.Role][]instance.Key
-	rounds map[instance.Role]int
-	last   *failure
+	tried byRole[[]instance.Key]
+	again byRole[bool] // everybody in the role was tried once
+	last  *failure
 	// counted are the failures that count against MaxAttempts.
 	counted int
 	// suspects failed this request; they are blamed when another serves it.
@@ -43,6 +41,22 @@ type exchange struct {
 	// in digits, "" if it did not say.
 	cached        string
 	writeDeadline time.Time
+
+	header   http.Header // of the legs with headerID
+	headerID string
+
+	running atomic.Pointer[leg] // the leg that the client's leaving ends
+	unwatch func() bool         // ends the watch for that; nil before the first leg
+}
+
+// byRole holds one value for each role.
+type byRole[T any] struct{ prefill, decode T }
+
+func (b *byRole[T]) of(r instance.Role) *T {
+	if r == instance.Prefill {
+		return &b.prefill
+	}
+	return &b.decode
 }
 
 type suspect struct {
@@ -60,11 +74,7 @@ func (h *Handler) Completion(kind openai.Kind) http.HandlerFunc {
 }
 
 func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint string) *exchange {
-	x := &exchange{
-		h: h, w: w, r: r, ctx: r.Context(),
-		tried:  make(map[instance.Role][]instance.Key, 2),
-		rounds: make(map[instance.Role]int, 2),
-	}
+	x := &exchange{h: h, w: w, r: r, ctx: r.Context()}
 	x.entry = Entry{
 		RequestID: requestID(r.Header), Client: r.RemoteAddr,
 		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
@@ -77,6 +87,9 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint s
 // finish reports the request, once, and breaks the client's connection where
 // a clean end would be a lie.
 func (x *exchange) finish() {
+	if x.unwatch != nil {
+		x.unwatch()
+	}
 	x.entry.Duration = time.Since(x.entry.Start)
 	x.h.opts.Recorder.Done(&x.entry)
 	if x.broken {
@@ -101,17 +114,15 @@ func (x *exchange) completion(kind openai.Kind) {
 
 // readBody reads the whole request body; if it cannot it has answered.
 func (x *exchange) readBody() ([]byte, bool) {
-	if media, _, err := mime.ParseMediaType(x.r.Header.Get("Content-Type")); err != nil || media != "application/json" {
+	if !isMedia(x.r.Header.Get("Content-Type"), "application/json") {
 		x.refuse(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.TypeMediaType,
 			Message: "Unsupported Media Type: Only 'application/json' is allowed"})
 		return nil, false
 	}
 	limit := x.h.opts.MaxBody
-	tooLarge := &openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.TypeTooLarge,
-		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
 	if x.r.ContentLength > limit {
 		x.w.Header().Set("Connection", "close") // the rest is not worth reading
-		x.refuse(tooLarge)
+		x.refuse(tooLarge(limit))
 		return nil, false
 	}
 	rc := http.NewResponseController(x.w)
@@ -122,7 +133,7 @@ func (x *exchange) readBody() ([]byte, bool) {
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
-		x.refuse(tooLarge)
+		x.refuse(tooLarge(limit))
 	case err != nil && x.ctx.Err() != nil:
 		x.gone()
 	case err != nil:
@@ -133,6 +144,11 @@ func (x *exchange) readBody() ([]byte, bool) {
 		return body, true
 	}
 	return nil, false
+}
+
+func tooLarge(limit int64) *openai.Error {
+	return &openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.TypeTooLarge,
+		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
 }
 
 // readAll reads to the end into one buffer of the announced length, if any.
@@ -208,7 +224,8 @@ func (x *exchange) tell(f *failure) {
 func (x *exchange) note(in *instance.Instance, f *failure) bool {
 	x.last = f
 	x.entry.Attempts++
-	x.tried[in.Role] = append(x.tried[in.Role], in.Key)
+	tried := x.tried.of(in.Role)
+	*tried = append(*tried, in.Key)
 	switch f.rule.blame {
 	case blameEject:
 		x.h.opts.Health.Eject(in, "cannot connect: "+f.err.Error())
@@ -253,16 +270,16 @@ func (x *exchange) served(in *instance.Instance) {
 // but refused connections came back: a single instance that broke one
 // connection can still serve.
 func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
-	req := sched.Request{Role: role, Model: x.model, Partner: partner, Tried: x.tried[role]}
+	req := sched.Request{Role: role, Model: x.model, Partner: partner, Tried: *x.tried.of(role)}
 	a, err := x.h.opts.Picker.Pick(req)
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
 	}
-	if x.rounds[role] > 0 || (x.last != nil && x.last.rule.free) {
+	if *x.again.of(role) || (x.last != nil && x.last.rule.free) {
 		return nil, err
 	}
-	x.rounds[role]++
-	x.tried[role] = nil
+	*x.again.of(role) = true
+	*x.tried.of(role) = nil
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
 	defer wait.Stop()
 	select {
@@ -279,17 +296,14 @@ const secondRoundWait = 50 * time.Millisecond
 // engineID is the request id that the engines see: the client's, and a nonce
 // of this attempt, the same on both legs of a pair.
 func (x *exchange) engineID() string {
-	id := uuid.New()
-	return x.entry.RequestID + "-" + hex8(id)
-}
-
-func hex8(id uuid.UUID) string {
 	const digits = "0123456789abcdef"
-	var b [8]byte
-	for i := range 4 {
-		b[2*i], b[2*i+1] = digits[id[i]>>4], digits[id[i]&15]
+	id := make([]byte, 0, maxRequestID+9)
+	id = append(append(id, x.entry.RequestID...), '-')
+	for n, i := rand.Uint32(), 0; i < 8; i++ {
+		id = append(id, digits[n>>28])
+		n <<= 4
 	}
-	return string(b[:])
+	return string(id)
 }
 
 func (x *exchange) dialect(a *sched.Assignment) connector.Connector {

@@ -48,22 +48,28 @@ func requestID(h http.Header) string {
 	return id
 }
 
+// pairHeader is legHeader for the two legs of a pair, which share it.
+func (x *exchange) pairHeader(engineID string) http.Header {
+	if x.header == nil || x.headerID != engineID {
+		x.header, x.headerID = x.legHeader(engineID), engineID
+	}
+	return x.header
+}
+
 // legHeader makes the header of the legs out of the client's.
 func (x *exchange) legHeader(engineID string) http.Header {
 	in := x.r.Header
 	out := make(http.Header, len(in)+2)
-	var named []string
-	for _, v := range in["Connection"] {
-		named = append(named, strings.Split(v, ",")...)
-	}
 	for name, values := range in {
 		if hopByHop(name) || private(name) {
 			continue
 		}
 		out[name] = values
 	}
-	for _, n := range named {
-		delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
+	for _, v := range in["Connection"] {
+		for n := range strings.SplitSeq(v, ",") {
+			delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
+		}
 	}
 	out["X-Request-Id"] = []string{engineID}
 	x.authorize(out)

@@ -2,48 +2,99 @@ package forward
 
 import (
 	"context"
+	"sync"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// leg is the lifetime of one request to an engine: it ends with the client,
-// by a deadline of ours, when its instance is known to be gone, or when the
-// caller is through with it. Ending it closes the connection of an unfinished
-// answer, which is what makes vLLM abort the work.
+// leg is the lifetime of one request to an engine, as a context: it ends with
+// the client, by a deadline of ours, when its instance is known to be gone, or
+// when the caller is through with it. Ending it closes the connection of an
+// unfinished answer, which is what makes vLLM abort the work.
+//
+// It is a context of its own kind because two of them are made for every
+// request, and the standard ones cost more than the rest of a leg. Its Err is
+// the cause itself, so context.Cause gives it too.
 type leg struct {
-	ctx    context.Context //nolint:containedctx // the leg is this context
-	cancel context.CancelCauseFunc
-	timer  *time.Timer
-	pick   *sched.Assignment // nil for a leg that nobody can call off
+	client  context.Context   //nolint:containedctx // whose values these are
+	pick    *sched.Assignment // nil for a leg that nobody can call off
+	unwatch func() bool       // takes the leg off the client's context; nil if its exchange watches that
+	timer   *time.Timer
+
+	mu    sync.Mutex // guards what follows; never held while anything is called
+	limit error      // what the timer ends the leg with
+	err   error      // why the leg has ended, nil while it runs
+	done  chan struct{}
+	after []ending
+	room  [1]ending // of after: the one that nearly every leg needs
+	given int       // ids of endings given so far
 }
 
+// ending is a function to be called at the end of a leg.
+type ending struct {
+	id int
+	f  func()
+}
+
+var _ context.Context = (*leg)(nil)
+
 // begin starts a leg on a picked instance that ends after d with the given
-// cause, or as soon as its instance is found gone, with sched.ErrGone.
+// cause, or as soon as its instance is found gone, with sched.ErrGone. An
+// exchange has one such leg at a time.
 func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg {
-	l := x.beginAt(d, cause)
-	l.pick = a
-	a.Await(l.cancel)
+	l := &leg{client: x.ctx, pick: a}
+	l.next(d, cause)
+	x.running.Store(l)
+	if x.unwatch == nil {
+		x.unwatch = context.AfterFunc(x.ctx, x.clientLeft)
+	}
+	if x.ctx.Err() != nil { // before it was stored
+		l.Cancel(context.Cause(x.ctx))
+	}
+	a.Await(l)
 	// The membership may have changed between the pick and Await.
 	if err := x.h.opts.Picker.Gone(a.Instance); err != nil {
-		l.cancel(err)
+		l.Cancel(err)
 	}
 	return l
 }
 
-// beginAt starts a leg that nothing but its deadline and the client ends.
-func (x *exchange) beginAt(d time.Duration, cause error) *leg {
-	l := &leg{}
-	l.ctx, l.cancel = context.WithCancelCause(x.ctx)
-	l.timer = time.AfterFunc(d, func() { l.cancel(cause) })
+// clientLeft ends the running leg.
+func (x *exchange) clientLeft() {
+	if l := x.running.Load(); l != nil {
+		l.Cancel(context.Cause(x.ctx))
+	}
+}
+
+// beginAside starts a leg beside others that nothing but its deadline and the
+// client ends.
+func (x *exchange) beginAside(d time.Duration, cause error) *leg {
+	l := &leg{client: x.ctx}
+	l.next(d, cause)
+	l.unwatch = context.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
 	return l
 }
 
-// next replaces the deadline: from now on the leg ends d after the last rearm.
+// next sets or replaces the deadline: from now on the leg ends d after the
+// last rearm.
 func (l *leg) next(d time.Duration, cause error) {
-	l.timer.Stop()
-	l.timer = time.AfterFunc(d, func() { l.cancel(cause) })
+	l.mu.Lock()
+	l.limit = cause
+	l.mu.Unlock()
+	if l.timer == nil {
+		l.timer = time.AfterFunc(d, l.expire)
+		return
+	}
+	l.timer.Reset(d)
+}
+
+func (l *leg) expire() {
+	l.mu.Lock()
+	limit := l.limit
+	l.mu.Unlock()
+	l.Cancel(limit)
 }
 
 func (l *leg) rearm(d time.Duration) { l.timer.Reset(d) }
@@ -59,7 +110,88 @@ func (l *leg) settle() {
 func (l *leg) end() {
 	l.settle()
 	l.timer.Stop()
-	l.cancel(errLegDone)
+	if l.unwatch != nil {
+		l.unwatch()
+	}
+	l.Cancel(errLegDone)
+}
+
+// Cancel ends the leg; only the first cause counts.
+func (l *leg) Cancel(cause error) {
+	l.mu.Lock()
+	if l.err != nil {
+		l.mu.Unlock()
+		return
+	}
+	l.err = cause
+	if l.done != nil {
+		close(l.done)
+	}
+	after := l.after
+	l.after = nil
+	l.mu.Unlock()
+	for _, e := range after {
+		e.f()
+	}
+}
+
+// Err implements context.Context.
+func (l *leg) Err() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.err
+}
+
+// Done implements context.Context.
+func (l *leg) Done() <-chan struct{} {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.done == nil {
+		l.done = make(chan struct{})
+		if l.err != nil {
+			close(l.done)
+		}
+	}
+	return l.done
+}
+
+// Deadline implements context.Context: it can move, so there is none to tell.
+func (l *leg) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// Value implements context.Context.
+func (l *leg) Value(key any) any { return l.client.Value(key) }
+
+// AfterFunc has f called when the leg ends; package context and the upstream
+// client look for this method. stop takes f off again, and tells whether that
+// kept it from being called.
+func (l *leg) AfterFunc(f func()) (stop func() bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.err != nil {
+		go f() // the caller may hold what f needs
+		return func() bool { return false }
+	}
+	l.given++
+	id := l.given
+	if len(l.after) == 0 {
+		l.after = l.room[:0]
+	}
+	l.after = append(l.after, ending{id, f})
+	return func() bool { return l.takeOff(id) }
+}
+
+func (l *leg) takeOff(id int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, e := range l.after {
+		if e.id == id {
+			last := len(l.after) - 1
+			l.after[i], l.after[last] = l.after[last], ending{}
+			l.after = l.after[:last]
+			return true
+		}
+	}
+	return false
 }
 
 // Health hears what requests learn about instances.

@@ -82,11 +82,11 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 }
 
 func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure) {
-	l := x.beginAt(probeTimeout, errFirstByteTimeout)
+	l := x.beginAside(probeTimeout, errFirstByteTimeout)
 	defer l.end()
 	header := x.legHeader(x.engineID())
 	delete(header, "Content-Type")
-	resp, err := x.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+	resp, err := x.h.opts.Upstream.Do(l, &upstream.Request{
 		Instance: in, Method: http.MethodGet, Path: "/v1/models", Header: header,
 	})
 	if err != nil {

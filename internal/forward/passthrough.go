@@ -56,7 +56,7 @@ func (x *exchange) pickAny() (*sched.Assignment, error) {
 		return a, err
 	}
 	return x.h.opts.Picker.Pick(sched.Request{
-		Role: instance.Prefill, Model: x.model, Alone: true, Tried: x.tried[instance.Prefill],
+		Role: instance.Prefill, Model: x.model, Alone: true, Tried: x.tried.prefill,
 	})
 }
 
@@ -90,7 +90,7 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	}
 	l := x.begin(a, wait, errFirstByteTimeout)
 	defer l.end()
-	resp, err := x.h.opts.Upstream.Do(l.ctx, &upstream.Request{
+	resp, err := x.h.opts.Upstream.Do(l, &upstream.Request{
 		Instance: a.Instance, Method: x.r.Method, Path: path,
 		Header: x.legHeader(x.engineID()), Body: leg.Segments(),
 	})

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"slices"
+	"unsafe"
 )
 
 // Edit collects the changes that make one leg out of a request. It begins with
@@ -44,8 +45,11 @@ func (e *Edit) Delete(f Field) { e.action[f] = remove }
 // splice replaces body[start:end] by text.
 type splice struct {
 	start, end int
-	text       string
+	text       []byte
 }
+
+// readOnly gives a string's bytes without a copy: segments are never changed.
+func readOnly(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
 // Body builds the leg. It shares the request's bytes.
 func (e *Edit) Body() Body {
@@ -61,11 +65,11 @@ func (e *Edit) Body() Body {
 		if a := e.action[o.field]; a == remove || (a == set && o.field.control()) {
 			survivors--
 		} else if a == set || a == replace {
-			splices = append(splices, splice{o.val, o.end, e.value[o.field]})
+			splices = append(splices, splice{o.val, o.end, readOnly(e.value[o.field])})
 		}
 	}
 	splices = append(splices, e.removals()...)
-	if text := e.additions(survivors > 0); text != "" {
+	if text := e.additions(survivors > 0); len(text) > 0 {
 		splices = append(splices, splice{r.open + 1, r.open + 1, text})
 	}
 	slices.SortFunc(splices, func(a, b splice) int {
@@ -101,10 +105,22 @@ func (e *Edit) removals() []splice {
 	return out
 }
 
-func (e *Edit) additions(more bool) string {
-	var b []byte
+// adds tells whether a field is set that the client did not send, or whose
+// place is ours to choose.
+func (e *Edit) adds(f int) bool {
+	return e.action[f] == set && (e.r.last[f] == 0 || Field(f).control())
+}
+
+func (e *Edit) additions(more bool) []byte {
+	n := 0
 	for f := range e.action {
-		if e.action[f] != set || (e.r.last[f] != 0 && !Field(f).control()) {
+		if e.adds(f) {
+			n += len(fieldNames[f]) + len(e.value[f]) + len(`"":,`)
+		}
+	}
+	b := make([]byte, 0, n)
+	for f := range e.action {
+		if !e.adds(f) {
 			continue
 		}
 		b = append(b, '"')
@@ -113,13 +129,10 @@ func (e *Edit) additions(more bool) string {
 		b = append(b, e.value[f]...)
 		b = append(b, ',')
 	}
-	if len(b) == 0 {
-		return ""
-	}
-	if !more {
+	if len(b) > 0 && !more {
 		b = b[:len(b)-1]
 	}
-	return string(b)
+	return b
 }
 
 func assemble(body []byte, splices []splice) Body {
@@ -127,7 +140,7 @@ func assemble(body []byte, splices []splice) Body {
 	at := 0
 	for _, s := range splices {
 		out.add(body[at:s.start])
-		out.add([]byte(s.text))
+		out.add(s.text)
 		at = s.end
 	}
 	out.add(body[at:])

@@ -23,20 +23,26 @@ type waiting struct {
 }
 
 type waiter struct {
-	cancel context.CancelCauseFunc
-	since  time.Time
+	leg   Leg
+	since time.Time
+}
+
+// Leg is a request to an instance that can be ended.
+type Leg interface {
+	// Cancel ends it. It must not block; more calls do no harm.
+	Cancel(cause error)
 }
 
 // Await has the leg cancelled, with a cause that wraps ErrGone, when its
 // instance turns out to be gone. It ends with Settle.
-func (a *Assignment) Await(cancel context.CancelCauseFunc) {
+func (a *Assignment) Await(l Leg) {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.legs == nil {
 		w.legs = make(map[*Assignment]waiter)
 	}
-	w.legs[a] = waiter{cancel, time.Now()}
+	w.legs[a] = waiter{l, time.Now()}
 }
 
 // Settle ends Await: the leg is over, or its answer is committed and must be
@@ -85,7 +91,7 @@ func (s *Scheduler) cancelGone(snap *instance.Snapshot) {
 		}
 		for a, l := range c.waiting.list() {
 			if err := gone(snap, a.Instance); err != nil {
-				l.cancel(err)
+				l.leg.Cancel(err)
 			}
 		}
 	})
@@ -118,7 +124,7 @@ func (s *Scheduler) Abandon(k instance.Key, must bool, why string) {
 	}
 	cause := fmt.Errorf("%w: %s", ErrGone, why)
 	for _, l := range c.waiting.list() {
-		l.cancel(cause)
+		l.leg.Cancel(cause)
 	}
 }
 

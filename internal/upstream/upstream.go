@@ -71,8 +71,8 @@ func (o *Options) dialer() *net.Dialer {
 	return &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 15 * time.Second, Control: o.Guard.Control}
 }
 
-// Request is one leg. Header is sent as it is, and owned by the client from
-// then on; Content-Length and Host are added.
+// Request is one leg. Header is sent as it is, without Content-Length
+// and Host, which the client adds; nobody may change it from then on.
 type Request struct {
 	Instance *instance.Instance
 	Method   string

@@ -1,0 +1,124 @@
+package forward
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+var errCause = errors.New("cause")
+
+func newTestLeg(client context.Context) *leg {
+	l := &leg{client: client}
+	l.next(time.Hour, errPrefillTimeout)
+	return l
+}
+
+// The standard library's own contexts are built on top of a leg when it dials,
+// so a leg must behave as they expect.
+func TestLegIsAContext(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	l := newTestLeg(context.WithValue(t.Context(), key{}, "v"))
+	defer l.end()
+	if l.Err() != nil || l.Value(key{}) != "v" {
+		t.Fatalf("running: %v, %v", l.Err(), l.Value(key{}))
+	}
+	child, cancel := context.WithCancel(l)
+	defer cancel()
+	grandchild, cancel2 := context.WithTimeout(child, time.Hour)
+	defer cancel2()
+	called := make(chan struct{})
+	context.AfterFunc(grandchild, func() { close(called) })
+	select {
+	case <-l.Done():
+		t.Fatal("done before its end")
+	default:
+	}
+	l.Cancel(errCause)
+	l.Cancel(errLegDone)
+	<-l.Done()
+	<-grandchild.Done()
+	<-called
+	for _, c := range []context.Context{l, child, grandchild} {
+		if got := context.Cause(c); !errors.Is(got, errCause) {
+			t.Errorf("cause of %T: %v", c, got)
+		}
+	}
+	late, cancel3 := context.WithCancel(l)
+	defer cancel3()
+	<-late.Done()
+	if !errors.Is(context.Cause(late), errCause) {
+		t.Errorf("cause of a late child: %v", context.Cause(late))
+	}
+}
+
+func TestLegAfterFunc(t *testing.T) {
+	t.Parallel()
+	l := newTestLeg(t.Context())
+	var calls []string
+	stopA := l.AfterFunc(func() { calls = append(calls, "a") })
+	stopB := l.AfterFunc(func() { calls = append(calls, "b") })
+	if !stopA() || stopA() {
+		t.Error("a was not taken off once")
+	}
+	stopC := l.AfterFunc(func() { calls = append(calls, "c") })
+	l.end()
+	if len(calls) != 2 || calls[0] != "b" || calls[1] != "c" {
+		t.Errorf("called %v", calls)
+	}
+	if stopA() || stopB() || stopC() {
+		t.Error("taken off after the end")
+	}
+	late := make(chan struct{})
+	if stop := l.AfterFunc(func() { close(late) }); stop() {
+		t.Error("a late one was taken off")
+	}
+	<-late
+}
+
+func TestLegDeadlineMoves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := &leg{client: t.Context()}
+		l.next(time.Second, errFirstByteTimeout)
+		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
+		l.next(time.Second, errIdleTimeout)
+		for range 5 {
+			time.Sleep(900 * time.Millisecond)
+			l.rearm(time.Second)
+		}
+		synctest.Wait()
+		if l.Err() != nil {
+			t.Fatalf("ended though it was moved on: %v", l.Err())
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !errors.Is(l.Err(), errIdleTimeout) {
+			t.Errorf("ended with %v", l.Err())
+		}
+	})
+}
+
+// Whoever ends a leg first wins, and functions run once.
+func TestLegEndedByMany(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		l := newTestLeg(t.Context())
+		ran := make(chan struct{}, 8)
+		stop := l.AfterFunc(func() { ran <- struct{}{} })
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { l.Cancel(errCause) })
+		}
+		stopped := false
+		all.Go(func() { stopped = stop() })
+		all.Wait()
+		if n := len(ran); (n == 1) == stopped {
+			t.Fatalf("stopped %v, yet called %d times", stopped, n)
+		}
+	}
+}
