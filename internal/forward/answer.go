@@ -5,7 +5,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"sync"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -17,19 +16,9 @@ import (
 // goes out: up to here a broken answer can still be retried.
 const maxHeldAnswer = 1 << 20
 
-// maxEvent bounds one server-sent event.
-const maxEvent = 8 << 20
-
-const streamBuffer = 16 << 10
-
 // doneGrace is how long the engine may take to end the connection's chunked
 // body behind the closing event; later than that it is not reused.
 const doneGrace = time.Second
-
-var streamBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
-	b := make([]byte, streamBuffer)
-	return &b
-}}
 
 func isEventStream(h http.Header) bool { return isMedia(h.Get("Content-Type"), "text/event-stream") }
 
@@ -112,9 +101,9 @@ func readFull(l *leg, idle time.Duration, r io.Reader, buf []byte) (int, error) 
 
 // relay is the state of one event stream on its way through.
 type relay struct {
-	buf       []byte
-	n         int // bytes in buf
-	judged    int // of them, classified while the answer was not committed
+	eventBuffer
+
+	judged    int // of the buffered bytes, classified while the answer was not committed
 	seen      int // of them, searched for an event's end
 	committed bool
 	done      bool // the closing event has come
@@ -129,15 +118,11 @@ type relay struct {
 // typed streams (/v1/responses, /v1/messages) name their events and have no
 // common closing one: their first event commits, and any clean end is taken.
 func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Response, typed bool) *failure {
-	pooled, _ := streamBuffers.Get().(*[]byte)
-	s := relay{buf: *pooled, typed: typed}
-	defer streamBuffers.Put(pooled)
+	s := relay{typed: typed}
+	defer s.release()
 	for {
-		if s.n == len(s.buf) {
-			if len(s.buf) >= maxEvent {
-				return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
-			}
-			s.buf = append(make([]byte, 0, 2*len(s.buf)), s.buf...)[:2*len(s.buf)]
+		if !s.makeRoom() {
+			return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
 		}
 		if s.done {
 			l.rearm(doneGrace)
@@ -226,7 +211,7 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	if !x.write(batch) {
 		return nil, true
 	}
-	s.n = copy(s.buf, s.buf[end:s.n])
+	s.drop(end)
 	s.seen = s.n
 	return nil, false
 }

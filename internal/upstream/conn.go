@@ -15,7 +15,7 @@ import (
 const (
 	// readSize is the buffer for an answer's head and what came with it. It is
 	// held from the first byte awaited until the body's first bytes are taken.
-	readSize = 4 << 10
+	readSize = 2 << 10
 	// joinedBody is the size up to which a body is copied behind the head: one
 	// plain write of a few hundred bytes beats a vectored one.
 	joinedBody = 2 << 10

@@ -53,7 +53,7 @@ func (p *Pool) Close() {
 }
 
 var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
-	b := make([]byte, 0, 4<<10)
+	b := make([]byte, 0, 1<<10)
 	return &b
 }}
 
