@@ -113,21 +113,37 @@ const (
 	highBits = 0x8080808080808080
 )
 
-// str checks the string whose opening quote is at i. Eight bytes are looked at
+// special marks the bytes of w that do not simply stand for themselves in a
+// string: quotes, backslashes and control characters. The high bit of the
+// lowest such byte is right; those above it may be false alarms.
+//
+// A byte of x is zero where (x-low)&^x has its high bit set, and below n where
+// (x-n...)&^x has, for n up to 0x80; a borrow can raise a false alarm only above
+// a true one. The quote (0x22) is tested together with what is below 0x20: with
+// one bit turned it becomes 0x20, and they stay below it.
+func special(w uint64) uint64 {
+	q := w ^ (lowBits * ('"' ^ 0x20))
+	e := w ^ (lowBits * '\\')
+	return ((q - lowBits*0x21) &^ q) | ((e - lowBits) &^ e)
+}
+
+// str checks the string whose opening quote is at i. Many bytes are looked at
 // a time: prompts are long and mostly plain.
 func (s *scanner) str(i int) (int, error) {
 	b, start := s.b, i
 	i++
 	for {
+		for i+32 <= len(b) {
+			w := b[i : i+32 : i+32]
+			m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
+				special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
+			if m&highBits != 0 {
+				break
+			}
+			i += 32
+		}
 		for i+8 <= len(b) {
-			w := binary.LittleEndian.Uint64(b[i:])
-			q := w ^ (lowBits * '"')
-			e := w ^ (lowBits * '\\')
-			// A byte of x is zero where (x-low)&^x has its high bit set; a byte of
-			// w is below 0x20 where (w-0x20...)&^w has. A borrow can raise a false
-			// alarm only above a true one, and the lowest one is what is used.
-			m := ((q - lowBits) &^ q) | ((e - lowBits) &^ e) | ((w - lowBits*0x20) &^ w)
-			if m &= highBits; m != 0 {
+			if m := special(binary.LittleEndian.Uint64(b[i:])) & highBits; m != 0 {
 				i += bits.TrailingZeros64(m) >> 3
 				break
 			}
