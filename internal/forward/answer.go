@@ -170,6 +170,7 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 		l.settle()
 		p.Done()
 		x.served(d.Instance)
+		x.dropBody()
 		x.entry.TTFT = time.Since(x.entry.Start)
 		x.copyAnswerHeader(resp.Header, -1)
 		x.entry.Status = resp.Status

@@ -21,10 +21,7 @@ const maxPrefillAnswer = 16 << 20
 const maxErrorBody = 1 << 20
 
 // completion is an exchange that goes through prefill and decode.
-type completion struct {
-	*exchange
-	req *openai.Request
-}
+type completion struct{ *exchange }
 
 // handed is a prefill that succeeded: what it left, where, and until when it
 // may be used.
@@ -112,7 +109,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	c.entry.Prefill, c.entry.Revision = p.Instance.Address, p.Revision
 	l := c.begin(p, c.h.opts.Prefill, errPrefillTimeout)
 	defer l.end()
-	resp, err := c.h.opts.Upstream.Do(l, &upstream.Request{
+	resp, err := c.do(l, &upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
 		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(),
 	})
@@ -247,7 +244,7 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	}
 	l := c.begin(d, wait, errFirstByteTimeout)
 	defer l.end()
-	resp, err := c.h.opts.Upstream.Do(l, &upstream.Request{
+	resp, err := c.do(l, &upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
 		Header: c.pairHeader(engineID), Body: body.Segments(),
 	})

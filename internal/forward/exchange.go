@@ -3,7 +3,6 @@ package forward
 import (
 	"context"
 	"errors"
-	"io"
 	"math/rand/v2"
 	"net/http"
 	"strconv"
@@ -44,6 +43,10 @@ type exchange struct {
 
 	header   http.Header // of the legs with headerID
 	headerID string
+
+	req    *openai.Request // nil once no further leg can come
+	pooled *[]byte         // where its body was read into, nil if that is not pooled
+	lent   bool            // an upstream client may read the body after Do
 
 	running atomic.Pointer[leg] // the leg that the client's leaving ends
 	unwatch func() bool         // ends the watch for that; nil before the first leg
@@ -90,6 +93,7 @@ func (x *exchange) finish() {
 	if x.unwatch != nil {
 		x.unwatch()
 	}
+	x.dropBody()
 	x.entry.Duration = time.Since(x.entry.Start)
 	x.h.opts.Recorder.Done(&x.entry)
 	if x.broken {
@@ -107,70 +111,16 @@ func (x *exchange) completion(kind openai.Kind) {
 		x.refuse(err)
 		return
 	}
+	x.req = req
 	x.model, x.entry.Model, x.entry.Stream = req.Model, req.Model, req.Stream
-	c := &completion{exchange: x, req: req}
+	c := &completion{x}
 	c.run()
-}
-
-// readBody reads the whole request body; if it cannot it has answered.
-func (x *exchange) readBody() ([]byte, bool) {
-	if !isMedia(x.r.Header.Get("Content-Type"), "application/json") {
-		x.refuse(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.TypeMediaType,
-			Message: "Unsupported Media Type: Only 'application/json' is allowed"})
-		return nil, false
-	}
-	limit := x.h.opts.MaxBody
-	if x.r.ContentLength > limit {
-		x.w.Header().Set("Connection", "close") // the rest is not worth reading
-		x.refuse(tooLarge(limit))
-		return nil, false
-	}
-	rc := http.NewResponseController(x.w)
-	_ = rc.SetReadDeadline(time.Now().Add(x.h.opts.BodyTimeout)) // not supported: no deadline
-	body, err := readAll(http.MaxBytesReader(x.w, x.r.Body, limit), x.r.ContentLength)
-	_ = rc.SetReadDeadline(time.Time{})
-	x.entry.BytesIn = int64(len(body))
-	var over *http.MaxBytesError
-	switch {
-	case errors.As(err, &over):
-		x.refuse(tooLarge(limit))
-	case err != nil && x.ctx.Err() != nil:
-		x.gone()
-	case err != nil:
-		x.w.Header().Set("Connection", "close")
-		x.refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
-			Message: "the request body could not be read: " + err.Error()})
-	default:
-		return body, true
-	}
-	return nil, false
 }
 
 func tooLarge(limit int64) *openai.Error {
 	return &openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.TypeTooLarge,
 		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
 }
-
-// readAll reads to the end into one buffer of the announced length, if any.
-func readAll(r io.Reader, length int64) ([]byte, error) {
-	if length <= 0 {
-		return io.ReadAll(r)
-	}
-	buf := make([]byte, length)
-	n, err := io.ReadFull(r, buf)
-	if err != nil {
-		return buf[:n], err
-	}
-	// The server stops at the announced length; this read sees its EOF, and
-	// any other reader's surplus.
-	var one [1]byte
-	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) { //nolint:errorlint // Read's contract
-		return buf, errors.Join(errSurplus, err)
-	}
-	return buf, nil
-}
-
-var errSurplus = errors.New("more bytes than announced")
 
 // refuse answers an error of ours; anything that is not an *openai.Error is a
 // bug and says so.

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // leg is the lifetime of one request to an engine, as a context: it ends with
@@ -75,6 +76,17 @@ func (x *exchange) beginAside(d time.Duration, cause error) *leg {
 	l.next(d, cause)
 	l.unwatch = context.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
 	return l
+}
+
+// do sends a request to an engine, and notes whether the upstream client is
+// through with its body when that returns.
+func (x *exchange) do(l *leg, r *upstream.Request) (*upstream.Response, error) {
+	if c, ok := x.h.opts.Upstream.(interface {
+		ReleasesBody(r *upstream.Request) bool
+	}); r.Body != nil && (!ok || !c.ReleasesBody(r)) {
+		x.lent = true
+	}
+	return x.h.opts.Upstream.Do(l, r)
 }
 
 // next sets or replaces the deadline: from now on the leg ends d after the

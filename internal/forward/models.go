@@ -86,7 +86,7 @@ func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure)
 	defer l.end()
 	header := x.legHeader(x.engineID())
 	delete(header, "Content-Type")
-	resp, err := x.h.opts.Upstream.Do(l, &upstream.Request{
+	resp, err := x.do(l, &upstream.Request{
 		Instance: in, Method: http.MethodGet, Path: "/v1/models", Header: header,
 	})
 	if err != nil {

@@ -90,7 +90,7 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	}
 	l := x.begin(a, wait, errFirstByteTimeout)
 	defer l.end()
-	resp, err := x.h.opts.Upstream.Do(l, &upstream.Request{
+	resp, err := x.do(l, &upstream.Request{
 		Instance: a.Instance, Method: x.r.Method, Path: path,
 		Header: x.legHeader(x.engineID()), Body: leg.Segments(),
 	})

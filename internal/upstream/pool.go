@@ -52,6 +52,11 @@ func (p *Pool) Close() {
 	p.secure.Close()
 }
 
+// ReleasesBody tells that nothing of the request's body is read any more once
+// Do has returned, however that ended. The standard library's client may go
+// on sending a body while its answer is there already.
+func (p *Pool) ReleasesBody(r *Request) bool { return r.Instance.Record.Scheme != "https" }
+
 var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
 	b := make([]byte, 0, 1<<10)
 	return &b

@@ -1,0 +1,46 @@
+package forward_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+// The memory of a body is used again by the next request. No engine may see
+// another request's bytes, also when legs fail with their body half sent: the
+// simulator's answer is a function of the whole prompt, so one foreign byte
+// gives another text.
+func TestBodiesAreNotMixed(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, mode, 3, 3, func(o *forward.Options) { o.MaxAttempts, o.RetryRatio = 50, -1 })
+			for i, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
+				seed := uint64(i + 1)
+				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Probability: 0.1, Seed: seed, At: fakevllm.BeforeRead})
+				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultReset, Probability: 0.1, Seed: seed, At: fakevllm.BeforeRead})
+			}
+			var clients sync.WaitGroup
+			for c := range 6 {
+				clients.Go(func() {
+					rnd := rand.New(rand.NewPCG(7, uint64(c)))
+					for i := range 12 {
+						word := fmt.Sprintf("w%d-%d ", c, i)
+						n := 1 << (10 + rnd.IntN(10)) // 1 KiB to 512 KiB
+						body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":4,"stream":%v}`,
+							strings.Repeat(word, n/len(word)), i%2 == 0)
+						r.complete(r.post("/v1/completions", body), false, body)
+					}
+				})
+			}
+			clients.Wait()
+			r.strict()
+		})
+	}
+}
