@@ -11,9 +11,9 @@ TESTFLAGS    ?=
 TEST_TIMEOUT ?= 5m
 PACKAGES     ?= ./...
 
-# The tests of the data path run once more over the proxy's own HTTP client
-# (--upstream own) when they are among PACKAGES.
-BOTH_CLIENTS := $(filter ./internal/forward,$(PACKAGES:./...=./internal/forward))
+# The tests of the data path run once more over the standard library's HTTP
+# client (--upstream std) when they are among PACKAGES.
+BOTH_CLIENTS := $(filter ./internal/forward ./test/e2e,$(subst ./...,./internal/forward ./test/e2e,$(PACKAGES)))
 
 LINT_VERSION := v2.15.0
 LINT         := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
@@ -38,14 +38,14 @@ test: ## all tests, with the race detector where a C compiler exists
 	@set -e; if printf '#include <stdlib.h>\nint main(void){return 0;}\n' | $$($(GO) env CC) -x c -o /dev/null - 2>/dev/null; then \
 		echo "go test with the race detector"; \
 		CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
-		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=own CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
+		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=std CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
 	elif [ -n "$(call on,$(REQUIRE_RACE))" ]; then \
 		echo "REQUIRE_RACE is set, but there is no C compiler that works (tried: $$($(GO) env CC)); install gcc and the C library's headers" >&2; \
 		exit 1; \
 	else \
 		echo "NOTE: no C compiler that works, so the tests run WITHOUT the race detector (install gcc and the C library's headers for it)"; \
 		CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
-		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=own CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
+		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=std CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
 	fi
 
 .PHONY: race

@@ -19,6 +19,9 @@ import (
 )
 
 func main() {
+	if err := tuneMemory(); err != nil {
+		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
 	stop()

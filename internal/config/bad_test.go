@@ -103,7 +103,7 @@ func TestGoodValues(t *testing.T) {
 	for _, args := range []string{
 		"--port 0", "--host 0.0.0.0", "--host ::", "--host ::1", "--host localhost", "--host my-host.example",
 		"--admin-listen 0.0.0.0:9000", "--etcd-prefix /pd/", "--etcd-prefix /team/a", "--log-level warning", "--log-format JSON",
-		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--upstream own", "--connector nixl", "--max-attempts 1",
+		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--upstream std", "--connector nixl", "--max-attempts 1",
 		"--etcd-endpoints http://127.0.0.1:2379/", "--etcd-listen [::1]:2379", "--pprof-listen 127.0.0.1:6060",
 	} {
 		if _, err := load(t, nil, strings.Fields(args)...); err != nil {

@@ -28,6 +28,8 @@ type Options struct {
 	// StopTimeout is how long Close lets a child take after SIGTERM before it
 	// is killed; 0 means 5 s.
 	StopTimeout time.Duration
+	// ProxyEnv are settings of every proxy, NAME=value.
+	ProxyEnv []string
 }
 
 // Fleet owns child processes and a directory.

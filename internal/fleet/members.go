@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,9 +65,9 @@ func (f *Fleet) StartProxy(ctx context.Context, s ProxySpec) (*Proxy, error) {
 		p.Etcd = []string{loopback(s.EtcdPort)}
 		args = append(args, "--etcd-listen", p.Etcd[0], "--etcd-data-dir", filepath.Join(f.dir, "etcd-"+strconv.Itoa(s.EtcdPort)))
 	}
-	env := s.Env
+	env := slices.Concat(f.o.ProxyEnv, s.Env)
 	if s.AdminKey != "" {
-		env = append(env[:len(env):len(env)], "ADMIN_API_KEY="+s.AdminKey) // not among the arguments, which every user of the machine sees
+		env = append(env, "ADMIN_API_KEY="+s.AdminKey) // not among the arguments, which every user of the machine sees
 	}
 	p.Spec = s
 	p.Process, err = f.Start(ctx, Spec{

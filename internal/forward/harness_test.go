@@ -239,7 +239,7 @@ func client(t *testing.T) upstream.Client {
 	t.Helper()
 	kind := os.Getenv("PD_TEST_UPSTREAM")
 	if kind == "" {
-		kind = upstream.KindStd
+		kind = upstream.KindOwn
 	}
 	c, err := upstream.New(kind, upstream.Options{})
 	if err != nil {
