@@ -1,6 +1,7 @@
 package openai_test
 
 import (
+	"strings"
 	"testing"
 
 	"go.uber.org/goleak"
@@ -109,5 +110,30 @@ func BenchmarkParse(b *testing.B) {
 				}
 			}
 		})
+	}
+}
+
+// BenchmarkEvents is what the data path does with each event of a stream.
+func BenchmarkEvents(b *testing.B) {
+	event := `data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t","logprobs":null,"finish_reason":null}]}` + "\n\n"
+	batch := []byte(strings.Repeat(event, 16))
+	b.ReportAllocs()
+	b.SetBytes(int64(len(batch)))
+	for b.Loop() {
+		n := 0
+		for rest := batch[:openai.EventEnd(batch, 0)]; ; n++ {
+			e, tail, ok := openai.NextEvent(rest)
+			if !ok {
+				break
+			}
+			class, _ := openai.Classify(e)
+			if openai.IsDone(e) || openai.LooksLikeError(e) || class != openai.EventContent {
+				b.Fatal("misjudged")
+			}
+			rest = tail
+		}
+		if n != 16 {
+			b.Fatal(n)
+		}
 	}
 }

@@ -1,0 +1,56 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const head = "goos: linux\npkg: example.org/x/forward\n"
+
+func lines(ns, b, allocs string) string {
+	return "BenchmarkRequest/small-2  100  " + ns + " ns/op  12.5 MB/s  " + b + " B/op  " + allocs + " allocs/op\n"
+}
+
+func TestGate(t *testing.T) {
+	t.Parallel()
+	base := head + lines("1000", "6000", "50") + lines("1100", "6010", "50") + lines("3000", "6000", "51") + "PASS\n"
+	for _, tc := range []struct {
+		name, now, want string
+		code            int
+	}{
+		{"same", base, "no benchmark got worse", 0},
+		{"fewer", head + lines("900", "5000", "40"), "no benchmark got worse", 0},
+		{"one object more", head + lines("1000", "6000", "51"), "WORSE: more objects", 1},
+		{"a copy of the body", head + lines("1000", "71536", "50"), "WORSE: more bytes", 1},
+		{"slower", head + lines("1500", "6000", "50"), "WORSE: slower", 1},
+		{"one slow repeat", head + lines("9000", "6000", "50") + lines("1010", "6000", "50"), "no benchmark got worse", 0},
+		{"another benchmark", head + strings.ReplaceAll(lines("1", "1", "1"), "Request", "Other"), "gone", 0},
+		{"nothing", head + "PASS\n", "no benchmark in it", 2},
+		{"garbage", head + lines("1", "many", "1"), "no number", 2},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for name, text := range map[string]string{"base": base, "new": tc.now} {
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			var out bytes.Buffer
+			code := run([]string{filepath.Join(dir, "base"), filepath.Join(dir, "new")}, &out, &out)
+			if code != tc.code || !strings.Contains(out.String(), tc.want) {
+				t.Errorf("code %d, want %d and %q in:\n%s", code, tc.code, tc.want, out.String())
+			}
+		})
+	}
+	var out bytes.Buffer
+	if code := run([]string{"one"}, &out, &out); code != 2 {
+		t.Errorf("one file: code %d", code)
+	}
+	if code := run([]string{"missing", "files"}, &out, &out); code != 2 {
+		t.Errorf("missing files: code %d", code)
+	}
+}

@@ -1,0 +1,139 @@
+package forward_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// canned answers every leg from memory, so that the figures below are those of
+// the data path alone, and the same on every machine.
+type canned struct {
+	prefill []byte
+	stream  []string // events, one for each read; nil for a whole answer
+}
+
+func (c *canned) Do(_ context.Context, r *upstream.Request) (*upstream.Response, error) {
+	if r.Instance.Role == instance.Decode && c.stream != nil {
+		return &upstream.Response{Status: http.StatusOK, Header: streamHeader, Length: -1, Body: &events{rest: c.stream}}, nil
+	}
+	return &upstream.Response{
+		Status: http.StatusOK, Header: jsonHeader, Length: int64(len(c.prefill)),
+		Body: &whole{*bytes.NewReader(c.prefill)},
+	}, nil
+}
+func (c *canned) Forget(string)                       {}
+func (c *canned) Close()                              {}
+func (c *canned) ReleasesBody(*upstream.Request) bool { return true }
+
+//nolint:gochecknoglobals // read only
+var (
+	jsonHeader   = http.Header{"Content-Type": {"application/json"}, "Date": {"now"}, "Server": {"uvicorn"}}
+	streamHeader = http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}, "Date": {"now"}, "Server": {"uvicorn"}}
+)
+
+type whole struct{ bytes.Reader }
+
+func (*whole) Close() error { return nil }
+
+type events struct{ rest []string }
+
+func (e *events) Read(p []byte) (int, error) {
+	if len(e.rest) == 0 {
+		return 0, io.EOF
+	}
+	n := copy(p, e.rest[0])
+	e.rest = e.rest[1:]
+	return n, nil
+}
+func (*events) Close() error { return nil }
+
+// sink is a client that takes everything.
+type sink struct {
+	header http.Header
+	n      int
+}
+
+func (s *sink) Header() http.Header              { return s.header }
+func (s *sink) WriteHeader(int)                  {}
+func (s *sink) Write(b []byte) (int, error)      { s.n += len(b); return len(b), nil }
+func (s *sink) Flush()                           {}
+func (s *sink) SetReadDeadline(time.Time) error  { return nil }
+func (s *sink) SetWriteDeadline(time.Time) error { return nil }
+
+type nobody struct{}
+
+func (nobody) Done(*forward.Entry)                  {}
+func (nobody) Retried(instance.Role, forward.Class) {}
+func (nobody) HandoverMissing()                     {}
+
+// BenchmarkRequest is the data path of one request, without its network:
+// reading the body, both legs, the answer.
+func BenchmarkRequest(b *testing.B) {
+	params := `"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}`
+	answer := []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
+		`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},` + params + `}`)
+	var stream []string
+	for i := range 64 {
+		stream = append(stream, fmt.Sprintf(`data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t%d","logprobs":null,"finish_reason":null,"stop_reason":null}]}`+"\n\n", i))
+	}
+	stream = append(stream, "data: [DONE]\n\n")
+	for _, bc := range []struct {
+		name   string
+		prompt int
+		stream []string
+	}{{"small", 128, nil}, {"stream64", 2 << 10, stream}, {"prompt64KiB", 64 << 10, nil}} {
+		b.Run(bc.name, func(b *testing.B) {
+			h := benchHandler(b, &canned{prefill: answer, stream: bc.stream})
+			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":64,"temperature":0,"stream":%v}`, strings.Repeat("x", bc.prompt), bc.stream != nil)
+			ctx, cancel := context.WithCancel(b.Context())
+			defer cancel()
+			in := strings.NewReader(body)
+			r, err := http.NewRequestWithContext(ctx, http.MethodPost, "/v1/completions", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/json")
+			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
+			w := &sink{header: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				in.Reset(body)
+				clear(w.header)
+				h(w, r)
+			}
+			if w.n < b.N*100 {
+				b.Fatalf("%d bytes for %d requests", w.n, b.N)
+			}
+		})
+	}
+}
+
+func benchHandler(b *testing.B, up upstream.Client) http.HandlerFunc {
+	b.Helper()
+	var m members
+	m.set(in(instance.Prefill, "p:1", fakevllm.NIXL), in(instance.Decode, "d:1", fakevllm.NIXL))
+	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
+	b.Cleanup(tracker.Close)
+	h, err := forward.New(forward.Options{
+		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+		Health: tracker, Upstream: up, Recorder: nobody{}, Log: quiet(),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	return h.Completion(openai.Completion)
+}

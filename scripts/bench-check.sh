@@ -1,0 +1,79 @@
+#!/usr/bin/env bash
+# Does the change make the hot path dearer? Runs the micro-benchmarks of this
+# tree and of the commit it is based on, in turns on this machine, and compares
+# them with bench/gate.
+#
+#   scripts/bench-check.sh [BASE]
+#
+# BASE is a commit; without it the merge base with the main branch, or on the
+# main branch itself the commit before. COUNT (default 5) is how often each
+# benchmark runs, TIME how much slower is too slow (default 1.5; 0: not judged).
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+count=${COUNT:-5}
+slower=${TIME:-1.5}
+
+# One line for each package: its folder, and which of its benchmarks.
+benchmarks='
+internal/openai Parse|Events
+internal/sched Pick
+internal/forward Request
+internal/upstream Small|Stream64|Body1MiB/own
+internal/accesslog Write
+internal/metrics Done
+internal/discovery Build/instances=1000$
+'
+
+base_of() {
+	local main head
+	head=$(git rev-parse HEAD)
+	for main in origin/main main; do
+		if base=$(git merge-base "$main" HEAD 2>/dev/null) && [ "$base" != "$head" ]; then
+			echo "$base"
+			return
+		fi
+	done
+	if ! git diff --quiet HEAD; then
+		echo "$head" # what is not committed yet is compared with what is
+		return
+	fi
+	git rev-parse HEAD~1
+}
+
+base=${1:-$(base_of)}
+base=$(git rev-parse --verify "$base^{commit}")
+dir=$(mktemp -d)
+cleanup() {
+	git worktree remove --force "$dir/base" 2>/dev/null || true
+	rm -rf "$dir"
+}
+trap cleanup EXIT
+git worktree add --quiet --detach "$dir/base" "$base"
+
+printf 'comparing with %s\n' "$(git log -1 --format='%h %s' "$base")"
+build() { # build TREE NAME
+	local package rest
+	while read -r package rest; do
+		[ -n "$package" ] || continue
+		if [ -d "$1/$package" ]; then
+			(cd "$1" && CGO_ENABLED=0 go test -c -o "$dir/$2-${package//\//-}.test" "./$package")
+		fi
+	done <<<"$benchmarks"
+}
+build . new
+build "$dir/base" base
+
+for _ in $(seq "$count"); do
+	for side in base new; do
+		while read -r package pattern; do
+			[ -n "$package" ] || continue
+			binary="$dir/$side-${package//\//-}.test"
+			[ -x "$binary" ] || continue
+			tree=.
+			[ "$side" = new ] || tree="$dir/base"
+			(cd "$tree/$package" && "$binary" -test.run '^$' -test.bench "$pattern" -test.benchmem -test.benchtime 100ms) >>"$dir/$side.txt"
+		done <<<"$benchmarks"
+	done
+done
+go run ./bench/gate -time "$slower" "$dir/base.txt" "$dir/new.txt"
