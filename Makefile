@@ -77,6 +77,10 @@ replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
 	@test -n "$(TRACE)" || { echo "say which trace: make replay TRACE=conversation_trace.jsonl [LIMIT=500] [SPEED=20]" >&2; exit 2; }
 	@$(BIN)/replay --trace "$(TRACE)" $(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(REPLAYFLAGS)
 
+.PHONY: bench-check
+bench-check: ## fail if the hot path got dearer than at the merge base; BASE=commit for another one
+	@scripts/bench-check.sh $(BASE)
+
 .PHONY: fmt
 fmt: ## format the sources
 	gofmt -w .

@@ -19,7 +19,7 @@ benchmarks='
 internal/openai Parse|Events
 internal/sched Pick
 internal/forward Request
-internal/upstream Small|Stream64|Body1MiB/own
+internal/upstream (Small|Stream64|Body1MiB)/own
 internal/accesslog Write
 internal/metrics Done
 internal/discovery Build/instances=1000$

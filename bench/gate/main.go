@@ -21,9 +21,9 @@ import (
 
 // What may come from rounding and from pools that the collector emptied.
 const (
-	allocsSlack = 0.5  // objects
-	allocsRatio = 1.01 // of the base
-	bytesSlack  = 64.0
+	allocsSlack = 0.5   // objects
+	allocsRatio = 0.005 // of the base
+	bytesSlack  = 512.0
 	bytesRatio  = 1.05
 )
 
@@ -116,7 +116,7 @@ func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 		oldBytes, newBytes := median(a.bytes), median(b.bytes)
 		oldTime, newTime := fastest(a.ns), fastest(b.ns)
 		var complaints []string
-		if newAllocs > oldAllocs*allocsRatio+allocsSlack {
+		if newAllocs > oldAllocs+max(allocsSlack, oldAllocs*allocsRatio) {
 			complaints = append(complaints, "more objects")
 		}
 		if newBytes > oldBytes*bytesRatio+bytesSlack {
