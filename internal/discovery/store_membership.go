@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -280,21 +282,22 @@ func (s *Store) DropPending(ctx context.Context, pending *instance.Instance) (bo
 // SyncFlags makes the static records that came from a command line equal to
 // want: missing ones are added, changed ones rewritten, those that are wanted
 // no more deleted. Records of any other source are left alone, and flags never
-// lift a removal. It goes on after an instance that cannot be changed and
-// gives the first error.
-func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Record) error {
+// lift a removal: those that are wanted and stay out because of one are given
+// back, sorted. It goes on after an instance that cannot be changed and gives
+// the first error.
+func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Record) (removed []instance.Key, err error) {
 	values := make(map[instance.Key][]byte, len(want))
 	for k, rec := range want {
 		rec.Source = sourceFlags
 		value, err := staticValue(k, rec, sourceFlags)
 		if err != nil {
-			return err
+			return nil, err
 		}
 		values[k] = value
 	}
 	got, err := list(ctx, s.cli, s.layout, true)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	touch := make(map[instance.Key]bool, len(values))
 	for k := range values {
@@ -308,13 +311,17 @@ func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Re
 			}
 		}
 	}
-	var first error
 	for k := range touch {
-		if err := s.syncOne(ctx, k, values[k]); err != nil && first == nil {
-			first = err
+		out, e := s.syncOne(ctx, k, values[k])
+		if e != nil && err == nil {
+			err = e
+		}
+		if out {
+			removed = append(removed, k)
 		}
 	}
-	return first
+	slices.SortFunc(removed, func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) })
+	return removed, err
 }
 
 const sourceFlags = "flags"
@@ -326,9 +333,11 @@ func fromFlags(kv *mvccpb.KeyValue, k instance.Key) bool {
 }
 
 // syncOne brings one record in line; a nil value means that it is not wanted.
-func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) error {
-	return s.change(ctx, k, "given on the command line", func(f *found) (plan, error) {
+// It tells whether a removal keeps out what is wanted.
+func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) (out bool, err error) {
+	err = s.change(ctx, k, "given on the command line", func(f *found) (plan, error) {
 		key := s.layout.Instance(k)
+		out = value != nil && f.removed()
 		switch ours := f.record != nil && fromFlags(f.record, k); {
 		case value == nil && ours:
 			return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpDelete(key)}}, nil
@@ -344,4 +353,5 @@ func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) error
 			return plan{}, nil
 		}
 	})
+	return out, err
 }

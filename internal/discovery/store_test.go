@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -161,7 +162,7 @@ func TestStoreSchema(t *testing.T) {
 		if _, err := s.Remove(t.Context(), k, ""); !errors.Is(err, want) {
 			t.Errorf("%s: remove: %v", value, err)
 		}
-		if err := s.SyncFlags(t.Context(), map[instance.Key]instance.Record{decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
+		if _, err := s.SyncFlags(t.Context(), map[instance.Key]instance.Record{decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
 			t.Errorf("%s: flags: %v", value, err)
 		}
 		if _, err := s.Snapshot(t.Context()); err != nil {
@@ -185,8 +186,12 @@ func TestStoreSyncFlags(t *testing.T) {
 	sync := func(want map[instance.Key]instance.Record, keys ...instance.Key) *instance.Snapshot {
 		t.Helper()
 		for range 2 { // the second time nothing is left to do
-			if err := s.SyncFlags(t.Context(), want); err != nil {
+			out, err := s.SyncFlags(t.Context(), want)
+			if err != nil {
 				t.Fatal(err)
+			}
+			if _, asked := want[removed]; asked != slices.Equal(out, []instance.Key{removed}) {
+				t.Errorf("wanted and removed: %v, asked for %v", out, asked)
 			}
 		}
 		snap, err := s.Snapshot(t.Context())
