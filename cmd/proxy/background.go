@@ -101,11 +101,14 @@ func (p *proxy) syncFlags(ctx context.Context) error {
 	if len(p.flags.records) == 0 {
 		return nil
 	}
-	removed, err := p.store.SyncFlags(ctx, p.flags.records)
+	told, err := p.store.SyncFlags(ctx, p.flags.records)
 	if err != nil {
 		return err
 	}
-	for _, k := range removed {
+	for _, k := range told.Dropped {
+		p.log.Warnf("%s was on an earlier command line and is not on this one: taken out. Proxies of different fleets on one etcd need an --etcd-prefix each", k)
+	}
+	for _, k := range told.Removed {
 		p.log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
 	}
 	return nil
