@@ -250,7 +250,7 @@ func readChange(r *http.Request) (change, error) {
 			if !strings.Contains(s, ":") {
 				what = "Invalid instance format."
 			}
-			return change{}, refused("%s %w", what, err)
+			return change{}, refused("%s %s", what, strings.TrimLeft(strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()), ": "))
 		}
 		ch.keys = append(ch.keys, instance.Key{Role: ch.role, Address: addr})
 	}
