@@ -106,7 +106,7 @@ func (p *proxy) syncFlags(ctx context.Context) error {
 		return err
 	}
 	for _, k := range told.Dropped {
-		p.log.Warnf("%s was on an earlier command line and is not on this one: taken out. Proxies of different fleets on one etcd need an --etcd-prefix each", k)
+		p.log.Warnf("%s was on an earlier command line and is not on this one: taken out. Proxies of different fleets need an etcd or an --etcd-prefix each", k)
 	}
 	for _, k := range told.Removed {
 		p.log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
