@@ -27,11 +27,10 @@ func TestDisaggProxyDemo(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fakevllm.Plain, "8000")
 	for role, ports := range map[fakevllm.Role][]string{fakevllm.RolePrefill: {"8100", "8101", "8102"}, fakevllm.RoleDecode: {"8200", "8201"}} {
-		s.reserve(ports...)
 		for _, p := range ports {
-			o := s.engine(role, s.ports[p])
+			o := s.engine(role, "")
 			o.APIKey = "engine-key"
-			s.engines[p] = fakevllm.StartTest(t, o)
+			s.upWith(p, o)
 		}
 	}
 	s.vars["model_name"] = "somewhere/else/simulated" // the last part counts, as in the demo

@@ -1,6 +1,7 @@
 package migrate_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -44,29 +45,32 @@ type site struct {
 	shared  *fakevllm.Shared
 	engines map[string]*fakevllm.Server // by the document's port
 	listen  string                      // the document's port of the proxy
+	held    map[string]int              // real ports that nobody else shall take, and the sockets that hold them
 	starts  int
 }
 
 func newSite(t *testing.T, mode fakevllm.Mode, listen string) *site {
 	t.Helper()
 	s := &site{
-		t: t, fleet: harness.NewFleet(t, binDir), ports: map[string]string{}, etcd: testkit.FreePort(t), mode: mode,
+		t: t, fleet: harness.NewFleet(t, binDir), ports: map[string]string{}, held: map[string]int{}, mode: mode,
 		model: harness.Model, shared: fakevllm.NewShared(), engines: map[string]*fakevllm.Server{}, listen: listen,
 	}
 	s.vars = map[string]string{"model_name": s.model}
+	t.Cleanup(func() {
+		for port := range s.held {
+			s.release(port)
+		}
+	})
 	s.reserve(listen)
+	s.etcd = "127.0.0.1:" + s.hold()
 	return s
 }
 
 // reserve gives the document's ports real ones on which nothing listens.
 func (s *site) reserve(ports ...string) {
 	s.t.Helper()
-	free, err := fleet.FreePorts(len(ports))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	for i, p := range ports {
-		s.ports[p] = strconv.Itoa(free[i])
+	for _, p := range ports {
+		s.ports[p] = s.hold()
 	}
 }
 
@@ -74,11 +78,19 @@ func (s *site) reserve(ports ...string) {
 func (s *site) up(role fakevllm.Role, ports ...string) {
 	s.t.Helper()
 	for _, p := range ports {
-		if s.ports[p] == "" {
-			s.reserve(p)
-		}
-		s.engines[p] = fakevllm.StartTest(s.t, s.engine(role, s.ports[p]))
+		s.upWith(p, s.engine(role, ""))
 	}
+}
+
+// upWith starts one engine at the document's port.
+func (s *site) upWith(port string, o fakevllm.Options) {
+	s.t.Helper()
+	held := s.ports[port]
+	s.release(held)
+	o.Addr = "127.0.0.1:" + cmp.Or(held, "0")
+	e := fakevllm.StartTest(s.t, o)
+	s.engines[port] = e
+	s.ports[port] = e.Address()[strings.LastIndexByte(e.Address(), ':')+1:]
 }
 
 func (s *site) engine(role fakevllm.Role, port string) fakevllm.Options {
@@ -96,8 +108,11 @@ func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
 		s.t.Fatal(err)
 	}
 	for range 50 {
-		s.reserve(port)
-		base, _ := strconv.Atoi(s.ports[port])
+		free, err := fleet.FreePorts(1)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		base := free[0]
 		var names []string
 		started := map[string]*fakevllm.Server{}
 		for i := range n {
@@ -131,8 +146,8 @@ var fourDigits = regexp.MustCompile(`\b\d{4}\b`)
 // text puts the real ports where the document's stand.
 func (s *site) text(document string) string {
 	return fourDigits.ReplaceAllStringFunc(document, func(p string) string {
-		if real, ok := s.ports[p]; ok {
-			return real
+		if port, ok := s.ports[p]; ok {
+			return port
 		}
 		return p
 	})
@@ -153,6 +168,8 @@ func (s *site) args(command string) []string {
 func (s *site) start(command string, env ...string) *fleet.Process {
 	s.t.Helper()
 	s.starts++
+	s.release(s.ports[s.listen])
+	s.release(strings.TrimPrefix(s.etcd, "127.0.0.1:"))
 	p, err := s.fleet.Start(s.t.Context(), fleet.Spec{
 		Name: fmt.Sprintf("proxy-%d", s.starts), Program: "proxy", Args: s.args(command),
 		Env: append([]string{"PD_ETCD_LISTEN=" + s.etcd}, env...),
