@@ -95,8 +95,14 @@ func deps() httpapi.Deps {
 func serve(t *testing.T, d httpapi.Deps, split bool) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(httpapi.NewRouter(d, split))
-	t.Cleanup(func() { s.Close(); http.DefaultTransport.(*http.Transport).CloseIdleConnections() })
+	t.Cleanup(s.Close)
 	return s
+}
+
+// client has connections of its own: the end of any httptest.Server closes the
+// idle ones of the default client, under the hands of tests beside it.
+func client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 func call(t *testing.T, method, url, body string, header ...string) (int, http.Header, string) {
@@ -108,7 +114,7 @@ func call(t *testing.T, method, url, body string, header ...string) (int, http.H
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client().Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +132,7 @@ func TestAbortReachesTheClient(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader("{}"))
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client().Do(req)
 	if err == nil {
 		_ = resp.Body.Close()
 		t.Fatalf("the client got %s", resp.Status)
