@@ -84,7 +84,7 @@ func (p *proxy) writeOnce(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			if err = p.store.SyncFlags(ctx, p.flags.records); err == nil {
+			if err = p.syncFlags(ctx); err == nil {
 				return
 			}
 		}
@@ -97,6 +97,25 @@ func (p *proxy) writeOnce(ctx context.Context) {
 		case <-timer.C:
 		}
 	}
+}
+
+// syncFlags writes the instances of the command line. A proxy without any has
+// nothing to say about those that another one's command line named.
+func (p *proxy) syncFlags(ctx context.Context) error {
+	if len(p.flags.records) == 0 {
+		return nil
+	}
+	told, err := p.store.SyncFlags(ctx, p.flags.records)
+	if err != nil {
+		return err
+	}
+	for _, k := range told.Dropped {
+		p.log.Warnf("%s was on an earlier command line and is not on this one: taken out. Proxies of different fleets need an etcd or an --etcd-prefix each", k)
+	}
+	for _, k := range told.Removed {
+		p.log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
+	}
+	return nil
 }
 
 // ready tells what /readyz waits for, nil for nothing.
@@ -132,7 +151,11 @@ func newFlagInstances(cfg *config.Proxy, w *discovery.Watcher) *flagInstances {
 	add := func(role instance.Role, list []string) {
 		for _, a := range list {
 			k := instance.Key{Role: role, Address: a}
-			f.records[k] = instance.Record{Source: "flags", Connector: cfg.Connector}
+			rec := instance.Record{Source: "flags", Connector: cfg.Connector}
+			if role == instance.Decode {
+				rec.Ports = cfg.DecodePorts[a]
+			}
+			f.records[k] = rec
 			f.keys = append(f.keys, k)
 		}
 	}

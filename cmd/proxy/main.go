@@ -71,10 +71,23 @@ func newCommand(env func(string) (string, bool)) *cobra.Command {
 a decode instance, and streams the answer. It finds the instances in etcd and keeps
 serving with what it knows while etcd is away.
 
-Without --etcd-endpoints it runs an etcd of its own, for one machine.`,
+Without --etcd-endpoints it runs an etcd of its own, for one machine.
+
+The command lines of the example proxies of vLLM, vllm-ascend and LMCache work as
+they are, with this program in place of "python3 x.py":
+  elastic_proxy, disagg_proxy_demo  --model --prefill A B --decode C D --port
+        --check-interval --check-times --retry-times
+  load_balance_proxy_server_example --prefiller-hosts --prefiller-ports
+        --decoder-hosts --decoder-ports --max-retries --retry-delay
+        --max-waiting-retries --waiting-retry-interval (means --connector nixl)
+  disagg_proxy_server of LMCache    --prefiller-host A,B --prefiller-port 8100
+        --decoder-host C --decoder-port 8200,8201 --decoder-init-port
+        --decoder-alloc-port --num-prefillers --num-decoders --proxy-host --proxy-port`,
 		Example: `  proxy                                             everything on this machine
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
-  proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200`,
+  proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
+  proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
+        --decoder-hosts 127.0.0.1 --decoder-ports 8200`,
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -94,11 +107,17 @@ Without --etcd-endpoints it runs an etcd of its own, for one machine.`,
 			return usageError{err}
 		}
 		if cfg.PrintConfig {
+			for _, notice := range cfg.Notices {
+				fmt.Fprintf(cmd.ErrOrStderr(), "proxy: %s\n", notice)
+			}
 			return cfg.Print(cmd.OutOrStdout())
 		}
 		log, err := logging.New(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
 		if err != nil {
 			return usageError{err}
+		}
+		for _, notice := range cfg.Notices {
+			log.Warn(notice)
 		}
 		return serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
 	}

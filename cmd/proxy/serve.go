@@ -219,8 +219,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Recorder:  recorder{Metrics: counters, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
-		Fallback: cfg.Fallback == config.FallbackDecode,
-		MaxBody:  cfg.MaxBodyBytes, MaxAttempts: cfg.MaxAttempts,
+		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg),
+		MaxBody: cfg.MaxBodyBytes, MaxAttempts: cfg.MaxAttempts,
 		RetryRatio: retryRatio(cfg.RetryBudget),
 		Prefill:    cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
 		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, NonStream: cfg.NonStreamTimeout,
@@ -255,11 +255,20 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 func limits(cfg *config.Proxy) map[string]any {
 	return map[string]any{
 		"max_attempts": cfg.MaxAttempts, "max_failures": cfg.MaxFailures, "retry_budget_percent": cfg.RetryBudget,
+		"max_waiting_retries": cfg.MaxWaitingRetries, "waiting_retry_interval": cfg.WaitingRetryInterval.String(),
 		"ejection_time": cfg.EjectionTime.String(), "slow_start": cfg.SlowStart.String(), "fallback": cfg.Fallback,
 		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
 	}
+}
+
+// sessionHeader is the header that binds sessions, "" while none are bound.
+func sessionHeader(cfg *config.Proxy) string {
+	if !cfg.ClientBound {
+		return ""
+	}
+	return cfg.ClientBoundKey
 }
 
 // retryRatio turns the percentage of --retry-budget into a share; none at all

@@ -67,7 +67,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	case err != nil:
 		return s.wait(ctx, k, err)
 	case !discovery.MatchModel(facts.Models, facts.Roots, s.o.Model):
-		return 0, fmt.Errorf("%w: Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
+		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
 			k.Address, facts.Models, s.o.Model)
 	}
 	rec := instance.Record{

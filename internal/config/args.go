@@ -5,8 +5,9 @@ import "strings"
 // NormalizeArgs rewrites the forms that the reference proxies' command lines
 // use and pflag does not know:
 //
-//	--prefill a b -d c d   →  --prefill=a --prefill=b --decode=c --decode=d
-//	--etcd-gateway off     →  --etcd-gateway=off
+//	--prefill a b -d c d         →  --prefill=a --prefill=b --decode=c --decode=d
+//	--prefiller-ports 8100 8101  →  --prefiller-ports=8100 --prefiller-ports=8101
+//	--etcd-gateway off           →  --etcd-gateway=off
 //
 // A list takes every following argument up to the next one that begins with a
 // dash. A list without any value becomes an empty one, which LoadProxy
@@ -14,6 +15,9 @@ import "strings"
 // and everything it does not know is left as it is.
 func NormalizeArgs(args []string) []string {
 	kinds := make(map[string]setting)
+	for _, f := range referenceFlags() {
+		kinds["--"+f.name] = f.setting
+	}
 	for _, s := range proxySettings() {
 		kinds["--"+s.name] = s
 		if s.short != "" {

@@ -9,4 +9,9 @@
 // code wherever they come from, so that "30s", "32MiB" and "on" mean the same
 // in all three places, and every complaint names the setting as a flag and
 // says which source the bad value came from.
+//
+// The command lines of the example proxies of vLLM, vllm-ascend and LMCache are
+// taken as they are (reference.go, reference_lists.go): their flags say what
+// our settings are, under their own names, and exist nowhere but on the command
+// line. docs/migrate has a page for each, docs/adr/0006 says why it is so.
 package config

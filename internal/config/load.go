@@ -70,6 +70,9 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 			errs = append(errs, p.complain(s.name, "%w", err))
 		}
 	}
+	if err := p.applyReference(fs); err != nil {
+		errs = append(errs, err)
+	}
 	if len(errs) > 0 {
 		return Proxy{}, errors.Join(errs...)
 	}
@@ -83,10 +86,14 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 }
 
 // complain words an error about one setting and says where its value is from
-// when that is not the command line.
+// when that is not the command line. A value that came by a flag of another
+// name, as those of the reference proxies have, is complained of by that name.
 func (p *Proxy) complain(name, format string, args ...any) error {
 	where := ""
-	if src := p.sources[name]; src != "" && !strings.HasPrefix(src, "flag ") {
+	src := p.sources[name]
+	if flag, ok := strings.CutPrefix(src, "flag --"); ok {
+		name = flag
+	} else if src != "" {
 		where = " (from " + src + ")"
 	}
 	return fmt.Errorf("--%s%s: %w", name, where, fmt.Errorf(format, args...))
@@ -159,6 +166,7 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	}
 	if p.InstanceAllow == nil && p.etcdIsLoopback() {
 		p.InstanceAllow = p.defaultAllow()
+		p.noticeNames()
 	}
 	return errors.Join(errs...)
 }

@@ -35,6 +35,10 @@ type Proxy struct {
 	Prefill []string
 	Decode  []string
 
+	// DecodePorts are named ports of decode instances, by address. Only LMCache's
+	// command line says any: PortLMCacheInit and PortLMCacheAlloc.
+	DecodePorts map[string]map[string][]int
+
 	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means
 	// that this proxy embeds its own, and EtcdListen, EtcdDataDir and
 	// EtcdGateway say how.
@@ -78,6 +82,11 @@ type Proxy struct {
 	WaitingRetryInterval time.Duration // between two probes of a pending add
 	MaxWaitingRetries    int           // 0 = for ever
 
+	// ClientBound sends requests with the same value of the header
+	// ClientBoundKey to the same instances while those can serve.
+	ClientBound    bool
+	ClientBoundKey string
+
 	AccessLog       bool
 	TraceHeaders    bool          // X-PD-... response headers for everybody
 	ShutdownTimeout time.Duration // for running streams at SIGTERM
@@ -87,6 +96,11 @@ type Proxy struct {
 
 	ConfigFile  string
 	PrintConfig bool
+
+	// Notices are what whoever started the proxy should know about the command
+	// line: flags that have no effect, defaults that a reference proxy's form
+	// brought along. They are warnings, a sentence each.
+	Notices []string
 
 	// sources says for each setting that is no default where it came from.
 	sources map[string]string

@@ -76,6 +76,9 @@ func proxySettings() []setting {
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},
 		{name: "max-waiting-retries", kind: kindInt, def: "0", usage: "probes until such an instance is given up; 0 means never", field: func(p *Proxy) any { return &p.MaxWaitingRetries }},
 
+		{name: "client-bound", kind: kindSwitch, def: "off", env: []string{"CLIENT_BOUND"}, usage: "send requests of one session to the same instances; env CLIENT_BOUND too", field: func(p *Proxy) any { return &p.ClientBound }},
+		{name: "client-bound-key", kind: kindText, def: "session-id", env: []string{"CLIENT_BOUND_KEY"}, usage: "header that names the session; env CLIENT_BOUND_KEY too", field: func(p *Proxy) any { return &p.ClientBoundKey }},
+
 		{name: "access-log", kind: kindSwitch, def: "on", usage: "one log line per request", field: func(p *Proxy) any { return &p.AccessLog }},
 		{name: "trace-headers", kind: kindSwitch, def: "off", usage: "tell every client in X-PD-... headers which instances served it", field: func(p *Proxy) any { return &p.TraceHeaders }},
 		{name: "shutdown-timeout", kind: kindDuration, def: "30s", usage: "for running requests when the proxy is told to stop", field: func(p *Proxy) any { return &p.ShutdownTimeout }},
@@ -96,6 +99,11 @@ func RegisterProxyFlags(fs *pflag.FlagSet) {
 		if s.kind == kindSwitch {
 			f.NoOptDefVal = "on" // --trace-headers alone
 		}
+	}
+	// Those of the reference proxies are not shown among ours: a text of its
+	// own in --help says that they are taken.
+	for _, r := range referenceFlags() {
+		fs.VarPF(&rawValue{kind: r.kind}, r.name, "", r.usage).Hidden = true
 	}
 }
 

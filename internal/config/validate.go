@@ -57,6 +57,9 @@ func (p *Proxy) Validate() error {
 	if p.Upstream != UpstreamOwn && p.Upstream != UpstreamStd {
 		bad("upstream", "%q is not known; use %s or %s", p.Upstream, UpstreamOwn, UpstreamStd)
 	}
+	if !isToken(p.ClientBoundKey) {
+		bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(p.ClientBoundKey, 80))
+	}
 	p.checkEtcd(bad)
 	p.checkInstances(bad)
 	p.checkKeys(bad)
@@ -211,6 +214,18 @@ func (p *Proxy) defaultAllow() []netip.Prefix {
 	return allow
 }
 
+// noticeNames says that instances given by name are not covered by the default
+// of --instance-allow: what a name means is known only when it is dialled.
+func (p *Proxy) noticeNames() {
+	for _, address := range slices.Concat(p.Prefill, p.Decode) {
+		if _, err := netip.ParseAddrPort(address); err != nil {
+			p.Notices = append(p.Notices, fmt.Sprintf("%s is given by name: it is used only if the name stands for an address that "+
+				"is allowed; name its network with --instance-allow, e.g. --instance-allow 10.0.0.0/8", address))
+			return
+		}
+	}
+}
+
 func (p *Proxy) allows(ip netip.Addr) bool {
 	return slices.ContainsFunc(p.InstanceAllow, func(n netip.Prefix) bool { return n.Contains(ip.Unmap()) })
 }
@@ -229,6 +244,17 @@ func checkHost(host string) error {
 		return fmt.Errorf("%q is no host; give an IP address or a name", instance.Printable(host, 80))
 	}
 	return nil
+}
+
+// isToken tells whether s can be the name of a header (RFC 9110, 5.6.2).
+func isToken(s string) bool {
+	const marks = "!#$%&'*+-.^_`|~"
+	for _, c := range []byte(s) {
+		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && strings.IndexByte(marks, c) < 0 {
+			return false
+		}
+	}
+	return s != "" && len(s) <= 200
 }
 
 func checkListen(s string) error {

@@ -4,6 +4,9 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
+	"slices"
+	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -277,24 +280,33 @@ func (s *Store) DropPending(ctx context.Context, pending *instance.Instance) (bo
 	return dropped && err == nil, err
 }
 
+// FlagsOutcome is what SyncFlags found worth telling, each list in order.
+type FlagsOutcome struct {
+	// Removed are wanted and stay out, because somebody removed them.
+	Removed []instance.Key
+	// Dropped were on an earlier command line and are not on this one.
+	Dropped []instance.Key
+}
+
 // SyncFlags makes the static records that came from a command line equal to
 // want: missing ones are added, changed ones rewritten, those that are wanted
 // no more deleted. Records of any other source are left alone, and flags never
 // lift a removal. It goes on after an instance that cannot be changed and
 // gives the first error.
-func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Record) error {
+func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
+	var told FlagsOutcome
 	values := make(map[instance.Key][]byte, len(want))
 	for k, rec := range want {
 		rec.Source = sourceFlags
 		value, err := staticValue(k, rec, sourceFlags)
 		if err != nil {
-			return err
+			return told, err
 		}
 		values[k] = value
 	}
 	got, err := list(ctx, s.cli, s.layout, true)
 	if err != nil {
-		return err
+		return told, err
 	}
 	touch := make(map[instance.Key]bool, len(values))
 	for k := range values {
@@ -308,13 +320,29 @@ func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Re
 			}
 		}
 	}
-	var first error
-	for k := range touch {
-		if err := s.syncOne(ctx, k, values[k]); err != nil && first == nil {
-			first = err
+	// What is wanted comes first, so that the fleet is at no time smaller than
+	// either command line says.
+	order := func(a, b instance.Key) int {
+		if wantA, wantB := values[a] != nil, values[b] != nil; wantA != wantB {
+			if wantA {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.String(), b.String())
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(touch), order) {
+		removed, dropped, e := s.syncOne(ctx, k, values[k])
+		switch {
+		case e != nil && err == nil:
+			err = e
+		case removed:
+			told.Removed = append(told.Removed, k)
+		case dropped:
+			told.Dropped = append(told.Dropped, k)
 		}
 	}
-	return first
+	return told, err
 }
 
 const sourceFlags = "flags"
@@ -326,10 +354,14 @@ func fromFlags(kv *mvccpb.KeyValue, k instance.Key) bool {
 }
 
 // syncOne brings one record in line; a nil value means that it is not wanted.
-func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) error {
-	return s.change(ctx, k, "given on the command line", func(f *found) (plan, error) {
+// It tells whether a removal keeps out what is wanted, and whether the record
+// was deleted.
+func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) (removed, dropped bool, err error) {
+	err = s.change(ctx, k, "given on the command line", func(f *found) (plan, error) {
 		key := s.layout.Instance(k)
-		switch ours := f.record != nil && fromFlags(f.record, k); {
+		ours := f.record != nil && fromFlags(f.record, k)
+		removed, dropped = value != nil && f.removed(), value == nil && ours
+		switch {
 		case value == nil && ours:
 			return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpDelete(key)}}, nil
 		case value == nil, f.removed():
@@ -344,4 +376,5 @@ func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) error
 			return plan{}, nil
 		}
 	})
+	return removed, dropped, err
 }

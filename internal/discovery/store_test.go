@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -161,7 +162,7 @@ func TestStoreSchema(t *testing.T) {
 		if _, err := s.Remove(t.Context(), k, ""); !errors.Is(err, want) {
 			t.Errorf("%s: remove: %v", value, err)
 		}
-		if err := s.SyncFlags(t.Context(), map[instance.Key]instance.Record{decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
+		if _, err := s.SyncFlags(t.Context(), map[instance.Key]instance.Record{decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
 			t.Errorf("%s: flags: %v", value, err)
 		}
 		if _, err := s.Snapshot(t.Context()); err != nil {
@@ -182,12 +183,20 @@ func TestStoreSyncFlags(t *testing.T) {
 	put(t, cli, l.Instance(agent), `{"source":"flags"}`, clientv3.WithLease(lease(t, cli, 100)))
 	put(t, cli, l.Override(removed), `{"v":1,"state":"removed"}`)
 	put(t, cli, l.Instance(prefill("127.0.0.1:6")), `{broken`)
-	sync := func(want map[instance.Key]instance.Record, keys ...instance.Key) *instance.Snapshot {
+	sync := func(want map[instance.Key]instance.Record, dropped []instance.Key, keys ...instance.Key) *instance.Snapshot {
 		t.Helper()
 		for range 2 { // the second time nothing is left to do
-			if err := s.SyncFlags(t.Context(), want); err != nil {
+			told, err := s.SyncFlags(t.Context(), want)
+			if err != nil {
 				t.Fatal(err)
 			}
+			if _, asked := want[removed]; asked != slices.Equal(told.Removed, []instance.Key{removed}) {
+				t.Errorf("wanted and removed: %v, asked for %v", told.Removed, asked)
+			}
+			if !slices.Equal(told.Dropped, dropped) {
+				t.Errorf("dropped %v, want %v", told.Dropped, dropped)
+			}
+			dropped = nil
 		}
 		snap, err := s.Snapshot(t.Context())
 		if err != nil {
@@ -208,8 +217,8 @@ func TestStoreSyncFlags(t *testing.T) {
 		}
 		return snap
 	}
-	sync(map[instance.Key]instance.Record{a: {}, b: {}, removed: {}}, a, b, admin, agent)
-	snap := sync(map[instance.Key]instance.Record{a: {Connector: "nixl"}, admin: {}}, a, admin, agent)
+	sync(map[instance.Key]instance.Record{a: {}, b: {}, removed: {}}, nil, a, b, admin, agent)
+	snap := sync(map[instance.Key]instance.Record{a: {Connector: "nixl"}, admin: {}}, []instance.Key{b}, a, admin, agent)
 	in, _ := snap.Lookup(a)
 	if in.Record.Connector != "nixl" || in.Record.Source != "flags" || in.Version != 2 {
 		t.Errorf("%+v", in)
@@ -217,7 +226,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	if in, _ := snap.Lookup(admin); in.Record.Source != "admin" {
 		t.Errorf("%+v", in)
 	}
-	sync(nil, admin, agent)
+	sync(nil, []instance.Key{a}, admin, agent)
 }
 
 // Many who add and remove the same instance: every call ends in one of its

@@ -220,7 +220,7 @@ func (x *exchange) served(in *instance.Instance) {
 // but refused connections came back: a single instance that broke one
 // connection can still serve.
 func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
-	req := sched.Request{Role: role, Model: x.model, Partner: partner, Tried: *x.tried.of(role)}
+	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role)}
 	a, err := x.h.opts.Picker.Pick(req)
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
@@ -239,6 +239,14 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	}
 	req.Tried = nil
 	return x.h.opts.Picker.Pick(req)
+}
+
+// session is what the client calls its session, if the proxy binds sessions.
+func (x *exchange) session() string {
+	if x.h.opts.SessionHeader == "" {
+		return ""
+	}
+	return x.r.Header.Get(x.h.opts.SessionHeader)
 }
 
 const secondRoundWait = 50 * time.Millisecond

@@ -56,6 +56,9 @@ type Options struct {
 	ClientKeys bool
 	// Trace tells whether this client may see how its request was routed.
 	Trace func(*http.Request) bool
+	// SessionHeader names the request header whose value binds requests to the
+	// same instances; "" binds none.
+	SessionHeader string
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool

@@ -56,7 +56,7 @@ func (x *exchange) pickAny() (*sched.Assignment, error) {
 		return a, err
 	}
 	return x.h.opts.Picker.Pick(sched.Request{
-		Role: instance.Prefill, Model: x.model, Alone: true, Tried: x.tried.prefill,
+		Role: instance.Prefill, Model: x.model, Alone: true, Session: x.session(), Tried: x.tried.prefill,
 	})
 }
 

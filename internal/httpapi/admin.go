@@ -124,10 +124,10 @@ func (d *Deps) remove(c *gin.Context) {
 	}
 	switch {
 	case len(gone) == 0 && !ch.plural:
-		fail(c, http.StatusNotFound, openai.TypeNotFound,
+		refuse(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instance %s is not in the %s_instances.", unknown[0], ch.role))
 	case len(gone) == 0:
-		fail(c, http.StatusNotFound, openai.TypeNotFound,
+		refuse(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instances %s are not in the %s instances.", pyList(unknown), ch.role))
 	case !ch.plural:
 		d.answerChange(c, fmt.Sprintf("Removed %s from %s_instances.", gone[0], ch.role))
@@ -150,7 +150,7 @@ func (d *Deps) answerChange(c *gin.Context, message string) {
 func (d *Deps) adminError(c *gin.Context, err error) {
 	switch {
 	case errors.Is(err, ErrRefused):
-		fail(c, http.StatusBadRequest, openai.TypeBadRequest, message(err, ErrRefused))
+		refuse(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, message(err, ErrRefused))
 	case errors.Is(err, ErrUnavailable):
 		openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
 			Type: openai.TypeUnavailable, Message: err.Error(), RetryAfter: retryAfter})
@@ -159,6 +159,25 @@ func (d *Deps) adminError(c *gin.Context, err error) {
 		d.Log.WithError(err).Error("admin request failed")
 		fail(c, http.StatusInternalServerError, openai.TypeInternal, err.Error())
 	}
+}
+
+// The fields in which the reference proxies put what a script may look for.
+const (
+	asMessage = "message" // of an answer about instances
+	asDetail  = "detail"  // of a refused request
+)
+
+// refuse is fail for the admin routes: beside the error the text stands where
+// the reference proxies have it.
+func refuse(c *gin.Context, status int, kind, field, text string) {
+	quoted, err := json.Marshal(text)
+	if err != nil { // a string always marshals
+		fail(c, status, kind, text)
+		return
+	}
+	body := (&openai.Error{Status: status, Type: kind, Message: text}).JSON()
+	c.Data(status, "application/json", fmt.Appendf(nil, `{%q:%s,%s`, field, quoted, body[1:]))
+	c.Abort()
 }
 
 // message is the error's text without the mark in front of it.
@@ -199,7 +218,7 @@ func readChange(r *http.Request) (change, error) {
 	}
 	var ch change
 	if body.Type == nil {
-		return change{}, refused(`"type" is missing: use "prefill" or "decode"`)
+		return change{}, refused(`Invalid instance type. "type" is missing: use "prefill" or "decode"`)
 	}
 	if ch.role, err = instance.ParseRole(*body.Type); err != nil {
 		return change{}, refused("Invalid instance type. Use \"prefill\" or \"decode\", not %q.", instance.Printable(*body.Type, 40))
@@ -219,7 +238,7 @@ func readChange(r *http.Request) (change, error) {
 		err = json.Unmarshal(raw, &list)
 	}
 	if err != nil || len(list) == 0 {
-		return change{}, refused(`give "instance":"host:port" or "instances":["host:port", ...]`)
+		return change{}, refused(`Invalid instance format. Give "instance":"host:port" or "instances":["host:port", ...]`)
 	}
 	if len(list) > maxAtOnce {
 		return change{}, refused("more than %d instances in one request", maxAtOnce)
@@ -227,7 +246,11 @@ func readChange(r *http.Request) (change, error) {
 	for _, s := range list {
 		addr, err := instance.ParseAddress(s)
 		if err != nil {
-			return change{}, fmt.Errorf("%w: %w", ErrRefused, err)
+			what := "Invalid instance address."
+			if !strings.Contains(s, ":") {
+				what = "Invalid instance format."
+			}
+			return change{}, refused("%s %s", what, strings.TrimLeft(strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()), ": "))
 		}
 		ch.keys = append(ch.keys, instance.Key{Role: ch.role, Address: addr})
 	}

@@ -95,8 +95,14 @@ func deps() httpapi.Deps {
 func serve(t *testing.T, d httpapi.Deps, split bool) *httptest.Server {
 	t.Helper()
 	s := httptest.NewServer(httpapi.NewRouter(d, split))
-	t.Cleanup(func() { s.Close(); http.DefaultTransport.(*http.Transport).CloseIdleConnections() })
+	t.Cleanup(s.Close)
 	return s
+}
+
+// client has connections of its own: the end of any httptest.Server closes the
+// idle ones of the default client, under the hands of tests beside it.
+func client() *http.Client {
+	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 }
 
 func call(t *testing.T, method, url, body string, header ...string) (int, http.Header, string) {
@@ -108,7 +114,7 @@ func call(t *testing.T, method, url, body string, header ...string) (int, http.H
 	for i := 0; i+1 < len(header); i += 2 {
 		req.Header.Set(header[i], header[i+1])
 	}
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client().Do(req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,7 +132,7 @@ func TestAbortReachesTheClient(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
 	req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL+"/v1/chat/completions", strings.NewReader("{}"))
-	resp, err := http.DefaultClient.Do(req)
+	resp, err := client().Do(req)
 	if err == nil {
 		_ = resp.Body.Close()
 		t.Fatalf("the client got %s", resp.Status)
@@ -307,25 +313,26 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"half done", "add", `{"type":"prefill","instances":["a:1","wrong:1"]}`, 400, "already done: a:1"},
 		{"etcd away", "add", `{"type":"prefill","instance":"noetcd:1"}`, 503, "etcd is not available"},
 		{"our bug", "add", `{"type":"prefill","instance":"bug:1"}`, 500, "surprise"},
-		{"no type", "add", `{"instance":"a:1"}`, 400, `\"type\" is missing`},
+		{"no type", "add", `{"instance":"a:1"}`, 400, `{"detail":"Invalid instance type. \"type\" is missing`},
 		{"bad type", "add", `{"type":"both","instance":"a:1"}`, 400, "Invalid instance type"},
 		{"type is a number", "add", `{"type":1,"instance":"a:1"}`, 400, "BadRequestError"},
-		{"no instance", "add", `{"type":"decode"}`, 400, "give"},
+		{"no instance", "add", `{"type":"decode"}`, 400, `{"detail":"Invalid instance format. Give`},
 		{"both fields", "add", `{"type":"decode","instance":"a:1","instances":["b:1"]}`, 400, "either"},
-		{"no port", "add", `{"type":"decode","instance":"a"}`, 400, "host:port"},
-		{"port 0", "add", `{"type":"decode","instance":"a:0"}`, 400, "1 to 65535"},
+		{"no port", "add", `{"type":"decode","instance":"a"}`, 400, `{"detail":"Invalid instance format. \"a\": give host:port","error":{"message":"Invalid instance format. \"a\"`},
+		{"empty address", "add", `{"type":"decode","instance":""}`, 400, `{"detail":"Invalid instance format. it is empty; give host:port"`},
+		{"port 0", "add", `{"type":"decode","instance":"a:0"}`, 400, `{"detail":"Invalid instance address. `},
 		{"port too large", "add", `{"type":"decode","instance":"a:65536"}`, 400, "1 to 65535"},
 		{"bare IPv6", "add", `{"type":"decode","instance":"::1:80"}`, 400, "[address]:port"},
 		{"wildcard", "add", `{"type":"decode","instance":"0.0.0.0:80"}`, 400, "wildcard"},
 		{"URL", "add", `{"type":"decode","instance":"http://a:80"}`, 400, "without a scheme"},
-		{"list of numbers", "add", `{"type":"decode","instances":[1]}`, 400, "give"},
-		{"empty list", "add", `{"type":"decode","instances":[]}`, 400, "give"},
+		{"list of numbers", "add", `{"type":"decode","instances":[1]}`, 400, "Give"},
+		{"empty list", "add", `{"type":"decode","instances":[]}`, 400, "Give"},
 		{"no JSON", "add", `nonsense`, 400, "send"},
 		{"huge", "add", `{"type":"` + strings.Repeat("x", 1<<20) + `"}`, 400, "larger than"},
 		{"removed", "remove", `{"type":"decode","instance":"a:1"}`, 200, `{"message":"Removed a:1 from decode_instances.",` + lists},
 		{"removed several", "remove", `{"type":"decode","instances":["a:1","b:1"]}`, 200, "remove decode instances: ['a:1', 'b:1']."},
 		{"removed some", "remove", `{"type":"decode","instances":["a:1","unknown:1"]}`, 200, "remove decode instances: ['a:1']. Instances ['unknown:1'] are not"},
-		{"remove unknown", "remove", `{"type":"decode","instance":"unknown:1"}`, 404, "Instance unknown:1 is not in the decode_instances."},
+		{"remove unknown", "remove", `{"type":"decode","instance":"unknown:1"}`, 404, `{"message":"Instance unknown:1 is not in the decode_instances.","error":{"message":"Instance unknown:1 is not`},
 		{"remove none known", "remove", `{"type":"decode","instances":["unknown:1"]}`, 404, "are not in"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

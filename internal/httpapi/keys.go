@@ -66,12 +66,12 @@ func requireAdmin(adminKey string) gin.HandlerFunc {
 		key, ok := adminKeyOf(c.Request)
 		switch {
 		case adminKey == "":
-			fail(c, http.StatusForbidden, openai.TypePermission,
+			refuse(c, http.StatusForbidden, openai.TypePermission, asDetail,
 				"the admin routes are off: start the proxy with ADMIN_API_KEY set, or use pdctl")
 		case !ok:
-			fail(c, http.StatusUnauthorized, openai.TypeAuth, "no admin key: send it as X-Api-Key")
+			refuse(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
 		case !newKeyring([]string{adminKey}).holds(key):
-			fail(c, http.StatusForbidden, openai.TypePermission, "Forbidden: Invalid API Key.")
+			refuse(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
 		}
 	}
 }

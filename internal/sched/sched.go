@@ -88,6 +88,9 @@ type Request struct {
 	Partner *Assignment
 	// Alone tells that a prefill instance needs no decode instance to go with it.
 	Alone bool
+	// Session binds the request to the instance that this session has, as long
+	// as that may be picked; "" binds it to none.
+	Session string
 	// Tried are the instances that this request must not get again.
 	Tried []instance.Key
 }
@@ -132,6 +135,9 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	n := uint64(len(list.items))
 	if n == 0 {
 		return nil
+	}
+	if r.Session != "" {
+		return s.bound(ix, list, r)
 	}
 	turn := list.turn.Add(1) - 1
 	trouble := s.opts.Health.Trouble()

@@ -1,0 +1,72 @@
+package forward_test
+
+import (
+	"fmt"
+	"net/http"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+// pairOf sends a chat request and gives the pair that served it.
+func pairOf(r *rig, header ...string) string {
+	r.t.Helper()
+	a := r.post("/v1/chat/completions", chatBody(true, ""), append(header, "X-PD-Trace", "1")...)
+	r.complete(a, true, chatBody(true, ""))
+	return a.header.Get("X-Pd-Prefill") + " " + a.header.Get("X-Pd-Decode")
+}
+
+// Requests of a session stay on their pair; those without one take turns.
+func TestSessionsKeepTheirPair(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 3, 3, func(o *forward.Options) { o.SessionHeader = "session-id" })
+	pairs := map[string]bool{}
+	for i := range 8 {
+		id := fmt.Sprintf("conversation-%d", i)
+		first := pairOf(r, "Session-Id", id)
+		pairs[first] = true
+		for range 3 {
+			if next := pairOf(r, "Session-Id", id); next != first {
+				t.Errorf("session %s went from %s to %s", id, first, next)
+			}
+		}
+	}
+	if len(pairs) < 2 {
+		t.Errorf("all sessions are on %v", pairs)
+	}
+	turns := map[string]bool{}
+	for range 3 {
+		turns[pairOf(r)] = true
+	}
+	if len(turns) != 3 {
+		t.Errorf("without a session 3 requests went to %v", turns)
+	}
+	r.strict()
+}
+
+// A session whose instance is lost goes on with another one.
+func TestSessionOutlivesItsInstance(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.SessionHeader = "session-id" })
+	first := pairOf(r, "Session-Id", "s")
+	for _, d := range r.D {
+		if first == r.P[0].Address()+" "+d.Address() {
+			d.Close()
+		}
+	}
+	a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s")
+	if a.status != http.StatusOK || a.err != nil {
+		t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
+	}
+	r.complete(a, true, chatBody(true, ""))
+}
+
+// The header means nothing while sessions are not bound.
+func TestSessionHeaderIsNothingByDefault(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 2, 2, nil)
+	if a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s"); a == b {
+		t.Errorf("both requests went to %s", a)
+	}
+}

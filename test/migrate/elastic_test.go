@@ -1,0 +1,164 @@
+package migrate_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// The commands of vllm-ascend's document about elastic_proxy.
+const (
+	elasticStart = `python3 examples/elastic_scaling/elastic_proxy.py  \
+   --model $model_name  \
+   --prefill localhost:8100 localhost:8101   \
+   --decode localhost:8200 localhost:8201   \
+   --port 8000`
+	elasticCompletion = `curl -X POST http://0.0.0.0:8000/v1/completions \
+-H "Content-Type: application/json" \
+-d '{"model": "'$model_name'", "max_tokens": 50, "prompt": "hello"}'`
+	elasticChat = `curl -X POST http://0.0.0.0:8000/v1/chat/completions \
+-H "Content-Type: application/json" \
+-d '{"model": "'$model_name'", "max_tokens": 50,
+    "messages": [{
+        "role": "user",
+        "content": "hello"
+    }]}'`
+	elasticStatus = `curl -X POST http://0.0.0.0:8000/status`
+	elasticAdd    = `curl -X POST http://0.0.0.0:8000/instances/add \
+-H "Content-Type: application/json" \
+-H "X-Api-Key: YOUR_ADMIN_API_KEY" \
+-d '{"type": "prefill", "instance": "0.0.0.0:8100"}'`
+	elasticRemove = `curl -X POST http://0.0.0.0:8000/instances/remove \
+-H "Content-Type: application/json" \
+-H "X-Api-Key: YOUR_ADMIN_API_KEY" \
+-d '{"type": "prefill", "instance": "0.0.0.0:8100"}'`
+)
+
+// at makes the document's curl line speak of another instance.
+func at(line, port string) string {
+	return strings.ReplaceAll(line, "0.0.0.0:8100", "127.0.0.1:"+port)
+}
+
+func elasticSite(t *testing.T) *site {
+	s := newSite(t, fakevllm.Plain, "8000")
+	s.up(fakevllm.RolePrefill, "8100", "8101")
+	s.up(fakevllm.RoleDecode, "8200", "8201")
+	return s
+}
+
+func TestElasticProxy(t *testing.T) {
+	t.Parallel()
+	s := elasticSite(t)
+	s.start(elasticStart, "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+
+	for range 2 {
+		s.serves(elasticCompletion, "hello", 50)
+		s.serves(elasticChat, "hello", 50)
+	}
+	for _, port := range []string{"8100", "8101", "8200", "8201"} {
+		if s.served(port) == 0 {
+			t.Errorf("the instance of port %s served nothing", port)
+		}
+	}
+	const printed = `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`
+	s.answers(elasticStatus, 200, printed, "instances", "revision", "etcd", "id", "version", "limits")
+	// Byte for byte the same beginning, for those who cut text.
+	if _, body := s.curl(elasticStatus); !strings.HasPrefix(body, `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:`) {
+		t.Errorf("/status: %s", body)
+	}
+	for _, port := range []string{"8100", "8101"} {
+		if rec := s.record(instance.Prefill, port); rec.Source != "flags" || rec.Connector != "plain" {
+			t.Errorf("record %+v", rec)
+		}
+	}
+
+	s.reserve("8102")
+	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Waiting for prefill_instance 127.0.0.1:8102 to start."}`, lists...)
+	s.up(fakevllm.RolePrefill, "8102")
+	s.await([]string{"8100", "8101", "8102"}, []string{"8200", "8201"})
+	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
+	s.up(fakevllm.RolePrefill, "8103")
+	s.answers(at(elasticAdd, "8103"), 200, `{"message":"Added 127.0.0.1:8103 to prefill_instances."}`, lists...)
+	s.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
+
+	s.answers(at(elasticRemove, "8100"), 200, `{"message":"Removed 127.0.0.1:8100 from prefill_instances."}`, lists...)
+	s.await([]string{"8101", "8102", "8103"}, []string{"8200", "8201"})
+	before := s.served("8100")
+	for range 6 {
+		s.serves(elasticChat, "hello", 50)
+	}
+	if s.served("8100") != before {
+		t.Error("the removed instance still serves")
+	}
+	// In its words, with a status that a script can see.
+	s.answers(at(elasticRemove, "8999"), 404, `{"message":"Instance 127.0.0.1:8999 is not in the prefill_instances."}`, "error")
+	s.answers(at(elasticAdd, "8100"), 200, `{"message":"Added 127.0.0.1:8100 to prefill_instances."}`, lists...)
+	s.strict(true)
+}
+
+func TestElasticProxyRefusals(t *testing.T) {
+	t.Parallel()
+	s := elasticSite(t)
+	s.start(strings.Replace(elasticStart, "--model", "-m", 1), "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	s.model = "another/model"
+	s.up(fakevllm.RolePrefill, "8104")
+
+	const key = `-H "X-Api-Key: YOUR_ADMIN_API_KEY"`
+	detail := func(line string, status int, begins string) {
+		t.Helper()
+		code, body := s.curl(line)
+		if code != status || !strings.HasPrefix(body, `{"detail":"`+begins) || !strings.Contains(body, `"error":{"message":"`+begins) {
+			t.Errorf("%s\n%d %s", line, code, body)
+		}
+	}
+	detail(strings.Replace(elasticAdd, key, "", 1), 401, "no admin key")
+	detail(strings.Replace(elasticAdd, key, `-H "X-Api-Key: wrong"`, 1), 403, "Forbidden: Invalid API Key.")
+	detail(strings.Replace(elasticAdd, "prefill", "both", 1), 400, "Invalid instance type.")
+	detail(strings.Replace(elasticAdd, "0.0.0.0:8100", "localhost", 1), 400, "Invalid instance format.")
+	detail(strings.Replace(elasticAdd, "0.0.0.0:8100", "localhost:99999", 1), 400, "Invalid instance address.")
+	detail(elasticAdd, 400, "Invalid instance address.") // 0.0.0.0 names no machine
+	detail(at(elasticAdd, "8104"), 400, "Instance validation failed.")
+	if st := s.status(); len(st.Instances) != 4 {
+		t.Errorf("a refused change left something: %+v", st.Instances)
+	}
+}
+
+func TestElasticProxyWithoutAdminKey(t *testing.T) {
+	t.Parallel()
+	s := elasticSite(t)
+	s.start(elasticStart)
+	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	for _, key := range []string{"YOUR_ADMIN_API_KEY", "DEFAULT_ADMIN_API_KEY"} {
+		code, body := s.curl(strings.Replace(at(elasticAdd, "8100"), "YOUR_ADMIN_API_KEY", key, 1))
+		if code != 403 || !strings.Contains(body, "start the proxy with ADMIN_API_KEY set") {
+			t.Errorf("%s: %d %s", key, code, body)
+		}
+	}
+}
+
+// The numbers of elastic_proxy: an instance that never comes is given up.
+func TestElasticProxyChecks(t *testing.T) {
+	t.Parallel()
+	s := elasticSite(t)
+	s.start(elasticStart+" --check-interval 0.5 --check-times 20 --retry-times 7", "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	if l := s.status().Limits; l["max_failures"] != 7.0 || l["waiting_retry_interval"] != "500ms" || l["max_waiting_retries"] != 20.0 {
+		t.Errorf("limits %v", l)
+	}
+	s.reserve("8102")
+	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Waiting for prefill_instance 127.0.0.1:8102 to start."}`, lists...)
+	if st := s.status(); len(st.Instances) != 5 {
+		t.Errorf("the instance that is waited for is not shown: %+v", st.Instances)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if st := s.status(); len(st.Instances) != 4 {
+			return errStillThere
+		}
+		return nil
+	})
+}

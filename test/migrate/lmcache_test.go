@@ -1,0 +1,153 @@
+package migrate_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// The commands of LMCache's document about disaggregated prefill. Its "....
+// other arguments" are written out.
+const (
+	lmcacheHosts = `python disagg_proxy_server.py \
+    --prefiller-host "${host1-IP},${host2-IP}" \
+    --prefiller-port "8100" \
+    --decoder-host "${host3-IP},${host4-IP}" \
+    --decoder-port "8200,8201" --port 9100`
+	lmcachePorts = `python disagg_proxy_server.py \
+    --port 9100 --prefiller-host localhost --prefiller-port 7100,7101 --decoder-host localhost --decoder-port 7200,7201 \
+    --proxy-host localhost --proxy-port 7500 \
+    --decoder-init-port  "7300,7301,7302,7303,7304,7305,7306,7307" \
+    --decoder-alloc-port "7400,7401,7402,7403,7404,7405,7406,7407"`
+	lmcacheCounts = `python disagg_proxy_server.py \
+    --port 9100 --prefiller-port 7100 --num-prefillers 2 --decoder-port 7200 --num-decoders 2 \
+    --decoder-init-port 7300 --decoder-alloc-port 7400`
+)
+
+// saysAtStart waits until the proxy's log has all of the words.
+func saysAtStart(t *testing.T, p *fleet.Process, says ...string) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		b, err := os.ReadFile(p.LogFile())
+		if err != nil {
+			return err
+		}
+		for _, w := range says {
+			if !strings.Contains(string(b), w) {
+				return fmt.Errorf("%q is not said at start", w)
+			}
+		}
+		return nil
+	})
+}
+
+// One port stands for two hosts. All hosts are this machine here; loopback has
+// more than one address, and engines of this test listen on two of them.
+func TestLMCacheSeveralHosts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "9100")
+	s.vars["host1-IP"], s.vars["host2-IP"], s.vars["host3-IP"], s.vars["host4-IP"] = "127.0.0.1", "127.0.0.2", "localhost", "127.0.0.1"
+	s.up(fakevllm.RolePrefill, "8100")
+	o := s.engine(fakevllm.RolePrefill, s.ports["8100"])
+	o.Addr = "127.0.0.2:" + s.ports["8100"]
+	second := fakevllm.StartTest(t, o)
+	s.up(fakevllm.RoleDecode, "8200", "8201")
+	p := s.start(lmcacheHosts)
+	prefills := []string{"127.0.0.1:" + s.ports["8100"], "127.0.0.2:" + s.ports["8100"]}
+	testkit.Eventually(t, soon, func() error {
+		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, s.addresses("8200", "8201")) {
+			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
+		}
+		return nil
+	})
+	for range 4 {
+		s.serves(strings.ReplaceAll(elasticChat, "8000", "9100"), "hello", 50)
+	}
+	if s.served("8100") == 0 || second.Counters().Requests == 0 {
+		t.Error("one of the two hosts served nothing")
+	}
+	saysAtStart(t, p, `serving with connector \"plain\"`)
+	s.strict(true)
+}
+
+func TestLMCachePortLists(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "9100")
+	s.up(fakevllm.RolePrefill, "7100", "7101")
+	s.up(fakevllm.RoleDecode, "7200", "7201")
+	p := s.start(lmcachePorts)
+	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
+	for range 4 {
+		s.serves(strings.ReplaceAll(elasticCompletion, "8000", "9100"), "hello", 50)
+	}
+	want := map[string][]int{
+		"lmcache_init":  {7300, 7301, 7302, 7303, 7304, 7305, 7306, 7307},
+		"lmcache_alloc": {7400, 7401, 7402, 7403, 7404, 7405, 7406, 7407},
+	}
+	for _, port := range []string{"7200", "7201"} {
+		if diff := cmp.Diff(want, s.record(instance.Decode, port).Ports); diff != "" {
+			t.Errorf("ports of %s:\n%s", port, diff)
+		}
+	}
+	saysAtStart(t, p, "--proxy-port has no effect", "kept in the instances' records", `serving with connector \"plain\"`)
+	s.strict(true)
+}
+
+func TestLMCacheConsecutivePorts(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "9100")
+	s.upConsecutive(fakevllm.RolePrefill, "7100", 2)
+	s.upConsecutive(fakevllm.RoleDecode, "7200", 2)
+	s.start(lmcacheCounts)
+	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
+	s.serves(strings.ReplaceAll(elasticChat, "8000", "9100"), "hello", 50)
+	for i, port := range []string{"7200", "7201"} {
+		want := map[string][]int{"lmcache_init": {7300 + i}, "lmcache_alloc": {7400 + i}}
+		if diff := cmp.Diff(want, s.record(instance.Decode, port).Ports); diff != "" {
+			t.Errorf("ports of %s:\n%s", port, diff)
+		}
+	}
+	s.strict(true)
+}
+
+// CLIENT_BOUND: requests of one session reach the same two instances.
+func TestLMCacheBoundSessions(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "9100")
+	s.up(fakevllm.RolePrefill, "7100", "7101")
+	s.up(fakevllm.RoleDecode, "7200", "7201")
+	s.start(lmcachePorts, "CLIENT_BOUND=true", "CLIENT_BOUND_KEY=session-id")
+	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
+	chat := strings.ReplaceAll(elasticChat, "8000", "9100")
+	took := func() [4]int64 {
+		return [4]int64{s.served("7100"), s.served("7101"), s.served("7200"), s.served("7201")}
+	}
+	seen := map[string]bool{}
+	for i := range 12 {
+		before := took()
+		for range 3 {
+			s.serves(strings.Replace(chat, ` \`, fmt.Sprintf(` -H "session-id: 7e2c-%d" \`, i), 1), "hello", 50)
+		}
+		after := took()
+		var share [4]int64
+		for j := range share {
+			share[j] = after[j] - before[j]
+		}
+		if (share[0] != 0) == (share[1] != 0) || (share[2] != 0) == (share[3] != 0) {
+			t.Errorf("session %d went to several instances: %v", i, share)
+		}
+		seen[fmt.Sprint(share)] = true
+	}
+	if len(seen) < 2 {
+		t.Errorf("all sessions are on one pair: %v", seen)
+	}
+}

@@ -1,0 +1,132 @@
+package migrate_test
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+var errStillThere = errors.New("it is still there")
+
+const demoStart = `python3 examples/online_serving/disaggregated_serving/disagg_proxy_demo.py  \
+       --model $model_name  \
+       --prefill localhost:8100 localhost:8101   \
+       --decode localhost:8200 localhost:8201   \
+       --port 8000`
+
+// vLLM's demo has its keys from the environment: one for the engines, one for
+// whoever changes the fleet.
+func TestDisaggProxyDemo(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "8000")
+	for role, ports := range map[fakevllm.Role][]string{fakevllm.RolePrefill: {"8100", "8101", "8102"}, fakevllm.RoleDecode: {"8200", "8201"}} {
+		for _, p := range ports {
+			o := s.engine(role, "")
+			o.APIKey = "engine-key"
+			s.upWith(p, o)
+		}
+	}
+	s.vars["model_name"] = "somewhere/else/simulated" // the last part counts, as in the demo
+	s.start(demoStart, "OPENAI_API_KEY=engine-key", "ADMIN_API_KEY="+adminKey)
+	s.vars["model_name"] = s.model
+	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	for range 2 {
+		s.serves(elasticCompletion, "hello", 50)
+		s.serves(elasticChat, "hello", 50)
+	}
+	s.answers("curl http://127.0.0.1:8000/status", 200,
+		`{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`,
+		"instances", "revision", "etcd", "id", "version", "limits")
+	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
+	if code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1)); code != 415 {
+		t.Errorf("text/plain: %d %s", code, body)
+	}
+	s.strict(true)
+}
+
+// Mooncake's first proxy has its two instances written into the script.
+func TestMooncakeProxyServer(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "8000")
+	s.model = "Qwen/Qwen2.5-7B-Instruct"
+	s.up(fakevllm.RolePrefill, "8100")
+	s.up(fakevllm.RoleDecode, "8200")
+	s.start("python3 proxy_server.py --prefill localhost:8100 --decode localhost:8200 --port 8000")
+	s.await([]string{"8100"}, []string{"8200"})
+	s.serves(`curl -s http://localhost:8000/v1/completions -H "Content-Type: application/json" -d '{
+"model": "Qwen/Qwen2.5-7B-Instruct",
+"prompt": "San Francisco is a",
+"max_tokens": 1000,
+"temperature": 0
+}'`, "San Francisco is a", 1000)
+	s.strict(true)
+}
+
+// What a command line named is followed at every start, and nothing else is
+// touched.
+func TestFlagsAtTheNextStart(t *testing.T) {
+	t.Parallel()
+	s := elasticSite(t)
+	s.up(fakevllm.RoleDecode, "8202")
+	p := s.start(elasticStart, "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	s.answers(strings.Replace(at(elasticAdd, "8202"), "prefill", "decode", 1), 200,
+		`{"message":"Added 127.0.0.1:8202 to decode_instances."}`, lists...)
+	s.answers(at(elasticRemove, "8101"), 200, `{"message":"Removed 127.0.0.1:8101 from prefill_instances."}`, lists...)
+	s.stop(p)
+
+	// The same line again: what was removed stays out, and that is said.
+	p = s.start(elasticStart, "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100"}, []string{"8200", "8201", "8202"})
+	saysAtStart(t, p, s.text("127.0.0.1:8101 of the command line stays out"), s.text("pdctl add prefill 127.0.0.1:8101"))
+	s.stop(p)
+
+	// A shorter line, in another form: what it no longer lists goes, what was
+	// added by hand stays.
+	p = s.start("python x.py --port 8000 --prefiller-ports 8100 --decoder-ports 8201", "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100"}, []string{"8201", "8202"})
+	saysAtStart(t, p, s.text("decode/127.0.0.1:8200 was on an earlier command line"))
+	testkit.Eventually(t, soon, func() error {
+		if rec := s.record(instance.Prefill, "8100"); rec.Connector != "nixl" {
+			return fmt.Errorf("the record does not follow the command line: %+v", rec)
+		}
+		return nil
+	})
+	if rec := s.record(instance.Decode, "8202"); rec.Source != "admin" {
+		t.Errorf("added by hand: %+v", rec)
+	}
+	s.stop(p)
+
+	// A line that names nobody says nothing about anybody.
+	p = s.start("python x.py --port 8000", "ADMIN_API_KEY="+adminKey)
+	s.await([]string{"8100"}, []string{"8201", "8202"})
+	s.answers(at(elasticAdd, "8101"), 200, `{"message":"Added 127.0.0.1:8101 to prefill_instances."}`, lists...)
+	s.await([]string{"8100", "8101"}, []string{"8201", "8202"})
+	s.stop(p)
+}
+
+func TestBadCommandLines(t *testing.T) {
+	t.Parallel()
+	s := &site{t: t, vars: map[string]string{"model_name": harness.Model}}
+	s.refuse(elasticStart+" --prefiller-hosts localhost --prefiller-ports 8100", "--prefill is from", "--prefiller-hosts from", "Try 'proxy --help'")
+	s.refuse("x.py --prefill localhost --decode localhost:8200", "--prefill", "host:port")
+	s.refuse("x.py --prefill localhost:8100 --check-times often", "--check-times", "whole number")
+	s.refuse(strings.Replace(balanceStart, "8100 8101", "8100", 1), "--prefiller-hosts names 2 hosts and --prefiller-ports 1 port")
+	s.refuse(strings.Replace(balanceStart, "8200 8201", "8200 http", 1), `--decoder-ports: bad value "http"`)
+	s.refuse(strings.Replace(balanceStart, "0.0.0.0", "0.0.0.0:9000", 1), "--host:", "the port apart")
+	s.refuse("x.py --prefiller-host a,b --prefiller-port 1,2,3", "--prefiller-host names 2 hosts and --prefiller-port 3 ports")
+	s.refuse("x.py --prefiller-port 8100 --num-prefillers none", "--num-prefillers")
+	s.refuse("x.py --prefiller-port 8100 --connector lmcache", "--connector", "plain or nixl")
+	s.refuse("x.py --prefill localhost:8100 extra:1 --model", "flag needs an argument")
+	s.refuse("x.py --unknown-flag 1", "unknown flag")
+	if _, err := os.Stat("etcd"); err == nil {
+		t.Error("a refused start wrote something")
+	}
+}

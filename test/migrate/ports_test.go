@@ -1,0 +1,45 @@
+package migrate_test
+
+import (
+	"strconv"
+	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+)
+
+// hold finds a free port and keeps it with a socket that is bound and does not
+// listen: tests that run beside this one look elsewhere, and whoever connects
+// is refused as if nothing were there.
+func (s *site) hold() string {
+	s.t.Helper()
+	for range 50 {
+		free, err := fleet.FreePorts(1)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		syscall.CloseOnExec(fd)
+		if err := syscall.Bind(fd, &syscall.SockaddrInet4{Port: free[0], Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+			_ = syscall.Close(fd) // somebody was quicker
+			continue
+		}
+		port := strconv.Itoa(free[0])
+		s.held[port] = fd
+		return port
+	}
+	s.t.Fatal("no port is free")
+	return ""
+}
+
+// release lets go of a held port, for its owner to listen on.
+func (s *site) release(port string) {
+	if fd, ok := s.held[port]; ok {
+		delete(s.held, port)
+		if err := syscall.Close(fd); err != nil {
+			s.t.Errorf("release port %s: %v", port, err)
+		}
+	}
+}

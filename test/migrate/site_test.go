@@ -1,0 +1,364 @@
+package migrate_test
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"reflect"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// adminKey is the one that elastic_proxy's document uses.
+const adminKey = "YOUR_ADMIN_API_KEY"
+
+// soon bounds waits for what happens at once on a quick machine.
+const soon = 60 * time.Second
+
+// site is a machine on which a document's commands are tried: each port the
+// document writes stands for a free one.
+type site struct {
+	t       *testing.T
+	fleet   *fleet.Fleet
+	vars    map[string]string // of the shell
+	ports   map[string]string // document's → real
+	etcd    string
+	mode    fakevllm.Mode
+	model   string
+	shared  *fakevllm.Shared
+	engines map[string]*fakevllm.Server // by the document's port
+	listen  string                      // the document's port of the proxy
+	held    map[string]int              // real ports that nobody else shall take, and the sockets that hold them
+	starts  int
+}
+
+func newSite(t *testing.T, mode fakevllm.Mode, listen string) *site {
+	t.Helper()
+	s := &site{
+		t: t, fleet: harness.NewFleet(t, binDir), ports: map[string]string{}, held: map[string]int{}, mode: mode,
+		model: harness.Model, shared: fakevllm.NewShared(), engines: map[string]*fakevllm.Server{}, listen: listen,
+	}
+	s.vars = map[string]string{"model_name": s.model}
+	t.Cleanup(func() {
+		for port := range s.held {
+			s.release(port)
+		}
+	})
+	s.reserve(listen)
+	s.etcd = "127.0.0.1:" + s.hold()
+	return s
+}
+
+// reserve gives the document's ports real ones on which nothing listens.
+func (s *site) reserve(ports ...string) {
+	s.t.Helper()
+	for _, p := range ports {
+		s.ports[p] = s.hold()
+	}
+}
+
+// up starts engines of a role at the document's ports.
+func (s *site) up(role fakevllm.Role, ports ...string) {
+	s.t.Helper()
+	for _, p := range ports {
+		s.upWith(p, s.engine(role, ""))
+	}
+}
+
+// upWith starts one engine at the document's port.
+func (s *site) upWith(port string, o fakevllm.Options) {
+	s.t.Helper()
+	held := s.ports[port]
+	s.release(held)
+	o.Addr = "127.0.0.1:" + cmp.Or(held, "0")
+	e := fakevllm.StartTest(s.t, o)
+	s.engines[port] = e
+	s.ports[port] = e.Address()[strings.LastIndexByte(e.Address(), ':')+1:]
+}
+
+func (s *site) engine(role fakevllm.Role, port string) fakevllm.Options {
+	return fakevllm.Options{
+		Addr: "127.0.0.1:" + port, Role: role, Mode: s.mode, Models: []string{s.model}, Shared: s.shared, StrictPrefill: true,
+	}
+}
+
+// upConsecutive starts n engines on consecutive ports, the first of which
+// stands for the document's.
+func (s *site) upConsecutive(role fakevllm.Role, port string, n int) []string {
+	s.t.Helper()
+	first, err := strconv.Atoi(port)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for range 50 {
+		free, err := fleet.FreePorts(1)
+		if err != nil {
+			s.t.Fatal(err)
+		}
+		base := free[0]
+		var names []string
+		started := map[string]*fakevllm.Server{}
+		for i := range n {
+			e, err := fakevllm.Start(s.t.Context(), s.engine(role, strconv.Itoa(base+i)))
+			if err != nil {
+				break // somebody has that port: try elsewhere
+			}
+			name := strconv.Itoa(first + i)
+			started[name] = e
+			names = append(names, name)
+			s.ports[name] = strconv.Itoa(base + i)
+		}
+		if len(started) < n {
+			for _, e := range started {
+				e.Close()
+			}
+			continue
+		}
+		for _, e := range started {
+			s.t.Cleanup(e.Close)
+		}
+		maps.Copy(s.engines, started)
+		return names
+	}
+	s.t.Fatal("no consecutive ports are free")
+	return nil
+}
+
+var fourDigits = regexp.MustCompile(`\b\d{4}\b`)
+
+// text puts the real ports where the document's stand.
+func (s *site) text(document string) string {
+	return fourDigits.ReplaceAllStringFunc(document, func(p string) string {
+		if port, ok := s.ports[p]; ok {
+			return port
+		}
+		return p
+	})
+}
+
+// args gives what stands behind the name of the script in a command.
+func (s *site) args(command string) []string {
+	s.t.Helper()
+	all := words(s.t, s.text(command), s.vars)
+	i := slices.IndexFunc(all, func(w string) bool { return strings.HasSuffix(w, ".py") })
+	if i < 0 {
+		s.t.Fatalf("no script in %q", command)
+	}
+	return all[i+1:]
+}
+
+// start runs the proxy in place of the script, in the given environment.
+func (s *site) start(command string, env ...string) *fleet.Process {
+	s.t.Helper()
+	s.starts++
+	s.release(s.ports[s.listen])
+	s.release(strings.TrimPrefix(s.etcd, "127.0.0.1:"))
+	p, err := s.fleet.Start(s.t.Context(), fleet.Spec{
+		Name: fmt.Sprintf("proxy-%d", s.starts), Program: "proxy", Args: s.args(command),
+		Env: append([]string{"PD_ETCD_LISTEN=" + s.etcd}, env...),
+		Ready: func(ctx context.Context) error {
+			d := net.Dialer{}
+			c, err := d.DialContext(ctx, "tcp", "127.0.0.1:"+s.ports[s.listen])
+			if err == nil {
+				c.Close()
+			}
+			return err
+		},
+	})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return p
+}
+
+func (s *site) stop(p *fleet.Process) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
+	defer cancel()
+	if err := p.Stop(ctx); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// refuse runs the proxy with a command line that it must not take.
+func (s *site) refuse(command string, says ...string) {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), soon)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, filepath.Join(binDir, "proxy"), s.args(command)...).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 2 {
+		s.t.Errorf("%s: %v, want exit code 2\n%s", command, err, out)
+	}
+	for _, w := range says {
+		if !strings.Contains(string(out), w) {
+			s.t.Errorf("%s: %q is not in\n%s", command, w, out)
+		}
+	}
+}
+
+func (s *site) curl(line string) (int, string) {
+	s.t.Helper()
+	return curl(s.t, s.text(line), s.vars)
+}
+
+// answers sends a curl line and compares: every field of the printed answer
+// must be there with that value. Fields beyond those must be among extra.
+func (s *site) answers(line string, status int, printed string, extra ...string) {
+	s.t.Helper()
+	code, body := s.curl(line)
+	var got, want map[string]any
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		s.t.Fatalf("%s\n%d, no JSON: %s", line, code, body)
+	}
+	if err := json.Unmarshal([]byte(s.text(printed)), &want); err != nil {
+		s.t.Fatalf("%s: %v", printed, err)
+	}
+	if code != status {
+		s.t.Errorf("%s\nstatus %d, want %d: %s", line, code, status, body)
+	}
+	for name, value := range want {
+		if list, ok := value.([]any); ok { // ours are in the order of the addresses
+			slices.SortFunc(list, func(a, b any) int { return strings.Compare(fmt.Sprint(a), fmt.Sprint(b)) })
+		}
+		if !reflect.DeepEqual(got[name], value) {
+			s.t.Errorf("%s\n%s is %v, want %v", line, name, got[name], value)
+		}
+	}
+	for name := range got {
+		if _, ok := want[name]; !ok && !slices.Contains(extra, name) {
+			s.t.Errorf("%s\nthe answer has %q, which the document does not print: %s", line, name, body)
+		}
+	}
+}
+
+// lists are the fields that every answer about instances has beside those of
+// elastic_proxy.
+var lists = []string{"current_prefill_instances", "current_decode_instances"}
+
+type status struct {
+	PrefillNodes []string           `json:"prefill_nodes"`
+	DecodeNodes  []string           `json:"decode_nodes"`
+	Instances    []instance.Listing `json:"instances"`
+	Limits       map[string]any     `json:"limits"`
+}
+
+func (s *site) status() status {
+	s.t.Helper()
+	var st status
+	code, body := s.curl("curl http://127.0.0.1:" + s.listen + "/status")
+	if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 {
+		s.t.Fatalf("/status: %d %v: %s", code, err, body)
+	}
+	return st
+}
+
+// addresses are those of the document's ports, in the order that answers have.
+func (s *site) addresses(ports ...string) []string {
+	out := make([]string, 0, len(ports))
+	for _, p := range ports {
+		out = append(out, "127.0.0.1:"+s.ports[p])
+	}
+	slices.Sort(out)
+	return out
+}
+
+// await waits until exactly these instances are in.
+func (s *site) await(prefill, decode []string) {
+	s.t.Helper()
+	testkit.Eventually(s.t, soon, func() error {
+		st := s.status()
+		if !slices.Equal(st.PrefillNodes, s.addresses(prefill...)) || !slices.Equal(st.DecodeNodes, s.addresses(decode...)) {
+			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
+		}
+		return nil
+	})
+}
+
+// serves sends a curl line of a completion and checks the whole answer.
+func (s *site) serves(line, prompt string, tokens int) {
+	s.t.Helper()
+	code, body := s.curl(line)
+	var answer struct {
+		Object  string
+		Choices []struct {
+			Text    string
+			Message struct{ Content string }
+		}
+	}
+	if err := json.Unmarshal([]byte(body), &answer); err != nil || code != 200 || len(answer.Choices) != 1 {
+		s.t.Fatalf("%s\n%d %v: %s", line, code, err, body)
+	}
+	got, want := answer.Choices[0].Text, fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: tokens}).Text
+	if answer.Object == "chat.completion" {
+		got = answer.Choices[0].Message.Content
+		want = fakevllm.ExpectedChat([]fakevllm.Message{{Role: "user", Content: prompt}}, fakevllm.Sampling{MaxTokens: tokens}).Text
+	}
+	if got != want {
+		s.t.Errorf("%s\nanswer %q, want %q", line, got, want)
+	}
+}
+
+// strict fails if an engine saw what it should never see. With decoded, the
+// decode engines had every prompt computed for them.
+func (s *site) strict(decoded bool) {
+	s.t.Helper()
+	var local int64
+	for port, e := range s.engines {
+		if v := append(e.Violations(), e.BadHandovers()...); len(v) > 0 {
+			s.t.Errorf("engine of port %s: %v", port, v)
+		}
+		local += e.Counters().LocalPrefills
+	}
+	if decoded && local > 0 {
+		s.t.Errorf("%d prompts were computed twice", local)
+	}
+}
+
+// served gives how many requests an engine had.
+func (s *site) served(ports ...string) (n int64) {
+	for _, p := range ports {
+		n += s.engines[p].Counters().Requests
+	}
+	return n
+}
+
+// record reads an instance's record from etcd.
+func (s *site) record(role instance.Role, port string) instance.Record {
+	s.t.Helper()
+	cli := testkit.Client(s.t, s.etcd)
+	l, err := discovery.NewLayout("/pd")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	k := instance.Key{Role: role, Address: "127.0.0.1:" + s.ports[port]}
+	raw, err := discovery.NewStore(cli, l, "test").Get(s.t.Context(), k)
+	if err != nil || len(raw) != 1 {
+		s.t.Fatalf("%s: %d keys, %v", k, len(raw), err)
+	}
+	if raw[0].Lease != 0 {
+		s.t.Errorf("%s has a lease", k)
+	}
+	rec, _, err := discovery.DecodeRecord(k, raw[0].Value)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return rec
+}
