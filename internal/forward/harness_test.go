@@ -186,7 +186,7 @@ func startSlow(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune fun
 	log := quiet()
 	r.tracker = health.New(health.Options{
 		Source: &r.members, Prober: alive{}, Log: log, SlowStart: slow,
-		ProbeTimeout: 200 * time.Millisecond, ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
+		ProbeTimeout: time.Second, ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
 		OnEject: func(k instance.Key, hard bool, why string) { r.sched.Abandon(k, hard, why) },
 	})
 	r.sched = sched.New(sched.Options{
