@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
@@ -24,7 +25,7 @@ const envRun = "PDMESH_TEST_RUN_AGENT"
 
 func TestMain(m *testing.M) {
 	if os.Getenv(envRun) != "" {
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -149,4 +150,9 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 		}
 	}
 	return append(out, "(not gone)")
+}
+
+// run is the program inside this process, which runs other things, too.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return program{}.run(ctx, args, stdout, stderr)
 }
