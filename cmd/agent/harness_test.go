@@ -24,6 +24,9 @@ import (
 const envRun = "PDMESH_TEST_RUN_AGENT"
 
 func TestMain(m *testing.M) {
+	if kind := os.Getenv(envEngine); kind != "" {
+		os.Exit(engineMain(kind, os.Args[1:]))
+	}
 	if os.Getenv(envRun) != "" {
 		os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
