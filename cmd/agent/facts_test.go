@@ -250,4 +250,3 @@ func TestEngineEnvironment(t *testing.T) {
 		t.Error(d)
 	}
 }
-

@@ -71,7 +71,8 @@ serving with what it knows while etcd is away.
 Without --etcd-endpoints it runs an etcd of its own, for one machine.`,
 		Example: `  proxy                                             everything on this machine
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
-  proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200`,
+  proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
+  proxy health                                      is the one that runs here ready?`,
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -83,6 +84,8 @@ Without --etcd-endpoints it runs an etcd of its own, for one machine.`,
 		},
 	}
 	config.RegisterProxyFlags(cmd.Flags())
+	cmd.AddCommand(healthCommand(env))
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
