@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
@@ -158,4 +159,10 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 // run is the program inside this process, which runs other things, too.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	return program{}.run(ctx, args, stdout, stderr)
+}
+
+func testLog() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/wrap"
 )
 
 // service is what a running agent needs.
@@ -30,6 +31,7 @@ type service struct {
 	ctl    *control
 	cli    *clientv3.Client
 	notify *notifier
+	reaper *wrap.Reaper // nil where nothing is reaped
 }
 
 // serve wires the parts and stops them in order: the agent drains and revokes,
@@ -51,6 +53,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	ctx, o, drain, stopListening := listen(ctx, s.command != nil, log)
 	defer stopListening()
 	s.orders = o
+	defer s.reap(ctx)()
 
 	locked, err := lock(ctx, s.config, log)
 	if err != nil {

@@ -24,21 +24,28 @@ var (
 	errSlow  = errors.New("the engine did not answer within --start-timeout")
 )
 
+// reap collects orphans: those of a wrapped engine, and those of the whole
+// container where the agent is its process 1. stop waits.
+func (s *service) reap(ctx context.Context) (stop func()) {
+	if !s.whole || s.command == nil && os.Getpid() != 1 {
+		return func() {}
+	}
+	if s.command != nil {
+		if err := wrap.Adopt(); err != nil {
+			s.log.WithError(err).Warn("what the engine leaves behind goes to process 1")
+		}
+	}
+	s.reaper = wrap.NewReaper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var work sync.WaitGroup
+	work.Go(func() { s.reaper.Run(ctx) })
+	return func() { cancel(); work.Wait() }
+}
+
 // supervise starts the engine, lives with it, and starts it again if that is
 // wanted. It gives the exit code of the engine's last life.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
 	log := s.log.WithField(logging.FieldComponent, "engine")
-	var reaper *wrap.Reaper
-	if s.whole {
-		if err := wrap.Adopt(); err != nil {
-			log.WithError(err).Warn("what the engine leaves behind goes to process 1")
-		}
-		reaper = wrap.NewReaper()
-		rctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-		var work sync.WaitGroup
-		work.Go(func() { reaper.Run(rctx) })
-		defer func() { cancel(); work.Wait() }()
-	}
 	backoff := wrap.Backoff{First: s.restartDelay, Max: s.restartDelayMax}
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
@@ -50,7 +57,7 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		case failed == nil:
 			proc, err := wrap.Start(wrap.Options{
 				Argv: s.command, Env: engineEnv(os.Environ()), Stdout: s.stdout, Stderr: s.stderr,
-				DieWith: s.dieWith, Reaper: reaper, Log: log,
+				DieWith: s.dieWith, Reaper: s.reaper, Log: log,
 			})
 			if err != nil {
 				return wrap.StartStatus(err), fmt.Errorf("%w: is the program installed, and what stands behind -- its name?", err)

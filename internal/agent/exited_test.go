@@ -44,3 +44,22 @@ func TestEngineProcessEnds(t *testing.T) {
 		})
 	}
 }
+
+// A large model loads for minutes: nothing gives up, and the engine is
+// registered with the first probe after it answers.
+func TestEngineLoadsForFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{err: errRefused, stats: idleStats()}
+		r := start(t, e, Options{Exited: make(chan struct{})})
+		r.after(5*time.Minute, func(e *fakeEngine) { e.err = nil })
+		if s := r.Status(); s.Phase != Probing {
+			t.Errorf("status %+v", s)
+		}
+		r.after(MaxBackoff, nil)
+		if s := r.Status(); s.Phase != Registering {
+			t.Errorf("status %+v", s)
+		}
+		r.Hurry()
+		_ = r.end()
+	})
+}

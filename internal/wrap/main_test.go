@@ -91,6 +91,7 @@ func adopter(arg string) int {
 		return 1
 	}
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	r := wrap.NewReaper()
 	var work sync.WaitGroup
 	work.Go(func() { r.Run(ctx) })

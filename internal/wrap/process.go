@@ -99,7 +99,7 @@ func Start(o Options) (*Process, error) {
 	if o.Sweep <= 0 {
 		o.Sweep = defaultSweep
 	}
-	cmd := exec.Command(o.Argv[0], o.Argv[1:]...) //nolint:noctx // it is ended by Stop, in order
+	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
 	cmd.Env, cmd.Stdout, cmd.Stderr = o.Env, o.Stdout, o.Stderr
 	cmd.WaitDelay = outputDelay
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
