@@ -207,7 +207,7 @@ func TestHealthAnswers(t *testing.T) {
 	for says, args := range map[string][]string{
 		"unexpected argument":       {"health", "now"},
 		"unknown flag: --liev":      {"health", "--liev"},
-		"say which one":             {"health", "--port", "0"},
+		"say which port":            {"health", "--port", "0"},
 		"give a whole number":       {"health", "--port", "x"},
 		"unexpected argument \"x\"": {"x"},
 	} {
