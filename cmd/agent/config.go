@@ -16,7 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
@@ -53,39 +52,32 @@ type config struct {
 	socket        string // "": the default one; socketOff: none
 	logLevel      string
 	logFormat     string
+
+	facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
+	notes []string        // what the person who starts it should know
+
+	command         []string // of the engine; nil when somebody else starts it
+	restart         bool     // after a failure
+	restartDelay    time.Duration
+	restartDelayMax time.Duration
+	startTimeout    time.Duration // 0: none
+	stopTimeout     time.Duration
+	dieWith         bool
+
+	printConfig bool
+	sources     map[string]string // of each setting that is no default
 }
 
-func registerFlags(fs *pflag.FlagSet) {
-	fs.SortFlags = false
-	fs.String("role", "", "what the engine does: prefill or decode")
-	fs.String("address", "", "host:port by which proxies reach the engine; also its key in etcd")
-	fs.String("engine", "", "URL by which this agent reaches the engine (default http://<address>)")
-	fs.String("model", "", "register only if the engine serves this model; empty accepts any")
-	fs.Bool("strict-model", false, "the whole name must match, not only its last path component")
-	fs.String("connector", "", "KV-transfer dialect of the engine, e.g. plain or nixl; empty leaves it to the proxy")
-	fs.StringArray("label", nil, "k=v, shown with the instance; may be repeated")
-	fs.String("host-id", "", "tells network namespaces apart (default: found from machine id and namespace)")
-	fs.String("engine-api-key", "", "key for the engine's /v1 paths; better given by environment: PD_ENGINE_API_KEY, or OPENAI_API_KEY")
-	fs.StringSlice("etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated")
-	fs.String("etcd-prefix", "/pd", "root of all keys")
-	fs.String("etcd-username", "", "user of etcd")
-	fs.String("etcd-password", "", "its password; better given by environment: PD_ETCD_PASSWORD")
-	fs.Bool("allow-loopback", false, "register a loopback address although etcd is on other machines")
-	fs.Duration("ttl", defaultTTL, "how long the registration outlives a dead agent, at least "+minTTL.String())
-	fs.Duration("probe-interval", agent.DefaultProbeInterval, "time between two probes of the engine")
-	fs.Duration("probe-timeout", agent.DefaultProbeTimeout, "limit of one probe; three that fail in a row make the instance down")
-	fs.Duration("drain-timeout", agent.DefaultDrainTimeout, "after SIGTERM: how long to wait for the engine to be idle")
-	fs.Duration("kv-lease", agent.DefaultKVLease, "after SIGTERM of a prefill instance: how long finished prefills stay for decode to pull; 0 for none")
-	fs.String("socket", "", "unix socket of the local control: agent status, drain, health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)")
-	fs.String("log-level", "info", strings.Join(logging.Levels(), ", "))
-	fs.String("log-format", "text", "text or json")
-	fs.Bool("allow-short-ttl", false, "")
-	_ = fs.MarkHidden("allow-short-ttl") // exists: registered in the line above
-}
+// The values of --restart.
+const (
+	restartNo        = "no"
+	restartOnFailure = "on-failure"
+)
 
-// load reads flags over the environment (PD_<NAME>) over defaults. Its error
-// lists everything that is wrong, a line each.
-func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (config, error) {
+// load reads flags over the environment (PD_<NAME>) over what is found about
+// the engine (see facts) over defaults. command is what stands behind "--". Its
+// error lists everything that is wrong, a line each.
+func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (config, error) {
 	v := viper.New()
 	env := make(map[string]any)
 	fs.VisitAll(func(f *pflag.Flag) {
@@ -94,30 +86,38 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (config, err
 			env[f.Name] = value
 		}
 	})
-	if _, ok := env["engine-api-key"]; !ok {
-		if value, ok := lookupEnv("OPENAI_API_KEY"); ok && value != "" {
-			env["engine-api-key"] = value
-		}
-	}
 	if err := errors.Join(v.MergeConfigMap(env), v.BindPFlags(fs)); err != nil {
 		return config{}, fmt.Errorf("read settings: %w", err)
 	}
-	r := reader{v: v, fs: fs}
+	r := reader{v: v, fs: fs, sources: make(map[string]string)}
+	f := r.find(command, lookupEnv)
 	c := config{
-		engine: v.GetString("engine"), model: v.GetString("model"), strictModel: r.bool("strict-model"),
-		connector: v.GetString("connector"), hostID: v.GetString("host-id"), engineAPIKey: v.GetString("engine-api-key"),
+		strictModel: r.bool("strict-model"), hostID: v.GetString("host-id"),
 		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
 		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
 		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
+		command: command, restart: r.restart(), dieWith: r.bool("engine-dies-with-agent"),
+		restartDelay: r.duration("restart-delay"), restartDelayMax: r.duration("restart-delay-max"),
+		startTimeout: r.duration("start-timeout"), stopTimeout: r.duration("stop-timeout"),
+		printConfig: r.bool("print-config"), sources: r.sources,
 	}
-	c.key = r.key()
-	c.etcdEndpoints = r.endpoints()
-	c.labels = r.labels()
+	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
+	c.connector = r.text("connector", r.findConnector(f)...)
+	c.etcdEndpoints = r.findEndpoints(f)
+	if c.etcdEndpoints == nil {
+		c.etcdEndpoints = r.endpoints()
+	}
+	c.key = r.key(f, allLoopback(c.etcdEndpoints))
+	c.labels = r.labels(f.labels())
+	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
+	f.record(&c.facts)
+	c.notes = f.notes
+	r.checkCommand(&c)
 	if _, err := discovery.NewLayout(c.etcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
-	r.checkEngine(&c)
+	r.checkEngine(&c, f)
 	r.checkTimes(&c)
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
 		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
@@ -146,15 +146,49 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (config, err
 
 // reader takes values out of viper and collects what is wrong with them.
 type reader struct {
-	v    *viper.Viper
-	fs   *pflag.FlagSet
-	errs []error
+	v       *viper.Viper
+	fs      *pflag.FlagSet
+	errs    []error
+	sources map[string]string
+}
+
+// given tells whether a setting is from the command line or the environment.
+func (r *reader) given(name string) bool {
+	f := r.fs.Lookup(name)
+	return f.Changed || r.v.InConfig(name)
+}
+
+// text is a setting as given, or else the first of what was found.
+func (r *reader) text(name string, found ...fact) string {
+	if !r.given(name) {
+		for _, f := range found {
+			if f.value != "" {
+				r.sources[name] = f.from
+				return f.value
+			}
+		}
+	}
+	return r.v.GetString(name)
+}
+
+func (r *reader) restart() bool {
+	switch s := r.v.GetString("restart"); s {
+	case restartNo, "":
+		return false
+	case restartOnFailure:
+		return true
+	default:
+		r.fail("restart", fmt.Errorf("%q: use %s or %s", instance.Printable(s, 40), restartNo, restartOnFailure))
+		return false
+	}
 }
 
 // fail notes an error and, when the value is not from the command line, where it is from.
 func (r *reader) fail(name string, err error) {
 	where := ""
-	if f := r.fs.Lookup(name); f != nil && !f.Changed && r.v.InConfig(name) {
+	if from := r.sources[name]; from != "" {
+		where = " (from " + from + ")"
+	} else if f := r.fs.Lookup(name); f != nil && !f.Changed && r.v.InConfig(name) {
 		where = " (from the environment)"
 	}
 	r.errs = append(r.errs, fmt.Errorf("--%s%s: %w", name, where, err))
@@ -194,18 +228,25 @@ func (r *reader) list(name string) []string {
 	return out
 }
 
-func (r *reader) key() instance.Key {
+func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	var key instance.Key
-	if s := r.v.GetString("role"); s == "" {
-		r.fail("role", errors.New("is missing: give --role prefill or --role decode (or PD_ROLE)"))
+	if s := r.text("role", f.roles()...); s == "" {
+		r.fail("role", f.noRole())
 	} else if role, err := instance.ParseRole(s); err != nil {
 		r.fail("role", err)
 	} else {
 		key.Role = role
 	}
-	if s := r.v.GetString("address"); s == "" {
-		r.fail("address", errors.New("is missing: give the host:port by which proxies reach the engine"))
-	} else if address, err := instance.ParseAddress(s); err != nil {
+	s := r.v.GetString("address")
+	if s == "" {
+		found, err := f.findAddress(key.Role, etcdIsLocal)
+		if err != nil {
+			r.fail("address", err)
+			return key
+		}
+		s, r.sources["address"] = found.value, found.from
+	}
+	if address, err := instance.ParseAddress(s); err != nil {
 		r.fail("address", err)
 	} else {
 		key.Address = address
@@ -241,8 +282,8 @@ const (
 	maxLabelSize = 128
 )
 
-func (r *reader) labels() map[string]string {
-	out := make(map[string]string)
+func (r *reader) labels(found map[string]string) map[string]string {
+	out := found
 	for _, s := range r.list("label") {
 		name, value, ok := strings.Cut(s, "=")
 		switch {
@@ -265,13 +306,26 @@ func (r *reader) labels() map[string]string {
 	return maps.Clone(out)
 }
 
-func (r *reader) checkEngine(c *config) {
-	if c.engine == "" {
+func (r *reader) checkEngine(c *config, f *facts) {
+	if c.engine = r.text("engine", f.findEngine()); c.engine == "" {
 		c.engine = "http://" + c.key.Address
 		return
 	}
 	if err := vllm.CheckBase(c.engine); err != nil {
 		r.fail("engine", err)
+	}
+}
+
+// checkCommand refuses what would mean nothing.
+func (r *reader) checkCommand(c *config) {
+	if c.command != nil {
+		return
+	}
+	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
+		// From the environment it may be meant for other agents of this image.
+		if r.fs.Lookup(name).Changed {
+			r.fail(name, errors.New("is for an engine that this agent starts: agent ... -- vllm serve ..."))
+		}
 	}
 }
 
@@ -293,6 +347,10 @@ func (r *reader) checkTimes(c *config) {
 		{"probe-timeout", c.probeTimeout, 50 * time.Millisecond, time.Minute},
 		{"drain-timeout", c.drainTimeout, time.Millisecond, 24 * time.Hour},
 		{"kv-lease", c.kvLease, 0, time.Hour},
+		{"restart-delay", c.restartDelay, time.Millisecond, time.Hour},
+		{"restart-delay-max", c.restartDelayMax, c.restartDelay, 24 * time.Hour},
+		{"start-timeout", c.startTimeout, 0, 24 * time.Hour},
+		{"stop-timeout", c.stopTimeout, time.Millisecond, time.Hour},
 	} {
 		if t.value < t.least || t.value > t.top {
 			r.fail(t.name, fmt.Errorf("%s: from %s to %s", t.value, t.least, t.top))

@@ -18,7 +18,11 @@ func loadArgs(t *testing.T, env map[string]string, args ...string) (config, erro
 	if err := fs.Parse(args); err != nil {
 		return config{}, err
 	}
-	return load(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	var command []string
+	if fs.ArgsLenAtDash() >= 0 {
+		command = fs.Args()
+	}
+	return load(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, command)
 }
 
 func TestLoadDefaults(t *testing.T) {
@@ -33,6 +37,7 @@ func TestLoadDefaults(t *testing.T) {
 		etcdEndpoints: []string{"127.0.0.1:2379"}, etcdPrefix: "/pd",
 		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
 		logLevel: "info", logFormat: "text",
+		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second, sources: map[string]string{},
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{})); d != "" {
 		t.Error(d)
@@ -57,6 +62,8 @@ func TestLoadSources(t *testing.T) {
 		etcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, etcdPrefix: "/pd", etcdUsername: "u", etcdPassword: "007",
 		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
 		logLevel: "info", logFormat: "text",
+		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
+		sources: map[string]string{"engine-api-key": "OPENAI_API_KEY"},
 	}
 	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{})); d != "" {
 		t.Error(d)
@@ -103,7 +110,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"label", nil, append(good[:6:6], "--label", "zone"), []string{`--label: "zone": write name=value`}},
 		{"label with control characters", nil, append(good[:6:6], "--label", "a=\x1b"), []string{`u001b`}},
 		{"long label", nil, append(good[:6:6], "--label", "a="+strings.Repeat("x", 200)), []string{"at most 128 bytes"}},
-		{"key with newline", map[string]string{"OPENAI_API_KEY": "topsecret\n"}, good, []string{"--engine-api-key (from the environment)", "control character"}},
+		{"key with newline", map[string]string{"OPENAI_API_KEY": "topsecret\n"}, good, []string{"--engine-api-key (from OPENAI_API_KEY)", "control character"}},
 		{"bool", map[string]string{"PD_STRICT_MODEL": "perhaps"}, good, []string{`"perhaps" is neither true nor false`}},
 		{"all at once", map[string]string{"PD_TTL": "x"}, []string{"--role=x", "--address=y"}, []string{"--role", "--address", "--ttl"}},
 	} {

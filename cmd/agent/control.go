@@ -28,8 +28,9 @@ const socketOff = "off"
 
 // control is the agent's local control. It can be asked from the start.
 type control struct {
-	c    config
-	life atomic.Pointer[parts]
+	c      config
+	life   atomic.Pointer[parts]
+	engine engineState
 }
 
 // parts are what a running agent consists of.
@@ -80,7 +81,7 @@ func openSocket(ctx context.Context, c config) (net.Listener, error) {
 
 func phases() agentmetrics.Phases {
 	var p agentmetrics.Phases
-	for _, a := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone} {
+	for _, a := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone, agent.Restarting} {
 		p.Agent = append(p.Agent, string(a))
 	}
 	for _, r := range []discovery.Phase{
@@ -97,10 +98,13 @@ func (ctl *control) report() agentctl.Report {
 	r := agentctl.Report{
 		Version: version.String(), Role: ctl.c.key.Role, Address: ctl.c.key.Address, Engine: ctl.c.engine,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(discovery.Idle)},
+		Process: ctl.engine.report(),
 	}
 	p := ctl.life.Load()
 	if p == nil {
-		r.Reason = "starting"
+		if r.Reason = "starting"; r.Process != nil && r.Process.PID == 0 && r.Process.LastExit != "" {
+			r.Phase, r.Reason = string(agent.Restarting), "the engine has failed: "+r.Process.LastExit
+		}
 		return r
 	}
 	a, g := p.agent.Status(), p.registrar.Status()
@@ -129,6 +133,9 @@ func showReport(w io.Writer, r agentctl.Report) {
 	line("instance", "%s/%s", r.Role, r.Address)
 	line("phase", "%s", withReason(r.Phase, r.Reason))
 	line("engine", "%s", r.Engine)
+	if p := r.Process; p != nil {
+		showProcess(line, p)
+	}
 	if r.Incarnation != "" {
 		line("incarnation", "%s", r.Incarnation)
 		for _, m := range r.Models {
@@ -146,6 +153,24 @@ func showReport(w io.Writer, r agentctl.Report) {
 	}
 	if g.Conflicts > 0 {
 		line("conflicts", "%d", g.Conflicts)
+	}
+}
+
+func showProcess(line func(name, format string, args ...any), p *agentctl.Process) {
+	seconds := func(s float64) time.Duration {
+		return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
+	}
+	switch {
+	case p.PID != 0:
+		line("process", "%d, for %s", p.PID, seconds(p.AgeSeconds))
+	case p.NextStartSeconds > 0:
+		line("process", "none, next start in %s", seconds(p.NextStartSeconds))
+	default:
+		line("process", "none")
+	}
+	line("starts", "%d", p.Starts)
+	if p.LastExit != "" {
+		line("last exit", "%s", instance.Printable(p.LastExit, 200))
 	}
 }
 

@@ -5,12 +5,14 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
@@ -23,8 +25,11 @@ import (
 const envRun = "PDMESH_TEST_RUN_AGENT"
 
 func TestMain(m *testing.M) {
+	if kind := os.Getenv(envEngine); kind != "" {
+		os.Exit(engineMain(kind, os.Args[1:]))
+	}
 	if os.Getenv(envRun) != "" {
-		os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+		os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
 	goleak.VerifyTestMain(m)
 }
@@ -149,4 +154,15 @@ func history(t *testing.T, cli *clientv3.Client, key string) []string {
 		}
 	}
 	return append(out, "(not gone)")
+}
+
+// run is the program inside this process, which runs other things, too.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	return program{}.run(ctx, args, stdout, stderr)
+}
+
+func testLog() logrus.FieldLogger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
 }

@@ -1,5 +1,5 @@
-// Command agent stands beside one vLLM engine and keeps its registration in
-// etcd true: see internal/agent.
+// Command agent stands beside one vLLM engine, or in front of it, and keeps its
+// registration in etcd true: see internal/agent and internal/wrap.
 package main
 
 import (
@@ -27,6 +27,17 @@ engine is idle (a prefill instance also keeps finished prefills for --kv-lease)
 or --drain-timeout has passed, then takes the registration back and ends.
 A second signal skips the wait. agent drain does the same from another shell.
 
+With a command behind "--" the agent starts the engine itself, waits as long as
+it takes to load, and reads address, model, role, connector and key off the
+command. On SIGTERM it drains first, then ends the engine; it exits with the
+engine's exit code (128+n after signal n). If the engine ends by itself the
+registration is taken back at once and the agent exits, too, or starts it again
+with --restart on-failure.
+
+What is not given is looked for in the command, in --kv-transfer-config, in
+VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which
+knows etcd. agent --print-config shows what was found, and where.
+
 Every flag can be given by environment instead: --etcd-endpoints is
 PD_ETCD_ENDPOINTS, and so on. Flags win.`
 
@@ -35,30 +46,53 @@ const examples = `  # beside a prefill engine on this machine
 
   # reachable by others as 10.0.0.7:8200, asked locally; etcd has three members
   agent --role decode --address 10.0.0.7:8200 --engine http://127.0.0.1:8200 \
-        --connector nixl --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379`
+        --connector nixl --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
 
-func main() { os.Exit(run(context.Background(), os.Args[1:], os.Stdout, os.Stderr)) }
+  # in front of the engine: everything but etcd is in the command
+  agent --etcd-endpoints 10.0.0.1:2379 -- \
+        vllm serve Qwen/Qwen2.5-7B-Instruct --host 10.0.0.7 --port 8100 \
+        --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'
+
+  # with Mooncake's file, which has etcd, and a restart after failures
+  MOONCAKE_CONFIG_PATH=mooncake.json VLLM_DISTRIBUTED_KV_ROLE=producer \
+        agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
+
+func main() {
+	os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
+}
+
+// program is what main runs. whole says that this process runs nothing else, so
+// that it may adopt and reap what an engine leaves behind.
+type program struct{ whole bool }
 
 // run is the whole program. The end of ctx is what the first signal is: drain.
-// It returns 0 after an orderly end, 1 for what fails at run time and 2 for
-// wrong usage.
-func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+// It returns 0 after an orderly end, 1 for what fails at run time, 2 for wrong
+// usage, and with a command the exit code of the engine.
+func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var failed error
+	code := 0
 	cmd := &cobra.Command{
-		Use: "agent", Short: "register one vLLM engine", Long: help, Example: examples,
-		Args: cobra.NoArgs, Version: version.String(),
+		Use: "agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
+		Args: checkArgs, Version: version.String(),
 		SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			c, err := load(cmd.Flags(), os.LookupEnv)
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var command []string
+			if len(args) > 0 {
+				command = args
+			}
+			c, err := load(cmd.Flags(), os.LookupEnv, command)
 			if err != nil {
 				return err
+			}
+			if c.printConfig {
+				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)
 			}
 			log, err := logging.New(stderr, c.logLevel, c.logFormat)
 			if err != nil {
 				return err
 			}
-			failed = serve(cmd.Context(), c, log)
+			code, failed = serve(cmd.Context(), service{config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
 			return nil
 		},
 	}
@@ -79,7 +113,20 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	if failed != nil {
 		fmt.Fprintf(stderr, "agent: %v\n", failed)
-		return 1
+		return max(code, 1)
 	}
-	return 0
+	return code
+}
+
+// checkArgs takes a command behind "--" and nothing else.
+func checkArgs(cmd *cobra.Command, args []string) error {
+	switch dash := cmd.ArgsLenAtDash(); {
+	case dash < 0 && len(args) > 0, dash > 0:
+		return fmt.Errorf("unknown command %q; the command of an engine stands behind --: agent ... -- vllm serve ...", args[0])
+	case dash == 0 && len(args) == 0:
+		return errors.New("no command behind --; leave it out to register an engine that runs already")
+	case dash == 0 && args[0] == "":
+		return errors.New("the command behind -- is empty")
+	}
+	return nil
 }

@@ -3,10 +3,8 @@ package main
 import (
 	"context"
 	"errors"
-	"os"
-	"os/signal"
+	"io"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -18,87 +16,94 @@ import (
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/wrap"
 )
 
-// serve wires the parts and stops them in order: the agent drains and revokes,
-// then the registrar's renewal ends, then the connection to etcd. Nothing that
-// etcd does or does not do ends it; only what cannot be right does.
-func serve(ctx context.Context, c config, log *logrus.Logger) error {
-	layout, err := discovery.NewLayout(c.etcdPrefix)
-	if err != nil {
-		return err
-	}
-	log.WithFields(logrus.Fields{
-		logging.FieldRole: c.key.Role, logging.FieldInstance: c.key.Address, "engine": c.engine,
-		"etcd": strings.Join(c.etcdEndpoints, ","), "ttl": c.ttl, "host_id": c.hostID,
-	}).Info("pd-agent " + version.String())
+// service is what a running agent needs.
+type service struct {
+	config
+	log            *logrus.Logger
+	stdout, stderr io.Writer // of a wrapped engine
+	whole          bool      // see program
 
-	sigs := make(chan os.Signal, 2)
-	signal.Notify(sigs, syscall.SIGTERM, syscall.SIGINT)
-	defer signal.Stop(sigs)
-	ctx, drain := context.WithCancel(ctx)
-	defer drain()
-	hurry := make(chan struct{})
-	listening := make(chan struct{})
-	over := make(chan struct{})
-	go func() {
-		defer close(listening)
-		select {
-		case s := <-sigs:
-			log.Infof("%s: draining; a second signal skips the wait", s)
-			drain()
-		case <-ctx.Done():
-		}
-		select {
-		case s := <-sigs:
-			log.Warnf("%s again: not waiting for the engine", s)
-			close(hurry)
-		case <-over:
-		}
-	}()
-	defer func() { drain(); close(over); <-listening }()
-
-	locked, err := lock(ctx, c, log)
-	if err != nil {
-		return err
-	}
-	if locked == nil {
-		return nil
-	}
-	defer func() { _ = locked.Close() }()
-	ctl, stopControl, err := startControl(ctx, c, drain, log)
-	if err != nil {
-		return err
-	}
-	defer stopControl()
-	cli, err := dial(c, log)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = cli.Close() }()
-	return live(ctx, hurry, ctl, cli, layout, log)
+	layout discovery.Layout
+	orders *orders
+	ctl    *control
+	cli    *clientv3.Client
+	notify *notifier
+	reaper *wrap.Reaper // nil where nothing is reaped
 }
 
-// live runs the agent and its registrar until the agent's life is over.
-func live(ctx context.Context, hurry <-chan struct{}, ctl *control, cli *clientv3.Client, layout discovery.Layout, log *logrus.Logger) error {
-	c := ctl.c
+// serve wires the parts and stops them in order: the agent drains and revokes,
+// then the registrar's renewal ends, a wrapped engine is told to end, then the
+// connection to etcd is closed. Nothing that etcd does or does not do ends it;
+// only what cannot be right does. code is the exit code when err is nil.
+func serve(ctx context.Context, s service) (code int, err error) {
+	if s.layout, err = discovery.NewLayout(s.etcdPrefix); err != nil {
+		return 1, err
+	}
+	log := s.log
+	log.WithFields(logrus.Fields{
+		logging.FieldRole: s.key.Role, logging.FieldInstance: s.key.Address, "engine": s.engine,
+		"etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,
+	}).Info("pd-agent " + version.String())
+	for _, n := range s.notes {
+		log.Warn(n)
+	}
+	ctx, o, drain, stopListening := listen(ctx, s.command != nil, log)
+	defer stopListening()
+	s.orders = o
+	defer s.reap(ctx)()
+
+	locked, err := lock(ctx, s.config, log)
+	if err != nil {
+		return 1, err
+	}
+	if locked == nil {
+		return 0, nil
+	}
+	defer func() { _ = locked.Close() }()
+	ctl, stopControl, err := startControl(ctx, s.config, drain, log)
+	if err != nil {
+		return 1, err
+	}
+	defer stopControl()
+	s.ctl = ctl
+	if s.cli, err = dial(s.config, log); err != nil {
+		return 1, err
+	}
+	defer func() { _ = s.cli.Close() }()
+	s.notify = newNotifier(s.config, ctl, log)
+	stopNotifying := s.notify.start(ctx)
+	defer stopNotifying()
+	if s.command != nil {
+		return s.supervise(ctx)
+	}
+	s.notify.ready()
+	return 0, s.live(ctx, nil)
+}
+
+// live runs an agent and its registrar until the agent's life is over; exited
+// ends it too, if not nil.
+func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
+	log := s.log
 	var ag *agent.Agent
-	reg := discovery.NewRegistrar(cli, discovery.RegistrarOptions{
-		Layout: layout, Key: c.key, TTL: c.ttl, HostID: c.hostID,
+	reg := discovery.NewRegistrar(s.cli, discovery.RegistrarOptions{
+		Layout: s.layout, Key: s.key, TTL: s.ttl, HostID: s.hostID,
 		Log: log.WithField(logging.FieldComponent, "registrar"),
 		// While etcd is away the registration is most likely still there.
 		OnEvent: func(st discovery.RegistrationStatus) {
 			ag.Registered(st.Phase == discovery.Registered || st.Phase == discovery.Unknown)
 		},
 	})
-	client := vllm.New(c.engineAPIKey)
-	ag = agent.New(&agent.HTTPEngine{Client: client, Base: c.engine}, reg, agent.Options{
-		Key: c.key, Model: c.model, StrictModel: c.strictModel, Base: base(c),
-		ProbeInterval: c.probeInterval, ProbeTimeout: c.probeTimeout, DrainTimeout: c.drainTimeout, KVLease: c.kvLease,
-		Log: log.WithField(logging.FieldComponent, "agent"),
+	client := vllm.New(s.engineAPIKey)
+	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, &registrar{Registrar: reg}, agent.Options{
+		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
+		ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
+		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
 	})
 
-	ctl.life.Store(&parts{agent: ag, registrar: reg})
+	s.ctl.life.Store(&parts{agent: ag, registrar: reg})
 
 	// The registration outlives ctx: it is what the drain is announced by.
 	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -108,7 +113,7 @@ func live(ctx context.Context, hurry <-chan struct{}, ctl *control, cli *clientv
 	sideDone := make(chan struct{})
 	go func() {
 		defer close(sideDone)
-		beside(rctx, hurry, ag, reg, log)
+		beside(rctx, s.orders.more, ag, reg, log)
 	}()
 
 	if err := ag.Run(ctx); err != nil {
@@ -141,7 +146,7 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *di
 			return
 		case <-hurry:
 			ag.Hurry()
-			hurry = nil
+			hurry = nil // the next one is for the engine
 		case <-tick.C:
 			st := reg.Status()
 			switch {
@@ -155,16 +160,43 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *di
 	}
 }
 
-// base is what the flags say about the instance.
-func base(c config) instance.Record {
-	rec := instance.Record{
-		Connector: c.connector, HostID: c.hostID, Agent: "pd-agent/" + version.Version, Labels: c.labels,
+// registrar waits for the last word of an agent to arrive in etcd.
+type registrar struct {
+	*discovery.Registrar
+	before int64 // revision of the key at the last Set; of the agent's goroutine
+}
+
+// Set implements agent.Registrar.
+func (r *registrar) Set(rec instance.Record) {
+	r.before = r.Status().ModRevision
+	r.Registrar.Set(rec)
+}
+
+// settlePoll is the pause between two looks at what etcd has.
+const settlePoll = 10 * time.Millisecond
+
+// Settle implements agent.Registrar.
+func (r *registrar) Settle(ctx context.Context) {
+	tick := time.NewTicker(settlePoll)
+	defer tick.Stop()
+	for {
+		if st := r.Status(); st.Phase != discovery.Registered && st.Phase != discovery.Registering || st.ModRevision > r.before {
+			return // written, or not to be written now
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
 	}
+}
+
+// base is what the flags and the engine's surroundings say about the instance.
+func base(c config) instance.Record {
+	rec := c.facts
+	rec.Connector, rec.HostID, rec.Agent, rec.Labels = c.connector, c.hostID, "pd-agent/"+version.Version, c.labels
 	if strings.HasPrefix(c.engine, "https://") {
 		rec.Scheme = "https"
-	}
-	if c.connector != "" {
-		rec.KVRole = map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[c.key.Role]
 	}
 	return rec
 }

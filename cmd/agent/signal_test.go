@@ -29,6 +29,7 @@ func startProcess(t *testing.T, args []string) *process {
 	p := &process{Cmd: exec.CommandContext(t.Context(), self, args...), log: &lockedBuffer{}}
 	p.Env = append(os.Environ(), envRun+"=1")
 	p.Stdout, p.Stderr = p.log, p.log
+	p.WaitDelay = time.Second // an engine that outlives its agent holds the output
 	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.Start(); err != nil {
 		t.Fatal(err)

@@ -128,8 +128,8 @@ func drainCommand() *cobra.Command {
 
 func healthCommand() *cobra.Command {
 	return asking("health", "exit 0 if the instance is registered and its engine answers",
-		"health is for supervisors: exit 0 while the instance serves or drains, 1 with the\nreason otherwise. An etcd that is away does not make a registered instance unhealthy.",
-		func(ctx context.Context, _ *cobra.Command, c *agentctl.Client) error {
+		"health is for supervisors and container health checks (no shell is needed): one line,\nexit 0 while the instance serves or drains, 1 with the reason otherwise, after three\nseconds at most. An etcd that is away does not make a registered instance unhealthy.\nAn engine that still loads is not healthy yet: give the check a start period.",
+		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			r, err := c.Status(ctx)
 			if err == nil {
 				err = r.Health()
@@ -137,6 +137,7 @@ func healthCommand() *cobra.Command {
 			if err != nil {
 				return &runError{err}
 			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s/%s\n", r.Phase, r.Role, r.Address)
 			return nil
 		})
 }

@@ -87,7 +87,8 @@ they are, with this program in place of "python3 x.py":
   proxy --etcd-endpoints 127.0.0.1:2379             a shared etcd
   proxy --prefill 127.0.0.1:8100 127.0.0.1:8101 --decode 127.0.0.1:8200
   proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
-        --decoder-hosts 127.0.0.1 --decoder-ports 8200`,
+        --decoder-hosts 127.0.0.1 --decoder-ports 8200
+  proxy health                                      is the one that runs here ready?`,
 		Version:       version.String(),
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -99,6 +100,8 @@ they are, with this program in place of "python3 x.py":
 		},
 	}
 	config.RegisterProxyFlags(cmd.Flags())
+	cmd.AddCommand(healthCommand(env))
+	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
 	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {

@@ -75,6 +75,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	bg, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	p.background(bg, &work)
+	work.Go(func() { p.tellSystemd(bg, ctx.Done()) })
 	defer func() {
 		stopBackground()
 		work.Wait()

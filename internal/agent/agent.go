@@ -26,6 +26,9 @@ const (
 	Down        Phase = "down"
 	Draining    Phase = "draining"
 	Gone        Phase = "gone"
+	// Restarting is shown between two lives of an engine that the agent's program
+	// has started: there is no Agent then.
+	Restarting Phase = "restarting"
 )
 
 // Engine is the one engine this agent stands beside.
@@ -38,9 +41,11 @@ type Engine interface {
 }
 
 // Registrar keeps the record in etcd as it was last set. Set does not wait for
-// etcd; Revoke ends the registration and is bounded in time.
+// etcd; Settle does, until the last Set has arrived or ctx ends. Revoke ends the
+// registration and is bounded in time.
 type Registrar interface {
 	Set(rec instance.Record)
+	Settle(ctx context.Context)
 	Revoke(ctx context.Context) error
 }
 
@@ -53,9 +58,15 @@ const (
 	idleAfter = 2
 
 	firstBackoff = 500 * time.Millisecond
-	maxBackoff   = 5 * time.Second
 	drainPoll    = 500 * time.Millisecond
+
+	// settleLimit is how long the last word before a revoke may take to arrive.
+	settleLimit = time.Second
 )
+
+// MaxBackoff is the longest pause between two probes of an engine that has not
+// answered yet.
+const MaxBackoff = 5 * time.Second
 
 // Options of an Agent. Key and Log are required; zero durations take the defaults.
 type Options struct {
@@ -71,7 +82,11 @@ type Options struct {
 	// KVLease is how long a prefill instance pins the blocks of a finished
 	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
 	KVLease time.Duration
-	Log     logrus.FieldLogger
+	// Exited is closed when the engine's process is known to be gone, by whoever
+	// has started it; nil when nobody has. The agent then says "down", takes the
+	// registration back at once and ends: the next life has an agent of its own.
+	Exited <-chan struct{}
+	Log    logrus.FieldLogger
 }
 
 // Default values of Options.
@@ -100,6 +115,7 @@ func (o *Options) fill() {
 // Status is a copy of where the agent stands.
 type Status struct {
 	Phase      Phase
+	Beat       time.Time       // when Run last took a turn; zero before the first
 	Registered bool            // etcd holds the record, as far as is known
 	Record     instance.Record // last one set; zero before the first
 	Reason     string          // why the engine is not serving; "" when it is
@@ -141,11 +157,15 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 }
 
 // Run lives the whole life. It returns when ctx has ended and the drain that
-// follows is over; the only errors are those of the final revoke, after which
-// the key goes with its lease.
+// follows is over, or when the engine's process has ended; the only errors are
+// those of the final revoke, after which the key goes with its lease.
 func (a *Agent) Run(ctx context.Context) error {
 	a.serve(ctx)
-	err := a.drain(context.WithoutCancel(ctx))
+	end := a.drain
+	if a.exited() {
+		end = a.withdraw
+	}
+	err := end(context.WithoutCancel(ctx))
 	a.update(func(s *Status) { s.Phase = Gone; s.Registered = false })
 	return err
 }
@@ -191,15 +211,28 @@ func (a *Agent) serve(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
+		case <-a.o.Exited:
+			return
 		case <-timer.C:
 		}
 		start := time.Now()
+		a.update(func(s *Status) { s.Beat = start })
 		facts, err := a.probe(ctx)
-		if ctx.Err() != nil {
+		if ctx.Err() != nil || a.exited() {
 			return // an interrupted probe says nothing about the engine
 		}
 		delay := a.judge(facts, err)
 		timer.Reset(max(0, delay-time.Since(start)))
+	}
+}
+
+// exited tells whether the engine's process is known to be gone.
+func (a *Agent) exited() bool {
+	select {
+	case <-a.o.Exited:
+		return true
+	default:
+		return false
 	}
 }
 
@@ -238,7 +271,7 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 		if a.backoff == 0 {
 			a.backoff = firstBackoff
 		} else {
-			a.backoff = min(2*a.backoff, maxBackoff)
+			a.backoff = min(2*a.backoff, MaxBackoff)
 		}
 		return a.backoff
 	default:

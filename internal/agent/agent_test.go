@@ -78,6 +78,12 @@ func (r *fakeRegistrar) Set(rec instance.Record) {
 	r.log = append(r.log, fmt.Sprintf("%s %s %s", time.Since(r.start), rec.State, strings.Join(rec.Models, ",")))
 }
 
+func (r *fakeRegistrar) Settle(context.Context) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.log = append(r.log, fmt.Sprintf("%s settle", time.Since(r.start)))
+}
+
 func (r *fakeRegistrar) Revoke(context.Context) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

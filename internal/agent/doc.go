@@ -6,7 +6,8 @@
 // It never registers an engine that it has not seen answer with the expected
 // model. While registered it probes on: three failures in a row put "down"
 // under the same lease, two good probes put "ready" again. When it is asked to
-// end it puts "draining", waits for the engine to be idle, and revokes.
+// end it puts "draining", waits for the engine to be idle, and revokes. Where it
+// is told that the engine's process has ended it says "down" and revokes at once.
 //
 // One goroutine, Agent.Run, owns all of it. The agent knows no etcd: it says
 // what the record should be through its Registrar interface and never waits for

@@ -47,6 +47,26 @@ func (a *Agent) drain(ctx context.Context) error {
 	return nil
 }
 
+// withdraw ends the registration of an engine whose process is gone. It says
+// "down" first: a lease that ends without a word is taken for a loss, and the
+// proxies would keep the instance as an orphan.
+func (a *Agent) withdraw(ctx context.Context) error {
+	if !a.set {
+		return nil
+	}
+	rec := clone(a.rec)
+	rec.State = instance.Down
+	a.put(rec)
+	sctx, cancel := context.WithTimeout(ctx, settleLimit)
+	a.registrar.Settle(sctx)
+	cancel()
+	if err := a.registrar.Revoke(ctx); err != nil {
+		return fmt.Errorf("revoke %s (its key goes when the lease ends): %w", a.o.Key, err)
+	}
+	a.o.Log.Info("registration taken back: the engine's process has ended")
+	return nil
+}
+
 // awaitIdle returns in words what ended the wait.
 func (a *Agent) awaitIdle(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTimeout)
@@ -56,9 +76,10 @@ func (a *Agent) awaitIdle(ctx context.Context) string {
 		defer close(watching)
 		select {
 		case <-a.hurry:
-			cancel()
+		case <-a.o.Exited:
 		case <-ctx.Done():
 		}
+		cancel()
 	}()
 	poll := time.NewTicker(min(drainPoll, a.o.DrainTimeout))
 	defer poll.Stop()
@@ -101,8 +122,11 @@ func (a *Agent) awaitIdle(ctx context.Context) string {
 			case <-a.hurry:
 				return "told not to wait"
 			default:
-				return "the limit has passed"
 			}
+			if a.exited() {
+				return "the engine's process has ended"
+			}
+			return "the limit has passed"
 		case <-poll.C:
 		}
 	}

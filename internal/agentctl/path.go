@@ -6,11 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -96,6 +98,9 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 		}
 		found = append(found, list...)
 	}
+	if len(found) > 1 {
+		found = answering(found)
+	}
 	switch {
 	case len(found) == 0 && k.Address != "":
 		return "", fmt.Errorf("%w of %s on this machine under this user", ErrNoAgent, k)
@@ -105,6 +110,21 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 		return "", fmt.Errorf("several agents run here: say which with --role and --address, or --socket: %s", strings.Join(found, ", "))
 	}
 	return found[0], nil
+}
+
+// answering drops what dead agents have left behind, which a container that was
+// killed and started again finds in its file system.
+func answering(paths []string) []string {
+	var out []string
+	for _, path := range paths {
+		conn, err := net.DialTimeout("unix", path, time.Second)
+		if err != nil {
+			continue
+		}
+		_ = conn.Close()
+		out = append(out, path)
+	}
+	return out
 }
 
 func existing(path string) []string {

@@ -83,3 +83,38 @@ func TestDefaultPath(t *testing.T) {
 		t.Errorf("left behind: %v", err)
 	}
 }
+
+// A container that was killed and starts anew with another address finds the
+// old socket; its health check must find the living one.
+func TestFindPassesOverTheDead(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	env := func(name string) string { return map[string]string{"XDG_RUNTIME_DIR": dir}[name] }
+	var paths []string
+	var listeners []net.Listener
+	for _, address := range []string{"10.0.0.1:1", "10.0.0.2:1", "10.0.0.3:1"} {
+		path, err := agentctl.DefaultPath(instance.Key{Role: instance.Decode, Address: address}, env)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis, err := agentctl.Listen(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		lis.(*net.UnixListener).SetUnlinkOnClose(false)
+		paths, listeners = append(paths, path), append(listeners, lis)
+	}
+	for i, lis := range listeners[:2] {
+		if _, err := agentctl.Find(instance.Key{}, env); err == nil || !strings.Contains(err.Error(), "several agents run here") {
+			t.Errorf("%d dead: %v", i, err)
+		}
+		_ = lis.Close()
+	}
+	if got, err := agentctl.Find(instance.Key{}, env); err != nil || got != paths[2] {
+		t.Errorf("%s, %v", got, err)
+	}
+	_ = listeners[2].Close()
+	if got, err := agentctl.Find(instance.Key{}, env); !errors.Is(err, agentctl.ErrNoAgent) {
+		t.Errorf("all dead: %s, %v", got, err)
+	}
+}

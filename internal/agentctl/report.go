@@ -21,6 +21,17 @@ type Report struct {
 	Models      []string       `json:"models,omitempty"`
 
 	Registration Registration `json:"registration"`
+	Process      *Process     `json:"process,omitempty"` // nil unless the agent starts the engine
+}
+
+// Process is an engine that the agent has started itself.
+type Process struct {
+	PID              int        `json:"pid,omitempty"` // 0 while none runs
+	AgeSeconds       float64    `json:"age_seconds,omitempty"`
+	Starts           int64      `json:"starts"`
+	LastExit         string     `json:"last_exit,omitempty"` // in words, e.g. "exit code 1"
+	LastExitAt       *time.Time `json:"last_exit_at,omitempty"`
+	NextStartSeconds float64    `json:"next_start_in_seconds,omitempty"`
 }
 
 // Registration is what is known of the key in etcd.

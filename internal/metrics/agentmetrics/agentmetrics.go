@@ -30,7 +30,7 @@ func Handler(report func() agentctl.Report, phases Phases) http.Handler {
 }
 
 type descs struct {
-	info, phase, registration, engineUp, renewals, failures, lost, registrations, conflicts, age *prometheus.Desc
+	info, phase, registration, engineUp, renewals, failures, lost, registrations, conflicts, age, starts *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -47,6 +47,7 @@ func newDescs() descs {
 		lost:          d("leases_lost_total", "Leases that etcd said to be gone while the agent lived."),
 		registrations: d("registrations_total", "Times the key was written under a new lease."),
 		conflicts:     d("registration_conflicts_total", "Times the key was found to be held by another agent."),
+		starts:        d("engine_starts_total", "Times the agent has started the engine; absent where somebody else does."),
 		age:           d("lease_last_renewal_age_seconds", "Since etcd last confirmed the lease; absent before it ever did."),
 	}
 }
@@ -60,7 +61,7 @@ type collector struct {
 // Describe implements prometheus.Collector.
 func (c collector) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
-		c.d.info, c.d.phase, c.d.registration, c.d.engineUp, c.d.renewals, c.d.failures, c.d.lost, c.d.registrations, c.d.conflicts, c.d.age,
+		c.d.info, c.d.phase, c.d.registration, c.d.engineUp, c.d.renewals, c.d.failures, c.d.lost, c.d.registrations, c.d.conflicts, c.d.age, c.d.starts,
 	} {
 		ch <- d
 	}
@@ -88,6 +89,9 @@ func (c collector) Collect(ch chan<- prometheus.Metric) {
 	counter(c.d.lost, r.Registration.LeasesLost)
 	counter(c.d.registrations, r.Registration.Registrations)
 	counter(c.d.conflicts, r.Registration.Conflicts)
+	if r.Process != nil {
+		counter(c.d.starts, r.Process.Starts)
+	}
 	if t := r.Registration.LastRenewal; t != nil {
 		gauge(c.d.age, time.Since(*t).Seconds())
 	}

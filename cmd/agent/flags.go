@@ -1,0 +1,48 @@
+package main
+
+import (
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/logging"
+)
+
+func registerFlags(fs *pflag.FlagSet) {
+	fs.SortFlags = false
+	fs.String("role", "", "what the engine does: prefill or decode")
+	fs.String("address", "", "host:port by which proxies reach the engine; also its key in etcd")
+	fs.String("engine", "", "URL by which this agent reaches the engine (default http://<address>)")
+	fs.String("model", "", "register only if the engine serves this model; empty accepts any")
+	fs.Bool("strict-model", false, "the whole name must match, not only its last path component")
+	fs.String("connector", "", "KV-transfer dialect of the engine, e.g. plain or nixl; empty leaves it to the proxy")
+	fs.StringArray("label", nil, "k=v, shown with the instance; may be repeated")
+	fs.String("host-id", "", "tells network namespaces apart (default: found from machine id and namespace)")
+	fs.String("engine-api-key", "", "key for the engine's /v1 paths; better given by environment: PD_ENGINE_API_KEY, or OPENAI_API_KEY")
+	fs.StringSlice("etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated")
+	fs.String("etcd-prefix", "/pd", "root of all keys")
+	fs.String("etcd-username", "", "user of etcd")
+	fs.String("etcd-password", "", "its password; better given by environment: PD_ETCD_PASSWORD")
+	fs.Bool("allow-loopback", false, "register a loopback address although etcd is on other machines")
+	fs.Duration("ttl", defaultTTL, "how long the registration outlives a dead agent, at least "+minTTL.String())
+	fs.Duration("probe-interval", agent.DefaultProbeInterval, "time between two probes of the engine")
+	fs.Duration("probe-timeout", agent.DefaultProbeTimeout, "limit of one probe; three that fail in a row make the instance down")
+	fs.Duration("drain-timeout", agent.DefaultDrainTimeout, "after SIGTERM: how long to wait for the engine to be idle")
+	fs.Duration("kv-lease", agent.DefaultKVLease, "after SIGTERM of a prefill instance: how long finished prefills stay for decode to pull; 0 for none")
+	fs.String("socket", "", "unix socket of the local control: agent status, drain, health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)")
+	fs.String("mooncake-config", "", "mooncake.json of any generation; etcd is found in it (default: $MOONCAKE_CONFIG_PATH)")
+	fs.String("kv-transfer-config", "", "the engine's own, as JSON; role and connector are found in it (default: that of the command)")
+	fs.String("restart", restartNo, "with a command: no, or on-failure to start the engine again when it fails")
+	fs.Duration("restart-delay", time.Second, "with --restart: pause before the first new start; it doubles with each")
+	fs.Duration("restart-delay-max", time.Minute, "with --restart: longest pause; a life of that length makes it short again")
+	fs.Duration("start-timeout", 0, "with a command: how long the engine may take to answer, else it has failed; 0 for any time")
+	fs.Duration("stop-timeout", 30*time.Second, "with a command: how long the engine may take to end after SIGTERM, then its process group is killed")
+	fs.Bool("engine-dies-with-agent", false, "with a command: the kernel sends the engine SIGTERM if this agent is killed; without it the engine serves on")
+	fs.Bool("print-config", false, "print what would be used and where it is from, secrets masked, and exit")
+	fs.String("log-level", "info", strings.Join(logging.Levels(), ", "))
+	fs.String("log-format", "text", "text or json")
+	fs.Bool("allow-short-ttl", false, "")
+	_ = fs.MarkHidden("allow-short-ttl") // exists: registered in the line above
+}

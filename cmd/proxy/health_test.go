@@ -1,0 +1,223 @@
+package main
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// envRun makes the test binary be the proxy.
+const envRun = "PDMESH_TEST_RUN_PROXY"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(envRun) != "" {
+		main()
+	}
+	goleak.VerifyTestMain(m)
+}
+
+const patience = 60 * time.Second
+
+// systemd is the receiving end of NOTIFY_SOCKET.
+type systemd struct {
+	path string
+	mu   sync.Mutex
+	got  []string
+}
+
+func startSystemd(t *testing.T) *systemd {
+	t.Helper()
+	s := &systemd{path: filepath.Join(t.TempDir(), "notify")}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: s.path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.got = append(s.got, strings.Split(string(buf[:n]), "\n")...)
+			s.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() { _ = conn.Close(); <-done })
+	return s
+}
+
+func (s *systemd) count(what string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, m := range s.got {
+		if strings.HasPrefix(m, what) {
+			n++
+		}
+	}
+	return n
+}
+
+func (s *systemd) awaits(t *testing.T, what string, times int) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if n := s.count(what); n < times {
+			return fmt.Errorf("%q %d times, want %d", what, n, times)
+		}
+		return nil
+	})
+}
+
+// startProxy runs a proxy in a process of its own; stop sends SIGTERM and gives its error.
+func startProxy(t *testing.T, env []string, args ...string) (stop func() error) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var out bytes.Buffer
+	cmd := exec.CommandContext(t.Context(), self, append(args, "--state-dir", t.TempDir())...)
+	cmd.Env = append(append(os.Environ(), envRun+"=1"), env...)
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	var once sync.Once
+	stop = func() error {
+		once.Do(func() {
+			_ = cmd.Process.Signal(syscall.SIGTERM)
+			err = cmd.Wait()
+		})
+		return err
+	}
+	t.Cleanup(func() {
+		_ = stop()
+		if t.Failed() {
+			t.Logf("proxy:\n%s", &out)
+		}
+	})
+	return stop
+}
+
+func ask(t *testing.T, env map[string]string, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(t.Context(), args, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, &o, &e)
+	return code, o.String(), e.String()
+}
+
+// READY comes when /readyz says 200 and not before, the watchdog is fed, and a
+// stop is announced; health says the same to a container.
+func TestSystemdAndHealth(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	etcd.Stop()
+	sd := startSystemd(t)
+	_, port, err := net.SplitHostPort(testkit.FreePort(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	stop := startProxy(t, []string{"NOTIFY_SOCKET=" + sd.path, "WATCHDOG_USEC=200000"},
+		"--port", port, "--host", "0.0.0.0", "--etcd-endpoints", etcd.Endpoint())
+	sd.awaits(t, "STATUS=waiting: the membership has not been read", 1)
+	sd.awaits(t, "WATCHDOG=1", 2)
+	if n := sd.count("READY=1"); n != 0 {
+		t.Error("ready without a membership")
+	}
+	settings := map[string]string{"PD_PORT": port, "PD_HOST": "0.0.0.0"}
+	if code, out, errs := ask(t, settings, "health"); code != 1 || out != "" || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "not ready: the membership has not been read") {
+		t.Errorf("health: %d %q %q", code, out, errs)
+	}
+	if code, out, errs := ask(t, settings, "health", "--live"); code != 0 || out != "alive\n" {
+		t.Errorf("health --live: %d %q %q", code, out, errs)
+	}
+	etcd.Restart()
+	sd.awaits(t, "READY=1", 1)
+	if code, out, errs := ask(t, nil, "health", "--port", port); code != 0 || out != "ready, 0 prefill and 0 decode instances\n" {
+		t.Errorf("health: %d %q %q", code, out, errs)
+	}
+	from := sd.count("WATCHDOG=1")
+	sd.awaits(t, "WATCHDOG=1", from+2)
+	if err := stop(); err != nil {
+		t.Error(err)
+	}
+	sd.awaits(t, "STOPPING=1", 1)
+	sd.awaits(t, "EXTEND_TIMEOUT_USEC=45000000", 1)
+	if code, _, errs := ask(t, settings, "health"); code != 1 || !strings.Contains(errs, "no proxy answers at 127.0.0.1:"+port) {
+		t.Errorf("health: %d %q", code, errs)
+	}
+}
+
+func TestHealthAnswers(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, body string
+		status     int
+		hang       bool
+		code       int
+		says       string
+	}{
+		{"ready", `{"ready":true,"prefill_instances":2,"decode_instances":3}`, 200, false, 0, "ready, 2 prefill and 3 decode instances"},
+		{"not ready", `{"ready":false,"reason":"because\u001b[1m"}`, 503, false, 1, `not ready: because\u001b[1m`},
+		{"another server", "hello", 200, false, 1, "is it a proxy?"},
+		{"no such route", "404", 404, false, 1, "404 Not Found"},
+		{"hangs", "", 200, true, 1, "no answer from 127.0.0.1:"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			srv := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if tc.hang {
+					<-r.Context().Done()
+					return
+				}
+				w.WriteHeader(tc.status)
+				_, _ = w.Write([]byte(tc.body))
+			})}
+			done := make(chan struct{})
+			go func() { defer close(done); _ = srv.Serve(l) }()
+			t.Cleanup(func() { _ = srv.Close(); <-done })
+			_, port, _ := net.SplitHostPort(l.Addr().String())
+			code, out, errs := ask(t, map[string]string{"PD_PORT": port}, "health")
+			if code != tc.code || !strings.Contains(out+errs, tc.says) || strings.Contains(errs, "\x1b") || strings.Count(out+errs, "\n") != 1 {
+				t.Errorf("exit %d, %q %q", code, out, errs)
+			}
+		})
+	}
+	for says, args := range map[string][]string{
+		"unexpected argument":       {"health", "now"},
+		"unknown flag: --liev":      {"health", "--liev"},
+		"say which port":            {"health", "--port", "0"},
+		"give a whole number":       {"health", "--port", "x"},
+		"unexpected argument \"x\"": {"x"},
+	} {
+		if code, _, errs := ask(t, nil, args...); code != 2 || !strings.Contains(errs, says) {
+			t.Errorf("%q: exit %d, %q", args, code, errs)
+		}
+	}
+	for host, want := range map[string]string{"0.0.0.0": "127.0.0.1:1", "::": "[::1]:1", "10.0.0.1": "10.0.0.1:1", "": "127.0.0.1:1", "h": "h:1"} {
+		if got := localAddress(host, 1); got != want {
+			t.Errorf("%q: %s", host, got)
+		}
+	}
+}

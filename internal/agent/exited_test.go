@@ -1,0 +1,65 @@
+package agent
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+func TestEngineProcessEnds(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		engine *fakeEngine
+		drain  bool // it ends while it is being drained
+		want   []string
+	}{
+		{"while it loads", &fakeEngine{err: errRefused}, false, nil},
+		{"while it serves", &fakeEngine{stats: idleStats()}, false, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
+		{
+			"while it drains", &fakeEngine{stats: vllm.Stats{Complete: true, Running: 1}}, true,
+			[]string{"0s ready org/m", "1s draining org/m", "3s revoke"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				exited := make(chan struct{})
+				r := start(t, tc.engine, Options{Exited: exited})
+				r.after(time.Second, nil)
+				if tc.drain {
+					r.stop()
+				}
+				r.after(2*time.Second, nil)
+				close(exited)
+				if err := <-r.done; err != nil {
+					t.Error(err)
+				}
+				r.stop()
+				wantLog(t, r.reg.lines(), tc.want...)
+				if s := r.Status(); s.Phase != Gone || s.Beat.IsZero() {
+					t.Errorf("status %+v", s)
+				}
+			})
+		})
+	}
+}
+
+// A large model loads for minutes: nothing gives up, and the engine is
+// registered with the first probe after it answers.
+func TestEngineLoadsForFiveMinutes(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &fakeEngine{err: errRefused, stats: idleStats()}
+		r := start(t, e, Options{Exited: make(chan struct{})})
+		r.after(5*time.Minute, func(e *fakeEngine) { e.err = nil })
+		if s := r.Status(); s.Phase != Probing {
+			t.Errorf("status %+v", s)
+		}
+		r.after(MaxBackoff, nil)
+		if s := r.Status(); s.Phase != Registering {
+			t.Errorf("status %+v", s)
+		}
+		r.Hurry()
+		_ = r.end()
+	})
+}

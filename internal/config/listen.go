@@ -1,0 +1,45 @@
+package config
+
+import "github.com/spf13/pflag"
+
+// LoadListen gives host and port of the proxy that the same flags, environment
+// and file start, and nothing else: whoever asks a running proxy how it is need
+// not know all that the proxy was started with. The parameters are those of
+// LoadProxy.
+func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (host string, port int, err error) {
+	p := Proxy{sources: make(map[string]string)}
+	settings := proxySettings()
+	env := environment(settings, lookupEnv)
+	path := fs.Lookup("config").Value.String()
+	if path == "" {
+		path = env["config"].value
+	}
+	file := map[string]any{}
+	if path != "" {
+		if file, err = readFile(path, settings); err != nil {
+			return "", 0, err
+		}
+	}
+	for _, s := range settings {
+		if s.name != "host" && s.name != "port" {
+			continue
+		}
+		flag := fs.Lookup(s.name)
+		raw := any(flag.Value.String())
+		switch e, inEnv := env[s.name]; {
+		case flag.Changed:
+			p.sources[s.name] = "flag --" + s.name
+		case inEnv:
+			raw, p.sources[s.name] = e.value, "environment "+e.variable
+		case file[s.name] != nil:
+			raw, p.sources[s.name] = file[s.name], "file "+path
+		}
+		if err := assign(s.field(&p), raw); err != nil {
+			return "", 0, p.complain(s.name, "%w", err)
+		}
+	}
+	if p.Port < 1 || p.Port > 65535 {
+		return "", 0, p.complain("port", "%w: %d: say which port the running proxy has", errValue, p.Port)
+	}
+	return p.Host, p.Port, nil
+}

@@ -1,0 +1,274 @@
+package mooncake
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// EnvPath is the environment variable by which Mooncake and vLLM find the file.
+const EnvPath = "MOONCAKE_CONFIG_PATH"
+
+// maxBytes bounds the file; real ones have a few hundred bytes.
+const maxBytes = 1 << 20
+
+// Errors of this package; test with errors.Is.
+var (
+	// ErrFile: the file cannot be read, or is not what mooncake.json is.
+	ErrFile = errors.New("unusable mooncake.json")
+	// ErrNotEtcd: the file is fine, but its metadata server is no etcd.
+	ErrNotEtcd = errors.New("the metadata server is no etcd")
+)
+
+// Generation is which of its shapes a file has; "" when its fields are those of
+// several.
+type Generation string
+
+// The generations.
+const (
+	V01   Generation = "v0.1"
+	V02   Generation = "v0.2"
+	V03   Generation = "v0.3"
+	Store Generation = "store"
+)
+
+// Config is what a mooncake.json says that matters to us. Fields that the file
+// does not have are empty.
+type Config struct {
+	Path           string
+	Generation     Generation
+	MetadataServer string // as written
+	Backend        string // "etcd", "redis", "http", ..., "p2p", or "" when no server is named
+	Protocol       string // lower case: "rdma", "tcp", ...
+	LocalHostname  string // of v0.3
+	Master         string // master_server_address
+
+	endpoints       []string // of etcd
+	prefill, decode string   // of v0.1 and v0.2
+}
+
+// fields are the names over all generations. Values that other programs read as
+// numbers or strings alike are not looked at.
+type fields struct {
+	LocalURL            *string `json:"local_url"`
+	RemoteURL           *string `json:"remote_url"`
+	PrefillURL          *string `json:"prefill_url"`
+	DecodeURL           *string `json:"decode_url"`
+	MetadataServer      *string `json:"metadata_server"`
+	MetadataBackend     *string `json:"metadata_backend"`
+	Protocol            *string `json:"protocol"`
+	LocalHostname       *string `json:"local_hostname"`
+	MasterServerAddress *string `json:"master_server_address"`
+}
+
+// Load reads the file at path.
+func Load(path string) (Config, error) {
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return Config{}, fmt.Errorf("%w: %w", ErrFile, err)
+	case !info.Mode().IsRegular():
+		return Config{}, fmt.Errorf("%w: %s is no file", ErrFile, path)
+	case info.Size() > maxBytes:
+		return Config{}, fmt.Errorf("%w: %s has more than %d bytes", ErrFile, path, maxBytes)
+	}
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("%w: %w", ErrFile, err)
+	}
+	c, err := Parse(raw)
+	if err != nil {
+		return Config{}, fmt.Errorf("%s: %w", path, err)
+	}
+	c.Path = path
+	return c, nil
+}
+
+// Parse reads the text of a mooncake.json of any generation.
+func Parse(raw []byte) (Config, error) {
+	raw = bytes.TrimPrefix(raw, []byte("\xef\xbb\xbf")) // editors on some systems write one
+	if trimmed := bytes.TrimSpace(raw); len(trimmed) == 0 || trimmed[0] != '{' {
+		return Config{}, fmt.Errorf("%w: it holds no JSON object", ErrFile)
+	}
+	var f fields
+	if err := json.Unmarshal(raw, &f); err != nil {
+		return Config{}, fmt.Errorf("%w: %s", ErrFile, explain(raw, err))
+	}
+	c := Config{
+		Generation: generation(&f), MetadataServer: text(f.MetadataServer), Protocol: strings.ToLower(text(f.Protocol)),
+		LocalHostname: text(f.LocalHostname), Master: text(f.MasterServerAddress),
+		prefill: first(f.PrefillURL, f.LocalURL), decode: first(f.DecodeURL, f.RemoteURL),
+	}
+	return c, c.metadata(text(f.MetadataBackend))
+}
+
+// generation tells the shapes apart by the fields that only one of them has.
+func generation(f *fields) Generation {
+	var found []Generation
+	for _, g := range []struct {
+		name Generation
+		has  bool
+	}{
+		{V01, f.LocalURL != nil || f.RemoteURL != nil},
+		{V02, f.PrefillURL != nil || f.DecodeURL != nil},
+		{V03, f.LocalHostname != nil},
+		{Store, f.LocalHostname == nil && f.MasterServerAddress != nil},
+	} {
+		if g.has {
+			found = append(found, g.name)
+		}
+	}
+	if len(found) != 1 {
+		return ""
+	}
+	return found[0]
+}
+
+// p2pHandshake is what the file has where nodes ask each other and no server is
+// involved.
+const p2pHandshake = "P2PHANDSHAKE"
+
+// metadata fills Backend and endpoints. A scheme in metadata_server counts more
+// than metadata_backend, and without either the server is an etcd.
+func (c *Config) metadata(backend string) error {
+	server := c.MetadataServer
+	if server == "" {
+		return nil
+	}
+	if strings.EqualFold(server, p2pHandshake) {
+		c.Backend = "p2p"
+		return nil
+	}
+	if scheme, _, ok := strings.Cut(server, "://"); ok {
+		backend = scheme
+	}
+	if c.Backend = strings.ToLower(backend); c.Backend == "" {
+		c.Backend = "etcd"
+	}
+	if c.Backend != "etcd" {
+		return nil
+	}
+	// Mooncake takes a comma or a semicolon between members.
+	for _, part := range strings.FieldsFunc(server, func(r rune) bool { return r == ',' || r == ';' }) {
+		part = strings.TrimSpace(part)
+		if cut, rest, ok := strings.Cut(part, "://"); ok {
+			if !strings.EqualFold(cut, "etcd") {
+				return fmt.Errorf("%w: metadata_server names etcd and %s together", ErrFile, instance.Printable(cut, 20))
+			}
+			part = rest
+		}
+		if part = strings.TrimRight(part, "/"); part == "" {
+			continue
+		}
+		address, err := instance.ParseAddress(part)
+		if err != nil {
+			return fmt.Errorf("%w: metadata_server: %w", ErrFile, err)
+		}
+		if !slices.Contains(c.endpoints, address) {
+			c.endpoints = append(c.endpoints, address)
+		}
+	}
+	if len(c.endpoints) == 0 {
+		return fmt.Errorf("%w: metadata_server names no etcd member", ErrFile)
+	}
+	return nil
+}
+
+// Etcd gives host:port of each etcd member. If the metadata server is none the
+// error wraps ErrNotEtcd and says what it is.
+func (c *Config) Etcd() ([]string, error) {
+	switch c.Backend {
+	case "etcd":
+		return slices.Clone(c.endpoints), nil
+	case "":
+		return nil, fmt.Errorf("%w: the file has no metadata_server", ErrNotEtcd)
+	case "p2p":
+		return nil, fmt.Errorf("%w: with %s the nodes ask each other", ErrNotEtcd, p2pHandshake)
+	case "http", "https":
+		return nil, fmt.Errorf("%w: %s is Mooncake's own HTTP metadata server", ErrNotEtcd, c.shown())
+	}
+	return nil, fmt.Errorf("%w: %s is %s", ErrNotEtcd, c.shown(), instance.Printable(c.Backend, 20))
+}
+
+// shown is metadata_server without what may be a password.
+func (c *Config) shown() string {
+	s := c.MetadataServer
+	if scheme, rest, ok := strings.Cut(s, "://"); ok {
+		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+			rest = rest[at+1:]
+		}
+		s = scheme + "://" + rest
+	}
+	return instance.Printable(s, 120)
+}
+
+// Host is by which name or address the file knows the node of a role; "" when
+// it says nothing. A wildcard or an address that only means this machine is
+// passed on as it is.
+func (c *Config) Host(role instance.Role) string {
+	at := c.LocalHostname
+	if at == "" {
+		at = map[instance.Role]string{instance.Prefill: c.prefill, instance.Decode: c.decode}[role]
+	}
+	if host, _, err := net.SplitHostPort(at); err == nil {
+		return host
+	}
+	return strings.Trim(at, "[]")
+}
+
+// Labels are what is worth showing beside an instance.
+func (c *Config) Labels() map[string]string {
+	out := make(map[string]string)
+	for name, value := range map[string]string{
+		"mooncake_protocol": c.Protocol, "mooncake_host": c.LocalHostname, "mooncake_master": c.Master,
+	} {
+		if value != "" && len(value) <= 128 && instance.Printable(value, 0) == value {
+			out[name] = value
+		}
+	}
+	return out
+}
+
+func text(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return strings.TrimSpace(*p)
+}
+
+func first(ps ...*string) string {
+	for _, p := range ps {
+		if s := text(p); s != "" {
+			return s
+		}
+	}
+	return ""
+}
+
+// explain words a JSON error with the line it is on.
+func explain(raw []byte, err error) string {
+	var syntax *json.SyntaxError
+	var kind *json.UnmarshalTypeError
+	offset := int64(-1)
+	switch {
+	case errors.As(err, &kind):
+		return fmt.Sprintf("line %d: %s must be a text in quotes, not a %s", line(raw, kind.Offset), kind.Field, kind.Value)
+	case errors.As(err, &syntax):
+		offset = syntax.Offset
+	}
+	if offset < 0 {
+		return err.Error()
+	}
+	return fmt.Sprintf("line %d: %s", line(raw, offset), err)
+}
+
+func line(raw []byte, offset int64) int {
+	return 1 + bytes.Count(raw[:min(max(offset, 0), int64(len(raw)))], []byte("\n"))
+}

@@ -1,0 +1,279 @@
+package vllmargs
+
+import (
+	"fmt"
+	"maps"
+	"path"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Command is what a command line says about the engine it starts. What it does
+// not say is empty or zero.
+type Command struct {
+	VLLM   bool              // it is recognised as vLLM's API server, so that vLLM's defaults hold
+	Env    map[string]string // set in front of it: env NAME=value ...
+	Host   string            // as written, "" for vLLM's default, which is every address
+	Port   int               // 8000 for vLLM without one; 0 when unknown
+	TLS    bool
+	Model  string   // the path or name of the weights
+	Served []string // names the API shows instead of it
+	APIKey string   // the first key
+
+	TensorParallel   int
+	PipelineParallel int
+	// DataParallel is how many ranks answer behind this one address.
+	DataParallel int
+
+	ConfigFile string // --config: a file that is not read here
+	Transfer   *Transfer
+}
+
+// defaultPort of vLLM's API server.
+const defaultPort = 8000
+
+// ParseCommand reads a whole command line, the program first.
+func ParseCommand(argv []string) (Command, error) {
+	var c Command
+	argv = c.environment(argv)
+	rest, vllm := apiServer(argv)
+	c.VLLM = vllm
+	if vllm && len(rest) > 0 && !strings.HasPrefix(rest[0], "-") {
+		c.Model = rest[0]
+	}
+	f := parse(rest)
+	if err := c.fill(f); err != nil {
+		return Command{}, err
+	}
+	if c.Port == 0 && vllm {
+		c.Port = defaultPort
+	}
+	return c, nil
+}
+
+// environment takes "env A=b ..." off the front.
+func (c *Command) environment(argv []string) []string {
+	if len(argv) == 0 || path.Base(argv[0]) != "env" {
+		return argv
+	}
+	argv = argv[1:]
+	env := make(map[string]string)
+	for len(argv) > 0 {
+		name, value, ok := strings.Cut(argv[0], "=")
+		if !ok || name == "" || strings.HasPrefix(name, "-") {
+			break
+		}
+		env[name] = value
+		argv = argv[1:]
+	}
+	c.Env = maps.Clone(env)
+	return argv
+}
+
+// apiServer finds vLLM's API server in a command line that may begin with
+// something else (python3 -m, numactl, nice) and gives what follows it.
+func apiServer(argv []string) (rest []string, ok bool) {
+	for i, a := range argv {
+		switch {
+		case i > 0 && a == "serve" && path.Base(argv[i-1]) == "vllm",
+			strings.HasPrefix(a, "vllm.entrypoints.") && strings.HasSuffix(a, "api_server") && i > 0 && argv[i-1] == "-m",
+			i > 0 && path.Base(a) == "api_server.py":
+			return argv[i+1:], true
+		}
+	}
+	if len(argv) > 0 {
+		argv = argv[1:]
+	}
+	return argv, false
+}
+
+// short names of vLLM's flags, for those that are read.
+func short(name string) string {
+	return map[string]string{
+		"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size",
+		"-dpl": "data-parallel-size-local", "-dpn": "data-parallel-rank", "-dpr": "data-parallel-start-rank",
+		"-dph": "data-parallel-hybrid-lb", "-dpe": "data-parallel-external-lb",
+	}[name]
+}
+
+// flags are the values of each flag's last occurrence.
+type flags map[string][]string
+
+// parse splits a command line into flags with what follows each.
+func parse(argv []string) flags {
+	out := make(flags)
+	name := ""
+	for _, a := range argv {
+		switch {
+		case strings.HasPrefix(a, "--") && len(a) > 2:
+			value, joined := "", false
+			name, value, joined = strings.Cut(a[2:], "=")
+			// Only the flag's own part: the fields after a dot keep their underscores.
+			head, field, dotted := strings.Cut(name, ".")
+			if name = strings.ReplaceAll(head, "_", "-"); dotted {
+				name += "." + field
+			}
+			out[name] = nil
+			if joined {
+				out[name] = []string{value}
+				name = ""
+			}
+		case len(a) > 1 && a[0] == '-' && (a[1] < '0' || a[1] > '9'):
+			head, value, joined := strings.Cut(a, "=")
+			if name = short(head); name == "" {
+				continue
+			}
+			out[name] = nil
+			if joined {
+				out[name] = []string{value}
+				name = ""
+			}
+		case name != "":
+			out[name] = append(out[name], a)
+		}
+	}
+	return out
+}
+
+func (f flags) text(name string) string {
+	if v := f[name]; len(v) > 0 {
+		return v[0]
+	}
+	return ""
+}
+
+func (f flags) has(name string) bool { _, ok := f[name]; return ok }
+
+func (f flags) number(name string, least, most int) (int, error) {
+	s := f.text(name)
+	if s == "" {
+		return 0, nil
+	}
+	n, err := strconv.Atoi(s)
+	if err != nil || n < least || n > most {
+		return 0, fmt.Errorf("%w: --%s %q of the command is no number from %d to %d", ErrCommand, name, instance.Printable(s, 40), least, most)
+	}
+	return n, nil
+}
+
+// maxSize bounds what may be a size of a parallel group.
+const maxSize = 1 << 16
+
+func (c *Command) fill(f flags) error {
+	switch {
+	case f.has("headless"):
+		return fmt.Errorf("%w: --headless starts no API server; the node with the API has the agent", ErrCommand)
+	case f.text("uds") != "":
+		return fmt.Errorf("%w: --uds serves on a unix socket, which no proxy can reach; give the command --port", ErrCommand)
+	}
+	c.Host, c.ConfigFile = f.text("host"), f.text("config")
+	c.TLS = f.text("ssl-certfile") != ""
+	c.APIKey = f.text("api-key")
+	c.Served = f["served-model-name"]
+	if m := f.text("model"); m != "" {
+		c.Model = m
+	}
+	local := 0
+	for _, n := range []struct {
+		name        string
+		least, most int
+		into        *int
+	}{
+		{"port", 1, 65535, &c.Port},
+		{"tensor-parallel-size", 1, maxSize, &c.TensorParallel},
+		{"pipeline-parallel-size", 1, maxSize, &c.PipelineParallel},
+		{"data-parallel-size", 1, maxSize, &c.DataParallel},
+		{"data-parallel-size-local", 0, maxSize, &local},
+	} {
+		v, err := f.number(n.name, n.least, n.most)
+		if err != nil {
+			return err
+		}
+		*n.into = v
+	}
+	switch {
+	case c.DataParallel == 0:
+	case f.has("data-parallel-rank"), f.has("data-parallel-external-lb"):
+		c.DataParallel = 1 // each rank has an address of its own
+	case local > 0 && (f.has("data-parallel-hybrid-lb") || f.has("data-parallel-start-rank")):
+		c.DataParallel = local
+	}
+	return c.transfer(f)
+}
+
+func (c *Command) transfer(f flags) error {
+	const name = "kv-transfer-config"
+	if f.has(name) {
+		t, err := ParseTransfer(f.text(name))
+		if err != nil {
+			return fmt.Errorf("--%s of the command: %w", name, err)
+		}
+		c.Transfer = &t
+	}
+	// vLLM also takes the fields one by one.
+	dotted := transferJSON{}
+	any := false
+	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID} {
+		if v := f.text(name + "." + field); v != "" {
+			*into, any = &v, true
+		}
+	}
+	if !any {
+		return nil
+	}
+	t, err := dotted.transfer(0)
+	if err != nil {
+		return fmt.Errorf("--%s.* of the command: %w", name, err)
+	}
+	if c.Transfer == nil {
+		c.Transfer = &Transfer{}
+	}
+	for _, o := range []struct{ from, to *string }{
+		{&t.Connector, &c.Transfer.Connector}, {&t.KVRole, &c.Transfer.KVRole}, {&t.EngineID, &c.Transfer.EngineID},
+	} {
+		if *o.from != "" {
+			*o.to = *o.from
+		}
+	}
+	return nil
+}
+
+// Masked is the command line with the values of secrets replaced, to be shown.
+func Masked(argv []string) []string {
+	const mask = "********"
+	out := make([]string, len(argv))
+	hide := false
+	for i, a := range argv {
+		flag, _, joined := strings.Cut(a, "=")
+		name := strings.ReplaceAll(flag, "_", "-")
+		switch {
+		case strings.HasPrefix(a, "-"):
+			hide = secret(name)
+			if out[i] = a; hide && joined {
+				out[i], hide = flag+"="+mask, false
+			}
+		case hide:
+			out[i] = mask // a flag may take several keys
+		case joined && secret("--"+strings.ToLower(name)):
+			out[i] = flag + "=" + mask // env NAME=value
+		default:
+			out[i] = a
+		}
+		out[i] = instance.Printable(out[i], 0)
+	}
+	return out
+}
+
+func secret(flag string) bool {
+	for _, part := range []string{"key", "token", "password", "secret"} {
+		// Words of the flag, not parts of them: --max-num-batched-tokens is none.
+		for _, word := range strings.Split(strings.TrimLeft(flag, "-"), "-") {
+			if word == part {
+				return true
+			}
+		}
+	}
+	return false
+}

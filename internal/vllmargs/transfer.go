@@ -1,0 +1,135 @@
+package vllmargs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Errors of this package; test with errors.Is.
+var (
+	// ErrTransfer: a --kv-transfer-config that cannot be read.
+	ErrTransfer = errors.New("unusable KV transfer configuration")
+	// ErrConnector: a connector that no dialect of ours fits.
+	ErrConnector = errors.New("no dialect for this connector")
+	// ErrCommand: a command that starts nothing that could be registered.
+	ErrCommand = errors.New("nothing to register")
+)
+
+// Transfer is what --kv-transfer-config says.
+type Transfer struct {
+	Connector string // kv_connector as written; "" if none
+	KVRole    string // kv_producer, kv_consumer, kv_both, or ""
+	EngineID  string
+	// Connectors are those inside a MultiConnector, in their order.
+	Connectors []Transfer
+
+	ranked bool // kv_rank and kv_parallel_size, which only vLLM's first engine had
+}
+
+type transferJSON struct {
+	Connector    *string         `json:"kv_connector"`
+	Role         *string         `json:"kv_role"`
+	EngineID     *string         `json:"engine_id"`
+	Rank         json.RawMessage `json:"kv_rank"`
+	ParallelSize json.RawMessage `json:"kv_parallel_size"`
+	Extra        struct {
+		Connectors []transferJSON `json:"connectors"`
+	} `json:"kv_connector_extra_config"`
+}
+
+// ParseTransfer reads the JSON of --kv-transfer-config.
+func ParseTransfer(text string) (Transfer, error) {
+	if s := strings.TrimSpace(text); s == "" || s[0] != '{' {
+		return Transfer{}, fmt.Errorf("%w: %q is no JSON object: quote it as one argument, '{\"kv_connector\":\"NixlConnector\",\"kv_role\":\"kv_producer\"}'",
+			ErrTransfer, instance.Printable(text, 60))
+	}
+	var raw transferJSON
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		var kind *json.UnmarshalTypeError
+		if errors.As(err, &kind) {
+			return Transfer{}, fmt.Errorf("%w: %s must not be a %s", ErrTransfer, kind.Field, kind.Value)
+		}
+		return Transfer{}, fmt.Errorf("%w: %s: quote it as one argument", ErrTransfer, instance.Printable(err.Error(), 120))
+	}
+	return raw.transfer(0)
+}
+
+// maxDepth bounds connectors within connectors.
+const maxDepth = 4
+
+func (raw *transferJSON) transfer(depth int) (Transfer, error) {
+	if depth > maxDepth {
+		return Transfer{}, fmt.Errorf("%w: connectors inside connectors, %d deep", ErrTransfer, depth)
+	}
+	t := Transfer{
+		Connector: text(raw.Connector), KVRole: text(raw.Role), EngineID: text(raw.EngineID),
+		ranked: len(raw.Rank) > 0 && string(raw.Rank) != "null" && len(raw.ParallelSize) > 0,
+	}
+	switch t.KVRole {
+	case "", kvProducer, kvConsumer, kvBoth:
+	default:
+		return Transfer{}, fmt.Errorf("%w: kv_role %q: vLLM knows %s, %s and %s", ErrTransfer, instance.Printable(t.KVRole, 40), kvProducer, kvConsumer, kvBoth)
+	}
+	for i := range raw.Extra.Connectors {
+		inner, err := raw.Extra.Connectors[i].transfer(depth + 1)
+		if err != nil {
+			return Transfer{}, err
+		}
+		t.Connectors = append(t.Connectors, inner)
+	}
+	if t.Connector == "MultiConnector" && len(t.Connectors) == 0 {
+		return Transfer{}, fmt.Errorf("%w: a MultiConnector without kv_connector_extra_config.connectors", ErrTransfer)
+	}
+	return t, nil
+}
+
+// The values of kv_role.
+const (
+	kvProducer = "kv_producer"
+	kvConsumer = "kv_consumer"
+	kvBoth     = "kv_both"
+)
+
+// Role gives the instance's role; ok is false for kv_both and for none, which
+// leave it open.
+func (t *Transfer) Role() (role instance.Role, ok bool) {
+	return roleOf(t.KVRole)
+}
+
+func roleOf(kvRole string) (instance.Role, bool) {
+	switch kvRole {
+	case kvProducer:
+		return instance.Prefill, true
+	case kvConsumer:
+		return instance.Decode, true
+	}
+	return "", false
+}
+
+// EnvKVRole is the variable by which vLLM's first disaggregated engine was told
+// its role.
+const EnvKVRole = "VLLM_DISTRIBUTED_KV_ROLE"
+
+// ParseEnvRole reads a value of EnvKVRole: producer, consumer or both. The
+// result is a kv_role.
+func ParseEnvRole(value string) (kvRole string, err error) {
+	switch kvRole = "kv_" + strings.TrimPrefix(strings.ToLower(strings.TrimSpace(value)), "kv_"); kvRole {
+	case kvProducer, kvConsumer, kvBoth:
+		return kvRole, nil
+	}
+	return "", fmt.Errorf("%w: %s=%q: vLLM knows producer, consumer and both", ErrTransfer, EnvKVRole, instance.Printable(value, 40))
+}
+
+// EnvRole is the instance's role for a kv_role of ParseEnvRole.
+func EnvRole(kvRole string) (instance.Role, bool) { return roleOf(kvRole) }
+
+func text(p *string) string {
+	if p == nil {
+		return ""
+	}
+	return strings.TrimSpace(*p)
+}

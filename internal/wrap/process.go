@@ -1,0 +1,285 @@
+package wrap
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// ErrStart is wrapped by the error of a command that did not start.
+var ErrStart = errors.New("cannot start the command")
+
+// Options say what to run.
+type Options struct {
+	Argv           []string // the program first; required
+	Env            []string // as os.Environ gives it; nil inherits
+	Stdout, Stderr io.Writer
+	// DieWith has the kernel send the child SIGTERM when this program dies, by
+	// whatever means (Linux only). Without it the child lives on.
+	DieWith bool
+	// Sweep is how long what the child left in its group may take to end after
+	// SIGTERM before it is killed; 0 means 5 s.
+	Sweep time.Duration
+	// Reaper is told of the child, which it must leave alone; nil if there is none.
+	Reaper *Reaper
+	Log    logrus.FieldLogger
+}
+
+// defaultSweep is the grace of what a dead child has left behind.
+const defaultSweep = 5 * time.Second
+
+// outputDelay is how long output is still copied for a child that is gone while
+// others hold its pipes. It matters for writers that are no files only.
+const outputDelay = time.Second
+
+// Process is a running child. Its methods may be called from several goroutines.
+type Process struct {
+	cmd    *exec.Cmd
+	o      Options
+	pid    int
+	since  time.Time
+	exited chan struct{} // closed with exit set
+	done   chan struct{}
+	exit   Exit
+}
+
+// Exit is how a process ended.
+type Exit struct {
+	Code   int            // of an ordinary end
+	Signal syscall.Signal // of a violent one, else 0
+	Err    error          // why neither is known
+	At     time.Time
+}
+
+// OK tells whether the process ended by itself and says that all is well.
+func (e Exit) OK() bool { return e.Code == 0 && e.Signal == 0 && e.Err == nil }
+
+// Status is the exit code as shells give it: 128+n after signal n.
+func (e Exit) Status() int {
+	switch {
+	case e.Err != nil:
+		return 1
+	case e.Signal != 0:
+		return 128 + int(e.Signal)
+	}
+	return e.Code
+}
+
+// String says it in words.
+func (e Exit) String() string {
+	switch {
+	case e.Err != nil:
+		return e.Err.Error()
+	case e.Signal != 0:
+		return fmt.Sprintf("signal %d (%s)", int(e.Signal), e.Signal)
+	}
+	return fmt.Sprintf("exit code %d", e.Code)
+}
+
+// StartStatus is the exit code by which shells say that a command could not be
+// started: 127 when there is none, 126 when it may not be run.
+func StartStatus(err error) int {
+	if errors.Is(err, exec.ErrNotFound) || errors.Is(err, fs.ErrNotExist) {
+		return 127
+	}
+	return 126
+}
+
+// Start runs the command. It has no stdin: a background group that reads from a
+// terminal would be stopped.
+func Start(o Options) (*Process, error) {
+	if o.Sweep <= 0 {
+		o.Sweep = defaultSweep
+	}
+	cmd := exec.Command(o.Argv[0], o.Argv[1:]...)
+	cmd.Env, cmd.Stdout, cmd.Stderr = o.Env, o.Stdout, o.Stderr
+	cmd.WaitDelay = outputDelay
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	p := &Process{cmd: cmd, o: o, exited: make(chan struct{}), done: make(chan struct{})}
+	free, err := p.launch()
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrStart, err)
+	}
+	p.pid, p.since = cmd.Process.Pid, time.Now()
+	go func() { // ends with the child and its group; whoever has started it waits for Done
+		defer close(p.done)
+		err := cmd.Wait()
+		free()
+		p.exit = exitOf(cmd.ProcessState, err)
+		if o.Reaper != nil {
+			o.Reaper.forget(p.pid)
+		}
+		close(p.exited)
+		p.sweep()
+	}()
+	return p, nil
+}
+
+// launch starts the command so that the reaper knows it from its first moment.
+func (p *Process) launch() (free func(), err error) {
+	start := p.cmd.Start
+	if p.o.Reaper != nil {
+		start = func() error { return p.o.Reaper.start(p.cmd) }
+	}
+	free = func() {}
+	if p.o.DieWith {
+		return startDeathsig(p.cmd, start)
+	}
+	return free, start()
+}
+
+func exitOf(state *os.ProcessState, err error) Exit {
+	e := Exit{At: time.Now()}
+	var failed *exec.ExitError
+	status, ok := syscall.WaitStatus(0), false
+	if state != nil {
+		status, ok = state.Sys().(syscall.WaitStatus)
+	}
+	switch {
+	case ok && status.Signaled():
+		e.Signal = status.Signal()
+	case ok:
+		e.Code = status.ExitStatus()
+	case err != nil && !errors.As(err, &failed):
+		e.Err = fmt.Errorf("how it ended is not known: %w", err)
+	}
+	return e
+}
+
+// PID is that of the child and of its group.
+func (p *Process) PID() int { return p.pid }
+
+// Since is when it was started.
+func (p *Process) Since() time.Time { return p.since }
+
+// Exited is closed when the child is gone; Exit is known from then on.
+func (p *Process) Exited() <-chan struct{} { return p.exited }
+
+// Done is closed when the child's group is gone as well, or has withstood even
+// SIGKILL for some time.
+func (p *Process) Done() <-chan struct{} { return p.done }
+
+// Exit tells how the child ended; zero before Exited.
+func (p *Process) Exit() Exit {
+	select {
+	case <-p.exited:
+		return p.exit
+	default:
+		return Exit{}
+	}
+}
+
+// Signal sends the child a signal; one that is gone is no error.
+func (p *Process) Signal(sig syscall.Signal) error {
+	if err := p.cmd.Process.Signal(sig); err != nil && !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("send %s to process %d: %w", sig, p.pid, err)
+	}
+	return nil
+}
+
+// SignalGroup sends all processes of the child's group a signal.
+func (p *Process) SignalGroup(sig syscall.Signal) error {
+	select {
+	case <-p.done:
+		return nil // the number of the group may mean others by now
+	default:
+	}
+	if err := syscall.Kill(-p.pid, sig); err != nil && !errors.Is(err, syscall.ESRCH) {
+		return fmt.Errorf("send %s to group %d: %w", sig, p.pid, err)
+	}
+	return nil
+}
+
+// Stop ends the child: sig (SIGINT to the whole group, as a terminal does it;
+// anything else to the child, which knows its own), and SIGKILL to the group
+// after limit or when ctx ends. It returns when Done is closed.
+func (p *Process) Stop(ctx context.Context, sig syscall.Signal, limit time.Duration) {
+	send := p.Signal
+	if sig == syscall.SIGINT {
+		send = p.SignalGroup
+	}
+	if err := send(sig); err != nil {
+		p.o.Log.WithError(err).Warn("the engine could not be told to end")
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-p.done:
+		return
+	case <-p.exited:
+	case <-ctx.Done():
+	case <-timer.C:
+		p.o.Log.WithField("limit", limit).Warn("the engine has not ended: killing it")
+	}
+	select {
+	case <-p.exited: // the sweep looks after the rest
+	default:
+		p.kill()
+	}
+	select {
+	case <-p.done:
+	case <-ctx.Done():
+		p.kill()
+		<-p.done
+	}
+}
+
+func (p *Process) kill() {
+	if err := p.SignalGroup(syscall.SIGKILL); err != nil {
+		p.o.Log.WithError(err).Error("the engine could not be killed")
+	}
+}
+
+// sweepPoll is the pause between two looks at a group that is to end;
+// killWait is how long SIGKILL may take. A process in the middle of a driver
+// call dies when that returns.
+const (
+	sweepPoll = 20 * time.Millisecond
+	killWait  = 10 * time.Second
+)
+
+// sweep ends what the child has left in its group.
+func (p *Process) sweep() {
+	if !p.groupLives() {
+		return
+	}
+	p.o.Log.WithField("group", p.pid).Warn("the engine left processes behind: ending them")
+	_ = syscall.Kill(-p.pid, syscall.SIGTERM)
+	if p.awaitGroup(p.o.Sweep) {
+		return
+	}
+	_ = syscall.Kill(-p.pid, syscall.SIGKILL)
+	if !p.awaitGroup(killWait) {
+		p.o.Log.WithField("group", p.pid).Error("processes of the engine withstand SIGKILL; is a device driver stuck?")
+	}
+}
+
+func (p *Process) awaitGroup(limit time.Duration) (gone bool) {
+	deadline := time.NewTimer(limit)
+	defer deadline.Stop()
+	tick := time.NewTicker(sweepPoll)
+	defer tick.Stop()
+	for p.groupLives() {
+		select {
+		case <-deadline.C:
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// groupLives asks the kernel. Dead members that nobody has waited for count,
+// which is one reason for a Reaper.
+func (p *Process) groupLives() bool {
+	err := syscall.Kill(-p.pid, 0)
+	return err == nil || errors.Is(err, syscall.EPERM)
+}

@@ -1,0 +1,79 @@
+package wrap
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"os/signal"
+	"sync"
+	"syscall"
+	"time"
+)
+
+// Reaper collects the orphans that the kernel hands to this program, so that
+// they do not stay as zombies. Children started through it are left to who
+// waits for them. Nothing else in the program may start processes.
+type Reaper struct {
+	mu  sync.Mutex // guards own; held while a child starts, so that it is known before it can end
+	own map[int]bool
+
+	kick chan struct{}
+}
+
+// NewReaper makes a Reaper; Run does the work.
+func NewReaper() *Reaper { return &Reaper{own: make(map[int]bool), kick: make(chan struct{}, 1)} }
+
+// reapPoll is for signals that were lost: several deaths may make one SIGCHLD.
+const reapPoll = time.Second
+
+// Run collects until ctx ends.
+func (r *Reaper) Run(ctx context.Context) {
+	died := make(chan os.Signal, 1)
+	signal.Notify(died, syscall.SIGCHLD)
+	defer signal.Stop(died)
+	tick := time.NewTicker(reapPoll)
+	defer tick.Stop()
+	for {
+		for r.collect() {
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-died:
+		case <-r.kick:
+		case <-tick.C:
+		}
+	}
+}
+
+// collect takes one dead orphan. It tells whether there may be more.
+func (r *Reaper) collect() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	pid := peekDead()
+	if pid <= 0 || r.own[pid] {
+		return false // one of ours hides the others until its waiter has come
+	}
+	got, err := syscall.Wait4(pid, nil, syscall.WNOHANG, nil)
+	return got == pid && err == nil
+}
+
+func (r *Reaper) start(cmd *exec.Cmd) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	r.own[cmd.Process.Pid] = true
+	return nil
+}
+
+func (r *Reaper) forget(pid int) {
+	r.mu.Lock()
+	delete(r.own, pid)
+	r.mu.Unlock()
+	select {
+	case r.kick <- struct{}{}:
+	default:
+	}
+}
