@@ -74,10 +74,13 @@ func classOf(err error) Class {
 	}
 	switch e.Stage {
 	case upstream.StageNotConnected:
-		if e.Timeout() {
+		switch {
+		case e.Refused():
+			return NotConnected
+		case e.Timeout():
 			return ConnectTimeout
 		}
-		return NotConnected
+		return NoConnection
 	case upstream.StageHeaders:
 		return BadAnswer
 	case upstream.StageBody:
@@ -90,7 +93,7 @@ func classOf(err error) Class {
 // lastWord is what the client hears if nothing better comes.
 func (x *exchange) lastWord(in *instance.Instance, class Class) answer {
 	switch class {
-	case NotConnected, ConnectTimeout, Gone:
+	case NotConnected, ConnectTimeout, NoConnection, Gone:
 		return ours(unavailable(in.Role, x.model))
 	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
 		return ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,

@@ -29,8 +29,10 @@ type leg struct {
 	err   error      // why the leg has ended, nil while it runs
 	done  chan struct{}
 	after []ending
-	room  [1]ending // of after: the one that nearly every leg needs
-	given int       // ids of endings given so far
+	// settled: the answer is committed.
+	settled bool
+	room    [1]ending // of after: the one that nearly every leg needs
+	given   int       // ids of endings given so far
 }
 
 // ending is a function to be called at the end of a leg.
@@ -114,6 +116,9 @@ func (l *leg) rearm(d time.Duration) { l.timer.Reset(d) }
 // settle tells that the answer is committed: the leg is carried to its end
 // whatever is heard of its instance.
 func (l *leg) settle() {
+	l.mu.Lock()
+	l.settled = true
+	l.mu.Unlock()
 	if l.pick != nil {
 		l.pick.Settle()
 	}
@@ -128,9 +133,24 @@ func (l *leg) end() {
 	l.Cancel(errLegDone)
 }
 
+// CallOff implements sched.Leg: it ends a leg whose answer is not committed yet.
+func (l *leg) CallOff(cause error) {
+	l.mu.Lock()
+	if l.settled {
+		l.mu.Unlock()
+		return
+	}
+	l.endLocked(cause)
+}
+
 // Cancel ends the leg; only the first cause counts.
 func (l *leg) Cancel(cause error) {
 	l.mu.Lock()
+	l.endLocked(cause)
+}
+
+// endLocked takes the lock over and lets go of it.
+func (l *leg) endLocked(cause error) {
 	if l.err != nil {
 		l.mu.Unlock()
 		return

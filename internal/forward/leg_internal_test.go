@@ -3,10 +3,17 @@ package forward
 import (
 	"context"
 	"errors"
+	"net"
+	"os"
 	"sync"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 var errCause = errors.New("cause")
@@ -119,6 +126,53 @@ func TestLegEndedByMany(t *testing.T) {
 		all.Wait()
 		if n := len(ran); (n == 1) == stopped {
 			t.Fatalf("stopped %v, yet called %d times", stopped, n)
+		}
+	}
+}
+
+// Whoever calls waiting legs off goes through a list that is a moment old. A
+// leg that was committed meanwhile carries an answer that the client has begun
+// to read: it must not be broken.
+func TestCommittedLegIsNotCalledOff(t *testing.T) {
+	t.Parallel()
+	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
+	defer waiting.end()
+	defer committed.end()
+	committed.settle()
+	for _, l := range []*leg{waiting, committed} {
+		var listed sched.Leg = l
+		listed.CallOff(errCause)
+	}
+	if !errors.Is(waiting.Err(), errCause) {
+		t.Errorf("the waiting leg goes on: %v", waiting.Err())
+	}
+	if committed.Err() != nil {
+		t.Errorf("the committed leg was ended: %v", committed.Err())
+	}
+}
+
+// Only a refusal by the other side is proof that nobody is there. Running out
+// of sockets or ports is our own trouble, and a slow connection may be.
+func TestOnlyRefusedConnectionsEject(t *testing.T) {
+	t.Parallel()
+	dial := func(err error) error {
+		return &upstream.Error{Stage: upstream.StageNotConnected, Address: "p:1", Err: &net.OpError{Op: "dial", Err: err}}
+	}
+	for _, tc := range []struct {
+		err   error
+		class Class
+		blame blame
+	}{
+		{dial(syscall.ECONNREFUSED), NotConnected, blameEject},
+		{dial(syscall.EHOSTUNREACH), NotConnected, blameEject},
+		{dial(os.ErrDeadlineExceeded), ConnectTimeout, blameStrike},
+		{dial(syscall.EMFILE), NoConnection, blameStrike},
+		{dial(syscall.EADDRNOTAVAIL), NoConnection, blameStrike},
+		{dial(netguard.ErrForbidden), NoConnection, blameStrike},
+	} {
+		c := classOf(tc.err)
+		if r := c.rule(); c != tc.class || r.blame != tc.blame || !r.retry || !r.sameKV {
+			t.Errorf("%v: %s, %+v", tc.err, c, r)
 		}
 	}
 }

@@ -29,8 +29,9 @@ type waiter struct {
 
 // Leg is a request to an instance that can be ended.
 type Leg interface {
-	// Cancel ends it. It must not block; more calls do no harm.
-	Cancel(cause error)
+	// CallOff ends it unless its answer has been committed meanwhile. It must
+	// not block; more calls do no harm.
+	CallOff(cause error)
 }
 
 // Await has the leg cancelled, with a cause that wraps ErrGone, when its
@@ -91,7 +92,7 @@ func (s *Scheduler) cancelGone(snap *instance.Snapshot) {
 		}
 		for a, l := range c.waiting.list() {
 			if err := gone(snap, a.Instance); err != nil {
-				l.leg.Cancel(err)
+				l.leg.CallOff(err)
 			}
 		}
 	})
@@ -124,7 +125,7 @@ func (s *Scheduler) Abandon(k instance.Key, must bool, why string) {
 	}
 	cause := fmt.Errorf("%w: %s", ErrGone, why)
 	for _, l := range c.waiting.list() {
-		l.leg.Cancel(cause)
+		l.leg.CallOff(cause)
 	}
 }
 
