@@ -7,10 +7,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// auditTimeout bounds one audit: a member that hangs shows by it sooner than
-// by the pings of the connection.
-const auditTimeout = 2 * time.Second
-
 // auditRetry is the pause after a failed audit.
 const auditRetry = 200 * time.Millisecond
 
@@ -25,13 +21,18 @@ type audited struct {
 // without an error, as one on a wiped store is.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := jitter(w.o.AuditInterval)
-	failed := false
-	for pause(ctx, wait) {
+	failed, again := false, false
+	var answers patience
+	for {
+		early := w.pauseOrDoubt(ctx, wait, !again)
+		if ctx.Err() != nil {
+			return
+		}
+		again = early
 		a := audited{}
-		before := w.seen.Load()
-		actx, cancel := context.WithTimeout(ctx, auditTimeout)
-		got, err := list(actx, w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
-		cancel()
+		before, start := w.seen.Load(), time.Now()
+		got, err := list(ctx, answers.limit(), w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
+		answers.learn(time.Since(start), err == nil, longestWait)
 		a.listing, a.err = got, err
 		a.before = before
 		wait = jitter(w.o.AuditInterval)
@@ -41,6 +42,41 @@ func (w *Watcher) audit(ctx context.Context) {
 		failed = err != nil
 		if !w.tell(ctx, message{audited: &a}) {
 			return
+		}
+	}
+}
+
+// doubtPause is the time from an audit that found something to the one that
+// tells whether the watch only lagged: a little more than it must have been
+// still by then.
+const doubtPause = stillFor + stillFor/5
+
+// pauseOrDoubt waits until the next audit is due: d, or less if the last one
+// has left a doubt and mayDoubt. It tells whether that was so. A membership that
+// always changes leaves one each time, so every other audit at most is early.
+func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bool) (early bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	doubt := w.doubt
+	if !mayDoubt {
+		doubt = nil
+	}
+	due := time.Now().Add(d)
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			select {
+			case <-w.doubt: // it comes too late for this round
+			default:
+			}
+			return early
+		case <-doubt:
+			if time.Until(due) > doubtPause {
+				timer.Reset(doubtPause)
+			}
+			early, doubt = true, nil
 		}
 	}
 }
@@ -68,7 +104,7 @@ func (o *owner) audited(a *audited) {
 		return
 	}
 	o.w.note(func(s *WatcherStatus) { s.Audits++; s.LastAudit = time.Now() })
-	o.answered(a.before, a.revision, a.cluster)
+	o.answered(a.before, a.revision, a.cluster, a.member)
 	if !o.listed || !o.following {
 		o.suspicion = nil // a list is on its way
 		return
@@ -95,6 +131,7 @@ func (o *owner) audited(a *audited) {
 		}
 	}
 	o.suspicion = now
+	poke(o.w.doubt)
 	poke(o.w.progress) // if the watch has delivered everything, it says so
 }
 

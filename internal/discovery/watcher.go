@@ -128,6 +128,7 @@ type Watcher struct {
 	inbox    chan message  // to the owner
 	verdicts chan verdict  // to the owner
 	progress chan struct{} // asks the watch how far it is; capacity one
+	doubt    chan struct{} // asks for the next audit soon; capacity one
 
 	pulse pulse
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
@@ -179,6 +180,7 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 		verdicts:   make(chan verdict),
 		unsaved:    make(chan struct{}, 1),
 		progress:   make(chan struct{}, 1),
+		doubt:      make(chan struct{}, 1),
 		leaseSlots: make(chan struct{}, maxLeaseQuestions),
 		status:     WatcherStatus{State: Cold, WatchEnds: map[string]int64{}},
 	}
