@@ -110,6 +110,10 @@ func TestPatience(t *testing.T) {
 	if p.limit() != firstWait {
 		t.Errorf("after a refusal %s", p.limit())
 	}
+	p.learn(p.limit(), false, longestWait)
+	if p.limit() != firstWait {
+		t.Errorf("after one silence, which another member may end, %s", p.limit())
+	}
 	for range 5 {
 		p.learn(p.limit(), false, longestWait)
 	}
