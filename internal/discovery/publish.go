@@ -37,6 +37,9 @@ func (o *owner) publish(ctx context.Context) {
 	o.timer.Stop()
 	start := time.Now()
 	snap := instance.NewSnapshot(o.table.revision, o.table.view(o.facts))
+	if prepare := o.w.o.Prepare; prepare != nil {
+		prepare(snap)
+	}
 	old := o.w.snapshot.Swap(snap)
 	o.published = time.Now()
 	o.buildTime = o.published.Sub(start)

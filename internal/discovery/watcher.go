@@ -31,7 +31,11 @@ type WatcherOptions struct {
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
 	Check func(instance.Record) error
-	Log   logrus.FieldLogger // nil: silent
+	// Prepare is called with each snapshot before it is published, so that what
+	// readers derive from it is ready when they see it; nil: nothing is. It must
+	// not block.
+	Prepare func(*instance.Snapshot)
+	Log     logrus.FieldLogger // nil: silent
 	// WaitingInterval is the mean time between two probes of an instance that
 	// has not answered yet, default 2 s. One that serves another model is asked
 	// five times less often.

@@ -54,7 +54,10 @@ func (s *Scheduler) current() *index {
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	// One request builds the new index; the others go on with the old one, a
+	if next := s.next.Load(); next != nil && next.snapshot == snap && s.index.CompareAndSwap(old, next) {
+		return next
+	}
+	// Nobody has prepared it. One request builds the new index; the others go on with the old one, a
 	// few milliseconds behind at worst, rather than wait for it.
 	if old != nil && !s.building.TryLock() {
 		return old
@@ -69,6 +72,19 @@ func (s *Scheduler) current() *index {
 	ix := s.build(snap, old)
 	s.index.Store(ix)
 	return ix
+}
+
+// Prepare builds what picks need of a snapshot that is about to be published,
+// so that no request has to. It is called before the source gives the snapshot
+// out, by whoever publishes it.
+func (s *Scheduler) Prepare(snap *instance.Snapshot) {
+	s.building.Lock()
+	defer s.building.Unlock()
+	// What was prepared last may not have been picked from yet.
+	if next := s.next.Load(); next != nil && next.snapshot == s.opts.Source.Snapshot() {
+		s.index.Store(next)
+	}
+	s.next.Store(s.build(snap, s.index.Load()))
 }
 
 func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {

@@ -62,6 +62,7 @@ type Options struct {
 type Scheduler struct {
 	opts  Options
 	index atomic.Pointer[index]
+	next  atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
 	// building keeps several requests from building the same index; nobody
 	// waits for it but the first requests of all.
 	building sync.Mutex

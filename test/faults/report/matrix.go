@@ -52,6 +52,5 @@ func matrix() []line {
 		{31, "", "proxy suspended past its TTL, resumed", "lists before its next pick", "0 picks of what was drained meanwhile"},
 		{101, "S1", "10,000 registrations, 10 watchers", "all converge", "within 2 s of the last acknowledgement"},
 		{102, "S2", "put into a fleet of 1000, 5 watchers", "published by the slowest", "p99 within 10 ms"},
-		{103, "S3", "picks during 10,000 expiries", "as in quiet times", "p99 within 10 %"},
 	}
 }
