@@ -46,7 +46,7 @@ func matrix() []line {
 		{25, "", "clocks an hour apart", "nothing changes", "no comparison of two processes' clocks in the sources"},
 		{26, "", "slow reader", "the watch is not blocked, the newest snapshot wins", "memory bounded"},
 		{27, "", "100 reconnects", "everything follows again", "no goroutine left behind"},
-		{28, "", "etcd paused, then nobody can register (no space)", "orphans serve as long as their probes pass, beyond the grace", "pool never below full; alarm shown"},
+		{28, "", "etcd paused, then nobody can register (no space, role revoked, password changed)", "orphans serve as long as their probes pass, beyond the grace", "pool never below full; alarm shown"},
 		{29, "", "wiped with statics, overrides and a removal in force", "they stay in force, flagged", "what was removed never returns"},
 		{30, "", "key deleted by hand, agent lives", "dropped at once, back by the agent's own check", "never an orphan"},
 		{31, "", "proxy suspended past its TTL, resumed", "lists before its next pick", "0 picks of what was drained meanwhile"},
