@@ -118,12 +118,6 @@ func converge(t testing.TB, n, watchers int) time.Duration {
 	return took
 }
 
-func TestFault16_ManyRegistrations(t *testing.T) {
-	row(t, 16)
-	n := fleetSize()
-	measured(t, 16, fmt.Sprintf("%d registrations, 10 proxies' watchers: last acknowledgement to all equal", n), converge(t, n, 10), 2*time.Second)
-}
-
 // alive is a prober whose instances all answer.
 type alive struct{}
 
@@ -230,7 +224,7 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 
 // One put reaches a thousand watchers.
 func TestFault24_ManyWatchers(t *testing.T) {
-	row(t, 24)
+	rowAlone(t, 24)
 	etcd := testkit.StartEtcdProcess(t)
 	const watchers = 1000
 	connections := watchers
