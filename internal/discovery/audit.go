@@ -21,18 +21,21 @@ type audited struct {
 // without an error, as one on a wiped store is.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := jitter(w.o.AuditInterval)
-	failed, again := false, false
-	var answers patience
+	failed, hurried := false, 0
+	answers := patienceWith(w.cli, longestWait)
 	for {
-		early := w.pauseOrDoubt(ctx, wait, !again)
+		early := w.pauseOrDoubt(ctx, wait, hurried < earlyAudits)
 		if ctx.Err() != nil {
 			return
 		}
-		again = early
+		hurried++
+		if !early {
+			hurried = 0
+		}
 		a := audited{}
 		before, start := w.seen.Load(), time.Now()
-		got, err := list(ctx, answers.limit(), w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
-		answers.learn(time.Since(start), err == nil, longestWait)
+		got, err := list(ctx, answers.limitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
+		answers.learn(time.Since(start), err == nil)
 		a.listing, a.err = got, err
 		a.before = before
 		wait = jitter(w.o.AuditInterval)
@@ -46,14 +49,18 @@ func (w *Watcher) audit(ctx context.Context) {
 	}
 }
 
-// doubtPause is the time from an audit that found something to the one that
-// tells whether the watch only lagged: a little more than it must have been
-// still by then.
-const doubtPause = stillFor + stillFor/5
+const (
+	// doubtPause is the time from an audit that found something to the next. A
+	// watch that can tell how far it is has done so by then, and one that hangs
+	// has been still for long enough at the second.
+	doubtPause = 1200 * time.Millisecond
+	// earlyAudits is how many audits in a row may come early: a membership that
+	// always changes leaves a doubt each time.
+	earlyAudits = 2
+)
 
 // pauseOrDoubt waits until the next audit is due: d, or less if the last one
-// has left a doubt and mayDoubt. It tells whether that was so. A membership that
-// always changes leaves one each time, so every other audit at most is early.
+// has left a doubt and mayDoubt. It tells whether that was so.
 func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bool) (early bool) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -92,7 +99,7 @@ type suspicion struct {
 
 // stillFor is how long a watch must not have moved at all to count as silent,
 // when it differs from the audits.
-const stillFor = time.Second
+const stillFor = 2 * time.Second
 
 // audited applies the outcome of an audit. What differs in two audits running
 // is drift, if the watch has since passed the revision of the first, or has not

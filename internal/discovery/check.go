@@ -34,7 +34,7 @@ type checked struct {
 func (w *Watcher) check(ctx context.Context) {
 	wait := jitter(w.o.CheckInterval)
 	failed := false
-	var answers patience
+	answers := &patience{first: firstWait, longest: longestWait}
 	for pause(ctx, wait) {
 		// Read before the question is sent: the answer cannot be older than that.
 		c := checked{before: w.seen.Load()}
@@ -42,7 +42,7 @@ func (w *Watcher) check(ctx context.Context) {
 		cctx, cancel := context.WithTimeout(ctx, answers.limit())
 		resp, err := w.cli.Get(cctx, w.o.Layout.watchStart(), clientv3.WithRange(w.o.Layout.watchEnd()), clientv3.WithCountOnly())
 		cancel()
-		answers.learn(time.Since(start), err == nil, longestWait)
+		answers.learn(time.Since(start), err == nil)
 		wait = jitter(w.o.CheckInterval)
 		if err != nil {
 			c.err = explain(ctx, w.cli, "check", err, !failed)

@@ -54,7 +54,7 @@ type creation struct{ member uint64 }
 // of the watch, for ever. All it learns goes to the owner.
 func (w *Watcher) follow(ctx context.Context) {
 	tries := 0
-	var lists, creations patience
+	lists, creations := patienceWith(w.cli, longestList), patienceWith(w.cli, longestWait)
 	for ctx.Err() == nil {
 		select {
 		case <-w.relist: // what is asked for comes now anyway
@@ -63,8 +63,8 @@ func (w *Watcher) follow(ctx context.Context) {
 		// Both are read before the list is asked for: it must not be older.
 		before, asked := w.seen.Load(), w.asked.Load()
 		start := time.Now()
-		got, err := list(ctx, lists.limit(), w.cli, w.o.Layout, tries == 0)
-		lists.learn(time.Since(start), err == nil, longestList)
+		got, err := list(ctx, lists.limitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
+		lists.learn(time.Since(start), err == nil)
 		if err != nil {
 			if !w.tell(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
 				return
@@ -76,7 +76,7 @@ func (w *Watcher) follow(ctx context.Context) {
 			return
 		}
 		start = time.Now()
-		end := w.watch(ctx, got.revision+1, &creations)
+		end := w.watch(ctx, got.revision+1, creations)
 		if ctx.Err() != nil {
 			return
 		}
@@ -147,7 +147,7 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *patience
 		case resp, ok := <-events:
 			if !ok {
 				if !created {
-					creations.learn(time.Since(start), false, longestWait)
+					creations.learn(time.Since(start), false)
 					return watchEnd{reason: endNotCreated, err: fmt.Errorf("etcd did not confirm the watch within %s", limit)}
 				}
 				return watchEnd{reason: endClosed, err: errors.New("the watch was closed")}
@@ -158,7 +158,7 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *patience
 			if resp.Created {
 				deadline.Stop()
 				created = true
-				creations.learn(time.Since(start), true, longestWait)
+				creations.learn(time.Since(start), true)
 				if !w.tell(ctx, message{created: &creation{member: resp.Header.GetMemberId()}}) {
 					return watchEnd{reason: endClosed, err: ctx.Err()}
 				}

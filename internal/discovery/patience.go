@@ -1,37 +1,57 @@
 package discovery
 
-import "time"
+import (
+	"time"
 
-// Limits of the waits for one answer of etcd. The first wait is short, since
-// there may be another member that answers at once. From the second answer in a
-// row that fails to come it doubles, so that an etcd which is slow, and the only
-// one, is heard in the end.
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Limits of the waits for one answer of etcd. Where there is another member,
+// which may answer at once, the first wait is short. From the second answer in
+// a row that fails to come it doubles, so that an etcd which is slow, and the
+// only one, is heard in the end.
 const (
 	firstWait    = time.Second
+	aloneWait    = 3 * time.Second // first, for what needs an answer and has one member to ask
 	longestWait  = 3 * time.Second
 	longestList  = 10 * time.Second // of all values of a large fleet
-	roomForSlow  = 4                // times what the last answer took are waited for the next
+	waitPerEntry = 200 * time.Microsecond
+	roomForSlow  = 4 // times what the last answer took are waited for the next
 	growthOfWait = 2
 )
 
-// patience is how long the next answer of one kind is waited for. The zero
-// value begins with firstWait. It has one user.
+// patience is how long the next answer of one kind is waited for. It has one
+// user.
 type patience struct {
-	wait   time.Duration
-	missed bool // the last answer did not come
+	first, longest time.Duration
+	wait           time.Duration
+	missed         bool // the last answer did not come
+}
+
+// patienceWith suits a client of one endpoint, or of several.
+func patienceWith(cli *clientv3.Client, longest time.Duration) *patience {
+	if len(cli.Endpoints()) > 1 {
+		return &patience{first: firstWait, longest: longest}
+	}
+	return &patience{first: aloneWait, longest: longest}
 }
 
 // limit is the deadline for the next question.
-func (p *patience) limit() time.Duration { return max(p.wait, firstWait) }
+func (p *patience) limit() time.Duration { return max(p.wait, p.first) }
+
+// limitFor is the deadline for a question about so many entries.
+func (p *patience) limitFor(entries int) time.Duration {
+	return p.limit() + time.Duration(entries)*waitPerEntry
+}
 
 // learn takes how long the last question took, and whether it was answered.
-func (p *patience) learn(took time.Duration, answered bool, longest time.Duration) {
+func (p *patience) learn(took time.Duration, answered bool) {
 	silent := !answered && took >= p.limit() // a refusal says nothing about how long answers take
 	switch {
 	case answered:
-		p.wait = min(max(roomForSlow*took, firstWait), longest)
+		p.wait = min(roomForSlow*took, p.longest)
 	case silent && p.missed:
-		p.wait = min(growthOfWait*p.limit(), longest)
+		p.wait = min(growthOfWait*p.limit(), p.longest)
 	}
 	p.missed = silent
 }

@@ -102,30 +102,33 @@ func TestDeaf(t *testing.T) {
 
 func TestPatience(t *testing.T) {
 	t.Parallel()
-	var p patience
+	p := patience{first: firstWait, longest: longestWait}
 	if p.limit() != firstWait {
 		t.Errorf("begins with %s", p.limit())
 	}
-	p.learn(time.Millisecond, false, longestWait) // refused at once
+	p.learn(time.Millisecond, false) // refused at once
 	if p.limit() != firstWait {
 		t.Errorf("after a refusal %s", p.limit())
 	}
-	p.learn(p.limit(), false, longestWait)
+	p.learn(p.limit(), false)
 	if p.limit() != firstWait {
 		t.Errorf("after one silence, which another member may end, %s", p.limit())
 	}
 	for range 5 {
-		p.learn(p.limit(), false, longestWait)
+		p.learn(p.limit(), false)
 	}
 	if p.limit() != longestWait {
 		t.Errorf("after silence %s", p.limit())
 	}
-	p.learn(700*time.Millisecond, true, longestWait)
+	p.learn(700*time.Millisecond, true)
 	if got := p.limit(); got <= 2*700*time.Millisecond || got > longestWait {
 		t.Errorf("after a slow answer %s", got)
 	}
-	p.learn(time.Millisecond, true, longestWait)
+	p.learn(time.Millisecond, true)
 	if p.limit() != firstWait {
 		t.Errorf("after a quick answer %s", p.limit())
+	}
+	if got := p.limitFor(10000); got <= 2*firstWait {
+		t.Errorf("for ten thousand entries %s", got)
 	}
 }

@@ -93,7 +93,9 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 	for _, role := range instance.Roles() {
 		ri := &roleIndex{all: old.turn(role, ""), byModel: map[string]*candidates{}, dialects: map[string]bool{}}
 		ix.roles[role] = ri
-		for _, in := range snap.Usable(role) {
+		usable := snap.Usable(role)
+		ri.all.items = make([]candidate, 0, len(usable))
+		for _, in := range usable {
 			c := candidate{instance: in, connector: s.opts.Connector(in), counter: counters[in.Key]}
 			if c.connector == "" {
 				continue
@@ -104,6 +106,9 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 				list := ri.byModel[m]
 				if list == nil {
 					list = old.turn(role, m)
+					if len(ri.byModel) == 0 { // mostly there is but one model
+						list.items = make([]candidate, 0, len(usable))
+					}
 					ri.byModel[m] = list
 				}
 				list.items = append(list.items, c)
@@ -112,8 +117,13 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 	}
 	// A model whose instances are all down, draining or cordoned is known all
 	// the same: "not now" is another answer than "never heard of".
+	last := ""
 	for _, in := range snap.All() {
 		for _, m := range in.Record.Models {
+			if m == last {
+				continue
+			}
+			last = m
 			for _, role := range instance.Roles() {
 				if ri := ix.roles[role]; ri.byModel[m] == nil {
 					ri.byModel[m] = old.turn(role, m)

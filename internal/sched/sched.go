@@ -269,11 +269,29 @@ func (c *counters) eachCounter(f func(instance.Key, *counter)) {
 	}
 }
 
+// suits tells that nobody came or went, as with most changes; the lock is held.
+func (c *counters) suits(s *instance.Snapshot) bool {
+	n := 0
+	for _, in := range s.All() {
+		if in.View == instance.Pending {
+			continue
+		}
+		if c.m[in.Key] == nil {
+			return false
+		}
+		n++
+	}
+	return n == len(c.m)
+}
+
 // keepFor makes sure that every instance has a counter and lets go of those of
 // instances that are gone and idle.
 func (c *counters) keepFor(s *instance.Snapshot) map[instance.Key]*counter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.suits(s) {
+		return c.m
+	}
 	next := make(map[instance.Key]*counter, len(c.m))
 	for k, n := range c.m {
 		if n.inFlight.Load() != 0 {
