@@ -22,7 +22,7 @@ type audited struct {
 func (w *Watcher) audit(ctx context.Context) {
 	wait := jitter(w.o.AuditInterval)
 	failed, hurried := false, 0
-	answers := patienceWith(w.cli, longestWait)
+	answers := &patience{cli: w.cli, longest: longestWait}
 	for {
 		early := w.pauseOrDoubt(ctx, wait, hurried < earlyAudits)
 		if ctx.Err() != nil {

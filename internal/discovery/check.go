@@ -34,7 +34,7 @@ type checked struct {
 func (w *Watcher) check(ctx context.Context) {
 	wait := jitter(w.o.CheckInterval)
 	failed := false
-	answers := &patience{first: firstWait, longest: longestWait}
+	answers := &patience{longest: longestWait}
 	for pause(ctx, wait) {
 		// Read before the question is sent: the answer cannot be older than that.
 		c := checked{before: w.seen.Load()}

@@ -54,7 +54,7 @@ type creation struct{ member uint64 }
 // of the watch, for ever. All it learns goes to the owner.
 func (w *Watcher) follow(ctx context.Context) {
 	tries := 0
-	lists, creations := patienceWith(w.cli, longestList), patienceWith(w.cli, longestWait)
+	lists, creations := &patience{cli: w.cli, longest: longestList}, &patience{cli: w.cli, longest: longestWait}
 	for ctx.Err() == nil {
 		select {
 		case <-w.relist: // what is asked for comes now anyway

@@ -23,21 +23,21 @@ const (
 // patience is how long the next answer of one kind is waited for. It has one
 // user.
 type patience struct {
-	first, longest time.Duration
-	wait           time.Duration
-	missed         bool // the last answer did not come
-}
-
-// patienceWith suits a client of one endpoint, or of several.
-func patienceWith(cli *clientv3.Client, longest time.Duration) *patience {
-	if len(cli.Endpoints()) > 1 {
-		return &patience{first: firstWait, longest: longest}
-	}
-	return &patience{first: aloneWait, longest: longest}
+	longest time.Duration
+	// cli is whose endpoints are counted; nil for what is only a sign of life,
+	// for which the first wait is short in any case.
+	cli    *clientv3.Client
+	wait   time.Duration
+	missed bool // the last answer did not come
 }
 
 // limit is the deadline for the next question.
-func (p *patience) limit() time.Duration { return max(p.wait, p.first) }
+func (p *patience) limit() time.Duration {
+	if p.cli != nil && len(p.cli.Endpoints()) == 1 { // they may change
+		return max(p.wait, aloneWait)
+	}
+	return max(p.wait, firstWait)
+}
 
 // limitFor is the deadline for a question about so many entries.
 func (p *patience) limitFor(entries int) time.Duration {

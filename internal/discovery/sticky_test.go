@@ -102,7 +102,7 @@ func TestDeaf(t *testing.T) {
 
 func TestPatience(t *testing.T) {
 	t.Parallel()
-	p := patience{first: firstWait, longest: longestWait}
+	p := patience{longest: longestWait}
 	if p.limit() != firstWait {
 		t.Errorf("begins with %s", p.limit())
 	}
