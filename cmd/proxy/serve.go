@@ -192,6 +192,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		OrphanGrace: cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable,
+		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.presence = newPresence(etcd.client, layout, p, address)
 	p.tracker = health.New(health.Options{

@@ -7,10 +7,6 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// auditTimeout bounds one audit: a member that hangs shows by it sooner than
-// by the pings of the connection.
-const auditTimeout = 2 * time.Second
-
 // auditRetry is the pause after a failed audit.
 const auditRetry = 200 * time.Millisecond
 
@@ -25,13 +21,21 @@ type audited struct {
 // without an error, as one on a wiped store is.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := jitter(w.o.AuditInterval)
-	failed := false
-	for pause(ctx, wait) {
+	failed, hurried := false, 0
+	answers := &patience{cli: w.cli, longest: longestWait}
+	for {
+		early := w.pauseOrDoubt(ctx, wait, hurried < earlyAudits)
+		if ctx.Err() != nil {
+			return
+		}
+		hurried++
+		if !early {
+			hurried = 0
+		}
 		a := audited{}
-		before := w.seen.Load()
-		actx, cancel := context.WithTimeout(ctx, auditTimeout)
-		got, err := list(actx, w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
-		cancel()
+		before, start := w.seen.Load(), time.Now()
+		got, err := list(ctx, answers.limitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, !failed, clientv3.WithKeysOnly())
+		answers.learn(time.Since(start), err == nil)
 		a.listing, a.err = got, err
 		a.before = before
 		wait = jitter(w.o.AuditInterval)
@@ -41,6 +45,45 @@ func (w *Watcher) audit(ctx context.Context) {
 		failed = err != nil
 		if !w.tell(ctx, message{audited: &a}) {
 			return
+		}
+	}
+}
+
+const (
+	// doubtPause is the time from an audit that found something to the next. A
+	// watch that can tell how far it is has done so by then, and one that hangs
+	// has been still for long enough at the second.
+	doubtPause = 1200 * time.Millisecond
+	// earlyAudits is how many audits in a row may come early: a membership that
+	// always changes leaves a doubt each time.
+	earlyAudits = 2
+)
+
+// pauseOrDoubt waits until the next audit is due: d, or less if the last one
+// has left a doubt and mayDoubt. It tells whether that was so.
+func (w *Watcher) pauseOrDoubt(ctx context.Context, d time.Duration, mayDoubt bool) (early bool) {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	doubt := w.doubt
+	if !mayDoubt {
+		doubt = nil
+	}
+	due := time.Now().Add(d)
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-timer.C:
+			select {
+			case <-w.doubt: // it comes too late for this round
+			default:
+			}
+			return early
+		case <-doubt:
+			if time.Until(due) > doubtPause {
+				timer.Reset(doubtPause)
+			}
+			early, doubt = true, nil
 		}
 	}
 }
@@ -56,7 +99,7 @@ type suspicion struct {
 
 // stillFor is how long a watch must not have moved at all to count as silent,
 // when it differs from the audits.
-const stillFor = time.Second
+const stillFor = 2 * time.Second
 
 // audited applies the outcome of an audit. What differs in two audits running
 // is drift, if the watch has since passed the revision of the first, or has not
@@ -68,7 +111,7 @@ func (o *owner) audited(a *audited) {
 		return
 	}
 	o.w.note(func(s *WatcherStatus) { s.Audits++; s.LastAudit = time.Now() })
-	o.answered(a.before, a.revision, a.cluster)
+	o.answered(a.before, a.revision, a.cluster, a.member)
 	if !o.listed || !o.following {
 		o.suspicion = nil // a list is on its way
 		return
@@ -95,6 +138,7 @@ func (o *owner) audited(a *audited) {
 		}
 	}
 	o.suspicion = now
+	poke(o.w.doubt)
 	poke(o.w.progress) // if the watch has delivered everything, it says so
 }
 

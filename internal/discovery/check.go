@@ -9,7 +9,6 @@ import (
 )
 
 const (
-	checkTimeout = time.Second
 	// suspectAfter and staleAfter are how many questions in a row must fail
 	// before the membership is called that.
 	suspectAfter = 2
@@ -24,6 +23,7 @@ type checked struct {
 	before   int64 // the last revision known when the check was sent
 	revision int64
 	cluster  uint64
+	member   uint64 // that answered
 	err      error
 }
 
@@ -34,18 +34,21 @@ type checked struct {
 func (w *Watcher) check(ctx context.Context) {
 	wait := jitter(w.o.CheckInterval)
 	failed := false
+	answers := &patience{longest: longestWait}
 	for pause(ctx, wait) {
 		// Read before the question is sent: the answer cannot be older than that.
 		c := checked{before: w.seen.Load()}
-		cctx, cancel := context.WithTimeout(ctx, checkTimeout)
+		start := time.Now()
+		cctx, cancel := context.WithTimeout(ctx, answers.limit())
 		resp, err := w.cli.Get(cctx, w.o.Layout.watchStart(), clientv3.WithRange(w.o.Layout.watchEnd()), clientv3.WithCountOnly())
 		cancel()
+		answers.learn(time.Since(start), err == nil)
 		wait = jitter(w.o.CheckInterval)
 		if err != nil {
 			c.err = explain(ctx, w.cli, "check", err, !failed)
 			wait = min(wait, jitter(checkRetry))
 		} else {
-			c.revision, c.cluster = resp.Header.Revision, resp.Header.ClusterId
+			c.revision, c.cluster, c.member = resp.Header.Revision, resp.Header.ClusterId, resp.Header.MemberId
 		}
 		failed = err != nil
 		if !w.tell(ctx, message{checked: &c}) {

@@ -49,7 +49,9 @@ type ClientConfig struct {
 // The settings are what keeps a watch alive: HTTP/2 pings find a hung member
 // after 13 s (10 s is the least grpc-go allows, plus 3 s for the answer), and
 // reconnecting backs off to 3 s, not to gRPC's 120 s, so that a returning etcd
-// is found at once.
+// is found at once. Of several members one gets all calls until it fails to
+// answer one; a call with a deadline thus finds a hung member long before the
+// pings do.
 func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	if len(cfg.Endpoints) == 0 {
 		return nil, fmt.Errorf("%w: none given", ErrEndpoint)
@@ -75,10 +77,14 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 		DialKeepAliveTimeout: 3 * time.Second,
 		PermitWithoutStream:  true,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
-		DialOptions: []grpc.DialOption{grpc.WithConnectParams(grpc.ConnectParams{
-			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
-			MinConnectTimeout: 2 * time.Second,
-		})},
+		DialOptions: []grpc.DialOption{
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+				MinConnectTimeout: 2 * time.Second,
+			}),
+			grpc.WithDisableServiceConfig(), // that of the library: calls in turn
+			grpc.WithDefaultServiceConfig(stickyConfig),
+		},
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)

@@ -31,12 +31,12 @@ const (
 	relistDrift    = "the audit differs"
 	relistRoutine  = "routine"
 	relistResumed  = "this process was suspended"
+	relistMoved    = "a member of etcd is silent, another answers"
 )
 
 const (
-	createTimeout = 3 * time.Second
-	backoffBase   = 100 * time.Millisecond
-	backoffCap    = 3 * time.Second
+	backoffBase = 100 * time.Millisecond
+	backoffCap  = 3 * time.Second
 	// goodTime is how long a watch must stand for the back-off to start over.
 	goodTime = 30 * time.Second
 )
@@ -47,10 +47,14 @@ type watchEnd struct {
 	err    error
 }
 
+// creation tells that a watch stands, and which member of etcd serves it.
+type creation struct{ member uint64 }
+
 // follow lists, watches from the next revision, and does so again at any end
 // of the watch, for ever. All it learns goes to the owner.
 func (w *Watcher) follow(ctx context.Context) {
 	tries := 0
+	lists, creations := &patience{cli: w.cli, longest: longestList}, &patience{cli: w.cli, longest: longestWait}
 	for ctx.Err() == nil {
 		select {
 		case <-w.relist: // what is asked for comes now anyway
@@ -58,7 +62,9 @@ func (w *Watcher) follow(ctx context.Context) {
 		}
 		// Both are read before the list is asked for: it must not be older.
 		before, asked := w.seen.Load(), w.asked.Load()
-		got, err := list(ctx, w.cli, w.o.Layout, tries == 0)
+		start := time.Now()
+		got, err := list(ctx, lists.limitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
+		lists.learn(time.Since(start), err == nil)
 		if err != nil {
 			if !w.tell(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
 				return
@@ -69,8 +75,8 @@ func (w *Watcher) follow(ctx context.Context) {
 		if !w.tell(ctx, message{listing: &got}) {
 			return
 		}
-		start := time.Now()
-		end := w.watch(ctx, got.revision+1)
+		start = time.Now()
+		end := w.watch(ctx, got.revision+1, creations)
 		if ctx.Err() != nil {
 			return
 		}
@@ -112,11 +118,12 @@ func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
 // for a leader, so that a member cut off from the others says so, and gives
 // the creation of the watch a deadline of its own, since a stream can be opened
 // on a hung member.
-func (w *Watcher) watch(ctx context.Context, revision int64) watchEnd {
+func (w *Watcher) watch(ctx context.Context, revision int64, creations *patience) watchEnd {
 	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
-	creation := time.AfterFunc(createTimeout, cancel)
-	defer creation.Stop()
+	start, limit := time.Now(), creations.limit()
+	deadline := time.AfterFunc(limit, cancel)
+	defer deadline.Stop()
 	created := false
 	routine := time.NewTimer(jitter(w.o.RelistInterval)) // no watch is trusted for ever
 	defer routine.Stop()
@@ -140,7 +147,8 @@ func (w *Watcher) watch(ctx context.Context, revision int64) watchEnd {
 		case resp, ok := <-events:
 			if !ok {
 				if !created {
-					return watchEnd{reason: endNotCreated, err: fmt.Errorf("etcd did not confirm the watch within %s", createTimeout)}
+					creations.learn(time.Since(start), false)
+					return watchEnd{reason: endNotCreated, err: fmt.Errorf("etcd did not confirm the watch within %s", limit)}
 				}
 				return watchEnd{reason: endClosed, err: errors.New("the watch was closed")}
 			}
@@ -148,9 +156,10 @@ func (w *Watcher) watch(ctx context.Context, revision int64) watchEnd {
 				return classify(err)
 			}
 			if resp.Created {
-				creation.Stop()
+				deadline.Stop()
 				created = true
-				if !w.tell(ctx, message{created: true}) {
+				creations.learn(time.Since(start), true)
+				if !w.tell(ctx, message{created: &creation{member: resp.Header.GetMemberId()}}) {
 					return watchEnd{reason: endClosed, err: ctx.Err()}
 				}
 				continue

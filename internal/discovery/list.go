@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -12,6 +13,7 @@ type listing struct {
 	kvs      []*mvccpb.KeyValue
 	revision int64
 	cluster  uint64
+	member   uint64           // that answered
 	schema   int64            // create_revision of the schema key, 0 without one
 	order    *mvccpb.KeyValue // an operator's order to the proxies, nil without one
 
@@ -21,10 +23,10 @@ type listing struct {
 
 // list reads the membership. It is one transaction of ranges: linearizable,
 // atomic, and without the segments that change all the time and mean nothing
-// here (load/, proxies/, audit/). Its deadline is its own. look is as in explain;
+// here (load/, proxies/, audit/). It takes limit at most. look is as in explain;
 // the options are for the ranges, for those who want the keys only.
-func list(ctx context.Context, cli *clientv3.Client, l Layout, look bool, opts ...clientv3.OpOption) (listing, error) {
-	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+func list(ctx context.Context, limit time.Duration, cli *clientv3.Client, l Layout, look bool, opts ...clientv3.OpOption) (listing, error) {
+	cctx, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	prefixes := l.listedPrefixes()
 	ops := make([]clientv3.Op, 0, len(prefixes)+2)
@@ -36,7 +38,7 @@ func list(ctx context.Context, cli *clientv3.Client, l Layout, look bool, opts .
 	if err != nil {
 		return listing{}, explain(ctx, cli, "list the membership", err, look)
 	}
-	out := listing{revision: resp.Header.Revision, cluster: resp.Header.ClusterId}
+	out := listing{revision: resp.Header.Revision, cluster: resp.Header.ClusterId, member: resp.Header.MemberId}
 	for i, r := range resp.Responses {
 		kvs := r.GetResponseRange().Kvs
 		switch {

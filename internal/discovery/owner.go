@@ -15,7 +15,7 @@ import (
 // the fields is set.
 type message struct {
 	listing   *listing
-	created   bool
+	created   *creation // of the watch
 	events    *clientv3.WatchResponse
 	ended     *watchEnd
 	listError error
@@ -33,6 +33,7 @@ type owner struct {
 	ask   *askers
 
 	cluster   uint64
+	member    uint64                 // of etcd that serves the watch
 	schema    int64                  // create_revision of the schema key, 0 while none is known
 	foreign   bool                   // the list that is being loaded is of another store than before
 	fresh     int64                  // demands for a list that the last one answers
@@ -137,8 +138,8 @@ func (o *owner) handle(m message) {
 	switch {
 	case m.listing != nil:
 		o.load(m.listing)
-	case m.created:
-		o.following = true
+	case m.created != nil:
+		o.following, o.member = true, m.created.member
 		o.contact()
 	case m.events != nil:
 		o.apply(m.events)
@@ -289,13 +290,13 @@ func (o *owner) checked(c checked) {
 		return
 	}
 	o.w.note(func(s *WatcherStatus) { s.Checks++ })
-	o.answered(c.before, c.revision, c.cluster)
+	o.answered(c.before, c.revision, c.cluster, c.member)
 }
 
 // answered takes what every answer tells: that etcd is there, and whether it is
 // the same as before. before is what was known when the question was sent.
-func (o *owner) answered(before, revision int64, cluster uint64) {
-	wasAway := o.failures >= suspectAfter
+func (o *owner) answered(before, revision int64, cluster, member uint64) {
+	wasAway, moved := o.failures >= suspectAfter, o.failures > 0 && member != o.member
 	o.failures = 0
 	o.contact()
 	switch {
@@ -308,6 +309,10 @@ func (o *owner) answered(before, revision int64, cluster uint64) {
 		// The watch resumes by itself, but nobody says whether etcd is still the
 		// same: one list is cheap, and a watch on a wiped store is silent.
 		o.w.Relist(relistRegained)
+	case moved:
+		// The member that was asked before did not answer. The watch is there, and
+		// would not say if it hung too.
+		o.w.Relist(relistMoved)
 	}
 	if o.listed && cluster == o.cluster && revision >= before {
 		o.saw(revision)

@@ -10,6 +10,10 @@ import (
 // coalesce is the least time between two publications while changes pour in.
 const coalesce = 2 * time.Millisecond
 
+// coalesceCap is the most: on a machine that is busy otherwise a publication
+// takes long without costing more, and the last change must not wait for that.
+const coalesceCap = 200 * time.Millisecond
+
 // schedule publishes at once when it was quiet, else as soon as coalesce or
 // ten times the cost of a publication has passed, so that a flood of changes
 // costs a tenth of one core and not all of it.
@@ -21,7 +25,7 @@ func (o *owner) schedule(ctx context.Context) {
 		o.publish(ctx) // somebody waits
 		return
 	}
-	wait := max(coalesce, 10*o.buildTime) - time.Since(o.published)
+	wait := min(max(coalesce, 10*o.buildTime), coalesceCap) - time.Since(o.published)
 	if wait <= 0 {
 		o.publish(ctx)
 		return
@@ -37,6 +41,9 @@ func (o *owner) publish(ctx context.Context) {
 	o.timer.Stop()
 	start := time.Now()
 	snap := instance.NewSnapshot(o.table.revision, o.table.view(o.facts))
+	if prepare := o.w.o.Prepare; prepare != nil {
+		prepare(snap)
+	}
 	old := o.w.snapshot.Swap(snap)
 	o.published = time.Now()
 	o.buildTime = o.published.Sub(start)

@@ -61,7 +61,7 @@ func NewStore(cli *clientv3.Client, l Layout, actor string) *Store {
 // Snapshot lists the membership once, linearizably. Nothing is verified by it:
 // bare records are shown as unverified.
 func (s *Store) Snapshot(ctx context.Context) (*instance.Snapshot, error) {
-	got, err := list(ctx, s.cli, s.layout, true)
+	got, err := list(ctx, callTimeout, s.cli, s.layout, true)
 	if err != nil {
 		return nil, err
 	}

@@ -304,7 +304,7 @@ func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Re
 		}
 		values[k] = value
 	}
-	got, err := list(ctx, s.cli, s.layout, true)
+	got, err := list(ctx, callTimeout, s.cli, s.layout, true)
 	if err != nil {
 		return told, err
 	}

@@ -31,7 +31,11 @@ type WatcherOptions struct {
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
 	Check func(instance.Record) error
-	Log   logrus.FieldLogger // nil: silent
+	// Prepare is called with each snapshot before it is published, so that what
+	// readers derive from it is ready when they see it; nil: nothing is. It must
+	// not block.
+	Prepare func(*instance.Snapshot)
+	Log     logrus.FieldLogger // nil: silent
 	// WaitingInterval is the mean time between two probes of an instance that
 	// has not answered yet, default 2 s. One that serves another model is asked
 	// five times less often.
@@ -128,6 +132,7 @@ type Watcher struct {
 	inbox    chan message  // to the owner
 	verdicts chan verdict  // to the owner
 	progress chan struct{} // asks the watch how far it is; capacity one
+	doubt    chan struct{} // asks for the next audit soon; capacity one
 
 	pulse pulse
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
@@ -179,6 +184,7 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 		verdicts:   make(chan verdict),
 		unsaved:    make(chan struct{}, 1),
 		progress:   make(chan struct{}, 1),
+		doubt:      make(chan struct{}, 1),
 		leaseSlots: make(chan struct{}, maxLeaseQuestions),
 		status:     WatcherStatus{State: Cold, WatchEnds: map[string]int64{}},
 	}

@@ -54,7 +54,10 @@ func (s *Scheduler) current() *index {
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	// One request builds the new index; the others go on with the old one, a
+	if next := s.next.Load(); next != nil && next.snapshot == snap && s.index.CompareAndSwap(old, next) {
+		return next
+	}
+	// Nobody has prepared it. One request builds the new index; the others go on with the old one, a
 	// few milliseconds behind at worst, rather than wait for it.
 	if old != nil && !s.building.TryLock() {
 		return old
@@ -71,13 +74,28 @@ func (s *Scheduler) current() *index {
 	return ix
 }
 
+// Prepare builds what picks need of a snapshot that is about to be published,
+// so that no request has to. It is called before the source gives the snapshot
+// out, by whoever publishes it.
+func (s *Scheduler) Prepare(snap *instance.Snapshot) {
+	s.building.Lock()
+	defer s.building.Unlock()
+	// What was prepared last may not have been picked from yet.
+	if next := s.next.Load(); next != nil && next.snapshot == s.opts.Source.Snapshot() {
+		s.index.Store(next)
+	}
+	s.next.Store(s.build(snap, s.index.Load()))
+}
+
 func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 	counters := s.counters.keepFor(snap)
 	ix := &index{snapshot: snap, roles: make(map[instance.Role]*roleIndex, 2)}
 	for _, role := range instance.Roles() {
 		ri := &roleIndex{all: old.turn(role, ""), byModel: map[string]*candidates{}, dialects: map[string]bool{}}
 		ix.roles[role] = ri
-		for _, in := range snap.Usable(role) {
+		usable := snap.Usable(role)
+		ri.all.items = make([]candidate, 0, len(usable))
+		for _, in := range usable {
 			c := candidate{instance: in, connector: s.opts.Connector(in), counter: counters[in.Key]}
 			if c.connector == "" {
 				continue
@@ -88,6 +106,9 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 				list := ri.byModel[m]
 				if list == nil {
 					list = old.turn(role, m)
+					if len(ri.byModel) == 0 { // mostly there is but one model
+						list.items = make([]candidate, 0, len(usable))
+					}
 					ri.byModel[m] = list
 				}
 				list.items = append(list.items, c)
@@ -96,8 +117,13 @@ func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
 	}
 	// A model whose instances are all down, draining or cordoned is known all
 	// the same: "not now" is another answer than "never heard of".
+	last := ""
 	for _, in := range snap.All() {
 		for _, m := range in.Record.Models {
+			if m == last {
+				continue
+			}
+			last = m
 			for _, role := range instance.Roles() {
 				if ri := ix.roles[role]; ri.byModel[m] == nil {
 					ri.byModel[m] = old.turn(role, m)

@@ -62,6 +62,7 @@ type Options struct {
 type Scheduler struct {
 	opts  Options
 	index atomic.Pointer[index]
+	next  atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
 	// building keeps several requests from building the same index; nobody
 	// waits for it but the first requests of all.
 	building sync.Mutex
@@ -274,11 +275,29 @@ func (c *counters) eachCounter(f func(instance.Key, *counter)) {
 	}
 }
 
+// suits tells that nobody came or went, as with most changes; the lock is held.
+func (c *counters) suits(s *instance.Snapshot) bool {
+	n := 0
+	for _, in := range s.All() {
+		if in.View == instance.Pending {
+			continue
+		}
+		if c.m[in.Key] == nil {
+			return false
+		}
+		n++
+	}
+	return n == len(c.m)
+}
+
 // keepFor makes sure that every instance has a counter and lets go of those of
 // instances that are gone and idle.
 func (c *counters) keepFor(s *instance.Snapshot) map[instance.Key]*counter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.suits(s) {
+		return c.m
+	}
 	next := make(map[instance.Key]*counter, len(c.m))
 	for k, n := range c.m {
 		if n.inFlight.Load() != 0 {

@@ -284,3 +284,36 @@ func BenchmarkPick(b *testing.B) {
 		})
 	}
 }
+
+// Who publishes a snapshot prepares it: the request that meets it first pays
+// for nothing, and sees it all the same.
+func TestPreparedSnapshotCostsNoPick(t *testing.T) {
+	t.Parallel()
+	src := &source{}
+	src.set(inst(instance.Decode, "a:1"))
+	var resolved atomic.Int64
+	s := sched.New(sched.Options{Source: src, Health: sick{}, Connector: func(*instance.Instance) string {
+		resolved.Add(1)
+		return "plain"
+	}})
+	if _, err := s.Pick(decode("m")); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 5 {
+		snap := instance.NewSnapshot(int64(i+2), []*instance.Instance{inst(instance.Decode, fmt.Sprintf("b%d:1", i))})
+		s.Prepare(snap)
+		before := resolved.Load()
+		if a, err := s.Pick(decode("m")); err != nil || a.Revision != int64(i+1) {
+			t.Fatalf("picked %+v, %v from a snapshot that is not out yet", a, err)
+		}
+		src.p.Store(snap)
+		if i%2 == 0 { // nobody picks from every second one
+			if a, err := s.Pick(decode("m")); err != nil || a.Revision != snap.Revision {
+				t.Fatalf("picked %+v, %v, want revision %d", a, err, snap.Revision)
+			}
+		}
+		if n := resolved.Load() - before; n != 0 {
+			t.Errorf("round %d: a pick resolved %d instances", i, n)
+		}
+	}
+}

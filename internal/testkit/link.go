@@ -20,18 +20,18 @@ const (
 // Link is a TCP relay in front of a server, whose line can be cut, frozen,
 // slowed down and torn in the ways in which networks do it.
 type Link struct {
-	t      testing.TB
-	target string
-	addr   string
-	wg     sync.WaitGroup
-	ended  chan struct{} // closed by the end of the test
+	t     testing.TB
+	addr  string
+	wg    sync.WaitGroup
+	ended chan struct{} // closed by the end of the test
 
-	mu    sync.Mutex // guards all below
-	lis   net.Listener
-	cut   bool
-	flow  [2]chan struct{} // by direction; closed while bytes may flow
-	delay time.Duration
-	conns map[net.Conn]end
+	mu     sync.Mutex // guards all below
+	target string
+	lis    net.Listener
+	cut    bool
+	flow   [2]chan struct{} // by direction; closed while bytes may flow
+	delay  time.Duration
+	conns  map[net.Conn]end
 }
 
 // end tells what a connection of the link is connected to.
@@ -77,6 +77,15 @@ func (l *Link) Cut() {
 func (l *Link) Reset() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.resetAll()
+}
+
+// Redirect puts another server behind the address, and resets every connection
+// once so that its clients come to it.
+func (l *Link) Redirect(target string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.target = target
 	l.resetAll()
 }
 
@@ -206,7 +215,10 @@ func (l *Link) drop(c net.Conn) {
 
 func (l *Link) relay(in net.Conn) {
 	defer l.drop(in)
-	out, err := net.DialTimeout("tcp", l.target, 5*time.Second)
+	l.mu.Lock()
+	target := l.target
+	l.mu.Unlock()
+	out, err := net.DialTimeout("tcp", target, 5*time.Second)
 	if err != nil {
 		l.mayPass(ToClient) // a frozen line does not tell a refusal either
 		return

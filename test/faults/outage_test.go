@@ -143,28 +143,14 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	for _, n := range r.nodes() {
 		r.agentSays(n, outOfSpace)
 	}
-	r.shows(func(s status) error {
-		for _, n := range r.nodes() {
-			if in, ok := s.entry(n.Address); !ok || in.View != instance.Orphan {
-				return fmt.Errorf("%s is %+v", n.Address, in)
-			}
-		}
-		return nil
-	})
+	r.allAre(instance.Orphan)
 	wait(t, 6*time.Second) // three times the grace
 	l.Served(20)
 	testkit.MakeRoom(t, cli)
 	for _, n := range r.nodes() {
 		r.agentSays(n, registrationIs(discovery.Registered))
 	}
-	r.shows(func(s status) error {
-		for _, n := range r.nodes() {
-			if in, ok := s.entry(n.Address); !ok || in.View != "" {
-				return fmt.Errorf("%s is %+v", n.Address, in)
-			}
-		}
-		return nil
-	})
+	r.allAre("")
 	l.Served(20)
 	l.Finish()
 	p.never(2)

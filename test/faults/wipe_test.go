@@ -115,10 +115,77 @@ func TestFault12_WipedAndPast(t *testing.T) {
 	link.Restore()
 	back := time.Now()
 	r.agrees(cli)
-	measured(t, 12, "line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
+	measured(t, 12, "contact lost: line restored to agreeing with etcd (audit 2 s)", time.Since(back), 2*audit)
 	l.Served(20)
 	l.Finish()
 	p.never(2)
+}
+
+// As above, and contact is never lost: behind the address of etcd there is, from
+// one moment to the next, a store of the same identity that was wiped, has all
+// instances registered anew and has passed the old revision. The watch resumes
+// and is silent, every question is answered, no revision goes backwards: only
+// the audit's comparison of the keys can tell.
+func TestFault12_WipedUnheard(t *testing.T) {
+	row(t, 12)
+	before, after := testkit.StartEtcdProcess(t), testkit.StartEtcdProcess(t)
+	link := testkit.StartLink(t, before.Endpoint())
+	w := watch(t, dial(t, link.Address()), discovery.WatcherOptions{
+		Prober: alive{}, AuditInterval: audit, CheckInterval: time.Hour,
+	})
+	const n = 10
+	old, wiped := before.Client(t), after.Client(t)
+	registerMany(t, old, n, 600)
+	awaitCount(t, w, n)
+	awaitState(t, w, discovery.Live)
+	var all []instance.Key
+	for i := range n {
+		all = append(all, keyAt(i))
+	}
+	neverWithout(t, w, all...)
+	last := put(t, old, "/elsewhere", "x")
+	put(t, wiped, "/elsewhere", "x") // so that no instance is at the revision where it was
+	registerMany(t, wiped, n, 600)
+	for rev := int64(0); rev < last+500; {
+		rev = put(t, wiped, "/elsewhere", "x")
+	}
+	if a, b := identity(t, old), identity(t, wiped); a != b {
+		t.Fatalf("the two stores are told apart by their identities %v and %v", a, b)
+	}
+	link.Redirect(after.Endpoint())
+	began := time.Now()
+	l := layout(t)
+	testkit.Eventually(t, soon, func() error {
+		now := keys(t, wiped)
+		for _, k := range all {
+			in, ok := w.Snapshot().Lookup(k)
+			if f := now[l.Instance(k)]; !ok || in.ModRevision != f.Mod || in.CreateRevision != f.Create || in.Lease != f.Lease {
+				return fmt.Errorf("%s is %+v, etcd has %+v; %+v", k, in, f, w.Status())
+			}
+		}
+		return nil
+	})
+	measured(t, 12, "contact never lost: new store to agreeing with it (audit 2 s)", time.Since(began), 2*audit)
+	s := w.Status()
+	if s.Drift != 1 {
+		t.Errorf("it was not the audit's comparison that told: %+v", s)
+	}
+	if s.AuditErrors+s.CheckErrors+s.ListErrors != 0 || s.Checks != 0 {
+		t.Errorf("contact was lost, or something else was asked: %+v", s)
+	}
+	if s.Epochs != 1 {
+		t.Errorf("it is not known to be another store: %+v", s)
+	}
+}
+
+// identity of the store that a client talks to.
+func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
+	t.Helper()
+	resp, err := cli.Get(t.Context(), "/elsewhere")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return [2]uint64{resp.Header.ClusterId, resp.Header.MemberId}
 }
 
 // A wipe with statics, an override and a removal in force: they stay so until

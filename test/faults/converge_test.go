@@ -1,0 +1,88 @@
+package faults_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// readiness is what a proxy says of its membership without listing it.
+type readiness struct {
+	Revision int64 `json:"revision"`
+	Prefill  int   `json:"prefill_instances"`
+	Decode   int   `json:"decode_instances"`
+}
+
+func fetchReadiness(ctx context.Context, p *fleet.Proxy) (readiness, error) {
+	var r readiness
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.URL()+"/readyz", nil)
+	if err != nil {
+		return r, err
+	}
+	req.Close = true
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return r, err
+	}
+	defer resp.Body.Close()
+	return r, json.NewDecoder(resp.Body).Decode(&r)
+}
+
+// Many instances register at an etcd that several proxies follow, each of these
+// a process: how long after the last acknowledgement all of them have all?
+func TestFault16_ManyRegistrations(t *testing.T) {
+	rowAlone(t, 16)
+	n, proxies := fleetSize(), 3
+	if n >= 10000 {
+		proxies = 10
+	}
+	etcd := testkit.StartEtcdProcess(t)
+	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: []string{etcd.Endpoint()}}
+	for i := range proxies {
+		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), "--instance-allow", "any"))
+	}
+	cli := etcd.Client(t)
+	_, acked := registerMany(t, cli, n, 600)
+	var last int64
+	facts := keys(t, cli)
+	for _, f := range facts {
+		last = max(last, f.Mod)
+	}
+	for _, p := range r.proxies { // one after the other: the last one counts
+		testkit.Eventually(t, soon, func() error {
+			got, err := fetchReadiness(t.Context(), p)
+			if err != nil || got.Revision < last || got.Prefill+got.Decode != n {
+				return fmt.Errorf("%s has %+v, etcd is at %d with %d instances, %w", p.Name(), got, last, n, err)
+			}
+			return nil
+		})
+	}
+	took := time.Since(acked)
+	measured(t, 16, fmt.Sprintf("%d registrations, %d proxy processes: last acknowledgement to all equal", n, proxies), took, 2*time.Second)
+	l := layout(t)
+	for _, p := range r.proxies {
+		s, err := fetchStatus(t.Context(), p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(s.Instances) != n {
+			t.Errorf("%s shows %d instances of %d", p.Name(), len(s.Instances), n)
+		}
+		for _, in := range s.Instances {
+			k := l.Instance(instance.Key{Role: in.Role, Address: in.Address})
+			if in.Revision != facts[k].Mod || in.View != "" {
+				t.Fatalf("%s shows %+v, etcd has %+v", p.Name(), in, facts[k])
+			}
+		}
+	}
+}

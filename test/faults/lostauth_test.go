@@ -1,0 +1,113 @@
+package faults_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// etcd is paused past every lease, and when it goes on nobody can register: the
+// agents' user has lost its role, or its password is another. The instances
+// serve as long as their probes pass, beyond the grace, and people are told.
+func TestFault28_PausedThenNoAuth(t *testing.T) {
+	row(t, 28)
+	const user, password = "agents", "secret of the agents"
+	root := layout(t).Root()
+	perm, end := clientv3.PermissionType(clientv3.PermReadWrite), clientv3.GetPrefixRangeEnd(root)
+	for _, tc := range []struct {
+		name         string
+		break_, mend func(*testing.T, *clientv3.Client) error
+		says         string
+	}{
+		{
+			"role revoked",
+			func(t *testing.T, c *clientv3.Client) error {
+				_, err := c.RoleRevokePermission(t.Context(), user, root, end)
+				return err
+			},
+			func(t *testing.T, c *clientv3.Client) error {
+				_, err := c.RoleGrantPermission(t.Context(), user, root, end, perm)
+				return err
+			},
+			"denies this user access",
+		},
+		{
+			"password changed",
+			func(t *testing.T, c *clientv3.Client) error {
+				_, err := c.UserChangePassword(t.Context(), user, "other")
+				return err
+			},
+			func(t *testing.T, c *clientv3.Client) error {
+				_, err := c.UserChangePassword(t.Context(), user, password)
+				return err
+			},
+			"does not accept this user name and password",
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcdProcess(t)
+			admin := testkit.EnableAuth(t, etcd.Client(t), user, password, root)
+			r := build(t, plan{
+				etcd: []string{etcd.Endpoint()},
+				proxyArgs: []string{
+					"--audit-interval", "2s", "--orphan-grace", "2s",
+					"--etcd-username", "root", "--etcd-password", testkit.RootPassword,
+				},
+				agentArgs: []string{"--etcd-username", user, "--etcd-password", password},
+			})
+			l, p := r.load(), r.startPool()
+			if err := tc.break_(t, admin); err != nil {
+				t.Fatal(err)
+			}
+			etcd.Pause()
+			wait(t, outage(6*time.Second, 30*time.Second))
+			l.Served(20)
+			etcd.Resume()
+			for _, n := range r.nodes() { // the alarm that a person sees
+				r.agentSays(n, func(rep agentctl.Report) error {
+					if rep.Registration.Phase == string(discovery.Registered) || !contains(rep.Registration.Reason, tc.says) {
+						return fmt.Errorf("%s: %+v", rep.Address, rep.Registration)
+					}
+					return nil
+				})
+			}
+			r.allAre(instance.Orphan)
+			wait(t, 6*time.Second) // three times the grace
+			r.allAre(instance.Orphan)
+			l.Served(20)
+			if err := tc.mend(t, admin); err != nil {
+				t.Fatal(err)
+			}
+			mended := time.Now()
+			for _, n := range r.nodes() {
+				r.agentSays(n, registrationIs(discovery.Registered))
+			}
+			r.allAre("")
+			measured(t, 28, tc.name+": mended to all registered and followed", time.Since(mended), 0)
+			l.Served(20)
+			l.Finish()
+			p.never(2)
+		})
+	}
+}
+
+// allAre waits until every agent's instance is shown in one view.
+func (r *rig) allAre(v instance.View) {
+	r.t.Helper()
+	r.shows(func(s status) error {
+		for _, n := range r.nodes() {
+			if in, ok := s.entry(n.Address); !ok || in.View != v {
+				return fmt.Errorf("%s is %+v, want view %q", n.Address, in, v)
+			}
+		}
+		return nil
+	})
+}

@@ -1,0 +1,133 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Alive makes alive a prober of health too.
+func (alive) Alive(context.Context, *instance.Instance) error { return nil }
+
+// picker is the choice of instances put together as in a proxy.
+type picker struct {
+	w *discovery.Watcher
+	s *sched.Scheduler
+}
+
+func newPicker(b *testing.B, cli *clientv3.Client) *picker {
+	b.Helper()
+	p := &picker{}
+	p.w = discovery.NewWatcher(cli, discovery.WatcherOptions{
+		Layout: layout(b), Prober: alive{}, Prepare: func(s *instance.Snapshot) { p.s.Prepare(s) },
+	})
+	tracker := health.New(health.Options{Source: p.w, Prober: alive{}})
+	b.Cleanup(tracker.Close)
+	p.s = sched.New(sched.Options{
+		Source: p.w, Health: tracker, Silent: tracker.Suspect,
+		Connector: func(in *instance.Instance) string { return in.Record.Connector },
+	})
+	running(b, p.w.Run)
+	return p
+}
+
+// latencies of picks.
+type latencies struct {
+	n         int
+	mean, p99 time.Duration
+}
+
+// pickUntil picks two instances each millisecond, as a thousand requests a
+// second do, until done says so, and gives how long a pick took.
+func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
+	b.Helper()
+	var took []time.Duration
+	var sum time.Duration
+	tick := time.NewTicker(time.Millisecond)
+	defer tick.Stop()
+	for !done() {
+		<-tick.C
+		for _, role := range instance.Roles() {
+			start := time.Now()
+			p.w.Fresh(b.Context())
+			a, err := p.s.Pick(sched.Request{Role: role, Model: "Qwen/Qwen2.5-7B-Instruct"})
+			d := time.Since(start)
+			if err != nil {
+				b.Fatalf("pick: %v", err)
+			}
+			a.Done()
+			took, sum = append(took, d), sum+d
+		}
+	}
+	slices.Sort(took)
+	return latencies{len(took), sum / time.Duration(len(took)), took[len(took)*99/100]}
+}
+
+// expiryRound lets n leases run out by themselves, and compares the picks made
+// while etcd deletes their keys with those of the quiet time before.
+func (p *picker) expiryRound(b *testing.B, cli *clientv3.Client, n int) (quiet, during latencies) {
+	b.Helper()
+	const ttl, calm = 20, 4 * time.Second
+	registerMany(b, cli, n, ttl)
+	awaitCount(b, p.w, n)
+	testkit.Eventually(b, soon, func() error { // those of the last round are back
+		if s := p.w.Status(); s.Orphans > 0 {
+			return fmt.Errorf("%d orphans", s.Orphans)
+		}
+		return nil
+	})
+	end := time.Now().Add(calm)
+	quiet = p.pickUntil(b, func() bool { return time.Now().After(end) })
+	if s := p.w.Status(); s.Orphans > 0 {
+		b.Fatalf("leases of %d s had begun to run out in the quiet time, the machine is too slow: %+v", ttl, s)
+	}
+	testkit.Eventually(b, soon, func() error {
+		if s := p.w.Status(); s.Orphans == 0 {
+			return errNotYet
+		}
+		return nil
+	})
+	during = p.pickUntil(b, func() bool { return p.w.Status().Orphans == n })
+	if got := count(p.w.Snapshot()); got != n {
+		b.Errorf("%d instances are left of %d whose probes pass", got, n)
+	}
+	return quiet, during
+}
+
+// Quiet times and expiries take turns; the ratio is that of their medians.
+func BenchmarkPickDuringExpiry10000(b *testing.B) {
+	const n, rounds = 10000, 3
+	for b.Loop() {
+		etcd := testkit.StartEtcdProcess(b)
+		p, cli := newPicker(b, dial(b, etcd.Endpoint())), etcd.Client(b)
+		var quiet, during, quietMean, duringMean []time.Duration
+		for range rounds {
+			q, d := p.expiryRound(b, cli, n)
+			b.Logf("quiet %+v, during %+v", q, d)
+			quiet, during = append(quiet, q.p99), append(during, d.p99)
+			quietMean, duringMean = append(quietMean, q.mean), append(duringMean, d.mean)
+		}
+		ratio := func(d, q []time.Duration) float64 { return float64(median(d)) / float64(max(median(q), 1)) }
+		b.ReportMetric(float64(median(quiet).Nanoseconds()), "ns-p99-quiet")
+		b.ReportMetric(float64(median(during).Nanoseconds()), "ns-p99-during")
+		b.ReportMetric(ratio(during, quiet), "ratio-p99")
+		b.ReportMetric(ratio(duringMean, quietMean), "ratio-mean")
+		what := fmt.Sprintf("%d expiries, medians of %d rounds beside quiet times: p99 of a pick in percent of quiet", n, rounds)
+		counted(b, 17, what, int64(100*ratio(during, quiet)), 110)
+	}
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
