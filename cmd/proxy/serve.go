@@ -158,6 +158,7 @@ type proxy struct {
 	upstream upstream.Client
 	flags    *flagInstances
 	stopping atomic.Bool
+	begun    chan struct{} // closed when requests need not wait for the start any more
 
 	router, adminRouter http.Handler
 }
@@ -167,7 +168,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String()}
+	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String(), begun: make(chan struct{})}
 	guard := netguard.New(cfg.InstanceAllow)
 	prober := newProber(cfg, guard)
 	actor := "proxy " + p.id
@@ -201,7 +202,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
-		Picker: freshPicker{p.sched, p.watcher}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
+		Picker: freshPicker{p.sched, p.watcher, p.begun}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  newRecorder(counters, cfg.AccessLog, log),
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
