@@ -2,7 +2,7 @@
 
 GO          ?= go
 BIN         := bin
-PROGRAMS    := proxy agent pdctl fakevllm demo replay
+PROGRAMS    := proxy agent pdctl fakevllm demo replay fleet etcd
 COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
 LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$(COMMIT)
 

@@ -203,7 +203,7 @@ func (h *house) move(furnish func() *testkit.Cluster) {
 	if len(before) != 5 {
 		h.t.Fatalf("the old house holds %v", before)
 	}
-	l := harness.StartRetryingLoad(h.t, 8, 5*time.Millisecond, h.proxies[0].URL(), h.proxies[1].URL())
+	l := harness.StartRetryingLoad(h.t, model, 8, 5*time.Millisecond, h.proxies[0].URL(), h.proxies[1].URL())
 	l.Served(50)
 	etcd := furnish().Endpoints()
 	l.Served(50)

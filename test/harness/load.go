@@ -23,6 +23,7 @@ import (
 // them streaming, until they are stopped. Every answer is checked.
 type Load struct {
 	t      testing.TB
+	model  string
 	pause  time.Duration
 	client *loadgen.Client
 	plain  *http.Client
@@ -42,7 +43,7 @@ type Load struct {
 // client sends its next one after pause.
 func StartLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *Load {
 	t.Helper()
-	return startLoad(t, false, clients, pause, urls)
+	return startLoad(t, &Load{model: Model}, clients, pause, urls)
 }
 
 // StartRetryingLoad is StartLoad with clients that try the next proxy when a
@@ -50,18 +51,16 @@ func StartLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *
 // is that the proxy closes while the request is on its way. Refused and Cut
 // count these. An error that a proxy answers with is as little forgiven as
 // without retries.
-func StartRetryingLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *Load {
+func StartRetryingLoad(t testing.TB, model string, clients int, pause time.Duration, urls ...string) *Load {
 	t.Helper()
-	return startLoad(t, true, clients, pause, urls)
+	return startLoad(t, &Load{model: model, retrying: true}, clients, pause, urls)
 }
 
-func startLoad(t testing.TB, retrying bool, clients int, pause time.Duration, urls []string) *Load {
+func startLoad(t testing.TB, l *Load, clients int, pause time.Duration, urls []string) *Load {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &Load{
-		t: t, retrying: retrying, pause: pause, stop: cancel, client: loadgen.NewClient(clients, nil),
-		plain: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute},
-	}
+	l.t, l.pause, l.stop, l.client = t, pause, cancel, loadgen.NewClient(clients, nil)
+	l.plain = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute}
 	for c := range clients {
 		l.wg.Go(func() {
 			for i := 0; wait(ctx, l.pause); i++ {
@@ -107,7 +106,7 @@ func (l *Load) again(err error, more bool) bool {
 // stream sends a streaming request and tells whether it is to be sent again. An
 // answer that is cut after its first text was committed: it may break, visibly.
 func (l *Load) stream(url, prompt string, more bool) (again bool) {
-	r := Complete(context.WithoutCancel(l.t.Context()), l.client, url, prompt, LoadTokens)
+	r := completeOf(context.WithoutCancel(l.t.Context()), l.client, l.model, url, prompt, LoadTokens)
 	switch {
 	case r.Err == nil:
 		l.ok.Add(1)
@@ -123,7 +122,7 @@ func (l *Load) stream(url, prompt string, more bool) (again bool) {
 
 // whole is the same for a request that does not stream.
 func (l *Load) whole(url, prompt string, more bool) (again bool) {
-	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true}`, Model, prompt, LoadTokens)
+	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true}`, l.model, prompt, LoadTokens)
 	resp, err := l.plain.Post(url+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // has a timeout
 	if err != nil {
 		if l.again(err, more) {
