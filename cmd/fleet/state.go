@@ -26,6 +26,8 @@ type started struct {
 	// Born tells this process from a later one of the same id.
 	Born string `json:"born"`
 	Log  string `json:"log"`
+
+	isNew bool // started by this very call
 }
 
 func (a *app) path(name string) string { return filepath.Join(a.dir, name) }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -40,6 +41,9 @@ func (a *app) up(ctx context.Context) error {
 		return err
 	}
 	s.Ports = ports.Taken
+	s.Processes = slices.DeleteFunc(s.Processes, func(p *started) bool { // the file has no such service any more
+		return !p.alive() && !slices.ContainsFunc(plan, func(q compose.Process) bool { return q.Name == p.Name })
+	})
 	ctx, cancel := context.WithTimeout(ctx, a.timeout)
 	defer cancel()
 	count := 0
@@ -49,7 +53,7 @@ func (a *app) up(ctx context.Context) error {
 		}
 		for other, healthy := range p.After {
 			if healthy {
-				if err := a.awaitHealth(ctx, s.find(other)); err != nil {
+				if err := a.awaitHealth(ctx, s, s.find(other)); err != nil {
 					return err
 				}
 			}
@@ -60,7 +64,7 @@ func (a *app) up(ctx context.Context) error {
 		count++
 	}
 	for _, p := range s.Processes {
-		if err := a.awaitHealth(ctx, p); err != nil {
+		if err := a.awaitHealth(ctx, s, p); err != nil {
 			return err
 		}
 	}
@@ -143,7 +147,7 @@ func (a *app) launch(s *state, p compose.Process) error {
 		return err
 	}
 	born, _ := birth(cmd.Process.Pid)
-	now := &started{Process: p, PID: cmd.Process.Pid, Born: born, Log: logPath}
+	now := &started{Process: p, PID: cmd.Process.Pid, Born: born, Log: logPath, isNew: true}
 	now.Args = append([]string{path}, p.Args[1:]...)
 	_ = cmd.Process.Release() // it belongs to nobody from now on
 	if old := s.find(p.Name); old != nil {
@@ -155,12 +159,15 @@ func (a *app) launch(s *state, p compose.Process) error {
 }
 
 // awaitHealth waits until a process is healthy, or running if it has no check.
-func (a *app) awaitHealth(ctx context.Context, p *started) error {
+// It gives up when any of those that were started ends.
+func (a *app) awaitHealth(ctx context.Context, s *state, p *started) error {
 	tick := time.NewTicker(4 * pollEvery)
 	defer tick.Stop()
 	for {
-		if !p.alive() {
-			return fmt.Errorf("%s has ended; its last lines:\n%s", p.Name, p.tail())
+		for _, other := range s.Processes {
+			if !other.alive() && other.isNew {
+				return fmt.Errorf("%s has ended; its last lines:\n%s", other.Name, other.tail())
+			}
 		}
 		err := a.health(ctx, p)
 		if err == nil {
