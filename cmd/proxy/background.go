@@ -204,7 +204,7 @@ func (p *proxy) begin(ctx context.Context) {
 	}
 	for {
 		snap := p.watcher.Snapshot()
-		if answered(snap) {
+		if answered(snap, p.flags.keys) {
 			return
 		}
 		select {
@@ -217,13 +217,19 @@ func (p *proxy) begin(ctx context.Context) {
 	}
 }
 
-// answered tells that no role has instances of which none can be used yet.
-func answered(snap *instance.Snapshot) bool {
+// answered tells that no role has instances of which none can be used yet. Those
+// of the command line count before they have been written to etcd.
+func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
 	for _, in := range snap.All() {
 		if in.View != instance.Pending && in.View != instance.Rejected && in.Intent == "" {
 			known[in.Role] = true
 			usable[in.Role] = usable[in.Role] || in.Usable()
+		}
+	}
+	for _, k := range flags {
+		if _, there := snap.Lookup(k); !there {
+			known[k.Role] = true
 		}
 	}
 	for role := range known {
