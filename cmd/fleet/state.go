@@ -44,7 +44,7 @@ func (a *app) open() (s *state, done func(), err error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+	if err := take(lock); err != nil {
 		_ = lock.Close()
 		return nil, nil, fmt.Errorf("another fleet command is at work in %s: %w", a.dir, err)
 	}
@@ -54,6 +54,22 @@ func (a *app) open() (s *state, done func(), err error) {
 		return nil, nil, err
 	}
 	return s, func() { _ = lock.Close() }, nil
+}
+
+// lockTries is how often a taken lock is tried: a child that is just being
+// started holds its parent's for a moment.
+const lockTries = 20
+
+func take(lock *os.File) error {
+	tick := time.NewTicker(pollEvery)
+	defer tick.Stop()
+	for try := 1; ; try++ {
+		err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		if err == nil || try == lockTries {
+			return err
+		}
+		<-tick.C
+	}
 }
 
 func (a *app) read() (*state, error) {
