@@ -17,4 +17,5 @@ COPY --from=build /out/proxy /out/agent /out/pdctl /out/fakevllm /usr/local/bin/
 COPY --from=build --chown=nonroot:nonroot /out/state /var/lib/pdmesh
 ENV XDG_STATE_HOME=/var/lib PD_HOST=0.0.0.0
 EXPOSE 8000
+USER nonroot
 CMD ["proxy"]

@@ -2,7 +2,7 @@
 
 GO          ?= go
 BIN         := bin
-PROGRAMS    := proxy agent pdctl fakevllm demo replay
+PROGRAMS    := proxy agent pdctl fakevllm demo replay fleet etcd
 COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
 LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$(COMMIT)
 
@@ -24,7 +24,7 @@ on = $(filter 1 on true yes,$(1))
 
 .PHONY: help
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## static programs into bin/
@@ -51,6 +51,23 @@ test: ## all tests, with the race detector where a C compiler exists
 .PHONY: race
 race: ## as test, but fails where the race detector cannot run
 	@$(MAKE) --no-print-directory test REQUIRE_RACE=1
+
+# An etcd 3.4: a given one, or what scripts/get-etcd34.sh has fetched, or the
+# machine's own if it is that old.
+ETCD34 = $(firstword $(PD_TEST_ETCD) $(wildcard $(CURDIR)/dist/etcd34/usr/bin/etcd) \
+	$(if $(shell /usr/bin/etcd --version 2>/dev/null | grep '^etcd Version: 3\.4\.'),/usr/bin/etcd))
+
+.PHONY: test-etcd34
+test-etcd34: ## discovery over Debian's etcd 3.4 (see scripts/get-etcd34.sh); REQUIRE_ETCD34=1 makes its absence a failure
+	@set -e; if [ -n "$(ETCD34)" ]; then \
+		echo "go test over $(ETCD34)"; \
+		PD_TEST_ETCD="$(ETCD34)" PD_TEST_ETCD_VERSION=3.4. $(GO) test -count=1 -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./internal/discovery ./internal/testkit; \
+	elif [ -n "$(call on,$(REQUIRE_ETCD34))" ]; then \
+		echo "REQUIRE_ETCD34 is set, but there is no etcd 3.4: run scripts/get-etcd34.sh, or name one with PD_TEST_ETCD" >&2; \
+		exit 1; \
+	else \
+		echo "NOTE: no etcd 3.4, so discovery is not tested over it (scripts/get-etcd34.sh fetches one)"; \
+	fi
 
 .PHONY: cover
 cover: ## test coverage into coverage.out

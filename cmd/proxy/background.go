@@ -36,6 +36,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
 	work.Go(func() { p.forgetOldLives(ctx) })
+	work.Go(func() { p.begin(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
 	if p.access != nil {
 		work.Go(func() { p.access.Run(ctx) })
@@ -210,16 +211,74 @@ func usable(rec instance.Record) error {
 	return err
 }
 
-// freshPicker picks over a membership that is not from before a suspension of
-// this process.
+// beginLimit is how long the first requests wait for an instance that answers.
+const beginLimit = 5 * time.Second
+
+// begin lets the first requests be picked for once somebody of each known role
+// has answered. A proxy takes connections before it has read the membership and
+// asked the instances, which takes milliseconds; clients that came from a proxy
+// which was restarted would be refused in that time, although nothing is wrong.
+func (p *proxy) begin(ctx context.Context) {
+	defer close(p.begun)
+	timer := time.NewTimer(beginLimit)
+	defer timer.Stop()
+	select {
+	case <-ctx.Done():
+		return
+	case <-timer.C:
+		return
+	case <-p.watcher.Ready():
+	}
+	for {
+		snap := p.watcher.Snapshot()
+		if answered(snap, p.flags.keys) {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-timer.C:
+			return
+		case <-snap.Changed():
+		}
+	}
+}
+
+// answered tells that no role has instances of which none can be used yet. Those
+// of the command line count before they have been written to etcd.
+func answered(snap *instance.Snapshot, flags []instance.Key) bool {
+	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
+	for _, in := range snap.All() {
+		if in.View != instance.Pending && in.View != instance.Rejected && in.Intent == "" {
+			known[in.Role] = true
+			usable[in.Role] = usable[in.Role] || in.Usable()
+		}
+	}
+	for _, k := range flags {
+		if _, there := snap.Lookup(k); !there {
+			known[k.Role] = true
+		}
+	}
+	for role := range known {
+		if !usable[role] {
+			return false
+		}
+	}
+	return true
+}
+
+// freshPicker picks over a membership that has been read, and not before a
+// suspension of this process.
 type freshPicker struct {
 	*sched.Scheduler
 	watcher *discovery.Watcher
+	begun   <-chan struct{}
 }
 
-// Pick implements forward.Picker. It waits a second at most, which is why no
-// context reaches it.
+// Pick implements forward.Picker. It waits a second at most, and beginLimit at
+// the start of the process, which is why no context reaches it.
 func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
+	<-p.begun
 	p.watcher.Fresh(context.Background())
 	return p.Scheduler.Pick(r)
 }

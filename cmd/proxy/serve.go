@@ -173,6 +173,7 @@ type proxy struct {
 	flags    *flagInstances
 	access   *accesslog.Log // nil: off
 	stopping atomic.Bool
+	begun    chan struct{} // closed when requests need not wait for the start any more
 
 	router, adminRouter http.Handler
 }
@@ -182,7 +183,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String(), access: newAccessLog(cfg, log)}
+	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
 	guard := netguard.New(cfg.InstanceAllow)
 	prober := newProber(cfg, guard)
 	actor := "proxy " + p.id
@@ -217,7 +218,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
-		Picker: freshPicker{p.sched, p.watcher}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
+		Picker: freshPicker{p.sched, p.watcher, p.begun}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  recorder{Metrics: counters, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },

@@ -171,15 +171,28 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	if err != nil || len(s.Etcd) == 0 {
 		return n, err
 	}
-	args = []string{
+	return n, n.startAgent(ctx)
+}
+
+func (n *Node) startAgent(ctx context.Context) error {
+	s := n.Spec
+	args := []string{
 		"--role", string(s.Role), "--address", n.Address, "--model", s.Model, "--connector", s.Connector,
 		"--etcd-endpoints", strings.Join(s.Etcd, ","),
 	}
 	if s.TTL > 0 {
 		args = append(args, "--ttl", s.TTL.String())
 	}
-	n.Agent, err = f.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: append(args, s.AgentArgs...), Stage: stageAgent})
-	return n, err
+	var err error
+	n.Agent, err = n.fleet.Start(ctx, Spec{Name: s.Name + "-agent", Program: "agent", Args: append(args, s.AgentArgs...), Stage: stageAgent})
+	return err
+}
+
+// StartAgent starts an agent beside an engine that has none, or none any more,
+// at the given etcd.
+func (n *Node) StartAgent(ctx context.Context, etcd ...string) error {
+	n.Spec.Etcd = etcd
+	return n.startAgent(ctx)
 }
 
 // Kill ends engine and agent as a power cut would.

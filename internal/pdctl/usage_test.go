@@ -70,6 +70,9 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"get", "prefill/10.0.0.1"}, "give host:port"},
 		{[]string{"watch", "all"}, "unknown command"},
 		{[]string{"status", "all"}, "unknown command"},
+		{[]string{"export", "file"}, "unknown command"},
+		{[]string{"import"}, "accepts 1 arg"},
+		{[]string{"import", "no-such-file"}, "no such file"},
 	} {
 		t.Run(strings.Join(tc.args, " "), func(t *testing.T) {
 			t.Parallel()
@@ -98,7 +101,7 @@ func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, sub := range []string{"", "add", "remove", "list", "get", "watch", "status"} {
+	for _, sub := range []string{"", "add", "remove", "list", "get", "watch", "status", "export", "import"} {
 		code, out, errs := execute(t.Context(), nil, strings.Fields(sub+" --help")...)
 		if code != 0 || errs != "" || !strings.Contains(out, "Examples:\n  pdctl "+sub) || !strings.Contains(out, "--etcd-endpoints") {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)

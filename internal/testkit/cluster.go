@@ -24,6 +24,26 @@ type Cluster struct {
 // The package's TestMain must call MaybeRunEtcd first.
 func StartCluster(t testing.TB, n int, opts ...ProcessOption) *Cluster {
 	t.Helper()
+	return startCluster(t, n, nil, opts)
+}
+
+// Member is what a member of a cluster has to know before it starts.
+type Member struct {
+	Name    string
+	Dir     string // of its data, empty
+	PeerURL string
+	Cluster string // name=url of every member
+}
+
+// StartClusterFrom is StartCluster over data that prepare puts into the
+// directory of each member beforehand.
+func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...ProcessOption) *Cluster {
+	t.Helper()
+	return startCluster(t, n, prepare, opts)
+}
+
+func startCluster(t testing.TB, n int, prepare func(Member), opts []ProcessOption) *Cluster {
+	t.Helper()
 	c := &Cluster{t: t}
 	var all []string
 	for i, peer := range quietPorts(t, n) {
@@ -34,6 +54,9 @@ func StartCluster(t testing.TB, n int, opts ...ProcessOption) *Cluster {
 	waits := make([]func() error, n)
 	for i, m := range c.Members {
 		m.cfg.Cluster = strings.Join(all, ",")
+		if prepare != nil {
+			prepare(Member{Name: m.cfg.Name, Dir: m.cfg.Dir, PeerURL: "http://" + m.cfg.Peer, Cluster: m.cfg.Cluster})
+		}
 		ready, err := m.launch()
 		if err != nil {
 			t.Fatalf("etcd cluster: %v", err)

@@ -27,13 +27,24 @@ type Etcd struct {
 	dir    string
 	listen string // host:port, the port fixed once it is known
 	server *embed.Etcd
+	other  *EtcdProcess // instead of server where PD_TEST_ETCD names a program
 }
 
+// anyPort is the address whose port is found when it is bound.
+const anyPort = "127.0.0.1:0"
+
 // StartEtcd starts an etcd on a free port. It is stopped when the test ends,
-// after the clients that Client made.
+// after the clients that Client made. Where PD_TEST_ETCD names an etcd program
+// it is a process of that.
 func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
-	e := &Etcd{t: t, dir: t.TempDir(), listen: "127.0.0.1:0"}
+	e := &Etcd{t: t, listen: anyPort}
+	if outside() != "" {
+		e.other = StartEtcdProcess(t)
+		e.listen = e.other.Endpoint()
+		return e
+	}
+	e.dir = t.TempDir()
 	e.start()
 	t.Cleanup(e.Stop)
 	return e
@@ -107,11 +118,15 @@ func (e *Etcd) Client(t testing.TB) *clientv3.Client {
 	return Client(t, e.listen)
 }
 
-// Server is the embedded server, for tests that look inside.
+// Server is the embedded server, for tests that look inside; nil where another
+// program is used.
 func (e *Etcd) Server() *embed.Etcd { return e.server }
 
 // Stop stops the server. Its data and its port stay for Restart.
 func (e *Etcd) Stop() {
+	if e.other != nil {
+		e.other.Kill()
+	}
 	if e.server == nil {
 		return
 	}
@@ -122,6 +137,10 @@ func (e *Etcd) Stop() {
 // Restart stops the server, if it runs, and starts it on the same data and port.
 func (e *Etcd) Restart() {
 	e.t.Helper()
+	if e.other != nil {
+		e.other.Restart()
+		return
+	}
 	e.Stop()
 	e.start()
 }

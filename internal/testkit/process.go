@@ -3,6 +3,7 @@ package testkit
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -59,6 +60,8 @@ type EtcdProcess struct {
 	cfg  memberConfig
 	cmd  *exec.Cmd
 	free func() // gives back the thread that the member hangs on
+	// ended is closed by whoever waits for a program of envOutside.
+	ended chan struct{}
 }
 
 // ProcessOption changes how a member is started.
@@ -87,7 +90,7 @@ func StartEtcdProcess(t testing.TB, opts ...ProcessOption) *EtcdProcess {
 // newMember makes a member that does not run yet.
 func newMember(t testing.TB, cfg memberConfig, opts []ProcessOption) *EtcdProcess {
 	t.Helper()
-	cfg.Dir, cfg.Listen = t.TempDir(), "127.0.0.1:0"
+	cfg.Dir, cfg.Listen = t.TempDir(), anyPort
 	for _, o := range opts {
 		o(&cfg)
 	}
@@ -110,6 +113,9 @@ func (p *EtcdProcess) start() {
 // launch starts the process; ready waits until it serves. The two are apart
 // because members of a new cluster wait for each other.
 func (p *EtcdProcess) launch() (ready func() error, err error) {
+	if outside() != "" {
+		return p.launchOutside()
+	}
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
@@ -144,6 +150,22 @@ func (p *EtcdProcess) launch() (ready func() error, err error) {
 		free()
 		return fmt.Errorf("ended before it served: %w", err)
 	}, nil
+}
+
+// launchOutside is launch for the program of envOutside.
+func (p *EtcdProcess) launchOutside() (ready func() error, err error) {
+	cmd := outsideCommand(p.t, &p.cfg)
+	free, err := startOnThread(cmd)
+	if err != nil {
+		return nil, err
+	}
+	ended := make(chan struct{})
+	p.cmd, p.free, p.ended = cmd, free, ended
+	go func() { // ends with the process; Kill waits for it
+		_ = cmd.Wait() // mostly the status of the signal that ended it
+		close(ended)
+	}()
+	return func() error { return outsideReady(p.cfg.Listen, ended) }, nil
 }
 
 // startOnThread starts a child from a thread that does nothing else until free
@@ -186,11 +208,15 @@ func (p *EtcdProcess) Kill() {
 	if p.cmd == nil {
 		return
 	}
-	if err := p.cmd.Process.Kill(); err != nil {
+	if err := p.cmd.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		p.t.Errorf("kill etcd member: %v", err)
 	}
-	// Its exit status is that of the signal: nothing to learn from it.
-	_ = p.cmd.Wait()
+	if outside() != "" {
+		<-p.ended
+	} else {
+		// Its exit status is that of the signal: nothing to learn from it.
+		_ = p.cmd.Wait()
+	}
 	p.free()
 	p.cmd, p.free = nil, nil
 }

@@ -4,7 +4,7 @@ package deploy_test
 
 import (
 	"fmt"
-	"net/netip"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,55 +12,16 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/compose-spec/compose-go/v2/loader"
+	"github.com/compose-spec/compose-go/v2/types"
 	"go.uber.org/goleak"
-	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/internal/compose"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
-
-// compose is the part of the compose specification that the file uses; a key
-// that is not here is an error, so that a misspelt one is noticed.
-type compose struct {
-	Name     string             `yaml:"name"`
-	Services map[string]service `yaml:"services"`
-	Volumes  map[string]any     `yaml:"volumes"`
-	Networks map[string]struct {
-		IPAM struct {
-			Config []struct {
-				Subnet string `yaml:"subnet"`
-			} `yaml:"config"`
-		} `yaml:"ipam"`
-	} `yaml:"networks"`
-	Extensions map[string]any `yaml:",inline"` // x-...
-}
-
-type service struct {
-	Image       string               `yaml:"image"`
-	Build       string               `yaml:"build"`
-	Restart     string               `yaml:"restart"`
-	Networks    []string             `yaml:"networks"`
-	NetworkMode string               `yaml:"network_mode"`
-	Command     []string             `yaml:"command"`
-	Environment map[string]string    `yaml:"environment"`
-	Ports       []string             `yaml:"ports"`
-	Volumes     []string             `yaml:"volumes"`
-	DependsOn   map[string]dependsOn `yaml:"depends_on"`
-	StopGrace   string               `yaml:"stop_grace_period"`
-	Healthcheck *healthcheck         `yaml:"healthcheck"`
-}
-
-type dependsOn struct {
-	Condition string `yaml:"condition"`
-	Restart   bool   `yaml:"restart"`
-}
-
-type healthcheck struct {
-	Test     []string `yaml:"test"`
-	Interval string   `yaml:"interval"`
-	Timeout  string   `yaml:"timeout"`
-	Retries  int      `yaml:"retries"`
-}
 
 func root(t *testing.T) string {
 	t.Helper()
@@ -71,70 +32,60 @@ func root(t *testing.T) string {
 	return dir
 }
 
-func loadCompose(t *testing.T) compose {
+const composeFile = "docker-compose.yml"
+
+// loadCompose reads the file as Docker does: schema, interpolation, merges,
+// normalization. profiles "*" are all of them.
+func loadCompose(t *testing.T, raw []byte, env types.Mapping, profiles ...string) (*types.Project, error) {
 	t.Helper()
-	f, err := os.Open(filepath.Join(root(t), "docker-compose.yml"))
+	return loader.LoadWithContext(t.Context(), types.ConfigDetails{
+		WorkingDir: root(t), Environment: env,
+		ConfigFiles: []types.ConfigFile{{Filename: filepath.Join(root(t), composeFile), Content: raw}},
+	}, func(o *loader.Options) { o.Profiles = profiles })
+}
+
+func read(t *testing.T, name string) []byte {
+	t.Helper()
+	raw, err := os.ReadFile(filepath.Join(root(t), name))
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer f.Close()
-	dec := yaml.NewDecoder(f)
-	dec.KnownFields(true)
-	var c compose
-	if err := dec.Decode(&c); err != nil {
-		t.Fatal(err)
-	}
-	for key := range c.Extensions {
-		if !strings.HasPrefix(key, "x-") {
-			t.Errorf("unknown top-level key %q", key)
-		}
-	}
-	return c
+	return raw
 }
 
-func TestComposeNamesExist(t *testing.T) {
+// whole is the file with all its profiles.
+func whole(t *testing.T) *types.Project {
+	t.Helper()
+	p, err := loadCompose(t, read(t, composeFile), types.Mapping{}, "*")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// The loader that Docker uses checks the file against the schema of the compose
+// specification; this shows that it does.
+func TestComposeSchema(t *testing.T) {
 	t.Parallel()
-	c := loadCompose(t)
-	for name, s := range c.Services {
-		for other, d := range s.DependsOn {
-			target, ok := c.Services[other]
-			if !ok {
-				t.Errorf("%s depends on %s, which does not exist", name, other)
-			}
-			if d.Condition == "service_healthy" && target.Healthcheck == nil {
-				t.Errorf("%s waits for %s to be healthy, which has no health check", name, other)
-			}
-			if !slices.Contains([]string{"service_healthy", "service_started"}, d.Condition) {
-				t.Errorf("%s: condition %q", name, d.Condition)
-			}
+	raw := string(read(t, composeFile))
+	for _, profile := range []string{"", "vllm", "agents"} {
+		if _, err := loadCompose(t, []byte(raw), types.Mapping{}, profile); err != nil {
+			t.Errorf("profile %q: %v", profile, err)
 		}
-		for _, n := range s.Networks {
-			if _, ok := c.Networks[n]; !ok {
-				t.Errorf("%s is on network %s, which does not exist", name, n)
-			}
+	}
+	for name, change := range map[string][2]string{
+		"misspelt key":    {"healthcheck:", "healthchek:"},
+		"wrong type":      {"retries: 15", "retries: often"},
+		"unknown service": {"      decode-1: {condition", "      decode-9: {condition"},
+		"bad condition":   {"service_started, restart", "service_begun, restart"},
+		"unknown volume":  {`"proxy-1:/var/lib/pdmesh"`, `"proxy-9:/var/lib/pdmesh"`},
+	} {
+		broken := strings.Replace(raw, change[0], change[1], 1)
+		if broken == raw {
+			t.Fatalf("%s: %q is not in the file", name, change[0])
 		}
-		for _, v := range s.Volumes {
-			source, _, _ := strings.Cut(v, ":")
-			if _, ok := c.Volumes[source]; !ok {
-				t.Errorf("%s mounts volume %s, which does not exist", name, source)
-			}
-		}
-		if s.Image == "" || len(s.Command) == 0 {
-			t.Errorf("%s has no image or no command", name)
-		}
-		if s.NetworkMode != "" {
-			other, ok := strings.CutPrefix(s.NetworkMode, "service:")
-			if _, exists := c.Services[other]; !ok || !exists {
-				t.Errorf("%s: network_mode %q", name, s.NetworkMode)
-			}
-			if len(s.Networks)+len(s.Ports) > 0 {
-				t.Errorf("%s shares a network namespace and must have no networks or ports of its own", name)
-			}
-		}
-		for _, p := range s.Ports {
-			if !strings.HasPrefix(p, "127.0.0.1:") {
-				t.Errorf("%s publishes %s to the whole network", name, p)
-			}
+		if _, err := loadCompose(t, []byte(broken), types.Mapping{}, "*"); err == nil {
+			t.Errorf("%s: no error", name)
 		}
 	}
 }
@@ -149,59 +100,205 @@ func flag(command []string, name string) string {
 	return ""
 }
 
-// TestComposeFleet checks what must agree between the services.
-func TestComposeFleet(t *testing.T) {
+func program(s types.ServiceConfig) string {
+	if len(s.Command) == 0 {
+		return ""
+	}
+	return s.Command[0]
+}
+
+// TestComposeServices checks what holds for every service.
+func TestComposeServices(t *testing.T) {
 	t.Parallel()
-	c := loadCompose(t)
-	roles := make(map[string]int)
-	for name, s := range c.Services {
-		if s.Command[0] != "agent" {
-			continue
-		}
-		engineName, ok := strings.CutPrefix(s.NetworkMode, "service:")
-		if !ok {
-			t.Errorf("%s is not beside an engine", name)
-			continue
-		}
-		engine := c.Services[engineName]
-		role := flag(s.Command, "role")
-		roles[role]++
-		for _, same := range []struct{ agent, engine string }{
-			{role, flag(engine.Command, "role")},
-			{flag(s.Command, "connector"), flag(engine.Command, "mode")},
-			{flag(s.Command, "model"), flag(engine.Command, "model")},
-			{flag(s.Command, "address"), engineName + ":" + flag(engine.Command, "port")},
-			{flag(s.Command, "engine"), "http://127.0.0.1:" + flag(engine.Command, "port")},
-			{flag(s.Command, "etcd-endpoints"), flag(c.Services["proxy"].Command, "etcd-endpoints")},
-		} {
-			if same.agent == "" || same.agent != same.engine {
-				t.Errorf("%s says %q, its engine %q", name, same.agent, same.engine)
+	p := whole(t)
+	checks := map[string][]string{
+		"etcd":  {"CMD", "etcdctl", "--endpoints=http://127.0.0.1:2379", "endpoint", "health"},
+		"proxy": {"CMD", "proxy", "health"},
+		"agent": {"CMD", "agent", "health"},
+	}
+	for name, s := range p.Services {
+		for _, port := range s.Ports {
+			if port.HostIP != "127.0.0.1" {
+				t.Errorf("%s publishes %d to the whole network", name, port.Target)
 			}
 		}
+		if s.Restart != "unless-stopped" {
+			t.Errorf("%s: restart %q", name, s.Restart)
+		}
+		want, ok := checks[program(s)]
+		if ok && (s.HealthCheck == nil || !slices.Equal(s.HealthCheck.Test, want)) {
+			t.Errorf("%s: health check %+v, want %q", name, s.HealthCheck, want)
+		}
+		if s.Image == image {
+			if !s.ReadOnly || !slices.Contains(s.CapDrop, "ALL") || !slices.Contains(s.SecurityOpt, "no-new-privileges:true") || !slices.Contains(s.Tmpfs, "/tmp") {
+				t.Errorf("%s is not confined", name)
+			}
+		}
+		if program(s) == "agent" && (s.StopGracePeriod == nil || time.Duration(*s.StopGracePeriod) <= 2*time.Minute) {
+			t.Errorf("%s is killed before its drain of two minutes is over: %v", name, s.StopGracePeriod)
+		}
 	}
-	if roles["prefill"] != 2 || roles["decode"] != 2 {
-		t.Errorf("agents by role: %v, want two each", roles)
-	}
-	allow, err := netip.ParsePrefix(flag(c.Services["proxy"].Command, "instance-allow"))
+}
+
+// image is the one of the Dockerfile.
+const image = "pdmesh:latest"
+
+// TestComposeFleet checks what must agree between the services that run without
+// a profile.
+func TestComposeFleet(t *testing.T) {
+	t.Parallel()
+	p, err := loadCompose(t, read(t, composeFile), types.Mapping{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if subnet := c.Networks["fleet"].IPAM.Config[0].Subnet; subnet != allow.String() {
-		t.Errorf("the proxy allows instances in %s, but the network is %s", allow, subnet)
+	const endpoints = "etcd-1:2379,etcd-2:2379,etcd-3:2379"
+	kinds := map[string]int{}
+	for name, s := range p.Services {
+		switch program(s) {
+		case "agent":
+			kinds["agent of "+flag(s.Command, "role")]++
+			checkAgent(t, p, name, endpoints)
+		case "proxy":
+			kinds["proxy"]++
+			if got := flag(s.Command, "etcd-endpoints"); got != endpoints || variable(s, "PD_ETCD_ENDPOINTS") != endpoints {
+				t.Errorf("%s is at %s", name, got)
+			}
+			if len(s.Volumes) != 1 || s.Volumes[0].Target != flag(s.Command, "state-dir") {
+				t.Errorf("%s keeps its state in %s, and its volume is %v", name, flag(s.Command, "state-dir"), s.Volumes)
+			}
+			allow, subnet := flag(s.Command, "instance-allow"), p.Networks["fleet"].Ipam.Config[0].Subnet
+			if allow != subnet {
+				t.Errorf("%s allows instances in %s, but the network is %s", name, allow, subnet)
+			}
+			if len(s.Ports) != 1 || fmt.Sprint(s.Ports[0].Target) != variable(s, "PD_PORT") {
+				t.Errorf("%s publishes %v and listens at %s", name, s.Ports, variable(s, "PD_PORT"))
+			}
+		case "etcd":
+			kinds["etcd"]++
+			for flagName, want := range map[string]string{
+				"name":                        name,
+				"advertise-client-urls":       "http://" + name + ":2379",
+				"initial-advertise-peer-urls": "http://" + name + ":2380",
+				"initial-cluster":             "etcd-1=http://etcd-1:2380,etcd-2=http://etcd-2:2380,etcd-3=http://etcd-3:2380",
+			} {
+				if got := flag(s.Command, flagName); got != want {
+					t.Errorf("%s: --%s=%s, want %s", name, flagName, got, want)
+				}
+			}
+			if len(s.Volumes) != 1 || s.Volumes[0].Target != flag(s.Command, "data-dir") {
+				t.Errorf("%s: volume %v", name, s.Volumes)
+			}
+		case "fakevllm":
+			kinds["engine"]++
+		default:
+			t.Errorf("%s runs %q", name, s.Command)
+		}
 	}
+	want := map[string]int{"etcd": 3, "proxy": 2, "engine": 4, "agent of prefill": 2, "agent of decode": 2}
+	if !maps.Equal(kinds, want) {
+		t.Errorf("services: %v, want %v", kinds, want)
+	}
+}
+
+func variable(s types.ServiceConfig, name string) string {
+	if v := s.Environment[name]; v != nil {
+		return *v
+	}
+	return ""
+}
+
+// checkAgent compares an agent with the engine that it stands beside.
+func checkAgent(t *testing.T, p *types.Project, name, endpoints string) {
+	t.Helper()
+	s := p.Services[name]
+	engineName, ok := strings.CutPrefix(s.NetworkMode, "service:")
+	if !ok {
+		t.Errorf("%s is not beside an engine", name)
+		return
+	}
+	engine := p.Services[engineName]
+	for _, same := range []struct{ agent, engine string }{
+		{flag(s.Command, "role"), flag(engine.Command, "role")},
+		{flag(s.Command, "connector"), flag(engine.Command, "mode")},
+		{flag(s.Command, "model"), flag(engine.Command, "model")},
+		{flag(s.Command, "address"), engineName + ":" + flag(engine.Command, "port")},
+		{flag(s.Command, "engine"), "http://127.0.0.1:" + flag(engine.Command, "port")},
+		{variable(s, "PD_ETCD_ENDPOINTS"), endpoints},
+	} {
+		if same.agent == "" || same.agent != same.engine {
+			t.Errorf("%s says %q, its engine %q", name, same.agent, same.engine)
+		}
+	}
+}
+
+// scripts/fleet reads the file with a reader of its own: it must read what
+// Docker reads.
+func TestComposeIsReadTheSame(t *testing.T) {
+	t.Parallel()
+	env := types.Mapping{"ADMIN_API_KEY": "of-the-test", "INSTANCE_ALLOW": ""}
+	theirs, err := loadCompose(t, read(t, composeFile), env)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours, err := compose.Load(filepath.Join(root(t), composeFile), func(name string) (string, bool) { v, ok := env[name]; return v, ok })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := ours.Names(), slices.Sorted(maps.Keys(theirs.Services)); !slices.Equal(got, want) {
+		t.Fatalf("we read %v, Docker reads %v", got, want)
+	}
+	for name, w := range theirs.Services {
+		g := ours.Services[name]
+		environment := map[string]string{}
+		for k, v := range w.Environment {
+			environment[k] = *v
+		}
+		depends := map[string]compose.Dependency{}
+		for other, d := range w.DependsOn {
+			if other != engineOf(w) || len(g.DependsOn) > 0 { // Docker adds the one of network_mode
+				depends[other] = compose.Dependency{Condition: d.Condition}
+			}
+		}
+		var check []string
+		if w.HealthCheck != nil {
+			check = w.HealthCheck.Test
+		}
+		var grace time.Duration
+		if w.StopGracePeriod != nil {
+			grace = time.Duration(*w.StopGracePeriod)
+		}
+		for what, same := range map[string]bool{
+			"command":           slices.Equal(g.Command, w.Command),
+			"environment":       maps.Equal(g.Environment, environment),
+			"depends_on":        maps.Equal(g.DependsOn, depends),
+			"healthcheck":       slices.Equal(g.Healthcheck.Test, check),
+			"stop_grace_period": time.Duration(g.StopGrace) == grace,
+			"network_mode":      g.NetworkMode == w.NetworkMode,
+			"ports":             len(g.Ports) == len(w.Ports),
+			"volumes":           len(g.Volumes) == len(w.Volumes),
+		} {
+			if !same {
+				t.Errorf("%s of %s: we read %+v, Docker reads %+v", what, name, g, w)
+			}
+		}
+	}
+}
+
+func engineOf(s types.ServiceConfig) string {
+	name, _ := strings.CutPrefix(s.NetworkMode, "service:")
+	return name
 }
 
 // TestFlagsExist builds the programs and asks them which flags they have.
 func TestFlagsExist(t *testing.T) {
 	t.Parallel()
-	c := loadCompose(t)
 	bin := t.TempDir()
 	programs := make(map[string]string) // name → its --help
-	for name, s := range c.Services {
-		program := s.Command[0]
-		if s.Image != "pdmesh:latest" {
+	for name, s := range whole(t).Services {
+		if s.Image != image {
 			continue
 		}
+		program := s.Command[0]
 		if _, ok := programs[program]; !ok {
 			programs[program] = help(t, bin, program)
 		}
@@ -235,24 +332,23 @@ func help(t *testing.T, bin, program string) string {
 // TestDockerfileBuildsWhatComposeRuns keeps image and fleet together.
 func TestDockerfileBuildsWhatComposeRuns(t *testing.T) {
 	t.Parallel()
-	raw, err := os.ReadFile(filepath.Join(root(t), "Dockerfile"))
-	if err != nil {
-		t.Fatal(err)
+	raw := string(read(t, "Dockerfile"))
+	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(read(t, "go.mod"))
+	for _, want := range []string{
+		fmt.Sprintf("golang:%s ", version[1]),
+		// Cross-compiled on the machine that builds, static, and not as root.
+		"--platform=$BUILDPLATFORM", "GOARCH=$TARGETARCH", "CGO_ENABLED=0", ":nonroot", "USER nonroot",
+	} {
+		if !strings.Contains(raw, want) {
+			t.Errorf("the Dockerfile has no %q", want)
+		}
 	}
-	mod, err := os.ReadFile(filepath.Join(root(t), "go.mod"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	version := regexp.MustCompile(`(?m)^go (\d+\.\d+)`).FindSubmatch(mod)
-	if !strings.Contains(string(raw), fmt.Sprintf("golang:%s ", version[1])) {
-		t.Errorf("the image is not built with Go %s of go.mod", version[1])
-	}
-	for _, s := range loadCompose(t).Services {
-		if s.Image != "pdmesh:latest" {
+	for _, s := range whole(t).Services {
+		if s.Image != image {
 			continue
 		}
 		for _, want := range []string{"./cmd/" + s.Command[0], "/out/" + s.Command[0]} {
-			if !strings.Contains(string(raw), want) {
+			if !strings.Contains(raw, want) {
 				t.Errorf("the Dockerfile has no %s", want)
 			}
 		}

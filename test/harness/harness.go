@@ -95,7 +95,11 @@ func NewClient(t testing.TB, adminKey string) *loadgen.Client {
 
 // Complete streams one completion and checks the whole answer.
 func Complete(ctx context.Context, c *loadgen.Client, url, prompt string, tokens int) loadgen.Result {
-	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`, Model, prompt, tokens)
+	return completeOf(ctx, c, Model, url, prompt, tokens)
+}
+
+func completeOf(ctx context.Context, c *loadgen.Client, model, url, prompt string, tokens int) loadgen.Result {
+	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`, model, prompt, tokens)
 	a := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -22,35 +23,57 @@ import (
 // them streaming, until they are stopped. Every answer is checked.
 type Load struct {
 	t      testing.TB
+	model  string
 	pause  time.Duration
 	client *loadgen.Client
 	plain  *http.Client
 	stop   context.CancelFunc
 	wg     sync.WaitGroup
 
-	ok, broken atomic.Int64
-	mu         sync.Mutex // guards failures
-	failures   []string
+	// retrying clients send a request again, to the next proxy, when its
+	// connection is refused or lost, as the official clients do.
+	retrying     bool
+	refused, cut atomic.Int64
+	ok, broken   atomic.Int64
+	mu           sync.Mutex // guards failures
+	failures     []string
 }
 
 // StartLoad begins; Finish ends it. Requests go round the given proxies, each
 // client sends its next one after pause.
 func StartLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *Load {
 	t.Helper()
+	return startLoad(t, &Load{model: Model}, clients, pause, urls)
+}
+
+// StartRetryingLoad is StartLoad with clients that try the next proxy when a
+// connection is refused, or lost before a byte of an answer came, as an idle one
+// is that the proxy closes while the request is on its way. Refused and Cut
+// count these. An error that a proxy answers with is as little forgiven as
+// without retries.
+func StartRetryingLoad(t testing.TB, model string, clients int, pause time.Duration, urls ...string) *Load {
+	t.Helper()
+	return startLoad(t, &Load{model: model, retrying: true}, clients, pause, urls)
+}
+
+func startLoad(t testing.TB, l *Load, clients int, pause time.Duration, urls []string) *Load {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	l := &Load{
-		t: t, pause: pause, stop: cancel, client: loadgen.NewClient(clients, nil),
-		plain: &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute},
-	}
+	l.t, l.pause, l.stop, l.client = t, pause, cancel, loadgen.NewClient(clients, nil)
+	l.plain = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute}
 	for c := range clients {
 		l.wg.Go(func() {
 			for i := 0; wait(ctx, l.pause); i++ {
 				prompt := fmt.Sprintf("client %d says line %d of many", c, i)
-				url := urls[(c+i)%len(urls)]
-				if c%2 == 0 {
-					l.stream(url, prompt)
-				} else {
-					l.whole(url, prompt)
+				for try := 0; ; try++ {
+					url := urls[(c+i+try)%len(urls)]
+					send := l.whole
+					if c%2 == 0 {
+						send = l.stream
+					}
+					if !send(url, prompt, try < retries) {
+						break
+					}
 				}
 			}
 		})
@@ -62,44 +85,74 @@ func StartLoad(t testing.TB, clients int, pause time.Duration, urls ...string) *
 // LoadTokens is how many tokens each request of a Load asks for.
 const LoadTokens = 24
 
-// stream sends a streaming request. An answer that is cut after its first
-// text was committed: it may break, visibly.
-func (l *Load) stream(url, prompt string) {
-	r := Complete(context.WithoutCancel(l.t.Context()), l.client, url, prompt, LoadTokens)
+// retries bounds how often a retrying client sends one request again.
+const retries = 8
+
+// again counts a failure that a retrying client does not care about.
+func (l *Load) again(err error, more bool) bool {
+	switch {
+	case !l.retrying || !more:
+		return false
+	case errors.Is(err, syscall.ECONNREFUSED):
+		l.refused.Add(1)
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+		l.cut.Add(1)
+	default:
+		return false
+	}
+	return true
+}
+
+// stream sends a streaming request and tells whether it is to be sent again. An
+// answer that is cut after its first text was committed: it may break, visibly.
+func (l *Load) stream(url, prompt string, more bool) (again bool) {
+	r := completeOf(context.WithoutCancel(l.t.Context()), l.client, l.model, url, prompt, LoadTokens)
 	switch {
 	case r.Err == nil:
 		l.ok.Add(1)
+	case r.Header == nil && l.again(r.Err, more):
+		return true
 	case r.TTFT > 0 && !errors.Is(r.Err, loadgen.ErrWrong):
 		l.broken.Add(1)
 	default:
 		l.fail("stream: %v (first text after %s)", r.Err, r.TTFT)
 	}
+	return false
 }
 
-func (l *Load) whole(url, prompt string) {
-	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true}`, Model, prompt, LoadTokens)
+// whole is the same for a request that does not stream.
+func (l *Load) whole(url, prompt string, more bool) (again bool) {
+	body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true}`, l.model, prompt, LoadTokens)
 	resp, err := l.plain.Post(url+"/v1/completions", "application/json", strings.NewReader(body)) //nolint:noctx // has a timeout
 	if err != nil {
+		if l.again(err, more) {
+			return true
+		}
 		l.fail("whole: %v", err)
-		return
+		return false
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
+	if err != nil && l.retrying { // the answer had begun, as with a stream
+		l.broken.Add(1)
+		return false
+	}
 	if err != nil || resp.StatusCode != http.StatusOK {
 		l.fail("whole: status %d, %v: %.300s", resp.StatusCode, err, b)
-		return
+		return false
 	}
 	var answer struct{ Choices []struct{ Text string } }
 	if err := json.Unmarshal(b, &answer); err != nil || len(answer.Choices) != 1 {
 		l.fail("whole: %v: %.300s", err, b)
-		return
+		return false
 	}
 	want := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: LoadTokens, IgnoreEOS: true}).Text
 	if answer.Choices[0].Text != want {
 		l.fail("whole: wrong answer")
-		return
+		return false
 	}
 	l.ok.Add(1)
+	return false
 }
 
 func (l *Load) fail(format string, args ...any) {
@@ -151,6 +204,13 @@ func (l *Load) Failures() []string {
 // Answered counts the right answers so far.
 func (l *Load) Answered() int64 { return l.ok.Load() }
 
+// Refused counts the connections so far that were refused, of retrying clients.
+func (l *Load) Refused() int64 { return l.refused.Load() }
+
+// Cut counts the requests so far whose connection was lost and that were sent
+// again, of retrying clients.
+func (l *Load) Cut() int64 { return l.cut.Load() }
+
 // Broken counts the streams so far that were visibly cut after their first text.
 func (l *Load) Broken() int64 { return l.broken.Load() }
 
@@ -165,5 +225,6 @@ func (l *Load) Finish() {
 		l.t.Errorf("%d of %d requests failed: %s", n, int64(n)+l.ok.Load(), strings.Join(l.failures[:min(n, 5)], "\n"))
 	}
 	l.failures = nil
-	l.t.Logf("load: %d right answers, %d streams visibly broken after their first text", l.ok.Load(), l.broken.Load())
+	l.t.Logf("load: %d right answers, %d streams visibly broken after their first text; %d connections refused, %d lost, and tried again",
+		l.ok.Load(), l.broken.Load(), l.refused.Load(), l.cut.Load())
 }

@@ -1,0 +1,166 @@
+package pdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const exportHelp = `export writes what operators have put into etcd, to be imported into another:
+static instances, pending adds, and what was asked for by override (removals).
+
+It prints JSON lines. The first says what it is, each other is one key with its
+value as it stands in etcd. Instances that agents hold by a lease are listed as
+skipped: their agents register them again wherever they are pointed to. There
+are no secrets in it.`
+
+const exportExamples = `  pdctl export > fleet.jsonl
+  pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -`
+
+func (a *app) exportCommand() *cobra.Command {
+	return &cobra.Command{
+		Use: "export", Short: "write what operators put into etcd", Long: exportHelp, Example: exportExamples,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return a.export(cmd.Context()) },
+	}
+}
+
+func (a *app) export(ctx context.Context) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	entries, revision, err := s.store.Export(ctx)
+	if err != nil {
+		return a.hint(err)
+	}
+	return writeExport(a.stdout, moveHead{
+		Format: moveFormat, V: moveVersion, Prefix: s.layout.Root(), Revision: revision, At: time.Now().UTC().Truncate(time.Second),
+	}, entries)
+}
+
+const importHelp = `import writes what pdctl export has read into another etcd. FILE may be - for
+standard input.
+
+The whole file is checked before anything is written. Each key is written only
+where nothing is yet, in one transaction with its audit entry, so that an import
+may be repeated, and one that was interrupted goes on. What is there already and
+differs is left as it is and makes the exit code 1; pdctl remove and pdctl add
+settle it. What agents held is not imported: point the agents to the new etcd.`
+
+const importExamples = `  pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl
+  pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl`
+
+func (a *app) importCommand() *cobra.Command {
+	var reason string
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "import FILE|-", Short: "write an export into another etcd", Long: importHelp, Example: importExamples,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			entries, err := openExport(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return a.imports(cmd.Context(), entries, reason, dry)
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only tell what would be written")
+	cmd.Flags().StringVar(&reason, "reason", "moved from another etcd", "why, for the audit trail")
+	return cmd
+}
+
+func openExport(path string, stdin io.Reader) ([]discovery.Carried, error) {
+	if path == "-" {
+		return readExport(stdin)
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, &usageError{err}
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readExport(f)
+}
+
+// imported is what came of one key.
+type imported struct {
+	Kind    discovery.MoveKind `json:"kind"`
+	Role    instance.Role      `json:"role"`
+	Address string             `json:"address"`
+	Outcome string             `json:"outcome"` // written, same, differs, moot, skipped, failed
+	Error   string             `json:"error,omitempty"`
+}
+
+func (a *app) imports(ctx context.Context, entries []discovery.Carried, reason string, dry bool) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	results := []imported{}
+	failed := 0
+	for _, c := range entries {
+		r := imported{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0)}
+		if c.Skip != "" {
+			r.Outcome = "skipped"
+		} else if outcome, err := s.store.Import(ctx, c, reason, dry); err != nil {
+			r.Outcome, r.Error = "failed", err.Error()
+			if errors.Is(err, discovery.ErrSchemaForeign) || errors.Is(err, discovery.ErrSchemaNewer) {
+				return err // none of the others could be written either
+			}
+		} else {
+			r.Outcome = string(outcome)
+		}
+		if r.Outcome == "failed" || r.Outcome == string(discovery.MoveDiffers) {
+			failed++
+		}
+		results = append(results, r)
+		if !a.json() {
+			fmt.Fprintf(a.stdout, "%s %s/%s: %s\n", r.Kind, r.Role, r.Address, r.said(c, dry))
+		}
+	}
+	if a.json() {
+		if err := writeJSON(a.stdout, map[string]any{"dry_run": dry, "results": results}); err != nil {
+			return err
+		}
+	} else if len(results) == 0 {
+		fmt.Fprintln(a.stdout, "The export holds nothing to import.")
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d were not imported", failed, len(results))
+	}
+	return nil
+}
+
+// said is the outcome in words.
+func (r imported) said(c discovery.Carried, dry bool) string {
+	switch r.Outcome {
+	case string(discovery.MoveWritten):
+		if dry {
+			return "would be written"
+		}
+		return "written"
+	case string(discovery.MoveSame):
+		return "is there already"
+	case string(discovery.MoveDiffers):
+		return "something else is there, which was left as it is; see pdctl get " + string(r.Role) + "/" + r.Address
+	case string(discovery.MoveMoot):
+		return "left out: the new etcd has the instance, or its removal, already"
+	case "skipped":
+		return "skipped: " + instance.Printable(c.Skip, 200)
+	default:
+		return "failed: " + r.Error
+	}
+}

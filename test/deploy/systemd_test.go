@@ -1,0 +1,132 @@
+package deploy_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// units are the service files, by the name under which systemd loads them.
+var units = []struct {
+	file, instance, program string
+	drains                  string // the flag that says how long a stop may take
+}{
+	{"pdmesh-proxy.service", "pdmesh-proxy.service", "proxy", "shutdown-timeout"},
+	{"pdmesh-agent@.service", "pdmesh-agent@decode.service", "agent", "drain-timeout"},
+}
+
+func unit(t *testing.T, file string) string {
+	t.Helper()
+	return string(read(t, filepath.Join("deploy", "systemd", file)))
+}
+
+// setting is the last value of a setting.
+func setting(text, name string) string {
+	value := ""
+	for line := range strings.Lines(text) {
+		if v, ok := strings.CutPrefix(line, name+"="); ok {
+			value = strings.TrimSpace(v)
+		}
+	}
+	return value
+}
+
+// What systemd thinks of the units. It is optional, since not every machine has
+// systemd; REQUIRE_SYSTEMD=1 makes its absence a failure.
+func TestSystemdVerifies(t *testing.T) {
+	t.Parallel()
+	analyze, err := exec.LookPath("systemd-analyze")
+	if err != nil {
+		if os.Getenv("REQUIRE_SYSTEMD") != "" {
+			t.Fatal("REQUIRE_SYSTEMD is set, but there is no systemd-analyze; install Debian's package systemd")
+		}
+		t.Skip("there is no systemd-analyze (REQUIRE_SYSTEMD=1 makes that a failure)")
+	}
+	yes, err := exec.LookPath("true") // stands for a program that is installed
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, u := range units {
+		path := filepath.Join(t.TempDir(), u.instance)
+		text := unit(t, u.file)
+		installed := "ExecStart=/usr/local/bin/" + u.program + "\n"
+		verify := func(text string) (string, error) {
+			if err := os.WriteFile(path, []byte(strings.Replace(text, installed, "ExecStart="+yes+"\n", 1)), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			out, err := exec.CommandContext(t.Context(), analyze, "verify", "--man=no", path).CombinedOutput()
+			return string(out), err
+		}
+		if !strings.Contains(text, installed) {
+			t.Errorf("%s: no %s", u.file, installed)
+		}
+		// It warns of what it does not know and goes on: no word is good word.
+		if out, err := verify(strings.Replace(text, "ProtectHome=yes", "ProtectHose=yes", 1)); !strings.Contains(out, "ProtectHose") {
+			t.Errorf("%s: a misspelt setting is not noticed: %v: %s", u.file, err, out)
+		}
+		if out, err := verify(text); err != nil || strings.Contains(out, filepath.Base(path)) {
+			t.Errorf("%s: %v: %s", u.file, err, out)
+		}
+		// From 0 to 100, what is left to a process that was taken over.
+		out, err := exec.CommandContext(t.Context(), analyze, "security", "--no-pager", "--offline=true", "--threshold=20", path).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s is more exposed than it should be: %v\n%s", u.file, err, out)
+		}
+	}
+}
+
+// The times of the units must fit the programs' own.
+func TestSystemdStopFitsTheDrain(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	for _, u := range units {
+		text := unit(t, u.file)
+		m := regexp.MustCompile(`--` + u.drains + ` duration .*\(default ([0-9smh]+)\)`).FindStringSubmatch(help(t, bin, u.program))
+		if m == nil {
+			t.Fatalf("%s --help has no default of --%s", u.program, u.drains)
+		}
+		drain, err := time.ParseDuration(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		stop, err := time.ParseDuration(setting(text, "TimeoutStopSec"))
+		if err != nil || stop < drain+10*time.Second {
+			t.Errorf("%s: killed after %s, but %s may drain for %s (%v)", u.file, stop, u.program, drain, err)
+		}
+		for name, want := range map[string]string{
+			"Type": "notify", "KillSignal": "SIGTERM", "KillMode": "mixed", "Restart": "on-failure",
+			"RestartPreventExitStatus": "2", "DynamicUser": "yes", "NoNewPrivileges": "yes", "ProtectSystem": "strict",
+		} {
+			if got := setting(text, name); got != want {
+				t.Errorf("%s: %s=%s, want %s", u.file, name, got, want)
+			}
+		}
+		if d, err := time.ParseDuration(setting(text, "WatchdogSec")); err != nil || d < 10*time.Second {
+			t.Errorf("%s: watchdog %s, %v: a machine under load must not look dead", u.file, d, err)
+		}
+	}
+}
+
+// Names of the environment in the comments and settings of the units exist as flags.
+func TestSystemdVariablesExist(t *testing.T) {
+	t.Parallel()
+	bin := t.TempDir()
+	for _, u := range units {
+		usage := help(t, bin, u.program)
+		names := regexp.MustCompile(`\bPD_[A-Z_]+`).FindAllString(unit(t, u.file), -1)
+		if len(names) == 0 {
+			t.Errorf("%s names no variable", u.file)
+		}
+		for _, name := range slices.Compact(slices.Sorted(slices.Values(names))) {
+			flagName := "--" + strings.ReplaceAll(strings.ToLower(strings.TrimPrefix(name, "PD_")), "_", "-")
+			if !strings.Contains(usage, flagName+" ") {
+				t.Errorf("%s: %s has no flag %s for %s", u.file, u.program, flagName, name)
+			}
+		}
+	}
+}

@@ -1,0 +1,95 @@
+package e2e_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+)
+
+// A proxy takes connections before it has heard from its instances. The first
+// requests wait for that instead of being refused.
+func TestFirstRequestsWait(t *testing.T) {
+	t.Parallel()
+	asked := make(chan struct{})
+	answer := make(chan struct{})
+	mux := http.NewServeMux()
+	mux.HandleFunc("/v1/models", func(w http.ResponseWriter, _ *http.Request) {
+		select {
+		case asked <- struct{}{}:
+		default:
+		}
+		<-answer
+		fmt.Fprint(w, `{"data":[{"id":"m"}]}`)
+	})
+	mux.HandleFunc("/v1/completions", func(w http.ResponseWriter, _ *http.Request) {
+		w.WriteHeader(http.StatusTeapot)
+		fmt.Fprint(w, `{"error":{"message":"the engine was reached"}}`)
+	})
+	mux.HandleFunc("/", func(http.ResponseWriter, *http.Request) {})
+	engine := httptest.NewServer(mux)
+	defer engine.Close()
+
+	f := newFleet(t)
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	_, err = f.Start(t.Context(), fleet.Spec{
+		Name: "proxy", Program: "proxy",
+		Args: []string{
+			"--port", fmt.Sprint(ports[0]), "--etcd-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]), "--etcd-data-dir", t.TempDir(),
+			"--state-dir", t.TempDir(), "--decode", strings.TrimPrefix(engine.URL, "http://"),
+		},
+		Ready: func(context.Context) error {
+			conn, err := net.Dial("tcp", address) //nolint:noctx // bounded by the loopback
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Close = true
+	got := make(chan string, 1)
+	go func() {
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			got <- err.Error()
+			return
+		}
+		_ = resp.Body.Close()
+		got <- resp.Status
+	}()
+	select {
+	case <-asked: // the proxy knows the instance, and has not heard from it
+	case <-time.After(soon):
+		t.Fatal("the proxy does not ask its instance")
+	}
+	select {
+	case status := <-got:
+		close(answer)
+		t.Fatalf("answered before the instance was: %s", status)
+	case <-time.After(300 * time.Millisecond): // it waits
+	}
+	close(answer)
+	if status := <-got; !strings.HasPrefix(status, "418") {
+		t.Errorf("%s: the request was not passed on", status)
+	}
+}
