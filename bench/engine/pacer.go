@@ -112,7 +112,7 @@ func (a *paced) init(c *conn) {
 	a.c = c
 	a.idle.L = &a.mu
 	a.write = func(fd uintptr) bool {
-		a.n, a.err = syscall.Write(int(fd), a.rest) //nolint:gosec // a descriptor fits
+		a.n, a.err = syscall.Write(int(fd), a.rest)
 		return true
 	}
 }

@@ -102,7 +102,7 @@ func (g *Generator) startOpen(ctx context.Context, work *sync.WaitGroup) {
 	starts := make(chan time.Time)
 	work.Go(func() {
 		defer close(starts)
-		rng := rand.New(rand.NewPCG(g.plan.Seed, 1<<63)) //nolint:gosec // a load, no secret
+		rng := rand.New(rand.NewPCG(g.plan.Seed, 1<<63))
 		at := time.Now()
 		for {
 			at = at.Add(time.Duration(rng.ExpFloat64() / g.plan.Rate * float64(time.Second)))

@@ -30,7 +30,7 @@ type worker struct {
 
 func (g *Generator) newWorker(i int) (*worker, error) {
 	p := &g.plan
-	w := &worker{g: g, id: uint64(i), rng: rand.New(rand.NewPCG(p.Seed, uint64(i))), leaveAt: -1} //nolint:gosec // a load, no secret
+	w := &worker{g: g, id: uint64(i), rng: rand.New(rand.NewPCG(p.Seed, uint64(i))), leaveAt: -1}
 	req := answer.NewRequest(p.Shape, false)
 	want, err := w.checker(req)
 	if err != nil {
@@ -99,7 +99,7 @@ func (w *worker) one(ctx context.Context, start time.Time) bool {
 		t.Total.Record(took)
 		if !g.plan.Shape.Stream {
 			t.TTFT.Record(took)
-			t.Tokens.Add(uint64(g.plan.Shape.Tokens)) //nolint:gosec // not negative
+			t.Tokens.Add(uint64(g.plan.Shape.Tokens))
 		}
 	case errors.Is(err, answer.ErrWrong):
 		t.problem(&t.Wrong, err)
