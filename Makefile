@@ -92,6 +92,10 @@ bench: bench-build ## what a request costs, beside the limit of the machine, int
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
+.PHONY: soak
+soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
+	@$(BIN)/bench soak --bin $(BIN) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
+
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench
 	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme README.md

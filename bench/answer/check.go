@@ -10,6 +10,10 @@ import (
 // one right answer, or that are missing although the answer ended cleanly.
 var ErrWrong = errors.New("wrong answer")
 
+// ErrSaid is wrapped when an answer says itself, by an error event, that it is
+// broken.
+var ErrSaid = errors.New("an error event")
+
 // StreamCheck compares an event stream with the right one while it arrives, in
 // pieces of any size.
 type StreamCheck struct {
@@ -40,6 +44,9 @@ func (c *StreamCheck) Write(p []byte) error {
 		}
 		n := min(len(p), len(c.event)-c.at)
 		if !bytes.Equal(p[:n], c.event[c.at:c.at+n]) {
+			if c.at == 0 && bytes.HasPrefix(p, []byte(`data: {"error"`)) {
+				return fmt.Errorf("%w, in event %d of %d: %.200q", ErrSaid, c.i, c.want.Events(), p)
+			}
 			return fmt.Errorf("%w: in event %d of %d, byte %d, came %.160q instead of %.160q", ErrWrong, c.i, c.want.Events(), c.at, p[:n], c.event[c.at:c.at+n])
 		}
 		c.at += n

@@ -27,6 +27,9 @@ type Plan struct {
 	Seed uint64
 	// Ramp spreads the starts of a closed loop's clients over this time.
 	Ramp time.Duration
+	// Opening bounds the clients of a closed loop whose first answer has not
+	// begun, so that a slow start is slow, not a flood; 0 is no bound.
+	Opening int
 	// Leave is the share of requests whose client leaves before the end, at a
 	// random token.
 	Leave float64
@@ -46,7 +49,12 @@ type Generator struct {
 	open, running   atomic.Int64
 	ending, cutting atomic.Bool
 	cancel          context.CancelFunc
+	opening         chan struct{} // a place for each that may open, nil for no bound
 	done            chan struct{} // closed when all workers are gone
+
+	mu   sync.Mutex // guards what follows
+	idle []*prefillLeg
+	legs []*prefillLeg // all of them
 }
 
 // Start begins the load. Stop must be called.
@@ -57,6 +65,9 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	g := &Generator{plan: p, cancel: cancel, done: make(chan struct{})}
 	g.tally.Store(&Tally{Since: time.Now()})
+	if p.Opening > 0 {
+		g.opening = make(chan struct{}, p.Opening)
+	}
 	for i := range p.Conns {
 		w, err := g.newWorker(i)
 		if err != nil {
@@ -71,7 +82,7 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 	} else {
 		for i, w := range g.workers {
 			work.Go(func() {
-				defer w.drop()
+				defer w.decode.drop()
 				if wait(ctx, p.Ramp*time.Duration(i)/time.Duration(p.Conns)) {
 					g.closedLoop(ctx, w)
 				}
@@ -80,6 +91,7 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 	}
 	go func() { // Stop waits for it
 		work.Wait()
+		g.cutPrefills()
 		close(g.done)
 	}()
 	return g, nil
@@ -90,6 +102,14 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 const pauseAfterFailure = 10 * time.Millisecond
 
 func (g *Generator) closedLoop(ctx context.Context, w *worker) {
+	if g.opening != nil {
+		select {
+		case g.opening <- struct{}{}:
+			w.opening = true
+		case <-ctx.Done():
+			return
+		}
+	}
 	for !g.ending.Load() && ctx.Err() == nil {
 		if !w.one(ctx, time.Now()) && !wait(ctx, pauseAfterFailure) {
 			return
@@ -118,7 +138,7 @@ func (g *Generator) startOpen(ctx context.Context, work *sync.WaitGroup) {
 	})
 	for _, w := range g.workers {
 		work.Go(func() {
-			defer w.drop()
+			defer w.decode.drop()
 			for at := range starts {
 				w.one(ctx, at)
 			}
@@ -163,8 +183,9 @@ func (g *Generator) Vanish() {
 	g.cutting.Store(true)
 	g.cancel()
 	for _, w := range g.workers {
-		w.cut()
+		w.decode.cut()
 	}
+	g.cutPrefills()
 }
 
 // Stop sends nothing more, lets what is under way end for at most grace, cuts

@@ -14,18 +14,17 @@ var errLeft = errors.New("left on purpose")
 
 // worker is one client: one connection, or two when it does both hops itself.
 type worker struct {
-	g       *Generator
-	id      uint64
-	seq     uint64
-	rng     *rand.Rand
-	prefill *leg // nil for one hop
-	kept    *keepingCheck
-	decode  *leg
-	kv      []byte
+	g      *Generator
+	id     uint64
+	seq    uint64
+	rng    *rand.Rand
+	decode *leg
+	kv     []byte
 
 	start, last time.Time
 	tokens      int
-	leaveAt     int // -1: stays to the end
+	leaveAt     int  // -1: stays to the end
+	opening     bool // holds one of the generator's places
 }
 
 func (g *Generator) newWorker(i int) (*worker, error) {
@@ -37,11 +36,6 @@ func (g *Generator) newWorker(i int) (*worker, error) {
 		return nil, err
 	}
 	w.decode = newLeg(p.Addresses[i%len(p.Addresses)], path, req, want)
-	if len(p.Prefill) > 0 {
-		req := answer.NewRequest(p.Shape, true)
-		w.kept = &keepingCheck{WholeCheck: answer.NewWholeCheck(answer.NewWhole(1, req.Len(), req.Sum, true)), lenient: p.Strict}
-		w.prefill = newLeg(p.Prefill[i%len(p.Prefill)], path, req, w.kept)
-	}
 	return w, nil
 }
 
@@ -68,11 +62,20 @@ func (w *worker) onToken() {
 	if w.tokens == 0 {
 		t.TTFT.Record(now.Sub(w.start))
 		w.g.open.Add(1)
+		w.opened()
 	} else {
 		t.ITL.Record(now.Sub(w.last))
 	}
 	w.last = now
 	w.tokens++
+}
+
+// opened lets the next one open.
+func (w *worker) opened() {
+	if w.opening {
+		w.opening = false
+		<-w.g.opening
+	}
 }
 
 // one sends one request that should have been sent at start, and counts what
@@ -87,6 +90,7 @@ func (w *worker) one(ctx context.Context, start time.Time) bool {
 	g.running.Add(1)
 	err := w.hops(ctx, w.id<<32|w.seq)
 	g.running.Add(-1)
+	w.opened()
 	if w.tokens > 0 {
 		g.open.Add(-1)
 	}
@@ -118,11 +122,8 @@ func (w *worker) one(ctx context.Context, start time.Time) bool {
 
 func (w *worker) hops(ctx context.Context, tag uint64) error {
 	w.kv = w.kv[:0]
-	if w.prefill != nil {
-		if err := w.prefill.exchange(ctx, tag, nil); err != nil {
-			return err
-		}
-		kv, err := w.kept.handover()
+	if len(w.g.plan.Prefill) > 0 {
+		kv, err := w.g.prefill(ctx, w.id, tag)
 		if err != nil {
 			return err
 		}
@@ -177,18 +178,4 @@ func (c leavingCheck) Write(p []byte) error {
 		return errLeft
 	}
 	return nil
-}
-
-func (w *worker) cut() {
-	w.decode.cut()
-	if w.prefill != nil {
-		w.prefill.cut()
-	}
-}
-
-func (w *worker) drop() {
-	w.decode.drop()
-	if w.prefill != nil {
-		w.prefill.drop()
-	}
 }

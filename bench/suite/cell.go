@@ -49,6 +49,9 @@ func (c *cell) run(ctx context.Context) report.Cell {
 		Addresses: c.engines.decode, Shape: c.w.Shape, Conns: c.w.Conns, Ramp: c.w.Ramp, Seed: c.o.Seed,
 		Strict: c.o.Engine == StrictEngine,
 	}
+	if c.w.ITL > 0 {
+		plan.Opening = 64
+	}
 	if c.o.Rate > 0 && !c.w.Hold {
 		plan.Rate = c.o.Rate
 	}

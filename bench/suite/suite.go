@@ -72,9 +72,9 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 // fitted lowers the number of clients to what the limit of descriptors lets a
 // proxy hold: two for each client.
 func fitted(w Workload, files int, run *report.Run) Workload {
-	const others = 1000
+	const others = 3000
 	if most := (files - others) / 2; files > 0 && w.Conns > most {
-		note := fmt.Sprintf("%s ran with %d clients instead of %d: a process may have %d descriptors here, and a proxy needs two for each client.", w.Name, most, w.Conns, files)
+		note := fmt.Sprintf("%s ran with %d clients instead of %d: a process may have %d descriptors here, and a proxy needs two for each client, and some more.", w.Name, most, w.Conns, files)
 		if !slices.Contains(run.Notes, note) {
 			run.Notes = append(run.Notes, note)
 		}
