@@ -34,8 +34,14 @@ const (
 	NotRun Verdict = "not run"
 )
 
-// Median of the repeats, NaN without any.
-func (r *Row) Median() float64 { return median(r.Values) }
+// Median of the repeats, NaN without any; of a row that must be zero the worst,
+// as one wrong answer may not vanish in a median.
+func (r *Row) Median() float64 {
+	if r.Must == 0 && len(r.Values) > 0 {
+		return slices.Max(r.Values)
+	}
+	return median(r.Values)
+}
 
 func median(values []float64) float64 {
 	if len(values) == 0 {
@@ -156,7 +162,7 @@ func (r *Run) wrongRow() Row {
 				continue
 			}
 			any = true
-			bad += float64(c.Bad() + c.Violations)
+			bad += float64(c.Bad() + c.Violations + c.Bare)
 			if c.Skipped != "" {
 				bad++
 			}

@@ -88,6 +88,9 @@ type Cell struct {
 	Prefills   uint64 `json:"prefills"`
 	Handovers  uint64 `json:"handovers"`
 	Violations uint64 `json:"violations"`
+	// Bare are requests that our proxy sent to a decode engine without the KV
+	// cache of a prefill: answered right, but by other work than was measured.
+	Bare uint64 `json:"bare,omitempty"`
 	// Changes of the membership during the cell.
 	Changes int `json:"changes,omitempty"`
 }

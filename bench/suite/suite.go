@@ -102,8 +102,9 @@ func line(c *report.Cell) string {
 	if c.Aborted > 0 {
 		s += fmt.Sprintf("  aborted after %.3f s", c.Aborted)
 	}
-	if c.Bad() > 0 || c.NotAborted > 0 || c.Violations > 0 {
-		s += fmt.Sprintf("  BAD: %d wrong, %d broken, %d failed, %d violations, %d not aborted: %q", c.Wrong, c.Broken, c.Failed, c.Violations, c.NotAborted, c.Problems)
+	if c.Bad() > 0 || c.NotAborted > 0 || c.Violations > 0 || c.Bare > 0 {
+		s += fmt.Sprintf("  BAD: %d wrong, %d broken, %d failed, %d violations, %d without a prefill, %d not aborted: %.500q",
+			c.Wrong, c.Broken, c.Failed, c.Violations, c.Bare, c.NotAborted, c.Problems[:min(len(c.Problems), 3)])
 	}
 	return s
 }
