@@ -84,7 +84,7 @@ BENCH_DOC  ?= docs/performance.md
 
 .PHONY: bench-build
 bench-build: build
-	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./bench/cmd/bench
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
 bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]

@@ -166,17 +166,20 @@ func (r *Run) workload(b *strings.Builder, name string) {
 		fmt.Fprintf(b, " %s |", col.name)
 	}
 	b.WriteString(" wrong |\n|---|" + strings.Repeat("---|", len(cols)+1) + "\n")
-	var skips []string
+	var skips []string // one reason for each target
 	for _, t := range r.targets() {
 		var cells []*Cell
-		bad := uint64(0)
+		bad, skipped := uint64(0), false
 		for i := range r.Cells {
 			c := &r.Cells[i]
 			if c.Workload != name || c.Target != t {
 				continue
 			}
 			if c.Skipped != "" {
-				skips = append(skips, fmt.Sprintf("%s was skipped: %s.", t, oneLine(c.Skipped)))
+				if !skipped {
+					skips = append(skips, fmt.Sprintf("%s was skipped: %s.", t, oneLine(c.Skipped)))
+				}
+				skipped = true
 				continue
 			}
 			cells = append(cells, c)
@@ -204,12 +207,8 @@ func (r *Run) workload(b *strings.Builder, name string) {
 		}
 		fmt.Fprintf(b, " %d |\n", bad)
 	}
-	last := ""
 	for _, s := range skips {
-		if s != last {
-			fmt.Fprintf(b, "\n%s\n", s)
-		}
-		last = s
+		fmt.Fprintf(b, "\n%s\n", s)
 	}
 }
 

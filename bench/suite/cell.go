@@ -39,10 +39,16 @@ const (
 
 // run does everything and gives the figures.
 func (c *cell) run(ctx context.Context) report.Cell {
-	var err error
+	if err := c.setUpAndMeasure(ctx); err != nil {
+		return skipped(err)
+	}
+	return c.out // complete only now that everything has been stopped
+}
+
+func (c *cell) setUpAndMeasure(ctx context.Context) (err error) {
 	c.engines, err = startEngines(ctx, c.o.Engine, c.o.Connector, c.w.Instances, c.w.ITL)
 	if err != nil {
-		return skipped(err)
+		return err
 	}
 	defer c.engines.close()
 	plan := load.Plan{
@@ -62,18 +68,15 @@ func (c *cell) run(ctx context.Context) report.Cell {
 	default:
 		stop, err := c.start(ctx)
 		if err != nil {
-			return skipped(err)
+			return err
 		}
 		defer stop()
 		plan.Addresses = []string{c.running.Address}
 	}
 	if err := c.touch(ctx, plan); err != nil {
-		return skipped(err)
+		return err
 	}
-	if err := c.measure(ctx, plan); err != nil {
-		return skipped(err)
-	}
-	return c.out
+	return c.measure(ctx, plan)
 }
 
 // start starts the target, for our proxy with its membership.

@@ -37,6 +37,7 @@ func ServeEtcd(ctx context.Context, listen, dataDir string, log logrus.FieldLogg
 type Etcd struct {
 	Endpoint string
 	client   *clientv3.Client
+	stop     context.CancelFunc
 }
 
 // StartEtcd starts an etcd of its own process, on the harness' core.
@@ -51,11 +52,21 @@ func (l *Lab) StartEtcd(ctx context.Context) (*Etcd, error) {
 		return nil, err
 	}
 	e.client, err = discovery.Dial(discovery.ClientConfig{Endpoints: []string{e.Endpoint}})
-	return e, err
+	if err != nil {
+		return nil, err
+	}
+	// etcd turns clients away that ping without having anything open. Nobody
+	// writes this key.
+	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	e.client.Watch(ctx, "/bench-nothing")
+	return e, nil
 }
 
 // Close lets go of the client; the process ends with the lab.
-func (e *Etcd) Close() { e.client.Close() }
+func (e *Etcd) Close() {
+	e.stop()
+	e.client.Close()
+}
 
 // callTimeout bounds one call to etcd.
 const callTimeout = 5 * time.Second

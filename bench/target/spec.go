@@ -119,7 +119,12 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 		argv = []string{program, "-p", l.dir, "-e", "stderr", "-c", conf}
 		ready = "/health"
 	case Command:
-		argv = []string{"/bin/sh", "-c", "exec " + expand(s.Command, ports[0], site)}
+		// Where the person who gave it stands, not in the lab's directory.
+		cwd, err := os.Getwd()
+		if err != nil {
+			return nil, err
+		}
+		argv = []string{"/bin/sh", "-c", `cd "$0" && exec ` + expand(s.Command, ports[0], site), cwd}
 	default:
 		return nil, fmt.Errorf("%w: %s has no process", ErrSpec, s.Name)
 	}
