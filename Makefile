@@ -98,6 +98,29 @@ replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
 bench-check: ## fail if the hot path got dearer than at the merge base; BASE=commit for another one
 	@scripts/bench-check.sh $(BASE)
 
+# What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
+# DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
+BENCH_JSON ?= docs/performance/result.json
+BENCH_DOC  ?= docs/performance.md
+
+.PHONY: bench-build
+bench-build: build
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
+
+.PHONY: bench
+bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
+	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) --readme README.md \
+		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
+		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
+
+.PHONY: soak
+soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
+	@$(BIN)/bench soak --bin $(BIN) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
+
+.PHONY: bench-report
+bench-report: bench-build ## the report again, from the figures of the last make bench
+	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme README.md
+
 .PHONY: fmt
 fmt: ## format the sources
 	gofmt -w .

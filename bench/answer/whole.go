@@ -1,0 +1,54 @@
+package answer
+
+import "strconv"
+
+// Whole is one answer as a single JSON object. It belongs to one goroutine.
+type Whole struct {
+	Body []byte
+	tags []int
+}
+
+// Handover is the opening of the hand-over in a prefill's answer.
+const Handover = `"kv_transfer_params":`
+
+// handover is what a prefill engine tells about the KV cache that it holds:
+// the tag and the check sum in remote_request_id let the decode engine see
+// that it was given the right one.
+func handover(sum uint32) string {
+	hex := make([]byte, 8)
+	putHex(hex, uint64(sum))
+	return `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[101,102,103,104,105,106,107,108]],` +
+		`"remote_engine_id":"bench-engine","remote_request_id":"` + KVPrefix + zeroTag + "-" + string(hex) + `","remote_host":"127.0.0.1","remote_port":5600,"tp_size":1}`
+}
+
+// KVPrefix is how the name of a KV cache begins; the tag, a dash and the check
+// sum follow.
+const KVPrefix = "chatcmpl-"
+
+// NewWhole prepares the answer to a request that does not stream. With
+// prefill it offers a hand-over.
+func NewWhole(tokens, prompt int, sum uint32, prefill bool) *Whole {
+	kv := "null"
+	if prefill {
+		kv = handover(sum)
+	}
+	b := []byte(`{"id":"chatcmpl-` + zeroTag + `","object":"chat.completion","created":1700000000,"model":"` + Model +
+		`","choices":[{"index":0,"message":{"role":"assistant","content":"`)
+	for i := range tokens {
+		b = append(b, " "+zeroTag+"."...)
+		b = append(b, strconv.Itoa(1_000_000 + i)[1:]...)
+		if i == 0 {
+			b = append(b, proof(prompt, sum)...)
+		}
+	}
+	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}],`+
+		`"service_tier":null,"system_fingerprint":null,"usage":`+counts(prompt, tokens)+`,"prompt_logprobs":null,"prompt_token_ids":null,`+Handover+kv+`}`...)
+	return &Whole{Body: b, tags: tagsIn(b)}
+}
+
+// SetTag makes it the answer to another request.
+func (w *Whole) SetTag(tag uint64) {
+	for _, at := range w.tags {
+		putHex(w.Body[at:at+TagLen], tag)
+	}
+}

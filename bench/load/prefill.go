@@ -1,0 +1,107 @@
+package load
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/bench/answer"
+)
+
+// prefillLeg is a connection for first legs. Workers share them: a stream that
+// runs needs none.
+type prefillLeg struct {
+	*leg
+	kept *keepingCheck
+}
+
+// prefill does a first leg and gives the hand-over; it is valid until the next
+// one on the same connection, so it is copied.
+func (g *Generator) prefill(ctx context.Context, worker, tag uint64) ([]byte, error) {
+	l := g.takePrefill(worker)
+	defer g.putPrefill(l)
+	if err := l.exchange(ctx, tag, nil); err != nil {
+		return nil, err
+	}
+	kv, err := l.kept.handover()
+	return bytes.Clone(kv), err
+}
+
+func (g *Generator) takePrefill(worker uint64) *prefillLeg {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if n := len(g.idle); n > 0 {
+		l := g.idle[n-1]
+		g.idle = g.idle[:n-1]
+		return l
+	}
+	p := &g.plan
+	req := answer.NewRequest(p.Shape, true)
+	kept := &keepingCheck{WholeCheck: answer.NewWholeCheck(answer.NewWhole(1, req.Len(), req.Sum, true)), lenient: p.Strict}
+	l := &prefillLeg{newLeg(p.Prefill[worker%uint64(len(p.Prefill))], path, req, kept), kept}
+	g.legs = append(g.legs, l)
+	return l
+}
+
+func (g *Generator) putPrefill(l *prefillLeg) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.idle = append(g.idle, l)
+}
+
+// cutPrefills closes the connections of all first legs.
+func (g *Generator) cutPrefills() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, l := range g.legs {
+		l.cut()
+	}
+}
+
+// keepingCheck keeps a prefill's answer while it checks it, for the hand-over
+// in it.
+type keepingCheck struct {
+	*answer.WholeCheck
+	lenient bool // the strict simulator's answers are read, not compared
+	body    []byte
+}
+
+func (k *keepingCheck) Begin(tag uint64) {
+	k.body = k.body[:0]
+	k.WholeCheck.Begin(tag)
+}
+
+func (k *keepingCheck) Write(p []byte) error {
+	k.body = append(k.body, p...)
+	if k.lenient {
+		return nil
+	}
+	return k.WholeCheck.Write(p)
+}
+
+func (k *keepingCheck) End() error {
+	if k.lenient {
+		return nil
+	}
+	return k.WholeCheck.End()
+}
+
+// handover is the KV cache's description, nothing from engines that share one.
+func (k *keepingCheck) handover() ([]byte, error) {
+	if !k.lenient {
+		// Compared to the last byte already: it stands at the end.
+		i := bytes.Index(k.body, []byte(answer.Handover)) + len(answer.Handover)
+		return k.body[i : len(k.body)-1], nil
+	}
+	var v struct {
+		KV json.RawMessage `json:"kv_transfer_params"`
+	}
+	if err := json.Unmarshal(k.body, &v); err != nil {
+		return nil, fmt.Errorf("%w: the prefill's answer %.160q: %w", answer.ErrWrong, k.body, err)
+	}
+	if string(v.KV) == "null" {
+		return nil, nil
+	}
+	return v.KV, nil
+}

@@ -1,0 +1,233 @@
+package report
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Plot is a picture to be named in the text.
+type Plot struct{ File, Title string }
+
+// Markdown is the report. plots are named in it by their paths beside it.
+func (r *Run) Markdown(plots []Plot) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "# What the way through the proxy costs\n\n")
+	fmt.Fprintf(&b, "Written by `make bench` from its figures; do not edit it by hand. How it is measured and how to read it: [bench/README.md](../bench/README.md).\n\n")
+	r.setting(&b)
+	b.WriteString("## The goals\n\n")
+	b.WriteString(r.Headline())
+	r.missed(&b)
+	if len(plots) > 0 {
+		b.WriteString("\n## Pictures\n\n")
+		for _, p := range plots {
+			fmt.Fprintf(&b, "![%s](%s)\n\n", p.Title, p.File)
+		}
+	}
+	b.WriteString("\n## Everything that was measured\n\nMedian of the repeats, smallest and largest behind it. *Ratio* is the throughput as a share of two-hop's in the same repeat; CPU and memory are those of the target's processes alone. Times in ms.\n")
+	for _, w := range r.workloads() {
+		r.workload(&b, w)
+	}
+	return b.String()
+}
+
+func (r *Run) setting(b *strings.Builder) {
+	m, c := &r.Machine, &r.Config
+	pinned := "The target is pinned to one core; engines, generator and etcd share another."
+	if !c.Pinned {
+		pinned = "Nothing was pinned."
+	}
+	fmt.Fprintf(b, "%s, commit `%s`: %s, %d cores, %s MiB, %s, %s. %s %d repeats of %s s each, interleaved; engine `%s`, connector `%s`", r.Started.Format("2006-01-02"), r.Commit,
+		m.CPU, m.Cores, thousands(m.Memory), m.Kernel, m.Go, pinned, c.Repeats, number(c.Seconds), c.Engine, c.Connector)
+	if len(c.ProxyFlags) > 0 {
+		fmt.Fprintf(b, ", our proxy with `%s`", strings.Join(c.ProxyFlags, " "))
+	}
+	if c.Rate > 0 {
+		fmt.Fprintf(b, ", an open loop of %s requests/s", number(c.Rate))
+	}
+	b.WriteString(".\n\nEverything a user would run is on: an access line per request to a file, metrics, health, retries armed, a live watch of etcd.\n")
+	for _, n := range r.Notes {
+		fmt.Fprintf(b, "\n%s\n", n)
+	}
+	b.WriteString("\n")
+}
+
+// Headline is the table of goals.
+func (r *Run) Headline() string {
+	var b strings.Builder
+	b.WriteString("| | must | aim | measured | spread | |\n|---|---|---|---|---|---|\n")
+	for _, row := range r.Rows() {
+		unit := ""
+		if row.Unit != "" {
+			unit = " " + row.Unit
+		}
+		measured := number(row.Median())
+		if len(row.Values) > 0 {
+			measured += unit
+		}
+		verdict := string(row.Verdict())
+		if row.Verdict() == Missed {
+			verdict = "**" + verdict + "**"
+		}
+		fmt.Fprintf(&b, "| %s | %s%s | %s%s | %s | %s | %s |\n", row.Text, number(row.Must), unit, number(row.Aim), unit, measured, spread(row.Values), verdict)
+	}
+	return b.String()
+}
+
+// missed names the rows that were not met, and the cells that say why.
+func (r *Run) missed(b *strings.Builder) {
+	var missed, notRun []string
+	for _, row := range r.Rows() {
+		switch row.Verdict() {
+		case Missed:
+			unit := ""
+			if row.Unit != "" {
+				unit = " " + row.Unit
+			}
+			missed = append(missed, fmt.Sprintf("- %s: %s%s, must be %s%s", row.Text, number(row.Median()), unit, number(row.Must), unit))
+		case NotRun:
+			notRun = append(notRun, row.Text)
+		}
+	}
+	switch {
+	case len(missed) > 0:
+		fmt.Fprintf(b, "\n### Not met\n\n%s\n", strings.Join(missed, "\n"))
+	case len(notRun) == 0:
+		b.WriteString("\nEvery row is met.\n")
+	}
+	if len(notRun) > 0 {
+		fmt.Fprintf(b, "\nNot run: %s.\n", strings.Join(notRun, "; "))
+	}
+	seen := make(map[string]bool)
+	for i := range r.Cells {
+		c := &r.Cells[i]
+		for _, p := range c.Problems {
+			text := fmt.Sprintf("- %s, %s, repeat %d: %s\n", c.Workload, c.Target, c.Repeat+1, oneLine(p))
+			if !seen[text] {
+				if len(seen) == 0 {
+					b.WriteString("\n### What went wrong\n\n")
+				}
+				seen[text] = true
+				b.WriteString(text)
+			}
+		}
+	}
+}
+
+func oneLine(s string) string {
+	return strings.ReplaceAll(strings.Join(strings.Fields(s), " "), "|", "\\|")
+}
+
+// column is one figure of the tables of workloads.
+type column struct {
+	name  string
+	value func(r *Run, c *Cell) (float64, bool)
+}
+
+func columns() []column {
+	simple := func(f func(*Cell) float64) func(*Run, *Cell) (float64, bool) {
+		return func(_ *Run, c *Cell) (float64, bool) { v := f(c); return v, v != 0 }
+	}
+	ms := func(f func(*Cell) (Times, float64)) func(*Run, *Cell) (float64, bool) {
+		return func(_ *Run, c *Cell) (float64, bool) { t, v := f(c); return v, t.Count > 0 }
+	}
+	return []column{
+		{"per second", simple((*Cell).Throughput)},
+		{"ratio", func(r *Run, c *Cell) (float64, bool) { return r.Ratio(c.Workload, c.Target, c.Repeat) }},
+		{"CPU µs/request", func(_ *Run, c *Cell) (float64, bool) { return c.CPUPerRequest(), c.CPU > 0 && c.Right > 0 }},
+		{"CPU s/1M events", func(_ *Run, c *Cell) (float64, bool) { return c.CPUPerMillionEvents(), c.CPU > 0 && c.Events > 0 }},
+		{"TTFT p50", ms(func(c *Cell) (Times, float64) { return c.TTFT, c.TTFT.P50 })},
+		{"p99", ms(func(c *Cell) (Times, float64) { return c.TTFT, c.TTFT.P99 })},
+		{"p99.9", ms(func(c *Cell) (Times, float64) { return c.TTFT, c.TTFT.P999 })},
+		{"ITL p50", ms(func(c *Cell) (Times, float64) { return c.ITL, c.ITL.P50 })},
+		{"p99", ms(func(c *Cell) (Times, float64) { return c.ITL, c.ITL.P99 })},
+		{"p99.9", ms(func(c *Cell) (Times, float64) { return c.ITL, c.ITL.P999 })},
+		{"end to end p50", ms(func(c *Cell) (Times, float64) { return c.Total, c.Total.P50 })},
+		{"p99", ms(func(c *Cell) (Times, float64) { return c.Total, c.Total.P99 })},
+		{"peak RSS KiB", simple(func(c *Cell) float64 { return float64(c.RSSPeak) })},
+		{"KiB/stream", func(_ *Run, c *Cell) (float64, bool) { return c.RSSPerStream(), c.Open > 0 && c.RSS > 0 }},
+		{"aborted after s", simple(func(c *Cell) float64 { return c.Aborted })},
+	}
+}
+
+func (r *Run) workload(b *strings.Builder, name string) {
+	var cols []column
+	for _, col := range columns() {
+		for i := range r.Cells {
+			if c := &r.Cells[i]; c.Workload == name && c.Skipped == "" {
+				if _, ok := col.value(r, c); ok {
+					cols = append(cols, col)
+					break
+				}
+			}
+		}
+	}
+	fmt.Fprintf(b, "\n### %s\n\n| |", name)
+	for _, col := range cols {
+		fmt.Fprintf(b, " %s |", col.name)
+	}
+	b.WriteString(" wrong |\n|---|" + strings.Repeat("---|", len(cols)+1) + "\n")
+	var skips []string // one reason for each target
+	for _, t := range r.targets() {
+		var cells []*Cell
+		bad, skipped := uint64(0), false
+		for i := range r.Cells {
+			c := &r.Cells[i]
+			if c.Workload != name || c.Target != t {
+				continue
+			}
+			if c.Skipped != "" {
+				if !skipped {
+					skips = append(skips, fmt.Sprintf("%s was skipped: %s.", t, oneLine(c.Skipped)))
+				}
+				skipped = true
+				continue
+			}
+			cells = append(cells, c)
+			bad += c.Bad()
+		}
+		if len(cells) == 0 {
+			continue
+		}
+		fmt.Fprintf(b, "| %s |", t)
+		for _, col := range cols {
+			var values []float64
+			for _, c := range cells {
+				if v, ok := col.value(r, c); ok {
+					values = append(values, v)
+				}
+			}
+			text := ""
+			if len(values) > 0 {
+				text = number(median(values))
+				if s := spread(values); s != "" {
+					text += " (" + s + ")"
+				}
+			}
+			fmt.Fprintf(b, " %s |", text)
+		}
+		fmt.Fprintf(b, " %d |\n", bad)
+	}
+	for _, s := range skips {
+		fmt.Fprintf(b, "\n%s\n", s)
+	}
+}
+
+// The marks in a README between which Renew puts the headline.
+const (
+	Begin = "<!-- bench: begin -->"
+	End   = "<!-- bench: end -->"
+)
+
+// Renew replaces what is between the marks; false if they are not there.
+func (r *Run) Renew(text string) (string, bool) {
+	head, rest, ok := strings.Cut(text, Begin)
+	if !ok {
+		return text, false
+	}
+	_, tail, ok := strings.Cut(rest, End)
+	if !ok {
+		return text, false
+	}
+	about := fmt.Sprintf("Commit `%s`, %s, %d repeats; all of it in [docs/performance.md](docs/performance.md).", r.Commit, r.Machine.CPU, r.Config.Repeats)
+	return head + Begin + "\n" + r.Headline() + "\n" + about + "\n" + End + tail, true
+}

@@ -1,0 +1,149 @@
+package report_test
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestMain(m *testing.M) {
+	testkit.GoldenFlag()
+	os.Exit(m.Run())
+}
+
+// example is a run in which one row is met in full, some are met, one is not,
+// and most were not run.
+func example() *report.Run {
+	r := &report.Run{
+		Started: time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC), Took: 60, Commit: "abc1234",
+		Machine: machine.Facts{CPU: "A processor", Cores: 2, Memory: 4096, Kernel: "Linux 6.1", Go: "go1.26.0", Files: 20000},
+		Config: report.Config{
+			Workloads: []string{"small", "open1000"}, Targets: []string{"two-hop", "nginx", "pdmesh"}, Repeats: 3, Seconds: 5,
+			Engine: "fast", Connector: "nixl", Pinned: true, ProxyFlags: []string{"--upstream own"}, Seed: 1,
+		},
+		Notes: []string{"A note for the reader."},
+	}
+	for i := range 3 {
+		n := uint64(i)
+		r.Cells = append(r.Cells,
+			report.Cell{Workload: "small", Target: "two-hop", Repeat: i, Seconds: 5, Right: 250_000 + n*5000, TTFT: report.Times{Count: 9, P50: 0.5, P99: 1.25}},
+			report.Cell{Workload: "small", Target: "nginx", Repeat: i, Skipped: "not installed"},
+			report.Cell{
+				Workload: "small", Target: "pdmesh", Repeat: i, Seconds: 5, Right: 200_000 - n*2000, CPU: 4.9, RSSPeak: 50_000, RSSIdle: 40_000,
+				Clients: 32, Prompt: 128, TTFT: report.Times{Count: 9, P50: 0.75, P99: 2},
+			},
+			report.Cell{Workload: "open1000", Target: "two-hop", Repeat: i, Seconds: 5, Right: 2500, Tokens: 480_000, Open: 1000, ITL: report.Times{Count: 9, P50: 10, P99: 11}},
+			report.Cell{
+				Workload: "open1000", Target: "pdmesh", Repeat: i, Seconds: 5, Right: 2500, Tokens: 400_000, Events: 407_500, Open: 1000, Clients: 1000, Prompt: 512,
+				CPU: 4, RSSIdle: 20_000, RSS: 60_000, RSSPeak: 61_000, ITL: report.Times{Count: 9, P50: 10, P99: 13},
+			})
+	}
+	r.Cells[len(r.Cells)-1].Broken = 1
+	r.Cells[len(r.Cells)-1].Problems = []string{"broken answer: the connection\nended | in event 3"}
+	return r
+}
+
+func TestMarkdown(t *testing.T) {
+	t.Parallel()
+	r := example()
+	testkit.Golden(t, filepath.Join("testdata", "report.md"), []byte(r.Markdown([]report.Plot{{File: "p/x.svg", Title: "A plot"}})))
+}
+
+func TestVerdicts(t *testing.T) {
+	t.Parallel()
+	want := map[string]report.Verdict{
+		"128 B, 1 token, 32 connections: throughput / two-hop limit": report.Must,   // 0.78
+		"128 B, 1 token: CPU per request":                            report.Must,   // 24.7 µs
+		"1,000 streams at 10 ms: throughput / two-hop limit":         report.Missed, // 0.83
+		"RSS per open stream, 1,000":                                 report.Must,   // 40 KiB
+		"64 KiB prompt: CPU per request":                             report.NotRun,
+		"wrong, cut, failed or misrouted answers in any run":         report.Missed,
+	}
+	for _, row := range example().Rows() {
+		if v, ok := want[row.Text]; ok {
+			if row.Verdict() != v {
+				t.Errorf("%s: %v of %v is %q, want %q", row.Text, row.Median(), row.Values, row.Verdict(), v)
+			}
+			delete(want, row.Text)
+		}
+	}
+	if len(want) > 0 {
+		t.Errorf("no rows for %v", want)
+	}
+}
+
+// TestOneWrongAnswerFails: it may not vanish in a median.
+func TestOneWrongAnswerFails(t *testing.T) {
+	t.Parallel()
+	r := example()
+	rows := r.Rows()
+	if last := rows[len(rows)-1]; last.Verdict() != report.Missed {
+		t.Errorf("one broken answer in one of three repeats is %q (%v)", last.Verdict(), last.Values)
+	}
+}
+
+func TestWriteAndRead(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "r.json")
+	r := example()
+	if err := r.Write(path); err != nil {
+		t.Fatal(err)
+	}
+	again, err := report.Read(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if a, b := r.Markdown(nil), again.Markdown(nil); a != b {
+		t.Error("the report from the file is another one")
+	}
+	if err := os.WriteFile(path, []byte("hello"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := report.Read(path); err == nil || !strings.Contains(err.Error(), "not what a run writes") {
+		t.Errorf("error %v does not say what is wrong with the file", err)
+	}
+}
+
+func TestRenew(t *testing.T) {
+	t.Parallel()
+	r := example()
+	text, ok := r.Renew("before\n" + report.Begin + "\nold\n" + report.End + "\nafter\n")
+	if !ok || strings.Contains(text, "old") || !strings.HasPrefix(text, "before\n") || !strings.HasSuffix(text, "\nafter\n") || !strings.Contains(text, "abc1234") {
+		t.Errorf("%v:\n%s", ok, text)
+	}
+	if again, _ := r.Renew(text); again != text {
+		t.Error("a second time changes it")
+	}
+	for _, s := range []string{"", "no marks", report.Begin + " without its end"} {
+		if got, ok := r.Renew(s); ok || got != s {
+			t.Errorf("%q became %q", s, got)
+		}
+	}
+}
+
+func TestDrawingsAreXML(t *testing.T) {
+	t.Parallel()
+	drawings := example().Drawings()
+	if len(drawings) < 3 {
+		t.Fatalf("%d drawings", len(drawings))
+	}
+	for _, d := range drawings {
+		dec := xml.NewDecoder(strings.NewReader(d.SVG))
+		for {
+			if _, err := dec.Token(); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", d.File, err)
+			}
+		}
+	}
+}

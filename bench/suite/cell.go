@@ -1,0 +1,309 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"slices"
+	"time"
+
+	"github.com/pdmesh/pdmesh/bench/load"
+	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/bench/target"
+)
+
+// cell is one target under one workload, once.
+type cell struct {
+	o      *Options
+	lab    *target.Lab
+	etcd   *target.Etcd
+	w      Workload
+	spec   target.Spec
+	number int
+
+	engines *engines
+	running *target.Running // nil without a process
+	pids    []int
+	out     report.Cell
+}
+
+// Bounds of what a cell waits for.
+const (
+	openWait  = time.Minute      // until all streams are open
+	drainWait = 10 * time.Second // until the last answers have come
+	abortWait = time.Minute      // until the engines have seen the clients go
+)
+
+// run does everything and gives the figures.
+func (c *cell) run(ctx context.Context) report.Cell {
+	if err := c.setUpAndMeasure(ctx); err != nil {
+		return skipped(err)
+	}
+	return c.out // complete only now that everything has been stopped
+}
+
+func (c *cell) setUpAndMeasure(ctx context.Context) (err error) {
+	c.engines, err = startEngines(ctx, c.o.Engine, c.o.Connector, c.w.Instances, c.w.ITL)
+	if err != nil {
+		return err
+	}
+	defer c.engines.close()
+	plan := load.Plan{
+		Addresses: c.engines.decode, Shape: c.w.Shape, Conns: c.w.Conns, Ramp: c.w.Ramp, Seed: c.o.Seed,
+		Strict: c.o.Engine == StrictEngine,
+	}
+	if c.w.ITL > 0 {
+		plan.Opening = 64
+	}
+	if c.o.Rate > 0 && !c.w.Hold {
+		plan.Rate = c.o.Rate
+	}
+	switch c.spec.Kind {
+	case target.Direct:
+	case target.TwoHop:
+		plan.Prefill = c.engines.prefill
+	default:
+		stop, err := c.start(ctx)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		plan.Addresses = []string{c.running.Address}
+	}
+	if err := c.touch(ctx, plan); err != nil {
+		return err
+	}
+	return c.measure(ctx, plan)
+}
+
+// start starts the target, for our proxy with its membership.
+func (c *cell) start(ctx context.Context) (stop func(), err error) {
+	site := target.Site{
+		Prefill: c.engines.prefill, Decode: c.engines.decode, Connector: c.o.Connector,
+		Prefix: fmt.Sprintf("/bench-%d", c.number), Admin: c.o.ProfilePath != "",
+	}
+	stop = func() {}
+	if c.spec.Kind == target.Mesh {
+		site.Etcd = c.etcd.Endpoint
+		members, err := c.etcd.Register(ctx, site.Prefix, c.o.Connector, c.engines.prefill, c.engines.decode)
+		if err != nil {
+			return nil, err
+		}
+		ctx, cancel := context.WithCancel(ctx)
+		done := make(chan error, 1)
+		go func() { done <- members.Run(ctx, c.w.Changes, c.o.Seed) }()
+		stop = func() {
+			cancel()
+			if err := <-done; err != nil {
+				c.out.Problems = append(c.out.Problems, err.Error())
+			}
+			c.out.Changes = members.Changes
+		}
+	}
+	c.running, err = c.lab.Start(ctx, c.spec, site)
+	if err != nil {
+		stop()
+		return nil, err
+	}
+	c.pids = c.running.PIDs()
+	stopMembers := stop
+	return func() {
+		stopMembers()
+		c.running.Stop()
+	}, nil
+}
+
+// touch sends a few requests, so that what is loaded once is not counted as
+// the load's memory, and a target that does not work is not measured.
+func (c *cell) touch(ctx context.Context, plan load.Plan) error {
+	plan.Conns, plan.Rate, plan.Ramp = 1, 0, 0
+	plan.Shape.Tokens = min(plan.Shape.Tokens, 2)
+	if c.w.ITL > 0 {
+		plan.Shape.Tokens = 1 // the second would be waited for
+	}
+	plan.Shape.Prompt = min(plan.Shape.Prompt, 512)
+	g, err := load.Start(ctx, plan)
+	if err != nil {
+		return err
+	}
+	defer g.Stop(0)
+	tally := g.Tally()
+	const enough, atMost = 20, 10 * time.Second
+	if !until(ctx, atMost, func() bool { return tally.Right.Load() >= enough || tally.Bad() > enough }) || tally.Bad() > enough {
+		return fmt.Errorf("%w: %v %q", errNotServing, tally, tally.Problems())
+	}
+	return nil
+}
+
+var errNotServing = errors.New("it does not answer as it should")
+
+// until polls a condition.
+func until(ctx context.Context, limit time.Duration, cond func() bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	for !cond() {
+		select {
+		case <-ctx.Done():
+			return cond()
+		case <-tick.C:
+		}
+	}
+	return true
+}
+
+// pause waits.
+func pause(ctx context.Context, d time.Duration) { until(ctx, d, func() bool { return false }) }
+
+// measure runs the load and fills in the figures.
+func (c *cell) measure(ctx context.Context, plan load.Plan) error {
+	out := &c.out
+	out.Clients, out.Prompt = plan.Conns, plan.Shape.Prompt
+	if c.pids != nil {
+		u, err := machine.Read(c.pids)
+		if err != nil {
+			return err
+		}
+		out.RSSIdle = u.RSS
+		if err := machine.ResetPeak(c.pids); err != nil {
+			return err
+		}
+	}
+	before := c.engines.stats()
+	g, err := load.Start(ctx, plan)
+	if err != nil {
+		return err
+	}
+	defer g.Stop(0)
+	first := g.Tally()
+	if c.w.ITL > 0 {
+		// A moment is always between two streams; when they stay, all must be open.
+		want := plan.Conns * 95 / 100
+		if c.w.Hold {
+			want = plan.Conns
+		}
+		until(ctx, openWait, func() bool { return g.Open() >= want })
+		out.Open = g.Open()
+	}
+	pause(ctx, c.o.Warmup)
+	tally, err := c.window(ctx, g)
+	if err != nil {
+		return err
+	}
+	if c.w.Vanish {
+		c.vanish(ctx, g)
+	}
+	grace := drainWait
+	if c.w.ITL > 0 {
+		grace = 0
+	}
+	if cut := g.Stop(grace); cut > 0 && grace > 0 {
+		out.Failed += uint64(cut)
+		out.Problems = append(out.Problems, fmt.Sprintf("%d requests had no answer %v after the end", cut, grace))
+	}
+	for _, t := range []*load.Tally{first, tally, g.Tally()} {
+		out.Wrong += t.Wrong.Load()
+		out.Broken += t.Broken.Load()
+		out.Failed += t.Failed.Load()
+		out.Left += t.Left.Load()
+		out.Problems = append(out.Problems, t.Problems()...)
+	}
+	if c.running != nil && !c.running.Alive() {
+		out.Failed++
+		out.Problems = append(out.Problems, "the target ended: "+c.running.Tail())
+	}
+	after := c.engines.stats()
+	out.Prefills, out.Handovers = after.Prefills-before.Prefills, after.Handovers-before.Handovers
+	out.Violations = after.Violations - before.Violations
+	if c.spec.Kind == target.Mesh && c.o.Connector == "nixl" {
+		if out.Bare = after.Requests - before.Requests - out.Prefills - out.Handovers; out.Bare > 0 {
+			out.Problems = append(out.Problems, fmt.Sprintf("%d requests went to a decode engine without a prefill", out.Bare))
+		}
+	}
+	return nil
+}
+
+// window measures for a while.
+func (c *cell) window(ctx context.Context, g *load.Generator) (*load.Tally, error) {
+	out := &c.out
+	var profile chan error
+	if c.o.ProfilePath != "" && c.spec.Kind == target.Mesh {
+		profile = make(chan error, 1)
+		go func() { profile <- c.profile(ctx) }()
+	}
+	cpu, err := machine.CPU(c.pids)
+	if err != nil && c.pids != nil {
+		return nil, err
+	}
+	g.Swap()
+	start := time.Now()
+	var rss []int64
+	for time.Since(start) < c.o.Window && ctx.Err() == nil {
+		pause(ctx, min(c.o.Window-time.Since(start), 250*time.Millisecond))
+		if kib, err := machine.Memory(c.pids); err == nil && c.pids != nil {
+			rss = append(rss, kib)
+		}
+	}
+	tally := g.Swap()
+	out.Seconds = time.Since(start).Seconds()
+	if c.pids != nil {
+		u, err := machine.Read(c.pids)
+		if err != nil {
+			return nil, err
+		}
+		out.CPU, out.RSSPeak = u.CPU-cpu, u.Peak
+		slices.Sort(rss)
+		out.RSS = rss[len(rss)/2]
+	}
+	out.Right, out.Tokens = tally.Right.Load(), tally.Tokens.Load()
+	if c.w.Shape.Stream {
+		const others = 3 // the role, the usage and the end marker
+		out.Events = out.Tokens + others*out.Right
+	}
+	out.TTFT, out.ITL, out.Total = report.TimesOf(&tally.TTFT), report.TimesOf(&tally.ITL), report.TimesOf(&tally.Total)
+	if profile != nil {
+		if err := <-profile; err != nil {
+			out.Problems = append(out.Problems, "profile: "+err.Error())
+		}
+	}
+	return tally, nil
+}
+
+// vanish lets the clients leave and waits until the engines know.
+func (c *cell) vanish(ctx context.Context, g *load.Generator) {
+	start := time.Now()
+	g.Vanish()
+	c.out.Leaving = time.Since(start).Seconds()
+	until(ctx, abortWait, func() bool { return c.engines.stats().Active == 0 })
+	s := c.engines.stats()
+	c.out.NotAborted = s.Active
+	c.out.Aborted = s.LastAbort.Sub(start).Seconds()
+}
+
+// profile fetches a CPU profile of our proxy for the time of the window.
+func (c *cell) profile(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, c.o.Window+30*time.Second)
+	defer cancel()
+	url := fmt.Sprintf("http://%s%s?seconds=%d", c.running.Admin, c.o.ProfilePath, max(1, int(c.o.Window.Seconds())))
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	res, err := http.DefaultClient.Do(req)
+	if err != nil {
+		return err
+	}
+	defer res.Body.Close()
+	data, err := io.ReadAll(io.LimitReader(res.Body, 64<<20))
+	if err != nil {
+		return err
+	}
+	if res.StatusCode != http.StatusOK {
+		return fmt.Errorf("%s answers with status %d", url, res.StatusCode)
+	}
+	return c.o.Profile(c.w.Name, data)
+}

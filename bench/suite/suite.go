@@ -1,0 +1,118 @@
+package suite
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/bench/target"
+)
+
+// Options is what to run.
+type Options struct {
+	Workloads []Workload
+	Targets   []target.Spec
+	Repeats   int
+	// Window is how long each cell is measured, Warmup how long it runs before.
+	Window, Warmup time.Duration
+	Engine         string
+	Connector      string
+	// Rate makes every closed loop an open one.
+	Rate float64
+	Seed uint64
+	// Files is the limit of descriptors of a process.
+	Files int
+	// ProfilePath on our proxy's side address gives a CPU profile; Profile gets
+	// each one.
+	ProfilePath string
+	Profile     func(workload string, data []byte) error
+	// Progress gets a line per cell.
+	Progress io.Writer
+}
+
+// Run runs everything. A cell that cannot run is noted and the others go on;
+// the error is about what makes all of it pointless. What was measured until
+// ctx ends is in the run.
+func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error {
+	var etcd *target.Etcd
+	if slices.ContainsFunc(o.Targets, func(s target.Spec) bool { return s.Kind == target.Mesh }) {
+		var err error
+		if etcd, err = lab.StartEtcd(ctx); err != nil {
+			return err
+		}
+		defer etcd.Close()
+	}
+	n := 0
+	for repeat := range o.Repeats {
+		for _, w := range o.Workloads {
+			w = fitted(w, o.Files, run)
+			for _, spec := range o.Targets {
+				if w.MeshOnly && spec.Kind != target.Mesh {
+					continue
+				}
+				n++
+				c := cell{o: &o, lab: lab, etcd: etcd, w: w, spec: spec, number: n}
+				got := c.run(ctx)
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				got.Workload, got.Target, got.Repeat = w.Name, spec.Name, repeat
+				run.Cells = append(run.Cells, got)
+				fmt.Fprintln(o.Progress, line(&got))
+			}
+		}
+	}
+	return nil
+}
+
+// fitted lowers the number of clients to what the limit of descriptors lets a
+// proxy hold: two for each client.
+func fitted(w Workload, files int, run *report.Run) Workload {
+	const others = 3000
+	if most := (files - others) / 2; files > 0 && w.Conns > most {
+		note := fmt.Sprintf("%s ran with %d clients instead of %d: a process may have %d descriptors here, and a proxy needs two for each client, and some more.", w.Name, most, w.Conns, files)
+		if !slices.Contains(run.Notes, note) {
+			run.Notes = append(run.Notes, note)
+		}
+		w.Conns = most
+	}
+	return w
+}
+
+func line(c *report.Cell) string {
+	head := fmt.Sprintf("%d  %-11s %-10s ", c.Repeat+1, c.Workload, c.Target)
+	if c.Skipped != "" {
+		return head + "skipped: " + c.Skipped
+	}
+	s := fmt.Sprintf("%s%9.0f %-10s", head, c.Throughput(), c.Unit())
+	if c.CPU > 0 {
+		s += fmt.Sprintf("  %7.1f µs/request  %6.1f s/1M events", c.CPUPerRequest(), c.CPUPerMillionEvents())
+	}
+	s += fmt.Sprintf("  TTFT p50 %.2f ms", c.TTFT.P50)
+	if c.ITL.Count > 0 {
+		s += fmt.Sprintf("  ITL p99 %.2f ms", c.ITL.P99)
+	}
+	if c.Open > 0 && c.RSS > 0 {
+		s += fmt.Sprintf("  %.1f KiB/stream", c.RSSPerStream())
+	}
+	if c.Aborted > 0 {
+		s += fmt.Sprintf("  aborted after %.3f s", c.Aborted)
+	}
+	if c.Bad() > 0 || c.NotAborted > 0 || c.Violations > 0 || c.Bare > 0 {
+		s += fmt.Sprintf("  BAD: %d wrong, %d broken, %d failed, %d violations, %d without a prefill, %d not aborted: %.500q",
+			c.Wrong, c.Broken, c.Failed, c.Violations, c.Bare, c.NotAborted, c.Problems[:min(len(c.Problems), 3)])
+	}
+	return s
+}
+
+// skipped is the reason for a cell without figures.
+func skipped(err error) report.Cell {
+	if errors.Is(err, target.ErrAbsent) {
+		return report.Cell{Skipped: "not installed"}
+	}
+	return report.Cell{Skipped: err.Error()}
+}

@@ -1,0 +1,81 @@
+package suite_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/bench/suite"
+	"github.com/pdmesh/pdmesh/bench/target"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// TestRun runs every workload, much smaller, without any proxy.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	var workloads []suite.Workload
+	for _, w := range suite.Workloads() {
+		if w.MeshOnly {
+			continue
+		}
+		w.Conns = min(w.Conns, 20)
+		w.ITL = min(w.ITL, 5*time.Millisecond)
+		w.Ramp = min(w.Ramp, 10*time.Millisecond)
+		workloads = append(workloads, w)
+	}
+	for _, engine := range []string{suite.FastEngine, suite.StrictEngine} {
+		t.Run(engine, func(t *testing.T) {
+			t.Parallel()
+			chosen := workloads
+			if engine == suite.StrictEngine {
+				chosen = workloads[:2]
+			}
+			run := &report.Run{Config: report.Config{Repeats: 1}}
+			var progress strings.Builder
+			err := suite.Run(t.Context(), nil, suite.Options{
+				Workloads: chosen, Targets: []target.Spec{{Name: "direct", Kind: target.Direct}, {Name: "two-hop", Kind: target.TwoHop}},
+				Repeats: 1, Window: 300 * time.Millisecond, Warmup: 10 * time.Millisecond, Engine: engine, Connector: "nixl", Seed: 1, Progress: &progress,
+			}, run)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(run.Cells) != 2*len(chosen) {
+				t.Fatalf("%d cells, want %d", len(run.Cells), 2*len(chosen))
+			}
+			for _, c := range run.Cells {
+				if c.Skipped != "" || c.Bad() > 0 || c.NotAborted > 0 || c.Tokens == 0 {
+					t.Errorf("%+v", c)
+				}
+				if c.Workload == "vanish5000" && (c.Aborted <= 0 || c.Left == 0) {
+					t.Errorf("nobody vanished: %+v", c)
+				}
+				if !strings.Contains(progress.String(), c.Workload) {
+					t.Errorf("no line about %s", c.Workload)
+				}
+			}
+			if text := run.Markdown(nil); !strings.Contains(text, "two-hop") {
+				t.Errorf("the report lacks what ran:\n%s", text)
+			}
+		})
+	}
+}
+
+func TestChoose(t *testing.T) {
+	t.Parallel()
+	all, err := suite.Choose(nil)
+	if err != nil || len(all) != len(suite.Workloads()) {
+		t.Errorf("%d workloads, %v", len(all), err)
+	}
+	got, err := suite.Choose([]string{"churn", "small"})
+	if err != nil || len(got) != 3 || got[1].Name != "quiet" {
+		t.Errorf("%+v, %v: churn needs what it is compared with", got, err)
+	}
+	if _, err := suite.Choose([]string{"smal"}); !errors.Is(err, suite.ErrWorkload) || !strings.Contains(err.Error(), "small") {
+		t.Errorf("error %v does not say what there is", err)
+	}
+}

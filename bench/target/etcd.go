@@ -1,0 +1,202 @@
+package target
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"path/filepath"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/bench/answer"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ServeEtcd is an etcd until ctx ends: what the benchmark's program does as a
+// child of itself. It waits for no disk, as etcd's own speed is not measured.
+func ServeEtcd(ctx context.Context, listen, dataDir string, log logrus.FieldLogger) error {
+	s, err := embedetcd.Start(ctx, embedetcd.Config{ListenClient: listen, DataDir: dataDir, Log: log, Gateway: true, Unsynced: true})
+	if err != nil {
+		return err
+	}
+	defer s.Close()
+	select {
+	case <-ctx.Done():
+		return nil
+	case err := <-s.Err():
+		return err
+	}
+}
+
+// Etcd is a running etcd.
+type Etcd struct {
+	Endpoint string
+	client   *clientv3.Client
+	stop     context.CancelFunc
+}
+
+// StartEtcd starts an etcd of its own process, on the harness' core.
+func (l *Lab) StartEtcd(ctx context.Context) (*Etcd, error) {
+	ports, err := fleet.FreePorts(1)
+	if err != nil {
+		return nil, err
+	}
+	e := &Etcd{Endpoint: fmt.Sprintf("127.0.0.1:%d", ports[0])}
+	argv := []string{l.o.Self, "etcd", "--listen", e.Endpoint, "--data-dir", filepath.Join(l.dir, "etcd")}
+	if _, err := l.launch(ctx, "etcd", l.o.HarnessCore, "http://"+e.Endpoint+"/version", argv); err != nil {
+		return nil, err
+	}
+	e.client, err = discovery.Dial(discovery.ClientConfig{Endpoints: []string{e.Endpoint}})
+	if err != nil {
+		return nil, err
+	}
+	// etcd turns clients away that ping without having anything open. Nobody
+	// writes this key.
+	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
+	e.client.Watch(ctx, "/bench-nothing")
+	return e, nil
+}
+
+// Close lets go of the client; the process ends with the lab.
+func (e *Etcd) Close() {
+	e.stop()
+	e.client.Close()
+}
+
+// callTimeout bounds one call to etcd.
+const callTimeout = 5 * time.Second
+
+// leaseTTL is that of the instances' leases.
+const leaseTTL = 30
+
+// keysPerLease spreads the instances over leases: one of a lease for each
+// would keep etcd busy with renewals, which is not the question.
+const keysPerLease = 20
+
+// Members are instances registered under one prefix.
+type Members struct {
+	etcd   *Etcd
+	layout discovery.Layout
+	keys   []instance.Key
+	values []string
+	leases []clientv3.LeaseID
+	absent map[int]bool
+	// Changes counts what Churn did.
+	Changes int
+}
+
+// Register writes a leased record for every instance.
+func (e *Etcd) Register(ctx context.Context, prefix, connector string, prefill, decode []string) (*Members, error) {
+	layout, err := discovery.NewLayout(prefix)
+	if err != nil {
+		return nil, err
+	}
+	m := &Members{etcd: e, layout: layout, absent: make(map[int]bool)}
+	for _, addr := range prefill {
+		m.keys = append(m.keys, instance.Key{Role: instance.Prefill, Address: addr})
+	}
+	for _, addr := range decode {
+		m.keys = append(m.keys, instance.Key{Role: instance.Decode, Address: addr})
+	}
+	for i, k := range m.keys {
+		value, err := discovery.EncodeRecord(instance.Record{
+			ID: "life-of-" + k.Address, Role: k.Role, Address: k.Address, Models: []string{answer.Model},
+			Connector: connector, State: instance.Ready, Source: "direct",
+		})
+		if err != nil {
+			return nil, err
+		}
+		m.values = append(m.values, string(value))
+		if i%keysPerLease == 0 {
+			ctx, cancel := context.WithTimeout(ctx, callTimeout)
+			lease, err := e.client.Grant(ctx, leaseTTL)
+			cancel()
+			if err != nil {
+				return nil, fmt.Errorf("register: %w", err)
+			}
+			m.leases = append(m.leases, lease.ID)
+		}
+		if err := m.put(ctx, i); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}
+
+func (m *Members) put(ctx context.Context, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	_, err := m.etcd.client.Put(ctx, m.layout.Instance(m.keys[i]), m.values[i], clientv3.WithLease(m.leases[i/keysPerLease]))
+	if err != nil {
+		return fmt.Errorf("register %s: %w", m.keys[i], err)
+	}
+	return nil
+}
+
+func (m *Members) remove(ctx context.Context, i int) error {
+	ctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	if _, err := m.etcd.client.Delete(ctx, m.layout.Instance(m.keys[i])); err != nil {
+		return fmt.Errorf("sign off %s: %w", m.keys[i], err)
+	}
+	return nil
+}
+
+// Run renews the leases until ctx ends, and with perSecond > 0 changes the
+// membership that often: an instance signs off, or one that had comes back. At
+// least one of each role stays.
+func (m *Members) Run(ctx context.Context, perSecond float64, seed uint64) error {
+	renew := time.NewTicker(leaseTTL * time.Second / 6)
+	defer renew.Stop()
+	var change <-chan time.Time
+	if perSecond > 0 {
+		t := time.NewTicker(time.Duration(float64(time.Second) / perSecond))
+		defer t.Stop()
+		change = t.C
+	}
+	rng := rand.New(rand.NewPCG(seed, 1))
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-renew.C:
+			for _, id := range m.leases {
+				call, cancel := context.WithTimeout(ctx, callTimeout)
+				_, err := m.etcd.client.KeepAliveOnce(call, id)
+				cancel()
+				if err != nil && ctx.Err() == nil {
+					return fmt.Errorf("renew a lease: %w", err)
+				}
+			}
+		case <-change:
+			if err := m.toggle(ctx, rng); err != nil && ctx.Err() == nil {
+				return err
+			}
+		}
+	}
+}
+
+// awayAtMost is the share of instances that are signed off at once.
+const awayAtMost = 0.05
+
+func (m *Members) toggle(ctx context.Context, rng *rand.Rand) error {
+	m.Changes++
+	limit := max(1, int(awayAtMost*float64(len(m.keys))))
+	if len(m.absent) >= limit || len(m.absent) > 0 && rng.IntN(2) == 0 {
+		for i := range m.absent { // any of them
+			delete(m.absent, i)
+			return m.put(ctx, i)
+		}
+	}
+	i := rng.IntN(len(m.keys))
+	for m.absent[i] {
+		i = rng.IntN(len(m.keys))
+	}
+	m.absent[i] = true
+	return m.remove(ctx, i)
+}

@@ -1,0 +1,32 @@
+package target
+
+import (
+	"errors"
+	"testing"
+
+	"go.uber.org/goleak"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func TestParseSpec(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"direct", "two-hop", "nginx", "pdmesh"} {
+		if s, err := ParseSpec(name); err != nil || s.Name != name {
+			t.Errorf("%s: %+v, %v", name, s, err)
+		}
+	}
+	s, err := ParseSpec("other@/health=serve --port {port} --prefill {prefill} --decode-host={decode_host} --decode-port={decode_port}")
+	if err != nil || s.Name != "other" || s.Ready != "/health" || s.Kind != Command {
+		t.Fatalf("%+v, %v", s, err)
+	}
+	site := Site{Prefill: []string{"127.0.0.1:1", "127.0.0.1:2"}, Decode: []string{"127.0.0.1:3"}}
+	if got, want := expand(s.Command, 80, site), "serve --port 80 --prefill 127.0.0.1:1 127.0.0.1:2 --decode-host=127.0.0.1 --decode-port=3"; got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+	for _, bad := range []string{"", "ngnix", "x=serve --port 80", "=serve {port}"} {
+		if _, err := ParseSpec(bad); !errors.Is(err, ErrSpec) {
+			t.Errorf("%q: error %v, want ErrSpec", bad, err)
+		}
+	}
+}

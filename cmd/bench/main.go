@@ -1,0 +1,74 @@
+// Command bench measures what the way through a proxy costs, and writes the
+// report. See bench/README.md.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// errUsage marks what the command line got wrong.
+var errUsage = errors.New("usage")
+
+// run is the whole program: 0 after a clean end, 1 for a failure or a wrong
+// answer, 2 for a wrong command line.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	cmd := &cobra.Command{
+		Use:           "bench",
+		Short:         "What the way through a proxy costs, side by side with the limit of the machine",
+		Version:       version.String(),
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(runCommand(), reportCommand(), soakCommand(), etcdCommand())
+	cmd.CompletionOptions.DisableDefaultCmd = true
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	switch err := cmd.ExecuteContext(ctx); {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage), errors.Is(err, target.ErrSpec):
+		fmt.Fprintf(stderr, "bench: %v\nSee bench --help.\n", err)
+		return 2
+	default:
+		fmt.Fprintf(stderr, "bench: %v\n", err)
+		return 1
+	}
+}
+
+// etcdCommand is the etcd that our proxy follows: the benchmark starts itself
+// with it, in a process of its own.
+func etcdCommand() *cobra.Command {
+	var listen, dir string
+	cmd := &cobra.Command{
+		Use: "etcd", Hidden: true, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			log := logrus.New()
+			log.SetOutput(cmd.ErrOrStderr())
+			return target.ServeEtcd(cmd.Context(), listen, dir, log)
+		},
+	}
+	cmd.Flags().StringVar(&listen, "listen", "", "client address")
+	cmd.Flags().StringVar(&dir, "data-dir", "", "data directory")
+	return cmd
+}

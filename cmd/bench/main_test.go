@@ -1,0 +1,134 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+var bin string
+
+func TestMain(m *testing.M) {
+	// The program starts itself as etcd, and here it is this test.
+	if len(os.Args) > 1 && os.Args[1] == "etcd" {
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+		code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+		stop()
+		os.Exit(code)
+	}
+	os.Exit(harness.Main(m, &bin))
+}
+
+func bench(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out, errs bytes.Buffer
+	code = run(t.Context(), args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+// TestRun measures our real proxy, much too short for figures, and writes
+// everything there is to write.
+func TestRun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := func(name string) string { return filepath.Join(dir, name) }
+	if err := os.WriteFile(file("README.md"), []byte("a "+report.Begin+report.End+" b"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,stream,churn", "--targets", "two-hop,pdmesh,nginx",
+		"--nginx", "/nonexistent/nginx", "--repeats", "1", "--duration", "500ms", "--warmup", "50ms",
+		"--json", file("r.json"), "--doc", file("performance.md"), "--readme", file("README.md"))
+	if code != 0 {
+		t.Fatalf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+	r, err := report.Read(file("r.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	seen := make(map[string]bool)
+	for _, c := range r.Cells {
+		seen[c.Workload+" "+c.Target] = true
+		if c.Target == "nginx" {
+			if c.Skipped != "not installed" {
+				t.Errorf("nginx was skipped for %q", c.Skipped)
+			}
+			continue
+		}
+		if c.Skipped != "" || c.Right == 0 || c.Bad() > 0 || c.Violations > 0 || c.Bare > 0 {
+			t.Errorf("%+v", c)
+		}
+		if c.Target == "pdmesh" && (c.CPU <= 0 || c.RSSIdle <= 0 || c.RSSPeak < c.RSSIdle || c.Handovers == 0) {
+			t.Errorf("our proxy cost nothing: %+v", c)
+		}
+		if c.Workload == "churn" && c.Changes == 0 {
+			t.Error("the membership did not change")
+		}
+	}
+	if len(seen) != 8 {
+		t.Errorf("cells %v", seen)
+	}
+	for name, want := range map[string]string{"performance.md": "Nothing was pinned", "README.md": "64-token stream", "performance/cpu-small.svg": "pdmesh"} {
+		text, err := os.ReadFile(file(name))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %q (%v)", name, want, err)
+		}
+	}
+	before, _ := os.ReadFile(file("performance.md"))
+	if code, _, stderr := bench(t, "report", file("r.json"), "--doc", file("performance.md")); code != 0 {
+		t.Errorf("report: exit code %d: %s", code, stderr)
+	}
+	if after, _ := os.ReadFile(file("performance.md")); !bytes.Equal(before, after) {
+		t.Error("the report from the file is another one")
+	}
+}
+
+func TestSoak(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	code, stdout, stderr := bench(t, "soak", "--bin", bin, "--pin", "off", "--rate", "50", "--duration", "2s", "--sample", "200ms", "--churn", "200ms",
+		"--max-slope", "1e9", "--out", dir)
+	// So short a soak says nothing about slopes, and everything else must be right.
+	if code != 0 && !strings.Contains(stderr, "per minute it grows") || strings.Contains(stderr, "wrong") {
+		t.Fatalf("exit code %d\n%s\n%s", code, stdout, stderr)
+	}
+	for name, want := range map[string]string{"soak.json": `"wrong": 0`, "soak-memory.svg": "MiB", "soak-goroutines.svg": "polyline"} {
+		text, err := os.ReadFile(filepath.Join(dir, name))
+		if err != nil || !strings.Contains(string(text), want) {
+			t.Errorf("%s lacks %q (%v)", name, want, err)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	tests := []struct {
+		args []string
+		want string
+	}{
+		{[]string{"run", "--workloads", "smal"}, "there are small"},
+		{[]string{"run", "--targets", "ngnix"}, "use direct"},
+		{[]string{"run", "--repeats", "0"}, "positive"},
+		{[]string{"run", "--engine", "slow"}, "fast or strict"},
+		{[]string{"run", "--connector", "x"}, "nixl or plain"},
+		{[]string{"run", "--pin", "left"}, "two cores"},
+		{[]string{"run", "--nonsense"}, "nonsense"},
+		{[]string{"soak", "--sample", "0s"}, "positive"},
+	}
+	for _, tt := range tests {
+		t.Run(strings.Join(tt.args, " "), func(t *testing.T) {
+			t.Parallel()
+			code, _, stderr := bench(t, tt.args...)
+			if code != 2 || !strings.Contains(stderr, tt.want) {
+				t.Errorf("exit code %d, %q does not say %q", code, stderr, tt.want)
+			}
+		})
+	}
+}

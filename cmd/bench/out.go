@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/bench/report"
+)
+
+// outFlags say where a report goes.
+type outFlags struct{ doc, readme string }
+
+func (f *outFlags) register(fs *pflag.FlagSet) {
+	fs.StringVar(&f.doc, "doc", "", "write the report to this file (docs/performance.md), plots into a directory of its name beside it")
+	fs.StringVar(&f.readme, "readme", "", "renew the headline between its marks in this file (README.md)")
+}
+
+// write writes what was asked for, and always the goals for the person who
+// waits.
+func (f *outFlags) write(w io.Writer, run *report.Run) error {
+	fmt.Fprintf(w, "\n%s", run.Headline())
+	if f.doc != "" {
+		if err := f.writeDoc(run); err != nil {
+			return fmt.Errorf("write the report: %w", err)
+		}
+		fmt.Fprintf(w, "\nreport in %s\n", f.doc)
+	}
+	if f.readme == "" {
+		return nil
+	}
+	old, err := os.ReadFile(f.readme)
+	if err != nil {
+		return fmt.Errorf("renew the headline: %w", err)
+	}
+	text, ok := run.Renew(string(old))
+	if !ok {
+		fmt.Fprintf(w, "%s has no headline to renew (marks %s and %s)\n", f.readme, report.Begin, report.End)
+		return nil
+	}
+	return publish(f.readme, text)
+}
+
+func (f *outFlags) writeDoc(run *report.Run) error {
+	dir := strings.TrimSuffix(f.doc, filepath.Ext(f.doc))
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	var plots []report.Plot
+	for _, d := range run.Drawings() {
+		if err := publish(filepath.Join(dir, d.File), d.SVG); err != nil {
+			return err
+		}
+		plots = append(plots, report.Plot{File: filepath.Base(dir) + "/" + d.File, Title: d.Title})
+	}
+	// What flame graphs and the soak left there belongs to the report too.
+	more := func(pattern, title string) {
+		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		if err != nil {
+			return
+		}
+		for _, file := range files {
+			name := strings.TrimSuffix(filepath.Base(file), ".svg")
+			plots = append(plots, report.Plot{File: filepath.Base(dir) + "/" + filepath.Base(file), Title: title + " " + name})
+		}
+	}
+	more("flame-*.svg", "Where the proxy's processor time goes:")
+	more("soak-*.svg", "Soak:")
+	return publish(f.doc, run.Markdown(plots))
+}
+
+func publish(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
+
+func reportCommand() *cobra.Command {
+	var out outFlags
+	cmd := &cobra.Command{
+		Use: "report RESULT.json", Short: "write the report again from the figures of a run", Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			run, err := report.Read(args[0])
+			if err != nil {
+				return err
+			}
+			return out.write(cmd.OutOrStdout(), run)
+		},
+	}
+	out.register(cmd.Flags())
+	return cmd
+}
+
+// commit names what is checked out here; not known is "unknown".
+func commit(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output()
+	if err != nil {
+		return "unknown"
+	}
+	return strings.TrimSpace(string(out))
+}

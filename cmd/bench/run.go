@@ -1,0 +1,146 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/bench/suite"
+	"github.com/pdmesh/pdmesh/bench/target"
+)
+
+// errNotRight is the error of a run in which something was answered wrongly.
+var errNotRight = errors.New("not every answer was complete and right")
+
+type runFlags struct {
+	labFlags
+	outFlags
+	workloads, targets []string
+	repeats            int
+	duration, warmup   time.Duration
+	rate               float64
+	profile            bool
+	pprofURL           string
+	jsonOut            string
+}
+
+func runCommand() *cobra.Command {
+	var f runFlags
+	cmd := &cobra.Command{
+		Use: "run", Short: "run the workloads against the targets and write the report", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return f.run(cmd) },
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringSliceVar(&f.workloads, "workloads", nil, "names of workloads, by comma (default all)")
+	fs.StringSliceVar(&f.targets, "targets", []string{"direct", "two-hop", "nginx", "pdmesh"}, "which of the targets that we know, by comma")
+	var more []string
+	fs.StringArrayVar(&more, "target", nil, "another proxy, NAME[@/READY]=COMMAND with {port}, {prefill}, {decode} and their _csv, _host, _port")
+	fs.IntVar(&f.repeats, "repeats", 3, "how often everything is run")
+	fs.DurationVar(&f.duration, "duration", 5*time.Second, "how long each cell is measured")
+	fs.DurationVar(&f.warmup, "warmup", time.Second, "how long each cell runs before")
+	fs.Float64Var(&f.rate, "rate", 0, "open loop: requests per second at random times, instead of closed loops")
+	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
+	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's admin address")
+	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
+	f.labFlags.register(fs)
+	f.outFlags.register(fs)
+	cmd.PreRunE = func(*cobra.Command, []string) error {
+		f.targets = append(f.targets, more...)
+		return nil
+	}
+	return cmd
+}
+
+func (f *runFlags) run(cmd *cobra.Command) (err error) {
+	workloads, err := suite.Choose(f.workloads)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUsage, err)
+	}
+	if f.repeats < 1 || f.duration <= 0 {
+		return fmt.Errorf("%w: --repeats and --duration must be positive", errUsage)
+	}
+	specs, err := f.specs()
+	if err != nil {
+		return err
+	}
+	lab, files, pinned, err := f.open()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if f.keep {
+			fmt.Fprintf(cmd.ErrOrStderr(), "logs are in %s\n", lab.Dir())
+		}
+		err = errors.Join(err, lab.Close())
+	}()
+	run := &report.Run{Started: time.Now().UTC().Truncate(time.Second), Commit: commit(cmd.Context()), Machine: machine.Describe()}
+	run.Config = report.Config{
+		Repeats: f.repeats, Seconds: f.duration.Seconds(), Engine: f.engine, Connector: f.connector, Pinned: pinned,
+		ProxyFlags: f.proxyFlags, Rate: f.rate, Seed: f.seed,
+	}
+	for _, w := range workloads {
+		run.Config.Workloads = append(run.Config.Workloads, w.Name)
+	}
+	for _, s := range specs {
+		run.Config.Targets = append(run.Config.Targets, s.Name)
+	}
+	if !pinned {
+		run.Notes = append(run.Notes, "Nothing was pinned to a core: targets, engines and generator took each other's time.")
+	}
+	o := suite.Options{
+		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup,
+		Engine: f.engine, Connector: f.connector, Rate: f.rate, Seed: f.seed, Files: files, Progress: cmd.OutOrStdout(),
+	}
+	if f.profile {
+		o.ProfilePath, o.Profile = f.pprofURL, f.flame
+	}
+	begun := time.Now()
+	if err := suite.Run(cmd.Context(), lab, o, run); err != nil {
+		return err
+	}
+	run.Took = time.Since(begun).Seconds()
+	if err := os.MkdirAll(filepath.Dir(f.jsonOut), 0o755); err != nil {
+		return err
+	}
+	if err := run.Write(f.jsonOut); err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "figures in %s\n", f.jsonOut)
+	if err := f.outFlags.write(cmd.OutOrStdout(), run); err != nil {
+		return err
+	}
+	for i := range run.Cells {
+		if run.Cells[i].Bad() > 0 {
+			return errNotRight
+		}
+	}
+	return nil
+}
+
+func (f *runFlags) specs() (specs []target.Spec, err error) {
+	for _, t := range f.targets {
+		s, err := target.ParseSpec(t)
+		if err != nil {
+			return nil, err
+		}
+		switch s.Kind {
+		case target.Nginx:
+			s.Program = f.nginx
+		case target.Mesh:
+			s.Program = f.proxy
+			for _, flags := range f.proxyFlags {
+				s.Flags = append(s.Flags, strings.Fields(flags)...)
+			}
+		}
+		specs = append(specs, s)
+	}
+	return specs, nil
+}
