@@ -219,15 +219,19 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 
 // trueUsage puts the prefill instance's number of cached tokens into an answer.
 func (x *exchange) trueUsage(b []byte) []byte {
-	if x.cached == "" || !openai.HasCachedTokens(b) {
+	if x.prefilled == nil || !openai.HasCachedTokens(b) {
 		return b
 	}
-	return openai.SetCachedTokens(b, x.cached)
+	cached := openai.CachedTokens(x.prefilled)
+	if cached == "" {
+		return b
+	}
+	return openai.SetCachedTokens(b, cached)
 }
 
 // trueUsageOfEvents does the same for a batch of events.
 func (x *exchange) trueUsageOfEvents(batch []byte) []byte {
-	if x.cached == "" || !openai.HasCachedTokens(batch) {
+	if x.prefilled == nil || !openai.HasCachedTokens(batch) {
 		return batch
 	}
 	out := make([]byte, 0, len(batch)+8)
@@ -236,7 +240,7 @@ func (x *exchange) trueUsageOfEvents(batch []byte) []byte {
 		if !ok {
 			return append(out, batch...)
 		}
-		out = append(out, openai.SetCachedTokens(event, x.cached)...)
+		out = append(out, x.trueUsage(event)...)
 		batch = rest
 	}
 }

@@ -141,7 +141,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	if kv.handover.Empty() && !dialect.SharesPool() {
 		c.h.opts.Recorder.HandoverMissing()
 	}
-	c.cached = openai.CachedTokens(answer)
+	c.prefilled = answer
 	c.served(p.Instance)
 	return kv, nil
 }
@@ -200,7 +200,7 @@ func (c *completion) stillGood(kv *handed) Class {
 
 // alone lets one decode instance do the whole request, without KV transfer.
 func (c *completion) alone(reason string) {
-	c.entry.Alone, c.entry.Prefill, c.cached = reason, "", ""
+	c.entry.Alone, c.entry.Prefill, c.prefilled = reason, "", nil
 	for {
 		d, err := c.pick(instance.Decode, nil)
 		if err != nil {

@@ -36,9 +36,9 @@ type exchange struct {
 	// suspects failed this request; they are blamed when another serves it.
 	suspects []suspect
 
-	// cached is how many tokens of the prompt the prefill instance had cached,
-	// in digits, "" if it did not say.
-	cached        string
+	// prefilled is the prefill instance's answer: it knows how many tokens of
+	// the prompt were cached.
+	prefilled     []byte
 	writeDeadline time.Time
 
 	header   http.Header // of the legs with headerID
@@ -82,7 +82,7 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint s
 		RequestID: requestID(r.Header), Client: r.RemoteAddr,
 		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
 	}
-	w.Header().Set("X-Request-Id", x.entry.RequestID)
+	w.Header()["X-Request-Id"] = []string{x.entry.RequestID}
 	h.budget.request()
 	return x
 }

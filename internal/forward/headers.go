@@ -113,7 +113,7 @@ func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 
 // traceHeader tells an entitled client how its request was routed.
 func (x *exchange) traceHeader() {
-	if x.r.Header.Get("X-Pd-Trace") != "1" || !x.h.opts.Trace(x.r) {
+	if v := x.r.Header["X-Pd-Trace"]; len(v) == 0 || v[0] != "1" || !x.h.opts.Trace(x.r) {
 		return
 	}
 	to := x.w.Header()
