@@ -152,6 +152,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	if a, b := identity(t, old), identity(t, wiped); a != b {
 		t.Fatalf("the two stores are told apart by their identities %v and %v", a, b)
 	}
+	was := w.Status() // on a busy machine audits may have doubted the watch before
 	link.Redirect(after.Endpoint())
 	began := time.Now()
 	l := layout(t)
@@ -167,8 +168,8 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	})
 	measured(t, 12, "contact never lost: new store to agreeing with it (audit 2 s)", time.Since(began), 2*audit)
 	s := w.Status()
-	if s.Drift != 1 {
-		t.Errorf("it was not the audit's comparison that told: %+v", s)
+	if drift, lists := s.Drift-was.Drift, s.Lists-was.Lists; drift < 1 || lists < 1 || lists > drift {
+		t.Errorf("it was not the audit's comparison that told: %+v, before %+v", s, was)
 	}
 	if s.AuditErrors+s.CheckErrors+s.ListErrors != 0 || s.Checks != 0 {
 		t.Errorf("contact was lost, or something else was asked: %+v", s)
