@@ -78,7 +78,7 @@ type Running struct {
 	Address string
 	// Log is the file that its output goes to, access lines among it.
 	Log string
-	// Admin is the address of its side endpoints.
+	// Admin is the address of its profiles.
 	Admin   string
 	lab     *Lab
 	process *fleet.Process

@@ -76,7 +76,7 @@ type Site struct {
 	Prefill, Decode []string
 	Connector       string
 	Etcd, Prefix    string
-	// Admin gives our proxy an admin listener of its own.
+	// Admin gives our proxy a listener for profiles.
 	Admin bool
 }
 
@@ -103,7 +103,7 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 			"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}
 		if site.Admin {
 			admin = fmt.Sprintf("127.0.0.1:%d", ports[1])
-			argv = append(argv, "--admin-listen", admin)
+			argv = append(argv, "--pprof-listen", admin)
 		}
 		argv = append(argv, s.Flags...)
 		ready = "/readyz"

@@ -48,7 +48,7 @@ func runCommand() *cobra.Command {
 	fs.DurationVar(&f.warmup, "warmup", time.Second, "how long each cell runs before")
 	fs.Float64Var(&f.rate, "rate", 0, "open loop: requests per second at random times, instead of closed loops")
 	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
-	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's admin address")
+	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
 	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
 	f.labFlags.register(fs)
 	f.outFlags.register(fs)
