@@ -109,7 +109,7 @@ bench-build: build
 
 .PHONY: bench
 bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
-	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) --readme README.md \
+	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
@@ -119,7 +119,7 @@ soak: bench-build ## half of the peak rate for long, with aborts and churn; fail
 
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench
-	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme README.md
+	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC)
 
 .PHONY: fmt
 fmt: ## format the sources
