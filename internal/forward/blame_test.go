@@ -241,3 +241,37 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 		}
 	}
 }
+
+// Every instance has been tried: one failed once, the other left while the
+// leg waited. The first may be asked again, although the last failure says
+// nothing for it.
+func TestSecondRoundAfterMixedFailures(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) { o.Fallback = false })
+			list := r.P
+			if role == instance.Decode {
+				list = r.D
+			}
+			script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
+			script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
+			done := make(chan answer, 1)
+			go func() { done <- r.post("/v1/chat/completions", chatBody(true, "")) }()
+			eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
+			var stay []*instance.Instance
+			for _, in := range r.members.Snapshot().All() {
+				if in.Key != key(role, list[1]) {
+					stay = append(stay, in)
+				}
+			}
+			r.members.set(stay...)
+			r.complete(<-done, true, chatBody(true, ""))
+			if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
+				t.Errorf("retried %q, want %q", got, want)
+			}
+			r.strict()
+		})
+	}
+}

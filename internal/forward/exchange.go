@@ -225,7 +225,7 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
 	}
-	if *x.again.of(role) || (x.last != nil && x.last.rule.free) {
+	if *x.again.of(role) || x.counted == 0 {
 		return nil, err
 	}
 	*x.again.of(role) = true
