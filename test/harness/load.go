@@ -95,7 +95,8 @@ func (l *Load) again(err error, more bool) bool {
 		return false
 	case errors.Is(err, syscall.ECONNREFUSED):
 		l.refused.Add(1)
-	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE):
+	case errors.Is(err, syscall.ECONNRESET), errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.EPIPE),
+		strings.HasSuffix(err.Error(), "server closed idle connection"): // net/http has no name for it
 		l.cut.Add(1)
 	default:
 		return false
