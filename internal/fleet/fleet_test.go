@@ -123,25 +123,35 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+// Whoever asks at the same time, in this process or in another, gets other ports.
 func TestFreePorts(t *testing.T) {
 	t.Parallel()
-	ports, err := fleet.FreePorts(20)
-	if err != nil {
-		t.Fatal(err)
+	const askers, each = 40, 20
+	got := make(chan []int, askers)
+	for range askers {
+		go func() {
+			ports, err := fleet.FreePorts(each)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- ports
+		}()
 	}
 	seen := make(map[int]bool)
-	for _, port := range ports {
-		if seen[port] {
-			t.Errorf("port %d twice", port)
+	for range askers {
+		for _, port := range <-got {
+			if seen[port] {
+				t.Errorf("port %d twice", port)
+			}
+			seen[port] = true
 		}
-		seen[port] = true
 	}
-	if len(seen) != 20 {
-		t.Errorf("%d ports, want 20", len(seen))
+	if len(seen) != askers*each {
+		t.Errorf("%d different ports, want %d", len(seen), askers*each)
 	}
-	// Nothing holds the ports, and other tests of this machine take some too.
+	// Others of this machine may have taken a few without asking here.
 	taken := 0
-	for _, port := range ports {
+	for port := range seen {
 		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
 		if err != nil {
 			taken++
@@ -149,8 +159,8 @@ func TestFreePorts(t *testing.T) {
 		}
 		l.Close()
 	}
-	if taken > len(ports)/2 {
-		t.Errorf("%d of %d ports are not free", taken, len(ports))
+	if taken > len(seen)/10 {
+		t.Errorf("%d of %d ports are not free", taken, len(seen))
 	}
 }
 
