@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -83,9 +84,9 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		p.upstream.Close()
 	}()
 
-	servers := []*http.Server{newServer(p.router)}
+	servers := []server{p.clientServer()}
 	failed := make(chan error, 2)
-	start := func(s *http.Server, l net.Listener) {
+	start := func(s server, l net.Listener) {
 		work.Go(func() {
 			if err := s.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 				failed <- err
@@ -121,7 +122,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 
 // shutdown stops accepting, waits for the running requests, and cuts what is
 // left when the time is over.
-func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, servers []*http.Server) error {
+func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, servers []server) error {
 	log.WithField("limit", limit).Info("stopping: no new requests, finishing the running ones")
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), limit)
 	defer cancel()
@@ -133,6 +134,24 @@ func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, 
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// server is what http.Server and front.Server have in common.
+type server interface {
+	Serve(l net.Listener) error
+	Shutdown(ctx context.Context) error
+	Close() error
+}
+
+// clientServer is the server at the clients' address.
+func (p *proxy) clientServer() server {
+	std := newServer(p.router)
+	if p.cfg.Server == config.ServerStd {
+		return std
+	}
+	return front.New(front.Options{
+		Routes: p.direct, Rest: std, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
+	})
 }
 
 func newServer(h http.Handler) *http.Server {
@@ -176,6 +195,7 @@ type proxy struct {
 	begun    chan struct{} // closed when requests need not wait for the start any more
 
 	router, adminRouter http.Handler
+	direct              map[string]http.HandlerFunc // routes that need no router
 }
 
 func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address string) (*proxy, error) {
@@ -250,6 +270,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Limits:   limits(cfg),
 	}
 	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
+	p.direct = httpapi.Direct(deps)
 	p.adminRouter = httpapi.NewAdminRouter(deps)
 	return p, nil
 }

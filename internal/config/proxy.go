@@ -16,6 +16,10 @@ const (
 
 // The values of Proxy.Upstream.
 const (
+	// ServerOwn is the proxy's own HTTP/1.1 server for completions.
+	ServerOwn = "own"
+	// ServerStd is the standard library's server.
+	ServerStd = "std"
 	// UpstreamOwn is the proxy's own HTTP/1.1 client.
 	UpstreamOwn = "own"
 	// UpstreamStd is the standard library's.
@@ -64,6 +68,7 @@ type Proxy struct {
 	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
 	PprofListen  string   // loopback host:port for Go's profiles; "" = none
 
+	Server                 string // HTTP server for completions: ServerOwn or ServerStd
 	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
 	ConnectTimeout         time.Duration
 	PrefillTimeout         time.Duration

@@ -58,6 +58,7 @@ func proxySettings() []setting {
 		{name: "admin-listen", kind: kindText, usage: "own host:port for status, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
 		{name: "pprof-listen", kind: kindText, usage: "loopback host:port for Go's profiles (/debug/pprof/); empty offers none", field: func(p *Proxy) any { return &p.PprofListen }},
 
+		{name: "server", kind: kindText, def: ServerOwn, usage: "HTTP server for completions: own (lean; hands everything unusual to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Server }},
 		{name: "upstream", kind: kindText, def: UpstreamOwn, usage: "HTTP client for the instances: own (lean, plain http only; https goes to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Upstream }},
 		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance", field: func(p *Proxy) any { return &p.ConnectTimeout }},
 		{name: "prefill-timeout", kind: kindDuration, def: "5m", usage: "for a whole prefill", field: func(p *Proxy) any { return &p.PrefillTimeout }},

@@ -54,6 +54,9 @@ func (p *Proxy) Validate() error {
 	if p.Fallback != FallbackDecode && p.Fallback != FallbackNone {
 		bad("fallback", "%q is not known; use %s or %s", p.Fallback, FallbackDecode, FallbackNone)
 	}
+	if p.Server != ServerOwn && p.Server != ServerStd {
+		bad("server", "%q is not known; use %s or %s", p.Server, ServerOwn, ServerStd)
+	}
 	if p.Upstream != UpstreamOwn && p.Upstream != UpstreamStd {
 		bad("upstream", "%q is not known; use %s or %s", p.Upstream, UpstreamOwn, UpstreamStd)
 	}

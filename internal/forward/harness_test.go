@@ -7,8 +7,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"slices"
 	"strings"
@@ -22,6 +22,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -46,6 +47,7 @@ type rig struct {
 	members members
 	// gone counts the requests whose context has ended.
 	gone atomic.Int64
+	stop func() // ends the server
 }
 
 type members struct {
@@ -210,28 +212,62 @@ func startSlow(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune fun
 	if err != nil {
 		t.Fatal(err)
 	}
-	router := httpapi.NewRouter(httpapi.Deps{
+	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat), Passthrough: h.Passthrough,
 			Models: func(id func(*http.Request) string) http.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
 		Log: log,
-	}, true)
-	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
-		context.AfterFunc(q.Context(), func() { r.gone.Add(1) })
-		router.ServeHTTP(w, q)
-	}))
-	srv.Config.ErrorLog = nil
-	r.URL = srv.URL
+	}
+	r.URL = r.serve(deps)
 	t.Cleanup(func() {
 		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
-		srv.Close()
+		r.stop()
 		cancel()
 		running.Wait()
 		r.tracker.Close()
 		r.up.Close()
 	})
 	return r
+}
+
+// serve starts the server under test, which goes with the upstream client under
+// test: both are our own, or both the standard library's.
+func (r *rig) serve(deps httpapi.Deps) (url string) {
+	r.t.Helper()
+	counted := func(h http.HandlerFunc) http.HandlerFunc {
+		return func(w http.ResponseWriter, q *http.Request) {
+			context.AfterFunc(q.Context(), func() { r.gone.Add(1) })
+			h(w, q)
+		}
+	}
+	rest := &http.Server{Handler: counted(httpapi.NewRouter(deps, true).ServeHTTP), ReadHeaderTimeout: time.Minute}
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	serve, shutdown := rest.Serve, rest.Shutdown
+	if os.Getenv("PD_TEST_UPSTREAM") != upstream.KindStd {
+		routes := httpapi.Direct(deps)
+		for path, h := range routes {
+			routes[path] = counted(h)
+		}
+		own := front.New(front.Options{Routes: routes, Rest: rest, Log: deps.Log})
+		serve, shutdown = own.Serve, own.Shutdown
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- serve(ln) }()
+	r.stop = func() {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if err := shutdown(ctx); err != nil {
+			r.t.Errorf("the server did not stop: %v", err)
+		}
+		if err := <-ended; !errors.Is(err, http.ErrServerClosed) {
+			r.t.Errorf("the server ended with %v", err)
+		}
+	}
+	return "http://" + ln.Addr().String()
 }
 
 // client is the upstream client under test: PD_TEST_UPSTREAM says which.

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -15,30 +16,16 @@ import (
 // when the caller is through with it. Ending it closes the connection of an
 // unfinished answer, which is what makes vLLM abort the work.
 //
-// It is a context of its own kind because two of them are made for every
-// request, and the standard ones cost more than the rest of a leg. Its Err is
-// the cause itself, so context.Cause gives it too.
+// Its Err is the cause itself, so context.Cause gives it too.
 type leg struct {
-	client  context.Context   //nolint:containedctx // whose values these are
-	pick    *sched.Assignment // nil for a leg that nobody can call off
-	unwatch func() bool       // takes the leg off the client's context; nil if its exchange watches that
-	timer   *time.Timer
+	lifetime.Context                   // CallOff implements sched.Leg
+	client           context.Context   //nolint:containedctx // whose values these are
+	pick             *sched.Assignment // nil for a leg that nobody can call off
+	unwatch          func() bool       // takes the leg off the client's context; nil if its exchange watches that
+	timer            *time.Timer
 
-	mu    sync.Mutex // guards what follows; never held while anything is called
+	mu    sync.Mutex // guards limit
 	limit error      // what the timer ends the leg with
-	err   error      // why the leg has ended, nil while it runs
-	done  chan struct{}
-	after []ending
-	// settled: the answer is committed.
-	settled bool
-	room    [1]ending // of after: the one that nearly every leg needs
-	given   int       // ids of endings given so far
-}
-
-// ending is a function to be called at the end of a leg.
-type ending struct {
-	id int
-	f  func()
 }
 
 var _ context.Context = (*leg)(nil)
@@ -51,7 +38,7 @@ func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg
 	l.next(d, cause)
 	x.running.Store(l)
 	if x.unwatch == nil {
-		x.unwatch = context.AfterFunc(x.ctx, x.clientLeft)
+		x.unwatch = lifetime.AfterFunc(x.ctx, x.clientLeft)
 	}
 	if x.ctx.Err() != nil { // before it was stored
 		l.Cancel(context.Cause(x.ctx))
@@ -76,7 +63,7 @@ func (x *exchange) clientLeft() {
 func (x *exchange) beginAside(d time.Duration, cause error) *leg {
 	l := &leg{client: x.ctx}
 	l.next(d, cause)
-	l.unwatch = context.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
+	l.unwatch = lifetime.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
 	return l
 }
 
@@ -116,9 +103,7 @@ func (l *leg) rearm(d time.Duration) { l.timer.Reset(d) }
 // settle tells that the answer is committed: the leg is carried to its end
 // whatever is heard of its instance.
 func (l *leg) settle() {
-	l.mu.Lock()
-	l.settled = true
-	l.mu.Unlock()
+	l.Settle()
 	if l.pick != nil {
 		l.pick.Settle()
 	}
@@ -133,98 +118,8 @@ func (l *leg) end() {
 	l.Cancel(errLegDone)
 }
 
-// CallOff implements sched.Leg: it ends a leg whose answer is not committed yet.
-func (l *leg) CallOff(cause error) {
-	l.mu.Lock()
-	if l.settled {
-		l.mu.Unlock()
-		return
-	}
-	l.endLocked(cause)
-}
-
-// Cancel ends the leg; only the first cause counts.
-func (l *leg) Cancel(cause error) {
-	l.mu.Lock()
-	l.endLocked(cause)
-}
-
-// endLocked takes the lock over and lets go of it.
-func (l *leg) endLocked(cause error) {
-	if l.err != nil {
-		l.mu.Unlock()
-		return
-	}
-	l.err = cause
-	if l.done != nil {
-		close(l.done)
-	}
-	after := l.after
-	l.after = nil
-	l.mu.Unlock()
-	for _, e := range after {
-		e.f()
-	}
-}
-
-// Err implements context.Context.
-func (l *leg) Err() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.err
-}
-
-// Done implements context.Context.
-func (l *leg) Done() <-chan struct{} {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.done == nil {
-		l.done = make(chan struct{})
-		if l.err != nil {
-			close(l.done)
-		}
-	}
-	return l.done
-}
-
-// Deadline implements context.Context: it can move, so there is none to tell.
-func (l *leg) Deadline() (time.Time, bool) { return time.Time{}, false }
-
 // Value implements context.Context.
 func (l *leg) Value(key any) any { return l.client.Value(key) }
-
-// AfterFunc has f called when the leg ends; package context and the upstream
-// client look for this method. stop takes f off again, and tells whether that
-// kept it from being called.
-func (l *leg) AfterFunc(f func()) (stop func() bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.err != nil {
-		go f() // the caller may hold what f needs
-		return func() bool { return false }
-	}
-	l.given++
-	id := l.given
-	if len(l.after) == 0 {
-		l.after = l.room[:0]
-	}
-	l.after = append(l.after, ending{id, f})
-	return func() bool { return l.takeOff(id) }
-}
-
-func (l *leg) takeOff(id int) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for i, e := range l.after {
-		if e.id == id {
-			last := len(l.after) - 1
-			l.after[i], l.after[last] = l.after[last], ending{}
-			l.after = l.after[:last]
-			return true
-		}
-	}
-	return false
-}
 
 // Health hears what requests learn about instances.
 type Health interface {

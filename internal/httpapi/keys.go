@@ -45,19 +45,28 @@ func bearer(r *http.Request) (string, bool) {
 func requireClient(keys []string) gin.HandlerFunc {
 	ring := newKeyring(keys)
 	return func(c *gin.Context) {
-		if len(ring) == 0 {
-			return
-		}
-		key, ok := bearer(c.Request)
-		switch {
-		case !ok:
+		if e := ring.refuses(c.Request); e != nil {
 			c.Header("WWW-Authenticate", "Bearer")
-			fail(c, http.StatusUnauthorized, openai.TypeAuth, "no API key: send it as Authorization: Bearer KEY")
-		case !ring.holds(key):
-			c.Header("WWW-Authenticate", "Bearer")
-			fail(c, http.StatusUnauthorized, openai.TypeAuth, "wrong API key")
+			openai.WriteError(c.Writer, e)
+			c.Abort()
 		}
 	}
+}
+
+// refuses tells why a client's request may not pass; nil if it may. A ring
+// without keys refuses nobody.
+func (k keyring) refuses(r *http.Request) *openai.Error {
+	if len(k) == 0 {
+		return nil
+	}
+	key, ok := bearer(r)
+	switch {
+	case !ok:
+		return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: "no API key: send it as Authorization: Bearer KEY"}
+	case !k.holds(key):
+		return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: "wrong API key"}
+	}
+	return nil
 }
 
 // requireAdmin lets through who shows the admin key.

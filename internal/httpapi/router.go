@@ -83,8 +83,8 @@ type Deps struct {
 func NewRouter(d Deps, split bool) http.Handler {
 	e := engine(d.Log)
 	client := e.Group("/", requireClient(d.ClientKeys))
-	client.POST("/v1/completions", gin.WrapF(d.Data.Completion))
-	client.POST("/v1/chat/completions", gin.WrapF(d.Data.Chat))
+	client.POST(openai.Completion.Path(), gin.WrapF(d.Data.Completion))
+	client.POST(openai.Chat.Path(), gin.WrapF(d.Data.Chat))
 	for _, p := range []string{
 		"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
 	} {
@@ -135,25 +135,35 @@ func fail(c *gin.Context, status int, kind, message string) {
 	c.Abort()
 }
 
-// recovery answers 500 for a panic in a handler. http.ErrAbortHandler goes
-// through: it is how a broken stream reaches the client as broken, and gin's
-// own recovery would turn it into a clean end.
+// recovery answers 500 for a panic in a handler; see recovered.
 func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
-			p := recover()
-			if p == nil {
-				return
+			if p := recover(); p != nil {
+				recovered(log, p, c.Writer)
+				c.Abort()
 			}
-			if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
-				panic(http.ErrAbortHandler)
-			}
-			log.WithField("panic", fmt.Sprint(p)).Errorf("handler failed\n%s", debug.Stack())
-			if c.Writer.Written() {
-				panic(http.ErrAbortHandler)
-			}
-			fail(c, http.StatusInternalServerError, openai.TypeInternal, "internal error of the proxy")
 		}()
 		c.Next()
 	}
+}
+
+// beginner is a response that knows whether it has begun.
+type beginner interface {
+	http.ResponseWriter
+	Written() bool
+}
+
+// recovered deals with the panic of a handler. http.ErrAbortHandler goes
+// through: it is how a broken stream reaches the client as broken, and gin's
+// own recovery would turn it into a clean end.
+func recovered(log logrus.FieldLogger, p any, w beginner) {
+	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
+		panic(http.ErrAbortHandler)
+	}
+	log.WithField("panic", fmt.Sprint(p)).Errorf("handler failed\n%s", debug.Stack())
+	if w.Written() {
+		panic(http.ErrAbortHandler)
+	}
+	openai.WriteError(w, &openai.Error{Status: http.StatusInternalServerError, Type: openai.TypeInternal, Message: "internal error of the proxy"})
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // Pool is a Client that speaks HTTP/1.1 over TCP itself. Instances with scheme
@@ -174,20 +175,10 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	return c, nil
 }
 
-// afterFunc is context.AfterFunc for less, where ctx knows how.
-func afterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if own, ok := ctx.(interface {
-		AfterFunc(f func()) (stop func() bool)
-	}); ok {
-		return own.AfterFunc(f)
-	}
-	return context.AfterFunc(ctx, f)
-}
-
 // try runs the exchange on c until the answer's head is there. From here on
 // the end of ctx closes the connection, whatever is being done with it.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
-	stop := afterFunc(ctx, c.abort)
+	stop := lifetime.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
 	var h head
 	whole, err := c.exchange(m.patient, &h)

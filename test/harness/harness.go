@@ -61,12 +61,12 @@ func buildAndRun(m *testing.M, bin *string) (int, error) {
 
 // NewFleet makes a fleet whose processes are gone at the end of the test; when
 // the test failed their last lines are shown. PD_TEST_UPSTREAM names the HTTP
-// client of its proxies.
+// client and server of its proxies.
 func NewFleet(t testing.TB, bin string) *fleet.Fleet {
 	t.Helper()
 	o := fleet.Options{BinDir: bin, Dir: t.TempDir(), ReadyTimeout: 60 * time.Second}
 	if kind := os.Getenv("PD_TEST_UPSTREAM"); kind != "" {
-		o.ProxyEnv = []string{"PD_UPSTREAM=" + kind}
+		o.ProxyEnv = []string{"PD_UPSTREAM=" + kind, "PD_SERVER=" + kind}
 	}
 	f, err := fleet.New(o)
 	if err != nil {

@@ -1,0 +1,78 @@
+package front
+
+import (
+	"net"
+	"sync"
+)
+
+// handover is a listener that accepts the connections given to it.
+type handover struct {
+	address net.Addr
+	given   chan net.Conn
+	closed  chan struct{}
+	once    sync.Once
+}
+
+var _ net.Listener = (*handover)(nil)
+
+func newHandover() *handover {
+	return &handover{given: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// give hands a connection over, together with what was read from it already.
+func (h *handover) give(nc net.Conn, read []byte) {
+	if len(read) > 0 {
+		nc = &begun{Conn: nc, read: read}
+	}
+	select {
+	case h.given <- nc:
+	case <-h.closed:
+		_ = nc.Close()
+	}
+}
+
+// Accept implements net.Listener.
+func (h *handover) Accept() (net.Conn, error) {
+	select {
+	case nc := <-h.given:
+		return nc, nil
+	case <-h.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (h *handover) Close() error {
+	h.once.Do(func() { close(h.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (h *handover) Addr() net.Addr { return h.address }
+
+// begun is a connection of which something was read already.
+type begun struct {
+	net.Conn
+	read []byte
+}
+
+// Read gives what was read before, then reads on.
+func (b *begun) Read(p []byte) (int, error) {
+	if len(b.read) == 0 {
+		return b.Conn.Read(p)
+	}
+	n := copy(p, b.read)
+	if b.read = b.read[n:]; len(b.read) == 0 {
+		b.read = nil
+	}
+	return n, nil
+}
+
+// CloseWrite lets the standard library's server end its side alone, so that an
+// answer to a request it did not read to the end arrives.
+func (b *begun) CloseWrite() error {
+	if half, ok := b.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return nil
+}

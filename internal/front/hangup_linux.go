@@ -1,0 +1,117 @@
+package front
+
+import (
+	"fmt"
+	"os"
+	"sync"
+	"syscall"
+)
+
+// watcher learns of clients that leave: one epoll for all connections, itself
+// waited for by the runtime's. A connection costs one system call in its life,
+// a request none.
+type watcher struct {
+	file *os.File // the epoll
+	raw  syscall.RawConn
+
+	mu    sync.Mutex // guards what follows
+	next  uint64
+	conns map[uint64]*conn
+}
+
+// leaving are the events of a peer that has closed its side, or of a broken
+// connection. A client that ends its side only is taken for gone, as net/http
+// does: there is no telling it from one that left.
+const leaving = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR
+
+// edge is EPOLLET, which package syscall has as a negative number.
+const edge = 1 << 31
+
+func newWatcher() (*watcher, error) {
+	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create an epoll: %w", err)
+	}
+	if err := syscall.SetNonblock(fd, true); err != nil {
+		_ = syscall.Close(fd)
+		return nil, fmt.Errorf("create an epoll: %w", err)
+	}
+	w := &watcher{file: os.NewFile(uintptr(fd), "epoll of clients"), conns: map[uint64]*conn{}}
+	if w.raw, err = w.file.SyscallConn(); err != nil {
+		_ = w.file.Close()
+		return nil, fmt.Errorf("create an epoll: %w", err)
+	}
+	return w, nil
+}
+
+// add watches a connection until it is closed.
+func (w *watcher) add(c *conn) error {
+	w.mu.Lock()
+	w.next++
+	c.token = w.next
+	w.conns[c.token] = c
+	w.mu.Unlock()
+	var err error
+	other := c.raw.Control(func(fd uintptr) {
+		err = w.raw.Control(func(epoll uintptr) {
+			e := syscall.EpollEvent{Events: leaving | edge, Fd: int32(uint32(c.token)), Pad: int32(uint32(c.token >> 32))}
+			err = syscall.EpollCtl(int(epoll), syscall.EPOLL_CTL_ADD, int(fd), &e)
+		})
+	})
+	if err == nil {
+		err = other
+	}
+	if err != nil {
+		w.remove(c)
+		return fmt.Errorf("watch a client: %w", err)
+	}
+	return nil
+}
+
+// forget ends the watch of a connection that goes on elsewhere.
+func (w *watcher) forget(c *conn) {
+	w.remove(c)
+	_ = c.raw.Control(func(fd uintptr) {
+		_ = w.raw.Control(func(epoll uintptr) {
+			_ = syscall.EpollCtl(int(epoll), syscall.EPOLL_CTL_DEL, int(fd), nil)
+		})
+	})
+}
+
+// remove takes a connection off that is closed or about to be; the kernel takes
+// it off the epoll.
+func (w *watcher) remove(c *conn) {
+	w.mu.Lock()
+	delete(w.conns, c.token)
+	w.mu.Unlock()
+}
+
+// run tells connections that their clients have left, until close.
+func (w *watcher) run() {
+	var events [128]syscall.EpollEvent
+	_ = w.raw.Read(func(fd uintptr) bool { // ends with the file
+		for {
+			n, err := syscall.EpollWait(int(fd), events[:], 0)
+			if err == syscall.EINTR { //nolint:errorlint // as it comes from the kernel
+				continue
+			}
+			if n <= 0 {
+				return false
+			}
+			for _, e := range events[:n] {
+				w.left(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32)
+			}
+		}
+	})
+}
+
+func (w *watcher) left(token uint64) {
+	w.mu.Lock()
+	c := w.conns[token]
+	w.mu.Unlock()
+	if c != nil {
+		c.Cancel(errClientLeft)
+	}
+}
+
+func (w *watcher) close() error { return w.file.Close() }

@@ -1,0 +1,186 @@
+package front
+
+import (
+	"bytes"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+)
+
+// errNotOurs marks a request that the standard library's server answers.
+var errNotOurs = errors.New("not a request for this server")
+
+// maxFields bounds the header lines of a request that is served here.
+const maxFields = 64
+
+// route is one path that is served here.
+type route struct {
+	path    string
+	line    []byte // the request line, CR LF included
+	url     *url.URL
+	handler http.HandlerFunc
+}
+
+func newRoute(path string, h http.HandlerFunc) *route {
+	return &route{path: path, line: []byte("POST " + path + " HTTP/1.1\r\n"), url: &url.URL{Path: path}, handler: h}
+}
+
+// parse reads the head of a request out of the buffer into c.request. Nothing is
+// taken from the buffer when it fails.
+func (c *conn) parse() (*route, error) {
+	data := c.buffered()
+	var to *route
+	for _, r := range c.server.routes {
+		if bytes.HasPrefix(data, r.line) {
+			to = r
+			break
+		}
+	}
+	if to == nil {
+		return nil, errNotOurs
+	}
+	end := bytes.Index(data, []byte("\r\n\r\n"))
+	if end < len(to.line)-2 {
+		return nil, errNotOurs
+	}
+	r := c.request
+	clear(r.Header)
+	r.URL, r.RequestURI, r.Host, r.Close, r.ContentLength = to.url, to.path, "", false, -1
+	if end+2 == len(to.line) { // no field at all: no Host
+		return nil, errNotOurs
+	}
+	// Names and values share one string, all slices of values one array.
+	fields := string(data[len(to.line) : end+2])
+	lines := strings.Count(fields, "\n")
+	if lines > maxFields {
+		return nil, errNotOurs
+	}
+	values := make([]string, 0, lines)
+	for len(fields) > 0 {
+		nl := strings.IndexByte(fields, '\n')
+		if nl < 1 || fields[nl-1] != '\r' {
+			return nil, errNotOurs
+		}
+		name, value, ok := splitField(fields[:nl-1])
+		fields = fields[nl+1:]
+		if !ok || !c.frame(name, value) {
+			return nil, errNotOurs
+		}
+		switch name {
+		case "Host", "Content-Length":
+			continue
+		}
+		if old, ok := r.Header[name]; ok {
+			r.Header[name] = append(old, value)
+			continue
+		}
+		values = append(values, value)
+		r.Header[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	if r.Host == "" || r.ContentLength < 0 {
+		return nil, errNotOurs
+	}
+	c.body.left, c.body.by = r.ContentLength, time.Time{}
+	r.Body = &c.body
+	if r.ContentLength == 0 {
+		r.Body = http.NoBody
+	}
+	if c.r += end + 4; c.r == c.w {
+		c.recycle()
+	}
+	return to, nil
+}
+
+// frame notes what a field says about the message and the connection. false
+// means that this must be left to others: what frames a message in another way,
+// or in two, or asks for more than an answer.
+func (c *conn) frame(name, value string) bool {
+	r := c.request
+	switch name {
+	case "Host":
+		if r.Host != "" || value == "" {
+			return false
+		}
+		for i := range len(value) {
+			if !isHost(value[i]) {
+				return false
+			}
+		}
+		r.Host = value
+	case "Content-Length":
+		n, ok := digits(value)
+		if !ok || r.ContentLength >= 0 {
+			return false
+		}
+		r.ContentLength = n
+	case "Connection":
+		switch {
+		case strings.EqualFold(value, "keep-alive"):
+		case strings.EqualFold(value, "close"):
+			r.Close = true
+		default:
+			return false
+		}
+	case "Transfer-Encoding", "Expect", "Upgrade", "Trailer", "Te", "Http2-Settings":
+		return false
+	}
+	return true
+}
+
+func digits(s string) (n int64, ok bool) {
+	if len(s) == 0 || len(s) > 18 {
+		return 0, false
+	}
+	for i := range len(s) {
+		if s[i] < '0' || s[i] > '9' {
+			return 0, false
+		}
+		n = 10*n + int64(s[i]-'0')
+	}
+	return n, true
+}
+
+// splitField checks one header line. The name comes in its canonical spelling.
+func splitField(line string) (name, value string, ok bool) {
+	colon := strings.IndexByte(line, ':')
+	if colon <= 0 {
+		return "", "", false
+	}
+	name, value = line[:colon], strings.Trim(line[colon+1:], " \t")
+	for i := range len(value) {
+		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
+			return "", "", false
+		}
+	}
+	spelt, upper := true, true
+	for i := range len(name) {
+		b := name[i]
+		switch {
+		case !isToken(b):
+			return "", "", false
+		case upper && 'a' <= b && b <= 'z', !upper && 'A' <= b && b <= 'Z':
+			spelt = false
+		}
+		upper = b == '-'
+	}
+	if !spelt {
+		name = http.CanonicalHeaderKey(name) // common names cost nothing
+	}
+	return name, value, true
+}
+
+// isToken reports the bytes of a header name (RFC 9110, 5.6.2).
+func isToken(b byte) bool {
+	switch {
+	case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
+		return true
+	}
+	return strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
+}
+
+// isHost reports the bytes of a name, an address or a port.
+func isHost(b byte) bool {
+	return 'a' <= b && b <= 'z' || 'A' <= b && b <= 'Z' || '0' <= b && b <= '9' || strings.IndexByte("-._:[]", b) >= 0
+}

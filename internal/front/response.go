@@ -1,0 +1,274 @@
+package front
+
+import (
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	// writeSize is the buffer for what is about to be sent.
+	writeSize = 4 << 10
+	// joined is the size up to which what is written is copied into it.
+	joined = 2 << 10
+)
+
+var writeBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
+	b := make([]byte, 0, writeSize)
+	return &b
+}}
+
+// response implements http.ResponseWriter, http.Flusher and the deadlines of
+// http.ResponseController. What net/http would have to guess it does not: an
+// answer without a Content-Length is chunked, one without a Content-Type has none.
+type response struct {
+	c      *conn
+	header http.Header
+	status int   // 0: not begun
+	length int64 // announced, -1: chunked
+	sent   int64 // of the body
+	close  bool  // the connection ends with this answer
+	out    *[]byte
+	err    error // of the connection; nothing is sent any more
+
+	vector net.Buffers // what one system call sends, in room
+	room   [3][]byte
+}
+
+var (
+	_ http.ResponseWriter = (*response)(nil)
+	_ http.Flusher        = (*response)(nil)
+)
+
+// begin makes it ready for the next answer.
+func (w *response) begin() {
+	clear(w.header)
+	w.status, w.length, w.sent, w.err, w.close = 0, -1, 0, nil, w.c.request.Close
+}
+
+// Header implements http.ResponseWriter.
+func (w *response) Header() http.Header { return w.header }
+
+// Written tells whether the answer has begun.
+func (w *response) Written() bool { return w.status != 0 }
+
+// WriteHeader implements http.ResponseWriter. Only the first call counts.
+func (w *response) WriteHeader(status int) {
+	if w.status != 0 {
+		return
+	}
+	w.status = status
+	b := append(w.buffer(), "HTTP/1.1 "...)
+	b = strconv.AppendInt(b, int64(status), 10)
+	b = append(b, ' ')
+	b = append(b, http.StatusText(status)...)
+	b = append(b, "\r\nDate: "...)
+	b = append(b, w.c.server.clock.date()...)
+	b = append(b, "\r\n"...)
+	for name, values := range w.header {
+		switch name {
+		case "Content-Length":
+			if n, ok := digits(values[0]); ok && len(values) == 1 {
+				w.length = n
+			}
+			continue
+		case "Connection":
+			w.close = w.close || len(values) > 0 && strings.EqualFold(values[0], "close")
+			continue
+		case "Transfer-Encoding", "Trailer", "Date":
+			continue
+		}
+		for _, v := range values {
+			b = appendField(b, name, v)
+		}
+	}
+	if w.close = w.close || w.c.server.stopping.Load(); w.close {
+		b = append(b, "Connection: close\r\n"...)
+	}
+	switch {
+	case w.empty():
+		w.length = 0
+	case w.length >= 0:
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, w.length, 10)
+		b = append(b, "\r\n"...)
+	default:
+		b = append(b, "Transfer-Encoding: chunked\r\n"...)
+	}
+	*w.out = append(b, "\r\n"...)
+}
+
+// empty tells that an answer of this status has no body.
+func (w *response) empty() bool {
+	return w.status < 200 || w.status == http.StatusNoContent || w.status == http.StatusNotModified
+}
+
+// appendField writes one header line. A byte that would end it is a blank
+// instead; a name that is none is left out.
+func appendField(b []byte, name, value string) []byte {
+	if name == "" {
+		return b
+	}
+	for i := range len(name) {
+		if !isToken(name[i]) {
+			return b
+		}
+	}
+	b = append(b, name...)
+	b = append(b, ": "...)
+	from := len(b)
+	b = append(b, value...)
+	for i := from; i < len(b); i++ {
+		if b[i] == '\r' || b[i] == '\n' {
+			b[i] = ' '
+		}
+	}
+	return append(b, "\r\n"...)
+}
+
+// Write implements http.ResponseWriter. What is small waits for Flush.
+func (w *response) Write(p []byte) (int, error) {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	switch {
+	case w.err != nil:
+		return 0, w.err
+	case w.empty() && len(p) > 0:
+		return 0, http.ErrBodyNotAllowed
+	case w.length >= 0 && w.sent+int64(len(p)) > w.length:
+		return 0, http.ErrContentLength
+	case len(p) == 0:
+		return 0, nil
+	}
+	w.sent += int64(len(p))
+	b := w.buffer()
+	if w.length < 0 {
+		b = strconv.AppendUint(b, uint64(len(p)), 16)
+		b = append(b, "\r\n"...)
+	}
+	if len(p) > joined {
+		*w.out = b
+		w.sendWith(p)
+	} else if b = append(b, p...); w.length < 0 {
+		*w.out = append(b, "\r\n"...)
+	} else {
+		*w.out = b
+	}
+	if w.out != nil && len(*w.out) > writeSize {
+		w.send()
+	}
+	if w.err != nil {
+		return 0, w.err
+	}
+	return len(p), nil
+}
+
+// Flush implements http.Flusher.
+func (w *response) Flush() {
+	if w.status == 0 {
+		w.WriteHeader(http.StatusOK)
+	}
+	w.send()
+}
+
+// buffer is what waits to be sent, with room behind it.
+func (w *response) buffer() []byte {
+	if w.out == nil {
+		w.out, _ = writeBuffers.Get().(*[]byte)
+	}
+	return *w.out
+}
+
+// send sends what waits, and lets go of the buffer: an open stream holds none.
+func (w *response) send() {
+	if w.out != nil && w.err == nil && len(*w.out) > 0 {
+		if _, err := w.c.tcp.Write(*w.out); err != nil {
+			w.err = err
+		}
+	}
+	w.forget()
+}
+
+// sendWith sends what waits, and p behind it, at once. In a chunked answer what
+// waits ends with the size of a chunk that p is.
+func (w *response) sendWith(p []byte) {
+	w.room[0], w.room[1] = *w.out, p
+	w.vector = w.room[:2]
+	if w.length < 0 {
+		w.vector = append(w.vector, crlf)
+	}
+	if _, err := w.vector.WriteTo(w.c.tcp); err != nil {
+		w.err = err
+	}
+	clear(w.room[:])
+	w.vector = nil
+	w.forget()
+}
+
+var crlf = []byte("\r\n") //nolint:gochecknoglobals // never changed
+
+// forget drops what waits.
+func (w *response) forget() {
+	if w.out == nil {
+		return
+	}
+	if cap(*w.out) <= 4*writeSize {
+		*w.out = (*w.out)[:0]
+		writeBuffers.Put(w.out)
+	}
+	w.out = nil
+}
+
+// end completes the answer and tells whether another can follow it.
+func (w *response) end() (again bool) {
+	if w.status == 0 {
+		w.header["Content-Length"] = []string{"0"}
+		w.WriteHeader(http.StatusOK)
+	}
+	if w.length < 0 {
+		*w.out = append(w.buffer(), "0\r\n\r\n"...)
+	}
+	w.send()
+	return w.err == nil && !w.close && (w.length < 0 || w.sent == w.length)
+}
+
+// SetReadDeadline limits the reading of the request's body.
+func (w *response) SetReadDeadline(t time.Time) error {
+	w.c.body.by = t
+	return nil
+}
+
+// SetWriteDeadline limits the writing of the answer. It may come up to a quarter
+// of its time earlier: the one that is set already may do.
+func (w *response) SetWriteDeadline(t time.Time) error {
+	if !t.IsZero() && !w.c.writeBy.IsZero() {
+		if early := t.Sub(w.c.writeBy); early >= 0 && early < time.Until(t)/4 {
+			return nil
+		}
+	}
+	w.c.writeBy = t
+	return w.c.tcp.SetWriteDeadline(t)
+}
+
+// clock gives the Date of answers, made once a second.
+type clock struct{ last atomic.Pointer[date] }
+
+type date struct {
+	second int64
+	text   string
+}
+
+func (c *clock) date() string {
+	now := time.Now()
+	d := c.last.Load()
+	if d == nil || d.second != now.Unix() {
+		d = &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
+		c.last.Store(d)
+	}
+	return d.text
+}

@@ -1,0 +1,218 @@
+package front
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Options configure a Server.
+type Options struct {
+	// Routes are the handlers by path, of POST requests. They must not hold on
+	// to the request or its header when they have returned. A handler may panic
+	// with http.ErrAbortHandler to break the connection.
+	Routes map[string]http.HandlerFunc
+	// Rest serves everything else. It is shut down with the Server.
+	Rest *http.Server
+	// IdleTimeout ends connections on which nothing comes between two requests.
+	// Default 2 min.
+	IdleTimeout time.Duration
+	Log         logrus.FieldLogger
+}
+
+// Server serves HTTP/1.1. It is safe for concurrent use.
+type Server struct {
+	opts   Options
+	routes map[string]*route
+	clock  clock
+	watch  *watcher // nil: everything goes to Rest
+	handed *handover
+
+	stopping atomic.Bool
+	left     chan struct{} // a connection has ended
+
+	mu        sync.Mutex // guards what follows
+	listeners map[net.Listener]struct{}
+	conns     map[*conn]struct{}
+}
+
+// New builds a Server. Where the system lacks what it needs, all connections go
+// to Rest.
+func New(o Options) *Server {
+	if o.IdleTimeout <= 0 {
+		o.IdleTimeout = 2 * time.Minute
+	}
+	s := &Server{
+		opts: o, routes: make(map[string]*route, len(o.Routes)), handed: newHandover(), left: make(chan struct{}, 1),
+		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
+	}
+	for path, h := range o.Routes {
+		s.routes[path] = newRoute(path, h)
+	}
+	return s
+}
+
+// Serve accepts connections until Shutdown or Close, and returns
+// http.ErrServerClosed then. It is called once.
+func (s *Server) Serve(l net.Listener) error {
+	w, err := newWatcher()
+	if err != nil {
+		s.opts.Log.WithError(err).Debug("connections are left to the standard library's server")
+		return s.opts.Rest.Serve(l)
+	}
+	s.mu.Lock()
+	if s.stopping.Load() {
+		s.mu.Unlock()
+		_ = w.close()
+		return http.ErrServerClosed
+	}
+	s.watch = w
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	var work sync.WaitGroup
+	work.Go(w.run)
+	work.Go(func() {
+		s.handed.address = l.Addr()
+		if err := s.opts.Rest.Serve(s.handed); !errors.Is(err, http.ErrServerClosed) {
+			s.opts.Log.WithError(err).Error("the server for all other requests has ended")
+		}
+	})
+	err = s.accept(l, &work)
+	_ = s.handed.Close()
+	work.Wait()
+	return err
+}
+
+// accept starts connections; each has one goroutine.
+func (s *Server) accept(l net.Listener, work *sync.WaitGroup) error {
+	defer func() { _ = l.Close() }()
+	var pause time.Duration
+	for {
+		nc, err := l.Accept()
+		if err != nil {
+			if s.stopping.Load() {
+				return s.drain()
+			}
+			var temporary interface{ Temporary() bool }
+			if !errors.As(err, &temporary) || !temporary.Temporary() {
+				return errors.Join(err, s.Close(), s.drain())
+			}
+			// No descriptors left, or the like: it passes.
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			s.opts.Log.WithError(err).WithField("pause", pause).Warn("cannot accept a connection")
+			timer := time.NewTimer(pause)
+			<-timer.C
+			continue
+		}
+		pause = 0
+		tcp, ok := nc.(*net.TCPConn)
+		if !ok {
+			s.handed.give(nc, nil)
+			continue
+		}
+		c, err := newConn(s, tcp)
+		if err != nil || !s.add(c) {
+			_ = nc.Close()
+			continue
+		}
+		work.Go(c.serve)
+	}
+}
+
+// drain waits until the last connection has ended, then ends the watch.
+func (s *Server) drain() error {
+	for s.open() > 0 {
+		<-s.left
+	}
+	_ = s.watch.close() // nothing is left that it could miss
+	return http.ErrServerClosed
+}
+
+func (s *Server) open() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.conns)
+}
+
+func (s *Server) add(c *conn) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopping.Load() {
+		return false
+	}
+	s.conns[c] = struct{}{}
+	return true
+}
+
+func (s *Server) remove(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	select {
+	case s.left <- struct{}{}:
+	default:
+	}
+}
+
+// newGrace is how long a connection on which nothing has come yet is spared at
+// the stop: its client may be about to send.
+const newGrace = 5 * time.Second
+
+// Shutdown stops accepting, closes what is idle, waits for the running requests
+// and ends Rest in the same way. At the end of ctx it returns its error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	s.stop()
+	rest := make(chan error, 1)
+	go func() { rest <- s.opts.Rest.Shutdown(ctx) }()
+	tick := time.NewTicker(100 * time.Millisecond) // connections come of age, and turn idle
+	defer tick.Stop()
+	for s.closeIdle() > 0 {
+		select {
+		case <-ctx.Done():
+			<-rest
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+	return <-rest
+}
+
+// Close ends everything at once.
+func (s *Server) Close() error {
+	s.stop()
+	s.mu.Lock()
+	for c := range s.conns {
+		c.cut()
+	}
+	s.mu.Unlock()
+	return s.opts.Rest.Close()
+}
+
+func (s *Server) stop() {
+	s.stopping.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for l := range s.listeners {
+		_ = l.Close()
+	}
+}
+
+// closeIdle closes the connections that wait for a request, and tells how many
+// are left.
+func (s *Server) closeIdle() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		young := c.state.Load() == stateNew && time.Since(c.born) < newGrace
+		if !young && (c.state.CompareAndSwap(stateIdle, stateClosed) || c.state.CompareAndSwap(stateNew, stateClosed)) {
+			c.cut()
+		}
+	}
+	return len(s.conns)
+}

@@ -1,0 +1,48 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Direct gives the handlers of the completion routes by path, for a server that
+// finds them without a router. They ask for the same keys as NewRouter's, and
+// the same happens to a panic.
+func Direct(d Deps) map[string]http.HandlerFunc {
+	return map[string]http.HandlerFunc{
+		openai.Completion.Path(): d.direct(d.Data.Completion),
+		openai.Chat.Path():       d.direct(d.Data.Chat),
+	}
+}
+
+func (d *Deps) direct(h http.HandlerFunc) http.HandlerFunc {
+	ring := newKeyring(d.ClientKeys)
+	return func(w http.ResponseWriter, r *http.Request) {
+		if e := ring.refuses(r); e != nil {
+			w.Header().Set("WWW-Authenticate", "Bearer")
+			openai.WriteError(w, e)
+			return
+		}
+		defer func() {
+			if p := recover(); p != nil {
+				recovered(d.Log, p, asBeginner(w))
+			}
+		}()
+		h(w, r)
+	}
+}
+
+// asBeginner takes a response that cannot tell for one that has begun: a second
+// head must not follow a first.
+func asBeginner(w http.ResponseWriter) beginner {
+	if b, ok := w.(beginner); ok {
+		return b
+	}
+	return begun{w}
+}
+
+type begun struct{ http.ResponseWriter }
+
+// Written implements beginner.
+func (begun) Written() bool { return true }
