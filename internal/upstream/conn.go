@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"io"
 	"net"
@@ -18,7 +19,7 @@ const (
 	readSize = 2 << 10
 	// joinedBody is the size up to which a body is copied behind the head: one
 	// plain write of a few hundred bytes beats a vectored one.
-	joinedBody = 2 << 10
+	joinedBody = 4 << 10
 	// patientBody is the size from which a request may not fit the socket's
 	// buffer, so that sending it must watch for an answer that comes early.
 	patientBody = 16 << 10
@@ -54,6 +55,8 @@ type conn struct {
 
 	look func(fd uintptr) bool // for raw.Read, made once
 	seen peeked
+	step func(fd uintptr) bool // the same, for talkOnce
+	talk talk
 }
 
 // peeked is what there is to read on a connection without reading it.
@@ -72,6 +75,7 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 	}
 	c := &conn{tcp: tcp, in: tcp, raw: raw}
 	c.abort = func() { _ = tcp.Close() }
+	c.step = c.takeStep
 	c.look = func(fd uintptr) bool {
 		c.seen = peekFD(fd)
 		return true // never wait
@@ -141,11 +145,31 @@ func (c *conn) unload() {
 	c.vector, c.rest = c.vector[:0], nil
 }
 
+// errNotIdle means that a pooled connection has something to read, or its end,
+// before anything was sent.
+var errNotIdle = errors.New("not idle any more")
+
+// talks tells that the loaded request goes the short way, which also looks
+// whether the connection is idle.
+func (c *conn) talks(patient bool) bool {
+	return canTalk && c.raw != nil && !patient && len(c.rest) == 1
+}
+
 // exchange sends the loaded request and reads the answer's head. whole tells
 // that all of the request went out.
 func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
 	c.heard = false
-	early, sendErr := c.send(patient)
+	var early bool
+	var sendErr error
+	if c.talks(patient) {
+		sendErr, err = c.talkOnce()
+		c.unload()
+		if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
+			return false, cmp.Or(err, sendErr)
+		}
+	} else {
+		early, sendErr = c.send(patient)
+	}
 	for range maxInterim + 1 {
 		// A peer that closed on us may have said why before that: reading
 		// tells, and cannot block on a connection that is gone.

@@ -89,8 +89,9 @@ func (h *host) leave() {
 }
 
 // reuse gives the connection that was used last, if it is young enough and the
-// peer has neither closed it nor sent anything since. nil means dial.
-func (p *Pool) reuse(h *host) *conn {
+// peer has neither closed it nor sent anything since; unseen leaves that last
+// look to the exchange. nil means dial.
+func (p *Pool) reuse(h *host, unseen bool) *conn {
 	oldest := time.Now().Add(-p.opts.IdleTimeout)
 	for {
 		h.mu.Lock()
@@ -109,8 +110,8 @@ func (p *Pool) reuse(h *host) *conn {
 		h.idle[n] = nil
 		h.idle = h.idle[:n]
 		h.mu.Unlock()
-		if c.peek() == nothing {
-			c.reused = true
+		c.reused = true
+		if unseen || c.peek() == nothing {
 			return c
 		}
 		c.close()

@@ -114,11 +114,17 @@ type message struct {
 // first runs the exchange on an idle connection if there is one, and on a
 // fresh one if that turns out to be stale. h.active is the exchange's to give back.
 func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error) {
-	c := p.reuse(h)
-	if c == nil {
-		return p.fresh(ctx, h, m)
+	var a *answer
+	var e *Error
+	for {
+		c := p.reuse(h, canTalk && !m.patient && len(m.body) == 0)
+		if c == nil {
+			return p.fresh(ctx, h, m)
+		}
+		if a, e = p.try(ctx, c, m); e != errStillThere { //nolint:errorlint // the very one
+			break
+		}
 	}
-	a, e := p.try(ctx, c, m)
 	if e == nil || e.Stage != StageStale || ctx.Err() != nil {
 		return a, e
 	}
@@ -175,6 +181,10 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	return c, nil
 }
 
+// errStillThere is the failure of an exchange that has done nothing but to find
+// that its connection was not idle: the exchange goes on with another.
+var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
+
 // try runs the exchange on c until the answer's head is there. From here on
 // the end of ctx closes the connection, whatever is being done with it.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
@@ -190,6 +200,10 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 		}
 	}
 	stop()
+	if err == errNotIdle && ctx.Err() == nil { //nolint:errorlint // our own, unwrapped
+		c.close() // h.active stays the exchange's
+		return nil, errStillThere
+	}
 	e := &Error{Address: m.in.Address, Err: err, MaybeTaken: true}
 	switch {
 	case c.heard:
