@@ -128,6 +128,9 @@ func (c *conn) handOver() {
 
 // next waits for the first bytes of a request; false means that there is none.
 func (c *conn) next() bool {
+	if c.Err() != nil { // whatever it sent ahead
+		return false
+	}
 	if len(c.buffered()) > 0 { // sent ahead
 		c.state.Store(stateBusy)
 		return !c.server.stopping.Load()

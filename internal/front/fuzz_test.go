@@ -1,0 +1,72 @@
+package front
+
+import (
+	"bufio"
+	"bytes"
+	"io"
+	"net/http"
+	"slices"
+	"testing"
+)
+
+// Whatever this server takes, net/http takes in the same way: the same header,
+// and a body of the same length, so that both see the next request begin at the
+// same byte.
+func FuzzRequest(f *testing.F) {
+	for _, seed := range []string{
+		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nxyPOST",
+		"POST /a HTTP/1.1\r\nhost: h\r\ncontent-length: 0\r\nConnection: close\r\nX-Y: \t z \r\nx-y:\r\n\r\n",
+		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\n",
+		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 02\r\nX: a\r\n b\r\n\r\nxy",
+		"POST /a HTTP/1.1\r\nHost: h\nContent-Length: 2\r\n\r\nxy",
+		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 1\r\nContent-Length: 1\r\n\r\nx",
+	} {
+		f.Add([]byte(seed))
+	}
+	s := &Server{routes: map[string]*route{"/a": newRoute("/a", nil)}}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if len(data) > readSize {
+			return
+		}
+		// After another request on the same connection: nothing may be left of it.
+		c := &conn{server: s, request: &http.Request{Method: http.MethodPost, Header: http.Header{"X-Old": {"1"}}, Host: "old", Close: true}}
+		c.body.c, c.body.left = c, 5
+		buf := make([]byte, readSize)
+		c.buf, c.w = &buf, copy(buf, data)
+		to, err := c.parse()
+		if err != nil {
+			if c.r != 0 || !bytes.Equal(c.buffered(), data) {
+				t.Fatal("bytes were taken from what another server has to read")
+			}
+			return
+		}
+		in := bytes.NewReader(data)
+		want, err := http.ReadRequest(bufio.NewReaderSize(in, 16))
+		if err != nil {
+			t.Fatalf("net/http refuses it: %v", err)
+		}
+		got := c.request
+		if to.path != want.URL.Path || got.Host != want.Host || got.ContentLength != want.ContentLength || got.Close != want.Close {
+			t.Fatalf("got %+v\nwant %+v", got, want)
+		}
+		want.Header.Del("Content-Length")
+		if want.Header.Get("Pragma") != "" { // for which net/http makes up a Cache-Control
+			want.Header.Del("Cache-Control")
+			got.Header.Del("Cache-Control")
+		}
+		if len(got.Header) != len(want.Header) {
+			t.Fatalf("got %q\nwant %q", got.Header, want.Header)
+		}
+		for name, values := range want.Header {
+			if !slices.Equal(values, got.Header[name]) {
+				t.Fatalf("%s: got %q, want %q", name, got.Header[name], values)
+			}
+		}
+		have := min(got.ContentLength, int64(len(c.buffered())))
+		body, _ := io.ReadAll(io.LimitReader(got.Body, have))
+		wantBody, _ := io.ReadAll(io.LimitReader(want.Body, have))
+		if !bytes.Equal(body, wantBody) {
+			t.Fatalf("body %q, want %q", body, wantBody)
+		}
+	})
+}
