@@ -1,6 +1,7 @@
 package openai_test
 
 import (
+	"bytes"
 	"strings"
 	"testing"
 
@@ -86,6 +87,11 @@ func BenchmarkParse(b *testing.B) {
 			large[i] = 'x'
 		}
 	}
+	prose := bytes.Clone(large)
+	for i := 100; i+2 < len(prose)-40; i += 80 {
+		prose[i] = '\\'
+		prose[i+1] = "nn\"n"[i/80%4]
+	}
 	ids := []byte(`{"model":"m","prompt":[1`)
 	for len(ids) < 1<<20 {
 		ids = append(ids, ", 12345"...)
@@ -94,7 +100,7 @@ func BenchmarkParse(b *testing.B) {
 	for _, bc := range []struct {
 		name string
 		body []byte
-	}{{"100B", small}, {"1MiB text", large}, {"1MiB ids", ids}} {
+	}{{"100B", small}, {"1MiB text", large}, {"1MiB prose", prose}, {"1MiB ids", ids}} {
 		b.Run(bc.name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bc.body)))
