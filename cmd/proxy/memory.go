@@ -7,20 +7,28 @@ import (
 	"runtime/metrics"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 )
 
 const (
-	// headroom is how much garbage may pile up between two collections. A proxy's
-	// live heap is some megabytes, 25 KiB for each open stream, and long prompts
-	// for a moment, while every request makes a few KiB of garbage. A fixed share
-	// of the live heap, Go's way, is too little for the first and far too much for
-	// the others.
-	headroom = 8 << 20
-	// The bounds of that as a percentage of the live heap. The lower one keeps a
-	// large heap from being looked through all the time.
+	// maxHeadroom is how much garbage may pile up between two collections. A
+	// proxy's live heap is some megabytes, 25 KiB for each open stream, and long
+	// prompts for a moment, while every request makes a few KiB of garbage. A fixed
+	// share of the live heap, Go's way, is too little for the first and far too much
+	// for the others.
+	maxHeadroom = 8 << 20
+	// minHeadroom is enough where little garbage is made, as by few requests with
+	// long prompts: there memory is worth more than the few collections.
+	minHeadroom = 1 << 20
+	// collectEvery is the time that the garbage of which should fit in between.
+	collectEvery = 100 * time.Millisecond
+	// The bounds of all that as a percentage of the live heap. The lower one keeps a
+	// large heap from being looked through all the time; a heap that is not
+	// large is looked through so fast that less will do.
 	minPercent, maxPercent = 25, 400
+	large                  = 32 << 20
 )
 
 // tuneMemory fits the garbage collector to a proxy, and to the memory limit of
@@ -40,6 +48,10 @@ func tuneMemory() error {
 	return err
 }
 
+// settleMemory collects what the start left behind, so that the first requests
+// find that room instead of growing the heap.
+func settleMemory() { runtime.GC() }
+
 // wantsProfiles looks for the setting before settings are read: the rate must
 // not change once a program has begun to work.
 func wantsProfiles() bool {
@@ -51,12 +63,17 @@ func wantsProfiles() bool {
 
 // pacer sets the collector's percentage anew after every collection.
 type pacer struct {
-	live    []metrics.Sample
-	percent int // in force
+	heap    []metrics.Sample // live bytes, bytes allocated so far
+	percent int              // in force
+	made    uint64           // allocated at the last collection
+	at      time.Time        // of which
 }
 
 func newPacer() *pacer {
-	return &pacer{live: []metrics.Sample{{Name: "/gc/heap/live:bytes"}}, percent: maxPercent}
+	return &pacer{
+		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}},
+		percent: maxPercent, at: time.Now(),
+	}
 }
 
 // arm has adjust called after the next collection, and so on for ever: the
@@ -69,8 +86,10 @@ func (p *pacer) arm() {
 }
 
 func (p *pacer) adjust() {
-	metrics.Read(p.live)
-	want := percentFor(p.live[0].Value.Uint64())
+	metrics.Read(p.heap)
+	now, made := time.Now(), p.heap[1].Value.Uint64()
+	want := percentFor(p.heap[0].Value.Uint64(), headroomFor(made-p.made, now.Sub(p.at)))
+	p.at, p.made = now, made
 	// Setting it stops the program for a moment, so small changes are let be.
 	if diff := want - p.percent; diff > p.percent/5 || -diff > p.percent/5 {
 		p.percent = want
@@ -78,7 +97,14 @@ func (p *pacer) adjust() {
 	}
 }
 
+// headroomFor gives the headroom where that many bytes are made in that time.
+func headroomFor(made uint64, in time.Duration) uint64 {
+	rate := float64(made) / max(in.Seconds(), 1e-9)
+	return uint64(min(max(rate*collectEvery.Seconds(), minHeadroom), maxHeadroom))
+}
+
 // percentFor gives headroom as a percentage of the live heap.
-func percentFor(live uint64) int {
-	return int(min(max(headroom*100/max(live, 1), minPercent), maxPercent))
+func percentFor(live, headroom uint64) int {
+	lower := max(min(minPercent, live*minPercent/large), 1)
+	return int(min(max(headroom*100/max(live, 1), lower), maxPercent))
 }

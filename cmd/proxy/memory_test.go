@@ -12,11 +12,43 @@ import (
 
 func TestPercentFor(t *testing.T) {
 	t.Parallel()
-	for live, want := range map[uint64]int{
-		0: 400, 1 << 20: 400, 2 << 20: 400, 4 << 20: 200, 8 << 20: 100, 16 << 20: 50, 32 << 20: 25, 1 << 40: 25,
+	for _, tc := range []struct {
+		live, headroom uint64
+		want           int
+	}{
+		{0, 8 << 20, 400},
+		{1 << 20, 8 << 20, 400},
+		{2 << 20, 8 << 20, 400},
+		{4 << 20, 8 << 20, 200},
+		{16 << 20, 8 << 20, 50},
+		{32 << 20, 8 << 20, 25},
+		{1 << 40, 8 << 20, 25},
+		{1 << 20, 1 << 20, 100},
+		{10 << 20, 1 << 20, 10},
+		{16 << 20, 1 << 20, 12},
+		{1 << 40, 1 << 20, 25},
 	} {
-		if got := percentFor(live); got != want {
-			t.Errorf("%d live bytes: %d %%, want %d", live, got, want)
+		if got := percentFor(tc.live, tc.headroom); got != tc.want {
+			t.Errorf("%d live bytes, headroom %d: %d %%, want %d", tc.live, tc.headroom, got, tc.want)
+		}
+	}
+}
+
+func TestHeadroomFor(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		made uint64
+		in   time.Duration
+		want uint64
+	}{
+		{0, time.Second, minHeadroom},
+		{1 << 20, time.Minute, minHeadroom},
+		{40 << 20, time.Second, 4 << 20},
+		{8 << 20, 10 * time.Millisecond, maxHeadroom},
+		{1, 0, maxHeadroom},
+	} {
+		if got := headroomFor(tc.made, tc.in); got < tc.want*99/100 || got > tc.want {
+			t.Errorf("%d bytes in %v: %d, want %d", tc.made, tc.in, got, tc.want)
 		}
 	}
 }

@@ -102,6 +102,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		servers = append(servers, newServer(profiles()))
 		start(servers[len(servers)-1], pprofLn)
 	}
+	settleMemory()
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
 	died := etcd.died()
 	for running := true; running; {
