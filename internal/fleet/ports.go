@@ -52,6 +52,10 @@ func FreePorts(n int) ([]int, error) {
 	return ports, turn.pass()
 }
 
+// commonDir is where the file lies that everybody must find, whatever TMPDIR says
+// to some of them.
+const commonDir = "/tmp"
+
 // turn is the right to hand out ports, held by one process and goroutine of this
 // user at a time: an exclusive lock on the file that says which port comes next.
 type turn struct {
@@ -60,8 +64,14 @@ type turn struct {
 }
 
 func takeTurn() (*turn, error) {
-	name := filepath.Join(os.TempDir(), fmt.Sprintf("pdmesh-ports-%d", os.Getuid()))
-	f, err := os.OpenFile(name, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	name := fmt.Sprintf("pdmesh-ports-%d", os.Getuid())
+	open := func(dir string) (*os.File, error) {
+		return os.OpenFile(filepath.Join(dir, name), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	}
+	f, err := open(commonDir)
+	if err != nil {
+		f, err = open(os.TempDir())
+	}
 	if err != nil {
 		return nil, fmt.Errorf("whose turn it is to take a port: %w", err)
 	}
