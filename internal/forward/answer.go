@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"mime"
@@ -144,7 +145,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 			if s.done {
 				return nil
 			}
-			if s.typed && s.committed && s.n == 0 {
+			if s.typed && s.committed && len(bytes.TrimLeft(s.buf[:s.n], "\r\n")) == 0 {
 				x.entry.Outcome = OutcomeOK
 				return nil
 			}
@@ -196,7 +197,7 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	}
 	if failed > 0 {
 		// The engine's own error event goes out, its clean end does not.
-		if x.write(s.buf[:failed]) {
+		if x.write(x.trueUsageOfEvents(s.buf[:failed])) {
 			x.breakOff(true, errEngineEvent)
 		}
 		return nil, true
