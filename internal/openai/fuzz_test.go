@@ -22,6 +22,8 @@ var requestSeeds = []string{
 	`{"model":"m","messages":[{"role":"user","content":"x"}],"max_completion_tokens":9,"min_tokens":2,"stop_token_ids":[3],"tool_choice":"required"}`,
 	`{"model":"m","prompt":"x","stream":true,"stream_options":{"include_usage":true},"ignore_eos":null,"n":"1","best_of":2.0,"echo":"no"}`,
 	`{"prompt":["a","b"],"use_beam_search":1,"prompt_logprobs":0}`, "{\"a\":\"\xff\"}", `{"vllm_xargs":[{"disagg_spec":1}],"extra_args":{"bootstrap_room":1 , "y":2}}`,
+	`{"model":"m","messages":[],"temperature":0.5,"top_p":1,"seed":7,"user":"u","logit_bias":{},"tools":[],"stream":true,"stop":"x","metadata":{"a":1},` +
+		`"disagg_spec":{},"response_format":null,"bootstrap_room":1,"logprobs":false,"stream_options":{"include_usage":true},"n":1,"stop_token_ids":[2]}`,
 	`{"sampling_params":{"vllm_xargs":{"disagg_spec":0},"bootstrap_port":1},"min_completion_tokens":1,"stream":false}`,
 }
 
