@@ -201,6 +201,7 @@ func FuzzAnswer(f *testing.F) {
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":null}},"usage":{"prompt_tokens_details":{"cached_tokens":1,"cached_tokens":2}}}`,
 		`{"choices":[{"delta":{"role":"assistant","content":""}}],"error":{"code":503}}`, `{"choices":[{"text":"x","finish_reason":null}]}`,
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":"x"}}}`, `{"object":"error","code":"400"}`,
+		`{"kv_transfer_params":{"a":1},"kv_transfer_params":{"b":2}}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -211,7 +212,7 @@ func FuzzAnswer(f *testing.F) {
 		if kindOf(want) == 'n' {
 			want = nil
 		}
-		if (err == nil) != ok && !(err != nil && strings.Contains(err.Error(), "deeply")) {
+		if (err == nil) != ok && (err == nil || !strings.Contains(err.Error(), "deeply")) {
 			t.Fatalf("%q: %v, encoding/json says %v", answer, err, ok)
 		}
 		if err == nil && !bytes.Equal(params, want) {
