@@ -123,7 +123,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 	defer s.release()
 	for {
 		if !s.makeRoom() {
-			return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
+			return x.streamEnded(&s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
 		}
 		if s.done {
 			l.rearm(doneGrace)
@@ -149,12 +149,12 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 				x.entry.Outcome = OutcomeOK
 				return nil
 			}
-			return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "the event stream ended too early"))
+			return x.streamEnded(&s, x.ofAnswer(d.Instance, "the event stream ended too early"))
 		}
 		if s.done {
 			return nil // the answer was whole; how the connection ends is no matter
 		}
-		return x.streamEnded(d, &s, x.ofExchange(d.Instance, err))
+		return x.streamEnded(&s, x.ofExchange(d.Instance, err))
 	}
 }
 
@@ -273,7 +273,7 @@ func (x *exchange) judge(d *sched.Assignment, s *relay) *failure {
 
 // streamEnded decides what an early end means: before the commit a failure to
 // hide, after it a broken stream to show.
-func (x *exchange) streamEnded(d *sched.Assignment, s *relay, f *failure) *failure {
+func (x *exchange) streamEnded(s *relay, f *failure) *failure {
 	if !s.committed {
 		return f
 	}

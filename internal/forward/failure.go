@@ -47,8 +47,7 @@ func (x *exchange) ofExchange(in *instance.Instance, err error) *failure {
 	}
 	class := classOf(err)
 	f := newFailure(class, x.lastWord(in, class), err)
-	var e *upstream.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		// Refused now, but an earlier try on a pooled connection may have
 		// reached it.
 		f.taken = f.taken || e.MaybeTaken

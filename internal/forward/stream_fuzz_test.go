@@ -205,6 +205,7 @@ func FuzzRelay(f *testing.F) {
 		role + token + token + usage + done, token + fault, role + fault, fault, token, token + done + "\n" + token, "", "\n\n\n" + role + "\n" + token,
 		": ping\r\n\r\ndata: {\"choices\":[{\"text\":\"a\"}]}\r\n\r\ndata: [DONE]\r\n\r\n", token + usage + fault, token[:len(token)-1], token + done + fault,
 		strings.Repeat(token, 100) + done, "data: " + strings.Repeat("y", 3000) + "\n\n" + done,
+		token + "data: " + strings.Repeat("z", 40000) + "\n\n" + done, // larger than the pooled buffers
 	} {
 		for how := range byte(12) {
 			f.Add([]byte(s), []byte{byte(i), 200, byte(3 * i)}, how, i%2 == 0)
