@@ -1,6 +1,8 @@
 package discovery_test
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"strings"
 	"testing"
@@ -56,6 +58,9 @@ func FuzzDecodeRecord(f *testing.F) {
 		if rec.Role != k.Role || rec.State == "" || rec.Scheme == "" || rec.V < 1 || bare && rec.Address != k.Address {
 			t.Fatalf("%q was read as %+v", value, rec)
 		}
+		if !bare {
+			asSaid(t, value, rec)
+		}
 		out, err := discovery.EncodeRecord(rec)
 		if errors.Is(err, discovery.ErrTooLarge) {
 			return
@@ -71,6 +76,29 @@ func FuzzDecodeRecord(f *testing.F) {
 			t.Fatalf("%q, written as %q, is another record:\n%s", value, out, diff)
 		}
 	})
+}
+
+// asSaid fails unless a record is what encoding/json reads in the value, with
+// what is absent filled in.
+func asSaid(t *testing.T, value []byte, rec instance.Record) {
+	t.Helper()
+	var said instance.Record
+	if err := json.Unmarshal(bytes.TrimSpace(value), &said); err != nil {
+		t.Fatalf("%q is taken; encoding/json says %v", value, err)
+	}
+	if said.V == 0 {
+		said.V = instance.RecordVersion
+	}
+	if said.Scheme == "" {
+		said.Scheme = "http"
+	}
+	if said.State == "" {
+		said.State = instance.Ready
+	}
+	said.Role, said.Address = rec.Role, rec.Address
+	if diff := cmp.Diff(said, rec); diff != "" {
+		t.Fatalf("%q is read as another record:\n%s", value, diff)
+	}
 }
 
 // FuzzDecodeIntent does the same for what operators write: overrides and
