@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -135,7 +137,12 @@ func isBusy(status int) bool {
 
 // ofEvent judges an error event that came before the answer was committed.
 func (x *exchange) ofEvent(in *instance.Instance, code int, event []byte) *failure {
-	a := answer{status: code, body: openai.EventData(event), header: http.Header{"Content-Type": {"application/json"}}}
+	// A copy: the stream's buffer is another's before the client is told.
+	body := bytes.Clone(openai.EventData(event))
+	if !json.Valid(body) {
+		return x.ofAnswer(in, "an error event that is no JSON")
+	}
+	a := answer{status: code, body: body, header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", in.Key, code)
 	if code >= 400 && code < 500 && !isBusy(code) {
 		return newFailure(Status4xx, a, err)
