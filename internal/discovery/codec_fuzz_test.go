@@ -105,7 +105,7 @@ func asSaid(t *testing.T, value []byte, rec instance.Record) {
 // pending adds.
 func FuzzDecodeIntent(f *testing.F) {
 	for _, s := range []string{
-		``, `{}`, `drain`, `{"v":1,"state":"cordon","weight":3,"by":"x","more":1}`, `{"state":"gone"}`, `{"weight":-1}`, `{"state":1}`, "\xff", ` {"state":"removed"} `,
+		``, `{}`, `drain`, `{"v":2,"state":"drain","reason":"r","by":"b"}`, `{"v":1,"state":"cordon","weight":3,"by":"x","more":1}`, `{"state":"gone"}`, `{"weight":-1}`, `{"state":1}`, "\xff", ` {"state":"removed"} `,
 		`{"model":"m","connector":"nixl","since":"2026-01-02T03:04:05Z","record":{"models":["m"],"address":"10.0.0.1:8100"}}`, `{"record":{"state":"x"}}`, `{"record":null}`, `[`,
 	} {
 		f.Add([]byte(s))
