@@ -26,26 +26,41 @@ func tryArgs(args []string) (config.Proxy, error) {
 	return config.LoadProxy(fs, func(name string) (string, bool) { return "/home/someone", name == "HOME" })
 }
 
-// words are what a command line says apart from the names of its lists: the
-// same before and after it is brought into our form.
-func words(args []string) (out []string) {
+// listNames are the flags that take lists, short ones included.
+func listNames() []string {
+	return []string{
+		"--prefill", "--decode", "-p", "-d", "--prefiller-hosts", "--prefiller-ports", "--decoder-hosts", "--decoder-ports",
+		"--prefiller-host", "--prefiller-port", "--decoder-host", "--decoder-port", "--decoder-init-port", "--decoder-alloc-port",
+		"--etcd-endpoints", "--instance-allow", "--api-key",
+	}
+}
+
+// words are what a command line says apart from the names of its lists, and
+// lists which of those it names: both the same before and after it is brought
+// into our form.
+func words(args []string) (out, lists []string) {
 	for _, a := range args {
 		name, value, joined := strings.Cut(a, "=")
 		if !strings.HasPrefix(a, "-") {
 			name, value, joined = a, "", false
 		}
-		switch name {
-		case "-p", "-d", "--prefill", "--decode", "--prefiller-hosts", "--prefiller-ports", "--decoder-hosts", "--decoder-ports",
-			"--prefiller-host", "--prefiller-port", "--decoder-host", "--decoder-port", "--decoder-init-port", "--decoder-alloc-port",
-			"--etcd-endpoints", "--instance-allow", "--api-key", "":
-		default:
+		if slices.Contains(listNames(), name) {
+			switch name {
+			case "-p":
+				name = "--prefill"
+			case "-d":
+				name = "--decode"
+			}
+			lists = append(lists, name)
+		} else if name != "" {
 			out = append(out, name)
 		}
 		if joined && value != "" {
 			out = append(out, value)
 		}
 	}
-	return out
+	slices.Sort(lists)
+	return out, slices.Compact(lists)
 }
 
 // FuzzArgs brings any command line, an argument a line, into our form and
@@ -64,8 +79,9 @@ func FuzzArgs(f *testing.F) {
 		if again := config.NormalizeArgs(slices.Clone(ours)); !slices.Equal(again, ours) {
 			t.Fatalf("%q became %q, and that %q", args, ours, again)
 		}
-		if before, after := words(args), words(ours); !slices.Equal(before, after) {
-			t.Fatalf("%q became %q", before, after)
+		before, lists := words(args)
+		if after, still := words(ours); !slices.Equal(before, after) || !slices.Equal(lists, still) {
+			t.Fatalf("%q and %q became %q and %q", before, lists, after, still)
 		}
 		if strings.Contains(text, "config") {
 			return // would read files
