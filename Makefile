@@ -18,6 +18,8 @@ BOTH_CLIENTS := $(filter ./internal/forward ./test/e2e,$(subst ./...,./internal/
 LINT_VERSION := v2.15.0
 LINT         := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
+VULN_VERSION := v1.8.0
+
 on = $(filter 1 on true yes,$(1))
 
 .DEFAULT_GOAL := help
@@ -136,6 +138,18 @@ vet: ## go vet
 .PHONY: lint
 lint: ## golangci-lint at a pinned version (compiles it the first time)
 	$(LINT) run ./...
+
+.PHONY: fuzz
+fuzz: ## every fuzz target in turn, found by go test -list: [FUZZTIME=5m] [FUZZ=FuzzRelay]
+	@FUZZTIME="$(FUZZTIME)" FUZZ="$(FUZZ)" scripts/fuzz.sh
+
+# Known vulnerabilities are looked up in https://vuln.go.dev: without a network
+# that reaches it this fails, and says so.
+VULN_DB ?= https://vuln.go.dev
+
+.PHONY: vulncheck
+vulncheck: ## govulncheck at a pinned version; needs the database at VULN_DB
+	@VULN_DB="$(VULN_DB)" VULN_VERSION="$(VULN_VERSION)" scripts/vulncheck.sh
 
 .PHONY: tidy-check
 tidy-check: ## fail if go.mod or go.sum are out of date or modified

@@ -76,16 +76,16 @@ func (c *call) field(key, value []byte) error {
 	case "stream":
 		c.stream = string(value) == "true"
 	case "stream_options":
-		_, v := find(value, `"include_usage"`)
+		v := find(value, `"include_usage"`)
 		c.usage = bytes.HasPrefix(v, []byte("true"))
 	case "messages", "prompt":
 		return c.text(value)
 	case "kv_transfer_params":
-		if _, v := find(value, `"do_remote_decode"`); bytes.HasPrefix(v, []byte("true")) {
+		if v := find(value, `"do_remote_decode"`); bytes.HasPrefix(v, []byte("true")) {
 			c.prefill = true
 		}
-		if _, v := find(value, `"do_remote_prefill"`); bytes.HasPrefix(v, []byte("true")) {
-			_, id := find(value, `"remote_request_id"`)
+		if v := find(value, `"do_remote_prefill"`); bytes.HasPrefix(v, []byte("true")) {
+			id := find(value, `"remote_request_id"`)
 			if end, err := skipValue(id, 0); err == nil {
 				c.kv = id[:end]
 			} else {
@@ -117,16 +117,16 @@ func (c *call) text(value []byte) error {
 }
 
 // find gives the value behind a quoted key, with what follows it.
-func find(object []byte, key string) (bool, []byte) {
+func find(object []byte, key string) []byte {
 	i := bytes.Index(object, []byte(key))
 	if i < 0 {
-		return false, nil
+		return nil
 	}
 	i = skipSpace(object, i+len(key))
 	if i >= len(object) || object[i] != ':' {
-		return false, nil
+		return nil
 	}
-	return true, object[skipSpace(object, i+1):]
+	return object[skipSpace(object, i+1):]
 }
 
 func skipSpace(b []byte, i int) int {

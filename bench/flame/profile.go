@@ -48,7 +48,7 @@ func Parse(data []byte) (Folded, error) {
 		functions = make(map[uint64][]uint64) // of locations, innermost first
 		samples   []sample
 	)
-	err := fields(data, func(n protowire.Number, v uint64, b []byte) error {
+	err := fields(data, func(n protowire.Number, _ uint64, b []byte) error {
 		switch n {
 		case profileString:
 			text = append(text, string(b))

@@ -180,8 +180,7 @@ func (l *leg) exchange(ctx context.Context, tag uint64, more []byte) error {
 			l.used = time.Now()
 			return nil
 		}
-		var status *StatusError
-		if errors.As(err, &status) {
+		if _, ok := errors.AsType[*StatusError](err); ok {
 			return err
 		}
 		l.drop()

@@ -156,8 +156,7 @@ func (w *worker) leave(ctx context.Context, tag uint64) error {
 	defer func() { l.want = whole }()
 	err := l.receive(tag)
 	if err != nil && !l.fed && !errors.Is(err, answer.ErrWrong) {
-		var status *StatusError
-		if !errors.As(err, &status) {
+		if _, ok := errors.AsType[*StatusError](err); !ok {
 			return errLeft // as above
 		}
 	}

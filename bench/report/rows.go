@@ -155,19 +155,19 @@ func (r *Run) Rows() []Row {
 func (r *Run) wrongRow() Row {
 	row := Row{Text: "wrong, cut, failed or misrouted answers in any run", Must: 0, Aim: 0}
 	for repeat := range r.Config.Repeats {
-		bad, any := 0.0, false
+		bad, some := 0.0, false
 		for i := range r.Cells {
 			c := &r.Cells[i]
 			if c.Target != mesh || c.Repeat != repeat {
 				continue
 			}
-			any = true
+			some = true
 			bad += float64(c.Bad() + c.Violations + c.Bare)
 			if c.Skipped != "" {
 				bad++
 			}
 		}
-		if any {
+		if some {
 			row.Values = append(row.Values, bad)
 		}
 	}

@@ -76,7 +76,7 @@ func (r *Reader) fill() error {
 	return err
 }
 
-var endOfHead = []byte("\r\n\r\n")
+var endOfHead = []byte("\r\n\r\n") //nolint:gochecknoglobals // a constant
 
 // Head reads the next message's head. io.EOF means that the connection ended
 // before its first byte, io.ErrUnexpectedEOF that it ended within.

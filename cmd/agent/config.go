@@ -324,7 +324,7 @@ func (r *reader) checkCommand(c *config) {
 	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
 		// From the environment it may be meant for other agents of this image.
 		if r.fs.Lookup(name).Changed {
-			r.fail(name, errors.New("is for an engine that this agent starts: agent ... -- vllm serve ..."))
+			r.fail(name, errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"))
 		}
 	}
 }

@@ -35,7 +35,7 @@ const envEngine = "PDMESH_TEST_ENGINE"
 //	slow         holds completions for ever
 func engineMain(kind string, args []string) int {
 	has := map[string]string{}
-	for _, w := range strings.Split(kind, ",") {
+	for w := range strings.SplitSeq(kind, ",") {
 		name, value, _ := strings.Cut(w, "=")
 		has[name] = value
 	}

@@ -103,8 +103,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
 	err := cmd.ExecuteContext(ctx)
-	var run *runError
-	if errors.As(err, &run) {
+	if run, ok := errors.AsType[*runError](err); ok {
 		failed, err = run, nil
 	}
 	if err != nil {
@@ -122,7 +121,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 func checkArgs(cmd *cobra.Command, args []string) error {
 	switch dash := cmd.ArgsLenAtDash(); {
 	case dash < 0 && len(args) > 0, dash > 0:
-		return fmt.Errorf("unknown command %q; the command of an engine stands behind --: agent ... -- vllm serve ...", args[0])
+		return fmt.Errorf("unknown command %q; the command of an engine stands behind --, as in agent ... -- vllm serve MODEL", args[0])
 	case dash == 0 && len(args) == 0:
 		return errors.New("no command behind --; leave it out to register an engine that runs already")
 	case dash == 0 && args[0] == "":

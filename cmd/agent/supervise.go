@@ -97,7 +97,7 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	switch {
 	case ctx.Err() != nil:
 		s.log.Infof("the engine has ended: %s", last)
-		return code, nil
+		return code, nil //nolint:nilerr // its end was asked for
 	case failed == nil:
 		s.log.Info("the engine has ended by itself")
 		return code, nil

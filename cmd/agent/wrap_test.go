@@ -100,7 +100,11 @@ func askSlowly(t *testing.T, address string) (leave func()) {
 	}()
 	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	testkit.Eventually(t, patience, func() error {
-		resp, err := hc.Get("http://" + address + "/metrics")
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := hc.Do(req)
 		if err != nil {
 			return err
 		}

@@ -61,7 +61,7 @@ type usageError struct{ err error }
 
 func (e usageError) Error() string        { return e.err.Error() }
 func (e usageError) Unwrap() error        { return e.err }
-func (e usageError) Is(target error) bool { return target == errUsage } //nolint:errorlint // identity is meant
+func (e usageError) Is(target error) bool { return target == errUsage }
 
 func newCommand(env func(string) (string, bool)) *cobra.Command {
 	cmd := &cobra.Command{

@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -192,7 +193,7 @@ func engineStates(ctx context.Context, running *fleet.Running) ([]engine, error)
 	defer cancel()
 	var engines []engine
 	var errs []error
-	for _, node := range append(running.Prefill[:len(running.Prefill):len(running.Prefill)], running.Decode...) {
+	for _, node := range append(slices.Clip(running.Prefill), running.Decode...) {
 		var s fakevllm.State
 		if err := node.Get(ctx, "/fake/state", &s); err != nil {
 			errs = append(errs, err)

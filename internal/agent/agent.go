@@ -311,8 +311,7 @@ func (a *Agent) good(facts instance.Facts) {
 func (a *Agent) bad(err error) {
 	a.goods = 0
 	a.fails++
-	var wrong *WrongModelError
-	if errors.As(err, &wrong) {
+	if _, ok := errors.AsType[*WrongModelError](err); ok {
 		a.fails = max(a.fails, downAfter) // certain, not flaky
 	}
 	if !a.up {

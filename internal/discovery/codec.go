@@ -26,8 +26,7 @@ func rejectf(format string, args ...any) error {
 
 // reasonOf is the text of a rejection.
 func reasonOf(err error) string {
-	var r *RejectedError
-	if errors.As(err, &r) {
+	if r, ok := errors.AsType[*RejectedError](err); ok {
 		return r.Reason
 	}
 	return instance.Printable(err.Error(), 300)

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -227,9 +228,7 @@ func (w *Watcher) Status() WatcherStatus {
 	s := w.status
 	s.Kept = slices.Clone(w.status.Kept)
 	s.WatchEnds = make(map[string]int64, len(w.status.WatchEnds))
-	for k, v := range w.status.WatchEnds {
-		s.WatchEnds[k] = v
-	}
+	maps.Copy(s.WatchEnds, w.status.WatchEnds)
 	return s
 }
 

@@ -304,7 +304,7 @@ func TestWatcherOverrides(t *testing.T) {
 		t.Fatalf("weight: %+v", in.Record)
 	}
 	del(t, cli, l.Override(k))
-	in = waitFor(t, w, k, func(in *instance.Instance) error {
+	waitFor(t, w, k, func(in *instance.Instance) error {
 		if in.Record.Weight != nil {
 			return fmt.Errorf("weight is still there")
 		}

@@ -59,7 +59,7 @@ func TestKeepsItsData(t *testing.T) {
 		t.Fatal(err)
 	}
 	s.Close() // with a client connected
-	s = start(t, cfg)
+	start(t, cfg)
 	resp, err := cli.Get(t.Context(), "/pd/x")
 	if err != nil || len(resp.Kvs) != 1 || string(resp.Kvs[0].Value) != "kept" {
 		t.Fatalf("%v, %v", resp, err)

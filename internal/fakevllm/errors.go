@@ -35,18 +35,19 @@ func badRequest(param string, value any, format string, args ...any) *apiError {
 // invalid is one pydantic complaint about the body; FastAPI's handler titles
 // these with the status phrase. loc is dotted.
 func invalid(kind, loc, msg string) *apiError {
-	path := "'body'"
+	var path strings.Builder
+	path.WriteString("'body'")
 	for part := range strings.SplitSeq(loc, ".") {
 		if _, err := strconv.Atoi(part); err == nil {
-			path += ", " + part
+			path.WriteString(", " + part)
 		} else if part != "" {
-			path += ", '" + part + "'"
+			path.WriteString(", '" + part + "'")
 		}
 	}
 	return &apiError{
 		status:  http.StatusBadRequest,
 		kind:    "Bad Request",
-		message: fmt.Sprintf("1 validation error:\n  {'type': '%s', 'loc': (%s), 'msg': '%s'}", kind, path, msg),
+		message: fmt.Sprintf("1 validation error:\n  {'type': '%s', 'loc': (%s), 'msg': '%s'}", kind, path.String(), msg),
 		param:   "body." + loc,
 	}
 }
@@ -64,8 +65,7 @@ func modelNotFound(model string) *apiError {
 
 // asAPIError gives every error of parsing its answer.
 func asAPIError(err error) *apiError {
-	var e *apiError
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*apiError](err); ok {
 		return e
 	}
 	return &apiError{

@@ -1,5 +1,7 @@
 package fakevllm
 
+import "slices"
+
 import "math/bits"
 
 // eosEvery is the mean number of tokens of an answer that nothing else ends.
@@ -184,12 +186,7 @@ func indexFrom(text []byte, sub string, from int) int {
 }
 
 func contains(ids []int, id int) bool {
-	for _, x := range ids {
-		if x == id {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(ids, id)
 }
 
 // answer runs a sequence to its end.

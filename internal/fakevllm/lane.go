@@ -16,7 +16,6 @@ type lane struct {
 	call     *call
 	head     []byte // everything of a chunk before its text
 	tokens   []int  // only when the response shows them
-	lps      []byte // rendered logprobs so far, for a response in one piece
 	offset   int    // characters of text so far, for text_offset
 }
 

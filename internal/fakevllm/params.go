@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 	"unicode/utf8"
 )
@@ -349,10 +350,8 @@ func oneOf(key string, raw []byte, allowed ...string) error {
 	if err != nil {
 		return err
 	}
-	for _, a := range allowed {
-		if s == a {
-			return nil
-		}
+	if slices.Contains(allowed, s) {
+		return nil
 	}
 	return invalid("literal_error", key, fmt.Sprintf("Input should be one of %s", strings.Join(allowed, ", ")))
 }

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"net/http"
 	"strconv"
+	"strings"
 )
 
 // respond answers in one piece.
@@ -253,9 +254,9 @@ func appendPromptLogprobs(b []byte, j *job, prompt int) []byte {
 
 // upTo is the arguments after n tokens of the call.
 func (c *call) upTo(n int) string {
-	s := ""
+	var s strings.Builder
 	for i := 0; i < len(c.parts) && i+2 <= n; i++ {
-		s += c.parts[i]
+		s.WriteString(c.parts[i])
 	}
-	return s
+	return s.String()
 }

@@ -4,6 +4,7 @@ import (
 	"crypto/subtle"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -155,12 +156,7 @@ func (s *Server) servesModel(name string) bool {
 	if name == "" {
 		return true
 	}
-	for _, m := range s.opt.Models {
-		if m == name {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(s.opt.Models, name)
 }
 
 // isJSON is vLLM's validate_json_request: parameters are allowed.

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -124,10 +125,8 @@ func (p *params) verify() error {
 	case p.promptLogprobs != nil && *p.promptLogprobs > maxLogprobs:
 		return badRequest("prompt_logprobs", *p.promptLogprobs, "Requested prompt logprobs of %d, which is greater than max allowed: %d", *p.promptLogprobs, maxLogprobs)
 	}
-	for _, stop := range s.Stop {
-		if stop == "" {
-			return badRequest("", nil, "stop cannot contain an empty string.")
-		}
+	if slices.Contains(s.Stop, "") {
+		return badRequest("", nil, "stop cannot contain an empty string.")
 	}
 	if p.temperature < 1e-5 && p.n > 1 && !p.beamSearch {
 		return badRequest("", nil, "n must be 1 when using greedy sampling, got %d.", p.n)

@@ -1,6 +1,7 @@
 package forward
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"mime"
@@ -122,7 +123,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 	defer s.release()
 	for {
 		if !s.makeRoom() {
-			return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
+			return x.streamEnded(&s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
 		}
 		if s.done {
 			l.rearm(doneGrace)
@@ -144,16 +145,16 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 			if s.done {
 				return nil
 			}
-			if s.typed && s.committed && s.n == 0 {
+			if s.typed && s.committed && len(bytes.TrimLeft(s.buf[:s.n], "\r\n")) == 0 {
 				x.entry.Outcome = OutcomeOK
 				return nil
 			}
-			return x.streamEnded(d, &s, x.ofAnswer(d.Instance, "the event stream ended too early"))
+			return x.streamEnded(&s, x.ofAnswer(d.Instance, "the event stream ended too early"))
 		}
 		if s.done {
 			return nil // the answer was whole; how the connection ends is no matter
 		}
-		return x.streamEnded(d, &s, x.ofExchange(d.Instance, err))
+		return x.streamEnded(&s, x.ofExchange(d.Instance, err))
 	}
 }
 
@@ -196,7 +197,7 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	}
 	if failed > 0 {
 		// The engine's own error event goes out, its clean end does not.
-		if x.write(s.buf[:failed]) {
+		if x.write(x.trueUsageOfEvents(s.buf[:failed])) {
 			x.breakOff(true, errEngineEvent)
 		}
 		return nil, true
@@ -272,7 +273,7 @@ func (x *exchange) judge(d *sched.Assignment, s *relay) *failure {
 
 // streamEnded decides what an early end means: before the commit a failure to
 // hide, after it a broken stream to show.
-func (x *exchange) streamEnded(d *sched.Assignment, s *relay, f *failure) *failure {
+func (x *exchange) streamEnded(s *relay, f *failure) *failure {
 	if !s.committed {
 		return f
 	}

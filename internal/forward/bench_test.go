@@ -39,7 +39,6 @@ func (c *canned) Forget(string)                       {}
 func (c *canned) Close()                              {}
 func (c *canned) ReleasesBody(*upstream.Request) bool { return true }
 
-//nolint:gochecknoglobals // read only
 var (
 	jsonHeader   = http.Header{"Content-Type": {"application/json"}, "Date": {"now"}, "Server": {"uvicorn"}}
 	streamHeader = http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}, "Date": {"now"}, "Server": {"uvicorn"}}

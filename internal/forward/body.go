@@ -111,7 +111,7 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 	// The server stops at the announced length; this read sees its EOF, and
 	// any other reader's surplus.
 	var one [1]byte
-	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) { //nolint:errorlint // Read's contract
+	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) {
 		return buf, errors.Join(errSurplus, err)
 	}
 	return buf, nil

@@ -299,7 +299,7 @@ func readBounded(resp *upstream.Response, limit int64) ([]byte, error) {
 // back to the pool.
 func drained(r io.Reader) error {
 	var one [1]byte
-	if _, err := r.Read(one[:]); err != nil && err != io.EOF { //nolint:errorlint // Read's contract
+	if _, err := r.Read(one[:]); err != nil && err != io.EOF {
 		return err
 	}
 	return nil

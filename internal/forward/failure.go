@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/http"
@@ -47,8 +49,7 @@ func (x *exchange) ofExchange(in *instance.Instance, err error) *failure {
 	}
 	class := classOf(err)
 	f := newFailure(class, x.lastWord(in, class), err)
-	var e *upstream.Error
-	if errors.As(err, &e) {
+	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		// Refused now, but an earlier try on a pooled connection may have
 		// reached it.
 		f.taken = f.taken || e.MaybeTaken
@@ -136,7 +137,12 @@ func isBusy(status int) bool {
 
 // ofEvent judges an error event that came before the answer was committed.
 func (x *exchange) ofEvent(in *instance.Instance, code int, event []byte) *failure {
-	a := answer{status: code, body: openai.EventData(event), header: http.Header{"Content-Type": {"application/json"}}}
+	// A copy: the stream's buffer is another's before the client is told.
+	body := bytes.Clone(openai.EventData(event))
+	if !json.Valid(body) {
+		return x.ofAnswer(in, "an error event that is no JSON")
+	}
+	a := answer{status: code, body: body, header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", in.Key, code)
 	if code >= 400 && code < 500 && !isBusy(code) {
 		return newFailure(Status4xx, a, err)

@@ -3,6 +3,7 @@ package instance
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 )
@@ -134,12 +135,7 @@ func (i *Instance) ServesModel(model string) bool {
 	if model == "" {
 		return true
 	}
-	for _, m := range i.Record.Models {
-		if m == model {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(i.Record.Models, model)
 }
 
 // Facts is what a probe of an engine finds out.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"mime"
 	"net"
 	"net/http"
@@ -114,9 +115,7 @@ func (c *Client) post(ctx context.Context, url string, body []byte) (*http.Respo
 	if err != nil {
 		return nil, err
 	}
-	for name, values := range c.header {
-		req.Header[name] = values
-	}
+	maps.Copy(req.Header, c.header)
 	req.Header.Set("Content-Type", "application/json")
 	return c.http.Do(req)
 }

@@ -167,6 +167,9 @@ func (c *Config) metadata(backend string) error {
 		if part = strings.TrimRight(part, "/"); part == "" {
 			continue
 		}
+		if strings.Contains(part, "@") { // not shown: it may be a password
+			return fmt.Errorf("%w: metadata_server has a user in front of @: no user is read from this file, give it by --etcd-username and PD_ETCD_PASSWORD", ErrFile)
+		}
 		address, err := instance.ParseAddress(part)
 		if err != nil {
 			return fmt.Errorf("%w: metadata_server: %w", ErrFile, err)
@@ -199,12 +202,13 @@ func (c *Config) Etcd() ([]string, error) {
 
 // shown is metadata_server without what may be a password.
 func (c *Config) shown() string {
-	s := c.MetadataServer
-	if scheme, rest, ok := strings.Cut(s, "://"); ok {
-		if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-			rest = rest[at+1:]
-		}
-		s = scheme + "://" + rest
+	scheme, rest, ok := strings.Cut(c.MetadataServer, "://")
+	if !ok {
+		scheme, rest = "", c.MetadataServer
+	}
+	s := rest[strings.LastIndexByte(rest, '@')+1:]
+	if scheme = scheme[strings.LastIndexByte(scheme, '@')+1:]; scheme != "" {
+		s = scheme + "://" + s
 	}
 	return instance.Printable(s, 120)
 }

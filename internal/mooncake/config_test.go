@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -88,6 +89,7 @@ func TestNotEtcd(t *testing.T) {
 		{"http", `{"metadata_server":"http://h:8080/metadata"}`, "http://h:8080/metadata is Mooncake's own HTTP metadata server"},
 		{"http by backend", `{"metadata_server":"h:8080","metadata_backend":"http"}`, "HTTP metadata server"},
 		{"redis", `{"metadata_server":"redis://:topsecret@h:6379"}`, "redis://h:6379 is redis"},
+		{"redis by backend with a password", `{"metadata_server":"u:topsecret@h:6379","metadata_backend":"redis"}`, "h:6379 is redis"},
 		{"redis by backend", `{"metadata_server":"h:6379","metadata_backend":"Redis"}`, "is redis"},
 		{"none", `{"master_server_address":"h:1"}`, "no metadata_server"},
 		{"empty", `{"metadata_server":""}`, "no metadata_server"},
@@ -118,13 +120,14 @@ func TestBadFiles(t *testing.T) {
 		{"no port", `{"metadata_server":"etcd://10.0.0.1"}`, "give host:port"},
 		{"wildcard", `{"metadata_server":"0.0.0.0:2379"}`, "wildcard"},
 		{"no member", `{"metadata_server":"etcd://"}`, "names no etcd member"},
+		{"a password", `{"metadata_server":"etcd://u:topsecret@a:2379"}`, "give it by --etcd-username"},
 		{"two kinds", `{"metadata_server":"etcd://a:1,redis://b:1"}`, "etcd and redis together"},
 		{"control characters", "{\"metadata_server\":\"a\\u001b[1m:1\"}", `u001b`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			c, err := mooncake.Parse([]byte(tc.text))
-			if !errors.Is(err, mooncake.ErrFile) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "\x1b") {
+			if !errors.Is(err, mooncake.ErrFile) || !strings.Contains(err.Error(), tc.says) || strings.Contains(err.Error(), "\x1b") || strings.Contains(err.Error(), "topsecret") {
 				t.Errorf("%+v, %v", c, err)
 			}
 		})
@@ -157,16 +160,60 @@ func TestLoad(t *testing.T) {
 	}
 }
 
+// FuzzParse: whatever the file says, its etcd members are addresses in the one
+// spelling of ours, the answer is one of "these members" and "no etcd", and
+// nothing that is shown of the file holds a password or a control character.
 func FuzzParse(f *testing.F) {
-	f.Add([]byte(`{"metadata_server":"etcd://a:2379;b:2379","protocol":"tcp"}`))
-	f.Add([]byte(`{"metadata_server":"P2PHANDSHAKE"}`))
+	for _, s := range []string{
+		`{"metadata_server":"etcd://a:2379;b:2379","protocol":"tcp"}`, `{"metadata_server":"P2PHANDSHAKE"}`, `{"metadata_server":"redis://user:hunter2@a:6379/0","metadata_backend":"redis"}`,
+		"\xef\xbb\xbf{\"metadata_server\":\"http://u:hunter2@a/metadata\",\"local_hostname\":\"[::1]:1\"}", `{"metadata_server":"etcd://u:hunter2@a:2379"}`,
+		`{"metadata_server":1}`, `{"metadata_server":"u:hunter2@a:1","metadata_backend":"redis"}`, `{"metadata_server":"a:2379;etcd://b:2379"}`, `{"local_url":"a:1","prefill_url":"b:1","master_server_address":"c:1"}`, `{`,
+		`{"metadata_server":"etcd://u:hunter2@[::1]:2379, redis://x"}`, `{"metadata_server":"a:1","metadata_backend":"x\u001b[2J"}`,
+	} {
+		f.Add([]byte(s))
+	}
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		c, err := mooncake.Parse(raw)
 		if err != nil {
+			shows(t, raw, err.Error())
+			if !errors.Is(err, mooncake.ErrFile) {
+				t.Fatalf("%q: %v", raw, err)
+			}
 			return
 		}
-		if etcd, err := c.Etcd(); (err == nil) == (len(etcd) == 0) {
-			t.Errorf("%q, %v", etcd, err)
+		members, err := c.Etcd()
+		switch {
+		case err != nil:
+			if !errors.Is(err, mooncake.ErrNotEtcd) || len(members) > 0 {
+				t.Fatalf("%q: %q, %v", raw, members, err)
+			}
+			shows(t, raw, err.Error())
+		case len(members) == 0 || c.Backend != "etcd":
+			t.Fatalf("%q names no member and is no error; backend %q", raw, c.Backend)
+		}
+		for i, m := range members {
+			if again, err := instance.ParseAddress(m); err != nil || again != m || slices.Contains(members[:i], m) {
+				t.Fatalf("%q names %q", raw, members)
+			}
+		}
+		for _, role := range instance.Roles() {
+			if h := c.Host(role); strings.ContainsAny(h, "[]") && !strings.Contains(string(raw), h) {
+				t.Fatalf("%q: host %q", raw, h)
+			}
+		}
+		for name, value := range c.Labels() {
+			shows(t, raw, name+value)
 		}
 	})
+}
+
+// shows fails if a text made for people must not be shown to them.
+func shows(t *testing.T, raw []byte, text string) {
+	t.Helper()
+	if text == "" || instance.Printable(text, 0) != text {
+		t.Fatalf("%q: %q is not fit to print", raw, text)
+	}
+	if strings.Contains(text, "hunter2") && strings.Contains(string(raw), "u:hunter2@") {
+		t.Fatalf("%q: %q shows a password", raw, text)
+	}
 }

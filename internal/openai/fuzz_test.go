@@ -4,151 +4,272 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"reflect"
+	"regexp"
+	"slices"
 	"strings"
 	"testing"
+	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-func control(name string) bool {
-	switch name {
-	case "kv_transfer_params", "disagg_spec", "bootstrap_host", "bootstrap_port", "bootstrap_room":
-		return true
+var requestSeeds = []string{
+	`{}`, `{"max_tokens":5}`, `{"kv_transfer_params":{"a":[1,2]},"max_tokens":1e3,"stream":true}`,
+	`{"bootstrap_host":1,"a":2,"disagg_spec":3}`, `{"sampling_params":{"extra_args":{"kv_transfer_params":1}}}`,
+	` {"a":"\u0000\ud800","max_tok\u0065ns":"7","max_tokens":8} `, `{"vllm_xargs":{},"vllm_xargs":{"disagg_spec":0,"x":0}}`,
+	`{"stop":["a"],"stop":null,"n":2,"prompt":[[1],[2]]}`, `[1]`, `{"a":"\"}`,
+	`{"a":[1,-0.5e+3,"\n",true,null,{}]}`, `{"a":[1,2 ,3,]}`, `{"a":[1,,2]}`, `{"a":[12, ]}`, `{"a":[01]}`, `{"a":1}x`,
+	`{"model":"m","messages":[{"role":"user","content":"x"}],"max_completion_tokens":9,"min_tokens":2,"stop_token_ids":[3],"tool_choice":"required"}`,
+	`{"model":"m","prompt":"x","stream":true,"stream_options":{"include_usage":true},"ignore_eos":null,"n":"1","best_of":2.0,"echo":"no"}`,
+	`{"prompt":["a","b"],"use_beam_search":1,"prompt_logprobs":0}`, "{\"a\":\"\xff\"}", `{"vllm_xargs":[{"disagg_spec":1}],"extra_args":{"bootstrap_room":1 , "y":2}}`,
+	`{"model":"m","messages":[],"temperature":0.5,"top_p":1,"seed":7,"user":"u","logit_bias":{},"tools":[],"stream":true,"stop":"x","metadata":{"a":1},` +
+		`"disagg_spec":{},"response_format":null,"bootstrap_room":1,"logprobs":false,"stream_options":{"include_usage":true},"n":1,"stop_token_ids":[2]}`,
+	`{"sampling_params":{"vllm_xargs":{"disagg_spec":0},"bootstrap_port":1},"min_completion_tokens":1,"stream":false}`,
+}
+
+// refusedFor are the words of the refusals that a valid object can meet: limits
+// of ours that the standard library does not have.
+func refusedForALimit(err error) bool {
+	for _, words := range []string{"deeply", "more than 4096", "more than 64"} {
+		if strings.Contains(err.Error(), words) {
+			return true
+		}
 	}
 	return false
 }
 
-// strip is what taking the client's control fields out means, on decoded values.
-func strip(v any) {
-	m, ok := v.(map[string]any)
-	if !ok {
-		return
+// FuzzParse holds what is read of a request against the standard library's
+// reading of it: what is JSON, which value counts, and what it says.
+func FuzzParse(f *testing.F) {
+	for _, s := range requestSeeds {
+		f.Add([]byte(s), false)
+		f.Add([]byte(s), true)
 	}
-	for k, inner := range m {
-		switch {
-		case control(k):
-			delete(m, k)
-		case k == "sampling_params" || k == "extra_args" || k == "vllm_xargs":
-			strip(inner)
-		}
-	}
-}
-
-func decode(t *testing.T, b []byte) any {
-	t.Helper()
-	d := json.NewDecoder(bytes.NewReader(b))
-	d.UseNumber()
-	var v any
-	if err := d.Decode(&v); err != nil {
-		t.Fatalf("%v in %q", err, b)
-	}
-	return v
-}
-
-// FuzzEdit holds the splicing against decode, edit, encode by the standard
-// library: whatever is accepted must mean the same afterwards.
-func FuzzEdit(f *testing.F) {
-	for _, seed := range []string{
-		`{}`, `{"max_tokens":5}`, `{"kv_transfer_params":{"a":[1,2]},"max_tokens":1e3,"stream":true}`,
-		`{"bootstrap_host":1,"a":2,"disagg_spec":3}`, `{"sampling_params":{"extra_args":{"kv_transfer_params":1}}}`,
-		` {"a":"\u0000\ud800","max_tok\u0065ns":"7","max_tokens":8} `, `{"vllm_xargs":{},"vllm_xargs":{"disagg_spec":0,"x":0}}`,
-		`{"stop":["a"],"stop":null,"n":2,"prompt":[[1],[2]]}`, `[1]`, `{"a":"\"}`,
-	} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
-		sent := bytes.Clone(body)
-		r, err := openai.ParseOther(body)
-		if err != nil {
-			var e *openai.Error
-			if !errors.As(err, &e) {
-				t.Fatalf("error of type %T", err)
-			}
-			return
-		}
-		if !json.Valid(body) {
-			t.Fatalf("accepted what is not JSON: %q", body)
-		}
-		e := r.NewEdit()
-		e.Set(openai.FieldMaxTokens, "1")
-		e.Replace(openai.FieldMinTokens, "1")
-		e.Delete(openai.FieldStop)
-		e.Set(openai.FieldKVTransferParams, `{"k":9007199254740993}`)
-		got, _ := decode(t, e.Body().Bytes()).(map[string]any)
-		want, _ := decode(t, body).(map[string]any)
-		strip(want)
-		want["max_tokens"] = json.Number("1")
-		if _, ok := want["min_tokens"]; ok {
-			want["min_tokens"] = json.Number("1")
-		}
-		delete(want, "stop")
-		want["kv_transfer_params"] = map[string]any{"k": json.Number("9007199254740993")}
-		if !reflect.DeepEqual(got, want) && !lossy(body) {
-			t.Fatalf("body %q\ngot  %v\nwant %v", body, got, want)
-		}
-		if !bytes.Equal(body, sent) {
-			t.Fatal("the client's body was changed")
-		}
-	})
-}
-
-// lossy tells bodies in which the standard library's view of names differs
-// from a byte-wise one: it maps lone surrogates to U+FFFD.
-func lossy(body []byte) bool { return bytes.Contains(bytes.ToLower(body), []byte(`\ud`)) }
-
-// FuzzParseAgrees holds the scanner against the standard library's validity.
-func FuzzParseAgrees(f *testing.F) {
-	for _, seed := range []string{`{"a":[1,-0.5e+3,"\n",true,null,{}]}`, `{"a":[1,2 ,3,]}`, `{"a":[1,,2]}`, `{"a":[12, ]}`, `{"a":[01]}`, `{"a":1}x`} {
-		f.Add([]byte(seed))
-	}
-	f.Fuzz(func(t *testing.T, body []byte) {
+	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
+		members, object := rawMembers(body)
+		object = object && utf8.Valid(body)
 		_, err := openai.ParseOther(body)
-		trimmed := bytes.TrimLeft(body, " \t\r\n")
-		object := json.Valid(body) && len(trimmed) > 0 && trimmed[0] == '{'
 		if err == nil && !object {
 			t.Fatalf("accepted %q", body)
 		}
-		if err != nil && object && !strings.Contains(err.Error(), "UTF-8") &&
-			!strings.Contains(err.Error(), "deeply") && !strings.Contains(err.Error(), "more than 4096") {
+		if err != nil && object && !refusedForALimit(err) {
 			t.Fatalf("refused %q: %v", body, err)
+		}
+		kind := openai.Completion
+		if chat {
+			kind = openai.Chat
+		}
+		r, err := openai.ParseRequest(kind, body)
+		if err != nil {
+			var e *openai.Error
+			if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || !json.Valid(e.JSON()) {
+				t.Fatalf("%q is refused with %#v", body, err)
+			}
+			return
+		}
+		if !object {
+			t.Fatalf("accepted %q", body)
+		}
+		var model string
+		if raw := lastOf(members, "model"); raw != nil {
+			if err := json.Unmarshal(raw, &model); err != nil {
+				t.Fatalf("took the model %s", raw)
+			}
+		}
+		if r.Model != model {
+			t.Fatalf("%q: model %q, want %q", body, r.Model, model)
+		}
+		if raw := lastOf(members, "stream"); (kindOf(raw) == 't' || kindOf(raw) == 'f' || raw == nil) && r.Stream != (kindOf(raw) == 't') {
+			t.Fatalf("%q: stream is %v", body, r.Stream)
+		}
+		limit := lastOf(members, "max_tokens")
+		if raw := lastOf(members, "max_completion_tokens"); chat && raw != nil && kindOf(raw) != 'n' {
+			limit = raw
+		}
+		var n int64
+		if json.Unmarshal(limit, &n) == nil && r.MaxTokens != n {
+			t.Fatalf("%q: limit %d, want %d", body, r.MaxTokens, n)
+		}
+		if why := mustNotSplit(members, chat); why != "" && r.Bypass == "" {
+			t.Fatalf("%q goes through prefill and decode in spite of %s", body, why)
 		}
 	})
 }
 
-// FuzzEvents cuts a stream at any boundary: the events found must be the same.
-func FuzzEvents(f *testing.F) {
-	f.Add([]byte("data: a\n\ndata: b\r\n\r\n: c\n\ndata: [DONE]\n\n"), uint8(3))
-	f.Add([]byte("\n\n\n\r\n\r\n\r\n"), uint8(1))
-	f.Fuzz(func(t *testing.T, stream []byte, step uint8) {
-		if step == 0 {
-			step = 1
+// mustNotSplit is the rule of the safe path (protocol rule R3) on decoded
+// values, for those that need no lax reading.
+func mustNotSplit(members []rawMember, chat bool) string {
+	for _, name := range []string{"n", "best_of"} {
+		var n float64
+		if json.Unmarshal(lastOf(members, name), &n) == nil && n > 1 {
+			return name
 		}
-		var buf, got []byte
+	}
+	for _, name := range []string{"use_beam_search", "echo"} {
+		if kindOf(lastOf(members, name)) == 't' {
+			return name
+		}
+	}
+	if raw := lastOf(members, "prompt_logprobs"); raw != nil && kindOf(raw) != 'n' {
+		return "prompt_logprobs"
+	}
+	var prompts []any
+	if !chat && json.Unmarshal(lastOf(members, "prompt"), &prompts) == nil && len(prompts) > 1 {
+		switch prompts[0].(type) {
+		case string, []any:
+			return "prompt"
+		}
+	}
+	return ""
+}
+
+// edge is where one event ends and the next begins.
+var edge = regexp.MustCompile(`\n\r?\n`)
+
+// eventsOf cuts a stream into events, blank lines around them taken off.
+func eventsOf(stream []byte) (events []string) {
+	for {
+		at := edge.FindIndex(stream)
+		if at == nil {
+			return events
+		}
+		if e := strings.Trim(string(stream[:at[0]]), "\r\n"); e != "" {
+			events = append(events, e)
+		}
+		stream = stream[at[1]:]
+	}
+}
+
+// FuzzEvents cuts a stream into any reads: the events found are the same, none
+// is held back, cut or joined to another, and no byte is lost.
+func FuzzEvents(f *testing.F) {
+	for _, cuts := range []string{"\x01", "\x03", "\x02\x09", "\xff"} {
+		f.Add([]byte("data: a\n\ndata: b\r\n\r\n: c\n\ndata: [DONE]\n\n"), []byte(cuts))
+		f.Add([]byte("\n\n\n\r\n\r\n\r\n"), []byte(cuts))
+		f.Add([]byte("event: x\ndata: {\"error\":{}}\n\ndata: a\n\n\nrest"), []byte(cuts))
+	}
+	f.Fuzz(func(t *testing.T, stream, cuts []byte) {
+		if len(cuts) == 0 {
+			cuts = []byte{1}
+		}
+		var buf, sent []byte
+		var got []string
 		seen := 0
-		for i := 0; i < len(stream); i += int(step) {
-			buf = append(buf, stream[i:min(len(stream), i+int(step))]...)
+		for rest, i := stream, 0; len(rest) > 0; i++ {
+			n := min(int(cuts[i%len(cuts)])+1, len(rest))
+			buf, rest = append(buf, rest[:n]...), rest[n:]
 			end := openai.EventEnd(buf, seen)
-			for rest := buf[:end]; ; {
-				event, tail, ok := openai.NextEvent(rest)
+			batch := buf[:end]
+			if end > 0 && !bytes.HasSuffix(batch, []byte("\n\n")) && !bytes.HasSuffix(batch, []byte("\n\r\n")) {
+				t.Fatalf("%q in reads of %v: %q does not end with an event", stream, cuts, batch)
+			}
+			for {
+				event, tail, ok := openai.NextEvent(batch)
 				if !ok {
 					break
 				}
-				openai.Classify(event)
-				openai.LooksLikeError(event)
-				rest = tail
+				if e := strings.Trim(string(event), "\r\n"); e != "" {
+					got = append(got, e)
+				}
+				batch = tail
 			}
-			got = append(got, buf[:end]...)
-			buf = append([]byte(nil), buf[end:]...)
+			if left := bytes.Trim(batch, "\r\n"); len(left) > 0 {
+				t.Fatalf("%q in reads of %v: %q goes out as a part of an event", stream, cuts, left)
+			}
+			sent = append(sent, buf[:end]...)
+			buf = bytes.Clone(buf[end:])
 			seen = len(buf)
-			if _, _, ok := openai.NextEvent(buf); ok {
-				t.Fatalf("stream %q in steps of %d: a whole event was held back in %q", stream, step, buf)
+			if edge.Match(buf) {
+				t.Fatalf("%q in reads of %v: a whole event was held back in %q", stream, cuts, buf)
 			}
 		}
-		// Surplus blank lines behind the last event may be held back.
-		got = bytes.TrimRight(got, "\r\n")
-		if want := bytes.TrimRight(stream[:openai.EventEnd(stream, 0)], "\r\n"); !bytes.Equal(got, want) {
-			t.Fatalf("stream %q in steps of %d: got %q, want %q", stream, step, got, want)
+		if joined := append(sent, buf...); !bytes.Equal(joined, stream) {
+			t.Fatalf("%q in reads of %v became %q", stream, cuts, joined)
+		}
+		if want := eventsOf(stream); !slices.Equal(got, want) {
+			t.Fatalf("%q in reads of %v: events %q, want %q", stream, cuts, got, want)
 		}
 	})
+}
+
+// FuzzAnswer holds what is read of an engine's answer, and what is put into it,
+// against the standard library.
+func FuzzAnswer(f *testing.F) {
+	for _, s := range []string{
+		`{"kv_transfer_params":{"a":[1,{"b":9007199254740993}]},"usage":{"prompt_tokens_details":{"cached_tokens":12}}}`,
+		` {"kv_transfer\u005fparams":null,"usage":null} `, `{"usage":{"prompt_tokens_details":null,"x":1}}`, `[]`, `{"usage":{}} x`,
+		`{"usage":{"prompt_tokens_details":{"cached_tokens":null}},"usage":{"prompt_tokens_details":{"cached_tokens":1,"cached_tokens":2}}}`,
+		`{"choices":[{"delta":{"role":"assistant","content":""}}],"error":{"code":503}}`, `{"choices":[{"text":"x","finish_reason":null}]}`,
+		`{"usage":{"prompt_tokens_details":{"cached_tokens":"x"}}}`, `{"object":"error","code":"400"}`,
+		`{"kv_transfer_params":{"a":1},"kv_transfer_params":{"b":2}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, answer []byte) {
+		members, ok := rawMembers(answer)
+		params, err := openai.TopLevel(answer, "kv_transfer_params")
+		want := lastOf(members, "kv_transfer_params")
+		if kindOf(want) == 'n' {
+			want = nil
+		}
+		if (err == nil) != ok && (err == nil || !strings.Contains(err.Error(), "deeply")) {
+			t.Fatalf("%q: %v, encoding/json says %v", answer, err, ok)
+		}
+		if err == nil && !bytes.Equal(params, want) {
+			t.Fatalf("%q: params %s, want %s", answer, params, want)
+		}
+		event := append([]byte("data: "), answer...)
+		class, code := openai.Classify(append(event, "\n\n"...))
+		if ok && kindOf(lastOf(members, "error")) == '{' && class != openai.EventError && !bytes.ContainsAny(answer, "\n") {
+			t.Fatalf("%q is taken for an answer of class %d", answer, class)
+		}
+		if code != 0 && (class != openai.EventError || code < 100 || code > 599) {
+			t.Fatalf("%q: class %d with code %d", answer, class, code)
+		}
+		cached := openai.CachedTokens(answer)
+		if strings.Trim(cached, "0123456789") != "" && cached != "null" {
+			t.Fatalf("%q: the number of cached tokens is %q", answer, cached)
+		}
+		changed := openai.SetCachedTokens(answer, "77")
+		if !ok {
+			return
+		}
+		if !json.Valid(changed) {
+			t.Fatalf("%q became %q", answer, changed)
+		}
+		after, _ := rawMembers(changed)
+		sameButTokens(t, members, after, []string{"usage", "prompt_tokens_details", "cached_tokens"}, !bytes.Equal(changed, answer))
+	})
+}
+
+// sameButTokens fails if two objects differ anywhere but in the value at path,
+// which has to be 77 where it was changed.
+func sameButTokens(t *testing.T, before, after []rawMember, path []string, changed bool) {
+	t.Helper()
+	if len(before) != len(after) {
+		t.Fatalf("%d members became %d", len(before), len(after))
+	}
+	for i := range before {
+		if !bytes.Equal(before[i].key, after[i].key) {
+			t.Fatalf("%s became %s", before[i], after[i])
+		}
+		if bytes.Equal(before[i].value, after[i].value) {
+			continue
+		}
+		switch {
+		case !changed || before[i].name != path[0]:
+			t.Fatalf("%s became %s", before[i], after[i])
+		case len(path) == 1:
+			if string(after[i].value) != "77" {
+				t.Fatalf("%s became %s", before[i], after[i])
+			}
+		default:
+			b, ok1 := rawMembers(before[i].value)
+			a, ok2 := rawMembers(after[i].value)
+			if !ok1 || !ok2 {
+				t.Fatalf("%s became %s", before[i], after[i])
+			}
+			sameButTokens(t, b, a, path[1:], changed)
+		}
+	}
 }

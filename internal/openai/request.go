@@ -28,6 +28,11 @@ func (k Kind) Path() string {
 // make the bookkeeping larger than the body itself.
 const maxTopLevel = 4096
 
+// maxContainers bounds the objects in which control fields are looked for: each
+// of them is read once more. A request with more is refused, since whatever
+// stands in an object that nobody looked into would reach the engine.
+const maxContainers = 64
+
 // occurrence is one place in the body where a field of interest stands.
 type occurrence struct {
 	field    Field
@@ -95,8 +100,11 @@ func ParseOther(body []byte) (*Request, error) {
 	return r, nil
 }
 
-// errTooMany is the scanner callback's own refusal.
-var errTooMany = errors.New("too many fields")
+// The scanner callback's own refusals.
+var (
+	errTooMany        = errors.New("too many fields")
+	errTooManyObjects = errors.New("too many objects with sampling parameters")
+)
 
 func (r *Request) scan() error {
 	s := scanner{b: r.Body}
@@ -139,8 +147,10 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 		case f == fieldNone:
 		case f.container():
 			// Containers are rare; the second pass over one is not worth avoiding.
-			if s.b[m.val] == '{' && r.objects < 64 {
-				r.objects++
+			if s.b[m.val] == '{' {
+				if r.objects++; r.objects > maxContainers {
+					return errTooManyObjects
+				}
 				if _, err := r.scanObject(s, m.val, r.objects, depth+1); err != nil {
 					return err
 				}
@@ -157,7 +167,7 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 		}
 		prevEnd = m.end
 		index++
-		if object == 0 && index > maxTopLevel {
+		if (object == 0 && index > maxTopLevel) || len(r.occ) > maxTopLevel {
 			return errTooMany
 		}
 		return nil
@@ -182,6 +192,8 @@ func badJSON(err error) *Error {
 	switch {
 	case errors.Is(err, errTooMany):
 		return badRequest("", fmt.Sprintf("more than %d fields in the request", maxTopLevel))
+	case errors.Is(err, errTooManyObjects):
+		return badRequest("", fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
 	case err == nil:
 		return badRequest("", "the request body is not valid JSON")
 	default:

@@ -91,6 +91,8 @@ func TestParseRequestRefuses(t *testing.T) {
 		{name: "string", body: `"x"`, message: "valid dictionary"},
 		{name: "broken and no object", body: `[1`, message: "JSON decode error"},
 		{name: "deep", body: `{"a":` + strings.Repeat("[", 600) + strings.Repeat("]", 600) + `}`, message: "nested too deeply"},
+		{name: "control field behind many containers", body: `{` + strings.Repeat(`"vllm_xargs":{},`, 64) + `"vllm_xargs":{"kv_transfer_params":1}}`, message: "more than 64 objects"},
+		{name: "many control fields in one container", body: `{"vllm_xargs":{` + strings.Repeat(`"disagg_spec":1,`, 5000) + `"b":1}}`, message: "more than 4096 fields"},
 		{name: "many fields", body: `{` + strings.Repeat(`"a":1,`, 5000) + `"b":1}`, message: "more than 4096 fields"},
 		{name: "model is a number", body: `{"model":1}`, param: "model", message: "valid string"},
 		{name: "stream is a word", body: `{"stream":"maybe"}`, param: "stream", message: "valid boolean"},

@@ -4,16 +4,22 @@ import "bytes"
 
 // CachedTokens finds usage.prompt_tokens_details.cached_tokens in an answer,
 // as the digits that stand there; "" if there is no usage, "0" if the usage
-// tells nothing of it.
+// tells nothing of it. A null stays a null; anything else that is no number
+// counts as no usage, since it is put into the client's answer.
 func CachedTokens(answer []byte) string {
 	usage, ok := findMember(answer, 0, "usage")
 	if !ok || answer[usage.val] != '{' {
 		return ""
 	}
-	if m, ok := cachedIn(answer, usage.val); ok {
-		return string(answer[m.val:m.end])
+	m, ok := cachedIn(answer, usage.val)
+	if !ok {
+		return "0"
 	}
-	return "0"
+	value := answer[m.val:m.end]
+	if digits(value, 0) < len(value) && !isNull(value) {
+		return ""
+	}
+	return string(value)
 }
 
 // SetCachedTokens gives the answer, or the data of an event, with the number

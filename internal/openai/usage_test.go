@@ -1,6 +1,7 @@
 package openai_test
 
 import (
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -14,6 +15,8 @@ func TestCachedTokens(t *testing.T) {
 		{"no usage", `{"usage":null,"x":{"cached_tokens":1}}`, "", ""},
 		{"in a text", `{"choices":[{"text":"{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":8}}}"}]}`, "", ""},
 		{"null", `{"usage":{"prompt_tokens_details":{"cached_tokens":null}}}`, "null", ""},
+		{"a text", `{"usage":{"prompt_tokens_details":{"cached_tokens":"8"}}}`, "", `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
+		{"a list over lines", "{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":[\n\n8]}}}", "", `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
 		{"no JSON", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}`, "", ""},
 		{"nothing", ``, "", ""},
 	} {
@@ -28,6 +31,9 @@ func TestCachedTokens(t *testing.T) {
 			}
 			if got := string(openai.SetCachedTokens([]byte(tc.body), "3")); got != want {
 				t.Errorf("SetCachedTokens %s, want %s", got, want)
+			}
+			if strings.Contains(tc.body, "\n") {
+				return
 			}
 			event := "data: " + tc.body + "\n\n"
 			if got := string(openai.SetCachedTokens([]byte(event), "3")); tc.set != "" && got != "data: "+tc.set+"\n\n" {

@@ -205,8 +205,7 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 // mayComeUp tells what waiting can cure: an engine that is not there yet or
 // not ready. It does not make a wrong key right.
 func mayComeUp(err error) bool {
-	var status *vllm.StatusError
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[*vllm.StatusError](err); ok {
 		return status.Code >= 500
 	}
 	return !errors.Is(err, vllm.ErrBase)

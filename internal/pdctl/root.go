@@ -38,13 +38,12 @@ type app struct {
 	stdout, stderr io.Writer
 	lookupEnv      func(string) (string, bool)
 
-	endpoints     []string
-	prefix        string
-	username      string
-	password      string
-	timeout       time.Duration
-	output        string
-	allowLoopback bool
+	endpoints []string
+	prefix    string
+	username  string
+	password  string
+	timeout   time.Duration
+	output    string
 }
 
 // usageError is a mistake on the command line: exit code 2.
@@ -74,8 +73,7 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv
 		return 0
 	}
 	fmt.Fprintf(stderr, "pdctl: %v\n", err)
-	var failed *runError
-	if errors.As(err, &failed) {
+	if _, ok := errors.AsType[*runError](err); ok {
 		return 1
 	}
 	fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())

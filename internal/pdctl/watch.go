@@ -54,9 +54,15 @@ func (a *app) watch(ctx context.Context, initial bool) error {
 	// Without a Prober the watcher only reads: it verifies and promotes nothing.
 	w := discovery.NewWatcher(s.cli, discovery.WatcherOptions{Layout: s.layout, Log: log, Actor: a.actor()})
 	wctx, cancel := context.WithCancel(ctx)
-	done := make(chan error, 1)
-	go func() { done <- w.Run(wctx) }()
-	defer func() { cancel(); <-done }()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.Run(wctx) // nil: only its context ends it
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
 
 	select {
 	case <-w.Ready():

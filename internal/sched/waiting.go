@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
@@ -60,9 +61,7 @@ func (w *waiting) list() map[*Assignment]waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	out := make(map[*Assignment]waiter, len(w.legs))
-	for a, l := range w.legs {
-		out[a] = l
-	}
+	maps.Copy(out, w.legs)
 	return out
 }
 

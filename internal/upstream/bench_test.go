@@ -100,7 +100,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 				for err == nil {
 					_, err = resp.Body.Read(buf)
 				}
-				if err != io.EOF { //nolint:errorlint // Read's contract
+				if err != io.EOF {
 					b.Fatal(err)
 				}
 				_ = resp.Body.Close()

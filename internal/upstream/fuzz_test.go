@@ -3,10 +3,14 @@ package upstream
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"net/http"
 	"slices"
+	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // cutReader gives its bytes in pieces of a few sizes, as a network does.
@@ -27,17 +31,22 @@ func (r *cutReader) Read(p []byte) (int, error) {
 
 // FuzzResponse feeds the reader of answers anything. What it takes, net/http
 // takes as well, and both read the same; how the bytes are cut changes nothing.
+// A connection is kept only where net/http, too, has read exactly to the end of
+// the answer: what stands behind it can become nobody's.
 func FuzzResponse(f *testing.F) {
 	for _, s := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-a: b\r\n\r\nabc",
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\n\r\n",
 		chunkedHead + "3;x\r\nabc\r\n0a\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\nmore",
+		chunkedHead + "3\r\nabc\r\n0\r\n\r\n" + chunkedHead + "1\r\nx\r\n0\r\n\r\n",
 		"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 204 No Content\r\nconnection: close, x\r\n\r\n",
 		"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\nuntil the end",
 		"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n",
 		"HTTP/1.1 304 x\r\nset-cookie: a\r\nSet-Cookie: b\r\nContent-Length: 9\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
 	} {
 		f.Add([]byte(s), uint8(1), false)
+		f.Add([]byte(s), uint8(12), false)
 		f.Add([]byte(s), uint8(9), true)
 	}
 	f.Fuzz(func(t *testing.T, in []byte, cut uint8, isHead bool) {
@@ -45,15 +54,23 @@ func FuzzResponse(f *testing.F) {
 		if isHead {
 			method = http.MethodHead
 		}
-		ours := read(t, method, bytes.NewReader(in), 1<<10)
-		pieces := read(t, method, &cutReader{rest: slices.Clone(in), size: int(cut%17) + 1}, int(cut)+1)
-		if (ours.err == nil) != (pieces.err == nil) || ours.status != pieces.status || (ours.err == nil && ours.body != pieces.body) {
+		at := bytes.NewReader(in)
+		ours := read(t, method, at, 1<<10)
+		taken := len(in) - at.Len()
+		cutAt := &cutReader{rest: slices.Clone(in), size: int(cut%17) + 1}
+		size := int(cut) + 1
+		if cut%2 == 0 {
+			size += directRead // past the buffer, into the caller's slice
+		}
+		pieces := read(t, method, cutAt, size)
+		if (ours.err == nil) != (pieces.err == nil) || ours.status != pieces.status || ours.head != pieces.head || ours.length != pieces.length ||
+			(ours.err == nil && ours.body != pieces.body) {
 			t.Fatalf("cut by %d it differs\n%+v\n%+v", cut, ours, pieces)
 		}
 		if !ours.head {
 			return
 		}
-		theirs, body, err := standard(method, in)
+		theirs, body, end, err := standard(method, in)
 		if theirs == nil {
 			t.Fatalf("we took a head that net/http refuses: %v", err)
 		}
@@ -66,37 +83,106 @@ func FuzzResponse(f *testing.F) {
 		if ours.err == nil && string(body) != ours.body {
 			t.Fatalf("body %q, net/http says %q", ours.body, body)
 		}
+		if ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil {
+			t.Fatalf("the beginning of a body %q, net/http says %q", ours.body, body)
+		}
 		if ours.length >= 0 && int64(len(ours.body)) > ours.length {
 			t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
+		}
+		if ours.again && (ours.err != nil || theirs.Close || taken != end) {
+			t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
+		}
+		if pieces.again && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
+			t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
 		}
 		for _, name := range []string{"Trailer", "Connection"} { // net/http takes them out
 			theirs.Header.Del(name)
 			ours.header.Del(name)
+			pieces.header.Del(name)
 		}
-		if len(theirs.Header) != len(ours.header) {
-			t.Fatalf("header %v, net/http says %v", ours.header, theirs.Header)
-		}
-		for name, values := range ours.header {
-			if !slices.Equal(values, theirs.Header[name]) {
-				t.Fatalf("header %s: %q, net/http says %q", name, values, theirs.Header[name])
-			}
-		}
+		sameHeader(t, ours.header, theirs.Header)
+		sameHeader(t, pieces.header, theirs.Header)
 	})
 }
 
-// standard reads an answer with net/http, interim ones skipped.
-func standard(method string, in []byte) (*http.Response, []byte, error) {
-	r := bufio.NewReader(bytes.NewReader(in))
+func sameHeader(t *testing.T, ours, theirs http.Header) {
+	t.Helper()
+	if len(theirs) != len(ours) {
+		t.Fatalf("header %v, net/http says %v", ours, theirs)
+	}
+	for name, values := range ours {
+		if !slices.Equal(values, theirs[name]) {
+			t.Fatalf("header %s: %q, net/http says %q", name, values, theirs[name])
+		}
+	}
+}
+
+// standard reads an answer with net/http, interim ones skipped; end is where it
+// ends in the input.
+func standard(method string, in []byte) (resp *http.Response, body []byte, end int, err error) {
+	src := bytes.NewReader(in)
+	r := bufio.NewReader(src)
 	for {
-		resp, err := http.ReadResponse(r, &http.Request{Method: method})
+		resp, err = http.ReadResponse(r, &http.Request{Method: method})
 		if err != nil {
-			return nil, nil, err
+			return nil, nil, 0, err
 		}
 		if resp.StatusCode < 200 {
 			continue
 		}
-		b, err := io.ReadAll(resp.Body)
+		body, err = io.ReadAll(resp.Body)
 		_ = resp.Body.Close()
-		return resp, b, err
+		return resp, body, len(in) - src.Len() - r.Buffered(), err
 	}
+}
+
+// FuzzRequest writes a request with anything in it that a client can have a
+// say in. It is refused, or it is one request to net/http, with the same
+// method, body and headers, and nothing behind it.
+func FuzzRequest(f *testing.F) {
+	f.Add("POST", "/v1/completions", "X-A", "b", []byte(`{"a":1}`), uint8(3))
+	f.Add("GET", "/v1/models/a b?x=%20", "Cookie", "a\r\nContent-Length: 5", []byte(nil), uint8(0))
+	f.Add("POST", "/a\r\nHost: x", "Transfer-Encoding", "chunked", []byte("x"), uint8(1))
+	f.Add("GET", "//a/../%2e?b#c", "content-length", "0", []byte("GET / HTTP/1.1\r\n\r\n"), uint8(0))
+	f.Add("PUT", "/?a b", "Host", "other", []byte{}, uint8(0))
+	f.Fuzz(func(t *testing.T, method, path, name, value string, body []byte, cut uint8) {
+		at := min(int(cut), len(body))
+		req := &Request{
+			Instance: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.1:8000"}},
+			Method:   method, Path: path, Header: http.Header{name: {value, value}, "X-Last": {"1"}}, Body: [][]byte{body[:at], body[at:]},
+		}
+		head, err := appendHead(nil, req)
+		if err != nil {
+			if !errors.Is(err, errBadRequest) {
+				t.Fatalf("an error of another kind: %v", err)
+			}
+			return
+		}
+		whole := append(head, body...)
+		src := bytes.NewReader(whole)
+		r := bufio.NewReader(src)
+		got, err := http.ReadRequest(r)
+		if err != nil {
+			t.Fatalf("net/http refuses %q: %v", whole, err)
+		}
+		sent, err := io.ReadAll(got.Body)
+		if err != nil || !bytes.Equal(sent, body) {
+			t.Fatalf("%q: body %q, %v", whole, sent, err)
+		}
+		if left := src.Len() + r.Buffered(); left != 0 {
+			t.Fatalf("%d bytes of %q are another request", left, whole)
+		}
+		if got.Method != method || got.Host != "10.0.0.1:8000" || got.Header.Get("X-Last") != "1" || len(got.TransferEncoding) > 0 {
+			t.Fatalf("%q is read as %s to %s, %v", whole, got.Method, got.Host, got.Header)
+		}
+		want, query, _ := strings.Cut(path, "?")
+		if got.URL.Path != want || got.URL.RawQuery != query {
+			t.Fatalf("%q is read as %q and %q", whole, got.URL.Path, got.URL.RawQuery)
+		}
+		for n, values := range got.Header {
+			if n != "X-Last" && n != "Content-Length" && (!strings.EqualFold(n, name) || len(values) != 2 || values[0] != strings.Trim(value, " \t")) {
+				t.Fatalf("%q has a header %s: %q", whole, n, values)
+			}
+		}
+	})
 }

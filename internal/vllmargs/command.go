@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"path"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -214,13 +215,13 @@ func (c *Command) transfer(f flags) error {
 	}
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
-	any := false
+	given := false
 	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID} {
 		if v := f.text(name + "." + field); v != "" {
-			*into, any = &v, true
+			*into, given = &v, true
 		}
 	}
-	if !any {
+	if !given {
 		return nil
 	}
 	t, err := dotted.transfer(0)
@@ -269,10 +270,8 @@ func Masked(argv []string) []string {
 func secret(flag string) bool {
 	for _, part := range []string{"key", "token", "password", "secret"} {
 		// Words of the flag, not parts of them: --max-num-batched-tokens is none.
-		for _, word := range strings.Split(strings.TrimLeft(flag, "-"), "-") {
-			if word == part {
-				return true
-			}
+		if slices.Contains(strings.Split(strings.TrimLeft(flag, "-"), "-"), part) {
+			return true
 		}
 	}
 	return false

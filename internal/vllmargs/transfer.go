@@ -49,8 +49,7 @@ func ParseTransfer(text string) (Transfer, error) {
 	}
 	var raw transferJSON
 	if err := json.Unmarshal([]byte(text), &raw); err != nil {
-		var kind *json.UnmarshalTypeError
-		if errors.As(err, &kind) {
+		if kind, ok := errors.AsType[*json.UnmarshalTypeError](err); ok {
 			return Transfer{}, fmt.Errorf("%w: %s must not be a %s", ErrTransfer, kind.Field, kind.Value)
 		}
 		return Transfer{}, fmt.Errorf("%w: %s: quote it as one argument", ErrTransfer, instance.Printable(err.Error(), 120))

@@ -124,14 +124,3 @@ func TestEnvRole(t *testing.T) {
 		}
 	}
 }
-
-func FuzzParseTransfer(f *testing.F) {
-	f.Add(`{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_connector":"NixlConnector"}]}}`)
-	f.Fuzz(func(t *testing.T, text string) {
-		got, err := vllmargs.ParseTransfer(text)
-		if err == nil {
-			_, _ = got.Dialect()
-			_ = got.Describe()
-		}
-	})
-}

@@ -195,8 +195,8 @@ func TestReaper(t *testing.T) {
 func TestBackoff(t *testing.T) {
 	t.Parallel()
 	b := wrap.Backoff{First: time.Second, Max: 10 * time.Second}
-	for i, want := range []time.Duration{1, 2, 4, 8, 10, 10} {
-		if got := b.After(3 * time.Second); got != want*time.Second {
+	for i, want := range []int{1, 2, 4, 8, 10, 10} {
+		if got := b.After(3 * time.Second); got != time.Duration(want)*time.Second {
 			t.Errorf("%d: %s", i, got)
 		}
 	}

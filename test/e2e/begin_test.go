@@ -49,7 +49,7 @@ func TestFirstRequestsWait(t *testing.T) {
 			"--state-dir", t.TempDir(), "--decode", strings.TrimPrefix(engine.URL, "http://"),
 		},
 		Ready: func(context.Context) error {
-			conn, err := net.Dial("tcp", address) //nolint:noctx // bounded by the loopback
+			conn, err := net.Dial("tcp", address)
 			if err != nil {
 				return err
 			}

@@ -93,7 +93,6 @@ func TestChaos(t *testing.T) {
 		case <-tick.C:
 		}
 		restore()
-		restore = func() {}
 		if over {
 			break
 		}

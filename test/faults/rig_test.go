@@ -196,16 +196,6 @@ func etcdIs(state string) func(status) error {
 	}
 }
 
-// etcdIsNot is a condition for shows.
-func etcdIsNot(state string) func(status) error {
-	return func(s status) error {
-		if s.Etcd.State == state {
-			return fmt.Errorf("etcd is still %q", state)
-		}
-		return nil
-	}
-}
-
 // entry finds an instance in a status.
 func (s status) entry(address string) (instance.Listing, bool) {
 	for _, in := range s.Instances {

@@ -42,7 +42,7 @@ func buildAndRun(m *testing.M, bin *string) (int, error) {
 	if err != nil {
 		return 1, err
 	}
-	defer os.RemoveAll(dir)
+	defer func() { _ = os.RemoveAll(dir) }()
 	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
 	build.Dir = filepath.Join("..", "..") // tests run in their package's directory
 	build.Env = append(build.Environ(), "CGO_ENABLED=0")

@@ -1,0 +1,300 @@
+package forward_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// played is an upstream client whose engines say what they are told to, in
+// reads of any size.
+type played struct {
+	prefill []byte
+	header  http.Header
+	answer  []byte
+	length  int64
+	cuts    []byte
+	end     error // what follows the answer; io.EOF for a clean end
+	joined  bool  // the end comes together with the last bytes
+}
+
+func (s *played) Do(_ context.Context, r *upstream.Request) (*upstream.Response, error) {
+	if r.Instance.Role == instance.Prefill {
+		return &upstream.Response{
+			Status: http.StatusOK, Header: http.Header{"Content-Type": {"application/json"}},
+			Length: int64(len(s.prefill)), Body: io.NopCloser(bytes.NewReader(s.prefill)),
+		}, nil
+	}
+	return &upstream.Response{Status: http.StatusOK, Header: s.header, Length: s.length, Body: &playedBody{played: s, rest: s.answer}}, nil
+}
+
+func (*played) Forget(string) {}
+func (*played) Close()        {}
+
+type playedBody struct {
+	*played
+
+	rest []byte
+	turn int
+}
+
+func (b *playedBody) Read(p []byte) (int, error) {
+	if len(b.rest) == 0 {
+		return 0, b.end
+	}
+	n := len(b.rest)
+	if len(b.cuts) > 0 {
+		n = min(n, int(b.cuts[b.turn%len(b.cuts)])+1)
+		b.turn++
+	}
+	n = copy(p, b.rest[:n])
+	b.rest = b.rest[n:]
+	if b.joined && len(b.rest) == 0 {
+		return n, b.end
+	}
+	return n, nil
+}
+
+func (*playedBody) Close() error { return nil }
+
+// content is the health of a fleet that nobody complains of.
+type content struct{}
+
+func (content) Trouble() bool                        { return false }
+func (content) Available(instance.Key) bool          { return true }
+func (content) Unreachable(instance.Key) bool        { return false }
+func (content) Share(instance.Key) float64           { return 1 }
+func (content) Eject(*instance.Instance, string)     {}
+func (content) Strike(*instance.Instance, string)    {}
+func (content) Success(*instance.Instance)           {}
+func (content) Done(*forward.Entry)                  {}
+func (content) Retried(instance.Role, forward.Class) {}
+func (content) HandoverMissing()                     {}
+
+// seen is what a client got.
+type seen struct {
+	status int
+	length string // Content-Length
+	body   []byte
+	broken bool // the connection was broken, not ended
+}
+
+// play sends one request through the handler.
+func play(t *testing.T, s *played, path string) (got seen) {
+	t.Helper()
+	var fleet members
+	fleet.set(in(instance.Prefill, "10.0.0.1:1", "plain"), in(instance.Decode, "10.0.0.2:1", "plain"))
+	picker := sched.New(sched.Options{
+		Source: &fleet, Health: content{}, Connector: func(i *instance.Instance) string { return i.Record.Connector },
+	})
+	h, err := forward.New(forward.Options{
+		Picker: picker, Health: content{}, Upstream: s, Recorder: content{}, Log: quiet(), MaxAttempts: 1,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	serve := h.Passthrough(path)
+	if path == openai.Completion.Path() {
+		serve = h.Completion(openai.Completion)
+	}
+	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(`{"model":"m","prompt":"x","stream":true}`))
+	req.Header.Set("Content-Type", "application/json")
+	w := httptest.NewRecorder()
+	defer func() {
+		switch p := recover(); p {
+		case nil, http.ErrAbortHandler:
+			got = seen{w.Code, w.Header().Get("Content-Length"), w.Body.Bytes(), p != nil}
+		default:
+			panic(p)
+		}
+		picker.Each(func(k instance.Key, n int64) {
+			if n != 0 {
+				t.Errorf("%s: %d in flight behind the end", k, n)
+			}
+		})
+	}()
+	serve(w, req)
+	return got
+}
+
+var edge = regexp.MustCompile(`\n\r?\n`)
+
+// rawEvents cuts a stream where one event ends and the next begins; rest is
+// what is no whole event.
+func rawEvents(stream []byte) (events [][]byte, rest []byte) {
+	for {
+		at := edge.FindIndex(stream)
+		if at == nil {
+			return events, stream
+		}
+		events, stream = append(events, stream[:at[1]]), stream[at[1]:]
+	}
+}
+
+// texts are the events of a stream that say something.
+func texts(stream []byte) (out []string) {
+	events, _ := rawEvents(stream)
+	for _, e := range events {
+		if s := strings.Trim(string(e), "\r\n"); s != "" {
+			out = append(out, s)
+		}
+	}
+	return out
+}
+
+// wantStream is what a client must get of a stream of events: nothing before
+// the first event with content, then whole events only, and an end that is
+// clean only behind the closing event, or behind any for typed streams.
+func wantStream(s *played, typed bool, cached string) (out []string, committed, broken bool) {
+	events, rest := rawEvents(s.answer)
+	done := false
+	for _, e := range events {
+		if !committed {
+			class, _ := openai.Classify(e)
+			if class == openai.EventError {
+				return nil, false, false
+			}
+			committed = typed || class != openai.EventPreamble
+		}
+		text := e
+		if cached != "" && openai.HasCachedTokens(e) {
+			text = openai.SetCachedTokens(e, cached)
+		}
+		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
+			out = append(out, trimmed)
+		}
+		switch {
+		case !committed:
+		case openai.IsDone(e):
+			done = true
+		case openai.LooksLikeError(e):
+			return out, true, true
+		}
+	}
+	clean := done || typed && errors.Is(s.end, io.EOF) && len(bytes.Trim(rest, "\r\n")) == 0
+	return out, committed, committed && !clean
+}
+
+// FuzzRelay lets an engine answer with any bytes, in any reads, with any end.
+// What the client gets depends on the bytes alone, holds whole events only, and
+// never looks complete when it is not.
+func FuzzRelay(f *testing.F) {
+	const (
+		role  = "data: {\"choices\":[{\"delta\":{\"role\":\"assistant\",\"content\":\"\"}}]}\n\n"
+		token = "data: {\"choices\":[{\"text\":\"x\"}]}\n\n"
+		usage = "data: {\"choices\":[],\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n"
+		fault = "data: {\"error\":{\"message\":\"m\",\"code\":500}}\n\n"
+		done  = "data: [DONE]\n\n"
+	)
+	for i, s := range []string{
+		role + token + token + usage + done, token + fault, role + fault, fault, token, token + done + "\n" + token, "", "\n\n\n" + role + "\n" + token,
+		": ping\r\n\r\ndata: {\"choices\":[{\"text\":\"a\"}]}\r\n\r\ndata: [DONE]\r\n\r\n", token + usage + fault, token[:len(token)-1], token + done + fault,
+		strings.Repeat(token, 100) + done, "data: " + strings.Repeat("y", 3000) + "\n\n" + done,
+		token + "data: " + strings.Repeat("z", 40000) + "\n\n" + done, // larger than the pooled buffers
+	} {
+		for how := range byte(12) {
+			f.Add([]byte(s), []byte{byte(i), 200, byte(3 * i)}, how, i%2 == 0)
+		}
+		f.Add([]byte(s), []byte{byte(len(token)) - 1, 0}, byte(0), i%2 != 0)
+		f.Add([]byte(s+"\n"), []byte{byte(len(token)) - 1, 0}, byte(1), false)
+	}
+	paths := []string{openai.Completion.Path(), "/v1/responses"}
+	f.Fuzz(func(t *testing.T, answer, cuts []byte, how byte, counted bool) {
+		typed := how&1 != 0
+		s := &played{
+			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"text/event-stream; charset=utf-8"}},
+			answer: answer, length: -1, end: io.EOF, joined: how&2 != 0,
+		}
+		cached := ""
+		if counted && !typed {
+			s.prefill, cached = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`), "3"
+		}
+		if how%12 >= 8 {
+			s.end, s.joined = &upstream.Error{Stage: upstream.StageBody, Err: io.ErrUnexpectedEOF, MaybeTaken: true}, false
+		}
+		path := paths[how&1]
+		want, committed, broken := wantStream(s, typed, cached)
+		for _, s.cuts = range [][]byte{nil, cuts} {
+			got := play(t, s, path)
+			if !committed {
+				if got.status < 400 || got.broken || !json.Valid(got.body) {
+					t.Fatalf("%q in reads of %v: %d %q, broken %v; nothing was committed", answer, s.cuts, got.status, got.body, got.broken)
+				}
+				continue
+			}
+			have := texts(got.body)
+			if broken && len(have) == len(want)+1 {
+				var e struct{ Error struct{ Message string } }
+				data := openai.EventData([]byte(have[len(have)-1]))
+				if err := json.Unmarshal(data, &e); err != nil || !strings.Contains(e.Error.Message, "lost in the middle") {
+					t.Fatalf("%q in reads of %v ends with %q", answer, s.cuts, have[len(have)-1])
+				}
+				have = have[:len(have)-1]
+			} else if broken && !openai.LooksLikeError([]byte(want[len(want)-1])) {
+				t.Fatalf("%q in reads of %v is broken and does not say so: %q", answer, s.cuts, got.body)
+			}
+			if got.status != http.StatusOK || got.broken != broken || !slices.Equal(have, want) {
+				t.Fatalf("%q in reads of %v: %d, broken %v\n%q\nwant broken %v\n%q", answer, s.cuts, got.status, got.broken, have, broken, want)
+			}
+			if _, rest := rawEvents(got.body); len(bytes.Trim(rest, "\r\n")) > 0 {
+				t.Fatalf("%q in reads of %v: half an event goes out: %q", answer, s.cuts, rest)
+			}
+		}
+	})
+}
+
+// FuzzWhole does the same with answers that are no streams.
+func FuzzWhole(f *testing.F) {
+	for _, s := range []string{`{"choices":[{"text":"x"}],"usage":{"prompt_tokens_details":{"cached_tokens":9}}}`, "", "{}", "\x00not JSON\n\n"} {
+		for how := range byte(6) {
+			f.Add([]byte(s), []byte{2, 90}, how, int8(0), how%2 == 0)
+		}
+		f.Add([]byte(s), []byte{1}, byte(1), int8(3), true)
+		f.Add([]byte(s), []byte{1}, byte(1), int8(-1), true)
+	}
+	f.Fuzz(func(t *testing.T, answer, cuts []byte, how byte, off int8, counted bool) {
+		s := &played{
+			prefill: []byte(`{"choices":[]}`), header: http.Header{"Content-Type": {"application/json"}},
+			answer: answer, length: -1, end: io.EOF, joined: how&1 != 0,
+		}
+		if how&2 != 0 {
+			s.length = int64(len(answer)) + max(int64(off), 0) // more than announced is cut off below this seam
+			s.header.Set("Content-Length", strconv.FormatInt(s.length, 10))
+		}
+		if how&4 != 0 {
+			s.end, s.joined = &upstream.Error{Stage: upstream.StageBody, Err: io.ErrUnexpectedEOF, MaybeTaken: true}, false
+		}
+		want := answer
+		if counted {
+			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
+			want = openai.SetCachedTokens(answer, "3")
+		}
+		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF)
+		for _, s.cuts = range [][]byte{nil, cuts} {
+			got := play(t, s, openai.Completion.Path())
+			switch {
+			case got.broken:
+				t.Fatalf("%q in reads of %v is broken; nothing was committed", answer, s.cuts)
+			case lost && (got.status < 500 || !json.Valid(got.body)):
+				t.Fatalf("%q in reads of %v was lost: %d %q", answer, s.cuts, got.status, got.body)
+			case !lost && (got.status != http.StatusOK || !bytes.Equal(got.body, want) || got.length != strconv.Itoa(len(want))):
+				t.Fatalf("%q in reads of %v: %d, length %s, %q", answer, s.cuts, got.status, got.length, got.body)
+			}
+		}
+	})
+}

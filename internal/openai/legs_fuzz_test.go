@@ -1,0 +1,270 @@
+package openai_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// change is what a leg does to one field; the zero value leaves it alone.
+type change struct {
+	value string // the new value, "" takes the field out
+	add   bool   // also where the client sent none
+}
+
+// control are the fields that never get through from a client.
+func control(name string) bool {
+	switch name {
+	case "kv_transfer_params", "disagg_spec", "bootstrap_host", "bootstrap_port", "bootstrap_room":
+		return true
+	}
+	return false
+}
+
+// container tells in which objects control fields are looked for.
+func container(name string) bool {
+	return name == "sampling_params" || name == "extra_args" || name == "vllm_xargs"
+}
+
+// prefillChanges are those of protocol rules R1 and R1b, the same for all
+// connectors.
+func prefillChanges() map[string]change {
+	return map[string]change{
+		"max_tokens": {"1", true}, "max_completion_tokens": {"1", false}, "min_tokens": {"1", true},
+		"ignore_eos": {"true", true}, "stream": {"false", true},
+		"min_completion_tokens": {}, "stream_options": {}, "stop": {}, "stop_token_ids": {},
+	}
+}
+
+// prefillParams is the kv_transfer_params that each connector puts into the
+// prefill leg, "" for none. A connector that is not in it fails the test.
+func prefillParams() map[string]string {
+	return map[string]string{
+		"plain": "",
+		"nixl": `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
+			`"remote_block_ids":null,"remote_host":null,"remote_port":null}`,
+	}
+}
+
+// wanted is a member that a leg must hold.
+type wanted struct {
+	text string
+	// loose: a container that lost something, whose spaces may have gone too.
+	loose bool
+}
+
+func (w wanted) is(m rawMember) bool {
+	return m.String() == w.text || w.loose && string(m.key)+":"+spaceless(m.value) == w.text
+}
+
+// wantMembers is the edit on members that the standard library found: what
+// the leg must hold behind the fields that are added.
+func wantMembers(members []rawMember, changes map[string]change) (out []wanted) {
+	for _, m := range members {
+		c, edited := changes[m.name]
+		switch {
+		case control(m.name), edited && c.value == "":
+		case edited:
+			out = append(out, wanted{text: string(m.key) + ":" + c.value})
+		case container(m.name):
+			value, lost := stripped(m.value)
+			out = append(out, wanted{string(m.key) + ":" + value, lost})
+		default:
+			out = append(out, wanted{text: m.String()})
+		}
+	}
+	return out
+}
+
+// stripped takes the control fields out of a container. If there are any it
+// spells it without spaces between members.
+func stripped(value []byte) (text string, lost bool) {
+	members, ok := rawMembers(value)
+	if !ok {
+		return string(value), false
+	}
+	var kept []string
+	for _, m := range members {
+		text := m.String()
+		if container(m.name) {
+			inner, gone := stripped(m.value)
+			lost = lost || gone
+			text = string(m.key) + ":" + spaceless([]byte(inner))
+		}
+		if control(m.name) {
+			lost = true
+		} else {
+			kept = append(kept, text)
+		}
+	}
+	if !lost {
+		return string(value), false
+	}
+	return "{" + strings.Join(kept, ",") + "}", true
+}
+
+// spaceless spells a container without spaces between members.
+func spaceless(value []byte) string {
+	members, ok := rawMembers(value)
+	if !ok {
+		return string(value)
+	}
+	parts := make([]string, len(members))
+	for i, m := range members {
+		if parts[i] = m.String(); container(m.name) {
+			parts[i] = string(m.key) + ":" + spaceless(m.value)
+		}
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// checkLeg fails unless a leg is the body with exactly these changes: every
+// other member has the bytes the client sent, in their order, and fields that
+// are added stand in front.
+func checkLeg(t *testing.T, what string, body []byte, leg openai.Body, changes map[string]change) {
+	t.Helper()
+	got := leg.Bytes()
+	if int64(len(got)) != leg.Len() {
+		t.Fatalf("%s of %q has %d bytes and says %d", what, body, len(got), leg.Len())
+	}
+	members, ok := rawMembers(got)
+	if !ok {
+		t.Fatalf("%s of %q is no object: %q", what, body, got)
+	}
+	sent, _ := rawMembers(body)
+	want := wantMembers(sent, changes)
+	var added []string
+	for name, c := range changes {
+		if c.add && (control(name) || lastOf(sent, name) == nil) {
+			added = append(added, fmt.Sprintf("%q:%s", name, c.value))
+		}
+	}
+	if len(members) != len(added)+len(want) {
+		t.Fatalf("%s of %q has %d members, want %d and %d: %q", what, body, len(members), len(added), len(want), got)
+	}
+	front := make([]string, len(added))
+	for i := range front {
+		front[i] = members[i].String()
+	}
+	slices.Sort(front)
+	slices.Sort(added)
+	if !slices.Equal(front, added) {
+		t.Fatalf("%s of %q begins with %q, want %q", what, body, front, added)
+	}
+	for i, m := range members[len(added):] {
+		if !want[i].is(m) {
+			t.Fatalf("%s of %q\nhas  %q\nwant %q", what, body, m, want[i].text)
+		}
+	}
+	outside := func(b []byte) string {
+		open, end := bytes.IndexByte(b, '{'), bytes.LastIndexByte(b, '}')
+		return string(b[:open]) + "{}" + string(b[end+1:])
+	}
+	if outside(got) != outside(body) {
+		t.Fatalf("%s of %q: what stands around the object changed: %q", what, body, got)
+	}
+}
+
+// FuzzLegs makes the legs of every connector out of any body and any answer of
+// a prefill instance, and holds them against decode, edit, encode.
+func FuzzLegs(f *testing.F) {
+	answers := []string{`{"kv_transfer_params":{"remote_block_ids":[1,2],"remote_port":9007199254740993}}`, `{}`, `{"kv_transfer_params":null}`, `x`,
+		` {"kv_transfer_params":{},"kv_transfer_params": [ 1 ] } `}
+	for i, s := range requestSeeds {
+		f.Add([]byte(s), []byte(answers[i%len(answers)]), i%2 == 0)
+	}
+	f.Fuzz(func(t *testing.T, body, answer []byte, chat bool) {
+		kind := openai.Completion
+		if chat {
+			kind = openai.Chat
+		}
+		sent := bytes.Clone(body)
+		r, err := openai.ParseRequest(kind, body)
+		if err != nil {
+			return
+		}
+		other, err := openai.ParseOther(body)
+		if err != nil {
+			t.Fatalf("%q is a completion and nothing else: %v", body, err)
+		}
+		checkLeg(t, "the only leg", body, other.NewEdit().Body(), nil)
+		for _, name := range connector.Names() {
+			c, err := connector.New(name)
+			if err != nil {
+				t.Fatal(err)
+			}
+			params, known := prefillParams()[name]
+			if !known {
+				t.Fatalf("say in prefillParams what connector %q puts into the prefill leg", name)
+			}
+			changes := prefillChanges()
+			if params != "" {
+				changes["kv_transfer_params"] = change{params, true}
+			}
+			checkLeg(t, name+" prefill", body, c.Prefill(r), changes)
+
+			h, err := c.Handover(answer)
+			if err != nil {
+				if json.Valid(answer) && len(bytes.TrimSpace(answer)) > 0 && bytes.TrimSpace(answer)[0] == '{' && !strings.Contains(err.Error(), "deeply") {
+					t.Fatalf("%s refuses the answer %q: %v", name, answer, err)
+				}
+				h = connector.Handover{}
+			}
+			changes = map[string]change{}
+			if !h.Empty() {
+				said, _ := rawMembers(answer)
+				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {
+					t.Fatalf("%s hands over %q of %q", name, h.Params, answer)
+				}
+				changes["kv_transfer_params"] = change{string(h.Params), true}
+			}
+			checkLeg(t, name+" decode", body, c.Decode(r, h), changes)
+		}
+		if !bytes.Equal(body, sent) {
+			t.Fatal("the client's body was changed")
+		}
+	})
+}
+
+// FuzzEdit makes any changes to any of the fields, which the connectors do
+// only in their own ways.
+func FuzzEdit(f *testing.F) {
+	for i, s := range requestSeeds {
+		f.Add([]byte(s), []byte{byte(i), byte(3 * i), 0x55, 0xaa, 0x1b, byte(7 * i)})
+	}
+	f.Fuzz(func(t *testing.T, body, how []byte) {
+		r, err := openai.ParseOther(body)
+		if err != nil {
+			return
+		}
+		e := r.NewEdit()
+		changes := map[string]change{}
+		for i, b := range how {
+			field := openai.FieldModel + openai.Field(i)
+			if field > openai.FieldBootstrapRoom {
+				break
+			}
+			value := fmt.Sprintf(`{"%d":[9007199254740993]}`, i)
+			switch b % 4 {
+			case 1:
+				e.Set(field, value)
+				changes[field.String()] = change{value, true}
+			case 2:
+				if !control(field.String()) {
+					e.Replace(field, value)
+					changes[field.String()] = change{value, false}
+				}
+			case 3:
+				e.Delete(field)
+				changes[field.String()] = change{}
+			}
+		}
+		checkLeg(t, "the edit", body, e.Body(), changes)
+	})
+}
