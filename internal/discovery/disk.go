@@ -109,10 +109,10 @@ func (o *owner) restoreState(s *diskState) {
 			e.absent.kind = kept
 		}
 		o.table.add(e)
-		e.old = true
 		o.table.applied = max(o.table.applied, d.Mod)
 	}
 	o.table.sort()
+	o.table.touchAll()
 	o.table.revision, o.schema, o.order = s.Revision, s.Schema, s.Order
 	if id, err := strconv.ParseUint(s.Cluster, 16, 64); err == nil {
 		o.cluster = id
