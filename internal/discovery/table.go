@@ -77,8 +77,8 @@ type entry struct {
 
 	rec      instance.Record // of an instance
 	bare     bool
-	pending  PendingAdd
-	override Override
+	pending  *PendingAdd // of a good pending add
+	override *Override   // of a good override
 
 	in       *instance.Instance // of the last view, perhaps of an earlier value
 	shadowed bool               // in the last view another key meant the same
@@ -112,8 +112,10 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		e.problem = "the key has a bad address: " + err.Error()
 		return e
 	}
+	if e.aliased = address != n.address; !e.aliased {
+		address = n.address // one copy of it
+	}
 	e.key = instance.Key{Role: n.role, Address: address}
-	e.aliased = address != n.address
 	switch n.kind {
 	case kindInstance:
 		e.rec, e.bare, err = DecodeRecord(e.key, kv.Value)
@@ -122,15 +124,19 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 			e.problem = "the key of a pending add must be spelled " + address
 			return e
 		}
-		e.pending, err = DecodePending(e.key, kv.Value)
+		var p PendingAdd
+		p, err = DecodePending(e.key, kv.Value)
+		e.pending = &p
 	case kindOverride:
-		e.override, err = DecodeOverride(kv.Value)
+		var o Override
+		o, err = DecodeOverride(kv.Value)
+		e.override = &o
 	}
 	if err == nil {
 		e.good, e.value = true, kv.Value
 		return e
 	}
-	e.problem = reasonOf(err)
+	e.problem, e.pending, e.override = reasonOf(err), nil, nil
 	if prev != nil && prev.good && prev.create == e.create {
 		e.value = prev.value
 		e.good, e.rec, e.bare, e.pending, e.override = true, prev.rec, prev.bare, prev.pending, prev.override

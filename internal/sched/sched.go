@@ -1,7 +1,7 @@
 // Package sched chooses instances: a pure choice over one snapshot, and the
 // book of what is in flight.
 //
-//	snapshot ──index (once per snapshot)──▶ candidates per role and model
+//	snapshot ──index (of the one before)──▶ candidates per role and model
 //	Pick: candidates → not tried, healthy, fitting its partner → policy → Assignment
 //	Assignment.Done: counts back, exactly once
 package sched
