@@ -17,12 +17,12 @@ slower=${TIME:-1.5}
 # One line for each package: its folder, and which of its benchmarks.
 benchmarks='
 internal/openai Parse|Events
-internal/sched Pick
+internal/sched Pick|Prepare/1000$
 internal/forward Request
 internal/upstream (Small|Stream64|Body1MiB)/own
 internal/accesslog Write
 internal/metrics Done
-internal/discovery Build/instances=1000$
+internal/discovery Build/instances=1000$|Change/.*/1000$
 '
 
 base_of() {

@@ -46,20 +46,15 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 // forgetOldLives drops pooled connections to engines that have begun a new
 // life at the same address.
 func (p *proxy) forgetOldLives(ctx context.Context) {
-	lives := map[instance.Key]string{}
+	var last *instance.Snapshot
 	for {
 		snap := p.watcher.Snapshot()
-		next := make(map[instance.Key]string, len(lives))
-		for _, in := range snap.All() {
-			if in.View == instance.Pending {
-				continue
+		instance.Changes(last, snap, func(was, is *instance.Instance) {
+			if was != nil && is != nil && was.View != instance.Pending && was.Incarnation() != is.Incarnation() {
+				p.upstream.Forget(is.Address)
 			}
-			next[in.Key] = in.Incarnation()
-			if old, ok := lives[in.Key]; ok && old != next[in.Key] {
-				p.upstream.Forget(in.Address)
-			}
-		}
-		lives = next
+		})
+		last = snap
 		select {
 		case <-ctx.Done():
 			return

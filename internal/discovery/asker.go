@@ -56,11 +56,12 @@ type askers struct {
 	slots chan struct{}
 	wg    sync.WaitGroup
 	run   map[targetKey]asker
-	signs atomic.Int64 // targets of which a sign of life is wanted
+	signs atomic.Int64 // those of run of which a sign of life is wanted
 }
 
 type asker struct {
 	life   string
+	sign   bool
 	cancel context.CancelFunc
 }
 
@@ -76,42 +77,62 @@ func (a *askers) stop() {
 	a.wg.Wait()
 }
 
-// update makes the running askers those of the targets. It does not wait for
+// update makes the running askers those of the targets. Of other keys than
+// those looked at nothing has changed; nil looks at all. It does not wait for
 // those that it ends: their probes are cancelled, and what they would still
 // say names an incarnation or a revision that is compared.
-func (a *askers) update(ctx context.Context, targets []target) {
+func (a *askers) update(ctx context.Context, targets []target, looked []targetKey) {
 	if a.w.o.Prober == nil {
 		return
 	}
-	signs := int64(0)
-	for _, t := range targets {
-		if t.sign {
-			signs++
+	want := make(map[targetKey]*target, len(targets))
+	for i := range targets {
+		t := &targets[i]
+		want[targetKey{t.in.Key, t.pending}] = t
+	}
+	if looked == nil {
+		for k := range a.run {
+			if want[k] == nil {
+				a.end(k)
+			}
 		}
 	}
-	a.signs.Store(signs)
-	want := make(map[targetKey]bool, len(targets))
-	for _, t := range targets {
-		k := targetKey{t.in.Key, t.pending}
-		want[k] = true
-		if r, ok := a.run[k]; ok {
-			if r.life == t.life {
-				continue
-			}
-			r.cancel()
+	for _, k := range looked {
+		if want[k] == nil {
+			a.end(k)
 		}
+	}
+	var begin []target
+	for k, t := range want {
+		if r, ok := a.run[k]; ok && r.life == t.life {
+			continue
+		}
+		a.end(k)
+		begin = append(begin, *t)
+		if t.sign {
+			a.signs.Add(1) // of all, before the first of them spreads its probes by it
+		}
+	}
+	for _, t := range begin {
 		actx, cancel := context.WithCancel(ctx)
-		a.run[k] = asker{life: t.life, cancel: cancel}
+		a.run[targetKey{t.in.Key, t.pending}] = asker{life: t.life, sign: t.sign, cancel: cancel}
 		a.wg.Go(func() {
 			defer cancel()
 			a.keepAsking(actx, ctx, t)
 		})
 	}
-	for k, r := range a.run {
-		if !want[k] {
-			r.cancel()
-			delete(a.run, k)
-		}
+}
+
+// end ends one asker, if it runs.
+func (a *askers) end(k targetKey) {
+	r, ok := a.run[k]
+	if !ok {
+		return
+	}
+	r.cancel()
+	delete(a.run, k)
+	if r.sign {
+		a.signs.Add(-1)
 	}
 }
 
@@ -205,29 +226,74 @@ func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (t
 	return ""
 }
 
-// targets lists whom to ask, and forgets answers of those who are gone.
+// retarget has those asked, and no others, of whom something is to be found
+// out, and forgets answers of those who are gone.
+func (o *owner) retarget(ctx context.Context) {
+	n := o.table.takeNews()
+	if n.all {
+		o.ask.update(ctx, o.targets(), nil)
+		o.forgetAnswers()
+		return
+	}
+	var ts []target
+	for _, k := range n.keys {
+		kind := kindInstance
+		if k.pending {
+			kind = kindPending
+		}
+		e := o.table.find(kind, k.key)
+		if e == nil {
+			o.forgetAnswer(k)
+		} else if t, ok := o.target(e); ok {
+			ts = append(ts, t)
+		}
+	}
+	if len(n.keys) > 0 {
+		o.ask.update(ctx, ts, n.keys)
+	}
+}
+
+// targets lists whom to ask.
 func (o *owner) targets() []target {
 	var ts []target
 	for _, e := range o.table.order {
-		switch {
-		case e.in == nil, !e.good, e.shadowed:
-		case e.kind == kindPending:
-			if t, ok := o.waiting(e); ok {
-				ts = append(ts, t)
-			}
-		case e.absent != nil && e.absent.probed():
-			ts = append(ts, target{
-				in: e.in, model: o.w.o.Model, sign: true,
-				life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
-			})
-		case o.facts.refuses(e.rec) != nil: // nothing it could say would help
-		case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
-			ts = append(ts, target{
-				in: e.in, model: o.w.o.Model,
-				life: e.in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
-			})
+		if t, ok := o.target(e); ok {
+			ts = append(ts, t)
 		}
 	}
+	return ts
+}
+
+// target tells whether and what the instance of an entry is to be asked.
+func (o *owner) target(e *entry) (target, bool) {
+	switch {
+	case e.in == nil, !e.good, e.shadowed:
+	case e.kind == kindPending:
+		return o.waiting(e)
+	case e.absent != nil && e.absent.probed():
+		return target{
+			in: e.in, model: o.w.o.Model, sign: true,
+			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	case o.facts.refuses(e.rec) != nil: // nothing it could say would help
+	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
+		return target{
+			in: e.in, model: o.w.o.Model,
+			life: e.in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	}
+	return target{}, false
+}
+
+func (o *owner) forgetAnswer(k targetKey) {
+	if k.pending {
+		delete(o.facts.Pending, k.key)
+	} else {
+		delete(o.facts.Instances, k.key)
+	}
+}
+
+func (o *owner) forgetAnswers() {
 	for k := range o.facts.Instances {
 		if o.table.find(kindInstance, k) == nil {
 			delete(o.facts.Instances, k)
@@ -238,7 +304,6 @@ func (o *owner) targets() []target {
 			delete(o.facts.Pending, k)
 		}
 	}
-	return ts
 }
 
 // waiting makes a target of a pending add.

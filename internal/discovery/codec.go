@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 	"unicode/utf8"
+	"unique"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -166,6 +167,9 @@ func fillRecord(k instance.Key, rec *instance.Record) error {
 			return rejectf("field \"address\" is %s but the key says port %s", canonical, portOf(k.Address))
 		}
 		rec.Address = canonical
+		if canonical == k.Address {
+			rec.Address = k.Address // one copy of it
+		}
 	}
 	if rec.Scheme == "" {
 		rec.Scheme = "http"
@@ -173,7 +177,32 @@ func fillRecord(k instance.Key, rec *instance.Record) error {
 	if rec.State == "" {
 		rec.State = instance.Ready
 	}
-	return checkRecord(rec)
+	if err := checkRecord(rec); err != nil {
+		return err
+	}
+	shareWords(rec)
+	return nil
+}
+
+// shareWords makes one copy of what many records have in common: a thousand
+// instances of a fleet have a few words between them, and what is alive is
+// what the garbage collector goes through.
+func shareWords(rec *instance.Record) {
+	one := func(w *string) {
+		if *w != "" {
+			*w = unique.Make(*w).Value()
+		}
+	}
+	one(&rec.Scheme)
+	one((*string)(&rec.State))
+	one(&rec.Connector)
+	one(&rec.KVRole)
+	one(&rec.TransferMode)
+	one(&rec.Version)
+	one(&rec.Source)
+	for i := range rec.Models {
+		one(&rec.Models[i])
+	}
 }
 
 // checkRecord holds the rules that need no key.

@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -10,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"time"
 
@@ -57,36 +57,47 @@ const (
 	diskKept   = "kept"
 )
 
-// snapshotOf copies what is to be written. Values are shared: nobody changes them.
-func (o *owner) snapshotOf() *diskState {
-	s := &diskState{
-		Format: stateFormat, Root: o.table.layout.root, Revision: o.table.revision, Schema: o.schema, Order: o.order,
-		SavedAt: time.Now().UTC(), Entries: make([]diskEntry, 0, len(o.table.order)),
+// image is what is to be written: all of the membership at one moment. It holds
+// the entries themselves, of which only what is fixed is read.
+type image struct {
+	head   diskState // without Entries
+	order  []*entry
+	absent map[*entry]string // those that have something in diskEntry.Absent
+}
+
+// imageOf takes the image of the present state. That is done on the goroutine
+// of the owner, so it copies pointers only.
+func (o *owner) imageOf() *image {
+	m := &image{
+		head: diskState{
+			Format: stateFormat, Root: o.table.layout.root, Revision: o.table.revision, Schema: o.schema, Order: o.order,
+			SavedAt: time.Now().UTC(),
+		},
+		order: slices.Clone(o.table.order),
 	}
 	if o.cluster != 0 {
-		s.Cluster = strconv.FormatUint(o.cluster, 16)
+		m.head.Cluster = strconv.FormatUint(o.cluster, 16)
 	}
 	answers := o.listed
-	for _, e := range o.table.order {
+	for _, e := range o.table.absent {
 		if !e.good || e.kind == kindPending {
 			continue
 		}
-		d := diskEntry{Key: e.path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased}
-		if e.absent != nil {
-			answers = answers || (e.kind == kindInstance && e.absent.proven)
-			switch e.absent.kind {
-			case orphaned, asking:
-				d.Absent = diskOrphan
-			case kept:
-				d.Absent = diskKept
-			}
+		answers = answers || (e.kind == kindInstance && e.absent.proven)
+		if m.absent == nil {
+			m.absent = make(map[*entry]string, len(o.table.absent))
 		}
-		s.Entries = append(s.Entries, d)
+		switch e.absent.kind {
+		case orphaned, asking:
+			m.absent[e] = diskOrphan
+		case kept:
+			m.absent[e] = diskKept
+		}
 	}
 	if !answers {
-		s.SavedAt = o.loadedAt // nothing has confirmed it since
+		m.head.SavedAt = o.loadedAt // nothing has confirmed it since
 	}
-	return s
+	return m
 }
 
 // restoreState takes in what was on disk. It is only a beginning: every
@@ -109,10 +120,10 @@ func (o *owner) restoreState(s *diskState) {
 			e.absent.kind = kept
 		}
 		o.table.add(e)
-		e.old = true
 		o.table.applied = max(o.table.applied, d.Mod)
 	}
 	o.table.sort()
+	o.table.touchAll()
 	o.table.revision, o.schema, o.order = s.Revision, s.Schema, s.Order
 	if id, err := strconv.ParseUint(s.Cluster, 16, 64); err == nil {
 		o.cluster = id
@@ -162,17 +173,11 @@ func readState(dir, root string, limit time.Duration) (*diskState, error) {
 
 // writeState replaces the file, so that at any time either the old or the new
 // one is there, whole.
-func writeState(dir string, s *diskState) (err error) {
-	state, err := json.Marshal(s)
+func writeState(dir string, m *image) (err error) {
+	raw, err := m.file()
 	if err != nil {
 		return err
 	}
-	sum := sha256.Sum256(state)
-	// Not through Marshal, which would copy it all once more.
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "{\"sha256\":%q,\"state\":", hex.EncodeToString(sum[:]))
-	b.Write(state)
-	b.WriteString("}\n")
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
@@ -185,7 +190,7 @@ func writeState(dir string, s *diskState) (err error) {
 			err = errors.Join(err, f.Close(), os.Remove(f.Name()))
 		}
 	}()
-	if _, err = f.Write(b.Bytes()); err != nil {
+	if _, err = f.Write(raw); err != nil {
 		return err
 	}
 	if err = f.Sync(); err != nil {

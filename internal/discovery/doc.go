@@ -10,7 +10,8 @@
 //	                         Watcher → table → Snapshot
 //
 // The Watcher is the only reader that lives long. It follows etcd with one
-// list and one ordered watch, and what it publishes are immutable snapshots.
+// list and one ordered watch, and what it publishes are immutable snapshots,
+// each made of the one before: the table notes what a change touches.
 // The Store makes the writes of operators, each in one transaction with its
 // audit entry. The Registrar holds one leased key for an agent, and the
 // Presence one for a proxy. Nothing in this package ends a process or empties

@@ -184,15 +184,12 @@ func (o *owner) sameEngine(e *entry, v *Verification) bool {
 
 // absentees counts for the status.
 func (o *owner) absentees(s *WatcherStatus) {
-	s.Orphans, s.Held, s.Kept = 0, 0, nil
+	s.Orphans, s.Held, s.Kept = o.table.tally.orphans, o.table.tally.held, nil
+	if o.table.tally.kept == 0 {
+		return
+	}
 	for n, e := range o.table.absent {
-		switch e.absent.kind {
-		case orphaned:
-			s.Orphans++
-			if e.absent.held {
-				s.Held++
-			}
-		case kept:
+		if e.absent.kind == kept {
 			s.Kept = append(s.Kept, n.rest())
 		}
 	}

@@ -22,7 +22,7 @@ type message struct {
 	checked   *checked
 	audited   *audited
 	lease     *leaseQuestion
-	save      chan<- *diskState // takes one answer; nil for nothing new
+	save      chan<- *image // takes one answer; nil for nothing new
 }
 
 // owner is the state of the goroutine that owns the membership.
@@ -65,9 +65,7 @@ type owner struct {
 	orphans   int // at the last publication
 }
 
-// own applies what comes in and publishes snapshots. It never waits for
-// anything but its inbox.
-func (w *Watcher) own(ctx context.Context) {
+func newOwner(w *Watcher) *owner {
 	o := &owner{
 		w:        w,
 		table:    newTable(w.o.Layout),
@@ -84,6 +82,13 @@ func (w *Watcher) own(ctx context.Context) {
 	o.table.lose = o.lose
 	o.timer.Stop()
 	o.tick.Stop()
+	return o
+}
+
+// own applies what comes in and publishes snapshots. It never waits for
+// anything but its inbox.
+func (w *Watcher) own(ctx context.Context) {
+	o := newOwner(w)
 	defer o.timer.Stop()
 	defer o.tick.Stop()
 	defer o.ask.stop()
@@ -96,7 +101,7 @@ func (w *Watcher) own(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			if o.unsaved && w.o.StateDir != "" {
-				w.last = o.snapshotOf()
+				w.last = o.imageOf()
 			}
 			return
 		case m := <-w.inbox:
@@ -163,7 +168,7 @@ func (o *owner) handle(m message) {
 		o.audited(m.audited)
 	case m.save != nil:
 		if o.listed || o.restored {
-			m.save <- o.snapshotOf()
+			m.save <- o.imageOf()
 		} else {
 			m.save <- nil
 		}
@@ -350,6 +355,9 @@ func (o *owner) state() {
 // hear takes what an asker found out.
 func (o *owner) hear(v verdict) {
 	if v.wait != nil {
+		if o.table.find(kindPending, v.key) == nil {
+			return // it is gone
+		}
 		if o.facts.Pending[v.key] != *v.wait {
 			o.facts.Pending[v.key] = *v.wait
 			o.table.touch(v.key)
@@ -360,7 +368,11 @@ func (o *owner) hear(v verdict) {
 	if v.answer == nil {
 		return
 	}
-	if e := o.table.find(kindInstance, v.key); e != nil && e.absent != nil {
+	e := o.table.find(kindInstance, v.key)
+	if e == nil {
+		return // it is gone
+	}
+	if e.absent != nil {
 		if e.absent.probed() && e.incarnation() == v.answer.Incarnation {
 			o.hearAbsent(e, v.answer)
 		}

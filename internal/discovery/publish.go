@@ -2,9 +2,8 @@ package discovery
 
 import (
 	"context"
+	"slices"
 	"time"
-
-	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // coalesce is the least time between two publications while changes pour in.
@@ -40,7 +39,7 @@ func (o *owner) publish(ctx context.Context) {
 	}
 	o.timer.Stop()
 	start := time.Now()
-	snap := instance.NewSnapshot(o.table.revision, o.table.view(o.facts))
+	snap := o.table.snapshot(o.facts)
 	if prepare := o.w.o.Prepare; prepare != nil {
 		prepare(snap)
 	}
@@ -62,7 +61,7 @@ func (o *owner) publish(ctx context.Context) {
 		o.unsaved = true
 		poke(o.w.unsaved)
 	}
-	o.ask.update(ctx, o.targets())
+	o.retarget(ctx)
 }
 
 // announce closes Ready once there is something to be ready with. What was
@@ -88,16 +87,14 @@ func (o *owner) tellOrphans(n int) {
 
 // rejected counts what cannot be used and says it once for each revision.
 func (o *owner) rejected() int {
-	n := 0
-	for _, e := range o.table.order {
-		bad := e.problem != "" || (e.in != nil && e.in.View == instance.Rejected)
-		if !bad {
-			continue
+	var fresh []*entry
+	for name, e := range o.table.bad {
+		if o.complain[name] != e.mod {
+			fresh = append(fresh, e)
 		}
-		n++
-		if o.complain[e.name] == e.mod {
-			continue
-		}
+	}
+	slices.SortFunc(fresh, (*entry).compare)
+	for _, e := range fresh {
 		o.complain[e.name] = e.mod
 		why := e.problem
 		if e.in != nil && e.in.Reason != "" {
@@ -110,5 +107,5 @@ func (o *owner) rejected() int {
 			delete(o.complain, key)
 		}
 	}
-	return n
+	return len(o.table.bad)
 }

@@ -44,7 +44,8 @@ func BenchmarkPublish(b *testing.B) {
 				mod++
 				t.put(benchKV(int(mod)%n, mod))
 				t.advance(mod)
-				instance.NewSnapshot(mod, t.view(VerifiedFacts{}))
+				t.snapshot(VerifiedFacts{})
+				t.takeNews()
 			}
 		})
 	}
@@ -52,7 +53,7 @@ func BenchmarkPublish(b *testing.B) {
 
 func BenchmarkLookup(b *testing.B) {
 	t := benchTable(b, 10000)
-	s := instance.NewSnapshot(t.revision, t.view(VerifiedFacts{}))
+	s := t.snapshot(VerifiedFacts{})
 	all := s.All()
 	i := 0
 	for b.Loop() {

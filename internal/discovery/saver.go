@@ -49,12 +49,12 @@ func (w *Watcher) save(ctx context.Context) {
 		case <-w.unsaved:
 		case <-fresh.C:
 		}
-		reply := make(chan *diskState, 1)
+		reply := make(chan *image, 1)
 		if !w.tell(ctx, message{save: reply}) {
 			return
 		}
-		if s := <-reply; s != nil {
-			failed = w.write(s, failed)
+		if m := <-reply; m != nil {
+			failed = w.write(m, failed)
 		}
 		if !pause(ctx, savePause) {
 			return
@@ -64,8 +64,8 @@ func (w *Watcher) save(ctx context.Context) {
 
 // write writes one snapshot and tells whether that failed, which is logged
 // when it begins only.
-func (w *Watcher) write(s *diskState, failed bool) bool {
-	err := writeState(w.o.StateDir, s)
+func (w *Watcher) write(m *image, failed bool) bool {
+	err := writeState(w.o.StateDir, m)
 	if err != nil {
 		if !failed {
 			w.log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
@@ -73,7 +73,7 @@ func (w *Watcher) write(s *diskState, failed bool) bool {
 		w.note(func(st *WatcherStatus) { st.SaveErrors++ })
 		return true
 	}
-	w.note(func(st *WatcherStatus) { st.Saves++; st.Saved = s.SavedAt })
+	w.note(func(st *WatcherStatus) { st.Saves++; st.Saved = m.head.SavedAt })
 	return false
 }
 

@@ -23,17 +23,37 @@ type table struct {
 	order   []*entry
 	aliased int // entries that are not spelled in the canonical way
 
+	// What has happened since the last view, so that the next one costs what has
+	// changed and not what there is.
+	draft   instance.Draft       // the last view
+	renewed bool                 // all of order is to be shown anew
+	touched []*entry             // what is to be shown anew, once each; some may be out of the table again
+	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
+	news    news                 // since it was last taken
+
+	bad map[name]*entry // those that cannot be used as they are
+
 	// lose decides what becomes of an entry whose key is gone since a revision;
 	// nil drops it. Without the function all are dropped.
 	lose   func(e *entry, gone int64) *absence
 	absent map[name]*entry // those that etcd does not hold
 	census map[instance.Role]census
+	tally  tally
+}
+
+// tally counts the absent by what is shown of them.
+type tally struct{ orphans, held, kept int }
+
+// news are the memberships and pending adds of which something new is shown.
+type news struct {
+	all  bool // everything; or else keys
+	keys []targetKey
 }
 
 func newTable(l Layout) *table {
 	return &table{
 		layout: l, entries: make(map[name]*entry), absent: make(map[name]*entry),
-		census: make(map[instance.Role]census),
+		census: make(map[instance.Role]census), bad: make(map[name]*entry),
 	}
 }
 
@@ -57,22 +77,26 @@ type entry struct {
 
 	rec      instance.Record // of an instance
 	bare     bool
-	pending  PendingAdd
-	override Override
+	pending  *PendingAdd // of a good pending add
+	override *Override   // of a good override
 
 	in       *instance.Instance // of the last view, perhaps of an earlier value
 	shadowed bool               // in the last view another key meant the same
-	old      bool               // in does not tell the latest
+	old      bool               // in does not tell the latest: it is among the touched
 }
 
 // compare orders entries as snapshots do: prefill first, by address.
 func (e *entry) compare(o *entry) int {
-	return cmp.Or(
-		-cmp.Compare(e.role, o.role),
-		cmp.Compare(e.key.Address, o.key.Address),
-		cmp.Compare(e.kind, o.kind),
-		cmp.Compare(e.name.address, o.name.address),
-	)
+	if e.role != o.role {
+		return -cmp.Compare(e.role, o.role)
+	}
+	if c := cmp.Compare(e.key.Address, o.key.Address); c != 0 {
+		return c
+	}
+	if e.kind != o.kind {
+		return cmp.Compare(e.kind, o.kind)
+	}
+	return cmp.Compare(e.name.address, o.name.address)
 }
 
 // decodeEntry reads one key. prev is what the table held at the key: a value
@@ -88,8 +112,10 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 		e.problem = "the key has a bad address: " + err.Error()
 		return e
 	}
+	if e.aliased = address != n.address; !e.aliased {
+		address = n.address // one copy of it
+	}
 	e.key = instance.Key{Role: n.role, Address: address}
-	e.aliased = address != n.address
 	switch n.kind {
 	case kindInstance:
 		e.rec, e.bare, err = DecodeRecord(e.key, kv.Value)
@@ -98,15 +124,19 @@ func decodeEntry(n name, kv *mvccpb.KeyValue, prev *entry) *entry {
 			e.problem = "the key of a pending add must be spelled " + address
 			return e
 		}
-		e.pending, err = DecodePending(e.key, kv.Value)
+		var p PendingAdd
+		p, err = DecodePending(e.key, kv.Value)
+		e.pending = &p
 	case kindOverride:
-		e.override, err = DecodeOverride(kv.Value)
+		var o Override
+		o, err = DecodeOverride(kv.Value)
+		e.override = &o
 	}
 	if err == nil {
 		e.good, e.value = true, kv.Value
 		return e
 	}
-	e.problem = reasonOf(err)
+	e.problem, e.pending, e.override = reasonOf(err), nil, nil
 	if prev != nil && prev.good && prev.create == e.create {
 		e.value = prev.value
 		e.good, e.rec, e.bare, e.pending, e.override = true, prev.rec, prev.bare, prev.pending, prev.override
@@ -129,6 +159,8 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	t.aliased = 0
 	clear(t.absent)
 	clear(t.census)
+	clear(t.bad)
+	t.tally = tally{}
 	applied := int64(0)
 	for _, kv := range kvs {
 		n := t.layout.parse(string(kv.Key))
@@ -158,10 +190,8 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 			t.add(e)
 		}
 	}
-	for _, e := range t.order {
-		e.old = true
-	}
 	t.sort()
+	t.touchAll()
 	if revision >= t.revision {
 		applied = max(applied, t.applied)
 	} // else it is another life of the store: what was applied before counts for nothing
@@ -178,6 +208,7 @@ func (t *table) add(e *entry) {
 		t.aliased++
 	}
 	t.count(e, 1)
+	t.judge(e)
 }
 
 // count keeps the census and the set of the absent.
@@ -187,6 +218,15 @@ func (t *table) count(e *entry, by int) {
 			t.absent[e.name] = e
 		} else {
 			delete(t.absent, e.name)
+		}
+		switch {
+		case e.absent.kind == kept:
+			t.tally.kept += by
+		case e.absent.kind == orphaned:
+			t.tally.orphans += by
+			if e.absent.held {
+				t.tally.held += by
+			}
 		}
 	}
 	if e.kind != kindInstance {
@@ -216,7 +256,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	e := decodeEntry(n, kv, prev)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
-		e.in = prev.in // what it was until now
+		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
 		t.count(prev, -1)
 		t.order[at] = e
 	} else {
@@ -227,6 +267,8 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.entries[n] = e
 	t.count(e, 1)
+	t.judge(e)
+	t.touchOne(e) // a key with a bad address is not found by it
 	t.touch(e.key)
 	return true
 }
@@ -266,39 +308,83 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 func (t *table) drop(e *entry) {
 	t.count(e, -1)
 	delete(t.entries, e.name)
+	delete(t.bad, e.name)
+	if e.in != nil {
+		t.dropped = append(t.dropped, e.in)
+	}
 	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
 		t.order = slices.Delete(t.order, at, at+1)
 	}
 	if e.aliased {
 		t.aliased--
 	}
+	t.tell(e)
 	t.touch(e.key)
 }
 
 // mark makes an entry one that etcd does not hold, or changes how.
 func (t *table) mark(e *entry, a *absence) {
+	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.count(e, -1)
 	e.absent = a
 	t.count(e, 1)
-	t.touch(e.key)
+	if !unseen {
+		t.touch(e.key)
+	}
 }
 
 // touch notes that whatever is shown of an address is to be made anew: its
 // record, its pending add, and those of the other role.
 func (t *table) touch(k instance.Key) {
 	if t.aliased > 0 { // rare: no index says who is meant
-		for _, e := range t.order {
-			e.old = true
-		}
+		t.touchAll()
 		return
 	}
 	for _, role := range instance.Roles() {
 		for _, kind := range []kind{kindInstance, kindPending} {
 			if e, ok := t.entries[name{kind: kind, role: role, address: k.Address}]; ok {
-				e.old = true
+				t.touchOne(e)
 			}
 		}
 	}
+}
+
+func (t *table) touchOne(e *entry) {
+	if !e.old && e.kind != kindOverride {
+		e.old = true
+		t.touched = append(t.touched, e)
+	}
+}
+
+func (t *table) touchAll() {
+	for _, e := range t.order {
+		e.old = true
+	}
+	t.renewed, t.touched, t.dropped = true, nil, nil
+	t.news = news{all: true}
+}
+
+// judge keeps the set of what cannot be used.
+func (t *table) judge(e *entry) {
+	if e.problem != "" || (e.in != nil && e.in.View == instance.Rejected) {
+		t.bad[e.name] = e
+	} else {
+		delete(t.bad, e.name)
+	}
+}
+
+// tell makes news of an entry.
+func (t *table) tell(e *entry) {
+	if !t.news.all && e.kind != kindOverride {
+		t.news.keys = append(t.news.keys, targetKey{key: e.key, pending: e.kind == kindPending})
+	}
+}
+
+// takeNews gives what was told since it was last called.
+func (t *table) takeNews() news {
+	n := t.news
+	t.news = news{}
+	return n
 }
 
 // advance notes that the table is complete up to revision.

@@ -65,7 +65,7 @@ func Build(l Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snap
 		}
 	}
 	t.load(kvs, revision)
-	return instance.NewSnapshot(revision, t.view(verified))
+	return t.snapshot(verified)
 }
 
 func (v *VerifiedFacts) refuses(rec instance.Record) error {
@@ -84,29 +84,62 @@ type surroundings struct {
 	shadowed bool
 }
 
-// view makes the instances of a snapshot, in its order. Those that nothing has
-// touched since the last view are shared with it. All views of a table are made
-// with the same Model and Probing, and whoever changes the facts touches the
-// instance.
-func (t *table) view(v VerifiedFacts) []*instance.Instance {
+// view gives the instances of a snapshot, in its order, to be read only. Those
+// that nothing has touched since the last view are shared with it. All views of
+// a table are made with the same Model and Probing, and whoever changes the
+// facts touches the instance.
+func (t *table) view(v VerifiedFacts) []*instance.Instance { return t.snapshot(v).All() }
+
+// snapshot is view as a snapshot at the table's revision.
+func (t *table) snapshot(v VerifiedFacts) *instance.Snapshot {
+	// Entries that moved one by one would cost more than going through all.
+	if len(t.touched)+len(t.dropped) > fewTouched+len(t.order)/256 {
+		t.renewed = true
+	}
+	find := t.finder()
+	if t.renewed {
+		all := make([]*instance.Instance, 0, len(t.order))
+		for _, e := range t.order {
+			if e.kind == kindOverride {
+				continue
+			}
+			if e.in == nil || e.old {
+				t.show(e, v, find)
+			}
+			all = append(all, e.in)
+		}
+		t.draft.Reset(all)
+	} else {
+		for _, in := range t.dropped {
+			t.draft.Replace(in, nil)
+		}
+		for _, e := range t.touched {
+			if !e.old || t.entries[e.name] != e {
+				continue // another one has taken its place, or nobody
+			}
+			was := e.in
+			t.show(e, v, find)
+			t.draft.Replace(was, e.in)
+		}
+	}
+	clear(t.touched) // nothing is kept alive by what is only noted here
+	clear(t.dropped)
+	t.renewed, t.touched, t.dropped = false, t.touched[:0], t.dropped[:0]
+	return t.draft.Snapshot(t.revision)
+}
+
+// fewTouched is how many entries are shown anew one by one in any case.
+const fewTouched = 16
+
+// finder finds the entry that stands for a name, spelled in whatever way.
+func (t *table) finder() func(name) *entry {
 	alias := t.aliases()
-	find := func(n name) *entry {
+	return func(n name) *entry {
 		if e, ok := t.entries[n]; ok {
 			return e
 		}
 		return alias[n]
 	}
-	all := make([]*instance.Instance, 0, len(t.order))
-	for _, e := range t.order {
-		if e.kind == kindOverride {
-			continue
-		}
-		if e.in == nil || e.old {
-			t.show(e, v, find)
-		}
-		all = append(all, e.in)
-	}
-	return all
 }
 
 // show makes the instance of an entry anew.
@@ -126,6 +159,8 @@ func (t *table) show(e *entry, v VerifiedFacts, find func(name) *entry) {
 		e.in = recordInstance(e, c, v)
 	}
 	e.old, e.shadowed = false, c.shadowed
+	t.judge(e)
+	t.tell(e)
 }
 
 // aliases finds keys that are not spelled in the canonical way, such as

@@ -14,7 +14,7 @@ type Snapshot struct {
 	Revision int64
 
 	all     []*Instance // in the order of compare, by which Lookup finds them
-	usable  map[Role][]*Instance
+	usable  [2][]*Instance
 	changed chan struct{}
 	once    sync.Once
 }
@@ -27,38 +27,29 @@ func compareKeys(a, b Key) int {
 	return cmp.Compare(a.Address, b.Address)
 }
 
+// compare is the order of a snapshot. Beyond the view only entries differ that
+// look the same, such as two bad keys: with their revisions their order depends
+// on nothing but themselves.
 func compare(a, b *Instance) int {
 	if c := compareKeys(a.Key, b.Key); c != 0 {
 		return c
 	}
-	return cmp.Compare(a.View, b.View)
+	if c := cmp.Compare(a.View, b.View); c != 0 {
+		return c
+	}
+	if c := cmp.Compare(a.CreateRevision, b.CreateRevision); c != 0 {
+		return c
+	}
+	return cmp.Compare(a.ModRevision, b.ModRevision)
 }
 
 // NewSnapshot takes over the slice and every instance in it. An address may
 // stand once per role as a membership and once more as a pending add. A slice
 // that is in order already, which is prefill first and by address, costs least.
 func NewSnapshot(revision int64, all []*Instance) *Snapshot {
-	if !slices.IsSortedFunc(all, compare) {
-		slices.SortFunc(all, compare)
-	}
-	var n [2]int
-	for _, in := range all {
-		if in.Usable() {
-			n[index(in.Role)]++
-		}
-	}
-	s := &Snapshot{Revision: revision, all: all, usable: make(map[Role][]*Instance, 2), changed: make(chan struct{})}
-	for i, r := range Roles() {
-		if n[i] > 0 {
-			s.usable[r] = make([]*Instance, 0, n[i])
-		}
-	}
-	for _, in := range all {
-		if in.Usable() {
-			s.usable[in.Role] = append(s.usable[in.Role], in)
-		}
-	}
-	return s
+	var d Draft
+	d.Reset(all)
+	return d.Snapshot(revision)
 }
 
 func index(r Role) int {
@@ -72,7 +63,12 @@ func index(r Role) int {
 func (s *Snapshot) All() []*Instance { return s.all }
 
 // Usable lists the instances of a role that the scheduler may pick.
-func (s *Snapshot) Usable(r Role) []*Instance { return s.usable[r] }
+func (s *Snapshot) Usable(r Role) []*Instance {
+	if r != Prefill && r != Decode {
+		return nil
+	}
+	return s.usable[index(r)]
+}
 
 // Lookup finds a membership; pending adds are not found by it.
 func (s *Snapshot) Lookup(k Key) (*Instance, bool) {

@@ -8,20 +8,29 @@ import (
 )
 
 // index is what one snapshot means for picking. Its lists are built once
-// when the membership changed, and never change afterwards.
+// when the membership changed, and never change afterwards. What a change of
+// the membership does not concern is shared with the index before.
 type index struct {
-	snapshot *instance.Snapshot
-	roles    map[instance.Role]*roleIndex
+	snapshot        *instance.Snapshot
+	prefill, decode *roleIndex
+}
+
+func (ix *index) role(r instance.Role) *roleIndex {
+	if r == instance.Prefill {
+		return ix.prefill
+	}
+	return ix.decode
 }
 
 type roleIndex struct {
 	all *candidates // whoever serves anything: requests that name no model
 
 	byModel map[string]*candidates
-	// dialects that some usable instance of this role speaks.
-	dialects map[string]bool
+	// dialects counts the candidates that speak each.
+	dialects map[string]int
 }
 
+// candidates are in the order of snapshots, each once.
 type candidates struct {
 	items []candidate
 	turn  *atomic.Uint64
@@ -42,7 +51,7 @@ func (c *candidate) fits(ix *index, r *Request) bool {
 	case r.Partner != nil:
 		return c.connector == r.Partner.Connector
 	case r.Role == instance.Prefill && !r.Alone:
-		return ix.roles[instance.Decode].dialects[c.connector]
+		return ix.decode.dialects[c.connector] > 0
 	default:
 		return true
 	}
@@ -69,7 +78,7 @@ func (s *Scheduler) current() *index {
 	if snap = s.opts.Source.Snapshot(); old != nil && old.snapshot == snap {
 		return old
 	}
-	ix := s.build(snap, old)
+	ix := s.build(snap)
 	s.index.Store(ix)
 	return ix
 }
@@ -84,76 +93,13 @@ func (s *Scheduler) Prepare(snap *instance.Snapshot) {
 	if next := s.next.Load(); next != nil && next.snapshot == s.opts.Source.Snapshot() {
 		s.index.Store(next)
 	}
-	s.next.Store(s.build(snap, s.index.Load()))
-}
-
-func (s *Scheduler) build(snap *instance.Snapshot, old *index) *index {
-	counters := s.counters.keepFor(snap)
-	ix := &index{snapshot: snap, roles: make(map[instance.Role]*roleIndex, 2)}
-	for _, role := range instance.Roles() {
-		ri := &roleIndex{all: old.turn(role, ""), byModel: map[string]*candidates{}, dialects: map[string]bool{}}
-		ix.roles[role] = ri
-		usable := snap.Usable(role)
-		ri.all.items = make([]candidate, 0, len(usable))
-		for _, in := range usable {
-			c := candidate{instance: in, connector: s.opts.Connector(in), counter: counters[in.Key]}
-			if c.connector == "" {
-				continue
-			}
-			ri.all.items = append(ri.all.items, c)
-			ri.dialects[c.connector] = true
-			for _, m := range in.Record.Models {
-				list := ri.byModel[m]
-				if list == nil {
-					list = old.turn(role, m)
-					if len(ri.byModel) == 0 { // mostly there is but one model
-						list.items = make([]candidate, 0, len(usable))
-					}
-					ri.byModel[m] = list
-				}
-				list.items = append(list.items, c)
-			}
-		}
-	}
-	// A model whose instances are all down, draining or cordoned is known all
-	// the same: "not now" is another answer than "never heard of".
-	last := ""
-	for _, in := range snap.All() {
-		for _, m := range in.Record.Models {
-			if m == last {
-				continue
-			}
-			last = m
-			for _, role := range instance.Roles() {
-				if ri := ix.roles[role]; ri.byModel[m] == nil {
-					ri.byModel[m] = old.turn(role, m)
-				}
-			}
-		}
-	}
-	return ix
-}
-
-// turn starts an empty list that goes on in the round robin where the old
-// snapshot's list stood, so that a change of membership does not send
-// everything to the first instance again.
-func (ix *index) turn(role instance.Role, model string) *candidates {
-	if ix != nil {
-		ri := ix.roles[role]
-		if model == "" {
-			return &candidates{turn: ri.all.turn}
-		}
-		if old := ri.byModel[model]; old != nil {
-			return &candidates{turn: old.turn}
-		}
-	}
-	return &candidates{turn: new(atomic.Uint64)}
+	s.next.Store(s.build(snap))
 }
 
 // candidates finds the list for a model; known is false for a model that
 // nobody lists.
 func (ix *index) candidates(role instance.Role, model string) (list *candidates, known bool) {
-	ri := ix.roles[role]
+	ri := ix.role(role)
 	if model == "" {
 		return ri.all, true
 	}

@@ -1,7 +1,7 @@
 // Package sched chooses instances: a pure choice over one snapshot, and the
 // book of what is in flight.
 //
-//	snapshot ──index (once per snapshot)──▶ candidates per role and model
+//	snapshot ──index (of the one before)──▶ candidates per role and model
 //	Pick: candidates → not tried, healthy, fitting its partner → policy → Assignment
 //	Assignment.Done: counts back, exactly once
 package sched
@@ -66,6 +66,8 @@ type Scheduler struct {
 	// building keeps several requests from building the same index; nobody
 	// waits for it but the first requests of all.
 	building sync.Mutex
+	last     *index         // built last; guarded by building
+	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
 }
 
@@ -105,6 +107,7 @@ type Assignment struct {
 	Revision int64
 
 	counter *counter
+	wait    wait // guarded by counter.waiting.mu
 	done    atomic.Bool
 }
 
@@ -138,24 +141,30 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 		return nil
 	}
 	if r.Session != "" {
-		return s.bound(ix, list, r)
+		return s.bound(ix, list, *r)
 	}
 	turn := list.turn.Add(1) - 1
-	trouble := s.opts.Health.Trouble()
 	first := &list.items[turn%n]
+	trouble := s.opts.Health.Trouble()
 	if !trouble && first.fits(ix, r) {
 		return first
 	}
+	return s.redeal(ix, list, *r, first, turn/n, trouble)
+}
+
+// redeal is choose when the one in turn may not be it. It takes the request by
+// value so that the usual pick need not have it on the heap.
+func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, trouble bool) *candidate {
 	var allowed func(*candidate) bool
 	if trouble {
-		allowed = s.admission(ix, list, r)
+		allowed = s.admission(ix, list, &r)
 		if allowed(first) && s.takesTurn(first) {
 			return first
 		}
 	} else {
-		allowed = func(c *candidate) bool { return c.fits(ix, r) }
+		allowed = func(c *candidate) bool { return c.fits(ix, &r) }
 	}
-	return deal(list, turn/n, func(c *candidate) bool { return c != first && allowed(c) }, func() *candidate {
+	return deal(list, turn, func(c *candidate) bool { return c != first && allowed(c) }, func() *candidate {
 		if allowed(first) {
 			return first // starting slowly, but there is nobody else
 		}
@@ -242,78 +251,4 @@ func (s *Scheduler) Each(f func(k instance.Key, inFlight int64)) { s.counters.ea
 // instance in the role.
 func (s *Scheduler) Servable(role instance.Role) bool {
 	return len(s.opts.Source.Snapshot().Usable(role)) > 0
-}
-
-// counter is what is known of one instance beside the snapshots.
-type counter struct {
-	inFlight atomic.Int64
-	waiting  waiting
-}
-
-// counters live beside the snapshots, so that a membership change loses no count.
-type counters struct {
-	mu sync.RWMutex // guards m; taken at index building and by readers of metrics, never by Pick
-	m  map[instance.Key]*counter
-}
-
-func (c *counters) find(k instance.Key) (*counter, bool) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	n, ok := c.m[k]
-	return n, ok
-}
-
-func (c *counters) each(f func(instance.Key, int64)) {
-	c.eachCounter(func(k instance.Key, n *counter) { f(k, n.inFlight.Load()) })
-}
-
-func (c *counters) eachCounter(f func(instance.Key, *counter)) {
-	c.mu.RLock()
-	defer c.mu.RUnlock()
-	for k, n := range c.m {
-		f(k, n)
-	}
-}
-
-// suits tells that nobody came or went, as with most changes; the lock is held.
-func (c *counters) suits(s *instance.Snapshot) bool {
-	n := 0
-	for _, in := range s.All() {
-		if in.View == instance.Pending {
-			continue
-		}
-		if c.m[in.Key] == nil {
-			return false
-		}
-		n++
-	}
-	return n == len(c.m)
-}
-
-// keepFor makes sure that every instance has a counter and lets go of those of
-// instances that are gone and idle.
-func (c *counters) keepFor(s *instance.Snapshot) map[instance.Key]*counter {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.suits(s) {
-		return c.m
-	}
-	next := make(map[instance.Key]*counter, len(c.m))
-	for k, n := range c.m {
-		if n.inFlight.Load() != 0 {
-			next[k] = n
-		}
-	}
-	for _, in := range s.All() {
-		if in.View == instance.Pending {
-			continue
-		}
-		if n := c.m[in.Key]; n != nil {
-			next[in.Key] = n
-		} else if next[in.Key] == nil {
-			next[in.Key] = new(counter)
-		}
-	}
-	c.m = next
-	return next
 }

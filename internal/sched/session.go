@@ -5,10 +5,10 @@ package sched
 // remembered, so every proxy gives the same answer over the same membership,
 // and when an instance comes or goes only the sessions that it wins or had move.
 // An instance that starts slowly takes its sessions at once.
-func (s *Scheduler) bound(ix *index, list *candidates, r *Request) *candidate {
-	allowed := func(c *candidate) bool { return c.fits(ix, r) }
+func (s *Scheduler) bound(ix *index, list *candidates, r Request) *candidate {
+	allowed := func(c *candidate) bool { return c.fits(ix, &r) }
 	if s.opts.Health.Trouble() {
-		allowed = s.admission(ix, list, r)
+		allowed = s.admission(ix, list, &r)
 	}
 	session := sessionHash(r.Session)
 	var best *candidate

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"sync"
 	"time"
 
@@ -17,15 +16,26 @@ var ErrGone = errors.New("the instance is gone")
 
 // waiting are the legs that wait for an instance and could go elsewhere. An
 // engine that hangs sends nothing, not even an error: without this a leg would
-// wait for its deadline though everybody knows better.
+// wait for its deadline though everybody knows better. They are chained through
+// their assignments, which are at hand anyway: with many instances a map for
+// each would be cold memory at every request.
 type waiting struct {
-	mu   sync.Mutex // guards legs; held for map accesses only
-	legs map[*Assignment]waiter
+	mu    sync.Mutex // guards first, and wait of all assignments in the chain; held for that only
+	first *Assignment
 }
 
+// wait is the place of an assignment in the chain.
+type wait struct {
+	leg        Leg // nil: it is not in it
+	since      time.Time
+	prev, next *Assignment
+}
+
+// waiter is one leg that waits, as it is at one moment.
 type waiter struct {
-	leg   Leg
-	since time.Time
+	instance *instance.Instance
+	leg      Leg
+	since    time.Time
 }
 
 // Leg is a request to an instance that can be ended.
@@ -38,13 +48,18 @@ type Leg interface {
 // Await has the leg cancelled, with a cause that wraps ErrGone, when its
 // instance turns out to be gone. It ends with Settle.
 func (a *Assignment) Await(l Leg) {
+	since := time.Now()
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if w.legs == nil {
-		w.legs = make(map[*Assignment]waiter)
+	if a.wait.leg == nil {
+		a.wait.next = w.first
+		if w.first != nil {
+			w.first.wait.prev = a
+		}
+		w.first = a
 	}
-	w.legs[a] = waiter{l, time.Now()}
+	a.wait.leg, a.wait.since = l, since
 }
 
 // Settle ends Await: the leg is over, or its answer is committed and must be
@@ -53,15 +68,28 @@ func (a *Assignment) Settle() {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	delete(w.legs, a)
+	if a.wait.leg == nil {
+		return
+	}
+	if a.wait.prev != nil {
+		a.wait.prev.wait.next = a.wait.next
+	} else {
+		w.first = a.wait.next
+	}
+	if a.wait.next != nil {
+		a.wait.next.wait.prev = a.wait.prev
+	}
+	a.wait = wait{}
 }
 
 // list copies the legs, so that nothing is called under the lock.
-func (w *waiting) list() map[*Assignment]waiter {
+func (w *waiting) list() []waiter {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	out := make(map[*Assignment]waiter, len(w.legs))
-	maps.Copy(out, w.legs)
+	var out []waiter
+	for a := w.first; a != nil; a = a.wait.next {
+		out = append(out, waiter{a.Instance, a.wait.leg, a.wait.since})
+	}
 	return out
 }
 
@@ -71,9 +99,11 @@ func (w *waiting) list() map[*Assignment]waiter {
 func (s *Scheduler) Run(ctx context.Context) {
 	tick := time.NewTicker(s.opts.SilentAfter / 3)
 	defer tick.Stop()
+	var last *instance.Snapshot
 	for {
 		snap := s.opts.Source.Snapshot()
-		s.cancelGone(snap)
+		s.cancelGone(last, snap)
+		last = snap
 		select {
 		case <-ctx.Done():
 			return
@@ -84,13 +114,20 @@ func (s *Scheduler) Run(ctx context.Context) {
 	}
 }
 
-func (s *Scheduler) cancelGone(snap *instance.Snapshot) {
-	s.counters.eachCounter(func(_ instance.Key, c *counter) {
-		if c.inFlight.Load() == 0 {
+// cancelGone calls off the legs that wait for what has changed since the last
+// snapshot that was looked at. A leg that began to wait meanwhile, with a pick
+// from an older one, has looked for itself (Gone).
+func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
+	instance.Changes(last, snap, func(was, _ *instance.Instance) {
+		if was == nil || was.View == instance.Pending {
 			return
 		}
-		for a, l := range c.waiting.list() {
-			if err := gone(snap, a.Instance); err != nil {
+		c, ok := s.counters.find(was.Key)
+		if !ok || c.inFlight.Load() == 0 {
+			return
+		}
+		for _, l := range c.waiting.list() {
+			if err := gone(snap, l.instance); err != nil {
 				l.leg.CallOff(err)
 			}
 		}
@@ -105,9 +142,9 @@ func (s *Scheduler) suspectSilent(now time.Time) {
 		if c.inFlight.Load() == 0 {
 			return
 		}
-		for a, l := range c.waiting.list() {
+		for _, l := range c.waiting.list() {
 			if now.Sub(l.since) > s.opts.SilentAfter {
-				s.opts.Silent(a.Instance)
+				s.opts.Silent(l.instance)
 				return
 			}
 		}
@@ -142,7 +179,15 @@ func (s *Scheduler) other(k instance.Key) bool {
 // left, was removed, turned down, or another incarnation stands at its
 // address. nil: nothing of that. Draining and cordoned ones finish what they have.
 func (s *Scheduler) Gone(in *instance.Instance) error {
-	return gone(s.opts.Source.Snapshot(), in)
+	snap := s.opts.Source.Snapshot()
+	// Nearly always it stands in the snapshot itself, which is known without
+	// searching for it.
+	if ix := s.index.Load(); ix != nil && ix.snapshot == snap {
+		if c, ok := s.counters.find(in.Key); ok && c.now.Load() == in {
+			return nil
+		}
+	}
+	return gone(snap, in)
 }
 
 func gone(snap *instance.Snapshot, in *instance.Instance) error {

@@ -1,0 +1,186 @@
+package sched
+
+import (
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+type well struct{}
+
+func (well) Trouble() bool                 { return false }
+func (well) Available(instance.Key) bool   { return true }
+func (well) Unreachable(instance.Key) bool { return false }
+func (well) Share(instance.Key) float64    { return 1 }
+
+type fixed struct{ s *instance.Snapshot }
+
+func (f *fixed) Snapshot() *instance.Snapshot { return f.s }
+
+func schedulerOf(f *fixed) *Scheduler {
+	return New(Options{Source: f, Health: well{}, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+}
+
+// somebody makes an entry at random: other models, dialects, states.
+func somebody(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
+	in := &instance.Instance{Key: k, Verified: rng.IntN(5) > 0, Record: instance.Record{
+		Models:    [][]string{{"m"}, {"m"}, {"m", "n"}, {"n", "m", "n"}, {"o"}, nil}[rng.IntN(6)],
+		Connector: []string{"plain", "plain", "nixl", ""}[rng.IntN(4)],
+		State:     []instance.State{instance.Ready, instance.Ready, instance.Ready, instance.Down}[rng.IntN(4)],
+	}}
+	if pending {
+		in.View = instance.Pending
+	}
+	return in
+}
+
+// described is an index in words, but for the turns.
+func described(ix *index) []string {
+	var out []string
+	list := func(what string, c *candidates) {
+		for _, i := range c.items {
+			out = append(out, fmt.Sprintf("%s: %s %p %s", what, i.instance.Key, i.instance, i.connector))
+		}
+		if len(c.items) == 0 {
+			out = append(out, what+": nobody")
+		}
+	}
+	for _, r := range instance.Roles() {
+		ri := ix.role(r)
+		list(string(r), ri.all)
+		for _, m := range slices.Sorted(maps.Keys(ri.byModel)) {
+			list(string(r)+" "+m, ri.byModel[m])
+		}
+		out = append(out, fmt.Sprint(r, " ", ri.dialects))
+	}
+	return out
+}
+
+// An index that was made of the one before is that of its snapshot alone, and
+// the counters are those of its members and of what is in flight.
+func TestIndexFollowsTheMembership(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(9, 10))
+	for range 40 {
+		src := &fixed{instance.NewSnapshot(0, nil)}
+		s := schedulerOf(src)
+		type place struct {
+			k       instance.Key
+			pending bool
+		}
+		here := map[place]*instance.Instance{}
+		var running []*Assignment
+		for step := range 120 {
+			for range 1 + rng.IntN(4) {
+				p := place{instance.Key{Role: instance.Roles()[rng.IntN(2)], Address: fmt.Sprintf("a%d:1", rng.IntN(9))}, rng.IntN(8) == 0}
+				if rng.IntN(3) == 0 {
+					delete(here, p)
+				} else {
+					here[p] = somebody(rng, p.k, p.pending)
+				}
+			}
+			snap := instance.NewSnapshot(int64(step), slices.Collect(maps.Values(here)))
+			if rng.IntN(2) == 0 {
+				s.Prepare(snap)
+			}
+			src.s = snap
+			if a, err := s.Pick(Request{Role: instance.Decode, Model: []string{"", "m", "n"}[rng.IntN(3)]}); err == nil {
+				if here[place{a.Instance.Key, false}] != a.Instance {
+					t.Fatalf("picked %+v, which is not there", a.Instance)
+				}
+				running = append(running, a)
+			}
+			for len(running) > 6 {
+				running[0].Done()
+				running = running[1:]
+			}
+			fresh := schedulerOf(src)
+			if got, want := described(s.current()), described(fresh.current()); !slices.Equal(got, want) {
+				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
+			}
+			want := map[instance.Key]int64{}
+			for p, in := range here {
+				if !p.pending {
+					want[p.k] = 0
+					if s.Gone(in) != nil {
+						t.Fatalf("%s is there: %v", p.k, s.Gone(in))
+					}
+				}
+			}
+			for _, a := range running {
+				want[a.Instance.Key]++
+			}
+			got := map[instance.Key]int64{}
+			s.Each(func(k instance.Key, n int64) { got[k] = n })
+			if !maps.Equal(got, want) {
+				t.Fatalf("step %d: counters %v, want %v", step, got, want)
+			}
+			if n := len(s.counters.m); n > len(want)+4 {
+				t.Fatalf("step %d: %d counters are kept for %d", step, n, len(want))
+			}
+		}
+	}
+}
+
+// What a change does not concern is not built again.
+func TestIndexSharesWhatIsUnchanged(t *testing.T) {
+	t.Parallel()
+	in := func(role instance.Role, address string) *instance.Instance {
+		return &instance.Instance{
+			Key: instance.Key{Role: role, Address: address}, Verified: true,
+			Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+		}
+	}
+	p, d := in(instance.Prefill, "p:1"), in(instance.Decode, "d:1")
+	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{p, d})}
+	s := schedulerOf(src)
+	before := s.current()
+	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d, in(instance.Decode, "d:2")})
+	after := s.current()
+	if after.prefill != before.prefill {
+		t.Error("the prefill side was built again for a decode instance")
+	}
+	if !after.decode.byModel["m"].equals(after.decode.all) || len(after.decode.all.items) != 2 {
+		t.Error("the only model has a list of its own")
+	}
+	src.s = instance.NewSnapshot(3, src.s.All())
+	if last := s.current(); last.decode != after.decode || last.prefill != after.prefill || last.snapshot != src.s {
+		t.Error("a snapshot without a change was built again")
+	}
+}
+
+// One change, prepared.
+func BenchmarkPrepare(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			var d instance.Draft
+			all := make([]*instance.Instance, n)
+			for i := range all {
+				all[i] = &instance.Instance{
+					Key:      instance.Key{Role: instance.Roles()[i%2], Address: fmt.Sprintf("10.%d.%d.%d:8000", i>>16, i>>8&255, i&255)},
+					Verified: true,
+					Record:   instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+				}
+			}
+			d.Reset(slices.Clone(all))
+			src := &fixed{d.Snapshot(1)}
+			s := schedulerOf(src)
+			s.Prepare(src.s)
+			i := 0
+			b.ReportAllocs()
+			for b.Loop() {
+				is := *all[i%n]
+				d.Replace(all[i%n], &is)
+				all[i%n] = &is
+				next := d.Snapshot(1)
+				s.Prepare(next)
+				src.s = next
+				i += 7
+			}
+		})
+	}
+}
