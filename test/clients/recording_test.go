@@ -10,6 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
 )
 
 // recording is what one tool sends, in order, from a file of testdata:
@@ -118,7 +120,10 @@ func TestRecordedConversations(t *testing.T) {
 		t.Run(rec.tool, func(t *testing.T) {
 			t.Parallel()
 			t.Logf("%s %s (%s)", rec.tool, rec.version, rec.client)
-			r := start(t, setup{})
+			// Engines with a key: tools that have none get in with the proxy's.
+			r := start(t, setup{
+				proxyArgs: []string{"--engine-api-key", "sk-local"}, engine: func(o *fakevllm.Options) { o.APIKey = "sk-local" },
+			})
 			r.converse(t, rec)
 			r.strict()
 			if n := sum(r.engines(), aborted); n != 0 {

@@ -98,8 +98,7 @@ func sum(list []*fakevllm.Server, f func(fakevllm.Counters) int64) (n int64) {
 	return n
 }
 
-func requests(c fakevllm.Counters) int64 { return c.Requests }
-func aborted(c fakevllm.Counters) int64  { return c.Aborted }
+func aborted(c fakevllm.Counters) int64 { return c.Aborted }
 
 // script makes all of some engines misbehave.
 func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
