@@ -71,6 +71,12 @@ test-etcd34: ## discovery over Debian's etcd 3.4 (see scripts/get-etcd34.sh); RE
 		echo "NOTE: no etcd 3.4, so discovery is not tested over it (scripts/get-etcd34.sh fetches one)"; \
 	fi
 
+# Said at the end, without the lines about which test runs when.
+.PHONY: test-clients
+test-clients: ## official clients and recorded tools against a fleet, with their versions; REQUIRE_NODE=1 makes a missing JavaScript client a failure
+	@out=$$($(GO) test -count=1 -timeout $(TEST_TIMEOUT) -v $(TESTFLAGS) ./test/clients 2>&1) && code=0 || code=$$?; \
+		printf '%s\n' "$$out" | grep -v '^ *==='; exit $$code
+
 .PHONY: cover
 cover: ## test coverage into coverage.out
 	$(GO) test -timeout $(TEST_TIMEOUT) -coverpkg=./internal/... -coverprofile=coverage.out $(TESTFLAGS) $(PACKAGES)

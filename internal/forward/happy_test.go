@@ -151,6 +151,7 @@ func TestRequestsThatCannotBeSplit(t *testing.T) {
 		{"several prompts", "/v1/completions", `{"model":"m","prompt":["a","b"],"max_tokens":3}`, "several_prompts"},
 		{"n", "/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":3,"n":2}`, "n"},
 		{"echo", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"echo":true}`, "echo"},
+		{"echo of the prompt alone", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":0,"echo":true,"logprobs":1}`, "echo"},
 		{"prompt logprobs", "/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"prompt_logprobs":1}`, "prompt_logprobs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -86,13 +86,25 @@ func (x *exchange) authorize(out http.Header) {
 	if o.ClientKeys {
 		delete(out, "Authorization")
 	}
-	if _, ok := out["Authorization"]; ok {
+	if bearsKey(out["Authorization"]) {
 		return
 	}
 	x.ownKey = true
 	if o.EngineKey != "" {
 		out["Authorization"] = []string{"Bearer " + o.EngineKey}
 	}
+}
+
+// bearsKey tells whether there is a key in an Authorization header. Clients
+// whose key is not set send the bare word "Bearer".
+func bearsKey(values []string) bool {
+	for _, v := range values {
+		scheme, rest, _ := strings.Cut(v, " ")
+		if strings.TrimSpace(rest) != "" || scheme != "" && !strings.EqualFold(scheme, "bearer") {
+			return true
+		}
+	}
+	return false
 }
 
 // copyAnswerHeader gives the client the engine's header. length is the

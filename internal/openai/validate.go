@@ -109,6 +109,9 @@ func (r *Request) readLimits() error {
 	if err != nil {
 		return err
 	}
+	if hasMax && maxTokens == 0 && r.echoOnly() {
+		return nil // and the request is not split, so the engine judges the rest
+	}
 	if hasMax && maxTokens < 1 {
 		return badRequest(name, fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
 	}
@@ -123,6 +126,13 @@ func (r *Request) readLimits() error {
 		r.MaxTokens = maxTokens
 	}
 	return nil
+}
+
+// echoOnly tells whether the client may ask for no token at all: of
+// /v1/completions with echo vLLM then answers the prompt, with its logprobs.
+func (r *Request) echoOnly() bool {
+	echo, err := r.boolean(FieldEcho) // a wrong type is told of by readBypass
+	return err == nil && echo && r.Kind == Completion
 }
 
 func (r *Request) readStop() error {

@@ -20,9 +20,9 @@ import (
 const (
 	lmcacheHosts = `python disagg_proxy_server.py \
     --prefiller-host "${host1-IP},${host2-IP}" \
-    --prefiller-port "8100" \
+    --prefiller-port "8000" \
     --decoder-host "${host3-IP},${host4-IP}" \
-    --decoder-port "8200,8201" --port 9100`
+    --decoder-port "8000,8001"`
 	lmcachePorts = `python disagg_proxy_server.py \
     --port 9100 --prefiller-host localhost --prefiller-port 7100,7101 --decoder-host localhost --decoder-port 7200,7201 \
     --proxy-host localhost --proxy-port 7500 \
@@ -50,30 +50,43 @@ func saysAtStart(t *testing.T, p *fleet.Process, says ...string) {
 	})
 }
 
-// One port stands for two hosts. All hosts are this machine here; loopback has
-// more than one address, and engines of this test listen on two of them.
+// One port stands for two hosts, and two ports for two others. The hosts are
+// addresses of the loopback here, so that all of them, and the proxy, can have
+// the port 8000 of the document.
 func TestLMCacheSeveralHosts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, fakevllm.Plain, "9100")
-	s.vars["host1-IP"], s.vars["host2-IP"], s.vars["host3-IP"], s.vars["host4-IP"] = "127.0.0.1", "127.0.0.2", "localhost", "127.0.0.1"
-	s.up(fakevllm.RolePrefill, "8100")
-	o := s.engine(fakevllm.RolePrefill, s.ports["8100"])
-	o.Addr = "127.0.0.2:" + s.ports["8100"]
-	second := fakevllm.StartTest(t, o)
-	s.up(fakevllm.RoleDecode, "8200", "8201")
-	p := s.start(lmcacheHosts)
-	prefills := []string{"127.0.0.1:" + s.ports["8100"], "127.0.0.2:" + s.ports["8100"]}
+	s := newSite(t, fakevllm.Plain, "8000")
+	s.reserve("8001")
+	up := func(role fakevllm.Role, host, variable, port string) string {
+		s.vars[variable] = host
+		o := s.engine(role, "")
+		o.Addr = host + ":" + s.ports[port]
+		e := fakevllm.StartTest(t, o)
+		s.engines[variable] = e
+		return e.Address()
+	}
+	prefills := []string{
+		up(fakevllm.RolePrefill, "127.0.0.2", "host1-IP", "8000"),
+		up(fakevllm.RolePrefill, "127.0.0.3", "host2-IP", "8000"),
+	}
+	decodes := []string{
+		up(fakevllm.RoleDecode, "127.0.0.4", "host3-IP", "8000"),
+		up(fakevllm.RoleDecode, "127.0.0.5", "host4-IP", "8001"),
+	}
+	p := s.start(lmcacheHosts, "PD_PORT="+s.ports["8000"]) // which the line leaves at its default, 8000
 	testkit.Eventually(t, soon, func() error {
-		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, s.addresses("8200", "8201")) {
+		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, decodes) {
 			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
 		}
 		return nil
 	})
 	for range 4 {
-		s.serves(strings.ReplaceAll(elasticChat, "8000", "9100"), "hello", 50)
+		s.serves(elasticChat, "hello", 50)
 	}
-	if s.served("8100") == 0 || second.Counters().Requests == 0 {
-		t.Error("one of the two hosts served nothing")
+	for name, e := range s.engines {
+		if e.Counters().Requests == 0 {
+			t.Errorf("%s served nothing", name)
+		}
 	}
 	saysAtStart(t, p, `serving with connector \"plain\"`)
 	s.strict(true)

@@ -51,21 +51,80 @@ func TestDisaggProxyDemo(t *testing.T) {
 	s.strict(true)
 }
 
+// The curl lines of vLLM's kv_events.sh, which stand in the same document. They
+// speak to one engine; whoever gives its port to the proxy gets the same.
+const (
+	eventsWait = `curl -s localhost:${port}/v1/completions`
+	eventsAsk  = `curl -X POST -s http://localhost:8100/v1/completions \
+-H "Content-Type: application/json" \
+-d '{
+"model": "'"$MODEL_NAME"'",
+"prompt": "Explain quantum computing in simple terms a 5-year-old could understand.",
+"max_tokens": 80,
+"temperature": 0
+}'`
+	eventsAskAgain = `curl -X POST -s http://localhost:8100/v1/completions \
+-H "Content-Type: application/json" \
+-d '{
+"model": "'"$MODEL_NAME"'",
+"prompt": "Explain quantum computing in simple terms a 50-year-old could understand.",
+"max_tokens": 80,
+"temperature": 0
+}'`
+)
+
+func TestKVEvents(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "8100")
+	s.up(fakevllm.RolePrefill, "8200")
+	s.up(fakevllm.RoleDecode, "8201")
+	s.vars["MODEL_NAME"], s.vars["port"] = s.model, s.ports["8100"]
+	s.start("x.py --prefill localhost:8200 --decode localhost:8201 --port 8100")
+	s.await([]string{"8200"}, []string{"8201"})
+	// To the script any answer means that the server is there.
+	if code, body := s.curl(eventsWait); code != 405 || !strings.Contains(body, `"type":"MethodNotAllowedError"`) {
+		t.Errorf("%d %s", code, body)
+	}
+	s.serves(eventsAsk, "Explain quantum computing in simple terms a 5-year-old could understand.", 80)
+	s.serves(eventsAskAgain, "Explain quantum computing in simple terms a 50-year-old could understand.", 80)
+	s.strict(true)
+}
+
 // Mooncake's first proxy has its two instances written into the script.
+const (
+	mooncakeStart = "python3 proxy_server.py --prefill localhost:8100 --decode localhost:8200 --port 8000"
+	mooncakeAsk   = `curl -s http://localhost:8000/v1/completions -H "Content-Type: application/json" -d '{
+"model": "Qwen/Qwen2.5-7B-Instruct",
+"prompt": "San Francisco is a",
+"max_tokens": 1000,
+"temperature": 0
+}'`
+)
+
 func TestMooncakeProxyServer(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, fakevllm.Plain, "8000")
 	s.model = "Qwen/Qwen2.5-7B-Instruct"
 	s.up(fakevllm.RolePrefill, "8100")
 	s.up(fakevllm.RoleDecode, "8200")
-	s.start("python3 proxy_server.py --prefill localhost:8100 --decode localhost:8200 --port 8000")
+	s.start(mooncakeStart)
 	s.await([]string{"8100"}, []string{"8200"})
-	s.serves(`curl -s http://localhost:8000/v1/completions -H "Content-Type: application/json" -d '{
-"model": "Qwen/Qwen2.5-7B-Instruct",
-"prompt": "San Francisco is a",
-"max_tokens": 1000,
-"temperature": 0
-}'`, "San Francisco is a", 1000)
+	s.serves(mooncakeAsk, "San Francisco is a", 1000)
+	s.strict(true)
+}
+
+// The engines of its document serve another name than its curl line asks for.
+func TestMooncakeProxyServerModelName(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, fakevllm.Plain, "8000")
+	const served = "Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4"
+	s.model = served
+	s.up(fakevllm.RolePrefill, "8100")
+	s.up(fakevllm.RoleDecode, "8200")
+	s.start(mooncakeStart)
+	s.await([]string{"8100"}, []string{"8200"})
+	s.answers(mooncakeAsk, 404, `{"error":{"message":"The model `+"`Qwen/Qwen2.5-7B-Instruct`"+` does not exist.","type":"NotFoundError","param":"model","code":404}}`)
+	s.serves(strings.Replace(mooncakeAsk, "Qwen/Qwen2.5-7B-Instruct", served, 1), "San Francisco is a", 1000)
 	s.strict(true)
 }
 

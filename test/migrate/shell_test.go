@@ -99,8 +99,10 @@ func curl(t *testing.T, line string, vars map[string]string) (status int, body s
 				}
 				header.Set(name, strings.TrimSpace(value))
 			}
-		case strings.HasPrefix(arg, "http") && url == "":
-			url = arg
+		case !strings.HasPrefix(arg, "-") && url == "":
+			if url = arg; !strings.HasPrefix(url, "http://") {
+				url = "http://" + url
+			}
 		default:
 			t.Fatalf("%q of %q is not understood", arg, line)
 		}

@@ -1,0 +1,48 @@
+package forward_test
+
+import (
+	"net/http"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+// Whose key the engines see. A scheme without a key behind it, which lm-eval
+// sends wherever its OPENAI_API_KEY is not set, is no key.
+func TestKeyForTheEngines(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, sent, want string
+		checked          bool // the proxy checks its clients' keys
+	}{
+		{name: "none", want: "Bearer engines"},
+		{name: "the client's", sent: "Bearer mine", want: "Bearer mine"},
+		{name: "of another scheme", sent: "Basic bTpt", want: "Basic bTpt"},
+		{name: "an empty one", sent: "Bearer ", want: "Bearer engines"},
+		{name: "an empty one without a blank", sent: "bearer", want: "Bearer engines"},
+		{name: "the client's, checked", sent: "Bearer mine", checked: true, want: "Bearer engines"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.EngineKey, o.ClientKeys = "engines", tc.checked })
+			var header []string
+			if tc.sent != "" {
+				header = []string{"Authorization", tc.sent}
+			}
+			if a := r.post("/v1/chat/completions", chatBody(false, ""), header...); a.status != http.StatusOK {
+				t.Fatalf("%d: %s", a.status, a.body)
+			}
+			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
+				for _, q := range s.Requests() {
+					if q.Method != http.MethodPost {
+						continue // a slow machine's proxy asks after its health as well
+					}
+					if got := q.Header.Get("Authorization"); got != tc.want {
+						t.Errorf("%s got %q, want %q", s.Address(), got, tc.want)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,178 @@
+package clients_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+const (
+	// model has a slash, as most do, and is the one of the recordings.
+	model       = "org/simulated"
+	maxModelLen = 4096
+	adminKey    = "for-the-fleet"
+	// soon bounds waits for what happens at once on a quick machine.
+	soon = 60 * time.Second
+)
+
+var errNotYet = errors.New("not yet")
+
+// rig is a proxy with its own etcd in front of strict NIXL engines.
+type rig struct {
+	t     *testing.T
+	P, D  []*fakevllm.Server
+	proxy *fleet.Proxy
+	URL   string
+}
+
+// setup changes what a rig is made of.
+type setup struct {
+	prefills, decodes int // 2 and 2; negative for none
+	proxyArgs         []string
+	engine            func(*fakevllm.Options)
+}
+
+func start(t *testing.T, s setup) *rig {
+	t.Helper()
+	r := &rig{t: t}
+	shared := fakevllm.NewShared()
+	engines := func(n int, role fakevllm.Role) (list []*fakevllm.Server) {
+		if n == 0 {
+			n = 2
+		}
+		for range n {
+			o := fakevllm.Options{
+				Role: role, Mode: fakevllm.NIXL, Models: []string{model}, MaxModelLen: maxModelLen, Shared: shared,
+				StrictPrefill: true, PromptTokensDetails: true, Admin: true,
+			}
+			if s.engine != nil {
+				s.engine(&o)
+			}
+			list = append(list, fakevllm.StartTest(t, o))
+		}
+		return list
+	}
+	r.P, r.D = engines(s.prefills, fakevllm.RolePrefill), engines(s.decodes, fakevllm.RoleDecode)
+	args := []string{"--connector", "nixl"}
+	for flag, list := range map[string][]*fakevllm.Server{"--prefill": r.P, "--decode": r.D} {
+		if len(list) > 0 {
+			args = append(append(args, flag), addresses(list)...)
+		}
+	}
+	f := harness.NewFleet(t, binDir)
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: append(args, s.proxyArgs...)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.WaitFor(t.Context(), len(r.P), len(r.D)); err != nil {
+		t.Fatal(err)
+	}
+	r.proxy, r.URL = p, p.URL()
+	return r
+}
+
+func addresses(list []*fakevllm.Server) []string {
+	out := make([]string, 0, len(list))
+	for _, s := range list {
+		out = append(out, s.Address())
+	}
+	return out
+}
+
+func (r *rig) engines() []*fakevllm.Server { return slices.Concat(r.P, r.D) }
+
+// sum adds up a counter of some engines.
+func sum(list []*fakevllm.Server, f func(fakevllm.Counters) int64) (n int64) {
+	for _, s := range list {
+		n += f(s.Counters())
+	}
+	return n
+}
+
+func aborted(c fakevllm.Counters) int64 { return c.Aborted }
+
+// script makes all of some engines misbehave.
+func (r *rig) script(list []*fakevllm.Server, f fakevllm.Fault) {
+	r.t.Helper()
+	for _, s := range list {
+		if err := s.Script(f); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// strict fails if an engine saw what it should never see, and waits until
+// nothing runs and the proxy holds nothing.
+func (r *rig) strict() {
+	r.t.Helper()
+	for _, s := range r.engines() {
+		if v := slices.Concat(s.Violations(), s.BadHandovers(), s.Refusals()); len(v) > 0 {
+			r.t.Errorf("%s: %v", s.Address(), v)
+		}
+		if c := s.Counters(); c.Crashes > 0 {
+			r.t.Errorf("%s would have crashed %d times", s.Address(), c.Crashes)
+		}
+	}
+	testkit.Eventually(r.t, soon, func() error {
+		if n := sum(r.engines(), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }); n > 0 {
+			return fmt.Errorf("%d requests run in the engines", n)
+		}
+		st, err := r.proxy.Status(r.t.Context())
+		if err != nil {
+			return err
+		}
+		for _, i := range st.Instances {
+			if i.InFlight != nil && *i.InFlight != 0 {
+				return fmt.Errorf("the proxy holds %d requests on %s", *i.InFlight, i.Address)
+			}
+		}
+		return nil
+	})
+}
+
+// split fails unless every prompt was computed by a prefill engine alone.
+func (r *rig) split() {
+	r.t.Helper()
+	if n := sum(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
+		r.t.Errorf("decode engines computed %d prompts themselves", n)
+	}
+}
+
+// legs are the completions that engines recorded, oldest first.
+func legs(list []*fakevllm.Server) (out []fakevllm.Request) {
+	for _, s := range list {
+		for _, q := range s.Requests() {
+			if q.Method == http.MethodPost && strings.HasSuffix(q.Path, "completions") {
+				out = append(out, q)
+			}
+		}
+	}
+	slices.SortFunc(out, func(a, b fakevllm.Request) int { return a.Time.Compare(b.Time) })
+	return out
+}
+
+// forget empties what the engines recorded.
+func (r *rig) forget() {
+	for _, s := range r.engines() {
+		s.ForgetRequests()
+	}
+}
+
+// expected is what the simulated model says to a body; one answer per choice.
+func expected(t *testing.T, path string, body []byte) []fakevllm.Answer {
+	t.Helper()
+	a, err := fakevllm.ExpectedAnswers(strings.HasSuffix(path, "chat/completions"), body, maxModelLen)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}

@@ -1,0 +1,78 @@
+package clients_test
+
+import (
+	"errors"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+)
+
+// linked is the version of the official Go client in this binary, as it tells
+// servers. (Test binaries do not list their modules.)
+func linked(t *testing.T) string {
+	t.Helper()
+	agent := ""
+	c := openai.NewClient(option.WithAPIKey("k"), option.WithMaxRetries(0), option.WithMiddleware(
+		func(q *http.Request, _ option.MiddlewareNext) (*http.Response, error) {
+			agent = q.UserAgent()
+			return nil, errNotYet
+		}))
+	if _, err := c.Models.List(t.Context()); !errors.Is(err, errNotYet) {
+		t.Fatal(err)
+	}
+	version, ok := strings.CutPrefix(agent, "OpenAI/Go ")
+	if !ok {
+		t.Fatalf("it calls itself %q", agent)
+	}
+	return version
+}
+
+// TestVersions: docs/clients.md names the clients that are tried, and no others.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	want := []string{
+		"| openai for Go | " + linked(t) + " | itself |",
+		"| openai for JavaScript | " + lockedJS(t) + " | itself, where node is |",
+	}
+	for _, r := range recordings(t) {
+		want = append(want, "| "+r.tool+" | "+r.version+" | recording |")
+	}
+	for _, row := range want {
+		t.Log(row)
+	}
+	raw, err := os.ReadFile(filepath.Join("..", "..", "docs", "clients.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(raw), "| client | version | how |\n|---|---|---|\n")
+	if !ok {
+		t.Fatal("docs/clients.md has no table of clients")
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	if got := strings.Split(table, "\n"); !slices.Equal(got, want) {
+		t.Errorf("the table of docs/clients.md is\n%s\nit should be\n%s", table, strings.Join(want, "\n"))
+	}
+}
+
+// TestLockFile: the lock file names no registry, so that it serves with any.
+func TestLockFile(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile(filepath.Join("js", "package-lock.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if strings.Contains(line, "://") || strings.Contains(line, `"resolved"`) {
+			t.Errorf("it names a server: %s(install with the .npmrc that lies beside it)", line)
+		}
+	}
+	if !strings.Contains(string(raw), `"integrity": "sha512-`) {
+		t.Error("it has no checksum")
+	}
+}
