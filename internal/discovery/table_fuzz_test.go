@@ -58,7 +58,7 @@ func FuzzMembership(f *testing.F) {
 				delete(live, key)
 				followed.remove(&mvccpb.KeyValue{Key: []byte(key), ModRevision: rev})
 			case '!':
-				followed.load(values(live), rev)
+				followed.load(keyValues(live), rev)
 			}
 			followed.advance(rev)
 			view := followed.view(facts)
@@ -74,7 +74,7 @@ func FuzzMembership(f *testing.F) {
 		// Whoever lists now has no last good value to fall back on, and is given
 		// that of the proxy, which is what a proxy that lists anew has.
 		before := instance.NewSnapshot(rev, followed.view(facts))
-		listed := Build(layout, values(live), rev, before, facts)
+		listed := Build(layout, keyValues(live), rev, before, facts)
 		if got, want := shown(before.All()), shown(listed.All()); !slices.Equal(got, want) && !fallsBack(before) {
 			t.Fatalf("%q\nfollowed %s\nlisted   %s", history, got, want)
 		}
@@ -87,7 +87,7 @@ func fallsBack(s *instance.Snapshot) bool {
 	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return strings.Contains(in.Reason, "last good value") })
 }
 
-func values(live map[string]*mvccpb.KeyValue) []*mvccpb.KeyValue {
+func keyValues(live map[string]*mvccpb.KeyValue) []*mvccpb.KeyValue {
 	return slices.Collect(maps.Values(live))
 }
 
