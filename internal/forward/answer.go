@@ -53,8 +53,10 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	if resp.Length > int64(n) && !more {
 		return x.ofAnswer(d.Instance, "it is shorter than announced")
 	}
+	if cause := l.settle(); cause != nil && more {
+		return x.calledOff(d.Instance, cause)
+	}
 	x.served(d.Instance)
-	l.settle()
 	x.entry.TTFT = time.Since(x.entry.Start)
 	head, length := buf[:n], resp.Length
 	if !more {
@@ -168,7 +170,9 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 		if !s.committed {
 			return nil, false
 		}
-		l.settle()
+		if cause := l.settle(); cause != nil && !s.ended {
+			return x.calledOff(d.Instance, cause), true
+		}
 		p.Done()
 		x.served(d.Instance)
 		x.dropBody()

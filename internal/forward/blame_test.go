@@ -1,14 +1,20 @@
 package forward_test
 
 import (
+	"bytes"
+	"context"
+	"io"
 	"net/http"
+	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 func key(role instance.Role, s *fakevllm.Server) instance.Key {
@@ -133,6 +139,66 @@ func TestWaitingLegsAreCalledOff(t *testing.T) {
 			})
 		}
 	}
+}
+
+// heldBack is an upstream client that lets something happen between the arrival
+// of a decode instance's first content and its being read.
+type heldBack struct {
+	upstream.Client
+	first  atomic.Bool
+	happen func(leg context.Context, in *instance.Instance)
+}
+
+func (h *heldBack) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	resp, err := h.Client.Do(ctx, r)
+	if err == nil && r.Instance.Role == instance.Decode {
+		resp.Body = &heldBody{resp.Body, h, ctx, r.Instance}
+	}
+	return resp, err
+}
+
+type heldBody struct {
+	io.ReadCloser
+	h   *heldBack
+	ctx context.Context
+	in  *instance.Instance
+}
+
+var firstContent = regexp.MustCompile(`"content":"[^"]`)
+
+func (b *heldBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if firstContent.Match(p[:n]) && !bytes.Contains(p[:n], []byte("[DONE]")) && b.h.first.CompareAndSwap(false, true) {
+		b.h.happen(b.ctx, b.in)
+	}
+	return n, err
+}
+
+// A leg that was called off while its first content lay unread is not committed
+// any more: what came would be all that ever comes.
+func TestCalledOffBeforeTheCommit(t *testing.T) {
+	t.Parallel()
+	var r *rig
+	r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
+		o.Upstream = &heldBack{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
+			var rest []*instance.Instance
+			for _, i := range r.members.Snapshot().All() {
+				if i.Key != in.Key {
+					rest = append(rest, i)
+				}
+			}
+			r.members.set(rest...)
+			<-leg.Done()
+		}}
+	})
+	for _, d := range r.D { // the first content comes well before the rest
+		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: 20 * time.Millisecond})
+	}
+	r.complete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
+	if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/gone" {
+		t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
+	}
+	r.strict()
 }
 
 // Draining and cordoned instances finish what they have.

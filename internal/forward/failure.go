@@ -57,6 +57,12 @@ func (x *exchange) ofExchange(in *instance.Instance, err error) *failure {
 	return f
 }
 
+// calledOff judges a leg that has ended for a cause of ours while some of its
+// answer lay unread.
+func (x *exchange) calledOff(in *instance.Instance, cause error) *failure {
+	return x.ofExchange(in, &upstream.Error{Stage: upstream.StageBody, Address: in.Address, Err: cause, MaybeTaken: true})
+}
+
 // classOf tells what an error of the upstream client was.
 func classOf(err error) Class {
 	switch {

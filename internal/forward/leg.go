@@ -100,17 +100,19 @@ func (l *leg) expire() {
 
 func (l *leg) rearm(d time.Duration) { l.timer.Reset(d) }
 
-// settle tells that the answer is committed: the leg is carried to its end
-// whatever is heard of its instance.
-func (l *leg) settle() {
-	l.Settle()
+// settle tells that the answer is about to be committed: from now on the leg is
+// carried to its end whatever is heard of its instance. It gives the cause if the
+// leg has ended before, so that nothing more can come than was read.
+func (l *leg) settle() error {
+	cause := l.Settle()
 	if l.pick != nil {
 		l.pick.Settle()
 	}
+	return cause
 }
 
 func (l *leg) end() {
-	l.settle()
+	_ = l.settle() // it is over in any case
 	l.timer.Stop()
 	if l.unwatch != nil {
 		l.unwatch()

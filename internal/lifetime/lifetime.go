@@ -44,11 +44,13 @@ func (c *Context) CallOff(cause error) {
 	c.endLocked(cause)
 }
 
-// Settle tells that there is no calling off any more.
-func (c *Context) Settle() {
+// Settle tells that there is no calling off any more. It gives the cause if the
+// context has ended already.
+func (c *Context) Settle() error {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.settled = true
-	c.mu.Unlock()
+	return c.err
 }
 
 // endLocked takes the lock over and lets go of it.
