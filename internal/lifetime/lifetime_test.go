@@ -1,0 +1,94 @@
+package lifetime_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/pdmesh/pdmesh/internal/lifetime"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+type valued struct{ lifetime.Context }
+
+func (*valued) Value(any) any { return nil }
+
+var errFirst, errSecond = errors.New("first"), errors.New("second")
+
+func TestOnlyTheFirstCauseCounts(t *testing.T) {
+	t.Parallel()
+	var c valued
+	early := c.Done()
+	if c.Err() != nil || c.Settle() != nil {
+		t.Fatal("it does not run")
+	}
+	c.CallOff(errFirst)
+	if c.Err() != nil {
+		t.Fatal("called off after it was settled")
+	}
+	c.Cancel(errFirst)
+	c.Cancel(errSecond)
+	<-early
+	<-c.Done()
+	if !errors.Is(c.Err(), errFirst) || !errors.Is(context.Cause(&c), errFirst) || !errors.Is(c.Settle(), errFirst) {
+		t.Fatalf("ended with %v", c.Err())
+	}
+}
+
+func TestCallOff(t *testing.T) {
+	t.Parallel()
+	var c valued
+	c.CallOff(errFirst)
+	<-c.Done()
+	if cause := c.Settle(); !errors.Is(cause, errFirst) {
+		t.Fatalf("settled: %v", cause)
+	}
+}
+
+func TestAfterFunc(t *testing.T) {
+	t.Parallel()
+	var c valued
+	called := make(chan int, 9)
+	var stops []func() bool
+	for i := range 4 {
+		stops = append(stops, lifetime.AfterFunc(&c, func() { called <- i }))
+	}
+	if !stops[1]() || stops[1]() {
+		t.Fatal("taking a function off does not work, or works twice")
+	}
+	c.Cancel(errFirst)
+	sum := <-called + <-called + <-called
+	if sum != 0+2+3 || stops[2]() {
+		t.Fatalf("called: %d in sum", sum)
+	}
+	stop := c.AfterFunc(func() { called <- 7 })
+	if got := <-called; got != 7 || stop() {
+		t.Fatalf("after the end: %d", got)
+	}
+	select {
+	case i := <-called:
+		t.Fatalf("%d was called as well", i)
+	default:
+	}
+}
+
+// A standard context takes it for its parent.
+func TestAsParent(t *testing.T) {
+	t.Parallel()
+	var c valued
+	ctx, cancel := context.WithTimeout(&c, time.Hour)
+	defer cancel()
+	std := make(chan struct{})
+	stop := lifetime.AfterFunc(ctx, func() { close(std) })
+	defer stop()
+	c.Cancel(errFirst)
+	<-ctx.Done()
+	<-std
+	if _, limited := c.Deadline(); limited || !errors.Is(context.Cause(ctx), errFirst) {
+		t.Fatalf("cause %v", context.Cause(ctx))
+	}
+}
