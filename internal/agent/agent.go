@@ -245,7 +245,7 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	if err != nil {
 		return instance.Facts{}, err
 	}
-	if !vllm.MatchModel(facts, a.o.Model, a.o.StrictModel) {
+	if !facts.Serves(a.o.Model, a.o.StrictModel) {
 		return instance.Facts{}, &WrongModelError{Want: a.o.Model, Have: facts.Models}
 	}
 	if stats, err := a.engine.Load(pctx); err == nil {
