@@ -2,7 +2,6 @@
 package scripts_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -11,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -28,24 +26,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // script is a running register-node.sh.
 type script struct {
 	cmd *exec.Cmd
-	out *output
-}
-
-type output struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (o *output) Write(p []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.Write(p)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.b.String()
+	out *testkit.Buffer
 }
 
 func needCurl(t *testing.T) {
@@ -62,7 +43,7 @@ func needCurl(t *testing.T) {
 func register(t *testing.T, args ...string) *script {
 	t.Helper()
 	needCurl(t)
-	s := &script{cmd: exec.Command("./register-node.sh", args...), out: new(output)}
+	s := &script{cmd: exec.Command("./register-node.sh", args...), out: new(testkit.Buffer)}
 	s.cmd.Env = append(s.cmd.Environ(), "TTL=3")
 	s.cmd.Stdout, s.cmd.Stderr = s.out, s.out
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

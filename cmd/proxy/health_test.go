@@ -2,12 +2,10 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"net"
 	"net/http"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"syscall"
@@ -30,60 +28,6 @@ func TestMain(m *testing.M) {
 }
 
 const patience = 60 * time.Second
-
-// systemd is the receiving end of NOTIFY_SOCKET.
-type systemd struct {
-	path string
-	mu   sync.Mutex
-	got  []string
-}
-
-func startSystemd(t *testing.T) *systemd {
-	t.Helper()
-	s := &systemd{path: filepath.Join(t.TempDir(), "notify")}
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: s.path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 4096)
-		for {
-			n, err := conn.Read(buf)
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.got = append(s.got, strings.Split(string(buf[:n]), "\n")...)
-			s.mu.Unlock()
-		}
-	}()
-	t.Cleanup(func() { _ = conn.Close(); <-done })
-	return s
-}
-
-func (s *systemd) count(what string) int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	n := 0
-	for _, m := range s.got {
-		if strings.HasPrefix(m, what) {
-			n++
-		}
-	}
-	return n
-}
-
-func (s *systemd) awaits(t *testing.T, what string, times int) {
-	t.Helper()
-	testkit.Eventually(t, patience, func() error {
-		if n := s.count(what); n < times {
-			return fmt.Errorf("%q %d times, want %d", what, n, times)
-		}
-		return nil
-	})
-}
 
 // startProxy runs a proxy in a process of its own; stop sends SIGTERM and gives its error.
 func startProxy(t *testing.T, env []string, args ...string) (stop func() error) {
@@ -129,16 +73,16 @@ func TestSystemdAndHealth(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	etcd.Stop()
-	sd := startSystemd(t)
+	sd := testkit.StartSystemd(t)
 	_, port, err := net.SplitHostPort(testkit.FreePort(t))
 	if err != nil {
 		t.Fatal(err)
 	}
-	stop := startProxy(t, []string{"NOTIFY_SOCKET=" + sd.path, "WATCHDOG_USEC=200000"},
+	stop := startProxy(t, []string{"NOTIFY_SOCKET=" + sd.Path, "WATCHDOG_USEC=200000"},
 		"--port", port, "--host", "0.0.0.0", "--etcd-endpoints", etcd.Endpoint())
-	sd.awaits(t, "STATUS=waiting: the membership has not been read", 1)
-	sd.awaits(t, "WATCHDOG=1", 2)
-	if n := sd.count("READY=1"); n != 0 {
+	sd.Await(t, "STATUS=waiting: the membership has not been read", 1)
+	sd.Await(t, "WATCHDOG=1", 2)
+	if n := sd.Count("READY=1"); n != 0 {
 		t.Error("ready without a membership")
 	}
 	settings := map[string]string{"PD_PORT": port, "PD_HOST": "0.0.0.0"}
@@ -149,17 +93,17 @@ func TestSystemdAndHealth(t *testing.T) {
 		t.Errorf("health --live: %d %q %q", code, out, errs)
 	}
 	etcd.Restart()
-	sd.awaits(t, "READY=1", 1)
+	sd.Await(t, "READY=1", 1)
 	if code, out, errs := ask(t, nil, "health", "--port", port); code != 0 || out != "ready, 0 prefill and 0 decode instances\n" {
 		t.Errorf("health: %d %q %q", code, out, errs)
 	}
-	from := sd.count("WATCHDOG=1")
-	sd.awaits(t, "WATCHDOG=1", from+2)
+	from := sd.Count("WATCHDOG=1")
+	sd.Await(t, "WATCHDOG=1", from+2)
 	if err := stop(); err != nil {
 		t.Error(err)
 	}
-	sd.awaits(t, "STOPPING=1", 1)
-	sd.awaits(t, "EXTEND_TIMEOUT_USEC=45000000", 1)
+	sd.Await(t, "STOPPING=1", 1)
+	sd.Await(t, "EXTEND_TIMEOUT_USEC=45000000", 1)
 	if code, _, errs := ask(t, settings, "health"); code != 1 || !strings.Contains(errs, "no proxy answers at 127.0.0.1:"+port) {
 		t.Errorf("health: %d %q", code, errs)
 	}

@@ -66,7 +66,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 		return 0, ctx.Err()
 	case err != nil:
 		return s.wait(ctx, k, err)
-	case !discovery.MatchModel(facts.Models, facts.Roots, s.o.Model):
+	case !facts.Serves(s.o.Model, false):
 		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
 			k.Address, facts.Models, s.o.Model)
 	}

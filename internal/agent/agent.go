@@ -2,10 +2,7 @@ package agent
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -67,50 +64,6 @@ const (
 // MaxBackoff is the longest pause between two probes of an engine that has not
 // answered yet.
 const MaxBackoff = 5 * time.Second
-
-// Options of an Agent. Key and Log are required; zero durations take the defaults.
-type Options struct {
-	Key         instance.Key
-	Model       string // expected model; "" accepts any
-	StrictModel bool   // the last path component is not enough
-	// Base is what the flags say about the instance: connector, labels, host_id,
-	// agent, scheme. Facts of the engine are added to it.
-	Base          instance.Record
-	ProbeInterval time.Duration // default 2 s
-	ProbeTimeout  time.Duration // of one probe of a hung engine; default 5 s
-	DrainTimeout  time.Duration // default 120 s
-	// KVLease is how long a prefill instance pins the blocks of a finished
-	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
-	KVLease time.Duration
-	// Exited is closed when the engine's process is known to be gone, by whoever
-	// has started it; nil when nobody has. The agent then says "down", takes the
-	// registration back at once and ends: the next life has an agent of its own.
-	Exited <-chan struct{}
-	Log    logrus.FieldLogger
-}
-
-// Default values of Options.
-const (
-	DefaultProbeInterval = 2 * time.Second
-	DefaultProbeTimeout  = 5 * time.Second
-	DefaultDrainTimeout  = 120 * time.Second
-	DefaultKVLease       = 30 * time.Second
-)
-
-func (o *Options) fill() {
-	if o.ProbeInterval <= 0 {
-		o.ProbeInterval = DefaultProbeInterval
-	}
-	if o.ProbeTimeout <= 0 {
-		o.ProbeTimeout = DefaultProbeTimeout
-	}
-	if o.DrainTimeout <= 0 {
-		o.DrainTimeout = DefaultDrainTimeout
-	}
-	if o.KVLease == 0 {
-		o.KVLease = DefaultKVLease
-	}
-}
 
 // Status is a copy of where the agent stands.
 type Status struct {
@@ -245,7 +198,7 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 	if err != nil {
 		return instance.Facts{}, err
 	}
-	if !vllm.MatchModel(facts, a.o.Model, a.o.StrictModel) {
+	if !facts.Serves(a.o.Model, a.o.StrictModel) {
 		return instance.Facts{}, &WrongModelError{Want: a.o.Model, Have: facts.Models}
 	}
 	if stats, err := a.engine.Load(pctx); err == nil {
@@ -351,25 +304,6 @@ func (a *Agent) put(rec instance.Record) {
 	}
 }
 
-// record is the base, the facts and the incarnation of the present life.
-func (a *Agent) record(facts instance.Facts) instance.Record {
-	rec := clone(a.o.Base)
-	rec.V = instance.RecordVersion
-	rec.Role, rec.Address = a.o.Key.Role, a.o.Key.Address
-	rec.ID = a.life.id
-	rec.State = instance.Ready
-	rec.Source = "agent"
-	rec.Models = fitModels(facts.Models)
-	rec.MaxModelLen = facts.MaxModelLen
-	rec.Version = facts.Version
-	if rec.Version == "" && a.rec.ID == rec.ID {
-		rec.Version = a.rec.Version // one missed /version is no news
-	}
-	started := a.life.since
-	rec.StartedAt = &started
-	return rec
-}
-
 // showReason logs why the engine does not serve, once per reason.
 func (a *Agent) showReason(err error, prefix string) {
 	text := err.Error()
@@ -380,28 +314,4 @@ func (a *Agent) showReason(err error, prefix string) {
 	}
 	a.lastShown = text
 	a.o.Log.Warn(prefix + text)
-}
-
-// maxModelBytes leaves room for the rest of the record in its 16 KiB.
-const maxModelBytes = 12 << 10
-
-// fitModels keeps the models that fit into a record, in their order: with very
-// many adapters a registration that names most of them beats none.
-func fitModels(models []string) []string {
-	size := 0
-	for i, m := range models {
-		quoted, err := json.Marshal(m) // escapes count
-		if size += len(quoted) + 1; err != nil || size > maxModelBytes {
-			return slices.Clone(models[:i])
-		}
-	}
-	return slices.Clone(models)
-}
-
-func clone(rec instance.Record) instance.Record {
-	rec.Models = slices.Clone(rec.Models)
-	rec.Labels = maps.Clone(rec.Labels)
-	rec.EngineIDs = maps.Clone(rec.EngineIDs)
-	rec.Ports = maps.Clone(rec.Ports)
-	return rec
 }

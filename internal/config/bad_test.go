@@ -84,17 +84,7 @@ func TestBadValues(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			_, err := load(t, nil, strings.Split(tt.args, " ")...)
-			if err == nil {
-				t.Fatalf("%q was taken", tt.args)
-			}
-			for _, w := range tt.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q is not in the message:\n%v", w, err)
-				}
-			}
-			if strings.ContainsAny(err.Error(), "\x1b") {
-				t.Errorf("an escape sequence is in the message %q", err)
-			}
+			refused(t, err, tt.want)
 		})
 	}
 }
@@ -181,17 +171,7 @@ func TestFile(t *testing.T) {
 				}
 				return
 			}
-			if err == nil {
-				t.Fatal("taken")
-			}
-			for _, w := range tt.want {
-				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q is not in %v", w, err)
-				}
-			}
-			if strings.Contains(err.Error(), "\x1b") {
-				t.Errorf("an escape sequence is in %q", err)
-			}
+			refused(t, err, tt.want)
 		})
 	}
 	t.Run("unknown key is typed", func(t *testing.T) {
@@ -235,5 +215,22 @@ func TestValidateByHand(t *testing.T) {
 	var zero config.Proxy
 	if err := zero.Validate(); err == nil {
 		t.Error("the zero configuration was taken")
+	}
+}
+
+// refused fails unless an error holds all these words, and nothing that moves a
+// terminal's cursor.
+func refused(t *testing.T, err error, words []string) {
+	t.Helper()
+	if err == nil {
+		t.Fatal("taken")
+	}
+	for _, w := range words {
+		if !strings.Contains(err.Error(), w) {
+			t.Errorf("%q is not in the message:\n%v", w, err)
+		}
+	}
+	if strings.Contains(err.Error(), "\x1b") {
+		t.Errorf("an escape sequence is in the message %q", err)
 	}
 }

@@ -194,7 +194,7 @@ func (a *askers) once(ctx, run context.Context, t target) (v verdict, slow bool)
 		reason = "no answer yet: " + instance.Printable(err.Error(), 300)
 	case len(facts.Models) == 0:
 		reason = "it answers but lists no model"
-	case !MatchModel(facts.Models, facts.Roots, t.model):
+	case !facts.Serves(t.model, false):
 		mismatch = true
 		reason = wrongModel(facts.Models, t.model)
 	}

@@ -66,7 +66,7 @@ func FuzzMembership(f *testing.F) {
 				if in.View == instance.Rejected && in.Reason == "" || instance.Printable(in.Reason, 0) != in.Reason {
 					t.Fatalf("%q: %s is %s because of %q", history, in.Key, in.View, in.Reason)
 				}
-				if in.Usable() && (in.Intent != "" || !in.ServesModel(model) && !MatchModel(in.Record.Models, nil, model)) {
+				if in.Usable() && (in.Intent != "" || !in.ServesModel(model) && !(&instance.Facts{Models: in.Record.Models}).Serves(model, false)) {
 					t.Fatalf("%q: %+v is used", history, in)
 				}
 			}

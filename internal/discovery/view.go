@@ -252,7 +252,7 @@ func verify(in *instance.Instance, answer *Verification, v VerifiedFacts, say fu
 		answer = nil
 	}
 	listed := len(in.Record.Models) > 0
-	if listed && MatchModel(in.Record.Models, nil, v.Model) {
+	if listed && (&instance.Facts{Models: in.Record.Models}).Serves(v.Model, false) {
 		in.Verified = true
 		return
 	}
@@ -345,28 +345,6 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		text += ": " + instance.Printable(o.Reason, 200)
 	}
 	say("%s", text)
-}
-
-// MatchModel tells whether an engine that lists these model ids and roots
-// serves the wanted model. Any id or root may match, the last path component
-// is enough; an empty want matches everything.
-func MatchModel(ids, roots []string, want string) bool {
-	if want == "" {
-		return true
-	}
-	for _, list := range [][]string{ids, roots} {
-		for _, have := range list {
-			if have != "" && (have == want || lastPart(have) == lastPart(want)) {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func lastPart(s string) string {
-	s = strings.TrimRight(s, "/")
-	return s[strings.LastIndexByte(s, '/')+1:]
 }
 
 func wrongModel(have []string, want string) string {

@@ -27,7 +27,7 @@ type WatcherOptions struct {
 	// be added. Without one nothing is verified or promoted, and what is not in
 	// etcd is not there.
 	Prober Prober
-	// Model must be served by every instance, see MatchModel; "" accepts any.
+	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
 	Model string
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.

@@ -11,7 +11,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -19,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
 // childEnv makes this test binary act as a child; see child.
@@ -106,23 +106,6 @@ func saidHello(f *fleet.Fleet, name string) func(context.Context) error {
 	}
 }
 
-type buffer struct {
-	mu sync.Mutex // guards b
-	b  bytes.Buffer
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
-
 // Whoever asks at the same time, in this process or in another, gets other ports.
 func TestFreePorts(t *testing.T) {
 	t.Parallel()
@@ -166,7 +149,7 @@ func TestFreePorts(t *testing.T) {
 
 func TestOutputAndEnvironment(t *testing.T) {
 	t.Setenv("PD_PORT", "1234") // the user's settings must not reach the children
-	var out buffer
+	var out testkit.Buffer
 	f := newFleet(t, fleet.Options{Output: &out})
 	s := spec("one", "serve")
 	s.Ready = saidHello(f, "one")

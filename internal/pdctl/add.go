@@ -172,7 +172,7 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 	if !f.noVerify {
 		facts, err := client.Probe(ctx, &instance.Instance{Key: k, Record: rec})
 		switch {
-		case err == nil && !vllm.MatchModel(facts, f.model, f.strict):
+		case err == nil && !facts.Serves(f.model, f.strict):
 			return r.failed("serves %s, not %s: start it with that model, or leave out --model",
 				instance.Printable(strings.Join(facts.Models, ", "), 200), instance.Printable(f.model, 128))
 		case err != nil && f.wait != "" && mayComeUp(err):

@@ -104,22 +104,7 @@ func startEngine(t *testing.T, model string) string {
 }
 
 // lockedBuffer collects output of a command that runs on.
-type lockedBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (l *lockedBuffer) Write(p []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.Write(p)
-}
-
-func (l *lockedBuffer) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.b.String()
-}
+type lockedBuffer struct{ testkit.Buffer }
 
 func (l *lockedBuffer) has(part string) error {
 	if s := l.String(); !strings.Contains(s, part) {

@@ -3,7 +3,6 @@ package sdnotify_test
 import (
 	"context"
 	"errors"
-	"net"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -21,53 +20,6 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
-// systemd is the receiving end.
-type systemd struct {
-	mu  sync.Mutex
-	got []string
-}
-
-func (s *systemd) messages() []string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append([]string(nil), s.got...)
-}
-
-func (s *systemd) count(what string) int {
-	n := 0
-	for _, m := range s.messages() {
-		if m == what {
-			n++
-		}
-	}
-	return n
-}
-
-func listen(t *testing.T, path string) *systemd {
-	t.Helper()
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &systemd{}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		buf := make([]byte, 4096)
-		for {
-			n, err := conn.Read(buf)
-			if err != nil {
-				return
-			}
-			s.mu.Lock()
-			s.got = append(s.got, string(buf[:n]))
-			s.mu.Unlock()
-		}
-	}()
-	t.Cleanup(func() { _ = conn.Close(); <-done })
-	return s
-}
-
 func env(kv ...string) func(string) (string, bool) {
 	return func(name string) (string, bool) {
 		for i := 0; i < len(kv); i += 2 {
@@ -82,7 +34,7 @@ func env(kv ...string) func(string) (string, bool) {
 func TestSend(t *testing.T) {
 	t.Parallel()
 	for _, path := range []string{filepath.Join(t.TempDir(), "n"), "@pdmesh-test-" + strconv.FormatInt(time.Now().UnixNano(), 36)} {
-		s := listen(t, path)
+		s := testkit.StartSystemdAt(t, path)
 		n, err := sdnotify.New(env(sdnotify.EnvSocket, path), 1)
 		if err != nil || !n.Enabled() {
 			t.Fatal(err)
@@ -95,7 +47,7 @@ func TestSend(t *testing.T) {
 		}
 		want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
 		testkit.Eventually(t, 30*time.Second, func() error {
-			if d := cmp.Diff(want, s.messages()); d != "" {
+			if d := cmp.Diff(want, s.Messages()); d != "" {
 				return errors.New(d)
 			}
 			return nil
@@ -143,7 +95,7 @@ func TestBadEnvironment(t *testing.T) {
 func TestWatch(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "n")
-	s := listen(t, path)
+	s := testkit.StartSystemdAt(t, path)
 	n, err := sdnotify.New(env(sdnotify.EnvSocket, path, sdnotify.EnvWatchdogUsec, "20000", sdnotify.EnvWatchdogPID, "7"), 7)
 	if err != nil {
 		t.Fatal(err)
@@ -186,9 +138,9 @@ func TestWatch(t *testing.T) {
 	}
 	pings := func(more int) {
 		t.Helper()
-		from := s.count("WATCHDOG=1")
+		from := s.Count("WATCHDOG=1")
 		testkit.Eventually(t, 30*time.Second, func() error {
-			if s.count("WATCHDOG=1") < from+more {
+			if s.Count("WATCHDOG=1") < from+more {
 				return errors.New("no ping")
 			}
 			return nil
@@ -209,9 +161,9 @@ func TestWatch(t *testing.T) {
 		})
 	}
 	rounds()
-	silent := s.count("WATCHDOG=1")
+	silent := s.Count("WATCHDOG=1")
 	rounds()
-	if got := s.count("WATCHDOG=1"); got != silent {
+	if got := s.Count("WATCHDOG=1"); got != silent {
 		t.Errorf("%d pings while ill", got-silent)
 	}
 	ill.Store(false)

@@ -3,7 +3,6 @@ package vllm
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -289,42 +288,6 @@ func TestRedirectPolicyOfTheCallersClientIsIgnored(t *testing.T) {
 	var status *StatusError
 	if !errors.As(err, &status) || status.Code != http.StatusFound || reached {
 		t.Errorf("err %v, other server reached: %v", err, reached)
-	}
-}
-
-func TestMatchModel(t *testing.T) {
-	t.Parallel()
-	facts := instance.Facts{
-		Models: []string{"Qwen/Qwen2.5-7B", "alias"},
-		Roots:  []string{"/models/base-7b/", ""},
-	}
-	for _, tc := range []struct {
-		want          string
-		strict, match bool
-	}{
-		{"", true, true},
-		{"Qwen/Qwen2.5-7B", true, true},
-		{"alias", true, true},
-		{"/models/base-7b/", true, true},
-		{"/models/base-7b", true, false},
-		{"/models/base-7b", false, true},
-		{"Qwen2.5-7B", true, false},
-		{"Qwen2.5-7B", false, true},
-		{"/data/Qwen2.5-7B", false, true},
-		{"Qwen", false, false},
-		{"qwen2.5-7b", false, false},
-		{"/", false, false},
-		{"other", false, false},
-	} {
-		t.Run(fmt.Sprintf("%s strict=%v", tc.want, tc.strict), func(t *testing.T) {
-			t.Parallel()
-			if got := MatchModel(facts, tc.want, tc.strict); got != tc.match {
-				t.Errorf("got %v", got)
-			}
-		})
-	}
-	if MatchModel(instance.Facts{Models: []string{"a/"}, Roots: []string{"/"}}, "b/", false) {
-		t.Error("b/ matched a/")
 	}
 }
 

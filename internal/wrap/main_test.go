@@ -121,22 +121,7 @@ func silent() logrus.FieldLogger {
 	return log
 }
 
-type buffer struct {
-	mu sync.Mutex
-	b  strings.Builder
-}
-
-func (b *buffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *buffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
-}
+type buffer struct{ testkit.Buffer }
 
 // awaits waits for a line that begins so and gives its second word as a number, if it is one.
 func (b *buffer) awaits(t *testing.T, begins string) int {

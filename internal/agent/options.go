@@ -1,0 +1,53 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Options of an Agent. Key and Log are required; zero durations take the defaults.
+type Options struct {
+	Key         instance.Key
+	Model       string // expected model; "" accepts any
+	StrictModel bool   // the last path component is not enough
+	// Base is what the flags say about the instance: connector, labels, host_id,
+	// agent, scheme. Facts of the engine are added to it.
+	Base          instance.Record
+	ProbeInterval time.Duration // default 2 s
+	ProbeTimeout  time.Duration // of one probe of a hung engine; default 5 s
+	DrainTimeout  time.Duration // default 120 s
+	// KVLease is how long a prefill instance pins the blocks of a finished
+	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
+	KVLease time.Duration
+	// Exited is closed when the engine's process is known to be gone, by whoever
+	// has started it; nil when nobody has. The agent then says "down", takes the
+	// registration back at once and ends: the next life has an agent of its own.
+	Exited <-chan struct{}
+	Log    logrus.FieldLogger
+}
+
+// Default values of Options.
+const (
+	DefaultProbeInterval = 2 * time.Second
+	DefaultProbeTimeout  = 5 * time.Second
+	DefaultDrainTimeout  = 120 * time.Second
+	DefaultKVLease       = 30 * time.Second
+)
+
+func (o *Options) fill() {
+	if o.ProbeInterval <= 0 {
+		o.ProbeInterval = DefaultProbeInterval
+	}
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = DefaultProbeTimeout
+	}
+	if o.DrainTimeout <= 0 {
+		o.DrainTimeout = DefaultDrainTimeout
+	}
+	if o.KVLease == 0 {
+		o.KVLease = DefaultKVLease
+	}
+}

@@ -1,0 +1,84 @@
+package testkit
+
+import (
+	"fmt"
+	"net"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Systemd is the receiving end of NOTIFY_SOCKET.
+type Systemd struct {
+	// Path of the socket; "@name" is one in the abstract name space.
+	Path string
+
+	mu  sync.Mutex // guards got
+	got []string
+}
+
+// StartSystemd listens in a directory of the test until the test ends.
+func StartSystemd(t testing.TB) *Systemd {
+	t.Helper()
+	return StartSystemdAt(t, filepath.Join(t.TempDir(), "notify"))
+}
+
+// StartSystemdAt is StartSystemd at a path.
+func StartSystemdAt(t testing.TB, path string) *Systemd {
+	t.Helper()
+	s := &Systemd{Path: path}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		buf := make([]byte, 4096)
+		for {
+			n, err := conn.Read(buf)
+			if err != nil {
+				return
+			}
+			s.mu.Lock()
+			s.got = append(s.got, string(buf[:n]))
+			s.mu.Unlock()
+		}
+	}()
+	t.Cleanup(func() { _ = conn.Close(); <-done })
+	return s
+}
+
+// Messages gives what has come so far, each as it was sent.
+func (s *Systemd) Messages() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.got)
+}
+
+// Count tells how many lines of messages begin so.
+func (s *Systemd) Count(what string) int {
+	n := 0
+	for _, m := range s.Messages() {
+		for line := range strings.SplitSeq(m, "\n") {
+			if strings.HasPrefix(line, what) {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+// Await waits until that many lines begin so.
+func (s *Systemd) Await(t testing.TB, what string, times int) {
+	t.Helper()
+	Eventually(t, time.Minute, func() error {
+		if n := s.Count(what); n < times {
+			return fmt.Errorf("%q %d times in %q, want %d", what, n, s.Messages(), times)
+		}
+		return nil
+	})
+}
