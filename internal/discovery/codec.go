@@ -89,6 +89,7 @@ func DecodeRecord(k instance.Key, value []byte) (rec instance.Record, bare bool,
 	if err := fillRecord(k, &rec); err != nil {
 		return instance.Record{}, false, err
 	}
+	shareWords(&rec)
 	return rec, bare, nil
 }
 
@@ -177,16 +178,12 @@ func fillRecord(k instance.Key, rec *instance.Record) error {
 	if rec.State == "" {
 		rec.State = instance.Ready
 	}
-	if err := checkRecord(rec); err != nil {
-		return err
-	}
-	shareWords(rec)
-	return nil
+	return checkRecord(rec)
 }
 
 // shareWords makes one copy of what many records have in common: a thousand
 // instances of a fleet have a few words between them, and what is alive is
-// what the garbage collector goes through.
+// what the garbage collector goes through. The record is the caller's alone.
 func shareWords(rec *instance.Record) {
 	one := func(w *string) {
 		if *w != "" {

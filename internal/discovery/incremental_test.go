@@ -111,6 +111,9 @@ func (s *simulated) step(names []string) {
 	case n < 17: // an instance has answered, or has not
 		if all := s.w.Snapshot().All(); len(all) > 0 {
 			in := all[s.rng.IntN(len(all))]
+			if canonical, err := instance.ParseAddress(in.Address); err != nil || canonical != in.Address {
+				break // nobody asks who is shown under another name
+			}
 			if in.View == instance.Pending {
 				s.hear(verdict{key: in.Key, wait: &Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
 				break
@@ -134,7 +137,7 @@ func (s *simulated) step(names []string) {
 			break
 		}
 		s.life++ // another store, with some of it
-		for k := range s.keys {
+		for _, k := range slices.Sorted(maps.Keys(s.keys)) {
 			if s.rng.IntN(2) == 0 {
 				delete(s.keys, k)
 			}
@@ -251,7 +254,7 @@ func TestPublishedEqualsScratch(t *testing.T) {
 	}{{"plain", false}, {"aliases", true}} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			for seed := range uint64(25) {
+			for seed := range uint64(12) {
 				s, names := simulate(t, rand.New(rand.NewPCG(seed, 11)), c.localhost)
 				ctx, cancel := context.WithCancel(t.Context())
 				s.relist()
