@@ -184,9 +184,12 @@ func TestGoClientAborts(t *testing.T) {
 	if n := len(s.all()); n != times+1 {
 		t.Errorf("%d requests, want %d: what was given up is not tried again", n, times+1)
 	}
-	if n := harness.Metric(t, r.URL, "pd_requests_total", `outcome="client_gone"`, `code="499"`); n != times+1 {
-		t.Errorf("%v requests counted as left by their client", n)
-	}
+	testkit.Eventually(t, soon, func() error {
+		if n := harness.Metric(t, r.URL, "pd_requests_total", `outcome="client_gone"`, `code="499"`); n != times+1 {
+			return fmt.Errorf("%v requests counted as left by their client", n)
+		}
+		return nil
+	})
 	if n := sum(r.P, aborted); n != 0 {
 		t.Errorf("%d prefills aborted", n)
 	}
