@@ -116,10 +116,19 @@ bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
+bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
 	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
+
+# Where the time goes, in runs of their own: to look costs some per cent.
+FLAMES := dist/bench/flames
+
+.PHONY: flames
+flames: bench-build ## flame graphs of the proxy into docs/performance
+	@rm -rf $(FLAMES) && $(BIN)/bench run --bin $(BIN) --profile --workloads small,stream,prompt64k,prompt1m --targets pdmesh \
+		--repeats 1 --json $(FLAMES)/result.json --doc $(FLAMES)/report.md
+	@mkdir -p $(basename $(BENCH_DOC)) && cp $(FLAMES)/report/flame-*.svg $(basename $(BENCH_DOC))/
 
 .PHONY: soak
 soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
