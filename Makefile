@@ -152,7 +152,7 @@ vet: ## go vet
 
 .PHONY: lint
 lint: ## golangci-lint at a pinned version (compiles it the first time)
-	$(LINT) run ./...
+	$(LINT) run --allow-parallel-runners ./...
 
 .PHONY: fuzz
 fuzz: ## every fuzz target in turn, found by go test -list: [FUZZTIME=5m] [FUZZ=FuzzRelay]

@@ -10,7 +10,6 @@ import (
 	"sync"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -26,8 +25,6 @@ func TestMain(m *testing.M) {
 	}
 	goleak.VerifyTestMain(m)
 }
-
-const patience = 60 * time.Second
 
 // startProxy runs a proxy in a process of its own; stop sends SIGTERM and gives its error.
 func startProxy(t *testing.T, env []string, args ...string) (stop func() error) {

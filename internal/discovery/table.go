@@ -44,12 +44,6 @@ type table struct {
 // tally counts the absent by what is shown of them.
 type tally struct{ orphans, held, kept int }
 
-// news are the memberships and pending adds of which something new is shown.
-type news struct {
-	all  bool // everything; or else keys
-	keys []targetKey
-}
-
 func newTable(l Layout) *table {
 	return &table{
 		layout: l, entries: make(map[name]*entry), absent: make(map[name]*entry),
@@ -331,60 +325,6 @@ func (t *table) mark(e *entry, a *absence) {
 	if !unseen {
 		t.touch(e.key)
 	}
-}
-
-// touch notes that whatever is shown of an address is to be made anew: its
-// record, its pending add, and those of the other role.
-func (t *table) touch(k instance.Key) {
-	if t.aliased > 0 { // rare: no index says who is meant
-		t.touchAll()
-		return
-	}
-	for _, role := range instance.Roles() {
-		for _, kind := range []kind{kindInstance, kindPending} {
-			if e, ok := t.entries[name{kind: kind, role: role, address: k.Address}]; ok {
-				t.touchOne(e)
-			}
-		}
-	}
-}
-
-func (t *table) touchOne(e *entry) {
-	if !e.old && e.kind != kindOverride {
-		e.old = true
-		t.touched = append(t.touched, e)
-	}
-}
-
-func (t *table) touchAll() {
-	for _, e := range t.order {
-		e.old = true
-	}
-	t.renewed, t.touched, t.dropped = true, nil, nil
-	t.news = news{all: true}
-}
-
-// judge keeps the set of what cannot be used.
-func (t *table) judge(e *entry) {
-	if e.problem != "" || (e.in != nil && e.in.View == instance.Rejected) {
-		t.bad[e.name] = e
-	} else {
-		delete(t.bad, e.name)
-	}
-}
-
-// tell makes news of an entry.
-func (t *table) tell(e *entry) {
-	if !t.news.all && e.kind != kindOverride {
-		t.news.keys = append(t.news.keys, targetKey{key: e.key, pending: e.kind == kindPending})
-	}
-}
-
-// takeNews gives what was told since it was last called.
-func (t *table) takeNews() news {
-	n := t.news
-	t.news = news{}
-	return n
 }
 
 // advance notes that the table is complete up to revision.

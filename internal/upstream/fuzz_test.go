@@ -34,7 +34,16 @@ func (r *cutReader) Read(p []byte) (int, error) {
 // A connection is kept only where net/http, too, has read exactly to the end of
 // the answer: what stands behind it can become nobody's.
 func FuzzResponse(f *testing.F) {
-	for _, s := range []string{
+	for _, s := range responseSeeds() {
+		f.Add([]byte(s), uint8(1), false)
+		f.Add([]byte(s), uint8(12), false)
+		f.Add([]byte(s), uint8(9), true)
+	}
+	f.Fuzz(checkResponse)
+}
+
+func responseSeeds() []string {
+	return []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-a: b\r\n\r\nabc",
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabcHTTP/1.1 200 OK\r\n\r\n",
 		chunkedHead + "3;x\r\nabc\r\n0a\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\nmore",
@@ -43,66 +52,84 @@ func FuzzResponse(f *testing.F) {
 		"HTTP/1.0 200 OK\r\nConnection: keep-alive\r\n\r\nuntil the end",
 		"HTTP/1.1 200\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\n\r\n0\r\n\r\n",
 		"HTTP/1.1 304 x\r\nset-cookie: a\r\nSet-Cookie: b\r\nContent-Length: 9\r\n\r\n",
+		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nContent-Length: 5\r\n\r\nabcde",
+		chunkedHead + "fffffffffffffffff0\r\nabc\r\n0\r\n\r\n", chunkedHead + "10000000000000003\r\nabc\r\n0\r\n\r\n",
 		"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\nx",
-	} {
-		f.Add([]byte(s), uint8(1), false)
-		f.Add([]byte(s), uint8(12), false)
-		f.Add([]byte(s), uint8(9), true)
 	}
-	f.Fuzz(func(t *testing.T, in []byte, cut uint8, isHead bool) {
-		method := http.MethodGet
-		if isHead {
-			method = http.MethodHead
+}
+
+// TestResponseNeighbours takes each byte out of every seed, doubles it, and puts
+// what matters in framing in its place and in front of it: the changes that a
+// fuzzer comes upon by luck.
+func TestResponseNeighbours(t *testing.T) {
+	t.Parallel()
+	for _, s := range responseSeeds() {
+		for i := range len(s) {
+			checkResponse(t, []byte(s[:i]+s[i+1:]), uint8(i), false)
+			checkResponse(t, []byte(s[:i]+s[i:i+1]+s[i:]), uint8(i), false)
+			for _, c := range "\r\n \t\x00:;,0+" {
+				checkResponse(t, []byte(s[:i]+string(c)+s[i+1:]), uint8(i), false)
+				checkResponse(t, []byte(s[:i]+string(c)+s[i:]), uint8(i), false)
+			}
 		}
-		at := bytes.NewReader(in)
-		ours := read(t, method, at, 1<<10)
-		taken := len(in) - at.Len()
-		cutAt := &cutReader{rest: slices.Clone(in), size: int(cut%17) + 1}
-		size := int(cut) + 1
-		if cut%2 == 0 {
-			size += directRead // past the buffer, into the caller's slice
-		}
-		pieces := read(t, method, cutAt, size)
-		if (ours.err == nil) != (pieces.err == nil) || ours.status != pieces.status || ours.head != pieces.head || ours.length != pieces.length ||
-			(ours.err == nil && ours.body != pieces.body) {
-			t.Fatalf("cut by %d it differs\n%+v\n%+v", cut, ours, pieces)
-		}
-		if !ours.head {
-			return
-		}
-		theirs, body, end, err := standard(method, in)
-		if theirs == nil {
-			t.Fatalf("we took a head that net/http refuses: %v", err)
-		}
-		if ours.err == nil && err != nil {
-			t.Fatalf("we took a body that net/http refuses: %v", err)
-		}
-		if theirs.StatusCode != ours.status {
-			t.Fatalf("status %d, net/http says %d", ours.status, theirs.StatusCode)
-		}
-		if ours.err == nil && string(body) != ours.body {
-			t.Fatalf("body %q, net/http says %q", ours.body, body)
-		}
-		if ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil {
-			t.Fatalf("the beginning of a body %q, net/http says %q", ours.body, body)
-		}
-		if ours.length >= 0 && int64(len(ours.body)) > ours.length {
-			t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
-		}
-		if ours.again && (ours.err != nil || theirs.Close || taken != end) {
-			t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
-		}
-		if pieces.again && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
-			t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
-		}
-		for _, name := range []string{"Trailer", "Connection"} { // net/http takes them out
-			theirs.Header.Del(name)
-			ours.header.Del(name)
-			pieces.header.Del(name)
-		}
-		sameHeader(t, ours.header, theirs.Header)
-		sameHeader(t, pieces.header, theirs.Header)
-	})
+	}
+}
+
+// checkResponse is what FuzzResponse says.
+func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
+	t.Helper()
+	method := http.MethodGet
+	if isHead {
+		method = http.MethodHead
+	}
+	at := bytes.NewReader(in)
+	ours := read(t, method, at, 1<<10)
+	taken := len(in) - at.Len()
+	cutAt := &cutReader{rest: slices.Clone(in), size: int(cut%17) + 1}
+	size := int(cut) + 1
+	if cut%2 == 0 {
+		size += directRead // past the buffer, into the caller's slice
+	}
+	pieces := read(t, method, cutAt, size)
+	if (ours.err == nil) != (pieces.err == nil) || ours.status != pieces.status || ours.head != pieces.head || ours.length != pieces.length ||
+		(ours.err == nil && ours.body != pieces.body) {
+		t.Fatalf("cut by %d it differs\n%+v\n%+v", cut, ours, pieces)
+	}
+	if !ours.head {
+		return
+	}
+	theirs, body, end, err := standard(method, in)
+	if theirs == nil {
+		t.Fatalf("we took a head that net/http refuses: %v", err)
+	}
+	if ours.err == nil && err != nil {
+		t.Fatalf("we took a body that net/http refuses: %v", err)
+	}
+	if theirs.StatusCode != ours.status {
+		t.Fatalf("status %d, net/http says %d", ours.status, theirs.StatusCode)
+	}
+	if ours.err == nil && string(body) != ours.body {
+		t.Fatalf("body %q, net/http says %q", ours.body, body)
+	}
+	if ours.err != nil && !strings.HasPrefix(string(body), ours.body) && err == nil {
+		t.Fatalf("the beginning of a body %q, net/http says %q", ours.body, body)
+	}
+	if ours.length >= 0 && int64(len(ours.body)) > ours.length {
+		t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
+	}
+	if ours.again && (ours.err != nil || theirs.Close || taken != end) {
+		t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
+	}
+	if pieces.again && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
+		t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
+	}
+	for _, name := range []string{"Trailer", "Connection"} { // net/http takes them out
+		theirs.Header.Del(name)
+		ours.header.Del(name)
+		pieces.header.Del(name)
+	}
+	sameHeader(t, ours.header, theirs.Header)
+	sameHeader(t, pieces.header, theirs.Header)
 }
 
 func sameHeader(t *testing.T, ours, theirs http.Header) {

@@ -85,6 +85,8 @@ func TestBadRecordings(t *testing.T) {
 		"nothing required":  {head + strings.Replace(get, "? status 200\n", "", 1), "requires nothing"},
 		"no length":         {head + strings.Replace(get, ">\n", ">\n> {}\n", 1), "length is wrong"},
 		"wrong length":      {head + strings.Replace(get, ">\n", "> Content-Length: 3\n>\n> {}\n", 1), "length is wrong"},
+		"length of nothing": {head + strings.Replace(get, ">\n", "> Content-Length: 2\n>\n", 1), "length is wrong"},
+		"nothing, and said": {head + strings.Replace(get, ">\n", "> Content-Length: 0\n>\n", 1), ""},
 		"body of two lines": {head + strings.Replace(get, ">\n", "> Content-Length: 2\n>\n> {}\n> {}\n", 1), "two lines"},
 		"no request line":   {head + "=== a\n> GET\n>\n? status 200\n", "no request line"},
 	} {

@@ -1,0 +1,66 @@
+package discovery
+
+import "github.com/pdmesh/pdmesh/internal/instance"
+
+// What a table notes between two views, so that the next one, and whoever
+// follows it, need to look at nothing else.
+
+// news are the memberships and pending adds of which something new is shown.
+type news struct {
+	all  bool // everything; or else keys
+	keys []targetKey
+}
+
+// touch notes that whatever is shown of an address is to be made anew: its
+// record, its pending add, and those of the other role.
+func (t *table) touch(k instance.Key) {
+	if t.aliased > 0 { // rare: no index says who is meant
+		t.touchAll()
+		return
+	}
+	for _, role := range instance.Roles() {
+		for _, kind := range []kind{kindInstance, kindPending} {
+			if e, ok := t.entries[name{kind: kind, role: role, address: k.Address}]; ok {
+				t.touchOne(e)
+			}
+		}
+	}
+}
+
+func (t *table) touchOne(e *entry) {
+	if !e.old && e.kind != kindOverride {
+		e.old = true
+		t.touched = append(t.touched, e)
+	}
+}
+
+func (t *table) touchAll() {
+	for _, e := range t.order {
+		e.old = true
+	}
+	t.renewed, t.touched, t.dropped = true, nil, nil
+	t.news = news{all: true}
+}
+
+// judge keeps the set of what cannot be used.
+func (t *table) judge(e *entry) {
+	if e.problem != "" || (e.in != nil && e.in.View == instance.Rejected) {
+		t.bad[e.name] = e
+	} else {
+		delete(t.bad, e.name)
+	}
+}
+
+// tell makes news of an entry.
+func (t *table) tell(e *entry) {
+	if !t.news.all && e.kind != kindOverride {
+		t.news.keys = append(t.news.keys, targetKey{key: e.key, pending: e.kind == kindPending})
+	}
+}
+
+// takeNews gives what was told since it was last called.
+func (t *table) takeNews() news {
+	n := t.news
+	t.news = news{}
+	return n
+}
