@@ -97,7 +97,7 @@ func TestEtcdKilledAndRestarted(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
 	l := layout(t)
-	const ttl = 2 * time.Second
+	const ttl = 5 * time.Second
 	k := decode("10.0.0.1:8200")
 	r := register(t, dial(t, etcd.Endpoint()), discovery.RegistrarOptions{Layout: l, Key: k, TTL: ttl, HostID: "h"})
 	r.Set(instance.Record{ID: "A", Models: []string{"m"}})

@@ -233,7 +233,7 @@ func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 
 func TestGraceEnds(t *testing.T) {
 	t.Parallel()
-	r := newOrphanRig(t, 6, func(o *discovery.WatcherOptions) { o.OrphanGrace = 50 * time.Millisecond })
+	r := newOrphanRig(t, 6, func(o *discovery.WatcherOptions) { o.OrphanGrace = time.Second })
 	for _, k := range r.keys[:2] { // two thirds stay
 		revoke(t, r.cli, r.ids[k])
 	}
