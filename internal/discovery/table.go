@@ -214,6 +214,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := decodeEntry(n, kv, prev)
+	e.old = true // touch does not find a key with a bad address
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
 		e.in = prev.in // what it was until now
@@ -278,7 +279,7 @@ func (t *table) drop(e *entry) {
 // mark makes an entry one that etcd does not hold, or changes how.
 func (t *table) mark(e *entry, a *absence) {
 	t.count(e, -1)
-	e.absent = a
+	e.absent, e.old = a, true
 	t.count(e, 1)
 	t.touch(e.key)
 }
