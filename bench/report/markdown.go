@@ -104,7 +104,7 @@ func (r *Run) besideNginx(b *strings.Builder) {
 		if len(nginx) == 0 {
 			continue
 		}
-		fmt.Fprintf(&rows, "| %s | %s µs | %s µs | %s | %s | %s |\n", g.text, number(g.nginx), number((&Row{Values: nginx}).Median()),
+		fmt.Fprintf(&rows, "| %s | %s µs | %s µs | %s | %s | %s |\n", g.text, number(g.nginx), number(median(nginx)),
 			number(row.Must), number(row.Median()), spread(row.Values))
 	}
 	if rows.Len() == 0 {
