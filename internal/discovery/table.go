@@ -248,7 +248,6 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := decodeEntry(n, kv, prev)
-	e.old = true // touch does not find a key with a bad address
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
 		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
@@ -321,9 +320,10 @@ func (t *table) drop(e *entry) {
 func (t *table) mark(e *entry, a *absence) {
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.count(e, -1)
-	e.absent, e.old = a, true
+	e.absent = a
 	t.count(e, 1)
 	if !unseen {
+		t.touchOne(e) // a key with a bad address is not found by it
 		t.touch(e.key)
 	}
 }
