@@ -227,6 +227,9 @@ func (c *cell) measure(ctx context.Context, plan load.Plan) error {
 	return nil
 }
 
+// emptyWait bounds how much longer than asked for a window may last.
+const emptyWait = 20 * time.Second
+
 // window measures for a while.
 func (c *cell) window(ctx context.Context, g *load.Generator) (*load.Tally, error) {
 	out := &c.out
@@ -242,8 +245,10 @@ func (c *cell) window(ctx context.Context, g *load.Generator) (*load.Tally, erro
 	g.Swap()
 	start := time.Now()
 	var rss []int64
-	for time.Since(start) < c.o.Window && ctx.Err() == nil {
-		pause(ctx, min(c.o.Window-time.Since(start), 250*time.Millisecond))
+	// A window in which nothing came would say nothing, so it goes on for a while.
+	empty := func() bool { return g.Tally().Tokens.Load() == 0 && time.Since(start) < c.o.Window+emptyWait }
+	for (time.Since(start) < c.o.Window || empty()) && ctx.Err() == nil {
+		pause(ctx, max(min(c.o.Window-time.Since(start), 250*time.Millisecond), 5*time.Millisecond))
 		if kib, err := machine.Memory(c.pids); err == nil && c.pids != nil {
 			rss = append(rss, kib)
 		}
