@@ -95,7 +95,13 @@ type suspicion struct {
 	revision int64          // of the audit
 	watch    int64          // that the watch had reached
 	still    time.Time      // since when it has not moved
+	at       time.Time      // of the audit
 }
+
+// apart is how long after one audit another one can confirm it. etcd before
+// 3.4.25 and 3.5.8 may say that a watch has reached a revision while events up to
+// there are still under way (etcd-io/etcd#15220).
+const apart = 300 * time.Millisecond
 
 // stillFor is how long a watch must not have moved at all to count as silent,
 // when it differs from the audits.
@@ -116,10 +122,17 @@ func (o *owner) audited(a *audited) {
 		o.suspicion = nil // a list is on its way
 		return
 	}
-	now := &suspicion{keys: o.differences(a), revision: a.revision, watch: o.reached, still: time.Now()}
+	now := &suspicion{keys: o.differences(a), revision: a.revision, watch: o.reached, still: time.Now(), at: time.Now()}
 	was := o.suspicion
 	o.suspicion = nil
 	if len(now.keys) == 0 {
+		return
+	}
+	if was != nil && time.Since(was.at) < apart {
+		o.suspicion = was
+		if was.watch != now.watch {
+			was.still = now.still
+		}
 		return
 	}
 	if was != nil && was.watch == now.watch {

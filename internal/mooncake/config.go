@@ -147,6 +147,9 @@ func (c *Config) metadata(backend string) error {
 		return nil
 	}
 	if scheme, _, ok := strings.Cut(server, "://"); ok {
+		if strings.Contains(scheme, "@") { // not shown: it may be a password
+			return fmt.Errorf("%w: metadata_server has an @ in front of ://", ErrFile)
+		}
 		backend = scheme
 	}
 	if c.Backend = strings.ToLower(backend); c.Backend == "" {

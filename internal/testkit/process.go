@@ -2,16 +2,19 @@ package testkit
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
+	"path/filepath"
 	"runtime"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
@@ -222,8 +225,32 @@ func (p *EtcdProcess) Kill() {
 }
 
 // Pause stops the member as a suspended machine does: it keeps its sockets and
-// answers nothing.
-func (p *EtcdProcess) Pause() { p.signal(syscall.SIGSTOP) }
+// answers nothing. When it returns, every thread of it stands still.
+func (p *EtcdProcess) Pause() {
+	p.t.Helper()
+	p.signal(syscall.SIGSTOP)
+	Eventually(p.t, 30*time.Second, func() error { return stopped(p.cmd.Process.Pid) })
+}
+
+// stopped tells whether all threads of a process are stopped, where the system
+// shows it: the signal reaches one after the other.
+func stopped(pid int) error {
+	tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/stat", pid))
+	if err != nil {
+		return err
+	}
+	for _, task := range tasks {
+		text, err := os.ReadFile(task)
+		if err != nil {
+			continue // this thread has ended
+		}
+		// The state stands behind the name, which is in brackets and may hold some.
+		if state := text[bytes.LastIndexByte(text, ')')+1:]; !bytes.HasPrefix(state, []byte(" T")) {
+			return fmt.Errorf("%s: %.3s", task, state)
+		}
+	}
+	return nil
+}
 
 // Resume lets a paused member go on.
 func (p *EtcdProcess) Resume() { p.signal(syscall.SIGCONT) }
