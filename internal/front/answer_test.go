@@ -150,6 +150,25 @@ func TestFlush(t *testing.T) {
 	}
 }
 
+// A write deadline is for the request that set it: long after, the next one on the
+// connection may be refused without one.
+func TestWriteDeadlineEndsWithItsRequest(t *testing.T) {
+	t.Parallel()
+	s := start(t, map[string]http.HandlerFunc{"/a": echo, "/x": func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Length", "2")
+		_, _ = io.WriteString(w, "ok")
+		w.(http.Flusher).Flush()
+		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second))
+	}})
+	w := s.dial()
+	w.say(post("/x", ""))
+	w.answer()
+	w.say(post("/a", "next"))
+	if _, body, err := w.answer(); err != nil || !strings.HasSuffix(body, "next") {
+		t.Fatalf("%v %q", err, body)
+	}
+}
+
 // A handler that answers without reading a large body is heard, and the rest of
 // the body is not taken for a request.
 func TestUnreadBody(t *testing.T) {

@@ -1,6 +1,7 @@
 package front
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"sync"
@@ -51,17 +52,14 @@ func (w *watcher) add(c *conn) error {
 	c.token = w.next
 	w.conns[c.token] = c
 	w.mu.Unlock()
-	var err error
-	other := c.raw.Control(func(fd uintptr) {
-		err = w.raw.Control(func(epoll uintptr) {
+	var added, open error
+	closed := c.raw.Control(func(fd uintptr) {
+		open = w.raw.Control(func(epoll uintptr) {
 			e := syscall.EpollEvent{Events: leaving | edge, Fd: int32(uint32(c.token)), Pad: int32(uint32(c.token >> 32))}
-			err = syscall.EpollCtl(int(epoll), syscall.EPOLL_CTL_ADD, int(fd), &e)
+			added = syscall.EpollCtl(int(epoll), syscall.EPOLL_CTL_ADD, int(fd), &e)
 		})
 	})
-	if err == nil {
-		err = other
-	}
-	if err != nil {
+	if err := errors.Join(closed, open, added); err != nil {
 		w.remove(c)
 		return fmt.Errorf("watch a client: %w", err)
 	}

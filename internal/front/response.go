@@ -32,6 +32,7 @@ type response struct {
 	length int64 // announced, -1: chunked
 	sent   int64 // of the body
 	close  bool  // the connection ends with this answer
+	timed  bool  // a write deadline was asked for this answer
 	out    *[]byte
 	err    error // of the connection; nothing is sent any more
 
@@ -47,7 +48,7 @@ var (
 // begin makes it ready for the next answer.
 func (w *response) begin() {
 	clear(w.header)
-	w.status, w.length, w.sent, w.err, w.close = 0, -1, 0, nil, w.c.request.Close
+	w.status, w.length, w.sent, w.err, w.close, w.timed = 0, -1, 0, nil, w.c.request.Close, false
 }
 
 // Header implements http.ResponseWriter.
@@ -187,6 +188,7 @@ func (w *response) buffer() []byte {
 // send sends what waits, and lets go of the buffer: an open stream holds none.
 func (w *response) send() {
 	if w.out != nil && w.err == nil && len(*w.out) > 0 {
+		w.untime()
 		if _, err := w.c.tcp.Write(*w.out); err != nil {
 			w.err = err
 		}
@@ -202,6 +204,7 @@ func (w *response) sendWith(p []byte) {
 	if w.length < 0 {
 		w.vector = append(w.vector, crlf)
 	}
+	w.untime()
 	if _, err := w.vector.WriteTo(w.c.tcp); err != nil {
 		w.err = err
 	}
@@ -211,6 +214,15 @@ func (w *response) sendWith(p []byte) {
 }
 
 var crlf = []byte("\r\n") //nolint:gochecknoglobals // never changed
+
+// untime takes off the deadline that an earlier answer left on the connection,
+// unless this one has asked for its own, which may be the same.
+func (w *response) untime() {
+	if !w.timed && !w.c.writeBy.IsZero() {
+		w.c.writeBy = time.Time{}
+		_ = w.c.tcp.SetWriteDeadline(time.Time{})
+	}
+}
 
 // forget drops what waits.
 func (w *response) forget() {
@@ -246,6 +258,7 @@ func (w *response) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline limits the writing of the answer. It may come up to a quarter
 // of its time earlier: the one that is set already may do.
 func (w *response) SetWriteDeadline(t time.Time) error {
+	w.timed = true
 	if !t.IsZero() && !w.c.writeBy.IsZero() {
 		if early := t.Sub(w.c.writeBy); early >= 0 && early < time.Until(t)/4 {
 			return nil
