@@ -259,10 +259,16 @@ func (x *exchange) queue(j *job) bool {
 	}
 	l.stats.queue.observe(time.Since(j.arrived))
 	l.running.Add(1)
+	x.placed = true
 	return true
 }
 
+// release gives the place back, once.
 func (x *exchange) release() {
+	if !x.placed {
+		return
+	}
+	x.placed = false
 	x.life.running.Add(-1)
 	if x.life.slots != nil {
 		<-x.life.slots
@@ -271,8 +277,15 @@ func (x *exchange) release() {
 
 // gone ends a request whose client left or whose engine died.
 func (x *exchange) gone() {
+	x.release()
 	x.life.stats.abort.Add(1)
 	x.aborted()
+}
+
+// completed counts a request that was answered whole; it runs no more.
+func (x *exchange) completed() {
+	x.release()
+	x.life.count.completed.Add(1)
 }
 
 // finished counts one complete sequence.

@@ -18,6 +18,7 @@ type exchange struct {
 	streaming bool // headers of an event stream are out
 	broken    bool // a write failed: the client is gone
 	counted   bool // the abort was counted
+	placed    bool // runs, and holds a place among MaxRunning
 	id        string
 }
 
@@ -172,8 +173,9 @@ func (x *exchange) alive() bool {
 }
 
 // aborted counts the request as given up by its client, unless it is the
-// engine that ended.
+// engine that ended. Whoever sees it counted sees it running no more.
 func (x *exchange) aborted() {
+	x.release()
 	select {
 	case <-x.life.done:
 		return

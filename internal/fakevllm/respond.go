@@ -79,7 +79,7 @@ func (x *exchange) send(body []byte) {
 	f := x.fault
 	if f == nil || f.At == BeforeRead || f.At == AfterRead {
 		writeJSON(x.w, http.StatusOK, body)
-		x.life.count.completed.Add(1)
+		x.completed()
 		return
 	}
 	if f.Kind == FaultErrorEvent {
@@ -100,7 +100,7 @@ func (x *exchange) send(body []byte) {
 		return
 	}
 	if x.write(body[half:]) {
-		x.life.count.completed.Add(1)
+		x.completed()
 	}
 }
 

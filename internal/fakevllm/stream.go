@@ -146,7 +146,7 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 		x.gone()
 		return
 	}
-	x.life.count.completed.Add(1)
+	x.completed()
 }
 
 // chunkHead is what all events of a request begin with, up to the index.

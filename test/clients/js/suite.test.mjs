@@ -196,9 +196,10 @@ test('an abort stops the engine', async () => {
       if (++chunks === 5) controller.abort();
     }
     for await (const _ of await client.chat.completions.create(long)) break; // leaving the loop gives up as well
+    await eventually('two are aborted', async () => (await total(decodes, 'aborted')) === before + 2);
     const waiting = new AbortController();
     const whole = client.chat.completions.create({ ...long, stream: false }, { signal: waiting.signal });
-    await eventually('a third one runs', async () => (await total(decodes, 'running')) > 0 && (await total(decodes, 'aborted')) === before + 2);
+    await eventually('a third one runs', async () => (await total(decodes, 'running')) === 1);
     waiting.abort();
     await assert.rejects(whole, OpenAI.APIUserAbortError);
     await eventually('three are aborted', async () => (await total(decodes, 'aborted')) === before + 3);
