@@ -24,6 +24,12 @@ const (
 	minHeadroom = 1 << 20
 	// collectEvery is the time that the garbage of which should fit in between.
 	collectEvery = 100 * time.Millisecond
+	// A collection costs what there is to look through: for each litter of that
+	// (what 4 instances and a few requests take) the time and the most garbage in
+	// between are longer, up to mostLitters times. A thousand instances with a warm
+	// connection each are two; long prompts are none, nothing is looked for in them.
+	litter      = 2 << 20
+	mostLitters = 4
 	// The bounds of all that as a percentage of the live heap. The lower one keeps a
 	// large heap from being looked through all the time; a heap that is not
 	// large is looked through so fast that less will do.
@@ -63,7 +69,7 @@ func wantsProfiles() bool {
 
 // pacer sets the collector's percentage anew after every collection.
 type pacer struct {
-	heap    []metrics.Sample // live bytes, bytes allocated so far
+	heap    []metrics.Sample // live bytes, bytes allocated so far, bytes to look through
 	percent int              // in force
 	made    uint64           // allocated at the last collection
 	at      time.Time        // of which
@@ -71,7 +77,7 @@ type pacer struct {
 
 func newPacer() *pacer {
 	return &pacer{
-		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}},
+		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/scan/heap:bytes"}},
 		percent: maxPercent, at: time.Now(),
 	}
 }
@@ -88,7 +94,7 @@ func (p *pacer) arm() {
 func (p *pacer) adjust() {
 	metrics.Read(p.heap)
 	now, made := time.Now(), p.heap[1].Value.Uint64()
-	want := percentFor(p.heap[0].Value.Uint64(), headroomFor(made-p.made, now.Sub(p.at)))
+	want := percentFor(p.heap[0].Value.Uint64(), headroomFor(made-p.made, now.Sub(p.at), p.heap[2].Value.Uint64()))
 	p.at, p.made = now, made
 	// Setting it stops the program for a moment, so small changes are let be.
 	if diff := want - p.percent; diff > p.percent/5 || -diff > p.percent/5 {
@@ -97,10 +103,12 @@ func (p *pacer) adjust() {
 	}
 }
 
-// headroomFor gives the headroom where that many bytes are made in that time.
-func headroomFor(made uint64, in time.Duration) uint64 {
+// headroomFor gives the headroom where that many bytes are made in that time,
+// and that many are to be looked through.
+func headroomFor(made uint64, in time.Duration, scan uint64) uint64 {
+	litters := min(max(float64(scan)/litter, 1), mostLitters)
 	rate := float64(made) / max(in.Seconds(), 1e-9)
-	return uint64(min(max(rate*collectEvery.Seconds(), minHeadroom), maxHeadroom))
+	return uint64(min(max(litters*rate*collectEvery.Seconds(), minHeadroom), litters*maxHeadroom))
 }
 
 // percentFor gives headroom as a percentage of the live heap.

@@ -36,19 +36,27 @@ func TestPercentFor(t *testing.T) {
 
 func TestHeadroomFor(t *testing.T) {
 	t.Parallel()
+	const mib = 1 << 20
 	for _, tc := range []struct {
 		made uint64
 		in   time.Duration
+		scan uint64
 		want uint64
 	}{
-		{0, time.Second, minHeadroom},
-		{1 << 20, time.Minute, minHeadroom},
-		{40 << 20, time.Second, 4 << 20},
-		{8 << 20, 10 * time.Millisecond, maxHeadroom},
-		{1, 0, maxHeadroom},
+		{0, time.Second, 0, minHeadroom},
+		{mib, time.Minute, mib, minHeadroom},
+		{40 * mib, time.Second, mib, 4 * mib},
+		{8 * mib, 10 * time.Millisecond, 2 * mib, maxHeadroom},
+		{1, 0, mib, maxHeadroom},
+		// A dearer collection is put off, but not for ever.
+		{40 * mib, time.Second, 4 * mib, 8 * mib},
+		{100 * mib, time.Second, 4 * mib, 16 * mib},
+		{100 * mib, time.Second, 8 * mib, 32 * mib},
+		{100 * mib, time.Second, 1000 * mib, 32 * mib},
+		{0, time.Second, 1000 * mib, minHeadroom},
 	} {
-		if got := headroomFor(tc.made, tc.in); got < tc.want*99/100 || got > tc.want {
-			t.Errorf("%d bytes in %v: %d, want %d", tc.made, tc.in, got, tc.want)
+		if got := headroomFor(tc.made, tc.in, tc.scan); got < tc.want*99/100 || got > tc.want {
+			t.Errorf("%d bytes in %v, %d to look through: %d, want %d", tc.made, tc.in, tc.scan, got, tc.want)
 		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io"
 	"mime"
 	"net/http"
+	"runtime"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -141,6 +142,9 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 			}
 		}
 		if err == nil {
+			// Others first: what an engine that is faster than we are says meanwhile
+			// goes on in one piece then.
+			runtime.Gosched()
 			continue
 		}
 		if errors.Is(err, io.EOF) {
