@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/front"
 )
 
 func TestAnswers(t *testing.T) {
@@ -225,5 +227,28 @@ func TestDeadlines(t *testing.T) {
 	w.say(post("/write", ""))
 	if err := <-got; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("writing ended with %v", err)
+	}
+}
+
+// TestSilentClients: who says nothing on a new connection has as long as the
+// standard library's server gives, who has said something longer.
+func TestSilentClients(t *testing.T) {
+	t.Parallel()
+	s := startWith(t, front.Options{
+		Routes:      map[string]http.HandlerFunc{"/echo": echo},
+		Rest:        &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: 2 * time.Second},
+		IdleTimeout: time.Hour,
+	})
+	known := s.dial()
+	known.say(post("/echo", "a"))
+	if _, _, err := known.answer(); err != nil {
+		t.Fatal(err)
+	}
+	if silent := s.dial(); !silent.closed() {
+		t.Error("a client that says nothing is kept")
+	}
+	known.say(post("/echo", "b"))
+	if _, body, err := known.answer(); err != nil || !strings.HasSuffix(body, "b") {
+		t.Errorf("%q, %v", body, err)
 	}
 }

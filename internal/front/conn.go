@@ -136,8 +136,10 @@ func (c *conn) next() bool {
 		return !c.server.stopping.Load()
 	}
 	c.recycle()
-	c.readLimit(c.server.opts.IdleTimeout)
-	if c.state.Load() != stateNew {
+	if c.state.Load() == stateNew {
+		c.readLimit(c.server.firstTimeout())
+	} else {
+		c.readLimit(c.server.opts.IdleTimeout)
 		c.state.Store(stateIdle)
 		if c.server.stopping.Load() {
 			return false

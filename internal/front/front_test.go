@@ -2,12 +2,12 @@ package front_test
 
 import (
 	"bufio"
-	"context"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -120,7 +120,7 @@ func (w *wire) answer() (resp *http.Response, body string, broken error) {
 // closed tells that the server has ended the connection.
 func (w *wire) closed() bool {
 	_, err := w.in.ReadByte()
-	return err != nil && !errors.Is(err, context.DeadlineExceeded)
+	return err != nil && !errors.Is(err, os.ErrDeadlineExceeded)
 }
 
 func post(path, body string, fields ...string) string {

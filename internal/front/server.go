@@ -18,7 +18,8 @@ type Options struct {
 	// to the request or its header when they have returned. A handler may panic
 	// with http.ErrAbortHandler to break the connection.
 	Routes map[string]http.HandlerFunc
-	// Rest serves everything else. It is shut down with the Server.
+	// Rest serves everything else. It is shut down with the Server. Its
+	// ReadHeaderTimeout is for the first byte of a new connection, too.
 	Rest *http.Server
 	// IdleTimeout ends connections on which nothing comes between two requests.
 	// Default 2 min.
@@ -40,6 +41,14 @@ type Server struct {
 	mu        sync.Mutex // guards what follows
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
+}
+
+// firstTimeout is how long a new connection may say nothing.
+func (s *Server) firstTimeout() time.Duration {
+	if d := s.opts.Rest.ReadHeaderTimeout; d > 0 {
+		return min(d, s.opts.IdleTimeout)
+	}
+	return s.opts.IdleTimeout
 }
 
 // New builds a Server. Where the system lacks what it needs, all connections go
