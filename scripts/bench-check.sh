@@ -17,6 +17,7 @@ slower=${TIME:-1.5}
 # One line for each package: its folder, and which of its benchmarks.
 benchmarks='
 internal/openai Parse|Events
+internal/openai/strscan Text/(20_bytes|64KiB_(prose|code|Chinese))$/text
 internal/sched Pick|Prepare/1000$
 internal/forward Request
 internal/upstream (Small|Stream64|Body1MiB)/own

@@ -7,4 +7,6 @@
 // A Request remembers where in the body the fields of interest stand. A leg is
 // made by splicing: unchanged bytes are shared between all legs, never copied,
 // so unknown fields, large integers and odd spacing reach the engine as sent.
+//
+// Most of a body is the text of strings; package strscan finds where it ends.
 package openai

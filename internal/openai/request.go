@@ -65,6 +65,7 @@ type Request struct {
 	open    int // position of '{'
 	members int
 	objects uint16
+	several bool // what the scanner says of "prompt", where that is an array
 	occ     []occurrence
 	last    [numFields]int // 1 + index into occ of the last occurrence at the top level
 }
@@ -126,7 +127,7 @@ func (r *Request) scan() error {
 	if end = s.space(end); end != len(r.Body) {
 		return badJSON(syntaxError(end, "more after the end of the object"))
 	}
-	if !utf8.Valid(r.Body) {
+	if !utf8.Valid(r.Body[s.high:s.highEnd]) {
 		return badJSON(fmt.Errorf("%w: not UTF-8", errSyntax))
 	}
 	return nil
@@ -163,6 +164,9 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 			})
 			if object == 0 {
 				r.last[f] = len(r.occ)
+				if f == FieldPrompt {
+					r.several = s.several
+				}
 			}
 		}
 		prevEnd = m.end

@@ -1,10 +1,10 @@
 package openai
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"math/bits"
+
+	"github.com/pdmesh/pdmesh/internal/openai/strscan"
 )
 
 // maxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
@@ -21,6 +21,12 @@ func syntaxError(pos int, what string) error {
 // take the position where a token begins and give the position after it.
 type scanner struct {
 	b []byte
+	// b[high:highEnd] has all bytes above 0x7f that str has met. They are UTF-8
+	// if this is, since it is cut at quotes.
+	high, highEnd int
+	// several tells that the array whose end was met last has more than one
+	// element, unless the first is a number.
+	several bool
 }
 
 func (s *scanner) space(i int) int {
@@ -108,92 +114,37 @@ func digits(b []byte, i int) int {
 	return i
 }
 
-const (
-	lowBits  = 0x0101010101010101
-	highBits = 0x8080808080808080
-)
-
-// special marks the bytes of w that do not simply stand for themselves in a
-// string: quotes, backslashes and control characters. The high bit of the
-// lowest such byte is right; those above it may be false alarms.
-//
-// A byte of x is zero where (x-low)&^x has its high bit set, and below n where
-// (x-n...)&^x has, for n up to 0x80; a borrow can raise a false alarm only above
-// a true one. The quote (0x22) is tested together with what is below 0x20: with
-// one bit turned it becomes 0x20, and they stay below it.
-func special(w uint64) uint64 {
-	q := w ^ (lowBits * ('"' ^ 0x20))
-	e := w ^ (lowBits * '\\')
-	return ((q - lowBits*0x21) &^ q) | ((e - lowBits) &^ e)
-}
-
-// str checks the string whose opening quote is at i. Many bytes are looked at
-// a time: prompts are long and mostly plain.
+// str checks the string whose opening quote is at i.
 func (s *scanner) str(i int) (int, error) {
-	b, start := s.b, i
-	i++
-	for {
-		for i+32 <= len(b) {
-			w := b[i : i+32 : i+32]
-			m := special(binary.LittleEndian.Uint64(w)) | special(binary.LittleEndian.Uint64(w[8:])) |
-				special(binary.LittleEndian.Uint64(w[16:])) | special(binary.LittleEndian.Uint64(w[24:]))
-			if m&highBits != 0 {
-				break
-			}
-			i += 32
-		}
-		for i+8 <= len(b) {
-			if m := special(binary.LittleEndian.Uint64(b[i:])) & highBits; m != 0 {
-				i += bits.TrailingZeros64(m) >> 3
-				break
-			}
-			i += 8
-		}
-		if i >= len(b) {
-			return i, syntaxError(start, "unterminated string")
-		}
-		switch c := b[i]; {
-		case c == '"':
-			return i + 1, nil
-		case c == '\\':
-			j, err := s.escape(i)
-			if err != nil {
-				return i, err
-			}
-			i = j
-		case c < 0x20:
-			return i, syntaxError(i, "control character in a string")
-		default:
-			i++
-		}
+	n, ascii := strscan.Text(s.b[i+1:])
+	end := i + 1 + n
+	if ascii && end < len(s.b) && s.b[end] == '"' {
+		return end + 1, nil
 	}
+	return s.strEnd(i, end, ascii)
 }
 
-func (s *scanner) escape(i int) (int, error) {
+// strEnd judges the string that opens at i and whose text ends in front of end.
+func (s *scanner) strEnd(i, end int, ascii bool) (int, error) {
 	b := s.b
-	if i+1 >= len(b) {
-		return i, syntaxError(i, "unterminated string")
+	if !ascii {
+		if s.highEnd == 0 {
+			s.high = i
+		}
+		s.highEnd = max(s.highEnd, end)
 	}
-	switch b[i+1] {
-	case '"', '\\', '/', 'b', 'f', 'n', 'r', 't':
-		return i + 2, nil
-	case 'u':
-		if i+6 > len(b) {
-			return i, syntaxError(i, "bad escape")
-		}
-		for _, c := range b[i+2 : i+6] {
-			if !isHex(c) {
-				return i, syntaxError(i, "bad escape")
-			}
-		}
-		return i + 6, nil
+	switch {
+	case end == len(b):
+		return end, syntaxError(i, "unterminated string")
+	case b[end] == '"':
+		return end + 1, nil
+	case b[end] != '\\':
+		return end, syntaxError(end, "control character in a string")
+	case end+1 == len(b):
+		return end, syntaxError(end, "unterminated string")
 	default:
-		return i, syntaxError(i, "bad escape")
+		return end, syntaxError(end, "bad escape")
 	}
-}
-
-func isHex(c byte) bool {
-	return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F')
 }
 
 func (s *scanner) array(i, depth int) (int, error) {
@@ -203,8 +154,10 @@ func (s *scanner) array(i, depth int) (int, error) {
 	b := s.b
 	i = s.space(i + 1)
 	if i < len(b) && b[i] == ']' {
+		s.several = false
 		return i + 1, nil
 	}
+	several := false
 	for {
 		// Fast way through what most arrays of a request hold: plain token ids.
 		if i < len(b) && b[i] >= '1' && b[i] <= '9' {
@@ -228,8 +181,10 @@ func (s *scanner) array(i, depth int) (int, error) {
 		}
 		switch b[i] {
 		case ',':
+			several = true
 			i++
 		case ']':
+			s.several = several
 			return i + 1, nil
 		default:
 			return i, syntaxError(i, "expected ',' or ']'")

@@ -1,52 +1,16 @@
 package openai
 
 import (
-	"encoding/binary"
 	"encoding/json"
-	"math/bits"
-	"math/rand/v2"
+	"fmt"
 	"strings"
 	"testing"
 )
 
-// special must find the first byte that needs a look, whatever stands around it.
-func TestSpecial(t *testing.T) {
-	t.Parallel()
-	check := func(w [8]byte) {
-		t.Helper()
-		want := 8
-		for i, c := range w {
-			if c == '"' || c == '\\' || c < 0x20 {
-				want = i
-				break
-			}
-		}
-		got := bits.TrailingZeros64(special(binary.LittleEndian.Uint64(w[:]))&highBits) >> 3
-		if got != want {
-			t.Fatalf("%q: first special byte at %d, want %d", w, got, want)
-		}
-	}
-	for c := range 256 {
-		for at := range 8 {
-			for _, around := range []byte{'a', 0x20, 0x21, 0x23, 0x5b, 0x5d, 0x7f, 0x80, 0xff} {
-				w := [8]byte{around, around, around, around, around, around, around, around}
-				w[at] = byte(c)
-				check(w)
-			}
-		}
-	}
-	r := rand.New(rand.NewPCG(1, 2))
-	for range 200_000 {
-		var w [8]byte
-		binary.LittleEndian.PutUint64(w[:], r.Uint64())
-		check(w)
-	}
-}
-
 // Strings of every length around the strides, ending or going wrong at every place.
 func TestStringsOfEveryLength(t *testing.T) {
 	t.Parallel()
-	for n := range 80 {
+	for n := range 160 {
 		for at := -1; at < n; at++ {
 			for _, c := range []string{`\n`, `\"`, "\x01", "\x1f", "ü", `\u00e9`, `\x`, "\x7f"} {
 				text := strings.Repeat("p", n)
@@ -62,6 +26,96 @@ func TestStringsOfEveryLength(t *testing.T) {
 				if err == nil && end != len(tok) {
 					t.Fatalf("%q ends at %d, want %d", tok, end, len(tok))
 				}
+			}
+		}
+	}
+}
+
+// What is not UTF-8 is found wherever it stands, and what is wrong as JSON is
+// told of first.
+func TestNotUTF8(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat(`plain text\n`, 20)
+	for _, bad := range []string{"\xff", "\xe4\xba", "\xed\xa0\x80", "\xc0\xaf"} {
+		for _, body := range []string{
+			`{"a":"%"}`, `{"%":1}`, `{"a":"` + long + `%"}`, `{"a":"%` + long + `"}`, `{"a":"` + long + `%` + long + `","b":1}`,
+			`{"a":"%","b":"é"}`, `{"a":"é","b":"%"}`, `{"a":"é","b":["x",{"c":"%"}],"d":"é"}`, `{"sampling_params":{"%":"x"}}`,
+			`{"sampling_params":{"a":"é"},"b":"%","extra_args":{"a":"é"}}`,
+		} {
+			_, err := ParseOther([]byte(strings.ReplaceAll(body, "%", bad)))
+			if err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+				t.Errorf("%q in %s: %v", bad, body, err)
+			}
+			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é"))); err != nil {
+				t.Errorf("%s: %v", body, err)
+			}
+			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", bad) + "x")); err == nil || !strings.Contains(err.Error(), "more after the end") {
+				t.Errorf("%q in %s, and more: %v", bad, body, err)
+			}
+		}
+	}
+	if _, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}")); err == nil || !strings.Contains(err.Error(), "field name") {
+		t.Error(err)
+	}
+}
+
+// Where a string goes wrong, and how, whichever way has found it.
+func TestWhereAStringIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, end, message string
+		back               int // where, counted from the start of end; -1: the string's start
+	}{
+		{"no end", ``, "unterminated string", -1},
+		{"cut behind a backslash", `\`, "unterminated string", 0},
+		{"cut within an escape", `\u12`, "bad escape", 0},
+		{"unknown escape", `\x"}`, "bad escape", 0},
+		{"unknown escape behind a known one", `\n\x"}`, "bad escape", 2},
+		{"too few digits", `\u12"}`, "bad escape", 0},
+		{"a letter for a digit", `\u00g1"}`, "bad escape", 0},
+		{"a line's end", "\n\"}", "control character in a string", 0},
+		{"a control character behind an escape", "\\\\\x1f\"}", "control character in a string", 2},
+		{"an escaped control character", "\\\n\"}", "bad escape", 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			for n := range 300 {
+				for _, behind := range []string{"", strings.Repeat(" ", 100)} {
+					if behind != "" && !strings.HasSuffix(tc.end, "}") {
+						continue
+					}
+					at := 5 + 1 + n + tc.back
+					if tc.back < 0 {
+						at = 5
+					}
+					body := `{"a":"` + strings.Repeat("p", n) + tc.end + behind
+					_, err := ParseOther([]byte(body))
+					if want := fmt.Sprintf("%s at byte %d", tc.message, at); err == nil || !strings.HasSuffix(err.Error(), want) {
+						t.Fatalf("%q: %v, want %s", body, err, want)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestSeveralPrompts(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		prompt string
+		want   bool
+	}{
+		{`"a"`, false}, {`"a,b"`, false}, {`[]`, false}, {`[1,2]`, false}, {`[ 1 , 2 ]`, false}, {`[0,"a"]`, false}, {`null`, false},
+		{`["a"]`, false}, {`[ "a" ]`, false}, {`["a, \",\" b"]`, false}, {`[[1,2]]`, false}, {`[ [1 , 2] ]`, false}, {`[["a","b"]]`, false},
+		{`["a","b"]`, true}, {`[ "a" , "b" ]`, true}, {`[[1],[2]]`, true}, {`[[1,2],3]`, true}, {`[[],[]]`, true}, {`["a",1]`, true}, {`[["a","b"],["c"]]`, true},
+		{`["a",["b"]]`, true}, {`["a",[]]`, true}, {`[["a","b"],{}]`, true},
+		{`["a","b"],"prompt":["a"]`, false}, {`["a"],"prompt":["a","b"]`, true}, {`["a","b"],"prompt":"a"`, false},
+		{`["a"],"stop":["a","b"]`, false}, {`["a","b"],"stop":["a"]`, true},
+	} {
+		for kind, want := range map[Kind]bool{Completion: tc.want, Chat: false} {
+			r, err := ParseRequest(kind, []byte(`{"stop_token_ids":[7,8],"prompt":`+tc.prompt+`,"x":["a","b"],"y":[]}`))
+			if err != nil || (r.Bypass == "several_prompts") != want {
+				t.Errorf("%v: %s: %+v, %v; want %v", kind.Path(), tc.prompt, r, err, want)
 			}
 		}
 	}

@@ -97,10 +97,19 @@ func BenchmarkParse(b *testing.B) {
 		ids = append(ids, ", 12345"...)
 	}
 	ids = append(ids, `],"max_tokens":16}`...)
+	chat := func(text string) []byte {
+		return []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat(text, 64<<10/len(text)) + `"}],"temperature":0,"max_tokens":1}`)
+	}
 	for _, bc := range []struct {
 		name string
 		body []byte
-	}{{"100B", small}, {"1MiB text", large}, {"1MiB prose", prose}, {"1MiB ids", ids}} {
+	}{
+		{"100B", small}, {"1MiB text", large}, {"1MiB prose", prose}, {"1MiB ids", ids},
+		{"64KiB prose", chat(` the quick brown fox jumps over 13 lazy dogs, and none of them looks up;\n`)},
+		{"64KiB code", chat(`\tif err := f(\"a\", 'b'); err != nil {\n\t\treturn fmt.Errorf(\"f: %w\", err)\n\t}\n`)},
+		{"64KiB Chinese", chat("人工智能模型的推理服务。")},
+		{"64KiB escaped Chinese", chat(`\u4f60\u597d\uff0c\u4e16\u754c`)},
+	} {
 		b.Run(bc.name, func(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bc.body)))

@@ -1,9 +1,6 @@
 package openai
 
-import (
-	"bytes"
-	"fmt"
-)
+import "fmt"
 
 // read takes out of the scanned body what the proxy must know and refuses what
 // vLLM would refuse, so that no prefill is spent on it.
@@ -197,13 +194,6 @@ func (r *Request) severalPrompts() bool {
 		return false
 	}
 	s := scanner{b: raw}
-	i := s.space(1)
-	if raw[i] != '"' && raw[i] != '[' {
-		return false
-	}
-	end, err := s.value(i, 0)
-	if err != nil {
-		return true // cannot happen after the first scan; the careful answer
-	}
-	return !bytes.HasPrefix(raw[s.space(end):], []byte("]"))
+	first := raw[s.space(1)]
+	return r.several && (first == '"' || first == '[')
 }
