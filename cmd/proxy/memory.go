@@ -23,6 +23,8 @@ const (
 	// long prompts: there memory is worth more than the few collections.
 	minHeadroom = 1 << 20
 	// collectEvery is the time that the garbage of which should fit in between.
+	// What is allocated and then kept is not garbage: prompts that come all at
+	// once must not make room for as much again.
 	collectEvery = 100 * time.Millisecond
 	// The bounds of all that as a percentage of the live heap. The lower one keeps a
 	// large heap from being looked through all the time; a heap that is not
@@ -65,8 +67,12 @@ func wantsProfiles() bool {
 type pacer struct {
 	heap    []metrics.Sample // live bytes, bytes allocated so far
 	percent int              // in force
-	made    uint64           // allocated at the last collection
-	at      time.Time        // of which
+
+	// As of the last collection: when, how much was live and had been allocated,
+	// and the headroom that was given.
+	at         time.Time
+	live, made uint64
+	headroom   uint64
 }
 
 func newPacer() *pacer {
@@ -87,9 +93,8 @@ func (p *pacer) arm() {
 
 func (p *pacer) adjust() {
 	metrics.Read(p.heap)
-	now, made := time.Now(), p.heap[1].Value.Uint64()
-	want := percentFor(p.heap[0].Value.Uint64(), headroomFor(made-p.made, now.Sub(p.at)))
-	p.at, p.made = now, made
+	live := p.heap[0].Value.Uint64()
+	want := percentFor(live, p.next(time.Now(), live, p.heap[1].Value.Uint64()))
 	// Setting it stops the program for a moment, so small changes are let be.
 	if diff := want - p.percent; diff > p.percent/5 || -diff > p.percent/5 {
 		p.percent = want
@@ -97,9 +102,19 @@ func (p *pacer) adjust() {
 	}
 }
 
-// headroomFor gives the headroom where that many bytes are made in that time.
-func headroomFor(made uint64, in time.Duration) uint64 {
-	rate := float64(made) / max(in.Seconds(), 1e-9)
+// next gives the headroom after a collection. It at most doubles from one to the
+// next, so that neither the start nor a burst is taken for the usual rate.
+func (p *pacer) next(now time.Time, live, made uint64) uint64 {
+	had := p.live + made - p.made
+	garbage := had - min(live, had)
+	p.headroom = min(headroomFor(garbage, now.Sub(p.at)), max(2*p.headroom, minHeadroom))
+	p.at, p.live, p.made = now, live, made
+	return p.headroom
+}
+
+// headroomFor gives the headroom where that much garbage is made in that time.
+func headroomFor(garbage uint64, in time.Duration) uint64 {
+	rate := float64(garbage) / max(in.Seconds(), 1e-9)
 	return uint64(min(max(rate*collectEvery.Seconds(), minHeadroom), maxHeadroom))
 }
 

@@ -37,9 +37,9 @@ func TestPercentFor(t *testing.T) {
 func TestHeadroomFor(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		made uint64
-		in   time.Duration
-		want uint64
+		garbage uint64
+		in      time.Duration
+		want    uint64
 	}{
 		{0, time.Second, minHeadroom},
 		{1 << 20, time.Minute, minHeadroom},
@@ -47,8 +47,36 @@ func TestHeadroomFor(t *testing.T) {
 		{8 << 20, 10 * time.Millisecond, maxHeadroom},
 		{1, 0, maxHeadroom},
 	} {
-		if got := headroomFor(tc.made, tc.in); got < tc.want*99/100 || got > tc.want {
-			t.Errorf("%d bytes in %v: %d, want %d", tc.made, tc.in, got, tc.want)
+		if got := headroomFor(tc.garbage, tc.in); got < tc.want*99/100 || got > tc.want {
+			t.Errorf("%d bytes in %v: %d, want %d", tc.garbage, tc.in, got, tc.want)
+		}
+	}
+}
+
+// What was allocated and is still there is no garbage, and the headroom grows
+// by steps but shrinks at once.
+func TestHeadroomFollowsTheGarbage(t *testing.T) {
+	t.Parallel()
+	start := time.Now()
+	p := &pacer{at: start}
+	for i, tc := range []struct {
+		name       string
+		live, made uint64 // MiB; made since the last one
+		in         time.Duration
+		want       uint64 // MiB
+	}{
+		{"the start makes much", 2, 6, 10 * time.Millisecond, 1},
+		{"eight prompts come", 10, 8, 10 * time.Millisecond, 1},
+		{"they go on with the same memory", 10, 1, 130 * time.Millisecond, 1},
+		{"they leave", 2, 0, 130 * time.Millisecond, 2},
+		{"many small requests", 2, 10, 10 * time.Millisecond, 4},
+		{"still", 2, 10, 10 * time.Millisecond, 8},
+		{"still", 3, 20, 10 * time.Millisecond, 8},
+		{"a pause", 2, 0, time.Minute, 1},
+	} {
+		start = start.Add(tc.in)
+		if got := p.next(start, tc.live<<20, p.made+tc.made<<20); got != tc.want<<20 {
+			t.Errorf("%d, %s: %d bytes, want %d MiB", i, tc.name, got, tc.want)
 		}
 	}
 }
