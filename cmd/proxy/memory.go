@@ -7,6 +7,7 @@ import (
 	"runtime/metrics"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -65,20 +66,18 @@ func wantsProfiles() bool {
 
 // pacer sets the collector's percentage anew after every collection.
 type pacer struct {
-	heap    []metrics.Sample // live bytes, bytes allocated so far
+	mu      sync.Mutex       // guards the rest
+	heap    []metrics.Sample // live bytes, bytes found to be garbage so far
 	percent int              // in force
-
-	// As of the last collection: when, how much was live and had been allocated,
-	// and the headroom that was given.
-	at         time.Time
-	live, made uint64
-	headroom   uint64
+	since   time.Time        // when the counting of garbage began, and
+	freed   uint64           // how much there had been
+	again   *time.Timer
 }
 
 func newPacer() *pacer {
 	return &pacer{
-		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}},
-		percent: maxPercent, at: time.Now(),
+		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/frees:bytes"}},
+		percent: maxPercent, since: time.Now(),
 	}
 }
 
@@ -88,13 +87,29 @@ func (p *pacer) arm() {
 	runtime.AddCleanup(&struct{ _ *pacer }{}, func(p *pacer) {
 		p.adjust()
 		p.arm()
+		p.lookAgain()
 	}, p)
 }
 
+// lookAgain has adjust called once more soon. A collection that begins before
+// the object is there leaves it be: while the heap grows fast, with as many
+// prompts as come at once, one may follow the other so closely, and the
+// percentage would be that for a smaller heap until the next.
+func (p *pacer) lookAgain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again == nil {
+		p.again = time.AfterFunc(collectEvery/4, p.adjust)
+		return
+	}
+	p.again.Reset(collectEvery / 4)
+}
+
 func (p *pacer) adjust() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	metrics.Read(p.heap)
-	live := p.heap[0].Value.Uint64()
-	want := percentFor(live, p.next(time.Now(), live, p.heap[1].Value.Uint64()))
+	want := percentFor(p.heap[0].Value.Uint64(), p.headroom(time.Now(), p.heap[1].Value.Uint64()))
 	// Setting it stops the program for a moment, so small changes are let be.
 	if diff := want - p.percent; diff > p.percent/5 || -diff > p.percent/5 {
 		p.percent = want
@@ -102,14 +117,17 @@ func (p *pacer) adjust() {
 	}
 }
 
-// next gives the headroom after a collection. It at most doubles from one to the
-// next, so that neither the start nor a burst is taken for the usual rate.
-func (p *pacer) next(now time.Time, live, made uint64) uint64 {
-	had := p.live + made - p.made
-	garbage := had - min(live, had)
-	p.headroom = min(headroomFor(garbage, now.Sub(p.at)), max(2*p.headroom, minHeadroom))
-	p.at, p.live, p.made = now, live, made
-	return p.headroom
+// headroom gives what fits now that so much was freed in all. Garbage is counted
+// for at least collectEvery: what a few milliseconds bring says little, at the
+// start or when prompts come that have to be kept, and then collections come
+// thick and fast.
+func (p *pacer) headroom(now time.Time, freed uint64) uint64 {
+	in := now.Sub(p.since)
+	room := headroomFor(freed-p.freed, max(in, collectEvery))
+	if in >= collectEvery {
+		p.since, p.freed = now, freed
+	}
+	return room
 }
 
 // headroomFor gives the headroom where that much garbage is made in that time.

@@ -53,32 +53,56 @@ func TestHeadroomFor(t *testing.T) {
 	}
 }
 
-// What was allocated and is still there is no garbage, and the headroom grows
-// by steps but shrinks at once.
+// What comes in a moment is no rate.
 func TestHeadroomFollowsTheGarbage(t *testing.T) {
 	t.Parallel()
-	start := time.Now()
-	p := &pacer{at: start}
+	const ms = time.Millisecond
+	start, freed := time.Now(), uint64(0)
+	p := &pacer{since: start}
 	for i, tc := range []struct {
-		name       string
-		live, made uint64 // MiB; made since the last one
-		in         time.Duration
-		want       uint64 // MiB
+		name  string
+		freed uint64 // MiB, since the last one
+		in    time.Duration
+		want  uint64 // MiB
 	}{
-		{"the start makes much", 2, 6, 10 * time.Millisecond, 1},
-		{"eight prompts come", 10, 8, 10 * time.Millisecond, 1},
-		{"they go on with the same memory", 10, 1, 130 * time.Millisecond, 1},
-		{"they leave", 2, 0, 130 * time.Millisecond, 2},
-		{"many small requests", 2, 10, 10 * time.Millisecond, 4},
-		{"still", 2, 10, 10 * time.Millisecond, 8},
-		{"still", 3, 20, 10 * time.Millisecond, 8},
-		{"a pause", 2, 0, time.Minute, 1},
+		{"the start makes much", 2, 10 * ms, 2},
+		{"a pause", 0, time.Second, 1},
+		{"prompts come", 0, 5 * ms, 1},
+		{"and more", 0, 5 * ms, 1},
+		{"they go on with the same memory", 1, 190 * ms, 1},
+		{"they leave", 8, 200 * ms, 4},
+		{"many small requests", 1, 10 * ms, 1},
+		{"still", 1, 10 * ms, 2},
+		{"still", 4, 40 * ms, 6},
+		{"still", 8, 40 * ms, 8},
+		{"still", 8, 80 * ms, 8},
+		{"a pause", 2, time.Minute, 1},
 	} {
-		start = start.Add(tc.in)
-		if got := p.next(start, tc.live<<20, p.made+tc.made<<20); got != tc.want<<20 {
+		start, freed = start.Add(tc.in), freed+tc.freed<<20
+		if got := p.headroom(start, freed); got < tc.want<<20*99/100 || got > tc.want<<20 {
 			t.Errorf("%d, %s: %d bytes, want %d MiB", i, tc.name, got, tc.want)
 		}
 	}
+}
+
+// The percentage that was set while the heap was small must not stay when
+// no collection tells that it has grown.
+func TestPacerLooksAgain(t *testing.T) {
+	before := debug.SetGCPercent(-1) // none but those asked for
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	p := newPacer()
+	held := make([]byte, 96<<20)
+	runtime.GC()
+	p.lookAgain() // as a clean-up does that came too late to see that collection
+	testkit.Eventually(t, 10*time.Second, func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.percent != minPercent {
+			return fmt.Errorf("%d %%", p.percent)
+		}
+		return nil
+	})
+	runtime.KeepAlive(held)
 }
 
 // The percentage must follow the heap, up and down, for as long as the program
