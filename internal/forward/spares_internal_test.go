@@ -11,6 +11,8 @@ import (
 	"sync"
 	"testing"
 	"testing/iotest"
+	"testing/synctest"
+	"time"
 )
 
 func TestSpareSizes(t *testing.T) {
@@ -67,10 +69,24 @@ func TestSparesHandOutNothingTwice(t *testing.T) {
 	}
 }
 
-// ledger follows spares and complains when their books are wrong.
+// ledger follows spares and complains when their books are wrong. Its timer
+// stands still.
 type ledger struct {
 	spares
 	t *testing.T
+}
+
+func newLedger(t *testing.T) *ledger {
+	t.Helper()
+	return &ledger{t: t, spares: spares{timing: true}}
+}
+
+func (l *ledger) turn() {
+	l.spares.turn()
+	if l.timer != nil && l.timing {
+		l.timer.Stop()
+	}
+	l.timing = true
 }
 
 func (l *ledger) check() {
@@ -92,7 +108,7 @@ func (l *ledger) check() {
 
 func TestSparesAreBounded(t *testing.T) {
 	t.Parallel()
-	l := &ledger{t: t}
+	l := newLedger(t)
 	rnd := rand.New(rand.NewPCG(1, 1))
 	var held []*[]byte
 	made := map[*[]byte]bool{}
@@ -123,7 +139,7 @@ func TestSparesAreBounded(t *testing.T) {
 	l.turn()
 	l.check()
 	l.turn()
-	if l.check(); l.kept != 0 || !l.timing && len(l.free) > 0 {
+	if l.check(); l.kept != 0 || len(l.free) != 0 {
 		t.Errorf("%d bytes are kept that nobody has used for long", l.kept)
 	}
 }
@@ -131,7 +147,7 @@ func TestSparesAreBounded(t *testing.T) {
 // The next bodies of the same size take the very same memory, up to all at once.
 func TestSparesAreUsedAgain(t *testing.T) {
 	t.Parallel()
-	l := &ledger{t: t}
+	l := newLedger(t)
 	var first, second []*[]byte
 	for range 8 {
 		first = append(first, l.take(1<<20+100))
@@ -209,4 +225,27 @@ func TestReadUnannounced(t *testing.T) {
 			t.Errorf("%d bytes and an error: %d bytes are in use in the end", n, h.spares.inUse)
 		}
 	}
+}
+
+// The timer drops what nobody uses, without anybody coming by, and rests then.
+func TestSparesAreDroppedInTime(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		var s spares
+		state := func() (kept int64, timing bool) {
+			synctest.Wait()
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.kept, s.timing
+		}
+		s.give(s.take(1 << 20))
+		time.Sleep(spareFor / 2)
+		if kept, timing := state(); kept == 0 || !timing {
+			t.Errorf("%d bytes are kept at first, the timer is running: %v", kept, timing)
+		}
+		time.Sleep(2 * spareFor)
+		if kept, timing := state(); kept != 0 || timing {
+			t.Errorf("%d bytes are kept for long, the timer is running: %v", kept, timing)
+		}
+	})
 }
