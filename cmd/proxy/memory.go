@@ -7,6 +7,7 @@ import (
 	"runtime/metrics"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -23,6 +24,8 @@ const (
 	// long prompts: there memory is worth more than the few collections.
 	minHeadroom = 1 << 20
 	// collectEvery is the time that the garbage of which should fit in between.
+	// What is allocated and then kept is not garbage: prompts that come all at
+	// once must not make room for as much again.
 	collectEvery = 100 * time.Millisecond
 	// A collection costs what there is to look through: for each litter of that
 	// (what 4 instances and a few requests take) the time and the most garbage in
@@ -69,16 +72,19 @@ func wantsProfiles() bool {
 
 // pacer sets the collector's percentage anew after every collection.
 type pacer struct {
-	heap    []metrics.Sample // live bytes, bytes allocated so far, bytes to look through
+	mu      sync.Mutex       // guards the rest
+	heap    []metrics.Sample // live bytes, bytes found to be garbage so far, bytes to look through
 	percent int              // in force
-	made    uint64           // allocated at the last collection
-	at      time.Time        // of which
+	since   time.Time        // when the counting of garbage began, and
+	freed   uint64           // how much there had been
+	room    uint64           // the headroom of the time before
+	again   *time.Timer
 }
 
 func newPacer() *pacer {
 	return &pacer{
-		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/scan/heap:bytes"}},
-		percent: maxPercent, at: time.Now(),
+		heap:    []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/gc/heap/frees:bytes"}, {Name: "/gc/scan/heap:bytes"}},
+		percent: maxPercent, since: time.Now(),
 	}
 }
 
@@ -88,14 +94,30 @@ func (p *pacer) arm() {
 	runtime.AddCleanup(&struct{ _ *pacer }{}, func(p *pacer) {
 		p.adjust()
 		p.arm()
+		p.lookAgain()
 	}, p)
 }
 
+// lookAgain has adjust called once more soon. A collection that begins before
+// the object is there leaves it be: while the heap grows fast, with as many
+// prompts as come at once, one may follow the other so closely, and the
+// percentage would be that for a smaller heap until the next.
+func (p *pacer) lookAgain() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.again == nil {
+		p.again = time.AfterFunc(collectEvery/4, p.adjust)
+		return
+	}
+	p.again.Reset(collectEvery / 4)
+}
+
 func (p *pacer) adjust() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
 	metrics.Read(p.heap)
-	now, made := time.Now(), p.heap[1].Value.Uint64()
-	want := percentFor(p.heap[0].Value.Uint64(), headroomFor(made-p.made, now.Sub(p.at), p.heap[2].Value.Uint64()))
-	p.at, p.made = now, made
+	room := p.headroom(time.Now(), p.heap[1].Value.Uint64(), p.heap[2].Value.Uint64())
+	want := percentFor(p.heap[0].Value.Uint64(), room)
 	// Setting it stops the program for a moment, so small changes are let be.
 	if diff := want - p.percent; diff > p.percent/5 || -diff > p.percent/5 {
 		p.percent = want
@@ -103,11 +125,26 @@ func (p *pacer) adjust() {
 	}
 }
 
-// headroomFor gives the headroom where that many bytes are made in that time,
-// and that many are to be looked through.
-func headroomFor(made uint64, in time.Duration, scan uint64) uint64 {
+// headroom gives what fits now that so much was freed in all, and scan is to be
+// looked through. Garbage is counted for at least collectEvery: what a few
+// milliseconds bring says little, at the start or when prompts come that have to
+// be kept, and then collections come thick and fast. Until then, what the time
+// before called for will do.
+func (p *pacer) headroom(now time.Time, freed, scan uint64) uint64 {
+	in := now.Sub(p.since)
+	room := headroomFor(freed-p.freed, max(in, collectEvery), scan)
+	if in < collectEvery {
+		return max(room, p.room)
+	}
+	p.since, p.freed, p.room = now, freed, room
+	return room
+}
+
+// headroomFor gives the headroom where that much garbage is made in that time,
+// and so many bytes are to be looked through.
+func headroomFor(garbage uint64, in time.Duration, scan uint64) uint64 {
 	litters := min(max(float64(scan)/litter, 1), mostLitters)
-	rate := float64(made) / max(in.Seconds(), 1e-9)
+	rate := float64(garbage) / max(in.Seconds(), 1e-9)
 	return uint64(min(max(litters*rate*collectEvery.Seconds(), minHeadroom), litters*maxHeadroom))
 }
 

@@ -38,10 +38,10 @@ func TestHeadroomFor(t *testing.T) {
 	t.Parallel()
 	const mib = 1 << 20
 	for _, tc := range []struct {
-		made uint64
-		in   time.Duration
-		scan uint64
-		want uint64
+		garbage uint64
+		in      time.Duration
+		scan    uint64
+		want    uint64
 	}{
 		{0, time.Second, 0, minHeadroom},
 		{mib, time.Minute, mib, minHeadroom},
@@ -55,10 +55,62 @@ func TestHeadroomFor(t *testing.T) {
 		{100 * mib, time.Second, 1000 * mib, 32 * mib},
 		{0, time.Second, 1000 * mib, minHeadroom},
 	} {
-		if got := headroomFor(tc.made, tc.in, tc.scan); got < tc.want*99/100 || got > tc.want {
-			t.Errorf("%d bytes in %v, %d to look through: %d, want %d", tc.made, tc.in, tc.scan, got, tc.want)
+		if got := headroomFor(tc.garbage, tc.in, tc.scan); got < tc.want*99/100 || got > tc.want {
+			t.Errorf("%d bytes in %v, %d to look through: %d, want %d", tc.garbage, tc.in, tc.scan, got, tc.want)
 		}
 	}
+}
+
+// What comes in a moment is no rate.
+func TestHeadroomFollowsTheGarbage(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	start, freed := time.Now(), uint64(0)
+	p := &pacer{since: start}
+	for i, tc := range []struct {
+		name  string
+		freed uint64 // MiB, since the last one
+		in    time.Duration
+		want  uint64 // MiB
+	}{
+		{"the start makes much", 2, 10 * ms, 2},
+		{"a pause", 0, time.Second, 1},
+		{"prompts come", 0, 5 * ms, 1},
+		{"and more", 0, 5 * ms, 1},
+		{"they go on with the same memory", 1, 190 * ms, 1},
+		{"they leave", 8, 200 * ms, 4},
+		{"many small requests, which may be no more than before", 1, 10 * ms, 4},
+		{"still", 1, 10 * ms, 4},
+		{"still", 4, 40 * ms, 6},
+		{"still", 8, 40 * ms, 8},
+		{"still", 8, 80 * ms, 8},
+		{"a pause", 2, time.Minute, 1},
+	} {
+		start, freed = start.Add(tc.in), freed+tc.freed<<20
+		if got := p.headroom(start, freed, 0); got < tc.want<<20*99/100 || got > tc.want<<20 {
+			t.Errorf("%d, %s: %d bytes, want %d MiB", i, tc.name, got, tc.want)
+		}
+	}
+}
+
+// The percentage that was set while the heap was small must not stay when
+// no collection tells that it has grown.
+func TestPacerLooksAgain(t *testing.T) {
+	before := debug.SetGCPercent(-1) // none but those asked for
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	p := newPacer()
+	held := make([]byte, 96<<20)
+	runtime.GC()
+	p.lookAgain() // as a clean-up does that came too late to see that collection
+	testkit.Eventually(t, 10*time.Second, func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if p.percent != minPercent {
+			return fmt.Errorf("%d %%", p.percent)
+		}
+		return nil
+	})
+	runtime.KeepAlive(held)
 }
 
 // The percentage must follow the heap, up and down, for as long as the program

@@ -136,3 +136,34 @@ func benchHandler(b *testing.B, up upstream.Client) http.HandlerFunc {
 	}
 	return h.Completion(openai.Completion)
 }
+
+// BenchmarkUnannounced is the reading of a body whose length nobody told, and
+// its way through both legs.
+func BenchmarkUnannounced(b *testing.B) {
+	answer := []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
+		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)
+	for _, size := range []int{2 << 10, 64 << 10, 1 << 20} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			h := benchHandler(b, &canned{prefill: answer})
+			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":64,"temperature":0}`, strings.Repeat("x", size))
+			in := strings.NewReader(body)
+			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/json")
+			r.ContentLength, r.Body = -1, io.NopCloser(in)
+			w := &sink{header: http.Header{}}
+			b.ReportAllocs()
+			b.SetBytes(int64(len(body)))
+			for b.Loop() {
+				in.Reset(body)
+				clear(w.header)
+				h(w, r)
+			}
+			if w.n < b.N*100 {
+				b.Fatalf("%d bytes for %d requests", w.n, b.N)
+			}
+		})
+	}
+}

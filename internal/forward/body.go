@@ -12,22 +12,25 @@ import (
 )
 
 const (
-	// Bodies of these sizes are read into pooled memory: smaller ones cost
-	// nothing, larger ones are too rare to keep memory for.
+	// Bodies of these sizes are read into memory that is used again: smaller
+	// ones cost nothing, larger ones are too rare to keep memory for.
 	minPooledBody = 4 << 10
 	maxPooledBody = 8 << 20
-	// bodySteps are the sizes between one power of two and the next, so that at
-	// most an eighth of a buffer is wasted.
+	// largeBody is the size from which spares hold it, and of which Go makes
+	// every object in pages of its own.
+	largeBody = 32 << 10
+	// bodySteps are the sizes of smaller ones between one power of two and the
+	// next, so that at most an eighth of a buffer is wasted.
 	bodySteps = 8
 )
 
-// bodyPools hold []byte by size class.
-var bodyPools [(23 - 12 + 1) * bodySteps]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
+// bodyPools hold []byte by size class, up to largeBody.
+var bodyPools [(15-12)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
 
 // bodyClass gives the class whose buffers hold n bytes, and their size; ok is
-// false for bodies that are not pooled.
+// false for bodies that are not in these pools.
 func bodyClass(n int64) (class, size int, ok bool) {
-	if n < minPooledBody || n > maxPooledBody {
+	if n < minPooledBody || n > largeBody {
 		return 0, 0, false
 	}
 	power := bits.Len64(uint64(n)) - 1 // 2^power <= n
@@ -37,18 +40,39 @@ func bodyClass(n int64) (class, size int, ok bool) {
 	return class, 1<<power + k*step, true
 }
 
-// bodyBuffer gives room for n bytes, pooled if that pays.
-func bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
+// bodyBuffer gives room for n bytes or more; pooled is nil if it is not to be
+// used again, else for dropBuffer.
+func (h *Handler) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
-	if !ok {
+	switch {
+	case ok:
+		if pooled, _ = bodyPools[class].Get().(*[]byte); pooled == nil {
+			b := make([]byte, size)
+			pooled = &b
+		}
+	case n > largeBody && n <= maxPooledBody:
+		pooled = h.spares.take(int(n))
+	default:
 		return make([]byte, n), nil
 	}
-	pooled, _ = bodyPools[class].Get().(*[]byte)
+	return *pooled, pooled
+}
+
+// dropBuffer lets the next body have it, unless somebody else may still be
+// reading it.
+func (h *Handler) dropBuffer(pooled *[]byte, lent bool) {
 	if pooled == nil {
-		b := make([]byte, size)
-		pooled = &b
+		return
 	}
-	return (*pooled)[:n], pooled
+	class, _, small := bodyClass(int64(len(*pooled)))
+	switch {
+	case small && !lent:
+		bodyPools[class].Put(pooled)
+	case !small && !lent:
+		h.spares.give(pooled)
+	case !small:
+		h.spares.lose(pooled)
+	}
 }
 
 // dropBody lets go of the request's bytes, which no further leg needs: an open
@@ -56,10 +80,7 @@ func bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
 // client may still be reading them.
 func (x *exchange) dropBody() {
 	x.req, x.header = nil, nil
-	if x.pooled != nil && !x.lent {
-		class, _, _ := bodyClass(int64(len(*x.pooled)))
-		bodyPools[class].Put(x.pooled)
-	}
+	x.h.dropBuffer(x.pooled, x.lent)
 	x.pooled = nil
 }
 
@@ -97,13 +118,14 @@ func (x *exchange) readBody() ([]byte, bool) {
 	return nil, false
 }
 
-// readAll reads to the end into one buffer of the announced length, if any.
+// readAll reads to the end into one buffer, of the announced length if any.
 func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 	if length <= 0 {
-		return io.ReadAll(r)
+		return x.readUnannounced(r)
 	}
 	var buf []byte
-	buf, x.pooled = bodyBuffer(length)
+	buf, x.pooled = x.h.bodyBuffer(length)
+	buf = buf[:length]
 	n, err := io.ReadFull(r, buf)
 	if err != nil {
 		return buf[:n], err
@@ -115,6 +137,55 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 		return buf, errors.Join(errSurplus, err)
 	}
 	return buf, nil
+}
+
+// A body of unknown length is read into pieces, a small one first, and put
+// together when its length is known: one copy, where a buffer that grows takes
+// several and leaves as many sizes behind.
+const (
+	firstPiece = minPooledBody
+	piece      = 2 * largeBody
+)
+
+func (x *exchange) readUnannounced(r io.Reader) ([]byte, error) {
+	var full []*[]byte // pieces before the last
+	defer func() {
+		for _, p := range full {
+			x.h.dropBuffer(p, false) // no leg has seen it
+		}
+	}()
+	var last []byte
+	last, x.pooled = x.h.bodyBuffer(firstPiece)
+	for before, n := 0, 0; ; {
+		m, err := r.Read(last[n:])
+		n += m
+		switch {
+		case err == nil && n < len(last):
+		case err == nil:
+			full = append(full, x.pooled)
+			before += n
+			n = 0
+			last, x.pooled = x.h.bodyBuffer(piece)
+		case len(full) == 0 || err != io.EOF:
+			return last[:n], ended(err)
+		default:
+			full = append(full, x.pooled)
+			var body []byte
+			body, x.pooled = x.h.bodyBuffer(int64(before + n))
+			rest := body[:before+n]
+			for _, p := range full {
+				rest = rest[copy(rest, *p):]
+			}
+			return body[:before+n], nil
+		}
+	}
+}
+
+func ended(err error) error {
+	if err == io.EOF {
+		return nil
+	}
+	return err
 }
 
 var errSurplus = errors.New("more bytes than announced")

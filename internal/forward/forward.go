@@ -80,6 +80,7 @@ type Handler struct {
 	opts       Options
 	connectors map[string]connector.Connector
 	budget     *budget
+	spares     spares
 }
 
 // New builds a Handler.

@@ -300,7 +300,18 @@ func (r *rig) post(path, body string, header ...string) answer {
 
 func (r *rig) postCtx(ctx context.Context, path, body string, header ...string) answer {
 	r.t.Helper()
-	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+path, strings.NewReader(body))
+	return r.send(ctx, path, strings.NewReader(body), header...)
+}
+
+// postUnannounced sends a body without saying how long it is.
+func (r *rig) postUnannounced(path, body string) answer {
+	r.t.Helper()
+	return r.send(r.t.Context(), path, io.MultiReader(strings.NewReader(body)))
+}
+
+func (r *rig) send(ctx context.Context, path string, body io.Reader, header ...string) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.URL+path, body)
 	if err != nil {
 		r.t.Fatal(err)
 	}
