@@ -117,7 +117,7 @@ func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error)
 	var a *answer
 	var e *Error
 	for {
-		c := p.reuse(h, canTalk && !m.patient && len(m.body) == 0)
+		c := p.reuse(h, talks(1+len(m.body)))
 		if c == nil {
 			return p.fresh(ctx, h, m)
 		}
