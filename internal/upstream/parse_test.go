@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // reading is what came out of the bytes of a connection.
@@ -42,7 +44,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 		}
 	}
 	c.take(0)
-	a := &answer{ctx: t.Context(), stop: func() bool { return true }, pool: p, conn: c}
+	a := &answer{ctx: t.Context(), pool: p, conn: c}
 	if err := a.start(method, &hd, true); err != nil {
 		c.close()
 		return reading{err: err}
@@ -260,7 +262,12 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		h, _ := p.enter(&instance.Instance{})
 		closed := false
 		c := &conn{in: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
-		a := &answer{ctx: t.Context(), stop: func() bool { return stopped }, pool: p, conn: c}
+		ctx, end := context.WithCancel(t.Context())
+		watch := lifetime.AfterFunc(ctx, func() {})
+		if !stopped {
+			end()
+		}
+		a := &answer{ctx: t.Context(), watch: watch, pool: p, conn: c}
 		if err := a.start("", &head{status: 200, length: 2}, true); err != nil {
 			t.Fatal(err)
 		}
@@ -270,6 +277,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		if closed == stopped || len(h.idle) == 0 == stopped {
 			t.Errorf("stopped %v: closed %v, %d idle", stopped, closed, len(h.idle))
 		}
+		end()
 	}
 }
 
