@@ -298,3 +298,31 @@ func TestHeaderOfAnAnswer(t *testing.T) {
 		t.Fatal("adding a value changed another header")
 	}
 }
+
+// Nobody looks at the header of a 200 that was asked for without one: it is
+// checked all the same, and any other answer has its own.
+func TestAnswerWithoutItsHeader(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, head string
+		header     bool
+		err        error
+	}{
+		{"200", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\n\r\n", false, nil},
+		{"another status", "HTTP/1.1 503 No\r\nContent-Length: 2\r\nX-A: 1\r\n\r\n", true, nil},
+		{"a bad line", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX A: 1\r\n\r\n", false, errName},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := head{bare: true}
+			for range 2 { // an interim answer may have come before
+				if err := h.parse([]byte(tc.head)); !errors.Is(err, tc.err) {
+					t.Fatal(err)
+				}
+			}
+			if tc.err == nil && (h.length != 2 || tc.header != (h.header.Get("X-A") == "1")) {
+				t.Fatalf("%+v", h)
+			}
+		})
+	}
+}
