@@ -18,8 +18,8 @@ slower=${TIME:-1.5}
 benchmarks='
 internal/openai Parse|Events
 internal/sched Pick|Prepare/1000$
-internal/forward Request
-internal/upstream (Small|Stream64|Body1MiB)/own
+internal/forward Request|Wire
+internal/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
 internal/accesslog Write
 internal/metrics Done
 internal/discovery Build/instances=1000$|Change/.*/1000$

@@ -116,7 +116,7 @@ func (x *exchange) do(l *leg) (*upstream.Response, error) {
 	}); r.Body != nil && (!ok || !c.ReleasesBody(r)) {
 		x.lent = true
 	}
-	defer func() { r.Body = nil }() // an open stream must not hold the prompt
+	defer func() { l.request = upstream.Request{} }() // an open stream must not hold the prompt
 	return x.h.opts.Upstream.Do(l, r)
 }
 
