@@ -19,8 +19,8 @@ benchmarks='
 internal/openai Parse|Events
 internal/openai/strscan Text/(20_bytes|64KiB_(prose|code|Chinese))$/text
 internal/sched Pick|Prepare/1000$
-internal/forward Request
-internal/upstream (Small|Stream64|Body1MiB)/own
+internal/forward Request|Wire
+internal/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
 internal/accesslog Write
 internal/metrics Done
 internal/discovery Build/instances=1000$|Change/.*/1000$

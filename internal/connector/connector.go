@@ -37,7 +37,7 @@ type Connector interface {
 
 // Handover is what one prefill gives to one decode; the zero value is "nothing".
 type Handover struct {
-	// Params is the raw JSON of kv_transfer_params.
+	// Params is the raw JSON of kv_transfer_params; nobody may change it.
 	Params []byte
 }
 
@@ -81,8 +81,7 @@ func New(name string) (Connector, error) {
 // and R1b): one token, not streamed, and finished by length, since several
 // engines hand nothing over when the single token ends the answer. The token
 // itself is thrown away.
-func prefillEdit(r *openai.Request) *openai.Edit {
-	e := r.NewEdit()
+func prefillEdit(e *openai.Edit) {
 	e.Set(openai.FieldMaxTokens, "1")
 	e.Replace(openai.FieldMaxCompletionTokens, "1")
 	e.Set(openai.FieldMinTokens, "1")
@@ -92,17 +91,20 @@ func prefillEdit(r *openai.Request) *openai.Edit {
 	e.Delete(openai.FieldStreamOptions)
 	e.Delete(openai.FieldStop)
 	e.Delete(openai.FieldStopTokenIDs)
-	return e
 }
 
 // plain is the flow for engines that share a KV pool: nothing about the
 // transfer is said in HTTP.
 type plain struct{}
 
-func (plain) Name() string                          { return "plain" }
-func (plain) Prefill(r *openai.Request) openai.Body { return prefillEdit(r).Body() }
-func (plain) Handover([]byte) (Handover, error)     { return Handover{}, nil }
-func (plain) SharesPool() bool                      { return true }
+func (plain) Name() string                      { return "plain" }
+func (plain) Handover([]byte) (Handover, error) { return Handover{}, nil }
+func (plain) SharesPool() bool                  { return true }
+func (plain) Prefill(r *openai.Request) openai.Body {
+	e := r.NewEdit()
+	prefillEdit(e)
+	return e.Body()
+}
 func (plain) Decode(r *openai.Request, _ Handover) openai.Body {
 	return r.NewEdit().Body()
 }
@@ -120,7 +122,8 @@ func (nixl) Name() string     { return "nixl" }
 func (nixl) SharesPool() bool { return false }
 
 func (nixl) Prefill(r *openai.Request) openai.Body {
-	e := prefillEdit(r)
+	e := r.NewEdit()
+	prefillEdit(e)
 	e.Set(openai.FieldKVTransferParams, nixlPrefill)
 	return e.Body()
 }
@@ -136,7 +139,7 @@ func (nixl) Handover(answer []byte) (Handover, error) {
 func (nixl) Decode(r *openai.Request, h Handover) openai.Body {
 	e := r.NewEdit()
 	if !h.Empty() {
-		e.Set(openai.FieldKVTransferParams, string(h.Params))
+		e.SetBytes(openai.FieldKVTransferParams, h.Params)
 	}
 	return e.Body()
 }

@@ -7,6 +7,7 @@ import (
 	"mime"
 	"net/http"
 	"runtime"
+	"strings"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -30,6 +31,9 @@ func isMedia(contentType, media string) bool {
 	if contentType == media {
 		return true // as nearly everybody writes it
 	}
+	if name, _, _ := strings.Cut(contentType, ";"); !strings.EqualFold(strings.TrimSpace(name), media) {
+		return false
+	}
 	got, _, err := mime.ParseMediaType(contentType)
 	return err == nil && got == media
 }
@@ -41,12 +45,12 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	if held < 0 || held > maxHeldAnswer {
 		held = maxHeldAnswer
 	}
-	buf := make([]byte, held)
+	buf := make([]byte, held, held+1)
 	n, err := readFull(l, x.h.opts.Idle, resp.Body, buf)
 	more := err == nil
 	if more && resp.Length == int64(n) {
 		more, err = false, io.EOF
-		_ = drained(resp.Body) // every announced byte is here: the answer is whole
+		_ = drained(resp.Body, buf[held:held+1]) // every announced byte is here: the answer is whole
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return x.ofExchange(d.Instance, err)

@@ -99,7 +99,11 @@ func (x *exchange) readBody() ([]byte, bool) {
 	}
 	rc := http.NewResponseController(x.w)
 	_ = rc.SetReadDeadline(time.Now().Add(x.h.opts.BodyTimeout)) // not supported: no deadline
-	body, err := x.readAll(http.MaxBytesReader(x.w, x.r.Body, limit), x.r.ContentLength)
+	in := x.r.Body
+	if x.r.ContentLength <= 0 { // what is announced is within the limit
+		in = http.MaxBytesReader(x.w, in, limit)
+	}
+	body, err := x.readAll(in, x.r.ContentLength)
 	_ = rc.SetReadDeadline(time.Time{})
 	x.entry.BytesIn = int64(len(body))
 	var over *http.MaxBytesError

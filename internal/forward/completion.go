@@ -105,14 +105,16 @@ func (c *completion) withoutPrefill(err error) bool {
 
 func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	dialect := c.dialect(p)
-	kv := &handed{pick: p, engineID: c.engineID()}
+	c.kv = handed{pick: p, engineID: c.engineID()}
+	kv := &c.kv
 	c.entry.Prefill, c.entry.Revision = p.Instance.Address, p.Revision
 	l := c.begin(p, c.h.opts.Prefill, errPrefillTimeout)
 	defer l.end()
-	resp, err := c.do(l, &upstream.Request{
+	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(),
-	})
+		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true,
+	}
+	resp, err := c.do(l)
 	if err != nil {
 		return nil, c.ofExchange(p.Instance, err)
 	}
@@ -244,10 +246,11 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	}
 	l := c.begin(d, wait, errFirstByteTimeout)
 	defer l.end()
-	resp, err := c.do(l, &upstream.Request{
+	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
 		Header: c.pairHeader(engineID), Body: body.Segments(),
-	})
+	}
+	resp, err := c.do(l)
 	if err != nil {
 		return c.ofExchange(d.Instance, err)
 	}
@@ -281,12 +284,12 @@ func readBounded(resp *upstream.Response, limit int64) ([]byte, error) {
 		return nil, errTooLarge
 	}
 	if resp.Length > 0 {
-		buf := make([]byte, resp.Length)
-		n, err := io.ReadFull(resp.Body, buf)
+		buf := make([]byte, resp.Length+1)
+		n, err := io.ReadFull(resp.Body, buf[:resp.Length])
 		if err != nil {
 			return buf[:n], err
 		}
-		return buf, drained(resp.Body)
+		return buf[:n], drained(resp.Body, buf[n:])
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err == nil && int64(len(b)) > limit {
@@ -296,10 +299,9 @@ func readBounded(resp *upstream.Response, limit int64) ([]byte, error) {
 }
 
 // drained sees the end of a body of known length, so that its connection goes
-// back to the pool.
-func drained(r io.Reader) error {
-	var one [1]byte
-	if _, err := r.Read(one[:]); err != nil && err != io.EOF {
+// back to the pool. one is room for a byte that should not come.
+func drained(r io.Reader, one []byte) error {
+	if _, err := r.Read(one); err != nil && err != io.EOF {
 		return err
 	}
 	return nil

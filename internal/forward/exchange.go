@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
@@ -48,8 +49,18 @@ type exchange struct {
 	pooled *[]byte         // where its body was read into, nil if that is not pooled
 	lent   bool            // an upstream client may read the body after Do
 
+	legs     int // of room that are taken
+	room     [2]leg
+	deadline deadline // of the first leg
+	kv       handed   // what the last prefill left
+
+	// The one value that each of these headers has.
+	shownID, length, engineName [1]string
+	spareID                     string // the first engineID
+
 	running atomic.Pointer[leg] // the leg that the client's leaving ends
-	unwatch func() bool         // ends the watch for that; nil before the first leg
+	watch   lifetime.Watch      // for that
+	watched bool                // from the first leg on
 }
 
 // byRole holds one value for each role.
@@ -79,10 +90,14 @@ func (h *Handler) Completion(kind openai.Kind) http.HandlerFunc {
 func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint string) *exchange {
 	x := &exchange{h: h, w: w, r: r, ctx: r.Context()}
 	x.entry = Entry{
-		RequestID: requestID(r.Header), Client: r.RemoteAddr,
+		Client: r.RemoteAddr,
 		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
 	}
-	w.Header()["X-Request-Id"] = []string{x.entry.RequestID}
+	if x.entry.RequestID = clientsID(r.Header); x.entry.RequestID == "" {
+		x.entry.RequestID, x.spareID = newIDs()
+	}
+	x.shownID[0] = x.entry.RequestID
+	w.Header()["X-Request-Id"] = x.shownID[:]
 	h.budget.request()
 	return x
 }
@@ -90,9 +105,7 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint s
 // finish reports the request, once, and breaks the client's connection where
 // a clean end would be a lie.
 func (x *exchange) finish() {
-	if x.unwatch != nil {
-		x.unwatch()
-	}
+	x.watch.Stop()
 	x.dropBody()
 	x.entry.Duration = time.Since(x.entry.Start)
 	x.h.opts.Recorder.Done(&x.entry)
@@ -254,14 +267,12 @@ const secondRoundWait = 50 * time.Millisecond
 // engineID is the request id that the engines see: the client's, and a nonce
 // of this attempt, the same on both legs of a pair.
 func (x *exchange) engineID() string {
-	const digits = "0123456789abcdef"
-	id := make([]byte, 0, maxRequestID+9)
-	id = append(append(id, x.entry.RequestID...), '-')
-	for n, i := rand.Uint32(), 0; i < 8; i++ {
-		id = append(id, digits[n>>28])
-		n <<= 4
+	if id := x.spareID; id != "" {
+		x.spareID = ""
+		return id
 	}
-	return string(id)
+	id := make([]byte, 0, maxRequestID+len("-01234567"))
+	return string(appendNonce(append(id, x.entry.RequestID...)))
 }
 
 func (x *exchange) dialect(a *sched.Assignment) connector.Connector {

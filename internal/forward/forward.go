@@ -168,11 +168,12 @@ type Entry struct {
 	Duration time.Duration
 }
 
+// The causes of our own deadlines are errors already: each use would make one.
 var (
-	errPrefillTimeout   = timeoutError("prefill took too long")
-	errFirstByteTimeout = timeoutError("no answer in time")
-	errIdleTimeout      = timeoutError("the answer stalled")
-	errLegDone          = errors.New("leg ended")
+	errPrefillTimeout   error = timeoutError("prefill took too long")
+	errFirstByteTimeout error = timeoutError("no answer in time")
+	errIdleTimeout      error = timeoutError("the answer stalled")
+	errLegDone                = errors.New("leg ended")
 )
 
 // timeoutError is the cause of a leg that one of our own deadlines ended.

@@ -1,6 +1,8 @@
 package forward
 
 import (
+	"encoding/binary"
+	"math/rand/v2"
 	"net/http"
 	"net/textproto"
 	"strconv"
@@ -33,17 +35,48 @@ func private(name string) bool {
 // maxRequestID bounds what a client may call its request.
 const maxRequestID = 200
 
-// requestID gives the client's own id, or a new one if it sent none that can
-// stand in a header and a log line.
-func requestID(h http.Header) string {
+// clientsID gives the client's own id, "" if it sent none that can stand in a
+// header and a log line.
+func clientsID(h http.Header) string {
 	id := h.Get("X-Request-Id")
-	if id == "" || len(id) > maxRequestID {
-		return uuid.NewString()
+	if len(id) > maxRequestID {
+		return ""
 	}
 	for _, c := range []byte(id) {
 		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
-			return uuid.NewString()
+			return ""
 		}
+	}
+	return id
+}
+
+const hexDigits = "0123456789abcdef"
+
+// newIDs makes an id for a request without one, a random UUID (RFC 9562, 5.4),
+// and its first engineID, which share their bytes.
+func newIDs() (id, engineID string) {
+	var u uuid.UUID
+	binary.NativeEndian.PutUint64(u[:8], rand.Uint64())
+	binary.NativeEndian.PutUint64(u[8:], rand.Uint64())
+	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
+	text := make([]byte, 0, len("01234567-0123-0123-0123-0123456789ab-01234567"))
+	for i, b := range u {
+		if i == 4 || i == 6 || i == 8 || i == 10 {
+			text = append(text, '-')
+		}
+		text = append(text, hexDigits[b>>4], hexDigits[b&0xf])
+	}
+	n := len(text)
+	engineID = string(appendNonce(text))
+	return engineID[:n], engineID
+}
+
+// appendNonce adds what tells one attempt from another.
+func appendNonce(id []byte) []byte {
+	id = append(id, '-')
+	for n, i := rand.Uint32(), 0; i < 8; i++ {
+		id = append(id, hexDigits[n>>28])
+		n <<= 4
 	}
 	return id
 }
@@ -71,7 +104,12 @@ func (x *exchange) legHeader(engineID string) http.Header {
 			delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
 		}
 	}
-	out["X-Request-Id"] = []string{engineID}
+	name := x.engineName[:]
+	if name[0] != "" { // it stands in an earlier header, which is not changed
+		name = make([]string, 1)
+	}
+	name[0] = engineID
+	out["X-Request-Id"] = name
 	x.authorize(out)
 	if _, ok := out["User-Agent"]; !ok {
 		out["User-Agent"] = nil // an absent one stays absent
@@ -118,7 +156,8 @@ func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 		to[name] = values
 	}
 	if length >= 0 {
-		to["Content-Length"] = []string{strconv.FormatInt(length, 10)}
+		x.length[0] = strconv.FormatInt(length, 10)
+		to["Content-Length"] = x.length[:]
 	}
 	x.traceHeader()
 }

@@ -21,11 +21,35 @@ type leg struct {
 	lifetime.Context                   // CallOff implements sched.Leg
 	client           context.Context   //nolint:containedctx // whose values these are
 	pick             *sched.Assignment // nil for a leg that nobody can call off
-	unwatch          func() bool       // takes the leg off the client's context; nil if its exchange watches that
-	timer            *time.Timer
+	watch            lifetime.Watch    // of the client's context, unless its exchange watches that
+	deadline         *deadline
+	request          upstream.Request // as long as it is being sent
+	over             bool             // end was called, and the deadline can end nothing any more
+}
 
-	mu    sync.Mutex // guards limit
-	limit error      // what the timer ends the leg with
+// deadline ends a leg in time. The next leg of an exchange takes it over,
+// unless it went off.
+type deadline struct {
+	timer *time.Timer
+	late  bool // it had gone off when it was moved: its function may be running
+
+	mu    sync.Mutex // guards what follows
+	leg   *leg
+	limit error // what it ends the leg with
+}
+
+func (d *deadline) expire() {
+	d.mu.Lock()
+	l, limit := d.leg, d.limit
+	d.mu.Unlock()
+	l.Cancel(limit)
+}
+
+// move sets it to d from now.
+func (d *deadline) move(after time.Duration) {
+	if !d.timer.Reset(after) {
+		d.late = true
+	}
 }
 
 var _ context.Context = (*leg)(nil)
@@ -34,11 +58,18 @@ var _ context.Context = (*leg)(nil)
 // cause, or as soon as its instance is found gone, with sched.ErrGone. An
 // exchange has one such leg at a time.
 func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg {
-	l := &leg{client: x.ctx, pick: a}
+	l := x.newLeg()
+	l.client, l.pick = x.ctx, a
+	if before := x.running.Load(); before != nil && before.over {
+		l.deadline, before.deadline = before.deadline, nil
+	} else if x.deadline.timer == nil {
+		l.deadline = &x.deadline
+	}
 	l.next(d, cause)
 	x.running.Store(l)
-	if x.unwatch == nil {
-		x.unwatch = lifetime.AfterFunc(x.ctx, x.clientLeft)
+	if !x.watched {
+		x.watched = true
+		x.watch = lifetime.AfterFunc(x.ctx, x.clientLeft)
 	}
 	if x.ctx.Err() != nil { // before it was stored
 		l.Cancel(context.Cause(x.ctx))
@@ -49,6 +80,15 @@ func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg
 		l.Cancel(err)
 	}
 	return l
+}
+
+// newLeg makes room for a leg: most requests have two, which lie in the exchange.
+func (x *exchange) newLeg() *leg {
+	if x.legs == len(x.room) {
+		return new(leg)
+	}
+	x.legs++
+	return &x.room[x.legs-1]
 }
 
 // clientLeft ends the running leg.
@@ -63,42 +103,46 @@ func (x *exchange) clientLeft() {
 func (x *exchange) beginAside(d time.Duration, cause error) *leg {
 	l := &leg{client: x.ctx}
 	l.next(d, cause)
-	l.unwatch = lifetime.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
+	l.watch = lifetime.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
 	return l
 }
 
-// do sends a request to an engine, and notes whether the upstream client is
-// through with its body when that returns.
-func (x *exchange) do(l *leg, r *upstream.Request) (*upstream.Response, error) {
+// do sends the leg's request to an engine, and notes whether the upstream
+// client is through with its body when that returns.
+func (x *exchange) do(l *leg) (*upstream.Response, error) {
+	r := &l.request
 	if c, ok := x.h.opts.Upstream.(interface {
 		ReleasesBody(r *upstream.Request) bool
 	}); r.Body != nil && (!ok || !c.ReleasesBody(r)) {
 		x.lent = true
 	}
+	defer func() { l.request = upstream.Request{} }() // an open stream must not hold the prompt
 	return x.h.opts.Upstream.Do(l, r)
 }
 
 // next sets or replaces the deadline: from now on the leg ends d after the
 // last rearm.
 func (l *leg) next(d time.Duration, cause error) {
-	l.mu.Lock()
-	l.limit = cause
-	l.mu.Unlock()
-	if l.timer == nil {
-		l.timer = time.AfterFunc(d, l.expire)
-		return
+	t := l.deadline
+	if t == nil {
+		t = new(deadline)
+		l.deadline = t
 	}
-	l.timer.Reset(d)
+	t.mu.Lock()
+	stopped := t.leg != l
+	t.leg, t.limit = l, cause
+	t.mu.Unlock()
+	switch {
+	case t.timer == nil:
+		t.timer = time.AfterFunc(d, t.expire)
+	case stopped: // with the leg before
+		t.timer.Reset(d)
+	default:
+		t.move(d)
+	}
 }
 
-func (l *leg) expire() {
-	l.mu.Lock()
-	limit := l.limit
-	l.mu.Unlock()
-	l.Cancel(limit)
-}
-
-func (l *leg) rearm(d time.Duration) { l.timer.Reset(d) }
+func (l *leg) rearm(d time.Duration) { l.deadline.move(d) }
 
 // settle tells that the answer is about to be committed: from now on the leg is
 // carried to its end whatever is heard of its instance. It gives the cause if the
@@ -113,10 +157,8 @@ func (l *leg) settle() error {
 
 func (l *leg) end() {
 	_ = l.settle() // it is over in any case
-	l.timer.Stop()
-	if l.unwatch != nil {
-		l.unwatch()
-	}
+	l.over = l.deadline.timer.Stop() && !l.deadline.late
+	l.watch.Stop()
 	l.Cancel(errLegDone)
 }
 

@@ -86,9 +86,8 @@ func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure)
 	defer l.end()
 	header := x.legHeader(x.engineID())
 	delete(header, "Content-Type")
-	resp, err := x.do(l, &upstream.Request{
-		Instance: in, Method: http.MethodGet, Path: "/v1/models", Header: header,
-	})
+	l.request = upstream.Request{Instance: in, Method: http.MethodGet, Path: "/v1/models", Header: header}
+	resp, err := x.do(l)
 	if err != nil {
 		return nil, x.ofExchange(in, err)
 	}

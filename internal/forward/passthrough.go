@@ -90,10 +90,11 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	}
 	l := x.begin(a, wait, errFirstByteTimeout)
 	defer l.end()
-	resp, err := x.do(l, &upstream.Request{
+	l.request = upstream.Request{
 		Instance: a.Instance, Method: x.r.Method, Path: path,
 		Header: x.legHeader(x.engineID()), Body: leg.Segments(),
-	})
+	}
+	resp, err := x.do(l)
 	if err != nil {
 		return x.ofExchange(a.Instance, err)
 	}

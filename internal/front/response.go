@@ -246,6 +246,7 @@ func (w *response) end() (again bool) {
 		*w.out = append(w.buffer(), "0\r\n\r\n"...)
 	}
 	w.send()
+	clear(w.header) // nobody waits for a request with the last one's values in hand
 	return w.err == nil && !w.close && (w.length < 0 || w.sent == w.length)
 }
 

@@ -97,19 +97,24 @@ func (c *Context) Deadline() (time.Time, bool) { return time.Time{}, false }
 // AfterFunc has f called when the context ends. stop takes f off again, and
 // tells whether that kept it from being called.
 func (c *Context) AfterFunc(f func()) (stop func() bool) {
+	return c.attach(f).Stop
+}
+
+// attach is AfterFunc without a closure for stop.
+func (c *Context) attach(f func()) Watch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
 		go f() // the caller may hold what f needs
-		return func() bool { return false }
+		return Watch{own: c}
 	}
-	c.given++
+	c.given++ // ids begin at 1
 	id := c.given
 	if len(c.after) == 0 {
 		c.after = c.room[:0]
 	}
 	c.after = append(c.after, ending{id, f})
-	return func() bool { return c.takeOff(id) }
+	return Watch{own: c, id: id}
 }
 
 func (c *Context) takeOff(id int) bool {
@@ -126,12 +131,30 @@ func (c *Context) takeOff(id int) bool {
 	return false
 }
 
-// AfterFunc is context.AfterFunc, for less where ctx is made of a Context.
-func AfterFunc(ctx context.Context, f func()) (stop func() bool) {
-	if own, ok := ctx.(interface {
-		AfterFunc(f func()) (stop func() bool)
-	}); ok {
-		return own.AfterFunc(f)
+// Watch is a function that waits for the end of a context. The zero value waits
+// for nothing.
+type Watch struct {
+	own  *Context
+	id   int
+	stop func() bool // of any other context
+}
+
+// Stop takes the function off again, and tells whether that kept it from being
+// called. The zero value has none that could be: true.
+func (w Watch) Stop() bool {
+	switch {
+	case w.own != nil:
+		return w.own.takeOff(w.id)
+	case w.stop != nil:
+		return w.stop()
 	}
-	return context.AfterFunc(ctx, f)
+	return true
+}
+
+// AfterFunc is context.AfterFunc, for less where ctx is made of a Context.
+func AfterFunc(ctx context.Context, f func()) Watch {
+	if own, ok := ctx.(interface{ attach(f func()) Watch }); ok {
+		return own.attach(f)
+	}
+	return Watch{stop: context.AfterFunc(ctx, f)}
 }

@@ -55,7 +55,7 @@ func TestAfterFunc(t *testing.T) {
 	called := make(chan int, 9)
 	var stops []func() bool
 	for i := range 4 {
-		stops = append(stops, lifetime.AfterFunc(&c, func() { called <- i }))
+		stops = append(stops, lifetime.AfterFunc(&c, func() { called <- i }).Stop)
 	}
 	if !stops[1]() || stops[1]() {
 		t.Fatal("taking a function off does not work, or works twice")
@@ -66,7 +66,7 @@ func TestAfterFunc(t *testing.T) {
 		t.Fatalf("called: %d in sum", sum)
 	}
 	stop := c.AfterFunc(func() { called <- 7 })
-	if got := <-called; got != 7 || stop() {
+	if got := <-called; got != 7 || stop() || (!lifetime.Watch{}.Stop()) {
 		t.Fatalf("after the end: %d", got)
 	}
 	select {
@@ -83,8 +83,8 @@ func TestAsParent(t *testing.T) {
 	ctx, cancel := context.WithTimeout(&c, time.Hour)
 	defer cancel()
 	std := make(chan struct{})
-	stop := lifetime.AfterFunc(ctx, func() { close(std) })
-	defer stop()
+	watch := lifetime.AfterFunc(ctx, func() { close(std) })
+	defer watch.Stop()
 	c.Cancel(errFirst)
 	<-ctx.Done()
 	<-std

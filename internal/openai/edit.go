@@ -36,6 +36,11 @@ func (r *Request) NewEdit() *Edit {
 // Set gives the field this JSON value, adding the field if it is absent.
 func (e *Edit) Set(f Field, rawJSON string) { e.action[f], e.value[f] = set, rawJSON }
 
+// SetBytes is Set with bytes that nobody will change.
+func (e *Edit) SetBytes(f Field, rawJSON []byte) {
+	e.Set(f, unsafe.String(unsafe.SliceData(rawJSON), len(rawJSON)))
+}
+
 // Replace gives the field this JSON value where the client sent one.
 func (e *Edit) Replace(f Field, rawJSON string) { e.action[f], e.value[f] = replace, rawJSON }
 
@@ -51,10 +56,14 @@ type splice struct {
 // readOnly gives a string's bytes without a copy: segments are never changed.
 func readOnly(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
+// maxUsualSplices is how many places of a request are changed without more memory.
+const maxUsualSplices = 12
+
 // Body builds the leg. It shares the request's bytes.
 func (e *Edit) Body() Body {
 	r := e.r
-	splices := make([]splice, 0, len(r.occ)+1)
+	var room [maxUsualSplices]splice
+	splices := room[:0]
 	survivors := r.members
 	for i := range r.occ {
 		o := &r.occ[i]

@@ -119,7 +119,7 @@ func (r *Request) scan() error {
 		}
 		return badRequest("", "Input should be a valid dictionary or object to extract fields from")
 	}
-	r.occ = make([]occurrence, 0, 16)
+	r.occ = make([]occurrence, 0, 8)
 	end, err := r.scanObject(&s, r.open, 0, 0)
 	if err != nil {
 		return badJSON(err)

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
+
+	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // directRead is the size from which a read of a chunked body goes straight
@@ -26,7 +28,7 @@ type answer struct {
 	Response
 
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
-	stop    func() bool     // takes ctx off the connection
+	watch   lifetime.Watch  // of ctx, for the connection
 	pool    *Pool
 	conn    *conn // nil when it has been let go
 	address string
@@ -173,7 +175,7 @@ func (a *answer) Close() error {
 func (a *answer) release(again bool) {
 	c := a.conn
 	a.conn = nil
-	if !a.stop() {
+	if !a.watch.Stop() {
 		again = false
 	}
 	a.pool.release(c, again)

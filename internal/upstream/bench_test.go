@@ -131,3 +131,8 @@ func BenchmarkBody1MiB(b *testing.B) {
 	prompt := bytes.Repeat([]byte("x"), 1<<20)
 	benchmark(b, in, [][]byte{[]byte(`{"prompt":"`), prompt[:1<<19], prompt[1<<19:], []byte(`"}`)})
 }
+
+func BenchmarkBody64KiB(b *testing.B) {
+	in := cheap(b, []byte(uvicornHead+"content-length: 2\r\n\r\n{}"))
+	benchmark(b, in, [][]byte{[]byte(`{"prompt":"`), bytes.Repeat([]byte("x"), 64<<10), []byte(`"`), []byte(`}`)})
+}

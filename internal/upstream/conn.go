@@ -139,6 +139,18 @@ func (c *conn) send(patient bool) (early bool, err error) {
 	return false, err
 }
 
+// sent takes n bytes off what is left of the request.
+func (c *conn) sent(n int) {
+	for n > 0 {
+		if n < len(c.rest[0]) {
+			c.rest[0] = c.rest[0][n:]
+			return
+		}
+		n -= len(c.rest[0])
+		c.rest = c.rest[1:]
+	}
+}
+
 // unload lets go of the request's bytes.
 func (c *conn) unload() {
 	clear(c.vector)
@@ -149,25 +161,19 @@ func (c *conn) unload() {
 // before anything was sent.
 var errNotIdle = errors.New("not idle any more")
 
-// talks tells that the loaded request goes the short way, which also looks
-// whether the connection is idle.
-func (c *conn) talks(patient bool) bool {
-	return canTalk && c.raw != nil && !patient && len(c.rest) == 1
-}
-
 // exchange sends the loaded request and reads the answer's head. whole tells
 // that all of the request went out.
 func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
 	c.heard = false
-	var early bool
+	more, early := true, false
 	var sendErr error
-	if c.talks(patient) {
-		sendErr, err = c.talkOnce()
-		c.unload()
+	if c.raw != nil && talks(len(c.rest)) {
+		more, sendErr, err = c.talkOnce()
 		if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
 			return false, cmp.Or(err, sendErr)
 		}
-	} else {
+	}
+	if more && sendErr == nil {
 		early, sendErr = c.send(patient)
 	}
 	for range maxInterim + 1 {

@@ -53,6 +53,7 @@ type head struct {
 	chunked bool
 	close   bool // "Connection: close"
 	keep    bool // "Connection: keep-alive"
+	bare    bool // set beforehand: of a 200 no header is made, only checked
 }
 
 // persistent tells whether the peer is willing to keep the connection.
@@ -61,7 +62,7 @@ func (h *head) persistent() bool { return !h.close && (!h.old || h.keep) }
 // parse reads a whole head, from the status line to the empty line. Every line
 // of b ends in CR LF. Header names are made canonical in b itself.
 func (h *head) parse(b []byte) error {
-	*h = head{length: -1}
+	*h = head{length: -1, bare: h.bare}
 	status := bytes.IndexByte(b, '\n') + 1
 	if err := h.parseStatus(b[:status-2]); err != nil {
 		return err
@@ -81,7 +82,7 @@ func (h *head) parse(b []byte) error {
 	if h.chunked && h.length >= 0 {
 		return errBothFramings
 	}
-	if h.status >= 200 {
+	if h.status >= 200 && !(h.bare && h.status == http.StatusOK) {
 		h.collect(string(fields), lines)
 	}
 	return nil

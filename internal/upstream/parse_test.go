@@ -1,6 +1,7 @@
 package upstream
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +11,7 @@ import (
 	"testing/iotest"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // reading is what came out of the bytes of a connection.
@@ -42,7 +44,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 		}
 	}
 	c.take(0)
-	a := &answer{ctx: t.Context(), stop: func() bool { return true }, pool: p, conn: c}
+	a := &answer{ctx: t.Context(), pool: p, conn: c}
 	if err := a.start(method, &hd, true); err != nil {
 		c.close()
 		return reading{err: err}
@@ -260,7 +262,12 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		h, _ := p.enter(&instance.Instance{})
 		closed := false
 		c := &conn{in: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
-		a := &answer{ctx: t.Context(), stop: func() bool { return stopped }, pool: p, conn: c}
+		ctx, end := context.WithCancel(t.Context())
+		watch := lifetime.AfterFunc(ctx, func() {})
+		if !stopped {
+			end()
+		}
+		a := &answer{ctx: t.Context(), watch: watch, pool: p, conn: c}
 		if err := a.start("", &head{status: 200, length: 2}, true); err != nil {
 			t.Fatal(err)
 		}
@@ -270,6 +277,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		if closed == stopped || len(h.idle) == 0 == stopped {
 			t.Errorf("stopped %v: closed %v, %d idle", stopped, closed, len(h.idle))
 		}
+		end()
 	}
 }
 
@@ -288,5 +296,33 @@ func TestHeaderOfAnAnswer(t *testing.T) {
 	got.header.Add("Date", "later")
 	if got.header.Get("Server") != "uvicorn" {
 		t.Fatal("adding a value changed another header")
+	}
+}
+
+// Nobody looks at the header of a 200 that was asked for without one: it is
+// checked all the same, and any other answer has its own.
+func TestAnswerWithoutItsHeader(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, head string
+		header     bool
+		err        error
+	}{
+		{"200", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX-A: 1\r\n\r\n", false, nil},
+		{"another status", "HTTP/1.1 503 No\r\nContent-Length: 2\r\nX-A: 1\r\n\r\n", true, nil},
+		{"a bad line", "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nX A: 1\r\n\r\n", false, errName},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			h := head{bare: true}
+			for range 2 { // an interim answer may have come before
+				if err := h.parse([]byte(tc.head)); !errors.Is(err, tc.err) {
+					t.Fatal(err)
+				}
+			}
+			if tc.err == nil && (h.length != 2 || tc.header != (h.header.Get("X-A") == "1")) {
+				t.Fatalf("%+v", h)
+			}
+		})
 	}
 }

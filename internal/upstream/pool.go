@@ -92,7 +92,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody}
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader}
 	h, dead := p.enter(r.Instance)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)
@@ -109,6 +109,7 @@ type message struct {
 	method  string
 	in      *instance.Instance
 	patient bool // see conn.send
+	bare    bool // see head.bare
 }
 
 // first runs the exchange on an idle connection if there is one, and on a
@@ -117,7 +118,7 @@ func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error)
 	var a *answer
 	var e *Error
 	for {
-		c := p.reuse(h, canTalk && !m.patient && len(m.body) == 0)
+		c := p.reuse(h, talks(1+len(m.body)))
 		if c == nil {
 			return p.fresh(ctx, h, m)
 		}
@@ -188,18 +189,18 @@ var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
 // try runs the exchange on c until the answer's head is there. From here on
 // the end of ctx closes the connection, whatever is being done with it.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
-	stop := lifetime.AfterFunc(ctx, c.abort)
+	watch := lifetime.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
-	var h head
+	h := head{bare: m.bare}
 	whole, err := c.exchange(m.patient, &h)
 	if err == nil {
 		c.take(0) // an empty buffer goes back
-		a := &answer{ctx: ctx, stop: stop, pool: p, conn: c, address: m.in.Address}
+		a := &answer{ctx: ctx, watch: watch, pool: p, conn: c, address: m.in.Address}
 		if err = a.start(m.method, &h, whole); err == nil {
 			return a, nil
 		}
 	}
-	stop()
+	watch.Stop()
 	if err == errNotIdle && ctx.Err() == nil { //nolint:errorlint // our own, unwrapped
 		c.close() // h.active stays the exchange's
 		return nil, errStillThere

@@ -133,8 +133,16 @@ func TestForgetAndClose(t *testing.T) {
 // connection is used again: no request is lost, no answer taken for another's.
 func TestIdleConnectionIsLookedAt(t *testing.T) {
 	t.Parallel()
-	for _, how := range []string{"closed", "unasked answer"} {
-		t.Run(how, func(t *testing.T) {
+	for _, tc := range []struct {
+		name, how string
+		body      int
+	}{
+		{"closed", "closed", 7},
+		{"closed, then a large request", "closed", 100 << 10},
+		{"unasked answer", "unasked answer", 7},
+		{"unasked answer, then a large request", "unasked answer", 100 << 10},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			said := make(chan struct{})
 			in := server(t, func(n int, c net.Conn, r *bufio.Reader) {
@@ -144,7 +152,7 @@ func TestIdleConnectionIsLookedAt(t *testing.T) {
 					_, _ = r.ReadByte()
 					return
 				}
-				if how == "unasked answer" {
+				if tc.how == "unasked answer" {
 					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison")
 					close(said)
 					_, _ = r.ReadByte()
@@ -155,8 +163,10 @@ func TestIdleConnectionIsLookedAt(t *testing.T) {
 			})
 			p := own(t, upstream.Options{})
 			for i := range 2 {
-				if b, e := do(t, p, in); e != nil || b != "ok" {
-					t.Fatalf("%d: %q, %v", i, b, e)
+				r := request(in)
+				r.Body = [][]byte{make([]byte, tc.body), {'x'}}
+				if _, b, err := fetch(t.Context(), p, r); err != nil || b != "ok" {
+					t.Fatalf("%d: %q, %v", i, b, err)
 				}
 				<-said
 			}

@@ -4,8 +4,8 @@ package upstream
 
 type talk struct{}
 
-const canTalk = false
+func talks(int) bool { return false }
 
-func (c *conn) talkOnce() (sendErr, readErr error) { return nil, nil }
+func (c *conn) talkOnce() (more bool, sendErr, readErr error) { return true, nil, nil }
 
 func (c *conn) takeStep(uintptr) bool { return true }

@@ -7,40 +7,46 @@ import (
 	"syscall"
 )
 
-// talk is a small request on its way: checked, written and waited for without
-// letting go of the socket in between, which saves the read that would find
-// nothing yet.
+// talk is a request on its way: checked, written and waited for without letting
+// go of the socket in between, which saves the read that would find nothing yet,
+// and the deadlines of a write that has to wait.
 type talk struct {
-	said   bool // the request was written, at least in part
+	said   bool // as much was written as the socket took
 	sent   int  // bytes of it
+	size   int  // bytes in all
 	sayErr error
 	seen   peeked // on a reused connection, before the request
 	hear   error  // how the first read of the answer failed
 }
 
-// canTalk tells that talkOnce exists on this system.
-const canTalk = true
-
 // talkOnce looks whether the connection is still good, if it was used before,
-// sends a request of one piece and reads what comes first of the answer.
-func (c *conn) talkOnce() (sendErr, readErr error) {
+// sends the loaded request and reads what comes first of the answer. When the
+// socket does not take all of the request, it comes back at once: more tells
+// that the rest is still to be sent, and nothing was read.
+func (c *conn) talkOnce() (more bool, sendErr, readErr error) {
 	c.talk = talk{}
+	for _, piece := range c.rest {
+		c.talk.size += len(piece)
+	}
 	err := c.raw.Read(c.step)
 	t := &c.talk
 	switch {
 	case t.seen != nothing:
-		return errNotIdle, nil
+		sendErr = errNotIdle
 	case !t.said:
-		return err, nil // it was closed before
+		sendErr = err // it was closed before
 	case t.sayErr != nil:
-		return t.sayErr, nil
-	case t.sent < len(c.rest[0]): // the socket is full
-		_, err = c.tcp.Write(c.rest[0][t.sent:])
-		return err, nil
+		sendErr = t.sayErr
+	case t.sent < t.size:
+		c.sent(t.sent)
+		return true, nil, nil
 	case err != nil:
-		return nil, err
+		readErr = err
+	default:
+		readErr = t.hear
 	}
-	return nil, t.hear
+	c.unload()
+	return false, sendErr, readErr
 }
 
 // takeStep is what talkOnce does with the socket; false waits until there is
@@ -54,17 +60,8 @@ func (c *conn) takeStep(fd uintptr) bool {
 			}
 		}
 		t.said = true
-		for {
-			t.sent, t.sayErr = syscall.Write(int(fd), c.rest[0])
-			if t.sayErr != syscall.EINTR { //nolint:errorlint // as it comes from the kernel
-				break
-			}
-		}
-		t.sent = max(t.sent, 0)
-		if t.sayErr == syscall.EAGAIN { //nolint:errorlint // as it comes from the kernel
-			t.sayErr = nil
-		}
-		return t.sayErr != nil || t.sent < len(c.rest[0])
+		t.sent, t.sayErr = say(int(fd), c.rest)
+		return t.sayErr != nil || t.sent < t.size
 	}
 	c.buf, _ = readBuffers.Get().(*[]byte)
 	for {
@@ -84,5 +81,19 @@ func (c *conn) takeStep(fd uintptr) bool {
 			t.hear = io.ErrUnexpectedEOF
 		}
 		return true
+	}
+}
+
+// sayPiece writes as much of one piece as the socket takes now.
+func sayPiece(fd int, piece []byte) (int, error) {
+	for {
+		n, err := syscall.Write(fd, piece)
+		switch err { //nolint:errorlint // as it comes from the kernel
+		case syscall.EINTR:
+		case syscall.EAGAIN:
+			return 0, nil
+		default:
+			return max(n, 0), err
+		}
 	}
 }

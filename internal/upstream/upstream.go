@@ -79,6 +79,8 @@ type Request struct {
 	Path     string // with the query, beginning with '/'
 	Header   http.Header
 	Body     [][]byte // sent in order, never changed; nil for none
+	// NoHeader tells that nobody looks at the header of a 200: it may be nil then.
+	NoHeader bool
 }
 
 // Response is an engine's answer. Reading Body gives *Error with StageBody;

@@ -1,0 +1,157 @@
+package forward_test
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/accesslog"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/front"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// listed writes access lines, as the proxy does.
+type listed struct {
+	nobody
+	log *accesslog.Log
+}
+
+func (l listed) Done(e *forward.Entry) { l.log.Write(e) }
+
+type discarding struct{}
+
+func (discarding) Write(b []byte) (int, error) { return len(b), nil }
+
+// BenchmarkWire is one whole request over TCP: the server, both legs by our own
+// client, the access line. Client and engines allocate nothing, so that what is
+// counted is the proxy's.
+func BenchmarkWire(b *testing.B) {
+	answer := `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
+		`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},"kv_transfer_params":{"do_remote_prefill":true,` +
+		`"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`
+	whole := []byte("HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: " +
+		strconv.Itoa(len(answer)) + "\r\ncontent-type: application/json\r\n\r\n" + answer)
+	for _, size := range []int{128, 64 << 10} {
+		b.Run(strconv.Itoa(size), func(b *testing.B) {
+			address := wired(b, listening(b, whole), listening(b, whole))
+			c, err := net.Dial("tcp", address)
+			if err != nil {
+				b.Fatal(err)
+			}
+			defer func() { _ = c.Close() }()
+			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":1,"temperature":0}`, strings.Repeat("x", size))
+			request := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			buf := make([]byte, 8<<10)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := c.Write(request); err != nil {
+					b.Fatal(err)
+				}
+				if !messageEnds(c, buf) || !bytes.HasPrefix(buf, []byte("HTTP/1.1 200 ")) {
+					b.Fatalf("%q", buf[:400])
+				}
+			}
+		})
+	}
+}
+
+// wired starts a proxy before these two engines.
+func wired(b *testing.B, prefill, decode string) string {
+	b.Helper()
+	var m members
+	m.set(in(instance.Prefill, prefill, fakevllm.NIXL), in(instance.Decode, decode, fakevllm.NIXL))
+	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
+	b.Cleanup(tracker.Close)
+	client := upstream.NewPool(upstream.Options{})
+	b.Cleanup(client.Close)
+	lines := accesslog.New(accesslog.Options{Out: discarding{}, Log: quiet()})
+	h, err := forward.New(forward.Options{
+		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+		Health: tracker, Upstream: client, Recorder: listed{log: lines}, Log: quiet(),
+	})
+	if err != nil {
+		b.Fatal(err)
+	}
+	direct := httpapi.Direct(httpapi.Deps{Log: quiet(), Data: httpapi.Completions{Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat)}})
+	s := front.New(front.Options{Routes: direct, Rest: &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}, Log: quiet()})
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() { _ = s.Serve(ln) })
+	work.Go(func() { lines.Run(b.Context()) })
+	b.Cleanup(func() { _ = s.Close(); work.Wait() })
+	return ln.Addr().String()
+}
+
+// listening is an engine that gives every request the same answer.
+func listening(b *testing.B, answer []byte) string {
+	b.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	var work sync.WaitGroup
+	work.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			work.Go(func() {
+				defer func() { _ = c.Close() }()
+				for buf := make([]byte, 80<<10); messageEnds(c, buf); {
+					if _, err := c.Write(answer); err != nil {
+						return
+					}
+				}
+			})
+		}
+	})
+	b.Cleanup(func() { _ = ln.Close(); work.Wait() })
+	return ln.Addr().String()
+}
+
+var headEnd, lengthField = []byte("\r\n\r\n"), []byte("Content-Length: ")
+
+// messageEnds reads one message of known length into buf.
+func messageEnds(c net.Conn, buf []byte) bool {
+	for n, end := 0, -1; end < 0 || n < end; {
+		m, err := c.Read(buf[n:])
+		if err != nil {
+			return false
+		}
+		n += m
+		if end >= 0 {
+			continue
+		}
+		if i := bytes.Index(buf[:n], headEnd); i >= 0 {
+			length, at := 0, bytes.Index(buf[:i], lengthField)
+			if at < 0 {
+				return false
+			}
+			for _, d := range buf[at+len(lengthField) : i] {
+				if d < '0' || d > '9' {
+					break
+				}
+				length = 10*length + int(d-'0')
+			}
+			end = i + len(headEnd) + length
+		}
+	}
+	return true
+}

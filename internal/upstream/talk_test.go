@@ -1,0 +1,131 @@
+package upstream
+
+import (
+	"bufio"
+	"bytes"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"math/rand/v2"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Requests of any number of pieces arrive as they are, whether the socket takes
+// them at once or in parts.
+func TestPiecesArriveInOrder(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		room   int // of the sending socket, 0: as it comes
+		pieces []int
+	}{
+		{"none", 0, nil},
+		{"one", 0, []int{5 << 10}},
+		{"two", 0, []int{64 << 10, 3}},
+		{"with empty ones", 0, []int{0, 6 << 10, 0, 1, 0}},
+		{"nothing but empty ones", 0, []int{0, 0}},
+		{"more than one call takes", 0, repeated(200, 77)},
+		{"more than the kernel takes in one call", 0, repeated(3000, 11)},
+		{"the socket is small", 1, []int{700, 9 << 10, 2 << 10}},
+		{"the socket is small, one piece", 1, []int{15 << 10}},
+		{"the socket is small, many pieces", 1, repeated(1000, 900)},
+		{"the socket is small, a large body", 1, []int{1, 3 << 20, 2}},
+		{"more than any socket takes", 0, []int{9 << 20, 9 << 20, 9 << 20}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			in := adder(t)
+			p := NewPool(Options{})
+			t.Cleanup(p.Close)
+			for try := range 3 { // on a fresh connection, and on one used before
+				body := make([][]byte, 0, len(tc.pieces))
+				for _, n := range tc.pieces {
+					b := make([]byte, n)
+					for i := range b {
+						b[i] = byte(rand.Uint32())
+					}
+					body = append(body, b)
+				}
+				if tc.room > 0 {
+					shrink(t, p, in, tc.room)
+				}
+				resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Body: body})
+				if err != nil {
+					t.Fatalf("%d: %v", try, err)
+				}
+				got, err := io.ReadAll(resp.Body)
+				all := bytes.Join(body, nil)
+				if want := fmt.Sprintf("%010d %08x", len(all), crc32.ChecksumIEEE(all)); err != nil || string(got) != want {
+					t.Fatalf("%d: the server has %q, want %q, %v", try, got, want, err)
+				}
+			}
+		})
+	}
+}
+
+func repeated(n, size int) []int {
+	out := make([]int, n)
+	for i := range out {
+		out[i] = size
+	}
+	return out
+}
+
+// adder is a server that answers with length and check sum of what it got.
+func adder(t *testing.T) *instance.Instance {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				for r := bufio.NewReader(c); ; {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					sum := crc32.NewIEEE()
+					n, err := io.Copy(sum, req.Body)
+					if err != nil {
+						return
+					}
+					_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 19\r\n\r\n%010d %08x", n, sum.Sum32())
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: ln.Addr().String()}}
+}
+
+// shrink makes sure that the pool has one idle connection to the instance, with
+// a send buffer of about that size.
+func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
+	t.Helper()
+	h, dead := p.enter(in)
+	closeAll(dead)
+	c := p.reuse(h, false)
+	if c == nil {
+		var err error
+		if c, err = p.dial(t.Context(), h, in.Address); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := c.tcp.SetWriteBuffer(size); err != nil {
+		t.Fatal(err)
+	}
+	p.release(c, true)
+}
