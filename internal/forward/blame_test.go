@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -231,7 +232,7 @@ func TestSilentEngine(t *testing.T) {
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 2, 2, nil)
+			r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.ProbeTimeout = time.Second })
 			s := r.P[0]
 			if role == instance.Decode {
 				s = r.D[0]

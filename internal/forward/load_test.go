@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -243,7 +244,7 @@ func TestWholeRoleDiesAndReturns(t *testing.T) {
 // grows over the slow start.
 func TestReturningInstanceStartsSlowly(t *testing.T) {
 	const slow = 2 * time.Second
-	r := startSlow(t, fakevllm.Plain, 4, 1, nil, slow)
+	r := startHealth(t, fakevllm.Plain, 4, 1, nil, func(o *health.Options) { o.SlowStart = slow })
 	r.rec.ended = make(chan forward.Entry, 1<<20)
 	ctx, stop := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
