@@ -192,9 +192,8 @@ func TestCalledOffBeforeTheCommit(t *testing.T) {
 			<-leg.Done()
 		}}
 	})
-	for _, d := range r.D { // the first content comes well before the rest
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: 20 * time.Millisecond})
-	}
+	// The first one is asked first; its first content comes well before the rest.
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: patience})
 	r.complete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
 	if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/gone" {
 		t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
