@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -170,7 +172,13 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
+		// At a port that nobody else is given while the engine is killed.
+		ports, err := fleet.FreePorts(1)
+		if err != nil {
+			t.Fatal(err)
+		}
 		return fakevllm.StartTest(t, fakevllm.Options{
+			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 		})
 	}
