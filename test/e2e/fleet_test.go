@@ -257,7 +257,9 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 		}
 		testkit.Eventually(t, soon, ejected)
 		t.Logf("%s: ejected %s after the kill", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
-		// From here on it gets nothing: no request meets a refused connection.
+		// From here on it gets nothing: no request meets a refused connection but
+		// those that were on their way to it.
+		l.Turn()
 		before := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`)
 		want := map[instance.Role]int{instance.Prefill: 2, instance.Decode: 2}
 		want[n.Spec.Role]--
