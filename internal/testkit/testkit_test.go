@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const soon = 30 * time.Second
+const soon = time.Minute
 
 // echo is a server that says back what it hears.
 func echo(t *testing.T) string {
