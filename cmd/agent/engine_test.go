@@ -136,7 +136,7 @@ func (w *wrapped) start(t *testing.T, kind string, more ...string) {
 		t.Fatal(err)
 	}
 	args := append([]string{
-		"--etcd-endpoints", w.etcd.Endpoint(), "--role", "decode", "--probe-interval", "50ms", "--ttl", "2s", "--allow-short-ttl",
+		"--etcd-endpoints", w.etcd.Endpoint(), "--role", "decode", "--probe-interval", "50ms", "--ttl", "10s",
 		"--kv-lease", "0s", "--log-level", "debug", "--socket", w.socket,
 	}, more...)
 	// Address, model and port are found in the command.

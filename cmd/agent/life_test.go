@@ -96,7 +96,7 @@ func TestEngineDiesAndComesBack(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcd(t)
 	cli := etcd.Client(t)
-	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // nobody else is given it while it is dead
 	k := key("prefill", engine.Address())
 	_, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
 	first, was := awaitState(t, cli, k, instance.Ready)
@@ -186,7 +186,7 @@ func TestEtcdRestartKeepsLeaseAndKey(t *testing.T) {
 	// Two renewals after the restart: what is left of the lease jumps up twice.
 	left, jumps := int64(1<<30), 0
 	testkit.Eventually(t, patience, func() error {
-		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		defer cancel()
 		ttl, err := cli.TimeToLive(ctx, clientv3.LeaseID(before.Lease))
 		if err != nil {

@@ -252,7 +252,7 @@ func TestWrapStopWhileWaiting(t *testing.T) {
 func TestWrapSlowLoading(t *testing.T) {
 	t.Parallel()
 	loaded := filepath.Join(t.TempDir(), "loaded")
-	w := wrapEngine(t, "load="+loaded, "--ttl", "2s")
+	w := wrapEngine(t, "load="+loaded, "--ttl", "2s", "--allow-short-ttl")
 	w.log.awaits(t, "not registered: ")
 	// Several leases' time of probes that are refused; it is still waited for.
 	testkit.Eventually(t, patience, func() error {

@@ -92,7 +92,7 @@ func TestAddThatWaits(t *testing.T) {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
 	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() {
 			return errors.New("not promoted")
 		}
@@ -136,7 +136,7 @@ func TestEtcdAway(t *testing.T) {
 		t.Fatalf("Remove: %v", err)
 	}
 	r.etcd.Restart()
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		_, err := r.svc.Add(t.Context(), k)
 		return err
 	})

@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 
 // soon is how long a test waits for what should happen: plenty, since a
 // machine under test load is slow, and nothing is asserted on it.
-const soon = 30 * time.Second
+const soon = time.Minute
 
 func layout(t testing.TB) discovery.Layout {
 	t.Helper()

@@ -4,6 +4,8 @@ import (
 	"context"
 	"slices"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // coalesce is the least time between two publications while changes pour in.
@@ -43,16 +45,17 @@ func (o *owner) publish(ctx context.Context) {
 	if prepare := o.w.o.Prepare; prepare != nil {
 		prepare(snap)
 	}
-	old := o.w.snapshot.Swap(snap)
-	o.published = time.Now()
-	o.buildTime = o.published.Sub(start)
-	o.dirty = false
+	var old *instance.Snapshot
 	rejected, orphans := o.rejected(), 0
-	o.w.note(func(s *WatcherStatus) {
+	o.w.note(func(s *WatcherStatus) { // both at once: who has seen one of them finds the other
+		old = o.w.snapshot.Swap(snap)
 		s.Revision, s.Applied, s.Rejected = o.table.revision, o.table.applied, rejected
 		o.absentees(s)
 		orphans = s.Orphans
 	})
+	o.published = time.Now()
+	o.buildTime = o.published.Sub(start)
+	o.dirty = false
 	o.tellOrphans(orphans)
 	old.Supersede()
 	o.w.openGate(o.fresh)

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
@@ -318,4 +319,43 @@ func TestWatcherOverrides(t *testing.T) {
 	}
 	put(t, cli, l.Override(k), `{"state":"removed"}`)
 	waitFor(t, w, k, intent(instance.Removed, "removed"))
+}
+
+// Whoever has seen a snapshot finds its status, and whoever has seen a status
+// its snapshot.
+func TestStatusGoesWithTheSnapshot(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	w := watch(t, dial(t, etcd.Endpoint()), quick(t))
+	quit := make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			if snap, s := w.Snapshot(), w.Status(); s.Revision < snap.Revision {
+				t.Errorf("the status is older than the snapshot at %d: %+v", snap.Revision, s)
+				return
+			}
+			if s, snap := w.Status(), w.Snapshot(); snap.Revision < s.Revision {
+				t.Errorf("the snapshot at %d is older than its status: %+v", snap.Revision, s)
+				return
+			}
+		}
+	})
+	for i := range 300 {
+		rev := put(t, cli, l.Instance(prefill(fmt.Sprintf("10.0.0.%d:8100", i%200+1))), ready)
+		testkit.Eventually(t, soon, func() error {
+			if at := w.Snapshot().Revision; at < rev {
+				return fmt.Errorf("at %d, want %d", at, rev)
+			}
+			return nil
+		})
+	}
+	close(quit)
+	looking.Wait()
 }

@@ -242,7 +242,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 			t.Fatalf("%d %s", status, body)
 		}
 	}
-	testkit.Eventually(t, 30*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		snap := w.Snapshot()
 		p, d := snap.Usable(instance.Prefill), snap.Usable(instance.Decode)
 		if len(p) != 1 || len(d) != 1 || len(snap.All()) != 3 {

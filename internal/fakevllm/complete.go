@@ -143,8 +143,8 @@ func (x *exchange) startKV(j *job) *apiError {
 	case kvProduce:
 		local = false
 	case kvBad:
-		l.count.badKV.Add(1)
 		s.badKV.add(x.id + ": " + j.kvReq.why)
+		l.count.badKV.Add(1)
 		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.why)
 		if local {
 			l.count.recomputed.Add(1)
@@ -157,8 +157,8 @@ func (x *exchange) startKV(j *job) *apiError {
 			return internalError()
 		}
 		if err := x.load(j); err != nil {
-			l.count.refused.Add(1)
 			s.refusals.add(x.id + ": " + err.Error())
+			l.count.refused.Add(1)
 			if s.opt.KVLoadFailurePolicy == PolicyFail {
 				j.loadErr = err
 				return nil

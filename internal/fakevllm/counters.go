@@ -84,14 +84,17 @@ func (n *notes) all() []string {
 	return slices.Clone(n.list)
 }
 
+// What is counted is written down before, so that whoever sees the number finds
+// what it counts.
+
 func (s *Server) noteAbort(id string) {
-	s.count.aborted.Add(1)
 	s.aborts.add(id)
+	s.count.aborted.Add(1)
 }
 
 func (s *Server) violation(format string, args ...any) {
-	s.count.violations.Add(1)
 	s.violations.add(fmt.Sprintf(format, args...))
+	s.count.violations.Add(1)
 }
 
 // Aborted lists the ids ("chatcmpl-<X-Request-Id>") of requests whose client

@@ -126,7 +126,11 @@ func TestPrefillFailures(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
-				r := start(t, mode, 2, 1, func(o *forward.Options) { o.Prefill = 300 * time.Millisecond })
+				r := start(t, mode, 2, 1, func(o *forward.Options) {
+					if tc.fault.Kind == fakevllm.FaultHang { // for the other instance it must be long enough
+						o.Prefill = 3 * time.Second
+					}
+				})
 				script(t, r.P[0], tc.fault)
 				body := chatBody(stream, "")
 				r.complete(r.post("/v1/chat/completions", body), true, body)

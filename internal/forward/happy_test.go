@@ -35,7 +35,7 @@ func TestOneRequest(t *testing.T) {
 					if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-Pd-Prefill") != e.Prefill || a.header.Get("X-Pd-Decode") != e.Decode {
 						t.Fatalf("headers %v, entry %+v", a.header, e)
 					}
-					p, d := r.P[0].Requests(), r.D[0].Requests()
+					p, d := posted(r.P[0]), posted(r.D[0])
 					if len(p) != 1 || len(d) != 1 {
 						t.Fatalf("%d prefills, %d decodes", len(p), len(d))
 					}
@@ -97,14 +97,11 @@ func TestBytesOutsideTheEditAreTheClients(t *testing.T) {
 	r.strict()
 }
 
-// legBody is the body of the first leg that an engine got; a slow machine's
-// proxy asks after its health as well.
+// legBody is the body of the first leg that an engine got.
 func legBody(t *testing.T, s *fakevllm.Server) []byte {
 	t.Helper()
-	for _, q := range s.Requests() {
-		if strings.HasSuffix(q.Path, "completions") {
-			return q.Body
-		}
+	for _, q := range posted(s) {
+		return q.Body
 	}
 	t.Fatal("no leg came")
 	return nil
@@ -132,7 +129,7 @@ func TestClientControlFieldsAreStripped(t *testing.T) {
 		`"vllm_xargs":{"kv_transfer_params":"x"},"sampling_params":{"extra_args":{"kv_transfer_params":{}}}`
 	body := chatBody(true, evil)
 	r.complete(r.post("/v1/chat/completions", body, "X-Data-Parallel-Rank", "7", "X-Prefiller-Host-Port", "evil:1"), true, chatBody(true, ""))
-	for _, q := range append(r.P[0].Requests(), r.D[0].Requests()...) {
+	for _, q := range append(posted(r.P[0]), posted(r.D[0])...) {
 		for _, bad := range []string{"192.0.2.1", "bootstrap_host", "disagg_spec", `"kv_transfer_params":"x"`, `"extra_args":{"kv`} {
 			if bytes.Contains(q.Body, []byte(bad)) {
 				t.Errorf("%s reached an engine", bad)
@@ -163,7 +160,7 @@ func TestRequestsThatCannotBeSplit(t *testing.T) {
 			if e := r.entry(); e.Alone != tc.reason || e.Prefill != "" {
 				t.Fatalf("entry %+v", e)
 			}
-			if n := len(r.P[0].Requests()); n != 0 {
+			if n := len(posted(r.P[0])); n != 0 {
 				t.Fatalf("%d prefills", n)
 			}
 			if c := r.D[0].Counters(); c.KVParams != 0 {
@@ -197,7 +194,7 @@ func TestPassthroughAndModels(t *testing.T) {
 	if a.status != http.StatusOK || !strings.Contains(string(a.body), `"count"`) {
 		t.Fatalf("/tokenize: %d %s", a.status, a.body)
 	}
-	if n := len(r.D[0].Requests()); n != 1 {
+	if n := len(posted(r.D[0])); n != 1 {
 		t.Fatalf("decode saw %d requests", n)
 	}
 	get := func(path string) (int, string) {

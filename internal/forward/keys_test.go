@@ -34,10 +34,7 @@ func TestKeyForTheEngines(t *testing.T) {
 				t.Fatalf("%d: %s", a.status, a.body)
 			}
 			for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
-				for _, q := range s.Requests() {
-					if q.Method != http.MethodPost {
-						continue // a slow machine's proxy asks after its health as well
-					}
+				for _, q := range posted(s) {
 					if got := q.Header.Get("Authorization"); got != tc.want {
 						t.Errorf("%s got %q, want %q", s.Address(), got, tc.want)
 					}

@@ -62,7 +62,7 @@ func TestDuplicateRequestID(t *testing.T) {
 		}
 		wg.Wait()
 		seen := map[string]bool{}
-		for _, q := range r.P[0].Requests() {
+		for _, q := range posted(r.P[0]) {
 			id := q.Header.Get("X-Request-Id")
 			if seen[id] {
 				t.Errorf("two prefills under %q", id)

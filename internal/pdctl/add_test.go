@@ -186,7 +186,7 @@ func TestAddWaitBlock(t *testing.T) {
 	promoter(t, r)
 	late, gone := testkit.FreePort(t), testkit.FreePort(t)
 	out, stop := r.background("add", "prefill", late, gone, "--wait", "--block")
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		if n := pendings(r); n != 2 {
 			return fmt.Errorf("%d pending", n)
 		}
@@ -198,11 +198,11 @@ func TestAddWaitBlock(t *testing.T) {
 	served := make(chan error, 1)
 	go func() { served <- srv.ListenAndServe() }()
 	t.Cleanup(func() { _ = srv.Close(); <-served })
-	testkit.Eventually(t, 20*time.Second, func() error { return out.has("prefill/" + late + ": added\n") })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("prefill/" + late + ": added\n") })
 	if code, _, errs := r.run("remove", "prefill", gone); code != 0 {
 		t.Fatal(errs)
 	}
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		return out.has("prefill/" + gone + ": failed: no longer waited for")
 	})
 	if code := stop(false); code != 1 {
@@ -214,7 +214,7 @@ func TestAddWaitBlockInterrupted(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	out, stop := r.background("add", "prefill", testkit.FreePort(t), "--wait", "--block")
-	testkit.Eventually(t, 20*time.Second, func() error { return out.has("Waiting for") })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("Waiting for") })
 	if code := stop(true); code != 1 || out.has("the pending adds stay") != nil || pendings(r) != 1 {
 		t.Errorf("exit %d\n%s", code, out)
 	}

@@ -110,18 +110,18 @@ func TestWatch(t *testing.T) {
 	ready := func(o *lockedBuffer) func() error {
 		return func() error { return o.has("Watching 1 instances from revision") }
 	}
-	testkit.Eventually(t, 20*time.Second, ready(out))
-	testkit.Eventually(t, 20*time.Second, ready(lines))
+	testkit.Eventually(t, time.Minute, ready(out))
+	testkit.Eventually(t, time.Minute, ready(lines))
 
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"]}`)
 	// Both are awaited each time: one that is behind shows two changes as one.
-	testkit.Eventually(t, 20*time.Second, func() error { return out.has("  +  decode/10.0.0.2:1  ready  static m\n") })
-	testkit.Eventually(t, 20*time.Second, func() error { return lines.has(`"change":"added"`) })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("  +  decode/10.0.0.2:1  ready  static m\n") })
+	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"added"`) })
 	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down"}`)
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		return out.has("  ~  decode/10.0.0.2:1  down  state ready -> down\n")
 	})
-	testkit.Eventually(t, 20*time.Second, func() error { return lines.has(`"change":"changed"`) })
+	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"changed"`) })
 	if err := out.has("  =  prefill/10.0.0.1:1  ready  static m\n"); err != nil {
 		t.Error(err)
 	}
@@ -131,8 +131,8 @@ func TestWatch(t *testing.T) {
 	if _, err := r.cli.Delete(t.Context(), "/pd/decode/10.0.0.2:1"); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 30*time.Second, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
-	testkit.Eventually(t, 30*time.Second, func() error { return lines.has(`"change":"removed"`) })
+	testkit.Eventually(t, time.Minute, func() error { return out.has("  -  decode/10.0.0.2:1  gone  static m\n") })
+	testkit.Eventually(t, time.Minute, func() error { return lines.has(`"change":"removed"`) })
 
 	if code := stop(true); code != 0 {
 		t.Errorf("exit %d", code)

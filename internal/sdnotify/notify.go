@@ -28,8 +28,10 @@ const (
 // ErrSocket means that $NOTIFY_SOCKET cannot be used.
 var ErrSocket = errors.New("NOTIFY_SOCKET")
 
-// sendTimeout bounds one datagram: systemd may be busy, and we do not wait for it.
-const sendTimeout = time.Second
+// sendTimeout bounds one datagram: systemd may be busy, and we do not wait for it
+// for long. The time also passes while this process gets no processor, and a
+// READY=1 that is not sent costs the whole start.
+const sendTimeout = 5 * time.Second
 
 // Notifier sends to one socket. The zero value and nil send nothing. It is safe
 // for concurrent use.

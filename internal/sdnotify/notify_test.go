@@ -46,7 +46,7 @@ func TestSend(t *testing.T) {
 			t.Fatal(err)
 		}
 		want := []string{"READY=1\nSTATUS=two lines ", "STOPPING=1\nEXTEND_TIMEOUT_USEC=90000000"}
-		testkit.Eventually(t, 30*time.Second, func() error {
+		testkit.Eventually(t, time.Minute, func() error {
 			if d := cmp.Diff(want, s.Messages()); d != "" {
 				return errors.New(d)
 			}
@@ -127,7 +127,7 @@ func TestWatch(t *testing.T) {
 	}()
 	await := func(want ...string) {
 		t.Helper()
-		testkit.Eventually(t, 30*time.Second, func() error {
+		testkit.Eventually(t, time.Minute, func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			if d := cmp.Diff(want, reports); d != "" {
@@ -139,7 +139,7 @@ func TestWatch(t *testing.T) {
 	pings := func(more int) {
 		t.Helper()
 		from := s.Count("WATCHDOG=1")
-		testkit.Eventually(t, 30*time.Second, func() error {
+		testkit.Eventually(t, time.Minute, func() error {
 			if s.Count("WATCHDOG=1") < from+more {
 				return errors.New("no ping")
 			}
@@ -153,7 +153,7 @@ func TestWatch(t *testing.T) {
 	// rounds let what was sent before arrive.
 	rounds := func() {
 		from := asked.Load()
-		testkit.Eventually(t, 30*time.Second, func() error {
+		testkit.Eventually(t, time.Minute, func() error {
 			if asked.Load() < from+5 {
 				return errors.New("not asked")
 			}

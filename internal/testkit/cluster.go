@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net"
 	"strconv"
 	"strings"
@@ -12,6 +11,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
 )
 
 // Cluster is an etcd of several members, each in a process of its own.
@@ -72,24 +73,21 @@ func startCluster(t testing.TB, n int, prepare func(Member), opts []ProcessOptio
 	return c
 }
 
-// quietPorts finds free ports below the range from which Linux takes the
-// source ports of outgoing connections, as members must know each other's
-// before they listen.
+// quietPorts finds n free addresses on the loopback that stay free while nobody
+// listens there: their ports are not among those that the system hands out, to
+// outgoing connections or to who listens on port 0, and other tests of this
+// machine get others.
 func quietPorts(t testing.TB, n int) []string {
 	t.Helper()
-	var out []string
-	for range 1000 {
-		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(10000+rand.IntN(10000)))
-		if err != nil {
-			continue
-		}
-		defer l.Close() // held until all are found, so that none comes twice
-		if out = append(out, l.Addr().String()); len(out) == n {
-			return out
-		}
+	ports, err := fleet.FreePorts(n)
+	if err != nil {
+		t.Fatalf("free ports: %v", err)
 	}
-	t.Fatal("no free ports for the members of an etcd")
-	return nil
+	var out []string
+	for _, port := range ports {
+		out = append(out, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	}
+	return out
 }
 
 // Endpoints lists the host:port of every member, running or not.

@@ -3,7 +3,6 @@ package testkit
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/url"
 	"testing"
 	"time"
@@ -25,26 +24,23 @@ const startTimeout = 60 * time.Second
 type Etcd struct {
 	t      testing.TB
 	dir    string
-	listen string // host:port, the port fixed once it is known
+	listen string // host:port
 	server *embed.Etcd
 	other  *EtcdProcess // instead of server where PD_TEST_ETCD names a program
 }
-
-// anyPort is the address whose port is found when it is bound.
-const anyPort = "127.0.0.1:0"
 
 // StartEtcd starts an etcd on a free port. It is stopped when the test ends,
 // after the clients that Client made. Where PD_TEST_ETCD names an etcd program
 // it is a process of that.
 func StartEtcd(t testing.TB) *Etcd {
 	t.Helper()
-	e := &Etcd{t: t, listen: anyPort}
+	e := &Etcd{t: t}
 	if outside() != "" {
 		e.other = StartEtcdProcess(t)
 		e.listen = e.other.Endpoint()
 		return e
 	}
-	e.dir = t.TempDir()
+	e.dir, e.listen = t.TempDir(), FreePort(t)
 	e.start()
 	t.Cleanup(e.Stop)
 	return e
@@ -57,13 +53,12 @@ func (e *Etcd) start() {
 		e.t.Fatalf("start etcd: %v", err)
 	}
 	e.server = server
-	e.listen = server.Clients[0].Addr().String()
 }
 
 // memberConfig is what one member is started with.
 type memberConfig struct {
 	Dir    string // of its data
-	Listen string // host:port for clients; port 0 takes a free one
+	Listen string // host:port for clients
 	// Of a member of a cluster; all empty for one alone.
 	Name    string
 	Peer    string // host:port for the other members
@@ -176,13 +171,9 @@ func clientConfig(endpoints ...string) clientv3.Config {
 	}
 }
 
-// FreePort gives a TCP address on the loopback that nobody listens on now.
+// FreePort gives a TCP address on the loopback that nobody listens on now, and
+// that nobody is given before a test listens there itself.
 func FreePort(t testing.TB) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatalf("free port: %v", err)
-	}
-	defer l.Close()
-	return l.Addr().String()
+	return quietPorts(t, 1)[0]
 }

@@ -45,7 +45,7 @@ const (
 // StartLink starts a relay to target, a host:port. It ends with the test.
 func StartLink(t testing.TB, target string) *Link {
 	t.Helper()
-	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	lis, err := net.Listen("tcp", FreePort(t))
 	if err != nil {
 		t.Fatalf("link: %v", err)
 	}

@@ -27,11 +27,7 @@ func outside() string { return os.Getenv(envOutside) }
 // before it starts, since the program does not tell which ports it took.
 func outsideCommand(t testing.TB, cfg *memberConfig) *exec.Cmd {
 	t.Helper()
-	ports := quietPorts(t, 2)
-	if cfg.Listen == anyPort {
-		cfg.Listen = ports[0]
-	}
-	name, peer := "test", ports[1]
+	name, peer := "test", FreePort(t)
 	if cfg.Name != "" {
 		name, peer = cfg.Name, cfg.Peer
 	}

@@ -93,7 +93,7 @@ func StartEtcdProcess(t testing.TB, opts ...ProcessOption) *EtcdProcess {
 // newMember makes a member that does not run yet.
 func newMember(t testing.TB, cfg memberConfig, opts []ProcessOption) *EtcdProcess {
 	t.Helper()
-	cfg.Dir, cfg.Listen = t.TempDir(), anyPort
+	cfg.Dir, cfg.Listen = t.TempDir(), FreePort(t)
 	for _, o := range opts {
 		o(&cfg)
 	}

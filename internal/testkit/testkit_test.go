@@ -22,7 +22,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const soon = 30 * time.Second
+const soon = time.Minute
 
 // echo is a server that says back what it hears.
 func echo(t *testing.T) string {
@@ -197,5 +197,28 @@ func TestNoSpaceAndAuth(t *testing.T) {
 	}
 	if _, err := root.AuthDisable(t.Context()); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// What is stopped and started again must find its port free: the system may not
+// give it to a connection or a listener meanwhile.
+func TestPortsAreNotTheSystems(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		t.Skip("only Linux tells which ports it hands out")
+	}
+	var low, high int
+	if _, err := fmt.Sscan(string(raw), &low, &high); err != nil {
+		t.Fatal(err)
+	}
+	for what, address := range map[string]string{
+		"a free port": testkit.FreePort(t), "an etcd in the process": testkit.StartEtcd(t).Endpoint(),
+		"an etcd of its own": testkit.StartEtcdProcess(t).Endpoint(), "a link": testkit.StartLink(t, "127.0.0.1:1").Address(),
+	} {
+		var port int
+		if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil || low <= port && port <= high {
+			t.Errorf("%s has %s, the system hands out %d to %d; %v", what, address, low, high, err)
+		}
 	}
 }

@@ -43,8 +43,14 @@ func proxies(t *testing.T, f *fleet.Fleet, etcd string, n int) []*fleet.Proxy {
 // node starts an engine; with etcd endpoints also an agent beside it.
 func node(t *testing.T, f *fleet.Fleet, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
 	t.Helper()
+	return nodeFor(t, f, 5*time.Second, name, role, port, etcd...)
+}
+
+// nodeFor is node with another TTL.
+func nodeFor(t *testing.T, f *fleet.Fleet, ttl time.Duration, name string, role instance.Role, port int, etcd ...string) *fleet.Node {
+	t.Helper()
 	n, err := f.StartNode(t.Context(), fleet.NodeSpec{
-		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: 5 * time.Second,
+		Name: name, Role: role, Port: port, Connector: "nixl", Model: model, Etcd: etcd, TTL: ttl,
 		ITL: time.Millisecond,
 	})
 	if err != nil {
@@ -251,7 +257,9 @@ func TestNodeDiesUnderLoad(t *testing.T) {
 		}
 		testkit.Eventually(t, soon, ejected)
 		t.Logf("%s: ejected %s after the kill", n.Spec.Name, time.Since(killed).Round(time.Millisecond))
-		// From here on it gets nothing: no request meets a refused connection.
+		// From here on it gets nothing: no request meets a refused connection but
+		// those that were on their way to it.
+		l.Turn()
 		before := metric(t, p.URL(), "pd_forward_retries_total", `class="not_connected"`)
 		want := map[instance.Role]int{instance.Prefill: 2, instance.Decode: 2}
 		want[n.Spec.Role]--
@@ -282,7 +290,7 @@ func outage(t *testing.T) time.Duration {
 	t.Helper()
 	s := os.Getenv("PD_E2E_OUTAGE")
 	if s == "" {
-		return 8 * time.Second // longer than the leases' TTL
+		return awayTTL + 2*time.Second // longer than the leases' TTL
 	}
 	d, err := time.ParseDuration(s)
 	if err != nil {
@@ -290,6 +298,11 @@ func outage(t *testing.T) time.Duration {
 	}
 	return d
 }
+
+// awayTTL is that of the leases in TestEtcdAway. After the restart they have it
+// anew, and the agents, which by then try to connect every three seconds, must
+// be in time for it on a slow machine too.
+const awayTTL = 10 * time.Second
 
 // While etcd is away everything goes on, and afterwards nothing has changed:
 // the same leases hold the same keys.
@@ -301,7 +314,7 @@ func TestEtcdAway(t *testing.T) {
 	list := proxies(t, f, etcd, 2)
 	for _, role := range instance.Roles() {
 		for i := range 2 {
-			node(t, f, fmt.Sprintf("%s-%d", role, i+1), role, 0, etcd)
+			nodeFor(t, f, awayTTL, fmt.Sprintf("%s-%d", role, i+1), role, 0, etcd)
 		}
 	}
 	for _, p := range list {

@@ -127,7 +127,7 @@ func TestNodesThatRegisterThemselves(t *testing.T) {
 	if err := registration.Stop(stop); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, 20*time.Second, func() error {
+	testkit.Eventually(t, time.Minute, func() error {
 		s, err := proxy.Status(ctx)
 		if err != nil {
 			return err

@@ -302,7 +302,7 @@ func memberFault(t *testing.T, leader bool, o discovery.WatcherOptions, fault fu
 	for _, m := range c.Others(victim) {
 		others = append(others, m.Endpoint())
 	}
-	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, 5*time.Second)
+	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, discovery.DefaultTTL)
 	before := usable(t, w, kept)
 	neverWithout(t, w, kept)
 	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))

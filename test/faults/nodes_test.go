@@ -89,7 +89,7 @@ func TestFault02_NodeKilled(t *testing.T) {
 func TestFault03_EngineHangs(t *testing.T) {
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, agentArgs: []string{"--probe-timeout", "500ms"}})
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
 	h := testkit.Record(t, etcd.Client(t), "/pd/")
 	l := r.load()
 	for _, victim := range []*fleet.Node{r.prefill[0], r.decode[0]} {

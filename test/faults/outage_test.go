@@ -107,12 +107,14 @@ func TestFault09_EtcdPaused(t *testing.T) {
 func TestFault10_EtcdKilled(t *testing.T) {
 	row(t, 10)
 	etcd := testkit.StartEtcdProcess(t)
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, proxyArgs: []string{"--audit-interval", "2s"}})
+	// After the restart a lease has its TTL anew, and the agents, which by then
+	// try to connect every three seconds, must be in time for it.
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
 	before := keys(t, etcd.Client(t))
 	l, p := r.load(), r.startPool()
 	etcd.Kill()
 	r.shows(etcdIs(string(discovery.Stale)))
-	wait(t, outage(6*time.Second, 90*time.Second))
+	wait(t, outage(longer+2*time.Second, 90*time.Second))
 	l.Served(20)
 	etcd.Restart()
 	measured(t, 10, "restart to an event at every proxy", r.follows(1), 5*time.Second)
@@ -168,7 +170,7 @@ func outOfSpace(rep agentctl.Report) error {
 func TestFault19_NoSpace(t *testing.T) {
 	row(t, 19)
 	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
-	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})
 	cli := etcd.Client(t)
 	before := keys(t, cli)
 	l, p := r.load(), r.startPool()
@@ -178,7 +180,7 @@ func TestFault19_NoSpace(t *testing.T) {
 	if out := fails(t, "pdctl", "add", "decode", "127.0.0.1:9", "--no-verify", "--etcd-endpoints", etcd.Endpoint()); !contains(out, "space") {
 		t.Errorf("pdctl add says %q", out)
 	}
-	wait(t, 2*ttl) // the leases are renewed all the same
+	wait(t, longer+longer/2) // the leases are renewed all the same
 	if after := keys(t, cli); !maps.Equal(before, after) {
 		t.Errorf("keys before %v, after %v", before, after)
 	}

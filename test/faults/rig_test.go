@@ -26,6 +26,9 @@ const (
 	adminKey = "faults-admin-key"
 	// ttl of the agents' leases: short, so that outages can be.
 	ttl = 3 * time.Second
+	// longer is that of agents whose lease must not end in a test, not even where
+	// they get no processor for seconds.
+	longer = 10 * time.Second
 	// audit is the interval at which the proxies check what they know.
 	audit = 2 * time.Second
 	// clients and pause of the load: the fault is under test, not the machine.

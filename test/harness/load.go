@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
 // Load is a number of clients that send one request after the other, half of
@@ -34,6 +35,7 @@ type Load struct {
 	// connection is refused or lost, as the official clients do.
 	retrying     bool
 	refused, cut atomic.Int64
+	turns        []atomic.Int64 // by client: requests that have ended, well or not
 	ok, broken   atomic.Int64
 	mu           sync.Mutex // guards failures
 	failures     []string
@@ -60,6 +62,7 @@ func startLoad(t testing.TB, l *Load, clients int, pause time.Duration, urls []s
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	l.t, l.pause, l.stop, l.client = t, pause, cancel, loadgen.NewClient(clients, nil)
+	l.turns = make([]atomic.Int64, clients)
 	l.plain = &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}, Timeout: time.Minute}
 	for c := range clients {
 		l.wg.Go(func() {
@@ -75,6 +78,7 @@ func startLoad(t testing.TB, l *Load, clients int, pause time.Duration, urls []s
 						break
 					}
 				}
+				l.turns[c].Add(1)
 			}
 		})
 	}
@@ -192,6 +196,21 @@ func (l *Load) Served(n int64) {
 			l.t.Fatalf("the load stands still at %d answers; failures: %v", l.ok.Load(), l.Failures())
 		case <-tick.C:
 		}
+	}
+}
+
+// Turn waits until every request has ended that is under way now: what the proxy
+// did for them it has counted, and those that follow were begun after the call.
+func (l *Load) Turn() {
+	l.t.Helper()
+	for c := range l.turns {
+		ended := l.turns[c].Load()
+		testkit.Eventually(l.t, time.Minute, func() error {
+			if l.turns[c].Load() == ended {
+				return fmt.Errorf("client %d still has the same request; failures: %v", c, l.Failures())
+			}
+			return nil
+		})
 	}
 }
 
