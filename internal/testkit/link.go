@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bytes"
 	"errors"
 	"net"
 	"sync"
@@ -139,7 +140,8 @@ func (l *Link) HalfOpen() {
 	}
 }
 
-// Delay holds each piece of data back for d, in both directions; 0 ends it.
+// Delay lets each piece of data arrive d later, in both directions, as a long
+// line does: a piece does not wait for the ones before it. 0 ends it.
 func (l *Link) Delay(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -234,19 +236,52 @@ func (l *Link) relay(in net.Conn) {
 	wg.Wait()
 }
 
+// piece is what came of one direction at once.
+type piece struct {
+	data []byte
+	due  time.Time // before which it does not arrive
+}
+
+// readAhead is how many pieces may be on the line.
+const readAhead = 256
+
 // pump copies one direction and ends both when one end is gone.
 func (l *Link) pump(to, from net.Conn, d Direction) {
-	defer reset(to)
-	defer reset(from)
+	line, hungUp := make(chan piece, readAhead), make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() { l.listen(from, line, hungUp) })
+	for p := range line {
+		// Also the end of a connection passes only when bytes may.
+		if !l.mayPass(d) || !l.arrives(p.due) {
+			break
+		}
+		if len(p.data) == 0 {
+			break
+		}
+		if _, err := to.Write(p.data); err != nil {
+			break
+		}
+	}
+	close(hungUp)
+	reset(to)
+	reset(from)
+	wg.Wait()
+}
+
+// listen puts what comes on the line; the last piece, an empty one, is the end.
+func (l *Link) listen(from net.Conn, line chan<- piece, hungUp <-chan struct{}) {
+	defer close(line)
 	buf := make([]byte, 32<<10)
 	for {
 		n, err := from.Read(buf)
-		// Also the end of a connection passes only when bytes may.
-		if !l.mayPass(d) {
-			return
-		}
-		if n > 0 {
-			if _, werr := to.Write(buf[:n]); werr != nil {
+		due := time.Now().Add(l.delayed())
+		for _, data := range [][]byte{bytes.Clone(buf[:n]), nil} {
+			if len(data) == 0 && err == nil {
+				break
+			}
+			select {
+			case line <- piece{data, due}:
+			case <-hungUp:
 				return
 			}
 		}
@@ -256,21 +291,32 @@ func (l *Link) pump(to, from net.Conn, d Direction) {
 	}
 }
 
-// mayPass waits while the direction is frozen, then for the delay. False: the
-// test has ended.
+func (l *Link) delayed() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.delay
+}
+
+// mayPass waits while the direction is frozen. False: the test has ended.
 func (l *Link) mayPass(d Direction) bool {
 	l.mu.Lock()
-	flow, delay := l.flow[d], l.delay
+	flow := l.flow[d]
 	l.mu.Unlock()
 	select {
 	case <-flow:
+		return true
 	case <-l.ended:
 		return false
 	}
-	if delay <= 0 {
+}
+
+// arrives waits until a piece is due.
+func (l *Link) arrives(due time.Time) bool {
+	left := time.Until(due)
+	if left <= 0 {
 		return true
 	}
-	timer := time.NewTimer(delay)
+	timer := time.NewTimer(left)
 	defer timer.Stop()
 	select {
 	case <-timer.C:
