@@ -74,7 +74,7 @@ func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names
 	return s, names
 }
 
-var simulatedValues = []string{ //nolint:gochecknoglobals // constant
+var simulatedValues = []string{
 	``, `{"models":["m"]}`, `{"models":["m"],"id":"A"}`, `{"models":["m","n"],"id":"B","kv_role":"kv_both"}`, `{"models":["m"],"state":"down"}`,
 	`{"models":["m"],"connector":"strange"}`, `{"v":1,"state":"drain"}`, `{"v":1,"state":"removed"}`, `{"weight":3}`, `{`,
 }

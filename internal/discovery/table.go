@@ -213,10 +213,10 @@ func (t *table) count(e *entry, by int) {
 		} else {
 			delete(t.absent, e.name)
 		}
-		switch {
-		case e.absent.kind == kept:
+		switch e.absent.kind {
+		case kept:
 			t.tally.kept += by
-		case e.absent.kind == orphaned:
+		case orphaned:
 			t.tally.orphans += by
 			if e.absent.held {
 				t.tally.held += by

@@ -161,7 +161,7 @@ func (h *heldBack) Do(ctx context.Context, r *upstream.Request) (*upstream.Respo
 type heldBody struct {
 	io.ReadCloser
 	h   *heldBack
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // that of the request it is the body of
 	in  *instance.Instance
 }
 

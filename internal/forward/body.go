@@ -186,7 +186,7 @@ func (x *exchange) readUnannounced(r io.Reader) ([]byte, error) {
 }
 
 func ended(err error) error {
-	if err == io.EOF {
+	if errors.Is(err, io.EOF) {
 		return nil
 	}
 	return err

@@ -160,14 +160,14 @@ func (c *conn) readWhatIsThere(fd uintptr) bool {
 	for {
 		n, err := syscall.Read(int(fd), *c.buf)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // as it comes from the kernel
+		case err == syscall.EINTR:
 			continue
 		case n > 0:
 			c.r, c.w = 0, n
 			return true
 		}
 		c.recycle()
-		if err == syscall.EAGAIN { //nolint:errorlint // as it comes from the kernel
+		if err == syscall.EAGAIN {
 			return false
 		}
 		if c.takeErr = err; err == nil {
@@ -307,7 +307,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if err != nil {
 		// As net/http has it: who closes in the middle has left.
 		c.Cancel(errClientLeft)
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			err = io.ErrUnexpectedEOF
 		}
 	}

@@ -90,7 +90,7 @@ func (w *watcher) run() {
 	_ = w.raw.Read(func(fd uintptr) bool { // ends with the file
 		for {
 			n, err := syscall.EpollWait(int(fd), events[:], 0)
-			if err == syscall.EINTR { //nolint:errorlint // as it comes from the kernel
+			if err == syscall.EINTR {
 				continue
 			}
 			if n <= 0 {

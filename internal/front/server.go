@@ -184,7 +184,7 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	for s.closeIdle() > 0 {
 		select {
 		case <-ctx.Done():
-			<-rest
+			<-rest //nolint:errcheck // ctx has ended it, too
 			return ctx.Err()
 		case <-tick.C:
 		}

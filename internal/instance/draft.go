@@ -82,7 +82,7 @@ func (d *Draft) Snapshot(revision int64) *Snapshot {
 // to what others read.
 func (l *list) publish() []*Instance {
 	l.out = true
-	return l.items[:len(l.items):len(l.items)]
+	return slices.Clip(l.items)
 }
 
 // own makes the items the draft's own, with room for one more.

@@ -122,7 +122,7 @@ func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error)
 		if c == nil {
 			return p.fresh(ctx, h, m)
 		}
-		if a, e = p.try(ctx, c, m); e != errStillThere { //nolint:errorlint // the very one
+		if a, e = p.try(ctx, c, m); e != errStillThere {
 			break
 		}
 	}

@@ -67,14 +67,14 @@ func (c *conn) takeStep(fd uintptr) bool {
 	for {
 		n, err := syscall.Read(int(fd), *c.buf)
 		switch {
-		case err == syscall.EINTR: //nolint:errorlint // as it comes from the kernel
+		case err == syscall.EINTR:
 			continue
 		case n > 0:
 			c.r, c.w, c.heard = 0, n, true
 			return true
 		}
 		c.recycle()
-		if err == syscall.EAGAIN { //nolint:errorlint // as it comes from the kernel
+		if err == syscall.EAGAIN {
 			return false
 		}
 		if t.hear = err; err == nil {
@@ -88,7 +88,7 @@ func (c *conn) takeStep(fd uintptr) bool {
 func sayPiece(fd int, piece []byte) (int, error) {
 	for {
 		n, err := syscall.Write(fd, piece)
-		switch err { //nolint:errorlint // as it comes from the kernel
+		switch err {
 		case syscall.EINTR:
 		case syscall.EAGAIN:
 			return 0, nil
