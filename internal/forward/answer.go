@@ -6,7 +6,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"runtime"
 	"strings"
 	"time"
 
@@ -146,9 +145,6 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 			}
 		}
 		if err == nil {
-			// Others first: what an engine that is faster than we are says meanwhile
-			// goes on in one piece then.
-			runtime.Gosched()
 			continue
 		}
 		if errors.Is(err, io.EOF) {
