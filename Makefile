@@ -110,6 +110,7 @@ bench-check: ## fail if the hot path got dearer than at the merge base; BASE=com
 # DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
 BENCH_JSON ?= docs/performance/result.json
 BENCH_DOC  ?= docs/performance.md
+BENCH_README ?= README.md
 
 .PHONY: bench-build
 bench-build: build
@@ -118,6 +119,7 @@ bench-build: build
 .PHONY: bench
 bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
 	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
+		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
@@ -136,7 +138,7 @@ soak: bench-build ## half of the peak rate for long, with aborts and churn; fail
 
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench
-	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC)
+	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme $(BENCH_README)
 
 .PHONY: fmt
 fmt: ## format the sources
