@@ -8,12 +8,15 @@ LDFLAGS     := -s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$(COMMI
 
 # Handed to go test as they are, e.g. TESTFLAGS='-run TestWatcher -count=5'.
 TESTFLAGS    ?=
-TEST_TIMEOUT ?= 5m
+TEST_TIMEOUT ?= 8m
 PACKAGES     ?= ./...
 
 # The tests of the data path run once more over the standard library's HTTP
 # client (--upstream std) when they are among PACKAGES.
 BOTH_CLIENTS := $(filter ./internal/forward ./test/e2e,$(subst ./...,./internal/forward ./test/e2e,$(PACKAGES)))
+
+# So do those of reading JSON without assembly, as other processors do it.
+WITHOUT_ASM := $(filter ./internal/openai/...,$(subst ./...,./internal/openai/...,$(PACKAGES)))
 
 LINT_VERSION := v2.15.0
 LINT         := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
@@ -41,6 +44,7 @@ test: ## all tests, with the race detector where a C compiler exists
 		echo "go test with the race detector"; \
 		CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
 		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=std CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
+		$(if $(WITHOUT_ASM),CGO_ENABLED=1 $(GO) test -race -shuffle=on -tags purego -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(WITHOUT_ASM);) \
 	elif [ -n "$(call on,$(REQUIRE_RACE))" ]; then \
 		echo "REQUIRE_RACE is set, but there is no C compiler that works (tried: $$($(GO) env CC)); install gcc and the C library's headers" >&2; \
 		exit 1; \
@@ -48,6 +52,7 @@ test: ## all tests, with the race detector where a C compiler exists
 		echo "NOTE: no C compiler that works, so the tests run WITHOUT the race detector (install gcc and the C library's headers for it)"; \
 		CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
 		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=std CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
+		$(if $(WITHOUT_ASM),CGO_ENABLED=0 $(GO) test -shuffle=on -tags purego -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(WITHOUT_ASM);) \
 	fi
 
 .PHONY: race
@@ -110,6 +115,7 @@ bench-check: ## fail if the hot path got dearer than at the merge base; BASE=com
 # DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
 BENCH_JSON ?= docs/performance/result.json
 BENCH_DOC  ?= docs/performance.md
+BENCH_README ?= README.md
 
 .PHONY: bench-build
 bench-build: build
@@ -118,6 +124,7 @@ bench-build: build
 .PHONY: bench
 bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
 	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
+		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
@@ -136,7 +143,7 @@ soak: bench-build ## half of the peak rate for long, with aborts and churn; fail
 
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench
-	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC)
+	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme $(BENCH_README)
 
 .PHONY: fmt
 fmt: ## format the sources

@@ -253,23 +253,3 @@ func (r *Run) workload(b *strings.Builder, name string) {
 		fmt.Fprintf(b, "\n%s\n", s)
 	}
 }
-
-// The marks in a README between which Renew puts the headline.
-const (
-	Begin = "<!-- bench: begin -->"
-	End   = "<!-- bench: end -->"
-)
-
-// Renew replaces what is between the marks; false if they are not there.
-func (r *Run) Renew(text string) (string, bool) {
-	head, rest, ok := strings.Cut(text, Begin)
-	if !ok {
-		return text, false
-	}
-	_, tail, ok := strings.Cut(rest, End)
-	if !ok {
-		return text, false
-	}
-	about := fmt.Sprintf("Commit `%s`, %s, %d repeats; all of it in [docs/performance.md](docs/performance.md).", r.Commit, r.Machine.CPU, r.Config.Repeats)
-	return head + Begin + "\n" + r.Headline() + "\n" + about + "\n" + End + tail, true
-}

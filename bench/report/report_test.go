@@ -138,6 +138,11 @@ func TestRenew(t *testing.T) {
 	if !ok || strings.Contains(text, "old") || !strings.HasPrefix(text, "before\n") || !strings.HasSuffix(text, "\nafter\n") || !strings.Contains(text, "abc1234") {
 		t.Errorf("%v:\n%s", ok, text)
 	}
+	for _, want := range []string{"| | pdmesh, two legs | nginx, one hop |", "| small requests: share of the limit | 0.", "goals are met. Not met: "} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in\n%s", want, text)
+		}
+	}
 	if again, _ := r.Renew(text); again != text {
 		t.Error("a second time changes it")
 	}

@@ -95,13 +95,21 @@ func reportCommand() *cobra.Command {
 	return cmd
 }
 
-// commit names what is checked out here; not known is "unknown".
+// commit names what is checked out here; not known is "unknown". What is
+// changed in the documentation, which the pictures that are drawn before are a
+// part of, makes no other program.
 func commit(ctx context.Context) string {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
-	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--dirty", "--exclude=*").Output()
+	out, err := exec.CommandContext(ctx, "git", "describe", "--always", "--exclude=*").Output()
 	if err != nil {
 		return "unknown"
 	}
-	return strings.TrimSpace(string(out))
+	name := strings.TrimSpace(string(out))
+	changed, err := exec.CommandContext(ctx, "git", "status", "--porcelain", "--untracked-files=no", "--",
+		":(top)", ":(top,exclude)docs", ":(top,exclude)*.md").Output()
+	if err != nil || len(changed) > 0 {
+		name += "-dirty"
+	}
+	return name
 }
