@@ -90,6 +90,27 @@ func TestRun(t *testing.T) {
 	}
 }
 
+// The report says what came of a soak whose files lie beside it.
+func TestSoakTitle(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "soak.json")
+	for text, want := range map[string]string{
+		"": "Soak:", "{": "Soak:",
+		`{"commit":"abc","seconds":60,"rate_per_second":7,"right":5,"wrong":1,"broken":2,"failed":3,"left":4}`: "Soak of commit abc: 60 s at 7 streams/s (the peak was 0), 5 right, 6 wrong, cut or failed, 4 left",
+	} {
+		if text != "" {
+			if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+		} else if err := os.RemoveAll(file); err != nil {
+			t.Fatal(err)
+		}
+		if got := soakTitle(file); !strings.HasPrefix(got, want) {
+			t.Errorf("%q: %q", text, got)
+		}
+	}
+}
+
 func TestSoak(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

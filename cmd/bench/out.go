@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -14,6 +15,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/bench/soak"
 )
 
 // outFlags say where a report goes.
@@ -73,8 +75,22 @@ func (f *outFlags) writeDoc(run *report.Run) error {
 		}
 	}
 	more("flame-*.svg", "Where the proxy's processor time goes:")
-	more("soak-*.svg", "Soak:")
+	more("soak-*.svg", soakTitle(filepath.Join(dir, "soak.json")))
 	return publish(f.doc, run.Markdown(plots))
+}
+
+// soakTitle says what came of the soak whose result that file is.
+func soakTitle(file string) string {
+	raw, err := os.ReadFile(file)
+	if err != nil {
+		return "Soak:"
+	}
+	var r soak.Result
+	if err := json.Unmarshal(raw, &r); err != nil {
+		return "Soak:"
+	}
+	return fmt.Sprintf("Soak of commit %s: %.0f s at %.0f streams/s (the peak was %.0f), %d right, %d wrong, cut or failed, %d left by their clients, %d changes of the membership; per minute %.1f KiB, %.2f goroutines, %.2f sockets:",
+		r.Commit, r.Seconds, r.Rate, r.Peak, r.Right, r.Wrong+r.Broken+r.Failed, r.Left, r.Changes, r.RSSSlope, r.GoroutineSlope, r.SocketSlope)
 }
 
 func publish(path, text string) error { return os.WriteFile(path, []byte(text), 0o644) }
