@@ -3,6 +3,7 @@ package forward
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"math/rand/v2"
 	"runtime"
@@ -223,6 +224,24 @@ func TestReadUnannounced(t *testing.T) {
 		}
 		if x.dropBody(); h.spares.inUse != 0 {
 			t.Errorf("%d bytes and an error: %d bytes are in use in the end", n, h.spares.inUse)
+		}
+	}
+}
+
+// Only io.EOF itself is the end: an error that wraps it is a body cut short,
+// however much came before.
+func TestCutBodyIsNotWhole(t *testing.T) {
+	t.Parallel()
+	cut := fmt.Errorf("cut: %w", io.EOF)
+	for _, n := range []int{0, 10, firstPiece, 100 << 10, 1 << 20} {
+		x := &exchange{h: &Handler{}}
+		_, err := x.readAll(io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)), -1)
+		if err == nil {
+			t.Errorf("%d bytes and a cut are taken for a whole body", n)
+		}
+		x.dropBody()
+		if timer := x.h.spares.timer; timer != nil {
+			timer.Stop()
 		}
 	}
 }

@@ -307,7 +307,7 @@ func (b *body) Read(p []byte) (int, error) {
 	if err != nil {
 		// As net/http has it: who closes in the middle has left.
 		c.Cancel(errClientLeft)
-		if errors.Is(err, io.EOF) {
+		if err == io.EOF { //nolint:errorlint // the connection's own, unwrapped
 			err = io.ErrUnexpectedEOF
 		}
 	}
