@@ -122,17 +122,32 @@ func (x *exchange) readBody() ([]byte, bool) {
 	return nil, false
 }
 
+const (
+	// trustedBody is the announced size up to which a body gets all its memory
+	// before any of it has come.
+	trustedBody = 128 << 10
+	// trustByte is how many bytes of memory one that came is good for: who
+	// announces much and sends nothing holds little, and a body of 1 MiB is
+	// moved once, when 32 KiB of it are there.
+	trustByte = 32
+)
+
 // readAll reads to the end into one buffer, of the announced length if any.
 func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 	if length <= 0 {
 		return x.readUnannounced(r)
 	}
-	var buf []byte
-	buf, x.pooled = x.h.bodyBuffer(length)
-	buf = buf[:length]
-	n, err := io.ReadFull(r, buf)
+	room := length
+	if length > trustedBody {
+		room = largeBody
+	}
+	buf, err := x.readFirst(r, nil, room)
+	for err == nil && room < length {
+		room = min(length, trustByte*room)
+		buf, err = x.readFirst(r, buf, room)
+	}
 	if err != nil {
-		return buf[:n], err
+		return buf, err
 	}
 	// The server stops at the announced length; this read sees its EOF, and
 	// any other reader's surplus.
@@ -141,6 +156,21 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 		return buf, errors.Join(errSurplus, err)
 	}
 	return buf, nil
+}
+
+// readFirst gives the first room bytes of a body, of which have are there, in a
+// buffer that replaces the one they are in.
+func (x *exchange) readFirst(r io.Reader, have []byte, room int64) ([]byte, error) {
+	buf, pooled := x.h.bodyBuffer(room)
+	buf = buf[:room]
+	n := copy(buf, have)
+	x.h.dropBuffer(x.pooled, false) // no leg has seen it
+	x.pooled = pooled
+	m, err := io.ReadFull(r, buf[n:])
+	if err == io.EOF && n > 0 { //nolint:errorlint // io.ReadFull's contract: io.EOF itself
+		err = io.ErrUnexpectedEOF
+	}
+	return buf[:n+m], err
 }
 
 // A body of unknown length is read into pieces, a small one first, and put

@@ -1,6 +1,14 @@
 package forward
 
-import "testing"
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+	"testing/iotest"
+)
 
 func TestBodyClasses(t *testing.T) {
 	t.Parallel()
@@ -26,5 +34,92 @@ func TestBodyClasses(t *testing.T) {
 	}
 	if _, _, ok := bodyClass(largeBody); !ok {
 		t.Error("the largest of these sizes is not pooled")
+	}
+}
+
+// Who announces a large body holds memory for what came of it, not for what is
+// to come.
+func TestMemoryFollowsWhatCame(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct{ announced, came, most int }{
+		{trustedBody, 1, trustedBody},
+		{trustedBody + 1, 0, largeBody},
+		{8 << 20, 1, largeBody},
+		{8 << 20, largeBody - 1, largeBody},
+		{8 << 20, 100 << 10, trustByte * largeBody},
+		{1 << 40, 100 << 10, trustByte * largeBody},
+	} {
+		t.Run(fmt.Sprintf("%d of %d bytes", c.came, c.announced), func(t *testing.T) {
+			t.Parallel()
+			errCut := errors.New("cut")
+			x := &exchange{h: &Handler{}}
+			got, err := x.readAll(io.MultiReader(strings.NewReader(strings.Repeat("x", c.came)),
+				iotest.ErrReader(errCut)), int64(c.announced))
+			if !errors.Is(err, errCut) || len(got) != c.came {
+				t.Fatalf("%d bytes, %v", len(got), err)
+			}
+			if len(*x.pooled) > c.most || x.h.spares.peak > int64(c.most) {
+				t.Errorf("%d bytes held, %d at most, want no more than %d", len(*x.pooled), x.h.spares.peak, c.most)
+			}
+			if x.dropBody(); x.h.spares.inUse != 0 {
+				t.Errorf("%d bytes are in use in the end", x.h.spares.inUse)
+			}
+			if timer := x.h.spares.timer; timer != nil {
+				timer.Stop()
+			}
+		})
+	}
+}
+
+// However a body of known length comes, and in however many steps its memory
+// is taken, it is the body that was sent, or told to be cut.
+func TestReadAnnounced(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, minPooledBody, largeBody, largeBody + 1, trustedBody, trustedBody + 1,
+		trustByte*largeBody - 1, trustByte * largeBody, trustByte*largeBody + 1, maxPooledBody + 1, 40 << 20} {
+		sent := make([]byte, n)
+		for i := range sent {
+			sent[i] = byte(i * 7 >> 3)
+		}
+		for name, r := range map[string]io.Reader{
+			"whole":         bytes.NewReader(sent),
+			"end with data": iotest.DataErrReader(bytes.NewReader(sent)),
+			"halves":        iotest.HalfReader(bytes.NewReader(sent)),
+		} {
+			x := &exchange{h: &Handler{}}
+			got, err := x.readAll(r, int64(n))
+			if err != nil || !bytes.Equal(got, sent) {
+				t.Errorf("%d bytes, %s: %d bytes came, %v", n, name, len(got), err)
+			}
+			x.dropBody()
+			if x.h.spares.inUse != 0 {
+				t.Errorf("%d bytes, %s: %d are in use in the end", n, name, x.h.spares.inUse)
+			}
+			if timer := x.h.spares.timer; timer != nil {
+				timer.Stop()
+			}
+		}
+		for _, cut := range []int{0, min(largeBody, n-1), n - 1} {
+			x := &exchange{h: &Handler{}}
+			want := io.ErrUnexpectedEOF
+			if cut == 0 {
+				want = io.EOF
+			}
+			if got, err := x.readAll(bytes.NewReader(sent[:cut]), int64(n)); !errors.Is(err, want) || len(got) != cut {
+				t.Errorf("%d of %d bytes: %d came, %v", cut, n, len(got), err)
+			}
+			x.dropBody()
+			if timer := x.h.spares.timer; timer != nil {
+				timer.Stop()
+			}
+		}
+		x := &exchange{h: &Handler{}}
+		if _, err := x.readAll(io.MultiReader(bytes.NewReader(sent), strings.NewReader("y")), int64(n)); !errors.Is(err, errSurplus) {
+			t.Errorf("%d bytes and one more: %v", n, err)
+		}
+		x.dropBody()
+		if timer := x.h.spares.timer; timer != nil {
+			timer.Stop()
+		}
 	}
 }
