@@ -8,14 +8,13 @@ import (
 	"strings"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func start(t *testing.T) (*engine.Engine, string) {
 	t.Helper()

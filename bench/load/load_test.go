@@ -9,16 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/bench/load"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func startEngine(t *testing.T, itl time.Duration) (*engine.Engine, []string) {
 	t.Helper()

@@ -6,14 +6,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/suite"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // TestRun runs every workload, much smaller, without any proxy.
 func TestRun(t *testing.T) {

@@ -14,10 +14,10 @@ import (
 	"github.com/sirupsen/logrus"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 // envRun makes the test binary be the agent, so that signals can be tried.
@@ -30,7 +30,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envRun) != "" {
 		os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 const patience = time.Minute

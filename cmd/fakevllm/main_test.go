@@ -14,7 +14,7 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 // TestMain lets the test binary stand in for the program.
@@ -23,7 +23,7 @@ func TestMain(m *testing.M) {
 		main()
 		return
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 func TestCommandLine(t *testing.T) {

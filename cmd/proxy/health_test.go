@@ -11,9 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 // envRun makes the test binary be the proxy.
@@ -23,7 +22,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv(envRun) != "" {
 		main()
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // startProxy runs a proxy in a process of its own; stop sends SIGTERM and gives its error.

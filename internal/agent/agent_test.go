@@ -15,13 +15,13 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // fakeEngine answers as its fields say at that moment.
 type fakeEngine struct {

@@ -12,12 +12,12 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/spf13/pflag"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // load runs the whole way a program goes, with env in place of the process'
 // environment; HOME is set unless env says otherwise.

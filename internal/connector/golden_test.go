@@ -6,16 +6,15 @@ import (
 	"path/filepath"
 	"testing"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 func TestMain(m *testing.M) {
 	testkit.GoldenFlag()
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // TestGolden holds every leg of every case against its file. A case is a

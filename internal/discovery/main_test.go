@@ -9,16 +9,16 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 func TestMain(m *testing.M) {
 	testkit.MaybeRunEtcd()
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // soon is how long a test waits for what should happen: plenty, since a

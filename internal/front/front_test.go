@@ -14,12 +14,12 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/front"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // long is beyond anything that happens in a test that passes.
 const long = 30 * time.Second

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 type source struct {
 	p atomic.Pointer[instance.Snapshot]

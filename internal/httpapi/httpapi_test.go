@@ -12,13 +12,13 @@ import (
 	"testing"
 
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 type fixed struct{ s *instance.Snapshot }
 

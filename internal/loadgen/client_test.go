@@ -9,12 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func text(s string) string {
 	return fmt.Sprintf(`data: {"id":"cmpl-1","choices":[{"index":0,"text":%q,"logprobs":null,"finish_reason":null}]}`+"\n\n", s)

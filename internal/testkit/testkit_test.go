@@ -12,14 +12,14 @@ import (
 	"time"
 
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 func TestMain(m *testing.M) {
 	testkit.MaybeRunEtcd()
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 const soon = time.Minute

@@ -14,14 +14,13 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 // server runs script on every connection, with its number from 0.
 func server(t *testing.T, script func(n int, c net.Conn, r *bufio.Reader)) *instance.Instance {

@@ -3,7 +3,7 @@ package vllm
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }

@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/wrap"
 )
 
@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	if what := os.Getenv(envPlay); what != "" {
 		os.Exit(play(what))
 	}
-	goleak.VerifyTestMain(m)
+	leak.Main(m)
 }
 
 // play is the life of a child.

@@ -16,12 +16,12 @@ import (
 
 	"github.com/compose-spec/compose-go/v2/loader"
 	"github.com/compose-spec/compose-go/v2/types"
-	"go.uber.org/goleak"
 
 	"github.com/pdmesh/pdmesh/internal/compose"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { leak.Main(m) }
 
 func root(t *testing.T) string {
 	t.Helper()

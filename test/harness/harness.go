@@ -12,12 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/loadgen"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 // Model is the one that every engine of a test serves.
@@ -52,7 +51,7 @@ func buildAndRun(m *testing.M, bin *string) (int, error) {
 	*bin = dir
 	code := m.Run()
 	if code == 0 {
-		if err := goleak.Find(); err != nil {
+		if err := leak.Find(); err != nil {
 			return 1, err
 		}
 	}
