@@ -167,7 +167,7 @@ func (x *exchange) readFirst(r io.Reader, have []byte, room int64) ([]byte, erro
 	x.h.dropBuffer(x.pooled, false) // no leg has seen it
 	x.pooled = pooled
 	m, err := io.ReadFull(r, buf[n:])
-	if err == io.EOF && n > 0 { //nolint:errorlint // io.ReadFull's contract: io.EOF itself
+	if err == io.EOF && n > 0 {
 		err = io.ErrUnexpectedEOF
 	}
 	return buf[:n+m], err
