@@ -69,6 +69,9 @@ type Scheduler struct {
 	last     *index         // built last; guarded by building
 	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
+	// from is where the stretches of long lists begin: elsewhere in each proxy,
+	// so that they do not all go to the same instances.
+	from uint64
 }
 
 // New builds a Scheduler.
@@ -79,7 +82,7 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	return &Scheduler{opts: o}
+	return &Scheduler{opts: o, from: uint64(rand.Uint32())}
 }
 
 // Request says what is wanted of one pick.
@@ -132,8 +135,8 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	return nil, ErrNone
 }
 
-// choose is round robin over those that may be picked now. When the one in
-// turn may not, the turn is dealt anew among all that may: handing it to the
+// choose is round robin over those that may be picked now, a stretch at a time
+// in a long list (inTurn). When the one in turn may not, the turn is dealt anew among all that may: handing it to the
 // next in line would give a sick instance's whole share to its neighbour.
 func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	n := uint64(len(list.items))
@@ -144,7 +147,7 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 		return s.bound(ix, list, *r)
 	}
 	turn := list.turn.Add(1) - 1
-	first := &list.items[turn%n]
+	first := list.inTurn(turn, s.from)
 	trouble := s.opts.Health.Trouble()
 	if !trouble && first.fits(ix, r) {
 		return first

@@ -136,6 +136,86 @@ func TestRoundRobinGoesOnAcrossSnapshots(t *testing.T) {
 	}
 }
 
+// many gives so many decode instances.
+func many(n int) (out []*instance.Instance) {
+	for i := range n {
+		out = append(out, inst(instance.Decode, fmt.Sprintf("d:%04d", i)))
+	}
+	return out
+}
+
+// Short legs in a large fleet come back to an instance while its connection is
+// open, and everybody has as many in the end.
+func TestLargeFleetIsUsedInStretches(t *testing.T) {
+	t.Parallel()
+	const n, stretch, rounds = 1000, 64, 8
+	s, _ := build(nil, many(n)...)
+	got := map[string]int{}
+	near := map[string]int{}
+	// The stretches begin anywhere and 64 does not divide 1,000: a whole turn is
+	// 125 of them, eight times through the list.
+	for i := range 125 * stretch * rounds {
+		if i%(stretch*rounds) == 0 {
+			clear(near)
+		}
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[a.Instance.Address]++
+		if near[a.Instance.Address]++; len(near) > stretch {
+			t.Fatalf("%d instances used by %d picks", len(near), i%(stretch*rounds)+1)
+		}
+		a.Done()
+	}
+	if len(got) != n {
+		t.Fatalf("%d of %d were used", len(got), n)
+	}
+	for addr, k := range got {
+		if k != stretch*rounds/8 {
+			t.Errorf("%s had %d turns of %d", addr, k, stretch*rounds/8)
+		}
+	}
+}
+
+// Legs that last long are spread over all of a large fleet: nobody has more than
+// one above what everybody must have, whatever the stretch.
+func TestLongLegsAreSpread(t *testing.T) {
+	t.Parallel()
+	const n = 500
+	s, _ := build(nil, many(n)...)
+	for picked := range 4 * n {
+		if _, err := s.Pick(decode("m")); err != nil {
+			t.Fatal(err)
+		}
+		if (picked+1)%n != 0 {
+			continue
+		}
+		s.Each(func(k instance.Key, inFlight int64) {
+			if most := int64((picked+1)/n) + 1; inFlight > most {
+				t.Errorf("%s has %d of %d", k.Address, inFlight, picked+1)
+			}
+		})
+	}
+}
+
+// Two proxies that see the same fleet do not go through it side by side.
+func TestProxiesBeginElsewhere(t *testing.T) {
+	t.Parallel()
+	first := map[string]bool{}
+	for range 20 {
+		s, _ := build(nil, many(1000)...)
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		first[a.Instance.Address] = true
+	}
+	if len(first) < 10 {
+		t.Errorf("20 proxies begin at %d places", len(first))
+	}
+}
+
 // The share of a sick instance goes to all others, not to its neighbour.
 func TestSickShareIsSpread(t *testing.T) {
 	t.Parallel()
