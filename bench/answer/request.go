@@ -26,6 +26,17 @@ const TagLen = 16
 // Mark opens the prompt, the tag follows.
 const Mark = `"#`
 
+// Path is where requests go.
+const Path = "/v1/chat/completions"
+
+// Ask is the member of a first leg's body that asks for a hand-over, as the NIXL
+// connector wants it, with its comma.
+const Ask = `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},`
+
+// MaxTokens opens what the legs do not have in common: behind the prompt, the
+// number of tokens stands first, and all that asks for a stream follows it.
+const MaxTokens = `,"max_tokens":`
+
 // castagnoli has instructions of its own on the usual processors.
 func castagnoli() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) }
 
@@ -48,7 +59,7 @@ func NewRequest(s Shape, prefill bool) *Request {
 	b := make([]byte, 0, s.Prompt+512)
 	b = append(b, '{')
 	if prefill {
-		b = append(b, `"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null},`...)
+		b = append(b, Ask...)
 	}
 	b = append(b, `"model":"`+Model+`","messages":[{"role":"user","content":`+Mark...)
 	r.tag = len(b)
@@ -60,7 +71,7 @@ func NewRequest(s Shape, prefill bool) *Request {
 	if prefill {
 		tokens, stream = 1, false
 	}
-	b = append(b, `"}],"temperature":0,"max_tokens":`...)
+	b = append(b, `"}],"temperature":0`+MaxTokens...)
 	b = strconv.AppendInt(b, int64(tokens), 10)
 	if stream {
 		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)

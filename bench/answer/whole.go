@@ -1,6 +1,9 @@
 package answer
 
-import "strconv"
+import (
+	"bytes"
+	"strconv"
+)
 
 // Whole is one answer as a single JSON object. It belongs to one goroutine.
 type Whole struct {
@@ -10,6 +13,16 @@ type Whole struct {
 
 // Handover is the opening of the hand-over in a prefill's answer.
 const Handover = `"kv_transfer_params":`
+
+// KV is the hand-over in a prefill's answer that is known to be right: it stands
+// at the end. Nil if there is none.
+func KV(body []byte) []byte {
+	i := bytes.Index(body, []byte(Handover))
+	if i < 0 {
+		return nil
+	}
+	return body[i+len(Handover) : len(body)-1]
+}
 
 // handover is what a prefill engine tells about the KV cache that it holds:
 // the tag and the check sum in remote_request_id let the decode engine see

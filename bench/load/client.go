@@ -40,9 +40,9 @@ type checker interface {
 	End() error
 }
 
-func newLeg(addr, path string, req *answer.Request, want checker) *leg {
+func newLeg(addr string, req *answer.Request, want checker) *leg {
 	l := &leg{addr: addr, req: req, want: want}
-	l.head = []byte("POST " + path + " HTTP/1.1\r\nHost: " + addr +
+	l.head = []byte("POST " + answer.Path + " HTTP/1.1\r\nHost: " + addr +
 		"\r\nUser-Agent: pdmesh-bench\r\nAccept: */*\r\nContent-Type: application/json\r\nContent-Length: ")
 	return l
 }

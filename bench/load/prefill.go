@@ -39,7 +39,7 @@ func (g *Generator) takePrefill(worker uint64) *prefillLeg {
 	p := &g.plan
 	req := answer.NewRequest(p.Shape, true)
 	kept := &keepingCheck{WholeCheck: answer.NewWholeCheck(answer.NewWhole(1, req.Len(), req.Sum, true)), lenient: p.Strict}
-	l := &prefillLeg{newLeg(p.Prefill[worker%uint64(len(p.Prefill))], path, req, kept), kept}
+	l := &prefillLeg{newLeg(p.Prefill[worker%uint64(len(p.Prefill))], req, kept), kept}
 	g.legs = append(g.legs, l)
 	return l
 }
@@ -90,9 +90,7 @@ func (k *keepingCheck) End() error {
 // handover is the KV cache's description, nothing from engines that share one.
 func (k *keepingCheck) handover() ([]byte, error) {
 	if !k.lenient {
-		// Compared to the last byte already: it stands at the end.
-		i := bytes.Index(k.body, []byte(answer.Handover)) + len(answer.Handover)
-		return k.body[i : len(k.body)-1], nil
+		return answer.KV(k.body), nil // compared to the last byte already
 	}
 	var v struct {
 		KV json.RawMessage `json:"kv_transfer_params"`

@@ -35,12 +35,9 @@ func (g *Generator) newWorker(i int) (*worker, error) {
 	if err != nil {
 		return nil, err
 	}
-	w.decode = newLeg(p.Addresses[i%len(p.Addresses)], path, req, want)
+	w.decode = newLeg(p.Addresses[i%len(p.Addresses)], req, want)
 	return w, nil
 }
-
-// path is where requests go.
-const path = "/v1/chat/completions"
 
 func (w *worker) checker(req *answer.Request) (checker, error) {
 	s := req.Shape

@@ -18,6 +18,7 @@ func (r *Run) Markdown(plots []Plot) string {
 	b.WriteString(r.Headline())
 	r.missed(&b)
 	r.besideNginx(&b)
+	r.besideFloor(&b)
 	if len(plots) > 0 {
 		b.WriteString("\n## Pictures\n\n")
 		for _, p := range plots {
@@ -72,47 +73,6 @@ func (r *Run) Headline() string {
 		fmt.Fprintf(&b, "| %s | %s%s | %s%s | %s | %s | %s |\n", row.Text, number(row.Must), unit, number(row.Aim), unit, measured, spread(row.Values), verdict)
 	}
 	return b.String()
-}
-
-// goalMachine is what one request through nginx as a plain reverse proxy cost on
-// the machine on which the goals were set, in µs of CPU, and the goal there.
-var goalMachine = []struct { //nolint:gochecknoglobals // a table
-	workload, text string
-	nginx, must    float64
-}{
-	{"small", "128 B, 1 token", 11, 32},
-	{"stream", "64-token stream", 136, 160},
-	{"prompt64k", "64 KiB prompt", 26, 75},
-	{"prompt1m", "1 MiB prompt", 367, 1000},
-}
-
-// besideNginx sets the CPU per request in relation to nginx's in the same
-// repeat: processors and kernels differ, and goals in µs hold for one of them.
-func (r *Run) besideNginx(b *strings.Builder) {
-	var rows strings.Builder
-	for _, g := range goalMachine {
-		row := Row{Must: g.must / g.nginx}
-		var nginx []float64
-		for repeat := range r.Config.Repeats {
-			c, base := r.cell(g.workload, mesh, repeat), r.cell(g.workload, "nginx", repeat)
-			if c == nil || base == nil || c.CPUPerRequest() == 0 || base.CPUPerRequest() == 0 {
-				continue
-			}
-			row.Values = append(row.Values, c.CPUPerRequest()/base.CPUPerRequest())
-			nginx = append(nginx, base.CPUPerRequest())
-		}
-		if len(nginx) == 0 {
-			continue
-		}
-		fmt.Fprintf(&rows, "| %s | %s µs | %s µs | %s | %s | %s |\n", g.text, number(g.nginx), number(median(nginx)),
-			number(row.Must), number(row.Median()), spread(row.Values))
-	}
-	if rows.Len() == 0 {
-		return
-	}
-	b.WriteString("\n### Beside nginx\n\nThe goals in µs were set on another machine. What nginx takes for its one hop on both machines, the goal there as a multiple of it, and our proxy's two hops here as a multiple of nginx's in the same repeat:\n\n")
-	b.WriteString("| CPU per request | nginx there | nginx here | goal / nginx there | measured / nginx here | spread |\n|---|---|---|---|---|---|\n")
-	b.WriteString(rows.String())
 }
 
 // missed names the rows that were not met, and the cells that say why.

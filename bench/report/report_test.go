@@ -70,6 +70,40 @@ func TestBesideNginx(t *testing.T) {
 	}
 }
 
+// Where the floor ran, ours is set beside it, and its loss with many instances
+// beside ours.
+func TestBesideFloor(t *testing.T) {
+	t.Parallel()
+	r := example()
+	for i := range 3 {
+		cell := func(workload, target string, right uint64, cpu float64) {
+			r.Cells = append(r.Cells, report.Cell{Workload: workload, Target: target, Repeat: i, Seconds: 5, Right: right, CPU: cpu})
+		}
+		if i > 0 { // a repeat without the floor counts on neither side
+			cell("small", "floor", 250_000, 3.75+0.25*float64(i)) // 16 and 17 µs, against 24.75 and 25
+		}
+		cell("stream", "floor", 15_000, 4.5) // 300 µs
+		cell("stream", "pdmesh", 15_000, 4.2)
+		cell("quiet", "floor", 200_000, 4)
+		cell("churn", "floor", 196_000-4000*uint64(i), 4.312)
+		cell("quiet", "pdmesh", 100_000, 4)
+		cell("churn", "pdmesh", 90_000, 4.5)
+	}
+	testkit.Golden(t, filepath.Join("testdata", "floor.md"), []byte(section(r.Markdown(nil), "### Beside the floor")))
+
+	r = example()
+	if text := r.Markdown(nil); strings.Contains(text, "floor") {
+		t.Errorf("it speaks of a floor that did not run:\n%s", text)
+	}
+}
+
+// section is the part of a text from a heading to the next one.
+func section(text, heading string) string {
+	_, rest, _ := strings.Cut(text, heading)
+	body, _, _ := strings.Cut(rest, "\n#")
+	return heading + body
+}
+
 func TestMarkdown(t *testing.T) {
 	t.Parallel()
 	r := example()

@@ -8,8 +8,9 @@ import (
 
 // The names that goals are about.
 const (
-	mesh   = "pdmesh"
-	twoHop = "two-hop"
+	mesh    = "pdmesh"
+	twoHop  = "two-hop"
+	atFloor = "floor"
 )
 
 // Row is one goal and what became of it.
@@ -130,11 +131,7 @@ func (r *Run) Rows() []Row {
 			return c.Aborted, c.Open > 0
 		})),
 		atMost("1,000 instances, 50 changes/s: loss of throughput against 4 quiet ones", "%", 5, 1, func(repeat int) (float64, bool) {
-			c, base := r.cell("churn", mesh, repeat), r.cell("quiet", mesh, repeat)
-			if c == nil || base == nil || base.Throughput() == 0 {
-				return 0, false
-			}
-			return 100 * (1 - c.Throughput()/base.Throughput()), true
+			return r.churnLoss(mesh, repeat)
 		}),
 	}
 	rows := make([]Row, 0, len(goals)+1)
@@ -182,6 +179,16 @@ func (r *Run) Ratio(workload, name string, repeat int) (float64, bool) {
 		return 0, false
 	}
 	return c.Throughput() / base.Throughput(), true
+}
+
+// churnLoss is what a target loses of its throughput with many instances, in
+// per cent.
+func (r *Run) churnLoss(name string, repeat int) (float64, bool) {
+	c, base := r.cell("churn", name, repeat), r.cell("quiet", name, repeat)
+	if c == nil || base == nil || base.Throughput() == 0 {
+		return 0, false
+	}
+	return 100 * (1 - c.Throughput()/base.Throughput()), true
 }
 
 // number spells a figure with as many digits as mean something.

@@ -219,7 +219,7 @@ func (c *cell) measure(ctx context.Context, plan load.Plan) error {
 	after := c.engines.stats()
 	out.Prefills, out.Handovers = after.Prefills-before.Prefills, after.Handovers-before.Handovers
 	out.Violations = after.Violations - before.Violations
-	if c.spec.Kind == target.Mesh && c.o.Connector == "nixl" {
+	if c.spec.Kind == target.Floor || c.spec.Kind == target.Mesh && c.o.Connector == "nixl" {
 		if out.Bare = after.Requests - before.Requests - out.Prefills - out.Handovers; out.Bare > 0 {
 			out.Problems = append(out.Problems, fmt.Sprintf("%d requests went to a decode engine without a prefill", out.Bare))
 		}

@@ -51,7 +51,7 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 		for _, w := range o.Workloads {
 			w = fitted(w, o.Files, run)
 			for _, spec := range o.Targets {
-				if w.MeshOnly && spec.Kind != target.Mesh {
+				if w.Membership && spec.Kind != target.Mesh && spec.Kind != target.Floor {
 					continue
 				}
 				n++

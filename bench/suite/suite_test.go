@@ -19,7 +19,7 @@ func TestRun(t *testing.T) {
 	t.Parallel()
 	var workloads []suite.Workload
 	for _, w := range suite.Workloads() {
-		if w.MeshOnly {
+		if w.Membership {
 			continue
 		}
 		w.Conns = min(w.Conns, 20)

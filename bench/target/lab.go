@@ -20,7 +20,8 @@ import (
 type Options struct {
 	// BinDir has our programs, proxy among them.
 	BinDir string
-	// Self is the benchmark's own program, which also serves as etcd.
+	// Self is the benchmark's own program, which also serves as etcd and
+	// as the floor.
 	Self string
 	// TargetCore and HarnessCore are what targets, and what etcd is pinned to.
 	// Empty pins to nothing.

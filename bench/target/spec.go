@@ -24,6 +24,8 @@ const (
 	TwoHop
 	// Nginx is a plain reverse proxy: one hop, no prefill.
 	Nginx
+	// Floor is what two hops cost in system calls, see package floor.
+	Floor
 	// Mesh is our proxy.
 	Mesh
 	// Command is any other proxy.
@@ -47,7 +49,7 @@ type Spec struct {
 var ErrSpec = errors.New("not a target")
 
 // ParseSpec reads a target from the command line: one of the names direct,
-// two-hop, nginx, pdmesh, or NAME[@/READY/PATH]=COMMAND with placeholders.
+// two-hop, nginx, floor, pdmesh, or NAME[@/READY/PATH]=COMMAND with placeholders.
 func ParseSpec(s string) (Spec, error) {
 	switch s {
 	case "direct":
@@ -56,12 +58,14 @@ func ParseSpec(s string) (Spec, error) {
 		return Spec{Name: s, Kind: TwoHop}, nil
 	case "nginx":
 		return Spec{Name: s, Kind: Nginx, Program: "nginx"}, nil
+	case "floor":
+		return Spec{Name: s, Kind: Floor}, nil
 	case "pdmesh":
 		return Spec{Name: s, Kind: Mesh}, nil
 	}
 	name, command, ok := strings.Cut(s, "=")
 	if !ok || name == "" || !strings.Contains(command, "{port}") {
-		return Spec{}, fmt.Errorf("%w: %q: use direct, two-hop, nginx, pdmesh, or 'name=command with {port}, {prefill} and {decode}'", ErrSpec, s)
+		return Spec{}, fmt.Errorf("%w: %q: use direct, two-hop, nginx, floor, pdmesh, or 'name=command with {port}, {prefill} and {decode}'", ErrSpec, s)
 	}
 	spec := Spec{Kind: Command, Command: command, Ready: "/readyz"}
 	if n, ready, ok := strings.Cut(name, "@"); ok {
@@ -117,6 +121,9 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 			return nil, err
 		}
 		argv = []string{program, "-p", l.dir, "-e", "stderr", "-c", conf}
+		ready = "/health"
+	case Floor:
+		argv = []string{l.o.Self, "floor", "--listen", addr, "--prefill", strings.Join(site.Prefill, ","), "--decode", strings.Join(site.Decode, ",")}
 		ready = "/health"
 	case Command:
 		// Where the person who gave it stands, not in the lab's directory.

@@ -11,7 +11,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestParseSpec(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"direct", "two-hop", "nginx", "pdmesh"} {
+	for _, name := range []string{"direct", "two-hop", "nginx", "floor", "pdmesh"} {
 		if s, err := ParseSpec(name); err != nil || s.Name != name {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}

@@ -76,19 +76,20 @@ func (r *Reader) fill() error {
 	return err
 }
 
-var endOfHead = []byte("\r\n\r\n") //nolint:gochecknoglobals // a constant
+// EndOfHead ends the last line of a head and is the empty line behind it.
+const EndOfHead = "\r\n\r\n"
 
 // Head reads the next message's head. io.EOF means that the connection ended
 // before its first byte, io.ErrUnexpectedEOF that it ended within.
 func (r *Reader) Head() (Head, error) {
 	seen := 0
 	for {
-		if i := bytes.Index(r.buf[r.r+seen:r.w], endOfHead); i >= 0 {
+		if i := bytes.Index(r.buf[r.r+seen:r.w], []byte(EndOfHead)); i >= 0 {
 			raw := r.buf[r.r : r.r+seen+i+2]
-			r.r += seen + i + len(endOfHead)
-			return parseHead(raw)
+			r.r += seen + i + len(EndOfHead)
+			return ParseHead(raw)
 		}
-		seen = max(r.Buffered()-len(endOfHead)+1, 0)
+		seen = max(r.Buffered()-len(EndOfHead)+1, 0)
 		if err := r.fill(); err != nil {
 			if errors.Is(err, io.EOF) && r.Buffered() > 0 {
 				err = io.ErrUnexpectedEOF
@@ -98,8 +99,9 @@ func (r *Reader) Head() (Head, error) {
 	}
 }
 
-// parseHead reads lines that each end in CRLF.
-func parseHead(raw []byte) (Head, error) {
+// ParseHead reads a head without its empty line: lines that each end in CRLF,
+// at least one.
+func ParseHead(raw []byte) (Head, error) {
 	h := Head{Length: -1}
 	line, rest := cutLine(raw)
 	h.Line = line

@@ -9,11 +9,13 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"syscall"
 
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/bench/floor"
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
@@ -38,7 +40,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(runCommand(), reportCommand(), soakCommand(), etcdCommand())
+	cmd.AddCommand(runCommand(), reportCommand(), soakCommand(), etcdCommand(), floorCommand())
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
@@ -54,6 +56,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "bench: %v\n", err)
 		return 1
 	}
+}
+
+// floorCommand is the floor, which the benchmark starts as a target. No other
+// goroutine shall run there and nothing is allocated for a request, so the
+// collector stays off.
+func floorCommand() *cobra.Command {
+	var o floor.Options
+	cmd := &cobra.Command{
+		Use: "floor", Hidden: true, Args: cobra.NoArgs,
+		Short: "what two hops cost in system calls: a yardstick for the fast engine's answers, no proxy",
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			debug.SetGCPercent(-1)
+			f, err := floor.Listen(o)
+			if err != nil {
+				return err
+			}
+			return f.Serve(cmd.Context())
+		},
+	}
+	cmd.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:0", "address")
+	cmd.Flags().StringSliceVar(&o.Prefill, "prefill", nil, "addresses of the prefill instances, by comma")
+	cmd.Flags().StringSliceVar(&o.Decode, "decode", nil, "addresses of the decode instances, by comma")
+	return cmd
 }
 
 // etcdCommand is the etcd that our proxy follows: the benchmark starts itself

@@ -17,8 +17,8 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	// The program starts itself as etcd, and here it is this test.
-	if len(os.Args) > 1 && os.Args[1] == "etcd" {
+	// The program starts itself as etcd and as the floor, and here it is this test.
+	if len(os.Args) > 1 && (os.Args[1] == "etcd" || os.Args[1] == "floor") {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 		stop()
@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(file("README.md"), []byte("a "+report.Begin+report.End+" b"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,stream,churn", "--targets", "two-hop,pdmesh,nginx",
+	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,stream,churn", "--targets", "two-hop,floor,pdmesh,nginx",
 		"--nginx", "/nonexistent/nginx", "--repeats", "1", "--duration", "500ms", "--warmup", "50ms",
 		"--json", file("r.json"), "--doc", file("performance.md"), "--readme", file("README.md"))
 	if code != 0 {
@@ -68,14 +68,17 @@ func TestRun(t *testing.T) {
 		if c.Target == "pdmesh" && (c.CPU <= 0 || c.RSSIdle <= 0 || c.RSSPeak < c.RSSIdle || c.Handovers == 0) {
 			t.Errorf("our proxy cost nothing: %+v", c)
 		}
-		if c.Workload == "churn" && c.Changes == 0 {
+		if c.Target == "floor" && (c.CPU <= 0 || c.Handovers == 0 || c.Changes != 0) {
+			t.Errorf("the floor's cell is %+v", c)
+		}
+		if c.Workload == "churn" && c.Target == "pdmesh" && c.Changes == 0 {
 			t.Error("the membership did not change")
 		}
 	}
-	if len(seen) != 8 {
+	if len(seen) != 12 {
 		t.Errorf("cells %v", seen)
 	}
-	for name, want := range map[string]string{"performance.md": "Nothing was pinned", "README.md": "64-token stream", "performance/cpu-small.svg": "pdmesh"} {
+	for name, want := range map[string]string{"performance.md": "### Beside the floor", "README.md": "64-token stream", "performance/cpu-small.svg": "pdmesh"} {
 		text, err := os.ReadFile(file(name))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %q (%v)", name, want, err)

@@ -40,7 +40,7 @@ func runCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringSliceVar(&f.workloads, "workloads", nil, "names of workloads, by comma (default all)")
-	fs.StringSliceVar(&f.targets, "targets", []string{"direct", "two-hop", "nginx", "pdmesh"}, "which of the targets that we know, by comma")
+	fs.StringSliceVar(&f.targets, "targets", []string{"direct", "two-hop", "nginx", "floor", "pdmesh"}, "which of the targets that we know, by comma")
 	var more []string
 	fs.StringArrayVar(&more, "target", nil, "another proxy, NAME[@/READY]=COMMAND with {port}, {prefill}, {decode} and their _csv, _host, _port")
 	fs.IntVar(&f.repeats, "repeats", 3, "how often everything is run")
