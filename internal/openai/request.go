@@ -4,7 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // Kind is the endpoint that a completion request came in on.
@@ -127,7 +128,7 @@ func (r *Request) scan() error {
 	if end = s.space(end); end != len(r.Body) {
 		return badJSON(syntaxError(end, "more after the end of the object"))
 	}
-	if !utf8.Valid(r.Body[s.high:s.highEnd]) {
+	if !utf8scan.Valid(r.Body[s.high:s.highEnd]) {
 		return badJSON(fmt.Errorf("%w: not UTF-8", errSyntax))
 	}
 	return nil

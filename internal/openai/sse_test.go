@@ -107,6 +107,9 @@ func BenchmarkParse(b *testing.B) {
 		{"64KiB prose", chat(` the quick brown fox jumps over 13 lazy dogs, and none of them looks up;\n`)},
 		{"64KiB code", chat(`\tif err := f(\"a\", 'b'); err != nil {\n\t\treturn fmt.Errorf(\"f: %w\", err)\n\t}\n`)},
 		{"64KiB Chinese", chat("人工智能模型的推理服务。")},
+		{"64KiB Cyrillic", chat("Модель отвечает на вопросы. ")},
+		{"64KiB emoji", chat("😀🚀🎉🤖")},
+		{"64KiB some Chinese", chat(strings.Repeat(` the quick brown fox jumps over 13 lazy dogs, and none of them looks up;\n`, 8) + "你好，世界")},
 		{"64KiB escaped Chinese", chat(`\u4f60\u597d\uff0c\u4e16\u754c`)},
 	} {
 		b.Run(bc.name, func(b *testing.B) {
