@@ -27,6 +27,16 @@ const (
 	pingTimeout = 2 * time.Second
 )
 
+// How much etcd may send ahead of what is read: on one stream (a list of ten
+// thousand instances, or what a watch has to catch up with), and in all. gRPC
+// would find these out by itself, with a ping of its own for each piece of data
+// that comes: two writes and two reads for every event of a watch. A window is
+// a limit and not a buffer, nothing is set aside for it.
+const (
+	streamWindow = 4 << 20
+	connWindow   = 16 << 20
+)
+
 // ErrEndpoint is wrapped when an etcd endpoint is not usable as written.
 var ErrEndpoint = errors.New("invalid etcd endpoint")
 
@@ -82,6 +92,8 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
 				MinConnectTimeout: 2 * time.Second,
 			}),
+			grpc.WithStaticStreamWindowSize(streamWindow),
+			grpc.WithStaticConnWindowSize(connWindow),
 			grpc.WithDisableServiceConfig(), // that of the library: calls in turn
 			grpc.WithDefaultServiceConfig(stickyConfig),
 		},

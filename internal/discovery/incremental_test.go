@@ -102,6 +102,9 @@ func (s *simulated) step(names []string) {
 			s.event(clientv3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key), ModRevision: s.rev})
 		}
 	case n < 13: // the lease of something that went is known to live or not
+		if s.rng.IntN(2) == 0 {
+			s.questions = s.unanswered()
+		}
 		if len(s.questions) > 0 {
 			q := s.questions[0]
 			s.questions = s.questions[1:]
@@ -214,6 +217,9 @@ func (s *simulated) check(t *testing.T) {
 	}
 	if !maps.Equal(s.table.census, fresh.census) || s.table.tally != fresh.tally || len(s.table.absent) != len(fresh.absent) {
 		t.Fatalf("counted %+v %+v, want %+v %+v", s.table.census, s.table.tally, fresh.census, fresh.tally)
+	}
+	if !maps.Equal(s.table.leases, fresh.leases) {
+		t.Fatalf("keys by lease: %v, want %v", s.table.leases, fresh.leases)
 	}
 	// Those are asked whom a look at all would name.
 	wanted, signs := map[targetKey]string{}, int64(0)

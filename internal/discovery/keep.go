@@ -66,6 +66,23 @@ func (o *owner) serving(e *entry) bool {
 	return e.in != nil && e.in.Verified && e.in.View != instance.Rejected
 }
 
+// unanswered takes the questions about leases, answers those that the table
+// can, and gives the others. etcd ends a lease together with all its keys, in
+// one revision, so a lease under which it still holds a key lives. That is true
+// of a table of whole revisions, as after a response of etcd and not within.
+func (o *owner) unanswered() []leaseQuestion {
+	var open []leaseQuestion
+	for _, q := range o.questions {
+		if q.alive = o.table.leases[q.lease] > 0; q.alive {
+			o.leaseKnown(q)
+		} else {
+			open = append(open, q)
+		}
+	}
+	o.questions = nil
+	return open
+}
+
 // leaseKnown takes the answer to a question about a lease.
 func (o *owner) leaseKnown(q leaseQuestion) {
 	e := o.table.entries[q.name]

@@ -198,6 +198,51 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 	}
 }
 
+// Several keys under one lease, as an agent has them that registers more than
+// one rank: when the lease goes, they all are orphans, and none of them is taken
+// for a proof that it lives. When one is deleted the others are that proof.
+func TestKeysOfOneLease(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		ttl  int64
+		end  func(r *orphanRig, id clientv3.LeaseID)
+	}{
+		{"revoked", 600, func(r *orphanRig, id clientv3.LeaseID) { revoke(t, r.cli, id) }},
+		{"run out", 5, func(*orphanRig, clientv3.LeaseID) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newOrphanRig(t, 12, nil)
+			shared, alone := r.keys[:3], r.keys[3:6]
+			id := lease(t, r.cli, 600)
+			for _, k := range alone {
+				put(t, r.cli, r.l.Instance(k), ready, clientv3.WithLease(id))
+			}
+			id = lease(t, r.cli, c.ttl)
+			var ops []clientv3.Op
+			for _, k := range shared {
+				neverWithout(t, r.w, k)
+				ops = append(ops, clientv3.OpPut(r.l.Instance(k), ready, clientv3.WithLease(id)))
+			}
+			if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+				t.Fatal(err)
+			}
+			del(t, r.cli, r.l.Instance(alone[0]))
+			waitFor(t, r.w, alone[0], nil)
+			c.end(r, id)
+			for _, k := range shared {
+				waitFor(t, r.w, k, orphan)
+			}
+			for _, k := range alone[1:] {
+				if in := waitFor(t, r.w, k, usable); in.View != "" {
+					t.Errorf("%+v", in)
+				}
+			}
+		})
+	}
+}
+
 func TestRemovalEndsAnOrphanAtOnce(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 3, nil)

@@ -125,10 +125,9 @@ func (w *Watcher) own(ctx context.Context) {
 // inquire sends off what is to be asked about leases, and keeps the clock of
 // the orphans running while there are any.
 func (o *owner) inquire(ctx context.Context) {
-	for _, q := range o.questions {
+	for _, q := range o.unanswered() {
 		o.asking.Go(func() { o.w.askLease(ctx, q) })
 	}
-	o.questions = nil
 	if entries := o.restores; len(entries) > 0 {
 		o.asking.Go(func() { o.w.restoreAll(ctx, entries) })
 		o.restores = nil

@@ -39,6 +39,7 @@ type table struct {
 	absent map[name]*entry // those that etcd does not hold
 	census map[instance.Role]census
 	tally  tally
+	leases map[int64]int // how many of the keys that etcd holds are under a lease
 }
 
 // tally counts the absent by what is shown of them.
@@ -47,7 +48,7 @@ type tally struct{ orphans, held, kept int }
 func newTable(l Layout) *table {
 	return &table{
 		layout: l, entries: make(map[name]*entry), absent: make(map[name]*entry),
-		census: make(map[instance.Role]census), bad: make(map[name]*entry),
+		census: make(map[instance.Role]census), bad: make(map[name]*entry), leases: make(map[int64]int),
 	}
 }
 
@@ -154,6 +155,7 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	clear(t.absent)
 	clear(t.census)
 	clear(t.bad)
+	clear(t.leases)
 	t.tally = tally{}
 	applied := int64(0)
 	for _, kv := range kvs {
@@ -205,9 +207,14 @@ func (t *table) add(e *entry) {
 	t.judge(e)
 }
 
-// count keeps the census and the set of the absent.
+// count keeps the census, the leases and the set of the absent.
 func (t *table) count(e *entry, by int) {
-	if e.absent != nil {
+	switch {
+	case e.absent == nil && e.leased != 0:
+		if t.leases[e.leased] += by; t.leases[e.leased] == 0 {
+			delete(t.leases, e.leased)
+		}
+	case e.absent != nil:
 		if by > 0 {
 			t.absent[e.name] = e
 		} else {

@@ -31,6 +31,7 @@ type Link struct {
 	lis    net.Listener
 	cut    bool
 	flow   [2]chan struct{} // by direction; closed while bytes may flow
+	passed [2]int64         // by direction, bytes
 	delay  time.Duration
 	conns  map[net.Conn]end
 }
@@ -65,6 +66,13 @@ func StartLink(t testing.TB, target string) *Link {
 
 // Address is the host:port to use instead of the target's.
 func (l *Link) Address() string { return l.addr }
+
+// Passed counts the bytes that went on in one direction since the start.
+func (l *Link) Passed(d Direction) int64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.passed[d]
+}
 
 // Cut resets every connection and whatever connects until Restore.
 func (l *Link) Cut() {
@@ -261,6 +269,9 @@ func (l *Link) pump(to, from net.Conn, d Direction) {
 		if _, err := to.Write(p.data); err != nil {
 			break
 		}
+		l.mu.Lock()
+		l.passed[d] += int64(len(p.data))
+		l.mu.Unlock()
 	}
 	close(hungUp)
 	reset(to)
