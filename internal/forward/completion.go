@@ -194,7 +194,7 @@ func (c *completion) stillGood(kv *handed) Class {
 	case time.Now().After(kv.until):
 		c.tried.prefill = nil
 		return HandoverExpired
-	case c.h.opts.Picker.Gone(kv.pick.Instance) != nil:
+	case c.h.opts.Picker.Gone(kv.pick) != nil:
 		return Gone
 	}
 	return ""

@@ -76,7 +76,7 @@ func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg
 	}
 	a.Await(l)
 	// The membership may have changed between the pick and Await.
-	if err := x.h.opts.Picker.Gone(a.Instance); err != nil {
+	if err := x.h.opts.Picker.Gone(a); err != nil {
 		l.Cancel(err)
 	}
 	return l

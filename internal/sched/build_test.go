@@ -106,8 +106,8 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			for p, in := range here {
 				if !p.pending {
 					want[p.k] = 0
-					if s.Gone(in) != nil {
-						t.Fatalf("%s is there: %v", p.k, s.Gone(in))
+					if err := s.Gone(&Assignment{Instance: in, counter: s.counters.m[p.k]}); err != nil {
+						t.Fatalf("%s is there: %v", p.k, err)
 					}
 				}
 			}
@@ -182,5 +182,50 @@ func BenchmarkPrepare(b *testing.B) {
 				i += 7
 			}
 		})
+	}
+}
+
+// A pick outlives the counter that it was made with: what is said of its
+// instance later is of the membership, not of what the counter knew.
+func TestGoneWithACounterThatWasLetGo(t *testing.T) {
+	t.Parallel()
+	life := func(id string) *instance.Instance {
+		return &instance.Instance{
+			Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,
+			Record: instance.Record{ID: id, Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+		}
+	}
+	first := life("first")
+	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{first})}
+	s := schedulerOf(src)
+	a, err := s.Pick(Request{Role: instance.Decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.Done()
+	for _, step := range []struct {
+		name string
+		all  []*instance.Instance
+		gone bool
+	}{
+		{"it is there", []*instance.Instance{first}, false},
+		{"it left", nil, true},
+		{"nothing is known of it any more", nil, true},
+		{"another life at its address", []*instance.Instance{life("second")}, true},
+		{"the same life again", []*instance.Instance{life("first")}, false},
+		{"another life once more", []*instance.Instance{life("third")}, true},
+		{"itself again", []*instance.Instance{first}, false},
+	} {
+		src.s = instance.NewSnapshot(src.s.Revision+1, step.all)
+		ix := s.current()
+		if ix.snapshot != src.s {
+			t.Fatalf("%s: the index is not the snapshot's", step.name)
+		}
+		if err := s.Gone(a); (err != nil) != step.gone {
+			t.Errorf("%s: %v", step.name, err)
+		}
+	}
+	if s.counters.m[first.Key] == a.counter {
+		t.Error("the counter was never let go of, so that nothing was shown")
 	}
 }

@@ -44,7 +44,7 @@ func BenchmarkLeg(b *testing.B) {
 						b.Fatal(err)
 					}
 					a.Await(idleLeg{})
-					if err := s.Gone(a.Instance); err != nil {
+					if err := s.Gone(a); err != nil {
 						b.Fatal(err)
 					}
 					a.Settle()
