@@ -92,7 +92,7 @@ func (h *host) leave() {
 // peer has neither closed it nor sent anything since; unseen leaves that last
 // look to the exchange. nil means dial.
 func (p *Pool) reuse(h *host, unseen bool) *conn {
-	oldest := time.Now().Add(-p.opts.IdleTimeout)
+	oldest := p.now() - p.opts.IdleTimeout
 	for {
 		h.mu.Lock()
 		n := len(h.idle) - 1
@@ -101,7 +101,7 @@ func (p *Pool) reuse(h *host, unseen bool) *conn {
 			return nil
 		}
 		c := h.idle[n]
-		if c.since.Before(oldest) { // and so are all below it
+		if c.since < oldest { // and so are all below it
 			dead := h.drop()
 			h.mu.Unlock()
 			closeAll(dead)
@@ -125,7 +125,7 @@ func (p *Pool) release(c *conn, again bool) {
 	h.active--
 	again = again && c.generation == h.generation && len(h.idle) < maxIdle && !h.gone && !p.closed.Load()
 	if again {
-		c.since = time.Now()
+		c.since = p.now()
 		h.idle = append(h.idle, c)
 	}
 	h.mu.Unlock()
@@ -137,6 +137,9 @@ func (p *Pool) release(c *conn, again bool) {
 	}
 }
 
+// now is the pool's clock.
+func (p *Pool) now() time.Duration { return time.Since(p.begun) }
+
 func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, time.Millisecond) }
 
 // sweep closes the connections that were idle too long and forgets hosts of
@@ -144,14 +147,14 @@ func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, tim
 // lies idle.
 func (p *Pool) sweep() {
 	p.sweeping.Store(false) // before the scan: who comes later sets the timer anew
-	oldest := time.Now().Add(-p.opts.IdleTimeout)
+	oldest := p.now() - p.opts.IdleTimeout
 	var dead []*conn
 	left := false
 	p.mu.Lock()
 	for k, h := range p.hosts {
 		h.mu.Lock()
 		n := 0
-		for n < len(h.idle) && h.idle[n].since.Before(oldest) {
+		for n < len(h.idle) && h.idle[n].since < oldest {
 			n++
 		}
 		if n > 0 {

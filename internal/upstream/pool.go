@@ -26,12 +26,13 @@ type Pool struct {
 	sweeping atomic.Bool // sweeper is set
 	closed   atomic.Bool
 	stale    atomic.Int64
+	begun    time.Time // the clock of conn.since goes from here
 }
 
 // NewPool builds a Pool.
 func NewPool(o Options) *Pool {
 	o.setDefaults()
-	p := &Pool{opts: o, dialer: o.dialer(), secure: NewStd(o), hosts: map[instance.Key]*host{}}
+	p := &Pool{opts: o, dialer: o.dialer(), secure: NewStd(o), hosts: map[instance.Key]*host{}, begun: time.Now()}
 	// Set for the first time when a connection first lies idle.
 	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
 	p.sweeper.Stop()
