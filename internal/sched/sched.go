@@ -54,6 +54,10 @@ type Options struct {
 	// SilentAfter is how long an instance may keep a leg waiting before it is
 	// called silent, and a third of how often that is looked at. Default 3 s.
 	SilentAfter time.Duration
+	// Attach makes what others keep of an instance, so that they have it at hand
+	// with every pick; nil: nothing. It is made when a key becomes a member and
+	// stays until the key is gone and idle, whatever entries it has meanwhile.
+	Attach func(instance.Key) any
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -79,7 +83,7 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	return &Scheduler{opts: o}
+	return &Scheduler{opts: o, counters: counters{attach: o.Attach}}
 }
 
 // Request says what is wanted of one pick.
@@ -110,6 +114,9 @@ type Assignment struct {
 	wait    wait // guarded by counter.waiting.mu
 	done    atomic.Bool
 }
+
+// Attached is what Options.Attach made for the instance, nil if there is none.
+func (a *Assignment) Attached() any { return a.counter.attached }
 
 // Done counts the pick back. Only the first call counts.
 func (a *Assignment) Done() {

@@ -18,12 +18,13 @@ func BenchmarkHost(b *testing.B) {
 			p := NewPool(Options{IdleTimeout: time.Hour})
 			defer p.Close()
 			all := make([]*instance.Instance, n)
+			places := make([]Place, n)
 			for i := range all {
 				all[i] = &instance.Instance{
 					Key:    instance.Key{Role: instance.Roles()[i%2], Address: fmt.Sprintf("10.0.%d.%d:8000", i>>8, i&255)},
 					Record: instance.Record{ID: fmt.Sprint("life-", i)},
 				}
-				h, _ := p.enter(all[i])
+				h, _ := p.enter(all[i], &places[i])
 				p.release(&conn{host: h, generation: h.generation, abort: func() {}}, true)
 			}
 			other := make([]byte, 64<<20)
@@ -36,12 +37,12 @@ func BenchmarkHost(b *testing.B) {
 				}
 				begun := time.Now()
 				for range legs {
-					in := all[i%n]
+					r := Request{Instance: all[i%n], Place: &places[i%n]}
 					i++
-					if in.Record.Scheme == "https" {
-						b.Fatal(in)
+					if !r.plain() {
+						b.Fatal(r)
 					}
-					h, _ := p.enter(in)
+					h, _ := p.enter(r.Instance, r.Place)
 					c := p.reuse(h, true)
 					if c == nil {
 						b.Fatal("no connection")
