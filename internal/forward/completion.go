@@ -112,7 +112,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true,
+		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Place: place(p),
 	}
 	resp, err := c.do(l)
 	if err != nil {
@@ -194,7 +194,7 @@ func (c *completion) stillGood(kv *handed) Class {
 	case time.Now().After(kv.until):
 		c.tried.prefill = nil
 		return HandoverExpired
-	case c.h.opts.Picker.Gone(kv.pick.Instance) != nil:
+	case c.h.opts.Picker.Gone(kv.pick) != nil:
 		return Gone
 	}
 	return ""
@@ -248,7 +248,7 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(engineID), Body: body.Segments(),
+		Header: c.pairHeader(engineID), Body: body.Segments(), Place: place(d),
 	}
 	resp, err := c.do(l)
 	if err != nil {

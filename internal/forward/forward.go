@@ -27,8 +27,9 @@ import (
 // Picker chooses instances; see sched.Scheduler.
 type Picker interface {
 	Pick(r sched.Request) (*sched.Assignment, error)
-	// Gone tells why nothing more can come from an instance, nil if it can.
-	Gone(in *instance.Instance) error
+	// Gone tells why nothing more can come from the instance of a pick, nil if
+	// something can.
+	Gone(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
 }
 

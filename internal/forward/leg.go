@@ -76,7 +76,7 @@ func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg
 	}
 	a.Await(l)
 	// The membership may have changed between the pick and Await.
-	if err := x.h.opts.Picker.Gone(a.Instance); err != nil {
+	if err := x.h.opts.Picker.Gone(a); err != nil {
 		l.Cancel(err)
 	}
 	return l
@@ -118,6 +118,13 @@ func (x *exchange) do(l *leg) (*upstream.Response, error) {
 	}
 	defer func() { l.request = upstream.Request{} }() // an open stream must not hold the prompt
 	return x.h.opts.Upstream.Do(l, r)
+}
+
+// place is where the upstream client keeps its way to the instance, if the
+// picker has room for that.
+func place(a *sched.Assignment) *upstream.Place {
+	p, _ := a.Attached().(*upstream.Place)
+	return p
 }
 
 // next sets or replaces the deadline: from now on the leg ends d after the

@@ -44,9 +44,14 @@ func BenchmarkWire(b *testing.B) {
 		`"remote_block_ids":[1,2,3,4,5,6,7,8],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`
 	whole := []byte("HTTP/1.1 200 OK\r\ndate: Sat, 21 Nov 2026 12:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: " +
 		strconv.Itoa(len(answer)) + "\r\ncontent-type: application/json\r\n\r\n" + answer)
-	for _, size := range []int{128, 64 << 10} {
-		b.Run(strconv.Itoa(size), func(b *testing.B) {
-			address := wired(b, listening(b, whole), listening(b, whole))
+	for _, bc := range []struct {
+		name      string
+		size      int
+		instances int // in each role
+	}{{"128", 128, 1}, {"65536", 64 << 10, 1}, {"128-of-1000", 128, 500}} {
+		b.Run(bc.name, func(b *testing.B) {
+			size := bc.size
+			address := wired(b, listening(b, whole, bc.instances), listening(b, whole, bc.instances))
 			c, err := net.Dial("tcp", address)
 			if err != nil {
 				b.Fatal(err)
@@ -68,18 +73,25 @@ func BenchmarkWire(b *testing.B) {
 	}
 }
 
-// wired starts a proxy before these two engines.
-func wired(b *testing.B, prefill, decode string) string {
+// wired starts a proxy before these engines.
+func wired(b *testing.B, prefill, decode []string) string {
 	b.Helper()
 	var m members
-	m.set(in(instance.Prefill, prefill, fakevllm.NIXL), in(instance.Decode, decode, fakevllm.NIXL))
+	var all []*instance.Instance
+	for _, address := range prefill {
+		all = append(all, in(instance.Prefill, address, fakevllm.NIXL))
+	}
+	for _, address := range decode {
+		all = append(all, in(instance.Decode, address, fakevllm.NIXL))
+	}
+	m.set(all...)
 	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
 	b.Cleanup(tracker.Close)
 	client := upstream.NewPool(upstream.Options{})
 	b.Cleanup(client.Close)
 	lines := accesslog.New(accesslog.Options{Out: discarding{}, Log: quiet()})
 	h, err := forward.New(forward.Options{
-		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Attach: upstream.NewPlace, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 		Health: tracker, Upstream: client, Recorder: listed{log: lines}, Log: quiet(),
 	})
 	if err != nil {
@@ -98,32 +110,42 @@ func wired(b *testing.B, prefill, decode string) string {
 	return ln.Addr().String()
 }
 
-// listening is an engine that gives every request the same answer.
-func listening(b *testing.B, answer []byte) string {
+// listening are so many engines that give every request the same answer.
+func listening(b *testing.B, answer []byte, engines int) []string {
 	b.Helper()
-	ln, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		b.Fatal(err)
-	}
 	var work sync.WaitGroup
-	work.Go(func() {
-		for {
-			c, err := ln.Accept()
-			if err != nil {
-				return
-			}
-			work.Go(func() {
-				defer func() { _ = c.Close() }()
-				for buf := make([]byte, 80<<10); messageEnds(c, buf); {
-					if _, err := c.Write(answer); err != nil {
-						return
-					}
-				}
-			})
+	var all []net.Listener
+	var addresses []string
+	for range engines {
+		ln, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			b.Fatal(err)
 		}
+		all, addresses = append(all, ln), append(addresses, ln.Addr().String())
+		work.Go(func() {
+			for {
+				c, err := ln.Accept()
+				if err != nil {
+					return
+				}
+				work.Go(func() {
+					defer func() { _ = c.Close() }()
+					for buf := make([]byte, 80<<10); messageEnds(c, buf); {
+						if _, err := c.Write(answer); err != nil {
+							return
+						}
+					}
+				})
+			}
+		})
+	}
+	b.Cleanup(func() {
+		for _, ln := range all {
+			_ = ln.Close()
+		}
+		work.Wait()
 	})
-	b.Cleanup(func() { _ = ln.Close(); work.Wait() })
-	return ln.Addr().String()
+	return addresses
 }
 
 var headEnd, lengthField = []byte("\r\n\r\n"), []byte("Content-Length: ")

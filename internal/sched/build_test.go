@@ -6,13 +6,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 type well struct{}
 
-func (well) Trouble() bool                 { return false }
+func (well) Troubled() []instance.Key      { return nil }
 func (well) Available(instance.Key) bool   { return true }
 func (well) Unreachable(instance.Key) bool { return false }
 func (well) Share(instance.Key) float64    { return 1 }
@@ -106,8 +107,8 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			for p, in := range here {
 				if !p.pending {
 					want[p.k] = 0
-					if s.Gone(in) != nil {
-						t.Fatalf("%s is there: %v", p.k, s.Gone(in))
+					if err := s.Gone(&Assignment{Instance: in, counter: s.counters.m[p.k]}); err != nil {
+						t.Fatalf("%s is there: %v", p.k, err)
 					}
 				}
 			}
@@ -182,5 +183,130 @@ func BenchmarkPrepare(b *testing.B) {
 				i += 7
 			}
 		})
+	}
+}
+
+// A pick may outlive the counter that it was made with, and its entry: what is
+// said of its instance later is of the membership, not of what the counter knows.
+func TestGoneWhateverTheCounterKnows(t *testing.T) {
+	t.Parallel()
+	life := func(id string) *instance.Instance {
+		return &instance.Instance{
+			Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,
+			Record: instance.Record{ID: id, Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+		}
+	}
+	first := life("first")
+	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{first})}
+	s := schedulerOf(src)
+	idle, err := s.Pick(Request{Role: instance.Decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle.Done()
+	for _, step := range []struct {
+		name string
+		all  []*instance.Instance
+		gone bool
+	}{
+		{"it is there", []*instance.Instance{first}, false},
+		{"it left", nil, true},
+		{"nothing is known of it any more", nil, true},
+		{"another life at its address", []*instance.Instance{life("second")}, true},
+		{"the same life again", []*instance.Instance{life("first")}, false},
+		{"another life once more", []*instance.Instance{life("third")}, true},
+		{"itself again", []*instance.Instance{first}, false},
+	} {
+		src.s = instance.NewSnapshot(src.s.Revision+1, step.all)
+		if err := s.Gone(idle); (err != nil) != step.gone {
+			t.Errorf("%s, the index is not built: %v", step.name, err)
+		}
+		if s.current().snapshot != src.s {
+			t.Fatalf("%s: the index is not the snapshot's", step.name)
+		}
+		if err := s.Gone(idle); (err != nil) != step.gone {
+			t.Errorf("%s: %v", step.name, err)
+		}
+	}
+	if s.counters.m[first.Key] == idle.counter {
+		t.Error("the counter was never let go of, so that nothing was shown")
+	}
+	// One in flight keeps its counter, which knows the entry that came after it.
+	busy, err := s.Pick(Request{Role: instance.Decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
+	if s.current(); s.Gone(busy) == nil || s.counters.m[first.Key] != busy.counter {
+		t.Error("another life stands at the address of one in flight")
+	}
+}
+
+// What others keep of an instance is at hand with every pick of its key, for as
+// long as the key is known, and is no other key's.
+func TestAttachedStaysWithTheKey(t *testing.T) {
+	t.Parallel()
+	entry := func(role instance.Role, address, id string) *instance.Instance {
+		return &instance.Instance{
+			Key: instance.Key{Role: role, Address: address}, Verified: true,
+			Record: instance.Record{ID: id, Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+		}
+	}
+	type thing struct{ of instance.Key }
+	made := 0
+	src := &fixed{instance.NewSnapshot(0, nil)}
+	s := New(Options{
+		Source: src, Health: well{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Attach: func(k instance.Key) any { made++; return &thing{k} },
+	})
+	pick := func(role instance.Role, all ...*instance.Instance) *Assignment {
+		t.Helper()
+		src.s = instance.NewSnapshot(src.s.Revision+1, all)
+		a, err := s.Pick(Request{Role: role, Alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if k := a.Attached().(*thing).of; k != a.Instance.Key {
+			t.Errorf("%s got what belongs to %s", a.Instance.Key, k)
+		}
+		return a
+	}
+	p, d := entry(instance.Prefill, "x:1", "1"), entry(instance.Decode, "x:1", "1")
+	first := pick(instance.Decode, p, d)
+	first.Done()
+	if other := pick(instance.Prefill, p, d); other.Attached() == first.Attached() {
+		t.Error("one for both roles of an address")
+	} else {
+		other.Done()
+	}
+	again := pick(instance.Decode, p, entry(instance.Decode, "x:1", "2"))
+	if again.Attached() != first.Attached() || made != 2 {
+		t.Errorf("another one for another life of the same key, %d made", made)
+	}
+	// It leaves with something in flight, and comes back.
+	pick(instance.Prefill, p).Done()
+	pick(instance.Prefill, p, entry(instance.Decode, "y:1", "1")).Done()
+	if back := pick(instance.Decode, p, d); back.Attached() != first.Attached() {
+		t.Error("what was in use was let go of")
+	} else {
+		back.Done()
+	}
+	// It leaves with nothing in flight: nothing is kept.
+	again.Done()
+	pick(instance.Prefill, p).Done()
+	pick(instance.Prefill, entry(instance.Prefill, "x:1", "2")).Done()
+	if back := pick(instance.Decode, p, d); back.Attached() == first.Attached() {
+		t.Error("kept after the key was gone and idle")
+	}
+	if first.Attached().(*thing).of != d.Key {
+		t.Error("an old pick lost what came with it")
+	}
+}
+
+// A counter has a line of the processor's caches for itself.
+func TestCounterIsALine(t *testing.T) {
+	t.Parallel()
+	if size := unsafe.Sizeof(counter{}); unsafe.Sizeof(uintptr(0)) == 8 && (size <= 48 || size > 64) {
+		t.Errorf("a counter takes %d bytes; objects of more than 48 and up to 64 have a line each", size)
 	}
 }

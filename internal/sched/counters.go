@@ -8,17 +8,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// counter is what is known of one instance beside the snapshots.
+// counter is what is known of one instance beside the snapshots. All that a leg
+// needs of it is in one line of the processor's caches, of which no other
+// instance's counter has a part.
 type counter struct {
 	inFlight atomic.Int64
 	waiting  waiting
 	// now is the entry of the snapshot that was built last; nil if it has none.
-	now     atomic.Pointer[instance.Instance]
-	present int // memberships of the key in that snapshot; guarded by counters.mu
+	now      atomic.Pointer[instance.Instance]
+	attached any // see Options.Attach; never changed
+	present  int // memberships of the key in that snapshot; guarded by counters.mu
 }
 
 // counters live beside the snapshots, so that a membership change loses no count.
 type counters struct {
+	attach func(instance.Key) any // nil: nothing
+
 	mu      sync.RWMutex // guards all below; taken at index building and by readers of metrics, never by Pick
 	m       map[instance.Key]*counter
 	leaving []instance.Key // gone, and not let go of yet
@@ -70,6 +75,9 @@ func (c *counters) keep(changes []change) []*counter {
 		n := c.m[is.Key]
 		if n == nil {
 			n = new(counter)
+			if c.attach != nil {
+				n.attached = c.attach(is.Key)
+			}
 			c.m[is.Key] = n
 		}
 		if was == nil {

@@ -31,9 +31,10 @@ type Source interface {
 
 // Health is this proxy's opinion, asked at every pick: it must not block.
 type Health interface {
-	// Trouble tells whether anything is held against anybody; if not, nothing
-	// else is asked.
-	Trouble() bool
+	// Troubled lists those against whom anything is held; if that is nobody,
+	// nothing else is asked. The list is not changed any more, and a key may
+	// stand in it that is no member.
+	Troubled() []instance.Key
 	// Available: it is not ejected.
 	Available(k instance.Key) bool
 	// Unreachable: it is ejected because nobody could connect to it.
@@ -54,6 +55,10 @@ type Options struct {
 	// SilentAfter is how long an instance may keep a leg waiting before it is
 	// called silent, and a third of how often that is looked at. Default 3 s.
 	SilentAfter time.Duration
+	// Attach makes what others keep of an instance, so that they have it at hand
+	// with every pick; nil: nothing. It is made when a key becomes a member and
+	// stays until the key is gone and idle, whatever entries it has meanwhile.
+	Attach func(instance.Key) any
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -82,7 +87,7 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	return &Scheduler{opts: o, from: uint64(rand.Uint32())}
+	return &Scheduler{opts: o, counters: counters{attach: o.Attach}, from: uint64(rand.Uint32())}
 }
 
 // Request says what is wanted of one pick.
@@ -113,6 +118,9 @@ type Assignment struct {
 	wait    wait // guarded by counter.waiting.mu
 	done    atomic.Bool
 }
+
+// Attached is what Options.Attach made for the instance, nil if there is none.
+func (a *Assignment) Attached() any { return a.counter.attached }
 
 // Done counts the pick back. Only the first call counts.
 func (a *Assignment) Done() {
@@ -148,19 +156,19 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	}
 	turn := list.turn.Add(1) - 1
 	first := list.inTurn(turn, s.from)
-	trouble := s.opts.Health.Trouble()
-	if !trouble && first.fits(ix, r) {
+	troubled := s.opts.Health.Troubled()
+	if len(troubled) == 0 && first.fits(ix, r) {
 		return first
 	}
-	return s.redeal(ix, list, *r, first, turn/n, trouble)
+	return s.redeal(ix, list, *r, first, turn/n, troubled)
 }
 
 // redeal is choose when the one in turn may not be it. It takes the request by
 // value so that the usual pick need not have it on the heap.
-func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, trouble bool) *candidate {
+func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, troubled []instance.Key) *candidate {
 	var allowed func(*candidate) bool
-	if trouble {
-		allowed = s.admission(ix, list, &r)
+	if len(troubled) > 0 {
+		allowed = s.admission(ix, list, &r, troubled)
 		if allowed(first) && s.takesTurn(first) {
 			return first
 		}
@@ -203,21 +211,8 @@ func deal(list *candidates, turn uint64, may func(*candidate) bool, otherwise fu
 // the opinion is likelier wrong than they are: all of them may be picked. And
 // when nobody can be reached everybody may: better to try than to refuse, the
 // opinion may be older than the recovery.
-func (s *Scheduler) admission(ix *index, list *candidates, r *Request) func(*candidate) bool {
-	fits, reachable, in := 0, 0, 0
-	for i := range list.items {
-		c := &list.items[i]
-		if !c.fits(ix, r) {
-			continue
-		}
-		fits++
-		if !s.opts.Health.Unreachable(c.instance.Key) {
-			reachable++
-			if s.opts.Health.Available(c.instance.Key) {
-				in++
-			}
-		}
-	}
+func (s *Scheduler) admission(ix *index, list *candidates, r *Request, troubled []instance.Key) func(*candidate) bool {
+	reachable, in := s.condition(ix, list, r, troubled)
 	switch {
 	case reachable == 0:
 		return func(c *candidate) bool { return c.fits(ix, r) }
@@ -227,6 +222,42 @@ func (s *Scheduler) admission(ix *index, list *candidates, r *Request) func(*can
 		return func(c *candidate) bool { return c.fits(ix, r) && s.opts.Health.Available(c.instance.Key) }
 	}
 }
+
+// condition counts those of the fitting ones that can be reached, and of these
+// the ones that are in. While few among many are in trouble only these are
+// looked at: what is known of all others would have to be fetched from memory.
+func (s *Scheduler) condition(ix *index, list *candidates, r *Request, troubled []instance.Key) (reachable, in int) {
+	if len(troubled) < len(list.items)/fewTroubled && ix.allFit(r) {
+		reachable, in = len(list.items), len(list.items)
+		for _, k := range troubled {
+			if k.Role != r.Role || !list.has(k) {
+				continue
+			}
+			switch {
+			case s.opts.Health.Unreachable(k):
+				reachable--
+				in--
+			case !s.opts.Health.Available(k):
+				in--
+			}
+		}
+		return reachable, in
+	}
+	for i := range list.items {
+		c := &list.items[i]
+		if c.fits(ix, r) && !s.opts.Health.Unreachable(c.instance.Key) {
+			reachable++
+			if s.opts.Health.Available(c.instance.Key) {
+				in++
+			}
+		}
+	}
+	return reachable, in
+}
+
+// fewTroubled is what part of a list may be in trouble at most for looking them
+// up one by one, which takes a search of the list each.
+const fewTroubled = 8
 
 // takesTurn lets an instance that starts slowly pass on some of its turns.
 func (s *Scheduler) takesTurn(c *candidate) bool {

@@ -175,19 +175,17 @@ func (s *Scheduler) other(k instance.Key) bool {
 	return false
 }
 
-// Gone tells why nothing more can come from an instance that was picked: it
-// left, was removed, turned down, or another incarnation stands at its
-// address. nil: nothing of that. Draining and cordoned ones finish what they have.
-func (s *Scheduler) Gone(in *instance.Instance) error {
+// Gone tells why nothing more can come from the instance of a pick: it left,
+// was removed, turned down, or another incarnation stands at its address. nil:
+// nothing of that. Draining and cordoned ones finish what they have.
+func (s *Scheduler) Gone(a *Assignment) error {
 	snap := s.opts.Source.Snapshot()
-	// Nearly always it stands in the snapshot itself, which is known without
-	// searching for it.
-	if ix := s.index.Load(); ix != nil && ix.snapshot == snap {
-		if c, ok := s.counters.find(in.Key); ok && c.now.Load() == in {
-			return nil
-		}
+	// Nearly always it stands in the snapshot itself, which its counter knows: no
+	// search, and the counter is at hand. One that was let go of knows of none.
+	if ix := s.index.Load(); ix != nil && ix.snapshot == snap && a.counter.now.Load() == a.Instance {
+		return nil
 	}
-	return gone(snap, in)
+	return gone(snap, a.Instance)
 }
 
 func gone(snap *instance.Snapshot, in *instance.Instance) error {

@@ -43,8 +43,8 @@ type conn struct {
 	abort func() // closes tcp; the one thing another goroutine may do
 
 	host       *host
-	generation uint64    // of host when this was dialled
-	since      time.Time // idle since; guarded by host.mu
+	generation uint64        // of host when this was dialled
+	since      time.Duration // idle since, by the pool's clock; guarded by host.mu
 	reused     bool
 
 	buf    *[]byte // nil while nothing is buffered

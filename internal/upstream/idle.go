@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -26,15 +27,25 @@ func lifeOf(in *instance.Instance) life {
 
 // host holds what is known of one instance. An engine in both roles has two,
 // since its records may name their incarnations differently.
+//
+// With many instances, what is kept of one is out of the processor's caches
+// when its turn comes: what every exchange needs comes first and fills one line
+// of them.
 type host struct {
-	mu sync.Mutex // guards all below, and conn.since of idle
+	mu sync.Mutex // guards what follows, but for seen and key, and conn.since of idle
+	// seen is the entry that entered last, if it is spoken to without TLS: its
+	// key and life are this host's, which need not be compared again.
+	seen atomic.Pointer[instance.Instance]
+	idle []*conn // the last one was used last
 	// generation counts incarnations and Forget: connections of an earlier one
 	// are not used again.
-	life       life
 	generation uint64
-	idle       []*conn // the last one was used last
-	active     int     // exchanges that may bring a connection back
-	gone       bool    // taken out of Pool.hosts
+	active     int32 // exchanges that may bring a connection back
+	gone       bool  // taken out of Pool.hosts
+	_          [8]byte
+
+	key  instance.Key // never changed
+	life life
 }
 
 // drop empties the idle list; the caller closes what it gets, without the lock.
@@ -44,26 +55,83 @@ func (h *host) drop() []*conn {
 	return dead
 }
 
-// enter finds the host of an instance and counts the caller as active there.
-// dead are connections to close.
-func (p *Pool) enter(in *instance.Instance) (h *host, dead []*conn) {
+// Place is where a client keeps its way to one instance, so that it need not
+// look for it at every Request. The zero Place is ready. One belongs to one key
+// and to one client, for as long as somebody keeps it; entries of the key may
+// come and go meanwhile.
+type Place struct{ host atomic.Pointer[host] }
+
+// NewPlace makes a place for whoever keeps things by key (sched.Options.Attach).
+func NewPlace(instance.Key) any { return new(Place) }
+
+// enter finds the host of an instance, at its place if there is one, and counts
+// the caller as active there. dead are connections to close.
+func (p *Pool) enter(in *instance.Instance, at *Place) (h *host, dead []*conn) {
 	for {
-		h = p.host(in.Key)
+		h = p.find(in, at)
 		h.mu.Lock()
 		if h.gone {
 			h.mu.Unlock()
+			at.leave(h)
 			continue
 		}
 		h.active++
-		if l := lifeOf(in); l != h.life {
-			h.life = l
-			h.generation++
-			dead = h.drop()
+		if h.seen.Load() != in {
+			dead = h.meet(in)
 		}
 		h.mu.Unlock()
 		return h, dead
 	}
 }
+
+// meet is told of an entry that is not the last one seen. The lock is held.
+func (h *host) meet(in *instance.Instance) (dead []*conn) {
+	if l := lifeOf(in); l != h.life {
+		h.life = l
+		h.generation++
+		dead = h.drop()
+	}
+	if !secure(in) {
+		h.seen.Store(in)
+	}
+	return dead
+}
+
+// find gives the host of an instance, which may be gone. The host at a place is
+// taken for what it is: a place that is used for another key is not believed.
+func (p *Pool) find(in *instance.Instance, at *Place) *host {
+	if at == nil {
+		return p.host(in.Key)
+	}
+	h := at.host.Load()
+	if h == nil {
+		h = p.host(in.Key)
+		at.host.Store(h)
+	}
+	if h.seen.Load() != in && h.key != in.Key {
+		return p.host(in.Key)
+	}
+	return h
+}
+
+// leave forgets a host that is gone.
+func (at *Place) leave(h *host) {
+	if at != nil {
+		at.host.CompareAndSwap(h, nil)
+	}
+}
+
+// plain tells that a request goes over TCP as it is.
+func (r *Request) plain() bool {
+	if r.Place != nil {
+		if h := r.Place.host.Load(); h != nil && h.seen.Load() == r.Instance {
+			return true
+		}
+	}
+	return !secure(r.Instance)
+}
+
+func secure(in *instance.Instance) bool { return in.Record.Scheme == "https" }
 
 func (p *Pool) host(k instance.Key) *host {
 	p.mu.RLock()
@@ -75,7 +143,7 @@ func (p *Pool) host(k instance.Key) *host {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h = p.hosts[k]; h == nil {
-		h = &host{}
+		h = &host{key: k}
 		p.hosts[k] = h
 	}
 	return h
@@ -92,7 +160,7 @@ func (h *host) leave() {
 // peer has neither closed it nor sent anything since; unseen leaves that last
 // look to the exchange. nil means dial.
 func (p *Pool) reuse(h *host, unseen bool) *conn {
-	oldest := time.Now().Add(-p.opts.IdleTimeout)
+	oldest := p.now() - p.opts.IdleTimeout
 	for {
 		h.mu.Lock()
 		n := len(h.idle) - 1
@@ -101,7 +169,7 @@ func (p *Pool) reuse(h *host, unseen bool) *conn {
 			return nil
 		}
 		c := h.idle[n]
-		if c.since.Before(oldest) { // and so are all below it
+		if c.since < oldest { // and so are all below it
 			dead := h.drop()
 			h.mu.Unlock()
 			closeAll(dead)
@@ -125,7 +193,7 @@ func (p *Pool) release(c *conn, again bool) {
 	h.active--
 	again = again && c.generation == h.generation && len(h.idle) < maxIdle && !h.gone && !p.closed.Load()
 	if again {
-		c.since = time.Now()
+		c.since = p.now()
 		h.idle = append(h.idle, c)
 	}
 	h.mu.Unlock()
@@ -137,6 +205,9 @@ func (p *Pool) release(c *conn, again bool) {
 	}
 }
 
+// now is the pool's clock.
+func (p *Pool) now() time.Duration { return time.Since(p.begun) }
+
 func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, time.Millisecond) }
 
 // sweep closes the connections that were idle too long and forgets hosts of
@@ -144,14 +215,14 @@ func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, tim
 // lies idle.
 func (p *Pool) sweep() {
 	p.sweeping.Store(false) // before the scan: who comes later sets the timer anew
-	oldest := time.Now().Add(-p.opts.IdleTimeout)
+	oldest := p.now() - p.opts.IdleTimeout
 	var dead []*conn
 	left := false
 	p.mu.Lock()
 	for k, h := range p.hosts {
 		h.mu.Lock()
 		n := 0
-		for n < len(h.idle) && h.idle[n].since.Before(oldest) {
+		for n < len(h.idle) && h.idle[n].since < oldest {
 			n++
 		}
 		if n > 0 {

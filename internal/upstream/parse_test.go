@@ -30,7 +30,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 	t.Helper()
 	p := NewPool(Options{})
 	defer p.Close()
-	h, _ := p.enter(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}})
+	h, _ := p.enter(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}}, nil)
 	closed := false
 	c := &conn{in: src, host: h, generation: h.generation, abort: func() { closed = true }}
 	var hd head
@@ -259,7 +259,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 	for _, stopped := range []bool{true, false} {
 		p := NewPool(Options{})
 		defer p.Close()
-		h, _ := p.enter(&instance.Instance{})
+		h, _ := p.enter(&instance.Instance{}, nil)
 		closed := false
 		c := &conn{in: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
 		ctx, end := context.WithCancel(t.Context())

@@ -26,12 +26,13 @@ type Pool struct {
 	sweeping atomic.Bool // sweeper is set
 	closed   atomic.Bool
 	stale    atomic.Int64
+	begun    time.Time // the clock of conn.since goes from here
 }
 
 // NewPool builds a Pool.
 func NewPool(o Options) *Pool {
 	o.setDefaults()
-	p := &Pool{opts: o, dialer: o.dialer(), secure: NewStd(o), hosts: map[instance.Key]*host{}}
+	p := &Pool{opts: o, dialer: o.dialer(), secure: NewStd(o), hosts: map[instance.Key]*host{}, begun: time.Now()}
 	// Set for the first time when a connection first lies idle.
 	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
 	p.sweeper.Stop()
@@ -56,7 +57,7 @@ func (p *Pool) Close() {
 // ReleasesBody tells that nothing of the request's body is read any more once
 // Do has returned, however that ended. The standard library's client may go
 // on sending a body while its answer is there already.
-func (p *Pool) ReleasesBody(r *Request) bool { return r.Instance.Record.Scheme != "https" }
+func (p *Pool) ReleasesBody(r *Request) bool { return r.plain() }
 
 var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
 	b := make([]byte, 0, 1<<10)
@@ -68,7 +69,7 @@ const maxPooledHead = 16 << 10
 
 // Do implements Client. A stale connection is replaced once, at once.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
-	if r.Instance.Record.Scheme == "https" {
+	if !r.plain() {
 		return p.secure.Do(ctx, r)
 	}
 	if ctx.Err() != nil {
@@ -93,7 +94,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		*buf, body = wire, nil
 	}
 	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader}
-	h, dead := p.enter(r.Instance)
+	h, dead := p.enter(r.Instance, r.Place)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)
 	if e != nil {

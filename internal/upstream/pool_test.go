@@ -311,14 +311,18 @@ func TestPoolUnderChange(t *testing.T) {
 	s := count(t)
 	p := own(t, upstream.Options{IdleTimeout: 2 * time.Millisecond})
 	var wg sync.WaitGroup
-	for w := range 4 {
+	var shared upstream.Place
+	for w := range 6 {
+		at := []*upstream.Place{nil, &shared, {}}[w%3]
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(uint64(w), 3))
 			for i := range 400 {
 				in := *s.Instance
 				in.Record.ID = strconv.Itoa(i / 50)
-				if b, e := do(t, p, &in); e != nil || b != "ok" {
-					t.Errorf("%q, %v", b, e)
+				r := request(&in)
+				r.Place = at
+				if _, b, err := fetch(t.Context(), p, r); err != nil || b != "ok" {
+					t.Errorf("%q, %v", b, err)
 					return
 				}
 				if rnd.IntN(40) == 0 {

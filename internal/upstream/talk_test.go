@@ -115,7 +115,7 @@ func adder(t *testing.T) *instance.Instance {
 // a send buffer of about that size.
 func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 	t.Helper()
-	h, dead := p.enter(in)
+	h, dead := p.enter(in, nil)
 	closeAll(dead)
 	c := p.reuse(h, false)
 	if c == nil {

@@ -81,6 +81,8 @@ type Request struct {
 	Body     [][]byte // sent in order, never changed; nil for none
 	// NoHeader tells that nobody looks at the header of a 200: it may be nil then.
 	NoHeader bool
+	// Place, if there is one, is that of the Instance's key and of this client.
+	Place *Place
 }
 
 // Response is an engine's answer. Reading Body gives *Error with StageBody;

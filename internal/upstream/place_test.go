@@ -1,0 +1,172 @@
+package upstream
+
+import (
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"sync/atomic"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// named is a server that says who it is, and counts its connections.
+type named struct {
+	*httptest.Server
+	instance.Key
+	conns atomic.Int64
+}
+
+func serving(t *testing.T, name string, start func(*httptest.Server)) *named {
+	t.Helper()
+	s := &named{}
+	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
+	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
+		s.conns.Add(1)
+		return ctx
+	}
+	start(s.Server)
+	t.Cleanup(s.Server.Close)
+	s.Key = instance.Key{Role: instance.Decode, Address: s.Listener.Addr().String()}
+	return s
+}
+
+// life is an entry of the server.
+func (s *named) life(id string) *instance.Instance {
+	return &instance.Instance{Key: s.Key, Record: instance.Record{ID: id}}
+}
+
+// ask sends a request and gives the answer.
+func ask(t *testing.T, p *Pool, in *instance.Instance, at *Place) string {
+	t.Helper()
+	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}, Place: at})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// later makes everything that lies idle too old.
+func (p *Pool) later() { p.begun = p.begun.Add(-2 * p.opts.IdleTimeout) }
+
+// A place changes nothing but the way: the connections are those that there
+// would be without it, whatever becomes of the instance meanwhile.
+func TestPlaceKeepsUpWithItsInstance(t *testing.T) {
+	t.Parallel()
+	s := serving(t, "a", (*httptest.Server).Start)
+	p := NewPool(Options{IdleTimeout: time.Hour})
+	defer p.Close()
+	var at Place
+	first, second := s.life("1"), s.life("2")
+	for _, step := range []struct {
+		name   string
+		before func()
+		in     *instance.Instance
+		at     *Place
+		conns  int64
+	}{
+		{"at first", nil, first, &at, 1},
+		{"again", nil, first, &at, 1},
+		{"another entry of the same life", nil, s.life("1"), &at, 1},
+		{"without a place", nil, first, nil, 1},
+		{"another life", nil, second, &at, 2},
+		{"again", nil, second, &at, 2},
+		{"a late request of the life before", nil, first, &at, 3},
+		{"another life again", nil, second, &at, 4},
+		{"after Forget", func() { p.Forget(s.Address) }, second, &at, 5},
+		{"after it was swept away", func() { p.later(); p.sweep() }, second, &at, 6},
+		{"after Forget, again", func() { p.Forget(s.Address) }, second, &at, 7},
+		{"swept away, and made anew without the place", func() { p.later(); p.sweep() }, second, nil, 8},
+		{"with the place that knew the one before", nil, second, &at, 8},
+		{"with a new place", nil, second, new(Place), 8},
+		{"after Forget, once more", func() { p.Forget(s.Address) }, second, &at, 9},
+	} {
+		if step.before != nil {
+			step.before()
+		}
+		if got := ask(t, p, step.in, step.at); got != "a" {
+			t.Fatalf("%s: %q", step.name, got)
+		}
+		if n := s.conns.Load(); n != step.conns {
+			t.Fatalf("%s: %d connections so far, want %d", step.name, n, step.conns)
+		}
+		if len(p.hosts) != 1 || len(p.hosts[s.Key].idle) != 1 || p.hosts[s.Key].active != 0 {
+			t.Fatalf("%s: %d hosts, %+v", step.name, len(p.hosts), p.hosts[s.Key])
+		}
+	}
+}
+
+// Whatever a place was used for before, a request goes to its instance: an
+// instance that comes back at another address, or to be spoken to by TLS, is
+// not sent what would go to the former one.
+func TestPlaceNeverSendsElsewhere(t *testing.T) {
+	t.Parallel()
+	a, b := serving(t, "a", (*httptest.Server).Start), serving(t, "b", (*httptest.Server).Start)
+	secret := serving(t, "secret", (*httptest.Server).StartTLS)
+	p := NewPool(Options{TLS: secret.Client().Transport.(*http.Transport).TLSClientConfig})
+	defer p.Close()
+	overTLS := secret.life("1")
+	overTLS.Record.Scheme = "https"
+	otherRole := b.life("1")
+	otherRole.Role = instance.Prefill
+	var at Place
+	for _, step := range []struct {
+		in   *instance.Instance
+		want string
+	}{
+		{a.life("1"), "a"},
+		{b.life("1"), "b"},
+		{otherRole, "b"},
+		{a.life("1"), "a"},
+		{overTLS, "secret"},
+		{b.life("1"), "b"},
+		{overTLS, "secret"},
+	} {
+		r := &Request{Instance: step.in, Place: &at}
+		if got := ask(t, p, step.in, &at); got != step.want {
+			t.Errorf("%s answered to %+v", got, step.in.Key)
+		}
+		if plain := step.in != overTLS; p.ReleasesBody(r) != plain {
+			t.Errorf("%+v: plain %v", step.in.Key, !plain)
+		}
+	}
+	// The same address may be spoken to in the one way today and in the other
+	// one tomorrow.
+	today := *overTLS
+	today.Record.Scheme = ""
+	var its Place
+	for _, in := range []*instance.Instance{&today, overTLS} {
+		h, _ := p.enter(in, &its)
+		h.leave()
+		if got := ask(t, p, overTLS, &its); got != "secret" {
+			t.Errorf("%q", got)
+		}
+	}
+}
+
+// What every exchange needs of an instance lies in one line of the processor's
+// caches, and no two instances share one.
+func TestHotFieldsShareALine(t *testing.T) {
+	t.Parallel()
+	if unsafe.Sizeof(uintptr(0)) != 8 {
+		t.Log("laid out for 64 bits")
+		return
+	}
+	const line = 64
+	if at := unsafe.Offsetof(host{}.key); at != line {
+		t.Errorf("the cold part of a host begins at %d, not behind the first line", at)
+	}
+	// The next lesser size of objects in Go's heap is 112, which is no whole line.
+	if size := unsafe.Sizeof(host{}); size <= 112 || size > 2*line {
+		t.Errorf("a host takes %d bytes, not two lines", size)
+	}
+}
