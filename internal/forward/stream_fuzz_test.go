@@ -75,7 +75,7 @@ func (*playedBody) Close() error { return nil }
 // content is the health of a fleet that nobody complains of.
 type content struct{}
 
-func (content) Trouble() bool                        { return false }
+func (content) Troubled() []instance.Key             { return nil }
 func (content) Available(instance.Key) bool          { return true }
 func (content) Unreachable(instance.Key) bool        { return false }
 func (content) Share(instance.Key) float64           { return 1 }

@@ -9,7 +9,9 @@ package health
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -75,9 +77,10 @@ func (o *Options) setDefaults() {
 // Tracker holds the opinions. It is safe for concurrent use.
 type Tracker struct {
 	o Options
-	// trouble counts the records, so that the path of a request asks nothing
-	// more while everybody is well.
-	trouble atomic.Int64
+	// trouble are the keys of the records, nil if there are none, so that the
+	// path of a request asks nothing more while everybody is well. A list that
+	// is in here is not changed.
+	trouble atomic.Pointer[[]instance.Key]
 
 	mu      sync.RWMutex // guards records and closed; never held across a probe
 	records map[instance.Key]*record
@@ -128,7 +131,26 @@ func (t *Tracker) Close() {
 }
 
 // Trouble tells whether anything is held against anybody.
-func (t *Tracker) Trouble() bool { return t.trouble.Load() != 0 }
+func (t *Tracker) Trouble() bool { return t.trouble.Load() != nil }
+
+// Troubled lists those against whom anything is held, in no order; nobody may
+// change the list.
+func (t *Tracker) Troubled() []instance.Key {
+	if list := t.trouble.Load(); list != nil {
+		return *list
+	}
+	return nil
+}
+
+// tell makes the keys of the records known; the lock is held.
+func (t *Tracker) tell() {
+	if len(t.records) == 0 {
+		t.trouble.Store(nil)
+		return
+	}
+	list := slices.Collect(maps.Keys(t.records))
+	t.trouble.Store(&list)
+}
 
 // Available tells whether the instance is in.
 func (t *Tracker) Available(k instance.Key) bool {
@@ -237,11 +259,12 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 func (t *Tracker) record(in *instance.Instance) *record {
 	r := t.records[in.Key]
 	if r == nil || r.incarnation != in.Incarnation() {
-		if r == nil {
-			t.trouble.Add(1)
-		}
+		known := r != nil
 		r = &record{incarnation: in.Incarnation()}
 		t.records[in.Key] = r
+		if !known {
+			t.tell()
+		}
 	}
 	return r
 }
@@ -250,7 +273,7 @@ func (t *Tracker) record(in *instance.Instance) *record {
 func (t *Tracker) forget(k instance.Key) {
 	if t.records[k] != nil {
 		delete(t.records, k)
-		t.trouble.Add(-1)
+		t.tell()
 	}
 }
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -111,6 +112,45 @@ func TestRefusedComesBackWithAProbe(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		if s := tr.Share(in.Key); s != 1 {
 			t.Fatalf("share %v after the slow start", s)
+		}
+	})
+}
+
+// Who is in trouble is told by name, from the first strike until all is
+// forgotten, and a list that was given out stays as it is.
+func TestTroubledByName(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, in *instance.Instance) {
+		other := *in
+		other.Address = "d:2"
+		src.set(in, &other)
+		eng.say(errDead)
+		told := func(want ...instance.Key) []instance.Key {
+			t.Helper()
+			got := tr.Troubled()
+			if len(got) != len(want) || tr.Trouble() != (len(want) > 0) {
+				t.Fatalf("%v, want %v", got, want)
+			}
+			for _, k := range want {
+				if !slices.Contains(got, k) {
+					t.Fatalf("%v, want %v", got, want)
+				}
+			}
+			return got
+		}
+		told()
+		tr.Strike(in, "5xx")
+		first := told(in.Key)
+		tr.Eject(&other, "refused")
+		tr.Eject(&other, "refused again")
+		both := told(in.Key, other.Key)
+		tr.Success(in)
+		told(other.Key)
+		src.set(in) // the other one leaves
+		synctest.Wait()
+		told()
+		if len(first) != 1 || first[0] != in.Key || len(both) != 2 || !slices.Contains(both, other.Key) {
+			t.Errorf("lists that were given out have changed: %v, %v", first, both)
 		}
 	})
 }

@@ -13,7 +13,7 @@ import (
 
 type well struct{}
 
-func (well) Trouble() bool                 { return false }
+func (well) Troubled() []instance.Key      { return nil }
 func (well) Available(instance.Key) bool   { return true }
 func (well) Unreachable(instance.Key) bool { return false }
 func (well) Share(instance.Key) float64    { return 1 }

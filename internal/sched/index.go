@@ -2,6 +2,7 @@ package sched
 
 import (
 	"slices"
+	"strings"
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -55,6 +56,32 @@ func (c *candidate) fits(ix *index, r *Request) bool {
 	default:
 		return true
 	}
+}
+
+// allFit tells that every candidate of the role fits the request, if that is
+// plain to see: it has tried nobody, and there is but one dialect, or no partner.
+func (ix *index) allFit(r *Request) bool {
+	dialects := ix.role(r.Role).dialects
+	switch {
+	case len(r.Tried) > 0:
+		return false
+	case r.Partner != nil:
+		return len(dialects) == 1 && dialects[r.Partner.Connector] > 0
+	case r.Role == instance.Prefill && !r.Alone:
+		if len(dialects) != 1 {
+			return false
+		}
+		for d := range dialects {
+			return ix.decode.dialects[d] > 0
+		}
+	}
+	return true
+}
+
+// has tells whether a key of the list's role is in it.
+func (c *candidates) has(k instance.Key) bool {
+	_, found := slices.BinarySearchFunc(c.items, k.Address, func(c candidate, a string) int { return strings.Compare(c.instance.Address, a) })
+	return found
 }
 
 func (s *Scheduler) current() *index {

@@ -31,9 +31,10 @@ type Source interface {
 
 // Health is this proxy's opinion, asked at every pick: it must not block.
 type Health interface {
-	// Trouble tells whether anything is held against anybody; if not, nothing
-	// else is asked.
-	Trouble() bool
+	// Troubled lists those against whom anything is held; if that is nobody,
+	// nothing else is asked. The list is not changed any more, and a key may
+	// stand in it that is no member.
+	Troubled() []instance.Key
 	// Available: it is not ejected.
 	Available(k instance.Key) bool
 	// Unreachable: it is ejected because nobody could connect to it.
@@ -152,19 +153,19 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	}
 	turn := list.turn.Add(1) - 1
 	first := &list.items[turn%n]
-	trouble := s.opts.Health.Trouble()
-	if !trouble && first.fits(ix, r) {
+	troubled := s.opts.Health.Troubled()
+	if len(troubled) == 0 && first.fits(ix, r) {
 		return first
 	}
-	return s.redeal(ix, list, *r, first, turn/n, trouble)
+	return s.redeal(ix, list, *r, first, turn/n, troubled)
 }
 
 // redeal is choose when the one in turn may not be it. It takes the request by
 // value so that the usual pick need not have it on the heap.
-func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, trouble bool) *candidate {
+func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, troubled []instance.Key) *candidate {
 	var allowed func(*candidate) bool
-	if trouble {
-		allowed = s.admission(ix, list, &r)
+	if len(troubled) > 0 {
+		allowed = s.admission(ix, list, &r, troubled)
 		if allowed(first) && s.takesTurn(first) {
 			return first
 		}
@@ -207,21 +208,8 @@ func deal(list *candidates, turn uint64, may func(*candidate) bool, otherwise fu
 // the opinion is likelier wrong than they are: all of them may be picked. And
 // when nobody can be reached everybody may: better to try than to refuse, the
 // opinion may be older than the recovery.
-func (s *Scheduler) admission(ix *index, list *candidates, r *Request) func(*candidate) bool {
-	fits, reachable, in := 0, 0, 0
-	for i := range list.items {
-		c := &list.items[i]
-		if !c.fits(ix, r) {
-			continue
-		}
-		fits++
-		if !s.opts.Health.Unreachable(c.instance.Key) {
-			reachable++
-			if s.opts.Health.Available(c.instance.Key) {
-				in++
-			}
-		}
-	}
+func (s *Scheduler) admission(ix *index, list *candidates, r *Request, troubled []instance.Key) func(*candidate) bool {
+	reachable, in := s.condition(ix, list, r, troubled)
 	switch {
 	case reachable == 0:
 		return func(c *candidate) bool { return c.fits(ix, r) }
@@ -231,6 +219,42 @@ func (s *Scheduler) admission(ix *index, list *candidates, r *Request) func(*can
 		return func(c *candidate) bool { return c.fits(ix, r) && s.opts.Health.Available(c.instance.Key) }
 	}
 }
+
+// condition counts those of the fitting ones that can be reached, and of these
+// the ones that are in. While few among many are in trouble only these are
+// looked at: what is known of all others would have to be fetched from memory.
+func (s *Scheduler) condition(ix *index, list *candidates, r *Request, troubled []instance.Key) (reachable, in int) {
+	if len(troubled) < len(list.items)/fewTroubled && ix.allFit(r) {
+		reachable, in = len(list.items), len(list.items)
+		for _, k := range troubled {
+			if k.Role != r.Role || !list.has(k) {
+				continue
+			}
+			switch {
+			case s.opts.Health.Unreachable(k):
+				reachable--
+				in--
+			case !s.opts.Health.Available(k):
+				in--
+			}
+		}
+		return reachable, in
+	}
+	for i := range list.items {
+		c := &list.items[i]
+		if c.fits(ix, r) && !s.opts.Health.Unreachable(c.instance.Key) {
+			reachable++
+			if s.opts.Health.Available(c.instance.Key) {
+				in++
+			}
+		}
+	}
+	return reachable, in
+}
+
+// fewTroubled is what part of a list may be in trouble at most for looking them
+// up one by one, which takes a search of the list each.
+const fewTroubled = 8
 
 // takesTurn lets an instance that starts slowly pass on some of its turns.
 func (s *Scheduler) takesTurn(c *candidate) bool {

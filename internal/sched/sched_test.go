@@ -3,6 +3,8 @@ package sched_test
 import (
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -32,7 +34,7 @@ func (s *source) set(list ...*instance.Instance) {
 
 type sick map[instance.Key]bool
 
-func (s sick) Trouble() bool                   { return len(s) > 0 }
+func (s sick) Troubled() []instance.Key        { return slices.Collect(maps.Keys(s)) }
 func (s sick) Available(k instance.Key) bool   { return !s[k] }
 func (s sick) Unreachable(k instance.Key) bool { return s[k] }
 func (s sick) Share(instance.Key) float64      { return 1 }

@@ -7,8 +7,8 @@ package sched
 // An instance that starts slowly takes its sessions at once.
 func (s *Scheduler) bound(ix *index, list *candidates, r Request) *candidate {
 	allowed := func(c *candidate) bool { return c.fits(ix, &r) }
-	if s.opts.Health.Trouble() {
-		allowed = s.admission(ix, list, &r)
+	if troubled := s.opts.Health.Troubled(); len(troubled) > 0 {
+		allowed = s.admission(ix, list, &r, troubled)
 	}
 	session := sessionHash(r.Session)
 	var best *candidate
