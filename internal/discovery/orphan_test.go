@@ -259,11 +259,18 @@ func TestRemovalEndsAnOrphanAtOnce(t *testing.T) {
 func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
 	t.Parallel()
 	r := newOrphanRig(t, 6, func(o *discovery.WatcherOptions) { o.OrphanGrace = 50 * time.Millisecond })
-	// Three of six: they outlive their grace, however long.
+	// Three of six: they outlive their grace, however long. They go at once: one
+	// after the other, the first might have had its grace while most were there.
+	id := lease(t, r.cli, 600)
+	var ops []clientv3.Op
 	for _, k := range r.keys[:3] {
 		neverWithout(t, r.w, k)
-		revoke(t, r.cli, r.ids[k])
+		ops = append(ops, clientv3.OpPut(r.l.Instance(k), ready, clientv3.WithLease(id)))
 	}
+	if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	revoke(t, r.cli, id)
 	for _, k := range r.keys[:3] {
 		waitFor(t, r.w, k, orphan)
 		n := r.prober.count(k.Address)

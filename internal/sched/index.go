@@ -37,13 +37,13 @@ type candidates struct {
 	turn  *atomic.Uint64
 }
 
-// A list of more than twice a stretch is gone through a stretch at a time, that
+// A list of more than four stretches is gone through a stretch at a time, that
 // many rounds each. One that was used a moment ago costs less: its connection
 // is open (engines close idle ones after 5 s, and among 1,000 instances in turn
 // the next leg may come later than that), and all that is kept of it is at hand.
 const (
-	stretch = 64
-	rounds  = 8
+	stretch = 32
+	rounds  = 16
 )
 
 // inTurn is whose turn it is. In a long list it is the next of the stretch if
@@ -52,7 +52,7 @@ const (
 // everybody has had as many turns.
 func (c *candidates) inTurn(turn, from uint64) *candidate {
 	n := uint64(len(c.items))
-	if n > 2*stretch {
+	if n > 4*stretch {
 		at := from + turn/(stretch*rounds)*stretch + turn%stretch
 		if near := &c.items[at%n]; near.counter.inFlight.Load() == 0 {
 			return near

@@ -150,12 +150,12 @@ func many(n int) (out []*instance.Instance) {
 // open, and everybody has as many in the end.
 func TestLargeFleetIsUsedInStretches(t *testing.T) {
 	t.Parallel()
-	const n, stretch, rounds = 1000, 64, 8
+	const n, stretch, rounds = 1000, 32, 16
 	s, _ := build(nil, many(n)...)
 	got := map[string]int{}
 	near := map[string]int{}
-	// The stretches begin anywhere and 64 does not divide 1,000: a whole turn is
-	// 125 of them, eight times through the list.
+	// The stretches begin anywhere and 32 does not divide 1,000: a whole turn is
+	// 125 of them, four times through the list.
 	for i := range 125 * stretch * rounds {
 		if i%(stretch*rounds) == 0 {
 			clear(near)
@@ -174,8 +174,8 @@ func TestLargeFleetIsUsedInStretches(t *testing.T) {
 		t.Fatalf("%d of %d were used", len(got), n)
 	}
 	for addr, k := range got {
-		if k != stretch*rounds/8 {
-			t.Errorf("%s had %d turns of %d", addr, k, stretch*rounds/8)
+		if k != 4*rounds {
+			t.Errorf("%s had %d turns of %d", addr, k, 4*rounds)
 		}
 	}
 }
