@@ -206,7 +206,8 @@ func (c *conn) readLimit(d time.Duration) {
 // answer runs the handler; false means that the connection must end.
 func (c *conn) answer(to *route) bool {
 	c.response.begin()
-	if !c.run(to) {
+	// Whoever has left, or was cut, and got nothing gets nothing made up either.
+	if !c.run(to) || !c.response.Written() && c.Err() != nil {
 		c.response.forget()
 		return false
 	}

@@ -71,6 +71,22 @@ func TestClientsLeave(t *testing.T) {
 	}
 }
 
+// A request that was given up, unanswered, gets no answer: an empty 200 would be
+// taken for one by a client that still reads.
+func TestNoAnswerIsMadeUp(t *testing.T) {
+	t.Parallel()
+	began, ended := make(chan error, 1), make(chan error, 1)
+	s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
+	w := s.dial()
+	w.say(post("/x", "1"))
+	<-began
+	_ = w.CloseWrite()
+	<-ended
+	if !w.closed() {
+		t.Error("there was an answer")
+	}
+}
+
 // A client that leaves in the middle of its body ends the request, too.
 func TestLeavesInTheBody(t *testing.T) {
 	t.Parallel()
@@ -134,7 +150,11 @@ func TestShutdown(t *testing.T) {
 			_, _ = io.WriteString(w, "done")
 		},
 	})
-	idle, busy, rest, fresh := s.dial(), s.dial(), s.dial(), s.dial()
+	release := sync.OnceFunc(func() { close(finish) })
+	t.Cleanup(release) // a failure below must not leave the request waiting
+	// The new one comes first: when those behind it are answered it has been
+	// accepted, without which the stop would reset it.
+	fresh, idle, busy, rest := s.dial(), s.dial(), s.dial(), s.dial()
 	idle.say(post("/a", "1"))
 	idle.answer()
 	rest.say("GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
@@ -156,7 +176,7 @@ func TestShutdown(t *testing.T) {
 		t.Fatalf("it did not wait: %v", err)
 	default:
 	}
-	close(finish)
+	release()
 	if resp, body, err := busy.answer(); err != nil || body != "done" || !resp.Close {
 		t.Errorf("%v %v %q", err, resp, body)
 	}
