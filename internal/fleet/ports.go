@@ -39,17 +39,33 @@ func FreePorts(n int) ([]int, error) {
 			break
 		}
 		port := turn.port()
-		l, err := net.Listen("tcp", loopback(port))
-		if err != nil {
-			continue
+		if free(port) {
+			ports = append(ports, port)
 		}
-		l.Close()
-		ports = append(ports, port)
 	}
 	if len(ports) < n {
 		return nil, ErrNoPort
 	}
 	return ports, turn.pass()
+}
+
+// free tells whether a port can be bound. No process is forked meanwhile: until
+// its exec it would hold a copy of the socket, and the port's owner, who comes a
+// moment later, would find it taken.
+func free(port int) bool {
+	syscall.ForkLock.RLock()
+	defer syscall.ForkLock.RUnlock()
+	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		return false
+	}
+	defer syscall.Close(fd) //nolint:errcheck // nothing was sent
+	syscall.CloseOnExec(fd)
+	// As everybody who listens sets it: connections that are over do not count.
+	if err := syscall.SetsockoptInt(fd, syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1); err != nil {
+		return false
+	}
+	return syscall.Bind(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}}) == nil
 }
 
 // commonDir is where the file lies that everybody must find, whatever TMPDIR says

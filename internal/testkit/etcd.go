@@ -2,8 +2,10 @@ package testkit
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
 	"net/url"
+	"syscall"
 	"testing"
 	"time"
 
@@ -86,7 +88,7 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg.UnsafeNoFsync = true
 	cfg.BcryptCost = 4 // the least there is: a login must not cost a second under the race detector
 	cfg.ZapLoggerBuilder = embed.NewZapLoggerBuilder(zap.NewNop())
-	server, err := embed.StartEtcd(cfg)
+	server, err := listenAndStart(cfg)
 	if err != nil {
 		return nil, err
 	}
@@ -101,6 +103,21 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	case <-timeout.C:
 		server.Close()
 		return nil, fmt.Errorf("not ready within %s", startTimeout)
+	}
+}
+
+// listenAndStart starts an etcd. An address that is in use is tried again for a
+// while: who is started anew may find its own, which a process that is being
+// forked beside it holds a copy of until its exec.
+func listenAndStart(cfg *embed.Config) (*embed.Etcd, error) {
+	again := time.NewTicker(20 * time.Millisecond)
+	defer again.Stop()
+	for tries := 1; ; tries++ {
+		server, err := embed.StartEtcd(cfg)
+		if !errors.Is(err, syscall.EADDRINUSE) || tries == 250 {
+			return server, err
+		}
+		<-again.C
 	}
 }
 

@@ -222,3 +222,22 @@ func TestPortsAreNotTheSystems(t *testing.T) {
 		}
 	}
 }
+
+// Whoever starts an etcd anew gets it though its address is taken for a moment.
+func TestEtcdWaitsForItsAddress(t *testing.T) {
+	t.Parallel()
+	e := testkit.StartEtcd(t)
+	if e.Server() == nil {
+		return // another program waits for its address or not
+	}
+	e.Stop()
+	l, err := net.Listen("tcp", e.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { _ = l.Close() })
+	e.Restart()
+	if _, err := e.Client(t).Get(t.Context(), "x"); err != nil {
+		t.Error(err)
+	}
+}
