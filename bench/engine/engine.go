@@ -88,7 +88,8 @@ func (e *Engine) SetITL(d time.Duration) { e.itl.Store(int64(d)) }
 // Stats reads the counters.
 func (e *Engine) Stats() Stats {
 	s := Stats{
-		Requests: e.requests.Load(), Prefills: e.prefills.Load(), Handovers: e.handovers.Load(),
+		Prefills: e.prefills.Load(), Handovers: e.handovers.Load(),
+		Requests:   e.requests.Load(), // behind what they were: each is counted before that
 		Violations: e.violations.Load(), Aborts: e.aborts.Load(), Active: e.active.Load(),
 	}
 	if at := e.lastAbort.Load(); at != 0 {

@@ -140,6 +140,13 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	if c := s.choose(ix, list, &r); c != nil {
 		return s.assign(ix, c), nil
 	}
+	// Opinions change while they are asked for. Whoever was in may be out by the
+	// second look, so that nobody seems to be left; then anybody who fits will do.
+	for i := range list.items {
+		if c := &list.items[i]; c.fits(ix, &r) {
+			return s.assign(ix, c), nil
+		}
+	}
 	return nil, ErrNone
 }
 

@@ -237,6 +237,39 @@ func TestSickShareIsSpread(t *testing.T) {
 	}
 }
 
+// fading is a health in which an instance is lost while the choice is made: it
+// is in when it is asked about for the first time, and out from then on.
+type fading struct {
+	sick
+	key   instance.Key
+	asked *atomic.Bool
+}
+
+func (f fading) Available(k instance.Key) bool {
+	if k == f.key {
+		return !f.asked.Swap(true)
+	}
+	return f.sick.Available(k)
+}
+
+func (f fading) Unreachable(instance.Key) bool { return false }
+
+// The last one that was in goes out between two looks: there are still those
+// that may be tried when most are out.
+func TestLastOneGoesWhileItIsPicked(t *testing.T) {
+	t.Parallel()
+	for _, session := range []string{"", "s"} {
+		out := instance.Key{Role: instance.Decode, Address: "d:1"}
+		h := fading{sick{out: true}, instance.Key{Role: instance.Decode, Address: "d:2"}, new(atomic.Bool)}
+		s, _ := build(h, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"))
+		r := decode("m")
+		r.Session = session
+		if a, err := s.Pick(r); err != nil {
+			t.Errorf("session %q: %v, %v", session, a, err)
+		}
+	}
+}
+
 func TestAllSickMeansTryAnyway(t *testing.T) {
 	t.Parallel()
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
