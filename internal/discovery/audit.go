@@ -186,7 +186,7 @@ func (o *owner) differences(a *audited) map[name]int64 {
 			if e.absent.gone <= a.revision {
 				out[n] = kv.ModRevision
 			}
-		case e.mod <= a.revision && !e.same(kv):
+		case e.mod <= a.revision && !e.sameKey(kv):
 			out[n] = kv.ModRevision
 		}
 	}

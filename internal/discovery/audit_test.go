@@ -145,3 +145,26 @@ func TestAuditOfAHealthyWatchFindsNothing(t *testing.T) {
 		t.Fatalf("status: %+v", s)
 	}
 }
+
+// Keys under leases are what they were: no audit may take a healthy watch for
+// one that has missed something.
+func TestAuditsOfLeasedKeysFindNothing(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), layout(t)
+	for i := range 3 {
+		leased(t, cli, l, prefill(fmt.Sprintf("10.0.0.%d:1", i+1)))
+	}
+	o := auditing(t, newProber())
+	o.AuditInterval = 200 * time.Millisecond // two that differ are 300 ms apart at least to count
+	w := watch(t, cli, o)
+	waitReady(t, w)
+	testkit.Eventually(t, soon, func() error {
+		if s := w.Status(); s.Audits < 25 && s.Drift == 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if s := w.Status(); s.Drift != 0 || s.Lists != 1 {
+		t.Errorf("%+v", s)
+	}
+}

@@ -144,6 +144,14 @@ func (e *entry) same(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
 }
 
+// sameKey is same for a key that was asked for without its value: etcd 3.7
+// answers that from its index of keys, which knows nothing of leases. A key gets
+// another lease by a put only, which gives it another revision.
+func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
+	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version &&
+		(kv.Lease == 0 || e.leased == kv.Lease)
+}
+
 // load replaces what etcd holds by one list that is complete at revision. Keys
 // that did not change keep their entries, and lose decides about those that
 // are not in the list.
