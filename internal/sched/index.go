@@ -49,16 +49,18 @@ const (
 // inTurn is whose turn it is. In a long list it is the next of the stretch if
 // nothing of this proxy's is in flight there; else the next of all, so that
 // legs which last long are spread as if there were no stretches. In the end
-// everybody has had as many turns.
-func (c *candidates) inTurn(turn, from uint64) *candidate {
+// everybody has had as many turns. round is another one each time that the same
+// comes, to deal its turn by if it may not be picked.
+func (c *candidates) inTurn(turn, from uint64) (is *candidate, round uint64) {
 	n := uint64(len(c.items))
-	if n > 4*stretch {
-		at := from + turn/(stretch*rounds)*stretch + turn%stretch
-		if near := &c.items[at%n]; near.counter.inFlight.Load() == 0 {
-			return near
-		}
+	if n <= 4*stretch {
+		return &c.items[turn%n], turn / n
 	}
-	return &c.items[turn%n]
+	at := from + turn/(stretch*rounds)*stretch + turn%stretch
+	if near := &c.items[at%n]; near.counter.inFlight.Load() == 0 {
+		return near, turn / stretch
+	}
+	return &c.items[turn%n], turn / stretch
 }
 
 type candidate struct {

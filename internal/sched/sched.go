@@ -151,8 +151,9 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 }
 
 // choose is round robin over those that may be picked now, a stretch at a time
-// in a long list (inTurn). When the one in turn may not, the turn is dealt anew among all that may: handing it to the
-// next in line would give a sick instance's whole share to its neighbour.
+// in a long list (inTurn). When the one in turn may not, the turn is dealt anew
+// among all that may: handing it to the next in line would give a sick
+// instance's whole share to its neighbour.
 func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	n := uint64(len(list.items))
 	if n == 0 {
@@ -162,12 +163,12 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 		return s.bound(ix, list, *r)
 	}
 	turn := list.turn.Add(1) - 1
-	first := list.inTurn(turn, s.from)
+	first, round := list.inTurn(turn, s.from)
 	troubled := s.opts.Health.Troubled()
 	if len(troubled) == 0 && first.fits(ix, r) {
 		return first
 	}
-	return s.redeal(ix, list, *r, first, turn/n, troubled)
+	return s.redeal(ix, list, *r, first, round, troubled)
 }
 
 // redeal is choose when the one in turn may not be it. It takes the request by

@@ -180,6 +180,36 @@ func TestLargeFleetIsUsedInStretches(t *testing.T) {
 	}
 }
 
+// In a large fleet, too, the turns of a sick instance are dealt to many others.
+func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
+	t.Parallel()
+	const n = 1000
+	share := func(h sched.Health) map[string]int {
+		s, _ := build(h, many(n)...)
+		got := map[string]int{}
+		for range 125 * 32 * 16 {
+			a, err := s.Pick(decode("m"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[a.Instance.Address]++
+			a.Done()
+		}
+		return got
+	}
+	well := share(nil)
+	got := share(sick{{Role: instance.Decode, Address: "d:0500"}: true})
+	more := 0
+	for addr, k := range got {
+		if k > well[addr] {
+			more++
+		}
+	}
+	if got["d:0500"] != 0 || more < well["d:0500"]/2 {
+		t.Errorf("the sick one got %d; its %d turns went to %d others", got["d:0500"], well["d:0500"], more)
+	}
+}
+
 // Legs that last long are spread over all of a large fleet: nobody has more than
 // one above what everybody must have, whatever the stretch.
 func TestLongLegsAreSpread(t *testing.T) {
