@@ -116,6 +116,7 @@ type relay struct {
 	done      bool // the closing event has come
 	ended     bool // what is in buf is the last of the engine's answer
 	typed     bool // see stream
+	haste     haste
 }
 
 // stream passes an event stream on, event by event. Until the first event with
@@ -127,7 +128,9 @@ type relay struct {
 func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Response, typed bool) *failure {
 	s := relay{typed: typed}
 	defer s.release()
+	body, _ := resp.Body.(upstream.Gatherer)
 	for {
+		s.gather(body)
 		if !s.makeRoom() {
 			return x.streamEnded(&s, x.ofAnswer(d.Instance, "an event of more than 8 MiB"))
 		}
@@ -190,12 +193,13 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 		s.seen = s.n
 		return nil, false
 	}
-	failed := 0 // end of an error event
+	failed, events := 0, 0 // end of an error event; how many there are
 	for rest := s.buf[:end]; failed == 0; {
 		event, tail, ok := openai.NextEvent(rest)
 		if !ok {
 			break
 		}
+		events++
 		if openai.IsDone(event) {
 			s.done = true
 		} else if openai.LooksLikeError(event) {
@@ -221,6 +225,7 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	if !x.write(batch) {
 		return nil, true
 	}
+	s.haste.came(events, x.wrote)
 	s.drop(end)
 	s.seen = s.n
 	return nil, false
@@ -321,6 +326,7 @@ func (x *exchange) write(b []byte) bool {
 // put sends bytes to the client, in the server's own time.
 func (x *exchange) put(b []byte) bool {
 	now := time.Now()
+	x.wrote = now
 	if x.writeDeadline.Sub(now) < x.h.opts.Idle/2 {
 		// A client that stops reading must not hold an instance for ever. The
 		// deadline is moved on seldom: it costs more than the write.

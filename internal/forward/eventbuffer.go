@@ -7,7 +7,7 @@ const (
 	// event of vLLM's is 200 to 400 bytes, and thousands of streams may be open.
 	smallBuffer = 2 << 10
 	// largeBuffer is for streams that come in bursts: fewer reads and writes.
-	largeBuffer = 16 << 10
+	largeBuffer = 32 << 10
 	// maxEvent bounds one server-sent event.
 	maxEvent = 8 << 20
 	// calmReads in a row that would have fitted a small buffer give the large
@@ -69,6 +69,13 @@ func (e *eventBuffer) grow() {
 	}
 	copy(e.buf, old.buf[:old.n])
 	old.release()
+}
+
+// wantLarge makes room for a burst.
+func (e *eventBuffer) wantLarge() {
+	if len(e.buf) < largeBuffer {
+		e.grow()
+	}
 }
 
 // drop takes the first k bytes, which have been sent on, out of the buffer.

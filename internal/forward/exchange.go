@@ -40,6 +40,7 @@ type exchange struct {
 	// prefilled is the prefill instance's answer: it knows how many tokens of
 	// the prompt were cached.
 	prefilled     []byte
+	wrote         time.Time // when something was last sent to the client
 	writeDeadline time.Time
 
 	header   http.Header // of the legs with headerID

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/lifetime"
+	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 // readSize is the buffer for a head and what comes with it. Longer heads are for
@@ -46,7 +47,7 @@ type conn struct {
 	lifetime.Context
 
 	server *Server
-	tcp    *net.TCPConn
+	tcp    *sock.Conn
 	raw    syscall.RawConn
 	token  uint64 // of watcher
 	state  atomic.Int32
@@ -65,11 +66,11 @@ type conn struct {
 }
 
 func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
-	raw, err := tcp.SyscallConn()
+	quick, err := sock.New(tcp)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{server: s, tcp: tcp, raw: raw, born: time.Now()}
+	c := &conn{server: s, tcp: quick, raw: quick.Raw(), born: time.Now()}
 	c.take = c.readWhatIsThere
 	c.request = (&http.Request{
 		Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
@@ -93,7 +94,7 @@ func (c *conn) cut() {
 func (c *conn) serve() {
 	defer c.server.remove(c)
 	if err := c.server.watch.add(c); err != nil {
-		c.server.handed.give(c.tcp, nil)
+		c.server.handed.give(c.tcp.TCPConn, nil)
 		return
 	}
 	for c.next() {
@@ -123,7 +124,7 @@ func (c *conn) handOver() {
 	}
 	read := append([]byte(nil), c.buffered()...)
 	c.recycle()
-	c.server.handed.give(c.tcp, read)
+	c.server.handed.give(c.tcp.TCPConn, read)
 }
 
 // next waits for the first bytes of a request; false means that there is none.
@@ -157,24 +158,19 @@ func (c *conn) next() bool {
 // readWhatIsThere fills the buffer. While it waits, it holds none.
 func (c *conn) readWhatIsThere(fd uintptr) bool {
 	c.buf, _ = readBuffers.Get().(*[]byte)
-	for {
-		n, err := syscall.Read(int(fd), *c.buf)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case n > 0:
-			c.r, c.w = 0, n
-			return true
-		}
-		c.recycle()
-		if err == syscall.EAGAIN {
-			return false
-		}
-		if c.takeErr = err; err == nil {
-			c.takeErr = io.EOF
-		}
+	n, err := sock.Recv(fd, *c.buf)
+	if n > 0 {
+		c.r, c.w = 0, n
 		return true
 	}
+	c.recycle()
+	if err == syscall.EAGAIN { //nolint:errorlint // a system call's, unwrapped
+		return false
+	}
+	if c.takeErr = err; err == nil {
+		c.takeErr = io.EOF
+	}
+	return true
 }
 
 func (c *conn) buffered() []byte {

@@ -1,7 +1,6 @@
 package front
 
 import (
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -36,7 +35,7 @@ type response struct {
 	out    *[]byte
 	err    error // of the connection; nothing is sent any more
 
-	vector net.Buffers // what one system call sends, in room
+	vector [][]byte // what one system call sends, in room
 	room   [3][]byte
 }
 
@@ -205,7 +204,7 @@ func (w *response) sendWith(p []byte) {
 		w.vector = append(w.vector, crlf)
 	}
 	w.untime()
-	if _, err := w.vector.WriteTo(w.c.tcp); err != nil {
+	if _, err := w.c.tcp.WriteAll(w.vector); err != nil {
 		w.err = err
 	}
 	clear(w.room[:])

@@ -46,8 +46,29 @@ func SetCachedTokens(answer []byte, digits string) []byte {
 	return append(out, answer[m.end:]...)
 }
 
-// HasCachedTokens is a cheap test whether there may be something to replace.
-func HasCachedTokens(b []byte) bool { return bytes.Contains(b, []byte(`"cached_tokens"`)) }
+// HasCachedTokens is a cheap test whether there may be something to replace. Of the
+// name it looks for the underscore first, which text has seldom and an event's
+// other names have a few times: bytes.Contains reads 1.8 GB/s here, and it is asked
+// about all that engines answer.
+func HasCachedTokens(b []byte) bool {
+	const name, front, back = `"cached_tokens"`, len(`"cached`), len(`_tokens"`)
+	for i, near := front, 0; i+back <= len(b); i++ {
+		n := bytes.IndexByte(b[i:len(b)-back+1], '_')
+		if n < 0 {
+			return false
+		}
+		i += n
+		if string(b[i-front:i+back]) == name {
+			return true
+		}
+		if n < 8 {
+			if near++; near == 64 { // a text of underscores
+				return bytes.Contains(b[i-front+1:], []byte(name))
+			}
+		}
+	}
+	return false
+}
 
 func cachedIn(b []byte, usage int) (member, bool) {
 	details, ok := findMember(b, usage, "prompt_tokens_details")

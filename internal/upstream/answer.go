@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
@@ -140,6 +141,22 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		return n, nil
 	}
 	return n, err
+}
+
+// Gatherer is a Body that can wait for more than the next byte, where the client
+// and the system can: reading little and often costs more than the bytes do.
+type Gatherer interface {
+	// Gather waits until n bytes are there to be read (of the connection, framing
+	// included), the body has ended, or d has passed. What went wrong meanwhile is
+	// the next Read's to tell.
+	Gather(n int, d time.Duration)
+}
+
+// Gather implements Gatherer.
+func (a *answer) Gather(n int, d time.Duration) {
+	if a.ended == nil && len(a.conn.buffered()) == 0 && a.conn.tcp != nil {
+		_ = a.conn.tcp.Gather(n, d)
+	}
 }
 
 // finish ends a complete body.

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 const (
@@ -37,7 +39,7 @@ var readBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a poo
 // conn is one connection to an engine. It has no goroutine: it belongs to the
 // exchange that uses it, then to the idle list.
 type conn struct {
-	tcp   *net.TCPConn
+	tcp   *sock.Conn
 	in    io.Reader // tcp, but for tests of the parser
 	raw   syscall.RawConn
 	abort func() // closes tcp; the one thing another goroutine may do
@@ -51,7 +53,7 @@ type conn struct {
 	r, w   int     // (*buf)[r:w] is unread
 	heard  bool    // a byte of this exchange's answer came
 	vector [][]byte
-	rest   net.Buffers // of vector, what is not sent yet
+	rest   [][]byte // of vector, what is not sent yet
 
 	look func(fd uintptr) bool // for raw.Read, made once
 	seen peeked
@@ -69,11 +71,11 @@ const (
 )
 
 func newConn(tcp *net.TCPConn) (*conn, error) {
-	raw, err := tcp.SyscallConn()
+	quick, err := sock.New(tcp)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{tcp: tcp, in: tcp, raw: raw}
+	c := &conn{tcp: quick, in: quick, raw: quick.Raw()}
 	c.abort = func() { _ = tcp.Close() }
 	c.step = c.takeStep
 	c.look = func(fd uintptr) bool {
@@ -103,11 +105,7 @@ func (c *conn) load(head []byte, body [][]byte) {
 // already and the rest was held back.
 func (c *conn) send(patient bool) (early bool, err error) {
 	if !patient {
-		if len(c.rest) == 1 {
-			_, err = c.tcp.Write(c.rest[0])
-		} else {
-			_, err = c.rest.WriteTo(c.tcp)
-		}
+		_, err = c.tcp.WriteAll(c.rest)
 		c.unload()
 		return false, err
 	}
@@ -118,7 +116,7 @@ func (c *conn) send(patient bool) (early bool, err error) {
 		if err = c.tcp.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 			break
 		}
-		_, err = c.rest.WriteTo(c.tcp)
+		c.rest, err = c.tcp.WriteAll(c.rest)
 		if err == nil {
 			err = c.tcp.SetWriteDeadline(time.Time{})
 			break
@@ -139,18 +137,6 @@ func (c *conn) send(patient bool) (early bool, err error) {
 	return false, err
 }
 
-// sent takes n bytes off what is left of the request.
-func (c *conn) sent(n int) {
-	for n > 0 {
-		if n < len(c.rest[0]) {
-			c.rest[0] = c.rest[0][n:]
-			return
-		}
-		n -= len(c.rest[0])
-		c.rest = c.rest[1:]
-	}
-}
-
 // unload lets go of the request's bytes.
 func (c *conn) unload() {
 	clear(c.vector)
@@ -167,7 +153,7 @@ func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
 	c.heard = false
 	more, early := true, false
 	var sendErr error
-	if c.raw != nil && talks(len(c.rest)) {
+	if c.raw != nil && talks {
 		more, sendErr, err = c.talkOnce()
 		if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
 			return false, cmp.Or(err, sendErr)

@@ -119,7 +119,7 @@ func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error)
 	var a *answer
 	var e *Error
 	for {
-		c := p.reuse(h, talks(1+len(m.body)))
+		c := p.reuse(h, talks)
 		if c == nil {
 			return p.fresh(ctx, h, m)
 		}

@@ -5,6 +5,8 @@ package upstream
 import (
 	"io"
 	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 // talk is a request on its way: checked, written and waited for without letting
@@ -18,6 +20,10 @@ type talk struct {
 	seen   peeked // on a reused connection, before the request
 	hear   error  // how the first read of the answer failed
 }
+
+// talks tells that requests go the short way of talkOnce, which also looks whether
+// the connection is idle.
+const talks = true
 
 // talkOnce looks whether the connection is still good, if it was used before,
 // sends the loaded request and reads what comes first of the answer. When the
@@ -38,7 +44,7 @@ func (c *conn) talkOnce() (more bool, sendErr, readErr error) {
 	case t.sayErr != nil:
 		sendErr = t.sayErr
 	case t.sent < t.size:
-		c.sent(t.sent)
+		c.rest = sock.Cut(c.rest, t.sent)
 		return true, nil, nil
 	case err != nil:
 		readErr = err
@@ -60,40 +66,26 @@ func (c *conn) takeStep(fd uintptr) bool {
 			}
 		}
 		t.said = true
-		t.sent, t.sayErr = say(int(fd), c.rest)
-		return t.sayErr != nil || t.sent < t.size
-	}
-	c.buf, _ = readBuffers.Get().(*[]byte)
-	for {
-		n, err := syscall.Read(int(fd), *c.buf)
-		switch {
-		case err == syscall.EINTR:
-			continue
-		case n > 0:
-			c.r, c.w, c.heard = 0, n, true
+		t.sent, t.sayErr = sock.Send(fd, c.rest)
+		if t.sayErr != nil || t.sent < t.size {
 			return true
 		}
-		c.recycle()
-		if err == syscall.EAGAIN {
-			return false
-		}
-		if t.hear = err; err == nil {
-			t.hear = io.ErrUnexpectedEOF
-		}
+		c.tcp.Waits(fd) // the last answer may have been a stream in a hurry
+		return false
+	}
+	c.buf, _ = readBuffers.Get().(*[]byte)
+	n, err := sock.Recv(fd, *c.buf)
+	if n > 0 {
+		c.r, c.w, c.heard = 0, n, true
 		return true
 	}
-}
-
-// sayPiece writes as much of one piece as the socket takes now.
-func sayPiece(fd int, piece []byte) (int, error) {
-	for {
-		n, err := syscall.Write(fd, piece)
-		switch err {
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			return 0, nil
-		default:
-			return max(n, 0), err
-		}
+	c.recycle()
+	if err == syscall.EAGAIN { //nolint:errorlint // a system call's, unwrapped
+		c.tcp.Waits(fd)
+		return false
 	}
+	if t.hear = err; err == nil {
+		t.hear = io.ErrUnexpectedEOF
+	}
+	return true
 }

@@ -1,0 +1,42 @@
+//go:build !linux || 386 || s390x
+
+package sock
+
+import (
+	"net"
+	"syscall"
+	"time"
+)
+
+// Conn is a TCP connection.
+type Conn struct {
+	*net.TCPConn
+
+	raw syscall.RawConn
+}
+
+// New makes a Conn of a connection.
+func New(tcp *net.TCPConn) (*Conn, error) {
+	raw, err := tcp.SyscallConn()
+	if err != nil {
+		return nil, err
+	}
+	return &Conn{TCPConn: tcp, raw: raw}, nil
+}
+
+// Raw is for steps of the caller's own.
+func (c *Conn) Raw() syscall.RawConn { return c.raw }
+
+// WriteAll writes pieces one behind the other, and gives what an error has left of
+// them. The slices over them are used up; the bytes are only read.
+func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
+	v := net.Buffers(pieces)
+	_, err = v.WriteTo(c.TCPConn)
+	return v, err
+}
+
+// Gather does not wait on this system.
+func (*Conn) Gather(int, time.Duration) error { return nil }
+
+// Waits does nothing on this system.
+func (*Conn) Waits(uintptr) {}
