@@ -96,7 +96,8 @@ func (r *Run) floorLoss(b *strings.Builder) {
 				continue
 			}
 			loss = append(loss, v)
-			added = append(added, r.cell("churn", target, repeat).CPUPerRequest()-r.cell("quiet", target, repeat).CPUPerRequest())
+			more, _ := r.churned(target, repeat, func(c, base *Cell) float64 { return c.CPUPerRequest() - base.CPUPerRequest() })
+			added = append(added, more)
 		}
 		if len(loss) == 0 {
 			if target == atFloor {

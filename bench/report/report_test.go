@@ -4,8 +4,10 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -203,4 +205,30 @@ func TestDrawingsAreXML(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Of a repeat's turns the median counts: one turn in a busy moment says nothing.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	r := example()
+	for i := range r.Config.Repeats {
+		for turn, right := range []uint64{96_000, 50_000, 97_000} { // after 100,000: 4, 50 and 3 %
+			quiet := report.Cell{Workload: "quiet", Target: "pdmesh", Repeat: i, Turn: turn, Seconds: 5, Right: 100_000, CPU: 4}
+			churn := quiet
+			churn.Workload, churn.Right = "churn", right
+			if i == 1 && turn == 0 {
+				churn.Skipped = "no more sockets" // then it is between 50 and 3
+			}
+			r.Cells = append(r.Cells, quiet, churn)
+		}
+	}
+	for _, row := range r.Rows() {
+		if strings.Contains(row.Text, "50 changes/s") {
+			if want := []float64{4, 26.5, 4}; !slices.EqualFunc(row.Values, want, func(a, b float64) bool { return math.Abs(a-b) < 1e-9 }) {
+				t.Errorf("the loss is %v, want %v", row.Values, want)
+			}
+			return
+		}
+	}
+	t.Error("no such row")
 }

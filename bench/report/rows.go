@@ -182,13 +182,23 @@ func (r *Run) Ratio(workload, name string, repeat int) (float64, bool) {
 }
 
 // churnLoss is what a target loses of its throughput with many instances, in
-// per cent.
+// per cent: the median of a repeat's turns.
 func (r *Run) churnLoss(name string, repeat int) (float64, bool) {
-	c, base := r.cell("churn", name, repeat), r.cell("quiet", name, repeat)
-	if c == nil || base == nil || base.Throughput() == 0 {
-		return 0, false
+	return r.churned(name, repeat, func(c, base *Cell) float64 { return 100 * (1 - c.Throughput()/base.Throughput()) })
+}
+
+// churned is the median of what f makes of churn and quiet in each turn of a repeat.
+func (r *Run) churned(name string, repeat int, f func(c, base *Cell) float64) (float64, bool) {
+	var values []float64
+	for turn := 0; ; turn++ {
+		c, base := r.turn("churn", name, repeat, turn), r.turn("quiet", name, repeat, turn)
+		if c == nil && base == nil {
+			return median(values), len(values) > 0
+		}
+		if c != nil && base != nil && base.Throughput() > 0 {
+			values = append(values, f(c, base))
+		}
 	}
-	return 100 * (1 - c.Throughput()/base.Throughput()), true
 }
 
 // number spells a figure with as many digits as mean something.

@@ -43,6 +43,8 @@ type Cell struct {
 	Workload string `json:"workload"`
 	Target   string `json:"target"`
 	Repeat   int    `json:"repeat"`
+	// Turn counts the cells of workloads that take turns within a repeat.
+	Turn int `json:"turn,omitempty"`
 	// Skipped says why there are no figures.
 	Skipped string `json:"skipped,omitempty"`
 
@@ -219,9 +221,14 @@ func (r *Run) workloads() (names []string) {
 
 // cell finds one; nil if it was not run or skipped.
 func (r *Run) cell(workload, target string, repeat int) *Cell {
+	return r.turn(workload, target, repeat, 0)
+}
+
+// turn finds a cell of a workload that takes turns.
+func (r *Run) turn(workload, target string, repeat, turn int) *Cell {
 	for i := range r.Cells {
 		c := &r.Cells[i]
-		if c.Workload == workload && c.Target == target && c.Repeat == repeat && c.Skipped == "" {
+		if c.Workload == workload && c.Target == target && c.Repeat == repeat && c.Turn == turn && c.Skipped == "" {
 			return c
 		}
 	}

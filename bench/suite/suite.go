@@ -48,25 +48,48 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 	}
 	n := 0
 	for repeat := range o.Repeats {
-		for _, w := range o.Workloads {
-			w = fitted(w, o.Files, run)
-			for _, spec := range o.Targets {
-				if w.Membership && spec.Kind != target.Mesh && spec.Kind != target.Floor {
-					continue
-				}
-				n++
-				c := cell{o: &o, lab: lab, etcd: etcd, w: w, spec: spec, number: n}
-				got := c.run(ctx)
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				got.Workload, got.Target, got.Repeat = w.Name, spec.Name, repeat
-				run.Cells = append(run.Cells, got)
-				fmt.Fprintln(o.Progress, line(&got))
+		for _, s := range steps(o.Workloads, o.Targets) {
+			n++
+			c := cell{o: &o, lab: lab, etcd: etcd, w: fitted(s.w, o.Files, run), spec: s.spec, number: n}
+			got := c.run(ctx)
+			if ctx.Err() != nil {
+				return ctx.Err()
 			}
+			got.Workload, got.Target, got.Repeat, got.Turn = s.w.Name, s.spec.Name, repeat, s.turn
+			run.Cells = append(run.Cells, got)
+			fmt.Fprintln(o.Progress, line(&got))
 		}
 	}
 	return nil
+}
+
+// step is one cell of a repeat.
+type step struct {
+	w    Workload
+	spec target.Spec
+	turn int
+}
+
+// steps is the order of a repeat: each workload with one target after the other,
+// and for each target those that take turns.
+func steps(workloads []Workload, targets []target.Spec) (out []step) {
+	for len(workloads) > 0 {
+		n := 1
+		for workloads[0].Turns > 0 && n < len(workloads) && workloads[n].Turns > 0 {
+			n++
+		}
+		for _, spec := range targets {
+			for turn := range max(1, workloads[0].Turns) {
+				for _, w := range workloads[:n] {
+					if !w.Membership || spec.Kind == target.Mesh || spec.Kind == target.Floor {
+						out = append(out, step{w, spec, turn})
+					}
+				}
+			}
+		}
+		workloads = workloads[n:]
+	}
+	return out
 }
 
 // fitted lowers the number of clients to what the limit of descriptors lets a

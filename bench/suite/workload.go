@@ -28,15 +28,21 @@ type Workload struct {
 	// Membership is for workloads that concern the number of instances: they are
 	// for our proxy, and for the floor, which is given as many that never change.
 	Membership bool
+	// Turns, if there are any, is how often it is run in each repeat, in turns with
+	// its neighbours that have turns too.
+	Turns int
 }
 
 // endless is more tokens than any window lets pass.
 const endless = 999_999
 
-// The workload that Churn is compared with, run right before it.
+// The workload that Churn is compared with, run right before it. The difference of
+// the two is a twentieth of either, and machines are busier now than in ten
+// seconds: hence turns.
 const (
 	churn = "churn"
 	quiet = "quiet"
+	turns = 3
 )
 
 // Workloads lists all.
@@ -56,8 +62,8 @@ func Workloads() []Workload {
 		{Name: "open5000", About: "5,000 streams that stay open at 10 ms (more than two cores can carry)", Shape: stream(512, endless), Conns: 5000, ITL: itl, Ramp: 4 * time.Second, Hold: true},
 		{Name: "idle10000", About: "10,000 slow streams, a token every 2 s", Shape: stream(512, endless), Conns: 10_000, ITL: 2 * time.Second, Ramp: 5 * time.Second, Hold: true},
 		{Name: "vanish5000", About: "5,000 streams at 500 ms whose clients all leave at once", Shape: stream(512, endless), Conns: 5000, ITL: 500 * time.Millisecond, Ramp: 4 * time.Second, Hold: true, Vanish: true},
-		{Name: quiet, About: "as small, with 4 instances and no changes", Shape: small, Conns: 32, Membership: true},
-		{Name: churn, About: "as quiet, with 1,000 instances registered and 50 changes of the membership a second", Shape: small, Conns: 32, Instances: 1000, Changes: 50, Membership: true},
+		{Name: quiet, About: "as small, with 4 instances and no changes", Shape: small, Conns: 32, Membership: true, Turns: turns},
+		{Name: churn, About: "as quiet, with 1,000 instances registered and 50 changes of the membership a second", Shape: small, Conns: 32, Instances: 1000, Changes: 50, Membership: true, Turns: turns},
 	}
 }
 
