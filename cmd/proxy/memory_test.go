@@ -50,10 +50,11 @@ func TestHeadroomFor(t *testing.T) {
 		{8 * mib, 10 * time.Millisecond, 2 * mib, maxHeadroom},
 		{1, 0, mib, maxHeadroom},
 		// A dearer collection is put off, but not for ever.
-		{40 * mib, time.Second, 4 * mib, 8 * mib},
-		{100 * mib, time.Second, 4 * mib, 16 * mib},
-		{100 * mib, time.Second, 8 * mib, 32 * mib},
-		{100 * mib, time.Second, 1000 * mib, 32 * mib},
+		{40 * mib, time.Second, 3 * mib, 8 * mib},
+		{40 * mib, time.Second, 4 * mib, 12 * mib},
+		{100 * mib, time.Second, 4 * mib, 24 * mib},
+		{100 * mib, time.Second, 8 * mib, 48 * mib},
+		{100 * mib, time.Second, 1000 * mib, 48 * mib},
 		{0, time.Second, 1000 * mib, minHeadroom},
 	} {
 		if got := headroomFor(tc.garbage, tc.in, tc.scan); got < tc.want*99/100 || got > tc.want {
