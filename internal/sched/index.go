@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -41,27 +42,37 @@ type candidates struct {
 // many rounds each. One that was used a moment ago costs less: its connection
 // is open (engines close idle ones after 5 s, and among 1,000 instances in turn
 // the next leg may come later than that), and all that is kept of it is at hand.
+// With few requests that is not so for long: then a stretch ends after a while.
 const (
 	stretch = 32
-	rounds  = 16
+	rounds  = 64
+	while   = 4 * time.Second
 )
 
-// inTurn is whose turn it is. In a long list it is the next of the stretch if
-// nothing of this proxy's is in flight there; else the next of all, so that
-// legs which last long are spread as if there were no stretches. In the end
-// everybody has had as many turns. round is another one each time that the same
-// comes, to deal its turn by if it may not be picked.
-func (c *candidates) inTurn(turn, from uint64) (is *candidate, round uint64) {
+// inTurn is whose turn it is. In a long list it is the next of the stretch of
+// which nothing of this proxy's is in flight, as far as it is soon found; else the
+// next of all, so that legs which last long are spread as if there were no
+// stretches. In the end everybody has had as many turns. round is another one each
+// time that the same comes, to deal its turn by if it may not be picked.
+func (s *Scheduler) inTurn(c *candidates, turn uint64) (is *candidate, round uint64) {
 	n := uint64(len(c.items))
 	if n <= 4*stretch {
 		return &c.items[turn%n], turn / n
 	}
-	at := from + turn/(stretch*rounds)*stretch + turn%stretch
-	if near := &c.items[at%n]; near.counter.inFlight.Load() == 0 {
-		return near, turn / stretch
+	from := s.from + uint64(s.opts.Clock()/while)*stretch
+	begin := from + turn/(stretch*rounds)*stretch
+	round = scattered(turn / stretch)
+	for i := range uint64(stretch / 2) {
+		if near := &c.items[(begin+(turn+i)%stretch)%n]; near.counter.inFlight.Load() == 0 {
+			return near, round
+		}
 	}
-	return &c.items[turn%n], turn / stretch
+	return &c.items[turn%n], round
 }
+
+// scattered makes numbers that follow each other, or come at even distances, such
+// that do neither (a multiplication by 2^64 divided by the golden ratio).
+func scattered(n uint64) uint64 { return n * 0x9e37_79b9_7f4a_7c15 >> 32 }
 
 type candidate struct {
 	instance  *instance.Instance

@@ -59,6 +59,8 @@ type Options struct {
 	// with every pick; nil: nothing. It is made when a key becomes a member and
 	// stays until the key is gone and idle, whatever entries it has meanwhile.
 	Attach func(instance.Key) any
+	// Clock gives the time since some moment in the past; default since New.
+	Clock func() time.Duration
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -86,6 +88,10 @@ func New(o Options) *Scheduler {
 	}
 	if o.Rand == nil {
 		o.Rand = rand.Float64
+	}
+	if o.Clock == nil {
+		begun := time.Now()
+		o.Clock = func() time.Duration { return time.Since(begun) }
 	}
 	return &Scheduler{opts: o, counters: counters{attach: o.Attach}, from: uint64(rand.Uint32())}
 }
@@ -163,7 +169,7 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 		return s.bound(ix, list, *r)
 	}
 	turn := list.turn.Add(1) - 1
-	first, round := list.inTurn(turn, s.from)
+	first, round := s.inTurn(list, turn)
 	troubled := s.opts.Health.Troubled()
 	if len(troubled) == 0 && first.fits(ix, r) {
 		return first

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -17,8 +18,9 @@ import (
 func TestMain(m *testing.M) { leak.Main(m) }
 
 type source struct {
-	p   atomic.Pointer[instance.Snapshot]
-	rev int64
+	p    atomic.Pointer[instance.Snapshot]
+	rev  int64
+	time atomic.Int64 // the scheduler's clock
 }
 
 func (s *source) Snapshot() *instance.Snapshot { return s.p.Load() }
@@ -55,7 +57,10 @@ func build(health sched.Health, list ...*instance.Instance) (*sched.Scheduler, *
 	if health == nil {
 		health = sick{}
 	}
-	return sched.New(sched.Options{Source: s, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector }}), s
+	return sched.New(sched.Options{
+		Source: s, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Clock: func() time.Duration { return time.Duration(s.time.Load()) },
+	}), s
 }
 
 func decode(model string, tried ...instance.Key) sched.Request {
@@ -150,7 +155,7 @@ func many(n int) (out []*instance.Instance) {
 // open, and everybody has as many in the end.
 func TestLargeFleetIsUsedInStretches(t *testing.T) {
 	t.Parallel()
-	const n, stretch, rounds = 1000, 32, 16
+	const n, stretch, rounds = 1000, 32, 64
 	s, _ := build(nil, many(n)...)
 	got := map[string]int{}
 	near := map[string]int{}
@@ -180,6 +185,59 @@ func TestLargeFleetIsUsedInStretches(t *testing.T) {
 	}
 }
 
+// An instance that is busy is passed over for the next of the stretch, not for one
+// that was long out of use.
+func TestBusyInAStretchIsPassedOver(t *testing.T) {
+	t.Parallel()
+	const stretch, rounds, busy = 32, 64, 12
+	s, _ := build(nil, many(1000)...)
+	got := map[string]int{}
+	for i := range stretch * rounds {
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got[a.Instance.Address]++; i >= busy {
+			a.Done()
+		}
+	}
+	if len(got) != stretch {
+		t.Errorf("%d instances used, want %d", len(got), stretch)
+	}
+	once := 0
+	for _, k := range got {
+		if k == 1 {
+			once++
+		}
+	}
+	if once != busy {
+		t.Errorf("%d had one leg, want the %d that are busy with it", once, busy)
+	}
+}
+
+// With few requests a stretch ends in time, so that the work of a fleet with little
+// of it is not that of 32 instances for long.
+func TestStretchEndsInTime(t *testing.T) {
+	t.Parallel()
+	s, source := build(nil, many(1000)...)
+	got := map[string]int{}
+	const whiles, picks = 31, 10
+	for i := range whiles {
+		source.time.Store(int64(time.Duration(i) * 4 * time.Second))
+		for range picks {
+			a, err := s.Pick(decode("m"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[a.Instance.Address]++
+			a.Done()
+		}
+	}
+	if len(got) != whiles*picks {
+		t.Errorf("%d picks went to %d instances", whiles*picks, len(got))
+	}
+}
+
 // In a large fleet, too, the turns of a sick instance are dealt to many others.
 func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	t.Parallel()
@@ -187,7 +245,7 @@ func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	share := func(h sched.Health) map[string]int {
 		s, _ := build(h, many(n)...)
 		got := map[string]int{}
-		for range 125 * 32 * 16 {
+		for range 125 * 32 * 64 {
 			a, err := s.Pick(decode("m"))
 			if err != nil {
 				t.Fatal(err)
