@@ -14,13 +14,15 @@ func TestHaste(t *testing.T) {
 	}
 	const ms = time.Millisecond
 	for name, reads := range map[string][]read{
-		"one token every 10 ms":       {{0, 1, false}, {10 * ms, 1, false}, {10 * ms, 1, false}, {10 * ms, 1, false}},
-		"two at a time":               {{0, 2, false}, {10 * ms, 2, false}, {10 * ms, 2, false}},
-		"the opening events together": {{0, 2, false}, {10 * ms, 1, false}, {10 * ms, 1, false}},
-		"every 0.4 ms":                {{0, 1, false}, {ms * 2 / 5, 1, false}, {ms * 2 / 5, 1, true}, {ms, 3, true}, {ms, 2, false}, {0, 1, false}},
-		"a burst":                     {{0, 1, false}, {10 * ms, 1, false}, {0, 1, false}, {0, 1, true}, {ms, 2, false}, {10 * ms, 1, false}},
-		"all at once":                 {{0, 60, true}, {ms, 60, true}, {ms, 0, false}},
-		"two within each millisecond": {{0, 1, false}, {ms / 2, 1, false}, {ms * 3 / 4, 1, false}, {ms / 2, 1, false}, {ms * 3 / 4, 1, false}},
+		"one token every 10 ms": {{0, 1, false}, {10 * ms, 1, false}, {10 * ms, 1, false}, {10 * ms, 1, false}},
+		"two at a time":         {{0, 2, false}, {10 * ms, 2, false}, {10 * ms, 2, false}},
+		"a busy proxy":          {{0, 2, false}, {50 * ms, 5, false}, {50 * ms, 5, false}},
+		"every 1.1 ms":          {{0, 2, false}, {ms * 11 / 10, 1, false}, {ms * 11 / 10, 1, false}},
+		"every 0.7 ms":          {{0, 2, false}, {ms * 7 / 10, 1, true}, {ms, 1, false}, {ms * 7 / 10, 1, true}, {ms, 2, true}},
+		"a burst":               {{0, 2, false}, {10 * ms, 1, false}, {0, 1, true}, {ms, 2, true}, {2 * ms, 3, false}, {10 * ms, 3, false}},
+		"all from the first":    {{0, 3, true}, {ms, 60, true}, {20 * ms, 60, true}},
+		"a late first read":     {{0, 3, true}, {ms, 0, false}, {10 * ms, 1, false}},
+		"all at once":           {{0, 2, false}, {0, 1, true}, {ms, 60, true}, {20 * ms, 60, true}, {20 * ms, 39, false}},
 	} {
 		var h haste
 		now := time.Now()
@@ -53,7 +55,8 @@ func TestGathers(t *testing.T) {
 		t.Fatalf("a stream of which nothing came: %d calls, %d bytes of room", body.calls, len(s.buf))
 	}
 	s.n = copy(s.buf, "half an ev")
-	s.haste.came(hasty, time.Now())
+	s.haste.came(1, time.Now())
+	s.haste.came(1, s.haste.last)
 	s.gather(nil) // a client that cannot wait
 	s.gather(&body)
 	if body.calls != 1 || string(s.buf[:s.n]) != "half an ev" || len(s.buf)-s.n < body.n {

@@ -121,15 +121,24 @@ func Classify(event []byte) (class EventClass, code int) {
 // LooksLikeError is a cheap test for an error event behind the commit, where
 // every event passes: vLLM writes the error object first.
 func LooksLikeError(event []byte) bool {
-	event = bytes.TrimLeft(event, "\r\n")
+	event = trimmed(event)
 	return bytes.HasPrefix(event, []byte(`data: {"error"`)) ||
 		bytes.HasPrefix(event, []byte(`data: {"object":"error"`)) ||
 		bytes.HasPrefix(event, []byte("event: error"))
 }
 
+// trimmed is an event without blank lines in front. (bytes.TrimLeft, called twice
+// for every event, makes a set of its two bytes first.)
+func trimmed(event []byte) []byte {
+	for len(event) > 0 && (event[0] == '\n' || event[0] == '\r') {
+		event = event[1:]
+	}
+	return event
+}
+
 // IsDone tells the closing event.
 func IsDone(event []byte) bool {
-	event = bytes.TrimLeft(event, "\r\n")
+	event = trimmed(event)
 	return bytes.HasPrefix(event, []byte("data: [DONE]")) || bytes.HasPrefix(event, []byte("data:[DONE]"))
 }
 
