@@ -27,14 +27,15 @@ const (
 	// What is allocated and then kept is not garbage: prompts that come all at
 	// once must not make room for as much again.
 	collectEvery = 100 * time.Millisecond
-	// A collection costs what there is to look through: beyond one litter of that
+	// A collection costs what there is to look through: for each litter of that
 	// (what 4 instances and a few requests take) the time and the most garbage in
-	// between are longer, by twice as much, since it is less at hand, up to
-	// mostLitters times. A thousand instances with a warm connection each are two
-	// litters, which makes three times; long prompts are none, nothing is looked for
-	// in them.
+	// between are longer, and beyond fewLitters by three times as much, since it is
+	// less at hand, up to mostLitters times. A thousand instances with a warm
+	// connection each are two litters, which makes three times; long prompts are none,
+	// nothing is looked for in them.
 	litter      = 2 << 20
 	mostLitters = 6
+	fewLitters  = 1.5
 	// The bounds of all that as a percentage of the live heap. The lower one keeps a
 	// large heap from being looked through all the time; a heap that is not
 	// large is looked through so fast that less will do.
@@ -145,7 +146,8 @@ func (p *pacer) headroom(now time.Time, freed, scan uint64) uint64 {
 // headroomFor gives the headroom where that much garbage is made in that time,
 // and so many bytes are to be looked through.
 func headroomFor(garbage uint64, in time.Duration, scan uint64) uint64 {
-	litters := min(max(2*float64(scan)/litter-1, 1), mostLitters)
+	litters := max(float64(scan)/litter, 1)
+	litters = min(litters+2*max(litters-fewLitters, 0), mostLitters)
 	rate := float64(garbage) / max(in.Seconds(), 1e-9)
 	return uint64(min(max(litters*rate*collectEvery.Seconds(), minHeadroom), litters*maxHeadroom))
 }

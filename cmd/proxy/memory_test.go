@@ -50,7 +50,7 @@ func TestHeadroomFor(t *testing.T) {
 		{8 * mib, 10 * time.Millisecond, 2 * mib, maxHeadroom},
 		{1, 0, mib, maxHeadroom},
 		// A dearer collection is put off, but not for ever.
-		{40 * mib, time.Second, 3 * mib, 8 * mib},
+		{40 * mib, time.Second, 3 * mib, 6 * mib},
 		{40 * mib, time.Second, 4 * mib, 12 * mib},
 		{100 * mib, time.Second, 4 * mib, 24 * mib},
 		{100 * mib, time.Second, 8 * mib, 48 * mib},
