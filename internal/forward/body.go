@@ -143,7 +143,9 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 	}
 	buf, err := x.readFirst(r, nil, room)
 	for err == nil && room < length {
-		room = min(length, trustByte*room)
+		if room *= trustByte; 2*room > length {
+			room = length // a little more trust, for which it is moved once less
+		}
 		buf, err = x.readFirst(r, buf, room)
 	}
 	if err != nil {

@@ -71,6 +71,23 @@ func TestMemoryFollowsWhatCame(t *testing.T) {
 	}
 }
 
+// A body takes its own size, and the small step before that: not twice its size
+// because it is a little longer than what the first step is good for.
+func TestMemoryOfOneBody(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{trustByte * largeBody, trustByte*largeBody + 1, trustByte*largeBody + 500, trustByte * largeBody * 3 / 2} {
+		x := &exchange{h: &Handler{}}
+		if _, err := x.readAll(bytes.NewReader(make([]byte, n)), int64(n)); err != nil {
+			t.Fatal(err)
+		}
+		if most := int64(spareSize(n) + largeBody); x.h.spares.peak > most {
+			t.Errorf("a body of %d bytes took %d at most, want %d", n, x.h.spares.peak, most)
+		}
+		x.dropBody()
+		x.h.spares.timer.Stop()
+	}
+}
+
 // However a body of known length comes, and in however many steps its memory
 // is taken, it is the body that was sent, or told to be cut.
 func TestReadAnnounced(t *testing.T) {
