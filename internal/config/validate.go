@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/httpfield"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 )
@@ -251,9 +252,8 @@ func checkHost(host string) error {
 
 // isToken tells whether s can be the name of a header (RFC 9110, 5.6.2).
 func isToken(s string) bool {
-	const marks = "!#$%&'*+-.^_`|~"
 	for _, c := range []byte(s) {
-		if (c < '0' || c > '9') && (c < 'A' || c > 'Z') && (c < 'a' || c > 'z') && strings.IndexByte(marks, c) < 0 {
+		if !httpfield.IsToken(c) {
 			return false
 		}
 	}
