@@ -43,7 +43,7 @@ func BenchmarkLeg(b *testing.B) {
 					if err != nil {
 						b.Fatal(err)
 					}
-					a.Await(idleLeg{})
+					a.Await(idleLeg{}, begun)
 					if err := s.Gone(a); err != nil {
 						b.Fatal(err)
 					}

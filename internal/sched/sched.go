@@ -110,6 +110,9 @@ type Request struct {
 	Session string
 	// Tried are the instances that this request must not get again.
 	Tried []instance.Key
+	// Into, if not nil, is where the pick is put: memory of the caller's, who
+	// may use it again after Done, and after a Settle that tells so.
+	Into *Assignment
 }
 
 // Assignment is one pick. Done must be called when the leg has ended.
@@ -122,6 +125,7 @@ type Assignment struct {
 
 	counter *counter
 	wait    wait // guarded by counter.waiting.mu
+	listed  bool // the same: somebody has, or had, the leg in a list of waiting ones
 	done    atomic.Bool
 }
 
@@ -144,13 +148,13 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 		return nil, ErrUnknownModel
 	}
 	if c := s.choose(ix, list, &r); c != nil {
-		return s.assign(ix, c), nil
+		return s.assign(ix, c, r.Into), nil
 	}
 	// Opinions change while they are asked for. Whoever was in may be out by the
 	// second look, so that nobody seems to be left; then anybody who fits will do.
 	for i := range list.items {
 		if c := &list.items[i]; c.fits(ix, &r) {
-			return s.assign(ix, c), nil
+			return s.assign(ix, c, r.Into), nil
 		}
 	}
 	return nil, ErrNone
@@ -279,9 +283,13 @@ func (s *Scheduler) takesTurn(c *candidate) bool {
 	return share >= 1 || s.opts.Rand() < share
 }
 
-func (s *Scheduler) assign(ix *index, c *candidate) *Assignment {
+func (s *Scheduler) assign(ix *index, c *candidate, into *Assignment) *Assignment {
 	c.counter.inFlight.Add(1)
-	return &Assignment{Instance: c.instance, Connector: c.connector, Revision: ix.snapshot.Revision, counter: c.counter}
+	if into == nil {
+		into = new(Assignment)
+	}
+	*into = Assignment{Instance: c.instance, Connector: c.connector, Revision: ix.snapshot.Revision, counter: c.counter}
+	return into
 }
 
 // InFlight tells what this proxy holds on an instance.

@@ -35,7 +35,6 @@ type wait struct {
 type waiter struct {
 	instance *instance.Instance
 	leg      Leg
-	since    time.Time
 }
 
 // Leg is a request to an instance that can be ended.
@@ -46,9 +45,9 @@ type Leg interface {
 }
 
 // Await has the leg cancelled, with a cause that wraps ErrGone, when its
-// instance turns out to be gone. It ends with Settle.
-func (a *Assignment) Await(l Leg) {
-	since := time.Now()
+// instance turns out to be gone. It waits since then, or a little later. It ends
+// with Settle.
+func (a *Assignment) Await(l Leg, since time.Time) {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -63,13 +62,14 @@ func (a *Assignment) Await(l Leg) {
 }
 
 // Settle ends Await: the leg is over, or its answer is committed and must be
-// carried to its end. More calls do no harm.
-func (a *Assignment) Settle() {
+// carried to its end. More calls do no harm. alone tells that nobody was given the
+// leg while it waited, so that nobody calls it off any more.
+func (a *Assignment) Settle() (alone bool) {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a.wait.leg == nil {
-		return
+		return !a.listed
 	}
 	if a.wait.prev != nil {
 		a.wait.prev.wait.next = a.wait.next
@@ -80,6 +80,7 @@ func (a *Assignment) Settle() {
 		a.wait.next.wait.prev = a.wait.prev
 	}
 	a.wait = wait{}
+	return !a.listed
 }
 
 // list copies the legs, so that nothing is called under the lock.
@@ -88,9 +89,22 @@ func (w *waiting) list() []waiter {
 	defer w.mu.Unlock()
 	var out []waiter
 	for a := w.first; a != nil; a = a.wait.next {
-		out = append(out, waiter{a.Instance, a.wait.leg, a.wait.since})
+		a.listed = true
+		out = append(out, waiter{a.Instance, a.wait.leg})
 	}
 	return out
+}
+
+// silent gives the instance of a leg that began to wait before then, nil if none did.
+func (w *waiting) silent(then time.Time) *instance.Instance {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for a := w.first; a != nil; a = a.wait.next {
+		if a.wait.since.Before(then) {
+			return a.Instance
+		}
+	}
+	return nil
 }
 
 // Run looks after the waiting legs until ctx ends: it cancels those whose
@@ -142,11 +156,8 @@ func (s *Scheduler) suspectSilent(now time.Time) {
 		if c.inFlight.Load() == 0 {
 			return
 		}
-		for _, l := range c.waiting.list() {
-			if now.Sub(l.since) > s.opts.SilentAfter {
-				s.opts.Silent(l.instance)
-				return
-			}
+		if in := c.waiting.silent(now.Add(-s.opts.SilentAfter)); in != nil {
+			s.opts.Silent(in)
 		}
 	})
 }
