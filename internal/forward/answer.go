@@ -44,7 +44,7 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	if held < 0 || held > maxHeldAnswer {
 		held = maxHeldAnswer
 	}
-	buf := make([]byte, held, held+1)
+	buf := x.answers.take(int(held)+1, smallAnswers)[:held]
 	n, err := readFull(l, x.h.opts.Idle, resp.Body, buf)
 	more := err == nil
 	if more && resp.Length == int64(n) {
@@ -61,7 +61,8 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 		return x.calledOff(d.Instance, cause)
 	}
 	x.served(d.Instance)
-	x.entry.TTFT = time.Since(x.entry.Start)
+	x.now = time.Now()
+	x.entry.TTFT = x.now.Sub(x.entry.Start)
 	head, length := buf[:n], resp.Length
 	if !more {
 		// In an answer of more than maxHeldAnswer the number stays the engine's.
@@ -71,7 +72,7 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	x.copyAnswerHeader(resp.Header, length)
 	x.entry.Status = resp.Status
 	x.w.WriteHeader(resp.Status)
-	if !x.write(head) {
+	if !x.writeAt(x.now, head) {
 		return nil
 	}
 	for more {
@@ -92,11 +93,14 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	return nil
 }
 
-// readFull fills buf; io.EOF means that the body ended before or exactly there.
+// readFull fills buf, for which the leg has its deadline; io.EOF means that the body
+// ended before or exactly there.
 func readFull(l *leg, idle time.Duration, r io.Reader, buf []byte) (int, error) {
 	n := 0
 	for n < len(buf) {
-		l.rearm(idle)
+		if n > 0 { // the first time is the caller's
+			l.rearm(idle)
+		}
 		m, err := r.Read(buf[n:])
 		n += m
 		if err != nil {
@@ -219,7 +223,7 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	}
 	batch := x.trueUsageOfEvents(s.buf[:end])
 	if s.done && s.ended {
-		x.put(batch) // the server flushes it together with the end of the body
+		x.put(time.Now(), batch) // the server flushes it together with the end of the body
 		return nil, true
 	}
 	if !x.write(batch) {
@@ -313,8 +317,10 @@ func (x *exchange) breakOff(events bool, cause error) {
 }
 
 // write sends and flushes bytes to the client; false means that it is gone.
-func (x *exchange) write(b []byte) bool {
-	if !x.put(b) {
+func (x *exchange) write(b []byte) bool { return x.writeAt(time.Now(), b) }
+
+func (x *exchange) writeAt(now time.Time, b []byte) bool {
+	if !x.put(now, b) {
 		return false
 	}
 	if f, ok := x.w.(http.Flusher); ok {
@@ -324,8 +330,7 @@ func (x *exchange) write(b []byte) bool {
 }
 
 // put sends bytes to the client, in the server's own time.
-func (x *exchange) put(b []byte) bool {
-	now := time.Now()
+func (x *exchange) put(now time.Time, b []byte) bool {
 	x.wrote = now
 	if x.writeDeadline.Sub(now) < x.h.opts.Idle/2 {
 		// A client that stops reading must not hold an instance for ever. The

@@ -58,6 +58,14 @@ func (h *Handler) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
 	return *pooled, pooled
 }
 
+// bodyBuffer is the Handler's, and the exchange's own memory for a small body.
+func (x *exchange) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
+	if n < minPooledBody {
+		return x.borrow().body.take(int(n), minPooledBody), nil
+	}
+	return x.h.bodyBuffer(n)
+}
+
 // dropBuffer lets the next body have it, unless somebody else may still be
 // reading it.
 func (h *Handler) dropBuffer(pooled *[]byte, lent bool) {
@@ -80,6 +88,7 @@ func (h *Handler) dropBuffer(pooled *[]byte, lent bool) {
 // client may still be reading them.
 func (x *exchange) dropBody() {
 	x.req, x.header = nil, nil
+	x.giveBack()
 	x.h.dropBuffer(x.pooled, x.lent)
 	x.pooled = nil
 }
@@ -98,7 +107,7 @@ func (x *exchange) readBody() ([]byte, bool) {
 		return nil, false
 	}
 	rc := http.NewResponseController(x.w)
-	_ = rc.SetReadDeadline(time.Now().Add(x.h.opts.BodyTimeout)) // not supported: no deadline
+	_ = rc.SetReadDeadline(x.now.Add(x.h.opts.BodyTimeout)) // not supported: no deadline
 	in := x.r.Body
 	if x.r.ContentLength <= 0 { // what is announced is within the limit
 		in = http.MaxBytesReader(x.w, in, limit)
@@ -106,18 +115,20 @@ func (x *exchange) readBody() ([]byte, bool) {
 	body, err := x.readAll(in, x.r.ContentLength)
 	_ = rc.SetReadDeadline(time.Time{})
 	x.entry.BytesIn = int64(len(body))
+	x.now = time.Now() // it may have come slowly
+	if err == nil {
+		return body, true
+	}
 	var over *http.MaxBytesError
 	switch {
 	case errors.As(err, &over):
 		x.refuse(tooLarge(limit))
-	case err != nil && x.ctx.Err() != nil:
+	case x.ctx.Err() != nil:
 		x.gone()
-	case err != nil:
+	default:
 		x.w.Header().Set("Connection", "close")
 		x.refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
 			Message: "the request body could not be read: " + err.Error()})
-	default:
-		return body, true
 	}
 	return nil, false
 }
@@ -153,8 +164,7 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 	}
 	// The server stops at the announced length; this read sees its EOF, and
 	// any other reader's surplus.
-	var one [1]byte
-	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) {
+	if m, err := r.Read(x.borrow().one[:]); m != 0 || (err != nil && err != io.EOF) {
 		return buf, errors.Join(errSurplus, err)
 	}
 	return buf, nil
@@ -163,7 +173,7 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 // readFirst gives the first room bytes of a body, of which have are there, in a
 // buffer that replaces the one they are in.
 func (x *exchange) readFirst(r io.Reader, have []byte, room int64) ([]byte, error) {
-	buf, pooled := x.h.bodyBuffer(room)
+	buf, pooled := x.bodyBuffer(room)
 	buf = buf[:room]
 	n := copy(buf, have)
 	x.h.dropBuffer(x.pooled, false) // no leg has seen it

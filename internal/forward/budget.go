@@ -26,14 +26,14 @@ func newBudget(ratio float64, burst int, now func() time.Time) *budget {
 	return &budget{ratio: ratio, burst: int64(burst), now: now}
 }
 
-// request counts a request that arrived.
-func (b *budget) request() {
+// request counts a request that arrived now.
+func (b *budget) request(now time.Time) {
 	if b == nil {
 		return
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.requests[b.advance()]++
+	b.requests[b.advance(now)]++
 }
 
 // take counts one retry if the budget allows it. inFlight is what is in flight
@@ -44,7 +44,7 @@ func (b *budget) take(inFlight int64) bool {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	i := b.advance()
+	i := b.advance(b.now())
 	var requests, retries int64
 	for k := range budgetSeconds {
 		requests += b.requests[k]
@@ -58,8 +58,9 @@ func (b *budget) take(inFlight int64) bool {
 }
 
 // advance clears the seconds that have passed and gives the present one's index.
-func (b *budget) advance() int64 {
-	s := b.now().Unix()
+// Requests may come a little late, with the time at which they began.
+func (b *budget) advance(now time.Time) int64 {
+	s := now.Unix()
 	if b.second == 0 {
 		b.second = s
 	}

@@ -60,7 +60,7 @@ func TestBudget(t *testing.T) {
 		t.Fatalf("%d retries without a request, want the burst of 4", n)
 	}
 	for range 100 {
-		b.request()
+		b.request(now)
 	}
 	if n := take(100, 0); n != 20 {
 		t.Fatalf("%d more for 100 requests, want 20", n)
@@ -81,7 +81,7 @@ func TestBudget(t *testing.T) {
 		t.Fatalf("%d after an hour, want the burst of 4", n)
 	}
 	var none *budget
-	none.request()
+	none.request(now)
 	if !none.take(0) {
 		t.Fatal("no budget means no bound")
 	}

@@ -113,6 +113,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
 		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Place: place(p),
+		Lines: &c.borrow().lines,
 	}
 	resp, err := c.do(l)
 	if err != nil {
@@ -129,8 +130,9 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 		return nil, f
 	}
 	// The lease of the KV runs from the end of the prefill.
-	kv.until = time.Now().Add(c.h.opts.KVBudget)
-	answer, err := readBounded(resp, maxPrefillAnswer)
+	c.now = time.Now()
+	kv.until = c.now.Add(c.h.opts.KVBudget)
+	answer, err := c.readBounded(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, errTooLarge):
 		return nil, c.ofAnswer(p.Instance, err.Error())
@@ -153,9 +155,9 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 func (c *completion) decode(kv *handed) (done bool) {
 	defer kv.pick.Done()
 	dialect := c.dialect(kv.pick)
-	for {
+	for again := false; ; again = true {
 		if !dialect.SharesPool() && !kv.handover.Empty() {
-			if why := c.stillGood(kv); why != "" {
+			if why := c.stillGood(kv, again); why != "" {
 				c.h.opts.Recorder.Retried(instance.Prefill, why)
 				return false
 			}
@@ -188,10 +190,11 @@ func (c *completion) decode(kv *handed) (done bool) {
 }
 
 // stillGood tells why a hand-over must not be used any more, "" if it may: its
-// lease is about to end, or the life of the engine that made it has ended.
-func (c *completion) stillGood(kv *handed) Class {
+// lease is about to end, which is no matter when it has just been made, or the life
+// of the engine that made it has ended.
+func (c *completion) stillGood(kv *handed, again bool) Class {
 	switch {
-	case time.Now().After(kv.until):
+	case again && time.Now().After(kv.until):
 		c.tried.prefill = nil
 		return HandoverExpired
 	case c.h.opts.Picker.Gone(kv.pick) != nil:
@@ -249,6 +252,7 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
 		Header: c.pairHeader(engineID), Body: body.Segments(), Place: place(d),
+		Lines: &c.borrow().lines,
 	}
 	resp, err := c.do(l)
 	if err != nil {
@@ -267,7 +271,7 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 
 // errorAnswer reads an answer whose status is not 200 and judges it.
 func (x *exchange) errorAnswer(in *instance.Instance, resp *upstream.Response) *failure {
-	body, err := readBounded(resp, maxErrorBody)
+	body, err := x.readBounded(resp, maxErrorBody)
 	if err != nil {
 		// The status alone still says what to do; its text is lost.
 		body = (&openai.Error{Status: resp.Status, Type: openai.TypeBadGateway,
@@ -279,12 +283,12 @@ func (x *exchange) errorAnswer(in *instance.Instance, resp *upstream.Response) *
 
 var errTooLarge = errors.New("the answer is too large")
 
-func readBounded(resp *upstream.Response, limit int64) ([]byte, error) {
+func (x *exchange) readBounded(resp *upstream.Response, limit int64) ([]byte, error) {
 	if resp.Length > limit {
 		return nil, errTooLarge
 	}
 	if resp.Length > 0 {
-		buf := make([]byte, resp.Length+1)
+		buf := x.answers.take(int(resp.Length)+1, smallAnswers)
 		n, err := io.ReadFull(resp.Body, buf[:resp.Length])
 		if err != nil {
 			return buf[:n], err

@@ -40,11 +40,13 @@ type exchange struct {
 	// prefilled is the prefill instance's answer: it knows how many tokens of
 	// the prompt were cached.
 	prefilled     []byte
+	now           time.Time // the last time that was looked at, for what need not be exact
 	wrote         time.Time // when something was last sent to the client
 	writeDeadline time.Time
 
 	header   http.Header // of the legs with headerID
 	headerID string
+	draft    *draft // nil if it is not needed yet, or no longer
 
 	req    *openai.Request // nil once no further leg can come
 	pooled *[]byte         // where its body was read into, nil if that is not pooled
@@ -59,9 +61,14 @@ type exchange struct {
 	shownID, length, engineName [1]string
 	spareID                     string // the first engineID
 
-	running atomic.Pointer[leg] // the leg that the client's leaving ends
-	watch   lifetime.Watch      // for that
-	watched bool                // from the first leg on
+	running   atomic.Pointer[leg] // the leg that the client's leaving ends
+	watch     lifetime.Watch      // for that
+	watched   bool                // from the first leg on
+	unwatched bool                // the watch was stopped in time
+	aside     bool                // there were legs beside others
+
+	picks picks
+	kept
 }
 
 // byRole holds one value for each role.
@@ -89,7 +96,11 @@ func (h *Handler) Completion(kind openai.Kind) http.HandlerFunc {
 }
 
 func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint string) *exchange {
-	x := &exchange{h: h, w: w, r: r, ctx: r.Context()}
+	x, _ := h.exchanges.Get().(*exchange)
+	if x == nil {
+		x = new(exchange)
+	}
+	x.h, x.w, x.r, x.ctx = h, w, r, r.Context()
 	x.entry = Entry{
 		Client: r.RemoteAddr,
 		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
@@ -99,20 +110,22 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint s
 	}
 	x.shownID[0] = x.entry.RequestID
 	w.Header()["X-Request-Id"] = x.shownID[:]
-	h.budget.request()
+	x.now = x.entry.Start
+	h.budget.request(x.now)
 	return x
 }
 
 // finish reports the request, once, and breaks the client's connection where
 // a clean end would be a lie.
 func (x *exchange) finish() {
-	x.watch.Stop()
+	x.unwatched = x.watch.Stop()
 	x.dropBody()
 	x.entry.Duration = time.Since(x.entry.Start)
 	x.h.opts.Recorder.Done(&x.entry)
 	if x.broken {
 		panic(http.ErrAbortHandler)
 	}
+	x.recycle()
 }
 
 func (x *exchange) completion(kind openai.Kind) {
@@ -120,8 +133,8 @@ func (x *exchange) completion(kind openai.Kind) {
 	if !ok {
 		return
 	}
-	req, err := openai.ParseRequest(kind, body)
-	if err != nil {
+	req := &x.borrow().request
+	if err := req.Parse(kind, body); err != nil {
 		x.refuse(err)
 		return
 	}
@@ -188,6 +201,7 @@ func (x *exchange) tell(f *failure) {
 func (x *exchange) note(in *instance.Instance, f *failure) bool {
 	x.last = f
 	x.entry.Attempts++
+	x.now = time.Now()
 	tried := x.tried.of(in.Role)
 	*tried = append(*tried, in.Key)
 	switch f.rule.blame {
@@ -234,7 +248,7 @@ func (x *exchange) served(in *instance.Instance) {
 // but refused connections came back: a single instance that broke one
 // connection can still serve.
 func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
-	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role)}
+	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role), Into: x.picks.next()}
 	a, err := x.h.opts.Picker.Pick(req)
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err

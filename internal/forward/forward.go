@@ -14,6 +14,7 @@ package forward
 import (
 	"errors"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -36,6 +37,7 @@ type Picker interface {
 // Recorder hears of every request once, when it has ended, and of the events
 // on its way. It must not block.
 type Recorder interface {
+	// Done must not keep e.
 	Done(e *Entry)
 	// Retried: a leg in this role failed in this way and was tried again.
 	Retried(role instance.Role, class Class)
@@ -82,6 +84,8 @@ type Handler struct {
 	connectors map[string]connector.Connector
 	budget     *budget
 	spares     spares
+	exchanges  sync.Pool // of *exchange, see recycle
+	drafts     sync.Pool // of *draft
 }
 
 // New builds a Handler.

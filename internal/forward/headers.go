@@ -85,6 +85,7 @@ func appendNonce(id []byte) []byte {
 func (x *exchange) pairHeader(engineID string) http.Header {
 	if x.header == nil || x.headerID != engineID {
 		x.header, x.headerID = x.legHeader(engineID), engineID
+		x.borrow().lines.Clear()
 	}
 	return x.header
 }
@@ -92,7 +93,7 @@ func (x *exchange) pairHeader(engineID string) http.Header {
 // legHeader makes the header of the legs out of the client's.
 func (x *exchange) legHeader(engineID string) http.Header {
 	in := x.r.Header
-	out := make(http.Header, len(in)+2)
+	out := x.newHeader(len(in) + 2)
 	for name, values := range in {
 		if hopByHop(name) || private(name) {
 			continue

@@ -24,7 +24,9 @@ type leg struct {
 	watch            lifetime.Watch    // of the client's context, unless its exchange watches that
 	deadline         *deadline
 	request          upstream.Request // as long as it is being sent
+	space            *upstream.Space  // for its answer, nil if that is to be made
 	over             bool             // end was called, and the deadline can end nothing any more
+	alone            bool             // the same, and nobody else can or will ask about it
 }
 
 // deadline ends a leg in time. The next leg of an exchange takes it over,
@@ -60,21 +62,25 @@ var _ context.Context = (*leg)(nil)
 func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg {
 	l := x.newLeg()
 	l.client, l.pick = x.ctx, a
-	if before := x.running.Load(); before != nil && before.over {
-		l.deadline, before.deadline = before.deadline, nil
-	} else if x.deadline.timer == nil {
+	switch before := x.running.Load(); {
+	case before == nil:
 		l.deadline = &x.deadline
+	case before.over:
+		l.deadline, before.deadline = before.deadline, nil
 	}
 	l.next(d, cause)
 	x.running.Store(l)
 	if !x.watched {
 		x.watched = true
-		x.watch = lifetime.AfterFunc(x.ctx, x.clientLeft)
+		if x.onLeft == nil {
+			x.onLeft = x.clientLeft
+		}
+		x.watch = lifetime.AfterFunc(x.ctx, x.onLeft)
 	}
 	if x.ctx.Err() != nil { // before it was stored
 		l.Cancel(context.Cause(x.ctx))
 	}
-	a.Await(l)
+	a.Await(l, x.now)
 	// The membership may have changed between the pick and Await.
 	if err := x.h.opts.Picker.Gone(a); err != nil {
 		l.Cancel(err)
@@ -87,8 +93,13 @@ func (x *exchange) newLeg() *leg {
 	if x.legs == len(x.room) {
 		return new(leg)
 	}
+	if x.spaces == nil {
+		x.spaces = new([2]upstream.Space)
+	}
+	l := &x.room[x.legs]
+	l.space = &x.spaces[x.legs]
 	x.legs++
-	return &x.room[x.legs-1]
+	return l
 }
 
 // clientLeft ends the running leg.
@@ -101,6 +112,7 @@ func (x *exchange) clientLeft() {
 // beginAside starts a leg beside others that nothing but its deadline and the
 // client ends.
 func (x *exchange) beginAside(d time.Duration, cause error) *leg {
+	x.aside = true
 	l := &leg{client: x.ctx}
 	l.next(d, cause)
 	l.watch = lifetime.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })
@@ -117,6 +129,7 @@ func (x *exchange) do(l *leg) (*upstream.Response, error) {
 		x.lent = true
 	}
 	defer func() { l.request = upstream.Request{} }() // an open stream must not hold the prompt
+	r.Space = l.space
 	return x.h.opts.Upstream.Do(l, r)
 }
 
@@ -163,9 +176,10 @@ func (l *leg) settle() error {
 }
 
 func (l *leg) end() {
-	_ = l.settle() // it is over in any case
+	_ = l.Settle() // it is over in any case
+	alone := l.pick == nil || l.pick.Settle()
 	l.over = l.deadline.timer.Stop() && !l.deadline.late
-	l.watch.Stop()
+	l.alone = l.watch.Stop() && alone && l.over && !l.Watched()
 	l.Cancel(errLegDone)
 }
 

@@ -95,7 +95,7 @@ func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure)
 	if resp.Status != http.StatusOK {
 		return nil, x.errorAnswer(in, resp)
 	}
-	b, err := readBounded(resp, maxModelsAnswer)
+	b, err := x.readBounded(resp, maxModelsAnswer)
 	if err != nil {
 		return nil, x.ofExchange(in, err)
 	}

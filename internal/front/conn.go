@@ -192,9 +192,8 @@ func (c *conn) recycle() {
 // readLimit makes sure that reads end after d, or a quarter earlier: to move a
 // deadline costs as much as a read.
 func (c *conn) readLimit(d time.Duration) {
-	now := time.Now()
-	if left := c.readBy.Sub(now); left < d-d/4 || left > d {
-		c.readBy = now.Add(d)
+	if left := time.Until(c.readBy); left < d-d/4 || left > d {
+		c.readBy = time.Now().Add(d)
 		_ = c.tcp.SetReadDeadline(c.readBy)
 	}
 }

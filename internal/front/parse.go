@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/httpfield"
 )
 
 // errNotOurs marks a request that the standard library's server answers.
@@ -150,7 +152,7 @@ func splitField(line string) (name, value string, ok bool) {
 	}
 	name, value = line[:colon], strings.Trim(line[colon+1:], " \t")
 	for i := range len(value) {
-		if b := value[i]; b < ' ' && b != '\t' || b == 0x7f {
+		if !httpfield.IsValue(value[i]) {
 			return "", "", false
 		}
 	}
@@ -158,7 +160,7 @@ func splitField(line string) (name, value string, ok bool) {
 	for i := range len(name) {
 		b := name[i]
 		switch {
-		case !isToken(b):
+		case !httpfield.IsToken(b):
 			return "", "", false
 		case upper && 'a' <= b && b <= 'z', !upper && 'A' <= b && b <= 'Z':
 			spelt = false
@@ -169,15 +171,6 @@ func splitField(line string) (name, value string, ok bool) {
 		name = http.CanonicalHeaderKey(name) // common names cost nothing
 	}
 	return name, value, true
-}
-
-// isToken reports the bytes of a header name (RFC 9110, 5.6.2).
-func isToken(b byte) bool {
-	switch {
-	case 'a' <= b && b <= 'z', 'A' <= b && b <= 'Z', '0' <= b && b <= '9':
-		return true
-	}
-	return strings.IndexByte("!#$%&'*+-.^_`|~", b) >= 0
 }
 
 // isHost reports the bytes of a name, an address or a port.

@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/httpfield"
 )
 
 const (
@@ -114,7 +116,7 @@ func appendField(b []byte, name, value string) []byte {
 		return b
 	}
 	for i := range len(name) {
-		if !isToken(name[i]) {
+		if !httpfield.IsToken(name[i]) {
 			return b
 		}
 	}
@@ -272,15 +274,18 @@ func (w *response) SetWriteDeadline(t time.Time) error {
 type clock struct{ last atomic.Pointer[date] }
 
 type date struct {
-	second int64
-	text   string
+	made time.Time
+	good time.Duration // until the second's end
+	text string
 }
 
+// date looks at the monotonic clock only, which costs half: after the other one was
+// set the old time is told for the rest of a second.
 func (c *clock) date() string {
-	now := time.Now()
 	d := c.last.Load()
-	if d == nil || d.second != now.Unix() {
-		d = &date{now.Unix(), now.UTC().Format(http.TimeFormat)}
+	if d == nil || time.Since(d.made) >= d.good {
+		now := time.Now()
+		d = &date{now, time.Second - time.Duration(now.Nanosecond()), now.UTC().Format(http.TimeFormat)}
 		c.last.Store(d)
 	}
 	return d.text

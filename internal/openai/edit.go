@@ -84,7 +84,7 @@ func (e *Edit) Body() Body {
 	slices.SortFunc(splices, func(a, b splice) int {
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end))
 	})
-	return assemble(r.Body, splices)
+	return r.assemble(splices)
 }
 
 // removals takes members out together with one comma each. The members before
@@ -127,7 +127,7 @@ func (e *Edit) additions(more bool) []byte {
 			n += len(fieldNames[f]) + len(e.value[f]) + len(`"":,`)
 		}
 	}
-	b := make([]byte, 0, n)
+	b := e.r.room(n)
 	for f := range e.action {
 		if !e.adds(f) {
 			continue
@@ -144,8 +144,28 @@ func (e *Edit) additions(more bool) []byte {
 	return b
 }
 
-func assemble(body []byte, splices []splice) Body {
-	out := Body{segments: make([][]byte, 0, 2*len(splices)+1)}
+// room gives n bytes to append to, which stay the leg's own.
+func (r *Request) room(n int) []byte {
+	at := len(r.text)
+	if cap(r.text)-at < n {
+		r.text, at = make([]byte, 0, max(n, 512)), 0 // who has some of the old keeps it
+	}
+	r.text = r.text[:at+n]
+	return r.text[at : at : at+n]
+}
+
+// places is room for n segments.
+func (r *Request) places(n int) [][]byte {
+	at := len(r.segments)
+	if cap(r.segments)-at < n {
+		r.segments, at = make([][]byte, 0, max(n, 16)), 0
+	}
+	r.segments = r.segments[:at+n]
+	return r.segments[at : at : at+n]
+}
+
+func (r *Request) assemble(splices []splice) Body {
+	body, out := r.Body, Body{segments: r.places(2*len(splices) + 1)}
 	at := 0
 	for _, s := range splices {
 		out.add(body[at:s.start])

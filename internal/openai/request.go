@@ -69,6 +69,10 @@ type Request struct {
 	several bool // what the scanner says of "prompt", where that is an array
 	occ     []occurrence
 	last    [numFields]int // 1 + index into occ of the last occurrence at the top level
+
+	// What the legs are made of, beside Body.
+	text     []byte
+	segments [][]byte
 }
 
 // ParseRequest checks and reads a completion request in one pass over the
@@ -76,14 +80,45 @@ type Request struct {
 // for text that is not a JSON object, a wrong type in a field that is read, or
 // a value that editing the prefill leg would hide from vLLM's own validation.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
-	r := &Request{Kind: kind, Body: body}
-	if err := r.scan(); err != nil {
-		return nil, err
-	}
-	if err := r.read(); err != nil {
+	r := new(Request)
+	if err := r.Parse(kind, body); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// Parse is ParseRequest into the memory of a Request that is not in use any more,
+// nor are the legs that were made of it.
+func (r *Request) Parse(kind Kind, body []byte) error {
+	r.Reset()
+	r.Kind, r.Body = kind, body
+	if err := r.scan(); err != nil {
+		return err
+	}
+	return r.read()
+}
+
+// What of a Request is kept for the next at most: enough for nearly all of them.
+const (
+	keptOccurrences = 32
+	keptText        = 4 << 10
+	keptSegments    = 64
+)
+
+// Reset lets go of the body and of the legs.
+func (r *Request) Reset() {
+	occ, text, segments := r.occ[:0], r.text[:0], r.segments[:0]
+	clear(r.segments) // they hold the body
+	if cap(occ) > keptOccurrences {
+		occ = nil
+	}
+	if cap(text) > keptText {
+		text = nil
+	}
+	if cap(segments) > keptSegments {
+		segments = nil
+	}
+	*r = Request{occ: occ, text: text, segments: segments}
 }
 
 // ParseOther checks the body of a request to any other endpoint: it must be a
@@ -120,7 +155,9 @@ func (r *Request) scan() error {
 		}
 		return badRequest("", "Input should be a valid dictionary or object to extract fields from")
 	}
-	r.occ = make([]occurrence, 0, 8)
+	if r.occ == nil {
+		r.occ = make([]occurrence, 0, 8)
+	}
 	end, err := r.scanObject(&s, r.open, 0, 0)
 	if err != nil {
 		return badJSON(err)

@@ -1,5 +1,7 @@
 package upstream
 
+import "github.com/pdmesh/pdmesh/internal/httpfield"
+
 const (
 	// maxSizeDigits bounds the hexadecimal digits of a chunk's size.
 	maxSizeDigits = 16
@@ -136,7 +138,7 @@ func (d *chunks) extension(c byte) error {
 	}
 	d.count++
 	d.extsSum++
-	if !isFieldByte(c) || d.count > maxExtension || d.extsSum > maxExtensions {
+	if !httpfield.IsValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
 		return errChunkExt
 	}
 	return nil
@@ -156,20 +158,20 @@ func (d *chunks) trailer(c byte) error {
 		if d.lines++; d.lines > maxTrailerLines {
 			return errTrailerTooBig
 		}
-		if !isToken(c) {
+		if !httpfield.IsToken(c) {
 			return errTrailer
 		}
 		d.state = inTrailer
 	case inTrailer:
 		if c == ':' {
 			d.state = inTrailerTxt
-		} else if !isToken(c) {
+		} else if !httpfield.IsToken(c) {
 			return errTrailer
 		}
 	case inTrailerTxt:
 		if c == '\r' {
 			d.state = atTrailerLF
-		} else if !isFieldByte(c) {
+		} else if !httpfield.IsValue(c) {
 			return errTrailer
 		}
 	case atTrailerLF, atLastLF:

@@ -3,7 +3,8 @@ package upstream
 import (
 	"bytes"
 	"net/http"
-	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/httpfield"
 )
 
 const (
@@ -53,7 +54,9 @@ type head struct {
 	chunked bool
 	close   bool // "Connection: close"
 	keep    bool // "Connection: keep-alive"
-	bare    bool // set beforehand: of a 200 no header is made, only checked
+	// Set beforehand.
+	bare  bool   // of a 200 no header is made, only checked
+	space *Space // for the header, nil for none
 }
 
 // persistent tells whether the peer is willing to keep the connection.
@@ -62,31 +65,38 @@ func (h *head) persistent() bool { return !h.close && (!h.old || h.keep) }
 // parse reads a whole head, from the status line to the empty line. Every line
 // of b ends in CR LF. Header names are made canonical in b itself.
 func (h *head) parse(b []byte) error {
-	*h = head{length: -1, bare: h.bare}
+	*h = head{length: -1, bare: h.bare, space: h.space}
 	status := bytes.IndexByte(b, '\n') + 1
 	if err := h.parseStatus(b[:status-2]); err != nil {
 		return err
 	}
 	fields := b[status : len(b)-2]
-	lines := 0
-	for rest := fields; len(rest) > 0; lines++ {
-		end := bytes.IndexByte(rest, '\n')
-		if err := h.parseField(rest[:end-1]); err != nil {
+	var room [maxSpaceLines]field
+	found := room[:0]
+	for at := 0; at < len(fields); {
+		end := at + bytes.IndexByte(fields[at:], '\n')
+		f, err := h.parseField(fields[at : end-1])
+		if err != nil {
 			return err
 		}
-		rest = rest[end+1:]
+		found = append(found, field{at, at + f.colon, at + f.value, at + f.end})
+		at = end + 1
 	}
-	if lines+1 > maxLines {
+	if len(found)+1 > maxLines {
 		return errHeadTooLarge
 	}
 	if h.chunked && h.length >= 0 {
 		return errBothFramings
 	}
 	if h.status >= 200 && !(h.bare && h.status == http.StatusOK) {
-		h.collect(string(fields), lines)
+		h.collect(string(fields), found)
 	}
 	return nil
 }
+
+// field says where a header line has its name, and its value without the blanks
+// around it.
+type field struct{ name, colon, value, end int }
 
 func (h *head) parseStatus(line []byte) error {
 	const version = len("HTTP/1.x")
@@ -110,7 +120,7 @@ func (h *head) parseStatus(line []byte) error {
 			return errStatusLine
 		}
 		for _, c := range reason {
-			if !isFieldByte(c) {
+			if !httpfield.IsValue(c) {
 				return errStatusLine
 			}
 		}
@@ -119,28 +129,42 @@ func (h *head) parseStatus(line []byte) error {
 }
 
 // parseField checks one header line and notes what it says about framing.
-func (h *head) parseField(line []byte) error {
+func (h *head) parseField(line []byte) (field, error) {
 	if len(line) > 0 && (line[0] == ' ' || line[0] == '\t') {
-		return errFold
+		return field{}, errFold
 	}
 	colon := bytes.IndexByte(line, ':')
 	if colon <= 0 {
-		return errName
+		return field{}, errName
 	}
-	name, value := line[:colon], line[colon+1:]
+	name := line[:colon]
 	if !canonical(name) {
-		return errName
+		return field{}, errName
 	}
-	for _, c := range value {
-		if !isFieldByte(c) {
-			return errValue
+	for _, c := range line[colon+1:] {
+		if !httpfield.IsValue(c) {
+			return field{}, errValue
 		}
 	}
+	f := field{colon: colon, value: colon + 1, end: len(line)}
+	for f.value < f.end && isBlank(line[f.value]) {
+		f.value++
+	}
+	for f.end > f.value && isBlank(line[f.end-1]) {
+		f.end--
+	}
+	return f, h.note(name, line[f.value:f.end])
+}
+
+func isBlank(b byte) bool { return b == ' ' || b == '\t' }
+
+// note takes what a field says about framing.
+func (h *head) note(name, value []byte) error {
 	switch string(name) {
 	case "Content-Length":
-		return h.setLength(trim(value))
+		return h.setLength(value)
 	case "Transfer-Encoding":
-		if h.chunked || h.old || !bytes.EqualFold(trim(value), []byte("chunked")) {
+		if h.chunked || h.old || !bytes.EqualFold(value, []byte("chunked")) {
 			return errEncoding
 		}
 		h.chunked = true
@@ -175,15 +199,11 @@ func (h *head) setLength(digits []byte) error {
 
 // collect makes the http.Header out of checked lines. All names and values
 // share one string, all slices of values one array.
-func (h *head) collect(fields string, lines int) {
-	h.header = make(http.Header, lines)
-	values := make([]string, 0, lines)
-	for len(fields) > 0 {
-		end := strings.IndexByte(fields, '\r')
-		line := fields[:end]
-		fields = fields[end+2:]
-		colon := strings.IndexByte(line, ':')
-		name, value := line[:colon], strings.Trim(line[colon+1:], " \t")
+func (h *head) collect(text string, fields []field) {
+	var values []string
+	h.header, values = h.space.room(len(fields))
+	for _, f := range fields {
+		name, value := text[f.name:f.colon], text[f.value:f.end]
 		if name == "Transfer-Encoding" {
 			continue
 		}
@@ -201,7 +221,7 @@ func canonical(name []byte) bool {
 	upper := true
 	for i, c := range name {
 		switch {
-		case !isToken(c):
+		case !httpfield.IsToken(c):
 			return false
 		case upper && 'a' <= c && c <= 'z':
 			name[i] = c - ('a' - 'A')

@@ -93,7 +93,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader}
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, space: r.Space}
 	h, dead := p.enter(r.Instance, r.Place)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)
@@ -111,6 +111,7 @@ type message struct {
 	in      *instance.Instance
 	patient bool // see conn.send
 	bare    bool // see head.bare
+	space   *Space
 }
 
 // first runs the exchange on an idle connection if there is one, and on a
@@ -192,11 +193,17 @@ var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	watch := lifetime.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
-	h := head{bare: m.bare}
+	h := head{bare: m.bare, space: m.space}
 	whole, err := c.exchange(m.patient, &h)
 	if err == nil {
 		c.take(0) // an empty buffer goes back
-		a := &answer{ctx: ctx, watch: watch, pool: p, conn: c, address: m.in.Address}
+		var a *answer
+		if m.space != nil {
+			a = &m.space.answer
+		} else {
+			a = new(answer)
+		}
+		*a = answer{ctx: ctx, watch: watch, pool: p, conn: c, address: m.in.Address}
 		if err = a.start(m.method, &h, whole); err == nil {
 			return a, nil
 		}

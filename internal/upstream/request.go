@@ -7,6 +7,8 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/httpfield"
 )
 
 var errBadRequest = errors.New("the request cannot be sent")
@@ -15,7 +17,7 @@ var errBadRequest = errors.New("the request cannot be sent")
 // client sent may end a line.
 func appendHead(b []byte, r *Request) ([]byte, error) {
 	for _, c := range []byte(r.Method) {
-		if !isToken(c) {
+		if !httpfield.IsToken(c) {
 			return b, fmt.Errorf("%w: method %q", errBadRequest, r.Method)
 		}
 	}
@@ -36,7 +38,28 @@ func appendHead(b []byte, r *Request) ([]byte, error) {
 	}
 	b = append(b, r.Instance.Address...)
 	b = append(b, "\r\n"...)
-	for name, values := range r.Header {
+	if l := r.Lines; l != nil && len(l.text) > 0 {
+		b = append(b, l.text...)
+	} else {
+		from := len(b)
+		if b, err = appendHeader(b, r.Header); err != nil {
+			return b, err
+		}
+		if l != nil {
+			l.text = append(l.text, b[from:]...)
+		}
+	}
+	if n := r.size(); n > 0 || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
+		b = append(b, "Content-Length: "...)
+		b = strconv.AppendInt(b, n, 10)
+		b = append(b, "\r\n"...)
+	}
+	return append(b, "\r\n"...), nil
+}
+
+func appendHeader(b []byte, h http.Header) ([]byte, error) {
+	var err error
+	for name, values := range h {
 		if ownHeader(name) {
 			continue
 		}
@@ -46,12 +69,7 @@ func appendHead(b []byte, r *Request) ([]byte, error) {
 			}
 		}
 	}
-	if n := r.size(); n > 0 || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, n, 10)
-		b = append(b, "\r\n"...)
-	}
-	return append(b, "\r\n"...), nil
+	return b, nil
 }
 
 // size is the length of the body in bytes.
@@ -86,12 +104,12 @@ func appendField(b []byte, name, value string) ([]byte, error) {
 		return b, fmt.Errorf("%w: a header without a name", errBadRequest)
 	}
 	for i := range len(name) {
-		if !isToken(name[i]) {
+		if !httpfield.IsToken(name[i]) {
 			return b, fmt.Errorf("%w: header name %q", errBadRequest, name)
 		}
 	}
 	for i := range len(value) {
-		if !isFieldByte(value[i]) {
+		if !httpfield.IsValue(value[i]) {
 			// The value may be a key: it is not shown.
 			return b, fmt.Errorf("%w: a control character in header %s", errBadRequest, name)
 		}
@@ -135,18 +153,3 @@ func isAlphanumeric(c byte) bool {
 func isPlainPath(c byte) bool {
 	return isAlphanumeric(c) || c == '/' || c == '_' || c == '-' || c == '.' || c == '~'
 }
-
-// isToken reports the bytes of a header name (RFC 9110, 5.6.2).
-func isToken(c byte) bool {
-	if isAlphanumeric(c) {
-		return true
-	}
-	switch c {
-	case '!', '#', '$', '%', '&', '\'', '*', '+', '-', '.', '^', '_', '`', '|', '~':
-		return true
-	}
-	return false
-}
-
-// isFieldByte reports the bytes that a header value may hold (RFC 9110, 5.5).
-func isFieldByte(c byte) bool { return c >= ' ' && c != 0x7f || c == '\t' }

@@ -83,6 +83,11 @@ type Request struct {
 	NoHeader bool
 	// Place, if there is one, is that of the Instance's key and of this client.
 	Place *Place
+	// Lines, if not nil, keeps the lines of Header for the next Request with the
+	// same one.
+	Lines *Lines
+	// Space, if not nil, may be what the Response and its Header are made of.
+	Space *Space
 }
 
 // Response is an engine's answer. Reading Body gives *Error with StageBody;

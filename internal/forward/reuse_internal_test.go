@@ -1,0 +1,139 @@
+package forward
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+type healthy struct{}
+
+func (healthy) Troubled() []instance.Key      { return nil }
+func (healthy) Available(instance.Key) bool   { return true }
+func (healthy) Unreachable(instance.Key) bool { return false }
+func (healthy) Share(instance.Key) float64    { return 1 }
+
+type fixedSource struct{ snap *instance.Snapshot }
+
+func (f fixedSource) Snapshot() *instance.Snapshot { return f.snap }
+
+// begun is a response that can tell whether its head was written.
+type begun struct {
+	*httptest.ResponseRecorder
+	written bool
+}
+
+func (b *begun) WriteHeader(status int) {
+	b.written = true
+	b.ResponseRecorder.WriteHeader(status)
+}
+
+func (b *begun) Written() bool { return b.written }
+
+type clientContext struct{ lifetime.Context }
+
+func (*clientContext) Value(any) any { return nil }
+
+// An exchange is used again only if nobody can hold on to any of it.
+func TestOnlyWhatIsOursIsUsedAgain(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		do   func(x *exchange, s *sched.Scheduler, client *clientContext)
+		ours bool
+	}{
+		{"served", func(*exchange, *sched.Scheduler, *clientContext) {}, true},
+		{"its leg was called off", func(x *exchange, s *sched.Scheduler, _ *clientContext) {
+			s.Abandon(x.running.Load().pick.Instance.Key, true, "dead")
+		}, false},
+		{"its deadline went off", func(*exchange, *sched.Scheduler, *clientContext) {
+			time.Sleep(time.Minute) // of the bubble's own clock
+			synctest.Wait()
+		}, false},
+		{"the client left", func(_ *exchange, _ *sched.Scheduler, client *clientContext) { client.Cancel(errCause) }, false},
+		{"somebody waits for the leg", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { _ = x.running.Load().Done() }, false},
+		{"somebody is told of the leg's end", func(x *exchange, _ *sched.Scheduler, _ *clientContext) {
+			x.running.Load().AfterFunc(func() {})
+		}, false},
+		{"its body is lent", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { x.lent = true }, false},
+		{"its answer broke", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { x.broken = true }, false},
+		{"a leg failed", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { x.entry.Attempts = 1 }, false},
+		{"a leg beside others", func(x *exchange, _ *sched.Scheduler, _ *clientContext) {
+			x.beginAside(time.Hour, errIdleTimeout).end()
+		}, false},
+		{"nothing was written", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { x.w.(*begun).written = false }, false},
+		{"nobody knows what was written", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { x.w = httptest.NewRecorder() }, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,
+					Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"}}
+				s := sched.New(sched.Options{Source: fixedSource{instance.NewSnapshot(1, []*instance.Instance{in})}, Health: healthy{},
+					Connector: func(*instance.Instance) string { return "plain" }})
+				h, err := New(Options{Picker: s})
+				if err != nil {
+					t.Fatal(err)
+				}
+				client := &clientContext{}
+				r := httptest.NewRequestWithContext(client, http.MethodPost, "/", nil)
+				x := h.newExchange(&begun{ResponseRecorder: httptest.NewRecorder()}, r, "/")
+				for i := range 2 {
+					a, err := x.pick(instance.Decode, nil)
+					if err != nil {
+						t.Fatal(err)
+					}
+					l := x.begin(a, time.Minute, errFirstByteTimeout)
+					if i == 1 {
+						x.w.WriteHeader(http.StatusOK)
+						tc.do(x, s, client)
+					}
+					l.end()
+					a.Done()
+				}
+				x.unwatched = x.watch.Stop()
+				x.dropBody()
+				if got := x.ours(); got != tc.ours {
+					t.Errorf("ours: %v", got)
+				}
+				synctest.Wait()
+			})
+		})
+	}
+}
+
+// What is used again is as good as new.
+func TestRecycledExchangeIsEmpty(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		h, err := New(Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		client := &clientContext{}
+		r := httptest.NewRequestWithContext(client, http.MethodPost, "/", nil)
+		r.Header.Set("Authorization", "Bearer secret")
+		x := h.newExchange(&begun{ResponseRecorder: httptest.NewRecorder(), written: true}, r, "/")
+		header := x.pairHeader("first")
+		if header.Get("Authorization") == "" {
+			t.Fatal("no header to be forgotten")
+		}
+		d := x.draft
+		piece := x.answers.take(100, smallAnswers)
+		if cap(piece) != 100 || len(x.answers.take(smallAnswers, smallAnswers)) != smallAnswers {
+			t.Error("pieces overlap")
+		}
+		x.unwatched = x.watch.Stop()
+		x.dropBody()
+		x.recycle()
+		if len(header) != 0 || d.header == nil || x.r != nil || x.entry.RequestID != "" || x.legs != 0 || len(x.answers.left) != smallAnswers {
+			t.Errorf("left: %v, %+v", header, x)
+		}
+	})
+}
