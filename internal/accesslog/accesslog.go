@@ -34,12 +34,12 @@ type Options struct {
 // Log collects access lines and writes them out in Run. It is safe for
 // concurrent use.
 type Log struct {
-	opts   Options
-	encode func([]byte, *forward.Entry) []byte
+	opts Options
 
-	mu   sync.Mutex // guards what follows; held for the encoding of one line
-	buf  []byte
-	lost int // lines dropped since the last write
+	mu    sync.Mutex // guards what follows; held for the encoding of one line
+	buf   []byte
+	clock clock
+	lost  int // lines dropped since the last write
 
 	some chan struct{} // a first line is in the buffer
 	many chan struct{} // the buffer is worth a write
@@ -47,9 +47,11 @@ type Log struct {
 
 // New builds a Log. Nothing is written before Run.
 func New(o Options) *Log {
-	l := &Log{opts: o, encode: appendText, some: make(chan struct{}, 1), many: make(chan struct{}, 1)}
+	l := &Log{opts: o, some: make(chan struct{}, 1), many: make(chan struct{}, 1)}
 	if o.JSON {
-		l.encode = appendJSON
+		l.clock = clock{before: jsonHead, after: jsonTail}
+	} else {
+		l.clock = clock{before: textHead, after: textTail}
 	}
 	return l
 }
@@ -63,7 +65,11 @@ func (l *Log) Write(e *forward.Entry) {
 		return
 	}
 	first := len(l.buf) == 0
-	l.buf = l.encode(l.buf, e)
+	if l.opts.JSON {
+		l.buf = appendJSON(l.buf, &l.clock, e)
+	} else {
+		l.buf = appendText(l.buf, &l.clock, e)
+	}
 	full := len(l.buf) >= flushAt
 	l.mu.Unlock()
 	if first {

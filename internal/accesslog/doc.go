@@ -4,5 +4,5 @@
 // The lines look like those of the program's logger, but do not go through it:
 // they are encoded into a buffer, which a goroutine of its own writes out ten
 // times a second. So a request never waits for a disk or for whoever reads the
-// program's output, and a line costs about a microsecond.
+// program's output, and a line costs a fraction of a microsecond.
 package accesslog

@@ -13,113 +13,157 @@ import (
 // maxModel bounds what a client may have written as a model's name.
 const maxModel = 200
 
-// timeFormat is that of the program's text log.
-const timeFormat = "2006-01-02T15:04:05.000Z07:00"
+// What stands around the time of a line, as far as it is the same in all of them.
+const (
+	textHead = `time="`
+	textTail = `" level=info msg=request ` + logging.FieldRequestID + "="
+	jsonHead = `{"time":"`
+	jsonTail = `","level":"info","msg":"request","` + logging.FieldRequestID + `":`
+)
 
-// line is one line under construction: the bytes, and how a field begins.
-type line struct {
-	b    []byte
-	json bool
-}
-
-func appendText(b []byte, e *forward.Entry) []byte {
-	l := line{b: append(b, `time="`...)}
-	l.b = e.Start.Add(e.Duration).AppendFormat(l.b, timeFormat)
-	l.b = append(l.b, `" level=info msg=request`...)
-	l.fields(e)
-	return append(l.b, '\n')
-}
-
-func appendJSON(b []byte, e *forward.Entry) []byte {
-	l := line{b: append(b, `{"time":"`...), json: true}
-	l.b = e.Start.Add(e.Duration).AppendFormat(l.b, time.RFC3339Nano)
-	l.b = append(l.b, `","level":"info","msg":"request"`...)
-	l.fields(e)
-	return append(l.b, '}', '\n')
-}
-
-func (l *line) fields(e *forward.Entry) {
-	l.str(logging.FieldRequestID, e.RequestID)
-	l.str("client", e.Client)
-	l.str("method", e.Method)
-	l.str("path", e.Path)
-	l.str(logging.FieldModel, instance.Printable(e.Model, maxModel))
-	l.key("stream")
-	l.b = strconv.AppendBool(l.b, e.Stream)
-	l.num(logging.FieldStatus, int64(e.Status))
-	l.str("outcome", e.Outcome)
-	l.some("prefill", e.Prefill)
-	l.some("decode", e.Decode)
-	l.some("alone", e.Alone)
-	l.some("failure", string(e.Failure))
-	l.num("failed_legs", int64(e.Attempts))
-	l.num(logging.FieldRevision, e.Revision)
-	l.num("bytes_in", e.BytesIn)
-	l.num("bytes_out", e.BytesOut)
-	l.ms("ms", e.Duration)
+// appendText adds a line of key=value. Its time is in the form of the program's
+// text log, 2006-01-02T15:04:05.000Z07:00.
+//
+// The fields are listed here and once more in appendJSON: a key that is known
+// when this is compiled costs a few instructions, one that is chosen costs a call.
+func appendText(b []byte, c *clock, e *forward.Entry) []byte {
+	t := e.Start.Add(e.Duration)
+	c.turn(t)
+	b = appendDigits(append(append(b, c.head...), '.'), uint32(t.Nanosecond()/1e6))
+	b = append(b, c.tail...)
+	b = appendValue(b, e.RequestID)
+	b = appendValue(append(b, " client="...), e.Client)
+	b = appendValue(append(b, " method="...), e.Method)
+	b = appendValue(append(b, " path="...), e.Path)
+	b = appendValue(append(b, " "+logging.FieldModel+"="...), model(e))
+	if e.Stream {
+		b = append(b, " stream=true "+logging.FieldStatus+"="...)
+	} else {
+		b = append(b, " stream=false "+logging.FieldStatus+"="...)
+	}
+	b = strconv.AppendInt(b, int64(e.Status), 10)
+	b = appendValue(append(b, " outcome="...), e.Outcome)
+	if e.Prefill != "" {
+		b = appendValue(append(b, " prefill="...), e.Prefill)
+	}
+	if e.Decode != "" {
+		b = appendValue(append(b, " decode="...), e.Decode)
+	}
+	if e.Alone != "" {
+		b = appendValue(append(b, " alone="...), e.Alone)
+	}
+	if e.Failure != "" {
+		b = appendValue(append(b, " failure="...), string(e.Failure))
+	}
+	b = strconv.AppendInt(append(b, " failed_legs="...), int64(e.Attempts), 10)
+	b = strconv.AppendInt(append(b, " "+logging.FieldRevision+"="...), e.Revision, 10)
+	b = strconv.AppendInt(append(b, " bytes_in="...), e.BytesIn, 10)
+	b = strconv.AppendInt(append(b, " bytes_out="...), e.BytesOut, 10)
+	b = appendMillis(append(b, " ms="...), e.Duration)
 	if e.TTFT > 0 {
-		l.ms("ttft_ms", e.TTFT)
+		b = appendMillis(append(b, " ttft_ms="...), e.TTFT)
 	}
+	return append(b, '\n')
 }
 
-func (l *line) key(name string) {
-	if l.json {
-		l.b = append(l.b, `,"`...)
-		l.b = append(l.b, name...)
-		l.b = append(l.b, `":`...)
-		return
+// model gives the model's name, cut and without what is not to be shown.
+func model(e *forward.Entry) string {
+	if len(e.Model) <= maxModel && plain(e.Model) {
+		return e.Model
 	}
-	l.b = append(l.b, ' ')
-	l.b = append(l.b, name...)
-	l.b = append(l.b, '=')
+	return instance.Printable(e.Model, maxModel)
 }
 
-func (l *line) num(name string, v int64) {
-	l.key(name)
-	l.b = strconv.AppendInt(l.b, v, 10)
+// appendMillis adds milliseconds with three decimals.
+func appendMillis(b []byte, d time.Duration) []byte {
+	us := uint64(max(d.Microseconds(), 0))
+	b = append(strconv.AppendUint(b, us/1000, 10), '.')
+	return appendDigits(b, uint32(us%1000))
 }
 
-// ms writes milliseconds with three decimals.
-func (l *line) ms(name string, d time.Duration) {
-	l.key(name)
-	us := max(d.Microseconds(), 0)
-	l.b = strconv.AppendInt(l.b, us/1000, 10)
-	rest := us % 1000
-	l.b = append(l.b, '.', byte('0'+rest/100), byte('0'+rest/10%10), byte('0'+rest%10))
+// appendDigits adds the three digits of a number below 1000.
+func appendDigits(b []byte, n uint32) []byte {
+	return append(b, byte('0'+n/100), byte('0'+n/10%10), byte('0'+n%10))
 }
 
-func (l *line) some(name, v string) {
-	if v != "" {
-		l.str(name, v)
-	}
-}
-
-func (l *line) str(name, v string) {
-	l.key(name)
+// appendValue adds a value of key=value, in quotes if it needs any.
+func appendValue(b []byte, v string) []byte {
 	switch {
-	case l.json:
-		l.b = appendJSONString(l.b, v)
 	case bare(v):
-		l.b = append(l.b, v...)
+		return append(b, v...)
+	case plain(v):
+		return appendPlain(b, v)
 	default:
-		l.b = strconv.AppendQuote(l.b, v)
+		return strconv.AppendQuote(b, v)
 	}
 }
 
-// bare tells that a value needs no quotes in key=value.
-func bare(v string) bool {
-	for i := range len(v) {
-		switch c := v[i]; {
-		case 'a' <= c && c <= 'z', 'A' <= c && c <= 'Z', '0' <= c && c <= '9':
-		case c == '-', c == '.', c == '_', c == '/', c == '@', c == '^', c == '+', c == ':', c == '[', c == ']':
-		default:
-			return false
-		}
-	}
-	return len(v) > 0
+// appendPlain puts quotes around what needs nothing else.
+func appendPlain(b []byte, v string) []byte {
+	return append(append(append(b, '"'), v...), '"')
 }
 
-func appendJSONString(b []byte, s string) []byte {
+// appendJSON adds an object. Its time is in the form of the program's JSON log,
+// time.RFC3339Nano.
+func appendJSON(b []byte, c *clock, e *forward.Entry) []byte {
+	t := e.Start.Add(e.Duration)
+	c.turn(t)
+	b = appendFraction(append(b, c.head...), uint32(t.Nanosecond()))
+	b = append(b, c.tail...)
+	b = appendString(b, e.RequestID)
+	b = appendString(append(b, `,"client":`...), e.Client)
+	b = appendString(append(b, `,"method":`...), e.Method)
+	b = appendString(append(b, `,"path":`...), e.Path)
+	b = appendString(append(b, `,"`+logging.FieldModel+`":`...), model(e))
+	if e.Stream {
+		b = append(b, `,"stream":true,"`+logging.FieldStatus+`":`...)
+	} else {
+		b = append(b, `,"stream":false,"`+logging.FieldStatus+`":`...)
+	}
+	b = strconv.AppendInt(b, int64(e.Status), 10)
+	b = appendString(append(b, `,"outcome":`...), e.Outcome)
+	if e.Prefill != "" {
+		b = appendString(append(b, `,"prefill":`...), e.Prefill)
+	}
+	if e.Decode != "" {
+		b = appendString(append(b, `,"decode":`...), e.Decode)
+	}
+	if e.Alone != "" {
+		b = appendString(append(b, `,"alone":`...), e.Alone)
+	}
+	if e.Failure != "" {
+		b = appendString(append(b, `,"failure":`...), string(e.Failure))
+	}
+	b = strconv.AppendInt(append(b, `,"failed_legs":`...), int64(e.Attempts), 10)
+	b = strconv.AppendInt(append(b, `,"`+logging.FieldRevision+`":`...), e.Revision, 10)
+	b = strconv.AppendInt(append(b, `,"bytes_in":`...), e.BytesIn, 10)
+	b = strconv.AppendInt(append(b, `,"bytes_out":`...), e.BytesOut, 10)
+	b = appendMillis(append(b, `,"ms":`...), e.Duration)
+	if e.TTFT > 0 {
+		b = appendMillis(append(b, `,"ttft_ms":`...), e.TTFT)
+	}
+	return append(b, '}', '\n')
+}
+
+// appendFraction adds a fraction of a second with its point, as short as it can
+// be written.
+func appendFraction(b []byte, ns uint32) []byte {
+	if ns == 0 {
+		return b
+	}
+	b = appendDigits(append(b, '.'), ns/1e6)
+	b = appendDigits(b, ns/1e3%1e3)
+	b = appendDigits(b, ns%1e3)
+	for b[len(b)-1] == '0' {
+		b = b[:len(b)-1]
+	}
+	return b
+}
+
+func appendString(b []byte, s string) []byte {
+	if plain(s) {
+		return appendPlain(b, s)
+	}
 	const digits = "0123456789abcdef"
 	b = append(b, '"')
 	for i := 0; i < len(s); {

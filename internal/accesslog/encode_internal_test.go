@@ -174,6 +174,22 @@ func TestConcurrentWrites(t *testing.T) {
 	}
 }
 
+// A line costs no memory, not even the first of a second.
+func TestWriteAllocatesNothing(t *testing.T) {
+	for _, asJSON := range []bool{false, true} {
+		l := New(Options{JSON: asJSON})
+		l.buf = make([]byte, 0, 1<<20)
+		e := typical()
+		n := testing.AllocsPerRun(200, func() {
+			e.Start = e.Start.Add(300 * time.Millisecond)
+			l.Write(e)
+		})
+		if n != 0 {
+			t.Errorf("JSON %t: %v allocations for a line", asJSON, n)
+		}
+	}
+}
+
 // FuzzLine holds two lines of anything, the second so much later and elsewhere,
 // against the reference.
 func FuzzLine(f *testing.F) {
