@@ -45,8 +45,7 @@ func TestRequestIsUsedAgain(t *testing.T) {
 					t.Fatalf("%q: %v, want %v", body, err, wantErr)
 				}
 				if err != nil {
-					var bad *openai.Error
-					if !errors.As(err, &bad) {
+					if _, ok := errors.AsType[*openai.Error](err); !ok {
 						t.Fatalf("%q: %T", body, err)
 					}
 					continue
