@@ -49,7 +49,7 @@ func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 // sizes.
 func TestBothWays(t *testing.T) {
 	t.Parallel()
-	for _, size := range []int{0, 1, 1000, 64 << 10, 64<<10 + 1, 1 << 20, 32 << 20} {
+	for _, size := range []int{0, 1, 1000, 64 << 10, 64<<10 + 1, 96 << 10, 96<<10 + 1, 1 << 20, 32 << 20} {
 		ours, peer := pair(t)
 		sent := make([]byte, size)
 		r := rand.New(rand.NewPCG(1, uint64(size)))
