@@ -20,7 +20,8 @@ WITHOUT_ASM := $(filter ./internal/openai/...,$(subst ./...,./internal/openai/..
 
 # And those of what reads and writes connections run without the race detector, which
 # knows package syscall's calls only, so that it gets those in place of ours.
-QUICK := $(filter ./internal/sock ./internal/upstream ./internal/front ./internal/forward,$(subst ./...,./internal/sock ./internal/upstream ./internal/front ./internal/forward,$(PACKAGES)))
+QUICK_ALL := $(addprefix ./internal/,sock upstream front forward) $(addprefix ./bench/,wire engine load)
+QUICK     := $(filter $(QUICK_ALL),$(subst ./...,$(QUICK_ALL),$(PACKAGES)))
 
 LINT_VERSION := v2.15.0
 LINT         := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)

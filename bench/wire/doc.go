@@ -6,4 +6,5 @@
 //
 //	Head  ── first line, Content-Length or chunked, Connection, Expect
 //	Body  ── hands out the payload piece by piece, framing removed
+//	Conn  ── Say, Read: a message goes out, and what answers it is waited for
 package wire
