@@ -9,6 +9,7 @@ import (
 type Whole struct {
 	Body []byte
 	tags []int
+	kv   int // offset of the hand-over
 }
 
 // Handover is the opening of the hand-over in a prefill's answer.
@@ -38,6 +39,16 @@ func handover(sum uint32) string {
 // sum follow.
 const KVPrefix = "chatcmpl-"
 
+// AppendKVName appends the name of a KV cache as a JSON string.
+func AppendKVName(b []byte, tag uint64, sum uint32) []byte {
+	const tagAt = len(`"` + KVPrefix)
+	n := len(b)
+	b = append(b, `"`+KVPrefix+zeroTag+`-00000000"`...)
+	putHex(b[n+tagAt:n+tagAt+TagLen], tag)
+	putHex(b[n+tagAt+TagLen+1:len(b)-1], uint64(sum))
+	return b
+}
+
 // NewWhole prepares the answer to a request that does not stream. With
 // prefill it offers a hand-over.
 func NewWhole(tokens, prompt int, sum uint32, prefill bool) *Whole {
@@ -56,8 +67,11 @@ func NewWhole(tokens, prompt int, sum uint32, prefill bool) *Whole {
 	}
 	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}],`+
 		`"service_tier":null,"system_fingerprint":null,"usage":`+counts(prompt, tokens)+`,"prompt_logprobs":null,"prompt_token_ids":null,`+Handover+kv+`}`...)
-	return &Whole{Body: b, tags: tagsIn(b)}
+	return &Whole{Body: b, tags: tagsIn(b), kv: len(b) - 1 - len(kv)}
 }
+
+// KV is the hand-over in it, null without one.
+func (w *Whole) KV() []byte { return w.Body[w.kv : len(w.Body)-1] }
 
 // SetTag makes it the answer to another request.
 func (w *Whole) SetTag(tag uint64) {

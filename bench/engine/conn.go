@@ -5,25 +5,28 @@ import (
 	"fmt"
 	"net"
 	"strconv"
-	"syscall"
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/wire"
 )
 
-// maxBody bounds a request's body.
-const maxBody = 64 << 20
+const (
+	// maxBody bounds a request's body.
+	maxBody = 64 << 20
+	// readBuffer takes a request of 2 KiB with its head in one read.
+	readBuffer = 4 << 10
+)
 
 // conn is one connection. Its goroutine reads requests and answers them; a
 // paced answer is written by the pacer while that goroutine waits for the
 // next request, or for the news that the reader has left.
 type conn struct {
 	e    *Engine
-	nc   net.Conn
-	raw  syscall.RawConn // nil where there is none
+	nc   *wire.Conn
 	r    *wire.Reader
 	body []byte
+	kv   []byte // the name of the right KV cache
 	out  []byte
 
 	// The last answers, kept because the next request has the same shape.
@@ -31,6 +34,8 @@ type conn struct {
 	wholeFor shape
 	stream   *answer.Stream
 	streamOf shape
+	event    int // the next one to write, when they are not paced
+	next     func() []byte
 
 	paced paced
 }
@@ -42,18 +47,20 @@ type shape struct {
 	flag           bool // usage of a stream, hand-over of a whole answer
 }
 
-func newConn(e *Engine, nc net.Conn) *conn {
-	c := &conn{e: e, nc: nc, r: wire.NewReader(nc, 2048)}
-	if sc, ok := nc.(syscall.Conn); ok {
-		c.raw, _ = sc.SyscallConn() // without it the pacer writes the usual way
+func newConn(e *Engine, tcp *net.TCPConn) (*conn, error) {
+	nc, err := wire.NewConn(tcp)
+	if err != nil {
+		return nil, err
 	}
+	c := &conn{e: e, nc: nc, r: wire.NewReader(nc, readBuffer)}
+	c.next = c.nextEvent
 	c.paced.init(c)
-	return c
+	return c, nil
 }
 
 // serve answers requests until the connection ends.
 func (c *conn) serve() {
-	defer c.paced.readerLeft()
+	defer c.leave()
 	for {
 		h, err := c.r.Head()
 		if err != nil {
@@ -72,16 +79,29 @@ func (c *conn) serve() {
 		if err := c.read(h); err != nil {
 			return
 		}
+		// A client that did not wait for its last answer gets it now.
+		if err := c.nc.Flush(); err != nil {
+			return
+		}
 		if completion {
 			err = c.complete()
 		} else {
-			err = c.side(probe)
+			c.side(probe)
 		}
 		if err != nil || h.Close {
 			c.paced.await()
 			return
 		}
 	}
+}
+
+// leave sends what is left to be sent, to a client that wants no more.
+func (c *conn) leave() {
+	_ = c.nc.Flush()
+	if c.nc.Lost() {
+		c.e.aborted()
+	}
+	c.paced.readerLeft()
 }
 
 // read takes the body into c.body, which is used again.
@@ -113,13 +133,15 @@ func (c *conn) complete() error {
 	q, err := parse(c.body)
 	if err != nil {
 		e.violations.Add(1)
-		return c.fail(400, err.Error())
+		c.fail(400, err.Error())
+		return nil
 	}
 	e.requests.Add(1)
 	if q.kv != nil {
-		if want := fmt.Appendf(nil, `"%s%016x-%08x"`, answer.KVPrefix, q.tag, q.sum); !bytes.Equal(q.kv, want) {
+		if c.kv = answer.AppendKVName(c.kv[:0], q.tag, q.sum); !bytes.Equal(q.kv, c.kv) {
 			e.violations.Add(1)
-			return c.fail(500, "this is the KV cache of another prompt")
+			c.fail(500, "this is the KV cache of another prompt")
+			return nil
 		}
 		e.handovers.Add(1)
 	}
@@ -127,7 +149,8 @@ func (c *conn) complete() error {
 		e.prefills.Add(1)
 	}
 	if !q.stream {
-		return c.answerWhole(&q)
+		c.answerWhole(&q)
+		return nil
 	}
 	s := shape{q.tokens, q.prompt, q.sum, q.usage}
 	if c.stream == nil || c.streamOf != s {
@@ -146,40 +169,45 @@ const streamHead = "HTTP/1.1 200 OK\r\nserver: uvicorn\r\ncontent-type: text/eve
 const endOfChunks = "0\r\n\r\n"
 
 // answerStream sends every event in a write of its own, as vLLM's server does
-// it; only the head goes with the first, and the end with the last.
+// it; only the head goes with the first, and the end with the last, which goes
+// out with the wait for the next request.
 func (c *conn) answerStream() error {
-	n := c.stream.Events()
-	for i := range n {
-		p := c.stream.Chunk(i)
-		if i == 0 || i == n-1 {
-			c.out = c.out[:0]
-			if i == 0 {
-				c.out = append(c.out, streamHead...)
-			}
-			c.out = append(c.out, p...)
-			if i == n-1 {
-				c.out = append(c.out, endOfChunks...)
-			}
-			p = c.out
-		}
-		if _, err := c.nc.Write(p); err != nil {
-			c.e.aborted()
-			return err
-		}
+	c.event = 0
+	if err := c.nc.WriteEach(c.next); err != nil {
+		c.e.aborted()
+		return err
 	}
+	c.out = append(append(c.out[:0], c.stream.Chunk(c.event)...), endOfChunks...)
+	c.nc.Say(c.out, nil)
 	return nil
 }
 
-func (c *conn) answerWhole(q *call) error {
+// nextEvent is what the next write sends: nothing when only the last event is left.
+func (c *conn) nextEvent() []byte {
+	i := c.event
+	if i == c.stream.Events()-1 {
+		return nil
+	}
+	c.event++
+	p := c.stream.Chunk(i)
+	if i == 0 {
+		c.out = append(append(c.out[:0], streamHead...), p...)
+		p = c.out
+	}
+	return p
+}
+
+func (c *conn) answerWhole(q *call) {
 	s := shape{q.tokens, q.prompt, q.sum, q.prefill}
 	if c.whole == nil || c.wholeFor != s {
 		c.whole, c.wholeFor = answer.NewWhole(q.tokens, q.prompt, q.sum, q.prefill), s
 	}
 	c.whole.SetTag(q.tag)
-	return c.reply(200, "application/json", c.whole.Body)
+	c.reply(200, "application/json", c.whole.Body)
 }
 
-func (c *conn) reply(status int, contentType string, body []byte) error {
+// reply makes the answer, which goes out with the wait for the next request.
+func (c *conn) reply(status int, contentType string, body []byte) {
 	reason := "OK"
 	if status != 200 {
 		reason = "Refused"
@@ -193,31 +221,27 @@ func (c *conn) reply(status int, contentType string, body []byte) error {
 	b = strconv.AppendInt(b, int64(len(body)), 10)
 	b = append(b, "\r\n\r\n"...)
 	c.out = append(b, body...)
-	if _, err := c.nc.Write(c.out); err != nil {
-		c.e.aborted()
-		return err
-	}
-	return nil
+	c.nc.Say(c.out, nil)
 }
 
-func (c *conn) fail(status int, message string) error {
-	return c.reply(status, "application/json", fmt.Appendf(nil, `{"error":{"message":%q,"type":"BadRequestError","param":null,"code":%d}}`, message, status))
+func (c *conn) fail(status int, message string) {
+	c.reply(status, "application/json", fmt.Appendf(nil, `{"error":{"message":%q,"type":"BadRequestError","param":null,"code":%d}}`, message, status))
 }
 
 // side answers what proxies and agents ask about an engine.
-func (c *conn) side(line string) error {
+func (c *conn) side(line string) {
 	c.paced.await()
 	switch path := firstWord(line); path {
 	case "GET /health":
-		return c.reply(200, "text/plain", nil)
+		c.reply(200, "text/plain", nil)
 	case "GET /v1/models":
-		return c.reply(200, "application/json", []byte(`{"object":"list","data":[{"id":"`+answer.Model+`","object":"model","created":1700000000,"owned_by":"vllm","root":"`+answer.Model+`","parent":null,"max_model_len":1048576}]}`))
+		c.reply(200, "application/json", []byte(`{"object":"list","data":[{"id":"`+answer.Model+`","object":"model","created":1700000000,"owned_by":"vllm","root":"`+answer.Model+`","parent":null,"max_model_len":1048576}]}`))
 	case "GET /version":
-		return c.reply(200, "application/json", []byte(`{"version":"0.24.0"}`))
+		c.reply(200, "application/json", []byte(`{"version":"0.24.0"}`))
 	case "GET /metrics":
-		return c.reply(200, "text/plain; version=0.0.4", c.e.metrics())
+		c.reply(200, "text/plain; version=0.0.4", c.e.metrics())
 	default:
-		return c.reply(404, "application/json", []byte(`{"detail":"Not Found"}`))
+		c.reply(404, "application/json", []byte(`{"detail":"Not Found"}`))
 	}
 }
 

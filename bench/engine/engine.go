@@ -106,7 +106,7 @@ func (e *Engine) Close() {
 	e.mu.Lock()
 	e.closed = true
 	for c := range e.conns {
-		c.nc.Close()
+		_ = c.nc.Close()
 		c.paced.readerLeft() // nobody writes it to its end any more
 	}
 	e.mu.Unlock()
@@ -128,7 +128,11 @@ func (e *Engine) accept(ln net.Listener) {
 			<-timer.C
 			continue
 		}
-		c := newConn(e, nc)
+		c, err := newConn(e, nc.(*net.TCPConn)) // all listeners are TCP's
+		if err != nil {
+			nc.Close()
+			continue
+		}
 		e.mu.Lock()
 		if e.closed {
 			e.mu.Unlock()

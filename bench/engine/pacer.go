@@ -1,9 +1,7 @@
 package engine
 
 import (
-	"errors"
 	"sync"
-	"syscall"
 	"time"
 )
 
@@ -114,10 +112,9 @@ func (p *pacer) run() {
 type paced struct {
 	c     *conn
 	due   time.Time // only the pacer's, while the answer is in its queue
-	write func(fd uintptr) bool
-	buf   []byte // for the pieces that are more than an event
-	n     int    // of the last write
-	err   error
+	begun bool      // only the reader's: the answer may be active
+	buf   []byte    // for the pieces that are more than an event
+	piece piece
 
 	mu     sync.Mutex // guards what follows; held while an event is written, which never blocks
 	idle   sync.Cond
@@ -130,14 +127,12 @@ type paced struct {
 func (a *paced) init(c *conn) {
 	a.c = c
 	a.idle.L = &a.mu
-	a.write = func(fd uintptr) bool {
-		a.n, a.err = syscall.Write(int(fd), a.rest)
-		return true
-	}
+	a.piece.init()
 }
 
 // begin sends the head and hands the answer to the pacer.
 func (a *paced) begin(itl time.Duration) error {
+	a.begun = true
 	a.mu.Lock()
 	a.active, a.itl, a.event, a.rest = true, itl, 0, nil
 	a.c.e.active.Add(1)
@@ -197,8 +192,8 @@ func (a *paced) load() {
 // push writes what it can of rest without waiting, and says whether the answer
 // goes on.
 func (a *paced) push() bool {
-	err := a.send()
-	a.rest = a.rest[a.n:]
+	n, err := a.piece.send(a.c.nc.Sock(), a.rest)
+	a.rest = a.rest[n:]
 	switch {
 	case err != nil:
 		a.end()
@@ -209,25 +204,6 @@ func (a *paced) push() bool {
 		return false
 	}
 	return true
-}
-
-// send is one write that never waits.
-func (a *paced) send() error {
-	a.n, a.err = 0, nil
-	if a.c.raw == nil {
-		a.n, a.err = a.c.nc.Write(a.rest)
-		return a.err
-	}
-	if err := a.c.raw.Write(a.write); err != nil {
-		return err
-	}
-	if a.n < 0 {
-		a.n = 0
-	}
-	if errors.Is(a.err, syscall.EAGAIN) || errors.Is(a.err, syscall.EINTR) {
-		return nil
-	}
-	return a.err
 }
 
 func (a *paced) end() {
@@ -248,6 +224,10 @@ func (a *paced) readerLeft() {
 
 // await waits for the end of the answer under way.
 func (a *paced) await() {
+	if !a.begun {
+		return
+	}
+	a.begun = false
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	for a.active {
