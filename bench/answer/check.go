@@ -100,6 +100,9 @@ func (c *WholeCheck) Write(p []byte) error {
 	return nil
 }
 
+// KV is the hand-over that the right answer brings.
+func (c *WholeCheck) KV() []byte { return c.want.KV() }
+
 // End says whether everything came.
 func (c *WholeCheck) End() error {
 	if c.at < len(c.want.Body) {

@@ -19,11 +19,12 @@ const readBuffer = 4 << 10
 // leg is one connection to one address, with the request that it sends and
 // the check of its answer. It belongs to one worker.
 type leg struct {
+	g    *Generator
 	addr string
-	used time.Time // when the last answer had been read
+	used time.Duration // when the last answer had been read
 
 	mu sync.Mutex // guards changes of nc; its worker reads it without
-	nc net.Conn
+	nc *wire.Conn
 
 	r    *wire.Reader
 	head []byte // up to the value of Content-Length
@@ -40,8 +41,8 @@ type checker interface {
 	End() error
 }
 
-func newLeg(addr string, req *answer.Request, want checker) *leg {
-	l := &leg{addr: addr, req: req, want: want}
+func (g *Generator) newLeg(addr string, req *answer.Request, want checker) *leg {
+	l := &leg{g: g, addr: addr, req: req, want: want}
 	l.head = []byte("POST " + answer.Path + " HTTP/1.1\r\nHost: " + addr +
 		"\r\nUser-Agent: pdmesh-bench\r\nAccept: */*\r\nContent-Type: application/json\r\nContent-Length: ")
 	return l
@@ -55,8 +56,13 @@ func (l *leg) connect(ctx context.Context) error {
 		return nil
 	}
 	d := net.Dialer{Timeout: dialTimeout}
-	nc, err := d.DialContext(ctx, "tcp", l.addr)
+	tcp, err := d.DialContext(ctx, "tcp", l.addr)
 	if err != nil {
+		return err
+	}
+	nc, err := wire.NewConn(tcp.(*net.TCPConn))
+	if err != nil {
+		tcp.Close()
 		return err
 	}
 	l.mu.Lock()
@@ -74,7 +80,7 @@ func (l *leg) drop() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.nc != nil {
-		l.nc.Close()
+		_ = l.nc.Close()
 		l.nc = nil
 	}
 }
@@ -84,7 +90,7 @@ func (l *leg) cut() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.nc != nil {
-		l.nc.Close()
+		_ = l.nc.Close()
 	}
 }
 
@@ -103,9 +109,9 @@ type StatusError struct {
 
 func (e *StatusError) Error() string { return fmt.Sprintf("status %d: %s", e.Status, e.Text) }
 
-// send writes the request with the given tag; more goes in as the first
-// members of the body's object.
-func (l *leg) send(tag uint64, more []byte) error {
+// say makes the request with the given tag, which goes out with the wait for its
+// answer; more goes in as the first members of the body's object.
+func (l *leg) say(tag uint64, more []byte) error {
 	l.req.SetTag(tag)
 	body := l.req.Body
 	if len(more) > 0 {
@@ -115,18 +121,18 @@ func (l *leg) send(tag uint64, more []byte) error {
 	l.out = strconv.AppendInt(l.out, int64(len(body)+len(more)), 10)
 	l.out = append(l.out, "\r\n\r\n"...)
 	l.out = append(l.out, more...)
-	if len(body) <= 64<<10 {
+	if len(body) <= 64<<10 { // a larger one is not copied once more
 		l.out = append(l.out, body...)
-		_, err := l.nc.Write(l.out)
-		return err
+		body = nil
 	}
-	// A large body is not copied once more.
-	bufs := net.Buffers{l.out, body}
-	_, err := bufs.WriteTo(l.nc)
-	return err
+	l.nc.Say(l.out, body)
+	if l.r.Buffered() > 0 { // more than an answer came before, so nothing may be waited for
+		return l.nc.Flush()
+	}
+	return nil
 }
 
-// receive reads the answer and checks it.
+// receive sends the request, reads the answer and checks it.
 func (l *leg) receive(tag uint64) error {
 	l.fed = false
 	h, err := l.r.Head()
@@ -163,21 +169,21 @@ func (l *leg) feed(p []byte) error {
 	return l.want.Write(p)
 }
 
-// exchange is send and receive; the connection is gone after an error. A
+// exchange is say and receive; the connection is gone after an error. A
 // connection that was used before may have been closed by the other side for
 // having been idle: then the request goes out once more, on a new one.
 func (l *leg) exchange(ctx context.Context, tag uint64, more []byte) error {
-	reused := l.nc != nil && time.Since(l.used) > maybeClosed
+	reused := l.nc != nil && l.g.now()-l.used > maybeClosed
 	for {
 		if err := l.connect(ctx); err != nil {
 			return err
 		}
-		err := l.send(tag, more)
+		err := l.say(tag, more)
 		if err == nil {
 			err = l.receive(tag)
 		}
 		if err == nil {
-			l.used = time.Now()
+			l.used = l.g.now()
 			return nil
 		}
 		if _, ok := errors.AsType[*StatusError](err); ok {

@@ -43,6 +43,7 @@ var ErrPlan = errors.New("no load like that")
 // Generator is a running load.
 type Generator struct {
 	plan    Plan
+	began   time.Time // now counts from it
 	workers []*worker
 	tally   atomic.Pointer[Tally]
 
@@ -63,7 +64,7 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 		return nil, ErrPlan
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	g := &Generator{plan: p, cancel: cancel, done: make(chan struct{})}
+	g := &Generator{plan: p, began: time.Now(), cancel: cancel, done: make(chan struct{})}
 	g.tally.Store(&Tally{Since: time.Now()})
 	if p.Opening > 0 {
 		g.opening = make(chan struct{}, p.Opening)
@@ -97,6 +98,9 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 	return g, nil
 }
 
+// now is the time since the beginning: one clock read, where time.Now takes two.
+func (g *Generator) now() time.Duration { return time.Since(g.began) }
+
 // pauseAfterFailure keeps a target that is down from being asked a million
 // times.
 const pauseAfterFailure = 10 * time.Millisecond
@@ -111,7 +115,7 @@ func (g *Generator) closedLoop(ctx context.Context, w *worker) {
 		}
 	}
 	for !g.ending.Load() && ctx.Err() == nil {
-		if !w.one(ctx, time.Now()) && !wait(ctx, pauseAfterFailure) {
+		if !w.one(ctx, g.now()) && !wait(ctx, pauseAfterFailure) {
 			return
 		}
 	}
@@ -119,14 +123,14 @@ func (g *Generator) closedLoop(ctx context.Context, w *worker) {
 
 // startOpen runs one clock, and workers that wait for what it sends.
 func (g *Generator) startOpen(ctx context.Context, work *sync.WaitGroup) {
-	starts := make(chan time.Time)
+	starts := make(chan time.Duration)
 	work.Go(func() {
 		defer close(starts)
 		rng := rand.New(rand.NewPCG(g.plan.Seed, 1<<63))
-		at := time.Now()
+		at := g.now()
 		for {
-			at = at.Add(time.Duration(rng.ExpFloat64() / g.plan.Rate * float64(time.Second)))
-			if !wait(ctx, time.Until(at)) || g.ending.Load() {
+			at += time.Duration(rng.ExpFloat64() / g.plan.Rate * float64(time.Second))
+			if !wait(ctx, at-g.now()) || g.ending.Load() {
 				return
 			}
 			select {

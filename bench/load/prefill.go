@@ -1,7 +1,6 @@
 package load
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,16 +15,19 @@ type prefillLeg struct {
 	kept *keepingCheck
 }
 
-// prefill does a first leg and gives the hand-over; it is valid until the next
-// one on the same connection, so it is copied.
-func (g *Generator) prefill(ctx context.Context, worker, tag uint64) ([]byte, error) {
+// prefill does a first leg and appends to b how a second leg's body begins that
+// brings its hand-over, nothing if there was none.
+func (g *Generator) prefill(ctx context.Context, worker, tag uint64, b []byte) ([]byte, error) {
 	l := g.takePrefill(worker)
 	defer g.putPrefill(l)
 	if err := l.exchange(ctx, tag, nil); err != nil {
-		return nil, err
+		return b, err
 	}
 	kv, err := l.kept.handover()
-	return bytes.Clone(kv), err
+	if err != nil || len(kv) == 0 {
+		return b, err
+	}
+	return append(append(append(b, "{"+answer.Handover...), kv...), ','), nil
 }
 
 func (g *Generator) takePrefill(worker uint64) *prefillLeg {
@@ -39,7 +41,7 @@ func (g *Generator) takePrefill(worker uint64) *prefillLeg {
 	p := &g.plan
 	req := answer.NewRequest(p.Shape, true)
 	kept := &keepingCheck{WholeCheck: answer.NewWholeCheck(answer.NewWhole(1, req.Len(), req.Sum, true)), lenient: p.Strict}
-	l := &prefillLeg{newLeg(p.Prefill[worker%uint64(len(p.Prefill))], req, kept), kept}
+	l := &prefillLeg{g.newLeg(p.Prefill[worker%uint64(len(p.Prefill))], req, kept), kept}
 	g.legs = append(g.legs, l)
 	return l
 }
@@ -59,12 +61,11 @@ func (g *Generator) cutPrefills() {
 	}
 }
 
-// keepingCheck keeps a prefill's answer while it checks it, for the hand-over
-// in it.
+// keepingCheck checks a prefill's answer, and gives the hand-over in it.
 type keepingCheck struct {
 	*answer.WholeCheck
-	lenient bool // the strict simulator's answers are read, not compared
-	body    []byte
+	lenient bool   // the strict simulator's answers are read, not compared
+	body    []byte // such an answer
 }
 
 func (k *keepingCheck) Begin(tag uint64) {
@@ -73,8 +74,8 @@ func (k *keepingCheck) Begin(tag uint64) {
 }
 
 func (k *keepingCheck) Write(p []byte) error {
-	k.body = append(k.body, p...)
 	if k.lenient {
+		k.body = append(k.body, p...)
 		return nil
 	}
 	return k.WholeCheck.Write(p)
@@ -90,7 +91,7 @@ func (k *keepingCheck) End() error {
 // handover is the KV cache's description, nothing from engines that share one.
 func (k *keepingCheck) handover() ([]byte, error) {
 	if !k.lenient {
-		return answer.KV(k.body), nil // compared to the last byte already
+		return k.KV(), nil // what came is the same, to the last byte
 	}
 	var v struct {
 		KV json.RawMessage `json:"kv_transfer_params"`
