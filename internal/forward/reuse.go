@@ -36,7 +36,9 @@ type draft struct {
 const (
 	// smallAnswers is room for both engines' answers to a small request.
 	smallAnswers = 1 << 10
-	// maxKeptLines bounds the header lines of which the memory is kept.
+	// maxKeptNames and maxKeptLines (bytes) bound the header of which the memory is
+	// kept.
+	maxKeptNames = 64
 	maxKeptLines = 2 << 10
 )
 
@@ -76,6 +78,9 @@ func (x *exchange) giveBack() {
 	d := x.draft
 	if x.draft = nil; d == nil || x.lent {
 		return
+	}
+	if len(d.first) > maxKeptNames {
+		d.first = nil // to empty it costs as much as it once held
 	}
 	clear(d.first)
 	d.header = d.first

@@ -3,6 +3,7 @@ package forward
 import (
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,6 +135,16 @@ func TestRecycledExchangeIsEmpty(t *testing.T) {
 		x.recycle()
 		if len(header) != 0 || d.header == nil || x.r != nil || x.entry.RequestID != "" || x.legs != 0 || len(x.answers.left) != smallAnswers {
 			t.Errorf("left: %v, %+v", header, x)
+		}
+		x = h.newExchange(&begun{ResponseRecorder: httptest.NewRecorder(), written: true}, r, "/")
+		for i := range maxKeptNames {
+			r.Header.Set("X-"+strconv.Itoa(i), "v")
+		}
+		d = x.borrow()
+		d.first, d.header = nil, nil
+		x.pairHeader("second")
+		if x.dropBody(); d.first != nil || d.header != nil {
+			t.Errorf("a header of %d names is kept", len(d.first))
 		}
 	})
 }
