@@ -5,7 +5,6 @@ package wire
 import (
 	"errors"
 	"io"
-	"net"
 	"os"
 	"syscall"
 	"time"
@@ -64,7 +63,7 @@ func (c *Conn) read(p []byte) (int, error) {
 	t.in = nil
 	switch {
 	case t.bad != nil:
-		err = failed(c.tcp, "write", t.bad)
+		err = c.tcp.Failed("write", t.bad)
 		c.went(err)
 		return 0, err
 	case err != nil:
@@ -75,7 +74,7 @@ func (c *Conn) read(p []byte) (int, error) {
 		}
 		return c.tcp.Read(p)
 	case t.err != nil:
-		return 0, failed(c.tcp, "read", t.err)
+		return 0, c.tcp.Failed("read", t.err)
 	case t.n == 0:
 		return 0, io.EOF
 	}
@@ -105,7 +104,7 @@ func (t *turn) writeEach(tcp *sock.Conn, next func() []byte) error {
 	err := tcp.Raw().Write(t.each)
 	t.next, t.out[0] = nil, nil
 	if t.bad != nil {
-		return failed(tcp, "write", t.bad)
+		return tcp.Failed("write", t.bad)
 	}
 	return err
 }
@@ -126,9 +125,4 @@ func (t *turn) eachStep(fd uintptr) bool {
 			return false
 		}
 	}
-}
-
-// failed gives an error the form that it has in package net.
-func failed(tcp *sock.Conn, what string, err error) error {
-	return &net.OpError{Op: what, Net: "tcp", Source: tcp.LocalAddr(), Addr: tcp.RemoteAddr(), Err: os.NewSyscallError(what, err)}
 }

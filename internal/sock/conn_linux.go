@@ -65,7 +65,7 @@ func (c *Conn) Read(p []byte) (int, error) {
 	case err != nil:
 		return 0, err
 	case c.inErr != nil:
-		return 0, c.failed("read", c.inErr)
+		return 0, c.Failed("read", c.inErr)
 	case c.inN == 0:
 		return 0, io.EOF
 	}
@@ -97,7 +97,7 @@ func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	err = c.raw.Write(c.give)
 	rest, c.rest = c.rest, nil
 	if err == nil && c.outErr != nil {
-		err = c.failed("write", c.outErr)
+		err = c.Failed("write", c.outErr)
 	}
 	return rest, err
 }
@@ -107,11 +107,6 @@ func (c *Conn) giveStep(fd uintptr) bool {
 	c.sent, c.outErr = c.sent+n, err
 	c.rest = Cut(c.rest, n)
 	return err != nil || len(c.rest) == 0
-}
-
-// failed gives an error the form that it has in package net.
-func (c *Conn) failed(what string, err error) error {
-	return &net.OpError{Op: what, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(what, err)}
 }
 
 // Gather waits until n bytes are there to be read, the peer has ended its side, or
