@@ -65,7 +65,7 @@ type exchange struct {
 	watch     lifetime.Watch      // for that
 	watched   bool                // from the first leg on
 	unwatched bool                // the watch was stopped in time
-	aside     bool                // there were legs beside others
+	apart     bool                // there were legs that are not in room
 
 	picks picks
 	kept

@@ -91,6 +91,7 @@ func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg
 // newLeg makes room for a leg: most requests have two, which lie in the exchange.
 func (x *exchange) newLeg() *leg {
 	if x.legs == len(x.room) {
+		x.apart = true
 		return new(leg)
 	}
 	if x.spaces == nil {
@@ -112,7 +113,7 @@ func (x *exchange) clientLeft() {
 // beginAside starts a leg beside others that nothing but its deadline and the
 // client ends.
 func (x *exchange) beginAside(d time.Duration, cause error) *leg {
-	x.aside = true
+	x.apart = true
 	l := &leg{client: x.ctx}
 	l.next(d, cause)
 	l.watch = lifetime.AfterFunc(x.ctx, func() { l.Cancel(context.Cause(x.ctx)) })

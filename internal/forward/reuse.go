@@ -79,9 +79,6 @@ func (x *exchange) giveBack() {
 	if x.draft = nil; d == nil || x.lent {
 		return
 	}
-	if len(d.first) > maxKeptNames {
-		d.first = nil // to empty it costs as much as it once held
-	}
 	clear(d.first)
 	d.header = d.first
 	d.body.reset()
@@ -91,9 +88,13 @@ func (x *exchange) giveBack() {
 	}
 }
 
-// newHeader gives an empty header with room for n names.
+// newHeader gives an empty header with room for n names. A long one is not kept: to
+// empty it costs as much as it once held.
 func (x *exchange) newHeader(n int) http.Header {
 	d := x.borrow()
+	if n > maxKeptNames {
+		return make(http.Header, n)
+	}
 	h := d.header
 	if d.header = nil; h == nil {
 		h = make(http.Header, n)
@@ -124,7 +125,7 @@ func (p *picks) next() *sched.Assignment {
 // request there, and the answer's header must have been written.
 func (x *exchange) ours() bool {
 	w, ok := x.w.(interface{ Written() bool })
-	if !ok || !w.Written() || !x.unwatched || x.lent || x.broken || x.aside || x.entry.Attempts > 0 {
+	if !ok || !w.Written() || !x.unwatched || x.lent || x.broken || x.apart || x.entry.Attempts > 0 {
 		return false
 	}
 	for i := range x.legs {
