@@ -14,35 +14,45 @@ func ZapLogger(log logrus.FieldLogger, limit zapcore.Level) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
 	}
-	return zap.New(&logrusCore{log: log, limit: limit})
+	return zap.New(&logrusCore{log: log, logger: log.WithFields(nil).Logger, limit: limit})
 }
 
 // logrusCore is a zapcore.Core on top of logrus.
 type logrusCore struct {
-	log   logrus.FieldLogger
-	limit zapcore.Level
+	log    logrus.FieldLogger
+	logger *logrus.Logger // whose level decides
+	limit  zapcore.Level
 }
 
-func (c *logrusCore) Enabled(zapcore.Level) bool { return true }
+// Enabled keeps etcd from putting together what nobody reads: it describes each
+// change of its store in full, twice, at its lowest level.
+func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.logger.IsLevelEnabled(c.level(l)) }
+
+// level is what logrus is told of one of zap's levels.
+func (c *logrusCore) level(l zapcore.Level) logrus.Level {
+	switch l = min(l, c.limit); {
+	case l >= zapcore.ErrorLevel:
+		return logrus.ErrorLevel
+	case l == zapcore.WarnLevel:
+		return logrus.WarnLevel
+	default:
+		return logrus.DebugLevel
+	}
+}
 
 func (c *logrusCore) With(fields []zapcore.Field) zapcore.Core {
-	return &logrusCore{log: c.log.WithFields(toLogrus(fields)), limit: c.limit}
+	return &logrusCore{log: c.log.WithFields(toLogrus(fields)), logger: c.logger, limit: c.limit}
 }
 
 func (c *logrusCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	return ce.AddCore(e, c)
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
 }
 
 func (c *logrusCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
-	log := c.log.WithFields(toLogrus(fields))
-	switch level := min(e.Level, c.limit); {
-	case level >= zapcore.ErrorLevel:
-		log.Error(e.Message)
-	case level == zapcore.WarnLevel:
-		log.Warn(e.Message)
-	default:
-		log.Debug(e.Message)
-	}
+	c.log.WithFields(toLogrus(fields)).Log(c.level(e.Level), e.Message)
 	return nil
 }
 
