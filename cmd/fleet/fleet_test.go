@@ -156,6 +156,14 @@ func TestUpTellsWhatIsWrong(t *testing.T) {
 	if err := os.WriteFile(ill, []byte(strings.Replace(text, "nonsense", "600", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	// Its check says why once, and is under way for good from then on.
+	slow := filepath.Join(t.TempDir(), "compose.yml")
+	asked := filepath.Join(t.TempDir(), "asked")
+	check := fmt.Sprintf("test: [CMD, sh, -c, 'if [ -e %s ]; then exec sleep 600; fi; touch %s; exit 3']", asked, asked)
+	text = strings.Replace(strings.Replace(text, "nonsense", "600", 1), "test: [CMD, false]", check, 1)
+	if err := os.WriteFile(slow, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
 	broken := t.TempDir()
 	if err := os.WriteFile(filepath.Join(broken, "fleet.json"), []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
@@ -168,7 +176,8 @@ func TestUpTellsWhatIsWrong(t *testing.T) {
 		{1, []string{"up", "--file", "none"}, []string{"no such file"}},
 		{1, []string{"up", "--file", file, "--bin", "."}, []string{"start one", "make build"}},
 		{1, []string{"up", "--file", bad, "--bin", bin}, []string{"short has ended", "invalid time interval"}},
-		{1, []string{"up", "--file", ill, "--bin", bin, "--timeout", "1s"}, []string{"ill is not healthy", "false: exit status 1"}},
+		{1, []string{"up", "--file", ill, "--bin", bin, "--timeout", "2s"}, []string{"ill is not healthy", "false: exit status 1"}},
+		{1, []string{"up", "--file", slow, "--bin", bin, "--timeout", "2s"}, []string{"ill is not healthy", "deadline", "exit status 3"}},
 		{1, []string{"up", "--file", file, "--dir", broken}, []string{"fleet.json"}},
 		{2, []string{"status", "-o", "yaml"}, []string{"table or json"}},
 		{2, []string{"up", "x"}, []string{"unknown command"}},

@@ -163,6 +163,7 @@ func (a *app) launch(s *state, p compose.Process) error {
 func (a *app) awaitHealth(ctx context.Context, s *state, p *started) error {
 	tick := time.NewTicker(4 * pollEvery)
 	defer tick.Stop()
+	var why error
 	for {
 		for _, other := range s.Processes {
 			if !other.alive() && other.isNew {
@@ -173,9 +174,14 @@ func (a *app) awaitHealth(ctx context.Context, s *state, p *started) error {
 		if err == nil {
 			return nil
 		}
+		// A check that was under way when the time was over says nothing; the one
+		// before has said what is wrong.
+		if why == nil || ctx.Err() == nil {
+			why = err
+		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s is not healthy: %w; its last lines:\n%s", p.Name, errors.Join(ctx.Err(), err), p.tail())
+			return fmt.Errorf("%s is not healthy: %w; its last lines:\n%s", p.Name, errors.Join(ctx.Err(), why), p.tail())
 		case <-tick.C:
 		}
 	}
