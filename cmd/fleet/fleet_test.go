@@ -156,10 +156,11 @@ func TestUpTellsWhatIsWrong(t *testing.T) {
 	if err := os.WriteFile(ill, []byte(strings.Replace(text, "nonsense", "600", 1)), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// Its check says why once, and is under way for good from then on.
+	// Its check says why once, and is under way for good from then on, with a
+	// child that has its output too.
 	slow := filepath.Join(t.TempDir(), "compose.yml")
 	asked := filepath.Join(t.TempDir(), "asked")
-	check := fmt.Sprintf("test: [CMD, sh, -c, 'if [ -e %s ]; then exec sleep 600; fi; touch %s; exit 3']", asked, asked)
+	check := fmt.Sprintf("test: [CMD, sh, -c, 'if [ -e \"%[1]s\" ]; then sleep 600; fi; touch \"%[1]s\"; exit 3']", asked)
 	text = strings.Replace(strings.Replace(text, "nonsense", "600", 1), "test: [CMD, false]", check, 1)
 	if err := os.WriteFile(slow, []byte(text), 0o600); err != nil {
 		t.Fatal(err)

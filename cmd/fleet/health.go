@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -42,6 +43,10 @@ func (a *app) health(ctx context.Context, p *started) error {
 	// The programs are beside the one that runs.
 	cmd := exec.CommandContext(ctx, filepath.Join(filepath.Dir(p.Args[0]), p.Check[0]), p.Check[1:]...)
 	cmd.Env = a.environment(p.Process)
+	// Its children end with it: they hold its output, which is read to the end.
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	cmd.WaitDelay = time.Second // for one that has left the group
 	out, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", strings.Join(p.Check, " "), err, instance.Printable(strings.TrimSpace(string(out)), 300))
