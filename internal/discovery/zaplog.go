@@ -14,19 +14,18 @@ func ZapLogger(log logrus.FieldLogger, limit zapcore.Level) *zap.Logger {
 	if log == nil {
 		return zap.NewNop()
 	}
-	return zap.New(&logrusCore{log: log, logger: log.WithFields(nil).Logger, limit: limit})
+	return zap.New(&logrusCore{log: log.WithFields(nil), limit: limit})
 }
 
 // logrusCore is a zapcore.Core on top of logrus.
 type logrusCore struct {
-	log    logrus.FieldLogger
-	logger *logrus.Logger // whose level decides
-	limit  zapcore.Level
+	log   *logrus.Entry
+	limit zapcore.Level
 }
 
 // Enabled keeps etcd from putting together what nobody reads: it describes each
 // change of its store in full, twice, at its lowest level.
-func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.logger.IsLevelEnabled(c.level(l)) }
+func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.log.Logger.IsLevelEnabled(c.level(l)) }
 
 // level is what logrus is told of one of zap's levels.
 func (c *logrusCore) level(l zapcore.Level) logrus.Level {
@@ -41,7 +40,7 @@ func (c *logrusCore) level(l zapcore.Level) logrus.Level {
 }
 
 func (c *logrusCore) With(fields []zapcore.Field) zapcore.Core {
-	return &logrusCore{log: c.log.WithFields(toLogrus(fields)), logger: c.logger, limit: c.limit}
+	return &logrusCore{log: c.log.WithFields(toLogrus(fields)), limit: c.limit}
 }
 
 func (c *logrusCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
