@@ -2,8 +2,10 @@ package target
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -13,59 +15,43 @@ import (
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// ServeEtcd is an etcd until ctx ends: what the benchmark's program does as a
-// child of itself. It waits for no disk, as etcd's own speed is not measured.
-func ServeEtcd(ctx context.Context, listen, dataDir string, log logrus.FieldLogger) error {
-	s, err := embedetcd.Start(ctx, embedetcd.Config{ListenClient: listen, DataDir: dataDir, Log: log, Gateway: true, Unsynced: true})
-	if err != nil {
-		return err
-	}
-	defer s.Close()
-	select {
-	case <-ctx.Done():
-		return nil
-	case err := <-s.Err():
-		return err
-	}
-}
-
-// Etcd is a running etcd.
+// Etcd is an etcd that serves our proxies.
 type Etcd struct {
 	Endpoint string
+	server   *embedetcd.Server
 	client   *clientv3.Client
-	stop     context.CancelFunc
+	log      *os.File
 }
 
-// StartEtcd starts an etcd of its own process, on the harness' core.
-func (l *Lab) StartEtcd(ctx context.Context) (*Etcd, error) {
-	ports, err := fleet.FreePorts(1)
+// StartEtcd starts an etcd in this process, on the harness' core; proxies reach
+// it over TCP. It waits for no disk, and is written to without a network in
+// between: what etcd takes of the core is missed by the engines, so the targets
+// wait for it, and that is not the question.
+func (l *Lab) StartEtcd(ctx context.Context) (_ *Etcd, err error) {
+	e := new(Etcd)
+	if e.log, err = os.Create(filepath.Join(l.dir, "etcd.log")); err != nil {
+		return nil, fmt.Errorf("start etcd: %w", err)
+	}
+	log := logrus.New()
+	log.SetOutput(e.log)
+	e.server, err = embedetcd.Start(ctx, embedetcd.Config{
+		ListenClient: "127.0.0.1:0", DataDir: filepath.Join(l.dir, "etcd"), Log: log, Unsynced: true,
+	})
 	if err != nil {
-		return nil, err
+		return nil, errors.Join(err, e.log.Close())
 	}
-	e := &Etcd{Endpoint: fmt.Sprintf("127.0.0.1:%d", ports[0])}
-	argv := []string{l.o.Self, "etcd", "--listen", e.Endpoint, "--data-dir", filepath.Join(l.dir, "etcd")}
-	if _, err := l.launch(ctx, "etcd", l.o.HarnessCore, "http://"+e.Endpoint+"/version", argv); err != nil {
-		return nil, err
-	}
-	e.client, err = discovery.Dial(discovery.ClientConfig{Endpoints: []string{e.Endpoint}})
-	if err != nil {
-		return nil, err
-	}
-	// etcd turns clients away that ping without having anything open. Nobody
-	// writes this key.
-	ctx, e.stop = context.WithCancel(context.WithoutCancel(ctx))
-	e.client.Watch(ctx, "/bench-nothing")
+	e.Endpoint, e.client = e.server.Endpoint(), e.server.Client()
 	return e, nil
 }
 
-// Close lets go of the client; the process ends with the lab.
+// Close ends it.
 func (e *Etcd) Close() {
-	e.stop()
-	e.client.Close()
+	_ = e.client.Close() // all it says is that its context has ended
+	e.server.Close()
+	_ = e.log.Close() // for whoever looks into the directory while it is there
 }
 
 // callTimeout bounds one call to etcd.

@@ -20,12 +20,10 @@ import (
 type Options struct {
 	// BinDir has our programs, proxy among them.
 	BinDir string
-	// Self is the benchmark's own program, which also serves as etcd and
-	// as the floor.
+	// Self is the benchmark's own program, which also serves as the floor.
 	Self string
-	// TargetCore and HarnessCore are what targets, and what etcd is pinned to.
-	// Empty pins to nothing.
-	TargetCore, HarnessCore string
+	// TargetCore is what targets are pinned to. Empty pins to nothing.
+	TargetCore string
 	// Files is the limit of descriptors that targets get.
 	Files int
 	// KeepLogs keeps the directory with logs and generated configuration.

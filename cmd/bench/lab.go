@@ -106,7 +106,7 @@ func (f *labFlags) open() (lab *target.Lab, files int, pinned bool, err error) {
 		return nil, 0, false, err
 	}
 	lab, err = target.NewLab(target.Options{
-		BinDir: f.bin, Self: self, TargetCore: targets, HarnessCore: harness, Files: files, KeepLogs: f.keep,
+		BinDir: f.bin, Self: self, TargetCore: targets, Files: files, KeepLogs: f.keep,
 	})
 	return lab, files, targets != "", err
 }

@@ -12,7 +12,6 @@ import (
 	"runtime/debug"
 	"syscall"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/bench/floor"
@@ -40,7 +39,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	cmd.AddCommand(runCommand(), reportCommand(), soakCommand(), etcdCommand(), floorCommand())
+	cmd.AddCommand(runCommand(), reportCommand(), soakCommand(), floorCommand())
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
@@ -78,22 +77,5 @@ func floorCommand() *cobra.Command {
 	cmd.Flags().StringVar(&o.Listen, "listen", "127.0.0.1:0", "address")
 	cmd.Flags().StringSliceVar(&o.Prefill, "prefill", nil, "addresses of the prefill instances, by comma")
 	cmd.Flags().StringSliceVar(&o.Decode, "decode", nil, "addresses of the decode instances, by comma")
-	return cmd
-}
-
-// etcdCommand is the etcd that our proxy follows: the benchmark starts itself
-// with it, in a process of its own.
-func etcdCommand() *cobra.Command {
-	var listen, dir string
-	cmd := &cobra.Command{
-		Use: "etcd", Hidden: true, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			log := logrus.New()
-			log.SetOutput(cmd.ErrOrStderr())
-			return target.ServeEtcd(cmd.Context(), listen, dir, log)
-		},
-	}
-	cmd.Flags().StringVar(&listen, "listen", "", "client address")
-	cmd.Flags().StringVar(&dir, "data-dir", "", "data directory")
 	return cmd
 }

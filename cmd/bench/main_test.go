@@ -17,8 +17,8 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
-	// The program starts itself as etcd and as the floor, and here it is this test.
-	if len(os.Args) > 1 && (os.Args[1] == "etcd" || os.Args[1] == "floor") {
+	// The program starts itself as the floor, and here it is this test.
+	if len(os.Args) > 1 && os.Args[1] == "floor" {
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 		code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
 		stop()

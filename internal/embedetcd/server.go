@@ -15,7 +15,9 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
@@ -247,6 +249,10 @@ func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 	}
 	return u.Core.Check(e, ce)
 }
+
+// Client is a client without a network in between. It is to be closed before the
+// server is.
+func (s *Server) Client() *clientv3.Client { return v3client.New(s.etcd.Server) }
 
 // Endpoint is the host:port for clients.
 func (s *Server) Endpoint() string { return s.endpoint }
