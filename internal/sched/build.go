@@ -3,7 +3,6 @@ package sched
 import (
 	"maps"
 	"slices"
-	"strings"
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -54,11 +53,11 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 			decode.add(c.was, now)
 		}
 	}
-	models := s.countModels(changes)
+	models, from := s.countModels(changes), s.from+s.passed()
 	s.last = &index{
 		snapshot: snap,
-		prefill:  old.prefill.after(&prefill, models, s.models),
-		decode:   old.decode.after(&decode, models, s.models),
+		prefill:  old.prefill.after(&prefill, models, s.models, from),
+		decode:   old.decode.after(&decode, models, s.models, from),
 	}
 	return s.last
 }
@@ -131,8 +130,9 @@ func (e *edits) add(was *instance.Instance, is candidate) {
 func newRoleIndex() *roleIndex { return &roleIndex{all: &candidates{turn: new(atomic.Uint64)}} }
 
 // after gives the index of the role after edits. about are models that may have
-// become known or unknown, known tells whether anybody lists one.
-func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *roleIndex {
+// become known or unknown, known tells whether anybody lists one; from is that of
+// stretchOf.
+func (ri *roleIndex) after(e *edits, about []string, known map[string]int, from uint64) *roleIndex {
 	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
@@ -155,16 +155,16 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *role
 	if next.dialects == nil {
 		next.dialects = map[string]int{}
 	}
-	next.all = ri.all.after(e.all, next.dialects)
+	next.all = ri.all.after(e.all, next.dialects, from)
 	for m, es := range e.byModel {
 		list := next.byModel[m]
 		switch {
 		case list == nil: // nobody lists it any more
 		case list.equals(ri.all) && sameEdits(es, e.all):
 			// Mostly there is but one model: its list is the list of all.
-			next.byModel[m] = &candidates{items: next.all.items, turn: list.turn}
+			next.byModel[m] = list.with(next.all.items, from)
 		default:
-			next.byModel[m] = list.after(es, nil)
+			next.byModel[m] = list.after(es, nil, from)
 		}
 	}
 	return next
@@ -181,25 +181,23 @@ func sameEdits(model, all []edit) bool {
 	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.is.instance == b.is.instance })
 }
 
-// after gives the list after edits, in the round robin where this one stands:
-// a change of the membership does not send everything to the first instance
-// again. dialects, if any, are counted along.
-func (c *candidates) after(es []edit, dialects map[string]int) *candidates {
+// after gives the list after edits. dialects, if any, are counted along.
+func (c *candidates) after(es []edit, dialects map[string]int, from uint64) *candidates {
 	come := 0
 	for i := range es {
 		if es[i].is.instance != nil {
 			come++
 		}
 	}
-	from := c.items
-	to := make([]candidate, 0, len(from)+come)
+	rest := c.items
+	to := make([]candidate, 0, len(rest)+come)
 	for i := range es {
 		e := &es[i]
-		at, found := slices.BinarySearchFunc(from, e.address, func(c candidate, a string) int { return strings.Compare(c.instance.Address, a) })
-		to = append(to, from[:at]...)
+		at, found := place(rest, e.address)
+		to = append(to, rest[:at]...)
 		if found {
 			if dialects != nil {
-				if d := from[at].connector; dialects[d] > 1 {
+				if d := rest[at].connector; dialects[d] > 1 {
 					dialects[d]--
 				} else {
 					delete(dialects, d)
@@ -207,7 +205,7 @@ func (c *candidates) after(es []edit, dialects map[string]int) *candidates {
 			}
 			at++
 		}
-		from = from[at:]
+		rest = rest[at:]
 		if e.is.instance != nil {
 			to = append(to, e.is)
 			if dialects != nil {
@@ -215,5 +213,5 @@ func (c *candidates) after(es []edit, dialects map[string]int) *candidates {
 			}
 		}
 	}
-	return &candidates{items: append(to, from...), turn: c.turn}
+	return c.with(append(to, rest...), from)
 }

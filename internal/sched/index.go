@@ -36,6 +36,9 @@ type roleIndex struct {
 type candidates struct {
 	items []candidate
 	turn  *atomic.Uint64
+	// shift is what became of the stretches' places by changes of the list, less
+	// than its length.
+	shift uint64
 }
 
 // A list of more than four stretches is gone through a stretch at a time, that
@@ -59,8 +62,7 @@ func (s *Scheduler) inTurn(c *candidates, turn uint64) (is *candidate, round uin
 	if n <= 4*stretch {
 		return &c.items[turn%n], turn / n
 	}
-	from := s.from + uint64(s.opts.Clock()/while)*stretch
-	begin := from + turn/(stretch*rounds)*stretch
+	begin := stretchOf(s.from+s.passed(), turn) + c.shift
 	round = scattered(turn / stretch)
 	for i := range uint64(stretch / 2) {
 		if near := &c.items[(begin+(turn+i)%stretch)%n]; near.counter.inFlight.Load() == 0 {
@@ -68,6 +70,35 @@ func (s *Scheduler) inTurn(c *candidates, turn uint64) (is *candidate, round uin
 		}
 	}
 	return &c.items[turn%n], round
+}
+
+// passed is how far stretches have got for the sake of time.
+func (s *Scheduler) passed() uint64 { return uint64(s.opts.Clock()/while) * stretch }
+
+// stretchOf is where the stretch of a turn begins, in a list that never changed
+// and goes on from its beginning for ever.
+func stretchOf(from, turn uint64) uint64 { return from + turn/(stretch*rounds)*stretch }
+
+// with gives the list with other items, in the round robin where this one stands:
+// a change of the membership does not send everything to the first instance again.
+// The stretch begins at the same instance, or the one behind it: in a list of
+// another length its number would mean another place, with all that is kept of the
+// instances there out of use for long. from is that of stretchOf.
+func (c *candidates) with(items []candidate, from uint64) *candidates {
+	next := &candidates{items: items, turn: c.turn}
+	was, is := uint64(len(c.items)), uint64(len(items))
+	if was == 0 || is == 0 {
+		return next
+	}
+	begin := stretchOf(from, c.turn.Load())
+	at, _ := place(items, c.items[(begin+c.shift)%was].instance.Address)
+	next.shift = (uint64(at) + is - begin%is) % is
+	return next
+}
+
+// place is where an address stands in a list, or would.
+func place(items []candidate, address string) (at int, found bool) {
+	return slices.BinarySearchFunc(items, address, func(c candidate, a string) int { return strings.Compare(c.instance.Address, a) })
 }
 
 // scattered makes numbers that follow each other, or come at even distances, such
@@ -117,7 +148,7 @@ func (ix *index) allFit(r *Request) bool {
 
 // has tells whether a key of the list's role is in it.
 func (c *candidates) has(k instance.Key) bool {
-	_, found := slices.BinarySearchFunc(c.items, k.Address, func(c candidate, a string) int { return strings.Compare(c.instance.Address, a) })
+	_, found := place(c.items, k.Address)
 	return found
 }
 

@@ -185,6 +185,42 @@ func TestLargeFleetIsUsedInStretches(t *testing.T) {
 	}
 }
 
+// Changes of a large fleet leave the stretch where it is: who comes or goes
+// elsewhere is not noticed, and who leaves the stretch makes room for one more.
+func TestStretchStaysWhileTheFleetChanges(t *testing.T) {
+	t.Parallel()
+	const n, stretch, rounds = 1000, 32, 64
+	fleet := many(n)
+	s, source := build(nil, fleet...)
+	near, others := map[string]bool{}, 0
+	for round := range rounds {
+		for range stretch {
+			a, err := s.Pick(decode("m"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			near[a.Instance.Address] = true
+			a.Done()
+		}
+		if round%2 == 1 {
+			source.set(fleet...)
+			continue
+		}
+		// Now and then it is one of the stretch who goes.
+		i, ofStretch := round*37%n, round%8 == 0
+		for near[fleet[i].Address] != ofStretch {
+			i = (i + 1) % n
+		}
+		if ofStretch {
+			others++
+		}
+		source.set(slices.Delete(slices.Clone(fleet), i, i+1)...)
+	}
+	if len(near) > stretch+others {
+		t.Errorf("%d instances used by %d picks, of which %d went away", len(near), stretch*rounds, others)
+	}
+}
+
 // An instance that is busy is passed over for the next of the stretch, not for one
 // that was long out of use.
 func TestBusyInAStretchIsPassedOver(t *testing.T) {
