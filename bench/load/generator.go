@@ -65,7 +65,7 @@ func Start(ctx context.Context, p Plan) (*Generator, error) {
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	g := &Generator{plan: p, began: time.Now(), cancel: cancel, done: make(chan struct{})}
-	g.tally.Store(&Tally{Since: time.Now()})
+	g.tally.Store(new(Tally))
 	if p.Opening > 0 {
 		g.opening = make(chan struct{}, p.Opening)
 	}
@@ -165,10 +165,10 @@ func wait(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Swap starts new counters and gives the old ones. A request counts where it
-// ends. Whoever is in the middle of counting may still change the old ones
-// once.
-func (g *Generator) Swap() *Tally { return g.tally.Swap(&Tally{Since: time.Now()}) }
+// Swap counts in other counters from now on, which need not be new, and gives the
+// former ones. A request counts where it ends. Whoever is in the middle of
+// counting may still change the former ones once.
+func (g *Generator) Swap(to *Tally) *Tally { return g.tally.Swap(to) }
 
 // Tally gives the current counters.
 func (g *Generator) Tally() *Tally { return g.tally.Load() }

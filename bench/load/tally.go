@@ -4,15 +4,12 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/loadgen"
 )
 
 // Tally counts what came of requests.
 type Tally struct {
-	Since time.Time
-
 	// Right are requests whose answers were complete and right, Tokens all
 	// tokens that came, in answers that are still under way too.
 	Right, Tokens atomic.Uint64

@@ -133,10 +133,10 @@ func peak(ctx context.Context, addr string) (float64, error) {
 	}
 	defer g.Stop(time.Second)
 	wait(ctx, time.Second)
-	g.Swap()
+	g.Swap(new(load.Tally))
 	start := time.Now()
 	wait(ctx, 4*time.Second)
-	t := g.Swap()
+	t := g.Swap(new(load.Tally))
 	if t.Right.Load() == 0 {
 		return 0, fmt.Errorf("%w: no request was answered: %q", ErrSoak, t.Problems())
 	}

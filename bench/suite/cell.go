@@ -9,6 +9,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/bench/load"
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
@@ -25,8 +26,13 @@ type cell struct {
 	number int
 
 	engines *engines
+	plan    load.Plan
 	running *target.Running // nil without a process
+	members *target.Members // nil but for our proxy
 	pids    []int
+	before  engine.Stats
+	tally   *load.Tally // of the parts of the window
+	rss     []int64
 	out     report.Cell
 }
 
@@ -37,46 +43,97 @@ const (
 	abortWait = time.Minute      // until the engines have seen the clients go
 )
 
+// group is cells that take turns, or a single one.
+type group []*cell
+
 // run does everything and gives the figures.
-func (c *cell) run(ctx context.Context) report.Cell {
-	if err := c.setUpAndMeasure(ctx); err != nil {
-		return skipped(err)
+func (cells group) run(ctx context.Context) (out []report.Cell) {
+	err := cells.setUpAndMeasure(ctx)
+	for _, c := range cells {
+		if err != nil {
+			c.out = skipped(err)
+		}
+		out = append(out, c.out) // complete only now that everything has been stopped
 	}
-	return c.out // complete only now that everything has been stopped
+	return out
 }
 
-func (c *cell) setUpAndMeasure(ctx context.Context) (err error) {
-	c.engines, err = startEngines(ctx, c.o.Engine, c.o.Connector, c.w.Instances, c.w.ITL)
-	if err != nil {
-		return err
-	}
-	defer c.engines.close()
-	plan := load.Plan{
-		Addresses: c.engines.decode, Shape: c.w.Shape, Conns: c.w.Conns, Ramp: c.w.Ramp, Seed: c.o.Seed,
-		Strict: c.o.Engine == StrictEngine,
-	}
-	if c.w.ITL > 0 {
-		plan.Opening = 64
-	}
-	if c.o.Rate > 0 && !c.w.Hold {
-		plan.Rate = c.o.Rate
-	}
-	switch c.spec.Kind {
-	case target.Direct:
-	case target.TwoHop:
-		plan.Prefill = c.engines.prefill
-	default:
-		stop, err := c.start(ctx)
+func (cells group) setUpAndMeasure(ctx context.Context) error {
+	for _, c := range cells {
+		stop, err := c.setUp(ctx)
 		if err != nil {
 			return err
 		}
 		defer stop()
-		plan.Addresses = []string{c.running.Address}
 	}
-	if err := c.touch(ctx, plan); err != nil {
-		return err
+	for _, c := range cells {
+		if err := c.begin(); err != nil {
+			return err
+		}
 	}
-	return c.measure(ctx, plan)
+	parts, warmup := 1, cells[0].o.Warmup
+	if len(cells) > 1 && cells[0].o.ProfilePath == "" {
+		parts = max(1, int(cells[0].o.Window/partLength))
+	}
+	for range parts {
+		for _, c := range cells {
+			if err := c.part(ctx, c.o.Window/time.Duration(parts), warmup); err != nil {
+				return err
+			}
+		}
+		warmup = min(warmup, partWarmup)
+	}
+	for _, c := range cells {
+		c.end()
+	}
+	return nil
+}
+
+// Cells that take turns do so within their windows too, as machines are busier now
+// than in a second.
+const (
+	partLength = 500 * time.Millisecond
+	partWarmup = 100 * time.Millisecond
+)
+
+// setUp starts what there is to start, and sees that it works.
+func (c *cell) setUp(ctx context.Context) (stop func(), err error) {
+	c.engines, err = startEngines(ctx, c.o.Engine, c.o.Connector, c.w.Instances, c.w.ITL)
+	if err != nil {
+		return nil, err
+	}
+	stop = c.engines.close
+	defer func() {
+		if err != nil {
+			stop()
+		}
+	}()
+	c.plan = load.Plan{
+		Addresses: c.engines.decode, Shape: c.w.Shape, Conns: c.w.Conns, Ramp: c.w.Ramp, Seed: c.o.Seed,
+		Strict: c.o.Engine == StrictEngine,
+	}
+	if c.w.ITL > 0 {
+		c.plan.Opening = 64
+	}
+	if c.o.Rate > 0 && !c.w.Hold {
+		c.plan.Rate = c.o.Rate
+	}
+	switch c.spec.Kind {
+	case target.Direct:
+	case target.TwoHop:
+		c.plan.Prefill = c.engines.prefill
+	default:
+		stopTarget, err := c.start(ctx)
+		if err != nil {
+			return nil, err
+		}
+		stop = func() {
+			stopTarget()
+			c.engines.close()
+		}
+		c.plan.Addresses = []string{c.running.Address}
+	}
+	return stop, c.touch(ctx, c.plan)
 }
 
 // start starts the target, for our proxy with its membership.
@@ -92,6 +149,8 @@ func (c *cell) start(ctx context.Context) (stop func(), err error) {
 		if err != nil {
 			return nil, err
 		}
+		c.members = members
+		members.Rest(true)
 		ctx, cancel := context.WithCancel(ctx)
 		done := make(chan error, 1)
 		go func() { done <- members.Run(ctx, c.w.Changes, c.o.Seed) }()
@@ -159,39 +218,45 @@ func until(ctx context.Context, limit time.Duration, cond func() bool) bool {
 // pause waits.
 func pause(ctx context.Context, d time.Duration) { until(ctx, d, func() bool { return false }) }
 
-// measure runs the load and fills in the figures.
-func (c *cell) measure(ctx context.Context, plan load.Plan) error {
-	out := &c.out
-	out.Clients, out.Prompt = plan.Conns, plan.Shape.Prompt
+// begin takes down what was before the load.
+func (c *cell) begin() error {
+	c.out.Clients, c.out.Prompt = c.plan.Conns, c.plan.Shape.Prompt
 	if c.pids != nil {
 		u, err := machine.Read(c.pids)
 		if err != nil {
 			return err
 		}
-		out.RSSIdle = u.RSS
+		c.out.RSSIdle = u.RSS
 		if err := machine.ResetPeak(c.pids); err != nil {
 			return err
 		}
 	}
-	before := c.engines.stats()
-	g, err := load.Start(ctx, plan)
+	c.before, c.tally = c.engines.stats(), new(load.Tally)
+	return nil
+}
+
+// part runs the load for a part of the window, and changes the membership as long.
+func (c *cell) part(ctx context.Context, length, warmup time.Duration) error {
+	if c.members != nil {
+		c.members.Rest(false)
+		defer c.members.Rest(true)
+	}
+	g, err := load.Start(ctx, c.plan)
 	if err != nil {
 		return err
 	}
 	defer g.Stop(0)
-	first := g.Tally()
 	if c.w.ITL > 0 {
 		// A moment is always between two streams; when they stay, all must be open.
-		want := plan.Conns * 95 / 100
+		want := c.plan.Conns * 95 / 100
 		if c.w.Hold {
-			want = plan.Conns
+			want = c.plan.Conns
 		}
 		until(ctx, openWait, func() bool { return g.Open() >= want })
-		out.Open = g.Open()
+		c.out.Open = g.Open()
 	}
-	pause(ctx, c.o.Warmup)
-	tally, err := c.window(ctx, g)
-	if err != nil {
+	pause(ctx, warmup)
+	if err := c.window(ctx, g, length); err != nil {
 		return err
 	}
 	if c.w.Vanish {
@@ -202,39 +267,57 @@ func (c *cell) measure(ctx context.Context, plan load.Plan) error {
 		grace = 0
 	}
 	if cut := g.Stop(grace); cut > 0 && grace > 0 {
-		out.Failed += uint64(cut)
-		out.Problems = append(out.Problems, fmt.Sprintf("%d requests had no answer %v after the end", cut, grace))
+		c.out.Failed += uint64(cut)
+		c.out.Problems = append(c.out.Problems, fmt.Sprintf("%d requests had no answer %v after the end", cut, grace))
 	}
-	for _, t := range []*load.Tally{first, tally, g.Tally()} {
-		out.Wrong += t.Wrong.Load()
-		out.Broken += t.Broken.Load()
-		out.Failed += t.Failed.Load()
-		out.Left += t.Left.Load()
-		out.Problems = append(out.Problems, t.Problems()...)
-	}
+	c.bad(g.Tally())
+	return nil
+}
+
+// bad takes in what went wrong.
+func (c *cell) bad(t *load.Tally) {
+	c.out.Wrong += t.Wrong.Load()
+	c.out.Broken += t.Broken.Load()
+	c.out.Failed += t.Failed.Load()
+	c.out.Left += t.Left.Load()
+	c.out.Problems = append(c.out.Problems, t.Problems()...)
+}
+
+// end fills in the figures.
+func (c *cell) end() {
+	out := &c.out
+	c.bad(c.tally)
 	if c.running != nil && !c.running.Alive() {
 		out.Failed++
 		out.Problems = append(out.Problems, "the target ended: "+c.running.Tail())
 	}
+	out.Right, out.Tokens = c.tally.Right.Load(), c.tally.Tokens.Load()
+	if c.w.Shape.Stream {
+		const others = 3 // the role, the usage and the end marker
+		out.Events = out.Tokens + others*out.Right
+	}
+	out.TTFT, out.ITL, out.Total = report.TimesOf(&c.tally.TTFT), report.TimesOf(&c.tally.ITL), report.TimesOf(&c.tally.Total)
+	if len(c.rss) > 0 {
+		slices.Sort(c.rss)
+		out.RSS = c.rss[len(c.rss)/2]
+	}
 	after := c.engines.stats()
-	out.Prefills, out.Handovers = after.Prefills-before.Prefills, after.Handovers-before.Handovers
-	out.Violations = after.Violations - before.Violations
+	out.Prefills, out.Handovers = after.Prefills-c.before.Prefills, after.Handovers-c.before.Handovers
+	out.Violations = after.Violations - c.before.Violations
 	if c.spec.Kind == target.Floor || c.spec.Kind == target.Mesh && c.o.Connector == "nixl" {
 		// A request may have been counted before the beginning, and what it was after that.
-		if known := out.Prefills + out.Handovers; after.Requests-before.Requests > known {
-			out.Bare = after.Requests - before.Requests - known
+		if known := out.Prefills + out.Handovers; after.Requests-c.before.Requests > known {
+			out.Bare = after.Requests - c.before.Requests - known
 			out.Problems = append(out.Problems, fmt.Sprintf("%d requests went to a decode engine without a prefill", out.Bare))
 		}
 	}
-	return nil
 }
 
 // emptyWait bounds how much longer than asked for a window may last.
 const emptyWait = 20 * time.Second
 
 // window measures for a while.
-func (c *cell) window(ctx context.Context, g *load.Generator) (*load.Tally, error) {
-	out := &c.out
+func (c *cell) window(ctx context.Context, g *load.Generator, length time.Duration) error {
 	var profile chan error
 	if c.o.ProfilePath != "" && c.spec.Kind == target.Mesh {
 		profile = make(chan error, 1)
@@ -242,42 +325,35 @@ func (c *cell) window(ctx context.Context, g *load.Generator) (*load.Tally, erro
 	}
 	cpu, err := machine.CPU(c.pids)
 	if err != nil && c.pids != nil {
-		return nil, err
+		return err
 	}
-	g.Swap()
+	tokens := c.tally.Tokens.Load()
+	c.bad(g.Swap(c.tally))
 	start := time.Now()
-	var rss []int64
 	// A window in which nothing came would say nothing, so it goes on for a while.
-	empty := func() bool { return g.Tally().Tokens.Load() == 0 && time.Since(start) < c.o.Window+emptyWait }
-	for (time.Since(start) < c.o.Window || empty()) && ctx.Err() == nil {
-		pause(ctx, max(min(c.o.Window-time.Since(start), 250*time.Millisecond), 5*time.Millisecond))
+	empty := func() bool { return c.tally.Tokens.Load() == tokens && time.Since(start) < length+emptyWait }
+	for (time.Since(start) < length || empty()) && ctx.Err() == nil {
+		pause(ctx, max(min(length-time.Since(start), 250*time.Millisecond), 5*time.Millisecond))
 		if kib, err := machine.Memory(c.pids); err == nil && c.pids != nil {
-			rss = append(rss, kib)
+			c.rss = append(c.rss, kib)
 		}
 	}
-	tally := g.Swap()
-	out.Seconds = time.Since(start).Seconds()
+	g.Swap(new(load.Tally))
+	c.out.Seconds += time.Since(start).Seconds()
 	if c.pids != nil {
 		u, err := machine.Read(c.pids)
 		if err != nil {
-			return nil, err
+			return err
 		}
-		out.CPU, out.RSSPeak = u.CPU-cpu, u.Peak
-		slices.Sort(rss)
-		out.RSS = rss[len(rss)/2]
+		c.out.CPU += u.CPU - cpu
+		c.out.RSSPeak = u.Peak
 	}
-	out.Right, out.Tokens = tally.Right.Load(), tally.Tokens.Load()
-	if c.w.Shape.Stream {
-		const others = 3 // the role, the usage and the end marker
-		out.Events = out.Tokens + others*out.Right
-	}
-	out.TTFT, out.ITL, out.Total = report.TimesOf(&tally.TTFT), report.TimesOf(&tally.ITL), report.TimesOf(&tally.Total)
 	if profile != nil {
 		if err := <-profile; err != nil {
-			out.Problems = append(out.Problems, "profile: "+err.Error())
+			c.out.Problems = append(c.out.Problems, "profile: "+err.Error())
 		}
 	}
-	return tally, nil
+	return nil
 }
 
 // vanish lets the clients leave and waits until the engines know.

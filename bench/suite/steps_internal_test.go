@@ -14,7 +14,9 @@ func TestSteps(t *testing.T) {
 	targets := []target.Spec{{Name: "two-hop", Kind: target.TwoHop}, {Name: "floor", Kind: target.Floor}, {Name: "ours", Kind: target.Mesh}}
 	var got []string
 	for _, s := range steps(workloads, targets) {
-		got = append(got, fmt.Sprintf("%s %s %d", s.w.Name, s.spec.Name, s.turn))
+		for _, w := range s.workloads {
+			got = append(got, fmt.Sprintf("%s %s %d", w.Name, s.spec.Name, s.turn))
+		}
 	}
 	want := []string{
 		"small two-hop 0", "small floor 0", "small ours 0",

@@ -49,25 +49,29 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 	n := 0
 	for repeat := range o.Repeats {
 		for _, s := range steps(o.Workloads, o.Targets) {
-			n++
-			c := cell{o: &o, lab: lab, etcd: etcd, w: fitted(s.w, o.Files, run), spec: s.spec, number: n}
-			got := c.run(ctx)
-			if ctx.Err() != nil {
-				return ctx.Err()
+			var cells group
+			for _, w := range s.workloads {
+				n++
+				cells = append(cells, &cell{o: &o, lab: lab, etcd: etcd, w: fitted(w, o.Files, run), spec: s.spec, number: n})
 			}
-			got.Workload, got.Target, got.Repeat, got.Turn = s.w.Name, s.spec.Name, repeat, s.turn
-			run.Cells = append(run.Cells, got)
-			fmt.Fprintln(o.Progress, line(&got))
+			for i, got := range cells.run(ctx) {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				got.Workload, got.Target, got.Repeat, got.Turn = s.workloads[i].Name, s.spec.Name, repeat, s.turn
+				run.Cells = append(run.Cells, got)
+				fmt.Fprintln(o.Progress, line(&got))
+			}
 		}
 	}
 	return nil
 }
 
-// step is one cell of a repeat.
+// step is what runs at one time: one workload, or those that take turns.
 type step struct {
-	w    Workload
-	spec target.Spec
-	turn int
+	workloads []Workload
+	spec      target.Spec
+	turn      int
 }
 
 // steps is the order of a repeat: each workload with one target after the other,
@@ -79,12 +83,11 @@ func steps(workloads []Workload, targets []target.Spec) (out []step) {
 			n++
 		}
 		for _, spec := range targets {
+			if workloads[0].Membership && spec.Kind != target.Mesh && spec.Kind != target.Floor {
+				continue
+			}
 			for turn := range max(1, workloads[0].Turns) {
-				for _, w := range workloads[:n] {
-					if !w.Membership || spec.Kind == target.Mesh || spec.Kind == target.Floor {
-						out = append(out, step{w, spec, turn})
-					}
-				}
+				out = append(out, step{workloads[:n], spec, turn})
 			}
 		}
 		workloads = workloads[n:]

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -72,6 +73,7 @@ type Members struct {
 	values []string
 	leases []clientv3.LeaseID
 	absent map[int]bool
+	rests  atomic.Bool
 	// Changes counts what Churn did.
 	Changes int
 }
@@ -133,9 +135,12 @@ func (m *Members) remove(ctx context.Context, i int) error {
 	return nil
 }
 
+// Rest tells Run to change nothing for the time being, or to go on.
+func (m *Members) Rest(is bool) { m.rests.Store(is) }
+
 // Run renews the leases until ctx ends, and with perSecond > 0 changes the
-// membership that often: an instance signs off, or one that had comes back. At
-// least one of each role stays.
+// membership that often unless it rests: an instance signs off, or one that had
+// comes back. At least one of each role stays.
 func (m *Members) Run(ctx context.Context, perSecond float64, seed uint64) error {
 	renew := time.NewTicker(leaseTTL * time.Second / 6)
 	defer renew.Stop()
@@ -160,6 +165,9 @@ func (m *Members) Run(ctx context.Context, perSecond float64, seed uint64) error
 				}
 			}
 		case <-change:
+			if m.rests.Load() {
+				continue
+			}
 			if err := m.toggle(ctx, rng); err != nil && ctx.Err() == nil {
 				return err
 			}
