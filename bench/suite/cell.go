@@ -28,6 +28,7 @@ type cell struct {
 	engines *engines
 	plan    load.Plan
 	running *target.Running // nil without a process
+	stop    func()          // ends it; nil without one
 	members *target.Members // nil but for our proxy
 	pids    []int
 	before  engine.Stats
@@ -60,11 +61,10 @@ func (cells group) run(ctx context.Context) (out []report.Cell) {
 
 func (cells group) setUpAndMeasure(ctx context.Context) error {
 	for _, c := range cells {
-		stop, err := c.setUp(ctx)
-		if err != nil {
+		defer c.close()
+		if err := c.setUp(ctx); err != nil {
 			return err
 		}
-		defer stop()
 	}
 	for _, c := range cells {
 		if err := c.begin(); err != nil {
@@ -96,18 +96,13 @@ const (
 	partWarmup = 100 * time.Millisecond
 )
 
-// setUp starts what there is to start, and sees that it works.
-func (c *cell) setUp(ctx context.Context) (stop func(), err error) {
+// setUp starts what there is to start, and sees that it works. close is due after
+// an error too.
+func (c *cell) setUp(ctx context.Context) (err error) {
 	c.engines, err = startEngines(ctx, c.o.Engine, c.o.Connector, c.w.Instances, c.w.ITL)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	stop = c.engines.close
-	defer func() {
-		if err != nil {
-			stop()
-		}
-	}()
 	c.plan = load.Plan{
 		Addresses: c.engines.decode, Shape: c.w.Shape, Conns: c.w.Conns, Ramp: c.w.Ramp, Seed: c.o.Seed,
 		Strict: c.o.Engine == StrictEngine,
@@ -123,17 +118,22 @@ func (c *cell) setUp(ctx context.Context) (stop func(), err error) {
 	case target.TwoHop:
 		c.plan.Prefill = c.engines.prefill
 	default:
-		stopTarget, err := c.start(ctx)
-		if err != nil {
-			return nil, err
-		}
-		stop = func() {
-			stopTarget()
-			c.engines.close()
+		if c.stop, err = c.start(ctx); err != nil {
+			return err
 		}
 		c.plan.Addresses = []string{c.running.Address}
 	}
-	return stop, c.touch(ctx, c.plan)
+	return c.touch(ctx, c.plan)
+}
+
+// close ends what setUp has started.
+func (c *cell) close() {
+	if c.stop != nil {
+		c.stop()
+	}
+	if c.engines != nil {
+		c.engines.close()
+	}
 }
 
 // start starts the target, for our proxy with its membership.
