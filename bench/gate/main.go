@@ -3,9 +3,10 @@
 //
 //	gate [-time 1.3] base.txt new.txt
 //
-// Objects and bytes per operation are exact on any machine, so nearly any rise
-// counts. Time is not: the fastest of the repeats is compared, and -time says
-// how many times the base's it may take (0: time is not judged).
+// Objects and bytes per operation are nearly exact on any machine, so nearly any
+// rise counts. Time is not: -time says how many times the base's it may take (0:
+// time is not judged). What got worse is worse in the best of the repeats and in
+// their median, in either of which chance may have its part.
 package main
 
 import (
@@ -112,20 +113,18 @@ func compare(base, now map[string]*figures, slower float64, w io.Writer) int {
 			fmt.Fprintf(w, "%-48s new\n", name)
 			continue
 		}
-		oldAllocs, newAllocs := median(a.allocs), median(b.allocs)
-		oldBytes, newBytes := median(a.bytes), median(b.bytes)
-		oldTime, newTime := fastest(a.ns), fastest(b.ns)
 		var complaints []string
-		if newAllocs > oldAllocs+max(allocsSlack, oldAllocs*allocsRatio) {
+		if rose(a.allocs, b.allocs, func(v float64) float64 { return v + max(allocsSlack, v*allocsRatio) }) {
 			complaints = append(complaints, "more objects")
 		}
-		if newBytes > oldBytes*bytesRatio+bytesSlack {
+		if rose(a.bytes, b.bytes, func(v float64) float64 { return v*bytesRatio + bytesSlack }) {
 			complaints = append(complaints, "more bytes")
 		}
-		if slower > 0 && newTime > oldTime*slower {
+		if slower > 0 && rose(a.ns, b.ns, func(v float64) float64 { return v * slower }) {
 			complaints = append(complaints, "slower")
 		}
-		fmt.Fprintf(w, "%-48s %10.0f ->%10.0f %10.0f ->%10.0f %11.0f ->%11.0f", name, oldAllocs, newAllocs, oldBytes, newBytes, oldTime, newTime)
+		fmt.Fprintf(w, "%-48s %10.0f ->%10.0f %10.0f ->%10.0f %11.0f ->%11.0f", name,
+			median(a.allocs), median(b.allocs), median(a.bytes), median(b.bytes), least(a.ns), least(b.ns))
 		if len(complaints) > 0 {
 			worse++
 			fmt.Fprintf(w, "  WORSE: %s", strings.Join(complaints, ", "))
@@ -162,7 +161,12 @@ func median(v []float64) float64 {
 	return s[len(s)/2]
 }
 
-func fastest(v []float64) float64 {
+// rose tells that the newer figures are above what the base's allow.
+func rose(base, now []float64, allowed func(float64) float64) bool {
+	return median(now) > allowed(median(base)) && least(now) > allowed(least(base))
+}
+
+func least(v []float64) float64 {
 	if len(v) == 0 {
 		return 0
 	}

@@ -27,6 +27,8 @@ func TestGate(t *testing.T) {
 		{"a copy of the body", head + lines("1000", "71536", "50"), "WORSE: more bytes", 1},
 		{"slower", head + lines("1500", "6000", "50"), "WORSE: slower", 1},
 		{"one slow repeat", head + lines("9000", "6000", "50") + lines("1010", "6000", "50"), "no benchmark got worse", 0},
+		{"more objects in most repeats", head + lines("1000", "6000", "50") + lines("1000", "6900", "51") + lines("1000", "6900", "51"), "no benchmark got worse", 0},
+		{"one quick repeat less", head + lines("1310", "6000", "50"), "no benchmark got worse", 0},
 		{"another benchmark", head + strings.ReplaceAll(lines("1", "1", "1"), "Request", "Other"), "gone", 0},
 		{"nothing", head + "PASS\n", "no benchmark in it", 2},
 		{"garbage", head + lines("1", "many", "1"), "no number", 2},
