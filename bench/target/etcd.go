@@ -74,7 +74,7 @@ type Members struct {
 	leases []clientv3.LeaseID
 	absent map[int]bool
 	rests  atomic.Bool
-	// Changes counts what Churn did.
+	// Changes counts what Run changed.
 	Changes int
 }
 

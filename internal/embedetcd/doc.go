@@ -10,5 +10,5 @@
 // send requests to loopback addresses too, so each request is checked before it
 // reaches the gateway.
 //
-// Only the proxy links this package: the etcd server is ten megabytes.
+// Only the proxy and the benchmark link this package: the etcd server is ten megabytes.
 package embedetcd

@@ -221,6 +221,31 @@ func TestStretchStaysWhileTheFleetChanges(t *testing.T) {
 	}
 }
 
+// Nor do changes hold it up: in the end everybody is used, however often the list is
+// made anew.
+func TestStretchesGoOnWhileTheFleetChanges(t *testing.T) {
+	t.Parallel()
+	const n, stretch, rounds = 200, 32, 64
+	fleet := many(n)
+	s, source := build(nil, fleet...)
+	got := map[string]bool{}
+	for i := range 2 * n / stretch * stretch * rounds {
+		a, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[a.Instance.Address] = true
+		a.Done()
+		if i%100 == 0 { // somebody else is away
+			gone := i / 100 * 37 % n
+			source.set(slices.Delete(slices.Clone(fleet), gone, gone+1)...)
+		}
+	}
+	if len(got) != n {
+		t.Errorf("%d of %d were used", len(got), n)
+	}
+}
+
 // An instance that is busy is passed over for the next of the stretch, not for one
 // that was long out of use.
 func TestBusyInAStretchIsPassedOver(t *testing.T) {
