@@ -44,7 +44,7 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	if held < 0 || held > maxHeldAnswer {
 		held = maxHeldAnswer
 	}
-	buf := x.answers.take(int(held)+1, smallAnswers)[:held]
+	buf := x.answers.take(int(held)+1, smallAnswers, mostAnswers)[:held]
 	n, err := readFull(l, x.h.opts.Idle, resp.Body, buf)
 	more := err == nil
 	if more && resp.Length == int64(n) {

@@ -61,7 +61,7 @@ func (h *Handler) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
 // bodyBuffer is the Handler's, and the exchange's own memory for a small body.
 func (x *exchange) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
 	if n < minPooledBody {
-		return x.borrow().body.take(int(n), minPooledBody), nil
+		return x.borrow().body.take(int(n), minPooledBody, minPooledBody), nil
 	}
 	return x.h.bodyBuffer(n)
 }

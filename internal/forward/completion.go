@@ -288,7 +288,7 @@ func (x *exchange) readBounded(resp *upstream.Response, limit int64) ([]byte, er
 		return nil, errTooLarge
 	}
 	if resp.Length > 0 {
-		buf := x.answers.take(int(resp.Length)+1, smallAnswers)
+		buf := x.answers.take(int(resp.Length)+1, smallAnswers, mostAnswers)
 		n, err := io.ReadFull(resp.Body, buf[:resp.Length])
 		if err != nil {
 			return buf[:n], err

@@ -34,8 +34,11 @@ type draft struct {
 }
 
 const (
-	// smallAnswers is room for both engines' answers to a small request.
+	// smallAnswers is room for a prefill's answer, and for a short one behind it;
+	// mostAnswers is kept where there were longer ones. A stream needs room for the
+	// first alone, and may last for minutes.
 	smallAnswers = 1 << 10
+	mostAnswers  = 4 << 10
 	// maxKeptNames and maxKeptLines (bytes) bound the header of which the memory is
 	// kept.
 	maxKeptNames = 64
@@ -45,14 +48,19 @@ const (
 // memory is given out in pieces, all of which are used until their owner has ended.
 type memory struct{ all, left []byte }
 
-// take gives n bytes, out of size bytes that are kept if they are enough. What is
-// appended to them goes elsewhere.
-func (m *memory) take(n, size int) []byte {
-	if m.all == nil && n <= size {
+// take gives n bytes, out of size bytes that are kept if they are enough, or out of
+// more for the next time, up to most. What is appended to them goes elsewhere.
+func (m *memory) take(n, size, most int) []byte {
+	used := len(m.all) - len(m.left)
+	switch {
+	case n <= len(m.left):
+	case used+n <= size:
 		m.all = make([]byte, size)
-		m.left = m.all
-	}
-	if n > len(m.left) {
+		m.left = m.all[used:]
+	case used+n <= most:
+		m.all = make([]byte, min(most, 2*(used+n))) // what was given keeps its own
+		m.left = m.all[used:]
+	default:
 		return make([]byte, n)
 	}
 	b := m.left[:n:n]

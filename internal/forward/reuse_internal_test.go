@@ -4,6 +4,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"strconv"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -134,15 +135,13 @@ func TestRecycledExchangeIsEmpty(t *testing.T) {
 			t.Fatal("no header to be forgotten")
 		}
 		d := x.draft
-		piece := x.answers.take(100, smallAnswers)
-		if cap(piece) != 100 || len(x.answers.take(smallAnswers, smallAnswers)) != smallAnswers {
-			t.Error("pieces overlap")
-		}
+		piece := x.answers.take(100, smallAnswers, mostAnswers)
+		copy(piece, "answer")
 		x.unwatched = x.watch.Stop()
 		x.dropBody()
 		x.recycle()
 		if len(header) != 0 || d.header == nil || x.r != nil || x.entry.RequestID != "" || x.legs != 0 || len(x.answers.left) != smallAnswers {
-			t.Errorf("left: %v, %+v", header, x)
+			t.Errorf("left: %v, %+v, %d of the answers", header, x.entry, len(x.answers.left))
 		}
 		x = h.newExchange(&begun{ResponseRecorder: httptest.NewRecorder(), written: true}, r, "/")
 		// What is taken out again has made the map as large.
@@ -162,4 +161,43 @@ func TestRecycledExchangeIsEmpty(t *testing.T) {
 			t.Error("the memory of a long header is kept")
 		}
 	})
+}
+
+// Memory that was too small is larger the next time, within bounds, and what was
+// given is nobody else's until then.
+func TestMemoryGrows(t *testing.T) {
+	t.Parallel()
+	const size, most = 100, 400
+	var m memory
+	fill := func(n int, with byte) []byte {
+		b := m.take(n, size, most)
+		if len(b) != n || cap(b) != n {
+			t.Fatalf("asked for %d: %d bytes, room for %d", n, len(b), cap(b))
+		}
+		for i := range b {
+			b[i] = with
+		}
+		return b
+	}
+	for _, step := range []struct{ first, second, kept int }{
+		{60, 40, size},     // both fit
+		{60, 41, 202},      // now they do not, but will
+		{150, 52, 202},     // they do
+		{60, most, 202},    // more than is kept
+		{most + 1, 1, 202}, // the same
+		{1, 300, most},     // twice as much would be more than is kept
+	} {
+		a, b := fill(step.first, 'a'), fill(step.second, 'b')
+		if strings.Trim(string(a), "a") != "" || strings.Trim(string(b), "b") != "" {
+			t.Errorf("%+v: pieces overlap", step)
+		}
+		if m.reset(); len(m.all) != step.kept || len(m.left) != step.kept {
+			t.Errorf("%+v: %d of %d bytes are left", step, len(m.left), len(m.all))
+		}
+	}
+	first := m.take(100, size, most)
+	m.reset()
+	if again := m.take(most, size, most); &first[0] != &again[0] {
+		t.Error("what was enough is made anew")
+	}
 }
