@@ -26,7 +26,11 @@ const (
 	// collectEvery is the time that the garbage of which should fit in between.
 	// What is allocated and then kept is not garbage: prompts that come all at
 	// once must not make room for as much again.
-	collectEvery = 100 * time.Millisecond
+	collectEvery = 400 * time.Millisecond
+	// lookAfter is how long after a collection the heap is looked at again, and
+	// lookLast is how long after that once more: if no other collection has come by
+	// then, less garbage is made than it was, and the room is too large.
+	lookAfter, lookLast = 25 * time.Millisecond, 2 * collectEvery
 	// A collection costs what there is to look through: for each litter of that
 	// (what 4 instances and a few requests take) the time and the most garbage in
 	// between are longer, and beyond fewLitters by three times as much, since it is
@@ -82,6 +86,7 @@ type pacer struct {
 	freed   uint64           // how much there had been
 	room    uint64           // the headroom of the time before
 	again   *time.Timer
+	last    bool // again is for the last time
 }
 
 func newPacer() *pacer {
@@ -104,15 +109,27 @@ func (p *pacer) arm() {
 // lookAgain has adjust called once more soon. A collection that begins before
 // the object is there leaves it be: while the heap grows fast, with as many
 // prompts as come at once, one may follow the other so closely, and the
-// percentage would be that for a smaller heap until the next.
+// percentage would be that for a smaller heap until the next. And it is called
+// when no collection came for long, or the start's would be in force until then.
 func (p *pacer) lookAgain() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	p.last = false
 	if p.again == nil {
-		p.again = time.AfterFunc(collectEvery/4, p.adjust)
+		p.again = time.AfterFunc(lookAfter, p.look)
 		return
 	}
-	p.again.Reset(collectEvery / 4)
+	p.again.Reset(lookAfter)
+}
+
+func (p *pacer) look() {
+	p.adjust()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !p.last {
+		p.last = true
+		p.again.Reset(lookLast)
+	}
 }
 
 func (p *pacer) adjust() {

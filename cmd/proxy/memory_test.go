@@ -46,12 +46,12 @@ func TestHeadroomFor(t *testing.T) {
 	}{
 		{0, time.Second, 0, minHeadroom},
 		{mib, time.Minute, mib, minHeadroom},
-		{40 * mib, time.Second, mib, 4 * mib},
+		{10 * mib, time.Second, mib, 4 * mib},
 		{8 * mib, 10 * time.Millisecond, 2 * mib, maxHeadroom},
 		{1, 0, mib, maxHeadroom},
 		// A dearer collection is put off, but not for ever.
-		{40 * mib, time.Second, 3 * mib, 6 * mib},
-		{40 * mib, time.Second, 4 * mib, 12 * mib},
+		{10 * mib, time.Second, 3 * mib, 6 * mib},
+		{10 * mib, time.Second, 4 * mib, 12 * mib},
 		{100 * mib, time.Second, 4 * mib, 24 * mib},
 		{100 * mib, time.Second, 8 * mib, 48 * mib},
 		{100 * mib, time.Second, 1000 * mib, 48 * mib},
@@ -75,17 +75,17 @@ func TestHeadroomFollowsTheGarbage(t *testing.T) {
 		in    time.Duration
 		want  uint64 // MiB
 	}{
-		{"the start makes much", 2, 10 * ms, 2},
-		{"a pause", 0, time.Second, 1},
-		{"prompts come", 0, 5 * ms, 1},
-		{"and more", 0, 5 * ms, 1},
-		{"they go on with the same memory", 1, 190 * ms, 1},
-		{"they leave", 8, 200 * ms, 4},
-		{"many small requests, which may be no more than before", 1, 10 * ms, 4},
-		{"still", 1, 10 * ms, 4},
-		{"still", 4, 40 * ms, 6},
-		{"still", 8, 40 * ms, 8},
-		{"still", 8, 80 * ms, 8},
+		{"the start makes much", 2, 40 * ms, 2},
+		{"a pause", 0, 4 * time.Second, 1},
+		{"prompts come", 0, 20 * ms, 1},
+		{"and more", 0, 20 * ms, 1},
+		{"they go on with the same memory", 1, 760 * ms, 1},
+		{"they leave", 8, 800 * ms, 4},
+		{"many small requests, which may be no more than before", 1, 40 * ms, 4},
+		{"still", 1, 40 * ms, 4},
+		{"still", 4, 160 * ms, 6},
+		{"still", 8, 160 * ms, 8},
+		{"still", 8, 320 * ms, 8},
 		{"a pause", 2, time.Minute, 1},
 	} {
 		start, freed = start.Add(tc.in), freed+tc.freed<<20
@@ -113,6 +113,31 @@ func TestPacerLooksAgain(t *testing.T) {
 		return nil
 	})
 	runtime.KeepAlive(held)
+}
+
+// When collections stay away, the headroom of busier times goes, too.
+func TestPacerLooksOnceMoreWhenNoCollectionComes(t *testing.T) {
+	before := debug.SetGCPercent(-1) // none but those asked for
+	t.Cleanup(func() { debug.SetGCPercent(before) })
+	p := newPacer()
+	runtime.GC()
+	p.mu.Lock()
+	// Much garbage until a moment ago.
+	p.since, p.room = time.Now(), maxHeadroom
+	metrics.Read(p.heap)
+	p.freed = p.heap[1].Value.Uint64()
+	p.percent = percentFor(p.heap[0].Value.Uint64(), maxHeadroom)
+	want := percentFor(p.heap[0].Value.Uint64(), minHeadroom)
+	p.mu.Unlock()
+	p.lookAgain()
+	testkit.Eventually(t, 10*time.Second, func() error {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		if got := p.percent; got > want+want/5+1 {
+			return fmt.Errorf("%d %%, want %d", got, want)
+		}
+		return nil
+	})
 }
 
 // The percentage must follow the heap, up and down, for as long as the program
