@@ -47,10 +47,27 @@ func (r *Run) setting(b *strings.Builder) {
 		fmt.Fprintf(b, ", an open loop of %s requests/s", number(c.Rate))
 	}
 	b.WriteString(".\n\nEverything a user would run is on: an access line per request to a file, metrics, health, retries armed, a live watch of etcd.\n")
+	r.idle(b)
 	for _, n := range r.Notes {
 		fmt.Fprintf(b, "\n%s\n", n)
 	}
 	b.WriteString("\n")
+}
+
+// idle tells how quiet the machine was.
+func (r *Run) idle(b *strings.Builder) {
+	var best float64
+	for _, s := range r.Idle {
+		best = max(best, s.Best)
+	}
+	if best == 0 {
+		return
+	}
+	var shares []string
+	for _, s := range r.Idle {
+		shares = append(shares, fmt.Sprintf("%.0f", 100*s.Mean/best))
+	}
+	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes went at %s %% of its best speed. What is missing others on this machine took, and more of it where memory is needed; it is counted as the target's CPU.\n", strings.Join(shares, ", "))
 }
 
 // Headline is the table of goals.

@@ -33,6 +33,7 @@ func example() *report.Run {
 			Engine: "fast", Connector: "nixl", Pinned: true, ProxyFlags: []string{"--upstream own"}, Seed: 1,
 		},
 		Notes: []string{"A note for the reader."},
+		Idle:  []machine.Speed{{Mean: 450, Best: 480}, {Mean: 400, Best: 500}, {Mean: 500, Best: 500}},
 	}
 	for i := range 3 {
 		n := uint64(i)

@@ -18,7 +18,9 @@ type Run struct {
 	Commit  string        `json:"commit"`
 	Machine machine.Facts `json:"machine"`
 	Config  Config        `json:"config"`
-	Cells   []Cell        `json:"cells"`
+	// Idle is how the machine was before each repeat, with nothing to do.
+	Idle  []machine.Speed `json:"idle,omitempty"`
+	Cells []Cell          `json:"cells"`
 	// Notes are what the reader must know to judge the figures.
 	Notes []string `json:"notes,omitempty"`
 }

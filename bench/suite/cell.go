@@ -35,6 +35,7 @@ type cell struct {
 	tally   *load.Tally // of the parts of the window
 	rss     []int64
 	out     report.Cell
+	err     error // why there are no figures
 }
 
 // Bounds of what a cell waits for.
@@ -47,46 +48,47 @@ const (
 // group is cells that take turns, or a single one.
 type group []*cell
 
-// run does everything and gives the figures.
+// run does everything and gives the figures. A cell that fails leaves the others alone.
 func (cells group) run(ctx context.Context) (out []report.Cell) {
-	err := cells.setUpAndMeasure(ctx)
+	cells.measure(ctx)
 	for _, c := range cells {
-		if err != nil {
-			c.out = skipped(err)
+		if c.err != nil {
+			c.out = skipped(c.err)
 		}
 		out = append(out, c.out) // complete only now that everything has been stopped
 	}
 	return out
 }
 
-func (cells group) setUpAndMeasure(ctx context.Context) error {
+func (cells group) measure(ctx context.Context) {
+	var up group
 	for _, c := range cells {
 		defer c.close()
-		if err := c.setUp(ctx); err != nil {
-			return err
+		if c.err = c.setUp(ctx); c.err == nil {
+			up = append(up, c)
 		}
 	}
-	for _, c := range cells {
-		if err := c.begin(); err != nil {
-			return err
-		}
+	for _, c := range up {
+		c.err = c.begin()
 	}
 	parts, warmup := 1, cells[0].o.Warmup
 	if len(cells) > 1 && cells[0].o.ProfilePath == "" {
 		parts = max(1, int(cells[0].o.Window/partLength))
 	}
-	for range parts {
-		for _, c := range cells {
-			if err := c.part(ctx, c.o.Window/time.Duration(parts), warmup); err != nil {
-				return err
+	for round := range parts {
+		for i := range up {
+			c := up[(round+i)%len(up)] // who comes behind whom makes a difference
+			if c.err == nil && ctx.Err() == nil {
+				c.err = c.part(ctx, c.o.Window/time.Duration(parts), warmup)
 			}
 		}
 		warmup = min(warmup, partWarmup)
 	}
-	for _, c := range cells {
-		c.end()
+	for _, c := range up {
+		if c.err == nil {
+			c.end()
+		}
 	}
-	return nil
 }
 
 // Cells that take turns do so within their windows too, as machines are busier now

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/target"
 )
@@ -21,6 +22,8 @@ type Options struct {
 	Window, Warmup time.Duration
 	Engine         string
 	Connector      string
+	// Idle is how long the machine is looked at before each repeat, with nothing to do.
+	Idle time.Duration
 	// Rate makes every closed loop an open one.
 	Rate float64
 	Seed uint64
@@ -48,17 +51,18 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 	}
 	n := 0
 	for repeat := range o.Repeats {
+		run.Idle = append(run.Idle, machine.Idle(o.Idle))
 		for _, s := range steps(o.Workloads, o.Targets) {
 			var cells group
-			for _, w := range s.workloads {
+			for _, p := range s.pairs {
 				n++
-				cells = append(cells, &cell{o: &o, lab: lab, etcd: etcd, w: fitted(w, o.Files, run), spec: s.spec, number: n})
+				cells = append(cells, &cell{o: &o, lab: lab, etcd: etcd, w: fitted(p.workload, o.Files, run), spec: p.spec, number: n})
 			}
 			for i, got := range cells.run(ctx) {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
-				got.Workload, got.Target, got.Repeat, got.Turn = s.workloads[i].Name, s.spec.Name, repeat, s.turn
+				got.Workload, got.Target, got.Repeat, got.Turn = s.pairs[i].workload.Name, s.pairs[i].spec.Name, repeat, s.turn
 				run.Cells = append(run.Cells, got)
 				fmt.Fprintln(o.Progress, line(&got))
 			}
@@ -67,28 +71,45 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 	return nil
 }
 
-// step is what runs at one time: one workload, or those that take turns.
+// step is what is up at one time: one cell, or those that take turns.
 type step struct {
-	workloads []Workload
-	spec      target.Spec
-	turn      int
+	pairs []pair
+	turn  int
+}
+
+// pair is what a cell is made of.
+type pair struct {
+	workload Workload
+	spec     target.Spec
 }
 
 // steps is the order of a repeat: each workload with one target after the other,
-// and for each target those that take turns.
+// or with all of them side by side, and for each target those that have turns.
 func steps(workloads []Workload, targets []target.Spec) (out []step) {
 	for len(workloads) > 0 {
 		n := 1
 		for workloads[0].Turns > 0 && n < len(workloads) && workloads[n].Turns > 0 {
 			n++
 		}
+		var beside []pair
 		for _, spec := range targets {
 			if workloads[0].Membership && spec.Kind != target.Mesh && spec.Kind != target.Floor {
 				continue
 			}
-			for turn := range max(1, workloads[0].Turns) {
-				out = append(out, step{workloads[:n], spec, turn})
+			if workloads[0].Beside {
+				beside = append(beside, pair{workloads[0], spec})
+				continue
 			}
+			var own []pair
+			for _, w := range workloads[:n] {
+				own = append(own, pair{w, spec})
+			}
+			for turn := range max(1, workloads[0].Turns) {
+				out = append(out, step{own, turn})
+			}
+		}
+		if len(beside) > 0 {
+			out = append(out, step{pairs: beside})
 		}
 		workloads = workloads[n:]
 	}

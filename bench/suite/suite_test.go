@@ -2,6 +2,7 @@ package suite_test
 
 import (
 	"errors"
+	"io"
 	"strings"
 	"testing"
 	"time"
@@ -61,6 +62,53 @@ func TestRun(t *testing.T) {
 				t.Errorf("the report lacks what ran:\n%s", text)
 			}
 		})
+	}
+}
+
+// A target that is not there, or does not answer, leaves those beside it alone.
+func TestBesideOneThatFails(t *testing.T) {
+	t.Parallel()
+	workloads, err := suite.Choose([]string{"small"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	lab, err := target.NewLab(target.Options{BinDir: t.TempDir(), Self: "/bin/false"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := lab.Close(); err != nil {
+			t.Error(err)
+		}
+	}()
+	run := &report.Run{Config: report.Config{Repeats: 1}}
+	err = suite.Run(t.Context(), lab, suite.Options{
+		Workloads: workloads, Targets: []target.Spec{
+			{Name: "nginx", Kind: target.Nginx, Program: "no-such-nginx"}, {Name: "two-hop", Kind: target.TwoHop},
+			{Name: "floor", Kind: target.Floor}, {Name: "direct", Kind: target.Direct},
+		},
+		Repeats: 1, Window: 1100 * time.Millisecond, Warmup: 10 * time.Millisecond, Idle: 10 * time.Millisecond,
+		Engine: suite.FastEngine, Connector: "nixl", Seed: 1, Progress: io.Discard,
+	}, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(run.Cells) != 4 {
+		t.Fatalf("%d cells, want 4", len(run.Cells))
+	}
+	for i, c := range run.Cells {
+		if failed := i%2 == 0; (c.Skipped != "") != failed {
+			t.Errorf("%s: skipped %q", c.Target, c.Skipped)
+		}
+		if i%2 == 1 && (c.Right == 0 || c.Bad() > 0 || c.Seconds < 1.1) {
+			t.Errorf("%+v", c)
+		}
+	}
+	if run.Cells[0].Skipped != "not installed" {
+		t.Errorf("nginx was skipped: %s", run.Cells[0].Skipped)
+	}
+	if len(run.Idle) != 1 || run.Idle[0].Mean <= 0 || run.Idle[0].Best < run.Idle[0].Mean {
+		t.Errorf("idle %+v", run.Idle)
 	}
 }
 

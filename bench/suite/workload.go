@@ -31,6 +31,9 @@ type Workload struct {
 	// Turns, if there are any, is how often it is run in each repeat, in turns with
 	// its neighbours that have turns too.
 	Turns int
+	// Beside is for workloads that begin and end in no time: all targets are up side
+	// by side and take turns.
+	Beside bool
 }
 
 // endless is more tokens than any window lets pass.
@@ -53,10 +56,10 @@ func Workloads() []Workload {
 	}
 	const itl = 10 * time.Millisecond
 	return []Workload{
-		{Name: "small", About: "128 B prompt, 1 token, not streamed, 32 connections", Shape: small, Conns: 32},
-		{Name: "stream", About: "2 KiB prompt, 64 tokens streamed without pause, 32 connections", Shape: stream(2<<10, 64), Conns: 32},
-		{Name: "prompt64k", About: "64 KiB prompt, 1 token, 16 connections", Shape: answer.Shape{Prompt: 64 << 10, Tokens: 1}, Conns: 16},
-		{Name: "prompt1m", About: "1 MiB prompt, 1 token, 8 connections", Shape: answer.Shape{Prompt: 1 << 20, Tokens: 1}, Conns: 8},
+		{Name: "small", About: "128 B prompt, 1 token, not streamed, 32 connections", Shape: small, Conns: 32, Beside: true},
+		{Name: "stream", About: "2 KiB prompt, 64 tokens streamed without pause, 32 connections", Shape: stream(2<<10, 64), Conns: 32, Beside: true},
+		{Name: "prompt64k", About: "64 KiB prompt, 1 token, 16 connections", Shape: answer.Shape{Prompt: 64 << 10, Tokens: 1}, Conns: 16, Beside: true},
+		{Name: "prompt1m", About: "1 MiB prompt, 1 token, 8 connections", Shape: answer.Shape{Prompt: 1 << 20, Tokens: 1}, Conns: 8, Beside: true},
 		{Name: "open200", About: "200 streams of 200 tokens at 10 ms, a new one as one ends", Shape: stream(512, 200), Conns: 200, ITL: itl, Ramp: 2 * time.Second},
 		{Name: "open1000", About: "1,000 streams of 200 tokens at 10 ms, a new one as one ends", Shape: stream(512, 200), Conns: 1000, ITL: itl, Ramp: 2 * time.Second},
 		{Name: "open5000", About: "5,000 streams that stay open at 10 ms (more than two cores can carry)", Shape: stream(512, endless), Conns: 5000, ITL: itl, Ramp: 4 * time.Second, Hold: true},

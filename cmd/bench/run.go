@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -16,6 +17,9 @@ import (
 	"github.com/pdmesh/pdmesh/bench/target"
 )
 
+// idle is how long the machine is looked at before each repeat.
+const idle = 2 * time.Second
+
 // errNotRight is the error of a run in which something was answered wrongly.
 var errNotRight = errors.New("not every answer was complete and right")
 
@@ -23,6 +27,7 @@ type runFlags struct {
 	labFlags
 	outFlags
 	workloads, targets []string
+	builds             []string
 	repeats            int
 	duration, warmup   time.Duration
 	rate               float64
@@ -43,6 +48,7 @@ func runCommand() *cobra.Command {
 	fs.StringSliceVar(&f.targets, "targets", []string{"direct", "two-hop", "nginx", "floor", "pdmesh"}, "which of the targets that we know, by comma")
 	var more []string
 	fs.StringArrayVar(&more, "target", nil, "another proxy, NAME[@/READY]=COMMAND with {port}, {prefill}, {decode} and their _csv, _host, _port")
+	fs.StringArrayVar(&f.builds, "build", nil, "NAME=FILE: one more build of our proxy as a target, set up the same way, to compare two")
 	fs.IntVar(&f.repeats, "repeats", 3, "how often everything is run")
 	fs.DurationVar(&f.duration, "duration", 5*time.Second, "how long each cell is measured")
 	fs.DurationVar(&f.warmup, "warmup", time.Second, "how long each cell runs before")
@@ -96,7 +102,7 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 		run.Notes = append(run.Notes, "Nothing was pinned to a core: targets, engines and generator took each other's time.")
 	}
 	o := suite.Options{
-		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup,
+		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle,
 		Engine: f.engine, Connector: f.connector, Rate: f.rate, Seed: f.seed, Files: files, Progress: cmd.OutOrStdout(),
 	}
 	if f.profile {
@@ -126,6 +132,7 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 }
 
 func (f *runFlags) specs() (specs []target.Spec, err error) {
+	ours := strings.Fields(strings.Join(f.proxyFlags, " "))
 	for _, t := range f.targets {
 		s, err := target.ParseSpec(t)
 		if err != nil {
@@ -136,11 +143,21 @@ func (f *runFlags) specs() (specs []target.Spec, err error) {
 			s.Program = f.nginx
 		case target.Mesh:
 			s.Program = f.proxy
-			for _, flags := range f.proxyFlags {
-				s.Flags = append(s.Flags, strings.Fields(flags)...)
-			}
+			s.Flags = ours
 		}
 		specs = append(specs, s)
+	}
+	for _, b := range f.builds {
+		name, file, ok := strings.Cut(b, "=")
+		if !ok || name == "" || file == "" {
+			return nil, fmt.Errorf("%w: --build %q: use NAME=FILE", errUsage, b)
+		}
+		specs = append(specs, target.Spec{Name: name, Kind: target.Mesh, Program: file, Flags: ours})
+	}
+	for i, s := range specs {
+		if slices.ContainsFunc(specs[:i], func(o target.Spec) bool { return o.Name == s.Name }) {
+			return nil, fmt.Errorf("%w: two targets are named %s", errUsage, s.Name)
+		}
 	}
 	return specs, nil
 }
