@@ -102,6 +102,9 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 		if program == "" {
 			program = filepath.Join(l.o.BinDir, "proxy")
 		}
+		if program, err = located(program); err != nil {
+			return nil, err
+		}
 		argv = []string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(ports[0]), "--connector", site.Connector,
 			"--state-dir", filepath.Join(l.dir, fmt.Sprintf("state-%d", ports[0])),
 			"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}
@@ -213,4 +216,17 @@ http {
 		return "", fmt.Errorf("nginx: %w", err)
 	}
 	return path, nil
+}
+
+// located makes the name of a file one that means the same everywhere, as targets do
+// not run where we do. Without a separator it is looked for as a shell does.
+func located(program string) (string, error) {
+	if !strings.ContainsRune(program, filepath.Separator) {
+		return program, nil
+	}
+	file, err := filepath.Abs(program)
+	if err != nil {
+		return "", fmt.Errorf("bench: %w", err)
+	}
+	return file, nil
 }

@@ -2,6 +2,8 @@ package target
 
 import (
 	"errors"
+	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
@@ -27,6 +29,20 @@ func TestParseSpec(t *testing.T) {
 	for _, bad := range []string{"", "ngnix", "x=serve --port 80", "=serve {port}"} {
 		if _, err := ParseSpec(bad); !errors.Is(err, ErrSpec) {
 			t.Errorf("%q: error %v, want ErrSpec", bad, err)
+		}
+	}
+}
+
+// A build that is named by a path from here must be found from where it is started.
+func TestLocated(t *testing.T) {
+	t.Parallel()
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, want := range map[string]string{"bin/proxy": filepath.Join(here, "bin/proxy"), "/opt/proxy": "/opt/proxy", "proxy": "proxy"} {
+		if got, err := located(name); err != nil || got != want {
+			t.Errorf("%s: %s, %v, want %s", name, got, err, want)
 		}
 	}
 }
