@@ -67,7 +67,7 @@ func (r *Run) idle(b *strings.Builder) {
 	for _, s := range r.Idle {
 		shares = append(shares, fmt.Sprintf("%.0f", 100*s.Mean/best))
 	}
-	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes went at %s %% of its best speed. What is missing others on this machine took, and more of it where memory is needed; it is counted as the target's CPU.\n", strings.Join(shares, ", "))
+	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes went at %s %% of its best speed. What is missing went to others on this machine, or to a slower clock; more of it goes where memory is needed, and all of it is counted as the target's CPU.\n", strings.Join(shares, ", "))
 }
 
 // Headline is the table of goals.

@@ -122,14 +122,15 @@ func (p *pacer) lookAgain() {
 	p.again.Reset(lookAfter)
 }
 
+// look sets the timer first: a collection while it adjusts sets it anew.
 func (p *pacer) look() {
-	p.adjust()
 	p.mu.Lock()
-	defer p.mu.Unlock()
 	if !p.last {
 		p.last = true
 		p.again.Reset(lookLast)
 	}
+	p.mu.Unlock()
+	p.adjust()
 }
 
 func (p *pacer) adjust() {
