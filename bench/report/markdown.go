@@ -38,6 +38,9 @@ func (r *Run) setting(b *strings.Builder) {
 	if !c.Pinned {
 		pinned = "Nothing was pinned."
 	}
+	if c.Awake {
+		pinned += " Engines and generator do not sleep while they wait, so that no target pays for waking them."
+	}
 	fmt.Fprintf(b, "%s, commit `%s`: %s, %d cores, %s MiB, %s, %s. %s %d repeats of %s s each, interleaved; engine `%s`, connector `%s`", r.Started.Format("2006-01-02"), r.Commit,
 		m.CPU, m.Cores, thousands(m.Memory), m.Kernel, m.Go, pinned, c.Repeats, number(c.Seconds), c.Engine, c.Connector)
 	if len(c.ProxyFlags) > 0 {

@@ -27,13 +27,15 @@ type Run struct {
 
 // Config is what the run was asked for.
 type Config struct {
-	Workloads  []string `json:"workloads"`
-	Targets    []string `json:"targets"`
-	Repeats    int      `json:"repeats"`
-	Seconds    float64  `json:"seconds"`
-	Engine     string   `json:"engine"`
-	Connector  string   `json:"connector"`
-	Pinned     bool     `json:"pinned"`
+	Workloads []string `json:"workloads"`
+	Targets   []string `json:"targets"`
+	Repeats   int      `json:"repeats"`
+	Seconds   float64  `json:"seconds"`
+	Engine    string   `json:"engine"`
+	Connector string   `json:"connector"`
+	Pinned    bool     `json:"pinned"`
+	// Awake tells that engines and generator did not sleep while they waited.
+	Awake      bool     `json:"awake"`
 	ProxyFlags []string `json:"proxy_flags,omitempty"`
 	Rate       float64  `json:"rate,omitempty"`
 	Seed       uint64   `json:"seed"`

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/pdmesh/pdmesh/bench/awake"
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/target"
@@ -24,6 +25,9 @@ type Options struct {
 	Connector      string
 	// Idle is how long the machine is looked at before each repeat, with nothing to do.
 	Idle time.Duration
+	// Awake keeps this process, with engines and generator, from sleeping while a
+	// target runs, so that no target pays for waking it. It takes all of its core.
+	Awake bool
 	// Rate makes every closed loop an open one.
 	Rate float64
 	Seed uint64
@@ -58,7 +62,11 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 				n++
 				cells = append(cells, &cell{o: &o, lab: lab, etcd: etcd, w: fitted(p.workload, o.Files, run), spec: p.spec, number: n})
 			}
-			for i, got := range cells.run(ctx) {
+			got, err := cells.awake(ctx, o.Awake)
+			if err != nil {
+				return err
+			}
+			for i, got := range got {
 				if ctx.Err() != nil {
 					return ctx.Err()
 				}
@@ -69,6 +77,19 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 		}
 	}
 	return nil
+}
+
+// awake runs, and keeps this process from sleeping meanwhile if it is to.
+func (cells group) awake(ctx context.Context, keep bool) (out []report.Cell, err error) {
+	if !keep {
+		return cells.run(ctx), nil
+	}
+	guard, err := awake.Keep()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, guard.Stop()) }()
+	return cells.run(ctx), nil
 }
 
 // step is what is up at one time: one cell, or those that take turns.

@@ -31,6 +31,7 @@ type runFlags struct {
 	repeats            int
 	duration, warmup   time.Duration
 	rate               float64
+	sleep              bool
 	profile            bool
 	pprofURL           string
 	jsonOut            string
@@ -53,6 +54,7 @@ func runCommand() *cobra.Command {
 	fs.DurationVar(&f.duration, "duration", 5*time.Second, "how long each cell is measured")
 	fs.DurationVar(&f.warmup, "warmup", time.Second, "how long each cell runs before")
 	fs.Float64Var(&f.rate, "rate", 0, "open loop: requests per second at random times, instead of closed loops")
+	fs.BoolVar(&f.sleep, "sleep", false, "let engines and generator sleep while they wait; who sends them something then pays for waking them")
 	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
 	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
 	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
@@ -90,7 +92,7 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 	run := &report.Run{Started: time.Now().UTC().Truncate(time.Second), Commit: commit(cmd.Context()), Machine: machine.Describe()}
 	run.Config = report.Config{
 		Repeats: f.repeats, Seconds: f.duration.Seconds(), Engine: f.engine, Connector: f.connector, Pinned: pinned,
-		ProxyFlags: f.proxyFlags, Rate: f.rate, Seed: f.seed,
+		Awake: pinned && !f.sleep, ProxyFlags: f.proxyFlags, Rate: f.rate, Seed: f.seed,
 	}
 	for _, w := range workloads {
 		run.Config.Workloads = append(run.Config.Workloads, w.Name)
@@ -102,7 +104,7 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 		run.Notes = append(run.Notes, "Nothing was pinned to a core: targets, engines and generator took each other's time.")
 	}
 	o := suite.Options{
-		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle,
+		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle, Awake: run.Config.Awake,
 		Engine: f.engine, Connector: f.connector, Rate: f.rate, Seed: f.seed, Files: files, Progress: cmd.OutOrStdout(),
 	}
 	if f.profile {

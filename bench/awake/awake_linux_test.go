@@ -1,0 +1,113 @@
+package awake_test
+
+import (
+	"crypto/sha256"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/bench/awake"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+)
+
+// echoMark makes this program the other process of TestAwake.
+const echoMark = "PD_TEST_ECHO"
+
+func TestMain(m *testing.M) {
+	if addr := os.Getenv(echoMark); addr != "" {
+		if err := echo(addr); err != nil {
+			panic(err)
+		}
+		return
+	}
+	leak.Main(m)
+}
+
+// echo answers every message, after a millisecond's work or so.
+func echo(addr string) error {
+	conn, err := net.Dial("tcp", addr)
+	if err != nil {
+		return err
+	}
+	work := make([]byte, 1<<20)
+	for {
+		if _, err := io.ReadFull(conn, work[:3]); err == io.EOF {
+			return nil
+		} else if err != nil {
+			return err
+		}
+		sum := sha256.Sum256(work)
+		copy(work[len(work)-len(sum):], sum[:])
+		if _, err := conn.Write(work[:3]); err != nil {
+			return err
+		}
+	}
+}
+
+// TestAwake talks to another process. While that has its turn nothing can run here
+// but the guard, which must look; and what comes must reach its goroutine, as must
+// the timers.
+func TestAwake(t *testing.T) {
+	if _, err := awake.Keep(); err == nil && runtime.GOMAXPROCS(0) > 1 {
+		t.Error("one core was kept awake where Go runs on several")
+	}
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	other := exec.Command(self)
+	other.Env = append(os.Environ(), echoMark+"="+ln.Addr().String())
+	var said strings.Builder
+	other.Stdout, other.Stderr = &said, &said
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	conn, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	guard, err := awake.Keep()
+	if err != nil {
+		t.Fatal(err)
+	}
+	idle := 0
+	var buf [3]byte
+	for range 100 {
+		before := guard.Looks()
+		if _, err := conn.Write([]byte("abc")); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(conn, buf[:]); err != nil || string(buf[:]) != "abc" {
+			t.Fatalf("%q came back, %v", buf, err)
+		}
+		if guard.Looks() == before {
+			idle++
+		}
+	}
+	if idle > 50 { // we may not have been on a core
+		t.Errorf("the guard did not look during %d of 100 waits", idle)
+	}
+	before := guard.Looks()
+	<-time.After(time.Millisecond)
+	if guard.Looks() == before {
+		t.Error("the guard did not look while a timer was waited for")
+	}
+	conn.Close()
+	if err := other.Wait(); err != nil {
+		t.Errorf("the other process: %v, %s", err, said.String())
+	}
+	if err := guard.Stop(); err != nil {
+		t.Error(err)
+	}
+}
