@@ -58,7 +58,9 @@ type conn struct {
 
 	take     func(fd uintptr) bool // for raw.Read, made once
 	takeErr  error
-	readBy   time.Time // the deadline that is set, zero for none
+	waited   bool       // take found nothing at first
+	hunch    sock.Hunch // whether the next request is there at once
+	readBy   time.Time  // the deadline that is set, zero for none
 	writeBy  time.Time
 	request  *http.Request
 	body     body
@@ -146,8 +148,13 @@ func (c *conn) next() bool {
 			return false
 		}
 	}
-	c.takeErr = nil
-	if err := c.raw.Read(c.take); err != nil || c.takeErr != nil {
+	c.takeErr, c.waited = nil, false
+	looks := c.hunch.Try() // it is looked in any case, but maybe too early
+	err := c.raw.Read(c.take)
+	if looks {
+		c.hunch.Found(!c.waited)
+	}
+	if err != nil || c.takeErr != nil {
 		return false
 	}
 	// The stop may have come meanwhile: then the connection is closed, as a
@@ -165,6 +172,7 @@ func (c *conn) readWhatIsThere(fd uintptr) bool {
 	}
 	c.recycle()
 	if err == syscall.EAGAIN { //nolint:errorlint // a system call's, unwrapped
+		c.waited = true
 		return false
 	}
 	if c.takeErr = err; err == nil {

@@ -59,6 +59,8 @@ type conn struct {
 	seen peeked
 	step func(fd uintptr) bool // the same, for talkOnce
 	talk talk
+
+	hunch sock.Hunch // whether an answer is there at once; over all exchanges
 }
 
 // peeked is what there is to read on a connection without reading it.

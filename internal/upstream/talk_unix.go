@@ -18,6 +18,7 @@ type talk struct {
 	size   int  // bytes in all
 	sayErr error
 	seen   peeked // on a reused connection, before the request
+	looked bool   // for the answer, before waiting for it
 	hear   error  // how the first read of the answer failed
 }
 
@@ -56,7 +57,8 @@ func (c *conn) talkOnce() (more bool, sendErr, readErr error) {
 }
 
 // takeStep is what talkOnce does with the socket; false waits until there is
-// something to read.
+// something to read. The look before that is for engines that answer at once: then
+// the answer is there as soon as those who wait for the processor had it.
 func (c *conn) takeStep(fd uintptr) bool {
 	t := &c.talk
 	if !t.said {
@@ -71,10 +73,16 @@ func (c *conn) takeStep(fd uintptr) bool {
 			return true
 		}
 		c.tcp.Waits(fd) // the last answer may have been a stream in a hurry
-		return false
+		if t.looked = c.hunch.Try(); !t.looked {
+			return false
+		}
 	}
 	c.buf, _ = readBuffers.Get().(*[]byte)
 	n, err := sock.Recv(fd, *c.buf)
+	if t.looked {
+		t.looked = false
+		c.hunch.Found(n > 0)
+	}
 	if n > 0 {
 		c.r, c.w, c.heard = 0, n, true
 		return true
