@@ -201,7 +201,8 @@ func FuzzAnswer(f *testing.F) {
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":null}},"usage":{"prompt_tokens_details":{"cached_tokens":1,"cached_tokens":2}}}`,
 		`{"choices":[{"delta":{"role":"assistant","content":""}}],"error":{"code":503}}`, `{"choices":[{"text":"x","finish_reason":null}]}`,
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":"x"}}}`, `{"object":"error","code":"400"}`,
-		`{"kv_transfer_params":{"a":1},"kv_transfer_params":{"b":2}}`,
+		`{"kv_transfer_params":{"a":1},"kv_transfer_params":{"b":2}}`, `{"a":{"kv_transfer_params":1}}`, `{"a":1, "kv_transfer_params" : [2] } `,
+		`{"a":"\",\"kv_transfer_params\":3}","b":4}`, `{"a":["kv_transfer_params"],"b":", ","kv_transfer_params":5}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -217,6 +218,9 @@ func FuzzAnswer(f *testing.F) {
 		}
 		if err == nil && !bytes.Equal(params, want) {
 			t.Fatalf("%q: params %s, want %s", answer, params, want)
+		}
+		if last := openai.LastMember(answer, `"kv_transfer_params"`); ok && last != nil && !bytes.Equal(last, want) {
+			t.Fatalf("%q: last member %s, want %s", answer, last, want)
 		}
 		event := append([]byte("data: "), answer...)
 		class, code := openai.Classify(append(event, "\n\n"...))

@@ -1,5 +1,7 @@
 package openai
 
+import "bytes"
+
 // TopLevel finds the value of a top-level field in a JSON object, as the bytes
 // that stand there, nil if absent or null. Of duplicate keys the last counts.
 // It is for answers of engines: the error says what is wrong with them.
@@ -26,4 +28,35 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 		return nil, nil
 	}
 	return raw, nil
+}
+
+// LastMember is a quick TopLevel for a field that engines put last: it gives the
+// value if it is followed by nothing but the end of the object, and nil if TopLevel
+// has to be asked. key has its quotes. What stands in front of the field is not
+// looked at; if that is JSON, the two agree.
+func LastMember(object []byte, key string) []byte {
+	i := bytes.Index(object, []byte(key))
+	if i < 1 {
+		return nil
+	}
+	// Within a string the quote would be escaped. As a value it would follow a colon,
+	// or have none behind it.
+	if c := object[i-1]; c != ',' && c != '{' && c != ' ' {
+		return nil
+	}
+	s := scanner{b: object}
+	i = s.space(i + len(key))
+	if i == len(object) || object[i] != ':' {
+		return nil
+	}
+	from := s.space(i + 1)
+	end, err := s.value(from, 1)
+	if err != nil {
+		return nil
+	}
+	last := s.space(end)
+	if last == len(object) || object[last] != '}' || s.space(last+1) != len(object) || isNull(object[from:end]) {
+		return nil
+	}
+	return object[from:end]
 }
