@@ -129,7 +129,7 @@ func (nixl) Prefill(r *openai.Request) openai.Body {
 }
 
 func (nixl) Handover(answer []byte) (Handover, error) {
-	if params := openai.LastMember(answer, `"kv_transfer_params"`); params != nil {
+	if params := openai.LastMember(answer, "kv_transfer_params"); params != nil {
 		return Handover{Params: params}, nil
 	}
 	params, err := openai.TopLevel(answer, "kv_transfer_params")

@@ -112,7 +112,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Place: place(p),
+		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Whole: true, Place: place(p),
 		Lines: &c.borrow().lines,
 	}
 	resp, err := c.do(l)
@@ -251,7 +251,7 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(engineID), Body: body.Segments(), Place: place(d),
+		Header: c.pairHeader(engineID), Body: body.Segments(), Whole: !c.req.Stream, Place: place(d),
 		Lines: &c.borrow().lines,
 	}
 	resp, err := c.do(l)

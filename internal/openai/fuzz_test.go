@@ -219,7 +219,7 @@ func FuzzAnswer(f *testing.F) {
 		if err == nil && !bytes.Equal(params, want) {
 			t.Fatalf("%q: params %s, want %s", answer, params, want)
 		}
-		if last := openai.LastMember(answer, `"kv_transfer_params"`); ok && last != nil && !bytes.Equal(last, want) {
+		if last := openai.LastMember(answer, "kv_transfer_params"); ok && last != nil && !bytes.Equal(last, want) {
 			t.Fatalf("%q: last member %s, want %s", answer, last, want)
 		}
 		event := append([]byte("data: "), answer...)

@@ -32,20 +32,23 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 
 // LastMember is a quick TopLevel for a field that engines put last: it gives the
 // value if it is followed by nothing but the end of the object, and nil if TopLevel
-// has to be asked. key has its quotes. What stands in front of the field is not
-// looked at; if that is JSON, the two agree.
-func LastMember(object []byte, key string) []byte {
-	i := bytes.Index(object, []byte(key))
-	if i < 1 {
+// has to be asked. What stands in front of the field is not looked at; if that is
+// JSON, the two agree.
+func LastMember(object []byte, name string) []byte {
+	i := bytes.Index(object, []byte(name)) // without the quote, which stands everywhere
+	if i < 2 || object[i-1] != '"' {
 		return nil
 	}
 	// Within a string the quote would be escaped. As a value it would follow a colon,
 	// or have none behind it.
-	if c := object[i-1]; c != ',' && c != '{' && c != ' ' {
+	if c := object[i-2]; c != ',' && c != '{' && c != ' ' {
+		return nil
+	}
+	if i += len(name); i == len(object) || object[i] != '"' {
 		return nil
 	}
 	s := scanner{b: object}
-	i = s.space(i + len(key))
+	i = s.space(i + 1)
 	if i == len(object) || object[i] != ':' {
 		return nil
 	}

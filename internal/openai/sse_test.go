@@ -99,7 +99,7 @@ func TestLastMember(t *testing.T) {
 		`"k":1}`:                              ``,
 		``:                                    ``,
 	} {
-		if got := openai.LastMember([]byte(body), `"k"`); string(got) != want {
+		if got := openai.LastMember([]byte(body), "k"); string(got) != want {
 			t.Errorf("%s: got %q, want %q", body, got, want)
 		}
 	}

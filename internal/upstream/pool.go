@@ -93,7 +93,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, space: r.Space}
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, whole: r.Whole, space: r.Space}
 	h, dead := p.enter(r.Instance, r.Place)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)
@@ -111,6 +111,7 @@ type message struct {
 	in      *instance.Instance
 	patient bool // see conn.send
 	bare    bool // see head.bare
+	whole   bool // see Request.Whole
 	space   *Space
 }
 
@@ -193,6 +194,7 @@ var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	watch := lifetime.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
+	c.early = m.whole
 	h := head{bare: m.bare, space: m.space}
 	whole, err := c.exchange(m.patient, &h)
 	if err == nil {

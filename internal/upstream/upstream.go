@@ -81,6 +81,9 @@ type Request struct {
 	Body     [][]byte // sent in order, never changed; nil for none
 	// NoHeader tells that nobody looks at the header of a 200: it may be nil then.
 	NoHeader bool
+	// Whole tells that the answer comes in one piece. Of a stream's first piece
+	// nothing is gained by taking it early.
+	Whole bool
 	// Place, if there is one, is that of the Instance's key and of this client.
 	Place *Place
 	// Lines, if not nil, keeps the lines of Header for the next Request with the
