@@ -154,6 +154,9 @@ func (c *conn) next() bool {
 	if looks {
 		c.hunch.Found(!c.waited)
 	}
+	if c.waited {
+		sock.Woken()
+	}
 	if err != nil || c.takeErr != nil {
 		return false
 	}

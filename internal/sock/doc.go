@@ -3,7 +3,8 @@
 //
 //	Conn ── Read, Write, WriteAll ──▶ one system call each, which Go's scheduler
 //	  │                                is not told of (Linux)
-//	  └──── Gather ──▶ waits for more than one byte, with no wake-up in between
+//	  ├──── Gather ──▶ waits for more than one byte, with no wake-up in between
+//	  └──── Hunch ───▶ whether a look pays before the wait (ADR 20)
 //
 // The calls are those of net.TCPConn in every other respect: the runtime's poller
 // waits, deadlines hold, and Close ends them from any goroutine.

@@ -1,6 +1,9 @@
 package sock
 
-import "runtime"
+import (
+	"runtime"
+	"sync/atomic"
+)
 
 // Hunch tells whether what a connection waits for next is likely to be there as
 // soon as the other goroutines that can run have run. If so, a look after that
@@ -14,7 +17,21 @@ type Hunch struct {
 	n int8
 }
 
+// looked counts looks since the poller was heard of. Go's scheduler asks the poller
+// only when nothing can run, or after 10 ms. Goroutines that let each other run and
+// find something all the time would keep everybody waiting for that long whom only
+// the poller can wake.
+var looked atomic.Int32 //nolint:gochecknoglobals // the scheduler is one for all
+
+// Woken tells that somebody was woken by the poller.
+func Woken() {
+	if looked.Load() != 0 {
+		looked.Store(0)
+	}
+}
+
 const (
+	hunchAll   = 32 // looks of all connections before the poller must be heard of
 	hunchTrial = 3
 	hunchMost  = 16
 	hunchPause = 64
@@ -27,6 +44,10 @@ func (h *Hunch) Try() bool {
 		h.n++
 		return false
 	}
+	if looked.Load() >= hunchAll {
+		return false
+	}
+	looked.Add(1)
 	if h.n == 0 {
 		h.n = hunchTrial
 	}

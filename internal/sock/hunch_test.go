@@ -9,6 +9,7 @@ import (
 // looks lets h be asked n times, and tells it what is there, by turns.
 func looks(h *sock.Hunch, n int, there ...bool) (taken int) {
 	for range n {
+		sock.Woken()
 		if h.Try() {
 			h.Found(there[taken%len(there)])
 			taken++
@@ -18,7 +19,6 @@ func looks(h *sock.Hunch, n int, there ...bool) (taken int) {
 }
 
 func TestHunch(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		there    []bool
 		min, max int // looks in 1,000 waits
@@ -44,5 +44,29 @@ func TestHunch(t *testing.T) {
 	looks(&h, 1000, false)
 	if got := looks(&h, 1000, true); got < 900 {
 		t.Errorf("%d looks in 1000 waits after all changed for the better", got)
+	}
+}
+
+// TestHunchLeavesRoom takes looks that find something for ever: the poller must come
+// to its turn all the same.
+func TestHunchLeavesRoom(t *testing.T) {
+	var a, b sock.Hunch
+	sock.Woken()
+	for range 10 {
+		n := 0
+		for a.Try() && b.Try() {
+			a.Found(true)
+			b.Found(true)
+			if n += 2; n > 100 {
+				t.Fatalf("%d looks and nobody has asked the poller", n)
+			}
+		}
+		if n < 20 {
+			t.Fatalf("the poller was to be asked after %d looks", n)
+		}
+		if a.Try() || b.Try() {
+			t.Fatal("a look before the poller was asked")
+		}
+		sock.Woken()
 	}
 }

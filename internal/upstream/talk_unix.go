@@ -76,6 +76,8 @@ func (c *conn) takeStep(fd uintptr) bool {
 		if t.looked = c.early && c.hunch.Try(); !t.looked {
 			return false
 		}
+	} else {
+		sock.Woken()
 	}
 	c.buf, _ = readBuffers.Get().(*[]byte)
 	n, err := sock.Recv(fd, *c.buf)
