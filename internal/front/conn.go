@@ -154,7 +154,7 @@ func (c *conn) next() bool {
 	if looks {
 		c.hunch.Found(!c.waited)
 	}
-	if c.waited {
+	if c.waited && err == nil { // an error may be a deadline's
 		sock.Woken()
 	}
 	if err != nil || c.takeErr != nil {

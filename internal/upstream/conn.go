@@ -60,7 +60,7 @@ type conn struct {
 	step func(fd uintptr) bool // the same, for talkOnce
 	talk talk
 
-	early bool       // look for this exchange's answer early, if hunch is for it
+	eager bool       // look for this exchange's answer before waiting, if hunch is for it
 	hunch sock.Hunch // whether an answer is there at once; over all exchanges
 }
 

@@ -194,7 +194,7 @@ var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	watch := lifetime.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
-	c.early = m.whole
+	c.eager = m.whole
 	h := head{bare: m.bare, space: m.space}
 	whole, err := c.exchange(m.patient, &h)
 	if err == nil {

@@ -73,7 +73,7 @@ func (c *conn) takeStep(fd uintptr) bool {
 			return true
 		}
 		c.tcp.Waits(fd) // the last answer may have been a stream in a hurry
-		if t.looked = c.early && c.hunch.Try(); !t.looked {
+		if t.looked = c.eager && c.hunch.Try(); !t.looked {
 			return false
 		}
 	} else {
