@@ -274,7 +274,10 @@ type freshPicker struct {
 // the start of the process, which is why no context reaches it.
 func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 	<-p.begun
-	p.watcher.Fresh(context.Background())
+	if r.Now.IsZero() {
+		r.Now = time.Now()
+	}
+	p.watcher.Fresh(context.Background(), r.Now)
 	return p.Scheduler.Pick(r)
 }
 

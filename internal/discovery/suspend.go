@@ -75,9 +75,9 @@ func (w *Watcher) openGate(asked int64) {
 
 // Fresh is called before instances are picked. It returns at once, unless this
 // process was suspended: then it waits for a list, for a second at most, or
-// until ctx ends. It costs two atomic loads and one look at the clock.
-func (w *Watcher) Fresh(ctx context.Context) {
-	now := time.Now()
+// until ctx ends. It costs two atomic loads. now is what the clock showed a moment
+// ago.
+func (w *Watcher) Fresh(ctx context.Context, now time.Time) {
 	if w.gate.Load() == nil && w.pulse.gap(now) < w.o.SuspendedAfter {
 		return
 	}

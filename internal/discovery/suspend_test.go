@@ -25,7 +25,7 @@ func TestFreshAfterSuspension(t *testing.T) {
 	w := watch(t, lossy(t, etcd.Endpoint(), func(*mvccpb.Event) bool { return true }), o)
 	waitFor(t, w, k, usable)
 	waitState(t, w, discovery.Live)
-	w.Fresh(t.Context())
+	w.Fresh(t.Context(), time.Now())
 	if s := w.Status(); s.Lists != 1 || s.Suspensions != 0 {
 		t.Fatalf("nothing had happened: %+v", s)
 	}
@@ -34,7 +34,7 @@ func TestFreshAfterSuspension(t *testing.T) {
 	testkit.Eventually(t, soon, func() error { // more than one try on a slow machine only
 		tries++
 		w.Suspend()
-		w.Fresh(t.Context())
+		w.Fresh(t.Context(), time.Now())
 		if in, _ := w.Snapshot().Lookup(k); in.Intent != instance.Drain {
 			return fmt.Errorf("picked from before the suspension: %+v", in)
 		}
@@ -58,7 +58,7 @@ func TestFreshWithoutEtcd(t *testing.T) {
 	etcd.Stop()
 	w.Suspend()
 	for range 1000 {
-		w.Fresh(t.Context())
+		w.Fresh(t.Context(), time.Now())
 	}
 	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() {
 		t.Fatalf("%+v", in)
@@ -70,6 +70,6 @@ func TestFreshWithoutEtcd(t *testing.T) {
 func BenchmarkFresh(b *testing.B) {
 	w := discovery.NewWatcher(nil, discovery.WatcherOptions{Layout: layout(b)})
 	for b.Loop() {
-		w.Fresh(b.Context())
+		w.Fresh(b.Context(), time.Now())
 	}
 }

@@ -22,7 +22,9 @@ const maxHeldAnswer = 1 << 20
 // body behind the closing event; later than that it is not reused.
 const doneGrace = time.Second
 
-func isEventStream(h http.Header) bool { return isMedia(h.Get("Content-Type"), "text/event-stream") }
+func isEventStream(h http.Header) bool {
+	return isMedia(firstOf(h["Content-Type"]), "text/event-stream")
+}
 
 // isMedia tells whether a Content-Type names that media type, with whatever
 // parameters.

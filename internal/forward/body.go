@@ -95,7 +95,7 @@ func (x *exchange) dropBody() {
 
 // readBody reads the whole request body; if it cannot it has answered.
 func (x *exchange) readBody() ([]byte, bool) {
-	if !isMedia(x.r.Header.Get("Content-Type"), "application/json") {
+	if !isMedia(firstOf(x.r.Header["Content-Type"]), "application/json") {
 		x.refuse(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.TypeMediaType,
 			Message: "Unsupported Media Type: Only 'application/json' is allowed"})
 		return nil, false

@@ -112,9 +112,9 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(kv.engineID), Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Whole: true, Place: place(p),
-		Lines: &c.borrow().lines,
+		Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Whole: true, Place: place(p), Now: c.now,
 	}
+	c.giveHeader(&l.request, kv.engineID)
 	resp, err := c.do(l)
 	if err != nil {
 		return nil, c.ofExchange(p.Instance, err)
@@ -251,9 +251,9 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Header: c.pairHeader(engineID), Body: body.Segments(), Whole: !c.req.Stream, Place: place(d),
-		Lines: &c.borrow().lines,
+		Body: body.Segments(), Whole: !c.req.Stream, Place: place(d), Now: c.now,
 	}
+	c.giveHeader(&l.request, engineID)
 	resp, err := c.do(l)
 	if err != nil {
 		return c.ofExchange(d.Instance, err)

@@ -44,7 +44,7 @@ type exchange struct {
 	wrote         time.Time // when something was last sent to the client
 	writeDeadline time.Time
 
-	header   http.Header // of the legs with headerID
+	header   http.Header // of the legs with headerID, nil if they have lines alone
 	headerID string
 	draft    *draft // nil if it is not needed yet, or no longer
 
@@ -248,7 +248,7 @@ func (x *exchange) served(in *instance.Instance) {
 // but refused connections came back: a single instance that broke one
 // connection can still serve.
 func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
-	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role), Into: x.picks.next()}
+	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role), Now: x.now, Into: x.picks.next()}
 	a, err := x.h.opts.Picker.Pick(req)
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
@@ -265,7 +265,8 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 		return nil, x.ctx.Err()
 	case <-wait.C:
 	}
-	req.Tried = nil
+	x.now = time.Now()
+	req.Tried, req.Now = nil, x.now
 	return x.h.opts.Picker.Pick(req)
 }
 

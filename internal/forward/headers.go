@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // hopByHop are the headers that mean one connection only (RFC 9110, 7.6.1),
@@ -38,7 +40,7 @@ const maxRequestID = 200
 // clientsID gives the client's own id, "" if it sent none that can stand in a
 // header and a log line.
 func clientsID(h http.Header) string {
-	id := h.Get("X-Request-Id")
+	id := firstOf(h["X-Request-Id"])
 	if len(id) > maxRequestID {
 		return ""
 	}
@@ -48,6 +50,14 @@ func clientsID(h http.Header) string {
 		}
 	}
 	return id
+}
+
+// firstOf is what http.Header.Get gives, for a name spelt as it should be.
+func firstOf(values []string) string {
+	if len(values) == 0 {
+		return ""
+	}
+	return values[0]
 }
 
 const hexDigits = "0123456789abcdef"
@@ -88,6 +98,60 @@ func (x *exchange) pairHeader(engineID string) http.Header {
 		x.borrow().lines.Clear()
 	}
 	return x.header
+}
+
+// giveHeader puts the header of the two legs of a pair into the request of one, as
+// lines alone if that is all the upstream client wants.
+func (x *exchange) giveHeader(r *upstream.Request, engineID string) {
+	r.Lines = &x.borrow().lines
+	c, ok := x.h.opts.Upstream.(interface {
+		TakesLines(r *upstream.Request) bool
+	})
+	if ok && c.TakesLines(r) && x.joinLines(engineID) {
+		return
+	}
+	r.Header = x.pairHeader(engineID)
+}
+
+// memo is what was made of a client's header: it is kept with the connection, for
+// requests that have the same one.
+type memo struct {
+	h      *Handler
+	lines  upstream.Lines // of the legs, without X-Request-Id
+	ownKey bool           // exchange.ownKey
+}
+
+// joinLines makes the lines of a pair's header of those that its client's connection
+// remembers, if it does.
+func (x *exchange) joinLines(engineID string) bool {
+	if x.headerID == engineID {
+		return x.header == nil && len(x.draft.lines.Text()) > 0 // joined for the leg before
+	}
+	w, ok := x.w.(interface {
+		Memo() (place *any, again bool)
+	})
+	if !ok {
+		return false
+	}
+	place, again := w.Memo()
+	if !again {
+		return false
+	}
+	m, ok := (*place).(*memo)
+	if !ok || m.h != x.h {
+		header := x.legHeader("")
+		delete(header, "X-Request-Id")
+		m = &memo{h: x.h, ownKey: x.ownKey}
+		if m.lines.Set(header) != nil || len(m.lines.Text()) > maxKeptLines {
+			return false
+		}
+		*place = m
+	}
+	if x.draft.lines.Join(&m.lines, "X-Request-Id", engineID) != nil {
+		return false
+	}
+	x.ownKey, x.header, x.headerID = m.ownKey, nil, engineID
+	return true
 }
 
 // legHeader makes the header of the legs out of the client's.

@@ -63,6 +63,7 @@ type conn struct {
 	readBy   time.Time  // the deadline that is set, zero for none
 	writeBy  time.Time
 	request  *http.Request
+	known    known
 	body     body
 	response response
 }

@@ -5,7 +5,9 @@ import (
 	"bytes"
 	"io"
 	"net/http"
+	"reflect"
 	"slices"
+	"strings"
 	"testing"
 )
 
@@ -69,4 +71,65 @@ func FuzzRequest(f *testing.F) {
 			t.Fatalf("body %q, want %q", body, wantBody)
 		}
 	})
+}
+
+// A request is taken in the same way whatever was asked before on its connection.
+func FuzzRequestAfterAnother(f *testing.F) {
+	const head = "POST /a HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nContent-Length: 2\r\n"
+	for _, seed := range [][2]string{
+		{head + "\r\nxy", head + "\r\nxy"},
+		{head + "\r\nxy", "POST /b HTTP/1.1" + head[16:] + "\r\nxy"},
+		{head + "\r\nxy", strings.Replace(head, ": 2", ": 1234", 1) + "\r\nxy"},
+		{head + "\r\nxy", strings.Replace(head, ": 2", ": 0", 1) + "\r\n"},
+		{head + "\r\nxy", strings.Replace(head, ": 2", ": ", 1) + "\r\nxy"},
+		{head + "\r\nxy", strings.Replace(head, ": 2", ": 9999999999999999999", 1) + "\r\nxy"},
+		{head + "\r\nxy", head + "Transfer-Encoding: chunked\r\n\r\nxy"},
+		{head + "Connection: close\r\n\r\nxy", head + "\r\nxy"},
+		{head + "Transfer-Encoding: chunked\r\n\r\nxy", head + "\r\nxy"},
+		{head + "X-B: \t b \r\n\r\nxy", head + "X-B: b\r\n\r\nxy"},
+		{head + "\r\nxy", head},
+	} {
+		f.Add([]byte(seed[0]), []byte(seed[1]))
+	}
+	s := &Server{routes: map[string]*route{"/a": newRoute("/a", nil), "/b": newRoute("/b", nil)}}
+	f.Fuzz(func(t *testing.T, first, second []byte) {
+		if len(first) > readSize || len(second) > readSize {
+			return
+		}
+		fresh, used := parser(s), parser(s)
+		// Failed or not; only after one that ends the connection there is no other.
+		if _, err := used.parseOf(first); err == nil && used.request.Close {
+			return
+		}
+		want, wantErr := fresh.parseOf(second)
+		got, err := used.parseOf(second)
+		if got != want || (err == nil) != (wantErr == nil) || !bytes.Equal(used.buffered(), fresh.buffered()) {
+			t.Fatalf("%v, %v, %q is left; after nothing %v, %v, %q", got, err, used.buffered(), want, wantErr, fresh.buffered())
+		}
+		if err != nil {
+			return
+		}
+		a, b := used.request, fresh.request
+		if a.URL != b.URL || a.RequestURI != b.RequestURI || a.Host != b.Host || a.ContentLength != b.ContentLength || a.Close != b.Close ||
+			(a.Body == http.NoBody) != (b.Body == http.NoBody) || used.body.left != fresh.body.left || !reflect.DeepEqual(a.Header, b.Header) {
+			t.Fatalf("got %+v\nafter nothing %+v", a, b)
+		}
+		same := bytes.Equal(first, second)
+		if _, again := used.response.Memo(); same && !again {
+			t.Fatal("the same head is not known again")
+		}
+	})
+}
+
+func parser(s *Server) *conn {
+	c := &conn{server: s, request: &http.Request{Method: http.MethodPost, Header: http.Header{}}}
+	c.body.c, c.response.c = c, c
+	return c
+}
+
+// parseOf parses what has come.
+func (c *conn) parseOf(data []byte) (*route, error) {
+	buf := make([]byte, readSize)
+	c.buf, c.r, c.w = &buf, 0, copy(buf, data)
+	return c.parse()
 }

@@ -43,18 +43,24 @@ func (c *conn) parse() (*route, error) {
 	if to == nil {
 		return nil, errNotOurs
 	}
+	if n := c.parseKnown(data, to); n > 0 {
+		c.parsed(n)
+		return to, nil
+	}
 	end := bytes.Index(data, []byte("\r\n\r\n"))
 	if end < len(to.line)-2 {
 		return nil, errNotOurs
 	}
 	r := c.request
+	c.known = known{}
 	clear(r.Header)
 	r.URL, r.RequestURI, r.Host, r.Close, r.ContentLength = to.url, to.path, "", false, -1
 	if end+2 == len(to.line) { // no field at all: no Host
 		return nil, errNotOurs
 	}
 	// Names and values share one string, all slices of values one array.
-	fields := string(data[len(to.line) : end+2])
+	all := string(data[len(to.line) : end+2])
+	fields, at := all, 0 // where the length is in all
 	lines := strings.Count(fields, "\n")
 	if lines > maxFields {
 		return nil, errNotOurs
@@ -65,7 +71,11 @@ func (c *conn) parse() (*route, error) {
 		if nl < 1 || fields[nl-1] != '\r' {
 			return nil, errNotOurs
 		}
-		name, value, ok := splitField(fields[:nl-1])
+		line := fields[:nl-1]
+		name, value, ok := splitField(line)
+		if name == "Content-Length" {
+			at = len(all) - len(fields) + strings.LastIndex(line, value)
+		}
 		fields = fields[nl+1:]
 		if !ok || !c.frame(name, value) {
 			return nil, errNotOurs
@@ -84,15 +94,61 @@ func (c *conn) parse() (*route, error) {
 	if r.Host == "" || r.ContentLength < 0 {
 		return nil, errNotOurs
 	}
+	c.known = known{fields: all, from: at, to: at + countDigits(all[at:])}
+	c.parsed(end + 4)
+	return to, nil
+}
+
+// parsed goes from the head, of n bytes, to the body.
+func (c *conn) parsed(n int) {
+	r := c.request
 	c.body.left, c.body.by = r.ContentLength, time.Time{}
 	r.Body = &c.body
 	if r.ContentLength == 0 {
 		r.Body = http.NoBody
 	}
-	if c.r += end + 4; c.r == c.w {
+	if c.r += n; c.r == c.w {
 		c.recycle()
 	}
-	return to, nil
+}
+
+// known is what the connection's last request had in its head: most clients say
+// the same again and again, but for the length of the body.
+type known struct {
+	fields   string // all lines, CR LF included; "" if nothing is known
+	from, to int    // the digits of Content-Length in it
+	again    bool   // the request before had the same
+	memo     any    // what a handler has made of it
+}
+
+// parseKnown reads a head that is the last one's but for the length of the body: all
+// that was made of that is good for this one too. n is the head's length, 0 if it is
+// another head.
+func (c *conn) parseKnown(data []byte, to *route) (n int) {
+	k := &c.known
+	before, behind := k.fields[:k.from], k.fields[k.to:]
+	rest := data[len(to.line):]
+	if k.fields == "" || len(rest) < len(before) || string(rest[:len(before)]) != before {
+		return 0
+	}
+	rest = rest[len(before):]
+	digits := countDigits(rest)
+	length, ok := number(rest[:digits])
+	rest = rest[digits:]
+	if !ok || len(rest) < len(behind)+2 || string(rest[:len(behind)]) != behind || string(rest[len(behind):len(behind)+2]) != "\r\n" {
+		return 0
+	}
+	r := c.request
+	r.URL, r.RequestURI, r.ContentLength = to.url, to.path, length
+	k.again = true
+	return len(data) - len(rest) + len(behind) + 2
+}
+
+func countDigits[T string | []byte](s T) (n int) {
+	for n < len(s) && '0' <= s[n] && s[n] <= '9' {
+		n++
+	}
+	return n
 }
 
 // frame notes what a field says about the message and the connection. false
@@ -112,7 +168,7 @@ func (c *conn) frame(name, value string) bool {
 		}
 		r.Host = value
 	case "Content-Length":
-		n, ok := digits(value)
+		n, ok := number(value)
 		if !ok || r.ContentLength >= 0 {
 			return false
 		}
@@ -131,7 +187,7 @@ func (c *conn) frame(name, value string) bool {
 	return true
 }
 
-func digits(s string) (n int64, ok bool) {
+func number[T string | []byte](s T) (n int64, ok bool) {
 	if len(s) == 0 || len(s) > 18 {
 		return 0, false
 	}

@@ -55,6 +55,11 @@ func (w *response) begin() {
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
 
+// Memo is a place for what a handler makes of the request's header, empty unless a
+// request before has filled it that had the same one. again tells that there was
+// such a request, so that it is worth while.
+func (w *response) Memo() (place *any, again bool) { return &w.c.known.memo, w.c.known.again }
+
 // Written tells whether the answer has begun.
 func (w *response) Written() bool { return w.status != 0 }
 
@@ -74,7 +79,7 @@ func (w *response) WriteHeader(status int) {
 	for name, values := range w.header {
 		switch name {
 		case "Content-Length":
-			if n, ok := digits(values[0]); ok && len(values) == 1 {
+			if n, ok := number(values[0]); ok && len(values) == 1 {
 				w.length = n
 			}
 			continue

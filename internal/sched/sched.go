@@ -110,6 +110,9 @@ type Request struct {
 	Session string
 	// Tried are the instances that this request must not get again.
 	Tried []instance.Key
+	// Now is when the caller last looked at the clock, if that was a moment ago: for
+	// whoever stands before the scheduler and has to know the time.
+	Now time.Time
 	// Into, if not nil, is where the pick is put: memory of the caller's, who
 	// may use it again after Done, and after a Settle that tells so.
 	Into *Assignment

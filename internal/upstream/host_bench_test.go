@@ -43,7 +43,7 @@ func BenchmarkHost(b *testing.B) {
 						b.Fatal(r)
 					}
 					h, _ := p.enter(r.Instance, r.Place)
-					c := p.reuse(h, true)
+					c := p.reuse(h, time.Time{}, true)
 					if c == nil {
 						b.Fatal("no connection")
 					}

@@ -158,9 +158,14 @@ func (h *host) leave() {
 
 // reuse gives the connection that was used last, if it is young enough and the
 // peer has neither closed it nor sent anything since; unseen leaves that last
-// look to the exchange. nil means dial.
-func (p *Pool) reuse(h *host, unseen bool) *conn {
-	oldest := p.now() - p.opts.IdleTimeout
+// look to the exchange. now may be zero, for not known. nil means dial.
+func (p *Pool) reuse(h *host, now time.Time, unseen bool) *conn {
+	oldest := -p.opts.IdleTimeout
+	if now.IsZero() {
+		oldest += p.now()
+	} else {
+		oldest += now.Sub(p.begun)
+	}
 	for {
 		h.mu.Lock()
 		n := len(h.idle) - 1

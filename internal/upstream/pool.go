@@ -59,6 +59,10 @@ func (p *Pool) Close() {
 // on sending a body while its answer is there already.
 func (p *Pool) ReleasesBody(r *Request) bool { return r.plain() }
 
+// TakesLines tells that the request is sent with its Lines, if it has any, and that
+// nobody looks at its Header then. The standard library's client does.
+func (p *Pool) TakesLines(r *Request) bool { return r.plain() }
+
 var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
 	b := make([]byte, 0, 1<<10)
 	return &b
@@ -93,7 +97,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, whole: r.Whole, space: r.Space}
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, whole: r.Whole, space: r.Space, now: r.Now}
 	h, dead := p.enter(r.Instance, r.Place)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)
@@ -113,6 +117,7 @@ type message struct {
 	bare    bool // see head.bare
 	whole   bool // see Request.Whole
 	space   *Space
+	now     time.Time // see Request.Now
 }
 
 // first runs the exchange on an idle connection if there is one, and on a
@@ -121,7 +126,7 @@ func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error)
 	var a *answer
 	var e *Error
 	for {
-		c := p.reuse(h, talks)
+		c := p.reuse(h, m.now, talks)
 		if c == nil {
 			return p.fresh(ctx, h, m)
 		}

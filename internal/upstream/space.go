@@ -38,6 +38,25 @@ func (s *Space) room(lines int) (http.Header, []string) {
 // requests. The zero Lines is empty: the first Request that has it fills it.
 type Lines struct{ text []byte }
 
+// Set makes the lines of a header. On an error there are none.
+func (l *Lines) Set(h http.Header) (err error) {
+	if l.text, err = appendHeader(l.text[:0], h); err != nil {
+		l.text = l.text[:0]
+	}
+	return err
+}
+
+// Join makes them of others' and one more. On an error there are none.
+func (l *Lines) Join(others *Lines, name, value string) (err error) {
+	if l.text, err = appendField(append(l.text[:0], others.text...), name, value); err != nil {
+		l.text = l.text[:0]
+	}
+	return err
+}
+
+// Text is what they are. Nobody may change it.
+func (l *Lines) Text() []byte { return l.text }
+
 // Clear makes them ready for another header, and tells how many bytes of memory
 // they hold on to.
 func (l *Lines) Clear() int {

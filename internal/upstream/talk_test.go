@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -117,7 +118,7 @@ func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 	t.Helper()
 	h, dead := p.enter(in, nil)
 	closeAll(dead)
-	c := p.reuse(h, false)
+	c := p.reuse(h, time.Time{}, false)
 	if c == nil {
 		var err error
 		if c, err = p.dial(t.Context(), h, in.Address); err != nil {

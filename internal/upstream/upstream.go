@@ -87,8 +87,10 @@ type Request struct {
 	// Place, if there is one, is that of the Instance's key and of this client.
 	Place *Place
 	// Lines, if not nil, keeps the lines of Header for the next Request with the
-	// same one.
+	// same one. Where there are some, the client that TakesLines needs no Header.
 	Lines *Lines
+	// Now is when the caller last looked at the clock, if that was a moment ago.
+	Now time.Time
 	// Space, if not nil, may be what the Response and its Header are made of.
 	Space *Space
 }

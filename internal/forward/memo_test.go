@@ -1,0 +1,73 @@
+package forward_test
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+// Requests on one connection get to the engines each with its own header, whatever
+// the ones before had.
+func TestHeadersOfOneConnection(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.EngineKey = "engines" })
+	one := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	t.Cleanup(one.CloseIdleConnections)
+	type sent struct{ tenant, key, id string }
+	a, b := sent{tenant: "a"}, sent{tenant: "b", key: "Bearer mine"}
+	turns := []sent{a, a, a, b, b, a, a, {tenant: "a", id: "named"}, {tenant: "a", id: "named"}, {tenant: "a", id: "named"}, a, {}, {}, b}
+	for i, s := range turns {
+		body := chatBody(i%3 == 2, strings.Repeat(" ", 5*i))
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Content-Type", "application/json")
+		q.Header.Set("X-Api-Key", "not for engines")
+		for name, value := range map[string]string{"X-Tenant": s.tenant, "Authorization": s.key, "X-Request-Id": s.id} {
+			if value != "" {
+				q.Header.Set(name, value)
+			}
+		}
+		resp, err := one.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("turn %d: %d %s, %v", i, resp.StatusCode, got, err)
+		}
+	}
+	ids := make([]string, len(turns))
+	for _, engine := range []*fakevllm.Server{r.P[0], r.D[0]} {
+		list := posted(engine)
+		if len(list) != len(turns) {
+			t.Fatalf("%s had %d requests", engine.Address(), len(list))
+		}
+		for i, q := range list {
+			s := turns[i]
+			key := s.key
+			if key == "" {
+				key = "Bearer engines"
+			}
+			id := q.Header.Get("X-Request-Id")
+			if q.Header.Get("X-Tenant") != s.tenant || q.Header.Get("Authorization") != key || q.Header.Get("X-Api-Key") != "" || !strings.HasPrefix(id, s.id) {
+				t.Errorf("turn %d, %s: %v", i, engine.Address(), q.Header)
+			}
+			if engine == r.D[0] && id != ids[i] {
+				t.Errorf("turn %d: the legs are %q and %q", i, ids[i], id)
+			}
+			ids[i] = id
+		}
+	}
+	slices.Sort(ids)
+	if len(slices.Compact(ids)) != len(turns) || ids[0] == "" {
+		t.Errorf("not every pair has its own id: %q", ids)
+	}
+}
