@@ -41,7 +41,7 @@ func TestHeaderIsMadeOnce(t *testing.T) {
 		return h
 	}
 	h, other := newHandler("one"), newHandler("other")
-	r := httptest.NewRequest(http.MethodPost, "/", nil)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/", nil)
 	r.Header = http.Header{"X-Tenant": {"a"}, "X-Api-Key": {"secret"}, "Connection": {"X-Hop"}, "X-Hop": {"1"}}
 	w := &remembering{ResponseRecorder: httptest.NewRecorder()}
 	give := func(h *Handler, in *instance.Instance, id string) (*exchange, *upstream.Request) {

@@ -35,6 +35,12 @@ type discarding struct{}
 
 func (discarding) Write(b []byte) (int, error) { return len(b), nil }
 
+// pythonFields are what the OpenAI library for Python says of itself with each request.
+const pythonFields = "accept: application/json\r\naccept-encoding: gzip, deflate\r\nauthorization: Bearer sk-0123456789abcdef\r\n" +
+	"connection: keep-alive\r\nuser-agent: OpenAI/Python 2.8.1\r\nx-stainless-arch: x64\r\nx-stainless-async: async:asyncio\r\n" +
+	"x-stainless-lang: python\r\nx-stainless-os: Linux\r\nx-stainless-package-version: 2.8.1\r\nx-stainless-raw-response: true\r\n" +
+	"x-stainless-read-timeout: 600\r\nx-stainless-retry-count: 0\r\nx-stainless-runtime: CPython\r\nx-stainless-runtime-version: 3.12.3\r\n"
+
 // BenchmarkWire is one whole request over TCP: the server, both legs by our own
 // client, the access line. Client and engines allocate nothing, so that what is
 // counted is the proxy's.
@@ -48,7 +54,8 @@ func BenchmarkWire(b *testing.B) {
 		name      string
 		size      int
 		instances int // in each role
-	}{{"128", 128, 1}, {"65536", 64 << 10, 1}, {"128-of-1000", 128, 500}} {
+		fields    string
+	}{{"128", 128, 1, ""}, {"65536", 64 << 10, 1, ""}, {"128-of-1000", 128, 500, ""}, {"128-by-python", 128, 1, pythonFields}} {
 		b.Run(bc.name, func(b *testing.B) {
 			size := bc.size
 			address := wired(b, listening(b, whole, bc.instances), listening(b, whole, bc.instances))
@@ -58,7 +65,7 @@ func BenchmarkWire(b *testing.B) {
 			}
 			defer func() { _ = c.Close() }()
 			body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":1,"temperature":0}`, strings.Repeat("x", size))
-			request := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(body), body)
+			request := fmt.Appendf(nil, "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n%sContent-Length: %d\r\n\r\n%s", bc.fields, len(body), body)
 			buf := make([]byte, 8<<10)
 			b.ReportAllocs()
 			for b.Loop() {

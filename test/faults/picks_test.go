@@ -59,7 +59,7 @@ func (p *picker) pickUntil(b *testing.B, done func() bool) latencies {
 		<-tick.C
 		for _, role := range instance.Roles() {
 			start := time.Now()
-			p.w.Fresh(b.Context())
+			p.w.Fresh(b.Context(), time.Now())
 			a, err := p.s.Pick(sched.Request{Role: role, Model: "Qwen/Qwen2.5-7B-Instruct"})
 			d := time.Since(start)
 			if err != nil {
