@@ -119,6 +119,8 @@ bench-check: ## fail if the hot path got dearer than at the merge base; BASE=com
 
 # What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
 # DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
+# PATIENCE is how long it may wait in all for a quiet machine.
+PATIENCE   ?= 20m
 BENCH_JSON ?= docs/performance/result.json
 BENCH_DOC  ?= docs/performance.md
 BENCH_README ?= README.md
@@ -128,8 +130,8 @@ bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s]
-	@$(BIN)/bench run --bin $(BIN) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
+bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m]
+	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
 		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)

@@ -2,6 +2,7 @@ package report
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -51,6 +52,7 @@ func (r *Run) setting(b *strings.Builder) {
 	}
 	b.WriteString(".\n\nEverything a user would run is on: an access line per request to a file, metrics, health, retries armed, a live watch of etcd.\n")
 	r.idle(b)
+	r.calm(b)
 	for _, n := range r.Notes {
 		fmt.Fprintf(b, "\n%s\n", n)
 	}
@@ -71,6 +73,17 @@ func (r *Run) idle(b *strings.Builder) {
 		shares = append(shares, fmt.Sprintf("%.0f", 100*s.Mean/best))
 	}
 	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes went at %s %% of its best speed. What is missing went to others on this machine, or to a slower clock; more of it goes where memory is needed, and all of it is counted as the target's CPU.\n", strings.Join(shares, ", "))
+}
+
+// calm tells how it was waited for a quiet machine.
+func (r *Run) calm(b *strings.Builder) {
+	c := r.Calm
+	if c == nil || len(c.Begun) == 0 {
+		return
+	}
+	begun := slices.Sorted(slices.Values(c.Begun))
+	fmt.Fprintf(b, "\nBefore what depends on how busy the host is, a probe saw what the system calls of a small request took at the moment: %.1f µs at best. It was waited, %.0f s in all (%.0f s at most), until that was no more than %.2f times as much; once begun, everything counts. The %d beginnings found %.1f µs in the median; %d came with the probe above, when the patience had ended.\n",
+		c.Best, c.Waited, c.Patience, c.Tolerated, len(begun), begun[len(begun)/2], c.Anyway)
 }
 
 // Headline is the table of goals.

@@ -34,6 +34,7 @@ func example() *report.Run {
 		},
 		Notes: []string{"A note for the reader."},
 		Idle:  []machine.Speed{{Mean: 450, Best: 480}, {Mean: 400, Best: 500}, {Mean: 500, Best: 500}},
+		Calm:  &report.Calm{Patience: 600, Waited: 61.5, Best: 14.2, Tolerated: 1.15, Begun: []float64{14.2, 21, 16, 15.5}, Anyway: 1},
 	}
 	for i := range 3 {
 		n := uint64(i)

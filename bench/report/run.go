@@ -19,10 +19,27 @@ type Run struct {
 	Machine machine.Facts `json:"machine"`
 	Config  Config        `json:"config"`
 	// Idle is how the machine was before each repeat, with nothing to do.
-	Idle  []machine.Speed `json:"idle,omitempty"`
-	Cells []Cell          `json:"cells"`
+	Idle []machine.Speed `json:"idle,omitempty"`
+	// Calm is how it was waited for quiet moments, nil if it was not.
+	Calm  *Calm  `json:"calm,omitempty"`
+	Cells []Cell `json:"cells"`
 	// Notes are what the reader must know to judge the figures.
 	Notes []string `json:"notes,omitempty"`
+}
+
+// Calm tells how it was waited for moments in which the machine was quiet, by what
+// a small request took of the floor, in µs of CPU.
+type Calm struct {
+	// Patience and Waited are seconds: what could be waited in all, and what was.
+	Patience float64 `json:"patience_seconds"`
+	Waited   float64 `json:"waited_seconds"`
+	// Best is the least that was seen; what begins may find Tolerated times as much.
+	Best      float64 `json:"best_us"`
+	Tolerated float64 `json:"tolerated"`
+	// Begun is what each wait ended with; Anyway counts those that ended for want of
+	// patience.
+	Begun  []float64 `json:"begun_us"`
+	Anyway int       `json:"anyway"`
 }
 
 // Config is what the run was asked for.

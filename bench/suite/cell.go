@@ -24,6 +24,7 @@ type cell struct {
 	w      Workload
 	spec   target.Spec
 	number int
+	calm   *calm // of the group's first: before each round it is waited for a quiet moment
 
 	engines *engines
 	plan    load.Plan
@@ -76,6 +77,7 @@ func (cells group) measure(ctx context.Context) {
 		parts = max(1, int(cells[0].o.Window/partLength))
 	}
 	for round := range parts {
+		cells[0].calm.wait(ctx)
 		for i := range up {
 			c := up[(round+i)%len(up)] // who comes behind whom makes a difference
 			if c.err == nil && ctx.Err() == nil {

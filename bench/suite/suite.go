@@ -28,6 +28,8 @@ type Options struct {
 	// Awake keeps this process, with engines and generator, from sleeping while a
 	// target runs, so that no target pays for waking it. It takes all of its core.
 	Awake bool
+	// Patience is how long may be waited in all for the machine to be quiet.
+	Patience time.Duration
 	// Rate makes every closed loop an open one.
 	Rate float64
 	Seed uint64
@@ -53,6 +55,16 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 		}
 		defer etcd.Close()
 	}
+	var quiet *calm
+	if o.Patience > 0 {
+		run.Calm = new(report.Calm)
+		c, closing, err := newCalm(ctx, lab, &o, run.Calm)
+		defer closing()
+		if err != nil {
+			return fmt.Errorf("probe of the machine: %w", err)
+		}
+		quiet = c
+	}
 	n := 0
 	for repeat := range o.Repeats {
 		run.Idle = append(run.Idle, machine.Idle(o.Idle))
@@ -62,8 +74,11 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 				n++
 				cells = append(cells, &cell{o: &o, lab: lab, etcd: etcd, w: fitted(p.workload, o.Files, run), spec: p.spec, number: n})
 			}
-			got, err := cells.awake(ctx, o.Awake)
-			if err != nil {
+			if s.sensitive() {
+				cells[0].calm = quiet
+			}
+			var got []report.Cell
+			if err := awakeWhile(o.Awake, func() error { got = cells.run(ctx); return nil }); err != nil {
 				return err
 			}
 			for i, got := range got {
@@ -79,17 +94,17 @@ func Run(ctx context.Context, lab *target.Lab, o Options, run *report.Run) error
 	return nil
 }
 
-// awake runs, and keeps this process from sleeping meanwhile if it is to.
-func (cells group) awake(ctx context.Context, keep bool) (out []report.Cell, err error) {
+// awakeWhile runs f, and keeps this process from sleeping meanwhile if it is to.
+func awakeWhile(keep bool, f func() error) (err error) {
 	if !keep {
-		return cells.run(ctx), nil
+		return f()
 	}
 	guard, err := awake.Keep()
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer func() { err = errors.Join(err, guard.Stop()) }()
-	return cells.run(ctx), nil
+	return f()
 }
 
 // step is what is up at one time: one cell, or those that take turns.

@@ -32,6 +32,7 @@ type runFlags struct {
 	duration, warmup   time.Duration
 	rate               float64
 	sleep              bool
+	patience           time.Duration
 	profile            bool
 	pprofURL           string
 	jsonOut            string
@@ -55,6 +56,7 @@ func runCommand() *cobra.Command {
 	fs.DurationVar(&f.warmup, "warmup", time.Second, "how long each cell runs before")
 	fs.Float64Var(&f.rate, "rate", 0, "open loop: requests per second at random times, instead of closed loops")
 	fs.BoolVar(&f.sleep, "sleep", false, "let engines and generator sleep while they wait; who sends them something then pays for waking them")
+	fs.DurationVar(&f.patience, "patience", 0, "how long to wait in all for the machine to be quiet before what depends on it")
 	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
 	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
 	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
@@ -104,7 +106,7 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 		run.Notes = append(run.Notes, "Nothing was pinned to a core: targets, engines and generator took each other's time.")
 	}
 	o := suite.Options{
-		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle, Awake: run.Config.Awake,
+		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle, Awake: run.Config.Awake, Patience: f.patience,
 		Engine: f.engine, Connector: f.connector, Rate: f.rate, Seed: f.seed, Files: files, Progress: cmd.OutOrStdout(),
 	}
 	if f.profile {
