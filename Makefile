@@ -119,8 +119,10 @@ bench-check: ## fail if the hot path got dearer than at the merge base; BASE=com
 
 # What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
 # DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
-# PATIENCE is how long it may wait in all for a quiet machine.
+# PATIENCE is how long it may wait in all for a quiet machine, QUIET what the probe
+# shows then (µs), if an earlier run has told.
 PATIENCE   ?= 20m
+QUIET      ?= 0
 BENCH_JSON ?= docs/performance/result.json
 BENCH_DOC  ?= docs/performance.md
 BENCH_README ?= README.md
@@ -131,7 +133,7 @@ bench-build: build
 
 .PHONY: bench
 bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m]
-	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
+	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
 		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)

@@ -33,7 +33,7 @@ type Calm struct {
 	// Patience and Waited are seconds: what could be waited in all, and what was.
 	Patience float64 `json:"patience_seconds"`
 	Waited   float64 `json:"waited_seconds"`
-	// Best is the least that was seen; what begins may find Tolerated times as much.
+	// Best is the least that was seen, or known beforehand; what begins may find Tolerated times as much.
 	Best      float64 `json:"best_us"`
 	Tolerated float64 `json:"tolerated"`
 	// Begun is what each wait ended with; Anyway counts those that ended for want of

@@ -17,7 +17,8 @@ import (
 const (
 	probeLength = 300 * time.Millisecond
 	probePause  = time.Second
-	// calibration is how many probes go first, to learn how good the machine can be.
+	// calibration is how many probes go first, to learn how good the machine can be
+	// if that is not known.
 	calibration = 10
 	// tolerated is how much more than in the best probe a request may take.
 	tolerated = 1.15
@@ -44,7 +45,7 @@ func newCalm(ctx context.Context, lab *target.Lab, o *Options, found *report.Cal
 	if err := p.begin(); err != nil {
 		return nil, p.close, err
 	}
-	*found = report.Calm{Patience: o.Patience.Seconds(), Tolerated: tolerated}
+	*found = report.Calm{Patience: o.Patience.Seconds(), Tolerated: tolerated, Best: o.Quiet}
 	c = &calm{left: o.Patience, found: found, pause: func(ctx context.Context) { pause(ctx, probePause) }}
 	c.probe = func(ctx context.Context) (float64, error) {
 		cpu, right := p.out.CPU, p.tally.Right.Load()

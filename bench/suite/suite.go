@@ -30,6 +30,8 @@ type Options struct {
 	Awake bool
 	// Patience is how long may be waited in all for the machine to be quiet.
 	Patience time.Duration
+	// Quiet is what the probe shows when it is, in µs; 0 if that is not known.
+	Quiet float64
 	// Rate makes every closed loop an open one.
 	Rate float64
 	Seed uint64

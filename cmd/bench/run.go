@@ -33,6 +33,7 @@ type runFlags struct {
 	rate               float64
 	sleep              bool
 	patience           time.Duration
+	quiet              float64
 	profile            bool
 	pprofURL           string
 	jsonOut            string
@@ -57,6 +58,7 @@ func runCommand() *cobra.Command {
 	fs.Float64Var(&f.rate, "rate", 0, "open loop: requests per second at random times, instead of closed loops")
 	fs.BoolVar(&f.sleep, "sleep", false, "let engines and generator sleep while they wait; who sends them something then pays for waking them")
 	fs.DurationVar(&f.patience, "patience", 0, "how long to wait in all for the machine to be quiet before what depends on it")
+	fs.Float64Var(&f.quiet, "quiet", 0, "µs of CPU that the probe of --patience shows on this machine when it is quiet (default the best it has seen in this run)")
 	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
 	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
 	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
@@ -106,7 +108,7 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 		run.Notes = append(run.Notes, "Nothing was pinned to a core: targets, engines and generator took each other's time.")
 	}
 	o := suite.Options{
-		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle, Awake: run.Config.Awake, Patience: f.patience,
+		Workloads: workloads, Targets: specs, Repeats: f.repeats, Window: f.duration, Warmup: f.warmup, Idle: idle, Awake: run.Config.Awake, Patience: f.patience, Quiet: f.quiet,
 		Engine: f.engine, Connector: f.connector, Rate: f.rate, Seed: f.seed, Files: files, Progress: cmd.OutOrStdout(),
 	}
 	if f.profile {
