@@ -40,6 +40,8 @@ type Calm struct {
 	// patience.
 	Begun  []float64 `json:"begun_us"`
 	Anyway int       `json:"anyway"`
+	// Problem is why a probe gave no answer; then nothing was waited for.
+	Problem string `json:"problem,omitempty"`
 }
 
 // Config is what the run was asked for.

@@ -85,6 +85,8 @@ func (c *calm) wait(ctx context.Context) {
 			c.found.Waited += passed.Seconds()
 			if err == nil {
 				c.found.Begun = append(c.found.Begun, now)
+			} else {
+				c.found.Problem = err.Error()
 			}
 			if !good {
 				c.found.Anyway++

@@ -46,6 +46,9 @@ func TestCalm(t *testing.T) {
 					c.wait(t.Context())
 				}
 				f := c.found
+				if failed := tc.probes[len(tc.probes)-1] == 0; failed != (f.Problem != "") {
+					t.Errorf("the problem is %q", f.Problem)
+				}
 				same := len(f.Begun) == len(tc.begun) && f.Anyway == tc.anyway && f.Waited == tc.waited
 				for i := range f.Begun {
 					same = same && f.Begun[i] == tc.begun[i]

@@ -139,6 +139,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	case err != nil:
 		return nil, c.ofExchange(p.Instance, err)
 	}
+	c.now = time.Now() // it may have been waited for
 	if kv.handover, err = dialect.Handover(answer); err != nil {
 		return nil, c.ofAnswer(p.Instance, err.Error())
 	}

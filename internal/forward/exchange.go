@@ -40,7 +40,7 @@ type exchange struct {
 	// prefilled is the prefill instance's answer: it knows how many tokens of
 	// the prompt were cached.
 	prefilled     []byte
-	now           time.Time // the last time that was looked at, for what need not be exact
+	now           time.Time // the last time that was looked at: not before anything that was waited for since
 	wrote         time.Time // when something was last sent to the client
 	writeDeadline time.Time
 
