@@ -119,6 +119,7 @@ type memo struct {
 	h      *Handler
 	lines  upstream.Lines // of the legs, without X-Request-Id
 	ownKey bool           // exchange.ownKey
+	none   bool           // there are no lines that can be kept
 }
 
 // joinLines makes the lines of a pair's header of those that its client's connection
@@ -143,9 +144,12 @@ func (x *exchange) joinLines(engineID string) bool {
 		delete(header, "X-Request-Id")
 		m = &memo{h: x.h, ownKey: x.ownKey}
 		if m.lines.Set(header) != nil || len(m.lines.Text()) > maxKeptLines {
-			return false
+			m = &memo{h: x.h, none: true}
 		}
 		*place = m
+	}
+	if m.none {
+		return false
 	}
 	if x.draft.lines.Join(&m.lines, "X-Request-Id", engineID) != nil {
 		return false

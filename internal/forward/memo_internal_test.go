@@ -98,8 +98,15 @@ func TestHeaderIsMadeOnce(t *testing.T) {
 	for name, value := range map[string]string{"X-Bad": "a\nb", "X-Long": strings.Repeat("v", maxKeptLines)} {
 		w.place = nil
 		r.Header.Set(name, value)
-		if _, q := give(h, plain, "6"); q.Header == nil || len(q.Lines.Text()) != 0 || w.place != nil {
-			t.Errorf("%s: header %v, %d bytes of lines, %v is remembered", name, q.Header, len(q.Lines.Text()), w.place)
+		for _, first := range []bool{true, false} {
+			before := w.place
+			_, q := give(h, plain, "6")
+			if m, ok := w.place.(*memo); !ok || len(m.lines.Text()) > 0 || q.Header == nil || len(q.Lines.Text()) != 0 {
+				t.Errorf("%s: header %v, %d bytes of lines, %v is remembered", name, q.Header, len(q.Lines.Text()), w.place)
+			}
+			if !first && w.place != before {
+				t.Errorf("%s: it was tried again", name)
+			}
 		}
 		r.Header.Del(name)
 	}
