@@ -78,15 +78,18 @@ func (r *Run) idle(b *strings.Builder) {
 // calm tells how it was waited for a quiet machine.
 func (r *Run) calm(b *strings.Builder) {
 	c := r.Calm
-	if c == nil || len(c.Begun) == 0 {
+	if c == nil {
+		return
+	}
+	if c.Problem != "" {
+		fmt.Fprintf(b, "\nA probe of how busy the host is failed, and nothing was waited for there: %s\n", c.Problem)
+	}
+	if len(c.Begun) == 0 {
 		return
 	}
 	begun := slices.Sorted(slices.Values(c.Begun))
 	fmt.Fprintf(b, "\nBefore what depends on how busy the host is, a probe saw what the system calls of a small request took at the moment: %.1f µs at best. It was waited, %.0f s in all (%.0f s at most), until that was no more than %.2f times as much; once begun, everything counts. The %d beginnings found %.1f µs in the median; %d came with the probe above, when the patience had ended.\n",
 		c.Best, c.Waited, c.Patience, c.Tolerated, len(begun), begun[len(begun)/2], c.Anyway)
-	if c.Problem != "" {
-		fmt.Fprintf(b, "\nA probe failed, and nothing was waited for there: %s\n", c.Problem)
-	}
 }
 
 // Headline is the table of goals.

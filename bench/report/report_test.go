@@ -56,6 +56,18 @@ func example() *report.Run {
 	return r
 }
 
+// A probe that failed is told, whether or not others did not.
+func TestProbeThatFailed(t *testing.T) {
+	t.Parallel()
+	for _, begun := range [][]float64{nil, {14.2}} {
+		r := example()
+		r.Calm.Problem, r.Calm.Begun = "nobody answers", begun
+		if text := r.Markdown(nil); strings.Count(text, "nobody answers") != 1 {
+			t.Errorf("after %v:\n%.2000s", begun, text)
+		}
+	}
+}
+
 // Where nginx ran, its CPU per request is the measure of the machine.
 func TestBesideNginx(t *testing.T) {
 	t.Parallel()

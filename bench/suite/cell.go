@@ -77,7 +77,9 @@ func (cells group) measure(ctx context.Context) {
 		parts = max(1, int(cells[0].o.Window/partLength))
 	}
 	for round := range parts {
-		cells[0].calm.wait(ctx)
+		if len(up) > 0 {
+			cells[0].calm.wait(ctx)
+		}
 		for i := range up {
 			c := up[(round+i)%len(up)] // who comes behind whom makes a difference
 			if c.err == nil && ctx.Err() == nil {

@@ -143,6 +143,8 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--build", "bin/proxy"}, "NAME=FILE"},
 		{[]string{"run", "--build", "pdmesh=bin/proxy"}, "two targets are named pdmesh"},
 		{[]string{"run", "--repeats", "0"}, "positive"},
+		{[]string{"run", "--patience", "-1s"}, "negative"},
+		{[]string{"run", "--quiet", "-1"}, "negative"},
 		{[]string{"run", "--engine", "slow"}, "fast or strict"},
 		{[]string{"run", "--connector", "x"}, "nixl or plain"},
 		{[]string{"run", "--pin", "left"}, "two cores"},

@@ -79,6 +79,9 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 	if f.repeats < 1 || f.duration <= 0 {
 		return fmt.Errorf("%w: --repeats and --duration must be positive", errUsage)
 	}
+	if f.patience < 0 || f.quiet < 0 {
+		return fmt.Errorf("%w: --patience and --quiet must not be negative", errUsage)
+	}
 	specs, err := f.specs()
 	if err != nil {
 		return err
