@@ -90,14 +90,16 @@ func TestNoAnswerIsMadeUp(t *testing.T) {
 // A client that leaves in the middle of its body ends the request, too.
 func TestLeavesInTheBody(t *testing.T) {
 	t.Parallel()
-	ended := make(chan error, 1)
+	began, ended := make(chan error, 1), make(chan error, 1)
 	s := start(t, map[string]http.HandlerFunc{"/x": func(_ http.ResponseWriter, r *http.Request) {
+		began <- nil
 		_, err := io.ReadAll(r.Body)
 		<-r.Context().Done()
 		ended <- err
 	}})
 	w := s.dial()
 	w.say("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
+	<-began // one who leaves before that has sent no request that anybody looks at
 	_ = w.CloseWrite()
 	if err := <-ended; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("ended with %v", err)
