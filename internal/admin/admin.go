@@ -103,6 +103,10 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 	if outcome == discovery.AlreadyThere {
 		return httpapi.Already, nil
 	}
+	s.await(ctx, func(snap *instance.Snapshot) bool {
+		in, ok := snap.Lookup(k) // it may have come up meanwhile
+		return snap.Waiting(k) || ok && in.Intent != instance.Removed
+	})
 	return httpapi.Waiting, nil
 }
 
@@ -126,7 +130,7 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	if existed {
 		s.await(ctx, func(snap *instance.Snapshot) bool {
 			in, ok := snap.Lookup(k)
-			return !ok || !in.Usable()
+			return (!ok || !in.Usable()) && !snap.Waiting(k)
 		})
 	}
 	return existed, nil

@@ -90,6 +90,19 @@ func TestAddThatWaits(t *testing.T) {
 	if err != nil || outcome != httpapi.Waiting {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
+	// Both answers come when this proxy's own list is true of them.
+	if !r.watcher.Snapshot().Waiting(key(address)) {
+		t.Error("the list does not show the one that is waited for")
+	}
+	if existed, err := r.svc.Remove(t.Context(), key(address)); err != nil || !existed {
+		t.Fatalf("Remove: %v, %v", existed, err)
+	}
+	if r.watcher.Snapshot().Waiting(key(address)) {
+		t.Error("the list still shows one that was removed")
+	}
+	if outcome, err = r.svc.Add(t.Context(), key(address)); err != nil || outcome != httpapi.Waiting {
+		t.Fatalf("Add after Remove: %v, %v", outcome, err)
+	}
 	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
 	testkit.Eventually(t, time.Minute, func() error {
 		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() {

@@ -71,13 +71,22 @@ func (s *Snapshot) Usable(r Role) []*Instance {
 }
 
 // Lookup finds a membership; pending adds are not found by it.
-func (s *Snapshot) Lookup(k Key) (*Instance, bool) {
+func (s *Snapshot) Lookup(k Key) (*Instance, bool) { return s.find(k, false) }
+
+// Waiting tells whether an add of the instance waits for it to answer.
+func (s *Snapshot) Waiting(k Key) bool {
+	_, ok := s.find(k, true)
+	return ok
+}
+
+// find gives the pending add or the membership of a key, which may have both.
+func (s *Snapshot) find(k Key, pending bool) (*Instance, bool) {
 	at, _ := slices.BinarySearchFunc(s.all, k, func(in *Instance, k Key) int { return compareKeys(in.Key, k) })
 	for _, in := range s.all[at:] {
 		if in.Key != k {
 			break
 		}
-		if in.View != Pending {
+		if (in.View == Pending) == pending {
 			return in, true
 		}
 	}
