@@ -81,7 +81,37 @@ func (r *Run) besideFloor(b *strings.Builder) {
 		b.WriteString("| CPU per request | floor | goal | measured | above the floor | spread | measured / floor | spread |\n|---|---|---|---|---|---|---|---|\n")
 		b.WriteString(rows.String())
 	}
+	r.floorRatio(b)
 	r.floorLoss(b)
+}
+
+// floorRatio tells how much of the two-hop limit the floor reaches: what is left of
+// it is the harness' own efficiency, which no proxy can do anything about.
+func (r *Run) floorRatio(b *strings.Builder) {
+	var rows strings.Builder
+	for _, g := range goalMachine {
+		var limits, floors, ours []float64
+		for repeat := range r.Config.Repeats {
+			floor, ok := r.Ratio(g.workload, atFloor, repeat)
+			our, also := r.Ratio(g.workload, mesh, repeat)
+			if !ok || !also || floor == 0 {
+				continue
+			}
+			limits = append(limits, 1e6/r.cell(g.workload, twoHop, repeat).Throughput())
+			floors, ours = append(floors, floor), append(ours, our)
+		}
+		if len(ours) == 0 {
+			continue
+		}
+		times := each(ours, floors, quotient)
+		fmt.Fprintf(&rows, "| %s | %s µs | %s | %s | %s | %s |\n", g.text, number(median(limits)), number(median(floors)),
+			number(median(ours)), number(median(times)), spread(times))
+	}
+	if rows.Len() > 0 {
+		b.WriteString("\nWhat they reach of the two-hop limit. That is what engines and generator take for both hops on a core that they share, caches and all; a proxy on another core takes at least what the floor does, but for streams, where ours passes on together what came together:\n\n")
+		b.WriteString("| throughput / two-hop limit | the limit's time per request | floor | measured | measured / floor | spread |\n|---|---|---|---|---|---|\n")
+		b.WriteString(rows.String())
+	}
 }
 
 // floorLoss tells what many instances cost the floor, for which nothing but the

@@ -100,6 +100,7 @@ func TestBesideFloor(t *testing.T) {
 		}
 		cell("stream", "floor", 15_000, 4.5) // 300 µs
 		cell("stream", "pdmesh", 15_000, 4.2)
+		cell("stream", "two-hop", 20_000, 0) // 250 µs
 		cell("quiet", "floor", 200_000, 4)
 		cell("churn", "floor", 196_000-4000*uint64(i), 4.312)
 		cell("quiet", "pdmesh", 100_000, 4)
