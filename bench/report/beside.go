@@ -85,8 +85,8 @@ func (r *Run) besideFloor(b *strings.Builder) {
 	r.floorLoss(b)
 }
 
-// floorRatio tells how much of the two-hop limit the floor reaches: what is left of
-// it is the harness' own efficiency, which no proxy can do anything about.
+// floorRatio tells how much of the two-hop limit the floor reaches, since that limit
+// depends on how quick the harness is on this machine.
 func (r *Run) floorRatio(b *strings.Builder) {
 	var rows strings.Builder
 	for _, g := range goalMachine {
@@ -108,7 +108,7 @@ func (r *Run) floorRatio(b *strings.Builder) {
 			number(median(ours)), number(median(times)), spread(times))
 	}
 	if rows.Len() > 0 {
-		b.WriteString("\nWhat they reach of the two-hop limit. That is what engines and generator take for both hops on a core that they share, caches and all; a proxy on another core takes at least what the floor does, but for streams, where ours passes on together what came together:\n\n")
+		b.WriteString("\nWhat they reach of the two-hop limit. That is what engines and generator take for both hops on a core that they share, caches and all. Where the target's core is the bottleneck, as with small requests, what makes the same calls as the floor reaches no more than it; where the harness is, as with streams, what the target makes the harness do counts for more:\n\n")
 		b.WriteString("| throughput / two-hop limit | the limit's time per request | floor | measured | measured / floor | spread |\n|---|---|---|---|---|---|\n")
 		b.WriteString(rows.String())
 	}
