@@ -18,6 +18,9 @@ import (
 // goes out: up to here a broken answer can still be retried.
 const maxHeldAnswer = 1 << 20
 
+// unknownAnswer is the room that an answer of unknown length gets at first.
+const unknownAnswer = 2 << 10
+
 // doneGrace is how long the engine may take to end the connection's chunked
 // body behind the closing event; later than that it is not reused.
 const doneGrace = time.Second
@@ -42,16 +45,11 @@ func isMedia(contentType, media string) bool {
 // whole passes a non-streamed answer on. Nothing is sent before it has been
 // read to its end, or to maxHeldAnswer.
 func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *failure {
-	held := resp.Length
-	if held < 0 || held > maxHeldAnswer {
-		held = maxHeldAnswer
-	}
-	buf := x.answers.take(int(held)+1, smallAnswers, mostAnswers)[:held]
-	n, err := readFull(l, x.h.opts.Idle, resp.Body, buf)
+	buf, n, err := x.hold(l, resp)
 	more := err == nil
 	if more && resp.Length == int64(n) {
 		more, err = false, io.EOF
-		_ = drained(resp.Body, buf[held:held+1]) // every announced byte is here: the answer is whole
+		_ = drained(resp.Body, buf[n:n+1]) // every announced byte is here: the answer is whole
 	}
 	if err != nil && !errors.Is(err, io.EOF) {
 		return x.ofExchange(d.Instance, err)
@@ -93,6 +91,30 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 	}
 	x.entry.Outcome = OutcomeOK
 	return nil
+}
+
+// hold reads an answer to its end, which io.EOF tells, or as much of it as is held
+// back: n bytes of buf, which has room for another if the length was told.
+func (x *exchange) hold(l *leg, resp *upstream.Response) (buf []byte, n int, err error) {
+	if resp.Length >= 0 {
+		held := int(min(resp.Length, maxHeldAnswer))
+		buf = x.answers.take(held+1, smallAnswers, mostAnswers)
+		n, err = readFull(l, x.h.opts.Idle, resp.Body, buf[:held])
+		return buf, n, err
+	}
+	buf = x.answers.take(unknownAnswer, smallAnswers, mostAnswers)
+	for {
+		var m int
+		m, err = readFull(l, x.h.opts.Idle, resp.Body, buf[n:])
+		n += m
+		if err != nil || n == maxHeldAnswer {
+			return buf, n, err
+		}
+		bigger := make([]byte, min(4*len(buf), maxHeldAnswer))
+		copy(bigger, buf)
+		buf = bigger
+		l.rearm(x.h.opts.Idle)
+	}
 }
 
 // readFull fills buf, for which the leg has its deadline; io.EOF means that the body

@@ -1,0 +1,152 @@
+package forward_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/iotest"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// unannounced answers the decode legs one after the other with bodies of which
+// nobody tells the length, as servers do that send chunks.
+type unannounced struct {
+	canned
+
+	bodies []func() io.Reader
+	asked  int
+}
+
+func (u *unannounced) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	if r.Instance.Role == instance.Prefill {
+		return u.canned.Do(ctx, r)
+	}
+	body := u.bodies[min(u.asked, len(u.bodies)-1)]
+	u.asked++
+	return &upstream.Response{Status: http.StatusOK, Header: jsonHeader, Length: -1, Body: io.NopCloser(body())}, nil
+}
+
+// wholeHandler serves one prefill and two decode instances that answer like up.
+func wholeHandler(t *testing.T, up *unannounced) http.HandlerFunc {
+	t.Helper()
+	up.canned.prefill = []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
+		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)
+	var m members
+	m.set(in(instance.Prefill, "p:1", fakevllm.NIXL), in(instance.Decode, "d:1", fakevllm.NIXL), in(instance.Decode, "d:2", fakevllm.NIXL))
+	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
+	t.Cleanup(tracker.Close)
+	h, err := forward.New(forward.Options{
+		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+		Health: tracker, Upstream: up, Recorder: nobody{}, Log: quiet(),
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h.Completion(openai.Completion)
+}
+
+func askWhole(t *testing.T, h http.HandlerFunc, w http.ResponseWriter) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader(`{"model":"m","prompt":"hello","max_tokens":4}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	h(w, r)
+}
+
+// wholeAnswer is an answer of n bytes, each of which tells where it is.
+func wholeAnswer(n int) []byte {
+	b := make([]byte, 0, n+16)
+	for i := 0; len(b) < n; i += 16 {
+		b = fmt.Appendf(b, "%015d,", i)
+	}
+	return b[:n]
+}
+
+// An answer whose length nobody tells arrives as it was sent, with its length if it
+// was held back in whole, however it is cut.
+func TestAnswerOfUnknownLength(t *testing.T) {
+	t.Parallel()
+	const held = 1 << 20
+	for _, n := range []int{0, 1, 4<<10 - 1, 4 << 10, 4<<10 + 1, 8 << 10, 100 << 10, 1<<19 + 1, held - 1, held, held + 1, 3 * held} {
+		want := wholeAnswer(n)
+		for name, cut := range map[string]func(io.Reader) io.Reader{
+			"as it is":       func(r io.Reader) io.Reader { return r },
+			"halves":         iotest.HalfReader,
+			"end with bytes": iotest.DataErrReader,
+		} {
+			t.Run(fmt.Sprintf("%d %s", n, name), func(t *testing.T) {
+				t.Parallel()
+				h := wholeHandler(t, &unannounced{bodies: []func() io.Reader{func() io.Reader { return cut(bytes.NewReader(want)) }}})
+				w := httptest.NewRecorder()
+				askWhole(t, h, w)
+				if w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), want) {
+					t.Errorf("status %d, %d bytes of %d", w.Code, w.Body.Len(), n)
+				}
+				length := ""
+				if n < held {
+					length = strconv.Itoa(n)
+				}
+				// With as much as is held back the end may be known or not.
+				if got := w.Header().Get("Content-Length"); got != length && n != held {
+					t.Errorf("Content-Length %q, want %q", got, length)
+				}
+			})
+		}
+	}
+}
+
+// An answer that breaks off while it is held back is another instance's to give.
+func TestAnswerOfUnknownLengthBreaksOff(t *testing.T) {
+	t.Parallel()
+	want := wholeAnswer(100)
+	for _, n := range []int{0, 1, 4 << 10, 4<<10 + 1, 100 << 10, 1<<20 - 1} {
+		up := &unannounced{bodies: []func() io.Reader{
+			func() io.Reader {
+				return io.MultiReader(bytes.NewReader(wholeAnswer(n)), iotest.ErrReader(errors.New("gone")))
+			},
+			func() io.Reader { return bytes.NewReader(want) },
+		}}
+		w := httptest.NewRecorder()
+		askWhole(t, wholeHandler(t, up), w)
+		if up.asked != 2 || w.Code != http.StatusOK || !bytes.Equal(w.Body.Bytes(), want) {
+			t.Errorf("after %d bytes: %d asked, status %d, %d bytes", n, up.asked, w.Code, w.Body.Len())
+		}
+	}
+}
+
+// A short answer takes memory for itself, not for the longest that could come. It
+// runs by itself, since it counts what everybody allocates.
+func TestShortAnswerOfUnknownLengthTakesLittle(t *testing.T) { //nolint:paralleltest // see above
+	h := wholeHandler(t, &unannounced{bodies: []func() io.Reader{func() io.Reader { return bytes.NewReader(wholeAnswer(2 << 10)) }}})
+	const requests = 64
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range requests {
+		w := &sink{header: http.Header{}}
+		askWhole(t, h, w)
+		if w.n != 2<<10 {
+			t.Fatalf("%d bytes", w.n)
+		}
+	}
+	runtime.ReadMemStats(&after)
+	if each := (after.TotalAlloc - before.TotalAlloc) / requests; each > 64<<10 {
+		t.Errorf("%d KiB for an answer of 2", each>>10)
+	}
+}
