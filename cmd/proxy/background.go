@@ -197,7 +197,11 @@ func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fact
 
 // Alive implements health.Prober.
 func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
-	return p.client.Health(ctx, vllm.BaseURL(in))
+	err := p.client.Health(ctx, vllm.BaseURL(in))
+	if errors.Is(err, vllm.ErrNotAsked) {
+		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
+	}
+	return err
 }
 
 // usable refuses the records that no request of this proxy could be fitted to.

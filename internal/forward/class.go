@@ -15,6 +15,7 @@ const (
 	NotConnected     Class = "not_connected"
 	ConnectTimeout   Class = "connect_timeout"
 	NoConnection     Class = "no_connection"
+	NoSocket         Class = "no_socket"
 	Lost             Class = "lost"
 	BrokeOff         Class = "broke_off"
 	PrefillTimeout   Class = "prefill_timeout"
@@ -70,7 +71,8 @@ func rules() []rule {
 	return []rule{
 		{NotConnected, "connection refused, or no route", true, true, true, blameEject, "503, Retry-After"},
 		{ConnectTimeout, "no connection within --connect-timeout", true, true, true, blameStrike, "503, Retry-After"},
-		{NoConnection, "no connection for another reason: no socket or port left here, an address that may not be used", true, false, true, blameStrike, "503, Retry-After"},
+		{NoConnection, "no connection for another reason: no port left here for that address, an address that may not be used", true, false, true, blameStrike, "503, Retry-After"},
+		{NoSocket, "no connection, since no descriptor or memory for one is left here", true, false, true, blameNobody, "503, Retry-After"},
 		{Lost, "sent, and the connection ended before any byte of an answer", true, false, false, blameStrike, "502"},
 		{BrokeOff, "the answer began and broke off before it was committed", true, false, false, blameStrike, "502"},
 		{PrefillTimeout, "no prefill answer within --prefill-timeout", true, false, false, blameStrike, "504"},

@@ -35,7 +35,7 @@ func TestEveryClassHasARule(t *testing.T) {
 		}
 	}
 	for _, c := range []Class{
-		NotConnected, ConnectTimeout, NoConnection, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Gone, Busy,
+		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Gone, Busy,
 		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, HandoverExpired, ClientGone,
 	} {
 		if !seen[c] {

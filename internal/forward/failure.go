@@ -86,6 +86,8 @@ func classOf(err error) Class {
 			return NotConnected
 		case e.Timeout():
 			return ConnectTimeout
+		case e.Exhausted():
+			return NoSocket
 		}
 		return NoConnection
 	case upstream.StageHeaders:
@@ -102,6 +104,8 @@ func (x *exchange) lastWord(in *instance.Instance, class Class) answer {
 	switch class {
 	case NotConnected, ConnectTimeout, NoConnection, Gone:
 		return ours(unavailable(in.Role, x.model))
+	case NoSocket:
+		return ours(noSocket())
 	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
 		return ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
 			Message: fmt.Sprintf("the %s instance did not answer in time", in.Role)})
@@ -175,6 +179,11 @@ func unavailable(role instance.Role, model string) *openai.Error {
 		msg += " for model " + strconv.Quote(model)
 	}
 	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, Message: msg, RetryAfter: retryWait}
+}
+
+func noSocket() *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: retryWait,
+		Message: "this proxy cannot open another connection at the moment; try again"}
 }
 
 func budgetSpent() *openai.Error {

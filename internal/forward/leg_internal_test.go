@@ -152,7 +152,7 @@ func TestCommittedLegIsNotCalledOff(t *testing.T) {
 }
 
 // Only a refusal by the other side is proof that nobody is there. Running out
-// of sockets or ports is our own trouble, and a slow connection may be.
+// of sockets is our own trouble; running out of ports and a slow connection may be.
 func TestOnlyRefusedConnectionsEject(t *testing.T) {
 	t.Parallel()
 	dial := func(err error) error {
@@ -166,7 +166,10 @@ func TestOnlyRefusedConnectionsEject(t *testing.T) {
 		{dial(syscall.ECONNREFUSED), NotConnected, blameEject},
 		{dial(syscall.EHOSTUNREACH), NotConnected, blameEject},
 		{dial(os.ErrDeadlineExceeded), ConnectTimeout, blameStrike},
-		{dial(syscall.EMFILE), NoConnection, blameStrike},
+		{dial(os.NewSyscallError("socket", syscall.EMFILE)), NoSocket, blameNobody},
+		{dial(syscall.ENFILE), NoSocket, blameNobody},
+		{dial(syscall.ENOBUFS), NoSocket, blameNobody},
+		{dial(syscall.ENOMEM), NoSocket, blameNobody},
 		{dial(syscall.EADDRNOTAVAIL), NoConnection, blameStrike},
 		{dial(netguard.ErrForbidden), NoConnection, blameStrike},
 	} {

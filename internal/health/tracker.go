@@ -9,6 +9,7 @@ package health
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -21,10 +22,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Prober asks one instance for a sign of life; nil means alive.
+// Prober asks one instance for a sign of life; nil means alive. An error that is
+// ErrNotAsked means that the question was never put.
 type Prober interface {
 	Alive(ctx context.Context, in *instance.Instance) error
 }
+
+// ErrNotAsked is wrapped by errors of a Prober that are our own: nothing follows
+// from them for the instance.
+var ErrNotAsked = errors.New("not asked")
 
 // Source gives the current membership.
 type Source interface {
@@ -82,9 +88,10 @@ type Tracker struct {
 	// is in here is not changed.
 	trouble atomic.Pointer[[]instance.Key]
 
-	mu      sync.RWMutex // guards records and closed; never held across a probe
-	records map[instance.Key]*record
-	closed  bool
+	mu         sync.RWMutex // guards what follows; never held across a probe
+	records    map[instance.Key]*record
+	closed     bool
+	complained time.Time // when complain was last heard
 
 	ctx    context.Context //nolint:containedctx // the probes' own lifetime, ended by Close
 	cancel context.CancelFunc
@@ -326,7 +333,7 @@ func (t *Tracker) recover(in *instance.Instance, r *record) {
 			continue
 		case <-timer.C:
 		}
-		if t.alive(now) {
+		if t.ask(now) == nil {
 			t.readmit(in.Key, r)
 			return
 		}
@@ -335,10 +342,11 @@ func (t *Tracker) recover(in *instance.Instance, r *record) {
 	}
 }
 
-func (t *Tracker) alive(in *instance.Instance) bool {
+// ask asks for a sign of life; nil is one.
+func (t *Tracker) ask(in *instance.Instance) error {
 	ctx, cancel := context.WithTimeout(t.ctx, t.o.ProbeTimeout)
 	defer cancel()
-	return t.o.Prober.Alive(ctx, in) == nil
+	return t.o.Prober.Alive(ctx, in)
 }
 
 // drop forgets what was held against a life that has ended.
@@ -375,20 +383,48 @@ func (t *Tracker) Suspect(in *instance.Instance) {
 	}
 	r.suspected = true
 	t.work.Go(func() {
-		sign := false
-		for range silentProbes {
-			if sign = t.alive(in); sign || t.ctx.Err() != nil {
-				break
-			}
-		}
+		err := t.askThrice(in)
+		asked := !errors.Is(err, ErrNotAsked)
 		t.mu.Lock()
 		r.suspected = false
-		if sign && r.strikes == 0 && r.back.IsZero() && !r.out && t.records[in.Key] == r {
+		if (err == nil || !asked) && r.strikes == 0 && r.back.IsZero() && !r.out && t.records[in.Key] == r {
 			t.forget(in.Key)
 		}
 		t.mu.Unlock()
-		if !sign && t.ctx.Err() == nil {
+		switch {
+		case err == nil || t.ctx.Err() != nil:
+		case asked:
 			t.Eject(in, "silent: no sign of life in three probes")
+		default: // until whoever suspects it does so again
+			t.complain(in.Key, err)
 		}
 	})
+}
+
+// complainEvery keeps the log readable: what keeps one question from being put keeps
+// all of them, and they are tried each second.
+const complainEvery = 10 * time.Second
+
+// complain tells now and then that instances could not be asked.
+func (t *Tracker) complain(k instance.Key, err error) {
+	t.mu.Lock()
+	silent := !t.complained.IsZero() && time.Since(t.complained) < complainEvery
+	if !silent {
+		t.complained = time.Now()
+	}
+	t.mu.Unlock()
+	if !silent {
+		t.o.Log.WithError(err).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
+	}
+}
+
+// askThrice asks until there is a sign of life, or silentProbes questions in a row
+// have brought none. Once a question cannot be put it asks no more.
+func (t *Tracker) askThrice(in *instance.Instance) (err error) {
+	for range silentProbes {
+		if err = t.ask(in); err == nil || t.ctx.Err() != nil || errors.Is(err, ErrNotAsked) {
+			break
+		}
+	}
+	return err
 }

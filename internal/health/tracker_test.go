@@ -1,10 +1,13 @@
 package health_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -235,6 +238,52 @@ func TestSuspect(t *testing.T) {
 		synctest.Wait()
 		if tr.Available(in.Key) || ejected.Load() != 1 || eng.asked() != 4 {
 			t.Fatalf("silent: available %v, %d ejections, %d probes", tr.Available(in.Key), ejected.Load(), eng.asked())
+		}
+	})
+}
+
+// A question that could not be put says nothing about the instance, and is put again
+// when there is a reason to.
+func TestSuspectThatCannotBeAsked(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	log := logrus.New()
+	log.SetOutput(&out)
+	run(t, func(o *health.Options) { o.Log = log }, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
+		eng.say(fmt.Errorf("%w: no descriptors", health.ErrNotAsked))
+		for n := range 20 {
+			tr.Suspect(in)
+			synctest.Wait()
+			if tr.Trouble() || eng.asked() != n+1 {
+				t.Fatalf("after %d questions %d were asked; trouble: %v", n+1, eng.asked(), tr.Trouble())
+			}
+			time.Sleep(time.Second)
+		}
+		if n := strings.Count(out.String(), "could not be asked"); n != 2 {
+			t.Errorf("told %d times in 20 s:\n%s", n, &out)
+		}
+		// What is held against it already stays.
+		tr.Strike(in, "x")
+		tr.Suspect(in)
+		synctest.Wait()
+		if !tr.Trouble() || !tr.Available(in.Key) {
+			t.Fatal("its strike was forgotten, or it was ejected")
+		}
+		eng.say(errDead)
+		tr.Suspect(in)
+		synctest.Wait()
+		if tr.Available(in.Key) {
+			t.Fatal("it is in, and says nothing")
+		}
+		eng.say(health.ErrNotAsked)
+		time.Sleep(time.Minute)
+		if tr.Available(in.Key) {
+			t.Fatal("nobody asked, and it is back")
+		}
+		eng.say(nil)
+		time.Sleep(3 * time.Second)
+		if !tr.Available(in.Key) {
+			t.Fatal("it answers and is not back")
 		}
 	})
 }

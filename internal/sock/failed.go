@@ -1,9 +1,23 @@
 package sock
 
 import (
+	"errors"
 	"net"
 	"os"
+	"syscall"
 )
+
+// Exhausted tells that a connection could not be made since this process or machine
+// has nothing left to make it of: no descriptor, no memory for a socket. It says
+// nothing about the peer.
+func Exhausted(err error) bool {
+	for _, e := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
+		if errors.Is(err, e) {
+			return true
+		}
+	}
+	return false
+}
 
 // Failed gives the error of a system call the form that it has in package net.
 func (c *Conn) Failed(what string, err error) error {

@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 // Client sends requests to instances. It is safe for concurrent use.
@@ -163,6 +164,10 @@ func (e *Error) Refused() bool {
 		(errors.Is(e.Err, syscall.ECONNREFUSED) || errors.Is(e.Err, syscall.EHOSTUNREACH) ||
 			errors.Is(e.Err, syscall.ENETUNREACH))
 }
+
+// Exhausted tells that there was no connection because nothing is left here to make
+// one of, whoever it is to.
+func (e *Error) Exhausted() bool { return e.Stage == StageNotConnected && sock.Exhausted(e.Err) }
 
 // Timeout tells that a deadline, not the peer, ended the exchange.
 func (e *Error) Timeout() bool {

@@ -7,7 +7,9 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -198,12 +200,12 @@ func TestErrors(t *testing.T) {
 	version := func(b string) error { _, err := c.Version(t.Context(), b); return err }
 	stats := func(b string) error { _, err := c.Stats(t.Context(), b); return err }
 	health := func(b string) error { return c.Health(t.Context(), b) }
-	unresolvable := func(b string) error {
-		tr := freshTransport()
-		tr.DialContext = func(context.Context, string, string) (net.Conn, error) {
-			return nil, &net.DNSError{Err: "no such host", Name: "gpu-7", IsNotFound: true}
+	failing := func(dial error) func(string) error {
+		return func(b string) error {
+			tr := freshTransport()
+			tr.DialContext = func(context.Context, string, string) (net.Conn, error) { return nil, dial }
+			return (&Client{HTTP: &http.Client{Transport: tr}}).Health(t.Context(), b)
 		}
-		return (&Client{HTTP: &http.Client{Transport: tr}}).Health(t.Context(), b)
 	}
 	for _, tc := range []struct {
 		name string
@@ -226,7 +228,10 @@ func TestErrors(t *testing.T) {
 		{"refused", health, "http://" + refused, ErrRefused, "connection refused: is vLLM running at " + refused + "?"},
 		{"not HTTP", health, "http://" + raw, ErrNotVLLM, "does not speak HTTP"},
 		{"https on http", health, strings.Replace(base, "http", "https", 1), ErrNotVLLM, "use http://"},
-		{"no such host", unresolvable, "http://gpu-7:1", nil, "cannot resolve gpu-7:1: no such host"},
+		{"no such host", failing(&net.DNSError{Err: "no such host", Name: "gpu-7", IsNotFound: true}), "http://gpu-7:1", nil, "cannot resolve gpu-7:1: no such host"},
+		{"no name server", failing(&net.DNSError{Err: "server misbehaving", Name: "gpu-7", IsTemporary: true}), "http://gpu-7:1", ErrNotAsked, "cannot resolve gpu-7:1: server misbehaving"},
+		{"a slow name server", failing(&net.DNSError{Err: "i/o timeout", Name: "gpu-7", IsTimeout: true}), "http://gpu-7:1", ErrNotAsked, "cannot resolve gpu-7:1: i/o timeout"},
+		{"no descriptor", failing(&net.OpError{Op: "dial", Err: os.NewSyscallError("socket", syscall.EMFILE)}), "http://gpu-7:1", ErrNotAsked, "too many open files"},
 		{"no scheme", health, "127.0.0.1:1", ErrBase, "write http://host:port"},
 		{"other scheme", health, "ftp://h:1", ErrBase, ""},
 		{"credentials", health, "http://u:secret@h:1", ErrBase, "credentials"},
@@ -239,6 +244,9 @@ func TestErrors(t *testing.T) {
 			}
 			if tc.is != nil && !errors.Is(err, tc.is) {
 				t.Errorf("%v is not %v", err, tc.is)
+			}
+			if tc.is != ErrNotAsked && errors.Is(err, ErrNotAsked) {
+				t.Errorf("%v: it was asked", err)
 			}
 			if !strings.Contains(err.Error(), tc.text) {
 				t.Errorf("%q lacks %q", err, tc.text)

@@ -9,6 +9,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 // Errors of the calls; test with errors.Is.
@@ -18,6 +20,10 @@ var (
 	// ErrRefused: nobody listens at the address. The engine process is gone, has
 	// not begun to listen, or is listening elsewhere.
 	ErrRefused = errors.New("connection refused")
+	// ErrNotAsked: the call did not come as far as to an engine, for a reason that
+	// has nothing to do with it: no descriptor or memory for a connection is left
+	// here, or no name server answers.
+	ErrNotAsked = errors.New("could not ask")
 	// ErrTimeout: the call's own deadline passed.
 	ErrTimeout = errors.New("no answer")
 	// ErrClosed: the connection broke before the whole answer was there.
@@ -68,6 +74,10 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 	switch {
 	case ctx.Err() != nil:
 		return ctx.Err()
+	case sock.Exhausted(err):
+		return fmt.Errorf("%w: %w", ErrNotAsked, unwrapURL(err))
+	case errors.As(err, &dns) && dns.Temporary():
+		return fmt.Errorf("%w: cannot resolve %s: %s", ErrNotAsked, hostOf(base), dns.Err)
 	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), isTimeout(err):
 		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), timeout)
 	case errors.Is(err, syscall.ECONNREFUSED):

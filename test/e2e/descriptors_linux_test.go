@@ -1,0 +1,92 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// A proxy that has no file descriptor left can neither connect to an instance nor
+// ask it for a sign of life. That says nothing about the instance: the long prefill
+// that it is busy with goes on, and nobody is ejected.
+func TestNoDescriptorsLeft(t *testing.T) {
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p := proxies(t, f, etcd, 1)[0]
+	for _, role := range instance.Roles() {
+		for i := range 2 {
+			n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: "nixl", Model: model,
+				Etcd: []string{etcd}, TTL: 20 * time.Second, EngineArgs: []string{"--faults"},
+			})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if role == instance.Prefill {
+				faults(t, n, `{"kind":"slow","ttft":"15s","path":"/v1/completions"}`)
+			}
+		}
+	}
+	if err := p.WaitFor(t.Context(), 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(t, adminKey)
+	result := make(chan loadgen.Result, 1)
+	go func() { result <- complete(t.Context(), c, p.URL(), "a long prompt", 5) }()
+	testkit.Eventually(t, soon, func() error {
+		if n := metric(t, p.URL(), "pd_instance_in_flight"); n != 1 {
+			return fmt.Errorf("%v legs in flight", n)
+		}
+		return nil
+	})
+	restore := noDescriptors(t, p)
+	const ejected, notAsked = "instance ejected", "an instance that is silent could not be asked"
+	log := func() string {
+		b, err := os.ReadFile(p.LogFile())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if s := log(); !strings.Contains(s, notAsked) && !strings.Contains(s, ejected) {
+			return fmt.Errorf("nobody has been asked yet:\n%s", p.LogTail(5))
+		}
+		return nil
+	})
+	restore()
+	r := <-result
+	if r.Err != nil || r.Header.Get("X-Pd-Attempts") != "1" {
+		t.Errorf("%v after %s attempts", r.Err, r.Header.Get("X-Pd-Attempts"))
+	}
+	if s := log(); strings.Contains(s, ejected) {
+		t.Errorf("an instance was ejected:\n%s", s)
+	}
+}
+
+// noDescriptors lets a process open nothing more until restore is called.
+func noDescriptors(t *testing.T, p *fleet.Proxy) (restore func()) {
+	t.Helper()
+	var was unix.Rlimit
+	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, nil, &was); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 3, Max: was.Max}, nil); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := unix.Prlimit(p.PID(), unix.RLIMIT_NOFILE, &was, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
