@@ -48,7 +48,7 @@ func (stuckEngine) Load(context.Context) (vllm.Stats, error) { return vllm.Stats
 type noRegistrar struct{}
 
 func (noRegistrar) Set(instance.Record)          {}
-func (noRegistrar) Settle(context.Context)       {}
+func (noRegistrar) Settle(context.Context) bool  { return true }
 func (noRegistrar) Revoke(context.Context) error { return nil }
 
 // A loop that has not turned for several rounds is not sane; one that has not

@@ -97,7 +97,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 		},
 	})
 	client := vllm.New(s.engineAPIKey)
-	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, &registrar{Registrar: reg}, agent.Options{
+	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, registrar{reg}, agent.Options{
 		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
 		ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
 		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
@@ -161,34 +161,28 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *di
 }
 
 // registrar waits for the last word of an agent to arrive in etcd.
-type registrar struct {
-	*discovery.Registrar
-	before int64 // revision of the key at the last Set; of the agent's goroutine
-}
-
-// Set implements agent.Registrar.
-func (r *registrar) Set(rec instance.Record) {
-	r.before = r.Status().ModRevision
-	r.Registrar.Set(rec)
-}
+type registrar struct{ *discovery.Registrar }
 
 // settlePoll is the pause between two looks at what etcd has.
 const settlePoll = 10 * time.Millisecond
 
 // Settle implements agent.Registrar.
-func (r *registrar) Settle(ctx context.Context) {
+func (r registrar) Settle(ctx context.Context) bool {
 	tick := time.NewTicker(settlePoll)
 	defer tick.Stop()
-	for {
-		if st := r.Status(); st.Phase != discovery.Registered && st.Phase != discovery.Registering || st.ModRevision > r.before {
-			return // written, or not to be written now
+	for !r.Arrived() {
+		switch r.Status().Phase {
+		case discovery.Conflict, discovery.Overridden, discovery.StaticPresent:
+			return true // not to be written now
+		case discovery.Idle, discovery.Registering, discovery.Registered, discovery.Unknown:
 		}
 		select {
 		case <-ctx.Done():
-			return
+			return false
 		case <-tick.C:
 		}
 	}
+	return true
 }
 
 // base is what the flags and the engine's surroundings say about the instance.

@@ -106,3 +106,46 @@ func TestKilledAgentAndItsSuccessor(t *testing.T) {
 	_ = p.Wait()
 	awaitGone(t, cli, k) // with its lease
 }
+
+// However little time there is, etcd hears that the instance leaves before its key
+// goes: else proxies take it for a loss and go on with the engine.
+func TestGoodbyeBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		signals int
+		still   time.Duration // so long etcd does not answer the agent
+	}{
+		{"one signal", 1, 0},
+		{"two signals", 2, 0},
+		{"one signal in an election", 1, 1200 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcd(t)
+			cli := etcd.Client(t)
+			engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+			k := key("decode", engine.Address())
+			link := testkit.StartLink(t, etcd.Endpoint())
+			p := startProcess(t, fast(link.Address(), "decode", engine.Address()))
+			awaitState(t, cli, k, instance.Ready)
+			if tc.still > 0 {
+				link.Freeze()
+				restore := time.AfterFunc(tc.still, link.Restore)
+				defer restore.Stop()
+			}
+			for range tc.signals {
+				if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := p.Wait(); err != nil {
+				t.Errorf("agent: %v", err)
+			}
+			awaitGone(t, cli, k)
+			if h := history(t, cli, k); !slices.Contains(h, "draining") {
+				t.Errorf("history of the key: %v", h)
+			}
+		})
+	}
+}

@@ -38,11 +38,11 @@ type Engine interface {
 }
 
 // Registrar keeps the record in etcd as it was last set. Set does not wait for
-// etcd; Settle does, until the last Set has arrived or ctx ends. Revoke ends the
-// registration and is bounded in time.
+// etcd; Settle does, until the last Set has arrived, or is not to be written now, and
+// gives false if ctx ends before. Revoke ends the registration and is bounded in time.
 type Registrar interface {
 	Set(rec instance.Record)
-	Settle(ctx context.Context)
+	Settle(ctx context.Context) bool
 	Revoke(ctx context.Context) error
 }
 
@@ -59,6 +59,9 @@ const (
 
 	// settleLimit is how long the last word before a revoke may take to arrive.
 	settleLimit = time.Second
+	// goodbyeLimit is how long an engine does not count as drained because etcd has
+	// not heard of it. An election takes it a second or two.
+	goodbyeLimit = 5 * time.Second
 )
 
 // MaxBackoff is the longest pause between two probes of an engine that has not

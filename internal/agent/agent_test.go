@@ -69,6 +69,7 @@ type fakeRegistrar struct {
 	log     []string
 	records []instance.Record
 	err     error
+	heard   time.Duration // since start, when etcd answers; set before anything is asked
 }
 
 func (r *fakeRegistrar) Set(rec instance.Record) {
@@ -78,10 +79,21 @@ func (r *fakeRegistrar) Set(rec instance.Record) {
 	r.log = append(r.log, fmt.Sprintf("%s %s %s", time.Since(r.start), rec.State, strings.Join(rec.Models, ",")))
 }
 
-func (r *fakeRegistrar) Settle(context.Context) {
+func (r *fakeRegistrar) Settle(ctx context.Context) bool {
+	word := "settle"
+	if wait := r.heard - time.Since(r.start); wait > 0 {
+		timer := time.NewTimer(wait)
+		defer timer.Stop()
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			word = "not settled"
+		}
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.log = append(r.log, fmt.Sprintf("%s settle", time.Since(r.start)))
+	r.log = append(r.log, fmt.Sprintf("%s %s", time.Since(r.start), word))
+	return word == "settle"
 }
 
 func (r *fakeRegistrar) Revoke(context.Context) error {
@@ -188,7 +200,7 @@ func TestProbesWithBackoffUntilTheEngineAnswers(t *testing.T) {
 		if err := r.end(); err != nil {
 			t.Error(err)
 		}
-		wantLog(t, r.reg.lines(), "22.5s ready org/m", "24s draining org/m", "24.5s revoke")
+		wantLog(t, r.reg.lines(), "22.5s ready org/m", "24s draining org/m", "24s settle", "24.5s revoke")
 		if s := r.Status(); s.Phase != Gone {
 			t.Errorf("status %+v", s)
 		}
@@ -276,7 +288,7 @@ func TestDownAfterThreeAndReadyAfterTwo(t *testing.T) {
 		}
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "12s down org/m", "20s ready org/m,lora",
-			"21s draining org/m,lora", "21.5s revoke")
+			"21s draining org/m,lora", "21s settle", "21.5s revoke")
 		if ids := r.reg.ids(); len(ids) != 1 {
 			t.Errorf("a hung engine is the same process, but ids are %q", ids)
 		}
@@ -296,7 +308,7 @@ func TestRefusedIsANewIncarnation(t *testing.T) {
 		r.Hurry()
 		_ = r.end()
 		wantLog(t, r.reg.lines(), "0s ready org/m", "2.5s ready org/m", "5.5s down org/m", "11.5s ready org/m",
-			"13.2s draining org/m", "13.2s revoke")
+			"13.2s draining org/m", "13.2s settle", "13.2s revoke")
 		if ids := r.reg.ids(); len(ids) != 3 {
 			t.Errorf("ids %q", ids)
 		}
@@ -315,7 +327,7 @@ func TestChangedStartTimeIsANewIncarnation(t *testing.T) {
 		id := r.Status().Record.ID
 		r.Hurry()
 		_ = r.end()
-		wantLog(t, r.reg.lines(), "0s ready org/m", "6s ready org/m", "8s draining org/m", "8s revoke")
+		wantLog(t, r.reg.lines(), "0s ready org/m", "6s ready org/m", "8s draining org/m", "8s settle", "8s revoke")
 		if ids := r.reg.ids(); len(ids) != 2 {
 			t.Errorf("ids %q", ids)
 		}
@@ -367,7 +379,7 @@ func TestWrongModelWhileServingIsDownAtOnce(t *testing.T) {
 		r.after(4*time.Second, nil)
 		r.Hurry()
 		_ = r.end()
-		wantLog(t, r.reg.lines(), "0s ready org/m", "2s down org/m", "6s ready m", "7s draining m", "7s revoke")
+		wantLog(t, r.reg.lines(), "0s ready org/m", "2s down org/m", "6s ready m", "7s draining m", "7s settle", "7s revoke")
 	})
 }
 

@@ -29,7 +29,8 @@ func (l *loadWatch) see(s vllm.Stats, now time.Time) {
 }
 
 // drain ends the registration: "draining" under the same lease, wait until the
-// engine is idle, revoke.
+// engine is idle, revoke. Before etcd has heard of it the engine may get requests,
+// and the end of the lease would be taken for a loss: so that is waited for first.
 func (a *Agent) drain(ctx context.Context) error {
 	if !a.set {
 		return nil
@@ -39,8 +40,14 @@ func (a *Agent) drain(ctx context.Context) error {
 	a.put(rec)
 	start := time.Now()
 	a.o.Log.WithField("limit", a.o.DrainTimeout).Info("draining: waiting for the engine to be idle")
-	why := a.awaitIdle(ctx)
+	dctx, stop := a.drainContext(ctx)
+	heard := a.settle(dctx, goodbyeLimit)
+	why := a.awaitIdle(dctx)
+	stop()
 	a.o.Log.WithField("after", time.Since(start).Round(time.Millisecond)).Info("drained: " + why)
+	if !heard && !a.settle(ctx, settleLimit) {
+		a.o.Log.Warn("etcd has not heard that the instance leaves: proxies may take its end for a loss, and ask the engine")
+	}
 	if err := a.registrar.Revoke(ctx); err != nil {
 		return fmt.Errorf("revoke %s (its key goes when the lease ends): %w", a.o.Key, err)
 	}
@@ -57,9 +64,7 @@ func (a *Agent) withdraw(ctx context.Context) error {
 	rec := clone(a.rec)
 	rec.State = instance.Down
 	a.put(rec)
-	sctx, cancel := context.WithTimeout(ctx, settleLimit)
-	a.registrar.Settle(sctx)
-	cancel()
+	a.settle(ctx, settleLimit)
 	if err := a.registrar.Revoke(ctx); err != nil {
 		return fmt.Errorf("revoke %s (its key goes when the lease ends): %w", a.o.Key, err)
 	}
@@ -67,20 +72,32 @@ func (a *Agent) withdraw(ctx context.Context) error {
 	return nil
 }
 
-// awaitIdle returns in words what ended the wait.
-func (a *Agent) awaitIdle(ctx context.Context) string {
-	ctx, cancel := context.WithTimeout(ctx, a.o.DrainTimeout)
+// settle waits for the last word to arrive, and tells whether it has.
+func (a *Agent) settle(ctx context.Context, limit time.Duration) bool {
+	ctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	return a.registrar.Settle(ctx)
+}
+
+// drainContext ends when the limit of a drain has passed, the agent is told not to
+// wait, or the engine's process is gone.
+func (a *Agent) drainContext(ctx context.Context) (dctx context.Context, stop func()) {
+	dctx, cancel := context.WithTimeout(ctx, a.o.DrainTimeout)
 	watching := make(chan struct{})
-	defer func() { cancel(); <-watching }()
 	go func() { // a hurry also ends a reading that hangs
 		defer close(watching)
 		select {
 		case <-a.hurry:
 		case <-a.o.Exited:
-		case <-ctx.Done():
+		case <-dctx.Done():
 		}
 		cancel()
 	}()
+	return dctx, func() { cancel(); <-watching }
+}
+
+// awaitIdle returns in words what ended the wait.
+func (a *Agent) awaitIdle(ctx context.Context) string {
 	poll := time.NewTicker(min(drainPoll, a.o.DrainTimeout))
 	defer poll.Stop()
 	idle, refused := 0, 0

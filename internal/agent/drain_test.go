@@ -90,7 +90,45 @@ func TestDrain(t *testing.T) {
 				if err := <-r.done; err != nil {
 					t.Error(err)
 				}
-				wantLog(t, r.reg.lines(), "0s ready org/m", "1s draining org/m", tc.want)
+				wantLog(t, r.reg.lines(), "0s ready org/m", "1s draining org/m", "1s settle", tc.want)
+			})
+		})
+	}
+}
+
+// Until etcd has heard that the instance leaves an idle engine is not drained: what is
+// not said is taken for a loss.
+func TestDrainWhileEtcdIsSlow(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		heard time.Duration
+		o     Options
+		then  func(r *rig)
+		want  []string
+	}{
+		{name: "an election", heard: 3 * time.Second, want: []string{"3s settle", "3.5s revoke"}},
+		{name: "away for long", heard: time.Hour, want: []string{"6s not settled", "7.5s not settled", "7.5s revoke"}},
+		{name: "heard at the last moment", heard: 7 * time.Second, want: []string{"6s not settled", "7s settle", "7s revoke"}},
+		{
+			name: "told not to wait", heard: 2500 * time.Millisecond,
+			then: func(r *rig) { r.after(time.Second, nil); r.Hurry() },
+			want: []string{"2s not settled", "2.5s settle", "2.5s revoke"},
+		},
+		{name: "a short limit", heard: 1500 * time.Millisecond, o: Options{DrainTimeout: time.Millisecond}, want: []string{"1.001s not settled", "1.5s settle", "1.5s revoke"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := start(t, &fakeEngine{stats: idleStats()}, tc.o)
+				r.reg.heard = tc.heard
+				r.after(time.Second, nil)
+				r.stop()
+				if tc.then != nil {
+					tc.then(r)
+				}
+				if err := <-r.done; err != nil {
+					t.Error(err)
+				}
+				wantLog(t, r.reg.lines(), append([]string{"0s ready org/m", "1s draining org/m"}, tc.want...)...)
 			})
 		})
 	}

@@ -19,7 +19,7 @@ func TestEngineProcessEnds(t *testing.T) {
 		{"while it serves", &fakeEngine{stats: idleStats()}, false, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
 		{
 			"while it drains", &fakeEngine{stats: vllm.Stats{Complete: true, Running: 1}}, true,
-			[]string{"0s ready org/m", "1s draining org/m", "3s revoke"},
+			[]string{"0s ready org/m", "1s draining org/m", "1s settle", "3s revoke"},
 		},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -315,7 +315,8 @@ func (o *owner) waiting(e *entry) (target, bool) {
 	if t.model == "" {
 		t.model = o.w.o.Model
 	}
-	if r := o.table.find(kindInstance, e.key); r != nil && r.good {
+	// What is served although etcd does not hold it is still to be added.
+	if r := o.table.find(kindInstance, e.key); r != nil && r.good && r.absent == nil {
 		t.drop = true
 	}
 	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)

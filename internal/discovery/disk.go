@@ -80,7 +80,7 @@ func (o *owner) imageOf() *image {
 	}
 	answers := o.listed
 	for _, e := range o.table.absent {
-		if !e.good || e.kind == kindPending {
+		if !e.saved() {
 			continue
 		}
 		answers = answers || (e.kind == kindInstance && e.absent.proven)

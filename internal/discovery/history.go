@@ -25,7 +25,8 @@ func (o *owner) rupture(l *listing) string {
 	case o.schema != 0 && l.schema != o.schema:
 		return "the schema key is not the one that was there"
 	}
-	// The table was complete up to its revision: whatever is older must be in it.
+	// The table was complete up to its revision: whatever is older must be in it,
+	// but for what the disk does not hold.
 	for _, kv := range l.kvs {
 		if kv.ModRevision > t.revision {
 			continue
@@ -34,7 +35,11 @@ func (o *owner) rupture(l *listing) string {
 		if n.kind == kindOther {
 			continue
 		}
-		if e := t.entries[n]; e == nil || !e.same(kv) {
+		e := t.entries[n]
+		if e == nil && !o.listed && !decodeEntry(n, kv, nil).saved() {
+			continue
+		}
+		if e == nil || !e.same(kv) {
 			return fmt.Sprintf("%s has a past that was never seen", instance.Printable(string(kv.Key), 300))
 		}
 	}

@@ -43,7 +43,7 @@ func (m *image) appendState(b []byte) ([]byte, error) {
 	b = append(append(b, head[:len(head)-len(`null}`)]...), '[')
 	first := true
 	for _, e := range m.order {
-		if !e.good || e.kind == kindPending {
+		if !e.saved() {
 			continue
 		}
 		if !first {
@@ -56,6 +56,10 @@ func (m *image) appendState(b []byte) ([]byte, error) {
 	}
 	return append(b, "]}"...), nil
 }
+
+// saved tells that the disk holds such entries. A pending add is etcd's alone, and
+// of what cannot be read there is nothing to keep.
+func (e *entry) saved() bool { return e.good && e.kind != kindPending }
 
 // appendLine writes one diskEntry.
 func (e *entry) appendLine(b []byte, absent string) ([]byte, error) {

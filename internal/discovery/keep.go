@@ -122,6 +122,20 @@ func (o *owner) lift(e *entry) {
 	}
 }
 
+// liftSince does that for what a list brings that no watch has told. A list of
+// another store lifts nothing: what is in it may be a copy from before the removal.
+func (o *owner) liftSince(revision int64) {
+	var later []*entry
+	for _, e := range o.table.order {
+		if e.absent == nil && e.mod > revision {
+			later = append(later, e)
+		}
+	}
+	for _, e := range later {
+		o.lift(e)
+	}
+}
+
 // live tells that the membership is being followed, without which nothing is
 // taken out on etcd's word.
 func (o *owner) live() bool { return o.listed && o.following && o.silence() < suspectAfter }

@@ -199,9 +199,12 @@ func (o *owner) load(l *listing) {
 			e.absent = &a
 		}
 	}
+	known := o.table.revision
 	o.table.load(l.kvs, l.revision)
 	if o.foreign {
 		o.order = 0
+	} else {
+		o.liftSince(known)
 	}
 	o.ordered(l.order, !o.foreign && (o.listed || o.restored))
 	o.foreign = false

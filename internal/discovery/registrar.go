@@ -35,6 +35,7 @@ type Registrar struct {
 
 	mu      sync.Mutex // guards all below
 	rec     *instance.Record
+	arrived *instance.Record // the one of rec that etcd had last
 	status  RegistrationStatus
 	cancel  context.CancelFunc // of Run
 	done    chan struct{}      // closed at Run's end; nil before Run
@@ -63,6 +64,13 @@ func (r *Registrar) Set(rec instance.Record) {
 	r.rec = &rec
 	r.mu.Unlock()
 	poke(r.wanted)
+}
+
+// Arrived tells that what was Set last has been in etcd as it is.
+func (r *Registrar) Arrived() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rec != nil && r.rec == r.arrived
 }
 
 // Status gives a copy of the current state.
@@ -202,6 +210,11 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 		return wait, true
 	}
 	r.fails = 0
+	r.mu.Lock()
+	if r.status.Phase == Registered {
+		r.arrived = rec
+	}
+	r.mu.Unlock()
 	return wait, true
 }
 
