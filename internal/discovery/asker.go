@@ -315,8 +315,9 @@ func (o *owner) waiting(e *entry) (target, bool) {
 	if t.model == "" {
 		t.model = o.w.o.Model
 	}
-	// What is served although etcd does not hold it is still to be added.
-	if r := o.table.find(kindInstance, e.key); r != nil && r.good && r.absent == nil {
+	// What is served although etcd does not hold it is still to be added; while its
+	// lease is being asked for it counts as before.
+	if r := o.table.find(kindInstance, e.key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {
 		t.drop = true
 	}
 	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
