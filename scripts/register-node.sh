@@ -24,7 +24,6 @@ ttl=${TTL:-15}
 engine=${ENGINE:-http://$address}
 key=$(printf %s "${PREFIX:-/pd}/$1/$address" | base64 | tr -d '\n')
 value=$(printf %s "$address" | base64 | tr -d '\n')
-leaving=$(printf %s '{"v":1,"state":"draining"}' | base64 | tr -d '\n')
 leaving=$(printf %s '{"state":"draining"}' | base64 | tr -d '\n')
 lease=
 

@@ -118,7 +118,7 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 	e.RedirectFixedPath = false
 	// Addresses in X-Forwarded-For are whatever the client wrote.
 	_ = e.SetTrustedProxies(nil) // nil cannot fail
-	e.Use(recovery(log))
+	e.Use(recovery(log), refuseProbes)
 	e.NoRoute(func(c *gin.Context) {
 		fail(c, http.StatusNotFound, openai.TypeNotFound,
 			fmt.Sprintf("%s %s is not served here", c.Request.Method, instance.Printable(c.Request.URL.Path, 200)))
@@ -128,6 +128,16 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 			fmt.Sprintf("%s does not take %s", instance.Printable(c.Request.URL.Path, 200), c.Request.Method))
 	})
 	return e
+}
+
+// refuseProbes answers those who take this proxy for an engine. As one of its own
+// instances it would send each request to itself, without an end.
+func refuseProbes(c *gin.Context) {
+	if c.GetHeader(instance.ProbeHeader) == "" {
+		return
+	}
+	fail(c, http.StatusLoopDetected, openai.TypeBadRequest, "this is a pdmesh proxy, not an engine: register vLLM's own address")
+	c.Abort()
 }
 
 func fail(c *gin.Context, status int, kind, message string) {

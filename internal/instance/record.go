@@ -12,6 +12,11 @@ const MaxRecordBytes = 16 << 10
 // RecordVersion is the version this code writes into "v".
 const RecordVersion = 1
 
+// ProbeHeader is in every question by which a program of this project finds out
+// whether an engine stands at an address. Engines ignore it; a proxy answers 508
+// (Loop Detected) to it, since it is none.
+const ProbeHeader = "X-Pd-Probe"
+
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {

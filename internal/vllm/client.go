@@ -176,6 +176,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	if err != nil {
 		return fmt.Errorf("%w %q", ErrBase, instance.Printable(base, 80))
 	}
+	req.Header.Set(instance.ProbeHeader, "1")
 	if key && c.APIKey != "" {
 		req.Header.Set("Authorization", "Bearer "+c.APIKey)
 	}
@@ -184,6 +185,9 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 		return callError(base, path, explain(ctx, cctx, base, timeout, err))
 	}
 	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode == http.StatusLoopDetected {
+		return callError(base, path, fmt.Errorf("%w: %s is a pdmesh proxy; give vLLM's own address", ErrNotVLLM, hostOf(base)))
+	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
 		return callError(base, path, &StatusError{

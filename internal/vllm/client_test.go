@@ -222,6 +222,11 @@ func TestErrors(t *testing.T) {
 		{"no such route", version, empty, nil, "HTTP 404: no such route: is it a vLLM server?"},
 		{"other status, escaped", version, big, nil, `HTTP 418 (short\nand stout)`},
 		{"models too large", models(c), big, ErrTooLarge, ""},
+		{"a proxy", models(c), engine(t, map[string]http.HandlerFunc{"/v1/models": func(w http.ResponseWriter, r *http.Request) {
+			if r.Header.Get(instance.ProbeHeader) != "" {
+				w.WriteHeader(http.StatusLoopDetected)
+			}
+		}}), ErrNotVLLM, "is a pdmesh proxy; give vLLM's own address"},
 		{"metrics too large", stats, big, ErrTooLarge, ""},
 		{"closed", health, big, ErrClosed, ""},
 		{"no model", models(c), empty, ErrNoModels, ""},

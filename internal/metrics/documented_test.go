@@ -1,0 +1,60 @@
+package metrics_test
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/metrics"
+)
+
+// listing is a registry that notes what is described, used or not.
+type listing struct {
+	*prometheus.Registry
+	names []string
+}
+
+var fqName = regexp.MustCompile(`fqName: "([a-z_]+)"`)
+
+func (l *listing) MustRegister(list ...prometheus.Collector) {
+	for _, c := range list {
+		ch := make(chan *prometheus.Desc, 100)
+		c.Describe(ch)
+		close(ch)
+		for d := range ch {
+			if m := fqName.FindStringSubmatch(d.String()); m != nil && strings.HasPrefix(m[1], "pd_") {
+				l.names = append(l.names, m[1])
+			}
+		}
+	}
+}
+
+// Operators find every family on the page.
+func TestEveryFamilyIsDocumented(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/api.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &listing{Registry: prometheus.NewRegistry()}
+	metrics.New(l, "test")
+	metrics.Membership{}.Register(l)
+	if len(l.names) < 20 {
+		t.Errorf("only %d families: %v", len(l.names), l.names)
+	}
+	known := map[string]bool{}
+	for _, name := range l.names {
+		known[name] = true
+		if !strings.Contains(string(page), "`"+name+"`") {
+			t.Errorf("docs/api.md does not tell of %s", name)
+		}
+	}
+	for _, m := range regexp.MustCompile("pd_[a-z_]+").FindAllString(string(page), -1) {
+		if !known[m] {
+			t.Errorf("docs/api.md tells of %s, which is none", m)
+		}
+	}
+}
