@@ -61,7 +61,11 @@ func (b *budget) take(inFlight int64) bool {
 // Requests may come a little late, with the time at which they began.
 func (b *budget) advance(now time.Time) int64 {
 	s := now.Unix()
-	if b.second == 0 {
+	switch {
+	case b.second == 0:
+		b.second = s
+	case s < b.second-budgetSeconds: // the clock was set back: what was counted is of no time that comes
+		b.requests, b.retries = [budgetSeconds]int64{}, [budgetSeconds]int64{}
 		b.second = s
 	}
 	for ; b.second < s; b.second++ {

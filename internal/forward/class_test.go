@@ -86,3 +86,27 @@ func TestBudget(t *testing.T) {
 		t.Fatal("no budget means no bound")
 	}
 }
+
+// A clock that was ahead and is set right does not leave the proxy without retries
+// until it comes there again.
+func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	right := time.Unix(100000, 0)
+	now := right.Add(time.Hour)
+	b := newBudget(0.2, 4, func() time.Time { return now })
+	b.request(now)
+	for b.take(0) {
+	}
+	now = right
+	b.request(now)
+	if !b.take(0) {
+		t.Error("retries of an hour to come count")
+	}
+	now = now.Add(-time.Second) // a request that came a little late
+	for range 4 {
+		b.take(0)
+	}
+	if b.take(0) {
+		t.Error("a second back, and the retries are forgotten")
+	}
+}

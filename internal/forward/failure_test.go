@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
@@ -414,4 +415,39 @@ func TestStalePooledConnection(t *testing.T) {
 		}
 	}
 	r.strict()
+}
+
+// An instance that hangs and is ejected does not hold up a question that others can
+// answer.
+func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	sick := r.D[0]
+	if err := sick.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "*"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range r.members.Snapshot().All() {
+		if i.Role == instance.Decode && i.Address == sick.Address() {
+			r.tracker.Eject(i, "silent")
+		}
+	}
+	asked := sick.Counters().Requests
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, r.URL+"/v1/models", nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	for _, q := range sick.Requests() {
+		if q.Path == "/v1/models" {
+			t.Error("the sick one was asked")
+		}
+	}
+	if resp.StatusCode != http.StatusOK || sick.Counters().Requests != asked {
+		t.Errorf("%s, %d legs to the sick one", resp.Status, sick.Counters().Requests-asked)
+	}
+	sick.ClearFaults()
 }

@@ -196,4 +196,6 @@ type Health interface {
 	// Success: it served. Called for every leg, so it must cost nothing while
 	// nobody is in trouble.
 	Success(in *instance.Instance)
+	// Available tells whether it is in.
+	Available(k instance.Key) bool
 }

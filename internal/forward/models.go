@@ -40,29 +40,27 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 	// Instances that list the same models answer the same: one of them is
 	// asked, the next only if it fails.
 	answered := map[string]bool{}
-	for _, role := range []instance.Role{instance.Decode, instance.Prefill} {
-		for _, in := range members.Usable(role) {
-			kind := strings.Join(in.Record.Models, "\x00")
-			if answered[kind] {
-				continue
+	for _, in := range x.whomToAsk(members) {
+		kind := strings.Join(in.Record.Models, "\x00")
+		if answered[kind] {
+			continue
+		}
+		asked++
+		data, f := x.modelsOf(in)
+		if f != nil {
+			if x.last = f; !f.rule.retry {
+				x.tell(f)
+				return
 			}
-			asked++
-			data, f := x.modelsOf(in)
-			if f != nil {
-				if x.last = f; !f.rule.retry {
-					x.tell(f)
-					return
-				}
-				continue
-			}
-			answered[kind] = true
-			for _, m := range data {
-				var name struct{ ID string }
-				if json.Unmarshal(m, &name) == nil && name.ID != "" && !seen[name.ID] {
-					seen[name.ID] = true
-					if id == "" || id == name.ID {
-						list.Data = append(list.Data, m)
-					}
+			continue
+		}
+		answered[kind] = true
+		for _, m := range data {
+			var name struct{ ID string }
+			if json.Unmarshal(m, &name) == nil && name.ID != "" && !seen[name.ID] {
+				seen[name.ID] = true
+				if id == "" || id == name.ID {
+					list.Data = append(list.Data, m)
 				}
 			}
 		}
@@ -79,6 +77,22 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 	default:
 		x.json(list)
 	}
+}
+
+// whomToAsk lists the usable instances, decode first, and those that are ejected last:
+// one that hangs costs a question its time limit.
+func (x *exchange) whomToAsk(members *instance.Snapshot) []*instance.Instance {
+	var well, sick []*instance.Instance
+	for _, role := range []instance.Role{instance.Decode, instance.Prefill} {
+		for _, in := range members.Usable(role) {
+			if x.h.opts.Health.Available(in.Key) {
+				well = append(well, in)
+			} else {
+				sick = append(sick, in)
+			}
+		}
+	}
+	return append(well, sick...)
 }
 
 func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure) {

@@ -101,6 +101,9 @@ func (c *conn) serve() {
 		return
 	}
 	for c.next() {
+		if c.skipLineEnds(); len(c.buffered()) == 0 {
+			continue
+		}
 		switch route, err := c.parse(); {
 		case err != nil:
 			c.handOver()
@@ -183,6 +186,17 @@ func (c *conn) readWhatIsThere(fd uintptr) bool {
 		c.takeErr = io.EOF
 	}
 	return true
+}
+
+// skipLineEnds drops up to two empty lines in front of a request, as some clients end
+// a body with a line end that its length does not count (RFC 9112, 2.2).
+func (c *conn) skipLineEnds() {
+	for range 4 {
+		if b := c.buffered(); len(b) == 0 || b[0] != '\r' && b[0] != '\n' {
+			return
+		}
+		c.r++
+	}
 }
 
 func (c *conn) buffered() []byte {

@@ -150,3 +150,22 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Length", fmt.Sprint(len(text)))
 	_, _ = io.WriteString(w, text)
 }
+
+// Some clients end a body with a line end that its length does not count.
+func TestLineEndsBetweenRequests(t *testing.T) {
+	t.Parallel()
+	w := start(t, map[string]http.HandlerFunc{"/a": echo}).dial()
+	for i, between := range []string{"", "\r\n", "\n", "\r\n\r\n"} {
+		w.say(between)
+		for _, behind := range []string{"", "\r\n"} { // alone, and with the next request
+			w.say(post("/a", "x") + behind)
+			if resp, _, err := w.answer(); err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-By") != "" {
+				t.Fatalf("%d: %v, %v", i, resp, err)
+			}
+		}
+	}
+	w.say("\r\n\r\n\r\nPOST")
+	if resp, _, _ := w.answer(); resp.StatusCode != http.StatusBadRequest {
+		t.Errorf("three empty lines: %s", resp.Status)
+	}
+}
