@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/logging"
@@ -58,6 +59,7 @@ const examples = `  # beside a prefill engine on this machine
         agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
 
 func main() {
+	logging.OutliveReader()
 	os.Exit(program{whole: true}.run(context.Background(), os.Args[1:], os.Stdout, os.Stderr))
 }
 
@@ -88,7 +90,10 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			if c.printConfig {
 				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)
 			}
-			log, err := logging.New(stderr, c.logLevel, c.logFormat)
+			var log *logrus.Logger
+			out := logging.NewQueue(stderr, func(lines int) { logging.Lost(log, lines) })
+			defer out.Flush(logging.FlushLimit)
+			log, err = logging.New(out, c.logLevel, c.logFormat)
 			if err != nil {
 				return err
 			}

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"net/http"
 	"os"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
@@ -159,5 +161,71 @@ func TestHealthAnswers(t *testing.T) {
 		if got := localAddress(host, 1); got != want {
 			t.Errorf("%q: %s", host, got)
 		}
+	}
+}
+
+// A proxy whose log is not read goes on: the reader may stall, as a terminal does after
+// Ctrl-S, or end. It can be stopped all the same.
+func TestLogThatNobodyReads(t *testing.T) {
+	t.Parallel()
+	for _, gone := range []bool{false, true} {
+		t.Run(fmt.Sprintf("gone %v", gone), func(t *testing.T) {
+			t.Parallel()
+			self, err := os.Executable()
+			if err != nil {
+				t.Fatal(err)
+			}
+			r, w, err := os.Pipe()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer r.Close()
+			address := testkit.FreePort(t)
+			_, port, err := net.SplitHostPort(address)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(t.Context(), self, "--port", port, "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--state-dir", t.TempDir())
+			cmd.Env = append(os.Environ(), envRun+"=1")
+			cmd.Stderr = w
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			_ = w.Close()
+			get := func(path string) (int, error) {
+				req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+				if err != nil {
+					return 0, err
+				}
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					return 0, err
+				}
+				return resp.StatusCode, resp.Body.Close()
+			}
+			testkit.Eventually(t, time.Minute, func() error {
+				if code, err := get("/readyz"); err != nil || code != http.StatusOK {
+					return fmt.Errorf("%d, %w", code, err)
+				}
+				return nil
+			})
+			if gone {
+				_ = r.Close()
+			}
+			// More lines than the pipe holds (64 KiB): each is some 200 bytes.
+			for i := range 1000 {
+				if code, err := get("/v1/models"); err != nil || code != http.StatusServiceUnavailable {
+					t.Fatalf("request %d: %d, %v", i, code, err)
+				}
+			}
+			if err := cmd.Process.Signal(syscall.SIGTERM); err != nil {
+				t.Fatal(err)
+			}
+			late := time.AfterFunc(time.Minute, func() { _ = cmd.Process.Kill() })
+			defer late.Stop()
+			if err := cmd.Wait(); err != nil {
+				t.Errorf("its end: %v", err)
+			}
+		})
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"os/signal"
 	"syscall"
 
+	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/config"
@@ -22,6 +23,7 @@ func main() {
 	if err := tuneMemory(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
 	}
+	logging.OutliveReader()
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
 	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
 	stop()
@@ -115,7 +117,10 @@ they are, with this program in place of "python3 x.py":
 			}
 			return cfg.Print(cmd.OutOrStdout())
 		}
-		log, err := logging.New(cmd.ErrOrStderr(), cfg.LogLevel, cfg.LogFormat)
+		var log *logrus.Logger
+		out := logging.NewQueue(cmd.ErrOrStderr(), func(lines int) { logging.Lost(log, lines) })
+		defer out.Flush(logging.FlushLimit)
+		log, err = logging.New(out, cfg.LogLevel, cfg.LogFormat)
 		if err != nil {
 			return usageError{err}
 		}
