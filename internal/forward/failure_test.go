@@ -1,10 +1,14 @@
 package forward_test
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -450,4 +454,54 @@ func TestModelsAreAskedOfThoseWhoAreWell(t *testing.T) {
 		t.Errorf("%s, %d legs to the sick one", resp.Status, sick.Counters().Requests-asked)
 	}
 	sick.ClearFaults()
+}
+
+// A decode engine that has worked on a request when it loses the connection has spent
+// the hand-over, also if the connection was used before: a new prefill is made.
+func TestSpentHandoverOnUsedConnection(t *testing.T) {
+	t.Parallel()
+	for _, used := range []bool{false, true} {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		var drop atomic.Bool
+		door := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			b, err := io.ReadAll(q.Body)
+			if err != nil {
+				return
+			}
+			out, err := http.NewRequestWithContext(q.Context(), q.Method, "http://"+r.D[0].Address()+q.URL.Path, bytes.NewReader(b))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			out.Header = q.Header.Clone()
+			resp, err := http.DefaultClient.Do(out)
+			if err != nil {
+				panic(http.ErrAbortHandler)
+			}
+			defer resp.Body.Close()
+			b, err = io.ReadAll(resp.Body) // the engine has done all of it
+			if drop.CompareAndSwap(true, false) || err != nil {
+				work := time.NewTimer(time.Second) // so long it took
+				<-work.C
+				panic(http.ErrAbortHandler)
+			}
+			w.Header().Set("Content-Type", resp.Header.Get("Content-Type"))
+			w.WriteHeader(resp.StatusCode)
+			_, _ = w.Write(b)
+		}))
+		t.Cleanup(door.Close)
+		r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, strings.TrimPrefix(door.URL, "http://"), fakevllm.NIXL))
+		body, want := chatBody(false, ""), int64(2)
+		if used {
+			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.entry()
+			want++
+		}
+		drop.Store(true)
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.entry()
+		if n, refused := legs(r.P), r.D[0].Counters().HandoversRefused; n != want || refused != 0 {
+			t.Errorf("used %v: %d prefills, want %d; %d hand-overs refused", used, n, want, refused)
+		}
+	}
 }

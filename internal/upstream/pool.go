@@ -224,7 +224,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	switch {
 	case c.heard:
 		e.Stage = StageHeaders
-	case c.reused && ctx.Err() == nil:
+	case c.reused && ctx.Err() == nil && crossed(m.now):
 		e.Stage = StageStale
 	default:
 		e.Stage = StageSent

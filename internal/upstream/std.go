@@ -135,7 +135,7 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, err error) 
 		e.Stage = StageNotConnected
 	case p.answered.Load():
 		e.Stage, e.MaybeTaken = StageHeaders, true
-	case p.reused.Load() && ctx.Err() == nil:
+	case p.reused.Load() && ctx.Err() == nil && crossed(r.Now):
 		e.Stage, e.MaybeTaken = StageStale, true
 	default:
 		e.Stage, e.MaybeTaken = StageSent, true

@@ -107,6 +107,14 @@ type Response struct {
 	Body   io.ReadCloser
 }
 
+// staleWithin is how soon after a request was begun the end of a used connection is
+// taken for the engine's closing of an idle one, which crosses the request on its way.
+// Later the engine has taken the request, and may have worked on it.
+const staleWithin = 500 * time.Millisecond
+
+// crossed tells that an end now may be such a close.
+func crossed(begun time.Time) bool { return begun.IsZero() || time.Since(begun) < staleWithin }
+
 // Stage tells how far a request had come when it failed.
 type Stage uint8
 
