@@ -121,10 +121,19 @@ func BenchmarkRequest(b *testing.B) {
 	}
 }
 
-func benchHandler(b *testing.B, up upstream.Client) http.HandlerFunc {
+// benchHandler serves one prefill and some decode instances, one without names, that
+// answer like up.
+func benchHandler(b testing.TB, up upstream.Client, decode ...string) http.HandlerFunc {
 	b.Helper()
+	if len(decode) == 0 {
+		decode = []string{"d:1"}
+	}
+	list := []*instance.Instance{in(instance.Prefill, "p:1", fakevllm.NIXL)}
+	for _, address := range decode {
+		list = append(list, in(instance.Decode, address, fakevllm.NIXL))
+	}
 	var m members
-	m.set(in(instance.Prefill, "p:1", fakevllm.NIXL), in(instance.Decode, "d:1", fakevllm.NIXL))
+	m.set(list...)
 	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
 	b.Cleanup(tracker.Close)
 	h, err := forward.New(forward.Options{

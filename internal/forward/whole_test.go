@@ -14,12 +14,7 @@ import (
 	"testing"
 	"testing/iotest"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
@@ -46,18 +41,7 @@ func wholeHandler(t *testing.T, up *unannounced) http.HandlerFunc {
 	t.Helper()
 	up.canned.prefill = []byte(`{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
 		`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`)
-	var m members
-	m.set(in(instance.Prefill, "p:1", fakevllm.NIXL), in(instance.Decode, "d:1", fakevllm.NIXL), in(instance.Decode, "d:2", fakevllm.NIXL))
-	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
-	t.Cleanup(tracker.Close)
-	h, err := forward.New(forward.Options{
-		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
-		Health: tracker, Upstream: up, Recorder: nobody{}, Log: quiet(),
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return h.Completion(openai.Completion)
+	return benchHandler(t, up, "d:1", "d:2")
 }
 
 func askWhole(t *testing.T, h http.HandlerFunc, w http.ResponseWriter) {

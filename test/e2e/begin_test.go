@@ -36,29 +36,7 @@ func TestFirstRequestsWait(t *testing.T) {
 	engine := httptest.NewServer(mux)
 	defer engine.Close()
 
-	f := newFleet(t)
-	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	_, err = f.Start(t.Context(), fleet.Spec{
-		Name: "proxy", Program: "proxy",
-		Args: []string{
-			"--port", fmt.Sprint(ports[0]), "--etcd-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]), "--etcd-data-dir", t.TempDir(),
-			"--state-dir", t.TempDir(), "--decode", strings.TrimPrefix(engine.URL, "http://"),
-		},
-		Ready: func(context.Context) error {
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				return err
-			}
-			return conn.Close()
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := bareProxy(t, func(string) []string { return []string{"--decode", strings.TrimPrefix(engine.URL, "http://")} })
 	ctx, cancel := context.WithTimeout(t.Context(), soon)
 	defer cancel()
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions", strings.NewReader(`{"model":"m","prompt":"x"}`))
@@ -92,4 +70,33 @@ func TestFirstRequestsWait(t *testing.T) {
 	if status := <-got; !strings.HasPrefix(status, "418") {
 		t.Errorf("%s: the request was not passed on", status)
 	}
+}
+
+// bareProxy starts a proxy with an etcd of its own and instances on its command line, of
+// which args makes the flags, and gives its address as soon as it takes connections.
+func bareProxy(t *testing.T, args func(address string) []string) string {
+	t.Helper()
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
+	_, err = newFleet(t).Start(t.Context(), fleet.Spec{
+		Name: "proxy", Program: "proxy",
+		Args: append([]string{
+			"--port", fmt.Sprint(ports[0]), "--etcd-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]), "--etcd-data-dir", t.TempDir(),
+			"--state-dir", t.TempDir(),
+		}, args(address)...),
+		Ready: func(context.Context) error {
+			conn, err := net.Dial("tcp", address)
+			if err != nil {
+				return err
+			}
+			return conn.Close()
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return address
 }

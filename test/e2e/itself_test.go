@@ -1,14 +1,11 @@
 package e2e_test
 
 import (
-	"context"
 	"fmt"
-	"net"
 	"net/http"
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
@@ -16,29 +13,7 @@ import (
 // proxy its own address. It must not send a request to itself, without an end.
 func TestProxyIsItsOwnInstance(t *testing.T) {
 	t.Parallel()
-	f := newFleet(t)
-	ports, err := fleet.FreePorts(2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	_, err = f.Start(t.Context(), fleet.Spec{
-		Name: "proxy", Program: "proxy",
-		Args: []string{
-			"--port", fmt.Sprint(ports[0]), "--etcd-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]), "--etcd-data-dir", t.TempDir(),
-			"--state-dir", t.TempDir(), "--prefill", address, "--decode", address, "--model", model,
-		},
-		Ready: func(context.Context) error {
-			conn, err := net.Dial("tcp", address)
-			if err != nil {
-				return err
-			}
-			return conn.Close()
-		},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	address := bareProxy(t, func(own string) []string { return []string{"--prefill", own, "--decode", own, "--model", model} })
 	testkit.Eventually(t, soon, func() error {
 		if s := string(get(t, "http://"+address+"/status")); strings.Count(s, "is a pdmesh proxy") < 2 {
 			return fmt.Errorf("it does not know itself: %s", s)
