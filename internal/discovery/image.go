@@ -8,7 +8,7 @@ import (
 	"strconv"
 )
 
-// The file is written once a second while the membership changes, in the same
+// The file is written every few seconds while the membership changes, in the same
 // process that serves requests. So its lines are put together by hand: through
 // reflection ten thousand of them take tens of milliseconds.
 

@@ -112,7 +112,7 @@ func (o *owner) ordered(kv *mvccpb.KeyValue, obey bool) {
 	if kv == nil || kv.ModRevision <= o.order {
 		return
 	}
-	o.order = kv.ModRevision
+	o.order, o.table.willed = kv.ModRevision, true
 	var cmd order
 	if !obey {
 		return

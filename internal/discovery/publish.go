@@ -62,7 +62,11 @@ func (o *owner) publish(ctx context.Context) {
 	o.announce()
 	if o.listed || o.table.revision > 0 {
 		o.unsaved = true
-		poke(o.w.unsaved)
+		if o.table.takeWilled() {
+			poke(o.w.willed)
+		} else {
+			poke(o.w.unsaved)
+		}
 	}
 	o.retarget(ctx)
 }

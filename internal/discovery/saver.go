@@ -11,6 +11,11 @@ import (
 const (
 	// savePause is the least time between two writes of the snapshot.
 	savePause = time.Second
+	// leasedPause is that time while nothing but leased instances change. To sync a
+	// file brings to the disk what else was written to it lately, the access log
+	// above all, and costs as much as some hundred requests; and after a start
+	// whoever is in the snapshot is asked before it is used in any case.
+	leasedPause = 10 * time.Second
 	// loadPatience is how long a watcher that knows something from the disk only
 	// waits for the first answers until it says that it is ready.
 	loadPatience = time.Second
@@ -36,18 +41,31 @@ func (o *owner) loadState() {
 	log.WithField("instances", len(s.Entries)).Info("the membership is known from disk: instances that answer are served until etcd is read")
 }
 
-// save writes the snapshot whenever something has changed, and once in a while
-// so that it does not grow old while nothing changes.
+// save writes the snapshot when something has changed, soon if that is an
+// operator's will, and once in a while so that it does not grow old while nothing
+// changes.
 func (w *Watcher) save(ctx context.Context) {
 	fresh := time.NewTicker(max(w.o.StateAge/24, savePause))
 	defer fresh.Stop()
 	failed := false
+	var last time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
+		case <-w.willed:
 		case <-w.unsaved:
+			if !w.putOff(ctx, leasedPause-time.Since(last)) {
+				return
+			}
 		case <-fresh.C:
+		}
+		last = time.Now()
+		for _, done := range []chan struct{}{w.willed, w.unsaved} { // the image has it
+			select {
+			case <-done:
+			default:
+			}
 		}
 		reply := make(chan *image, 1)
 		if !w.tell(ctx, message{save: reply}) {
@@ -60,6 +78,20 @@ func (w *Watcher) save(ctx context.Context) {
 			return
 		}
 	}
+}
+
+// putOff waits for so long, or until an operator's will is to be saved. It tells
+// whether ctx still runs.
+func (w *Watcher) putOff(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-w.willed:
+	case <-t.C:
+	}
+	return true
 }
 
 // write writes one snapshot and tells whether that failed, which is logged

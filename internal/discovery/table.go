@@ -30,6 +30,7 @@ type table struct {
 	touched []*entry             // what is to be shown anew, once each; some may be out of the table again
 	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
 	news    news                 // since it was last taken
+	willed  bool                 // more than leased instances has changed since it was last taken
 
 	bad map[name]*entry // those that cannot be used as they are
 
@@ -263,6 +264,8 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := decodeEntry(n, kv, prev)
+	t.willOf(prev)
+	t.willOf(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
 		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
@@ -315,6 +318,7 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 
 // drop takes an entry out.
 func (t *table) drop(e *entry) {
+	t.willOf(e)
 	t.count(e, -1)
 	delete(t.entries, e.name)
 	delete(t.bad, e.name)
@@ -333,6 +337,7 @@ func (t *table) drop(e *entry) {
 
 // mark makes an entry one that etcd does not hold, or changes how.
 func (t *table) mark(e *entry, a *absence) {
+	t.willOf(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.count(e, -1)
 	e.absent = a

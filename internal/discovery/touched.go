@@ -35,6 +35,7 @@ func (t *table) touchOne(e *entry) {
 }
 
 func (t *table) touchAll() {
+	t.willed = true
 	for _, e := range t.order {
 		e.old = true
 	}
@@ -56,6 +57,22 @@ func (t *table) tell(e *entry) {
 	if !t.news.all && e.kind != kindOverride {
 		t.news.keys = append(t.news.keys, targetKey{key: e.key, pending: e.kind == kindPending})
 	}
+}
+
+// willOf notes that an entry comes, changes or goes, which is more than a leased
+// instance does if that is by an operator's will.
+func (t *table) willOf(e *entry) {
+	if e != nil && e.saved() && (e.kind != kindInstance || e.leased == 0) {
+		t.willed = true
+	}
+}
+
+// takeWilled tells whether more than leased instances has changed since it was
+// last called.
+func (t *table) takeWilled() bool {
+	was := t.willed
+	t.willed = false
+	return was
 }
 
 // takeNews gives what was told since it was last called.

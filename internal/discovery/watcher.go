@@ -139,6 +139,7 @@ type Watcher struct {
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
 
 	unsaved chan struct{} // something is to be saved; capacity one
+	willed  chan struct{} // the same of something that is more than leased instances
 	last    *image        // what was not saved when the owner ended; read after that
 
 	leaseSlots chan struct{} // bounds the questions about leases
@@ -184,6 +185,7 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 		inbox:      make(chan message),
 		verdicts:   make(chan verdict),
 		unsaved:    make(chan struct{}, 1),
+		willed:     make(chan struct{}, 1),
 		progress:   make(chan struct{}, 1),
 		doubt:      make(chan struct{}, 1),
 		leaseSlots: make(chan struct{}, maxLeaseQuestions),
