@@ -98,7 +98,7 @@ func (c *completion) withoutPrefill(err error) bool {
 	case c.last != nil:
 		c.tell(c.last)
 	default:
-		c.refuse(unavailable(instance.Prefill, c.model))
+		c.refuse(unpicked(err, instance.Prefill, c.model))
 	}
 	return true
 }
@@ -234,7 +234,7 @@ func (c *completion) withoutDecode(err error) {
 	case c.last != nil && c.last.rule.retry:
 		c.tell(c.last)
 	default:
-		c.refuse(unavailable(instance.Decode, c.model))
+		c.refuse(unpicked(err, instance.Decode, c.model))
 	}
 }
 

@@ -173,6 +173,20 @@ func (x *exchange) ofAnswer(in *instance.Instance, what string) *failure {
 // retryWait is told to clients when nobody can serve them now.
 const retryWait = time.Second
 
+// unread is unavailable of a proxy that has started and found no etcd yet.
+func unread() *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: retryWait,
+		Message: "this proxy has not read yet which instances there are; see its /readyz"}
+}
+
+// unpicked is what a client hears whose request nobody was found for.
+func unpicked(err error, role instance.Role, model string) *openai.Error {
+	if errors.Is(err, sched.ErrUnread) {
+		return unread()
+	}
+	return unavailable(role, model)
+}
+
 func unavailable(role instance.Role, model string) *openai.Error {
 	msg := "no " + string(role) + " instance is available right now"
 	if model != "" {

@@ -179,13 +179,17 @@ func TestNobodyThere(t *testing.T) {
 	for _, tc := range []struct {
 		name string
 		p, d int
-	}{{"nothing", 0, 0}, {"no decode", 1, 0}} {
+		want string
+	}{{"nothing", 0, 0, "no decode instance is available"}, {"no decode", 1, 0, "no decode instance is available"}, {"nothing read", 0, 0, "has not read yet"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.NIXL, tc.p, tc.d, nil)
+			if tc.name == "nothing read" {
+				r.members.p.Swap(instance.NewSnapshot(0, nil)).Supersede()
+			}
 			a := r.post("/v1/chat/completions", chatBody(true, ""))
 			if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" ||
-				!strings.Contains(string(a.body), `"type":"ServiceUnavailableError"`) {
+				!strings.Contains(string(a.body), `"type":"ServiceUnavailableError"`) || !strings.Contains(string(a.body), tc.want) {
 				t.Fatalf("%d %v: %s", a.status, a.header, a.body)
 			}
 			if e := r.entry(); e.Outcome != forward.OutcomeUnavailable {

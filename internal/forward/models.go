@@ -66,6 +66,8 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 		}
 	}
 	switch {
+	case asked == 0 && members.Revision == 0:
+		x.refuse(unread())
 	case asked == 0:
 		x.refuse(unavailable(instance.Decode, ""))
 	case len(answered) == 0:

@@ -69,7 +69,7 @@ func (x *exchange) withoutAny(err error) {
 	case x.last != nil:
 		x.tell(x.last)
 	default:
-		x.refuse(unavailable(instance.Decode, x.model))
+		x.refuse(unpicked(err, instance.Decode, x.model))
 	}
 }
 

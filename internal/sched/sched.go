@@ -8,6 +8,7 @@ package sched
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -22,6 +23,8 @@ var (
 	ErrUnknownModel = errors.New("no instance serves this model")
 	// ErrNone: the role has no instance left that may be tried.
 	ErrNone = errors.New("no instance available")
+	// ErrUnread: that is so because the membership was never read. It wraps ErrNone.
+	ErrUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
 
 // Source gives the current membership.
@@ -159,6 +162,9 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 		if c := &list.items[i]; c.fits(ix, &r) {
 			return s.assign(ix, c, r.Into), nil
 		}
+	}
+	if ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0 {
+		return nil, ErrUnread
 	}
 	return nil, ErrNone
 }
