@@ -176,7 +176,16 @@ func parseEndpoint(s string) (string, error) {
 	if strings.HasPrefix(s, "https://") {
 		return "", fmt.Errorf("%w %q: TLS to etcd is not supported; give host:port", errValue, instance.Printable(s, 80))
 	}
-	return instance.ParseAddress(strings.TrimSuffix(strings.TrimPrefix(s, "http://"), "/"))
+	return etcdAddress(strings.TrimSuffix(strings.TrimPrefix(s, "http://"), "/"))
+}
+
+// etcdAddress is ParseAddress with errors that do not speak of instances.
+func etcdAddress(s string) (string, error) {
+	address, err := instance.ParseAddress(s)
+	if err != nil {
+		return "", fmt.Errorf("%w%s", errValue, strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()))
+	}
+	return address, nil
 }
 
 var errNoHome = errors.New("neither XDG_STATE_HOME nor HOME says where data can be kept; give a directory")

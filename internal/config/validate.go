@@ -85,12 +85,14 @@ func (p *Proxy) checkEtcd(bad complaint) {
 		bad("etcd-prefix", "%q is no root for our keys; use a path such as /pd", instance.Printable(p.EtcdPrefix, 80))
 	}
 	if p.Embedded() {
-		switch address, err := instance.ParseAddress(p.EtcdListen); {
+		every, _ := netip.ParseAddrPort(p.EtcdListen)
+		address, err := etcdAddress(p.EtcdListen)
+		switch {
+		case every.Addr().IsUnspecified(), err == nil && !instance.IsLoopback(address):
+			bad("etcd-listen", "%s is not a loopback address, and the proxy's own etcd has no TLS or users: "+
+				"whoever reaches it could send prompts anywhere. Use 127.0.0.1, or run an etcd cluster and give --etcd-endpoints", p.EtcdListen)
 		case err != nil:
 			bad("etcd-listen", "%w", err)
-		case !instance.IsLoopback(address):
-			bad("etcd-listen", "%s is not a loopback address, and the proxy's own etcd has no TLS or users: "+
-				"whoever reaches it could send prompts anywhere. Use 127.0.0.1, or run an etcd cluster and give --etcd-endpoints", address)
 		}
 		if p.EtcdUsername != "" || p.EtcdPassword != "" {
 			bad("etcd-username", "the proxy's own etcd has no users; give --etcd-endpoints or leave user and password out")
