@@ -256,7 +256,7 @@ func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Dur
 // Registering means yes.
 func (r *Registrar) judge(f *found, rec instance.Record) (phase Phase, why string) {
 	if f.removed() {
-		return Overridden, "removed by an operator: add it again to let it register"
+		return Overridden, "removed by an operator: pdctl allow lets it register again"
 	}
 	switch {
 	case f.record == nil, r.ours(f):

@@ -238,8 +238,17 @@ func TestRegistrarHonoursRemoval(t *testing.T) {
 	if raw := rawKey(t, cli, k); raw != nil {
 		t.Fatalf("it came back: %+v", raw)
 	}
-	del(t, cli, layout(t).Override(k))
+	if removed, err := store.Allow(t.Context(), k, "mended"); err != nil || !removed {
+		t.Fatal(removed, err)
+	}
 	waitPhase(t, r, discovery.Registered)
+	if removed, err := store.Allow(t.Context(), k, "again"); err != nil || removed {
+		t.Errorf("allowed twice: %v, %v", removed, err)
+	}
+	log, err := store.AuditLog(t.Context(), 0)
+	if err != nil || len(log) != 2 || log[0].What != "allow" {
+		t.Errorf("the trail is %+v, %v", log, err)
+	}
 }
 
 // Fault matrix, row 21: two agents for one address.

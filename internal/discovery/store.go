@@ -61,11 +61,41 @@ func NewStore(cli *clientv3.Client, l Layout, actor string) *Store {
 // Snapshot lists the membership once, linearizably. Nothing is verified by it:
 // bare records are shown as unverified.
 func (s *Store) Snapshot(ctx context.Context) (*instance.Snapshot, error) {
+	snap, _, err := s.List(ctx)
+	return snap, err
+}
+
+// List is Snapshot, and with it what the snapshot does not show: removals of
+// which nothing is registered, in the order of their keys.
+func (s *Store) List(ctx context.Context) (*instance.Snapshot, []Removal, error) {
 	got, err := list(ctx, callTimeout, s.cli, s.layout, true)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	return Build(s.layout, got.kvs, got.revision, nil, VerifiedFacts{}), nil
+	snap := Build(s.layout, got.kvs, got.revision, nil, VerifiedFacts{})
+	var removals []Removal
+	for _, kv := range got.kvs {
+		n := s.layout.parse(string(kv.Key))
+		if n.kind != kindOverride {
+			continue
+		}
+		k := instance.Key{Role: n.role, Address: n.address}
+		if _, shown := snap.Lookup(k); shown {
+			continue
+		}
+		if o, err := DecodeOverride(kv.Value); err == nil && o.State == instance.Removed {
+			removals = append(removals, Removal{Key: k, By: o.By, Reason: o.Reason, Revision: kv.ModRevision})
+		}
+	}
+	return snap, removals, nil
+}
+
+// Removal is an operator's word that an instance stays out. By and Reason are as
+// they stand in etcd.
+type Removal struct {
+	Key        instance.Key
+	By, Reason string
+	Revision   int64 // mod_revision of the override
 }
 
 // EnsureSchema writes the schema key if there is none, and checks it if there is.

@@ -199,6 +199,22 @@ func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force
 	return existed, err
 }
 
+// Allow lifts a removal and does nothing else: whatever registers there is used
+// again, be it the agent that the removal turned away, with all that it knows of
+// its engine, or nobody. A record that stands there is left alone, a removal may
+// stand beside one that was written past it. removed tells whether there was a
+// removal. The key must be well formed.
+func (s *Store) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
+	if err := checkKey(k); err != nil {
+		return false, err
+	}
+	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
+		removed = f.removed()
+		return plan{what: "allow", ops: s.lift(k, f)}, nil
+	})
+	return removed, err
+}
+
 // removal is the override of a removed instance; a weight set before stays.
 func (s *Store) removal(f *found, reason string) ([]byte, error) {
 	o := Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}

@@ -30,7 +30,8 @@ model; what does not answer is not added. Two flags change that:
                 their own, so nothing is sent to a machine that is not there.
 
 An instance that is there already is left as it is (exit 1 if it is there but rejected). Adding one that was removed
-lifts the removal. An address that is not well formed is wrong usage (exit 2)
+lifts the removal; if an agent ran beside it, "pdctl allow" lets that one
+register again, which a static instance in its place would not. An address that is not well formed is wrong usage (exit 2)
 and nothing is added; otherwise every address is tried, each gets a line, and
 the exit code is 1 if any failed.`
 
@@ -119,7 +120,7 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 type result struct {
 	Role    instance.Role `json:"role"`
 	Address string        `json:"address"`
-	Outcome string        `json:"outcome"` // added, already, waiting, removed, failed
+	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, failed
 	Models  []string      `json:"models,omitempty"`
 	Error   string        `json:"error,omitempty"`
 	line    string

@@ -3,6 +3,7 @@ package pdctl
 import (
 	"context"
 	"fmt"
+	"slices"
 
 	"github.com/spf13/cobra"
 
@@ -12,13 +13,16 @@ import (
 const listHelp = `list shows every entry there is, usable or not.
 
   STATE   what the instance's own record says: starting, ready, draining, down
-  VIEW    pending: waits to answer; unverified: not probed yet;
+  VIEW    pending: waits to answer; unverified: its record names no models, so
+          each proxy asks it before use, and its /status tells what it found;
           rejected: its value in etcd cannot be used, REASON says why
   INTENT  what an operator asked for: drain, cordon, removed
   KIND    leased: goes away with its lease; static: stays until removed
 
--o json prints {"revision": N, "instances": [...]}, each instance as the
-proxies' /status shows it.`
+Below them stand removals of which nothing is registered ("pdctl allow").
+
+-o json prints {"revision": N, "instances": [...], "removed": [...]}, each
+instance as the proxies' /status shows it.`
 
 func (a *app) listCommand() *cobra.Command {
 	return &cobra.Command{
@@ -43,6 +47,17 @@ func (a *app) listCommand() *cobra.Command {
 type listing struct {
 	Revision  int64              `json:"revision"`
 	Instances []instance.Listing `json:"instances"`
+	Removed   []Removal          `json:"removed"`
+}
+
+// Removal is an instance that an operator took out and that is not registered,
+// in the JSON form of list.
+type Removal struct {
+	Role     instance.Role `json:"role"`
+	Address  string        `json:"address"`
+	By       string        `json:"by,omitempty"`
+	Reason   string        `json:"reason,omitempty"`
+	Revision int64         `json:"revision"` // mod_revision of the override
 }
 
 func (a *app) list(ctx context.Context, roles []instance.Role) error {
@@ -51,23 +66,47 @@ func (a *app) list(ctx context.Context, roles []instance.Role) error {
 		return err
 	}
 	defer s.close()
-	snap, err := s.store.Snapshot(ctx)
+	snap, removals, err := s.store.List(ctx)
 	if err != nil {
 		return a.hint(err)
 	}
 	snap = only(snap, roles)
+	removed := []Removal{}
+	for _, r := range removals {
+		if slices.Contains(roles, r.Key.Role) {
+			removed = append(removed, Removal{
+				Role: r.Key.Role, Address: instance.Printable(r.Key.Address, 0), By: instance.Printable(r.By, 80),
+				Reason: instance.Printable(r.Reason, 200), Revision: r.Revision,
+			})
+		}
+	}
 	if a.json() {
-		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}}
+		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, in := range snap.All() {
 			out.Instances = append(out.Instances, in.List())
 		}
 		return writeJSON(a.stdout, out)
 	}
 	if len(snap.All()) == 0 {
-		_, err := fmt.Fprintf(a.stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", s.layout.Root())
+		if _, err := fmt.Fprintf(a.stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", s.layout.Root()); err != nil {
+			return err
+		}
+	} else if err := render(a.stdout, listTable(snap)); err != nil {
 		return err
 	}
-	return render(a.stdout, listTable(snap))
+	for _, r := range removed {
+		line := fmt.Sprintf("removed: %s/%s", r.Role, r.Address)
+		if r.By != "" {
+			line += " by " + r.By
+		}
+		if r.Reason != "" {
+			line += ": " + r.Reason
+		}
+		if err := a.println(line); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // only keeps the entries of some roles.

@@ -14,7 +14,8 @@ const removeHelp = `remove takes instances out, pending adds included, for good.
 
 Every proxy stops sending to it at once; what runs there is finished. The
 removal is kept in etcd and wins over anything that registers at that address,
-so that a living agent does not bring the instance back. "pdctl add" lifts it.
+so that a living agent does not bring the instance back. "pdctl allow" lifts it and
+lets the agent register again; "pdctl add" lifts it and adds a static instance.
 
 Removing what is not there is an error (exit 1) and changes nothing, unless
 --force is given: an instance whose lease was lost has no key, and proxies go on

@@ -67,6 +67,9 @@ func listTable(snap *instance.Snapshot) table.Writer {
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
+		if in.View == instance.Pending { // what its record will say
+			l.State = ""
+		}
 		rows = append(rows, []string{
 			string(l.Role), instance.Printable(l.Address, 0), string(l.State), string(l.View), string(l.Intent), kind(in),
 			shortModels(l.Models), l.Connector, l.Source, strconv.FormatInt(l.Revision, 10),

@@ -76,6 +76,7 @@ func (r *rig) put(key, value string) {
 func (r *rig) listings() (out struct {
 	Revision  int64
 	Instances []instance.Listing
+	Removed   []pdctl.Removal
 }) {
 	r.t.Helper()
 	_, text, errs := r.run("list", "-o", "json")

@@ -1,0 +1,51 @@
+package pdctl_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl"
+)
+
+// Allow lifts a removal and puts nothing in its place; list shows what there is
+// to lift.
+func TestAllow(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const k = "10.0.0.1:8200"
+	r.want(1, "decode/"+k+": failed: it is not removed; nothing was done\n", "allow", "decode", k)
+	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
+	r.want(0, "decode/"+k+": removed\n", "remove", "decode", k, "--reason", "new \x1b[31mdisks")
+
+	_, out, _ := r.run("list")
+	if want := "removed: decode/" + k + " by "; !strings.Contains(out, want) || !strings.Contains(out, "disks\n") || strings.Contains(out, "\x1b") {
+		t.Errorf("list shows %q", out)
+	}
+	if _, out, _ := r.run("list", "prefill"); strings.Contains(out, k) {
+		t.Errorf("list prefill shows %q", out)
+	}
+	removed := r.listings().Removed
+	if len(removed) != 1 || removed[0].By == "" || removed[0].Revision == 0 {
+		t.Fatalf("%+v", removed)
+	}
+	removed[0].By, removed[0].Revision, removed[0].Reason = "", 0, ""
+	if d := cmp.Diff([]pdctl.Removal{{Role: instance.Decode, Address: k}}, removed); d != "" {
+		t.Error(d)
+	}
+
+	// What registers past it is shown once, with the intent.
+	r.put("/pd/decode/"+k, `{"v":1,"state":"ready","models":["m"]}`)
+	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != instance.Removed {
+		t.Errorf("%+v", got)
+	}
+	r.want(0, "decode/"+k+": allowed; used again as soon as it registers\n", "allow", "decode", k, "--reason", "done")
+	if got := r.listings(); len(got.Removed) != 0 || len(got.Instances) != 1 || got.Instances[0].Intent != "" {
+		t.Errorf("%+v", got)
+	}
+	if errs := r.want(2, "", "allow", "decode", "10.0.0.1"); !strings.Contains(errs, "nothing was done") {
+		t.Errorf("stderr %q", errs)
+	}
+}
