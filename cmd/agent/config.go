@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -104,6 +105,9 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	}
 	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
 	c.connector = r.text("connector", r.findConnector(f)...)
+	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
+		r.fail("connector", err)
+	}
 	c.etcdEndpoints = r.findEndpoints(f)
 	if c.etcdEndpoints == nil {
 		c.etcdEndpoints = r.endpoints()

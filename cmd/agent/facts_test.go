@@ -147,6 +147,7 @@ func TestFactsRefuse(t *testing.T) {
 		{"both by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "both"}, serve, []string{"VLLM_DISTRIBUTED_KV_ROLE says both: give --role"}},
 		{"role by environment", map[string]string{"VLLM_DISTRIBUTED_KV_ROLE": "prefill"}, serve, []string{`VLLM_DISTRIBUTED_KV_ROLE="prefill": vLLM knows producer, consumer and both`}},
 		{"connector", nil, append(serve, "--kv-transfer-config", `{"kv_connector":"MoRIIOConnector","kv_role":"kv_producer"}`), []string{`no dialect for this connector: "MoRIIOConnector"`, "say so with --connector"}},
+		{"connector by flag", nil, append([]string{"--role=decode", "--connector=teleport"}, serve...), []string{`--connector: unknown connector "teleport": known are plain, nixl`}},
 		{"KV transfer", nil, append([]string{"--kv-transfer-config", "{"}, serve...), []string{"--kv-transfer-config: unusable"}},
 		{"KV transfer of the command", nil, append(serve, "--kv-transfer-config", "nixl"), []string{"--kv-transfer-config of the command", "quote it as one argument"}},
 		{"no address", nil, []string{"--role=decode", "--etcd-endpoints=10.0.0.9:2379", "--", "vllm", "serve", "M", "--port", "8100"}, []string{"--address: is missing: the command listens on every address", "host:8100", "VLLM_HOST_IP"}},

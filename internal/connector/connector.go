@@ -61,7 +61,7 @@ func Canonical(name string) (string, error) {
 	case "nixl", "nixlconnector":
 		return "nixl", nil
 	default:
-		return "", fmt.Errorf("%w %q: this proxy knows %s", ErrUnknown, name, strings.Join(Names(), ", "))
+		return "", fmt.Errorf("%w %q: known are %s", ErrUnknown, name, strings.Join(Names(), ", "))
 	}
 }
 

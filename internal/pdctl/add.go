@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -100,6 +101,9 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 		return usagef("--strict-model cannot wait: the proxy that adds it later compares as usual")
 	case f.block && f.wait == "":
 		return usagef("--block needs --wait")
+	}
+	if _, err := connector.Canonical(f.connector); err != nil {
+		return &usageError{fmt.Errorf("--connector: %w", err)}
 	}
 	if f.wait != "" && f.wait != forever {
 		d, err := time.ParseDuration(f.wait)

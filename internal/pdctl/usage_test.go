@@ -60,6 +60,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"add", "prefill", "h:1", "--wait=10ms"}, "at least a second"},
 		{[]string{"add", "prefill", "h:1", "--wait", "--no-verify"}, "exclude each other"},
 		{[]string{"add", "prefill", "h:1", "--model", "m", "--no-verify"}, "cannot be checked"},
+		{[]string{"add", "prefill", "h:1", "--connector", "teleport", "--no-verify"}, `--connector: unknown connector "teleport": known are plain, nixl`},
 		{[]string{"add", "prefill", "h:1", "--block"}, "--block needs --wait"},
 		{[]string{"add", "prefill", "h:1", "--wait", "--strict-model"}, "--strict-model cannot wait"},
 		{[]string{"add", "prefill", "127.0.0.1:1", "--etcd-endpoints", "10.0.0.1:2379"}, "is a loopback address"},
