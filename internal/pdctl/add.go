@@ -30,11 +30,12 @@ model; what does not answer is not added. Two flags change that:
   --no-verify   do not ask: add it at once. Proxies use it only after a probe of
                 their own, so nothing is sent to a machine that is not there.
 
-An instance that is there already is left as it is (exit 1 if it is there but rejected). Adding one that was removed
-lifts the removal; if an agent ran beside it, "pdctl allow" lets that one
-register again, which a static instance in its place would not. An address that is not well formed is wrong usage (exit 2)
-and nothing is added; otherwise every address is tried, each gets a line, and
-the exit code is 1 if any failed.`
+An instance that is there already is left as it is (exit 1 if it is there but
+rejected). Adding one that was removed lifts the removal and puts a static
+instance in its place; "pdctl allow" lifts it for the agent that ran there. An
+address that is not well formed is wrong usage (exit 2) and nothing is added;
+otherwise every address is tried, each gets a line, and the exit code is 1 if
+any failed.`
 
 const addExamples = `  pdctl add prefill 10.0.0.7:8100
   pdctl add decode 10.0.0.8:8200 10.0.0.9:8200 --model Qwen/Qwen2.5-7B-Instruct
