@@ -129,8 +129,7 @@ func (w *Watcher) watch(ctx context.Context, revision int64, creations *patience
 	defer routine.Stop()
 	// Watch returns only once etcd has answered, or the context has ended.
 	events := w.cli.Watch(wctx, w.o.Layout.watchStart(),
-		clientv3.WithRange(w.o.Layout.watchEnd()), clientv3.WithRev(revision),
-		clientv3.WithPrevKV(), clientv3.WithCreatedNotify())
+		clientv3.WithRange(w.o.Layout.watchEnd()), clientv3.WithRev(revision), clientv3.WithCreatedNotify())
 	for {
 		select {
 		case <-ctx.Done():
