@@ -45,7 +45,7 @@ type answer struct {
 // of the connection at once.
 func (a *answer) start(method string, h *head, whole bool) error {
 	a.keep = whole && h.persistent()
-	a.Status, a.Header, a.Length = h.status, h.header, h.length
+	a.Status, a.Header, a.Memo, a.Length = h.status, h.header, h.memo, h.length
 	a.Body = a
 	switch {
 	case method == "HEAD" || h.status == 204 || h.status == 304:
@@ -54,6 +54,7 @@ func (a *answer) start(method string, h *head, whole bool) error {
 		a.framing = byChunks
 	case h.length >= 0:
 		a.left = h.length
+		a.AtHand = int64(len(a.conn.buffered())) >= a.left
 	case h.persistent():
 		return errNoFraming
 	default:
@@ -130,6 +131,7 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		return n, err
 	}
 	m, err := c.in.Read(p)
+	c.drained = m < len(p)
 	n, used, bad := a.chunks.decode(p, p[:m])
 	if bad != nil {
 		return n, bad

@@ -48,10 +48,15 @@ type conn struct {
 	generation uint64        // of host when this was dialled
 	since      time.Duration // idle since, by the pool's clock; guarded by host.mu
 	reused     bool
+	drained    bool  // the last read left nothing in the socket
+	good       uint8 // whole answers so far with nothing behind them, up to trustAfter
+	trusted    bool  // it may be used as it is, see Pool.reuse
 
 	buf    *[]byte // nil while nothing is buffered
 	r, w   int     // (*buf)[r:w] is unread
 	heard  bool    // a byte of this exchange's answer came
+	last   said    // the last head that was not known
+	known  *known
 	vector [][]byte
 	rest   [][]byte // of vector, what is not sent yet
 
@@ -195,6 +200,9 @@ func (c *conn) readHead(h *head) error {
 	line, searched, lines := 0, 0, 0 // from c.r
 	for {
 		data := c.buffered()
+		if searched == 0 && c.readKnown(data, h) {
+			return nil
+		}
 		nl := bytes.IndexByte(data[searched:], '\n')
 		if nl < 0 {
 			if len(data) >= len("HTTP/1.") && string(data[:len("HTTP/1.")]) != "HTTP/1." {
@@ -225,7 +233,7 @@ func (c *conn) readHead(h *head) error {
 			return errStatusLine
 		}
 		c.r += nl + 1
-		return h.parse(data[:nl+1])
+		return c.readNew(data[:nl+1], h)
 	}
 }
 
@@ -255,8 +263,10 @@ func (c *conn) fill() error {
 			c.buf = &bigger
 		}
 	}
-	n, err := c.in.Read((*c.buf)[c.w:])
+	room := (*c.buf)[c.w:]
+	n, err := c.in.Read(room)
 	c.w += n
+	c.drained = n < len(room)
 	if n > 0 {
 		c.heard = true
 		return nil
@@ -296,5 +306,6 @@ func (c *conn) read(p []byte) (int, error) {
 		c.take(n)
 		return n, nil
 	}
+	c.drained = false // p ends where the body does
 	return c.in.Read(p)
 }

@@ -54,6 +54,9 @@ type head struct {
 	chunked bool
 	close   bool // "Connection: close"
 	keep    bool // "Connection: keep-alive"
+	// Where in the head the digits of length are.
+	lengthFrom, lengthTo int
+	memo                 *Memo // nil for a head that is not known
 	// Set beforehand.
 	bare  bool   // of a 200 no header is made, only checked
 	space *Space // for the header, nil for none
@@ -78,6 +81,9 @@ func (h *head) parse(b []byte) error {
 		f, err := h.parseField(fields[at : end-1])
 		if err != nil {
 			return err
+		}
+		if h.length >= 0 && h.lengthTo == 0 { // it is this field's
+			h.lengthFrom, h.lengthTo = status+at+f.value, status+at+f.end
 		}
 		found = append(found, field{at, at + f.colon, at + f.value, at + f.end})
 		at = end + 1
@@ -181,20 +187,28 @@ func (h *head) note(name, value []byte) error {
 	return nil
 }
 
-// setLength takes digits only, once: equal repetitions are refused as well.
-func (h *head) setLength(digits []byte) error {
-	if h.length >= 0 || len(digits) == 0 || len(digits) > 18 {
+// setLength takes it once: equal repetitions are refused as well.
+func (h *head) setLength(digits []byte) (err error) {
+	if h.length >= 0 {
 		return errLength
+	}
+	h.length, err = parseLength(digits)
+	return err
+}
+
+// parseLength takes digits only.
+func parseLength(digits []byte) (int64, error) {
+	if len(digits) == 0 || len(digits) > 18 {
+		return -1, errLength
 	}
 	n := int64(0)
 	for _, c := range digits {
 		if c < '0' || c > '9' {
-			return errLength
+			return -1, errLength
 		}
 		n = 10*n + int64(c-'0')
 	}
-	h.length = n
-	return nil
+	return n, nil
 }
 
 // collect makes the http.Header out of checked lines. All names and values
@@ -204,7 +218,7 @@ func (h *head) collect(text string, fields []field) {
 	h.header, values = h.space.room(len(fields))
 	for _, f := range fields {
 		name, value := text[f.name:f.colon], text[f.value:f.end]
-		if name == "Transfer-Encoding" {
+		if name == "Transfer-Encoding" || name == "Content-Length" {
 			continue
 		}
 		if old, ok := h.header[name]; ok {

@@ -97,6 +97,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response
 	if err != nil {
 		return nil, c.classify(ctx, r, &p, err)
 	}
+	resp.Header.Del("Content-Length")
 	return &Response{
 		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
 		Body: &body{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},

@@ -98,13 +98,19 @@ type Request struct {
 
 // Response is an engine's answer. Reading Body gives *Error with StageBody;
 // closing it before its end closes the connection. Body belongs to one
-// goroutine. Header names are canonical, Transfer-Encoding is not among them.
+// goroutine. Header names are canonical, Transfer-Encoding and Content-Length are
+// not among them.
 type Response struct {
 	Status int
+	// Header may be that of other answers too, with Status 200: nobody may change it then.
 	Header http.Header
+	// Memo, if not nil, goes with the Header, for as long as answers have it.
+	Memo *Memo
 	// Length of the body in bytes, -1 if not known beforehand.
 	Length int64
 	Body   io.ReadCloser
+	// AtHand tells that all of Body came with the header: it need not be waited for.
+	AtHand bool
 }
 
 // staleWithin is how soon after a request was begun the end of a used connection is
