@@ -299,6 +299,10 @@ type body struct {
 	by time.Time
 }
 
+// AtHand tells that all that is left of it was read already: nothing of it has to
+// be waited for.
+func (b *body) AtHand() bool { return b.left <= int64(len(b.c.buffered())) }
+
 // Read implements io.Reader. The last bytes do not come with io.EOF.
 func (b *body) Read(p []byte) (int, error) {
 	if b.left == 0 {

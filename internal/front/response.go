@@ -48,8 +48,15 @@ var (
 
 // begin makes it ready for the next answer.
 func (w *response) begin() {
-	clear(w.header)
+	w.clear()
 	w.status, w.length, w.sent, w.err, w.close, w.timed = 0, -1, 0, nil, w.c.request.Close, false
+}
+
+// clear empties the header. To find that it is empty costs less.
+func (w *response) clear() {
+	if len(w.header) > 0 {
+		clear(w.header)
+	}
 }
 
 // Header implements http.ResponseWriter.
@@ -65,9 +72,27 @@ func (w *response) Written() bool { return w.status != 0 }
 
 // WriteHeader implements http.ResponseWriter. Only the first call counts.
 func (w *response) WriteHeader(status int) {
-	if w.status != 0 {
-		return
+	if w.status == 0 {
+		w.beginHead(status)
+		w.addFields()
+		w.endHead()
 	}
+}
+
+// WriteLines is WriteHeader of an empty Header with lines that are sent as they are,
+// each with CR LF behind it, and one more. None may be about the connection, the
+// length or the date. length is that of the body, -1 if it is not known.
+func (w *response) WriteLines(status int, lines []byte, name, value string, length int64) {
+	if w.status == 0 {
+		w.length = length
+		w.beginHead(status)
+		*w.out = appendField(append(*w.out, lines...), name, value)
+		w.endHead()
+	}
+}
+
+// beginHead begins the head.
+func (w *response) beginHead(status int) {
 	w.status = status
 	b := append(w.buffer(), "HTTP/1.1 "...)
 	b = strconv.AppendInt(b, int64(status), 10)
@@ -75,7 +100,12 @@ func (w *response) WriteHeader(status int) {
 	b = append(b, http.StatusText(status)...)
 	b = append(b, "\r\nDate: "...)
 	b = append(b, w.c.server.clock.date()...)
-	b = append(b, "\r\n"...)
+	*w.out = append(b, "\r\n"...)
+}
+
+// addFields writes the lines of the header.
+func (w *response) addFields() {
+	b := *w.out
 	for name, values := range w.header {
 		switch name {
 		case "Content-Length":
@@ -93,6 +123,12 @@ func (w *response) WriteHeader(status int) {
 			b = appendField(b, name, v)
 		}
 	}
+	*w.out = b
+}
+
+// endHead ends the head.
+func (w *response) endHead() {
+	b := *w.out
 	if w.close = w.close || w.c.server.stopping.Load(); w.close {
 		b = append(b, "Connection: close\r\n"...)
 	}
@@ -252,7 +288,7 @@ func (w *response) end() (again bool) {
 		*w.out = append(w.buffer(), "0\r\n\r\n"...)
 	}
 	w.send()
-	clear(w.header) // nobody waits for a request with the last one's values in hand
+	w.clear() // nobody waits for a request with the last one's values in hand
 	return w.err == nil && !w.close && (w.length < 0 || w.sent == w.length)
 }
 
@@ -265,12 +301,25 @@ func (w *response) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline limits the writing of the answer. It may come up to a quarter
 // of its time earlier: the one that is set already may do.
 func (w *response) SetWriteDeadline(t time.Time) error {
-	w.timed = true
-	if !t.IsZero() && !w.c.writeBy.IsZero() {
-		if early := t.Sub(w.c.writeBy); early >= 0 && early < time.Until(t)/4 {
+	if t.IsZero() || w.c.writeBy.IsZero() {
+		return w.limit(t)
+	}
+	return w.SetWriteLimit(time.Now(), t)
+}
+
+// SetWriteLimit is SetWriteDeadline for who has looked at the clock.
+func (w *response) SetWriteLimit(now, t time.Time) error {
+	if !w.c.writeBy.IsZero() {
+		if early := t.Sub(w.c.writeBy); early >= 0 && early < t.Sub(now)/4 {
+			w.timed = true
 			return nil
 		}
 	}
+	return w.limit(t)
+}
+
+func (w *response) limit(t time.Time) error {
+	w.timed = true
 	w.c.writeBy = t
 	return w.c.tcp.SetWriteDeadline(t)
 }
