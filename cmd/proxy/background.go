@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
@@ -272,12 +273,16 @@ type freshPicker struct {
 	*sched.Scheduler
 	watcher *discovery.Watcher
 	begun   <-chan struct{}
+	ready   *atomic.Bool // begun is closed
 }
 
 // Pick implements forward.Picker. It waits a second at most, and beginLimit at
 // the start of the process, which is why no context reaches it.
 func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
-	<-p.begun
+	if !p.ready.Load() { // a look at a closed channel takes its lock
+		<-p.begun
+		p.ready.Store(true)
+	}
 	if r.Now.IsZero() {
 		r.Now = time.Now()
 	}

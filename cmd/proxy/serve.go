@@ -240,7 +240,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
-		Picker: freshPicker{p.sched, p.watcher, p.begun}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
+		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  recorder{Metrics: counters, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },

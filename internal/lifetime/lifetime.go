@@ -5,6 +5,7 @@ package lifetime
 import (
 	"context"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -12,6 +13,8 @@ import (
 // context.Context without a deadline; who embeds it adds Value. The zero value
 // runs. It must not be copied.
 type Context struct {
+	over atomic.Bool // it has ended: err is set
+
 	mu   sync.Mutex // guards what follows; never held while anything is called
 	err  error      // why it has ended, nil while it runs
 	done chan struct{}
@@ -60,6 +63,7 @@ func (c *Context) endLocked(cause error) {
 		return
 	}
 	c.err = cause
+	c.over.Store(true)
 	if c.done != nil {
 		close(c.done)
 	}
@@ -73,6 +77,9 @@ func (c *Context) endLocked(cause error) {
 
 // Err implements context.Context.
 func (c *Context) Err() error {
+	if !c.over.Load() {
+		return nil
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
@@ -89,6 +96,16 @@ func (c *Context) Done() <-chan struct{} {
 		}
 	}
 	return c.done
+}
+
+// Finish is Settle and Cancel. watched tells that somebody asked for Done, or waited
+// for the end.
+func (c *Context) Finish(cause error) (watched bool) {
+	c.mu.Lock()
+	c.settled = true
+	watched = c.done != nil || len(c.after) > 0
+	c.endLocked(cause)
+	return watched
 }
 
 // Watched tells that somebody asked for Done or waits for the end, and may do so

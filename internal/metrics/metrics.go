@@ -24,8 +24,9 @@ type Metrics struct {
 	alone    *prometheus.CounterVec
 	missing  prometheus.Counter
 
-	known atomic.Pointer[map[kind]series]
-	learn sync.Mutex // one addition to known at a time
+	known atomic.Pointer[map[kind]*series]
+	usual atomic.Pointer[series] // one that most requests are of; seldom another
+	learn sync.Mutex             // one addition to known at a time
 }
 
 // latencies spans a first token from a warm cache to a prefill of minutes.
@@ -55,7 +56,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
 		}),
 	}
-	m.known.Store(&map[kind]series{})
+	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": version},
@@ -74,6 +75,7 @@ type kind struct {
 
 // series are the counters of one kind, looked up once.
 type series struct {
+	of             kind
 	requests       prometheus.Counter
 	duration, ttft prometheus.Observer
 }
@@ -81,11 +83,15 @@ type series struct {
 // of gives the counters of a kind. There are few kinds, and a new one is rare:
 // the map is replaced as a whole, so that looking one up takes no lock and
 // allocates nothing.
-func (m *Metrics) of(k kind) series {
+func (m *Metrics) of(k kind) *series {
+	if s := m.usual.Load(); s != nil && s.of == k {
+		return s
+	}
 	if s, ok := (*m.known.Load())[k]; ok {
 		return s
 	}
-	s := series{
+	s := &series{
+		of:       k,
 		requests: m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
 		duration: m.duration.WithLabelValues(k.endpoint),
 		ttft:     m.ttft.WithLabelValues(k.endpoint),
@@ -95,6 +101,9 @@ func (m *Metrics) of(k kind) series {
 	next := maps.Clone(*m.known.Load())
 	next[k] = s
 	m.known.Store(&next)
+	if k.outcome == forward.OutcomeOK {
+		m.usual.Store(s)
+	}
 	return s
 }
 

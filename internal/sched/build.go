@@ -137,7 +137,7 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int, from 
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
 	}
-	next := &roleIndex{all: ri.all, byModel: maps.Clone(ri.byModel), dialects: ri.dialects}
+	next := &roleIndex{all: ri.all, byModel: maps.Clone(ri.byModel), dialects: ri.dialects, only: ri.only}
 	if next.byModel == nil {
 		next.byModel = map[string]*candidates{}
 	}
@@ -156,6 +156,11 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int, from 
 		next.dialects = map[string]int{}
 	}
 	next.all = ri.all.after(e.all, next.dialects, from)
+	next.only = ""
+	if len(next.dialects) == 1 {
+		for next.only = range next.dialects {
+		}
+	}
 	for m, es := range e.byModel {
 		list := next.byModel[m]
 		switch {

@@ -30,6 +30,13 @@ type roleIndex struct {
 	byModel map[string]*candidates
 	// dialects counts the candidates that speak each.
 	dialects map[string]int
+	// only is the one dialect that all of them speak, "" if there are more, or none.
+	only string
+}
+
+// speaks tells whether a candidate speaks that dialect.
+func (ri *roleIndex) speaks(dialect string) bool {
+	return ri.only == dialect && dialect != "" || ri.dialects[dialect] > 0
 }
 
 // candidates are in the order of snapshots, each once.
@@ -120,7 +127,7 @@ func (c *candidate) fits(ix *index, r *Request) bool {
 	case r.Partner != nil:
 		return c.connector == r.Partner.Connector
 	case r.Role == instance.Prefill && !r.Alone:
-		return ix.decode.dialects[c.connector] > 0
+		return ix.decode.speaks(c.connector)
 	default:
 		return true
 	}
