@@ -82,12 +82,12 @@ func New(name string) (Connector, error) {
 // engines hand nothing over when the single token ends the answer. The token
 // itself is thrown away.
 func prefillEdit(e *openai.Edit) {
+	e.Set(openai.FieldStream, "false")
 	e.Set(openai.FieldMaxTokens, "1")
 	e.Replace(openai.FieldMaxCompletionTokens, "1")
 	e.Set(openai.FieldMinTokens, "1")
 	e.Delete(openai.FieldMinCompletionTokens)
 	e.Set(openai.FieldIgnoreEOS, "true")
-	e.Set(openai.FieldStream, "false")
 	e.Delete(openai.FieldStreamOptions)
 	e.Delete(openai.FieldStop)
 	e.Delete(openai.FieldStopTokenIDs)

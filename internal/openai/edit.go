@@ -12,7 +12,14 @@ import (
 type Edit struct {
 	r      *Request
 	action [numFields]action
-	value  [numFields]string
+	// sets are the fields that are set or replaced, in the order of Field.
+	sets []setting
+}
+
+// setting gives a field a value.
+type setting struct {
+	field Field
+	value string
 }
 
 type action uint8
@@ -24,9 +31,11 @@ const (
 	remove
 )
 
-// NewEdit starts a leg of the request.
+// NewEdit starts a leg of the request, in the memory of the one before, whose Body has
+// been built.
 func (r *Request) NewEdit() *Edit {
-	e := &Edit{r: r}
+	e := &r.edit
+	*e = Edit{r: r, sets: e.sets[:0]}
 	for f := FieldKVTransferParams; f <= FieldBootstrapRoom; f++ {
 		e.action[f] = remove
 	}
@@ -34,7 +43,30 @@ func (r *Request) NewEdit() *Edit {
 }
 
 // Set gives the field this JSON value, adding the field if it is absent.
-func (e *Edit) Set(f Field, rawJSON string) { e.action[f], e.value[f] = set, rawJSON }
+func (e *Edit) Set(f Field, rawJSON string) { e.give(f, set, rawJSON) }
+
+func (e *Edit) give(f Field, a action, rawJSON string) {
+	e.action[f] = a
+	i := len(e.sets)
+	for i > 0 && e.sets[i-1].field >= f {
+		i--
+	}
+	if i < len(e.sets) && e.sets[i].field == f {
+		e.sets[i].value = rawJSON
+		return
+	}
+	e.sets = slices.Insert(e.sets, i, setting{f, rawJSON})
+}
+
+// value is what the field was given.
+func (e *Edit) value(f Field) string {
+	for i := range e.sets {
+		if e.sets[i].field == f {
+			return e.sets[i].value
+		}
+	}
+	return ""
+}
 
 // SetBytes is Set with bytes that nobody will change.
 func (e *Edit) SetBytes(f Field, rawJSON []byte) {
@@ -42,7 +74,7 @@ func (e *Edit) SetBytes(f Field, rawJSON []byte) {
 }
 
 // Replace gives the field this JSON value where the client sent one.
-func (e *Edit) Replace(f Field, rawJSON string) { e.action[f], e.value[f] = replace, rawJSON }
+func (e *Edit) Replace(f Field, rawJSON string) { e.give(f, replace, rawJSON) }
 
 // Delete takes the field out.
 func (e *Edit) Delete(f Field) { e.action[f] = remove }
@@ -74,7 +106,7 @@ func (e *Edit) Body() Body {
 		if a := e.action[o.field]; a == remove || (a == set && o.field.control()) {
 			survivors--
 		} else if a == set || a == replace {
-			splices = append(splices, splice{o.val, o.end, readOnly(e.value[o.field])})
+			splices = append(splices, splice{o.val, o.end, readOnly(e.value(o.field))})
 		}
 	}
 	splices = append(splices, e.removals()...)
@@ -116,26 +148,26 @@ func (e *Edit) removals() []splice {
 
 // adds tells whether a field is set that the client did not send, or whose
 // place is ours to choose.
-func (e *Edit) adds(f int) bool {
-	return e.action[f] == set && (e.r.last[f] == 0 || Field(f).control())
+func (e *Edit) adds(f Field) bool {
+	return e.action[f] == set && (e.r.last[f] == 0 || f.control())
 }
 
 func (e *Edit) additions(more bool) []byte {
 	n := 0
-	for f := range e.action {
-		if e.adds(f) {
-			n += len(fieldNames[f]) + len(e.value[f]) + len(`"":,`)
+	for _, s := range e.sets {
+		if e.adds(s.field) {
+			n += len(fieldNames[s.field]) + len(s.value) + len(`"":,`)
 		}
 	}
 	b := e.r.room(n)
-	for f := range e.action {
-		if !e.adds(f) {
+	for _, s := range e.sets {
+		if !e.adds(s.field) {
 			continue
 		}
 		b = append(b, '"')
-		b = append(b, fieldNames[f]...)
+		b = append(b, fieldNames[s.field]...)
 		b = append(b, `":`...)
-		b = append(b, e.value[f]...)
+		b = append(b, s.value...)
 		b = append(b, ',')
 	}
 	if len(b) > 0 && !more {

@@ -73,6 +73,7 @@ type Request struct {
 	// What the legs are made of, beside Body.
 	text     []byte
 	segments [][]byte
+	edit     Edit
 }
 
 // ParseRequest checks and reads a completion request in one pass over the
@@ -103,12 +104,14 @@ const (
 	keptOccurrences = 32
 	keptText        = 4 << 10
 	keptSegments    = 64
+	keptSets        = 16
 )
 
 // Reset lets go of the body and of the legs.
 func (r *Request) Reset() {
-	occ, text, segments := r.occ[:0], r.text[:0], r.segments[:0]
+	occ, text, segments, sets := r.occ[:0], r.text[:0], r.segments[:0], r.edit.sets[:0]
 	clear(r.segments) // they hold the body
+	clear(r.edit.sets[:cap(sets)])
 	if cap(occ) > keptOccurrences {
 		occ = nil
 	}
@@ -118,7 +121,10 @@ func (r *Request) Reset() {
 	if cap(segments) > keptSegments {
 		segments = nil
 	}
-	*r = Request{occ: occ, text: text, segments: segments}
+	if cap(sets) > keptSets {
+		sets = nil
+	}
+	*r = Request{occ: occ, text: text, segments: segments, edit: Edit{sets: sets}}
 }
 
 // ParseOther checks the body of a request to any other endpoint: it must be a

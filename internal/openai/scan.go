@@ -116,6 +116,9 @@ func digits(b []byte, i int) int {
 
 // str checks the string whose opening quote is at i.
 func (s *scanner) str(i int) (int, error) {
+	if n := strscan.Short(s.b[i+1:]); n >= 0 {
+		return i + n + 2, nil
+	}
 	n, ascii := strscan.Text(s.b[i+1:])
 	end := i + 1 + n
 	if ascii && end < len(s.b) && s.b[end] == '"' {

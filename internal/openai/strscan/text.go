@@ -37,6 +37,21 @@ func Text(b []byte) (n int, ascii bool) {
 	return long(b, n)
 }
 
+// Short is Text for a string of up to seven ASCII bytes with a quote behind them, as
+// most keys are, and -1 for any other. It is small enough to be part of its caller.
+func Short(b []byte) int {
+	if len(b) < 8 {
+		return -1
+	}
+	w := binary.LittleEndian.Uint64(b)
+	m := special(w) & highBits
+	n := bits.TrailingZeros64(m) >> 3 // 8 for none
+	if m == 0 || b[n] != '"' || w&(m^(m-1))&highBits != 0 {
+		return -1
+	}
+	return n
+}
+
 // long is Text for a string of which n bytes are seen to be ASCII text.
 func long(b []byte, n int) (end int, ascii bool) {
 	n, high := words(b, n, min(len(b), first))
