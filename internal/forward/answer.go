@@ -61,17 +61,16 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 		return x.calledOff(d.Instance, cause)
 	}
 	x.served(d.Instance)
-	x.now = time.Now()
-	x.entry.TTFT = x.now.Sub(x.entry.Start)
+	x.entry.TTFT = time.Since(x.entry.Start)
+	x.now = x.entry.Start.Add(x.entry.TTFT) // no pick follows, which would want to know that a machine slept
 	head, length := buf[:n], resp.Length
 	if !more {
 		// In an answer of more than maxHeldAnswer the number stays the engine's.
 		head = x.trueUsage(head)
 		length = int64(len(head))
 	}
-	x.copyAnswerHeader(resp.Header, length)
 	x.entry.Status = resp.Status
-	x.w.WriteHeader(resp.Status)
+	x.beginAnswer(resp, length)
 	if !x.writeAt(x.now, head) {
 		return nil
 	}
@@ -212,9 +211,8 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 		x.served(d.Instance)
 		x.dropBody()
 		x.entry.TTFT = time.Since(x.entry.Start)
-		x.copyAnswerHeader(resp.Header, -1)
 		x.entry.Status = resp.Status
-		x.w.WriteHeader(resp.Status)
+		x.beginAnswer(resp, -1)
 	}
 	end := openai.EventEnd(s.buf[:s.n], s.seen)
 	if end == 0 {
@@ -360,7 +358,13 @@ func (x *exchange) put(now time.Time, b []byte) bool {
 		// A client that stops reading must not hold an instance for ever. The
 		// deadline is moved on seldom: it costs more than the write.
 		x.writeDeadline = now.Add(x.h.opts.Idle)
-		_ = http.NewResponseController(x.w).SetWriteDeadline(x.writeDeadline)
+		if w, ok := x.w.(interface {
+			SetWriteLimit(now, t time.Time) error
+		}); ok {
+			_ = w.SetWriteLimit(now, x.writeDeadline)
+		} else {
+			_ = http.NewResponseController(x.w).SetWriteDeadline(x.writeDeadline)
+		}
 	}
 	n, err := x.w.Write(b)
 	x.entry.BytesOut += int64(n)

@@ -95,7 +95,7 @@ func (x *exchange) dropBody() {
 
 // readBody reads the whole request body; if it cannot it has answered.
 func (x *exchange) readBody() ([]byte, bool) {
-	if !isMedia(firstOf(x.r.Header["Content-Type"]), "application/json") {
+	if json := x.memo != nil && x.memo.json; !json && !isJSON(x.r.Header) {
 		x.refuse(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.TypeMediaType,
 			Message: "Unsupported Media Type: Only 'application/json' is allowed"})
 		return nil, false
@@ -106,16 +106,14 @@ func (x *exchange) readBody() ([]byte, bool) {
 		x.refuse(tooLarge(limit))
 		return nil, false
 	}
-	rc := http.NewResponseController(x.w)
-	_ = rc.SetReadDeadline(x.now.Add(x.h.opts.BodyTimeout)) // not supported: no deadline
-	in := x.r.Body
-	if x.r.ContentLength <= 0 { // what is announced is within the limit
-		in = http.MaxBytesReader(x.w, in, limit)
+	var body []byte
+	var err error
+	if at, ok := x.r.Body.(interface{ AtHand() bool }); ok && x.r.ContentLength > 0 && at.AtHand() {
+		body, err = x.readAll(x.r.Body, x.r.ContentLength)
+	} else {
+		body, err = x.awaitBody()
 	}
-	body, err := x.readAll(in, x.r.ContentLength)
-	_ = rc.SetReadDeadline(time.Time{})
 	x.entry.BytesIn = int64(len(body))
-	x.now = time.Now() // it may have come slowly
 	if err == nil {
 		return body, true
 	}
@@ -131,6 +129,20 @@ func (x *exchange) readBody() ([]byte, bool) {
 			Message: "the request body could not be read: " + err.Error()})
 	}
 	return nil, false
+}
+
+// awaitBody reads a body that may come slowly.
+func (x *exchange) awaitBody() ([]byte, error) {
+	rc := http.NewResponseController(x.w)
+	_ = rc.SetReadDeadline(x.now.Add(x.h.opts.BodyTimeout)) // not supported: no deadline
+	in := x.r.Body
+	if x.r.ContentLength <= 0 { // what is announced is within the limit
+		in = http.MaxBytesReader(x.w, in, x.h.opts.MaxBody)
+	}
+	body, err := x.readAll(in, x.r.ContentLength)
+	_ = rc.SetReadDeadline(time.Time{})
+	x.now = time.Now()
+	return body, err
 }
 
 const (

@@ -129,9 +129,10 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 		}
 		return nil, f
 	}
-	// The lease of the KV runs from the end of the prefill.
-	c.now = time.Now()
-	kv.until = c.now.Add(c.h.opts.KVBudget)
+	var ended time.Time // the prefill, from when on the lease of the KV runs
+	if !resp.AtHand {
+		ended = time.Now()
+	}
 	answer, err := c.readBounded(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, errTooLarge):
@@ -139,7 +140,10 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	case err != nil:
 		return nil, c.ofExchange(p.Instance, err)
 	}
-	c.now = time.Now() // it may have been waited for
+	if c.now = time.Now(); resp.AtHand {
+		ended = c.now // or a moment before
+	}
+	kv.until = ended.Add(c.h.opts.KVBudget)
 	if kv.handover, err = dialect.Handover(answer); err != nil {
 		return nil, c.ofAnswer(p.Instance, err.Error())
 	}
@@ -263,7 +267,9 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	if resp.Status != http.StatusOK {
 		return c.errorAnswer(d.Instance, resp)
 	}
-	l.next(c.h.opts.Idle, errIdleTimeout)
+	if !resp.AtHand {
+		l.next(c.h.opts.Idle, errIdleTimeout)
+	}
 	if isEventStream(resp.Header) {
 		return c.stream(l, d, p, resp, false)
 	}

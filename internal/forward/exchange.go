@@ -20,6 +20,7 @@ import (
 type exchange struct {
 	h     *Handler
 	w     http.ResponseWriter
+	lines lineWriter // w, nil if it is none
 	r     *http.Request
 	ctx   context.Context //nolint:containedctx // the client's, for the life of the request
 	entry Entry
@@ -60,6 +61,8 @@ type exchange struct {
 	// The one value that each of these headers has.
 	shownID, length, engineName [1]string
 	spareID                     string // the first engineID
+	ids                         idRoom
+	memo                        *memo // what is known of the client's header, nil if nothing is
 
 	running   atomic.Pointer[leg] // the leg that the client's leaving ends
 	watch     lifetime.Watch      // for that
@@ -105,11 +108,22 @@ func (h *Handler) newExchange(w http.ResponseWriter, r *http.Request, endpoint s
 		Client: r.RemoteAddr,
 		Method: r.Method, Path: r.URL.Path, Endpoint: endpoint, Start: time.Now(),
 	}
-	if x.entry.RequestID = clientsID(r.Header); x.entry.RequestID == "" {
-		x.entry.RequestID, x.spareID = newIDs()
+	if x.memo = x.remember(); x.memo != nil {
+		x.entry.RequestID = x.memo.id
+	} else {
+		x.entry.RequestID = clientsID(r.Header)
 	}
-	x.shownID[0] = x.entry.RequestID
-	w.Header()["X-Request-Id"] = x.shownID[:]
+	x.lines, _ = w.(lineWriter)
+	if x.entry.RequestID == "" {
+		room := &x.ids
+		if x.lines == nil { // the standard library's server holds on to the header
+			room = new(idRoom)
+		}
+		x.entry.RequestID, x.spareID = room.make()
+	}
+	if x.lines == nil {
+		x.showID() // whatever becomes of the request
+	}
 	x.now = x.entry.Start
 	h.budget.request(x.now)
 	return x
@@ -165,7 +179,7 @@ func (x *exchange) refuse(err error) {
 	default:
 		x.entry.Outcome = OutcomeUpstream
 	}
-	x.traceHeader()
+	x.proxyHeader()
 	openai.WriteError(x.w, e)
 }
 

@@ -85,7 +85,14 @@ type Handler struct {
 	budget     *budget
 	spares     spares
 	exchanges  sync.Pool // of *exchange, see recycle
-	drafts     sync.Pool // of *draft
+	// What the upstream client can do beside, nil if it cannot.
+	releases interface {
+		ReleasesBody(r *upstream.Request) bool
+	}
+	lines interface {
+		TakesLines(r *upstream.Request) bool
+	}
+	drafts sync.Pool // of *draft
 }
 
 // New builds a Handler.
@@ -95,6 +102,12 @@ func New(o Options) (*Handler, error) {
 	if o.RetryRatio >= 0 {
 		h.budget = newBudget(o.RetryRatio, o.RetryBurst, time.Now)
 	}
+	h.releases, _ = o.Upstream.(interface {
+		ReleasesBody(r *upstream.Request) bool
+	})
+	h.lines, _ = o.Upstream.(interface {
+		TakesLines(r *upstream.Request) bool
+	})
 	for _, name := range connector.Names() {
 		c, err := connector.New(name)
 		if err != nil {

@@ -1,14 +1,12 @@
 package forward
 
 import (
-	"encoding/binary"
 	"math/rand/v2"
 	"net/http"
 	"net/textproto"
 	"strconv"
 	"strings"
-
-	"github.com/google/uuid"
+	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -62,34 +60,36 @@ func firstOf(values []string) string {
 
 const hexDigits = "0123456789abcdef"
 
-// newIDs makes an id for a request without one, a random UUID (RFC 9562, 5.4),
-// and its first engineID, which share their bytes.
-func newIDs() (id, engineID string) {
-	var u uuid.UUID
-	binary.NativeEndian.PutUint64(u[:8], rand.Uint64())
-	binary.NativeEndian.PutUint64(u[8:], rand.Uint64())
-	u[6], u[8] = u[6]&0x0f|0x40, u[8]&0x3f|0x80
-	text := make([]byte, 0, len("01234567-0123-0123-0123-0123456789ab-01234567"))
-	for i, b := range u {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			text = append(text, '-')
-		}
-		text = append(text, hexDigits[b>>4], hexDigits[b&0xf])
-	}
-	n := len(text)
-	engineID = string(appendNonce(text))
+// idRoom is room for the ids of a request without one: a random UUID (RFC 9562, 5.4),
+// and its first engineID, which shares its bytes.
+type idRoom [len("01234567-0123-0123-0123-0123456789ab-01234567")]byte
+
+// make makes them. They are as good as the room is.
+func (r *idRoom) make() (id, engineID string) {
+	hi, lo := rand.Uint64(), rand.Uint64()
+	hi = hi&^0xf000 | 0x4000
+	lo = lo&^(3<<62) | 2<<62
+	b := appendHex(r[:0], hi>>32, 8)
+	b = appendHex(append(b, '-'), hi>>16, 4)
+	b = appendHex(append(b, '-'), hi, 4)
+	b = appendHex(append(b, '-'), lo>>48, 4)
+	b = appendHex(append(b, '-'), lo, 12)
+	n := len(b)
+	b = appendNonce(b)
+	engineID = unsafe.String(&b[0], len(b))
 	return engineID[:n], engineID
 }
 
-// appendNonce adds what tells one attempt from another.
-func appendNonce(id []byte) []byte {
-	id = append(id, '-')
-	for n, i := rand.Uint32(), 0; i < 8; i++ {
-		id = append(id, hexDigits[n>>28])
-		n <<= 4
+// appendHex adds the last digits of n.
+func appendHex(b []byte, n uint64, digits int) []byte {
+	for at := 4 * (digits - 1); at >= 0; at -= 4 {
+		b = append(b, hexDigits[n>>at&0xf])
 	}
-	return id
+	return b
 }
+
+// appendNonce adds what tells one attempt from another.
+func appendNonce(id []byte) []byte { return appendHex(append(id, '-'), uint64(rand.Uint32()), 8) }
 
 // pairHeader is legHeader for the two legs of a pair, which share it.
 func (x *exchange) pairHeader(engineID string) http.Header {
@@ -104,10 +104,7 @@ func (x *exchange) pairHeader(engineID string) http.Header {
 // lines alone if that is all the upstream client wants.
 func (x *exchange) giveHeader(r *upstream.Request, engineID string) {
 	r.Lines = &x.borrow().lines
-	c, ok := x.h.opts.Upstream.(interface {
-		TakesLines(r *upstream.Request) bool
-	})
-	if ok && c.TakesLines(r) && x.joinLines(engineID) {
+	if c := x.h.lines; c != nil && c.TakesLines(r) && x.joinLines(engineID) {
 		return
 	}
 	r.Header = x.pairHeader(engineID)
@@ -120,6 +117,52 @@ type memo struct {
 	lines  upstream.Lines // of the legs, without X-Request-Id
 	ownKey bool           // exchange.ownKey
 	none   bool           // there are no lines that can be kept
+
+	id    string // clientsID
+	json  bool   // Content-Type
+	trace bool   // exchange.asksTrace
+}
+
+// memory gives the place of the memo of the client's connection, if it is worth while
+// to have one there.
+func (x *exchange) memory() *any {
+	w, ok := x.w.(interface {
+		Memo() (place *any, again bool)
+	})
+	if !ok {
+		return nil
+	}
+	place, again := w.Memo()
+	if !again {
+		return nil
+	}
+	return place
+}
+
+// remember gives what is known of the client's header, nil if it came for the first time.
+func (x *exchange) remember() *memo {
+	place := x.memory()
+	if place == nil {
+		return nil
+	}
+	if m, ok := (*place).(*memo); ok && m.h == x.h {
+		return m
+	}
+	header := x.legHeader("")
+	delete(header, "X-Request-Id")
+	m := &memo{h: x.h, ownKey: x.ownKey, id: clientsID(x.r.Header), json: isJSON(x.r.Header), trace: asksTrace(x.r.Header)}
+	if m.lines.Set(header) != nil || len(m.lines.Text()) > maxKeptLines {
+		m.lines, m.none = upstream.Lines{}, true
+	}
+	*place = m
+	return m
+}
+
+func isJSON(h http.Header) bool { return isMedia(firstOf(h["Content-Type"]), "application/json") }
+
+func asksTrace(h http.Header) bool {
+	v := h["X-Pd-Trace"]
+	return len(v) > 0 && v[0] == "1"
 }
 
 // joinLines makes the lines of a pair's header of those that its client's connection
@@ -128,27 +171,8 @@ func (x *exchange) joinLines(engineID string) bool {
 	if x.headerID == engineID {
 		return x.header == nil && len(x.draft.lines.Text()) > 0 // joined for the leg before
 	}
-	w, ok := x.w.(interface {
-		Memo() (place *any, again bool)
-	})
-	if !ok {
-		return false
-	}
-	place, again := w.Memo()
-	if !again {
-		return false
-	}
-	m, ok := (*place).(*memo)
-	if !ok || m.h != x.h {
-		header := x.legHeader("")
-		delete(header, "X-Request-Id")
-		m = &memo{h: x.h, ownKey: x.ownKey}
-		if m.lines.Set(header) != nil || len(m.lines.Text()) > maxKeptLines {
-			m = &memo{h: x.h, none: true}
-		}
-		*place = m
-	}
-	if m.none {
+	m := x.memo
+	if m == nil || m.none {
 		return false
 	}
 	if x.draft.lines.Join(&m.lines, "X-Request-Id", engineID) != nil {
@@ -214,26 +238,85 @@ func bearsKey(values []string) bool {
 	return false
 }
 
+// lineWriter is a ResponseWriter that takes header lines as they are sent, instead of
+// its Header, and one more.
+type lineWriter interface {
+	WriteLines(status int, lines []byte, name, value string, length int64)
+}
+
+// beginAnswer gives the client the engine's status and header. length is the
+// Content-Length, -1 to leave it to the server.
+func (x *exchange) beginAnswer(resp *upstream.Response, length int64) {
+	if x.lines != nil && resp.Memo != nil && len(x.w.Header()) == 0 && !x.traced() {
+		if lines, ok := linesOf(resp); ok {
+			x.lines.WriteLines(resp.Status, lines, "X-Request-Id", x.entry.RequestID, length)
+			return
+		}
+	}
+	x.copyAnswerHeader(resp.Header, length)
+	x.w.WriteHeader(resp.Status)
+}
+
+// linesOf gives what a client gets of a header that an engine repeats, made once.
+func linesOf(resp *upstream.Response) ([]byte, bool) {
+	lines, ok := resp.Memo.Load().(*upstream.Lines)
+	if !ok {
+		header := make(http.Header, len(resp.Header))
+		for name, values := range resp.Header {
+			if isAnswers(name) {
+				header[name] = values
+			}
+		}
+		lines = new(upstream.Lines)
+		if lines.Set(header) != nil { // it was checked: this cannot be
+			return nil, false
+		}
+		resp.Memo.Store(lines)
+	}
+	return lines.Text(), true
+}
+
+// isAnswers tells whether an engine's header goes to the client: it is not about the
+// connection, nor one that the proxy gives itself.
+func isAnswers(name string) bool {
+	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-")
+}
+
 // copyAnswerHeader gives the client the engine's header. length is the
 // Content-Length, -1 to leave it to the server.
 func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 	to := x.w.Header()
 	for name, values := range from {
-		if hopByHop(name) || name == "X-Request-Id" || name == "Date" || strings.HasPrefix(name, "X-Pd-") {
-			continue
+		if isAnswers(name) {
+			to[name] = values
 		}
-		to[name] = values
 	}
 	if length >= 0 {
 		x.length[0] = strconv.FormatInt(length, 10)
 		to["Content-Length"] = x.length[:]
 	}
-	x.traceHeader()
+	x.proxyHeader()
 }
 
-// traceHeader tells an entitled client how its request was routed.
-func (x *exchange) traceHeader() {
-	if v := x.r.Header["X-Pd-Trace"]; len(v) == 0 || v[0] != "1" || !x.h.opts.Trace(x.r) {
+// traced tells that a client is to hear how its request was routed: it asks for that
+// and may know.
+func (x *exchange) traced() bool {
+	if x.memo != nil && !x.memo.trace {
+		return false
+	}
+	return asksTrace(x.r.Header) && x.h.opts.Trace(x.r)
+}
+
+// showID tells the client what its request is called.
+func (x *exchange) showID() {
+	x.shownID[0] = x.entry.RequestID
+	x.w.Header()["X-Request-Id"] = x.shownID[:]
+}
+
+// proxyHeader adds what the proxy says of the request.
+func (x *exchange) proxyHeader() {
+	x.showID()
+	if !x.traced() {
 		return
 	}
 	to := x.w.Header()

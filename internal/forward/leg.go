@@ -124,9 +124,7 @@ func (x *exchange) beginAside(d time.Duration, cause error) *leg {
 // client is through with its body when that returns.
 func (x *exchange) do(l *leg) (*upstream.Response, error) {
 	r := &l.request
-	if c, ok := x.h.opts.Upstream.(interface {
-		ReleasesBody(r *upstream.Request) bool
-	}); r.Body != nil && (!ok || !c.ReleasesBody(r)) {
+	if c := x.h.releases; r.Body != nil && (c == nil || !c.ReleasesBody(r)) {
 		x.lent = true
 	}
 	defer func() { l.request = upstream.Request{} }() // an open stream must not hold the prompt
@@ -177,11 +175,10 @@ func (l *leg) settle() error {
 }
 
 func (l *leg) end() {
-	_ = l.Settle() // it is over in any case
 	alone := l.pick == nil || l.pick.Settle()
 	l.over = l.deadline.timer.Stop() && !l.deadline.late
-	l.alone = l.watch.Stop() && alone && l.over && !l.Watched()
-	l.Cancel(errLegDone)
+	unwatched := l.watch.Stop()
+	l.alone = !l.Finish(errLegDone) && unwatched && alone && l.over
 }
 
 // Value implements context.Context.

@@ -129,6 +129,7 @@ func (x *exchange) json(v any) {
 		return
 	}
 	x.entry.Status, x.entry.Outcome = http.StatusOK, OutcomeOK
+	x.showID()
 	x.w.Header().Set("Content-Type", "application/json")
 	x.w.WriteHeader(http.StatusOK)
 	n, _ := x.w.Write(b) // a client that left needs no error
