@@ -252,3 +252,81 @@ func TestSilentClients(t *testing.T) {
 		t.Errorf("%q, %v", body, err)
 	}
 }
+
+// TestLines sends lines that the handler has made.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	type liner interface {
+		WriteLines(status int, lines []byte, name, value string, length int64)
+	}
+	lines := []byte("Server: uvicorn\r\nX-Two: a\r\nX-Two: b\r\n")
+	s := start(t, map[string]http.HandlerFunc{
+		"/whole": func(w http.ResponseWriter, _ *http.Request) {
+			w.(liner).WriteLines(200, lines, "X-Request-Id", "1", 5)
+			w.(liner).WriteLines(500, lines, "X-Never", "1", 9)
+			w.WriteHeader(501)
+			if _, err := io.WriteString(w, "longer"); !errors.Is(err, http.ErrContentLength) {
+				t.Errorf("a body that is too long: %v", err)
+			}
+			_, _ = io.WriteString(w, "hello")
+		},
+		"/stream": func(w http.ResponseWriter, _ *http.Request) {
+			w.(liner).WriteLines(200, lines, "X-Request-Id", "a\r\nX-Evil: 1", -1)
+			_, _ = io.WriteString(w, "he")
+			w.(http.Flusher).Flush()
+			_, _ = io.WriteString(w, "llo")
+		},
+		"/usual": func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "hello") },
+	})
+	w := s.dial()
+	for i, path := range []string{"/whole", "/stream", "/usual", "/whole"} {
+		w.say(post(path, "{}"))
+		resp, body, broken := w.answer()
+		if resp.StatusCode != 200 || body != "hello" || broken != nil {
+			t.Fatalf("answer %d: %d %q, %v", i, resp.StatusCode, body, broken)
+		}
+		length, id, two := int64(5), "1", 2
+		switch path {
+		case "/stream":
+			length, id = -1, "a  X-Evil: 1"
+		case "/usual":
+			length, id, two = -1, "", 0
+		}
+		if resp.ContentLength != length || resp.Header.Get("X-Request-Id") != id || len(resp.Header["X-Two"]) != two ||
+			resp.Header.Get("Date") == "" || resp.Header.Get("X-Never")+resp.Header.Get("X-Evil") != "" {
+			t.Errorf("answer %d: %d, %v", i, resp.ContentLength, resp.Header)
+		}
+	}
+}
+
+// TestAtHand knows which bodies need not be waited for.
+func TestAtHand(t *testing.T) {
+	t.Parallel()
+	hand := make(chan bool, 2)
+	s := start(t, map[string]http.HandlerFunc{"/": func(_ http.ResponseWriter, r *http.Request) {
+		at, ok := r.Body.(interface{ AtHand() bool })
+		hand <- ok && at.AtHand()
+		if _, err := io.Copy(io.Discard, r.Body); err != nil {
+			t.Error(err)
+		}
+		hand <- ok && at.AtHand()
+	}})
+	w := s.dial()
+	for _, tc := range []struct {
+		first, rest string
+		now         bool
+	}{{"{}", "", true}, {"", "{}", false}, {"{", "}", false}} {
+		whole := post("/", tc.first+tc.rest)
+		w.say(whole[:len(whole)-len(tc.rest)])
+		if got := <-hand; got != tc.now {
+			t.Errorf("%+v: at hand %v", tc, got)
+		}
+		w.say(tc.rest)
+		if !<-hand {
+			t.Errorf("%+v: not at hand when it is read", tc)
+		}
+		if resp, _, _ := w.answer(); resp.StatusCode != 200 {
+			t.Errorf("%+v: %d", tc, resp.StatusCode)
+		}
+	}
+}

@@ -91,3 +91,34 @@ func TestAsParent(t *testing.T) {
 		t.Fatalf("cause %v", context.Cause(ctx))
 	}
 }
+
+// TestFinish ends it for good, and tells whether anybody waits for that.
+func TestFinish(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		before  func(c *valued)
+		watched bool
+		cause   error
+	}{
+		{"nobody waits", func(*valued) {}, false, errSecond},
+		{"somebody did", func(c *valued) { lifetime.AfterFunc(c, func() {}).Stop() }, false, errSecond},
+		{"somebody does", func(c *valued) { lifetime.AfterFunc(c, func() {}) }, true, errSecond},
+		{"somebody may", func(c *valued) { c.Done() }, true, errSecond},
+		{"it has ended", func(c *valued) { c.CallOff(errFirst) }, false, errFirst},
+		{"it was settled", func(c *valued) { _ = c.Settle() }, false, errSecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var c valued
+			tc.before(&c)
+			if got := c.Finish(errSecond); got != tc.watched {
+				t.Errorf("watched: %v", got)
+			}
+			c.CallOff(errFirst)
+			if <-c.Done(); !errors.Is(c.Err(), tc.cause) {
+				t.Errorf("ended with %v", c.Err())
+			}
+		})
+	}
+}

@@ -45,6 +45,9 @@ func check(t *testing.T, b []byte) {
 	if n, ascii := Text(b); n != want || ascii != wantASCII {
 		t.Fatalf("Text(%q) = %d, %v; want %d, %v", b, n, ascii, want, wantASCII)
 	}
+	if n := Short(b); n >= 0 && (n != want || !wantASCII || b[n] != '"') || n < 0 && len(b) >= 8 && want < 8 && wantASCII && b[want] == '"' && bytes.IndexByte(b[:want], '\\') < 0 {
+		t.Fatalf("Short(%q) = %d, want %d", b, n, want)
+	}
 	if n, high := words(b, 0, len(b)); n != want || (high&highBits == 0) != wantASCII {
 		t.Fatalf("words(%q) = %d, %#x; want %d, %v", b, n, high, want, wantASCII)
 	}

@@ -1,0 +1,72 @@
+package forward_test
+
+import (
+	"io"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+)
+
+// Answers on one connection have the same header, the first as well as those for which
+// the engine's is known, and each its own id; what is asked for in between is given.
+func TestAnswersOfOneConnection(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	one := &http.Client{Transport: &http.Transport{MaxConnsPerHost: 1}}
+	t.Cleanup(one.CloseIdleConnections)
+	ids := map[string]bool{}
+	want := map[bool]string{}
+	for i := range 24 {
+		stream, trace, wrong := i%4 == 3, i%5 == 4, i%7 == 6
+		body := chatBody(stream, strings.Repeat(" ", i))
+		if wrong {
+			body = "{"
+		}
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header.Set("Content-Type", "application/json")
+		if trace {
+			q.Header.Set("X-PD-Trace", "1")
+		}
+		resp, err := one.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if status := map[bool]int{false: 200, true: 400}[wrong]; err != nil || resp.StatusCode != status {
+			t.Fatalf("request %d: %d %s, %v", i, resp.StatusCode, got, err)
+		}
+		id := resp.Header.Values("X-Request-Id")
+		if len(id) != 1 || len(id[0]) != 36 || ids[id[0]] {
+			t.Errorf("request %d: ids %q", i, id)
+		}
+		ids[id[0]] = true
+		if (resp.Header.Get("X-PD-Policy") != "") != trace {
+			t.Errorf("request %d: traced is %v in %v", i, !trace, resp.Header)
+		}
+		if wrong {
+			continue
+		}
+		var names []string
+		for name, values := range resp.Header {
+			if name != "X-Request-Id" && !strings.HasPrefix(name, "X-Pd-") && name != "Date" && name != "Content-Length" {
+				names = append(names, name+": "+strings.Join(values, ", "))
+			}
+		}
+		slices.Sort(names)
+		if all := strings.Join(names, "\n"); want[stream] == "" {
+			want[stream] = all
+		} else if all != want[stream] {
+			t.Errorf("request %d, stream %v: %q, the first had %q", i, stream, all, want[stream])
+		}
+	}
+	if r.strict(); len(want) != 2 || !strings.Contains(want[false], "application/json") {
+		t.Errorf("%v", want)
+	}
+}
