@@ -57,11 +57,12 @@ func runSoak(cmd *cobra.Command, f *labFlags, o soak.Options, out string) (err e
 		o.Spec.Flags = append(o.Spec.Flags, strings.Fields(flags)...)
 	}
 	o.Seed, o.Progress = f.seed, cmd.OutOrStdout()
+	of := commit(cmd.Context()) // what runs, whatever is checked out half an hour later
 	r, soakErr := soak.Run(cmd.Context(), lab, o)
 	if r == nil {
 		return soakErr
 	}
-	r.Commit = commit(cmd.Context())
+	r.Commit = of
 	if err := os.MkdirAll(out, 0o755); err != nil {
 		return err
 	}

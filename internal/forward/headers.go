@@ -123,9 +123,9 @@ type memo struct {
 	trace bool   // exchange.asksTrace
 }
 
-// memory gives the place of the memo of the client's connection, if it is worth while
+// memoPlace gives the place of the memo of the client's connection, if it is worth while
 // to have one there.
-func (x *exchange) memory() *any {
+func (x *exchange) memoPlace() *any {
 	w, ok := x.w.(interface {
 		Memo() (place *any, again bool)
 	})
@@ -141,7 +141,7 @@ func (x *exchange) memory() *any {
 
 // remember gives what is known of the client's header, nil if it came for the first time.
 func (x *exchange) remember() *memo {
-	place := x.memory()
+	place := x.memoPlace()
 	if place == nil {
 		return nil
 	}
@@ -263,7 +263,7 @@ func linesOf(resp *upstream.Response) ([]byte, bool) {
 	if !ok {
 		header := make(http.Header, len(resp.Header))
 		for name, values := range resp.Header {
-			if isAnswers(name) {
+			if goesOn(name) {
 				header[name] = values
 			}
 		}
@@ -276,9 +276,9 @@ func linesOf(resp *upstream.Response) ([]byte, bool) {
 	return lines.Text(), true
 }
 
-// isAnswers tells whether an engine's header goes to the client: it is not about the
+// goesOn tells whether an engine's header goes to the client: it is not about the
 // connection, nor one that the proxy gives itself.
-func isAnswers(name string) bool {
+func goesOn(name string) bool {
 	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-")
 }
 
@@ -287,7 +287,7 @@ func isAnswers(name string) bool {
 func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 	to := x.w.Header()
 	for name, values := range from {
-		if isAnswers(name) {
+		if goesOn(name) {
 			to[name] = values
 		}
 	}

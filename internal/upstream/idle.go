@@ -16,7 +16,7 @@ const maxIdle = 1024
 // found nothing behind the last of them either, and that was not longer than trustFor
 // ago. What an engine says or does unasked within so little time goes unseen, as it
 // does within the time that a look needs to be followed by the request; an engine that
-// closes behind its answers is never trusted (ADR 8).
+// closes behind its answers is never trusted (ADR 21).
 const (
 	trustAfter = 16
 	trustFor   = 5 * time.Millisecond
