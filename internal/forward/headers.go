@@ -120,7 +120,7 @@ type memo struct {
 
 	id    string // clientsID
 	json  bool   // Content-Type
-	trace bool   // exchange.asksTrace
+	trace bool   // asksTrace
 }
 
 // memoPlace gives the place of the memo of the client's connection, if it is worth while

@@ -108,14 +108,6 @@ func (c *Context) Finish(cause error) (watched bool) {
 	return watched
 }
 
-// Watched tells that somebody asked for Done or waits for the end, and may do so
-// still.
-func (c *Context) Watched() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.done != nil || len(c.after) > 0
-}
-
 // Deadline implements context.Context: what ends it is not known beforehand.
 func (c *Context) Deadline() (time.Time, bool) { return time.Time{}, false }
 
