@@ -192,6 +192,7 @@ func shareWords(rec *instance.Record) {
 	}
 	one(&rec.Scheme)
 	one((*string)(&rec.State))
+	one(&rec.Cause)
 	one(&rec.Connector)
 	one(&rec.KVRole)
 	one(&rec.TransferMode)

@@ -36,7 +36,7 @@ func FuzzDecodeRecord(f *testing.F) {
 	f.Add("10.0.0.1:8100", []byte(ready))
 	f.Add("host.example:1", []byte("http://HOST.example:1"))
 	f.Add("[::1]:8100", []byte(`{"v":2,"id":"x","scheme":"https","models":["m","n"],"connector":"nixl","kv_role":"kv_both","engine_ids":{"0":"e"},"ports":{"side_channel":[5600]},
-		"zmq_address":"tcp://a:1","transfer_mode":"pull","dp_size":1,"tp_size":2,"pp_size":3,"block_size":16,"max_model_len":4096,"version":"0.11","weight":0,"state":"starting",
+		"zmq_address":"tcp://a:1","transfer_mode":"pull","dp_size":1,"tp_size":2,"pp_size":3,"block_size":16,"max_model_len":4096,"version":"0.11","weight":0,"state":"starting","cause":"slow",
 		"started_at":"2026-01-02T03:04:05.678+01:00","source":"agent","host_id":"h","agent":"a","labels":{"k":"\u2028"}}`))
 	f.Fuzz(func(t *testing.T, address string, value []byte) {
 		canonical, err := instance.ParseAddress(address)

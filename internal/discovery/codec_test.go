@@ -26,6 +26,7 @@ func badValues() []badValue {
 		{"a number", `17`, "JSON object"},
 		{"a string", `"10.0.0.1:8100"`, "JSON object"},
 		{"wrong type", `{"models":"m"}`, `"models"`},
+		{"a cause that is no text", `{"cause":1}`, `"cause"`},
 		{"wrong type inside", `{"ports":{"a":"b"}}`, `"ports`},
 		{"negative weight", `{"weight":-1}`, "weight"},
 		{"other role", `{"role":"both"}`, "role"},
@@ -92,6 +93,8 @@ func TestDecodeRecordAccepts(t *testing.T) {
 		{"same port behind a NAT", `{"address":"GPU-7.example:8100"}`, false, with(func(r *instance.Record) { r.Address = "gpu-7.example:8100" })},
 		{"weight zero", `{"weight":0}`, false, with(func(r *instance.Record) { r.Weight = &weight })},
 		{"state", `{"state":"down"}`, false, with(func(r *instance.Record) { r.State = instance.Down })},
+		{"down because it is slow", `{"state":"down","cause":"slow"}`, false, with(func(r *instance.Record) { r.State, r.Cause = instance.Down, instance.CauseSlow })},
+		{"a cause of a newer version", `{"state":"down","cause":"frozen"}`, false, with(func(r *instance.Record) { r.State, r.Cause = instance.Down, "frozen" })},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()

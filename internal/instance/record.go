@@ -17,6 +17,11 @@ const RecordVersion = 1
 // (Loop Detected) to it, since it is none.
 const ProbeHeader = "X-Pd-Probe"
 
+// CauseSlow is the Cause of an instance that is Down because its engine has left
+// the agent's probes unanswered. Nothing has refused or failed: it may be busy, so
+// a proxy takes it for a hint and goes on with it while no other one is ready.
+const CauseSlow = "slow"
+
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {
@@ -40,6 +45,7 @@ type Record struct {
 	Version      string            `json:"version,omitempty"`
 	Weight       *int              `json:"weight,omitempty"` // nil = 100
 	State        State             `json:"state,omitempty"`
+	Cause        string            `json:"cause,omitempty"`      // why State is Down, see CauseSlow; others are kept for display
 	StartedAt    *time.Time        `json:"started_at,omitempty"` // for people; never compared between machines
 	Source       string            `json:"source,omitempty"`     // agent, direct, admin, flags, import
 	HostID       string            `json:"host_id,omitempty"`    // tells network namespaces apart
