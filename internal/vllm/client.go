@@ -16,7 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// DefaultTimeout bounds one call from its first packet to the last byte of its body.
+// DefaultTimeout bounds one call, from its first packet to the last byte of its
+// body, of a caller who has set no deadline.
 const DefaultTimeout = 2 * time.Second
 
 // Bounds of the bodies that are read. A longer one is an error, never a cut value.
@@ -35,22 +36,31 @@ type Client struct {
 	HTTP *http.Client
 	// APIKey goes to /v1 paths as "Authorization: Bearer"; empty sends none.
 	APIKey string
-	// Timeout bounds each call; 0 means DefaultTimeout.
+	// Timeout bounds each call; 0 leaves that to the caller's deadline.
 	Timeout time.Duration
 }
 
 // New returns a client that opens a fresh connection for each call: a probe over
 // a connection from an earlier one would not notice that nobody accepts any more.
+// The deadline of a call is the caller's: only it knows how long a busy engine may
+// take.
 func New(apiKey string) *Client {
 	return &Client{HTTP: &http.Client{Transport: freshTransport()}, APIKey: apiKey}
 }
 
 func freshTransport() *http.Transport {
 	return &http.Transport{
-		DialContext:            (&net.Dialer{Timeout: DefaultTimeout}).DialContext,
+		DialContext:            dial,
 		DisableKeepAlives:      true,
 		MaxResponseHeaderBytes: maxSmallBytes,
 	}
+}
+
+// maxDial bounds the wait for a connection, which the end of a call does not end.
+const maxDial = time.Minute
+
+func dial(ctx context.Context, network, address string) (net.Conn, error) {
+	return (&net.Dialer{Timeout: maxDial}).DialContext(ctx, network, address)
 }
 
 // BaseURL is where an instance's side endpoints are reached.
@@ -162,10 +172,7 @@ func (c *Client) getJSON(ctx context.Context, base, path string, key bool, limit
 
 // get makes one call and hands the body of a 200 to read.
 func (c *Client) get(ctx context.Context, base, path string, key bool, read func(io.Reader) error) error {
-	timeout := c.Timeout
-	if timeout <= 0 {
-		timeout = DefaultTimeout
-	}
+	timeout := c.limit(ctx)
 	cctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
 	u, err := endpoint(base, path)
@@ -200,6 +207,19 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 		return callError(base, path, explain(ctx, cctx, base, timeout, err))
 	}
 	return nil
+}
+
+// limit is how long one call may take.
+func (c *Client) limit(ctx context.Context) time.Duration {
+	limit := c.Timeout
+	deadline, ok := ctx.Deadline()
+	switch left := time.Until(deadline); {
+	case ok && (limit <= 0 || left < limit):
+		return left
+	case limit <= 0:
+		return DefaultTimeout
+	}
+	return limit
 }
 
 // client is a copy whose redirect policy is ours: an engine that answers with a

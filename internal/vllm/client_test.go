@@ -11,6 +11,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
@@ -286,6 +287,67 @@ func TestDeadline(t *testing.T) {
 	cancel()
 	if err := c.Health(ctx, base); !errors.Is(err, context.Canceled) {
 		t.Errorf("caller gave up: %v", err)
+	}
+}
+
+// slowly answers any question after a while, unless its asker gives up before.
+type slowly time.Duration
+
+func (d slowly) RoundTrip(r *http.Request) (*http.Response, error) {
+	timer := time.NewTimer(time.Duration(d))
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return &http.Response{StatusCode: http.StatusOK, Body: http.NoBody, Request: r}, nil
+	case <-r.Context().Done():
+		return nil, r.Context().Err()
+	}
+}
+
+// An engine that is busy answers /health late: how long it may take is for the
+// caller to say, and its deadline is the only one.
+func TestTheCallersDeadlineHolds(t *testing.T) {
+	t.Parallel()
+	ours := errors.New("the reason of the caller")
+	for _, tc := range []struct {
+		name    string
+		limit   time.Duration // of the caller; 0: none
+		timeout time.Duration // of the client
+		want    error
+		text    string
+	}{
+		{"a long deadline", time.Minute, 0, nil, ""},
+		{"a short deadline", 5 * time.Second, 0, ErrTimeout, "no answer from gpu-7:8100 within 5s"},
+		{"no deadline", 0, 0, ErrTimeout, "within 2s"},
+		{"the client's own limit", time.Minute, 3 * time.Second, ErrTimeout, "within 3s"},
+		{"a deadline before the client's own limit", time.Second, 3 * time.Second, ErrTimeout, "within 1s"},
+		{"a cause", -1, 0, ours, "the reason of the caller"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			synctest.Test(t, func(t *testing.T) {
+				c := New("")
+				c.HTTP.Transport, c.Timeout = slowly(10*time.Second), tc.timeout
+				ctx, cancel := context.WithCancel(t.Context())
+				switch {
+				case tc.limit > 0:
+					ctx, cancel = context.WithTimeout(t.Context(), tc.limit)
+				case tc.limit < 0:
+					var because context.CancelCauseFunc
+					ctx, because = context.WithCancelCause(t.Context())
+					cancel = func() { because(nil) }
+					time.AfterFunc(time.Second, func() { because(ours) })
+				}
+				defer cancel()
+				err := c.Health(ctx, "http://gpu-7:8100")
+				if !errors.Is(err, tc.want) {
+					t.Fatalf("got %v, want %v", err, tc.want)
+				}
+				if err != nil && !strings.Contains(err.Error(), tc.text) {
+					t.Errorf("%q lacks %q", err, tc.text)
+				}
+			})
+		})
 	}
 }
 

@@ -24,7 +24,7 @@ var (
 	// has nothing to do with it: no descriptor or memory for a connection is left
 	// here, or no name server answers.
 	ErrNotAsked = errors.New("could not ask")
-	// ErrTimeout: the call's own deadline passed.
+	// ErrTimeout: the deadline passed, the call's own or the caller's.
 	ErrTimeout = errors.New("no answer")
 	// ErrClosed: the connection broke before the whole answer was there.
 	ErrClosed = errors.New("connection closed")
@@ -72,14 +72,14 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 	var dns *net.DNSError
 	text := err.Error()
 	switch {
-	case ctx.Err() != nil:
-		return ctx.Err()
+	case errors.Is(ctx.Err(), context.Canceled):
+		return context.Cause(ctx)
 	case sock.Exhausted(err):
 		return fmt.Errorf("%w: %w", ErrNotAsked, unwrapURL(err))
 	case errors.As(err, &dns) && dns.Temporary():
 		return fmt.Errorf("%w: cannot resolve %s: %s", ErrNotAsked, hostOf(base), dns.Err)
 	case cctx.Err() != nil, errors.Is(err, context.DeadlineExceeded), isTimeout(err):
-		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), timeout)
+		return fmt.Errorf("%w from %s within %s: is it hung or unreachable?", ErrTimeout, hostOf(base), inWords(timeout))
 	case errors.Is(err, syscall.ECONNREFUSED):
 		return fmt.Errorf("%w: is vLLM running at %s?", ErrRefused, hostOf(base))
 	case errors.As(err, &dns):
@@ -92,6 +92,15 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 		return fmt.Errorf("%w before the whole answer had come", ErrClosed)
 	}
 	return unwrapURL(err)
+}
+
+// inWords rounds what is left of a caller's deadline: the same limit is said in the
+// same words.
+func inWords(d time.Duration) time.Duration {
+	if d < time.Second {
+		return d.Round(time.Millisecond)
+	}
+	return d.Round(100 * time.Millisecond)
 }
 
 func isTimeout(err error) bool {
