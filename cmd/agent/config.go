@@ -48,6 +48,7 @@ type config struct {
 	ttl           time.Duration
 	probeInterval time.Duration
 	probeTimeout  time.Duration
+	slowAfter     time.Duration
 	drainTimeout  time.Duration
 	kvLease       time.Duration
 	socket        string // "": the default one; socketOff: none
@@ -96,6 +97,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		strictModel: r.bool("strict-model"), hostID: v.GetString("host-id"),
 		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
 		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
+		slowAfter: r.duration("slow-after"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
 		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
 		command: command, restart: r.restart(), dieWith: r.bool("engine-dies-with-agent"),
@@ -349,6 +351,7 @@ func (r *reader) checkTimes(c *config) {
 		{"ttl", c.ttl, least, maxTTL},
 		{"probe-interval", c.probeInterval, 50 * time.Millisecond, time.Minute},
 		{"probe-timeout", c.probeTimeout, 50 * time.Millisecond, time.Minute},
+		{"slow-after", c.slowAfter, time.Millisecond, time.Hour},
 		{"drain-timeout", c.drainTimeout, time.Millisecond, 24 * time.Hour},
 		{"kv-lease", c.kvLease, 0, time.Hour},
 		{"restart-delay", c.restartDelay, time.Millisecond, time.Hour},

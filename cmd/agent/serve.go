@@ -99,7 +99,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	client := vllm.New(s.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, registrar{reg}, agent.Options{
 		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
-		ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
+		ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
 		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
 	})
 

@@ -46,10 +46,8 @@ type Registrar interface {
 	Revoke(ctx context.Context) error
 }
 
-// Thresholds of the state machine.
+// Limits of what an agent waits for.
 const (
-	downAfter = 3 // failed probes in a row
-	upAfter   = 2 // good probes in a row
 	// idleAfter is how many idle readings in a row end a drain: a request that a
 	// proxy sent just before it saw "draining" shows up in the second.
 	idleAfter = 2
@@ -84,13 +82,13 @@ type Agent struct {
 	o         Options
 	hurry     chan struct{}
 	hurryOnce sync.Once
+	ticks     func(time.Duration) (<-chan time.Time, func())
 
 	// The following belong to Run's goroutine.
 	rec        instance.Record
 	set        bool // rec has been given to the registrar
 	up         bool // rec says ready
-	fails      int
-	goods      int
+	tally      tally
 	backoff    time.Duration
 	life       life
 	load       loadWatch
@@ -107,7 +105,9 @@ func New(engine Engine, registrar Registrar, o Options) *Agent {
 	return &Agent{
 		engine: engine, registrar: registrar, o: o,
 		hurry:  make(chan struct{}),
+		ticks:  newTicks,
 		life:   life{host: o.Base.HostID, key: o.Key},
+		tally:  tally{period: max(o.ProbeTimeout, o.ProbeInterval), slowAfter: o.SlowAfter},
 		status: Status{Phase: Probing},
 	}
 }
@@ -172,7 +172,7 @@ func (a *Agent) serve(ctx context.Context) {
 		case <-timer.C:
 		}
 		start := time.Now()
-		a.update(func(s *Status) { s.Beat = start })
+		a.beat()
 		facts, err := a.probe(ctx)
 		if ctx.Err() != nil || a.exited() {
 			return // an interrupted probe says nothing about the engine
@@ -181,6 +181,8 @@ func (a *Agent) serve(ctx context.Context) {
 		timer.Reset(max(0, delay-time.Since(start)))
 	}
 }
+
+func (a *Agent) beat() { a.update(func(s *Status) { s.Beat = time.Now() }) }
 
 // exited tells whether the engine's process is known to be gone.
 func (a *Agent) exited() bool {
@@ -195,10 +197,16 @@ func (a *Agent) exited() bool {
 // probe asks the engine once. Its counters are read along the way; an engine
 // that does not show them is not the worse for it.
 func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
-	pctx, cancel := context.WithTimeout(ctx, a.o.ProbeTimeout)
-	defer cancel()
+	ticks, end := a.ticks(a.o.ProbeTimeout / fairTicks)
+	defer end()
+	pctx, stop := allow(ctx, a.o.ProbeTimeout, ticks, a.beat)
+	defer stop()
 	facts, err := a.engine.Probe(pctx)
-	if err != nil {
+	switch {
+	case err == nil:
+	case errors.Is(context.Cause(pctx), errStarved):
+		return instance.Facts{}, errStarved
+	default:
 		return instance.Facts{}, err
 	}
 	if !facts.Serves(a.o.Model, a.o.StrictModel) {
@@ -230,6 +238,10 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 			a.backoff = min(2*a.backoff, MaxBackoff)
 		}
 		return a.backoff
+	case errors.Is(err, vllm.ErrNotAsked), errors.Is(err, errStarved):
+		// The engine has had no part in it.
+		a.showReason(err, "the engine could not be asked: ")
+		return a.o.ProbeInterval
 	default:
 		a.bad(err)
 		if a.up && errors.Is(err, vllm.ErrRefused) {
@@ -240,9 +252,7 @@ func (a *Agent) judge(facts instance.Facts, err error) time.Duration {
 }
 
 func (a *Agent) good(facts instance.Facts) {
-	a.fails = 0
-	a.goods++
-	if a.set && !a.up && a.goods < upAfter {
+	if sure := a.tally.good(); a.set && !a.up && !sure {
 		return
 	}
 	fresh := a.life.seen(facts.StartedAt)
@@ -265,23 +275,26 @@ func (a *Agent) good(facts instance.Facts) {
 }
 
 func (a *Agent) bad(err error) {
-	a.goods = 0
-	a.fails++
-	if _, ok := errors.AsType[*WrongModelError](err); ok {
-		a.fails = max(a.fails, downAfter) // certain, not flaky
-	}
-	if !a.up {
+	cause, down := a.tally.bad(err)
+	dead := down && cause == "" // for certain
+	switch {
+	case !a.up && !(dead && a.rec.Cause != ""):
 		a.showReason(err, "engine stays down: ")
 		return
-	}
-	if a.fails < downAfter {
-		a.o.Log.WithError(err).WithField("failed", a.fails).Warn("probe failed")
+	case !down && cause == "":
+		a.o.Log.WithError(err).WithField("failed", a.tally.fails).Warn("probe failed")
 		return
+	case !down:
+		a.o.Log.WithError(err).WithField("unanswered", a.tally.silent).Warn("probe not answered")
+		return
+	case dead:
+		a.showReason(err, "engine is down: ")
+	default:
+		a.showReason(err, "engine is slow: ")
 	}
 	a.up = false
-	a.showReason(err, "engine is down: ")
 	rec := clone(a.rec)
-	rec.State = instance.Down
+	rec.State, rec.Cause = instance.Down, cause
 	a.put(rec)
 }
 

@@ -136,9 +136,7 @@ func idleStats() vllm.Stats { return vllm.Stats{Complete: true} }
 // start runs an agent inside the caller's bubble.
 func start(t *testing.T, e *fakeEngine, o Options) *rig {
 	t.Helper()
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	o.Log = log
+	o.Log = silentLog()
 	if o.Key.Role == "" {
 		o.Key = instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}
 	}
@@ -150,6 +148,12 @@ func start(t *testing.T, e *fakeEngine, o Options) *rig {
 	r := &rig{Agent: New(e, reg, o), engine: e, reg: reg, stop: cancel, done: make(chan error, 1)}
 	go func() { r.done <- r.Run(ctx) }()
 	return r
+}
+
+func silentLog() *logrus.Logger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
 }
 
 // after lets d pass and everything settle, then changes the engine.

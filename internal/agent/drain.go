@@ -36,7 +36,7 @@ func (a *Agent) drain(ctx context.Context) error {
 		return nil
 	}
 	rec := clone(a.rec)
-	rec.State = instance.Draining
+	rec.State, rec.Cause = instance.Draining, ""
 	a.put(rec)
 	start := time.Now()
 	a.o.Log.WithField("limit", a.o.DrainTimeout).Info("draining: waiting for the engine to be idle")
@@ -62,7 +62,7 @@ func (a *Agent) withdraw(ctx context.Context) error {
 		return nil
 	}
 	rec := clone(a.rec)
-	rec.State = instance.Down
+	rec.State, rec.Cause = instance.Down, ""
 	a.put(rec)
 	a.settle(ctx, settleLimit)
 	if err := a.registrar.Revoke(ctx); err != nil {
@@ -103,7 +103,9 @@ func (a *Agent) awaitIdle(ctx context.Context) string {
 	idle, refused := 0, 0
 	shown := ""
 	for {
-		stats, err := a.engine.Load(ctx)
+		lctx, cancel := context.WithTimeout(ctx, a.o.ProbeTimeout)
+		stats, err := a.engine.Load(lctx)
+		cancel()
 		if ctx.Err() == nil {
 			now := time.Now()
 			busy := ""

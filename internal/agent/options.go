@@ -17,8 +17,11 @@ type Options struct {
 	// agent, scheme. Facts of the engine are added to it.
 	Base          instance.Record
 	ProbeInterval time.Duration // default 2 s
-	ProbeTimeout  time.Duration // of one probe of a hung engine; default 5 s
-	DrainTimeout  time.Duration // default 120 s
+	ProbeTimeout  time.Duration // of one probe, in time that this process runs; default 5 s
+	// SlowAfter is how long at least the engine leaves probes unanswered, three in a
+	// row or more, before it is "down" for being slow. Default 15 s.
+	SlowAfter    time.Duration
+	DrainTimeout time.Duration // default 120 s
 	// KVLease is how long a prefill instance pins the blocks of a finished
 	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
 	KVLease time.Duration
@@ -33,6 +36,7 @@ type Options struct {
 const (
 	DefaultProbeInterval = 2 * time.Second
 	DefaultProbeTimeout  = 5 * time.Second
+	DefaultSlowAfter     = 15 * time.Second
 	DefaultDrainTimeout  = 120 * time.Second
 	DefaultKVLease       = 30 * time.Second
 )
@@ -43,6 +47,9 @@ func (o *Options) fill() {
 	}
 	if o.ProbeTimeout <= 0 {
 		o.ProbeTimeout = DefaultProbeTimeout
+	}
+	if o.SlowAfter <= 0 {
+		o.SlowAfter = DefaultSlowAfter
 	}
 	if o.DrainTimeout <= 0 {
 		o.DrainTimeout = DefaultDrainTimeout

@@ -1,0 +1,213 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+var (
+	errSilent   = fmt.Errorf("GET /health: %w", vllm.ErrTimeout)
+	errNotAsked = fmt.Errorf("GET /health: %w: too many open files", vllm.ErrNotAsked)
+	errStatus   = &vllm.StatusError{Code: 503}
+)
+
+// states is what the registrar was given, "down slow" for a cause.
+func (r *fakeRegistrar) states() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	var out []string
+	for _, rec := range r.records {
+		out = append(out, strings.TrimSpace(string(rec.State)+" "+rec.Cause))
+	}
+	return strings.Join(out, ", ")
+}
+
+// What has not answered may be busy; what refuses or fails is down. Each step is
+// what the engine does from one probe to the next.
+func TestSlowIsNotDead(t *testing.T) {
+	many := func(n int, err error) []error {
+		out := make([]error, n)
+		for i := range out {
+			out[i] = err
+		}
+		return out
+	}
+	join := func(parts ...[]error) (out []error) {
+		for _, p := range parts {
+			out = append(out, p...)
+		}
+		return out
+	}
+	for _, tc := range []struct {
+		name  string
+		steps []error
+		o     Options
+		want  string
+	}{
+		{"two unanswered", many(2, errSilent), Options{}, "ready"},
+		{"three unanswered, fifteen seconds", many(3, errSilent), Options{}, "ready, down slow"},
+		{"a longer limit", many(5, errSilent), Options{SlowAfter: 30 * time.Second}, "ready"},
+		{"a longer limit has passed", many(6, errSilent), Options{SlowAfter: 30 * time.Second}, "ready, down slow"},
+		{"short probes", many(7, errSilent), Options{ProbeTimeout: time.Second}, "ready"},
+		{"short probes, for long enough", many(8, errSilent), Options{ProbeTimeout: time.Second}, "ready, down slow"},
+		{"an answer between", join(many(2, errSilent), many(1, nil), many(2, errSilent)), Options{}, "ready"},
+		{"a refusal between is an answer", join(many(2, errSilent), many(1, errStatus), many(2, errSilent)), Options{}, "ready"},
+		{"refused", many(3, errRefused), Options{}, "ready, down"},
+		{"its core is dead", many(3, errStatus), Options{}, "ready, down"},
+		{"slow, then dead", join(many(4, errSilent), many(3, errStatus)), Options{}, "ready, down slow, down"},
+		{"slow, then refusing once", join(many(4, errSilent), many(1, errRefused)), Options{}, "ready, down slow"},
+		{"dead, then loading for long", join(many(3, errRefused), many(9, errSilent)), Options{}, "ready, down"},
+		{"slow and back", join(many(4, errSilent), many(2, nil)), Options{}, "ready, down slow, ready"},
+		{"slow and back for a moment", join(many(4, errSilent), many(1, nil), many(1, errSilent)), Options{}, "ready, down slow"},
+		{"could not be asked", many(20, errNotAsked), Options{}, "ready"},
+		{"could not be asked between", join(many(2, errSilent), many(5, errNotAsked), many(1, errSilent)), Options{}, "ready, down slow"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := &fakeEngine{stats: idleStats()}
+				r := start(t, e, tc.o)
+				r.after(time.Second, nil) // good at 0
+				for _, err := range tc.steps {
+					before := e.probes
+					r.engine.change(func(e *fakeEngine) { e.err = err })
+					for e.seen() == before {
+						r.after(100*time.Millisecond, nil)
+					}
+				}
+				if got := r.reg.states(); got != tc.want {
+					t.Errorf("the record said %q, want %q", got, tc.want)
+				}
+				r.Hurry()
+				_ = r.end()
+			})
+		})
+	}
+}
+
+func (e *fakeEngine) seen() int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.probes
+}
+
+// The last word about an instance never has a cause that is not true any more.
+func TestNoCauseBesideAnotherState(t *testing.T) {
+	for _, exit := range []bool{false, true} {
+		synctest.Test(t, func(t *testing.T) {
+			exited := make(chan struct{})
+			r := start(t, &fakeEngine{stats: idleStats()}, Options{Exited: exited})
+			r.after(time.Second, func(e *fakeEngine) { e.err = errSilent })
+			r.after(30*time.Second, nil)
+			r.Hurry()
+			want := "ready, down slow, draining"
+			if exit {
+				want = "ready, down slow, down"
+				close(exited)
+				<-r.done
+			} else {
+				_ = r.end()
+			}
+			if got := r.reg.states(); got != want {
+				t.Errorf("the record said %q, want %q", got, want)
+			}
+		})
+	}
+}
+
+// hangingEngine answers nothing and shows how long it was waited for.
+type hangingEngine struct {
+	fakeEngine
+	hung chan error
+}
+
+func (e *hangingEngine) Probe(ctx context.Context) (instance.Facts, error) {
+	<-ctx.Done()
+	e.hung <- context.Cause(ctx)
+	return instance.Facts{}, fmt.Errorf("GET /health: %w", context.Cause(ctx))
+}
+
+// A probe has its limit of the time that this process runs. A clock whose ticks do not
+// come stands for a process that gets no processor: it judges nobody.
+func TestAProbeHasItsFairChance(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ticks := make(chan time.Time)
+		beats := 0
+		ctx, stop := allow(t.Context(), 5*time.Second, ticks, func() { beats++ })
+		time.Sleep(20 * time.Second) // four times its limit
+		for range fairTicks - 1 {
+			ticks <- time.Now()
+		}
+		synctest.Wait()
+		if ctx.Err() != nil {
+			t.Error("the limit has passed although this process had no time to ask")
+		}
+		ticks <- time.Now()
+		<-ctx.Done()
+		if err := context.Cause(ctx); !errors.Is(err, vllm.ErrTimeout) || !strings.Contains(err.Error(), "within 5s") {
+			t.Errorf("cause %v", err)
+		}
+		if stop(); beats != fairTicks {
+			t.Errorf("%d signs of life", beats)
+		}
+
+		// It ends in any case, and then says nothing about the engine.
+		ctx, stop = allow(t.Context(), 5*time.Second, ticks, func() {})
+		<-ctx.Done()
+		if err := context.Cause(ctx); !errors.Is(err, errStarved) {
+			t.Errorf("cause %v", err)
+		}
+		stop()
+	})
+}
+
+// With a clock that ticks the limit is the limit.
+func TestAHungEngineIsSlow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &hangingEngine{hung: make(chan error, 1)}
+		a := New(e, &fakeRegistrar{start: time.Now()}, Options{Log: silentLog(), Key: instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		start := time.Now()
+		go func() { done <- a.Run(ctx) }()
+		if err := <-e.hung; !errors.Is(err, vllm.ErrTimeout) || time.Since(start) != DefaultProbeTimeout {
+			t.Errorf("after %s: %v", time.Since(start), err)
+		}
+		synctest.Wait()
+		if s := a.Status(); s.Phase != Probing || s.Beat.Before(start.Add(4*time.Second)) {
+			t.Errorf("status %+v", s)
+		}
+		cancel()
+		<-done
+	})
+}
+
+// An agent that gets no processor for minutes judges nobody.
+func TestAStarvedAgentJudgesNobody(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := &hangingEngine{hung: make(chan error, 1000)}
+		reg := &fakeRegistrar{start: time.Now()}
+		a := New(e, reg, Options{Log: silentLog(), Key: instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}})
+		a.ticks = func(time.Duration) (<-chan time.Time, func()) { return nil, func() {} }
+		a.put(instance.Record{State: instance.Ready}) // as after a good probe
+		a.up = true
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- a.Run(ctx) }()
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if s := a.Status(); reg.states() != "ready" || !strings.Contains(s.Reason, "too little processor time") || len(e.hung) < 3 {
+			t.Errorf("the record said %q; %d probes; status %+v", reg.states(), len(e.hung), s)
+		}
+		a.Hurry()
+		cancel()
+		<-done
+	})
+}
