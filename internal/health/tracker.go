@@ -4,12 +4,13 @@
 //
 //	requests: cannot connect ─────────────▶ out (hard) ──probe──▶ slow start ─▶ in
 //	          fails where others serve ─▶ strikes ─▶ out (soft) ──time, probe──┘
-//	silence:  three probes without a sign of life ─▶ out (hard)
+//	silence:  no sign of life, while others give one ─▶ out (hard)
 package health
 
 import (
 	"context"
 	"errors"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -23,7 +24,8 @@ import (
 )
 
 // Prober asks one instance for a sign of life; nil means alive. An error that is
-// ErrNotAsked means that the question was never put.
+// ErrNotAsked means that the question was never put, one that is ErrNoAnswer that
+// no answer came in time; any other one is a refusal or an answer that is an error.
 type Prober interface {
 	Alive(ctx context.Context, in *instance.Instance) error
 }
@@ -31,6 +33,10 @@ type Prober interface {
 // ErrNotAsked is wrapped by errors of a Prober that are our own: nothing follows
 // from them for the instance.
 var ErrNotAsked = errors.New("not asked")
+
+// ErrNoAnswer is wrapped by errors of a Prober that waited in vain: the instance is
+// silent, which may mean that it is slow.
+var ErrNoAnswer = errors.New("no answer")
 
 // Source gives the current membership.
 type Source interface {
@@ -51,13 +57,22 @@ type Options struct {
 	// ProbeInterval is the pause between the probes of an ejected instance,
 	// default 250 ms at first, growing to 2 s.
 	ProbeInterval, MaxProbeInterval time.Duration
-	// ProbeTimeout bounds one probe, default 1 s.
+	// ProbeTimeout bounds one probe, default 5 s.
 	ProbeTimeout time.Duration
+	// SilenceLimit is how long an instance whose requests wait may give no sign of
+	// life while others do, default 1.5 s. It grows where instances answer slowly.
+	SilenceLimit time.Duration
+	// Heard counts the signs of life that requests saw of an instance; nil: none.
+	Heard func(instance.Key) uint64
+	// PrefillOptional tells that decode instances do the work of prefill instances
+	// when there are none.
+	PrefillOptional bool
 	// SlowStart is how long a readmitted instance takes to get its full share,
 	// default 10 s; negative: at once.
 	SlowStart time.Duration
-	// OnEject is called after an ejection, on a goroutine of the Tracker.
-	OnEject func(k instance.Key, hard bool, reason string)
+	// OnEject is called after an ejection, on a goroutine of the Tracker. dead tells
+	// that nothing can come of requests that wait for the instance.
+	OnEject func(k instance.Key, dead bool, reason string)
 }
 
 func (o *Options) setDefaults() {
@@ -70,10 +85,14 @@ func (o *Options) setDefaults() {
 	def(&o.MaxEjection, 30*time.Second)
 	def(&o.ProbeInterval, 250*time.Millisecond)
 	def(&o.MaxProbeInterval, 2*time.Second)
-	def(&o.ProbeTimeout, time.Second)
+	def(&o.ProbeTimeout, 5*time.Second)
+	def(&o.SilenceLimit, 1500*time.Millisecond)
 	def(&o.SlowStart, 10*time.Second)
 	if o.MaxFailures <= 0 {
 		o.MaxFailures = 3
+	}
+	if o.Heard == nil {
+		o.Heard = func(instance.Key) uint64 { return 0 }
 	}
 	if o.OnEject == nil {
 		o.OnEject = func(instance.Key, bool, string) {}
@@ -90,6 +109,7 @@ type Tracker struct {
 
 	mu         sync.RWMutex // guards what follows; never held across a probe
 	records    map[instance.Key]*record
+	history    map[instance.Key]slowAnswer // slow answers that are not long ago
 	closed     bool
 	complained time.Time // when complain was last heard
 
@@ -108,7 +128,8 @@ type record struct {
 	reason      string
 	ejections   int       // that followed each other soon
 	back        time.Time // when it was readmitted last
-	suspected   bool      // a check is under way
+	suspected   bool      // a silenceWatch is under way
+	silentSince time.Time // when it was asked for a sign of life that has not come; zero: it has
 }
 
 // Ejection says why and since when an instance is not picked.
@@ -125,7 +146,7 @@ type Ejection struct {
 func New(o Options) *Tracker {
 	o.setDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Tracker{o: o, records: map[instance.Key]*record{}, ctx: ctx, cancel: cancel}
+	return &Tracker{o: o, records: map[instance.Key]*record{}, history: map[instance.Key]slowAnswer{}, ctx: ctx, cancel: cancel}
 }
 
 // Close stops the probes and waits for them.
@@ -245,7 +266,7 @@ func (t *Tracker) Strike(in *instance.Instance, reason string) {
 	if r.strikes < t.o.MaxFailures && !probation {
 		return
 	}
-	t.eject(in, r, false, reason)
+	t.eject(in, r, false, false, reason)
 }
 
 // Eject takes an instance out that cannot be connected to.
@@ -259,7 +280,7 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	if r.out && r.hard {
 		return
 	}
-	t.eject(in, r, true, reason)
+	t.eject(in, r, true, true, reason)
 }
 
 // record finds or makes the record; the lock is held.
@@ -284,8 +305,9 @@ func (t *Tracker) forget(k instance.Key) {
 	}
 }
 
-// eject takes it out and starts what brings it back; the lock is held.
-func (t *Tracker) eject(in *instance.Instance, r *record, hard bool, reason string) {
+// eject takes it out and starts what brings it back; the lock is held. dead is
+// that of OnEject.
+func (t *Tracker) eject(in *instance.Instance, r *record, hard, dead bool, reason string) {
 	already := r.out
 	r.out, r.hard, r.since, r.reason = true, hard, time.Now(), reason
 	if !r.back.IsZero() && time.Since(r.back) > t.forgive() {
@@ -297,7 +319,7 @@ func (t *Tracker) eject(in *instance.Instance, r *record, hard bool, reason stri
 	if !already {
 		t.work.Go(func() { t.recover(in, r) })
 	}
-	t.work.Go(func() { t.o.OnEject(in.Key, hard, reason) })
+	t.work.Go(func() { t.o.OnEject(in.Key, dead, reason) })
 }
 
 // ejectionTime is how long the present ejection lasts at least.
@@ -346,7 +368,11 @@ func (t *Tracker) recover(in *instance.Instance, r *record) {
 func (t *Tracker) ask(in *instance.Instance) error {
 	ctx, cancel := context.WithTimeout(t.ctx, t.o.ProbeTimeout)
 	defer cancel()
-	return t.o.Prober.Alive(ctx, in)
+	err := t.o.Prober.Alive(ctx, in)
+	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrNotAsked) {
+		return fmt.Errorf("%w within %s", ErrNoAnswer, t.o.ProbeTimeout)
+	}
+	return err
 }
 
 // drop forgets what was held against a life that has ended.
@@ -361,7 +387,27 @@ func (t *Tracker) drop(k instance.Key, r *record) {
 func (t *Tracker) readmit(k instance.Key, r *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r.out, r.hard, r.strikes, r.back = false, false, 0, time.Now()
+	if !r.silentSince.IsZero() {
+		t.remember(k, min(time.Since(r.silentSince), longestLimit))
+	}
+	r.out, r.hard, r.strikes, r.back, r.silentSince = false, false, 0, time.Now(), time.Time{}
 	t.o.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
 		Info("instance readmitted: it answers again")
+}
+
+// complainEvery keeps the log readable: what keeps one question from being put keeps
+// all of them, and they are tried each second.
+const complainEvery = 10 * time.Second
+
+// complain tells now and then that instances could not be asked.
+func (t *Tracker) complain(k instance.Key, err error) {
+	t.mu.Lock()
+	silent := !t.complained.IsZero() && time.Since(t.complained) < complainEvery
+	if !silent {
+		t.complained = time.Now()
+	}
+	t.mu.Unlock()
+	if !silent {
+		t.o.Log.WithError(err).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
+	}
 }

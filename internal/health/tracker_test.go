@@ -40,13 +40,45 @@ type engine struct {
 	mu     sync.Mutex
 	err    error
 	probes int
+	hangs  map[string]chan struct{} // by address: probes wait until it is closed
 }
 
-func (e *engine) Alive(context.Context, *instance.Instance) error {
+func (e *engine) Alive(ctx context.Context, in *instance.Instance) error {
+	e.mu.Lock()
+	e.probes++
+	err, hangs := e.err, e.hangs[in.Address]
+	e.mu.Unlock()
+	if hangs == nil {
+		return err
+	}
+	select {
+	case <-hangs:
+		return err
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// stop makes the instances at some addresses hang; the function that it gives
+// lets them go on.
+func (e *engine) stop(addresses ...string) (resume func()) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.probes++
-	return e.err
+	if e.hangs == nil {
+		e.hangs = map[string]chan struct{}{}
+	}
+	c := make(chan struct{})
+	for _, a := range addresses {
+		e.hangs[a] = c
+	}
+	return func() {
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		for _, a := range addresses {
+			delete(e.hangs, a)
+		}
+		close(c)
+	}
 }
 
 func (e *engine) say(err error) {

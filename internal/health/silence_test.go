@@ -1,0 +1,218 @@
+package health_test
+
+import (
+	"slices"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+func at(role instance.Role, address string) *instance.Instance {
+	return &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true,
+		Record: instance.Record{State: instance.Ready, ID: address},
+	}
+}
+
+// The only instance of its role that takes connections is never given up, however
+// long it is silent, and neither is one of several that are all silent.
+func TestNobodyIsEjectedWhileNobodyAnswers(t *testing.T) {
+	t.Parallel()
+	for name, all := range map[string][]*instance.Instance{
+		"the only one":      {at(instance.Decode, "d:1"), at(instance.Prefill, "p:1")},
+		"two of two":        {at(instance.Decode, "d:1"), at(instance.Decode, "d:2"), at(instance.Prefill, "p:1")},
+		"the only prefill":  {at(instance.Prefill, "d:1"), at(instance.Decode, "p:1")},
+		"the only instance": {at(instance.Decode, "d:1")},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+				src.set(slices.Clone(all)...) // a snapshot sorts what it is given
+				resume := eng.stop("d:1", "d:2")
+				begun := time.Now()
+				for time.Since(begun) < time.Minute {
+					for _, in := range all {
+						if in.Address != "p:1" {
+							tr.Suspect(in)
+						}
+					}
+					time.Sleep(time.Second)
+					for _, in := range all {
+						if !tr.Available(in.Key) {
+							t.Fatalf("%s is ejected after %s", in.Key, time.Since(begun))
+						}
+					}
+				}
+				if d := tr.SilentFor(all[0].Key); d < 59*time.Second || d > 61*time.Second {
+					t.Errorf("silent for %s, want a minute", d)
+				}
+				resume()
+				synctest.Wait()
+				if tr.Trouble() || tr.SilentFor(all[0].Key) != 0 {
+					t.Error("it answers, and something is held against it")
+				}
+			})
+		})
+	}
+}
+
+// silence tells how long an instance is silent before it is ejected.
+func silence(t *testing.T, tr *health.Tracker, in *instance.Instance) time.Duration {
+	t.Helper()
+	begun := time.Now()
+	tr.Suspect(in)
+	for tr.Available(in.Key) {
+		if time.Since(begun) > time.Minute {
+			t.Fatal("it is not ejected")
+		}
+		time.Sleep(10 * time.Millisecond)
+	}
+	if !tr.Unreachable(in.Key) || !tr.Silent(in.Key) {
+		t.Fatal("it is ejected, and not as silent")
+	}
+	return time.Since(begun)
+}
+
+// Beside a peer that answers a silent instance is left soon, and comes back with
+// its first answer. The next time it is given longer, as it was only slow.
+func TestSilentBesideAPeer(t *testing.T) {
+	t.Parallel()
+	var dead atomic.Int64
+	run(t, func(o *health.Options) {
+		o.OnEject = func(_ instance.Key, d bool, _ string) {
+			if d {
+				dead.Add(1)
+			}
+		}
+	}, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		src.set(in, peer)
+		resume := eng.stop("d:1")
+		first := silence(t, tr, in)
+		if first > 2*time.Second {
+			t.Errorf("ejected after %s", first)
+		}
+		time.Sleep(1500 * time.Millisecond)
+		resume()
+		time.Sleep(3 * time.Second)
+		if !tr.Available(in.Key) || tr.Silent(in.Key) || tr.SilentFor(in.Key) != 0 {
+			t.Fatal("it answers, and is not back")
+		}
+		resume = eng.stop("d:1")
+		defer resume()
+		if second := silence(t, tr, in); second < 2*first {
+			t.Errorf("given %s, then %s: that it was slow is forgotten", first, second)
+		}
+		if dead.Load() != 0 {
+			t.Error("a silent instance may still answer, and was called dead")
+		}
+	})
+}
+
+// A peer that answers slowly itself gives a silent instance more time.
+func TestSilentBesideASlowPeer(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		src.set(in, peer)
+		resume := eng.stop("d:1")
+		defer resume()
+		answer := eng.stop("d:2")
+		time.AfterFunc(1200*time.Millisecond, answer)
+		if d := silence(t, tr, in); d < 4*1200*time.Millisecond {
+			t.Errorf("ejected after %s, though its peer took 1.2 s to answer", d)
+		}
+	})
+}
+
+// An answer of a peer from before everything stopped proves nothing.
+func TestAPeerThatStoppedTooIsNoPeer(t *testing.T) {
+	t.Parallel()
+	run(t, nil, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		src.set(in, peer)
+		resume := eng.stop("d:1")
+		tr.Suspect(in)
+		time.Sleep(300 * time.Millisecond)
+		later := eng.stop("d:2")
+		time.Sleep(30 * time.Second)
+		if !tr.Available(in.Key) {
+			t.Error("ejected while its peer is silent too")
+		}
+		later()
+		time.Sleep(11 * time.Second)
+		if tr.Available(in.Key) {
+			t.Error("its peer is back, it is not, and it is still in")
+		}
+		resume()
+	})
+}
+
+// What requests hear of an instance counts as an answer to a probe.
+func TestRequestsHearASilentInstance(t *testing.T) {
+	t.Parallel()
+	var heard atomic.Uint64
+	run(t, func(o *health.Options) {
+		o.Heard = func(k instance.Key) uint64 {
+			if k.Address == "d:1" {
+				return heard.Load()
+			}
+			return 0
+		}
+	}, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+		in, peer := at(instance.Decode, "d:1"), at(instance.Decode, "d:2")
+		src.set(in, peer)
+		resume := eng.stop("d:1")
+		defer resume()
+		for range 20 { // it streams, and has no time for probes
+			tr.Suspect(in)
+			time.Sleep(500 * time.Millisecond)
+			heard.Add(1)
+			time.Sleep(500 * time.Millisecond)
+			if !tr.Available(in.Key) {
+				t.Fatal("ejected, though requests heard of it")
+			}
+		}
+		time.Sleep(10 * time.Second)
+		silence(t, tr, in)
+	})
+}
+
+// Where decode instances can compute prompts, the last prefill instance is
+// judged beside them, with more time.
+func TestTheLastPrefillBesideDecode(t *testing.T) {
+	t.Parallel()
+	run(t, func(o *health.Options) { o.PrefillOptional = true }, func(tr *health.Tracker, src *source, eng *engine, _ *instance.Instance) {
+		in, other := at(instance.Prefill, "p:1"), at(instance.Decode, "d:1")
+		src.set(in, other)
+		resume := eng.stop("p:1")
+		defer resume()
+		if d := silence(t, tr, in); d < 5*time.Second {
+			t.Errorf("ejected after %s", d)
+		}
+	})
+}
+
+// An instance that refuses connections is dead, also the only one.
+func TestRefusingIsNotSilence(t *testing.T) {
+	t.Parallel()
+	var dead atomic.Int64
+	run(t, func(o *health.Options) {
+		o.OnEject = func(_ instance.Key, d bool, _ string) {
+			if d {
+				dead.Add(1)
+			}
+		}
+	}, func(tr *health.Tracker, _ *source, eng *engine, in *instance.Instance) {
+		eng.say(errDead)
+		tr.Suspect(in)
+		synctest.Wait()
+		if tr.Available(in.Key) || tr.Silent(in.Key) || dead.Load() != 1 {
+			t.Errorf("available %v, silent %v, dead %d", tr.Available(in.Key), tr.Silent(in.Key), dead.Load())
+		}
+	})
+}
