@@ -185,6 +185,7 @@ type prober struct{ client *vllm.Client }
 func newProber(cfg *config.Proxy, guard netguard.Policy) prober {
 	d := &net.Dialer{Timeout: cfg.ConnectTimeout, Control: guard.Control}
 	c := vllm.New(cfg.EngineAPIKey)
+	c.Timeout = cfg.ProbeTimeout
 	c.HTTP = &http.Client{Transport: &http.Transport{
 		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
 	}}
@@ -199,8 +200,11 @@ func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Fact
 // Alive implements health.Prober.
 func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 	err := p.client.Health(ctx, vllm.BaseURL(in))
-	if errors.Is(err, vllm.ErrNotAsked) {
+	switch {
+	case errors.Is(err, vllm.ErrNotAsked):
 		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
+	case errors.Is(err, vllm.ErrTimeout):
+		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
 	}
 	return err
 }
@@ -251,7 +255,7 @@ func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 	for _, in := range snap.All() {
 		if in.View != instance.Pending && in.View != instance.Rejected && in.Intent == "" {
 			known[in.Role] = true
-			usable[in.Role] = usable[in.Role] || in.Usable()
+			usable[in.Role] = usable[in.Role] || in.Usable() || in.Slow()
 		}
 	}
 	for _, k := range flags {
@@ -295,12 +299,17 @@ type opinion struct{ *health.Tracker }
 
 // Why implements httpapi.Opinion.
 func (o opinion) Why(k instance.Key) string {
-	e, ok := o.Ejected(k)
-	if !ok {
-		return ""
+	if e, ok := o.Ejected(k); ok {
+		return e.Reason
 	}
-	return e.Reason
+	if d := o.SilentFor(k); d >= tellSilence {
+		return fmt.Sprintf("no sign of life for %s, and nobody else could take its requests: they wait within their own limits", d.Round(time.Second))
+	}
+	return ""
 }
+
+// tellSilence is from when on /status speaks of the silence of an instance that is in.
+const tellSilence = 3 * time.Second
 
 // recorder sends every finished request to the counters and the access log.
 type recorder struct {

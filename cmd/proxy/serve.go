@@ -213,18 +213,22 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Layout: layout, Prober: prober, Model: cfg.Model, Actor: actor,
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
-		OrphanGrace: cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable,
+		ProbeTimeout: cfg.ProbeTimeout,
+		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable,
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.presence = newPresence(etcd.client, layout, p, address)
 	p.tracker = health.New(health.Options{
 		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
 		MaxFailures: cfg.MaxFailures, Ejection: cfg.EjectionTime, SlowStart: cfg.SlowStart,
-		OnEject: func(k instance.Key, hard bool, why string) { p.sched.Abandon(k, hard, why) },
+		SilenceLimit: cfg.SilenceLimit, ProbeTimeout: cfg.ProbeTimeout, PrefillOptional: cfg.Fallback == config.FallbackDecode,
+		Heard:   func(k instance.Key) uint64 { return p.sched.Heard(k) },
+		OnEject: func(k instance.Key, dead bool, why string) { p.sched.Abandon(k, dead, why) },
 	})
 	p.sched = sched.New(sched.Options{
 		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Silent: p.tracker.Suspect,
-		Attach: upstream.NewPlace,
+		PrefillOptional: cfg.Fallback == config.FallbackDecode,
+		Attach:          upstream.NewPlace,
 	})
 	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	if err != nil {
@@ -282,7 +286,8 @@ func limits(cfg *config.Proxy) map[string]any {
 	return map[string]any{
 		"max_attempts": cfg.MaxAttempts, "max_failures": cfg.MaxFailures, "retry_budget_percent": cfg.RetryBudget,
 		"max_waiting_retries": cfg.MaxWaitingRetries, "waiting_retry_interval": cfg.WaitingRetryInterval.String(),
-		"ejection_time": cfg.EjectionTime.String(), "slow_start": cfg.SlowStart.String(), "fallback": cfg.Fallback,
+		"ejection_time": cfg.EjectionTime.String(), "slow_start": cfg.SlowStart.String(),
+		"silence_limit": cfg.SilenceLimit.String(), "probe_timeout": cfg.ProbeTimeout.String(), "fallback": cfg.Fallback,
 		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),

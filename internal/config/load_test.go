@@ -69,7 +69,7 @@ func TestDefaults(t *testing.T) {
 		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
 		InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		Server:        "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
-		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
+		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
 		WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {

@@ -80,7 +80,9 @@ type Proxy struct {
 	MaxFailures            int           // strikes in a row until an ejection
 	EjectionTime           time.Duration // of the first one
 	SlowStart              time.Duration // after an ejection
-	RetryBudget            int           // percent of the requests of the last 10 s
+	SilenceLimit           time.Duration // without a sign of life, beside instances that give one
+	ProbeTimeout           time.Duration
+	RetryBudget            int // percent of the requests of the last 10 s
 	MaxBodyBytes           int64
 	Fallback               string // FallbackDecode or FallbackNone
 

@@ -70,6 +70,8 @@ func proxySettings() []setting {
 		{name: "max-failures", kind: kindInt, def: "3", usage: "failures in a row, on requests that another instance then served, until an instance is ejected", field: func(p *Proxy) any { return &p.MaxFailures }},
 		{name: "ejection-time", kind: kindDuration, def: "1s", usage: "how long the first such ejection lasts; it doubles up to 30s, and ends with a probe", field: func(p *Proxy) any { return &p.EjectionTime }},
 		{name: "slow-start", kind: kindDuration, def: "10s", usage: "until an instance that came back gets its full share", field: func(p *Proxy) any { return &p.SlowStart }},
+		{name: "silence-limit", kind: kindDuration, def: "1.25s", usage: "how long an instance that keeps requests waiting may give no sign of life, while others of its role give one, before it is left; it grows up to 10s where engines answer slowly", field: func(p *Proxy) any { return &p.SilenceLimit }},
+		{name: "probe-timeout", kind: kindDuration, def: "5s", usage: "limit of one probe of an instance", field: func(p *Proxy) any { return &p.ProbeTimeout }},
 		{name: "retry-budget", kind: kindInt, def: "20", usage: "retries allowed, in percent of the requests of the last 10s; a burst of 64 is free", field: func(p *Proxy) any { return &p.RetryBudget }},
 		{name: "max-body-bytes", kind: kindBytes, def: "32MiB", usage: "largest request body taken; larger ones get 413", field: func(p *Proxy) any { return &p.MaxBodyBytes }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},

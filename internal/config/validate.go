@@ -165,6 +165,8 @@ func (p *Proxy) checkLimits(bad complaint) {
 		{"non-stream-timeout", p.NonStreamTimeout},
 		{"ejection-time", p.EjectionTime},
 		{"slow-start", p.SlowStart},
+		{"silence-limit", p.SilenceLimit},
+		{"probe-timeout", p.ProbeTimeout},
 		{"kv-lease-budget", p.KVLeaseBudget},
 		{"audit-interval", p.AuditInterval},
 		{"orphan-grace", p.OrphanGrace},

@@ -169,6 +169,7 @@ func (x *exchange) stream(l *leg, d, p *sched.Assignment, resp *upstream.Respons
 		m, err := resp.Body.Read(s.buf[s.n:])
 		s.n += m
 		if m > 0 {
+			d.Heard()
 			s.ended = errors.Is(err, io.EOF)
 			if f, stop := x.relay(l, d, p, &s, resp); stop {
 				return f

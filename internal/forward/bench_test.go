@@ -78,6 +78,7 @@ type nobody struct{}
 func (nobody) Done(*forward.Entry)                  {}
 func (nobody) Retried(instance.Role, forward.Class) {}
 func (nobody) HandoverMissing()                     {}
+func (nobody) HandoverSpent(forward.Class)          {}
 
 // BenchmarkRequest is the data path of one request, without its network:
 // reading the body, both legs, the answer.

@@ -35,6 +35,11 @@ const (
 	ClientGone       Class = "client_gone"
 )
 
+// timedOut tells that a limit of ours for an answer has passed.
+func (c Class) timedOut() bool {
+	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
+}
+
 // blame says who answers for a failure.
 type blame uint8
 
@@ -88,7 +93,7 @@ func rules() []rule {
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, blameStrike, "502"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, blameStrike, "the event's status and error"},
 		{OurEdit, "400 to a prefill with a forced tool call, which our cut at one token causes", false, true, false, blameNobody, "nothing: decode serves alone"},
-		{HandoverExpired, "--kv-lease-budget passed between the legs", true, true, false, blameNobody, "nothing: a new prefill"},
+		{HandoverExpired, "--kv-lease-budget passed between the legs, or while the decode instance was silent", true, true, false, blameNobody, "nothing: a new prefill"},
 		{ClientGone, "the client left", false, true, false, blameNobody, "nobody is there; 499 in metrics"},
 	}
 }

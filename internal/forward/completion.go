@@ -32,6 +32,12 @@ type handed struct {
 	engineID string
 }
 
+// singleUse tells that the hand-over is one that a single decode instance may read,
+// and only while prefill holds the blocks for it.
+func (kv *handed) singleUse(d connector.Connector) bool {
+	return !d.SharesPool() && !kv.handover.Empty()
+}
+
 // The reasons for a decode instance to serve alone, beside openai.Request.Bypass.
 const (
 	aloneNoPrefill     = "no_prefill"     // nobody there
@@ -108,7 +114,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	c.kv = handed{pick: p, engineID: c.engineID()}
 	kv := &c.kv
 	c.entry.Prefill, c.entry.Revision = p.Instance.Address, p.Revision
-	l := c.begin(p, c.h.opts.Prefill, errPrefillTimeout)
+	l := c.begin(p, wait{limit: c.h.opts.Prefill, cause: errPrefillTimeout})
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
@@ -119,6 +125,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	if err != nil {
 		return nil, c.ofExchange(p.Instance, err)
 	}
+	p.Heard()
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		f := c.errorAnswer(p.Instance, resp)
@@ -161,7 +168,7 @@ func (c *completion) decode(kv *handed) (done bool) {
 	defer kv.pick.Done()
 	dialect := c.dialect(kv.pick)
 	for again := false; ; again = true {
-		if !dialect.SharesPool() && !kv.handover.Empty() {
+		if kv.singleUse(dialect) {
 			if why := c.stillGood(kv, again); why != "" {
 				c.h.opts.Recorder.Retried(instance.Prefill, why)
 				return false
@@ -172,10 +179,17 @@ func (c *completion) decode(kv *handed) (done bool) {
 			c.withoutDecode(err)
 			return true
 		}
-		f := c.decodeOn(d, kv.pick, kv.engineID, dialect.Decode(c.req, kv.handover))
+		begun := time.Now()
+		f := c.decodeOn(d, kv, kv.engineID, dialect.Decode(c.req, kv.handover))
 		d.Done()
 		if f == nil {
 			return true
+		}
+		if f.taken && kv.singleUse(dialect) {
+			c.h.opts.Recorder.HandoverSpent(f.class)
+		}
+		if f.class == HandoverExpired {
+			c.silent += time.Since(begun)
 		}
 		if !c.note(d.Instance, f) {
 			c.tell(f)
@@ -244,15 +258,25 @@ func (c *completion) withoutDecode(err error) {
 
 // decodeOn sends the decode leg and passes its answer on. nil means that the
 // client has been answered, well or visibly broken.
-func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body openai.Body) *failure {
+func (c *completion) decodeOn(d *sched.Assignment, kv *handed, engineID string, body openai.Body) *failure {
 	c.entry.Decode, c.entry.Revision = d.Instance.Address, d.Revision
-	wait := c.h.opts.FirstByte
+	w := wait{limit: c.h.opts.FirstByte, cause: errFirstByteTimeout}
 	if !c.req.Stream {
 		// vLLM sends the header of a non-streamed answer when the answer is
 		// whole: generation time, which no first-byte limit may cut.
-		wait = c.h.opts.NonStream
+		w.limit = c.h.opts.NonStream
 	}
-	l := c.begin(d, wait, errFirstByteTimeout)
+	// A leg whose hand-over ran out while the instance was silent is sent again
+	// with a new one; for the client it is the same wait.
+	w.limit, w.silence = max(w.limit-c.silent, 1), max(c.h.opts.FirstByte-c.silent, 1)
+	var p *sched.Assignment
+	if kv != nil {
+		p = kv.pick
+		if kv.singleUse(c.dialect(p)) {
+			w.kvUntil = kv.until
+		}
+	}
+	l := c.begin(d, w)
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
@@ -263,6 +287,7 @@ func (c *completion) decodeOn(d, p *sched.Assignment, engineID string, body open
 	if err != nil {
 		return c.ofExchange(d.Instance, err)
 	}
+	d.Heard()
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		return c.errorAnswer(d.Instance, resp)

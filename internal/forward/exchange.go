@@ -32,7 +32,10 @@ type exchange struct {
 
 	tried byRole[[]instance.Key]
 	again byRole[bool] // everybody in the role was tried once
-	last  *failure
+	// silent is how long decode legs waited that were sent again because their
+	// hand-over had run out.
+	silent time.Duration
+	last   *failure
 	// counted are the failures that count against MaxAttempts.
 	counted int
 	// suspects failed this request; they are blamed when another serves it.
@@ -216,8 +219,10 @@ func (x *exchange) note(in *instance.Instance, f *failure) bool {
 	x.last = f
 	x.entry.Attempts++
 	x.now = time.Now()
-	tried := x.tried.of(in.Role)
-	*tried = append(*tried, in.Key)
+	if f.class != HandoverExpired { // it is the hand-over that will not do
+		tried := x.tried.of(in.Role)
+		*tried = append(*tried, in.Key)
+	}
 	switch f.rule.blame {
 	case blameEject:
 		x.h.opts.Health.Eject(in, "cannot connect: "+f.err.Error())
@@ -267,7 +272,8 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
 	}
-	if *x.again.of(role) || x.counted == 0 {
+	// A request that has waited to its limit does not wait for the same ones again.
+	if *x.again.of(role) || x.counted == 0 || x.last != nil && x.last.class.timedOut() {
 		return nil, err
 	}
 	*x.again.of(role) = true

@@ -68,6 +68,8 @@ func classOf(err error) Class {
 	switch {
 	case errors.Is(err, sched.ErrGone):
 		return Gone
+	case errors.Is(err, errHandoverExpired):
+		return HandoverExpired
 	case errors.Is(err, errPrefillTimeout):
 		return PrefillTimeout
 	case errors.Is(err, errFirstByteTimeout):

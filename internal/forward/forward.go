@@ -43,6 +43,9 @@ type Recorder interface {
 	Retried(role instance.Role, class Class)
 	// HandoverMissing: a prefill answered without the hand-over its connector needs.
 	HandoverMissing()
+	// HandoverSpent: a decode leg failed in this way after it may have taken a
+	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
+	HandoverSpent(class Class)
 }
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
@@ -191,6 +194,7 @@ var (
 	errPrefillTimeout   error = timeoutError("prefill took too long")
 	errFirstByteTimeout error = timeoutError("no answer in time")
 	errIdleTimeout      error = timeoutError("the answer stalled")
+	errHandoverExpired        = errors.New("the lease of the hand-over ended while the instance was silent")
 	errLegDone                = errors.New("leg ended")
 )
 

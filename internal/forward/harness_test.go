@@ -80,6 +80,7 @@ type record struct {
 	entries []forward.Entry
 	retries []string
 	missing int
+	spent   []forward.Class
 	ended   chan forward.Entry
 	onRetry func() // called once, at the first retry
 }
@@ -100,6 +101,12 @@ func (r *record) Retried(role instance.Role, class forward.Class) {
 	if hook != nil {
 		hook()
 	}
+}
+
+func (r *record) HandoverSpent(class forward.Class) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.spent = append(r.spent, class)
 }
 
 func (r *record) HandoverMissing() {
@@ -204,7 +211,8 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		// called silent because the machine is slow.
 		ProbeTimeout:  20 * time.Second,
 		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
-		OnEject: func(k instance.Key, hard bool, why string) { r.sched.Abandon(k, hard, why) },
+		Heard:   func(k instance.Key) uint64 { return r.sched.Heard(k) },
+		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Abandon(k, dead, why) },
 	}
 	opinion(&ho)
 	r.tracker = health.New(ho)

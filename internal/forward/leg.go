@@ -25,8 +25,10 @@ type leg struct {
 	deadline         *deadline
 	request          upstream.Request // as long as it is being sent
 	space            *upstream.Space  // for its answer, nil if that is to be made
-	over             bool             // end was called, and the deadline can end nothing any more
-	alone            bool             // the same, and nobody else can or will ask about it
+	sent             time.Time        // when it began
+	wait             wait
+	over             bool // end was called, and the deadline can end nothing any more
+	alone            bool // the same, and nobody else can or will ask about it
 }
 
 // deadline ends a leg in time. The next leg of an exchange takes it over,
@@ -56,19 +58,30 @@ func (d *deadline) move(after time.Duration) {
 
 var _ context.Context = (*leg)(nil)
 
-// begin starts a leg on a picked instance that ends after d with the given
-// cause, or as soon as its instance is found gone, with sched.ErrGone. An
-// exchange has one such leg at a time.
-func (x *exchange) begin(a *sched.Assignment, d time.Duration, cause error) *leg {
+// wait is how long a leg may wait for the beginning of its answer.
+type wait struct {
+	limit time.Duration
+	cause error // what it ends with then
+	// silence is the limit while the instance gives no sign of life; 0 for none.
+	silence time.Duration
+	// kvUntil is when the lease of its hand-over ends, zero if there is none, or
+	// if it can be read more than once.
+	kvUntil time.Time
+}
+
+// begin starts a leg on a picked instance that ends when its wait is over, or as
+// soon as its instance is found gone, with sched.ErrGone. An exchange has one such
+// leg at a time.
+func (x *exchange) begin(a *sched.Assignment, w wait) *leg {
 	l := x.newLeg()
-	l.client, l.pick = x.ctx, a
+	l.client, l.pick, l.sent, l.wait = x.ctx, a, x.now, w
 	switch before := x.running.Load(); {
 	case before == nil:
 		l.deadline = &x.deadline
 	case before.over:
 		l.deadline, before.deadline = before.deadline, nil
 	}
-	l.next(d, cause)
+	l.next(w.limit, w.cause)
 	x.running.Store(l)
 	if !x.watched {
 		x.watched = true
@@ -172,6 +185,24 @@ func (l *leg) settle() error {
 		l.pick.Settle()
 	}
 	return cause
+}
+
+// handoverSlack is how much of its waiting time a leg may have spent before the
+// silence of its instance was noticed.
+const handoverSlack = 2 * time.Second
+
+// Silent implements sched.Leg: the instance has given no sign of life for so long.
+// A hand-over that can be used once must not outlive its lease unread: the engine
+// would read blocks that prefill has given to others, without an error (protocol
+// rule 2.5). An engine that took the request has extended the lease itself.
+func (l *leg) Silent(d time.Duration) {
+	waited := time.Since(l.sent)
+	switch {
+	case !l.wait.kvUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.kvUntil):
+		l.CallOff(errHandoverExpired)
+	case l.wait.silence > 0 && min(d, waited) >= l.wait.silence:
+		l.CallOff(errFirstByteTimeout)
+	}
 }
 
 func (l *leg) end() {

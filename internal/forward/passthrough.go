@@ -84,11 +84,11 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	if q := x.r.URL.RawQuery; q != "" {
 		path += "?" + q
 	}
-	wait := x.h.opts.NonStream
+	w := wait{limit: x.h.opts.NonStream, cause: errFirstByteTimeout, silence: x.h.opts.FirstByte}
 	if x.entry.Stream {
-		wait = x.h.opts.FirstByte
+		w.limit = x.h.opts.FirstByte
 	}
-	l := x.begin(a, wait, errFirstByteTimeout)
+	l := x.begin(a, w)
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: a.Instance, Method: x.r.Method, Path: path,
@@ -98,6 +98,7 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	if err != nil {
 		return x.ofExchange(a.Instance, err)
 	}
+	a.Heard()
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		return x.errorAnswer(a.Instance, resp)

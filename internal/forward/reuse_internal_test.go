@@ -16,10 +16,11 @@ import (
 
 type healthy struct{}
 
-func (healthy) Troubled() []instance.Key      { return nil }
-func (healthy) Available(instance.Key) bool   { return true }
-func (healthy) Unreachable(instance.Key) bool { return false }
-func (healthy) Share(instance.Key) float64    { return 1 }
+func (healthy) Troubled() []instance.Key             { return nil }
+func (healthy) Available(instance.Key) bool          { return true }
+func (healthy) SilentFor(instance.Key) time.Duration { return 0 }
+func (healthy) Unreachable(instance.Key) bool        { return false }
+func (healthy) Share(instance.Key) float64           { return 1 }
 
 type fixedSource struct{ snap *instance.Snapshot }
 
@@ -74,7 +75,7 @@ func TestOnlyWhatIsOursIsUsedAgain(t *testing.T) {
 			if err != nil {
 				panic(err)
 			}
-			x.begin(a, time.Minute, errIdleTimeout).end()
+			x.begin(a, wait{limit: time.Minute, cause: errIdleTimeout}).end()
 			a.Done()
 		}, false},
 		{"nothing was written", func(x *exchange, _ *sched.Scheduler, _ *clientContext) { x.w.(*begun).written = false }, false},
@@ -99,7 +100,7 @@ func TestOnlyWhatIsOursIsUsedAgain(t *testing.T) {
 					if err != nil {
 						t.Fatal(err)
 					}
-					l := x.begin(a, time.Minute, errFirstByteTimeout)
+					l := x.begin(a, wait{limit: time.Minute, cause: errFirstByteTimeout})
 					if i == 1 {
 						x.w.WriteHeader(http.StatusOK)
 						tc.do(x, s, client)

@@ -13,6 +13,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -78,6 +79,7 @@ type content struct{}
 func (content) Troubled() []instance.Key             { return nil }
 func (content) Available(instance.Key) bool          { return true }
 func (content) Unreachable(instance.Key) bool        { return false }
+func (content) SilentFor(instance.Key) time.Duration { return 0 }
 func (content) Share(instance.Key) float64           { return 1 }
 func (content) Eject(*instance.Instance, string)     {}
 func (content) Strike(*instance.Instance, string)    {}
@@ -85,6 +87,7 @@ func (content) Success(*instance.Instance)           {}
 func (content) Done(*forward.Entry)                  {}
 func (content) Retried(instance.Role, forward.Class) {}
 func (content) HandoverMissing()                     {}
+func (content) HandoverSpent(forward.Class)          {}
 
 // seen is what a client got.
 type seen struct {

@@ -60,7 +60,7 @@ type Options struct {
 	// ProbeTimeout bounds one probe, default 5 s.
 	ProbeTimeout time.Duration
 	// SilenceLimit is how long an instance whose requests wait may give no sign of
-	// life while others do, default 1.5 s. It grows where instances answer slowly.
+	// life while others do, default 1.25 s. It grows where instances answer slowly.
 	SilenceLimit time.Duration
 	// Heard counts the signs of life that requests saw of an instance; nil: none.
 	Heard func(instance.Key) uint64
@@ -86,7 +86,7 @@ func (o *Options) setDefaults() {
 	def(&o.ProbeInterval, 250*time.Millisecond)
 	def(&o.MaxProbeInterval, 2*time.Second)
 	def(&o.ProbeTimeout, 5*time.Second)
-	def(&o.SilenceLimit, 1500*time.Millisecond)
+	def(&o.SilenceLimit, 1250*time.Millisecond)
 	def(&o.SlowStart, 10*time.Second)
 	if o.MaxFailures <= 0 {
 		o.MaxFailures = 3

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/gin-gonic/gin"
@@ -66,8 +67,13 @@ func (d *Deps) status(c *gin.Context) {
 		if in.View != instance.Pending {
 			n := d.Load.InFlight(in.Key)
 			l.InFlight = &n
-			if in.Usable() && !d.Opinion.Available(in.Key) {
-				l.View, l.Reason = instance.Ejected, instance.Printable(d.Opinion.Why(in.Key), 300)
+			if in.Usable() {
+				if !d.Opinion.Available(in.Key) {
+					l.View = instance.Ejected
+				}
+				if why := d.Opinion.Why(in.Key); why != "" {
+					l.Reason = instance.Printable(why, 300)
+				}
 			}
 		}
 		out.Instances = append(out.Instances, l)
@@ -82,7 +88,7 @@ func (d *Deps) available(s *instance.Snapshot, r instance.Role) bool {
 			return true
 		}
 	}
-	return false
+	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return in.Role == r && in.Slow() })
 }
 
 // health is vLLM's: an empty 200 while a request could be served.

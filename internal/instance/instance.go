@@ -129,6 +129,14 @@ func (i *Instance) Usable() bool {
 		(i.View == "" || i.View == Orphan)
 }
 
+// Slow tells that the instance would be usable, but its agent says down because its
+// engine left probes unanswered. It may only be busy: it is picked while no other
+// instance of its role is usable.
+func (i *Instance) Slow() bool {
+	return i.Verified && i.Intent == "" && i.Record.State == Down && i.Record.Cause == CauseSlow &&
+		(i.View == "" || i.View == Orphan)
+}
+
 // ServesModel tells whether the instance lists the model. The empty model is
 // served by everyone, as vLLM takes a request without one.
 func (i *Instance) ServesModel(model string) bool {

@@ -23,6 +23,7 @@ type Metrics struct {
 	retries  *prometheus.CounterVec
 	alone    *prometheus.CounterVec
 	missing  prometheus.Counter
+	spent    *prometheus.CounterVec
 
 	known atomic.Pointer[map[kind]*series]
 	usual atomic.Pointer[series] // one that most requests are of; seldom another
@@ -55,6 +56,10 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		missing: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
 		}),
+		spent: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_forward_handovers_spent_total",
+			Help: "Hand-overs whose decode leg failed: the blocks in prefill stay pinned until their lease ends.",
+		}, []string{"class"}),
 	}
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
@@ -62,7 +67,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, info,
+	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, m.spent, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -127,3 +132,6 @@ func (m *Metrics) Retried(role instance.Role, class forward.Class) {
 
 // HandoverMissing counts a prefill answer without a hand-over.
 func (m *Metrics) HandoverMissing() { m.missing.Inc() }
+
+// HandoverSpent counts a hand-over that was given away in vain.
+func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }

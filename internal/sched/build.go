@@ -40,13 +40,13 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 	var prefill, decode edits
 	for i, c := range changes {
 		var now candidate
-		if c.is != nil && c.is.Usable() {
+		if listed(c.is) {
 			if dialect := s.opts.Connector(c.is); dialect != "" {
-				now = candidate{instance: c.is, connector: dialect, counter: counters[i]}
+				now = candidate{instance: c.is, connector: dialect, counter: counters[i], slow: c.is.Slow()}
 			}
 		}
 		switch {
-		case now.instance == nil && (c.was == nil || !c.was.Usable()):
+		case now.instance == nil && !listed(c.was):
 		case roleOf(c) == instance.Prefill:
 			prefill.add(c.was, now)
 		default:
@@ -61,6 +61,10 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 	}
 	return s.last
 }
+
+// listed tells that an instance is a candidate: usable, or slow, which is the last
+// resort of its role.
+func listed(in *instance.Instance) bool { return in != nil && (in.Usable() || in.Slow()) }
 
 func roleOf(c change) instance.Role {
 	if c.is != nil {

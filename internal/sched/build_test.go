@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -13,10 +14,11 @@ import (
 
 type well struct{}
 
-func (well) Troubled() []instance.Key      { return nil }
-func (well) Available(instance.Key) bool   { return true }
-func (well) Unreachable(instance.Key) bool { return false }
-func (well) Share(instance.Key) float64    { return 1 }
+func (well) Troubled() []instance.Key             { return nil }
+func (well) Available(instance.Key) bool          { return true }
+func (well) Unreachable(instance.Key) bool        { return false }
+func (well) SilentFor(instance.Key) time.Duration { return 0 }
+func (well) Share(instance.Key) float64           { return 1 }
 
 type fixed struct{ s *instance.Snapshot }
 

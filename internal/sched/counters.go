@@ -13,6 +13,7 @@ import (
 // instance's counter has a part.
 type counter struct {
 	inFlight atomic.Int64
+	heard    atomic.Uint64 // signs of life that legs saw
 	waiting  waiting
 	// now is the entry of the snapshot that was built last; nil if it has none.
 	now      atomic.Pointer[instance.Instance]

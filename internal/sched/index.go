@@ -46,6 +46,7 @@ type candidates struct {
 	// shift is what became of the stretches' places by changes of the list, less
 	// than its length.
 	shift uint64
+	slow  int // how many of the items are slow
 }
 
 // A list of more than four stretches is gone through a stretch at a time, that
@@ -93,6 +94,11 @@ func stretchOf(from, turn uint64) uint64 { return from + turn/(stretch*rounds)*s
 // instances there out of use for long. from is that of stretchOf.
 func (c *candidates) with(items []candidate, from uint64) *candidates {
 	next := &candidates{items: items, turn: c.turn}
+	for i := range items {
+		if items[i].slow {
+			next.slow++
+		}
+	}
 	was, is := uint64(len(c.items)), uint64(len(items))
 	if was == 0 || is == 0 {
 		return next
@@ -116,6 +122,7 @@ type candidate struct {
 	instance  *instance.Instance
 	connector string
 	counter   *counter
+	slow      bool // see instance.Slow: picked only while no other can be
 }
 
 // fits tells whether the request may have this instance: not tried before,

@@ -11,7 +11,8 @@ import (
 
 type idleLeg struct{}
 
-func (idleLeg) CallOff(error) {}
+func (idleLeg) CallOff(error)        {}
+func (idleLeg) Silent(time.Duration) {}
 
 // BenchmarkLeg is what one leg asks of the scheduler, with few instances and
 // with many. The caches are filled with other things every 128 legs, as the

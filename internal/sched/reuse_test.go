@@ -12,6 +12,7 @@ import (
 type calledOff struct{ cause error }
 
 func (c *calledOff) CallOff(cause error) { c.cause = cause }
+func (*calledOff) Silent(time.Duration)  {}
 
 // A pick is put where its caller wants it, whatever stood there, and the caller
 // learns whether anybody may still have the leg in hand.

@@ -42,6 +42,9 @@ type Health interface {
 	Available(k instance.Key) bool
 	// Unreachable: it is ejected because nobody could connect to it.
 	Unreachable(k instance.Key) bool
+	// SilentFor is how long it has given no sign of life, 0 if it gives some. One
+	// that is silent and unreachable may still answer.
+	SilentFor(k instance.Key) time.Duration
 	// Share of its turns that it should take, from above 0 to 1.
 	Share(k instance.Key) float64
 }
@@ -55,9 +58,12 @@ type Options struct {
 	Connector func(*instance.Instance) string
 	// Silent is told of instances that keep legs waiting; nil: nobody is.
 	Silent func(*instance.Instance)
-	// SilentAfter is how long an instance may keep a leg waiting before it is
-	// called silent, and a third of how often that is looked at. Default 3 s.
+	// SilentAfter is how long an instance may keep a leg waiting, and give no other
+	// sign of life, before it is called silent. Default 1 s.
 	SilentAfter time.Duration
+	// PrefillOptional tells that decode instances do the work of prefill instances
+	// when there are none: then a silent or slow one is no last resort.
+	PrefillOptional bool
 	// Attach makes what others keep of an instance, so that they have it at hand
 	// with every pick; nil: nothing. It is made when a key becomes a member and
 	// stays until the key is gone and idle, whatever entries it has meanwhile.
@@ -87,7 +93,7 @@ type Scheduler struct {
 // New builds a Scheduler.
 func New(o Options) *Scheduler {
 	if o.SilentAfter <= 0 {
-		o.SilentAfter = 3 * time.Second
+		o.SilentAfter = time.Second
 	}
 	if o.Rand == nil {
 		o.Rand = rand.Float64
@@ -130,10 +136,14 @@ type Assignment struct {
 	Revision int64
 
 	counter *counter
+	wish    wish // what else would do
 	wait    wait // guarded by counter.waiting.mu
 	listed  bool // the same: somebody has, or had, the leg in a list of waiting ones
 	done    atomic.Bool
 }
+
+// Heard notes a sign of life of the instance: bytes of an answer.
+func (a *Assignment) Heard() { a.counter.heard.Add(1) }
 
 // Attached is what Options.Attach made for the instance, nil if there is none.
 func (a *Assignment) Attached() any { return a.counter.attached }
@@ -154,13 +164,13 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 		return nil, ErrUnknownModel
 	}
 	if c := s.choose(ix, list, &r); c != nil {
-		return s.assign(ix, c, r.Into), nil
+		return s.assign(ix, c, &r), nil
 	}
 	// Opinions change while they are asked for. Whoever was in may be out by the
 	// second look, so that nobody seems to be left; then anybody who fits will do.
 	for i := range list.items {
-		if c := &list.items[i]; c.fits(ix, &r) {
-			return s.assign(ix, c, r.Into), nil
+		if c := &list.items[i]; s.lastResort(ix, c, &r) {
+			return s.assign(ix, c, &r), nil
 		}
 	}
 	if ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0 {
@@ -184,7 +194,7 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 	turn := list.turn.Add(1) - 1
 	first, round := s.inTurn(list, turn)
 	troubled := s.opts.Health.Troubled()
-	if len(troubled) == 0 && first.fits(ix, r) {
+	if len(troubled) == 0 && list.slow == 0 && first.fits(ix, r) {
 		return first
 	}
 	return s.redeal(ix, list, *r, first, round, troubled)
@@ -194,7 +204,7 @@ func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
 // value so that the usual pick need not have it on the heap.
 func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, troubled []instance.Key) *candidate {
 	var allowed func(*candidate) bool
-	if len(troubled) > 0 {
+	if len(troubled) > 0 || list.slow > 0 {
 		allowed = s.admission(ix, list, &r, troubled)
 		if allowed(first) && s.takesTurn(first) {
 			return first
@@ -242,19 +252,30 @@ func (s *Scheduler) admission(ix *index, list *candidates, r *Request, troubled 
 	reachable, in := s.condition(ix, list, r, troubled)
 	switch {
 	case reachable == 0:
-		return func(c *candidate) bool { return c.fits(ix, r) }
+		return func(c *candidate) bool { return s.lastResort(ix, c, r) }
 	case in*2 < reachable:
-		return func(c *candidate) bool { return c.fits(ix, r) && !s.opts.Health.Unreachable(c.instance.Key) }
+		return func(c *candidate) bool { return c.fits(ix, r) && !c.slow && !s.opts.Health.Unreachable(c.instance.Key) }
 	default:
-		return func(c *candidate) bool { return c.fits(ix, r) && s.opts.Health.Available(c.instance.Key) }
+		return func(c *candidate) bool { return c.fits(ix, r) && !c.slow && s.opts.Health.Available(c.instance.Key) }
 	}
+}
+
+// lastResort tells whether an instance may be picked when nobody can be reached.
+// Everybody who fits may be, also one that is silent: it may answer yet. But where
+// a decode instance would do, nobody waits for a silent prefill instance.
+func (s *Scheduler) lastResort(ix *index, c *candidate, r *Request) bool {
+	if !c.fits(ix, r) {
+		return false
+	}
+	optional := s.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
+	return !optional || !c.slow && s.opts.Health.SilentFor(c.instance.Key) == 0
 }
 
 // condition counts those of the fitting ones that can be reached, and of these
 // the ones that are in. While few among many are in trouble only these are
 // looked at: what is known of all others would have to be fetched from memory.
 func (s *Scheduler) condition(ix *index, list *candidates, r *Request, troubled []instance.Key) (reachable, in int) {
-	if len(troubled) < len(list.items)/fewTroubled && ix.allFit(r) {
+	if len(troubled) < len(list.items)/fewTroubled && list.slow == 0 && ix.allFit(r) {
 		reachable, in = len(list.items), len(list.items)
 		for _, k := range troubled {
 			if k.Role != r.Role || !list.has(k) {
@@ -272,7 +293,7 @@ func (s *Scheduler) condition(ix *index, list *candidates, r *Request, troubled 
 	}
 	for i := range list.items {
 		c := &list.items[i]
-		if c.fits(ix, r) && !s.opts.Health.Unreachable(c.instance.Key) {
+		if c.fits(ix, r) && !c.slow && !s.opts.Health.Unreachable(c.instance.Key) {
 			reachable++
 			if s.opts.Health.Available(c.instance.Key) {
 				in++
@@ -292,13 +313,28 @@ func (s *Scheduler) takesTurn(c *candidate) bool {
 	return share >= 1 || s.opts.Rand() < share
 }
 
-func (s *Scheduler) assign(ix *index, c *candidate, into *Assignment) *Assignment {
+func (s *Scheduler) assign(ix *index, c *candidate, r *Request) *Assignment {
 	c.counter.inFlight.Add(1)
-	if into == nil {
-		into = new(Assignment)
+	a := r.Into
+	if a == nil {
+		a = new(Assignment)
 	}
-	*into = Assignment{Instance: c.instance, Connector: c.connector, Revision: ix.snapshot.Revision, counter: c.counter}
-	return into
+	*a = Assignment{
+		Instance: c.instance, Connector: c.connector, Revision: ix.snapshot.Revision, counter: c.counter,
+		wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
+	}
+	if r.Partner != nil {
+		a.wish.partner = r.Partner.Connector
+	}
+	return a
+}
+
+// Heard counts the signs of life that legs saw of an instance.
+func (s *Scheduler) Heard(k instance.Key) uint64 {
+	if c, ok := s.counters.find(k); ok {
+		return c.heard.Load()
+	}
+	return 0
 }
 
 // InFlight tells what this proxy holds on an instance.
@@ -311,9 +347,3 @@ func (s *Scheduler) InFlight(k instance.Key) int64 {
 
 // Each calls f for every instance that is present or has something in flight.
 func (s *Scheduler) Each(f func(k instance.Key, inFlight int64)) { s.counters.each(f) }
-
-// Servable tells whether a request could be placed now: at least one usable
-// instance in the role.
-func (s *Scheduler) Servable(role instance.Role) bool {
-	return len(s.opts.Source.Snapshot().Usable(role)) > 0
-}

@@ -35,10 +35,11 @@ func (s *source) set(list ...*instance.Instance) {
 
 type sick map[instance.Key]bool
 
-func (s sick) Troubled() []instance.Key        { return slices.Collect(maps.Keys(s)) }
-func (s sick) Available(k instance.Key) bool   { return !s[k] }
-func (s sick) Unreachable(k instance.Key) bool { return s[k] }
-func (s sick) Share(instance.Key) float64      { return 1 }
+func (s sick) Troubled() []instance.Key           { return slices.Collect(maps.Keys(s)) }
+func (s sick) Available(k instance.Key) bool      { return !s[k] }
+func (sick) SilentFor(instance.Key) time.Duration { return 0 }
+func (s sick) Unreachable(k instance.Key) bool    { return s[k] }
+func (s sick) Share(instance.Key) float64         { return 1 }
 
 func inst(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
 	in := &instance.Instance{
@@ -405,7 +406,8 @@ func (f fading) Available(k instance.Key) bool {
 	return f.sick.Available(k)
 }
 
-func (f fading) Unreachable(instance.Key) bool { return false }
+func (fading) SilentFor(instance.Key) time.Duration { return 0 }
+func (f fading) Unreachable(instance.Key) bool      { return false }
 
 // The last one that was in goes out between two looks: there are still those
 // that may be tried when most are out.

@@ -7,7 +7,7 @@ package sched
 // An instance that starts slowly takes its sessions at once.
 func (s *Scheduler) bound(ix *index, list *candidates, r Request) *candidate {
 	allowed := func(c *candidate) bool { return c.fits(ix, &r) }
-	if troubled := s.opts.Health.Troubled(); len(troubled) > 0 {
+	if troubled := s.opts.Health.Troubled(); len(troubled) > 0 || list.slow > 0 {
 		allowed = s.admission(ix, list, &r, troubled)
 	}
 	session := sessionHash(r.Session)

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -19,9 +20,10 @@ func (w ward) Troubled() []instance.Key {
 	}
 	return keys
 }
-func (w ward) Available(k instance.Key) bool   { return !w[k].out }
-func (w ward) Unreachable(k instance.Key) bool { return w[k].out && w[k].hard }
-func (w ward) Share(instance.Key) float64      { return 1 }
+func (w ward) Available(k instance.Key) bool      { return !w[k].out }
+func (w ward) Unreachable(k instance.Key) bool    { return w[k].out && w[k].hard }
+func (ward) SilentFor(instance.Key) time.Duration { return 0 }
+func (w ward) Share(instance.Key) float64         { return 1 }
 
 // Looking at those in trouble alone says of the fleet what looking at everybody
 // does, whatever is asked for.
@@ -114,7 +116,8 @@ func BenchmarkTrouble(b *testing.B) {
 // one is out.
 type one struct{ keys []instance.Key }
 
-func (o *one) Troubled() []instance.Key        { return o.keys }
-func (o *one) Available(k instance.Key) bool   { return k != o.keys[0] }
-func (o *one) Unreachable(k instance.Key) bool { return k == o.keys[0] }
-func (o *one) Share(instance.Key) float64      { return 1 }
+func (o *one) Troubled() []instance.Key           { return o.keys }
+func (o *one) Available(k instance.Key) bool      { return k != o.keys[0] }
+func (o *one) Unreachable(k instance.Key) bool    { return k == o.keys[0] }
+func (*one) SilentFor(instance.Key) time.Duration { return 0 }
+func (o *one) Share(instance.Key) float64         { return 1 }

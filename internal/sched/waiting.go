@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +37,17 @@ type wait struct {
 type waiter struct {
 	instance *instance.Instance
 	leg      Leg
+	since    time.Time
+	wish     wish
+}
+
+// wish is what a request wants of an instance, kept to find out whether another
+// one would do.
+type wish struct {
+	model   string
+	partner string // the dialect of the other half of the pair, "" for none
+	tried   []instance.Key
+	alone   bool
 }
 
 // Leg is a request to an instance that can be ended.
@@ -42,6 +55,9 @@ type Leg interface {
 	// CallOff ends it unless its answer has been committed meanwhile. It must
 	// not block; more calls do no harm.
 	CallOff(cause error)
+	// Silent is told from time to time how long the instance has given no sign of
+	// life: how long the leg can wait for it is its own affair. It must not block.
+	Silent(d time.Duration)
 }
 
 // Await has the leg cancelled, with a cause that wraps ErrGone, when its
@@ -90,7 +106,10 @@ func (w *waiting) list() []waiter {
 	var out []waiter
 	for a := w.first; a != nil; a = a.wait.next {
 		a.listed = true
-		out = append(out, waiter{a.Instance, a.wait.leg})
+		w := waiter{instance: a.Instance, leg: a.wait.leg, since: a.wait.since, wish: a.wish}
+		// The caller's memory is its own again once the leg has ended.
+		w.wish.tried = slices.Clone(w.wish.tried)
+		out = append(out, w)
 	}
 	return out
 }
@@ -107,12 +126,16 @@ func (w *waiting) silent(then time.Time) *instance.Instance {
 	return nil
 }
 
+// looksPerSilence is how many looks at the waiting legs there are in SilentAfter.
+const looksPerSilence = 5
+
 // Run looks after the waiting legs until ctx ends: it cancels those whose
 // instance is gone as the membership changes, and has instances asked that
 // keep legs waiting.
 func (s *Scheduler) Run(ctx context.Context) {
-	tick := time.NewTicker(s.opts.SilentAfter / 3)
+	tick := time.NewTicker(s.opts.SilentAfter / looksPerSilence)
 	defer tick.Stop()
+	looks := map[*counter]look{}
 	var last *instance.Snapshot
 	for {
 		snap := s.opts.Source.Snapshot()
@@ -123,9 +146,16 @@ func (s *Scheduler) Run(ctx context.Context) {
 			return
 		case <-snap.Changed():
 		case now := <-tick.C:
-			s.suspectSilent(now)
+			s.lookForSilent(now, looks)
 		}
 	}
+}
+
+// look is what was seen of an instance that has something in flight.
+type look struct {
+	heard uint64    // its signs of life
+	since time.Time // when they were so many for the first time
+	asked time.Time // when it was called silent last
 }
 
 // cancelGone calls off the legs that wait for what has changed since the last
@@ -140,46 +170,96 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 		if !ok || c.inFlight.Load() == 0 {
 			return
 		}
-		for _, l := range c.waiting.list() {
-			if err := gone(snap, l.instance); err != nil {
-				l.leg.CallOff(err)
+		for _, w := range c.waiting.list() {
+			if err := s.gone(snap, w.instance, w.wish); err != nil {
+				w.leg.CallOff(err)
 			}
 		}
 	})
 }
 
-func (s *Scheduler) suspectSilent(now time.Time) {
-	if s.opts.Silent == nil {
-		return
-	}
+// lookForSilent finds the instances that keep legs waiting without any sign of
+// life. Legs that wait for one which is out, or slow by its agent's word, go
+// elsewhere as soon as there is an elsewhere.
+func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
+	var waitFor []*counter
 	s.counters.eachCounter(func(_ instance.Key, c *counter) {
-		if c.inFlight.Load() == 0 {
-			return
-		}
-		if in := c.waiting.silent(now.Add(-s.opts.SilentAfter)); in != nil {
-			s.opts.Silent(in)
+		if c.inFlight.Load() > 0 {
+			waitFor = append(waitFor, c)
 		}
 	})
+	maps.DeleteFunc(looks, func(c *counter, _ look) bool { return c.inFlight.Load() == 0 })
+	for _, c := range waitFor {
+		l := looks[c]
+		if heard := c.heard.Load(); heard != l.heard {
+			l.heard, l.since = heard, now
+		}
+		in := c.waiting.silent(now.Add(-s.opts.SilentAfter))
+		ask := in != nil && now.Sub(l.since) >= s.opts.SilentAfter
+		if ask && now.Sub(l.asked) >= s.opts.SilentAfter && s.opts.Silent != nil {
+			l.asked = now
+			s.opts.Silent(in)
+		}
+		looks[c] = l
+		if !ask {
+			continue
+		}
+		silent := s.opts.Health.SilentFor(in.Key)
+		is, known := s.opts.Source.Snapshot().Lookup(in.Key)
+		out := s.opts.Health.Unreachable(in.Key) || known && is.Slow()
+		if silent == 0 && !out {
+			continue
+		}
+		for _, w := range c.waiting.list() {
+			if out && now.Sub(w.since) >= s.opts.SilentAfter && s.elsewhere(w.instance, w.wish) {
+				w.leg.CallOff(fmt.Errorf("%w: it is silent, and another one answers", ErrGone))
+				continue
+			}
+			w.leg.Silent(silent)
+		}
+	}
 }
 
-// Abandon cancels every leg that waits for an instance, for whoever knows
-// before the membership does that nothing will come. Unless it must, a leg is
-// left to its fate when there is nobody else to go to.
-func (s *Scheduler) Abandon(k instance.Key, must bool, why string) {
+// Abandon cancels the legs that wait for an instance, for whoever knows before
+// the membership does that it is out. Those for which no other instance would do
+// are left to wait, unless nothing can come from this one any more.
+func (s *Scheduler) Abandon(k instance.Key, dead bool, why string) {
 	c, ok := s.counters.find(k)
-	if !ok || (!must && !s.other(k)) {
+	if !ok {
 		return
 	}
 	cause := fmt.Errorf("%w: %s", ErrGone, why)
-	for _, l := range c.waiting.list() {
-		l.leg.CallOff(cause)
+	for _, w := range c.waiting.list() {
+		if dead || s.elsewhere(w.instance, w.wish) {
+			w.leg.CallOff(cause)
+		}
 	}
 }
 
-// other tells whether another instance of the role is in.
-func (s *Scheduler) other(k instance.Key) bool {
-	for _, in := range s.opts.Source.Snapshot().Usable(k.Role) {
-		if in.Key != k && s.opts.Health.Available(in.Key) {
+// elsewhere tells whether another instance could take a leg over now. For a prefill
+// leg that may be a decode instance which computes the prompt itself.
+func (s *Scheduler) elsewhere(in *instance.Instance, w wish) bool {
+	ix := s.current()
+	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
+	if w.partner != "" {
+		r.Partner = &Assignment{Connector: w.partner}
+	}
+	if s.another(ix, in, &r) {
+		return true
+	}
+	return s.opts.PrefillOptional && in.Role == instance.Prefill && !w.alone &&
+		s.another(ix, in, &Request{Role: instance.Decode, Model: w.model})
+}
+
+// another tells whether an instance other than this one may be picked with hope.
+func (s *Scheduler) another(ix *index, in *instance.Instance, r *Request) bool {
+	list, known := ix.candidates(r.Role, r.Model)
+	if !known {
+		return false
+	}
+	for i := range list.items {
+		c := &list.items[i]
+		if c.instance.Key != in.Key && !c.slow && c.fits(ix, r) && s.opts.Health.Available(c.instance.Key) {
 			return true
 		}
 	}
@@ -196,10 +276,13 @@ func (s *Scheduler) Gone(a *Assignment) error {
 	if ix := s.index.Load(); ix != nil && ix.snapshot == snap && a.counter.now.Load() == a.Instance {
 		return nil
 	}
-	return gone(snap, a.Instance)
+	return s.gone(snap, a.Instance, a.wish)
 }
 
-func gone(snap *instance.Snapshot, in *instance.Instance) error {
+// gone tells why a leg that waits for an instance should not wait any longer. One
+// whose engine only left its agent's probes unanswered is waited for while nobody
+// else would do.
+func (s *Scheduler) gone(snap *instance.Snapshot, in *instance.Instance, w wish) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {
 	case !ok:
@@ -210,6 +293,8 @@ func gone(snap *instance.Snapshot, in *instance.Instance) error {
 		return fmt.Errorf("%w: a new incarnation stands at its address", ErrGone)
 	case now.Intent == instance.Removed:
 		return fmt.Errorf("%w: it was removed", ErrGone)
+	case now.Slow() && !s.elsewhere(in, w):
+		return nil
 	case now.Record.State == instance.Down:
 		return fmt.Errorf("%w: its record says down", ErrGone)
 	}

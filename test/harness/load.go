@@ -37,8 +37,9 @@ type Load struct {
 	refused, cut atomic.Int64
 	turns        []atomic.Int64 // by client: requests that have ended, well or not
 	ok, broken   atomic.Int64
-	mu           sync.Mutex // guards failures
+	mu           sync.Mutex // guards failures and slowest
 	failures     []string
+	slowest      time.Duration
 }
 
 // StartLoad begins; Finish ends it. Requests go round the given proxies, each
@@ -115,6 +116,9 @@ func (l *Load) stream(url, prompt string, more bool) (again bool) {
 	switch {
 	case r.Err == nil:
 		l.ok.Add(1)
+		l.mu.Lock()
+		l.slowest = max(l.slowest, r.TTFT)
+		l.mu.Unlock()
 	case r.Header == nil && l.again(r.Err, more):
 		return true
 	case r.TTFT > 0 && !errors.Is(r.Err, loadgen.ErrWrong):
@@ -223,6 +227,13 @@ func (l *Load) Failures() []string {
 
 // Answered counts the right answers so far.
 func (l *Load) Answered() int64 { return l.ok.Load() }
+
+// Slowest is the longest time to the first text of a stream so far.
+func (l *Load) Slowest() time.Duration {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.slowest
+}
 
 // Refused counts the connections so far that were refused, of retrying clients.
 func (l *Load) Refused() int64 { return l.refused.Load() }

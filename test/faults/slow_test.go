@@ -1,0 +1,201 @@
+package faults_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Slow is not dead. An engine that does nothing for seconds, as on a machine with
+// too much to do, is stopped here with SIGSTOP: its sockets take connections and
+// bytes, and nobody answers.
+
+// hold stops processes for a time.
+func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
+	t.Helper()
+	for _, p := range processes {
+		if err := p.Signal(syscall.SIGSTOP); err != nil {
+			t.Fatal(err)
+		}
+	}
+	timer := time.NewTimer(d) // the fault itself has a length
+	defer timer.Stop()
+	<-timer.C
+	for _, p := range processes {
+		if err := p.Signal(syscall.SIGCONT); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// The only decode instance stands still again and again: every request is served,
+// none is refused, no stream is cut.
+func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
+	row(t, 3)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
+	stops := []struct {
+		stopped, of time.Duration
+		rounds      int
+	}{{2 * time.Second, 5 * time.Second, 2}, {6 * time.Second, 10 * time.Second, 1}}
+	if long() {
+		stops = append(stops, struct {
+			stopped, of time.Duration
+			rounds      int
+		}{20 * time.Second, 40 * time.Second, 2})
+	}
+	for _, s := range stops {
+		l := r.load()
+		for range s.rounds {
+			hold(t, s.stopped, r.decode[0].Engine)
+			l.Served(20)
+			timer := time.NewTimer(s.of - s.stopped)
+			<-timer.C
+		}
+		measured(t, 3, fmt.Sprintf("the only decode instance, stopped %s of %s: slowest first token beyond the stop", s.stopped, s.of),
+			max(0, l.Slowest()-s.stopped), time.Second)
+		l.Finish()
+		if n := l.Broken(); n > 0 {
+			t.Errorf("%d streams were cut", n)
+		}
+	}
+}
+
+// Both decode instances stand still: nobody is ejected, and both serve on.
+func TestFault03_WholeRoleIsSlow(t *testing.T) {
+	row(t, 3)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer})
+	p := r.startPool()
+	l := r.load()
+	hold(t, 8*time.Second, r.decode[0].Engine, r.decode[1].Engine)
+	l.Served(20)
+	l.Finish()
+	p.never(1)
+	for _, n := range r.decode {
+		if p.saw(n.Address, instance.Ejected) {
+			t.Errorf("%s was ejected, though nobody answered", n.Address)
+		}
+	}
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
+
+// The only decode instance never comes back, and takes connections: requests end at
+// their own limit, with 504.
+func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
+	row(t, 3)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
+		proxyArgs: []string{"--decode-first-byte-timeout", "5s"}})
+	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = r.decode[0].Engine.Signal(syscall.SIGCONT) }()
+	ctx, cancel := context.WithTimeout(t.Context(), soon)
+	defer cancel()
+	var wg sync.WaitGroup
+	for _, stream := range []bool{true, false} {
+		wg.Go(func() {
+			body := fmt.Appendf(nil, `{"model":"e2e/simulated","prompt":"hello","max_tokens":4,"stream":%t}`, stream)
+			req, err := http.NewRequestWithContext(ctx, http.MethodPost, r.url()+"/v1/completions", bytes.NewReader(body))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			req.Header.Set("Content-Type", "application/json")
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				t.Errorf("stream=%t: %v", stream, err)
+				return
+			}
+			defer resp.Body.Close()
+			text, _ := io.ReadAll(resp.Body)
+			if resp.StatusCode != http.StatusGatewayTimeout || !strings.Contains(string(text), "did not answer in time") {
+				t.Errorf("stream=%t: %s: %s", stream, resp.Status, text)
+			}
+		})
+	}
+	wg.Wait()
+}
+
+// One of two decode instances hangs, and nobody but the proxy looks (its agent
+// waits longer): it is left soon, and its requests are served by the other one.
+func TestFault03_OneOfTwoHangs(t *testing.T) {
+	row(t, 3)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer})
+	l := r.load()
+	hung := time.Now()
+	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	r.shows(func(s status) error {
+		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != instance.Ejected {
+			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
+		}
+		return nil
+	})
+	measured(t, 3, "decode: hang to ejected by the proxy, beside one that answers", time.Since(hung), 3*time.Second)
+	l.Turn()
+	l.Served(20)
+	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	r.full()
+	r.shows(func(s status) error {
+		if in, ok := s.entry(r.decode[0].Address); !ok || in.View != "" {
+			return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
+		}
+		return nil
+	})
+	measured(t, 3, "decode: slowest first token", l.Slowest(), 4*time.Second)
+	l.Finish()
+}
+
+// The agent of the only decode instance says that it is slow. It is served on.
+func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
+	row(t, 3)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})
+	l := r.load()
+	var down atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		r.shows(func(s status) error {
+			if in, ok := s.entry(r.decode[0].Address); !ok || in.State != instance.Down {
+				return fmt.Errorf("%s is %+v", r.decode[0].Address, in)
+			}
+			return nil
+		})
+		down.Store(true)
+	})
+	if err := r.decode[0].Engine.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	wg.Wait()
+	if err := r.decode[0].Engine.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	l.Served(20)
+	l.Finish()
+	if !down.Load() {
+		t.Error("its agent has not said that it is down: nothing was shown")
+	}
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
