@@ -21,7 +21,7 @@ func matrix() []line {
 	return []line{
 		{1, "", "agent killed, engine lives", "an orphan that is still served, dropped after the grace while most of its role is registered", "0 failed requests; DELETE within TTL + 1 s"},
 		{2, "", "agent and engine killed", "out by the refused connection, the lease follows", "out within 1 s; 0 errors before the first byte"},
-		{3, "", "engine hangs (SIGSTOP)", "its agent says down; requests that wait on it are served elsewhere", "out within 3 probes; 0 failed requests"},
+		{3, "", "engine hangs (SIGSTOP)", "its agent says down, or the proxy finds it silent; requests that wait on it are served elsewhere", "out within 3 s beside an instance that answers; never while none does; 0 failed requests"},
 		{4, "", "graceful stop", "draining, in-flight done, lease revoked", "0 cut streams; DELETE within 50 ms of the revocation"},
 		{5, "", "follower of three killed", "the watch moves", "gap of at most 1 s; nothing lost"},
 		{6, "", "leader of three killed", "election, leases extended", "gap of at most 4 s; 0 leases lost"},

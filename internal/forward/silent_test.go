@@ -1,0 +1,70 @@
+package forward_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// hush makes the only decode instance hang, probes included.
+func hush(t *testing.T, r *rig) {
+	t.Helper()
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang})
+}
+
+// A hand-over is not left to an engine that is silent until the lease of the KV ends:
+// it would read blocks of others. The request gets a new one, from the same prefill
+// instance, and for the same decode instance when there is no other.
+func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
+	hush(t, r)
+	done := make(chan answer, 1)
+	body := chatBody(true, "")
+	go func() { done <- r.post("/v1/chat/completions", body) }()
+	eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(forward.HandoverExpired)) })
+	r.D[0].ClearFaults()
+	r.complete(<-done, true, body)
+	if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
+		t.Errorf("entry %+v", e)
+	}
+	if n := legs(r.P); n < 2 {
+		t.Errorf("%d prefills", n)
+	}
+	r.rec.mu.Lock()
+	defer r.rec.mu.Unlock()
+	if len(r.rec.spent) == 0 || r.rec.spent[0] != forward.HandoverExpired {
+		t.Errorf("spent hand-overs: %v", r.rec.spent)
+	}
+	if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
+		t.Error("the only decode instance was ejected")
+	}
+}
+
+// The only decode instance never answers. Requests wait for their own limit and end
+// with 504, also those that do not stream and whose limit for a whole answer is far.
+func TestTheOnlyDecodeStaysSilent(t *testing.T) {
+	t.Parallel()
+	for name, stream := range map[string]bool{"stream": true, "whole": false} {
+		for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+			t.Run(name+" "+string(mode), func(t *testing.T) {
+				t.Parallel()
+				r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
+				hush(t, r)
+				a := r.post("/v1/chat/completions", chatBody(stream, ""))
+				if a.status != http.StatusGatewayTimeout {
+					t.Errorf("%d: %s", a.status, a.body)
+				}
+				if e := r.entry(); e.Failure != forward.FirstByteTimeout || e.Attempts != 1 {
+					t.Errorf("entry %+v", e)
+				}
+			})
+		}
+	}
+}

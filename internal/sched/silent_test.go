@@ -1,0 +1,244 @@
+package sched_test
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+func slow(in *instance.Instance) {
+	in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
+}
+
+func dead(in *instance.Instance) { in.Record.State = instance.Down }
+
+// An instance whose agent calls it slow is picked while no other one can be.
+func TestSlowIsTheLastResort(t *testing.T) {
+	t.Parallel()
+	a, b := inst(instance.Decode, "a:1", slow), inst(instance.Decode, "b:1")
+	gone := inst(instance.Decode, "c:1", dead)
+	out := sick{b.Key: true}
+	for _, tc := range []struct {
+		name   string
+		health sched.Health
+		list   []*instance.Instance
+		tried  []instance.Key
+		want   string // "" for nobody
+	}{
+		{"beside a ready one", nil, []*instance.Instance{a, b}, nil, "b:1"},
+		{"alone", nil, []*instance.Instance{a, gone}, nil, "a:1"},
+		{"beside one that was tried", nil, []*instance.Instance{a, b}, []instance.Key{b.Key}, "a:1"},
+		{"beside one that is down", nil, []*instance.Instance{gone}, nil, ""},
+	} {
+		for range 8 {
+			for _, session := range []string{"", "s"} {
+				s, _ := build(tc.health, tc.list...)
+				r := decode("m", tc.tried...)
+				r.Session = session
+				p, err := s.Pick(r)
+				switch {
+				case tc.want == "" && !errors.Is(err, sched.ErrNone):
+					t.Fatalf("%s: %v, %v", tc.name, p, err)
+				case tc.want != "" && (err != nil || p.Instance.Address != tc.want):
+					t.Fatalf("%s: %v, %v", tc.name, p, err)
+				}
+			}
+		}
+	}
+	// When the ready one cannot be reached, both may be tried.
+	s, _ := build(out, a, b)
+	got := map[string]bool{}
+	for range 16 {
+		p, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[p.Instance.Address] = true
+	}
+	if len(got) != 2 {
+		t.Errorf("picked %v", got)
+	}
+}
+
+// mute is a health in which some instances are out for being silent.
+type mute struct {
+	sick
+	since time.Duration
+}
+
+func (m mute) SilentFor(k instance.Key) time.Duration {
+	if m.sick[k] {
+		return m.since
+	}
+	return 0
+}
+
+// Nobody waits for a silent prefill instance where a decode instance would do. For a
+// silent decode instance there is nothing else.
+func TestSilentPrefillIsNoLastResortWithFallback(t *testing.T) {
+	t.Parallel()
+	p, d := inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1")
+	health := mute{sick{p.Key: true, d.Key: true}, time.Second}
+	for _, optional := range []bool{true, false} {
+		src := &source{}
+		src.set(p, d)
+		s := sched.New(sched.Options{Source: src, Health: health, PrefillOptional: optional,
+			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+		if _, err := s.Pick(decode("m")); err != nil {
+			t.Error(err)
+		}
+		if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); (err != nil) != optional {
+			t.Errorf("optional %t: %v", optional, err)
+		}
+	}
+}
+
+// waitingLeg is a leg that notes what it is told.
+type waitingLeg struct {
+	mu     sync.Mutex
+	cause  error
+	silent time.Duration
+}
+
+func (l *waitingLeg) CallOff(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.cause = cause
+}
+
+func (l *waitingLeg) Silent(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.silent = d
+}
+
+func (l *waitingLeg) told() (error, time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.cause, l.silent
+}
+
+// A leg that waits for a silent instance is called off when another one could take
+// it, and only then: one that has tried the other already, or wants a model that the
+// other does not serve, is told of the silence instead.
+func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := inst(instance.Decode, "a:1", func(in *instance.Instance) { in.Record.Models = []string{"m", "rare"} })
+		b := inst(instance.Decode, "b:1")
+		src := &source{}
+		src.set(a) // everything is picked there
+		health := mute{sick{a.Key: true}, 7 * time.Second}
+		var asked []instance.Key
+		s := sched.New(sched.Options{Source: src, Health: health, Silent: func(in *instance.Instance) { asked = append(asked, in.Key) },
+			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Run(ctx) })
+		legs := map[string]*waitingLeg{}
+		for name, r := range map[string]sched.Request{
+			"free": decode("m"), "tried the other": decode("m", b.Key), "rare model": decode("rare"),
+		} {
+			p, err := s.Pick(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer p.Done()
+			defer p.Settle()
+			legs[name] = &waitingLeg{}
+			p.Await(legs[name], time.Now())
+		}
+		time.Sleep(3 * time.Second)
+		for name, l := range legs {
+			if cause, silent := l.told(); cause != nil || silent != 7*time.Second {
+				t.Errorf("%s, alone: %v, silent for %s", name, cause, silent)
+			}
+		}
+		src.set(a, b)
+		time.Sleep(2 * time.Second)
+		for name, l := range legs {
+			if cause, _ := l.told(); errors.Is(cause, sched.ErrGone) != (name == "free") {
+				t.Errorf("%s, beside another: %v", name, cause)
+			}
+		}
+		stop()
+		wg.Wait()
+		if n := len(asked); n < 3 || n > 6 {
+			t.Errorf("asked %d times in 5 s", n)
+		}
+	})
+}
+
+// An instance of which something is heard is not asked for a sign of life.
+func TestHeardIsNotSilent(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		a := inst(instance.Decode, "a:1")
+		src := &source{}
+		src.set(a)
+		var asked atomic.Int64
+		s := sched.New(sched.Options{Source: src, Health: sick{}, Silent: func(*instance.Instance) { asked.Add(1) },
+			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+		ctx, stop := context.WithCancel(t.Context())
+		var wg sync.WaitGroup
+		wg.Go(func() { s.Run(ctx) })
+		streaming, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits, err := s.Pick(decode("m"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		waits.Await(&waitingLeg{}, time.Now())
+		for range 50 {
+			streaming.Heard()
+			time.Sleep(100 * time.Millisecond)
+		}
+		if asked.Load() != 0 || s.Heard(a.Key) != 50 {
+			t.Errorf("asked %d times; heard %d", asked.Load(), s.Heard(a.Key))
+		}
+		time.Sleep(3 * time.Second)
+		if asked.Load() == 0 {
+			t.Error("nothing was heard for 3 s, and it was not asked")
+		}
+		waits.Settle()
+		waits.Done()
+		streaming.Done()
+		stop()
+		wg.Wait()
+	})
+}
+
+// A leg on an instance whose agent says slow goes elsewhere if it can, and waits if
+// it cannot.
+func TestLegsOnASlowInstance(t *testing.T) {
+	t.Parallel()
+	a, b := inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")
+	s, src := build(nil, a)
+	p, err := s.Pick(decode("m"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Done()
+	was := inst(instance.Decode, "a:1", slow)
+	src.set(was)
+	if err := s.Gone(p); err != nil {
+		t.Errorf("alone: %v", err)
+	}
+	src.set(was, b)
+	if err := s.Gone(p); !errors.Is(err, sched.ErrGone) {
+		t.Errorf("beside another: %v", err)
+	}
+	src.set(inst(instance.Decode, "a:1", dead))
+	if err := s.Gone(p); !errors.Is(err, sched.ErrGone) {
+		t.Errorf("down for another reason: %v", err)
+	}
+}
