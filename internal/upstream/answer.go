@@ -131,7 +131,6 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		return n, err
 	}
 	m, err := c.in.Read(p)
-	c.drained = m < len(p)
 	n, used, bad := a.chunks.decode(p, p[:m])
 	if bad != nil {
 		return n, bad

@@ -48,9 +48,6 @@ type conn struct {
 	generation uint64        // of host when this was dialled
 	since      time.Duration // idle since, by the pool's clock; guarded by host.mu
 	reused     bool
-	drained    bool  // the last read left nothing in the socket
-	good       uint8 // whole answers so far with nothing behind them, up to trustAfter
-	trusted    bool  // it may be used as it is, see Pool.reuse
 
 	buf    *[]byte // nil while nothing is buffered
 	r, w   int     // (*buf)[r:w] is unread
@@ -266,7 +263,6 @@ func (c *conn) fill() error {
 	room := (*c.buf)[c.w:]
 	n, err := c.in.Read(room)
 	c.w += n
-	c.drained = n < len(room)
 	if n > 0 {
 		c.heard = true
 		return nil
@@ -306,6 +302,5 @@ func (c *conn) read(p []byte) (int, error) {
 		c.take(n)
 		return n, nil
 	}
-	c.drained = false // p ends where the body does
 	return c.in.Read(p)
 }

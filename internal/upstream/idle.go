@@ -11,17 +11,6 @@ import (
 // maxIdle bounds the unused connections to one instance.
 const maxIdle = 1024
 
-// The look at a used connection is a system call for each leg. It is left out where
-// trustAfter whole answers came on it with nothing behind them, the last read has
-// found nothing behind the last of them either, and that was not longer than trustFor
-// ago. What an engine says or does unasked within so little time goes unseen, as it
-// does within the time that a look needs to be followed by the request; an engine that
-// closes behind its answers is never trusted (ADR 21).
-const (
-	trustAfter = 16
-	trustFor   = 5 * time.Millisecond
-)
-
 // life tells one incarnation of an instance from the next, as
 // instance.Incarnation does, without making a string.
 type life struct {
@@ -169,8 +158,8 @@ func (h *host) leave() {
 
 // reuse gives the connection that was used last, if it is young enough and the
 // peer has neither closed it nor sent anything since; unseen leaves that last
-// look to the exchange, unless the connection is trusted. now may be zero, for not
-// known. nil means dial.
+// look to the exchange. It is never left out: bytes that nobody asked for would
+// become the next client's answer. now may be zero, for not known. nil means dial.
 func (p *Pool) reuse(h *host, now time.Time, unseen bool) *conn {
 	clock := now.Sub(p.begun)
 	if now.IsZero() {
@@ -195,7 +184,6 @@ func (p *Pool) reuse(h *host, now time.Time, unseen bool) *conn {
 		h.idle = h.idle[:n]
 		h.mu.Unlock()
 		c.reused = true
-		c.trusted = c.good >= trustAfter && c.drained && clock-c.since <= trustFor
 		if unseen || c.peek() == nothing {
 			return c
 		}
@@ -208,9 +196,6 @@ func (p *Pool) release(c *conn, again bool) {
 	h := c.host
 	h.mu.Lock()
 	h.active--
-	if again && c.good < trustAfter {
-		c.good++
-	}
 	again = again && c.generation == h.generation && len(h.idle) < maxIdle && !h.gone && !p.closed.Load()
 	if again {
 		c.since = p.now()

@@ -26,10 +26,10 @@ type talk struct {
 // the connection is idle.
 const talks = true
 
-// talkOnce looks whether the connection is still good, if it was used before and is
-// not trusted, sends the loaded request and reads what comes first of the answer. When the
-// socket does not take all of the request, it comes back at once: more tells
-// that the rest is still to be sent, and nothing was read.
+// talkOnce looks whether the connection is still good, if it was used before, sends
+// the loaded request and reads what comes first of the answer. When the socket does
+// not take all of the request, it comes back at once: more tells that the rest is
+// still to be sent, and nothing was read.
 func (c *conn) talkOnce() (more bool, sendErr, readErr error) {
 	c.talk = talk{}
 	for _, piece := range c.rest {
@@ -62,7 +62,7 @@ func (c *conn) talkOnce() (more bool, sendErr, readErr error) {
 func (c *conn) takeStep(fd uintptr) bool {
 	t := &c.talk
 	if !t.said {
-		if c.reused && !c.trusted {
+		if c.reused {
 			if t.seen = peekFD(fd); t.seen != nothing {
 				return true
 			}
@@ -86,7 +86,7 @@ func (c *conn) takeStep(fd uintptr) bool {
 		c.hunch.Found(n > 0)
 	}
 	if n > 0 {
-		c.r, c.w, c.heard, c.drained = 0, n, true, n < len(*c.buf)
+		c.r, c.w, c.heard = 0, n, true
 		return true
 	}
 	c.recycle()

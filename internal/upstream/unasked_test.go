@@ -1,0 +1,152 @@
+package upstream
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// talker is an engine that answers with the number of the request on its connection.
+// behind tells what it says at once behind that answer, and whether it ends then.
+func talker(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				r := bufio.NewReader(c)
+				for n := 1; ; n++ {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
+					more, end := behind(n)
+					_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n%03d%s", n, more)
+					if end {
+						return
+					}
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
+}
+
+func number(t *testing.T, p *Pool, in *instance.Instance) string {
+	t.Helper()
+	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Now: time.Now()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// steady is how many answers a connection gives in a test before something odd happens
+// on it: so many that whoever learns from good answers has learnt.
+const steady = 32
+
+// An answer that nobody asked for is nobody's, however long the connection has been
+// well: not if it comes together with one that was asked for.
+func TestUnaskedAnswerBehindAnother(t *testing.T) {
+	t.Parallel()
+	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
+	in := talker(t, func(n int) (string, bool) {
+		if n == steady {
+			return poison, false
+		}
+		return "", false
+	})
+	p := NewPool(Options{})
+	defer p.Close()
+	for n := range 3 * steady {
+		want := fmt.Sprintf("%03d", n%steady+1) // then the connection is another one
+		if got := number(t, p, in); got != want {
+			t.Fatalf("request %d: answer %q, want %q", n, got, want)
+		}
+	}
+}
+
+// Nor if it comes a moment later, right before the next request, which is another
+// client's.
+func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
+	t.Parallel()
+	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	conns := make(chan net.Conn, 8) // as they come
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			conns <- c
+			wg.Go(func() {
+				defer func() { _ = c.Close() }()
+				r := bufio.NewReader(c)
+				for n := 1; ; n++ {
+					req, err := http.ReadRequest(r)
+					if err != nil {
+						return
+					}
+					_, _ = io.Copy(io.Discard, req.Body)
+					_, _ = fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\n%03d", n)
+				}
+			})
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	in := &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
+	p := NewPool(Options{})
+	defer p.Close()
+	for range 5 {
+		for n := 1; n <= steady; n++ {
+			if got, want := number(t, p, in), fmt.Sprintf("%03d", n); got != want {
+				t.Fatalf("answer %q, want %q", got, want)
+			}
+		}
+		if _, err := io.WriteString(<-conns, poison); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// An engine that ends a connection behind an answer costs no request: what is sent to
+// it goes out again on another one.
+func TestSteadyConnectionEnds(t *testing.T) {
+	t.Parallel()
+	in := talker(t, func(n int) (string, bool) { return "", n == steady })
+	p := NewPool(Options{})
+	defer p.Close()
+	for n := range 200 {
+		if want := fmt.Sprintf("%03d", n%steady+1); number(t, p, in) != want {
+			t.Fatalf("request %d: not %s", n, want)
+		}
+	}
+}
