@@ -97,6 +97,10 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response
 	if err != nil {
 		return nil, c.classify(ctx, r, &p, err)
 	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		_ = resp.Body.Close() // the connection itself, which nobody may keep waiting for
+		return nil, &Error{Stage: StageHeaders, Address: r.Instance.Address, Err: errSwitched, MaybeTaken: true}
+	}
 	resp.Header.Del("Content-Length")
 	return &Response{
 		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
