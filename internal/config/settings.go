@@ -60,7 +60,7 @@ func proxySettings() []setting {
 
 		{name: "server", kind: kindText, def: ServerOwn, usage: "HTTP server for completions: own (lean; hands everything unusual to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Server }},
 		{name: "upstream", kind: kindText, def: UpstreamOwn, usage: "HTTP client for the instances: own (lean, plain http only; https goes to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Upstream }},
-		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance", field: func(p *Proxy) any { return &p.ConnectTimeout }},
+		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance; it is asked up to three times in that time", field: func(p *Proxy) any { return &p.ConnectTimeout }},
 		{name: "prefill-timeout", kind: kindDuration, def: "5m", usage: "for a whole prefill", field: func(p *Proxy) any { return &p.PrefillTimeout }},
 		{name: "decode-first-byte-timeout", kind: kindDuration, def: "1m", usage: "until a decode instance begins to answer", field: func(p *Proxy) any { return &p.DecodeFirstByteTimeout }},
 		{name: "idle-timeout", kind: kindDuration, def: "2m", usage: "between two chunks of an answer", field: func(p *Proxy) any { return &p.IdleTimeout }},

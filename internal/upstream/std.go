@@ -26,7 +26,7 @@ type Std struct {
 func NewStd(o Options) *Std {
 	o.setDefaults()
 	t := &http.Transport{
-		DialContext: o.dialer().DialContext,
+		DialContext: NewDialer(o).DialContext,
 		// No proxy of the environment between us and the fleet, no compression
 		// that would hide event boundaries, no HTTP/2 that would share one
 		// connection's fate among streams.
