@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/framing"
 	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
@@ -151,19 +152,25 @@ func (p *proxy) clientServer() server {
 		return std
 	}
 	return front.New(front.Options{
-		Routes: p.direct, Rest: std, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
+		Routes: p.direct, Rest: std.Server, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
 	})
 }
 
-func newServer(h http.Handler) *http.Server {
-	return &http.Server{
+// stdServer is the standard library's server behind the check of what it takes.
+type stdServer struct{ *http.Server }
+
+// Serve implements server.
+func (s stdServer) Serve(l net.Listener) error { return s.Server.Serve(framing.Listener(l)) }
+
+func newServer(h http.Handler) stdServer {
+	return stdServer{&http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		// What net/http prints here are clients' broken connections.
 		ErrorLog: nil,
-	}
+	}}
 }
 
 func listen(address, flag string) (net.Listener, error) {
