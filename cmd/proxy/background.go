@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/http"
 	"slices"
 	"strings"
@@ -27,6 +26,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
@@ -183,7 +183,7 @@ func (f *flagInstances) ready() error {
 type prober struct{ client *vllm.Client }
 
 func newProber(cfg *config.Proxy, guard netguard.Policy) prober {
-	d := &net.Dialer{Timeout: cfg.ConnectTimeout, Control: guard.Control}
+	d := upstream.NewDialer(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	c := vllm.New(cfg.EngineAPIKey)
 	c.Timeout = cfg.ProbeTimeout
 	c.HTTP = &http.Client{Transport: &http.Transport{

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -11,6 +12,8 @@ import (
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
+
+	"github.com/pdmesh/pdmesh/internal/config"
 )
 
 const (
@@ -63,6 +66,29 @@ func tuneMemory() error {
 	_, err := memlimit.Set()
 	return err
 }
+
+// bodiesMemory is the bound for all request bodies together. The rest of the memory is
+// for spare buffers, a quarter of the bodies' at most, for what is not yet collected, and
+// for streams.
+func bodiesMemory(cfg *config.Proxy) int64 {
+	if cfg.MaxBodiesMemory > 0 {
+		return cfg.MaxBodiesMemory
+	}
+	if limit := debug.SetMemoryLimit(-1); limit < math.MaxInt64 {
+		return max(limit/2, leastBodies)
+	}
+	if all, err := memlimit.FromSystem(); err == nil && all > 0 && all < math.MaxInt64 {
+		return max(int64(all/4), leastBodies)
+	}
+	return unknownBodies
+}
+
+const (
+	// leastBodies is enough for the usual long prompts, whatever the limit.
+	leastBodies = 16 << 20
+	// unknownBodies is the bound on a machine that does not tell its memory.
+	unknownBodies = 1 << 30
+)
 
 // settleMemory collects what the start left behind, so that the first requests
 // find that room instead of growing the heap.

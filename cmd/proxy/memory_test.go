@@ -2,12 +2,14 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
@@ -173,5 +175,32 @@ func TestPacerFollowsTheHeap(t *testing.T) {
 			runtime.GC()
 			return check(percent() > minPercent)
 		})
+	}
+}
+
+// The memory limit is the process', so this test has no others beside it.
+func TestBodiesMemory(t *testing.T) {
+	before := debug.SetMemoryLimit(-1)
+	t.Cleanup(func() { debug.SetMemoryLimit(before) })
+	var byLimit, given config.Proxy
+	given.MaxBodiesMemory = 5 << 20
+	for _, tc := range []struct {
+		limit int64
+		cfg   *config.Proxy
+		want  int64
+	}{
+		{1 << 30, &byLimit, 512 << 20},
+		{20 << 20, &byLimit, leastBodies},
+		{1 << 30, &given, 5 << 20},
+		{math.MaxInt64, &given, 5 << 20},
+	} {
+		debug.SetMemoryLimit(tc.limit)
+		if got := bodiesMemory(tc.cfg); got != tc.want {
+			t.Errorf("limit %d, setting %d: %d bytes, want %d", tc.limit, tc.cfg.MaxBodiesMemory, got, tc.want)
+		}
+	}
+	debug.SetMemoryLimit(math.MaxInt64)
+	if got := bodiesMemory(&byLimit); got < leastBodies || got > 1<<44 {
+		t.Errorf("without a limit: %d bytes", got)
 	}
 }

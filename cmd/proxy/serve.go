@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/framing"
 	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
@@ -151,19 +152,25 @@ func (p *proxy) clientServer() server {
 		return std
 	}
 	return front.New(front.Options{
-		Routes: p.direct, Rest: std, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
+		Routes: p.direct, Rest: std.Server, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
 	})
 }
 
-func newServer(h http.Handler) *http.Server {
-	return &http.Server{
+// stdServer is the standard library's server behind the check of what it takes.
+type stdServer struct{ *http.Server }
+
+// Serve implements server.
+func (s stdServer) Serve(l net.Listener) error { return s.Server.Serve(framing.Listener(l)) }
+
+func newServer(h http.Handler) stdServer {
+	return stdServer{&http.Server{
 		Handler:           h,
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
 		// What net/http prints here are clients' broken connections.
 		ErrorLog: nil,
-	}
+	}}
 }
 
 func listen(address, flag string) (net.Listener, error) {
@@ -249,7 +256,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg),
-		MaxBody: cfg.MaxBodyBytes, MaxAttempts: cfg.MaxAttempts,
+		MaxBody: cfg.MaxBodyBytes, MaxBodies: bodiesMemory(cfg), MaxAttempts: cfg.MaxAttempts,
 		RetryRatio: retryRatio(cfg.RetryBudget),
 		Prefill:    cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
 		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, NonStream: cfg.NonStreamTimeout,
@@ -257,6 +264,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
+	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat),
@@ -290,6 +298,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"silence_limit": cfg.SilenceLimit.String(), "probe_timeout": cfg.ProbeTimeout.String(), "fallback": cfg.Fallback,
 		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
+		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": bodiesMemory(cfg),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
 	}
 }

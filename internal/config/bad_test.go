@@ -67,6 +67,7 @@ func TestBadValues(t *testing.T) {
 		{"size unit", "--max-body-bytes 5parsec", []string{"--max-body-bytes:", "64MiB"}},
 		{"size overflow", "--max-body-bytes 9999999999999GiB", []string{"--max-body-bytes:"}},
 		{"size tiny", "--max-body-bytes 1", []string{"--max-body-bytes:", "1KiB"}},
+		{"memory tiny", "--max-bodies-memory 1000", []string{"--max-bodies-memory:", "1MiB"}},
 		{"attempts", "--max-attempts 0", []string{"--max-attempts:", "1 (no retry)"}},
 		{"waiting retries", "--max-waiting-retries=-1", []string{"--max-waiting-retries:"}},
 		{"client key with a space", "--api-key=a\u00a0b", []string{"--api-key:", "visible ASCII"}},

@@ -60,7 +60,7 @@ func proxySettings() []setting {
 
 		{name: "server", kind: kindText, def: ServerOwn, usage: "HTTP server for completions: own (lean; hands everything unusual to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Server }},
 		{name: "upstream", kind: kindText, def: UpstreamOwn, usage: "HTTP client for the instances: own (lean, plain http only; https goes to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Upstream }},
-		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance", field: func(p *Proxy) any { return &p.ConnectTimeout }},
+		{name: "connect-timeout", kind: kindDuration, def: "1s", usage: "to connect to an instance; it is asked up to three times in that time", field: func(p *Proxy) any { return &p.ConnectTimeout }},
 		{name: "prefill-timeout", kind: kindDuration, def: "5m", usage: "for a whole prefill", field: func(p *Proxy) any { return &p.PrefillTimeout }},
 		{name: "decode-first-byte-timeout", kind: kindDuration, def: "1m", usage: "until a decode instance begins to answer", field: func(p *Proxy) any { return &p.DecodeFirstByteTimeout }},
 		{name: "idle-timeout", kind: kindDuration, def: "2m", usage: "between two chunks of an answer", field: func(p *Proxy) any { return &p.IdleTimeout }},
@@ -74,6 +74,7 @@ func proxySettings() []setting {
 		{name: "probe-timeout", kind: kindDuration, def: "5s", usage: "limit of one probe of an instance", field: func(p *Proxy) any { return &p.ProbeTimeout }},
 		{name: "retry-budget", kind: kindInt, def: "20", usage: "retries allowed, in percent of the requests of the last 10s; a burst of 64 is free", field: func(p *Proxy) any { return &p.RetryBudget }},
 		{name: "max-body-bytes", kind: kindBytes, def: "32MiB", usage: "largest request body taken; larger ones get 413", field: func(p *Proxy) any { return &p.MaxBodyBytes }},
+		{name: "max-bodies-memory", kind: kindBytes, def: "0", usage: "memory for all request bodies together; beyond it requests get 503, but for a single one and for those under 4KiB. 0 takes half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", field: func(p *Proxy) any { return &p.MaxBodiesMemory }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
 
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},

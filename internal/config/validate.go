@@ -190,6 +190,9 @@ func (p *Proxy) checkLimits(bad complaint) {
 	if p.MaxWaitingRetries < 0 {
 		bad("max-waiting-retries", "%d is negative; use 0 for ever", p.MaxWaitingRetries)
 	}
+	if m := p.MaxBodiesMemory; m != 0 && (m < 1<<20 || m > 1<<40) {
+		bad("max-bodies-memory", "%d is out of range; use 1MiB to 1TiB, or 0 for a share of the memory limit", m)
+	}
 	if p.MaxBodyBytes < 1<<10 || p.MaxBodyBytes > 4<<30 {
 		bad("max-body-bytes", "%d is out of range; use 1KiB to 4GiB", p.MaxBodyBytes)
 	}

@@ -61,6 +61,7 @@ func (x *exchange) whole(l *leg, d *sched.Assignment, resp *upstream.Response) *
 		return x.calledOff(d.Instance, cause)
 	}
 	x.served(d.Instance)
+	x.dropBody() // a client may be slow to read
 	x.entry.TTFT = time.Since(x.entry.Start)
 	x.now = x.entry.Start.Add(x.entry.TTFT) // no pick follows, which would want to know that a machine slept
 	head, length := buf[:n], resp.Length

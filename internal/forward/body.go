@@ -40,6 +40,17 @@ func bodyClass(n int64) (class, size int, ok bool) {
 	return class, 1<<power + k*step, true
 }
 
+// bodySize is how many bytes bodyBuffer takes for n, unless it finds a larger spare.
+func bodySize(n int64) int64 {
+	if _, size, ok := bodyClass(n); ok {
+		return int64(size)
+	}
+	if n <= maxPooledBody {
+		return int64(spareSize(int(n)))
+	}
+	return n
+}
+
 // bodyBuffer gives room for n bytes or more; pooled is nil if it is not to be
 // used again, else for dropBuffer.
 func (h *Handler) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
@@ -56,14 +67,6 @@ func (h *Handler) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
 		return make([]byte, n), nil
 	}
 	return *pooled, pooled
-}
-
-// bodyBuffer is the Handler's, and the exchange's own memory for a small body.
-func (x *exchange) bodyBuffer(n int64) (buf []byte, pooled *[]byte) {
-	if n < minPooledBody {
-		return x.borrow().body.take(int(n), minPooledBody, minPooledBody), nil
-	}
-	return x.h.bodyBuffer(n)
 }
 
 // dropBuffer lets the next body have it, unless somebody else may still be
@@ -91,6 +94,7 @@ func (x *exchange) dropBody() {
 	x.giveBack()
 	x.h.dropBuffer(x.pooled, x.lent)
 	x.pooled = nil
+	x.letGo(x.held)
 }
 
 // readBody reads the whole request body; if it cannot it has answered.
@@ -106,6 +110,10 @@ func (x *exchange) readBody() ([]byte, bool) {
 		x.refuse(tooLarge(limit))
 		return nil, false
 	}
+	if n := x.r.ContentLength; n > firstRoom && !x.h.bodies.fits(n) {
+		x.noRoom()
+		return nil, false
+	}
 	var body []byte
 	var err error
 	if at, ok := x.r.Body.(interface{ AtHand() bool }); ok && x.r.ContentLength > 0 && at.AtHand() {
@@ -119,6 +127,8 @@ func (x *exchange) readBody() ([]byte, bool) {
 	}
 	var over *http.MaxBytesError
 	switch {
+	case errors.Is(err, errNoRoom):
+		x.noRoom()
 	case errors.As(err, &over):
 		x.refuse(tooLarge(limit))
 	case x.ctx.Err() != nil:
@@ -146,13 +156,12 @@ func (x *exchange) awaitBody() ([]byte, error) {
 }
 
 const (
-	// trustedBody is the announced size up to which a body gets all its memory
-	// before any of it has come.
-	trustedBody = 128 << 10
+	// firstRoom is the size up to which a body gets all its memory before any of it
+	// has come.
+	firstRoom = 16 << 10
 	// trustByte is how many bytes of memory one that came is good for: who
-	// announces much and sends nothing holds little, and a body of 1 MiB is
-	// moved once, when 32 KiB of it are there.
-	trustByte = 32
+	// announces much and sends little holds little.
+	trustByte = 4
 )
 
 // readAll reads to the end into one buffer, of the announced length if any.
@@ -160,10 +169,7 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 	if length <= 0 {
 		return x.readUnannounced(r)
 	}
-	room := length
-	if length > trustedBody {
-		room = largeBody
-	}
+	room := min(length, firstRoom)
 	buf, err := x.readFirst(r, nil, room)
 	for err == nil && room < length {
 		if room *= trustByte; 2*room > length {
@@ -185,11 +191,16 @@ func (x *exchange) readAll(r io.Reader, length int64) ([]byte, error) {
 // readFirst gives the first room bytes of a body, of which have are there, in a
 // buffer that replaces the one they are in.
 func (x *exchange) readFirst(r io.Reader, have []byte, room int64) ([]byte, error) {
-	buf, pooled := x.bodyBuffer(room)
+	before := x.held
+	buf, pooled, err := x.roomFor(room)
+	if err != nil {
+		return have, err
+	}
 	buf = buf[:room]
 	n := copy(buf, have)
 	x.h.dropBuffer(x.pooled, false) // no leg has seen it
 	x.pooled = pooled
+	x.letGo(before)
 	m, err := io.ReadFull(r, buf[n:])
 	if err == io.EOF && n > 0 {
 		err = io.ErrUnexpectedEOF
@@ -209,11 +220,15 @@ func (x *exchange) readUnannounced(r io.Reader) ([]byte, error) {
 	var full []*[]byte // pieces before the last
 	defer func() {
 		for _, p := range full {
+			x.letGo(int64(len(*p)))
 			x.h.dropBuffer(p, false) // no leg has seen it
 		}
 	}()
-	var last []byte
-	last, x.pooled = x.h.bodyBuffer(firstPiece)
+	last, pooled, err := x.roomFor(firstPiece)
+	if err != nil {
+		return nil, err
+	}
+	x.pooled = pooled
 	for before, n := 0, 0; ; {
 		m, err := r.Read(last[n:])
 		n += m
@@ -223,13 +238,17 @@ func (x *exchange) readUnannounced(r io.Reader) ([]byte, error) {
 			full = append(full, x.pooled)
 			before += n
 			n = 0
-			last, x.pooled = x.h.bodyBuffer(piece)
+			if last, x.pooled, err = x.roomFor(piece); err != nil {
+				return nil, err
+			}
 		case len(full) == 0 || err != io.EOF:
 			return last[:n], ended(err)
 		default:
 			full = append(full, x.pooled)
 			var body []byte
-			body, x.pooled = x.h.bodyBuffer(int64(before + n))
+			if body, x.pooled, err = x.roomFor(int64(before + n)); err != nil {
+				return nil, err
+			}
 			rest := body[:before+n]
 			for _, p := range full {
 				rest = rest[copy(rest, *p):]

@@ -42,12 +42,13 @@ func TestBodyClasses(t *testing.T) {
 func TestMemoryFollowsWhatCame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ announced, came, most int }{
-		{trustedBody, 1, trustedBody},
-		{trustedBody + 1, 0, largeBody},
-		{8 << 20, 1, largeBody},
-		{8 << 20, largeBody - 1, largeBody},
-		{8 << 20, 100 << 10, trustByte * largeBody},
-		{1 << 40, 100 << 10, trustByte * largeBody},
+		{firstRoom, 1, firstRoom},
+		{firstRoom + 1, 0, firstRoom},
+		{8 << 20, 1, firstRoom},
+		{8 << 20, firstRoom - 1, firstRoom},
+		{8 << 20, 32 << 10, 4 * firstRoom},
+		{8 << 20, 100 << 10, 16 * firstRoom},
+		{1 << 40, 100 << 10, 16 * firstRoom},
 	} {
 		t.Run(fmt.Sprintf("%d of %d bytes", c.came, c.announced), func(t *testing.T) {
 			t.Parallel()
@@ -58,11 +59,13 @@ func TestMemoryFollowsWhatCame(t *testing.T) {
 			if !errors.Is(err, errCut) || len(got) != c.came {
 				t.Fatalf("%d bytes, %v", len(got), err)
 			}
-			if len(*x.pooled) > c.most || x.h.spares.peak > int64(c.most) {
-				t.Errorf("%d bytes held, %d at most, want no more than %d", len(*x.pooled), x.h.spares.peak, c.most)
+			held, _, _ := x.h.BodyMemory()
+			if len(*x.pooled) > c.most || x.h.spares.peak > int64(c.most+c.most/trustByte) || held != int64(len(*x.pooled)) {
+				t.Errorf("%d bytes held, %d counted, %d at most, want no more than %d", len(*x.pooled), held, x.h.spares.peak, c.most)
 			}
-			if x.dropBody(); x.h.spares.inUse != 0 {
-				t.Errorf("%d bytes are in use in the end", x.h.spares.inUse)
+			x.dropBody()
+			if held, _, _ = x.h.BodyMemory(); x.h.spares.inUse != 0 || held != 0 {
+				t.Errorf("%d bytes are in use in the end, %d counted", x.h.spares.inUse, held)
 			}
 			if timer := x.h.spares.timer; timer != nil {
 				timer.Stop()
@@ -71,16 +74,16 @@ func TestMemoryFollowsWhatCame(t *testing.T) {
 	}
 }
 
-// A body takes its own size, and the small step before that: not twice its size
-// because it is a little longer than what the first step is good for.
+// A body takes its own size, and the step before that while it is moved: not twice its
+// size because it is a little longer than what a step is good for.
 func TestMemoryOfOneBody(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{trustByte * largeBody, trustByte*largeBody + 1, trustByte*largeBody + 500, trustByte * largeBody * 3 / 2} {
+	for _, n := range []int{64 * firstRoom, 64*firstRoom + 1, 64*firstRoom + 500, 96 * firstRoom} {
 		x := &exchange{h: &Handler{}}
 		if _, err := x.readAll(bytes.NewReader(make([]byte, n)), int64(n)); err != nil {
 			t.Fatal(err)
 		}
-		if most := int64(spareSize(n) + largeBody); x.h.spares.peak > most {
+		if most := int64(spareSize(n) + 16*firstRoom); x.h.spares.peak > most {
 			t.Errorf("a body of %d bytes took %d at most, want %d", n, x.h.spares.peak, most)
 		}
 		x.dropBody()
@@ -92,8 +95,8 @@ func TestMemoryOfOneBody(t *testing.T) {
 // is taken, it is the body that was sent, or told to be cut.
 func TestReadAnnounced(t *testing.T) {
 	t.Parallel()
-	for _, n := range []int{1, minPooledBody, largeBody, largeBody + 1, trustedBody, trustedBody + 1,
-		trustByte*largeBody - 1, trustByte * largeBody, trustByte*largeBody + 1, maxPooledBody + 1, 40 << 20} {
+	for _, n := range []int{1, minPooledBody, largeBody, largeBody + 1, firstRoom, firstRoom + 1,
+		trustByte*firstRoom - 1, trustByte * firstRoom, trustByte*firstRoom + 1, 2*trustByte*firstRoom - 1, 2*trustByte*firstRoom + 1, maxPooledBody + 1, 40 << 20} {
 		sent := make([]byte, n)
 		for i := range sent {
 			sent[i] = byte(i * 7 >> 3)
@@ -116,7 +119,7 @@ func TestReadAnnounced(t *testing.T) {
 				timer.Stop()
 			}
 		}
-		for _, cut := range []int{0, min(largeBody, n-1), n - 1} {
+		for _, cut := range []int{0, min(firstRoom, n-1), n - 1} {
 			x := &exchange{h: &Handler{}}
 			want := io.ErrUnexpectedEOF
 			if cut == 0 {

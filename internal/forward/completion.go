@@ -128,7 +128,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	p.Heard()
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		f := c.errorAnswer(p.Instance, resp)
+		f := c.errorAnswer(l, p.Instance, resp)
 		if f.class == Status4xx && f.answer.status == http.StatusBadRequest && c.req.ForcedTool {
 			// One token of a forced tool call cannot be parsed (protocol rule
 			// R1c): our edit's fault, not the client's.
@@ -290,7 +290,7 @@ func (c *completion) decodeOn(d *sched.Assignment, kv *handed, engineID string, 
 	d.Heard()
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		return c.errorAnswer(d.Instance, resp)
+		return c.errorAnswer(l, d.Instance, resp)
 	}
 	if !resp.AtHand {
 		l.next(c.h.opts.Idle, errIdleTimeout)
@@ -301,8 +301,30 @@ func (c *completion) decodeOn(d *sched.Assignment, kv *handed, engineID string, 
 	return c.whole(l, d, resp)
 }
 
-// errorAnswer reads an answer whose status is not 200 and judges it.
-func (x *exchange) errorAnswer(in *instance.Instance, resp *upstream.Response) *failure {
+// errorGrace is how long an engine may take over the text of an error that is not the
+// last word: it is for the client that gets it if no other instance serves.
+const errorGrace = time.Second
+
+// errorAnswer reads an answer whose status is not 200 and judges it. The leg waits for
+// its text no longer than for the next piece of any answer.
+func (x *exchange) errorAnswer(l *leg, in *instance.Instance, resp *upstream.Response) *failure {
+	f := x.ofStatus(in, resp.Status, resp.Header)
+	wait := x.h.opts.Idle
+	if f.rule.retry {
+		wait = min(wait, errorGrace)
+	}
+	if !resp.AtHand {
+		l.next(wait, errIdleTimeout)
+	}
+	x.readText(f, resp)
+	return f
+}
+
+// readText reads the text of an error, for the client that may get it.
+func (x *exchange) readText(f *failure, resp *upstream.Response) {
+	if f.answer.own != nil {
+		return
+	}
 	body, err := x.readBounded(resp, maxErrorBody)
 	if err != nil {
 		// The status alone still says what to do; its text is lost.
@@ -310,7 +332,7 @@ func (x *exchange) errorAnswer(in *instance.Instance, resp *upstream.Response) *
 			Message: "the instance's error text could not be read"}).JSON()
 		resp.Header.Set("Content-Type", "application/json")
 	}
-	return x.ofStatus(in, resp.Status, resp.Header, body)
+	f.answer.body = body
 }
 
 var errTooLarge = errors.New("the answer is too large")

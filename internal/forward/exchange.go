@@ -54,6 +54,7 @@ type exchange struct {
 
 	req    *openai.Request // nil once no further leg can come
 	pooled *[]byte         // where its body was read into, nil if that is not pooled
+	held   int64           // bytes of it, as counted in Handler.bodies
 	lent   bool            // an upstream client may read the body after Do
 
 	legs     int // of room that are taken

@@ -117,9 +117,9 @@ func (x *exchange) lastWord(in *instance.Instance, class Class) answer {
 	}
 }
 
-// ofStatus judges an answer whose status is not 200; body is its content.
-func (x *exchange) ofStatus(in *instance.Instance, status int, header http.Header, body []byte) *failure {
-	theirs := answer{status: status, header: header, body: body}
+// ofStatus judges an answer whose status is not 200. Its text is not read yet.
+func (x *exchange) ofStatus(in *instance.Instance, status int, header http.Header) *failure {
+	theirs := answer{status: status, header: header}
 	err := fmt.Errorf("%s answered %d", in.Key, status)
 	switch {
 	case isBusy(status):

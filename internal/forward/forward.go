@@ -70,6 +70,7 @@ type Options struct {
 	Fallback bool
 
 	MaxBody     int64         // bytes, default 64 MiB
+	MaxBodies   int64         // bytes of all bodies at once, default no bound
 	MaxAttempts int           // counted failures per request, default 4
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
 	RetryBurst  int           // and this many on top, default 64
@@ -87,6 +88,7 @@ type Handler struct {
 	connectors map[string]connector.Connector
 	budget     *budget
 	spares     spares
+	bodies     bodies
 	exchanges  sync.Pool // of *exchange, see recycle
 	// What the upstream client can do beside, nil if it cannot.
 	releases interface {
@@ -102,6 +104,7 @@ type Handler struct {
 func New(o Options) (*Handler, error) {
 	o.setDefaults()
 	h := &Handler{opts: o, connectors: map[string]connector.Connector{}}
+	h.bodies.limit = o.MaxBodies
 	if o.RetryRatio >= 0 {
 		h.budget = newBudget(o.RetryRatio, o.RetryBurst, time.Now)
 	}

@@ -47,6 +47,7 @@ type rig struct {
 	P, D    []*fakevllm.Server
 	URL     string
 	tracker *health.Tracker
+	handler *forward.Handler
 	sched   *sched.Scheduler
 	up      upstream.Client
 	rec     *record
@@ -238,6 +239,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	if err != nil {
 		t.Fatal(err)
 	}
+	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat), Passthrough: h.Passthrough,

@@ -26,10 +26,23 @@ func hopByHop(name string) bool {
 // engine: ours, the admin key, and those that steer routing inside the fleet.
 func private(name string) bool {
 	switch name {
-	case "X-Api-Key", "X-Data-Parallel-Rank", "X-Request-Id", "Expect", "Accept-Encoding":
+	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Vllm-Priority", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
 		return true
 	}
-	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-")
+	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
+}
+
+// staysHere tells that a client's header does not go to the engines. Servers behind a
+// gateway interface of Python may take a header spelt with _ for the one with -.
+func staysHere(name string) bool {
+	if hopByHop(name) || private(name) {
+		return true
+	}
+	if strings.IndexByte(name, '_') < 0 {
+		return false
+	}
+	name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	return hopByHop(name) || private(name)
 }
 
 // maxRequestID bounds what a client may call its request.
@@ -187,16 +200,11 @@ func (x *exchange) legHeader(engineID string) http.Header {
 	in := x.r.Header
 	out := x.newHeader(len(in) + 2)
 	for name, values := range in {
-		if hopByHop(name) || private(name) {
-			continue
-		}
-		out[name] = values
-	}
-	for _, v := range in["Connection"] {
-		for n := range strings.SplitSeq(v, ",") {
-			delete(out, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
+		if !staysHere(name) {
+			out[name] = values
 		}
 	}
+	dropNamed(out, in["Connection"])
 	name := x.engineName[:]
 	if name[0] != "" { // it stands in an earlier header, which is not changed
 		name = make([]string, 1)
@@ -208,6 +216,16 @@ func (x *exchange) legHeader(engineID string) http.Header {
 		out["User-Agent"] = nil // an absent one stays absent
 	}
 	return out
+}
+
+// dropNamed takes the fields off a header that Connection names: they end with it
+// (RFC 9110, 7.6.1).
+func dropNamed(h http.Header, connection []string) {
+	for _, v := range connection {
+		for n := range strings.SplitSeq(v, ",") {
+			delete(h, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
+		}
+	}
 }
 
 // authorize applies the rule of the keys: a checked client's key ends here,
@@ -267,6 +285,7 @@ func linesOf(resp *upstream.Response) ([]byte, bool) {
 				header[name] = values
 			}
 		}
+		dropNamed(header, resp.Header["Connection"])
 		lines = new(upstream.Lines)
 		if lines.Set(header) != nil { // it was checked: this cannot be
 			return nil, false
@@ -291,6 +310,7 @@ func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 			to[name] = values
 		}
 	}
+	dropNamed(to, from["Connection"])
 	if length >= 0 {
 		x.length[0] = strconv.FormatInt(length, 10)
 		to["Content-Length"] = x.length[:]

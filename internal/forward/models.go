@@ -109,7 +109,9 @@ func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		return nil, x.errorAnswer(in, resp)
+		f := x.ofStatus(in, resp.Status, resp.Header)
+		x.readText(f, resp) // within probeTimeout
+		return nil, f
 	}
 	b, err := x.readBounded(resp, maxModelsAnswer)
 	if err != nil {

@@ -101,7 +101,7 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	a.Heard()
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		return x.errorAnswer(a.Instance, resp)
+		return x.errorAnswer(l, a.Instance, resp)
 	}
 	l.next(x.h.opts.Idle, errIdleTimeout)
 	if isEventStream(resp.Header) {

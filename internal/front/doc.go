@@ -3,7 +3,8 @@
 // Content-Length and a head that is all there and beyond doubt. At the first
 // request of any other kind it hands the connection, with the bytes read, to a
 // server of the standard library, which keeps it from then on and also answers
-// whatever is wrong with the request.
+// whatever is wrong with the request. What that server takes though the end of the
+// request is in doubt is refused on its way there (package framing).
 //
 // What net/http has and this has not is what makes it cheap: no goroutine beside
 // each request that watches the client (one epoll watches all of them), no

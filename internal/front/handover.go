@@ -3,6 +3,8 @@ package front
 import (
 	"net"
 	"sync"
+
+	"github.com/pdmesh/pdmesh/internal/framing"
 )
 
 // handover is a listener that accepts the connections given to it.
@@ -19,11 +21,13 @@ func newHandover() *handover {
 	return &handover{given: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// give hands a connection over, together with what was read from it already.
+// give hands a connection over at the beginning of a request, together with what was
+// read of that already.
 func (h *handover) give(nc net.Conn, read []byte) {
 	if len(read) > 0 {
 		nc = &begun{Conn: nc, read: read}
 	}
+	nc = framing.Conn(nc)
 	select {
 	case h.given <- nc:
 	case <-h.closed:

@@ -6,9 +6,12 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/framing"
 )
 
-// Whoever answers, the handler sees the same, and a broken request is refused.
+// Whoever answers, the handler sees the same, and a broken request is refused: also
+// what net/http alone would take.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{"/a": echo, "/b/c": echo})
@@ -17,7 +20,7 @@ func TestRequests(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go func() { _ = oracle.Serve(ln) }()
+	go func() { _ = oracle.Serve(framing.Listener(ln)) }()
 	t.Cleanup(func() { _ = oracle.Close() })
 	std := &site{t: t, address: ln.Addr().String()}
 
@@ -100,6 +103,12 @@ func TestRequests(t *testing.T) {
 			}
 			if got.StatusCode != want.StatusCode || body != wantBody {
 				t.Fatalf("got %d %.300q\nwant %d %.300q", got.StatusCode, body, want.StatusCode, wantBody)
+			}
+			switch tc.name {
+			case "chunks and a length", "two equal lengths", "a folded line":
+				if got.StatusCode != http.StatusBadRequest || !got.Close {
+					t.Errorf("status %d, the connection ends: %v", got.StatusCode, got.Close)
+				}
 			}
 			if own := got.StatusCode == 200 && got.Header.Get("X-By") == ""; own != tc.own && !paused {
 				t.Errorf("answered by our own server: %v", own)

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/framing"
 )
 
 // Options configure a Server.
@@ -73,7 +75,7 @@ func (s *Server) Serve(l net.Listener) error {
 	w, err := newWatcher()
 	if err != nil {
 		s.opts.Log.WithError(err).Debug("connections are left to the standard library's server")
-		return s.opts.Rest.Serve(l)
+		return s.opts.Rest.Serve(framing.Listener(l))
 	}
 	s.mu.Lock()
 	if s.stopping.Load() {

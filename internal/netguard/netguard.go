@@ -24,12 +24,18 @@ type Policy struct {
 func New(allow []netip.Prefix) Policy { return Policy{allow: allow} }
 
 // Check judges an address that is about to be connected to. Link-local
-// addresses (cloud metadata services live there), wildcards and multicast are
-// refused whatever is allowed.
+// addresses (cloud metadata services live there), the metadata services that
+// live elsewhere, wildcards and multicast are refused whatever is allowed, also
+// where the address is an IPv6 one that a translator turns into such an IPv4 one.
 func (p Policy) Check(ip netip.Addr) error {
 	ip = ip.Unmap()
-	if ip.IsLinkLocalUnicast() || ip.IsUnspecified() || ip.IsMulticast() {
-		return fmt.Errorf("%w: %s is link-local, a wildcard or multicast", ErrForbidden, ip)
+	if ip.IsUnspecified() || ip.IsMulticast() {
+		return fmt.Errorf("%w: %s is a wildcard or multicast", ErrForbidden, ip)
+	}
+	for _, is := range append(embedded(ip), ip) {
+		if isMetadata(is) {
+			return fmt.Errorf("%w: %s is link-local or a cloud's metadata service", ErrForbidden, ip)
+		}
 	}
 	if len(p.allow) == 0 {
 		return nil
@@ -40,6 +46,48 @@ func (p Policy) Check(ip netip.Addr) error {
 		}
 	}
 	return fmt.Errorf("%w: %s is outside --instance-allow", ErrForbidden, ip)
+}
+
+// isMetadata reports link-local addresses, and the metadata services elsewhere.
+func isMetadata(ip netip.Addr) bool {
+	switch ip.WithZone("").String() {
+	case "fd00:ec2::254", // AWS
+		"fd20:ce::254",    // Google Cloud
+		"100.100.100.200": // Alibaba Cloud
+		return true
+	}
+	return ip.IsLinkLocalUnicast()
+}
+
+// embedded gives the IPv4 addresses that an IPv6 address may stand for on its way
+// through a translator. Where the length of a translator's prefix is not known, all
+// that it may mean are given.
+func embedded(ip netip.Addr) []netip.Addr {
+	if !ip.Is6() || ip.IsLoopback() {
+		return nil
+	}
+	b := ip.As16()
+	last := netip.AddrFrom4([4]byte(b[12:]))
+	switch {
+	case within(ip, "64:ff9b::/96"), // NAT64 (RFC 6052)
+		within(ip, "::/96"),           // IPv4-compatible (RFC 4291, 2.5.5.1)
+		within(ip, "::ffff:0:0:0/96"): // IPv4-translated (RFC 2765)
+		return []netip.Addr{last}
+	case within(ip, "64:ff9b:1::/48"): // a network's own NAT64 (RFC 8215), with a prefix of 48, 56, 64 or 96 bits
+		return []netip.Addr{
+			last,
+			netip.AddrFrom4([4]byte{b[6], b[7], b[9], b[10]}), // octet 8 is no part of any (RFC 6052, 2.2)
+			netip.AddrFrom4([4]byte{b[7], b[9], b[10], b[11]}),
+			netip.AddrFrom4([4]byte(b[9:13])),
+		}
+	case within(ip, "2002::/16"): // 6to4 (RFC 3056)
+		return []netip.Addr{netip.AddrFrom4([4]byte(b[2:6]))}
+	}
+	return nil
+}
+
+func within(ip netip.Addr, network string) bool {
+	return netip.MustParsePrefix(network).Contains(ip.WithZone(""))
 }
 
 // Control has the shape of net.Dialer.Control.

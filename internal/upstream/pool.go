@@ -16,7 +16,7 @@ import (
 // https are served by a Std inside it.
 type Pool struct {
 	opts   Options
-	dialer *net.Dialer
+	dialer *Dialer
 	secure *Std
 
 	mu    sync.RWMutex // guards hosts; taken before any host.mu
@@ -32,7 +32,7 @@ type Pool struct {
 // NewPool builds a Pool.
 func NewPool(o Options) *Pool {
 	o.setDefaults()
-	p := &Pool{opts: o, dialer: o.dialer(), secure: NewStd(o), hosts: map[instance.Key]*host{}, begun: time.Now()}
+	p := &Pool{opts: o, dialer: NewDialer(o), secure: NewStd(o), hosts: map[instance.Key]*host{}, begun: time.Now()}
 	// Set for the first time when a connection first lies idle.
 	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
 	p.sweeper.Stop()

@@ -187,14 +187,26 @@ func TestTooManyInterimAnswers(t *testing.T) {
 	if _, e := do(t, own(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders {
 		t.Fatalf("%v", e)
 	}
-	in = server(t, func(_ int, c net.Conn, r *bufio.Reader) {
-		_, _, _ = readRequest(r)
-		_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
-		_, _ = r.ReadByte()
+}
+
+// An answer to something that nobody asked for is none, and its connection ends.
+func TestSwitchedProtocol(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, open opener) {
+		left := make(chan error, 1)
+		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
+			_, _, _ = readRequest(r)
+			_, _ = io.WriteString(c, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			_, err := r.ReadByte()
+			left <- err
+		})
+		if _, e := do(t, open(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders || !e.MaybeTaken {
+			t.Fatalf("%v", e)
+		}
+		if err := <-left; err == nil {
+			t.Fatal("the engine read a byte")
+		}
 	})
-	if _, e := do(t, own(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders {
-		t.Fatalf("%v", e)
-	}
 }
 
 // An instance with scheme https is served too, by the other implementation.

@@ -26,7 +26,7 @@ type Std struct {
 func NewStd(o Options) *Std {
 	o.setDefaults()
 	t := &http.Transport{
-		DialContext: o.dialer().DialContext,
+		DialContext: NewDialer(o).DialContext,
 		// No proxy of the environment between us and the fleet, no compression
 		// that would hide event boundaries, no HTTP/2 that would share one
 		// connection's fate among streams.
@@ -96,6 +96,10 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response
 	resp, err := t.RoundTrip(c.request(traced, r)) //nolint:bodyclose // the caller of Do closes it
 	if err != nil {
 		return nil, c.classify(ctx, r, &p, err)
+	}
+	if resp.StatusCode == http.StatusSwitchingProtocols {
+		_ = resp.Body.Close() // the connection itself, which nobody may keep waiting for
+		return nil, &Error{Stage: StageHeaders, Address: r.Instance.Address, Err: errSwitched, MaybeTaken: true}
 	}
 	resp.Header.Del("Content-Length")
 	return &Response{

@@ -66,12 +66,6 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// dialer gives connections with TCP_NODELAY (Go's default), to allowed
-// addresses only.
-func (o *Options) dialer() *net.Dialer {
-	return &net.Dialer{Timeout: o.ConnectTimeout, KeepAlive: 15 * time.Second, Control: o.Guard.Control}
-}
-
 // Request is one leg. Header is sent as it is, without Content-Length
 // and Host, which the client adds; nobody may change it from then on.
 type Request struct {

@@ -1,0 +1,235 @@
+package forward_test
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// wireEngine is an engine that says these bytes to every POST, and then keeps the
+// connection. left tells of each connection whose other side has ended it.
+func wireEngine(t *testing.T, role instance.Role, says string) (engine *instance.Instance, left <-chan struct{}) {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{}, 1024)
+	var wg sync.WaitGroup
+	talk := func(c net.Conn) {
+		defer func() { _ = c.Close() }()
+		for r := bufio.NewReader(c); ; {
+			req, err := http.ReadRequest(r)
+			if err != nil {
+				break
+			}
+			_, _ = io.Copy(io.Discard, req.Body)
+			text := says
+			if req.Method != http.MethodPost { // a probe
+				text = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+			}
+			if _, err := io.WriteString(c, text); err != nil {
+				break
+			}
+		}
+		ended <- struct{}{}
+	}
+	wg.Go(func() {
+		for {
+			c, err := ln.Accept()
+			if err != nil {
+				return
+			}
+			wg.Go(func() { talk(c) })
+		}
+	})
+	t.Cleanup(func() { _ = ln.Close(); wg.Wait() })
+	return in(role, ln.Addr().String(), fakevllm.Plain), ended
+}
+
+// within is post with an end for a request that has none.
+func (r *rig) within(path, body string) answer {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), patience)
+	defer cancel()
+	return r.postCtx(ctx, path, body)
+}
+
+// withOdd makes an odd engine one of the role, beside a good one if asked for.
+func (r *rig) withOdd(odd *instance.Instance, beside bool) {
+	var list []*instance.Instance
+	for _, s := range r.P {
+		if odd.Role != instance.Prefill || beside {
+			list = append(list, in(instance.Prefill, s.Address(), fakevllm.Plain))
+		}
+	}
+	for _, s := range r.D {
+		if odd.Role != instance.Decode || beside {
+			list = append(list, in(instance.Decode, s.Address(), fakevllm.Plain))
+		}
+	}
+	r.members.set(append(list, odd)...)
+}
+
+// Nobody asks an engine to switch to another protocol: one that does so has failed,
+// and the connection is ended.
+func TestSwitchedProtocol(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 1, 1, nil)
+			odd, left := wireEngine(t, role, "HTTP/1.1 101 Switching Protocols\r\nConnection: Upgrade\r\nUpgrade: x\r\n\r\n")
+			r.withOdd(odd, true)
+			for range 4 {
+				body := `{"model":"m","prompt":"x","max_tokens":3}`
+				r.complete(r.within("/v1/completions", body), false, body)
+			}
+			select {
+			case <-left:
+			case <-time.After(patience):
+				t.Fatal("the connection stays")
+			}
+			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/bad_answer") {
+				t.Errorf("retried: %s", got)
+			}
+		})
+	}
+}
+
+// The status of an error is enough for another try: its body is not waited for.
+func TestStalledErrorOfOneInstance(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		t.Run(string(role), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) {
+				o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, time.Hour, time.Hour, time.Hour
+			})
+			odd, left := wireEngine(t, role, "HTTP/1.1 500 Internal Server Error\r\nContent-Length: 100\r\n\r\n{")
+			r.withOdd(odd, true)
+			for i := range 4 {
+				body := chatBody(i%2 == 1, "")
+				r.complete(r.within("/v1/chat/completions", body), true, body)
+			}
+			if got := r.rec.retried(); !strings.Contains(got, string(role)+"/status_5xx") {
+				t.Errorf("retried: %s", got)
+			}
+			select {
+			case <-left:
+			case <-time.After(patience):
+				t.Fatal("the connection stays")
+			}
+		})
+	}
+}
+
+// An error that goes to the client is waited for, but not for longer than any other
+// silence; then its status alone goes on.
+func TestStalledErrorOfTheClient(t *testing.T) {
+	t.Parallel()
+	for _, role := range instance.Roles() {
+		for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
+			if role == instance.Prefill && path == "/v1/embeddings" {
+				continue // a decode instance answers it
+			}
+			t.Run(string(role)+path, func(t *testing.T) {
+				t.Parallel()
+				r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) {
+					o.NonStream, o.Idle, o.Prefill, o.FirstByte = time.Hour, 100*time.Millisecond, time.Hour, time.Hour
+				})
+				odd, _ := wireEngine(t, role, "HTTP/1.1 422 Unprocessable Content\r\nContent-Length: 100\r\nContent-Type: text/x-odd\r\n\r\n{")
+				r.withOdd(odd, false)
+				a := r.within(path, chatBody(false, ""))
+				if a.status != http.StatusUnprocessableEntity || !strings.Contains(string(a.body), "could not be read") || a.header.Get("Content-Type") != "application/json" {
+					t.Errorf("%d %v %s, %v", a.status, a.header, a.body, a.err)
+				}
+			})
+		}
+	}
+}
+
+// What an engine names in Connection is about its connection with the proxy, and ends
+// there: in the first answer, in those whose header is known, and in errors.
+func TestFieldsOfTheEnginesConnection(t *testing.T) {
+	t.Parallel()
+	const fields = "Connection: keep-alive, x-hop\r\nConnection: X-Other-Hop , ,\r\nX-Hop: secret\r\nX-Hop: secret too\r\nX-Other-Hop: secret\r\nX-End: kept\r\n"
+	for status, text := range map[int]string{
+		200: "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n" + fields + "Content-Length: 2\r\n\r\n{}",
+		400: "HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\n" + fields + "Content-Length: 2\r\n\r\n{}",
+	} {
+		r := start(t, fakevllm.Plain, 1, 0, nil)
+		odd, _ := wireEngine(t, instance.Decode, text)
+		r.withOdd(odd, false)
+		for i := range 5 {
+			for _, path := range []string{"/v1/chat/completions", "/v1/embeddings"} {
+				a := r.within(path, chatBody(false, ""))
+				if a.status != status || a.header.Get("X-End") != "kept" {
+					t.Fatalf("%s: %d %v %s, %v", path, a.status, a.header, a.body, a.err)
+				}
+				if len(a.header["X-Hop"])+len(a.header["X-Other-Hop"]) > 0 {
+					t.Errorf("request %d to %s, status %d: %v", i, path, status, a.header)
+				}
+			}
+		}
+	}
+}
+
+// Servers on engines' side may take _ for - (WSGI does): a header that must not reach an
+// engine must not in another spelling either.
+func TestControlHeadersInAnySpelling(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	names := []string{
+		"X-Data-Parallel-Rank", "X_Data_Parallel_Rank", "x_data_parallel-rank", "X-DATA_PARALLEL_RANK", "X-Data-Parallel-Host-Port",
+		"X_Prefiller_Host_Port", "x-prefiller_url", "X_PD_Trace", "x_pd-prefill", "X-Vllm-Priority", "x_vllm_priority",
+		"X_Request_Id", "x-request_id", "X_Api_Key", "Keep_Alive", "Proxy_Authorization", "Transfer_Encoding", "Content_Length",
+		"X-Encoder-Hosts-Ports", "x_kv_cache_source_host_port",
+	}
+	for i := range 3 { // also when the header is known
+		q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+"/v1/chat/completions", strings.NewReader(chatBody(false, "")))
+		if err != nil {
+			t.Fatal(err)
+		}
+		q.Header["Content-Type"] = []string{"application/json"}
+		q.Header["x_end_to_end"] = []string{"kept"}
+		for _, name := range names {
+			q.Header[name] = []string{"7"}
+		}
+		resp, err := http.DefaultClient.Do(q)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, _ = io.Copy(io.Discard, resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode != http.StatusOK {
+			t.Fatal(resp.Status)
+		}
+		for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
+			seen := posted(s)[i]
+			kept := false
+			for name, values := range seen.Header {
+				plain := strings.ToLower(strings.ReplaceAll(name, "_", "-"))
+				kept = kept || plain == "x-end-to-end"
+				for _, v := range values {
+					if v == "7" {
+						t.Errorf("request %d: %s got %s", i, s.Address(), name)
+					}
+				}
+			}
+			if !kept {
+				t.Errorf("request %d: %s did not get x_end_to_end: %v", i, s.Address(), seen.Header)
+			}
+		}
+	}
+}

@@ -1,0 +1,157 @@
+package forward_test
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+// held waits until the bodies in flight take that much memory.
+func (r *rig) held(what string, ok func(held int64) bool) {
+	r.t.Helper()
+	eventually(r.t, what, func() bool {
+		held, _, _ := r.handler.BodyMemory()
+		return ok(held)
+	})
+}
+
+// begin sends the first bytes of a body and no more.
+func (r *rig) begin(announced, sent int, chunked bool) (net.Conn, *bufio.Reader) {
+	r.t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(r.URL, "http://"))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.t.Cleanup(func() { _ = c.Close() })
+	_ = c.SetDeadline(time.Now().Add(patience))
+	how, size := fmt.Sprintf("Content-Length: %d\r\n\r\n", announced), ""
+	if chunked {
+		how, size = "Transfer-Encoding: chunked\r\n\r\n", fmt.Sprintf("%x\r\n", announced)
+	}
+	head := "POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Type: application/json\r\n" + how + size
+	if _, err := io.WriteString(c, head+strings.Repeat(" ", sent)); err != nil {
+		r.t.Fatal(err)
+	}
+	return c, bufio.NewReader(c)
+}
+
+func longBody(n int, stream bool) string {
+	return fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":4,"stream":%v}`, strings.Repeat(strings.Repeat("x", 1<<10)+" ", n>>10), stream)
+}
+
+// All bodies together have their bound; beyond it a client is asked to come again. Small
+// ones are served all the same, and one that is alone whatever its size.
+func TestBodiesMemoryIsBounded(t *testing.T) {
+	t.Parallel()
+	for _, chunked := range []bool{false, true} {
+		t.Run(fmt.Sprintf("chunked=%v", chunked), func(t *testing.T) {
+			t.Parallel()
+			const limit, each = 4 << 20, 1 << 20
+			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = limit, time.Hour })
+			var patient []net.Conn
+			refused := false
+			for len(patient) < 40 && !refused {
+				c, in := r.begin(each, each-1, chunked)
+				patient = append(patient, c)
+				answered := make(chan *http.Response, 1)
+				go func() {
+					if resp, err := http.ReadResponse(in, nil); err == nil {
+						answered <- resp
+					}
+					close(answered)
+				}()
+				eventually(t, "the body is taken or refused", func() bool {
+					held, _, no := r.handler.BodyMemory()
+					refused = no > 0
+					return refused || held >= int64(len(patient))*each
+				})
+				if held, _, _ := r.handler.BodyMemory(); held > limit {
+					t.Fatalf("%d bytes are held", held)
+				}
+				if refused {
+					resp := <-answered
+					if resp == nil || resp.StatusCode != http.StatusServiceUnavailable || resp.Header.Get("Retry-After") == "" {
+						t.Fatalf("%+v", resp)
+					}
+					b, err := io.ReadAll(resp.Body)
+					if err != nil || !strings.Contains(string(b), `"ServiceUnavailableError"`) || !strings.Contains(string(b), "--max-bodies-memory") {
+						t.Errorf("%s, %v", b, err)
+					}
+				}
+			}
+			if !refused || len(patient) < 3 {
+				t.Fatalf("%d bodies of 1 MiB, refused: %v", len(patient), refused)
+			}
+			if e := r.entry(); e.Status != http.StatusServiceUnavailable || e.Outcome != forward.OutcomeUnavailable {
+				t.Errorf("%+v", e)
+			}
+			small := chatBody(false, "")
+			r.complete(r.post("/v1/chat/completions", small), true, small)
+			big := longBody(2*limit, false)
+			if a := r.post("/v1/completions", big); a.err == nil && a.status != http.StatusServiceUnavailable {
+				t.Errorf("a body that finds no room: %d %.200s", a.status, a.body)
+			}
+			for _, c := range patient {
+				_ = c.Close()
+			}
+			r.held("the memory of those that left is given back", func(held int64) bool { return held == 0 })
+			post := r.post
+			if chunked {
+				post = func(path, body string, _ ...string) answer { return r.postUnannounced(path, body) }
+			}
+			r.complete(post("/v1/completions", big), false, big)
+			r.held("the memory is given back", func(held int64) bool { return held == 0 })
+		})
+	}
+}
+
+// A client that announces much and sends little holds little.
+func TestMemoryOfPatientClients(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.BodyTimeout = time.Hour })
+	const clients, sent = 100, 32 << 10
+	for range clients {
+		r.begin(32<<20, sent, false)
+	}
+	r.held("all have come", func(held int64) bool { return held >= clients*sent })
+	if held, _, _ := r.handler.BodyMemory(); held > 4*clients*sent {
+		t.Errorf("%d bytes are held for %d that came", held, clients*sent)
+	}
+}
+
+// The memory of a prompt is given back when its answer is committed, not when that ends.
+func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{"/v1/completions", "/v1/responses"} {
+		t.Run(path, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 1, 1, nil)
+			odd, _ := wireEngine(t, "decode", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"+
+				"2f\r\ndata: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}    \n\n\r\n")
+			r.withOdd(odd, false)
+			body := longBody(1<<20, true)
+			q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+path, strings.NewReader(body))
+			if err != nil {
+				t.Fatal(err)
+			}
+			q.Header.Set("Content-Type", "application/json")
+			resp, err := http.DefaultClient.Do(q)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = resp.Body.Close() }()
+			if _, err := io.ReadFull(resp.Body, make([]byte, 8)); err != nil {
+				t.Fatal(err)
+			}
+			r.held("the prompt's memory is given back", func(held int64) bool { return held == 0 })
+		})
+	}
+}

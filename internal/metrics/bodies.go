@@ -1,0 +1,43 @@
+package metrics
+
+import "github.com/prometheus/client_golang/prometheus"
+
+// Bodies is what the gauges of request bodies are read from, at scrape time.
+type Bodies struct {
+	// Memory gives the bytes that are held, the most that may be, and how many requests
+	// were refused for want of room.
+	Memory func() (held, limit, refused int64)
+}
+
+// Register adds them.
+func (b Bodies) Register(reg prometheus.Registerer) {
+	reg.MustRegister(bodies{
+		b: b,
+		held: prometheus.NewDesc("pd_request_bodies_bytes",
+			"Memory of the request bodies that are being read or may still be sent.", nil, nil),
+		limit: prometheus.NewDesc("pd_request_bodies_limit_bytes",
+			"The most there may be of that (--max-bodies-memory).", nil, nil),
+		refused: prometheus.NewDesc("pd_request_bodies_refused_total",
+			"Requests that got 503 since their body found no room.", nil, nil),
+	})
+}
+
+type bodies struct {
+	b                    Bodies
+	held, limit, refused *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c bodies) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.held
+	ch <- c.limit
+	ch <- c.refused
+}
+
+// Collect implements prometheus.Collector.
+func (c bodies) Collect(ch chan<- prometheus.Metric) {
+	held, limit, refused := c.b.Memory()
+	ch <- prometheus.MustNewConstMetric(c.held, prometheus.GaugeValue, float64(held))
+	ch <- prometheus.MustNewConstMetric(c.limit, prometheus.GaugeValue, float64(limit))
+	ch <- prometheus.MustNewConstMetric(c.refused, prometheus.CounterValue, float64(refused))
+}
