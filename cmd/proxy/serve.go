@@ -104,18 +104,10 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	}
 	settleMemory()
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
-	died := etcd.died()
-	for running := true; running; {
-		select {
-		case <-ctx.Done():
-			running, err = false, nil
-		case err = <-failed:
-			running = false
-		case cause := <-died:
-			// Requests go on with what is known, as when any etcd is away.
-			died = nil
-			log.WithError(cause).Error("the proxy's own etcd has ended; restart the proxy when it suits")
-		}
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-failed:
 	}
 	p.stopping.Store(true)
 	return errors.Join(err, shutdown(ctx, cfg.ShutdownTimeout, log, servers))
@@ -240,7 +232,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
 		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Available: p.tracker.Available,
-		Etcd: p.etcdMetrics,
+		Etcd: func() metrics.Etcd { return p.etcdMetrics(etcd) },
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
