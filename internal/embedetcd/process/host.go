@@ -170,8 +170,10 @@ func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
 func (h *Host) launch(ctx context.Context) (*child, error) {
 	ctx, cancel := context.WithTimeout(ctx, startLimit)
 	defer cancel()
-	_, err := os.Stat(filepath.Join(h.cfg.DataDir, "member"))
-	hadFiles := err == nil
+	hadFiles, missing := look(h.cfg.DataDir)
+	if missing != "" {
+		return nil, damaged(h.cfg.DataDir, missing)
+	}
 	c, err := start(settings{
 		ListenClient: h.cfg.ListenClient, DataDir: h.cfg.DataDir, Prefix: h.cfg.Prefix, Gateway: h.cfg.Gateway,
 		LogLevel: h.cfg.Log.GetLevel().String(),
@@ -193,12 +195,36 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	if c.failure != nil && c.failure.Kind != "" {
 		return nil, c.failure.err()
 	}
-	if !hadFiles || external(c.reason()) {
-		return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s", h.cfg.DataDir, c.reason())
+	_, why, cut := strings.Cut(c.reason(), "with data in "+h.cfg.DataDir+": ")
+	if !cut {
+		why = c.reason()
 	}
-	return nil, fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+
+	if hadFiles && !external(why) {
+		return nil, damaged(h.cfg.DataDir, why)
+	}
+	return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s", h.cfg.DataDir, why)
+}
+
+func damaged(dir, why string) error {
+	return fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+
 		"Agents register their instances anew by themselves; static instances and removals come back from --state-dir, or with \"pdctl import\" from an export",
-		ErrDamaged, h.cfg.DataDir, c.reason())
+		ErrDamaged, dir, why)
+}
+
+// look tells whether an etcd has worked in a directory, and what it cannot do
+// without: etcd itself would wait for that for ever.
+func look(dir string) (hadFiles bool, missing string) {
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
+		return false, ""
+	}
+	db, err := os.Stat(filepath.Join(dir, "member", "snap", "db"))
+	if err != nil || db.Size() == 0 {
+		return true, ""
+	}
+	if logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal")); err == nil && len(logs) == 0 {
+		return true, "its log (member/wal) is missing beside its database"
+	}
+	return true, ""
 }
 
 // external tells of an end that the files have no part in.
