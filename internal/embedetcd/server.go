@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -83,6 +84,8 @@ type Server struct {
 	endpoint string
 	quiet    *atomic.Bool
 	once     sync.Once
+	end      context.CancelFunc // of work; nil before it begins
+	work     sync.WaitGroup
 }
 
 // Start runs an etcd and returns when it serves. If something serves at the
@@ -223,7 +226,20 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.end = end
+	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	s.work.Go(func() { space.run(work) })
 	return s.gateway.connect(s.endpoint)
+}
+
+func orSilent(log logrus.FieldLogger) logrus.FieldLogger {
+	if log != nil {
+		return log
+	}
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	return silent
 }
 
 // logger routes etcd's lines into ours, and drops them once we stop: an orderly
@@ -299,6 +315,10 @@ func (s *Server) Err() <-chan error { return s.etcd.Err() }
 func (s *Server) Close() {
 	s.once.Do(func() {
 		s.quiet.Store(true)
+		if s.end != nil {
+			s.end()
+		}
+		s.work.Wait()
 		if s.gateway != nil {
 			s.gateway.close()
 		}
