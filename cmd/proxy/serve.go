@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/connlimit"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/front"
@@ -84,7 +85,8 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		p.upstream.Close()
 	}()
 
-	servers := []server{p.clientServer()}
+	clients := connlimit.New(maxConnections(cfg), log)
+	servers := []server{p.clientServer(clients)}
 	failed := make(chan error, 2)
 	start := func(s server, l net.Listener) {
 		work.Go(func() {
@@ -93,10 +95,13 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 			}
 		})
 	}
-	start(servers[0], ln)
+	start(servers[0], clients.Listen(ln))
 	if adminLn != nil {
-		servers = append(servers, newServer(p.adminRouter))
-		start(servers[1], adminLn)
+		// Whoever looks after the proxy gets in while clients have all their places.
+		operators, s := connlimit.New(adminConnections, log), newServer(p.adminRouter)
+		operators.Watch(s)
+		servers = append(servers, s)
+		start(s, operators.Listen(adminLn))
 	}
 	if pprofLn != nil {
 		servers = append(servers, newServer(profiles()))
@@ -129,6 +134,17 @@ func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, 
 	return errors.Join(errs...)
 }
 
+// adminConnections is how many connections --admin-listen takes at once.
+const adminConnections = 64
+
+// maxConnections is how many clients may be connected.
+func maxConnections(cfg *config.Proxy) int {
+	if cfg.MaxConnections > 0 {
+		return cfg.MaxConnections
+	}
+	return connlimit.ByDescriptors()
+}
+
 // server is what http.Server and front.Server have in common.
 type server interface {
 	Serve(l net.Listener) error
@@ -136,14 +152,16 @@ type server interface {
 	Close() error
 }
 
-// clientServer is the server at the clients' address.
-func (p *proxy) clientServer() server {
+// clientServer is the server at the clients' address, whose connections are
+// counted in limit.
+func (p *proxy) clientServer(limit *connlimit.Limit) server {
 	std := newServer(p.router)
+	limit.Watch(std)
 	if p.cfg.Server == config.ServerStd {
 		return std
 	}
 	return front.New(front.Options{
-		Routes: p.direct, Rest: std, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
+		Routes: p.direct, Rest: std, IdleTimeout: std.IdleTimeout, Limit: limit, Log: p.log.WithField("component", "http"),
 	})
 }
 
@@ -283,6 +301,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"connect_timeout": cfg.ConnectTimeout.String(), "prefill_timeout": cfg.PrefillTimeout.String(),
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
+		"max_connections": maxConnections(cfg),
 	}
 }
 

@@ -84,6 +84,7 @@ type Proxy struct {
 	ProbeTimeout           time.Duration
 	RetryBudget            int // percent of the requests of the last 10 s
 	MaxBodyBytes           int64
+	MaxConnections         int    // clients connected at once; 0 = by the limit on descriptors
 	Fallback               string // FallbackDecode or FallbackNone
 
 	WaitingRetryInterval time.Duration // between two probes of a pending add

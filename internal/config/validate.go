@@ -187,6 +187,9 @@ func (p *Proxy) checkLimits(bad complaint) {
 	if p.RetryBudget < 0 || p.RetryBudget > 1000 {
 		bad("retry-budget", "%d is out of range; use 0 (a burst only) to 1000 percent", p.RetryBudget)
 	}
+	if p.MaxConnections < 0 {
+		bad("max-connections", "%d is negative; use 0 for as many as the limit on descriptors leaves room for", p.MaxConnections)
+	}
 	if p.MaxWaitingRetries < 0 {
 		bad("max-waiting-retries", "%d is negative; use 0 for ever", p.MaxWaitingRetries)
 	}
