@@ -92,6 +92,17 @@ func pid(t *testing.T, dir string) int {
 	return 0
 }
 
+func signal(t *testing.T, dir string, sig syscall.Signal) {
+	t.Helper()
+	id := pid(t, dir)
+	if id <= 0 {
+		t.Fatalf("no etcd works in %s", dir) // the signal would go to our own group
+	}
+	if err := syscall.Kill(id, sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func ended(h *process.Host, says string) func() error {
 	return func() error {
 		s := h.State()
@@ -121,9 +132,7 @@ func TestStartedAgain(t *testing.T) {
 		t.Fatal(err)
 	}
 	for n := int64(1); n <= 3; n++ {
-		if err := syscall.Kill(pid(t, cfg.DataDir), syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
+		signal(t, cfg.DataDir, syscall.SIGKILL)
 		testkit.Eventually(t, soon, func() error {
 			if s := h.State(); s.Ends != n || s.Ended != "" {
 				return fmt.Errorf("%+v", s)
@@ -150,9 +159,7 @@ func TestClose(t *testing.T) {
 		cfg, out := config(t, t.TempDir())
 		h := start(t, cfg)
 		if stopped {
-			if err := syscall.Kill(pid(t, cfg.DataDir), syscall.SIGSTOP); err != nil {
-				t.Fatal(err)
-			}
+			signal(t, cfg.DataDir, syscall.SIGSTOP)
 		}
 		h.Close()
 		if id := pid(t, cfg.DataDir); id != 0 {
@@ -171,9 +178,7 @@ func TestSignalsOfTheService(t *testing.T) {
 	cfg, _ := config(t, t.TempDir())
 	h := start(t, cfg)
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT, syscall.SIGHUP} {
-		if err := syscall.Kill(pid(t, cfg.DataDir), sig); err != nil {
-			t.Fatal(err)
-		}
+		signal(t, cfg.DataDir, sig)
 	}
 	if _, err := testkit.Client(t, h.Endpoint()).Put(t.Context(), "/k", "v"); err != nil {
 		t.Fatal(err)
