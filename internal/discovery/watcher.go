@@ -139,7 +139,7 @@ type Watcher struct {
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
 
 	unsaved chan struct{} // something is to be saved; capacity one
-	willed  chan struct{} // the same of something that is more than leased instances
+	willed  chan struct{} // the same of something that is to be saved soon
 	last    *image        // what was not saved when the owner ended; read after that
 
 	leaseSlots chan struct{} // bounds the questions about leases
