@@ -220,7 +220,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	actor := "proxy " + p.id
 	p.store = discovery.NewStore(etcd.client, layout, actor)
 	p.watcher = discovery.NewWatcher(etcd.client, discovery.WatcherOptions{
-		Layout: layout, Prober: prober, Model: cfg.Model, Actor: actor,
+		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: proxyName(cfg, address), Actor: actor,
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
@@ -244,7 +244,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
-	p.flags = newFlagInstances(cfg, p.watcher)
+	p.flags = newFlagInstances(cfg, proxyName(cfg, address), p.watcher)
 
 	reg := prometheus.NewRegistry()
 	counters := metrics.New(reg, version.String())
@@ -276,7 +276,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 			},
 		},
 		Admin: admin.New(admin.Options{
-			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model,
+			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
 		Members: p.watcher, Load: p.sched, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },

@@ -107,7 +107,7 @@ func (p *Proxy) checkEtcd(bad complaint) {
 	if (p.EtcdUsername == "") != (p.EtcdPassword == "") {
 		bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
-	if p.InstanceAllow == nil && !p.etcdIsLoopback() && p.EtcdUsername == "" {
+	if p.InstanceAllow == nil && !p.EtcdIsLoopback() && p.EtcdUsername == "" {
 		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password: whoever can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
 			"(--instance-allow any takes all), or set --etcd-username and --etcd-password", strings.Join(p.EtcdEndpoints, ","))
@@ -198,7 +198,7 @@ func (p *Proxy) checkLimits(bad complaint) {
 	}
 }
 
-func (p *Proxy) etcdIsLoopback() bool {
+func (p *Proxy) EtcdIsLoopback() bool {
 	for _, e := range p.EtcdEndpoints {
 		if !instance.IsLoopback(e) {
 			return false

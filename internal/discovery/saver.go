@@ -116,7 +116,7 @@ func (o *owner) readyFromDisk() bool {
 		return true
 	}
 	for _, e := range o.table.absent {
-		if e.kind == kindInstance && e.absent.kind == loaded && !e.absent.proven && e.absent.failed == 0 {
+		if e.kind == kindInstance && !o.facts.elsewhere(&e.rec) && e.absent.kind == loaded && !e.absent.proven && e.absent.failed == 0 {
 			return false
 		}
 	}

@@ -29,6 +29,9 @@ type WatcherOptions struct {
 	Prober Prober
 	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
 	Model string
+	// Proxy is the name of the proxy whose fleet is followed, see
+	// instance.Record.Proxies; "" follows all.
+	Proxy string
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
 	Check func(instance.Record) error
