@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -22,6 +23,9 @@ import (
 func proxyName(cfg *config.Proxy, address string) string {
 	if len(cfg.Prefill)+len(cfg.Decode) == 0 {
 		return ""
+	}
+	if ap, err := netip.ParseAddrPort(address); err == nil && (ap.Addr().IsUnspecified() || ap.Addr().IsLoopback()) {
+		address = fmt.Sprintf("127.0.0.1:%d", ap.Port()) // the same one with another --host
 	}
 	if cfg.EtcdIsLoopback() {
 		return address
