@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -39,6 +38,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.begin(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
+	work.Go(func() { p.flags.watch(ctx, p.log) })
 	if p.access != nil {
 		work.Go(func() { p.access.Run(ctx) })
 	}
@@ -96,25 +96,6 @@ func (p *proxy) writeOnce(ctx context.Context) {
 	}
 }
 
-// syncFlags writes the instances of the command line. A proxy without any has
-// nothing to say about those that another one's command line named.
-func (p *proxy) syncFlags(ctx context.Context) error {
-	if len(p.flags.records) == 0 {
-		return nil
-	}
-	told, err := p.store.SyncFlags(ctx, p.flags.records)
-	if err != nil {
-		return err
-	}
-	for _, k := range told.Dropped {
-		p.log.Warnf("%s was on an earlier command line and is not on this one: taken out. Proxies of different fleets need an etcd or an --etcd-prefix each", k)
-	}
-	for _, k := range told.Removed {
-		p.log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
-	}
-	return nil
-}
-
 // ready tells what /readyz waits for, nil for nothing.
 func (p *proxy) ready() error {
 	if p.stopping.Load() {
@@ -130,53 +111,6 @@ func (p *proxy) ready() error {
 		return errors.New(msg)
 	}
 	return p.flags.ready()
-}
-
-// flagInstances are the instances of the command line.
-type flagInstances struct {
-	records map[instance.Key]instance.Record
-	keys    []instance.Key
-	watcher *discovery.Watcher
-	since   time.Time
-}
-
-// flagGrace is how long readiness waits for the instances of the command line.
-const flagGrace = 5 * time.Second
-
-func newFlagInstances(cfg *config.Proxy, w *discovery.Watcher) *flagInstances {
-	f := &flagInstances{records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
-	add := func(role instance.Role, list []string) {
-		for _, a := range list {
-			k := instance.Key{Role: role, Address: a}
-			rec := instance.Record{Source: "flags", Connector: cfg.Connector}
-			if role == instance.Decode {
-				rec.Ports = cfg.DecodePorts[a]
-			}
-			f.records[k] = rec
-			f.keys = append(f.keys, k)
-		}
-	}
-	add(instance.Prefill, cfg.Prefill)
-	add(instance.Decode, cfg.Decode)
-	return f
-}
-
-func (f *flagInstances) ready() error {
-	if time.Since(f.since) >= flagGrace {
-		return nil
-	}
-	snap := f.watcher.Snapshot()
-	var missing []string
-	for _, k := range f.keys {
-		if in, ok := snap.Lookup(k); !ok || !in.Verified {
-			missing = append(missing, k.String())
-		}
-	}
-	if len(missing) == 0 {
-		return nil
-	}
-	slices.Sort(missing)
-	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
 }
 
 // prober asks engines through the same guard as the requests.
@@ -253,7 +187,7 @@ func (p *proxy) begin(ctx context.Context) {
 func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
 	for _, in := range snap.All() {
-		if in.View != instance.Pending && in.View != instance.Rejected && in.Intent == "" {
+		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" {
 			known[in.Role] = true
 			usable[in.Role] = usable[in.Role] || in.Usable() || in.Slow()
 		}

@@ -13,7 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
+	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 )
 
@@ -21,16 +23,16 @@ import (
 type etcdHandle struct {
 	client    *clientv3.Client
 	endpoints []string
-	server    *embedetcd.Server // nil when it is somebody else's
+	server    *process.Host // nil when it is somebody else's
 	log       logrus.FieldLogger
 }
 
 func openEtcd(ctx context.Context, cfg *config.Proxy, log *logrus.Logger) (*etcdHandle, error) {
 	h := &etcdHandle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
 	if cfg.Embedded() {
-		server, err := embedetcd.Start(ctx, embedetcd.Config{
+		server, err := process.Start(ctx, process.Config{
 			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
-			Prefix: cfg.EtcdPrefix, Log: h.log,
+			Prefix: cfg.EtcdPrefix, Log: log,
 		})
 		switch {
 		case errors.Is(err, embedetcd.ErrJoin):
@@ -62,15 +64,7 @@ func (h *etcdHandle) close() {
 	}
 }
 
-// died tells when an etcd of our own ends by itself.
-func (h *etcdHandle) died() <-chan error {
-	if h.server == nil {
-		return nil
-	}
-	return h.server.Err()
-}
-
-func (h *etcdHandle) embedded() bool { return h.server != nil }
+func (h *etcdHandle) embedded() bool { return h.server != nil && !h.server.State().Joined }
 
 func (h *etcdHandle) describe() string {
 	s := strings.Join(h.endpoints, ",")
@@ -86,6 +80,10 @@ func (p *proxy) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
 		Orphans: w.Orphans, Held: w.Held, Kept: w.Kept, Epochs: w.Epochs,
 	}
+	if h.embedded() {
+		own := h.server.State()
+		s.Ended, s.Ends = instance.Printable(own.Ended, 400), own.Ends
+	}
 	if !w.LastContact.IsZero() {
 		s.LastContact = w.LastContact.UTC().Format(time.RFC3339)
 	}
@@ -93,12 +91,16 @@ func (p *proxy) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
 }
 
 // etcdMetrics is the same for the counters.
-func (p *proxy) etcdMetrics() metrics.Etcd {
+func (p *proxy) etcdMetrics(h *etcdHandle) metrics.Etcd {
 	w := p.watcher.Status()
 	e := metrics.Etcd{
 		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,
 		Relists: max(w.Lists-1, 0), Suspensions: w.Suspensions,
 		Orphans: w.Orphans, Held: w.Held, Kept: len(w.Kept), Saved: w.Saved,
+	}
+	if h.embedded() {
+		own := h.server.State()
+		e.Own, e.OwnRuns, e.OwnEnds = true, own.Ended == "", own.Ends
 	}
 	for _, s := range discovery.WatcherStates() {
 		e.States = append(e.States, string(s))

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
@@ -21,6 +22,7 @@ import (
 const envRun = "PDMESH_TEST_RUN_PROXY"
 
 func TestMain(m *testing.M) {
+	process.MaybeMain()
 	if os.Getenv(envRun) != "" {
 		main()
 	}

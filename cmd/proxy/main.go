@@ -15,11 +15,13 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
 func main() {
+	process.MaybeMain()
 	if err := tuneMemory(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
 	}
@@ -35,6 +37,7 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	exitDamaged = 3 // the files of the proxy's own etcd
 )
 
 // errUsage marks what the person at the command line can mend.
@@ -52,6 +55,9 @@ func run(ctx context.Context, args []string, env func(string) (string, bool), st
 	case errors.Is(err, errUsage):
 		fmt.Fprintf(stderr, "proxy: %v\nTry 'proxy --help'.\n", errors.Unwrap(err))
 		return exitUsage
+	case errors.Is(err, process.ErrDamaged):
+		fmt.Fprintf(stderr, "proxy: %v\n", err)
+		return exitDamaged
 	default:
 		fmt.Fprintf(stderr, "proxy: %v\n", err)
 		return exitFailure

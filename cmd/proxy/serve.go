@@ -22,6 +22,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/admin"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/connlimit"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/framing"
@@ -85,7 +86,8 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		p.upstream.Close()
 	}()
 
-	servers := []server{p.clientServer()}
+	clients := connlimit.New(maxConnections(cfg), log)
+	servers := []server{p.clientServer(clients)}
 	failed := make(chan error, 2)
 	start := func(s server, l net.Listener) {
 		work.Go(func() {
@@ -94,10 +96,13 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 			}
 		})
 	}
-	start(servers[0], ln)
+	start(servers[0], clients.Listen(ln))
 	if adminLn != nil {
-		servers = append(servers, newServer(p.adminRouter))
-		start(servers[1], adminLn)
+		// Whoever looks after the proxy gets in while clients have all their places.
+		operators, s := connlimit.New(adminConnections, log), newServer(p.adminRouter)
+		operators.Watch(s.Server)
+		servers = append(servers, s)
+		start(s, operators.Listen(adminLn))
 	}
 	if pprofLn != nil {
 		servers = append(servers, newServer(profiles()))
@@ -105,18 +110,10 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	}
 	settleMemory()
 	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
-	died := etcd.died()
-	for running := true; running; {
-		select {
-		case <-ctx.Done():
-			running, err = false, nil
-		case err = <-failed:
-			running = false
-		case cause := <-died:
-			// Requests go on with what is known, as when any etcd is away.
-			died = nil
-			log.WithError(cause).Error("the proxy's own etcd has ended; restart the proxy when it suits")
-		}
+	select {
+	case <-ctx.Done():
+		err = nil
+	case err = <-failed:
 	}
 	p.stopping.Store(true)
 	return errors.Join(err, shutdown(ctx, cfg.ShutdownTimeout, log, servers))
@@ -138,6 +135,17 @@ func shutdown(ctx context.Context, limit time.Duration, log logrus.FieldLogger, 
 	return errors.Join(errs...)
 }
 
+// adminConnections is how many connections --admin-listen takes at once.
+const adminConnections = 64
+
+// maxConnections is how many clients may be connected.
+func maxConnections(cfg *config.Proxy) int {
+	if cfg.MaxConnections > 0 {
+		return cfg.MaxConnections
+	}
+	return connlimit.ByDescriptors()
+}
+
 // server is what http.Server and front.Server have in common.
 type server interface {
 	Serve(l net.Listener) error
@@ -145,14 +153,16 @@ type server interface {
 	Close() error
 }
 
-// clientServer is the server at the clients' address.
-func (p *proxy) clientServer() server {
+// clientServer is the server at the clients' address, whose connections are
+// counted in limit.
+func (p *proxy) clientServer(limit *connlimit.Limit) server {
 	std := newServer(p.router)
+	limit.Watch(std.Server)
 	if p.cfg.Server == config.ServerStd {
 		return std
 	}
 	return front.New(front.Options{
-		Routes: p.direct, Rest: std.Server, IdleTimeout: std.IdleTimeout, Log: p.log.WithField("component", "http"),
+		Routes: p.direct, Rest: std.Server, IdleTimeout: std.IdleTimeout, Limit: limit, Log: p.log.WithField("component", "http"),
 	})
 }
 
@@ -217,7 +227,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	actor := "proxy " + p.id
 	p.store = discovery.NewStore(etcd.client, layout, actor)
 	p.watcher = discovery.NewWatcher(etcd.client, discovery.WatcherOptions{
-		Layout: layout, Prober: prober, Model: cfg.Model, Actor: actor,
+		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: proxyName(cfg, address), Actor: actor,
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
@@ -241,13 +251,13 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
-	p.flags = newFlagInstances(cfg, p.watcher)
+	p.flags = newFlagInstances(cfg, proxyName(cfg, address), p.watcher)
 
 	reg := prometheus.NewRegistry()
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
 		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Available: p.tracker.Available,
-		Etcd: p.etcdMetrics,
+		Etcd: func() metrics.Etcd { return p.etcdMetrics(etcd) },
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
@@ -274,7 +284,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 			},
 		},
 		Admin: admin.New(admin.Options{
-			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model,
+			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
 		Members: p.watcher, Load: p.sched, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
@@ -300,6 +310,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": bodiesMemory(cfg),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
+		"max_connections": maxConnections(cfg),
 	}
 }
 

@@ -34,7 +34,7 @@ func TestDoubtfulRequests(t *testing.T) {
 					cfg: &config.Proxy{Server: kind}, log: log, router: http.HandlerFunc(served),
 					direct: map[string]http.HandlerFunc{"/v1/completions": served},
 				}
-				srv := p.clientServer()
+				srv := p.clientServer(nil)
 				ln, err := net.Listen("tcp", "127.0.0.1:0")
 				if err != nil {
 					t.Fatal(err)

@@ -33,6 +33,9 @@ type Options struct {
 	Prober  Prober
 	Guard   netguard.Policy
 	Model   string // every instance must serve it; "" any
+	// Proxies are those that what is added through this proxy belongs to; nil or
+	// none: every proxy.
+	Proxies func() []string
 	// PendingTTL is how long an add may wait for its instance; 0 for ever.
 	PendingTTL time.Duration
 }
@@ -41,7 +44,12 @@ type Options struct {
 type Service struct{ o Options }
 
 // New builds a Service.
-func New(o Options) *Service { return &Service{o: o} }
+func New(o Options) *Service {
+	if o.Proxies == nil {
+		o.Proxies = func() []string { return nil }
+	}
+	return &Service{o: o}
+}
 
 // probeTimeout bounds the question whether an instance is up.
 const probeTimeout = 3 * time.Second
@@ -71,7 +79,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 			k.Address, facts.Models, s.o.Model)
 	}
 	rec := instance.Record{
-		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin",
+		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin", Proxies: s.o.Proxies(),
 	}
 	if !facts.StartedAt.IsZero() {
 		rec.StartedAt = &facts.StartedAt
@@ -82,7 +90,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool {
 		in, ok := snap.Lookup(k)
-		return ok && in.Intent != instance.Removed
+		return ok && in.Intent != instance.Removed && in.View != instance.Elsewhere
 	})
 	if outcome == discovery.AlreadyThere {
 		return httpapi.Already, nil
@@ -92,10 +100,13 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 
 // wait notes an add whose instance does not answer.
 func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.Outcome, error) {
-	if in, ok := s.o.Members.Snapshot().Lookup(k); ok && in.Intent != instance.Removed {
+	if in, ok := s.o.Members.Snapshot().Lookup(k); ok && in.Intent != instance.Removed && in.View != instance.Elsewhere {
 		return httpapi.Already, nil // a member that is away is a member
 	}
 	p := discovery.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
+	if proxies := s.o.Proxies(); len(proxies) > 0 {
+		p.Record = &instance.Record{Proxies: proxies}
+	}
 	outcome, err := s.o.Store.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
 	if err != nil {
 		return 0, storeError(err)
@@ -111,11 +122,28 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 }
 
 // Remove deletes the record and any pending add, and leaves the intent
-// "removed", so that an agent cannot bring the instance back.
+// "removed", so that an agent cannot bring the instance back. What belongs to other
+// proxies too stays theirs, and what belongs to others only is not known here.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	remove := s.o.Store.Remove
 	in, shown := s.o.Members.Snapshot().Lookup(k)
+	if shown && in.View == instance.Elsewhere {
+		return false, nil
+	}
 	shown = shown && in.Intent != instance.Removed
+	if proxies := s.o.Proxies(); shown && len(proxies) > 0 {
+		left, err := s.o.Store.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
+		if err != nil {
+			return false, storeError(err)
+		}
+		if left {
+			s.await(ctx, func(snap *instance.Snapshot) bool {
+				in, ok := snap.Lookup(k)
+				return !ok || !in.Usable()
+			})
+			return true, nil
+		}
+	}
 	if shown {
 		remove = s.o.Store.ForceRemove // it may have lost its key
 	}

@@ -70,6 +70,7 @@ func TestBadValues(t *testing.T) {
 		{"memory tiny", "--max-bodies-memory 1000", []string{"--max-bodies-memory:", "1MiB"}},
 		{"attempts", "--max-attempts 0", []string{"--max-attempts:", "1 (no retry)"}},
 		{"waiting retries", "--max-waiting-retries=-1", []string{"--max-waiting-retries:"}},
+		{"connections", "--max-connections=-1", []string{"--max-connections:", "descriptors"}},
 		{"client key with a space", "--api-key=a\u00a0b", []string{"--api-key:", "visible ASCII"}},
 		{"same key twice", "--api-key k --admin-api-key k", []string{"--admin-api-key:", "must differ"}},
 		{"admin listen", "--admin-listen 9000", []string{"--admin-listen:", "host:port"}},

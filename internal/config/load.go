@@ -164,7 +164,7 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 			p.StateDir = filepath.Join(dir, "proxy-"+strconv.Itoa(p.Port))
 		}
 	}
-	if p.InstanceAllow == nil && p.etcdIsLoopback() {
+	if p.InstanceAllow == nil && p.EtcdIsLoopback() {
 		p.InstanceAllow = p.defaultAllow()
 		p.noticeNames()
 	}

@@ -85,6 +85,7 @@ type Proxy struct {
 	RetryBudget            int // percent of the requests of the last 10 s
 	MaxBodyBytes           int64
 	MaxBodiesMemory        int64  // bytes of all request bodies together; 0 = by the memory limit
+	MaxConnections         int    // clients connected at once; 0 = by the limit on descriptors
 	Fallback               string // FallbackDecode or FallbackNone
 
 	WaitingRetryInterval time.Duration // between two probes of a pending add

@@ -75,6 +75,7 @@ func proxySettings() []setting {
 		{name: "retry-budget", kind: kindInt, def: "20", usage: "retries allowed, in percent of the requests of the last 10s; a burst of 64 is free", field: func(p *Proxy) any { return &p.RetryBudget }},
 		{name: "max-body-bytes", kind: kindBytes, def: "32MiB", usage: "largest request body taken; larger ones get 413", field: func(p *Proxy) any { return &p.MaxBodyBytes }},
 		{name: "max-bodies-memory", kind: kindBytes, def: "0", usage: "memory for all request bodies together; beyond it requests get 503, but for a single one and for those under 4KiB. 0 takes half of the memory limit (GOMEMLIMIT or the container's), or a quarter of the machine's memory", field: func(p *Proxy) any { return &p.MaxBodiesMemory }},
+		{name: "max-connections", kind: kindInt, def: "0", usage: "clients connected at once; idle connections are closed for new ones, and the others wait; 0 means as many as the limit on descriptors leaves room for", field: func(p *Proxy) any { return &p.MaxConnections }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
 
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},

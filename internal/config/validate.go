@@ -107,7 +107,7 @@ func (p *Proxy) checkEtcd(bad complaint) {
 	if (p.EtcdUsername == "") != (p.EtcdPassword == "") {
 		bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
-	if p.InstanceAllow == nil && !p.etcdIsLoopback() && p.EtcdUsername == "" {
+	if p.InstanceAllow == nil && !p.EtcdIsLoopback() && p.EtcdUsername == "" {
 		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password: whoever can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
 			"(--instance-allow any takes all), or set --etcd-username and --etcd-password", strings.Join(p.EtcdEndpoints, ","))
@@ -187,6 +187,9 @@ func (p *Proxy) checkLimits(bad complaint) {
 	if p.RetryBudget < 0 || p.RetryBudget > 1000 {
 		bad("retry-budget", "%d is out of range; use 0 (a burst only) to 1000 percent", p.RetryBudget)
 	}
+	if p.MaxConnections < 0 {
+		bad("max-connections", "%d is negative; use 0 for as many as the limit on descriptors leaves room for", p.MaxConnections)
+	}
 	if p.MaxWaitingRetries < 0 {
 		bad("max-waiting-retries", "%d is negative; use 0 for ever", p.MaxWaitingRetries)
 	}
@@ -198,7 +201,7 @@ func (p *Proxy) checkLimits(bad complaint) {
 	}
 }
 
-func (p *Proxy) etcdIsLoopback() bool {
+func (p *Proxy) EtcdIsLoopback() bool {
 	for _, e := range p.EtcdEndpoints {
 		if !instance.IsLoopback(e) {
 			return false

@@ -267,7 +267,7 @@ func (o *owner) targets() []target {
 // target tells whether and what the instance of an entry is to be asked.
 func (o *owner) target(e *entry) (target, bool) {
 	switch {
-	case e.in == nil, !e.good, e.shadowed:
+	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:
 	case e.kind == kindPending:
 		return o.waiting(e)
 	case e.absent != nil && e.absent.probed():

@@ -84,6 +84,9 @@ func (k *keeper) forget(id clientv3.LeaseID) {
 }
 
 const (
+	// renewTimeout is how long a renewal waits for its answer at first. It doubles
+	// with each that does not come, up to a third of the TTL: an etcd that gets little
+	// of the processor is heard in the end, and in time.
 	renewTimeout = 2 * time.Second
 	renewRetry   = 200 * time.Millisecond
 	renewCap     = time.Second
@@ -104,18 +107,18 @@ func (k *keeper) run(ctx context.Context) {
 				return
 			}
 		}
-		retry := renewRetry
+		retry, timeout := renewRetry, min(third, renewTimeout)
 		for {
 			id := k.state().id
 			if id == 0 {
 				break
 			}
 			wait := third
-			if err := k.renew(ctx, id, min(third, renewTimeout)); err != nil {
+			if err := k.renew(ctx, id, timeout); err != nil {
 				wait = jitter(retry)
-				retry = min(2*retry, renewCap)
+				retry, timeout = min(2*retry, renewCap), min(2*timeout, third)
 			} else {
-				retry = renewRetry
+				retry, timeout = renewRetry, min(third, renewTimeout)
 			}
 			if !pause(ctx, wait) {
 				return

@@ -74,7 +74,7 @@ func newOwner(w *Watcher) *owner {
 		tick:     time.NewTimer(time.Hour),
 		complain: make(map[name]int64),
 		facts: VerifiedFacts{
-			Model: w.o.Model, Probing: w.o.Prober != nil, Check: w.o.Check,
+			Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check,
 			Instances: make(map[instance.Key]*Verification),
 			Pending:   make(map[instance.Key]Wait),
 		},

@@ -11,7 +11,7 @@ import (
 const (
 	// savePause is the least time between two writes of the snapshot.
 	savePause = time.Second
-	// leasedPause is that time while nothing but leased instances change. To sync a
+	// leasedPause is that time while leased instances change, and none comes or goes. To sync a
 	// file brings to the disk what else was written to it lately, the access log
 	// above all, and costs as much as some hundred requests; and after a start
 	// whoever is in the snapshot is asked before it is used in any case.
@@ -41,8 +41,8 @@ func (o *owner) loadState() {
 	log.WithField("instances", len(s.Entries)).Info("the membership is known from disk: instances that answer are served until etcd is read")
 }
 
-// save writes the snapshot when something has changed, soon if that is an
-// operator's will, and once in a while so that it does not grow old while nothing
+// save writes the snapshot when something has changed, soon if somebody has come
+// or gone or that is an operator's will, and once in a while so that it does not grow old while nothing
 // changes.
 func (w *Watcher) save(ctx context.Context) {
 	fresh := time.NewTicker(max(w.o.StateAge/24, savePause))
@@ -116,7 +116,7 @@ func (o *owner) readyFromDisk() bool {
 		return true
 	}
 	for _, e := range o.table.absent {
-		if e.kind == kindInstance && e.absent.kind == loaded && !e.absent.proven && e.absent.failed == 0 {
+		if e.kind == kindInstance && !o.facts.elsewhere(&e.rec) && e.absent.kind == loaded && !e.absent.proven && e.absent.failed == 0 {
 			return false
 		}
 	}

@@ -1,12 +1,8 @@
 package discovery
 
 import (
-	"bytes"
 	"context"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 	"time"
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
@@ -17,8 +13,9 @@ import (
 
 // Add writes a static record: it stays until somebody removes it. The facts in
 // rec are the caller's; a record without models is verified by each proxy. If
-// the instance is there already, static or leased, its record is left alone. In
-// both cases a removal is lifted and a pending add of it ends.
+// the instance is there already, static or leased, its record is left alone, but
+// that a static one which belongs to other proxies (Record.Proxies) becomes that of
+// rec's too. In all cases a removal is lifted and a pending add of it ends.
 func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
 	if err := checkKey(k); err != nil {
 		return "", err
@@ -31,9 +28,16 @@ func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, re
 	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
 		p := plan{what: "add"}
 		outcome = AlreadyThere
-		if f.record == nil {
+		wider, err := widened(k, f.record, rec.Proxies)
+		switch {
+		case err != nil:
+			return plan{}, err
+		case f.record == nil:
 			outcome = Added
 			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(value)))
+		case wider != nil:
+			outcome = Added
+			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
 		}
 		if f.pending != nil {
 			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
@@ -294,103 +298,4 @@ func (s *Store) DropPending(ctx context.Context, pending *instance.Instance) (bo
 		return plan{what: "drop-wait", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Pending(k))}}, nil
 	})
 	return dropped && err == nil, err
-}
-
-// FlagsOutcome is what SyncFlags found worth telling, each list in order.
-type FlagsOutcome struct {
-	// Removed are wanted and stay out, because somebody removed them.
-	Removed []instance.Key
-	// Dropped were on an earlier command line and are not on this one.
-	Dropped []instance.Key
-}
-
-// SyncFlags makes the static records that came from a command line equal to
-// want: missing ones are added, changed ones rewritten, those that are wanted
-// no more deleted. Records of any other source are left alone, and flags never
-// lift a removal. It goes on after an instance that cannot be changed and
-// gives the first error.
-func (s *Store) SyncFlags(ctx context.Context, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
-	var told FlagsOutcome
-	values := make(map[instance.Key][]byte, len(want))
-	for k, rec := range want {
-		rec.Source = sourceFlags
-		value, err := staticValue(k, rec, sourceFlags)
-		if err != nil {
-			return told, err
-		}
-		values[k] = value
-	}
-	got, err := list(ctx, callTimeout, s.cli, s.layout, true)
-	if err != nil {
-		return told, err
-	}
-	touch := make(map[instance.Key]bool, len(values))
-	for k := range values {
-		touch[k] = true
-	}
-	for _, kv := range got.kvs {
-		n := s.layout.parse(string(kv.Key))
-		if n.kind == kindInstance {
-			if e := decodeEntry(n, kv, nil); fromFlags(kv, e.key) && !e.aliased {
-				touch[e.key] = true
-			}
-		}
-	}
-	// What is wanted comes first, so that the fleet is at no time smaller than
-	// either command line says.
-	order := func(a, b instance.Key) int {
-		if wantA, wantB := values[a] != nil, values[b] != nil; wantA != wantB {
-			if wantA {
-				return -1
-			}
-			return 1
-		}
-		return strings.Compare(a.String(), b.String())
-	}
-	for _, k := range slices.SortedFunc(maps.Keys(touch), order) {
-		removed, dropped, e := s.syncOne(ctx, k, values[k])
-		switch {
-		case e != nil && err == nil:
-			err = e
-		case removed:
-			told.Removed = append(told.Removed, k)
-		case dropped:
-			told.Dropped = append(told.Dropped, k)
-		}
-	}
-	return told, err
-}
-
-const sourceFlags = "flags"
-
-// fromFlags tells that a record is static and came from a command line.
-func fromFlags(kv *mvccpb.KeyValue, k instance.Key) bool {
-	rec, _, err := DecodeRecord(k, kv.Value)
-	return err == nil && kv.Lease == 0 && rec.Source == sourceFlags
-}
-
-// syncOne brings one record in line; a nil value means that it is not wanted.
-// It tells whether a removal keeps out what is wanted, and whether the record
-// was deleted.
-func (s *Store) syncOne(ctx context.Context, k instance.Key, value []byte) (removed, dropped bool, err error) {
-	err = s.change(ctx, k, "given on the command line", func(f *found) (plan, error) {
-		key := s.layout.Instance(k)
-		ours := f.record != nil && fromFlags(f.record, k)
-		removed, dropped = value != nil && f.removed(), value == nil && ours
-		switch {
-		case value == nil && ours:
-			return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpDelete(key)}}, nil
-		case value == nil, f.removed():
-			return plan{}, nil
-		case f.record == nil, ours && !bytes.Equal(f.record.Value, value):
-			p := plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpPut(key, string(value))}}
-			if f.pending != nil {
-				p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
-			}
-			return p, nil
-		default:
-			return plan{}, nil
-		}
-	})
-	return removed, dropped, err
 }

@@ -162,7 +162,7 @@ func TestStoreSchema(t *testing.T) {
 		if _, err := s.Remove(t.Context(), k, ""); !errors.Is(err, want) {
 			t.Errorf("%s: remove: %v", value, err)
 		}
-		if _, err := s.SyncFlags(t.Context(), map[instance.Key]instance.Record{decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
+		if _, err := s.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
 			t.Errorf("%s: flags: %v", value, err)
 		}
 		if _, err := s.Snapshot(t.Context()); err != nil {
@@ -186,7 +186,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	sync := func(want map[instance.Key]instance.Record, dropped []instance.Key, keys ...instance.Key) *instance.Snapshot {
 		t.Helper()
 		for range 2 { // the second time nothing is left to do
-			told, err := s.SyncFlags(t.Context(), want)
+			told, err := s.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -30,7 +30,7 @@ type table struct {
 	touched []*entry             // what is to be shown anew, once each; some may be out of the table again
 	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
 	news    news                 // since it was last taken
-	willed  bool                 // more than leased instances has changed since it was last taken
+	willed  bool                 // what is to be saved soon has changed since it was last taken
 
 	bad map[name]*entry // those that cannot be used as they are
 
@@ -272,6 +272,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 		t.count(prev, -1)
 		t.order[at] = e
 	} else {
+		t.joinOf(e)
 		t.order = slices.Insert(t.order, at, e)
 		if e.aliased {
 			t.aliased++
@@ -318,7 +319,7 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 
 // drop takes an entry out.
 func (t *table) drop(e *entry) {
-	t.willOf(e)
+	t.joinOf(e)
 	t.count(e, -1)
 	delete(t.entries, e.name)
 	delete(t.bad, e.name)

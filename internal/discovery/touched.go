@@ -59,16 +59,25 @@ func (t *table) tell(e *entry) {
 	}
 }
 
-// willOf notes that an entry comes, changes or goes, which is more than a leased
-// instance does if that is by an operator's will.
+// willOf notes that an entry changes, which is in a hurry unless it is a leased
+// instance.
 func (t *table) willOf(e *entry) {
 	if e != nil && e.saved() && (e.kind != kindInstance || e.leased == 0) {
 		t.willed = true
 	}
 }
 
-// takeWilled tells whether more than leased instances has changed since it was
-// last called.
+// joinOf notes that an entry comes or goes. A proxy that is killed and starts
+// without etcd knows nobody but those on the disk, so that is in a hurry for
+// everybody.
+func (t *table) joinOf(e *entry) {
+	if e.saved() {
+		t.willed = true
+	}
+}
+
+// takeWilled tells whether something has come or gone since it was last called, or
+// more than leased instances has changed.
 func (t *table) takeWilled() bool {
 	was := t.willed
 	t.willed = false

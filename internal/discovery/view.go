@@ -19,6 +19,9 @@ type VerifiedFacts struct {
 	// record does not list the model. Without it such an instance is rejected
 	// at once, since its root names, which could match, stay unknown.
 	Probing bool
+	// Proxy is the name of the proxy whose fleet is wanted: records of others are
+	// shown as elsewhere. "" takes all.
+	Proxy string
 	// Check refuses records that the reader cannot use; nil refuses none.
 	Check func(instance.Record) error
 	// Instances holds the answers, by membership.
@@ -66,6 +69,11 @@ func Build(l Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snap
 	}
 	t.load(kvs, revision)
 	return t.snapshot(verified)
+}
+
+// elsewhere tells that a record belongs to the fleet of other proxies.
+func (v *VerifiedFacts) elsewhere(rec *instance.Record) bool {
+	return v.Proxy != "" && !rec.For(v.Proxy)
 }
 
 func (v *VerifiedFacts) refuses(rec instance.Record) error {
@@ -224,6 +232,9 @@ func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instanc
 	case !e.good:
 		in.View = instance.Rejected
 		say("%s", e.problem)
+	case v.elsewhere(&e.rec):
+		in.View = instance.Elsewhere
+		say("it belongs to the fleet of %s", instance.Printable(strings.Join(e.rec.Proxies, ", "), 300))
 	case v.refuses(e.rec) != nil:
 		in.View = instance.Rejected
 		say("%s", instance.Printable(v.refuses(e.rec).Error(), 300))

@@ -29,6 +29,9 @@ type WatcherOptions struct {
 	Prober Prober
 	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
 	Model string
+	// Proxy is the name of the proxy whose fleet is followed, see
+	// instance.Record.Proxies; "" follows all.
+	Proxy string
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
 	Check func(instance.Record) error
@@ -139,7 +142,7 @@ type Watcher struct {
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
 
 	unsaved chan struct{} // something is to be saved; capacity one
-	willed  chan struct{} // the same of something that is more than leased instances
+	willed  chan struct{} // the same of something that is to be saved soon
 	last    *image        // what was not saved when the owner ended; read after that
 
 	leaseSlots chan struct{} // bounds the questions about leases

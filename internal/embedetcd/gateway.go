@@ -69,7 +69,6 @@ func (g *gateway) connect(endpoint string) error {
 	g.end = cancel
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
 		gw.RegisterKVHandler, gw.RegisterWatchHandler, gw.RegisterLeaseHandler,
-		gw.RegisterClusterHandler, gw.RegisterMaintenanceHandler, gw.RegisterAuthHandler,
 	} {
 		if err := register(ctx, mux, conn); err != nil {
 			return fmt.Errorf("connect the JSON gateway: %w", err)
@@ -84,6 +83,10 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 		refuse(w, http.StatusNotFound, "the JSON gateway of this etcd is off (--etcd-gateway=off); use gRPC, for example etcdctl")
 		return
 	}
+	if !offered(r.URL.Path) {
+		refuse(w, http.StatusNotFound, "the JSON gateway offers kv (range, put, deleterange, txn), lease (grant, keepalive, revoke, timetolive, leases) and watch; for everything else use gRPC, for example etcdctl")
+		return
+	}
 	mux := g.mux.Load()
 	if mux == nil {
 		w.Header().Set("Retry-After", "1")
@@ -92,6 +95,18 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 	}
 	r.Body = http.MaxBytesReader(w, r.Body, maxBody)
 	mux.ServeHTTP(w, r)
+}
+
+// offered tells what a node needs that registers with curl. Members, users,
+// compaction and snapshots are an operator's, who has etcdctl.
+func offered(path string) bool {
+	switch path {
+	case "/v3/kv/range", "/v3/kv/put", "/v3/kv/deleterange", "/v3/kv/txn",
+		"/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke", "/v3/lease/timetolive", "/v3/lease/leases",
+		"/v3/watch":
+		return true
+	}
+	return false
 }
 
 func (g *gateway) close() {
@@ -118,6 +133,9 @@ func guard(next http.Handler) http.Handler {
 		case r.Method != http.MethodPost:
 			w.Header().Set("Allow", http.MethodPost)
 			refuse(w, http.StatusMethodNotAllowed, "use POST with a JSON body")
+		case fromCurl(r):
+			r.Header.Set("Content-Type", "application/json")
+			next.ServeHTTP(w, r)
 		case !isJSON(r.Header.Values("Content-Type")):
 			refuse(w, http.StatusUnsupportedMediaType, "the body must be JSON and say so: add the header Content-Type: application/json (curl: -H 'Content-Type: application/json')")
 		default:
@@ -140,12 +158,27 @@ func loopbackHost(host string) bool {
 	return err == nil && ip.Unmap().IsLoopback()
 }
 
-func isJSON(types []string) bool {
+func isJSON(types []string) bool { return isMedia(types, "application/json") }
+
+func isMedia(types []string, want string) bool {
 	if len(types) != 1 {
 		return false
 	}
 	media, _, err := mime.ParseMediaType(types[0])
-	return err == nil && media == "application/json"
+	return err == nil && media == want
+}
+
+// fromCurl tells that curl or wget sends a body for which nobody gave a content
+// type: they call it a form. A page can send forms as well, and a browser so old
+// that it hides where the page is from would get past the checks above. But no
+// page sets the User-Agent of a request that needs no permission first, so the
+// name of such a program is proof that there is no browser.
+func fromCurl(r *http.Request) bool {
+	agents := r.Header.Values("User-Agent")
+	if len(agents) != 1 || !strings.HasPrefix(agents[0], "curl/") && !strings.HasPrefix(agents[0], "Wget/") {
+		return false
+	}
+	return isMedia(r.Header.Values("Content-Type"), "application/x-www-form-urlencoded")
 }
 
 // refuse answers with an error in the form that the gateway itself uses.

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -149,6 +150,29 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 		{"local origin", "POST", func(r *http.Request) { r.Header.Set("Origin", "http://127.0.0.1:3000") }, 403, "Origin"},
 		{"fetch metadata", "POST", func(r *http.Request) { r.Header.Set("Sec-Fetch-Site", "cross-site") }, 403, "Sec-Fetch-Site"},
 		{"form", "POST", func(r *http.Request) { r.Header.Set("Content-Type", "application/x-www-form-urlencoded") }, 415, "application/json"},
+		{"form of a browser that hides its origin", "POST", func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("User-Agent", "Mozilla/5.0 (X11; Linux x86_64; rv:52.0) Gecko/20100101 Firefox/52.0 curl/8.0")
+		}, 415, "application/json"},
+		{"curl's form with an origin", "POST", func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("User-Agent", "curl/8.5.0")
+			r.Header.Set("Origin", "null")
+		}, 403, "Origin"},
+		{"curl's form with fetch metadata", "POST", func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("User-Agent", "curl/8.5.0")
+			r.Header.Set("Sec-Fetch-Site", "same-origin")
+		}, 403, "Sec-Fetch-Site"},
+		{"curl's form under a rebound name", "POST", func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("User-Agent", "curl/8.5.0")
+			r.Host = "evil.example:2379"
+		}, 403, "Host"},
+		{"curl's file upload", "POST", func(r *http.Request) {
+			r.Header.Set("Content-Type", "multipart/form-data; boundary=x")
+			r.Header.Set("User-Agent", "curl/8.5.0")
+		}, 415, "application/json"},
 		{"plain text", "POST", func(r *http.Request) { r.Header.Set("Content-Type", "text/plain") }, 415, "application/json"},
 		{"no content type", "POST", func(r *http.Request) { r.Header.Del("Content-Type") }, 415, "application/json"},
 		{"two content types", "POST", func(r *http.Request) { r.Header["Content-Type"] = []string{"application/json", "text/plain"} }, 415, "application/json"},
@@ -193,6 +217,73 @@ func TestGatewayRefusesWebPages(t *testing.T) {
 	}
 	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status != 200 {
 		t.Errorf("after all that: %d %s", status, body)
+	}
+}
+
+// curl calls a body a form unless it is told otherwise.
+func TestGatewayTakesWhatCurlSends(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	cli := testkit.Client(t, s.Endpoint())
+	curl, err := exec.LookPath("curl")
+	if err != nil {
+		t.Skip("no curl here")
+	}
+	out, err := exec.Command(curl, "--silent", "--show-error", "--noproxy", "*", "--fail-with-body",
+		"http://"+s.Endpoint()+"/v3/kv/put", "-d", `{"key":"`+b64("/pd/prefill/127.0.0.1:8100")+`"}`).CombinedOutput()
+	if err != nil || !strings.Contains(string(out), "revision") {
+		t.Errorf("%v: %s", err, out)
+	}
+	for _, agent := range []string{"curl/7.29.0", "Wget/1.21.4"} {
+		if status, body := request(t, s, "POST", "/v3/kv/range", `{"key":"YQ=="}`, func(r *http.Request) {
+			r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
+			r.Header.Set("User-Agent", agent)
+		}); status != 200 {
+			t.Errorf("%s: %d %s", agent, status, body)
+		}
+	}
+	if resp, err := cli.Get(t.Context(), "/pd/prefill/127.0.0.1:8100"); err != nil || len(resp.Kvs) != 1 {
+		t.Errorf("%+v, %v", resp, err)
+	}
+}
+
+// What changes etcd itself is no business of a node.
+func TestGatewayOffersKeysLeasesAndWatchesOnly(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	for path, body := range map[string]string{
+		"/v3/cluster/member/list":      `{}`,
+		"/v3/cluster/member/add":       `{"peerURLs":["http://127.0.0.1:1"],"isLearner":true}`,
+		"/v3/cluster/member/remove":    `{"ID":"1"}`,
+		"/v3/auth/status":              `{}`,
+		"/v3/auth/user/add":            `{"name":"root","password":"x"}`,
+		"/v3/auth/enable":              `{}`,
+		"/v3/kv/compaction":            `{"revision":"1"}`,
+		"/v3/kv/compaction/":           `{"revision":"1"}`,
+		"/v3/kv//compaction":           `{"revision":"1"}`,
+		"/v3/kv/put/../compaction":     `{"revision":"1"}`,
+		"/v3/maintenance/snapshot":     `{}`,
+		"/v3/maintenance/defragment":   `{}`,
+		"/v3/maintenance/alarm":        `{"action":"ACTIVATE","alarm":"NOSPACE"}`,
+		"/v3/maintenance/status":       `{}`,
+		"/v3/maintenance/hash":         `{}`,
+		"/v3/election/campaign":        `{"name":"eA==","lease":"1"}`,
+		"/v3/lock/lock":                `{"name":"eA=="}`,
+		"/v3beta/kv/compaction":        `{"revision":"1"}`,
+		"/v3alpha/cluster/member/list": `{}`,
+	} {
+		status, answer := request(t, s, "POST", path, body, nil)
+		if status != 404 && status != 301 && status != 307 && status != 308 {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
+	}
+	for path, body := range map[string]string{
+		"/v3/kv/range": `{"key":"YQ=="}`, "/v3/kv/put": `{"key":"YQ=="}`, "/v3/kv/deleterange": `{"key":"YQ=="}`,
+		"/v3/kv/txn": `{"success":[{"requestRange":{"key":"YQ=="}}]}`, "/v3/lease/leases": `{}`,
+	} {
+		if status, answer := request(t, s, "POST", path, body, nil); status != 200 {
+			t.Errorf("%s: %d %s", path, status, answer)
+		}
 	}
 }
 

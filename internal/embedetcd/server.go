@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/netip"
 	"net/url"
@@ -69,6 +70,9 @@ type Config struct {
 	// Unsynced does not wait for the disk at each write. A crash of the machine
 	// may lose data: for tests and demos.
 	Unsynced bool
+	// Fatal is called when etcd cannot go on, with the reason, and must not
+	// return: etcd ends the process otherwise.
+	Fatal func(why string)
 }
 
 // Server is a running etcd.
@@ -80,6 +84,8 @@ type Server struct {
 	endpoint string
 	quiet    *atomic.Bool
 	once     sync.Once
+	end      context.CancelFunc // of work; nil before it begins
+	work     sync.WaitGroup
 }
 
 // Start runs an etcd and returns when it serves. If something serves at the
@@ -201,7 +207,7 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	s.gateway = newGateway(cfg.Gateway)
 	ec.UserHandlers = s.gateway.handlers()
 	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g) }
-	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log))
+	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log, cfg.Fatal))
 
 	etcd, err := embed.StartEtcd(ec)
 	if err != nil {
@@ -220,15 +226,50 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+	work, end := context.WithCancel(context.WithoutCancel(ctx))
+	s.end = end
+	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
+	s.work.Go(func() { space.run(work) })
 	return s.gateway.connect(s.endpoint)
+}
+
+func orSilent(log logrus.FieldLogger) logrus.FieldLogger {
+	if log != nil {
+		return log
+	}
+	silent := logrus.New()
+	silent.SetOutput(io.Discard)
+	return silent
 }
 
 // logger routes etcd's lines into ours, and drops them once we stop: an orderly
 // stop makes it complain about its own closed listeners.
-func (s *Server) logger(log logrus.FieldLogger) *zap.Logger {
-	return discovery.ZapLogger(log, zapcore.WarnLevel).WithOptions(zap.WrapCore(func(c zapcore.Core) zapcore.Core {
+func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Logger {
+	options := []zap.Option{zap.WrapCore(func(c zapcore.Core) zapcore.Core {
 		return &untilQuiet{Core: c, quiet: s.quiet}
-	}))
+	})}
+	if fatal != nil {
+		options = append(options, zap.WithFatalHook(lastWord{fatal}), zap.WithPanicHook(lastWord{fatal}))
+	}
+	return discovery.ZapLogger(log, zapcore.WarnLevel).WithOptions(options...)
+}
+
+// lastWord hears the lines after which etcd ends.
+type lastWord struct{ fatal func(why string) }
+
+// OnWrite implements zapcore.CheckWriteHook.
+func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
+	why := ce.Message
+	all := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(all)
+	}
+	for _, name := range []string{"path", "error", "panic"} {
+		if v, ok := all.Fields[name]; ok {
+			why += fmt.Sprintf(": %v", v)
+		}
+	}
+	w.fatal(why)
 }
 
 // beside tells etcd's warnings that are beside the point here: about load on a
@@ -274,6 +315,10 @@ func (s *Server) Err() <-chan error { return s.etcd.Err() }
 func (s *Server) Close() {
 	s.once.Do(func() {
 		s.quiet.Store(true)
+		if s.end != nil {
+			s.end()
+		}
+		s.work.Wait()
 		if s.gateway != nil {
 			s.gateway.close()
 		}

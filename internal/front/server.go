@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/connlimit"
 	"github.com/pdmesh/pdmesh/internal/framing"
 )
 
@@ -26,7 +27,9 @@ type Options struct {
 	// IdleTimeout ends connections on which nothing comes between two requests.
 	// Default 2 min.
 	IdleTimeout time.Duration
-	Log         logrus.FieldLogger
+	// Limit hears of the connections; Rest has to tell it of its own. nil: none.
+	Limit *connlimit.Limit
+	Log   logrus.FieldLogger
 }
 
 // Server serves HTTP/1.1. It is safe for concurrent use.
@@ -63,6 +66,7 @@ func New(o Options) *Server {
 		opts: o, routes: make(map[string]*route, len(o.Routes)), handed: newHandover(), left: make(chan struct{}, 1),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
+	o.Limit.WhenFull(s.makeRoom)
 	for path, h := range o.Routes {
 		s.routes[path] = newRoute(path, h)
 	}
@@ -158,6 +162,7 @@ func (s *Server) add(c *conn) bool {
 		return false
 	}
 	s.conns[c] = struct{}{}
+	s.opts.Limit.Opened()
 	return true
 }
 
@@ -165,6 +170,7 @@ func (s *Server) remove(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
+	s.opts.Limit.Closed()
 	select {
 	case s.left <- struct{}{}:
 	default:
@@ -226,4 +232,24 @@ func (s *Server) closeIdle() int {
 		}
 	}
 	return len(s.conns)
+}
+
+// makeRoom closes up to n connections that wait for a request, those first on
+// which nothing has ever come, and tells how many.
+func (s *Server) makeRoom(n int) (closed int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, state := range []int32{stateNew, stateIdle} {
+		for c := range s.conns {
+			if closed == n {
+				return closed
+			}
+			young := state == stateNew && time.Since(c.born) < connlimit.Spare
+			if !young && c.state.CompareAndSwap(state, stateClosed) {
+				c.cut()
+				closed++
+			}
+		}
+	}
+	return closed
 }

@@ -35,6 +35,8 @@ type EtcdStatus struct {
 	State       string   `json:"state"` // cold, listing, live, suspect, stale
 	Embedded    bool     `json:"embedded"`
 	Endpoints   []string `json:"endpoints"`
+	Ended       string   `json:"ended,omitempty"`        // why the proxy's own etcd does not run
+	Ends        int64    `json:"ends,omitempty"`         // times that it has ended by itself
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
 	LastError   string   `json:"last_error,omitempty"`
 

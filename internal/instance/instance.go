@@ -59,6 +59,8 @@ const (
 	Ejected View = "ejected"
 	// Rejected: its value in etcd cannot be used and no earlier good value is known.
 	Rejected View = "rejected"
+	// Elsewhere: it belongs to the fleet of another proxy, see Record.Proxies.
+	Elsewhere View = "elsewhere"
 	// Pending: an add that waits for its instance to answer.
 	Pending View = "pending"
 )

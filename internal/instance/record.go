@@ -1,6 +1,7 @@
 package instance
 
 import (
+	"slices"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -51,6 +52,21 @@ type Record struct {
 	HostID       string            `json:"host_id,omitempty"`    // tells network namespaces apart
 	Agent        string            `json:"agent,omitempty"`
 	Labels       map[string]string `json:"labels,omitempty"`
+	// Proxies are those that the instance belongs to, because it stands on their
+	// command lines or was added through one of them; none means every proxy.
+	Proxies []string `json:"proxies,omitempty"`
+}
+
+// For tells whether a record is for a proxy. The proxy's name is host:port of its
+// listener, with the machine's name and a slash before it where others may be on
+// other machines; entries without a machine are from before it moved there.
+func (r *Record) For(proxy string) bool {
+	return len(r.Proxies) == 0 || slices.ContainsFunc(r.Proxies, func(p string) bool { return SameProxy(p, proxy) })
+}
+
+// SameProxy tells whether an entry of Record.Proxies means a proxy.
+func SameProxy(entry, proxy string) bool {
+	return entry == proxy || !strings.Contains(entry, "/") && strings.HasSuffix(proxy, "/"+entry)
 }
 
 // Printable makes text from etcd or a client safe for a terminal, a log line

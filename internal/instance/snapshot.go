@@ -114,6 +114,7 @@ type Listing struct {
 	Models    []string `json:"models"`
 	Connector string   `json:"connector,omitempty"`
 	Source    string   `json:"source,omitempty"`
+	Proxies   []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
 	Version   string   `json:"version,omitempty"`
 	Revision  int64    `json:"revision"` // mod_revision of its key
 	InFlight  *int64   `json:"in_flight,omitempty"`
@@ -125,8 +126,12 @@ func (i *Instance) List() Listing {
 	for _, m := range i.Record.Models {
 		models = append(models, Printable(m, 256))
 	}
+	var proxies []string
+	for _, p := range i.Record.Proxies {
+		proxies = append(proxies, Printable(p, 300))
+	}
 	return Listing{
-		Role: i.Role, Address: i.Address, State: i.Record.State, View: i.View,
+		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models,
 		Connector: Printable(i.Record.Connector, 64), Source: Printable(i.Record.Source, 32),

@@ -28,6 +28,10 @@ type Etcd struct {
 	Orphans, Held, Kept                                      int
 	// Saved is when what is on disk was true; zero without any.
 	Saved time.Time
+	// Own tells that the proxy runs its own etcd, OwnRuns that it does so right
+	// now, OwnEnds how many times it has ended by itself.
+	Own, OwnRuns bool
+	OwnEnds      int64
 }
 
 // Register adds the gauges of the fleet.
@@ -39,6 +43,7 @@ type descs struct {
 	revision, live, instances, inFlight              *prometheus.Desc
 	state, audits, drift, epochs, relists, suspended *prometheus.Desc
 	orphans, held, kept, age                         *prometheus.Desc
+	own, ownEnds                                     *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -71,6 +76,10 @@ func newDescs() descs {
 			"Keys in force although the present etcd lacks them, until restored or forgotten.", nil, nil),
 		age: prometheus.NewDesc("pd_membership_snapshot_age_seconds",
 			"Since what is saved on disk was true; absent without a saved membership.", nil, nil),
+		own: prometheus.NewDesc("pd_etcd_embedded_up",
+			"1 while the proxy's own etcd runs, 0 after it has ended; absent without one.", nil, nil),
+		ownEnds: prometheus.NewDesc("pd_etcd_embedded_ends_total",
+			"Times that the proxy's own etcd has ended by itself; absent without one.", nil, nil),
 	}
 }
 
@@ -88,7 +97,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- f.desc.instances
 	ch <- f.desc.inFlight
 	d := f.desc
-	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age} {
+	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age, d.own, d.ownEnds} {
 		ch <- desc
 	}
 }
@@ -117,6 +126,14 @@ func (f fleet) collectEtcd(ch chan<- prometheus.Metric, e Etcd) {
 	gauge(f.desc.orphans, float64(e.Orphans))
 	gauge(f.desc.held, float64(e.Held))
 	gauge(f.desc.kept, float64(e.Kept))
+	if e.Own {
+		up := 0.0
+		if e.OwnRuns {
+			up = 1
+		}
+		gauge(f.desc.own, up)
+		count(f.desc.ownEnds, e.OwnEnds)
+	}
 	if !e.Saved.IsZero() {
 		gauge(f.desc.age, time.Since(e.Saved).Seconds())
 	}

@@ -80,6 +80,7 @@ func differences(was, is *instance.Instance) []string {
 	differ("max_model_len", strconv.Itoa(a.MaxModelLen), strconv.Itoa(b.MaxModelLen))
 	differ("scheme", a.Scheme, b.Scheme)
 	differ("source", a.Source, b.Source)
+	differ("for", strings.Join(a.Proxies, ","), strings.Join(b.Proxies, ","))
 	differ("host_id", a.HostID, b.HostID)
 	differ("agent", a.Agent, b.Agent)
 	differ("reason", was.Reason, is.Reason)

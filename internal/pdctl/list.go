@@ -18,6 +18,8 @@ const listHelp = `list shows every entry there is, usable or not.
           rejected: its value in etcd cannot be used, REASON says why
   INTENT  what an operator asked for: drain, cordon, removed
   KIND    leased: goes away with its lease; static: stays until removed
+  FOR     the proxies that use it, of those with instances on their command
+          lines; without any: every proxy
 
 Below them stand removals of which nothing is registered ("pdctl allow").
 

@@ -62,8 +62,8 @@ func effective(in *instance.Instance) string {
 
 // listTable shows every entry; columns nobody has a value for are left out.
 func listTable(snap *instance.Snapshot) table.Writer {
-	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "REVISION", "REASON"}
-	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "REASON": true}
+	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "FOR", "REVISION", "REASON"}
+	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "FOR": true, "REASON": true}
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
@@ -72,7 +72,7 @@ func listTable(snap *instance.Snapshot) table.Writer {
 		}
 		rows = append(rows, []string{
 			string(l.Role), instance.Printable(l.Address, 0), string(l.State), string(l.View), string(l.Intent), kind(in),
-			shortModels(l.Models), l.Connector, l.Source, strconv.FormatInt(l.Revision, 10),
+			shortModels(l.Models), l.Connector, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
 			instance.Printable(l.Reason, 200),
 		})
 	}

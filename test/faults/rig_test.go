@@ -59,6 +59,11 @@ type plan struct {
 	ttl             time.Duration
 }
 
+func newFleet(t *testing.T) *fleet.Fleet {
+	t.Helper()
+	return harness.NewFleet(t, bin)
+}
+
 func build(t *testing.T, p plan) *rig {
 	t.Helper()
 	if p.agents == nil {
@@ -73,7 +78,7 @@ func build(t *testing.T, p plan) *rig {
 	if p.ttl == 0 {
 		p.ttl = ttl
 	}
-	r := &rig{t: t, f: harness.NewFleet(t, bin), etcd: p.etcd, agents: p.agents}
+	r := &rig{t: t, f: newFleet(t), etcd: p.etcd, agents: p.agents}
 	for i := range max(p.proxies, 1) {
 		r.proxies = append(r.proxies, r.proxy(fmt.Sprintf("proxy-%d", i+1), p.proxyArgs...))
 	}
@@ -152,6 +157,9 @@ type status struct {
 	Etcd struct {
 		State     string `json:"state"`
 		LastError string `json:"last_error"`
+		Ended     string `json:"ended"`
+		Ends      int64  `json:"ends"`
+		Orphans   int    `json:"orphans"`
 	} `json:"etcd"`
 }
 

@@ -1,0 +1,163 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// proxyName is what a proxy with instances on its command line is called in their
+// records, the same after a restart: the address it listens at, with the name of its
+// machine in front where others at the same etcd may be on other machines. A proxy
+// without such instances needs no name.
+func proxyName(cfg *config.Proxy, address string) string {
+	if len(cfg.Prefill)+len(cfg.Decode) == 0 {
+		return ""
+	}
+	if ap, err := netip.ParseAddrPort(address); err == nil && (ap.Addr().IsUnspecified() || ap.Addr().IsLoopback()) {
+		address = fmt.Sprintf("127.0.0.1:%d", ap.Port()) // the same one with another --host
+	}
+	if cfg.EtcdIsLoopback() {
+		return address
+	}
+	host, err := os.Hostname()
+	if err != nil || strings.Contains(host, "/") {
+		return address
+	}
+	return host + "/" + address
+}
+
+// flagInstances are the instances of the command line.
+type flagInstances struct {
+	proxy   string // the name of this one; "" without instances
+	records map[instance.Key]instance.Record
+	keys    []instance.Key
+	watcher *discovery.Watcher
+	since   time.Time
+}
+
+// flagGrace is how long readiness waits for the instances of the command line.
+const flagGrace = 5 * time.Second
+
+func newFlagInstances(cfg *config.Proxy, proxy string, w *discovery.Watcher) *flagInstances {
+	f := &flagInstances{proxy: proxy, records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
+	add := func(role instance.Role, list []string) {
+		for _, a := range list {
+			k := instance.Key{Role: role, Address: a}
+			rec := instance.Record{Source: "flags", Connector: cfg.Connector}
+			if role == instance.Decode {
+				rec.Ports = cfg.DecodePorts[a]
+			}
+			f.records[k] = rec
+			f.keys = append(f.keys, k)
+		}
+	}
+	add(instance.Prefill, cfg.Prefill)
+	add(instance.Decode, cfg.Decode)
+	return f
+}
+
+func (f *flagInstances) ready() error {
+	if time.Since(f.since) >= flagGrace {
+		return nil
+	}
+	snap := f.watcher.Snapshot()
+	var missing []string
+	for _, k := range f.keys {
+		if in, ok := snap.Lookup(k); !ok || !in.Verified {
+			missing = append(missing, k.String())
+		}
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	slices.Sort(missing)
+	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
+}
+
+// fleet names the proxies that what is added through this one belongs to: itself, and
+// those on whose command lines all of its instances stand. Without instances on its
+// own it is every proxy's.
+func (f *flagInstances) fleet() []string {
+	if f.proxy == "" {
+		return nil
+	}
+	var all []string
+	snap := f.watcher.Snapshot()
+	first := true
+	for _, k := range f.keys {
+		in, ok := snap.Lookup(k)
+		if !ok || len(in.Record.Proxies) == 0 || !in.Record.For(f.proxy) {
+			continue
+		}
+		if first {
+			all, first = slices.Clone(in.Record.Proxies), false
+			continue
+		}
+		all = slices.DeleteFunc(all, func(p string) bool { return !slices.Contains(in.Record.Proxies, p) })
+	}
+	all = slices.DeleteFunc(all, func(p string) bool { return instance.SameProxy(p, f.proxy) })
+	return append([]string{f.proxy}, all...)
+}
+
+// watch says in the log when an instance of the command line is taken from this
+// proxy, by whomever, and when it is back.
+func (f *flagInstances) watch(ctx context.Context, log logrus.FieldLogger) {
+	had := make(map[instance.Key]bool, len(f.keys))
+	for len(f.keys) > 0 {
+		snap := f.watcher.Snapshot()
+		for _, k := range f.keys {
+			in, ok := snap.Lookup(k)
+			has := ok && in.View != instance.Elsewhere && in.Intent != instance.Removed
+			was, known := had[k]
+			switch {
+			case has && known && !was:
+				log.Infof("%s of the command line is back", k)
+			case was && !has && ok:
+				log.Warnf("%s of the command line is not this proxy's any more: %s", k, in.Reason)
+			case was && !has:
+				log.Warnf("%s of the command line was taken out of etcd", k)
+			}
+			if has || known {
+				had[k] = has
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-snap.Changed():
+		}
+	}
+}
+
+// syncFlags writes the instances of the command line. A proxy without any has
+// nothing to say about those that another one's command line named.
+func (p *proxy) syncFlags(ctx context.Context) error {
+	if len(p.flags.records) == 0 {
+		return nil
+	}
+	told, err := p.store.SyncFlags(ctx, p.flags.proxy, p.flags.records)
+	if err != nil {
+		return err
+	}
+	for _, k := range told.Dropped {
+		p.log.Warnf("%s was on an earlier command line of this proxy and is not on this one: taken out", k)
+	}
+	for _, k := range told.Removed {
+		p.log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
+	}
+	for _, k := range told.Differ {
+		p.log.Warnf("%s is on the command line of another proxy with another connector or other ports: those stay", k)
+	}
+	return nil
+}

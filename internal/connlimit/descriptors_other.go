@@ -1,0 +1,6 @@
+//go:build !unix
+
+package connlimit
+
+// ByDescriptors is 0: there is no such limit.
+func ByDescriptors() int { return 0 }

@@ -1,0 +1,241 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/embedetcd"
+)
+
+// ErrDamaged means that etcd cannot start over the files in its data directory.
+var ErrDamaged = errors.New("the files of the proxy's own etcd are damaged")
+
+// Config says how to run the etcd.
+type Config struct {
+	ListenClient string // as in embedetcd.Config
+	DataDir      string
+	Prefix       string
+	Gateway      bool
+	Log          *logrus.Logger
+	// Pause is the first one before a new start; each next is twice as long, up to
+	// maxPause. Default one second.
+	Pause time.Duration
+}
+
+const (
+	maxPause = 30 * time.Second
+	// calm is how long an etcd must have run for its end to be a new one.
+	calm = time.Minute
+	// stopLimit is how long an etcd may take to close its files.
+	stopLimit = 5 * time.Second
+	// startLimit bounds a start; etcd's own limits are shorter.
+	startLimit = 90 * time.Second
+)
+
+// State is how the etcd does.
+type State struct {
+	// Ended says why it does not run, "" while it does.
+	Ended string
+	// Ends counts the times that it ended by itself.
+	Ends int64
+	// Joined tells that another proxy's etcd has taken its place: this process has
+	// none of its own any more.
+	Joined bool
+}
+
+// Host keeps an etcd running in a process of its own. It is safe for concurrent
+// use.
+type Host struct {
+	cfg      Config
+	log      *logrus.Entry
+	endpoint string
+	stop     context.CancelFunc
+	done     chan struct{} // closed when nothing runs any more
+
+	mu    sync.Mutex // guards state
+	state State
+}
+
+// Start runs an etcd and returns when it serves. Its errors are those of
+// embedetcd.Start, and ErrDamaged.
+func Start(ctx context.Context, cfg Config) (*Host, error) {
+	if cfg.Pause <= 0 {
+		cfg.Pause = time.Second
+	}
+	h := &Host{cfg: cfg, log: cfg.Log.WithField("component", "etcd"), done: make(chan struct{})}
+	c, err := h.launch(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h.endpoint = c.endpoint
+	h.cfg.ListenClient = c.endpoint // also when it was any free port
+	run, stop := context.WithCancel(context.WithoutCancel(ctx))
+	h.stop = stop
+	go h.supervise(run, c)
+	return h, nil
+}
+
+// Endpoint is the host:port for clients; it stays the same.
+func (h *Host) Endpoint() string { return h.endpoint }
+
+// State tells how the etcd does.
+func (h *Host) State() State {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.state
+}
+
+func (h *Host) note(change func(*State)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	change(&h.state)
+}
+
+// Close stops the etcd and waits for it.
+func (h *Host) Close() {
+	h.stop()
+	<-h.done
+}
+
+// supervise starts the etcd again whenever it has ended, until ctx ends.
+func (h *Host) supervise(ctx context.Context, c *child) {
+	defer close(h.done)
+	pause := h.cfg.Pause
+	for {
+		began := time.Now()
+		select {
+		case <-ctx.Done():
+			c.close(stopLimit)
+			return
+		case <-c.done:
+		}
+		if time.Since(began) >= calm {
+			pause = h.cfg.Pause
+		}
+		h.note(func(s *State) { s.Ended = c.reason(); s.Ends++ })
+		h.log.WithField("reason", c.reason()).Error("the proxy's own etcd has ended; requests go on with what is known, and it is started again")
+		if trace := c.trace(); trace != "" {
+			h.log.Debug("its last words: " + trace)
+		}
+		if c = h.again(ctx, &pause); c == nil {
+			return
+		}
+		h.note(func(s *State) { s.Ended = "" })
+		h.log.Warn("the proxy's own etcd serves again")
+	}
+}
+
+// again starts the etcd until it serves. It gives nil when ctx ends, or when
+// another one serves in its place.
+func (h *Host) again(ctx context.Context, pause *time.Duration) *child {
+	last := ""
+	for {
+		wait := time.NewTimer(*pause/2 + rand.N(*pause))
+		*pause = min(2**pause, maxPause)
+		select {
+		case <-ctx.Done():
+			wait.Stop()
+			return nil
+		case <-wait.C:
+		}
+		c, err := h.launch(ctx)
+		switch {
+		case err == nil:
+			return c
+		case ctx.Err() != nil:
+			return nil
+		case errors.Is(err, embedetcd.ErrJoin):
+			h.note(func(s *State) { s.Ended, s.Joined = "", true })
+			h.log.Warnf("another etcd serves at %s now: using it", h.endpoint)
+			return nil
+		}
+		h.note(func(s *State) { s.Ended = err.Error() })
+		if text := err.Error(); text != last {
+			last = text
+			h.log.WithError(err).Error("the proxy's own etcd does not start; trying on")
+		}
+	}
+}
+
+// launch makes one attempt.
+func (h *Host) launch(ctx context.Context) (*child, error) {
+	ctx, cancel := context.WithTimeout(ctx, startLimit)
+	defer cancel()
+	hadFiles, missing := look(h.cfg.DataDir)
+	if missing != "" {
+		return nil, damaged(h.cfg.DataDir, missing)
+	}
+	c, err := start(settings{
+		ListenClient: h.cfg.ListenClient, DataDir: h.cfg.DataDir, Prefix: h.cfg.Prefix, Gateway: h.cfg.Gateway,
+		LogLevel: h.cfg.Log.GetLevel().String(),
+	}, h.log)
+	if err != nil {
+		return nil, fmt.Errorf("start the process of the proxy's own etcd: %w", err)
+	}
+	select {
+	case <-c.ready:
+		return c, nil
+	case <-c.done:
+	case <-ctx.Done():
+		c.close(0)
+		return nil, fmt.Errorf("start the proxy's own etcd: %w", context.Cause(ctx))
+	}
+	if trace := c.trace(); trace != "" {
+		h.log.Debug("the last words of etcd: " + trace)
+	}
+	if c.failure != nil && c.failure.Kind != "" {
+		return nil, c.failure.err()
+	}
+	_, why, cut := strings.Cut(c.reason(), "with data in "+h.cfg.DataDir+": ")
+	if !cut {
+		why = c.reason()
+	}
+	if hadFiles && !external(why) {
+		return nil, damaged(h.cfg.DataDir, why)
+	}
+	return nil, fmt.Errorf("start the proxy's own etcd with its data in %s: %s", h.cfg.DataDir, why)
+}
+
+func damaged(dir, why string) error {
+	return fmt.Errorf("%w: etcd does not start over %s: %s. Move that directory away and start again. "+
+		"Agents register their instances anew by themselves; static instances and removals come back from --state-dir, or with \"pdctl import\" from an export",
+		ErrDamaged, dir, why)
+}
+
+// look tells whether an etcd has worked in a directory, and what it cannot do
+// without: etcd itself would wait for that for ever.
+func look(dir string) (hadFiles bool, missing string) {
+	if _, err := os.Stat(filepath.Join(dir, "member")); err != nil {
+		return false, ""
+	}
+	db, err := os.Stat(filepath.Join(dir, "member", "snap", "db"))
+	if err != nil || db.Size() == 0 {
+		return true, ""
+	}
+	if logs, err := filepath.Glob(filepath.Join(dir, "member", "wal", "*.wal")); err == nil && len(logs) == 0 {
+		return true, "its log (member/wal) is missing beside its database"
+	}
+	return true, ""
+}
+
+// external tells of an end that the files have no part in.
+func external(why string) bool {
+	for _, cause := range []string{
+		"no space left on device", "disk quota exceeded", "too many open files", "cannot allocate memory", "permission denied",
+		"read-only file system", "address already in use", "not ready within", "signal: ", "resource temporarily unavailable",
+	} {
+		if strings.Contains(why, cause) && !strings.Contains(why, "SIGBUS") && !strings.Contains(why, "SIGSEGV") {
+			return true
+		}
+	}
+	return false
+}

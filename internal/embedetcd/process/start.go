@@ -1,0 +1,138 @@
+package process
+
+import (
+	"encoding/json"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// child is one run of the etcd's process.
+type child struct {
+	cmd      *exec.Cmd
+	in       io.WriteCloser
+	log      *logrus.Entry
+	ready    chan struct{} // closed when it serves
+	endpoint string        // to be read after ready
+	done     chan struct{} // closed at its end, after which all below may be read
+	failure  *failed       // what it said last, nil for nothing
+	err      error         // of the process
+	last     beginning     // of its standard error
+}
+
+// start starts the process.
+func start(s settings, log *logrus.Entry) (*child, error) {
+	line, err := json.Marshal(s)
+	if err != nil {
+		return nil, err
+	}
+	c := &child{log: log, ready: make(chan struct{}), done: make(chan struct{})}
+	c.cmd = exec.Command(itself())
+	// For whoever looks at the list of processes.
+	c.cmd.Args = []string{os.Args[0], "embedded-etcd", s.DataDir}
+	c.cmd.Env = environment()
+	c.cmd.Stdout = &splitter{take: c.hear}
+	c.cmd.Stderr = &c.last
+	c.cmd.SysProcAttr = attributes()
+	if c.in, err = c.cmd.StdinPipe(); err != nil {
+		return nil, err
+	}
+	started := make(chan error)
+	go c.run(started)
+	if err := <-started; err != nil {
+		return nil, err
+	}
+	if _, err := c.in.Write(append(line, '\n')); err != nil {
+		c.log.WithError(err).Debug("etcd's process takes no configuration") // its end says why
+	}
+	return c, nil
+}
+
+// run is the life of the process. Linux ties its death signal to the thread that
+// started it, so that thread waits for it.
+func (c *child) run(started chan<- error) {
+	runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+	raisePriority()
+	err := c.cmd.Start()
+	started <- err
+	if err != nil {
+		return
+	}
+	c.err = c.cmd.Wait()
+	_ = c.in.Close() // of a process that has ended
+	close(c.done)
+}
+
+// hear takes one line of the child's standard output.
+func (c *child) hear(line []byte) {
+	var m message
+	if err := json.Unmarshal(line, &m); err != nil {
+		c.log.Debug("etcd's process says: " + string(line))
+		return
+	}
+	switch {
+	case m.Log != nil:
+		level, err := logrus.ParseLevel(m.Log.Level)
+		if err != nil {
+			level = logrus.WarnLevel
+		}
+		c.log.WithFields(m.Log.Fields).Log(level, m.Log.Text)
+	case m.Failed != nil:
+		c.failure = m.Failed
+	case m.Ready != nil:
+		c.endpoint = m.Ready.Endpoint
+		close(c.ready)
+	}
+}
+
+// reason says why the process has ended.
+func (c *child) reason() string {
+	if c.failure != nil {
+		return c.failure.Text
+	}
+	for line := range strings.Lines(string(c.last.b)) {
+		for _, sign := range []string{"panic: ", "fatal error: ", "unexpected fault address", "runtime: out of memory"} {
+			if strings.HasPrefix(line, sign) {
+				return strings.TrimSpace(line)
+			}
+		}
+	}
+	if c.err != nil {
+		return c.err.Error()
+	}
+	return "its process has ended"
+}
+
+// trace is what the process wrote to its standard error, "" for nothing.
+func (c *child) trace() string { return strings.TrimSpace(string(c.last.b)) }
+
+// close ends the process, with force after limit, and waits for it.
+func (c *child) close(limit time.Duration) {
+	_ = c.in.Close() // it may have ended already
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-c.done:
+		return
+	case <-timer.C:
+	}
+	_ = c.cmd.Process.Kill() // it may end just now
+	<-c.done
+}
+
+// environment is what the process needs of ours: none of the keys and settings of
+// the proxy.
+func environment() []string {
+	env := []string{marker + "=1"}
+	for _, name := range []string{"PATH", "HOME", "TMPDIR", "TZ", "GODEBUG", "GOTRACEBACK", "GORACE", "GOCOVERDIR"} {
+		if v, ok := os.LookupEnv(name); ok {
+			env = append(env, name+"="+v)
+		}
+	}
+	return env
+}

@@ -1,0 +1,13 @@
+package embedetcd
+
+import "golang.org/x/sys/unix"
+
+// roomIn tells how much of a disk is left for this user, and how large it is.
+func roomIn(dir string) (free, all uint64, err error) {
+	var fs unix.Statfs_t
+	if err := unix.Statfs(dir, &fs); err != nil {
+		return 0, 0, err
+	}
+	block := uint64(fs.Bsize)
+	return fs.Bavail * block, fs.Blocks * block, nil
+}

@@ -1,0 +1,7 @@
+//go:build !linux
+
+package embedetcd
+
+import "errors"
+
+func roomIn(string) (free, all uint64, err error) { return 0, 0, errors.ErrUnsupported }

@@ -1,0 +1,289 @@
+package faults_test
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// hosted is a fleet of two proxies, the first of which carries the etcd.
+func hosted(t *testing.T, hostArgs ...string) *rig {
+	t.Helper()
+	r := start(t, fleet.ProxySpec{Args: hostArgs})
+	r.proxies = append(r.proxies, r.proxy("proxy-2", "--audit-interval", "2s"))
+	for i := range 2 {
+		r.prefill = append(r.prefill, r.node(instance.Prefill, i+1, ttl))
+		r.decode = append(r.decode, r.node(instance.Decode, i+1, ttl))
+	}
+	r.full()
+	return r
+}
+
+// start starts the proxy that carries the etcd.
+func start(t *testing.T, s fleet.ProxySpec) *rig {
+	t.Helper()
+	r := &rig{t: t, f: newFleet(t)}
+	s.Name, s.AdminKey = "proxy-1", adminKey
+	s.Args = append(proxyArgs("--audit-interval", "2s"), s.Args...)
+	host, err := r.f.StartProxy(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.proxies, r.etcd, r.agents = []*fleet.Proxy{host}, host.Etcd, host.Etcd
+	return r
+}
+
+// ownEtcd finds the process of a proxy's own etcd; 0 while there is none.
+func ownEtcd(t testing.TB, p *fleet.Proxy) int {
+	t.Helper()
+	names, err := filepath.Glob("/proc/[0-9]*/stat")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range names {
+		stat, err := os.ReadFile(name)
+		if err != nil {
+			continue // it has ended
+		}
+		after := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+		if len(after) > 1 && after[0] != "Z" && after[1] == strconv.Itoa(p.PID()) {
+			pid, err := strconv.Atoi(strings.Split(name, "/")[2])
+			if err != nil {
+				t.Fatal(err)
+			}
+			return pid
+		}
+	}
+	return 0
+}
+
+func signal(t testing.TB, sig syscall.Signal, pids ...int) {
+	t.Helper()
+	for _, pid := range pids {
+		if pid <= 0 {
+			t.Fatalf("%s to nobody", sig) // it would be our own group
+		}
+		if err := syscall.Kill(pid, sig); err != nil {
+			t.Fatalf("%s to %d: %v", sig, pid, err)
+		}
+	}
+}
+
+// ownEnds is a condition on what a proxy says of its own etcd.
+func (r *rig) ownEnds(n int64, says string) {
+	r.t.Helper()
+	testkit.Eventually(r.t, soon, func() error {
+		s, err := fetchStatus(r.t.Context(), r.proxies[0])
+		if err == nil && (s.Etcd.Ends < n || says == "" && s.Etcd.Ended != "" || !strings.Contains(s.Etcd.Ended, says)) {
+			err = fmt.Errorf("%+v", s.Etcd)
+		}
+		return err
+	})
+}
+
+// The etcd that a proxy carries ends: killed, and over files that it cannot use
+// any more. The proxy and its streams go on, it says what has happened, and the
+// etcd is back as soon as it can be.
+func TestOwnEtcdEnds(t *testing.T) {
+	t.Parallel()
+	r := hosted(t)
+	host := r.proxies[0]
+	l, p := r.load(), r.startPool()
+	signal(t, syscall.SIGKILL, ownEtcd(t, host))
+	r.ownEnds(1, "")
+	r.follows(1)
+
+	db := filepath.Join(r.f.Dir(), "etcd-"+host.Etcd[0][strings.LastIndexByte(host.Etcd[0], ':')+1:], "member", "snap", "db")
+	signal(t, syscall.SIGSTOP, ownEtcd(t, host))
+	good, err := os.ReadFile(db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(db+".new", bytes.Repeat([]byte("damage"), 10000), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(db+".new", db); err != nil {
+		t.Fatal(err)
+	}
+	signal(t, syscall.SIGKILL, ownEtcd(t, host))
+	r.ownEnds(2, filepath.Dir(filepath.Dir(filepath.Dir(db))))
+	if _, body := page(t, host.URL()+"/metrics"); !strings.Contains(body, "\npd_etcd_embedded_up 0\n") || !strings.Contains(body, "\npd_etcd_embedded_ends_total 2\n") {
+		t.Error("the metrics do not say that the etcd has ended")
+	}
+	if c, _ := page(t, host.URL()+"/health"); c != 200 {
+		t.Errorf("/health: %d", c)
+	}
+	l.Served(50)
+	if err := os.WriteFile(db, good, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	r.ownEnds(2, "")
+	r.follows(2)
+	r.full()
+	l.Served(20)
+	l.Finish()
+	p.never(2)
+	log, err := os.ReadFile(host.LogFile())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, w := range []string{"the proxy's own etcd has ended", "signal: killed", "the proxy's own etcd serves again", "files of the proxy's own etcd are damaged"} {
+		if !strings.Contains(string(log), w) {
+			t.Errorf("the log does not say %q", w)
+		}
+	}
+	if strings.Contains(string(log), "goroutine ") {
+		t.Error("a stack trace in the log")
+	}
+}
+
+// Three hundred clients connect and say nothing, where a process may open 256
+// files. The proxy serves others, its etcd works, and both outlive etcd's purge of
+// old files, which it cannot do without a descriptor and which comes every 30 s.
+func TestSilentClientsTakeAllDescriptors(t *testing.T) {
+	t.Parallel()
+	r := &rig{t: t, f: newFleet(t)}
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	address, etcd := "127.0.0.1:"+strconv.Itoa(ports[0]), "127.0.0.1:"+strconv.Itoa(ports[1])
+	args := append([]string{"-c", `ulimit -n 256 && exec "$0" "$@"`, filepath.Join(bin, "proxy"),
+		"--host", "127.0.0.1", "--port", strconv.Itoa(ports[0]), "--etcd-listen", etcd, "--etcd-data-dir", t.TempDir()}, proxyArgs()...)
+	proxy, err := r.f.Start(t.Context(), fleet.Spec{Name: "proxy-256", Program: "/bin/sh", Args: args})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.etcd, r.agents = []string{etcd}, []string{etcd}
+	testkit.Eventually(t, soon, func() error {
+		c, err := code(t, "GET", "http://"+address+"/readyz", "")
+		if err == nil && c != 200 {
+			err = fmt.Errorf("%d", c)
+		}
+		return err
+	})
+	r.node(instance.Prefill, 1, longer)
+	r.node(instance.Decode, 1, longer)
+	served := func() error {
+		c, body, err := request(t, "POST", "http://"+address+"/v1/completions", `{"prompt":"anybody there?","max_tokens":4}`)
+		if err == nil && c != 200 {
+			err = fmt.Errorf("%d %s; its log:\n%s", c, body, proxy.LogTail(5))
+		}
+		return err
+	}
+	testkit.Eventually(t, soon, served)
+	stop := make(chan struct{})
+	defer close(stop)
+	for range 300 { // each comes back when it is sent away
+		go func() {
+			for {
+				c, err := (&net.Dialer{Timeout: time.Second}).Dial("tcp", address)
+				if err == nil {
+					go func() { <-stop; c.Close() }()
+					_, _ = c.Read(make([]byte, 1))
+					c.Close()
+				}
+				select {
+				case <-stop:
+					return
+				case <-time.NewTimer(100 * time.Millisecond).C:
+				}
+			}
+		}()
+	}
+	began := time.Now()
+	for time.Since(began) < 40*time.Second {
+		if err := served(); err != nil {
+			t.Fatal(err)
+		}
+		put(t, dial(t, etcd), layout(t).Instance(decodeAt(9)), `{"v":1,"state":"draining"}`)
+		wait(t, 200*time.Millisecond)
+	}
+	if err := proxy.Err(); err != nil {
+		t.Error(err)
+	}
+	if log, err := os.ReadFile(proxy.LogFile()); err != nil || strings.Contains(string(log), "has ended") {
+		t.Errorf("%v: its etcd has ended:\n%s", err, proxy.LogTail(10))
+	}
+}
+
+// The proxy that carries the etcd gets no processor for longer than the leases
+// live. Its etcd is a process of its own: no lease is lost.
+func TestHostStarved(t *testing.T) {
+	t.Parallel()
+	r := hosted(t)
+	cli := dial(t, r.etcd...)
+	before := keys(t, cli)
+	p := r.startPool()
+	signal(t, syscall.SIGSTOP, r.proxies[0].PID())
+	wait(t, 3*ttl)
+	signal(t, syscall.SIGCONT, r.proxies[0].PID())
+	r.full()
+	r.follows(1)
+	p.never(2)
+	if after := keys(t, cli); !maps.Equal(before, after) {
+		t.Errorf("leases before %v, after %v", before, after)
+	}
+}
+
+// The whole machine stands still but for the engines: the proxy, its etcd and the
+// agents get no processor for longer than the leases live, and etcd ends the leases
+// when it goes on. Nobody is dropped, and all come back.
+func TestHostEtcdAndAgentsStarved(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name         string
+		etcd, agents bool
+	}{{"proxy and etcd", true, false}, {"agents", false, true}, {"all", true, true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := hosted(t)
+			var pids []int
+			if c.etcd {
+				pids = append(pids, r.proxies[0].PID(), ownEtcd(t, r.proxies[0]))
+			}
+			if c.agents {
+				for _, n := range r.nodes() {
+					pids = append(pids, n.Agent.PID())
+				}
+			}
+			cli := dial(t, r.etcd...)
+			before := keys(t, cli)
+			p := r.startPool()
+			signal(t, syscall.SIGSTOP, pids...)
+			wait(t, 3*ttl)
+			signal(t, syscall.SIGCONT, pids...)
+			testkit.Eventually(t, soon, func() error {
+				after := keys(t, cli)
+				for k, b := range before {
+					if a := after[k]; a.Lease == 0 || c.agents && a.Lease == b.Lease {
+						return fmt.Errorf("%s: before %+v, after %+v", k, b, a)
+					}
+				}
+				return nil
+			})
+			r.shows(func(s status) error {
+				if s.Etcd.State != "live" || len(s.PrefillNodes) != 2 || len(s.DecodeNodes) != 2 || s.Etcd.Orphans != 0 {
+					return fmt.Errorf("%+v", s)
+				}
+				return nil
+			})
+			p.never(2)
+			l := r.load()
+			l.Served(20)
+			l.Finish()
+		})
+	}
+}

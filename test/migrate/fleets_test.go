@@ -1,0 +1,137 @@
+package migrate_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// neighbour is a second site on the same machine, with engines of the same model: its
+// proxy finds the first one's etcd.
+func neighbour(t *testing.T, first *site) *site {
+	s := elasticSite(t)
+	s.release(strings.TrimPrefix(s.etcd, "127.0.0.1:"))
+	s.etcd = first.etcd
+	return s
+}
+
+func logHas(t *testing.T, p *fleet.Process, texts ...string) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		b, err := os.ReadFile(p.LogFile())
+		for _, w := range texts {
+			if err == nil && !strings.Contains(string(b), w) {
+				err = fmt.Errorf("its log does not say %q:\n%s", w, b)
+			}
+		}
+		return err
+	})
+}
+
+// Two elastic proxies on one machine, as two scripts on two ports, stay two fleets.
+func TestTwoCommandLinesAreTwoFleets(t *testing.T) {
+	t.Parallel()
+	a := elasticSite(t)
+	p := a.start(elasticStart, "ADMIN_API_KEY="+adminKey)
+	a.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	b := neighbour(t, a)
+	q := b.start(elasticStart, "ADMIN_API_KEY="+adminKey)
+	b.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	a.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+
+	all := []string{"8100", "8101", "8200", "8201"}
+	for range 8 {
+		a.serves(elasticCompletion, "hello", 50)
+	}
+	if n := b.served(all...); n != 0 {
+		t.Errorf("%d requests for the first fleet went to the second", n)
+	}
+	before := a.served(all...)
+	for range 8 {
+		b.serves(elasticChat, "hello", 50)
+	}
+	if a.served(all...) != before {
+		t.Error("requests for the second fleet went to the first")
+	}
+
+	// What is added through one of them is that one's, also after a wait.
+	a.up(fakevllm.RolePrefill, "8102")
+	a.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
+	a.reserve("8103")
+	a.answers(at(elasticAdd, "8103"), 200, `{"message":"Waiting for prefill_instance 127.0.0.1:8103 to start."}`, lists...)
+	a.up(fakevllm.RolePrefill, "8103")
+	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
+	b.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	// The other one knows nothing of it, until it adds it too; then each may let go of it.
+	b.ports["8102"] = a.ports["8102"]
+	b.answers(at(elasticRemove, "8102"), 404, `{"message":"Instance 127.0.0.1:8102 is not in the prefill_instances."}`, "error")
+	b.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
+	b.await([]string{"8100", "8101", "8102"}, []string{"8200", "8201"})
+	b.answers(at(elasticRemove, "8102"), 200, `{"message":"Removed 127.0.0.1:8102 from prefill_instances."}`, lists...)
+	b.await([]string{"8100", "8101"}, []string{"8200", "8201"})
+	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
+
+	// A shorter command line of one takes out its own and nobody else's.
+	b.stop(q)
+	q = b.start(strings.Replace(elasticStart, "localhost:8200 localhost:8201", "localhost:8200", 1), "ADMIN_API_KEY="+adminKey)
+	b.await([]string{"8100", "8101"}, []string{"8200"})
+	logHas(t, q, b.text("decode/127.0.0.1:8201 was on an earlier command line of this proxy"))
+	a.await([]string{"8100", "8101", "8102", "8103"}, []string{"8200", "8201"})
+
+	// What registers by itself is for both.
+	e := fakevllm.StartTest(t, a.engine(fakevllm.RoleDecode, ""))
+	cli := testkit.Client(t, a.etcd)
+	if _, err := cli.Put(t.Context(), "/pd/decode/"+e.Address(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range []*site{a, b} {
+		testkit.Eventually(t, soon, func() error {
+			if st := s.status(); !slices.Contains(st.DecodeNodes, e.Address()) {
+				return fmt.Errorf("%v", st.DecodeNodes)
+			}
+			return nil
+		})
+	}
+
+	// Who loses something says so.
+	out, err := b.fleet.Start(t.Context(), fleet.Spec{
+		Name: "pdctl", Program: "pdctl", Args: []string{"--etcd-endpoints", a.etcd, "remove", "prefill", "127.0.0.1:" + a.ports["8100"], "--reason", "gone to be mended"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	<-out.Done()
+	logHas(t, p, a.text("prefill/127.0.0.1:8100 of the command line"))
+	b.awaitPrefill(t, []string{"8100", "8101"})
+
+	// One of each: all that there is, for whoever has no command line.
+	shown := 0
+	for _, in := range b.status().Instances {
+		if in.View == instance.Elsewhere {
+			shown++
+		}
+	}
+	if shown == 0 {
+		t.Error("the instances of the other fleet are not shown")
+	}
+	a.strict(true)
+	b.strict(true)
+}
+
+// awaitPrefill waits for the prefill instances alone.
+func (s *site) awaitPrefill(t *testing.T, prefill []string) {
+	t.Helper()
+	testkit.Eventually(t, soon, func() error {
+		if st := s.status(); !slices.Equal(st.PrefillNodes, s.addresses(prefill...)) {
+			return fmt.Errorf("prefill %v", st.PrefillNodes)
+		}
+		return nil
+	})
+}
