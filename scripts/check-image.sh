@@ -13,6 +13,7 @@ if [ "${1:-}" = --inside ]; then
 	mount --make-rprivate /
 	mount --bind "$root" "$root"
 	mount -o remount,bind,ro "$root"
+	mount -t proc proc "$root/proc"
 	mount -t tmpfs -o mode=1777 tmpfs "$root/tmp"
 	user=$(sed -n 's/^user //p' "$facts")
 	mount -t tmpfs -o "mode=755,uid=${user%:*},gid=${user#*:}" tmpfs "$root/var/lib/pdmesh"

@@ -60,7 +60,13 @@ func (r *recipe) image() (v1.Image, error) {
 	}
 	config = config.DeepCopy()
 	config.OS, config.Architecture, config.Created = "linux", r.arch, v1.Time{Time: r.created}
-	config.Config = v1.Config{
+	config.Config = r.config()
+	return mutate.ConfigFile(img, config)
+}
+
+// config says how the image is run.
+func (r *recipe) config() v1.Config {
+	return v1.Config{
 		User: fmt.Sprintf("%d:%[1]d", nonroot),
 		Env: []string{
 			"PATH=/usr/local/bin",
@@ -78,7 +84,6 @@ func (r *recipe) image() (v1.Image, error) {
 			"org.opencontainers.image.revision": r.revision,
 		},
 	}
-	return mutate.ConfigFile(img, config)
 }
 
 // write makes the archive: an OCI image layout, and beside it the list that

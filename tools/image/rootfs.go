@@ -45,11 +45,12 @@ func (r *rootfs) file(name string, mode int64, content []byte) {
 	r.add(tar.Header{Typeflag: tar.TypeReg, Name: name, Mode: mode}, content)
 }
 
-// base is the layer under the programs: users, a directory for temporary files,
-// the roots of TLS, and a directory for the data of an embedded etcd.
+// base is the layer under the programs: users, places for what a container engine
+// mounts, a directory for temporary files, the roots of TLS, and a directory for the
+// data of an embedded etcd.
 func base(when time.Time) ([]byte, error) {
 	return layer(when, func(r *rootfs) {
-		for _, d := range []string{"etc", "etc/ssl", "etc/ssl/certs", "home", "usr", "usr/local", "usr/local/bin", "usr/share", "usr/share/doc", "usr/share/doc/pdmesh", "var", "var/lib"} {
+		for _, d := range []string{"dev", "proc", "sys", "run", "etc", "etc/ssl", "etc/ssl/certs", "home", "usr", "usr/local", "usr/local/bin", "usr/share", "usr/share/doc", "usr/share/doc/pdmesh", "var", "var/lib"} {
 			r.dir(d, 0o755, 0)
 		}
 		r.dir("tmp", 0o1777, 0)
