@@ -123,6 +123,9 @@ for unit in pdmesh-proxy.service pdmesh-agent@prefill.service; do
 	said=$(on systemd-analyze security --no-pager --threshold=20 "$unit" 2>&1) || fail "$unit is too exposed: $said"
 done
 
+step "the demonstration"
+said=$(on pdmesh-demo --once 2>&1) || fail "pdmesh-demo --once: $said"
+
 step "proxy and agents start as the packaged units say"
 engine() { # engine ROLE PORT
 	on systemd-run --quiet --unit "engine-$1" --property DynamicUser=yes \
