@@ -22,12 +22,15 @@ darwin=${RELEASE_DARWIN-amd64 arm64}
 out=$PWD/dist/release
 work=$PWD/dist/release-work
 
+# What a machine may have set for its own builds.
+export GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0
+
 fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
 step() { printf '== %s\n' "$*"; }
 
 # The version, without a v.
 stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/version/version.go)
-commit=$(git describe --always --dirty --exclude='*')
+commit=$(git describe --always --dirty --exclude='*' --abbrev=12)
 SOURCE_DATE_EPOCH=$(git show -s --format=%ct HEAD)
 export SOURCE_DATE_EPOCH
 asked=${1:-}
@@ -117,7 +120,7 @@ tool() { GOBIN=$work/tools CGO_ENABLED=0 go install -trimpath "$1"; }
 step "release $version: tools"
 tool "$NFPM"
 tool "$CYCLONEDX"
-CGO_ENABLED=0 go -C tools build -trimpath -o "$work/tools/image" ./image
+CGO_ENABLED=0 go -C tools build -trimpath -buildvcs=false -o "$work/tools/image" ./image
 
 step "licences"
 licences "$work/THIRD_PARTY_LICENSES"
