@@ -34,7 +34,7 @@ on = $(filter 1 on true yes,$(1))
 
 .PHONY: help
 help: ## list the targets
-	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z0-9-]+:.*## / {printf "  %-13s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
 .PHONY: build
 build: ## static programs into bin/
@@ -190,6 +190,20 @@ tidy-check: ## fail if go.mod or go.sum are out of date or modified
 
 .PHONY: check
 check: fmt-check tidy-check vet build test ## what must pass before a commit
+
+.PHONY: release
+release: ## archives, Debian packages, images, SBOMs, checksums into dist/release (RELEASING.md): [VERSION=v0.1.0] [RELEASE_ARCHES="amd64 arm64"]
+	@scripts/release.sh $(VERSION)
+
+.PHONY: release-check
+release-check: ## install and use what make release has made, on a clean Debian too; root and debootstrap are needed
+	@scripts/check-release.sh
+
+.PHONY: tools-check
+tools-check: ## the programs that make a release: a module of their own, which test and vet pass by
+	$(GO) -C tools mod tidy -diff
+	$(GO) -C tools vet ./...
+	$(GO) -C tools test $(TESTFLAGS) ./...
 
 .PHONY: image
 image: ## container image pdmesh:latest

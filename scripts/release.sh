@@ -1,0 +1,162 @@
+#!/usr/bin/env bash
+# Makes the files of a release in dist/release: archives of static programs, Debian
+# packages, container images, lists of what is in them, checksums. See RELEASING.md.
+#
+#   scripts/release.sh             of this commit, named after it unless it is tagged
+#   scripts/release.sh v0.1.0      of a release: the tree is clean and says that version
+#
+# RELEASE_ARCHES="amd64 arm64" are the processors for Linux, RELEASE_DARWIN="amd64
+# arm64" those for which there is a pdctl for macOS.
+#
+# The same commit and the same Go make the same files: no file has another time than
+# the commit's, or an owner.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+readonly NFPM=github.com/goreleaser/nfpm/v2/cmd/nfpm@v2.45.2
+readonly CYCLONEDX=github.com/CycloneDX/cyclonedx-gomod/cmd/cyclonedx-gomod@v1.10.0
+readonly PROGRAMS=(proxy agent pdctl fakevllm demo replay fleet etcd)
+
+arches=${RELEASE_ARCHES-amd64 arm64}
+darwin=${RELEASE_DARWIN-amd64 arm64}
+out=$PWD/dist/release
+work=$PWD/dist/release-work
+
+# What a machine may have set for its own builds.
+export GOFLAGS='' GOEXPERIMENT='' GOAMD64=v1 GOARM64=v8.0
+
+fail() { printf 'release: %s\n' "$*" >&2; exit 1; }
+step() { printf '== %s\n' "$*"; }
+
+# The version, without a v.
+stated=$(sed -n 's/^const Version = "\(.*\)"$/\1/p' internal/version/version.go)
+commit=$(git describe --always --dirty --exclude='*' --abbrev=12)
+SOURCE_DATE_EPOCH=$(git show -s --format=%ct HEAD)
+export SOURCE_DATE_EPOCH
+asked=${1:-}
+if [ -n "$asked" ]; then
+	[ "$asked" = "v$stated" ] || fail "asked for $asked, but internal/version says $stated: use v$stated, or change it there first"
+	[ -z "$(git status --porcelain)" ] || fail "the tree has changes: commit them, or leave VERSION out"
+	version=$stated
+elif [ "$(git describe --exact-match --match "v$stated" 2>/dev/null)" = "v$stated" ] && [ -z "$(git status --porcelain)" ]; then
+	version=$stated
+else
+	version=$stated-dev.$(date -u -d "@$SOURCE_DATE_EPOCH" +%Y%m%d%H%M%S).$commit
+fi
+
+rm -rf "$out" "$work"
+mkdir -p "$out" "$work"
+trap 'rm -rf "$work"' EXIT
+
+# build OS ARCH DIR PROGRAM...
+build() {
+	local os=$1 arch=$2 dir=$3
+	shift 3
+	mkdir -p "$dir"
+	CGO_ENABLED=0 GOOS=$os GOARCH=$arch go build -trimpath -buildvcs=false \
+		-ldflags "-s -w -X github.com/pdmesh/pdmesh/internal/version.commit=$commit" \
+		-o "$dir/" "${@/#/./cmd/}"
+}
+
+# pack NAME: what lies in $work/NAME becomes NAME.tar.gz.
+pack() {
+	tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$SOURCE_DATE_EPOCH" \
+		--mode='u+rw,go=rX' --format=gnu -cf - "$1" | gzip -n >"$out/$1.tar.gz"
+}
+
+# licences FILE: the licences of Go and of every module in the programs, word for
+# word, as they ask for.
+licences() {
+	{
+		printf 'The licences of what is linked into the programs.\n\n==== Go\n\n'
+		cat "$(go env GOROOT)/LICENSE"
+		local path number dir files
+		GOOS=linux CGO_ENABLED=0 go list -deps -f '{{with .Module}}{{if not .Main}}{{.Path}} {{.Version}} {{.Dir}}{{end}}{{end}}' \
+			"${PROGRAMS[@]/#/./cmd/}" | sort -u | while read -r path number dir; do
+			mapfile -t files < <(find "$dir" -maxdepth 1 -type f \( -iname 'licen[sc]e*' -o -iname 'copying*' -o -iname 'notice*' \) | sort)
+			[ ${#files[@]} -gt 0 ] || fail "$path $number has no licence"
+			printf '\n==== %s %s\n\n' "$path" "$number"
+			cat "${files[@]}"
+		done
+	} >"$1"
+}
+
+# sbom BIN DIR PROGRAM...: what each program was made of, read off the program. The
+# modules are here already, and ours is in no registry: nothing is asked for. Of the
+# three that run on every node the licences are named too, which takes longer.
+sbom() {
+	local bin=$1 dir=$2 program
+	local -a more
+	shift 2
+	mkdir -p "$dir"
+	for program; do
+		more=()
+		case $program in proxy | agent | pdctl) more=(-licenses) ;; esac
+		GOPROXY=off GOSUMDB=off "$work/tools/cyclonedx-gomod" bin -json -std -noserial -notimestamp "${more[@]}" \
+			-version "v$version" -output "$dir/$program.cdx.json" "$bin/$program" 2>>"$work/sbom.log" ||
+			fail "SBOM of $program: $(cat "$work/sbom.log")"
+	done
+}
+
+# unit FILE: a unit as the Debian package has it, with its names, and with a user
+# that stays, so that a key's file can be made readable for it.
+unit() {
+	sed -e 's#^ExecStart=/usr/local/bin/#ExecStart=/usr/bin/pdmesh-#' \
+		-e 's/^DynamicUser=yes$/User=pdmesh\nGroup=pdmesh/' \
+		-e 's/^# agent health/# pdmesh-agent health/' "deploy/systemd/$1"
+}
+
+# documents DIR: what is read and run beside the programs, where the repository has
+# it, so that what README.md prints works there too.
+documents() {
+	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd \
+		scripts/fleet scripts/register-node.sh | xargs -0 cp --parents -t "$1"
+	cp "$work/THIRD_PARTY_LICENSES" "$1/"
+}
+
+# tool PACKAGE@VERSION: compiled for this machine, whatever is released.
+tool() { GOBIN=$work/tools CGO_ENABLED=0 go install -trimpath "$1"; }
+
+step "release $version: tools"
+tool "$NFPM"
+tool "$CYCLONEDX"
+CGO_ENABLED=0 go -C tools build -trimpath -buildvcs=false -o "$work/tools/image" ./image
+
+step "licences"
+licences "$work/THIRD_PARTY_LICENSES"
+
+for arch in $arches; do
+	step "linux/$arch"
+	name=pdmesh_${version}_linux_$arch
+	stage=$work/$name
+	build linux "$arch" "$stage/bin" "${PROGRAMS[@]}"
+	documents "$stage"
+	sbom "$stage/bin" "$stage/sbom" "${PROGRAMS[@]}"
+	pack "$name"
+
+	mkdir -p "$stage/units"
+	for file in pdmesh-proxy.service pdmesh-agent@.service; do
+		unit "$file" >"$stage/units/$file"
+	done
+	STAGE=$stage ARCH=$arch VERSION=$version "$work/tools/nfpm" package -f deploy/debian/nfpm.yaml -p deb -t "$out/" >/dev/null
+
+	"$work/tools/image" build --bin "$stage/bin" --arch "$arch" --out "$out/pdmesh_${version}_linux_${arch}_image.tar" \
+		--tag pdmesh:latest --tag "pdmesh:$version" --doc LICENSE --doc "$work/THIRD_PARTY_LICENSES" \
+		--version "$version" --revision "$commit" --created "$SOURCE_DATE_EPOCH"
+	mkdir -p "$work/pdmesh_${version}_sbom"
+	cp -r "$stage/sbom" "$work/pdmesh_${version}_sbom/linux_$arch"
+done
+
+for arch in $darwin; do
+	step "darwin/$arch: pdctl"
+	name=pdctl_${version}_darwin_$arch
+	build darwin "$arch" "$work/$name" pdctl
+	cp LICENSE "$work/THIRD_PARTY_LICENSES" "$work/$name/"
+	sbom "$work/$name" "$work/pdmesh_${version}_sbom/darwin_$arch" pdctl
+	pack "$name"
+done
+
+pack "pdmesh_${version}_sbom"
+(cd "$out" && sha256sum -- * >SHA256SUMS)
+step "$out"
+(cd "$out" && du -ah -- * | sort -k2)

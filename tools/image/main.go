@@ -1,0 +1,73 @@
+// Command image makes the container image of a release, and takes one apart again,
+// without a container engine. The Dockerfile describes the same image; a test holds
+// the two together.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"time"
+)
+
+const usage = `usage:
+  image build --bin DIR --arch amd64 --out FILE [--tag pdmesh:latest]... [--doc FILE]...
+        [--version V] [--revision COMMIT] [--created SECONDS]
+  image unpack FILE DIR
+
+build writes an archive of an OCI image layout that docker load and podman load
+take too. unpack checks such an archive, both ways of reading it and every digest,
+lays its files out below DIR and prints how it is run.
+`
+
+func main() {
+	if err := run(os.Args[1:], os.Stdout); err != nil {
+		fmt.Fprintf(os.Stderr, "image: %v\n", err)
+		os.Exit(1)
+	}
+}
+
+// list is a flag that may be given more than once.
+type list []string
+
+func (l *list) String() string     { return strings.Join(*l, ",") }
+func (l *list) Set(v string) error { *l = append(*l, v); return nil }
+
+func run(args []string, stdout io.Writer) error {
+	if len(args) == 0 {
+		return errors.New(usage)
+	}
+	switch args[0] {
+	case "build":
+		var r recipe
+		var tags, docs list
+		var created int64
+		fs := flag.NewFlagSet("build", flag.ContinueOnError)
+		fs.StringVar(&r.bin, "bin", "", "directory of the programs")
+		fs.StringVar(&r.arch, "arch", "", "amd64 or arm64")
+		fs.StringVar(&r.out, "out", "", "the archive to write")
+		fs.StringVar(&r.version, "version", "", "the release")
+		fs.StringVar(&r.revision, "revision", "", "the commit")
+		fs.Int64Var(&created, "created", 0, "when, in seconds since 1970")
+		fs.Var(&tags, "tag", "a name, as in pdmesh:latest")
+		fs.Var(&docs, "doc", "a file for /usr/share/doc/pdmesh")
+		if err := fs.Parse(args[1:]); err != nil {
+			return err
+		}
+		if r.bin == "" || r.arch == "" || r.out == "" || len(tags) == 0 || fs.NArg() > 0 {
+			return errors.New(usage)
+		}
+		r.tags, r.docs, r.created = tags, docs, time.Unix(created, 0).UTC()
+		return r.write()
+	case "unpack":
+		if len(args) != 3 {
+			return errors.New(usage)
+		}
+		return unpack(args[1], args[2], stdout)
+	default:
+		return errors.New(usage)
+	}
+}

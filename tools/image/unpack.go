@@ -1,0 +1,150 @@
+package main
+
+import (
+	"archive/tar"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/layout"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/validate"
+)
+
+// unpack checks an archive and lays its files out below dir.
+func unpack(archive, dir string, stdout io.Writer) error {
+	img, err := open(archive)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return err
+	}
+	files := mutate.Extract(img)
+	if err := errors.Join(extract(files, dir), files.Close()); err != nil {
+		return err
+	}
+	config, err := img.ConfigFile()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(stdout, "platform %s/%s\nuser %s\n", config.OS, config.Architecture, config.Config.User)
+	for _, e := range config.Config.Env {
+		fmt.Fprintf(stdout, "env %s\n", e)
+	}
+	for _, c := range config.Config.Cmd {
+		fmt.Fprintf(stdout, "cmd %s\n", c)
+	}
+	return nil
+}
+
+// open reads an archive as a layout and as docker load does, and checks every
+// digest. The two must be the same image.
+func open(archive string) (img v1.Image, err error) {
+	dir, err := os.MkdirTemp("", "layout-")
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	in, err := os.Open(archive)
+	if err != nil {
+		return nil, err
+	}
+	if err := errors.Join(extract(in, dir), in.Close()); err != nil {
+		return nil, err
+	}
+	path, err := layout.FromPath(dir)
+	if err != nil {
+		return nil, fmt.Errorf("%s is no image layout: %w", archive, err)
+	}
+	index, err := path.ImageIndex()
+	if err != nil {
+		return nil, err
+	}
+	if err := validate.Index(index); err != nil {
+		return nil, fmt.Errorf("%s: %w", archive, err)
+	}
+	manifest, err := index.IndexManifest()
+	if err != nil {
+		return nil, err
+	}
+	loaded, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		return nil, fmt.Errorf("%s cannot be loaded by docker: %w", archive, err)
+	}
+	config, err := loaded.ConfigName()
+	if err != nil {
+		return nil, err
+	}
+	for _, m := range manifest.Manifests {
+		one, err := index.Image(m.Digest)
+		if err != nil {
+			return nil, err
+		}
+		name, err := one.ConfigName()
+		if err != nil {
+			return nil, err
+		}
+		if name != config {
+			return nil, fmt.Errorf("%s: the layout has image %s, docker's list %s", archive, name, config)
+		}
+	}
+	if err := validate.Image(loaded); err != nil {
+		return nil, fmt.Errorf("%s: %w", archive, err)
+	}
+	return loaded, nil
+}
+
+// extract writes directories and files below dir, and refuses what is neither:
+// our images have nothing else. Owners are set where this process may.
+func extract(r io.Reader, dir string) error {
+	root, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	defer root.Close()
+	in := tar.NewReader(r)
+	for {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		name := filepath.Clean(h.Name)
+		switch h.Typeflag {
+		case tar.TypeDir:
+			err = root.MkdirAll(name, 0o755)
+		case tar.TypeReg:
+			err = save(root, name, in)
+		default:
+			err = fmt.Errorf("neither a file nor a directory: type %q", h.Typeflag)
+		}
+		if err == nil {
+			err = root.Chmod(name, h.FileInfo().Mode()) // the permissions, and the sticky bit of /tmp
+		}
+		if err == nil && os.Geteuid() == 0 {
+			err = root.Lchown(name, h.Uid, h.Gid)
+		}
+		if err != nil {
+			return fmt.Errorf("unpack %s: %w", h.Name, err)
+		}
+	}
+}
+
+func save(root *os.Root, name string, content io.Reader) error {
+	if err := root.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	out, err := root.Create(name)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, content)
+	return errors.Join(err, out.Close())
+}
