@@ -84,6 +84,8 @@ func (k *keeper) forget(id clientv3.LeaseID) {
 }
 
 const (
+	// renewTimeout is how long a renewal is waited for at first. It doubles when no
+	// answer comes: an etcd that gets little processor time answers late.
 	renewTimeout = 2 * time.Second
 	renewRetry   = 200 * time.Millisecond
 	renewCap     = time.Second
@@ -104,18 +106,22 @@ func (k *keeper) run(ctx context.Context) {
 				return
 			}
 		}
-		retry := renewRetry
+		retry, limit := renewRetry, min(third, renewTimeout)
 		for {
 			id := k.state().id
 			if id == 0 {
 				break
 			}
-			wait := third
-			if err := k.renew(ctx, id, min(third, renewTimeout)); err != nil {
-				wait = jitter(retry)
-				retry = min(2*retry, renewCap)
-			} else {
-				retry = renewRetry
+			wait, start := third, time.Now()
+			err := k.renew(ctx, id, limit)
+			switch took := time.Since(start); {
+			case err == nil:
+				retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
+			case took >= limit:
+				limit = min(third, 2*limit)
+				fallthrough
+			default:
+				wait, retry = jitter(retry), min(2*retry, renewCap)
 			}
 			if !pause(ctx, wait) {
 				return
