@@ -97,7 +97,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		strictModel: r.bool("strict-model"), hostID: v.GetString("host-id"),
 		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
 		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
-		slowAfter: r.duration("slow-after"),
+		slowAfter:    r.duration("slow-after"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
 		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
 		command: command, restart: r.restart(), dieWith: r.bool("engine-dies-with-agent"),

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Prober asks an engine who it is.
@@ -61,6 +62,8 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	facts, err := s.probe(ctx, k)
 	switch {
 	case errors.Is(err, netguard.ErrForbidden):
+		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+	case errors.Is(err, vllm.ErrProxy): // to be waited for in vain
 		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
 	case ctx.Err() != nil:
 		return 0, ctx.Err()

@@ -106,6 +106,7 @@ type Listing struct {
 	Role      Role     `json:"role"`
 	Address   string   `json:"address"`
 	State     State    `json:"state"`
+	Cause     string   `json:"cause,omitempty"` // of State: slow
 	View      View     `json:"view,omitempty"`
 	Intent    Intent   `json:"intent,omitempty"`
 	Reason    string   `json:"reason,omitempty"`
@@ -126,7 +127,7 @@ func (i *Instance) List() Listing {
 		models = append(models, Printable(m, 256))
 	}
 	return Listing{
-		Role: i.Role, Address: i.Address, State: i.Record.State, View: i.View,
+		Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models,
 		Connector: Printable(i.Record.Connector, 64), Source: Printable(i.Record.Source, 32),

@@ -12,7 +12,9 @@ import (
 
 const listHelp = `list shows every entry there is, usable or not.
 
-  STATE   what the instance's own record says: starting, ready, draining, down
+  STATE   what the instance's own record says: starting, ready, draining, down;
+          down (slow): its engine leaves probes unanswered, but refuses nothing;
+          proxies go on with it while no other one of its role is ready
   VIEW    pending: waits to answer; unverified: its record names no models, so
           each proxy asks it before use, and its /status tells what it found;
           rejected: its value in etcd cannot be used, REASON says why

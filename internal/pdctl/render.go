@@ -67,11 +67,15 @@ func listTable(snap *instance.Snapshot) table.Writer {
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
-		if in.View == instance.Pending { // what its record will say
-			l.State = ""
+		state := string(l.State)
+		switch {
+		case in.View == instance.Pending: // what its record will say
+			state = ""
+		case l.Cause != "":
+			state += " (" + l.Cause + ")"
 		}
 		rows = append(rows, []string{
-			string(l.Role), instance.Printable(l.Address, 0), string(l.State), string(l.View), string(l.Intent), kind(in),
+			string(l.Role), instance.Printable(l.Address, 0), state, string(l.View), string(l.Intent), kind(in),
 			shortModels(l.Models), l.Connector, l.Source, strconv.FormatInt(l.Revision, 10),
 			instance.Printable(l.Reason, 200),
 		})

@@ -48,6 +48,22 @@ func TestGet(t *testing.T) {
 	}
 }
 
+func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
+	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
+	_, table, _ := r.run("list")
+	for _, want := range []string{"decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in\n%s", want, table)
+		}
+	}
+	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
+		t.Errorf("%+v", got)
+	}
+}
+
 func TestHostileEntriesAreShownEscaped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -193,7 +193,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusLoopDetected {
-		return callError(base, path, fmt.Errorf("%w: %s is a pdmesh proxy; give vLLM's own address", ErrNotVLLM, hostOf(base)))
+		return callError(base, path, fmt.Errorf("%w: %s %w; give vLLM's own address", ErrNotVLLM, hostOf(base), ErrProxy))
 	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))
