@@ -97,13 +97,20 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	switch {
 	case ctx.Err() != nil:
 		s.log.Infof("the engine has ended: %s", last)
-		return code, nil //nolint:nilerr // its end was asked for
+		if code == asked(s.orders.stopSignal()) {
+			return 0, nil //nolint:nilerr // its end was asked for, and this is how most programs obey
+		}
+		return code, nil //nolint:nilerr // the same
 	case failed == nil:
 		s.log.Info("the engine has ended by itself")
 		return code, nil
 	}
 	return max(code, 1), fmt.Errorf("the engine has ended: %w", failed)
 }
+
+// asked is the exit code, in the words of a shell, of a program that has died of the
+// signal by which it was asked to end.
+func asked(sig syscall.Signal) int { return wrap.Exit{Signal: sig}.Status() }
 
 // engineLife registers one life of the engine until it ends or ctx does, and
 // ends the engine in the latter case. An error means that the life has failed,
