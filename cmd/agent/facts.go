@@ -133,11 +133,11 @@ func (f *facts) roles() []fact {
 func (f *facts) noRole() error {
 	switch {
 	case f.transfer != nil && f.transfer.KVRole != "":
-		return fmt.Errorf("is missing: %s says %s, which leaves it open: give --role prefill or --role decode (or PD_ROLE)", f.from, f.transfer.KVRole)
+		return fmt.Errorf("is missing: %s says %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
 	case f.envRole != "":
-		return fmt.Errorf("is missing: %s says both: give --role prefill or --role decode (or PD_ROLE)", vllmargs.EnvKVRole)
+		return fmt.Errorf("is missing: %s says both: %w", vllmargs.EnvKVRole, errNoRole)
 	}
-	return errors.New("is missing: give --role prefill or --role decode (or PD_ROLE)")
+	return fmt.Errorf("is missing: %w", errNoRole)
 }
 
 // connector is the dialect that follows from the KV transfer.

@@ -80,14 +80,14 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 		Args: checkArgs, Version: version.String(),
 		SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, behind []string) error {
 			var command []string
-			if len(args) > 0 {
-				command = args
+			if len(behind) > 0 {
+				command = behind
 			}
 			c, err := load(cmd.Flags(), os.LookupEnv, command)
 			if err != nil {
-				return err
+				return retype(err, args)
 			}
 			if c.printConfig {
 				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)
