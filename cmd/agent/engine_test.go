@@ -49,6 +49,7 @@ func engineMain(kind string, args []string) int {
 		signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	}
 	fmt.Println("engine starts", os.Getpid())
+	fmt.Println("engine's side channel", os.Getenv(envSidePort))
 	if n, err := strconv.Atoi(has["exit"]); err == nil {
 		return n
 	}

@@ -248,10 +248,23 @@ func (f *facts) labels() map[string]string {
 	return out
 }
 
+// maxRankIDs bounds the engine ids in a record.
+const maxRankIDs = 64
+
 // record adds the sizes and ids to what the agent registers.
 func (f *facts) record(rec *instance.Record) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
-	if f.transfer != nil && f.transfer.EngineID != "" && rec.DPSize <= 1 {
-		rec.EngineIDs = map[string]string{"0": f.transfer.EngineID}
+	if f.transfer == nil || f.transfer.EngineID == "" {
+		return
+	}
+	id, ranks := f.transfer.EngineID, f.command.Ranks
+	if ranks.Total <= 1 {
+		rec.EngineIDs = map[string]string{"0": id}
+		return
+	}
+	rec.EngineIDs = make(map[string]string)
+	for n := ranks.First; n < min(ranks.First+f.command.DataParallel, maxRankIDs); n++ {
+		rank := strconv.Itoa(n)
+		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM tells its ranks apart
 	}
 }

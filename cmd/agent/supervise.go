@@ -46,17 +46,23 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 // wanted. It gives the exit code of the engine's last life.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
 	log := s.log.WithField(logging.FieldComponent, "engine")
+	if s.side.chosen {
+		log.Infof("%s=%s: NIXL's side channel, a port that is free", envSidePort, &s.side)
+	}
 	backoff := wrap.Backoff{First: s.restartDelay, Max: s.restartDelayMax}
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
 		failed := s.free(ctx)
+		if failed == nil {
+			failed = s.side.free(ctx)
+		}
 		switch {
 		case failed != nil && start == 1:
 			return 1, failed
 		case failed == nil:
 			proc, err := wrap.Start(wrap.Options{
-				Argv: s.command, Env: engineEnv(os.Environ()), Stdout: s.stdout, Stderr: s.stderr,
+				Argv: s.command, Env: append(engineEnv(os.Environ()), s.side.env()...), Stdout: s.stdout, Stderr: s.stderr,
 				DieWith: s.dieWith, Reaper: s.reaper, Log: log,
 			})
 			if err != nil {
