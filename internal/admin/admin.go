@@ -75,6 +75,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	}
 	rec := instance.Record{
 		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin",
+		Transfer: facts.Transfer,
 	}
 	if !facts.StartedAt.IsZero() {
 		rec.StartedAt = &facts.StartedAt

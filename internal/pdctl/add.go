@@ -187,6 +187,7 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 			return r.failed("%w%s", err, advice(err))
 		}
 		rec.Models, rec.MaxModelLen, rec.Version = facts.Models, facts.MaxModelLen, facts.Version
+		rec.Transfer = facts.Transfer
 		if !facts.StartedAt.IsZero() {
 			rec.StartedAt = &facts.StartedAt
 		}

@@ -144,7 +144,10 @@ func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error)
 		facts.Version = v
 	}
 	if s, err := c.Stats(ctx, base); err == nil {
-		facts.StartedAt = s.StartedAt
+		facts.StartedAt, facts.DPSize = s.StartedAt, s.Ranks
+		if s.NIXL {
+			facts.Transfer = instance.TransferNIXL
+		}
 	}
 	return facts, nil
 }
