@@ -110,6 +110,7 @@ type Listing struct {
 	View      View     `json:"view,omitempty"`
 	Intent    Intent   `json:"intent,omitempty"`
 	Reason    string   `json:"reason,omitempty"`
+	Warning   string   `json:"warning,omitempty"` // it serves, but not as it should
 	Static    bool     `json:"static"`
 	ID        string   `json:"id,omitempty"`
 	Models    []string `json:"models"`

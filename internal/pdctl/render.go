@@ -61,9 +61,9 @@ func effective(in *instance.Instance) string {
 }
 
 // listTable shows every entry; columns nobody has a value for are left out.
-func listTable(snap *instance.Snapshot) table.Writer {
-	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "REVISION", "REASON"}
-	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "REASON": true}
+func listTable(snap *instance.Snapshot, connector string) table.Writer {
+	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "REVISION", "REASON", "WARNING"}
+	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "REASON": true, "WARNING": true}
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
@@ -77,7 +77,7 @@ func listTable(snap *instance.Snapshot) table.Writer {
 		rows = append(rows, []string{
 			string(l.Role), instance.Printable(l.Address, 0), state, string(l.View), string(l.Intent), kind(in),
 			shortModels(l.Models), l.Connector, l.Source, strconv.FormatInt(l.Revision, 10),
-			instance.Printable(l.Reason, 200),
+			instance.Printable(l.Reason, 200), in.Warning(connector),
 		})
 	}
 	var keep []int
