@@ -58,6 +58,8 @@ type config struct {
 	facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
 	notes []string        // what the person who starts it should know
 
+	side sideChannel // of a NIXL engine that this agent starts
+
 	command         []string // of the engine; nil when somebody else starts it
 	restart         bool     // after a failure
 	restartDelay    time.Duration
@@ -97,7 +99,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		strictModel: r.bool("strict-model"), hostID: v.GetString("host-id"),
 		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
 		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
-		slowAfter: r.duration("slow-after"),
+		slowAfter:    r.duration("slow-after"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
 		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
 		command: command, restart: r.restart(), dieWith: r.bool("engine-dies-with-agent"),
@@ -118,6 +120,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	c.labels = r.labels(f.labels())
 	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
 	f.record(&c.facts)
+	c.side = r.findSideChannel(f, c.key.Address)
 	c.notes = f.notes
 	r.checkCommand(&c)
 	if _, err := discovery.NewLayout(c.etcdPrefix); err != nil {

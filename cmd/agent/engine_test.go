@@ -31,6 +31,7 @@ const envEngine = "PDMESH_TEST_ENGINE"
 //	exit=N       exits with code N at once
 //	stubborn     takes no notice of SIGTERM
 //	die          leaves SIGTERM to the system
+//	word         exits with 128+n after signal n, as a shell does
 //	look=EP=KEY  at the end says whether KEY is in the etcd at EP
 //	slow         holds completions for ever
 func engineMain(kind string, args []string) int {
@@ -48,6 +49,7 @@ func engineMain(kind string, args []string) int {
 		signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	}
 	fmt.Println("engine starts", os.Getpid())
+	fmt.Println("engine's side channel", os.Getenv(envSidePort))
 	if n, err := strconv.Atoi(has["exit"]); err == nil {
 		return n
 	}
@@ -82,6 +84,9 @@ func engineMain(kind string, args []string) int {
 			fmt.Println("engine got", sig)
 			if ep, key, ok := strings.Cut(has["look"], "="); ok {
 				fmt.Println("engine finds", lookFrom(ep, key))
+			}
+			if n, ok := sig.(syscall.Signal); ok && is("word") {
+				return 128 + int(n)
 			}
 			return 7
 		case <-tick.C:

@@ -133,11 +133,11 @@ func (f *facts) roles() []fact {
 func (f *facts) noRole() error {
 	switch {
 	case f.transfer != nil && f.transfer.KVRole != "":
-		return fmt.Errorf("is missing: %s says %s, which leaves it open: give --role prefill or --role decode (or PD_ROLE)", f.from, f.transfer.KVRole)
+		return fmt.Errorf("is missing: %s says %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
 	case f.envRole != "":
-		return fmt.Errorf("is missing: %s says both: give --role prefill or --role decode (or PD_ROLE)", vllmargs.EnvKVRole)
+		return fmt.Errorf("is missing: %s says both: %w", vllmargs.EnvKVRole, errNoRole)
 	}
-	return errors.New("is missing: give --role prefill or --role decode (or PD_ROLE)")
+	return fmt.Errorf("is missing: %w", errNoRole)
 }
 
 // connector is the dialect that follows from the KV transfer.
@@ -248,10 +248,26 @@ func (f *facts) labels() map[string]string {
 	return out
 }
 
+// maxRankIDs bounds the engine ids in a record.
+const maxRankIDs = 64
+
 // record adds the sizes and ids to what the agent registers.
 func (f *facts) record(rec *instance.Record) {
 	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
-	if f.transfer != nil && f.transfer.EngineID != "" && rec.DPSize <= 1 {
-		rec.EngineIDs = map[string]string{"0": f.transfer.EngineID}
+	if f.transfer != nil && f.transfer.NIXL() {
+		rec.Transfer = instance.TransferNIXL
+	}
+	if f.transfer == nil || f.transfer.EngineID == "" {
+		return
+	}
+	id, ranks := f.transfer.EngineID, f.command.Ranks
+	if ranks.Total <= 1 {
+		rec.EngineIDs = map[string]string{"0": id}
+		return
+	}
+	rec.EngineIDs = make(map[string]string)
+	for n := ranks.First; n < min(ranks.First+f.command.DataParallel, maxRankIDs); n++ {
+		rank := strconv.Itoa(n)
+		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM tells its ranks apart
 	}
 }

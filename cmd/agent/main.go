@@ -30,8 +30,9 @@ A second signal skips the wait. agent drain does the same from another shell.
 
 With a command behind "--" the agent starts the engine itself, waits as long as
 it takes to load, and reads address, model, role, connector and key off the
-command. On SIGTERM it drains first, then ends the engine; it exits with the
-engine's exit code (128+n after signal n). If the engine ends by itself the
+command. On SIGTERM it drains first, then ends the engine, and exits with 0 if the
+engine ended with 0 or of that signal, else with the engine's exit code (128+n
+after signal n). If the engine ends by itself the
 registration is taken back at once and the agent exits, too, or starts it again
 with --restart on-failure.
 
@@ -69,7 +70,8 @@ type program struct{ whole bool }
 
 // run is the whole program. The end of ctx is what the first signal is: drain.
 // It returns 0 after an orderly end, 1 for what fails at run time, 2 for wrong
-// usage, and with a command the exit code of the engine.
+// usage, and with a command the exit code of the engine, unless that says no more
+// than that it obeyed the signal to end.
 func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var failed error
 	code := 0
@@ -78,14 +80,14 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 		Args: checkArgs, Version: version.String(),
 		SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
-		RunE: func(cmd *cobra.Command, args []string) error {
+		RunE: func(cmd *cobra.Command, behind []string) error {
 			var command []string
-			if len(args) > 0 {
-				command = args
+			if len(behind) > 0 {
+				command = behind
 			}
 			c, err := load(cmd.Flags(), os.LookupEnv, command)
 			if err != nil {
-				return err
+				return retype(err, args)
 			}
 			if c.printConfig {
 				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)

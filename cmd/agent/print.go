@@ -72,6 +72,13 @@ func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (s
 	if id := c.facts.EngineIDs["0"]; id != "" {
 		line("engine_id", id, "")
 	}
+	if text := c.side.String(); text != "" {
+		from := envSidePort
+		if c.side.chosen {
+			from = "free, by the engine's port; given to the engine as " + envSidePort
+		}
+		line("nixl_side_channel_port", text, from)
+	}
 	if c.command != nil {
 		line("command", strings.Join(vllmargs.Masked(c.command), " "), "")
 	}

@@ -46,17 +46,23 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 // wanted. It gives the exit code of the engine's last life.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
 	log := s.log.WithField(logging.FieldComponent, "engine")
+	if s.side.chosen {
+		log.Infof("%s=%s: NIXL's side channel, a port that is free", envSidePort, &s.side)
+	}
 	backoff := wrap.Backoff{First: s.restartDelay, Max: s.restartDelayMax}
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
 		failed := s.free(ctx)
+		if failed == nil {
+			failed = s.side.free(ctx)
+		}
 		switch {
 		case failed != nil && start == 1:
 			return 1, failed
 		case failed == nil:
 			proc, err := wrap.Start(wrap.Options{
-				Argv: s.command, Env: engineEnv(os.Environ()), Stdout: s.stdout, Stderr: s.stderr,
+				Argv: s.command, Env: append(engineEnv(os.Environ()), s.side.env()...), Stdout: s.stdout, Stderr: s.stderr,
 				DieWith: s.dieWith, Reaper: s.reaper, Log: log,
 			})
 			if err != nil {
@@ -97,13 +103,20 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	switch {
 	case ctx.Err() != nil:
 		s.log.Infof("the engine has ended: %s", last)
-		return code, nil //nolint:nilerr // its end was asked for
+		if code == asked(s.orders.stopSignal()) {
+			return 0, nil //nolint:nilerr // its end was asked for, and this is how most programs obey
+		}
+		return code, nil //nolint:nilerr // the same
 	case failed == nil:
 		s.log.Info("the engine has ended by itself")
 		return code, nil
 	}
 	return max(code, 1), fmt.Errorf("the engine has ended: %w", failed)
 }
+
+// asked is the exit code, in the words of a shell, of a program that has died of the
+// signal by which it was asked to end.
+func asked(sig syscall.Signal) int { return wrap.Exit{Signal: sig}.Status() }
 
 // engineLife registers one life of the engine until it ends or ctx does, and
 // ends the engine in the latter case. An error means that the life has failed,

@@ -7,6 +7,34 @@ import (
 	"testing"
 )
 
+// What leaves the role open is answered with the line to type.
+func TestMissingRoleShowsTheLineToType(t *testing.T) {
+	t.Parallel()
+	both := `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{
+			"in front of an engine",
+			[]string{"--etcd-endpoints", "10.0.0.9:2379", "--", "vllm", "serve", "org/m", "--host", "10.0.0.7", "--api-key", "geheim", "--kv-transfer-config", both},
+			"\n  agent --role prefill --etcd-endpoints 10.0.0.9:2379 -- vllm serve org/m --host 10.0.0.7 --api-key '********' --kv-transfer-config '" + both + "'\nor\n  agent --role decode --etcd-endpoints 10.0.0.9:2379 -- vllm",
+		},
+		{"beside one", []string{"--address", "10.0.0.7:8100", "--label", "who=it's me"}, "\n  agent --role prefill --address 10.0.0.7:8100 --label 'who=it'\\''s me'\nor\n"},
+		{"with another mistake", []string{"--address", "10.0.0.7", "--engine-api-key=geheim"}, "\n  agent --role prefill --address 10.0.0.7 '--engine-api-key=********'\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			code := program{}.run(t.Context(), tc.args, &out, &errs)
+			if code != 2 || !strings.Contains(errs.String(), tc.want) || strings.Contains(errs.String(), "geheim") {
+				t.Errorf("exit %d\n%s\nlacks\n%s", code, &errs, tc.want)
+			}
+		})
+	}
+}
+
 func TestWrongUsage(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -36,6 +36,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
 	work.Go(func() { p.forgetOldLives(ctx) })
+	work.Go(func() { p.warn(ctx) })
 	work.Go(func() { p.begin(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
 	work.Go(func() { p.flags.watch(ctx, p.log) })
@@ -272,6 +273,7 @@ func (r recorder) Done(e *forward.Entry) {
 func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address string) *discovery.Presence {
 	return discovery.NewPresence(cli, discovery.PresenceOptions{
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
-		Applied: func() int64 { return p.watcher.Status().Applied },
+		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
+		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
 	})
 }

@@ -291,7 +291,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
 		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
 		Fallback: cfg.Fallback == config.FallbackDecode,
-		Limits:   limits(cfg),
+		Limits:   limits(cfg), Connector: cfg.Connector,
 	}
 	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
 	p.direct = httpapi.Direct(deps)

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // Prober asks an engine who it is.
@@ -70,6 +71,8 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	switch {
 	case errors.Is(err, netguard.ErrForbidden):
 		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
+	case errors.Is(err, vllm.ErrProxy): // to be waited for in vain
+		return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	case err != nil:
@@ -80,6 +83,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	}
 	rec := instance.Record{
 		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin", Proxies: s.o.Proxies(),
+		Transfer: facts.Transfer,
 	}
 	if !facts.StartedAt.IsZero() {
 		rec.StartedAt = &facts.StartedAt

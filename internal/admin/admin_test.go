@@ -3,6 +3,8 @@ package admin_test
 import (
 	"context"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"strings"
 	"testing"
@@ -122,6 +124,7 @@ func TestAddRefuses(t *testing.T) {
 	}{
 		{"wrong model", other, "other", httpapi.ErrRefused},
 		{"outside the allowed networks", "192.0.2.1:80", "--instance-allow", httpapi.ErrRefused},
+		{"a proxy", aProxy(t), "is a pdmesh proxy", httpapi.ErrRefused},
 		{"metadata service", "169.254.169.254:80", "link-local", httpapi.ErrRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -134,6 +137,19 @@ func TestAddRefuses(t *testing.T) {
 			}
 		})
 	}
+}
+
+// aProxy answers the question by which a program finds engines as a proxy does.
+func aProxy(t *testing.T) string {
+	t.Helper()
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		if req.Header.Get(instance.ProbeHeader) == "" {
+			t.Errorf("a question without %s", instance.ProbeHeader)
+		}
+		w.WriteHeader(http.StatusLoopDetected)
+	}))
+	t.Cleanup(srv.Close)
+	return strings.TrimPrefix(srv.URL, "http://")
 }
 
 func TestEtcdAway(t *testing.T) {

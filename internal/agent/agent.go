@@ -217,6 +217,10 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 		if facts.StartedAt.IsZero() {
 			facts.StartedAt = stats.StartedAt
 		}
+		facts.DPSize = stats.Ranks
+		if stats.NIXL {
+			facts.Transfer = instance.TransferNIXL
+		}
 	}
 	return facts, nil
 }

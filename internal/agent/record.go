@@ -22,9 +22,35 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	if rec.Version == "" && a.rec.ID == rec.ID {
 		rec.Version = a.rec.Version // one missed /version is no news
 	}
+	rec.DPSize, rec.Transfer = a.shown(rec, facts)
+	if rec.Connector == "" && rec.Transfer == instance.TransferNIXL {
+		rec.Connector = nixl
+	}
 	started := a.life.since
 	rec.StartedAt = &started
 	return rec
+}
+
+// nixl is the dialect of engines that hand over by NIXL.
+const nixl = "nixl"
+
+// shown is what the engine's /metrics say about its ranks and its transfer. What they
+// do not say now they may have said before.
+func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, transfer string) {
+	same := a.rec.ID == rec.ID
+	switch ranks = rec.DPSize; {
+	case facts.DPSize > 1, facts.DPSize == 1 && ranks > 1:
+		ranks = facts.DPSize
+	case facts.DPSize == 0 && same:
+		ranks = a.rec.DPSize
+	}
+	if transfer = rec.Transfer; transfer == "" {
+		transfer = facts.Transfer
+	}
+	if transfer == "" && same {
+		transfer = a.rec.Transfer
+	}
+	return ranks, transfer
 }
 
 // maxModelBytes leaves room for the rest of the record in its 16 KiB.

@@ -196,6 +196,7 @@ func shareWords(rec *instance.Record) {
 	one(&rec.Connector)
 	one(&rec.KVRole)
 	one(&rec.TransferMode)
+	one(&rec.Transfer)
 	one(&rec.Version)
 	one(&rec.Source)
 	for i := range rec.Models {

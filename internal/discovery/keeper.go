@@ -107,18 +107,22 @@ func (k *keeper) run(ctx context.Context) {
 				return
 			}
 		}
-		retry, timeout := renewRetry, min(third, renewTimeout)
+		retry, limit := renewRetry, min(third, renewTimeout)
 		for {
 			id := k.state().id
 			if id == 0 {
 				break
 			}
-			wait := third
-			if err := k.renew(ctx, id, timeout); err != nil {
-				wait = jitter(retry)
-				retry, timeout = min(2*retry, renewCap), min(2*timeout, third)
-			} else {
-				retry, timeout = renewRetry, min(third, renewTimeout)
+			wait, start := third, time.Now()
+			err := k.renew(ctx, id, limit)
+			switch took := time.Since(start); {
+			case err == nil:
+				retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
+			case took >= limit:
+				limit = min(third, 2*limit)
+				fallthrough
+			default:
+				wait, retry = jitter(retry), min(2*retry, renewCap)
 			}
 			if !pause(ctx, wait) {
 				return

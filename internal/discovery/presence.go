@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 
@@ -28,6 +29,13 @@ type ProxyPresence struct {
 	Applied   int64      `json:"applied"`
 	StartedAt *time.Time `json:"started_at,omitempty"` // for people; never compared
 
+	// Connector is the dialect of instances whose record names none.
+	Connector string `json:"connector,omitempty"`
+	// Unverified are the instances that this proxy has to ask before it uses them and
+	// that have not answered it well, role/address, each with the reason. Nil: it does
+	// not say, being of an older version or having too many.
+	Unverified map[string]string `json:"unverified"`
+
 	Revision int64 `json:"-"` // mod_revision of the key
 }
 
@@ -39,7 +47,10 @@ type PresenceOptions struct {
 	Version string
 	// Applied gives the watcher's Status().Applied; nil: always 0.
 	Applied func() int64
-	TTL     time.Duration // of the lease, default 15 s
+	// Connector and Unverified are as in ProxyPresence; nil says nothing.
+	Connector  string
+	Unverified func() map[string]string
+	TTL        time.Duration // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
 	Interval time.Duration
 	Log      logrus.FieldLogger // nil: silent
@@ -63,6 +74,9 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 	}
 	if o.Interval <= 0 {
 		o.Interval = time.Second
+	}
+	if o.Unverified == nil {
+		o.Unverified = func() map[string]string { return nil }
 	}
 	if o.Applied == nil {
 		o.Applied = func() int64 { return 0 }
@@ -92,20 +106,22 @@ func (p *Presence) hold(ctx context.Context) {
 	tick := time.NewTicker(p.o.Interval)
 	defer tick.Stop()
 	var written int64
+	var known map[string]string
 	var under clientv3.LeaseID
 	var at time.Time
 	failed := false
 	for {
-		applied, id := p.o.Applied(), p.keeper.state().id
-		if id == 0 || id != under || applied != written || time.Since(at) > p.o.TTL {
-			lease, err := p.write(ctx, applied, started, !failed)
+		applied, id := p.o.Applied(), p.keeper.state().id // first: it must not promise more
+		unverified := p.o.Unverified()
+		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || time.Since(at) > p.o.TTL {
+			lease, err := p.write(ctx, applied, unverified, started, !failed)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil && !failed:
 				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
 			case err == nil:
-				written, under, at = applied, lease, time.Now()
+				written, known, under, at = applied, unverified, lease, time.Now()
 			}
 			failed = err != nil
 		}
@@ -117,9 +133,10 @@ func (p *Presence) hold(ctx context.Context) {
 	}
 }
 
-func (p *Presence) write(ctx context.Context, applied int64, started time.Time, look bool) (clientv3.LeaseID, error) {
+func (p *Presence) write(ctx context.Context, applied int64, unverified map[string]string, started time.Time, look bool) (clientv3.LeaseID, error) {
 	value, err := encode(ProxyPresence{
 		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
+		Connector: p.o.Connector, Unverified: unverified,
 	})
 	if err != nil {
 		return 0, err
@@ -159,6 +176,7 @@ func (s *Store) Proxies(ctx context.Context) ([]ProxyPresence, error) {
 		}
 		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), prefix), 128)
 		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
+		p.Connector = instance.Printable(p.Connector, 64)
 		p.Revision = kv.ModRevision
 		out = append(out, p)
 	}

@@ -3,6 +3,7 @@ package discovery_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"testing"
 	"time"
@@ -19,10 +20,11 @@ func TestPresence(t *testing.T) {
 	cli, l := etcd.Client(t), layout(t)
 	store := discovery.NewStore(cli, l, "test")
 	var mu sync.Mutex
-	applied := int64(7)
+	applied, unverified := int64(7), map[string]string{}
 	p := discovery.NewPresence(cli, discovery.PresenceOptions{
 		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: testTTL, Interval: 10 * time.Millisecond,
-		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
+		Applied:   func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
+		Connector: "nixl", Unverified: func() map[string]string { mu.Lock(); defer mu.Unlock(); return maps.Clone(unverified) },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -50,6 +52,16 @@ func TestPresence(t *testing.T) {
 	mu.Unlock()
 	list(func(ps []discovery.ProxyPresence) error {
 		if len(ps) != 1 || ps[0].Applied != 9 || ps[0].Revision == first {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	// What it has found out is said when it changes.
+	mu.Lock()
+	unverified["decode/10.0.0.7:1"] = "no answer yet"
+	mu.Unlock()
+	list(func(ps []discovery.ProxyPresence) error {
+		if len(ps) != 1 || ps[0].Unverified["decode/10.0.0.7:1"] != "no answer yet" || ps[0].Connector != "nixl" {
 			return fmt.Errorf("%+v", ps)
 		}
 		return nil

@@ -299,6 +299,12 @@ func withFacts(rec instance.Record, f instance.Facts) instance.Record {
 	if rec.Version == "" {
 		rec.Version = f.Version
 	}
+	if rec.DPSize == 0 && f.DPSize > 1 {
+		rec.DPSize = f.DPSize
+	}
+	if rec.Transfer == "" {
+		rec.Transfer = f.Transfer
+	}
 	if rec.StartedAt == nil && !f.StartedAt.IsZero() {
 		rec.StartedAt = &f.StartedAt
 	}

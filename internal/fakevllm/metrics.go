@@ -66,6 +66,11 @@ func (l *life) metrics() []byte {
 	number("", "vllm:request_success_total", `,finished_reason="abort"`, float64(st.abort.Load()))
 	number("", "vllm:request_success_total", `,finished_reason="error"`, float64(st.fail.Load()))
 	number("gauge", "vllm:cache_config_info", `,block_size="16",num_gpu_blocks="65536"`, 1)
+	if l.server.opt.Mode == NIXL { // they are there from the start of such an engine
+		for _, name := range []string{"failed_transfers", "failed_notifications", "kv_expired_reqs", "notifications_after_expiry"} {
+			number("counter", "vllm:nixl_num_"+name+"_total", "", 0)
+		}
+	}
 	for _, h := range []struct {
 		name string
 		h    *histogram

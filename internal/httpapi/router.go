@@ -74,6 +74,7 @@ type Deps struct {
 	AdminKey   string   // "": the admin routes refuse everybody
 	Version    string
 	ID         string // of this proxy, as in etcd
+	Connector  string // dialect of instances whose record names none
 	// Limits are the numbers this proxy works by, shown in /status.
 	Limits map[string]any
 	// Fallback tells that decode instances alone can serve.

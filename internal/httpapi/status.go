@@ -64,6 +64,7 @@ func (d *Deps) status(c *gin.Context) {
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {
 		l := in.List()
+		l.Warning = in.Warning(d.Connector)
 		if in.View != instance.Pending {
 			n := d.Load.InFlight(in.Key)
 			l.InFlight = &n

@@ -154,6 +154,8 @@ type Facts struct {
 	Roots       []string // the "root" of each model, same order; may hold ""
 	MaxModelLen int      // of the first model, 0 if not told
 	Version     string   // of /version, "" if not told
+	DPSize      int      // data-parallel ranks behind the address, 0 if not told
+	Transfer    string   // how it hands over: TransferNIXL, or "" if it does not show
 	// StartedAt is process_start_time_seconds of /metrics, zero if not told.
 	StartedAt time.Time
 }

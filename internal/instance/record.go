@@ -23,6 +23,9 @@ const ProbeHeader = "X-Pd-Probe"
 // a proxy takes it for a hint and goes on with it while no other one is ready.
 const CauseSlow = "slow"
 
+// TransferNIXL is the Transfer of an engine that hands over by NIXL.
+const TransferNIXL = "nixl"
+
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {
@@ -38,6 +41,7 @@ type Record struct {
 	Ports        map[string][]int  `json:"ports,omitempty"`
 	ZMQAddress   string            `json:"zmq_address,omitempty"`
 	TransferMode string            `json:"transfer_mode,omitempty"`
+	Transfer     string            `json:"transfer,omitempty"` // what the engine itself hands over by, see TransferNIXL; "" unknown
 	DPSize       int               `json:"dp_size,omitempty"`
 	TPSize       int               `json:"tp_size,omitempty"`
 	PPSize       int               `json:"pp_size,omitempty"`

@@ -106,9 +106,11 @@ type Listing struct {
 	Role      Role     `json:"role"`
 	Address   string   `json:"address"`
 	State     State    `json:"state"`
+	Cause     string   `json:"cause,omitempty"` // of State: slow
 	View      View     `json:"view,omitempty"`
 	Intent    Intent   `json:"intent,omitempty"`
 	Reason    string   `json:"reason,omitempty"`
+	Warning   string   `json:"warning,omitempty"` // it serves, but not as it should
 	Static    bool     `json:"static"`
 	ID        string   `json:"id,omitempty"`
 	Models    []string `json:"models"`
@@ -131,7 +133,7 @@ func (i *Instance) List() Listing {
 		proxies = append(proxies, Printable(p, 300))
 	}
 	return Listing{
-		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, View: i.View,
+		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models,
 		Connector: Printable(i.Record.Connector, 64), Source: Printable(i.Record.Source, 32),

@@ -187,6 +187,7 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 			return r.failed("%w%s", err, advice(err))
 		}
 		rec.Models, rec.MaxModelLen, rec.Version = facts.Models, facts.MaxModelLen, facts.Version
+		rec.Transfer = facts.Transfer
 		if !facts.StartedAt.IsZero() {
 			rec.StartedAt = &facts.StartedAt
 		}
@@ -209,12 +210,12 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 }
 
 // mayComeUp tells what waiting can cure: an engine that is not there yet or
-// not ready. It does not make a wrong key right.
+// not ready. It does not make a wrong key right, or a proxy an engine.
 func mayComeUp(err error) bool {
 	if status, ok := errors.AsType[*vllm.StatusError](err); ok {
 		return status.Code >= 500
 	}
-	return !errors.Is(err, vllm.ErrBase)
+	return !errors.Is(err, vllm.ErrBase) && !errors.Is(err, vllm.ErrProxy)
 }
 
 func advice(err error) string {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -92,6 +93,12 @@ func TestAddWrongModelAndKeys(t *testing.T) {
 	// Waiting does not make a key right.
 	r.want(1, "prefill/"+secret+": failed: GET http://"+secret+"/v1/models: HTTP 401: the engine wants an API key (--engine-api-key)\n",
 		"add", "prefill", secret, "--wait")
+	// Nor a proxy an engine.
+	srv := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusLoopDetected) }))
+	t.Cleanup(srv.Close)
+	proxy := strings.TrimPrefix(srv.URL, "http://")
+	r.want(1, "prefill/"+proxy+": failed: GET http://"+proxy+"/v1/models: not an answer of vLLM: "+proxy+" is a pdmesh proxy; give vLLM's own address\n",
+		"add", "prefill", proxy, "--wait")
 	code, out, errs := r.runEnv(map[string]string{"PD_ETCD_ENDPOINTS": r.etcd.Endpoint(), "OPENAI_API_KEY": "k"}, "add", "prefill", secret)
 	if code != 0 {
 		t.Errorf("with the key: %d\n%s%s", code, out, errs)

@@ -69,6 +69,7 @@ func differences(was, is *instance.Instance) []string {
 	}
 	a, b := was.Record, is.Record
 	differ("state", string(a.State), string(b.State))
+	differ("cause", a.Cause, b.Cause)
 	differ("view", string(was.View), string(is.View))
 	differ("intent", string(was.Intent), string(is.Intent))
 	differ("id", was.Incarnation(), is.Incarnation())

@@ -12,11 +12,15 @@ import (
 
 const listHelp = `list shows every entry there is, usable or not.
 
-  STATE   what the instance's own record says: starting, ready, draining, down
+  STATE   what the instance's own record says: starting, ready, draining, down;
+          down (slow): its engine leaves probes unanswered, but refuses nothing;
+          proxies go on with it while no other one of its role is ready
   VIEW    pending: waits to answer; unverified: its record names no models, so
-          each proxy asks it before use, and its /status tells what it found;
-          rejected: its value in etcd cannot be used, REASON says why
+          each proxy asks it before use, and one at least has had no good answer,
+          REASON says which and why; rejected: its value in etcd cannot be used, REASON
+          says why
   INTENT  what an operator asked for: drain, cordon, removed
+  WARNING it serves, but not as it should
   KIND    leased: goes away with its lease; static: stays until removed
   FOR     the proxies that use it, of those with instances on their command
           lines; without any: every proxy
@@ -72,7 +76,11 @@ func (a *app) list(ctx context.Context, roles []instance.Role) error {
 	if err != nil {
 		return a.hint(err)
 	}
-	snap = only(snap, roles)
+	proxies, err := s.store.Proxies(ctx)
+	if err != nil {
+		return a.hint(err)
+	}
+	snap = only(asProxiesSay(snap, proxies), roles)
 	removed := []Removal{}
 	for _, r := range removals {
 		if slices.Contains(roles, r.Key.Role) {
@@ -85,7 +93,9 @@ func (a *app) list(ctx context.Context, roles []instance.Role) error {
 	if a.json() {
 		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, in := range snap.All() {
-			out.Instances = append(out.Instances, in.List())
+			l := in.List()
+			l.Warning = in.Warning(dialectOf(proxies))
+			out.Instances = append(out.Instances, l)
 		}
 		return writeJSON(a.stdout, out)
 	}
@@ -93,7 +103,7 @@ func (a *app) list(ctx context.Context, roles []instance.Role) error {
 		if _, err := fmt.Fprintf(a.stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", s.layout.Root()); err != nil {
 			return err
 		}
-	} else if err := render(a.stdout, listTable(snap)); err != nil {
+	} else if err := render(a.stdout, listTable(snap, dialectOf(proxies))); err != nil {
 		return err
 	}
 	for _, r := range removed {

@@ -61,19 +61,23 @@ func effective(in *instance.Instance) string {
 }
 
 // listTable shows every entry; columns nobody has a value for are left out.
-func listTable(snap *instance.Snapshot) table.Writer {
-	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "FOR", "REVISION", "REASON"}
-	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "FOR": true, "REASON": true}
+func listTable(snap *instance.Snapshot, connector string) table.Writer {
+	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
+	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "FOR": true, "REASON": true, "WARNING": true}
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
-		if in.View == instance.Pending { // what its record will say
-			l.State = ""
+		state := string(l.State)
+		switch {
+		case in.View == instance.Pending: // what its record will say
+			state = ""
+		case l.Cause != "":
+			state += " (" + l.Cause + ")"
 		}
 		rows = append(rows, []string{
-			string(l.Role), instance.Printable(l.Address, 0), string(l.State), string(l.View), string(l.Intent), kind(in),
+			string(l.Role), instance.Printable(l.Address, 0), state, string(l.View), string(l.Intent), kind(in),
 			shortModels(l.Models), l.Connector, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
-			instance.Printable(l.Reason, 200),
+			instance.Printable(l.Reason, 200), in.Warning(connector),
 		})
 	}
 	var keep []int

@@ -48,6 +48,82 @@ func TestGet(t *testing.T) {
 	}
 }
 
+func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.1:1", `{"models":["m"],"state":"down","cause":"slow"}`)
+	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"state":"down","cause":"\u001b[2J"}`)
+	_, table, _ := r.run("list")
+	for _, want := range []string{"decode  10.0.0.1:1  down (slow) ", `decode  10.0.0.2:1  down (\u001b[2J) `} {
+		if !strings.Contains(table, want) {
+			t.Errorf("%q is not in\n%s", want, table)
+		}
+	}
+	if got := r.listings().Instances; got[0].State != instance.Down || got[0].Cause != instance.CauseSlow {
+		t.Errorf("%+v", got)
+	}
+}
+
+// What its record does not say of an instance the proxies have found out.
+func TestListSaysWhatTheProxiesSay(t *testing.T) {
+	t.Parallel()
+	bare := func(t *testing.T, presences ...string) instance.Listing {
+		t.Helper()
+		r := newRig(t)
+		r.put("/pd/decode/10.0.0.1:1", "")
+		for i, p := range presences {
+			r.put(fmt.Sprintf("/pd/proxies/p%d", i), p)
+		}
+		return r.listings().Instances[0]
+	}
+	const no = `"unverified":{"decode/10.0.0.1:1":"no answer yet: \u001b[2J"}`
+	for _, tc := range []struct {
+		name      string
+		presences []string
+		view      instance.View
+		reason    string
+	}{
+		{"no proxy", nil, instance.Unverified, "no proxy runs that could ask it"},
+		{"an old proxy", []string{`{"applied":99,"address":"a:1"}`}, instance.Unverified, "each proxy asks it: see /status"},
+		{"verified by all", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"unverified":{"decode/10.0.0.2:1":"x"}}`}, "", ""},
+		{"one is behind", []string{`{"applied":1,"unverified":{}}`, `{"applied":99,"unverified":{}}`}, instance.Unverified, "each proxy asks it: see /status (verified by 1 of 2 proxies)"},
+		{"one has no answer", []string{`{"applied":99,"unverified":{}}`, `{"applied":99,"address":"a:1",` + no + `}`}, instance.Unverified, `a:1: no answer yet: \u001b[2J (verified by 1 of 2 proxies)`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if got := bare(t, tc.presences...); got.View != tc.view || got.Reason != tc.reason {
+				t.Errorf("view %q, reason %q", got.View, got.Reason)
+			}
+		})
+	}
+}
+
+// NIXL engines that are asked as plain work, at twice the price.
+func TestListWarnsOfNIXLWithoutItsDialect(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/prefill/10.0.0.1:1", `{"models":["m"],"transfer":"nixl"}`)
+	r.put("/pd/decode/10.0.0.2:1", `{"models":["m"],"transfer":"nixl","connector":"nixl"}`)
+	warned := func() (out []string) {
+		for _, in := range r.listings().Instances {
+			if in.Warning != "" {
+				out = append(out, in.Address)
+			}
+		}
+		return out
+	}
+	if got := warned(); len(got) != 0 {
+		t.Errorf("nobody says how they are asked, warned of %v", got)
+	}
+	r.put("/pd/proxies/p1", `{"connector":"plain"}`)
+	if d := cmp.Diff([]string{"10.0.0.1:1"}, warned()); d != "" {
+		t.Error(d)
+	}
+	if _, table, _ := r.run("list"); strings.Count(table, "give --connector nixl") != 1 {
+		t.Errorf("list\n%s", table)
+	}
+}
+
 func TestHostileEntriesAreShownEscaped(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

@@ -68,7 +68,7 @@ func (a *app) status(ctx context.Context) error {
 	}
 	rep := statusReport{
 		Endpoints: a.askEndpoints(ctx, s), Alarms: []string{}, Prefix: s.layout.Root(),
-		Revision: snap.Revision, Counts: counts(snap), Proxies: []proxyReport{},
+		Revision: snap.Revision, Proxies: []proxyReport{},
 	}
 	for _, in := range snap.All() {
 		rep.Membership = max(rep.Membership, in.ModRevision)
@@ -83,6 +83,7 @@ func (a *app) status(ctx context.Context) error {
 	if err != nil {
 		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
 	}
+	rep.Counts = counts(asProxiesSay(snap, proxies))
 	for _, p := range proxies {
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),

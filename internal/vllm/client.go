@@ -144,7 +144,10 @@ func (c *Client) Facts(ctx context.Context, base string) (instance.Facts, error)
 		facts.Version = v
 	}
 	if s, err := c.Stats(ctx, base); err == nil {
-		facts.StartedAt = s.StartedAt
+		facts.StartedAt, facts.DPSize = s.StartedAt, s.Ranks
+		if s.NIXL {
+			facts.Transfer = instance.TransferNIXL
+		}
 	}
 	return facts, nil
 }
@@ -193,7 +196,7 @@ func (c *Client) get(ctx context.Context, base, path string, key bool, read func
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.StatusCode == http.StatusLoopDetected {
-		return callError(base, path, fmt.Errorf("%w: %s is a pdmesh proxy; give vLLM's own address", ErrNotVLLM, hostOf(base)))
+		return callError(base, path, fmt.Errorf("%w: %s %w; give vLLM's own address", ErrNotVLLM, hostOf(base), ErrProxy))
 	}
 	if resp.StatusCode != http.StatusOK {
 		text, _ := io.ReadAll(io.LimitReader(resp.Body, 512))

@@ -77,7 +77,7 @@ func TestFacts(t *testing.T) {
 	want := instance.Facts{
 		Models:      []string{"qwen", "qwen-lora"},
 		Roots:       []string{"/models/Qwen2.5-7B", ""},
-		MaxModelLen: 32768, Version: "0.12.0",
+		MaxModelLen: 32768, Version: "0.12.0", DPSize: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: strings.TrimPrefix(base, "http://")}}
@@ -115,7 +115,7 @@ func TestStats(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := Stats{
-		Running: 3, Waiting: 4, Finished: 13, KVCacheUsage: 0.375, Complete: true,
+		Running: 3, Waiting: 4, Finished: 13, KVCacheUsage: 0.375, Complete: true, Ranks: 2,
 		StartedAt: time.Unix(1700000000, 250e6).UTC(),
 	}
 	if d := cmp.Diff(want, got); d != "" {
@@ -135,11 +135,14 @@ func TestParseStats(t *testing.T) {
 		idle       bool
 	}{
 		{name: "empty is unknown, not idle"},
-		{name: "idle", text: "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n", want: Stats{Complete: true}, idle: true},
-		{name: "half is unknown", text: "vllm:num_requests_running 0\n"},
+		{name: "idle", text: "vllm:num_requests_running 0\nvllm:num_requests_waiting 0\n", want: Stats{Complete: true, Ranks: 1}, idle: true},
+		{name: "half is unknown", text: "vllm:num_requests_running 0\n", want: Stats{Ranks: 1}},
+		{name: "NIXL", text: "# TYPE vllm:nixl_num_failed_transfers counter\nvllm:nixl_num_failed_transfers_total{engine=\"0\",model_name=\"m\"} 0.0\n", want: Stats{NIXL: true}},
+		{name: "a comment is no NIXL", text: "# vllm:nixl_num_failed_transfers_total 1\n"},
+		{name: "ranks", text: "vllm:num_requests_running{engine=\"0\"} 1\nvllm:num_requests_running{engine=\"1\"} 2\n", want: Stats{Running: 3, Ranks: 2}},
 		{name: "old usage name", text: "vllm:gpu_cache_usage_perc{a=\"b\"} 0.5", want: Stats{KVCacheUsage: 0.5}},
-		{name: "no final newline", text: "vllm:num_requests_waiting 0\nvllm:num_requests_running{} 1", want: Stats{Running: 1, Complete: true}},
-		{name: "CRLF", text: "vllm:num_requests_waiting 2\r\nvllm:num_requests_running 0\r\n", want: Stats{Waiting: 2, Complete: true}},
+		{name: "no final newline", text: "vllm:num_requests_waiting 0\nvllm:num_requests_running{} 1", want: Stats{Running: 1, Complete: true, Ranks: 1}},
+		{name: "CRLF", text: "vllm:num_requests_waiting 2\r\nvllm:num_requests_running 0\r\n", want: Stats{Waiting: 2, Complete: true, Ranks: 1}},
 		{name: "overlong line skipped", text: long + "vllm:num_requests_waiting 1\n", want: Stats{Waiting: 1}},
 		{name: "absurd start time", text: "process_start_time_seconds 1e300\n"},
 		{name: "negative start time", text: "process_start_time_seconds -1\n"},

@@ -25,6 +25,11 @@ type Stats struct {
 	// StartedAt is process_start_time_seconds; zero when the server does not tell
 	// (it does not when it runs several API processes).
 	StartedAt time.Time
+	// Ranks is how many data-parallel ranks answer behind the address, 0 if not told.
+	Ranks int
+	// NIXL tells that the engine hands over by NIXL: its metrics are there from the
+	// start of such an engine, also where NIXL is a part of a MultiConnector.
+	NIXL bool
 	// Complete tells that both Running and Waiting were in the answer. Without
 	// it a zero means "unknown", not "idle".
 	Complete bool
@@ -64,8 +69,11 @@ func parseStats(r io.Reader, limit int64) (Stats, error) {
 		line, err := readLine(br)
 		if name, value, ok := sample(line); ok {
 			switch name {
+			case "vllm:nixl_num_failed_transfers_total", "vllm:nixl_xfer_time_seconds_count":
+				s.NIXL = true
 			case "vllm:num_requests_running":
 				s.Running += value
+				s.Ranks++
 				running = true
 			case "vllm:num_requests_waiting":
 				s.Waiting += value
@@ -126,7 +134,7 @@ func wanted(line []byte) bool {
 	line = bytes.TrimLeft(line, " \t")
 	return bytes.HasPrefix(line, []byte("vllm:num_requests_")) || bytes.HasPrefix(line, []byte("vllm:request_success_")) ||
 		bytes.HasPrefix(line, []byte("vllm:kv_cache_")) || bytes.HasPrefix(line, []byte("vllm:gpu_cache_")) ||
-		bytes.HasPrefix(line, []byte("process_start_"))
+		bytes.HasPrefix(line, []byte("vllm:nixl_")) || bytes.HasPrefix(line, []byte("process_start_"))
 }
 
 // sample splits `name{labels} value [timestamp]`.

@@ -27,9 +27,18 @@ type Command struct {
 	PipelineParallel int
 	// DataParallel is how many ranks answer behind this one address.
 	DataParallel int
+	Ranks        Ranks
 
 	ConfigFile string // --config: a file that is not read here
 	Transfer   *Transfer
+}
+
+// Ranks are the data-parallel ranks of which a command starts some. It is zero for a
+// command that says nothing of data parallelism.
+type Ranks struct {
+	Total int // of the group, on all machines
+	First int // of those that this command starts
+	Local int // how many those are
 }
 
 // defaultPort of vLLM's API server.
@@ -96,6 +105,7 @@ func short(name string) string {
 		"-tp": "tensor-parallel-size", "-pp": "pipeline-parallel-size", "-dp": "data-parallel-size",
 		"-dpl": "data-parallel-size-local", "-dpn": "data-parallel-rank", "-dpr": "data-parallel-start-rank",
 		"-dph": "data-parallel-hybrid-lb", "-dpe": "data-parallel-external-lb",
+		"-dpm": "data-parallel-multi-port-external-lb",
 	}[name]
 }
 
@@ -176,7 +186,10 @@ func (c *Command) fill(f flags) error {
 	if m := f.text("model"); m != "" {
 		c.Model = m
 	}
-	local := 0
+	if f.has("data-parallel-multi-port-external-lb") {
+		return fmt.Errorf("%w: --data-parallel-multi-port-external-lb gives each rank a port of its own, and an agent registers one: start a command and an agent for each rank (--data-parallel-rank, --port)", ErrCommand)
+	}
+	local, rank, start := 0, 0, 0
 	for _, n := range []struct {
 		name        string
 		least, most int
@@ -187,6 +200,8 @@ func (c *Command) fill(f flags) error {
 		{"pipeline-parallel-size", 1, maxSize, &c.PipelineParallel},
 		{"data-parallel-size", 1, maxSize, &c.DataParallel},
 		{"data-parallel-size-local", 0, maxSize, &local},
+		{"data-parallel-rank", 0, maxSize, &rank},
+		{"data-parallel-start-rank", 0, maxSize, &start},
 	} {
 		v, err := f.number(n.name, n.least, n.most)
 		if err != nil {
@@ -194,10 +209,20 @@ func (c *Command) fill(f flags) error {
 		}
 		*n.into = v
 	}
+	if c.Ranks.Total = c.DataParallel; c.DataParallel > 0 {
+		c.Ranks.First, c.Ranks.Local = start, c.DataParallel
+		if local > 0 {
+			c.Ranks.Local = local
+		}
+	}
 	switch {
 	case c.DataParallel == 0:
 	case f.has("data-parallel-rank"), f.has("data-parallel-external-lb"):
 		c.DataParallel = 1 // each rank has an address of its own
+		c.Ranks.Local = 1
+		if f.has("data-parallel-rank") {
+			c.Ranks.First = rank
+		}
 	case local > 0 && (f.has("data-parallel-hybrid-lb") || f.has("data-parallel-start-rank")):
 		c.DataParallel = local
 	}

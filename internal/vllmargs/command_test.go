@@ -27,7 +27,7 @@ func TestCommand(t *testing.T) {
 			},
 			vllmargs.Command{
 				VLLM: true, Host: "10.0.0.7", Port: 8100, Model: "Qwen/Qwen2.5-7B-Instruct", Served: []string{"qwen", "q"}, APIKey: "k1",
-				TensorParallel: 4, DataParallel: 2, Transfer: nixl,
+				TensorParallel: 4, DataParallel: 2, Ranks: vllmargs.Ranks{Total: 2, Local: 2}, Transfer: nixl,
 			},
 		},
 		{
@@ -55,11 +55,19 @@ func TestCommand(t *testing.T) {
 		},
 		{
 			"a rank with an address of its own", []string{"vllm", "serve", "M", "-dp", "8", "-dpn", "3"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 1},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 1, Ranks: vllmargs.Ranks{Total: 8, First: 3, Local: 1}},
 		},
 		{
 			"a node of several", []string{"vllm", "serve", "M", "-dp=8", "-dpl=4", "--data-parallel-hybrid-lb", "--config", "c.yaml"},
-			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 4, ConfigFile: "c.yaml"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 4, Ranks: vllmargs.Ranks{Total: 8, Local: 4}, ConfigFile: "c.yaml"},
+		},
+		{
+			"the second node", []string{"vllm", "serve", "M", "-dp=8", "-dpl=4", "-dpr", "4", "-dph"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 4, Ranks: vllmargs.Ranks{Total: 8, First: 4, Local: 4}},
+		},
+		{
+			"the head of several nodes", []string{"vllm", "serve", "M", "-dp=8", "-dpl=2"},
+			vllmargs.Command{VLLM: true, Port: 8000, Model: "M", DataParallel: 8, Ranks: vllmargs.Ranks{Total: 8, Local: 2}},
 		},
 		{
 			"not vLLM", []string{"/srv/engine", "positional", "--port=9000", "--model", "M"},

@@ -80,6 +80,21 @@ func (t *Transfer) multi() (string, error) {
 	return dialect, nil
 }
 
+// NIXL tells whether the engine hands over by NIXL, also as a part of a
+// MultiConnector. Such an engine listens on a side channel.
+func (t *Transfer) NIXL() bool {
+	switch strings.ToLower(t.Connector) {
+	case "nixlconnector", "nixlpullconnector", "nixlpushconnector":
+		return true
+	}
+	for i := range t.Connectors {
+		if t.Connectors[i].NIXL() {
+			return true
+		}
+	}
+	return false
+}
+
 // Describe names the connector for people, those inside a MultiConnector too.
 func (t *Transfer) Describe() string {
 	if len(t.Connectors) == 0 {

@@ -1,0 +1,53 @@
+package main
+
+import (
+	"context"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
+)
+
+// maxUnverified bounds what a presence says of instances; with more it says nothing.
+const maxUnverified = 64
+
+// unverified are the instances that this proxy has asked in vain, with the reason, for
+// its presence: nobody else can tell how they are.
+func unverified(snap *instance.Snapshot) map[string]string {
+	out := make(map[string]string)
+	for _, in := range snap.All() {
+		if in.View == instance.Pending || in.Verified {
+			continue
+		}
+		if len(out) == maxUnverified {
+			return nil
+		}
+		out[in.Key.String()] = instance.Printable(in.Reason, 120)
+	}
+	return out
+}
+
+// warn says once of each life of an instance what is not as it should be.
+func (p *proxy) warn(ctx context.Context) {
+	var last *instance.Snapshot
+	for {
+		snap := p.watcher.Snapshot()
+		instance.Changes(last, snap, func(was, is *instance.Instance) {
+			if is == nil || is.View == instance.Pending {
+				return
+			}
+			text, before := is.Warning(p.cfg.Connector), ""
+			if was != nil {
+				before = was.Warning(p.cfg.Connector)
+			}
+			if text != "" && text != before {
+				p.log.WithField(logging.FieldInstance, is.Key.String()).Warn(text)
+			}
+		})
+		last = snap
+		select {
+		case <-ctx.Done():
+			return
+		case <-snap.Changed():
+		}
+	}
+}

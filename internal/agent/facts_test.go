@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// What the engine shows of its ranks and its transfer is in the record, also while
+// it does not show it for once; what the agent was told counts more.
+func TestRanksAndTransferOfTheEngine(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		base  instance.Record
+		stats vllm.Stats
+		later error // of its metrics
+		want  instance.Record
+	}{
+		{"nothing known", instance.Record{}, vllm.Stats{Ranks: 1}, nil, instance.Record{}},
+		{"NIXL found", instance.Record{}, vllm.Stats{NIXL: true, Ranks: 1}, nil, instance.Record{Connector: "nixl", Transfer: "nixl"}},
+		{"NIXL found once", instance.Record{}, vllm.Stats{NIXL: true, Ranks: 4}, errors.New("no metrics now"), instance.Record{Connector: "nixl", Transfer: "nixl", DPSize: 4}},
+		{"another connector was told", instance.Record{Connector: "plain"}, vllm.Stats{NIXL: true}, nil, instance.Record{Connector: "plain", Transfer: "nixl"}},
+		{"no metrics", instance.Record{DPSize: 2, Transfer: "nixl", Connector: "nixl"}, vllm.Stats{}, nil, instance.Record{DPSize: 2, Transfer: "nixl", Connector: "nixl"}},
+		{"fewer ranks than told", instance.Record{DPSize: 4}, vllm.Stats{Ranks: 1}, nil, instance.Record{DPSize: 1}},
+		{"more", instance.Record{DPSize: 2}, vllm.Stats{Ranks: 8}, nil, instance.Record{DPSize: 8}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				tc.stats.Complete = true
+				r := start(t, &fakeEngine{stats: tc.stats}, Options{Base: tc.base})
+				r.after(time.Second, func(e *fakeEngine) { e.loadErr = tc.later })
+				r.after(10*time.Second, nil)
+				got := r.Status().Record
+				if got.DPSize != tc.want.DPSize || got.Transfer != tc.want.Transfer || got.Connector != tc.want.Connector {
+					t.Errorf("dp_size %d, transfer %q, connector %q", got.DPSize, got.Transfer, got.Connector)
+				}
+				r.Hurry()
+				_ = r.end()
+			})
+		})
+	}
+}

@@ -1,0 +1,16 @@
+package instance
+
+import "strings"
+
+// Warning says in words what is not as it should be although the instance serves, ""
+// if nothing is. connector is the dialect of instances whose record names none.
+func (i *Instance) Warning(connector string) string {
+	if i.Record.Connector != "" {
+		connector = i.Record.Connector
+	}
+	if i.Record.Transfer != TransferNIXL || connector == "" || strings.Contains(strings.ToLower(connector), TransferNIXL) {
+		return ""
+	}
+	return "its engine hands over by NIXL, but is asked in the dialect " + Printable(connector, 40) +
+		": nothing is handed over, and decode computes each prompt again; give --connector nixl"
+}
