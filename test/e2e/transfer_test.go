@@ -1,0 +1,55 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Addresses on the command line say nothing of NIXL, and plain is the default. It
+// works, at twice the price, so it is said. And pdctl knows from the proxy that the
+// instances have been verified.
+func TestNIXLWithoutItsConnector(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		args   []string
+		warned int
+	}{
+		{"the default", nil, 2},
+		{"as it should be", []string{"--connector", "nixl"}, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			prefill := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Models: []string{model}})
+			decode := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Models: []string{model}})
+			etcd := testkit.FreePort(t)
+			address := bareProxy(t, func(string) []string {
+				return append([]string{"--prefill", prefill.Address(), "--decode", decode.Address(), "--etcd-listen", etcd}, tc.args...)
+			})
+			testkit.Eventually(t, soon, func() error {
+				raw := get(t, "http://"+address+"/status")
+				var s httpapi.Status
+				if err := json.Unmarshal(raw, &s); err != nil {
+					return err
+				}
+				if len(s.Prefill) != 1 || len(s.Decode) != 1 || strings.Count(string(raw), "give --connector nixl") != tc.warned {
+					return fmt.Errorf("/status: %s", raw)
+				}
+				return nil
+			})
+			testkit.Eventually(t, soon, func() error {
+				list := runProgram(t, "pdctl", "list", "--etcd-endpoints", etcd)
+				if strings.Contains(list, "unverified") || strings.Count(list, "  ready  ") != 2 {
+					return fmt.Errorf("pdctl list\n%s", list)
+				}
+				return nil
+			})
+		})
+	}
+}
