@@ -32,6 +32,9 @@ func private(name string) bool {
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-")
 }
 
+// priorityHeader lets a request overtake others in an engine's queue.
+const priorityHeader = "X-Vllm-Priority"
+
 // maxRequestID bounds what a client may call its request.
 const maxRequestID = 200
 
@@ -158,7 +161,11 @@ func (x *exchange) remember() *memo {
 	return m
 }
 
-func isJSON(h http.Header) bool { return isMedia(firstOf(h["Content-Type"]), "application/json") }
+// isJSON is vLLM's own test of a request: parameters are allowed, spaces are not.
+func isJSON(h http.Header) bool {
+	name, _, _ := strings.Cut(firstOf(h["Content-Type"]), ";")
+	return strings.EqualFold(name, "application/json")
+}
 
 func asksTrace(h http.Header) bool {
 	v := h["X-Pd-Trace"]
@@ -187,7 +194,7 @@ func (x *exchange) legHeader(engineID string) http.Header {
 	in := x.r.Header
 	out := x.newHeader(len(in) + 2)
 	for name, values := range in {
-		if hopByHop(name) || private(name) {
+		if hopByHop(name) || private(name) || name == priorityHeader && !x.h.opts.Privileged(x.r) {
 			continue
 		}
 		out[name] = values
@@ -298,9 +305,12 @@ func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 	x.proxyHeader()
 }
 
-// traced tells that a client is to hear how its request was routed: it asks for that
-// and may know.
+// traced tells that a client is to hear how its request was routed: everybody is, or it
+// asks for that and may know.
 func (x *exchange) traced() bool {
+	if x.h.opts.TraceAll {
+		return true
+	}
 	if x.memo != nil && !x.memo.trace {
 		return false
 	}
