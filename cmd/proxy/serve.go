@@ -264,7 +264,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  recorder{Metrics: counters, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
-		Trace:    func(r *http.Request) bool { return cfg.TraceHeaders || holdsAdmin(r) },
+		Trace: holdsAdmin, TraceAll: cfg.TraceHeaders, Privileged: holdsAdmin,
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg),
 		MaxBody: cfg.MaxBodyBytes, MaxBodies: bodiesMemory(cfg), MaxAttempts: cfg.MaxAttempts,
 		RetryRatio: retryRatio(cfg.RetryBudget),

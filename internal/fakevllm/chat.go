@@ -19,16 +19,19 @@ type tool struct {
 // parseMessages reads "messages" of /v1/chat/completions. As in vLLM a role
 // is any string: which roles a model knows is its template's business, and
 // the simulated template knows all.
-func (p *params) parseMessages() error {
+func (p *params) parseMessages(body []byte) error {
 	raw := p.raw.messages
 	if raw == nil {
-		return invalid("missing", "messages", "Field required")
+		return invalid("missing", "messages", body, "Field required")
+	}
+	if isNull(raw) {
+		return badRequest("", nil, "'NoneType' object is not iterable")
 	}
 	if raw[0] != '[' {
 		if err := validate(raw); err != nil {
 			return err
 		}
-		return invalid("list_type", "messages", "Input should be a valid list")
+		return invalid("list_type", "messages", raw, "Input should be a valid list")
 	}
 	err := forEachElement(raw, func(i int, raw []byte) error {
 		loc := fmt.Sprintf("messages.%d", i)
@@ -36,7 +39,7 @@ func (p *params) parseMessages() error {
 			if err := validate(raw); err != nil {
 				return err
 			}
-			return invalid("dict_type", loc, "Input should be a valid dictionary")
+			return invalid("dict_type", loc, raw, "Input should be a valid dictionary")
 		}
 		m, err := parseMessage(loc, raw)
 		p.messages = append(p.messages, m)
@@ -46,7 +49,7 @@ func (p *params) parseMessages() error {
 		return err
 	}
 	if len(p.messages) == 0 {
-		return badRequest("messages", nil, "messages must contain at least one message")
+		return badRequest("", nil, "Cannot apply chat template to an empty conversation. Provide at least one message.")
 	}
 	return nil
 }
@@ -69,7 +72,7 @@ func parseMessage(loc string, raw []byte) (message, error) {
 		return message{}, err
 	}
 	if role == nil {
-		return message{}, invalid("missing", loc+".role", "Field required")
+		return message{}, invalid("missing", loc+".role", raw, "Field required")
 	}
 	m := message{}
 	if m.role, err = strictString(loc+".role", role); err != nil {
@@ -98,7 +101,7 @@ func contentText(loc string, raw []byte) (string, error) {
 		if err := validate(raw); err != nil {
 			return "", err
 		}
-		return "", invalid("string_type", loc+".str", "Input should be a valid string")
+		return "", invalid("string_type", loc+".str", raw, "Input should be a valid string")
 	}
 	var parts []string
 	err := forEachElement(raw, func(i int, raw []byte) error {
@@ -117,7 +120,7 @@ func partText(loc string, raw []byte) (string, error) {
 		if err := validate(raw); err != nil {
 			return "", err
 		}
-		return "", invalid("dict_type", loc, "Input should be a valid dictionary")
+		return "", invalid("dict_type", loc, raw, "Input should be a valid dictionary")
 	}
 	var kind, text []byte
 	if err := forEachMember(raw, func(key string, raw []byte) error {
@@ -144,7 +147,7 @@ func partText(loc string, raw []byte) (string, error) {
 	switch name {
 	case "text", "input_text", "output_text", "refusal", "thinking":
 		if isNull(text) {
-			return "", invalid("missing", loc+".text", "Field required")
+			return "", invalid("missing", loc+".text", raw, "Field required")
 		}
 		return strictString(loc+".text", text)
 	case "image_url", "image_embeds", "input_audio", "audio_url", "video_url", "file":
@@ -193,12 +196,11 @@ func (p *params) parseTools() error {
 		p.toolChoice = "required"
 		return nil
 	case raw[0] != '{':
-		return badRequest("tool_choice", nil, "Invalid value for `tool_choice`: %s! Only named tools, \"none\", \"auto\" or \"required\" are supported.", raw)
+		return badRequest("tool_choice", nil, "Invalid value for `tool_choice`: %s! Only named tools, \"none\", \"auto\" or \"required\" are supported.", describe(raw))
 	}
-	t, err := parseTool("tool_choice", raw)
+	t, err := chosenTool(raw)
 	if err != nil {
-		return badRequest("tool_choice.function.name", nil,
-			"Expected field `name` in `function` in `tool_choice`! Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \"my_function\"}}`")
+		return err
 	}
 	for _, known := range p.tools {
 		if known.name == t.name {
@@ -209,9 +211,36 @@ func (p *params) parseTools() error {
 	return badRequest("tool_choice", nil, "The tool specified in `tool_choice` does not match any of the specified `tools`")
 }
 
+// chosenTool reads a named tool_choice, as vLLM does before pydantic sees it.
+func chosenTool(raw []byte) (tool, error) {
+	const usage = "Correct usage: `{\"type\": \"function\", \"function\": {\"name\": \"my_function\"}}`"
+	member := func(object []byte, name string) (found []byte) {
+		_ = forEachMember(object, func(key string, raw []byte) error { // was read before
+			if key == name {
+				found = raw
+			}
+			return nil
+		})
+		return found
+	}
+	function := member(raw, "function")
+	if len(function) == 0 || function[0] != '{' {
+		return tool{}, badRequest("tool_choice.function", nil, "Invalid value for `function`: `%s` in `tool_choice`! %s", describe(function), usage)
+	}
+	name := member(function, "name")
+	if name == nil {
+		return tool{}, badRequest("tool_choice.function.name", nil, "Expected field `name` in `function` in `tool_choice`! %s", usage)
+	}
+	text, err := strictString("", name)
+	if err != nil || text == "" {
+		return tool{}, badRequest("tool_choice.function.name", nil, "Invalid `name` in `function`: `%s` in `tool_choice`! %s", describe(name), usage)
+	}
+	return tool{name: text}, nil
+}
+
 func parseTool(loc string, raw []byte) (tool, error) {
 	if raw[0] != '{' {
-		return tool{}, invalid("model_attributes_type", loc, "Input should be a valid dictionary or object to extract fields from")
+		return tool{}, invalid("model_attributes_type", loc, raw, "Input should be a valid dictionary or object to extract fields from")
 	}
 	var kind, function, name []byte
 	err := forEachMember(raw, func(key string, raw []byte) error {
@@ -227,11 +256,11 @@ func parseTool(loc string, raw []byte) (tool, error) {
 	case err != nil:
 		return tool{}, err
 	case kind != nil && string(kind) != `"function"`:
-		return tool{}, invalid("literal_error", loc+".type", "Input should be one of function")
+		return tool{}, invalid("literal_error", loc+".type", raw, "Input should be one of function")
 	case function == nil:
-		return tool{}, invalid("missing", loc+".function", "Field required")
+		return tool{}, invalid("missing", loc+".function", raw, "Field required")
 	case function[0] != '{':
-		return tool{}, invalid("model_attributes_type", loc+".function", "Input should be a valid dictionary or object to extract fields from")
+		return tool{}, invalid("model_attributes_type", loc+".function", function, "Input should be a valid dictionary or object to extract fields from")
 	}
 	if err := forEachMember(function, func(key string, raw []byte) error {
 		switch key {
@@ -247,7 +276,7 @@ func parseTool(loc string, raw []byte) (tool, error) {
 		return tool{}, err
 	}
 	if name == nil {
-		return tool{}, invalid("missing", loc+".function.name", "Field required")
+		return tool{}, invalid("missing", loc+".function.name", function, "Field required")
 	}
 	s, err := strictString(loc+".function.name", name)
 	return tool{name: s}, err
@@ -258,7 +287,8 @@ func parseTool(loc string, raw []byte) (tool, error) {
 // opening of an assistant's message are the same ids.
 func (p *params) render() error {
 	if p.continueMsg && p.addGenerate {
-		return badRequest("", nil, "continue_final_message and add_generation_prompt are not compatible: the final message is either continued or followed by a new one.")
+		return badRequest("", nil, "continue_final_message and add_generation_prompt are not compatible. Use continue_final_message when you want the model to continue the final message, "+
+			"and add_generation_prompt when you want to add a header that will prompt it to start a new assistant message instead.")
 	}
 	size := 2
 	for _, m := range p.messages {

@@ -48,21 +48,24 @@ func laxInt(loc string, raw []byte) (int, error) {
 		}
 		n, err := strconv.ParseInt(t, 10, 64)
 		if err != nil {
-			return 0, invalid("int_parsing", loc, "Input should be a valid integer, unable to parse string as an integer")
+			return 0, invalid("int_parsing", loc, raw, "Input should be a valid integer, unable to parse string as an integer")
 		}
 		return int(n), nil
 	case 'n', '[', '{':
-		return 0, invalid("int_type", loc, "Input should be a valid integer")
+		return 0, invalid("int_type", loc, raw, "Input should be a valid integer")
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
-	if err != nil {
-		return 0, invalid("int_type", loc, "Input should be a valid integer")
+	switch {
+	case math.IsNaN(f) || math.IsInf(f, 0):
+		return 0, invalid("finite_number", loc, raw, "Input should be a finite number")
+	case err != nil:
+		return 0, invalid("int_type", loc, raw, "Input should be a valid integer")
 	}
 	if f != math.Trunc(f) {
-		return 0, invalid("int_from_float", loc, "Input should be a valid integer, got a number with a fractional part")
+		return 0, invalid("int_from_float", loc, raw, "Input should be a valid integer, got a number with a fractional part")
 	}
 	if math.Abs(f) >= 1<<63 {
-		return 0, invalid("int_parsing_size", loc, "Unable to parse input string as an integer, exceeded maximum size")
+		return 0, invalid("int_parsing_size", loc, raw, "Unable to parse input string as an integer, exceeded maximum size")
 	}
 	return int(f), nil
 }
@@ -80,15 +83,15 @@ func laxFloat(loc string, raw []byte) (float64, error) {
 		}
 		f, err := strconv.ParseFloat(strings.ReplaceAll(strings.TrimSpace(s), "_", ""), 64)
 		if err != nil {
-			return 0, invalid("float_parsing", loc, "Input should be a valid number, unable to parse string as a number")
+			return 0, invalid("float_parsing", loc, raw, "Input should be a valid number, unable to parse string as a number")
 		}
 		return f, nil
 	case 'n', '[', '{':
-		return 0, invalid("float_type", loc, "Input should be a valid number")
+		return 0, invalid("float_type", loc, raw, "Input should be a valid number")
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil {
-		return 0, invalid("float_type", loc, "Input should be a valid number")
+		return 0, invalid("float_type", loc, raw, "Input should be a valid number")
 	}
 	return f, nil
 }
@@ -107,7 +110,7 @@ func laxBool(loc string, raw []byte) (bool, error) {
 		case "false", "0", "off", "f", "n", "no":
 			return false, nil
 		}
-		return false, invalid("bool_parsing", loc, "Input should be a valid boolean, unable to interpret input")
+		return false, invalid("bool_parsing", loc, raw, "Input should be a valid boolean, unable to interpret input")
 	}
 	switch s {
 	case "true", "1", "1.0":
@@ -115,15 +118,15 @@ func laxBool(loc string, raw []byte) (bool, error) {
 	case "false", "0", "0.0":
 		return false, nil
 	}
-	if raw[0] == '[' || raw[0] == '{' || raw[0] == 'n' {
-		return false, invalid("bool_type", loc, "Input should be a valid boolean")
+	if raw[0] == '[' || raw[0] == '{' || raw[0] == 'n' || strings.ContainsAny(s, ".eEIN") {
+		return false, invalid("bool_type", loc, raw, "Input should be a valid boolean")
 	}
-	return false, invalid("bool_parsing", loc, "Input should be a valid boolean, unable to interpret input")
+	return false, invalid("bool_parsing", loc, raw, "Input should be a valid boolean, unable to interpret input")
 }
 
 func strictString(loc string, raw []byte) (string, error) {
 	if raw[0] != '"' {
-		return "", invalid("string_type", loc, "Input should be a valid string")
+		return "", invalid("string_type", loc, raw, "Input should be a valid string")
 	}
 	return unquote(raw)
 }
@@ -131,7 +134,7 @@ func strictString(loc string, raw []byte) (string, error) {
 // rawList splits a JSON list that was validated.
 func rawList(loc string, raw []byte) ([][]byte, error) {
 	if raw[0] != '[' {
-		return nil, invalid("list_type", loc, "Input should be a valid list")
+		return nil, invalid("list_type", loc, raw, "Input should be a valid list")
 	}
 	var list [][]byte
 	err := forEachElement(raw, func(_ int, item []byte) error {
@@ -150,10 +153,14 @@ func laxInts(loc string, raw []byte) ([]int, error) {
 		return nil, err
 	}
 	out := make([]int, len(list))
+	var problems []problem
 	for i, item := range list {
 		if out[i], err = laxInt(fmt.Sprintf("%s.%d", loc, i), item); err != nil {
-			return nil, err
+			problems = append(problems, asAPIError(err).problems...)
 		}
+	}
+	if len(problems) > 0 {
+		return nil, complaints(problems...)
 	}
 	return out, nil
 }
@@ -175,7 +182,7 @@ func stringList(loc string, raw []byte) ([]string, error) {
 // checkObject accepts a JSON object.
 func checkObject(loc string, raw []byte) error {
 	if raw[0] != '{' {
-		return invalid("dict_type", loc, "Input should be a valid dictionary")
+		return invalid("dict_type", loc, raw, "Input should be a valid dictionary")
 	}
 	return nil
 }

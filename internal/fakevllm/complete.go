@@ -92,8 +92,11 @@ func responseID(r *http.Request, p *params, j *job, chat bool) string {
 // admit checks what depends on the engine: the model and the lengths.
 func (x *exchange) admit(j *job) error {
 	s := x.life.server
+	if j.stream && j.beamSearch {
+		return badRequest("", nil, "Streaming is not currently supported with beam search")
+	}
 	if !s.servesModel(j.params.model) {
-		return modelNotFound(j.params.model)
+		return modelNotFound(j.params.model, s.opt.Models)
 	}
 	j.model = j.params.model
 	if j.model == "" {

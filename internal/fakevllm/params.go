@@ -1,11 +1,9 @@
 package fakevllm
 
 import (
-	"encoding/json"
-	"fmt"
+	"errors"
 	"slices"
 	"strings"
-	"unicode/utf8"
 )
 
 // params is a parsed and checked request to one of the two completion routes.
@@ -53,21 +51,40 @@ type rawFields struct {
 	addGenerate, continueMsg []byte
 }
 
-// parseParams reads a request body as strictly as vLLM does.
+// parseParams reads a request body, a JSON object, as strictly as vLLM does.
 func parseParams(body []byte, chat bool) (*params, error) {
-	if !utf8.Valid(body) {
-		return nil, &apiError{status: 400, kind: "Bad Request", message: "There was an error parsing the body"}
+	p, err := readParams(body, chat)
+	if err != nil {
+		return nil, judge(body, err)
 	}
+	return p, nil
+}
+
+// judge gives the answer to a body in which something is wrong: Python parses all of it
+// before anything is looked at.
+func judge(body []byte, err error) *apiError {
+	if e := explain(body); e != nil {
+		return e
+	}
+	return asAPIError(err)
+}
+
+func readParams(body []byte, chat bool) (*params, error) {
 	p := &params{
 		chat: chat, n: 1, addGenerate: true,
 		temperature: 1, topP: 1, repetitionPenalty: 1,
 	}
-	if i := skipSpace(body, 0); i < len(body) && body[i] != '{' && json.Valid(body) {
-		return nil, invalid("model_attributes_type", "", "Input should be a valid dictionary or object to extract fields from")
+	// Pydantic tells of all fields that are wrong at once. What vLLM itself refuses
+	// comes before.
+	var problems []problem
+	collect := func(err error) error {
+		e, ok := errors.AsType[*apiError](err)
+		if !ok || e.problems == nil {
+			return err
+		}
+		problems = append(problems, e.problems...)
+		return nil
 	}
-	// The first complaint about a field is kept until the whole body turned
-	// out to be JSON: vLLM parses before it validates.
-	var first error
 	err := forEachMember(body, func(key string, raw []byte) error {
 		switch key {
 		case "prompt":
@@ -80,10 +97,7 @@ func parseParams(body []byte, chat bool) (*params, error) {
 		if err := validate(raw); err != nil {
 			return err
 		}
-		if err := p.field(key, raw); err != nil && first == nil {
-			first = err
-		}
-		return nil
+		return collect(p.field(key, raw))
 	})
 	if err != nil {
 		return nil, err
@@ -91,16 +105,18 @@ func parseParams(body []byte, chat bool) (*params, error) {
 	if err := p.checkRaw(); err != nil {
 		return nil, err
 	}
+	others := problems
+	problems = nil // those of the first field come first
 	if chat {
-		err = p.parseMessages()
+		err = collect(p.parseMessages(body))
 	} else {
-		err = p.parsePrompt()
+		err = collect(p.parsePrompt())
 	}
 	if err != nil {
 		return nil, err
 	}
-	if first != nil {
-		return nil, first
+	if problems = append(problems, others...); len(problems) > 0 {
+		return nil, complaints(problems...)
 	}
 	return p, p.parseTools()
 }
@@ -164,8 +180,10 @@ func (p *params) field(key string, raw []byte) (err error) {
 			var s string
 			s, err = unquote(raw)
 			p.sampling.Stop = []string{s}
-		} else {
-			p.sampling.Stop, err = stringList(key, raw)
+		} else if p.sampling.Stop, err = stringList(key, raw); err != nil {
+			// A text or a list: pydantic says what is wrong with it as either.
+			text := problem{kind: "string_type", loc: bodyLoc(key), msg: "Input should be a valid string", input: describe(raw)}
+			err = complaints(append([]problem{text}, asAPIError(err).problems...)...)
 		}
 	case "stream":
 		p.stream, err = laxBool(key, raw)
@@ -186,7 +204,10 @@ func (p *params) field(key string, raw []byte) (err error) {
 	case "prompt_logprobs":
 		p.promptLogprobs, err = optionalInt(key, raw)
 	case "truncate_prompt_tokens":
-		p.truncate, err = optionalInt(key, raw)
+		if p.truncate, err = optionalInt(key, raw); err == nil && *p.truncate < -1 {
+			err = complaints(problem{kind: "greater_than_equal", loc: bodyLoc(key), msg: "Input should be greater than or equal to -1",
+				input: describe(raw), ctx: "'ge': -1"})
+		}
 	case "add_generation_prompt":
 		p.addGenerate, err = laxBool(key, raw)
 	case "continue_final_message":
@@ -237,6 +258,8 @@ func (p *params) samplingField(key string, raw []byte) (err error) {
 		_, err = laxInts(key, raw)
 	case "bad_words":
 		_, err = stringList(key, raw)
+	case "documents":
+		_, err = rawList(key, raw)
 	case "logit_bias":
 		err = checkLogitBias(raw)
 	case "ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs":
@@ -303,17 +326,18 @@ func (p *params) nullField(key string) error {
 }
 
 func nullRefused(key string) error {
+	raw := []byte("null")
 	switch key {
 	case "min_tokens", "n", "priority":
-		return invalid("int_type", key, "Input should be a valid integer")
+		return invalid("int_type", key, raw, "Input should be a valid integer")
 	case "length_penalty":
-		return invalid("float_type", key, "Input should be a valid number")
+		return invalid("float_type", key, raw, "Input should be a valid number")
 	case "bad_words":
-		return invalid("list_type", key, "Input should be a valid list")
+		return invalid("list_type", key, raw, "Input should be a valid list")
 	case "request_id":
-		return invalid("string_type", key, "Input should be a valid string")
+		return invalid("string_type", key, raw, "Input should be a valid string")
 	}
-	return invalid("bool_type", key, "Input should be a valid boolean")
+	return invalid("bool_type", key, raw, "Input should be a valid boolean")
 }
 
 func optionalInt(key string, raw []byte) (*int, error) {
@@ -326,7 +350,7 @@ func optionalInt(key string, raw []byte) (*int, error) {
 
 func (p *params) streamOptions(raw []byte) error {
 	if raw[0] != '{' {
-		return invalid("model_attributes_type", "stream_options", "Input should be a valid dictionary or object to extract fields from")
+		return invalid("model_attributes_type", "stream_options", raw, "Input should be a valid dictionary or object to extract fields from")
 	}
 	p.includeUsage, p.continuousUsage = false, false
 	err := forEachMember(raw, func(key string, raw []byte) (err error) {
@@ -353,5 +377,11 @@ func oneOf(key string, raw []byte, allowed ...string) error {
 	if slices.Contains(allowed, s) {
 		return nil
 	}
-	return invalid("literal_error", key, fmt.Sprintf("Input should be one of %s", strings.Join(allowed, ", ")))
+	for i := range allowed {
+		allowed[i] = pyRepr(allowed[i])
+	}
+	last := len(allowed) - 1
+	expected := strings.Join(allowed[:last], ", ") + " or " + allowed[last]
+	return complaints(problem{kind: "literal_error", loc: bodyLoc(key), msg: "Input should be " + expected, input: s,
+		ctx: "'expected': " + pyRepr(expected)})
 }

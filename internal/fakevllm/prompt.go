@@ -2,6 +2,7 @@ package fakevllm
 
 import (
 	"fmt"
+	"strconv"
 )
 
 // parsePrompt reads "prompt" of /v1/completions: a string, a list of strings,
@@ -25,14 +26,16 @@ func (p *params) parsePrompt() error {
 		return err
 	}
 	if raw[0] != '[' {
-		return invalid("list_type", "prompt", "Input should be a valid list")
+		list := problem{kind: "list_type", loc: "body.prompt", msg: "Input should be a valid list", input: describe(raw)}
+		text := problem{kind: "string_type", loc: "body.prompt", msg: "Input should be a valid string", input: describe(raw)}
+		return complaints(list, list, text, list) // of token ids, of such lists, a text, of texts
 	}
 	list, err := rawList("prompt", raw)
 	if err != nil {
 		return err
 	}
 	if len(list) == 0 {
-		return badRequest("prompt", nil, "please provide at least one prompt")
+		return badRequest("", nil, "You must pass at least one prompt")
 	}
 	if allStart(list, '"') {
 		for _, item := range list {
@@ -90,7 +93,7 @@ func (p *params) addIDs(loc string, ids []int) error {
 	}
 	for i, id := range ids {
 		if id < 0 {
-			return invalid("greater_than_equal", fmt.Sprintf("%s.%d", loc, i), "Input should be greater than or equal to 0")
+			return invalid("greater_than_equal", fmt.Sprintf("%s.%d", loc, i), strconv.AppendInt(nil, int64(id), 10), "Input should be greater than or equal to 0")
 		}
 		if id >= VocabSize {
 			return badRequest("", nil, "Token id %d is out of vocabulary", id)

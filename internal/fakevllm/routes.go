@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"bytes"
 	"crypto/subtle"
 	"io"
 	"net/http"
@@ -165,12 +166,47 @@ func isJSON(r *http.Request) bool {
 	return media == "application/json"
 }
 
+// looksLikeJSON is FastAPI's opinion of a Content-Type: it reads the body before vLLM
+// looks at the type.
+func looksLikeJSON(r *http.Request) bool {
+	media, _, _ := strings.Cut(strings.ToLower(r.Header.Get("Content-Type")), ";")
+	media = strings.TrimSpace(media)
+	return media == "application/json" || strings.HasPrefix(media, "application/") && strings.HasSuffix(media, "+json")
+}
+
+// readJSON gives the text of a body that is a JSON object.
+func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
+	if len(body) > 0 && looksLikeJSON(r) {
+		text, ok := decode(body)
+		if !ok {
+			return nil, unreadable()
+		}
+		if body = text; !isJSON(r) || skipSpace(body, 0) == len(body) || body[skipSpace(body, 0)] != '{' {
+			if e := explain(body); e != nil {
+				return nil, e
+			}
+		}
+	}
+	if !isJSON(r) {
+		return nil, wrongMedia()
+	}
+	raw := body[skipSpace(body, 0):]
+	switch {
+	case len(raw) == 0 || isNull(bytes.TrimRight(raw, " \t\r\n")):
+		return nil, complaints(problem{kind: "missing", loc: "body", msg: "Field required", input: "None"})
+	case raw[0] != '{':
+		return nil, invalid("model_attributes_type", "", bytes.TrimRight(raw, " \t\r\n"), "Input should be a valid dictionary or object to extract fields from")
+	}
+	return body, nil
+}
+
 func (x *exchange) post(path string, body []byte) {
-	if !isJSON(x.r) {
-		x.reject(&apiError{
-			status: http.StatusUnsupportedMediaType, kind: "Unsupported Media Type",
-			message: "Unsupported Media Type: Only 'application/json' is allowed",
-		})
+	body, e := readJSON(x.r, body)
+	if e != nil {
+		if path == pathCompletions || path == pathChat {
+			x.life.count.requests.Add(1)
+		}
+		x.reject(e)
 		return
 	}
 	switch path {

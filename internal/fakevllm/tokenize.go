@@ -9,7 +9,7 @@ import (
 func (x *exchange) tokenize(body []byte) {
 	ids, strs, err := tokenizeRequest(body)
 	if err != nil {
-		x.reject(asAPIError(err))
+		x.reject(judge(body, err))
 		return
 	}
 	if e := x.checkModel(body); e != nil {
@@ -70,7 +70,9 @@ func tokenizeRequest(body []byte) (ids []int, strs bool, err error) {
 		return p.prompts[0], strs, nil
 	}
 	if isNull(prompt) {
-		return nil, false, invalid("missing", "prompt", "Field required")
+		return nil, false, complaints( // of both forms
+			problem{kind: "missing", loc: "body.prompt", msg: "Field required", input: describe(body)},
+			problem{kind: "missing", loc: "body.messages", msg: "Field required", input: describe(body)})
 	}
 	text, err := strictString("prompt", prompt)
 	return Tokenize(text), strs, err
@@ -86,7 +88,7 @@ func (x *exchange) detokenize(body []byte) {
 		return validate(raw)
 	})
 	if err == nil && isNull(tokens) {
-		err = invalid("missing", "tokens", "Field required")
+		err = invalid("missing", "tokens", body, "Field required")
 	}
 	var ids []int
 	if err == nil {
@@ -98,7 +100,7 @@ func (x *exchange) detokenize(body []byte) {
 		}
 	}
 	if err != nil {
-		x.reject(asAPIError(err))
+		x.reject(judge(body, err))
 		return
 	}
 	if e := x.checkModel(body); e != nil {
@@ -122,7 +124,7 @@ func (x *exchange) checkModel(body []byte) *apiError {
 		return asAPIError(err)
 	}
 	if !x.life.server.servesModel(name) {
-		return modelNotFound(name)
+		return modelNotFound(name, x.life.server.opt.Models)
 	}
 	return nil
 }

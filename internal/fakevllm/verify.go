@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"fmt"
 	"math"
+	"net/http"
 	"slices"
 	"strconv"
 	"strings"
@@ -44,7 +45,8 @@ func (p *params) checkRaw() error {
 		return badRequest("prompt_embeds", nil, "You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
 	}
 	if !isNull(r.suffix) {
-		return badRequest("", nil, "suffix is not currently supported")
+		return &apiError{status: http.StatusBadRequest, kind: "BadRequestError", param: "suffix",
+			message: "suffix is only supported for models with FIM completion rendering"}
 	}
 	return nil
 }
@@ -57,7 +59,7 @@ func (p *params) checkLogprobs() error {
 			return 0, false, nil
 		}
 		if raw[0] == '"' || raw[0] == '[' || raw[0] == '{' {
-			return 0, false, badRequest(name, string(raw), "`%s` must be an integer.", name)
+			return 0, false, badRequest(name, describe(raw), "`%s` must be an integer.", name)
 		}
 		f, err := laxFloat(name, raw)
 		return f, err == nil, err
@@ -152,7 +154,7 @@ func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool
 	}
 	if output > maxModelLen {
 		return 0, false, badRequest(name, output,
-			"%s=%d cannot be greater than max_model_len=max_total_tokens=%d. Please request fewer output tokens.", name, output, maxModelLen)
+			"%s=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", name, output, maxModelLen)
 	}
 	if room := maxModelLen - output; promptLen > room {
 		return 0, false, badRequest("input_tokens", promptLen,
@@ -179,21 +181,12 @@ func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool
 	return maxTokens, false, nil
 }
 
-// pyFloat prints a float as Python does: 3 as 3.0.
-func pyFloat(f float64) string {
-	s := strconv.FormatFloat(f, 'g', -1, 64)
-	if !strings.ContainsAny(s, ".eIN") {
-		s += ".0"
-	}
-	return s
-}
-
 func checkResponseFormat(raw []byte) error {
 	if isNull(raw) {
 		return nil
 	}
 	if raw[0] != '{' {
-		return invalid("model_attributes_type", "response_format", "Input should be a valid dictionary or object to extract fields from")
+		return invalid("model_attributes_type", "response_format", raw, "Input should be a valid dictionary or object to extract fields from")
 	}
 	var kind, schema []byte
 	if err := forEachMember(raw, func(key string, raw []byte) error {
@@ -208,7 +201,7 @@ func checkResponseFormat(raw []byte) error {
 		return err
 	}
 	if kind == nil {
-		return invalid("missing", "response_format.type", "Field required")
+		return invalid("missing", "response_format.type", raw, "Field required")
 	}
 	if string(kind) == `"json_schema"` && isNull(schema) {
 		return badRequest("response_format", nil, "When response_format type is 'json_schema', the 'json_schema' field must be provided.")
@@ -239,12 +232,17 @@ func checkXArgs(raw []byte) error {
 	}
 	return forEachMember(raw, func(key string, raw []byte) error {
 		if raw[0] == '{' || raw[0] == 'n' {
-			return invalid("string_type", "vllm_xargs."+key, "Input should be a valid string")
+			loc, input := bodyLoc("vllm_xargs."+key), describe(raw)
+			return complaints(
+				problem{kind: "string_type", loc: loc, msg: "Input should be a valid string", input: input},
+				problem{kind: "int_type", loc: loc, msg: "Input should be a valid integer", input: input},
+				problem{kind: "float_type", loc: loc, msg: "Input should be a valid number", input: input},
+				problem{kind: "list_type", loc: loc, msg: "Input should be a valid list", input: input})
 		}
 		if raw[0] == '[' {
 			return forEachElement(raw, func(i int, raw []byte) error {
 				if raw[0] == '{' || raw[0] == '[' || raw[0] == 'n' {
-					return invalid("string_type", fmt.Sprintf("vllm_xargs.%s.%d", key, i), "Input should be a valid string")
+					return invalid("string_type", fmt.Sprintf("vllm_xargs.%s.%d", key, i), raw, "Input should be a valid string")
 				}
 				return nil
 			})

@@ -100,8 +100,7 @@ func (x *exchange) dropBody() {
 // readBody reads the whole request body; if it cannot it has answered.
 func (x *exchange) readBody() ([]byte, bool) {
 	if json := x.memo != nil && x.memo.json; !json && !isJSON(x.r.Header) {
-		x.refuse(&openai.Error{Status: http.StatusUnsupportedMediaType, Type: openai.TypeMediaType,
-			Message: "Unsupported Media Type: Only 'application/json' is allowed"})
+		x.refuse(openai.NotJSON())
 		return nil, false
 	}
 	limit := x.h.opts.MaxBody

@@ -96,7 +96,7 @@ func (c *completion) withoutPrefill(err error) bool {
 	case c.ctx.Err() != nil:
 		c.gone()
 	case errors.Is(err, sched.ErrUnknownModel):
-		c.refuse(unknownModel(c.model))
+		c.refuse(c.unknownModel(c.model))
 	case c.h.opts.Fallback && c.last != nil:
 		c.alone(alonePrefillFailed)
 	case c.h.opts.Fallback:
@@ -248,7 +248,7 @@ func (c *completion) withoutDecode(err error) {
 	case c.ctx.Err() != nil:
 		c.gone()
 	case errors.Is(err, sched.ErrUnknownModel):
-		c.refuse(unknownModel(c.model))
+		c.refuse(c.unknownModel(c.model))
 	case c.last != nil && c.last.rule.retry:
 		c.tell(c.last)
 	default:

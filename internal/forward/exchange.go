@@ -152,12 +152,14 @@ func (x *exchange) completion(kind openai.Kind) {
 		return
 	}
 	req := &x.borrow().request
-	if err := req.Parse(kind, body); err != nil {
-		x.refuse(err)
+	err := req.Parse(kind, body)
+	x.model, x.entry.Model, x.entry.Stream = req.Model, req.Model, req.Stream
+	if err != nil {
+		x.invalid(body, err)
 		return
 	}
+	req.KeepPriority = req.Raw(openai.FieldPriority) != nil && x.h.opts.Privileged(x.r)
 	x.req = req
-	x.model, x.entry.Model, x.entry.Stream = req.Model, req.Model, req.Stream
 	c := &completion{x}
 	c.run()
 }

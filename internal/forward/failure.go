@@ -207,7 +207,6 @@ func budgetSpent() *openai.Error {
 		Message: "too many requests are being retried at the moment; try again"}
 }
 
-func unknownModel(model string) *openai.Error {
-	return &openai.Error{Status: http.StatusNotFound, Type: openai.TypeNotFound, Param: "model",
-		Message: "The model `" + model + "` does not exist."}
+func (x *exchange) unknownModel(model string) *openai.Error {
+	return openai.UnknownModel(model, x.h.opts.Picker.Models())
 }

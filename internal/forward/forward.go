@@ -15,6 +15,7 @@ import (
 	"errors"
 	"net/http"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -32,6 +33,8 @@ type Picker interface {
 	// something can.
 	Gone(a *sched.Assignment) error
 	InFlight(k instance.Key) int64
+	// Models are the names of all models that instances list, in order.
+	Models() []string
 }
 
 // Recorder hears of every request once, when it has ended, and of the events
@@ -46,6 +49,8 @@ type Recorder interface {
 	// HandoverSpent: a decode leg failed in this way after it may have taken a
 	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
 	HandoverSpent(class Class)
+	// Asked: what became of an invalid request, one of AskRefused and so on.
+	Asked(outcome string)
 }
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
@@ -60,8 +65,12 @@ type Options struct {
 	// keys are checked by the proxy and therefore end here.
 	EngineKey  string
 	ClientKeys bool
-	// Trace tells whether this client may see how its request was routed.
-	Trace func(*http.Request) bool
+	// Trace tells whether this client, which asks for that, may see how its request was
+	// routed. TraceAll shows it to everybody, asked or not.
+	Trace    func(*http.Request) bool
+	TraceAll bool
+	// Privileged tells whether this client may give its requests a priority.
+	Privileged func(*http.Request) bool
 	// SessionHeader names the request header whose value binds requests to the
 	// same instances; "" binds none.
 	SessionHeader string
@@ -97,7 +106,8 @@ type Handler struct {
 	lines interface {
 		TakesLines(r *upstream.Request) bool
 	}
-	drafts sync.Pool // of *draft
+	drafts sync.Pool    // of *draft
+	asking atomic.Int64 // questions about invalid requests that are under way
 }
 
 // New builds a Handler.
@@ -148,8 +158,12 @@ func (o *Options) setDefaults() {
 	if o.RetryBurst <= 0 {
 		o.RetryBurst = 64
 	}
+	nobody := func(*http.Request) bool { return false }
 	if o.Trace == nil {
-		o.Trace = func(*http.Request) bool { return false }
+		o.Trace = nobody
+	}
+	if o.Privileged == nil {
+		o.Privileged = nobody
 	}
 }
 

@@ -124,22 +124,90 @@ func kvOf(body []byte) (string, error) {
 
 func TestClientControlFieldsAreStripped(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
 	evil := `,"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"192.0.2.1","remote_port":1},"bootstrap_host":"x","disagg_spec":{},` +
-		`"vllm_xargs":{"kv_transfer_params":"x"},"sampling_params":{"extra_args":{"kv_transfer_params":{}}}`
-	body := chatBody(true, evil)
-	r.complete(r.post("/v1/chat/completions", body, "X-Data-Parallel-Rank", "7", "X-Prefiller-Host-Port", "evil:1"), true, chatBody(true, ""))
-	for _, q := range append(posted(r.P[0]), posted(r.D[0])...) {
-		for _, bad := range []string{"192.0.2.1", "bootstrap_host", "disagg_spec", `"kv_transfer_params":"x"`, `"extra_args":{"kv`} {
-			if bytes.Contains(q.Body, []byte(bad)) {
-				t.Errorf("%s reached an engine", bad)
+		`"bootstrap_pair_key":"x","bootstrap_room":1,"ec_transfer_params":{"consumer_zmq":"tcp://192.0.2.1:1"},"priority":-9,` +
+		`"vllm_xargs":{"kv_transfer_params":"x","ec_transfer_params":"x","a":1},` +
+		`"sampling_params":{"extra_args":{"kv_transfer_params":{},"ec_transfer_params":{"peer_host":"192.0.2.1"},"b":2}}`
+	headers := []string{"X-Data-Parallel-Rank", "7", "X-Prefiller-Host-Port", "evil:1", "X-Vllm-Priority", "-9", "X-PD-Trace", "1", "X-Api-Key", "k"}
+	for _, tc := range []struct{ name, path, body string }{
+		{"chat", "/v1/chat/completions", chatBody(true, evil)},
+		{"alone", "/v1/completions", `{"model":"m","prompt":"x","max_tokens":2,"n":2` + evil + `}`},
+		{"another endpoint", "/tokenize", `{"model":"m","prompt":"x"` + evil + `}`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			for range 3 { // the connection remembers headers
+				if a := r.post(tc.path, tc.body, headers...); a.status != http.StatusOK {
+					t.Fatalf("%d: %s", a.status, a.body)
+				}
 			}
-		}
-		if q.Header.Get("X-Data-Parallel-Rank")+q.Header.Get("X-Prefiller-Host-Port") != "" {
-			t.Errorf("a routing header reached an engine: %v", q.Header)
+			seen := append(posted(r.P[0]), posted(r.D[0])...)
+			for _, q := range seen {
+				for _, bad := range []string{"192.0.2.1", "bootstrap_", "disagg_spec", "ec_transfer_params", `"kv_transfer_params":"x"`, `"extra_args":{"kv`, "priority"} {
+					if bytes.Contains(q.Body, []byte(bad)) {
+						t.Errorf("%s reached an engine: %s", bad, q.Body)
+					}
+				}
+				for _, h := range []string{"X-Data-Parallel-Rank", "X-Prefiller-Host-Port", "X-Vllm-Priority", "X-Pd-Trace", "X-Api-Key"} {
+					if q.Header.Get(h) != "" {
+						t.Errorf("%s reached an engine", h)
+					}
+				}
+			}
+			if len(seen) < 3 {
+				t.Errorf("%d requests reached engines", len(seen))
+			}
+			r.strict()
+		})
+	}
+}
+
+// Who has the right may say how urgent a request is.
+func TestPriorityOfWhoMay(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+		o.Privileged = func(q *http.Request) bool { return q.Header.Get("X-Api-Key") == "admin" }
+	})
+	for range 3 {
+		for key, want := range map[string]bool{"admin": true, "other": false} {
+			for _, s := range append(r.P, r.D...) {
+				s.ForgetRequests()
+			}
+			body := chatBody(true, `,"priority":-9`)
+			r.complete(r.post("/v1/chat/completions", body, "X-Api-Key", key, "X-Vllm-Priority", "-9"), true, body)
+			for _, q := range append(posted(r.P[0]), posted(r.D[0])...) {
+				if bytes.Contains(q.Body, []byte(`"priority":-9`)) != want || (q.Header.Get("X-Vllm-Priority") != "") != want {
+					t.Errorf("with the key %q an engine got %s, %v", key, q.Body, q.Header)
+				}
+			}
 		}
 	}
 	r.strict()
+}
+
+// With TraceAll everybody hears who served the request, whether they ask or not.
+func TestTraceForEverybody(t *testing.T) {
+	t.Parallel()
+	for _, all := range []bool{true, false} {
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) {
+			o.TraceAll, o.Trace = all, func(q *http.Request) bool { return q.Header.Get("X-Api-Key") == "admin" }
+		})
+		for _, tc := range []struct {
+			headers []string
+			want    bool
+		}{
+			{nil, all}, {nil, all}, {nil, all}, // the connection remembers headers
+			{[]string{"X-PD-Trace", "1"}, all}, {[]string{"X-PD-Trace", "1", "X-Api-Key", "admin"}, true}, {[]string{"X-Api-Key", "admin"}, all},
+		} {
+			for _, stream := range []bool{false, true} {
+				a := r.post("/v1/chat/completions", chatBody(stream, ""), tc.headers...)
+				if got := a.header.Get("X-PD-Prefill") == r.P[0].Address() && a.header.Get("X-PD-Decode") == r.D[0].Address(); got != tc.want {
+					t.Errorf("all %v, %v: %v", all, tc.headers, a.header)
+				}
+			}
+		}
+	}
 }
 
 func TestRequestsThatCannotBeSplit(t *testing.T) {

@@ -82,6 +82,7 @@ type record struct {
 	retries []string
 	missing int
 	spent   []forward.Class
+	asked   []string
 	ended   chan forward.Entry
 	onRetry func() // called once, at the first retry
 }
@@ -114,6 +115,21 @@ func (r *record) HandoverMissing() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missing++
+}
+
+func (r *record) Asked(outcome string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked = append(r.asked, outcome)
+}
+
+// questions gives what came of the invalid requests, and forgets it.
+func (r *record) questions() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	all := strings.Join(r.asked, " ")
+	r.asked = nil
+	return all
 }
 
 func (r *record) retried() string {

@@ -26,7 +26,7 @@ func hopByHop(name string) bool {
 // engine: ours, the admin key, and those that steer routing inside the fleet.
 func private(name string) bool {
 	switch name {
-	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Vllm-Priority", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
+	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
 		return true
 	}
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
@@ -43,6 +43,13 @@ func staysHere(name string) bool {
 	}
 	name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
 	return hopByHop(name) || private(name)
+}
+
+// priorityHeader lets a request overtake others in an engine's queue.
+const priorityHeader = "X-Vllm-Priority"
+
+func isPriority(name string) bool {
+	return name == priorityHeader || strings.EqualFold(strings.ReplaceAll(name, "_", "-"), priorityHeader)
 }
 
 // maxRequestID bounds what a client may call its request.
@@ -171,7 +178,11 @@ func (x *exchange) remember() *memo {
 	return m
 }
 
-func isJSON(h http.Header) bool { return isMedia(firstOf(h["Content-Type"]), "application/json") }
+// isJSON is vLLM's own test of a request: parameters are allowed, spaces are not.
+func isJSON(h http.Header) bool {
+	name, _, _ := strings.Cut(firstOf(h["Content-Type"]), ";")
+	return strings.EqualFold(name, "application/json")
+}
 
 func asksTrace(h http.Header) bool {
 	v := h["X-Pd-Trace"]
@@ -200,9 +211,10 @@ func (x *exchange) legHeader(engineID string) http.Header {
 	in := x.r.Header
 	out := x.newHeader(len(in) + 2)
 	for name, values := range in {
-		if !staysHere(name) {
-			out[name] = values
+		if staysHere(name) || isPriority(name) && !x.h.opts.Privileged(x.r) {
+			continue
 		}
+		out[name] = values
 	}
 	dropNamed(out, in["Connection"])
 	name := x.engineName[:]
@@ -318,9 +330,12 @@ func (x *exchange) copyAnswerHeader(from http.Header, length int64) {
 	x.proxyHeader()
 }
 
-// traced tells that a client is to hear how its request was routed: it asks for that
-// and may know.
+// traced tells that a client is to hear how its request was routed: everybody is, or it
+// asks for that and may know.
 func (x *exchange) traced() bool {
+	if x.h.opts.TraceAll {
+		return true
+	}
 	if x.memo != nil && !x.memo.trace {
 		return false
 	}

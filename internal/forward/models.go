@@ -73,7 +73,7 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 	case len(answered) == 0:
 		x.tell(x.last)
 	case id != "" && len(list.Data) == 0:
-		x.refuse(unknownModel(id))
+		x.refuse(x.unknownModel(id))
 	case id != "":
 		x.json(list.Data[0])
 	default:

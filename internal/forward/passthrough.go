@@ -27,9 +27,10 @@ func (x *exchange) passthrough() {
 	}
 	req, err := openai.ParseOther(body)
 	if err != nil {
-		x.refuse(err)
+		x.invalid(body, err)
 		return
 	}
+	req.KeepPriority = req.Raw(openai.FieldPriority) != nil && x.h.opts.Privileged(x.r)
 	x.model, x.entry.Model, x.entry.Stream = req.Model, req.Model, req.Stream
 	leg := req.NewEdit().Body()
 	for {
@@ -65,7 +66,7 @@ func (x *exchange) withoutAny(err error) {
 	case x.ctx.Err() != nil:
 		x.gone()
 	case errors.Is(err, sched.ErrUnknownModel):
-		x.refuse(unknownModel(x.model))
+		x.refuse(x.unknownModel(x.model))
 	case x.last != nil:
 		x.tell(x.last)
 	default:
@@ -73,13 +74,18 @@ func (x *exchange) withoutAny(err error) {
 	}
 }
 
-func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
+// notePick notes who answers alone.
+func (x *exchange) notePick(a *sched.Assignment) {
 	x.entry.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
 		x.entry.Prefill = a.Instance.Address
 	} else {
 		x.entry.Decode = a.Instance.Address
 	}
+}
+
+func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
+	x.notePick(a)
 	path := x.r.URL.Path
 	if q := x.r.URL.RawQuery; q != "" {
 		path += "?" + q

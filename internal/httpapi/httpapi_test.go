@@ -170,10 +170,17 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/metrics", 200, "metrics"},
 		{"GET", "/healthcheck", 200, `"request_num":9`},
 		{"GET", "/", 200, "pdmesh"},
-		{"GET", "/v1/completions", 405, "does not take GET"},
-		{"POST", "/v1/load_lora_adapter", 404, "not served here"},
-		{"GET", "/invocations", 404, `"type":"NotFoundError"`},
-		{"GET", "/%1b[2J", 404, `\\u001b`},
+		{"GET", "/ping", 200, ""},
+		{"POST", "/ping", 200, ""},
+		{"GET", "/v1/completions", 405, `{"detail":"Method Not Allowed"}`},
+		{"DELETE", "/v1/models", 405, `{"detail":"Method Not Allowed"}`},
+		{"POST", "/health", 405, `{"detail":"Method Not Allowed"}`},
+		{"DELETE", "/status", 405, `{"error":{"message":"/status does not take DELETE","type":"MethodNotAllowedError","param":null,"code":405}}`},
+		{"GET", "/instances/add", 405, `"type":"MethodNotAllowedError"`},
+		{"POST", "/v1/load_lora_adapter", 404, `{"detail":"Not Found"}`},
+		{"GET", "/invocations", 404, `{"detail":"Not Found"}`},
+		{"GET", "/instances", 404, `{"detail":"Not Found"}`},
+		{"GET", "/%1b[2J", 404, `{"detail":"Not Found"}`},
 	} {
 		code, _, body := call(t, tc.method, s.URL+tc.path, "{}")
 		if code != tc.code || !strings.Contains(body, tc.says) {

@@ -122,15 +122,25 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 	// Addresses in X-Forwarded-For are whatever the client wrote.
 	_ = e.SetTrustedProxies(nil) // nil cannot fail
 	e.Use(recovery(log), refuseProbes)
-	e.NoRoute(func(c *gin.Context) {
-		fail(c, http.StatusNotFound, openai.TypeNotFound,
-			fmt.Sprintf("%s %s is not served here", c.Request.Method, instance.Printable(c.Request.URL.Path, 200)))
-	})
+	// As vLLM, or rather the framework under it, says it.
+	e.NoRoute(func(c *gin.Context) { fail(c, http.StatusNotFound, "", "Not Found") })
 	e.NoMethod(func(c *gin.Context) {
-		fail(c, http.StatusMethodNotAllowed, openai.TypeMethod,
-			fmt.Sprintf("%s does not take %s", instance.Printable(c.Request.URL.Path, 200), c.Request.Method))
+		if operators(c.Request.URL.Path) {
+			fail(c, http.StatusMethodNotAllowed, openai.TypeMethod, fmt.Sprintf("%s does not take %s", c.Request.URL.Path, c.Request.Method))
+			return
+		}
+		fail(c, http.StatusMethodNotAllowed, "", "Method Not Allowed")
 	})
 	return e
+}
+
+// operators tells the routes that vLLM does not have, which answer in one form.
+func operators(path string) bool {
+	switch path {
+	case "/status", "/instances/add", "/instances/remove", "/livez", "/readyz", "/healthcheck":
+		return true
+	}
+	return false
 }
 
 // refuseProbes answers those who take this proxy for an engine. As one of its own
@@ -143,6 +153,7 @@ func refuseProbes(c *gin.Context) {
 	c.Abort()
 }
 
+// fail answers with an error; without a kind in the form {"detail":message}.
 func fail(c *gin.Context, status int, kind, message string) {
 	openai.WriteError(c.Writer, &openai.Error{Status: status, Type: kind, Message: message})
 	c.Abort()

@@ -39,6 +39,8 @@ func (d *Deps) operator(e *gin.Engine) {
 
 func (d *Deps) probes(e *gin.Engine) {
 	e.GET("/health", d.health)
+	e.GET("/ping", d.health) // as vLLM has it, for SageMaker
+	e.POST("/ping", d.health)
 	e.GET("/healthcheck", d.healthcheck)
 	e.GET("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
 	e.GET("/readyz", d.readyz)

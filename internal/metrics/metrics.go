@@ -24,6 +24,7 @@ type Metrics struct {
 	alone    *prometheus.CounterVec
 	missing  prometheus.Counter
 	spent    *prometheus.CounterVec
+	asked    *prometheus.CounterVec
 
 	known atomic.Pointer[map[kind]*series]
 	usual atomic.Pointer[series] // one that most requests are of; seldom another
@@ -61,13 +62,16 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 			Help: "Hand-overs whose decode leg failed: the blocks in prefill stay pinned until their lease ends.",
 		}, []string{"class"}),
 	}
+	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
+		Name: "pd_forward_asked_total", Help: "Requests with an invalid body, by what came of asking an engine what is wrong with it.",
+	}, []string{"outcome"})
 	m.known.Store(&map[kind]*series{})
 	info := prometheus.NewGauge(prometheus.GaugeOpts{
 		Name: "pd_build_info", Help: "Always 1; the version is in the label.",
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, m.spent, info,
+	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, m.spent, m.asked, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -135,3 +139,6 @@ func (m *Metrics) HandoverMissing() { m.missing.Inc() }
 
 // HandoverSpent counts a hand-over that was given away in vain.
 func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+
+// Asked counts an invalid request by what an engine said of it.
+func (m *Metrics) Asked(outcome string) { m.asked.WithLabelValues(outcome).Inc() }

@@ -36,8 +36,11 @@ const (
 func (r *Request) NewEdit() *Edit {
 	e := &r.edit
 	*e = Edit{r: r, sets: e.sets[:0]}
-	for f := FieldKVTransferParams; f <= FieldBootstrapRoom; f++ {
+	for f := FieldKVTransferParams; f <= FieldBootstrap; f++ {
 		e.action[f] = remove
+	}
+	if !r.KeepPriority {
+		e.action[FieldPriority] = remove
 	}
 	return e
 }
@@ -103,7 +106,7 @@ func (e *Edit) Body() Body {
 			continue
 		}
 		// A control field is set by taking the client's out and adding ours.
-		if a := e.action[o.field]; a == remove || (a == set && o.field.control()) {
+		if a := e.action[o.field]; a == remove || (a == set && o.field.steers()) {
 			survivors--
 		} else if a == set || a == replace {
 			splices = append(splices, splice{o.val, o.end, readOnly(e.value(o.field))})
@@ -128,7 +131,7 @@ func (e *Edit) removals() []splice {
 	for i := range e.r.occ {
 		o := &e.r.occ[i]
 		a := e.action[o.field]
-		gone := o.object != 0 || a == remove || (a == set && o.field.control())
+		gone := o.object != 0 || a == remove || (a == set && o.field.steers())
 		if !gone {
 			continue
 		}
@@ -149,7 +152,7 @@ func (e *Edit) removals() []splice {
 // adds tells whether a field is set that the client did not send, or whose
 // place is ours to choose.
 func (e *Edit) adds(f Field) bool {
-	return e.action[f] == set && (e.r.last[f] == 0 || f.control())
+	return e.action[f] == set && (e.r.last[f] == 0 || f.steers())
 }
 
 func (e *Edit) additions(more bool) []byte {

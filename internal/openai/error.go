@@ -1,6 +1,7 @@
 package openai
 
 import (
+	"bytes"
 	"encoding/json"
 	"net/http"
 	"strconv"
@@ -10,12 +11,12 @@ import (
 // The types of errors, as vLLM names them where it has a name.
 const (
 	TypeBadRequest     = "BadRequestError"
+	TypeInvalid        = "Bad Request" // of what pydantic refuses
 	TypeAuth           = "AuthenticationError"
 	TypePermission     = "PermissionDeniedError"
 	TypeNotFound       = "NotFoundError"
 	TypeMethod         = "MethodNotAllowedError"
 	TypeTooLarge       = "RequestEntityTooLargeError"
-	TypeMediaType      = "UnsupportedMediaTypeError"
 	TypeConflict       = "ConflictError"
 	TypeInternal       = "InternalServerError"
 	TypeBadGateway     = "BadGatewayError"
@@ -25,12 +26,16 @@ const (
 
 // Error is an error that the proxy answers with itself, in the shape of vLLM
 // and OpenAI: {"error":{"message","type","param","code"}}, code being the status.
+// Without a Type it has the shape of the framework under vLLM: {"detail":message}.
 type Error struct {
 	Status     int
 	Type       string
 	Param      string // "" is sent as null
 	Message    string
 	RetryAfter time.Duration // sent as Retry-After where positive, in whole seconds
+	// Final tells of an invalid request that no engine is to be asked about it: vLLM
+	// may see nothing wrong, or its answer is known.
+	Final bool
 }
 
 func (e *Error) Error() string { return e.Message }
@@ -44,15 +49,25 @@ type errorBody struct {
 
 // JSON gives the body of the error.
 func (e *Error) JSON() []byte {
+	if e.Type == "" {
+		return marshal(map[string]string{"detail": e.Message})
+	}
 	body := errorBody{Message: e.Message, Type: e.Type, Code: e.Status}
 	if e.Param != "" {
 		body.Param = &e.Param
 	}
-	b, err := json.Marshal(map[string]errorBody{"error": body})
-	if err != nil { // strings and an int always marshal
+	return marshal(map[string]errorBody{"error": body})
+}
+
+// marshal spells it as vLLM does, without escapes that only HTML needs.
+func marshal(v any) []byte {
+	var b bytes.Buffer
+	e := json.NewEncoder(&b)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(v); err != nil { // strings and an int always marshal
 		return []byte(`{"error":{"message":"internal error","type":"InternalServerError","param":null,"code":500}}`)
 	}
-	return b
+	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
 // WriteError answers a request whose answer has not begun.

@@ -1,6 +1,9 @@
 package openai
 
-import "unicode/utf8"
+import (
+	"bytes"
+	"unicode/utf8"
+)
 
 // Field is a top-level field of a completion request that the proxy reads or
 // edits.
@@ -26,11 +29,12 @@ const (
 	FieldPromptLogprobs
 	FieldToolChoice
 	FieldPrompt
+	FieldMessages
+	FieldPriority
 	FieldKVTransferParams
+	FieldECTransferParams
 	FieldDisaggSpec
-	FieldBootstrapHost
-	FieldBootstrapPort
-	FieldBootstrapRoom
+	FieldBootstrap // whatever begins with "bootstrap_"
 	fieldSamplingParams
 	fieldExtraArgs
 	fieldVLLMXargs
@@ -55,11 +59,12 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldPromptLogprobs:      "prompt_logprobs",
 	FieldToolChoice:          "tool_choice",
 	FieldPrompt:              "prompt",
+	FieldMessages:            "messages",
+	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
+	FieldECTransferParams:    "ec_transfer_params",
 	FieldDisaggSpec:          "disagg_spec",
-	FieldBootstrapHost:       "bootstrap_host",
-	FieldBootstrapPort:       "bootstrap_port",
-	FieldBootstrapRoom:       "bootstrap_room",
+	FieldBootstrap:           bootstrapPrefix,
 	fieldSamplingParams:      "sampling_params",
 	fieldExtraArgs:           "extra_args",
 	fieldVLLMXargs:           "vllm_xargs",
@@ -67,10 +72,13 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 
 func (f Field) String() string { return fieldNames[f] }
 
-// control tells the fields that steer KV transfer inside the fleet. They make
+// bootstrapPrefix begins the names by which SGLang's engines find each other.
+const bootstrapPrefix = "bootstrap_"
+
+// steers tells the fields that steer transfers inside the fleet. They make
 // engines open connections, so a client's own are always taken out.
-func (f Field) control() bool {
-	return f >= FieldKVTransferParams && f <= FieldBootstrapRoom
+func (f Field) steers() bool {
+	return f >= FieldKVTransferParams && f <= FieldBootstrap
 }
 
 // container tells the fields inside which control fields can hide.
@@ -78,7 +86,8 @@ func (f Field) container() bool { return f >= fieldSamplingParams && f <= fieldV
 
 // fieldOf finds the field of a key; tok is the key with its quotes.
 func fieldOf(tok []byte) Field {
-	switch string(unquote(tok)) { // the conversion in a switch does not allocate
+	name := unquote(tok)
+	switch string(name) { // the conversion in a switch does not allocate
 	case "model":
 		return FieldModel
 	case "stream":
@@ -113,25 +122,27 @@ func fieldOf(tok []byte) Field {
 		return FieldToolChoice
 	case "prompt":
 		return FieldPrompt
+	case "messages":
+		return FieldMessages
+	case "priority":
+		return FieldPriority
 	case "kv_transfer_params":
 		return FieldKVTransferParams
+	case "ec_transfer_params":
+		return FieldECTransferParams
 	case "disagg_spec":
 		return FieldDisaggSpec
-	case "bootstrap_host":
-		return FieldBootstrapHost
-	case "bootstrap_port":
-		return FieldBootstrapPort
-	case "bootstrap_room":
-		return FieldBootstrapRoom
 	case "sampling_params":
 		return fieldSamplingParams
 	case "extra_args":
 		return fieldExtraArgs
 	case "vllm_xargs":
 		return fieldVLLMXargs
-	default:
-		return fieldNone
 	}
+	if bytes.HasPrefix(name, []byte(bootstrapPrefix)) {
+		return FieldBootstrap
+	}
+	return fieldNone
 }
 
 func appendRune(b []byte, r rune) []byte { return utf8.AppendRune(b, r) }

@@ -15,8 +15,8 @@ import (
 
 var requestSeeds = []string{
 	`{}`, `{"max_tokens":5}`, `{"kv_transfer_params":{"a":[1,2]},"max_tokens":1e3,"stream":true}`,
-	`{"bootstrap_host":1,"a":2,"disagg_spec":3}`, `{"sampling_params":{"extra_args":{"kv_transfer_params":1}}}`,
-	` {"a":"\u0000\ud800","max_tok\u0065ns":"7","max_tokens":8} `, `{"vllm_xargs":{},"vllm_xargs":{"disagg_spec":0,"x":0}}`,
+	`{"bootstrap_host":1,"a":2,"disagg_spec":3}`, `{"bootstrap_x":1,"priority":-7,"ec_transfer_params":{},"priority":2}`, `{"sampling_params":{"extra_args":{"kv_transfer_params":1}}}`,
+	` {"a":"\u0000\ud800","max_tok\u0065ns":"7","max_tokens":8} `, `{"vllm_xargs":{},"vllm_xargs":{"disagg_spec":0,"x":0}}`, `{"messages":[],"extra_args":{"ec_transfer_params":1,"priority":3}}`,
 	`{"stop":["a"],"stop":null,"n":2,"prompt":[[1],[2]]}`, `[1]`, `{"a":"\"}`,
 	`{"a":[1,-0.5e+3,"\n",true,null,{}]}`, `{"a":[1,2 ,3,]}`, `{"a":[1,,2]}`, `{"a":[12, ]}`, `{"a":[01]}`, `{"a":1}x`,
 	`{"model":"m","messages":[{"role":"user","content":"x"}],"max_completion_tokens":9,"min_tokens":2,"stop_token_ids":[3],"tool_choice":"required"}`,
@@ -30,7 +30,7 @@ var requestSeeds = []string{
 // refusedFor are the words of the refusals that a valid object can meet: limits
 // of ours that the standard library does not have.
 func refusedForALimit(err error) bool {
-	for _, words := range []string{"deeply", "more than 4096", "more than 64"} {
+	for _, words := range []string{"more than 512", "more than 4096", "more than 64"} {
 		if strings.Contains(err.Error(), words) {
 			return true
 		}

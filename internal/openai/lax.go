@@ -11,16 +11,10 @@ import (
 // vLLM reads requests through pydantic in its lax mode: 5.0 and "5" are
 // integers, "true" and 1 are booleans. What it would take must not fail here.
 
-var errNotInt = errors.New("Input should be a valid integer")       //nolint:staticcheck // vLLM's wording
-var errNotBool = errors.New("Input should be a valid boolean")      //nolint:staticcheck // vLLM's wording
-var errNotString = errors.New("Input should be a valid string")     //nolint:staticcheck // vLLM's wording
-var errNotList = errors.New("Input should be a valid list")         //nolint:staticcheck // vLLM's wording
-var errNotObject = errors.New("Input should be a valid dictionary") //nolint:staticcheck // vLLM's wording
-
 func isNull(raw []byte) bool { return len(raw) == 4 && raw[0] == 'n' }
 
 // laxInt reads an integer value; ok is false for null.
-func laxInt(raw []byte) (v int64, ok bool, err error) {
+func laxInt(raw []byte) (v int64, ok bool, why *complaint) {
 	switch {
 	case isNull(raw):
 		return 0, false, nil
@@ -29,26 +23,44 @@ func laxInt(raw []byte) (v int64, ok bool, err error) {
 	case raw[0] == 'f':
 		return 0, true, nil
 	case raw[0] == '"':
-		raw = bytes.TrimSpace(unquote(raw))
-	case raw[0] == '{' || raw[0] == '[':
-		return 0, false, errNotInt
-	}
-	if v, err = strconv.ParseInt(string(raw), 10, 64); err == nil {
+		if v, ok = number(bytes.TrimSpace(unquote(raw))); !ok {
+			return 0, false, errIntText
+		}
 		return v, true, nil
+	case raw[0] == '{' || raw[0] == '[':
+		return 0, false, errIntType
+	}
+	if v, ok = number(raw); ok {
+		return v, true, nil
+	}
+	switch f, err := strconv.ParseFloat(string(raw), 64); {
+	case err != nil:
+		return 0, false, errIntInfinite
+	case f != math.Trunc(f):
+		return 0, false, errIntFraction
+	}
+	return 0, false, errIntSize
+}
+
+// number reads a whole number that may be written with a point or an exponent.
+func number(raw []byte) (int64, bool) {
+	v, err := strconv.ParseInt(string(raw), 10, 64)
+	if err == nil {
+		return v, true
 	}
 	if errors.Is(err, strconv.ErrRange) {
 		// Larger than any engine takes, but an integer: saturate and let the
 		// engine say so.
 		if raw[0] == '-' {
-			return math.MinInt64, true, nil
+			return math.MinInt64, true
 		}
-		return math.MaxInt64, true, nil
+		return math.MaxInt64, true
 	}
 	f, err := strconv.ParseFloat(string(raw), 64)
 	if err != nil || f != math.Trunc(f) || math.Abs(f) > 1<<62 || !startsNumeric(raw) {
-		return 0, false, errNotInt
+		return 0, false
 	}
-	return int64(f), true, nil
+	return int64(f), true
 }
 
 // startsNumeric keeps "inf", "nan" and hexadecimal floats out.
@@ -58,7 +70,7 @@ func startsNumeric(raw []byte) bool {
 }
 
 // laxBool reads a boolean value; null is false.
-func laxBool(raw []byte) (bool, error) {
+func laxBool(raw []byte) (bool, *complaint) {
 	if isNull(raw) {
 		return false, nil
 	}
@@ -72,5 +84,25 @@ func laxBool(raw []byte) (bool, error) {
 	case "false", "f", "no", "n", "off", "0", "0.0":
 		return false, nil
 	}
-	return false, errNotBool
+	if raw[0] == '[' || raw[0] == '{' || raw[0] != '"' && bytes.ContainsAny(raw, ".eE") {
+		return false, errBoolType
+	}
+	return false, errBoolText
+}
+
+// truthy is Python's opinion of a value, which some of vLLM's checks go by.
+func truthy(raw []byte) bool {
+	switch {
+	case raw == nil || isNull(raw) || raw[0] == 'f':
+		return false
+	case raw[0] == '{' || raw[0] == '[':
+		s := scanner{b: raw}
+		return s.space(1) < len(raw)-1
+	case raw[0] == '"':
+		return len(raw) > 2
+	case raw[0] == 't':
+		return true
+	}
+	f, err := strconv.ParseFloat(string(raw), 64)
+	return err != nil || f != 0
 }

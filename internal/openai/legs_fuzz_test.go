@@ -21,10 +21,10 @@ type change struct {
 // control are the fields that never get through from a client.
 func control(name string) bool {
 	switch name {
-	case "kv_transfer_params", "disagg_spec", "bootstrap_host", "bootstrap_port", "bootstrap_room":
+	case "kv_transfer_params", "ec_transfer_params", "disagg_spec":
 		return true
 	}
-	return false
+	return strings.HasPrefix(name, "bootstrap_")
 }
 
 // container tells in which objects control fields are looked for.
@@ -69,7 +69,7 @@ func wantMembers(members []rawMember, changes map[string]change) (out []wanted) 
 	for _, m := range members {
 		c, edited := changes[m.name]
 		switch {
-		case control(m.name), edited && c.value == "":
+		case control(m.name), !edited && m.name == "priority", edited && c.value == "":
 		case edited:
 			out = append(out, wanted{text: string(m.key) + ":" + c.value})
 		case container(m.name):
@@ -247,7 +247,7 @@ func FuzzEdit(f *testing.F) {
 		changes := map[string]change{}
 		for i, b := range how {
 			field := openai.FieldModel + openai.Field(i)
-			if field > openai.FieldBootstrapRoom {
+			if field > openai.FieldBootstrap {
 				break
 			}
 			value := fmt.Sprintf(`{"%d":[9007199254740993]}`, i)

@@ -2,8 +2,6 @@ package openai
 
 import (
 	"errors"
-	"fmt"
-	"net/http"
 
 	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
@@ -59,6 +57,8 @@ type Request struct {
 	// ForcedTool tells that tool_choice is "required" or names a function: a
 	// prefill that is cut after one token may then answer 400 (protocol rule R1c).
 	ForcedTool bool
+	// KeepPriority lets the client's own "priority" through to the engines.
+	KeepPriority bool
 	// Bypass says why prefill and decode must not be split for this request,
 	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs.
 	Bypass string
@@ -147,34 +147,50 @@ func ParseOther(body []byte) (*Request, error) {
 var (
 	errTooMany        = errors.New("too many fields")
 	errTooManyObjects = errors.New("too many objects with sampling parameters")
+	errNotUTF8        = errors.New("not UTF-8")
 )
 
 func (r *Request) scan() error {
 	s := scanner{b: r.Body}
 	r.open = s.space(0)
-	if r.open >= len(r.Body) {
-		return badRequest("", "the request body is empty; send a JSON object")
+	if len(r.Body) == 0 {
+		return invalid("", "None", errMissing)
 	}
-	if r.Body[r.open] != '{' {
-		if end, err := s.value(r.open, 0); err != nil || s.space(end) != len(r.Body) {
-			return badJSON(err)
-		}
-		return badRequest("", "Input should be a valid dictionary or object to extract fields from")
+	if r.open >= len(r.Body) || r.Body[r.open] != '{' {
+		return r.noObject(&s)
 	}
 	if r.occ == nil {
 		r.occ = make([]occurrence, 0, 8)
 	}
 	end, err := r.scanObject(&s, r.open, 0, 0)
 	if err != nil {
-		return badJSON(err)
+		return badJSON(r.Body, err)
 	}
 	if end = s.space(end); end != len(r.Body) {
-		return badJSON(syntaxError(end, "more after the end of the object"))
+		return badJSON(r.Body, syntaxErrorAt(end, extraData))
 	}
 	if !utf8scan.Valid(r.Body[s.high:s.highEnd]) {
-		return badJSON(fmt.Errorf("%w: not UTF-8", errSyntax))
+		return badJSON(r.Body, errNotUTF8)
 	}
 	return nil
+}
+
+// noObject is the error of a body that does not begin an object.
+func (r *Request) noObject(s *scanner) error {
+	end, err := s.value(r.open, 0)
+	if err != nil {
+		return badJSON(r.Body, err)
+	}
+	raw := r.Body[r.open:end]
+	switch end = s.space(end); {
+	case end != len(r.Body):
+		return badJSON(r.Body, syntaxErrorAt(end, extraData))
+	case !utf8scan.Valid(r.Body):
+		return badJSON(r.Body, errNotUTF8)
+	case isNull(raw):
+		return invalid("", "None", errMissing) // as if there were no body
+	}
+	return invalid("", inputOf(raw), errNoObject)
 }
 
 // scanObject notes the fields of interest of one object: of the request all of
@@ -200,7 +216,7 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 					return err
 				}
 			}
-		case object == 0 || f.control():
+		case object == 0 || f.steers():
 			lastOcc = len(r.occ)
 			r.occ = append(r.occ, occurrence{
 				field: f, object: object, index: index,
@@ -234,21 +250,4 @@ func (r *Request) Raw(f Field) []byte {
 	}
 	o := &r.occ[r.last[f]-1]
 	return r.Body[o.val:o.end]
-}
-
-func badJSON(err error) *Error {
-	switch {
-	case errors.Is(err, errTooMany):
-		return badRequest("", fmt.Sprintf("more than %d fields in the request", maxTopLevel))
-	case errors.Is(err, errTooManyObjects):
-		return badRequest("", fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
-	case err == nil:
-		return badRequest("", "the request body is not valid JSON")
-	default:
-		return badRequest("", "JSON decode error: "+err.Error())
-	}
-}
-
-func badRequest(param, message string) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: TypeBadRequest, Param: param, Message: message}
 }

@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"errors"
+)
 
 // TopLevel finds the value of a top-level field in a JSON object, as the bytes
 // that stand there, nil if absent or null. Of duplicate keys the last counts.
@@ -9,7 +12,7 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 	s := scanner{b: object}
 	i := s.space(0)
 	if i >= len(object) || object[i] != '{' {
-		return nil, syntaxError(i, "not an object")
+		return nil, errors.New("not an object")
 	}
 	var raw []byte
 	end, err := s.members(i, 0, func(m member) error {
@@ -22,7 +25,7 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 		return nil, err
 	}
 	if end = s.space(end); end != len(object) {
-		return nil, syntaxError(end, "more after the end of the object")
+		return nil, syntaxErrorAt(end, extraData)
 	}
 	if raw != nil && isNull(raw) {
 		return nil, nil

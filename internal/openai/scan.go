@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/internal/openai/strscan"
@@ -10,12 +9,32 @@ import (
 // maxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
 const maxDepth = 512
 
-// errSyntax is wrapped by every error of the scanner.
-var errSyntax = errors.New("invalid JSON")
-
-func syntaxError(pos int, what string) error {
-	return fmt.Errorf("%w: %s at byte %d", errSyntax, what, pos)
+// syntaxError is every error of the scanner, in the words of Python's parser, which
+// vLLM passes on.
+type syntaxError struct {
+	pos  int // in bytes
+	what string
 }
+
+func (e *syntaxError) Error() string {
+	return fmt.Sprintf("invalid JSON: %s at byte %d", e.what, e.pos)
+}
+
+// The words of Python's parser.
+const (
+	wantValue     = "Expecting value"
+	wantName      = "Expecting property name enclosed in double quotes"
+	wantColon     = "Expecting ':' delimiter"
+	wantComma     = "Expecting ',' delimiter"
+	extraData     = "Extra data"
+	openString    = "Unterminated string starting at"
+	badControl    = "Invalid control character at"
+	badEscape     = `Invalid \escape`
+	badHexEscape  = `Invalid \uXXXX escape`
+	nestedTooDeep = "nested too deeply" // ours: Python takes more levels
+)
+
+func syntaxErrorAt(pos int, what string) error { return &syntaxError{pos, what} }
 
 // scanner validates JSON (RFC 8259) without building anything. Its methods
 // take the position where a token begins and give the position after it.
@@ -44,7 +63,7 @@ func (s *scanner) space(i int) int {
 // value checks the value that begins at i.
 func (s *scanner) value(i, depth int) (int, error) {
 	if i >= len(s.b) {
-		return i, syntaxError(i, "unexpected end")
+		return i, syntaxErrorAt(i, wantValue)
 	}
 	switch c := s.b[i]; {
 	case c == '"':
@@ -62,13 +81,13 @@ func (s *scanner) value(i, depth int) (int, error) {
 	case c == 'n':
 		return s.literal(i, "null")
 	default:
-		return i, syntaxError(i, "unexpected character")
+		return i, syntaxErrorAt(i, wantValue)
 	}
 }
 
 func (s *scanner) literal(i int, word string) (int, error) {
 	if len(s.b)-i < len(word) || string(s.b[i:i+len(word)]) != word {
-		return i, syntaxError(i, "unexpected character")
+		return i, syntaxErrorAt(i, wantValue)
 	}
 	return i + len(word), nil
 }
@@ -84,23 +103,23 @@ func (s *scanner) number(i int) (int, error) {
 	case i < len(b) && b[i] >= '1' && b[i] <= '9':
 		i = digits(b, i)
 	default:
-		return i, syntaxError(start, "bad number")
+		return i, syntaxErrorAt(start, wantValue)
 	}
 	if i < len(b) && b[i] == '.' {
 		j := digits(b, i+1)
 		if j == i+1 {
-			return i, syntaxError(start, "bad number")
+			return i, nil // the number ends here, and nothing goes on with a point
 		}
 		i = j
 	}
 	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
-		i++
-		if i < len(b) && (b[i] == '+' || b[i] == '-') {
-			i++
+		k := i + 1
+		if k < len(b) && (b[k] == '+' || b[k] == '-') {
+			k++
 		}
-		j := digits(b, i)
-		if j == i {
-			return i, syntaxError(start, "bad number")
+		j := digits(b, k)
+		if j == k {
+			return i, nil // likewise
 		}
 		i = j
 	}
@@ -138,21 +157,23 @@ func (s *scanner) strEnd(i, end int, ascii bool) (int, error) {
 	}
 	switch {
 	case end == len(b):
-		return end, syntaxError(i, "unterminated string")
+		return end, syntaxErrorAt(i, openString)
 	case b[end] == '"':
 		return end + 1, nil
 	case b[end] != '\\':
-		return end, syntaxError(end, "control character in a string")
+		return end, syntaxErrorAt(end, badControl)
 	case end+1 == len(b):
-		return end, syntaxError(end, "unterminated string")
+		return end, syntaxErrorAt(i, openString)
+	case b[end+1] == 'u':
+		return end, syntaxErrorAt(end+1, badHexEscape)
 	default:
-		return end, syntaxError(end, "bad escape")
+		return end, syntaxErrorAt(end, badEscape)
 	}
 }
 
 func (s *scanner) array(i, depth int) (int, error) {
 	if depth >= maxDepth {
-		return i, syntaxError(i, "nested too deeply")
+		return i, syntaxErrorAt(i, nestedTooDeep)
 	}
 	b := s.b
 	i = s.space(i + 1)
@@ -180,7 +201,7 @@ func (s *scanner) array(i, depth int) (int, error) {
 		}
 		i = s.space(i)
 		if i >= len(b) {
-			return i, syntaxError(i, "unexpected end")
+			return i, syntaxErrorAt(i, wantComma)
 		}
 		switch b[i] {
 		case ',':
@@ -190,7 +211,7 @@ func (s *scanner) array(i, depth int) (int, error) {
 			s.several = several
 			return i + 1, nil
 		default:
-			return i, syntaxError(i, "expected ',' or ']'")
+			return i, syntaxErrorAt(i, wantComma)
 		}
 	}
 }
@@ -208,7 +229,7 @@ type member struct {
 // after each of its pairs.
 func (s *scanner) members(i, depth int, visit func(member) error) (int, error) {
 	if depth >= maxDepth {
-		return i, syntaxError(i, "nested too deeply")
+		return i, syntaxErrorAt(i, nestedTooDeep)
 	}
 	b := s.b
 	i = s.space(i + 1)
@@ -216,11 +237,8 @@ func (s *scanner) members(i, depth int, visit func(member) error) (int, error) {
 		return i + 1, nil
 	}
 	for {
-		if i >= len(b) {
-			return i, syntaxError(i, "unexpected end")
-		}
-		if b[i] != '"' {
-			return i, syntaxError(i, "expected a field name in double quotes")
+		if i >= len(b) || b[i] != '"' {
+			return i, syntaxErrorAt(i, wantName)
 		}
 		m := member{key: i}
 		var err error
@@ -229,7 +247,7 @@ func (s *scanner) members(i, depth int, visit func(member) error) (int, error) {
 		}
 		i = s.space(m.keyEnd)
 		if i >= len(b) || b[i] != ':' {
-			return i, syntaxError(i, "expected ':'")
+			return i, syntaxErrorAt(i, wantColon)
 		}
 		m.val = s.space(i + 1)
 		if m.end, err = s.value(m.val, depth+1); err != nil {
@@ -242,7 +260,7 @@ func (s *scanner) members(i, depth int, visit func(member) error) (int, error) {
 		}
 		i = s.space(m.end)
 		if i >= len(b) {
-			return i, syntaxError(i, "unexpected end")
+			return i, syntaxErrorAt(i, wantComma)
 		}
 		switch b[i] {
 		case ',':
@@ -250,7 +268,7 @@ func (s *scanner) members(i, depth int, visit func(member) error) (int, error) {
 		case '}':
 			return i + 1, nil
 		default:
-			return i, syntaxError(i, "expected ',' or '}'")
+			return i, syntaxErrorAt(i, wantComma)
 		}
 	}
 }

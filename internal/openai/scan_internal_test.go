@@ -31,8 +31,8 @@ func TestStringsOfEveryLength(t *testing.T) {
 	}
 }
 
-// What is not UTF-8 is found wherever it stands, and what is wrong as JSON is
-// told of first.
+// What is not UTF-8 is found wherever it stands, and told of before what is wrong as
+// JSON: Python decodes first.
 func TestNotUTF8(t *testing.T) {
 	t.Parallel()
 	long := strings.Repeat(`plain text\n`, 20)
@@ -43,18 +43,18 @@ func TestNotUTF8(t *testing.T) {
 			`{"sampling_params":{"a":"é"},"b":"%","extra_args":{"a":"é"}}`,
 		} {
 			_, err := ParseOther([]byte(strings.ReplaceAll(body, "%", bad)))
-			if err == nil || !strings.Contains(err.Error(), "not UTF-8") {
+			if err == nil || !strings.Contains(err.Error(), "error parsing the body") {
 				t.Errorf("%q in %s: %v", bad, body, err)
 			}
 			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é"))); err != nil {
 				t.Errorf("%s: %v", body, err)
 			}
-			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", bad) + "x")); err == nil || !strings.Contains(err.Error(), "more after the end") {
+			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", bad) + "x")); err == nil || !strings.Contains(err.Error(), "error parsing the body") {
 				t.Errorf("%q in %s, and more: %v", bad, body, err)
 			}
 		}
 	}
-	if _, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}")); err == nil || !strings.Contains(err.Error(), "field name") {
+	if _, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}")); err == nil || !strings.Contains(err.Error(), "Expecting property name") {
 		t.Error(err)
 	}
 }
@@ -66,16 +66,16 @@ func TestWhereAStringIsWrong(t *testing.T) {
 		name, end, message string
 		back               int // where, counted from the start of end; -1: the string's start
 	}{
-		{"no end", ``, "unterminated string", -1},
-		{"cut behind a backslash", `\`, "unterminated string", 0},
-		{"cut within an escape", `\u12`, "bad escape", 0},
-		{"unknown escape", `\x"}`, "bad escape", 0},
-		{"unknown escape behind a known one", `\n\x"}`, "bad escape", 2},
-		{"too few digits", `\u12"}`, "bad escape", 0},
-		{"a letter for a digit", `\u00g1"}`, "bad escape", 0},
-		{"a line's end", "\n\"}", "control character in a string", 0},
-		{"a control character behind an escape", "\\\\\x1f\"}", "control character in a string", 2},
-		{"an escaped control character", "\\\n\"}", "bad escape", 0},
+		{"no end", ``, "Unterminated string starting at", -1},
+		{"cut behind a backslash", `\`, "Unterminated string starting at", -1},
+		{"cut within an escape", `\u12`, `Invalid \uXXXX escape`, 1},
+		{"unknown escape", `\x"}`, `Invalid \escape`, 0},
+		{"unknown escape behind a known one", `\n\x"}`, `Invalid \escape`, 2},
+		{"too few digits", `\u12"}`, `Invalid \uXXXX escape`, 1},
+		{"a letter for a digit", `\u00g1"}`, `Invalid \uXXXX escape`, 1},
+		{"a line's end", "\n\"}", "Invalid control character at", 0},
+		{"a control character behind an escape", "\\\\\x1f\"}", "Invalid control character at", 2},
+		{"an escaped control character", "\\\n\"}", `Invalid \escape`, 0},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -90,8 +90,9 @@ func TestWhereAStringIsWrong(t *testing.T) {
 					}
 					body := `{"a":"` + strings.Repeat("p", n) + tc.end + behind
 					_, err := ParseOther([]byte(body))
-					if want := fmt.Sprintf("%s at byte %d", tc.message, at); err == nil || !strings.HasSuffix(err.Error(), want) {
-						t.Fatalf("%q: %v, want %s", body, err, want)
+					want := fmt.Sprintf("'loc': 'body.%d', ", at)
+					if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "{'error': "+pyQuote(tc.message)+"}}") {
+						t.Fatalf("%q: %v, want %s at %d", body, err, tc.message, at)
 					}
 				}
 			}
@@ -113,7 +114,7 @@ func TestSeveralPrompts(t *testing.T) {
 		{`["a"],"stop":["a","b"]`, false}, {`["a","b"],"stop":["a"]`, true},
 	} {
 		for kind, want := range map[Kind]bool{Completion: tc.want, Chat: false} {
-			r, err := ParseRequest(kind, []byte(`{"stop_token_ids":[7,8],"prompt":`+tc.prompt+`,"x":["a","b"],"y":[]}`))
+			r, err := ParseRequest(kind, []byte(`{"messages":[],"stop_token_ids":[7,8],"prompt":`+tc.prompt+`,"x":["a","b"],"y":[]}`))
 			if err != nil || (r.Bypass == "several_prompts") != want {
 				t.Errorf("%v: %s: %+v, %v; want %v", kind.Path(), tc.prompt, r, err, want)
 			}

@@ -1,13 +1,16 @@
 package openai
 
-import "fmt"
+import (
+	"fmt"
+	"strconv"
+)
 
 // read takes out of the scanned body what the proxy must know and refuses what
 // vLLM would refuse, so that no prefill is spent on it.
 func (r *Request) read() error {
 	if raw := r.Raw(FieldModel); raw != nil && !isNull(raw) {
 		if raw[0] != '"' {
-			return r.wrong(FieldModel, errNotString)
+			return r.wrong(FieldModel, errStringType)
 		}
 		r.Model = string(unquote(raw))
 	}
@@ -27,12 +30,19 @@ func (r *Request) read() error {
 	if err = r.readStop(); err != nil {
 		return err
 	}
+	if _, _, err = r.integer(FieldPriority); err != nil {
+		return err // which no engine sees
+	}
+	if r.Kind == Chat && r.Raw(FieldMessages) == nil {
+		// An engine would tell how many fields there are, those that we add among them.
+		return invalid("messages", inputOf(r.Body[r.open:]), errMissing)
+	}
 	r.readToolChoice()
 	return r.readBypass()
 }
 
-func (r *Request) wrong(f Field, why error) *Error {
-	return badRequest(f.String(), fmt.Sprintf("%s: %s", f, why))
+func (r *Request) wrong(f Field, why ...*complaint) *Error {
+	return invalid(f.String(), inputOf(r.Raw(f)), why...)
 }
 
 func (r *Request) boolean(f Field) (bool, error) {
@@ -40,9 +50,12 @@ func (r *Request) boolean(f Field) (bool, error) {
 	if raw == nil {
 		return false, nil
 	}
-	v, err := laxBool(raw)
-	if err != nil {
-		return false, r.wrong(f, err)
+	if isNull(raw) && f == FieldIgnoreEOS {
+		return false, r.wrong(f, errBoolType)
+	}
+	v, why := laxBool(raw)
+	if why != nil {
+		return false, r.wrong(f, why)
 	}
 	return v, nil
 }
@@ -52,8 +65,12 @@ func (r *Request) integer(f Field) (v int64, ok bool, err error) {
 	if raw == nil {
 		return 0, false, nil
 	}
-	if v, ok, err = laxInt(raw); err != nil {
-		return 0, false, r.wrong(f, err)
+	if isNull(raw) && (f == FieldMinTokens || f == FieldPriority) {
+		return 0, false, r.wrong(f, errIntType)
+	}
+	v, ok, why := laxInt(raw)
+	if why != nil {
+		return 0, false, r.wrong(f, why)
 	}
 	return v, ok, nil
 }
@@ -63,27 +80,24 @@ func (r *Request) readStreamOptions() error {
 	if raw == nil || isNull(raw) {
 		return nil
 	}
+	if truthy(raw) && !truthy(r.Raw(FieldStream)) {
+		return badRequest("stream_options", "", "Stream options can only be defined when `stream=True`.")
+	}
 	if raw[0] != '{' {
-		return r.wrong(FieldStreamOptions, errNotObject)
+		return r.wrong(FieldStreamOptions, errNoObject)
 	}
 	s := scanner{b: raw}
-	fields := 0
 	var bad error
 	_, _ = s.members(0, 0, func(m member) error { // scanned before: cannot fail
-		fields++
 		if string(unquote(raw[m.key:m.keyEnd])) == "include_usage" {
-			r.IncludeUsage, bad = laxBool(raw[m.val:m.end])
+			v, why := laxBool(raw[m.val:m.end])
+			if r.IncludeUsage, bad = v && r.Stream, nil; why != nil {
+				bad = invalid("stream_options.include_usage", inputOf(raw[m.val:m.end]), why)
+			}
 		}
 		return nil
 	})
-	if bad != nil {
-		return badRequest("stream_options", "stream_options.include_usage: "+bad.Error())
-	}
-	// An empty object is falsy in vLLM's check.
-	if fields > 0 && !r.Stream {
-		return badRequest("stream_options", "Stream options can only be defined when `stream=True`.")
-	}
-	return nil
+	return bad
 }
 
 func (r *Request) readLimits() error {
@@ -91,7 +105,6 @@ func (r *Request) readLimits() error {
 	if err != nil {
 		return err
 	}
-	name := "max_tokens"
 	if r.Kind == Chat {
 		// The newer name wins where both are given; completions ignore it.
 		v, ok, err := r.integer(FieldMaxCompletionTokens)
@@ -99,7 +112,7 @@ func (r *Request) readLimits() error {
 			return err
 		}
 		if ok {
-			maxTokens, hasMax, name = v, true, "max_completion_tokens"
+			maxTokens, hasMax = v, true
 		}
 	}
 	minTokens, hasMin, err := r.integer(FieldMinTokens)
@@ -110,13 +123,13 @@ func (r *Request) readLimits() error {
 		return nil // and the request is not split, so the engine judges the rest
 	}
 	if hasMax && maxTokens < 1 {
-		return badRequest(name, fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
+		return badRequest("max_tokens", strconv.FormatInt(maxTokens, 10), fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
 	}
 	if hasMin && minTokens < 0 {
-		return badRequest("min_tokens", fmt.Sprintf("min_tokens must be greater than or equal to 0, got %d.", minTokens))
+		return badRequest("", "", fmt.Sprintf("min_tokens must be greater than or equal to 0, got %d.", minTokens))
 	}
 	if hasMin && hasMax && minTokens > maxTokens {
-		return badRequest("min_tokens", fmt.Sprintf(
+		return badRequest("", "", fmt.Sprintf(
 			"min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, minTokens))
 	}
 	if hasMax {
@@ -134,10 +147,10 @@ func (r *Request) echoOnly() bool {
 
 func (r *Request) readStop() error {
 	if raw := r.Raw(FieldStop); raw != nil && !isNull(raw) && raw[0] != '"' && raw[0] != '[' {
-		return r.wrong(FieldStop, errNotString)
+		return r.wrong(FieldStop, errStringType, errListType)
 	}
 	if raw := r.Raw(FieldStopTokenIDs); raw != nil && !isNull(raw) && raw[0] != '[' {
-		return r.wrong(FieldStopTokenIDs, errNotList)
+		return r.wrong(FieldStopTokenIDs, errListType)
 	}
 	return nil
 }
@@ -156,10 +169,7 @@ func (r *Request) readBypass() error {
 	if err != nil {
 		return err
 	}
-	bestOf, hasBest, err := r.integer(FieldBestOf)
-	if err != nil {
-		return err
-	}
+	bestOf, hasBest, wrongBest := r.integer(FieldBestOf)
 	beam, err := r.boolean(FieldUseBeamSearch)
 	if err != nil {
 		return err
@@ -174,7 +184,7 @@ func (r *Request) readBypass() error {
 		r.Bypass = "several_prompts"
 	case hasN && n > 1:
 		r.Bypass = "n"
-	case hasBest && bestOf > 1:
+	case hasBest && bestOf > 1, wrongBest != nil: // new engines do not look at it
 		r.Bypass = "best_of"
 	case beam:
 		r.Bypass = "beam_search"

@@ -347,3 +347,19 @@ func (s *Scheduler) InFlight(k instance.Key) int64 {
 
 // Each calls f for every instance that is present or has something in flight.
 func (s *Scheduler) Each(f func(k instance.Key, inFlight int64)) { s.counters.each(f) }
+
+// Models lists the names of all models that instances list, usable or not, in the order
+// of the instances.
+func (s *Scheduler) Models() []string {
+	var names []string
+	seen := map[string]bool{}
+	for _, in := range s.opts.Source.Snapshot().All() {
+		for _, m := range in.Record.Models {
+			if !seen[m] {
+				seen[m] = true
+				names = append(names, m)
+			}
+		}
+	}
+	return names
+}

@@ -55,14 +55,14 @@ func TestGoClientErrors(t *testing.T) {
 			return call(func(p *openai.ChatCompletionNewParams) { p.MaxTokens = openai.Int(maxModelLen + 1) })
 		}, 400, "BadRequestError", "max_tokens", "max_model_len"},
 		{"of another type", func() error { return call(nil, option.WithJSONSet("max_tokens", "many")) },
-			400, "BadRequestError", "max_tokens", "valid integer"},
+			400, "Bad Request", "body.max_tokens", "valid integer"},
 		{"too large", func() error {
 			return call(func(p *openai.ChatCompletionNewParams) {
 				p.Messages = []openai.ChatCompletionMessageParamUnion{openai.UserMessage(strings.Repeat("x", 70<<10))}
 			})
 		}, 413, "RequestEntityTooLargeError", "", "65536"},
 		{"no such route", func() error { return c.Get(t.Context(), "fine_tuning/jobs", nil, nil) },
-			404, "NotFoundError", "", "/v1/fine_tuning/jobs is not served here"},
+			404, "", "", ""}, // {"detail":"Not Found"}, as vLLM says it
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			before := len(s.all())
@@ -75,7 +75,7 @@ func TestGoClientErrors(t *testing.T) {
 				t.Errorf("%d %s param %q: %s", e.StatusCode, e.Type, e.Param, e.RawJSON())
 			}
 			// The code is a number, as vLLM's; the client keeps its text.
-			if e.JSON.Code.Raw() != fmt.Sprint(tt.status) {
+			if tt.kind != "" && e.JSON.Code.Raw() != fmt.Sprint(tt.status) {
 				t.Errorf("code %s", e.JSON.Code.Raw())
 			}
 			if e.Response.Header.Get("Content-Type") != "application/json" {

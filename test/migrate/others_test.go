@@ -45,7 +45,7 @@ func TestDisaggProxyDemo(t *testing.T) {
 		`{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`,
 		"instances", "revision", "etcd", "id", "version", "limits")
 	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
-	if code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1)); code != 415 {
+	if code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1)); code != 400 {
 		t.Errorf("text/plain: %d %s", code, body)
 	}
 	s.strict(true)
@@ -123,7 +123,7 @@ func TestMooncakeProxyServerModelName(t *testing.T) {
 	s.up(fakevllm.RoleDecode, "8200")
 	s.start(mooncakeStart)
 	s.await([]string{"8100"}, []string{"8200"})
-	s.answers(mooncakeAsk, 404, `{"error":{"message":"The model `+"`Qwen/Qwen2.5-7B-Instruct`"+` does not exist.","type":"NotFoundError","param":"model","code":404}}`)
+	s.answers(mooncakeAsk, 404, `{"error":{"message":"The model `+"`Qwen/Qwen2.5-7B-Instruct`"+` does not exist. Valid aliases: `+served+`.","type":"NotFoundError","param":"model","code":404}}`)
 	s.serves(strings.Replace(mooncakeAsk, "Qwen/Qwen2.5-7B-Instruct", served, 1), "San Francisco is a", 1000)
 	s.strict(true)
 }

@@ -1,0 +1,396 @@
+package forward_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"unicode/utf16"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/refusals"
+)
+
+// argued are the recorded requests that the proxy answers otherwise than an engine
+// does, and why; docs/api.md has them as a table.
+func argued(c *refusals.Case) string {
+	switch c.Name {
+	case "NaN elsewhere":
+		return "NaN is no JSON"
+	case "UTF-8 with a mark", "UTF-16", "UTF-16 without a mark":
+		return "JSON is UTF-8 without a mark"
+	case "deep":
+		return "nesting is bounded"
+	case "a JSON kind, broken":
+		return "the Content-Type is looked at first"
+	case "route GET /v1/models/tiny":
+		return "official clients ask for it"
+	case "route GET /ping", "route POST /ping", "route GET /load", "route POST /v1/completions/render", "route POST /metrics", "route GET /version",
+		"route GET /", "route HEAD /health", "route GET /v1/completions/", "route POST /inference/v1/generate":
+		return "the proxy's own routes"
+	}
+	for _, field := range []string{"kv_transfer_params", "ec_transfer_params"} {
+		if strings.Contains(c.Text, field) {
+			return "the field is taken out, whatever stands in it"
+		}
+	}
+	return ""
+}
+
+// What an engine says of a wrong request, the proxy says.
+func TestWrongRequestsAreAnsweredAsByAnEngine(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	refused := 0
+	for _, c := range refusals.All(t) {
+		if argued(&c) != "" || strings.HasPrefix(c.Path, "/v1/responses") || strings.HasPrefix(c.Path, "/v1/messages") ||
+			strings.HasPrefix(c.Path, "/v1/embeddings") || strings.HasPrefix(c.Path, "/v1/score") || strings.HasPrefix(c.Path, "/v1/rerank") {
+			continue // of the latter the simulator has none
+		}
+		body := bytes.ReplaceAll(c.Body(), []byte(`"tiny"`), []byte(`"m"`))
+		want := r.ask(r.D[0].URL(), c.Method, c.Path, c.Type(), body)
+		got := r.ask(r.URL, c.Method, c.Path, c.Type(), body)
+		if got.status != want.status || want.status >= 400 && string(got.body) != string(want.body) {
+			t.Errorf("%s: %.300s\nproxy  %d %s\nengine %d %s", c.Name, body, got.status, got.body, want.status, want.body)
+		}
+		if want.status >= 400 {
+			refused++
+			if a, b := got.header.Get("Content-Type"), want.header.Get("Content-Type"); a != b {
+				t.Errorf("%s: Content-Type %q, an engine says %q", c.Name, a, b)
+			}
+		}
+	}
+	if refused < 250 {
+		t.Errorf("only %d wrong requests", refused)
+	}
+	r.strict()
+}
+
+// ask sends a request in any form.
+func (r *rig) ask(base, method, path, contentType string, body []byte) answer {
+	r.t.Helper()
+	req, err := http.NewRequestWithContext(r.t.Context(), method, base+path, bytes.NewReader(body))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	req.Header.Set("X-Request-Id", "asked")
+	if contentType != "" {
+		req.Header.Set("Content-Type", contentType)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return answer{status: resp.StatusCode, header: resp.Header, body: b}
+}
+
+// An invalid body goes to one engine, once, as it is; its refusal is the answer, and
+// nobody is blamed.
+func TestInvalidRequestsAreAskedAbout(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ name, path, body, says string }{
+		{"two errors", "/v1/completions", `{"prompt":"x","max_tokens":"x","temperature":"y"}`, "2 validation errors"},
+		{"a number Python takes", "/v1/chat/completions", `{"messages":[{"role":"user","content":"x"}],"temperature":NaN}`, "must be a finite number, got nan"},
+		{"broken", "/v1/completions", `{"prompt":`, "Expecting value"},
+		{"nothing", "/v1/completions", ``, "Field required"},
+		{"a hidden value", "/v1/completions", `{"prompt":"x","max_tokens":0}`, "(parameter=max_tokens, value=0)"},
+		{"no messages", "/v1/chat/completions", `{"model":"m"}`, "<dict of 1 items>"},
+		{"another endpoint", "/tokenize", `{"prompt":"x"`, "delimiter"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			a := r.post(tc.path, tc.body, "X-Request-Id", "mine", "X-PD-Trace", "1", "X-Api-Key", "secret", "Authorization", "Bearer k")
+			if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), tc.says) {
+				t.Fatalf("%d: %s", a.status, a.body)
+			}
+			if got := r.rec.questions(); got != forward.AskRefused {
+				t.Errorf("asked: %q", got)
+			}
+			asked := append(posted(r.D[0]), posted(r.D[1])...)
+			if len(asked) != 1 || len(posted(r.P[0])) != 0 {
+				t.Fatalf("%d decode and %d prefill instances were asked", len(asked), len(posted(r.P[0])))
+			}
+			q := asked[0]
+			if string(q.Body) != tc.body || q.Header.Get("X-Api-Key") != "" || q.Header.Get("Authorization") != "Bearer k" ||
+				!strings.HasPrefix(q.Header.Get("X-Request-Id"), "mine-") {
+				t.Errorf("the engine got %q, %v", q.Body, q.Header)
+			}
+			if a.header.Get("X-Request-Id") != "mine" || a.header.Get("X-PD-Decode") == "" {
+				t.Errorf("the client got %v", a.header)
+			}
+			if e := r.entry(); e.Attempts != 0 || e.Outcome != forward.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
+				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
+			}
+			if len(r.tracker.Troubled()) != 0 {
+				t.Errorf("in trouble: %v", r.tracker.Troubled())
+			}
+			r.strict()
+		})
+	}
+}
+
+const brokenBody = `{"model":"m","prompt":"x"`
+
+// Whatever else an engine does with an invalid request, the client gets the proxy's own
+// refusal, and nobody is blamed for it.
+func TestOnlyARefusalIsPassedOn(t *testing.T) {
+	t.Parallel()
+	own := `Expecting ',' delimiter`
+	for _, tc := range []struct {
+		name, body string
+		fault      fakevllm.Fault
+		outcome    string
+	}{
+		{"served", `{"prompt":"x","max_tokens":2,"x":NaN}`, fakevllm.Fault{}, forward.AskAccepted},
+		{"streamed", `{"prompt":"x","stream":true,"max_tokens":4000,"ignore_eos":true,"x":NaN}`, fakevllm.Fault{}, forward.AskAccepted},
+		{"moved", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 307, Header: map[string]string{"Location": "http://192.0.2.1/"}}, forward.AskFailed},
+		{"its error", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}, forward.AskFailed},
+		{"not now", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503}, forward.AskFailed},
+		{"too many", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429}, forward.AskFailed},
+		{"the key", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 401}, forward.AskFailed},
+		{"no such model", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 404}, forward.AskFailed},
+		{"reset", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultReset}, forward.AskFailed},
+		{"closed", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultClose}, forward.AskFailed},
+		{"no HTTP", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultGarbage}, forward.AskFailed},
+		{"silent", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultHang}, forward.AskFailed},
+		{"a refusal", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 422, Body: own}, forward.AskRefused},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			if tc.fault.Kind != "" {
+				tc.fault.Path = "/v1/*"
+				if err := r.D[0].Script(tc.fault); err != nil {
+					t.Fatal(err)
+				}
+			}
+			a := r.post("/v1/completions", tc.body)
+			says, status := own, http.StatusBadRequest
+			if tc.outcome == forward.AskAccepted {
+				says = "Expecting value"
+			} else if tc.outcome == forward.AskRefused {
+				status = 422
+			}
+			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {
+				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
+			}
+			if got := r.rec.questions(); got != tc.outcome {
+				t.Errorf("asked: %q, want %q", got, tc.outcome)
+			}
+			if e := r.entry(); e.Attempts != 0 || r.rec.retried() != "" || e.Outcome != forward.OutcomeClientError {
+				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
+			}
+			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {
+				t.Errorf("%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
+			}
+			if len(r.tracker.Troubled()) != 0 {
+				t.Errorf("in trouble: %v", r.tracker.Troubled())
+			}
+			r.strict()
+			if tc.name == "streamed" {
+				eventually(t, "the engine gives up", func() bool { return r.D[0].Counters().Aborted == 1 })
+			}
+		})
+	}
+}
+
+// A body in which something steers transfers reaches no engine, however it is spelt and
+// wherever it is sent (protocol rule R4).
+func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	for _, field := range []string{
+		`"kv_transfer_params":{"do_remote_prefill":true,"remote_host":"192.0.2.1","remote_port":1}`,
+		`"kv_transfer_params":{"remote_hosts":["192.0.2.1"]}`,
+		`"kv_transfer_params":{"metaserver":"http://192.0.2.1/"}`,
+		`"kv_transfer_params":{"remote_bootstrap_addr":"http://192.0.2.1:8998"}`,
+		`"kv_transfer_params":{"remote_prefiller":{"remote_host":"192.0.2.1"}}`,
+		`"kv_transfer_params":{"remote_kv_source":{"remote_host":"192.0.2.1"}}`,
+		`"vllm_xargs":{"kv_transfer_params":{"remote_host":"192.0.2.1"}}`,
+		`"sampling_params":{"extra_args":{"kv_transfer_params":{"remote_host":"192.0.2.1"}}}`,
+		`"ec_transfer_params":{"consumer_zmq":"tcp://192.0.2.1:1"}`,
+		`"ec_transfer_params":{"hash":{"peer_host":"192.0.2.1"}}`,
+		`"disagg_spec":{"receiver_host":"192.0.2.1"}`,
+		`"bootstrap_host":"192.0.2.1"`, `"bootstrap_port":1`, `"bootstrap_room":1`,
+		`"priority":-100`,
+	} {
+		plain := `{"model":"m","prompt":"x","messages":[{"role":"user","content":"x"}],"max_tokens":1,` + field
+		var utf16LE []byte
+		for _, u := range utf16.Encode([]rune(plain + `}`)) {
+			utf16LE = binary.LittleEndian.AppendUint16(utf16LE, u)
+		}
+		for _, path := range []string{"/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages", "/tokenize"} {
+			for how, body := range map[string]string{
+				"NaN":             plain + `,"x":NaN}`,
+				"Infinity":        plain + `,"x":[-Infinity]}`,
+				"escaped":         strings.Replace(plain, field[1:3], fmt.Sprintf(`\u%04x`, field[1])+field[2:3], 1) + `,"x":NaN}`,
+				"UTF-16":          string(utf16LE),
+				"with a mark":     "\xff\xfe" + string(utf16LE),
+				"with UTF-8 mark": "\ufeff" + plain + `}`,
+				"cut":             plain,
+			} {
+				a := r.post(path, body)
+				if a.status != http.StatusBadRequest {
+					t.Errorf("%s, %s of %s: %d %s", path, how, field, a.status, a.body)
+				}
+			}
+		}
+	}
+	if got := strings.ReplaceAll(r.rec.questions(), forward.AskWithheld, ""); strings.TrimSpace(got) != "" {
+		t.Errorf("asked: %q", got)
+	}
+	for _, s := range append(r.P, r.D...) {
+		if n := len(posted(s)); n != 0 {
+			t.Errorf("%d requests reached %s, the first: %q", n, s.Address(), posted(s)[0].Body)
+		}
+	}
+	r.strict()
+}
+
+// A body that is compressed can be read by nobody here.
+func TestEncodedBodiesAreNotAskedAbout(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 1, nil)
+	if a := r.post("/v1/completions", "no gzip", "Content-Encoding", "gzip"); a.status != http.StatusBadRequest {
+		t.Fatalf("%d: %s", a.status, a.body)
+	}
+	if got := r.rec.questions(); got != forward.AskWithheld || len(posted(r.D[0])) != 0 {
+		t.Errorf("asked: %q", got)
+	}
+}
+
+func TestNobodyToAsk(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	a := r.post("/v1/completions", `{"prompt":"x","max_tokens":2.5}`)
+	want := `{"error":{"message":"1 validation error:\n  {'type': 'int_from_float', 'loc': 'body.max_tokens', 'msg': 'Input should be a valid integer, got a number with a fractional part', 'input': '2.5'}","type":"Bad Request","param":"body.max_tokens","code":400}}`
+	if a.status != http.StatusBadRequest || string(a.body) != want {
+		t.Fatalf("%d: %s", a.status, a.body)
+	}
+	if got := r.rec.questions(); got != forward.AskNobody {
+		t.Errorf("asked: %q", got)
+	}
+}
+
+// A prefill instance can say what is wrong as well; and of a model that nobody serves
+// an engine still says what else is wrong.
+func TestWhoIsAsked(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 0, nil)
+	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != forward.AskRefused || len(posted(r.P[0])) != 1 {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
+	if a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":2.5}`); a.status != http.StatusBadRequest || r.rec.questions() != forward.AskRefused {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
+	// vLLM looks for the model before it looks at the limit.
+	a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":0}`)
+	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "The model `other` does not exist. Valid aliases: m.") {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
+	r.strict()
+}
+
+// At most so many invalid requests are asked about at a time: the others are answered
+// at once.
+func TestQuestionsAreBounded(t *testing.T) {
+	t.Parallel()
+	const many = 40
+	arrived := make(chan struct{}, many)
+	release := make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		arrived <- struct{}{}
+		select {
+		case <-release:
+		case <-q.Context().Done():
+		}
+		http.Error(w, `{}`, http.StatusBadRequest)
+	}))
+	defer engine.Close()
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	r.members.set(in(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
+	var clients sync.WaitGroup
+	for range many {
+		clients.Go(func() {
+			if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest {
+				t.Errorf("%d: %s", a.status, a.body)
+			}
+		})
+	}
+	clients.Wait()
+	close(release)
+	asked := strings.Fields(r.rec.questions())
+	busy := 0
+	for _, a := range asked {
+		if a == forward.AskBusy {
+			busy++
+		}
+	}
+	if len(asked) != many || len(arrived) > many-busy || busy == 0 {
+		t.Errorf("%d of %d reached the engine, %d were not sent", len(arrived), many, busy)
+	}
+	r.strict()
+}
+
+// A client that leaves while an engine is asked ends the question.
+func TestClientLeavesWhileAnEngineIsAsked(t *testing.T) {
+	t.Parallel()
+	arrived, left := make(chan struct{}), make(chan struct{})
+	engine := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, q *http.Request) {
+		_, _ = io.Copy(io.Discard, q.Body)
+		close(arrived)
+		<-q.Context().Done()
+		close(left)
+	}))
+	defer engine.Close()
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	r.members.set(in(instance.Decode, engine.Listener.Addr().String(), fakevllm.Plain))
+	ctx, cancel := context.WithCancel(t.Context())
+	go func() {
+		<-arrived
+		cancel()
+	}()
+	r.postCtx(ctx, "/v1/completions", brokenBody)
+	<-left
+	if e := r.entry(); e.Outcome != forward.OutcomeClientGone && e.Outcome != forward.OutcomeClientError {
+		t.Errorf("entry %+v", e)
+	}
+	r.strict()
+}
+
+// An instance that takes no connections is not asked twice, nor blamed for a question.
+func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	address := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	r.members.set(in(instance.Decode, address, fakevllm.Plain))
+	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != forward.AskFailed {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
+	if len(r.tracker.Troubled()) != 0 {
+		t.Errorf("in trouble: %v", r.tracker.Troubled())
+	}
+	r.strict()
+}

@@ -1,0 +1,81 @@
+package openai_test
+
+import (
+	"errors"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/testkit/refusals"
+)
+
+// otherwise are the recorded requests that are judged otherwise here, and why.
+func otherwise(name string) string {
+	switch name {
+	case "NaN elsewhere", "NaN temperature", "Infinity temperature", "minus Infinity temperature", "NaN max_tokens", "NaN top_p",
+		"NaN presence_penalty", "NaN repetition_penalty", "NaN min_p", "NaN chat temperature":
+		return "NaN is no JSON; an engine is asked"
+	case "UTF-8 with a mark", "UTF-16", "UTF-16 without a mark":
+		return "JSON is UTF-8 without a mark (RFC 8259, 8.1)"
+	case "deep":
+		return "nesting is bounded"
+	case "max_tokens 0 and unknown model":
+		return "the model is looked for later"
+	case "two errors", "two errors and no messages":
+		return "the first error is told; an engine that is asked tells all"
+	case "path in the value":
+		return "no path of this machine is in a value of the client's"
+	}
+	return ""
+}
+
+// What is refused here is what vLLM refuses, in its words, and what vLLM takes is not
+// refused. What only an engine can judge passes.
+func TestRefusalsAreThoseOfVLLM(t *testing.T) {
+	t.Parallel()
+	refused := 0
+	for _, c := range refusals.All(t) {
+		kind := openai.Completion
+		switch {
+		case c.Path == openai.Chat.Path():
+			kind = openai.Chat
+		case c.Path != openai.Completion.Path():
+			continue
+		}
+		if c.Method != "POST" || c.Type() != "application/json" || otherwise(c.Name) != "" {
+			continue
+		}
+		_, err := openai.ParseRequest(kind, c.Body())
+		var e *openai.Error
+		switch {
+		case err == nil:
+		case !errors.As(err, &e):
+			t.Errorf("%s: %v", c.Name, err)
+		case c.Status == 200:
+			t.Errorf("%s: vLLM takes it, refused with %s", c.Name, e.JSON())
+		case e.Status != c.Status || string(e.JSON()) != c.Answer:
+			t.Errorf("%s: %s\ngot  %d %s\nwant %d %s", c.Name, c.Body(), e.Status, e.JSON(), c.Status, c.Answer)
+		default:
+			refused++
+		}
+	}
+	if refused < 90 {
+		t.Errorf("only %d of the recorded requests were refused", refused)
+	}
+	if e := openai.NotJSON(); string(e.JSON()) != answerTo(t, "text") {
+		t.Errorf("of another Content-Type: %s", e.JSON())
+	}
+	if e := openai.UnknownModel("other", []string{refusals.Model}); string(e.JSON()) != answerTo(t, "model other") {
+		t.Errorf("of an unknown model: %s", e.JSON())
+	}
+}
+
+func answerTo(t *testing.T, name string) string {
+	t.Helper()
+	for _, c := range refusals.All(t) {
+		if c.Name == name {
+			return c.Answer
+		}
+	}
+	t.Fatalf("no case %q", name)
+	return ""
+}

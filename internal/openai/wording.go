@@ -1,0 +1,214 @@
+package openai
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"strconv"
+	"strings"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
+)
+
+// The errors that the proxy makes of an invalid request are those of vLLM 0.32, to
+// the letter where that is possible. There are two kinds: what pydantic refuses, of
+// type "Bad Request", and what vLLM itself refuses, of type BadRequestError.
+
+// complaint is what pydantic says of a value.
+type complaint struct{ kind, msg string }
+
+func (c *complaint) Error() string { return c.msg }
+
+// Pydantic's complaints about the types of the fields that are read.
+var (
+	errIntType     = &complaint{"int_type", "Input should be a valid integer"}
+	errIntText     = &complaint{"int_parsing", "Input should be a valid integer, unable to parse string as an integer"}
+	errIntFraction = &complaint{"int_from_float", "Input should be a valid integer, got a number with a fractional part"}
+	errIntInfinite = &complaint{"finite_number", "Input should be a finite number"}
+	errIntSize     = &complaint{"int_parsing_size", "Unable to parse input string as an integer, exceeded maximum size"}
+	errBoolType    = &complaint{"bool_type", "Input should be a valid boolean"}
+	errBoolText    = &complaint{"bool_parsing", "Input should be a valid boolean, unable to interpret input"}
+	errStringType  = &complaint{"string_type", "Input should be a valid string"}
+	errListType    = &complaint{"list_type", "Input should be a valid list"}
+	errNoObject    = &complaint{"model_attributes_type", "Input should be a valid dictionary or object to extract fields from"}
+	errMissing     = &complaint{"missing", "Field required"}
+)
+
+// invalid is the error of complaints about one value, which is shown as input. loc is
+// the dotted path to it, "" for the body itself.
+func invalid(loc, input string, why ...*complaint) *Error {
+	loc = strings.TrimSuffix("body."+loc, ".")
+	texts := make([]string, len(why))
+	for i, c := range why {
+		texts[i] = fmt.Sprintf("{'type': %s, 'loc': %s, 'msg': %s, 'input': %s}",
+			pyQuote(c.kind), pyQuote(loc), pyQuote(c.msg), pyQuote(input))
+	}
+	return pydantic(loc, texts...)
+}
+
+func pydantic(param string, complaints ...string) *Error {
+	errors := "errors"
+	if len(complaints) == 1 {
+		errors = "error"
+	}
+	return &Error{Status: http.StatusBadRequest, Type: TypeInvalid, Param: param,
+		Message: fmt.Sprintf("%d validation %s:\n  %s", len(complaints), errors, strings.Join(complaints, "\n  "))}
+}
+
+// badRequest is vLLM's own refusal. Where it names the parameter, that stands behind
+// the sentence too, with the value where it is told.
+func badRequest(param, value, message string) *Error {
+	switch {
+	case value != "":
+		message += " (parameter=" + param + ", value=" + value + ")"
+	case param != "":
+		message += " (parameter=" + param + ")"
+	}
+	return &Error{Status: http.StatusBadRequest, Type: TypeBadRequest, Param: param, Message: message}
+}
+
+// NotJSON is the answer to a request whose Content-Type is another.
+func NotJSON() *Error {
+	return pydantic("", "Unsupported Media Type: Only 'application/json' is allowed")
+}
+
+// UnknownModel is the answer to a request for a model that nobody serves; served are
+// the names that would do.
+func UnknownModel(model string, served []string) *Error {
+	return &Error{Status: http.StatusNotFound, Type: TypeNotFound, Param: "model",
+		Message: fmt.Sprintf("The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(served, ", "))}
+}
+
+// badJSON is the answer to a body that could not be read.
+func badJSON(body []byte, err error) *Error {
+	if !utf8scan.Valid(body) {
+		return &Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
+	}
+	var e *syntaxError
+	switch {
+	case errors.Is(err, errTooMany):
+		return ownLimit(fmt.Sprintf("more than %d fields in the request", maxTopLevel))
+	case errors.Is(err, errTooManyObjects):
+		return ownLimit(fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
+	case !errors.As(err, &e):
+		return ownLimit("the request body is not valid JSON: " + err.Error())
+	case e.what == nestedTooDeep:
+		return ownLimit(fmt.Sprintf("more than %d levels of lists and objects in the request", maxDepth))
+	}
+	loc := "body." + strconv.Itoa(utf8.RuneCount(body[:e.pos])) // Python counts characters
+	return pydantic(loc, fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': %s}}",
+		loc, pyQuote(e.what)))
+}
+
+// ownLimit refuses what vLLM would take.
+func ownLimit(message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Type: TypeBadRequest, Message: message, Final: true}
+}
+
+// maxShownInput bounds the text of an invalid value that is shown.
+const maxShownInput = 200
+
+// inputOf describes a value that was scanned, as vLLM's handler does.
+func inputOf(raw []byte) string {
+	var text string
+	switch raw[0] {
+	case '{':
+		return fmt.Sprintf("<dict of %d items>", countMembers(raw))
+	case '[':
+		return fmt.Sprintf("<list of %d items>", countElements(raw))
+	case 'n':
+		return "None"
+	case 't':
+		return "True"
+	case 'f':
+		return "False"
+	case '"':
+		text = string(unquote(raw))
+	default:
+		text = pyNumber(raw)
+	}
+	n := 0
+	for i := range text {
+		if n == maxShownInput {
+			return text[:i] + "...[truncated]"
+		}
+		n++
+	}
+	return text
+}
+
+// pyNumber spells a number as Python does.
+func pyNumber(raw []byte) string {
+	if !bytes.ContainsAny(raw, ".eE") {
+		return string(raw)
+	}
+	f, _ := strconv.ParseFloat(string(raw), 64) // out of range: infinite
+	switch {
+	case math.IsInf(f, 1):
+		return "inf"
+	case math.IsInf(f, -1):
+		return "-inf"
+	case f == math.Trunc(f) && math.Abs(f) < 1e16:
+		return strconv.FormatFloat(f, 'f', 1, 64)
+	case math.Abs(f) >= 1e-4 && math.Abs(f) < 1e16:
+		return strconv.FormatFloat(f, 'f', -1, 64)
+	}
+	return strconv.FormatFloat(f, 'e', -1, 64)
+}
+
+func countMembers(raw []byte) int {
+	names := map[string]bool{} // of equal names Python keeps one
+	s := scanner{b: raw}
+	_, _ = s.members(0, 0, func(m member) error { // scanned before: cannot fail
+		names[string(unquote(raw[m.key:m.keyEnd]))] = true
+		return nil
+	})
+	return len(names)
+}
+
+func countElements(raw []byte) int {
+	s := scanner{b: raw}
+	i, n := s.space(1), 0
+	for raw[i] != ']' {
+		n++
+		i, _ = s.value(i, 0) // scanned before: cannot fail
+		if i = s.space(i); raw[i] == ',' {
+			i = s.space(i + 1)
+		}
+	}
+	return n
+}
+
+// pyQuote spells a text as Python's repr does.
+func pyQuote(s string) string {
+	quote := byte('\'')
+	if strings.Contains(s, "'") && !strings.Contains(s, `"`) {
+		quote = '"'
+	}
+	b := append(make([]byte, 0, len(s)+2), quote)
+	for _, r := range s {
+		switch {
+		case r == rune(quote) || r == '\\':
+			b = append(b, '\\', byte(r))
+		case r == '\n':
+			b = append(b, `\n`...)
+		case r == '\r':
+			b = append(b, `\r`...)
+		case r == '\t':
+			b = append(b, `\t`...)
+		case r == ' ' || unicode.IsPrint(r):
+			b = utf8.AppendRune(b, r)
+		case r < 0x100:
+			b = fmt.Appendf(b, `\x%02x`, r)
+		case r < 0x10000:
+			b = fmt.Appendf(b, `\u%04x`, r)
+		default:
+			b = fmt.Appendf(b, `\U%08x`, r)
+		}
+	}
+	return string(append(b, quote))
+}
