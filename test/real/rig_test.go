@@ -276,31 +276,46 @@ func (r *rig) decodes(n int) {
 }
 
 // members are the processes of an engine: all of its process group.
-func members(p *fleet.Process) (out []int, err error) {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return nil, err
-	}
-	for _, dir := range dirs {
-		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
-			if group, err := syscall.Getpgid(pid); err == nil && group == p.PID() {
-				out = append(out, pid)
-			}
-		}
-	}
-	return out, nil
+func members(p *fleet.Process) ([]int, error) {
+	all, err := processes()
+	return inGroup(all, p.PID()), err
 }
 
-// worker is the process of an engine that computes: the API server's child's
-// child, the largest of them.
+// processes lists all of this machine.
+func processes() (out []int, err error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out, err
+}
+
+func inGroup(list []int, group int) (out []int) {
+	for _, pid := range list {
+		if g, err := syscall.Getpgid(pid); err == nil && g == group {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// worker is the process of an engine that computes.
 func worker(p *fleet.Process) (int, error) {
 	list, err := members(p)
 	if err != nil {
 		return 0, err
 	}
+	return workerOf(list)
+}
+
+// workerOf finds the worker among the processes of an engine: it is the API
+// server's child's child, the largest of them.
+func workerOf(list []int) (int, error) {
 	parent := map[int]int{}
 	for _, pid := range list {
-		parent[pid], _ = number(pid, "status", "PPid:")
+		parent[pid], _ = number(pid, "status", "PPid:") // 0 for one that is gone
 	}
 	found, most := 0, 0
 	for _, pid := range list {

@@ -32,6 +32,11 @@ import vllm.utils.system_utils                      # noqa: E402
 import vllm.v1.engine.coordinator                   # noqa: E402
 import vllm.v1.engine.utils                         # noqa: E402
 import vllm.v1.executor.multiproc_executor          # noqa: E402
+import vllm.entrypoints.launchers.launcher          # noqa: E402
+
+# At its end the API server warns of another process that listens on its port, and fails if that one is just ending.
+# A forked child has the listening socket, too, so there would always be one.
+vllm.entrypoints.launchers.launcher.find_process_using_port = lambda port: None
 
 for module in (vllm.utils.system_utils, vllm.v1.engine.coordinator, vllm.v1.engine.utils,
                vllm.v1.executor.multiproc_executor):
@@ -43,7 +48,10 @@ PR_SET_PDEATHSIG = 1
 def run(order, output):
     """Is the vllm command, in the process group of the client. Does not return."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    os.setpgid(0, order["group"])
+    try:
+        os.setpgid(0, order["group"])
+    except OSError:
+        os.setsid()  # the client is of another session, so it cannot share its group
     signal.set_wakeup_fd(-1)
     for n in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
         signal.signal(n, signal.SIG_DFL if n != signal.SIGINT else signal.default_int_handler)
@@ -97,7 +105,7 @@ def main(path):
     selector = selectors.DefaultSelector()
     selector.register(listener, selectors.EVENT_READ)
     selector.register(woken, selectors.EVENT_READ)
-    clients = {}  # connection -> (process, group)
+    clients = {}  # connection -> process
     print("ready", flush=True)
     while True:
         for key, _ in selector.select():
@@ -110,7 +118,7 @@ def main(path):
                         break
                     if pid == 0:
                         break
-                    for conn, (process, _) in list(clients.items()):
+                    for conn, process in list(clients.items()):
                         if process == pid:
                             selector.unregister(conn)
                             del clients[conn]
@@ -132,11 +140,7 @@ def main(path):
                     run(order, output)
                 for fd in output:
                     os.close(fd)
-                try:
-                    os.setpgid(pid, order["group"])  # the child does it, too; whoever comes first
-                except OSError:
-                    pass
-                clients[conn] = (pid, order["group"])
+                clients[conn] = pid
                 selector.register(conn, selectors.EVENT_READ)
                 conn.sendall(f"{pid}\n".encode())
             else:  # the client is gone, so it was killed: the server goes with it
@@ -144,12 +148,11 @@ def main(path):
                 if conn not in clients:
                     continue
                 selector.unregister(conn)
-                pid, group = clients.pop(conn)
-                conn.close()
                 try:
-                    os.killpg(group, signal.SIGKILL)
+                    os.killpg(os.getpgid(clients.pop(conn)), signal.SIGKILL)
                 except OSError:
-                    pass
+                    pass  # it is gone, too
+                conn.close()
 
 
 main(sys.argv[1])
