@@ -8,6 +8,7 @@ The folder is PD_LAB_DIR, or pdmesh/lab/<versions> below XDG_CACHE_HOME or
 second run finds it and one with other versions makes another. It holds venv/,
 model/ and adapter/, and may be removed at any time.
 """
+import ctypes.util
 import hashlib
 import os
 import pathlib
@@ -16,7 +17,6 @@ import re
 import shutil
 import subprocess
 import sys
-import sysconfig
 import time
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -25,7 +25,7 @@ CORPUS = HERE.parents[2] / "LICENSE"  # text to train the tokenizer on; it never
 UV = "uv==0.13.9"
 
 DISK_GB = 7    # what the environment needs while it is installed: 3.4 stay
-MEMORY_GB = 8  # three engines, two cores each: 1.5 GB an engine, and what torch needs to load
+MEMORY_GB = 8  # three engines of 1.8 GB, of which some is shared, and the process that has imported vLLM
 
 
 def versions():
@@ -62,6 +62,8 @@ def lacking(where):
         import venv       # noqa: F401
     except ImportError:
         out.append("python3 cannot make virtual environments: install python3-venv")
+    if os.environ.get("PD_REAL") != "short" and not ctypes.util.find_library("ibverbs"):
+        out.append("there is no libibverbs, which Mooncake's transfer engine loads: install libibverbs1")
     for tool, package in (("gcc", "gcc and libc6-dev"), ("nm", "binutils"), ("readelf", "binutils")):
         if not shutil.which(tool):
             out.append(f"there is no {tool}: install {package}")
