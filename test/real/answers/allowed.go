@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"regexp"
+	"slices"
 	"strings"
 
 	"go.yaml.in/yaml/v3"
@@ -43,24 +44,28 @@ func ReadAllowed(r io.Reader) (*Allowed, error) {
 	return &a, nil
 }
 
-// Forbidden gives the differences of a case that no rule allows.
-func (a *Allowed) Forbidden(name string, list []Difference) (out []Difference) {
+// Judge gives the differences of a case that no rule allows, and tells whether any
+// was allowed by a rule that is not about all cases.
+func (a *Allowed) Judge(name string, list []Difference) (forbidden []Difference, special bool) {
 	for _, d := range list {
-		if !a.allows(name, d.Path) {
-			out = append(out, d)
+		allowed, everywhere := a.allows(name, d.Path)
+		if !allowed {
+			forbidden = append(forbidden, d)
 		}
+		special = special || allowed && !everywhere
 	}
-	return out
+	return forbidden, special
 }
 
 // allows marks every rule that fits as used, so that two which overlap both count.
-func (a *Allowed) allows(name, path string) (ok bool) {
+func (a *Allowed) allows(name, path string) (ok, everywhere bool) {
 	for _, rule := range a.rules {
 		if matches(rule.Cases, name) && matches(rule.Paths, path) {
 			rule.used, ok = true, true
+			everywhere = everywhere || slices.Contains(rule.Cases, "*")
 		}
 	}
-	return ok
+	return ok, everywhere
 }
 
 // Unused gives the rules that nothing has needed and that should have been.

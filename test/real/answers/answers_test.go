@@ -108,11 +108,11 @@ func TestAllowed(t *testing.T) {
 		t.Fatal(err)
 	}
 	list := []Difference{{Path: "body.id"}, {Path: "body.error.message"}, {Path: "body.errors"}}
-	if out := a.Forbidden("errors/x", list); len(out) != 1 || out[0].Path != "body.errors" {
-		t.Errorf("forbidden: %v", out)
+	if out, special := a.Judge("errors/x", list); len(out) != 1 || out[0].Path != "body.errors" || !special {
+		t.Errorf("forbidden: %v, %v", out, special)
 	}
-	if out := a.Forbidden("other", list); len(out) != 2 {
-		t.Errorf("forbidden: %v", out)
+	if out, special := a.Judge("other", list); len(out) != 2 || special {
+		t.Errorf("forbidden: %v, %v", out, special)
 	}
 	if out := a.Unused(); len(out) != 1 || !strings.HasPrefix(out[0], "never at *: ") {
 		t.Errorf("unused: %q", out)
