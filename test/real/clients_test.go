@@ -18,7 +18,7 @@ func (r *rig) python(t *testing.T, program string, args ...string) string {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute(program)}, args...)...) //nolint:gosec // of the lab
+	cmd := exec.CommandContext(ctx, filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute(program)}, args...)...)
 	cmd.Env = append([]string{"HOME=" + r.fleet.Dir(), "PATH=" + os.Getenv("PATH")}, lab.env...)
 	var out, errs bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &errs

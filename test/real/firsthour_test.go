@@ -15,7 +15,7 @@ import (
 )
 
 // fenced are the blocks of shell in a page.
-var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$") //nolint:gochecknoglobals // a constant
+var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
 // TestFirstHour runs the blocks of docs/first-hour.md word for word, in a copy of
 // nothing but this repository, with the vllm command as it is installed. What
@@ -37,7 +37,7 @@ func TestFirstHour(t *testing.T) {
 		t.Fatalf("the page starts %d engines:\n%s", n, script)
 	}
 	for _, port := range []string{"8000", "8100", "8200", "2379", "5600", "5601"} {
-		l, err := net.Listen("tcp", "127.0.0.1:"+port) //nolint:noctx // tried and closed
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
 		if err != nil {
 			t.Fatalf("the page's ports must be free: %v", err)
 		}
@@ -47,7 +47,7 @@ func TestFirstHour(t *testing.T) {
 	home := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-eu", "-c", script) //nolint:gosec // our own page
+	cmd := exec.CommandContext(ctx, "bash", "-eu", "-c", script)
 	cmd.Dir = root
 	cmd.Env = append([]string{
 		"HOME=" + home, "PATH=" + vllmDir() + string(os.PathListSeparator) + os.Getenv("PATH"),
@@ -57,7 +57,7 @@ func TestFirstHour(t *testing.T) {
 	}, append(goEnvironment(t), lab.env...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents end their engines
-	out, err := os.Create(filepath.Join(home, "output"))                                 //nolint:gosec // in a temporary directory
+	out, err := os.Create(filepath.Join(home, "output"))
 	if err != nil {
 		t.Fatal(err)
 	}

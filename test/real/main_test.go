@@ -110,7 +110,7 @@ func install() error {
 	if python == "" {
 		python = "python3"
 	}
-	cmd := exec.Command(python, absolute("lab/install.py")) //nolint:gosec,noctx // the user's own Python; as long as it takes
+	cmd := exec.Command(python, absolute("lab/install.py"))
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	if err := cmd.Run(); err != nil {

@@ -124,7 +124,7 @@ func (r *rig) segment(t *testing.T, args ...string) *segment {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	t.Cleanup(cancel)
-	cmd := exec.CommandContext(ctx, filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute("lab/mooncake_segment.py")}, args...)...) //nolint:gosec // of the lab
+	cmd := exec.CommandContext(ctx, filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute("lab/mooncake_segment.py")}, args...)...)
 	cmd.Env = append([]string{"HOME=" + r.fleet.Dir()}, lab.env...)
 	s := &segment{t: t, cmd: cmd, log: &testkit.Buffer{}}
 	cmd.Stderr = s.log

@@ -15,7 +15,7 @@ import (
 type Answer map[string]any
 
 // unheeded are headers that tell of the moment or of the connection.
-var unheeded = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Transfer-Encoding"} //nolint:gochecknoglobals // a constant
+var unheeded = []string{"Connection", "Content-Length", "Date", "Keep-Alive", "Transfer-Encoding"}
 
 // Read reads a whole answer and closes its body.
 func Read(resp *http.Response) (Answer, error) {
@@ -232,7 +232,7 @@ func joinCalls(calls, pieces []any) []any {
 		if at < 0 {
 			calls, at = append(calls, map[string]any{}), len(calls)
 		}
-		join(calls[at].(map[string]any), piece) //nolint:forcetypeassert // made above
+		join(calls[at].(map[string]any), piece)
 	}
 	return calls
 }
