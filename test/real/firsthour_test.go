@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -17,9 +18,9 @@ import (
 // fenced are the blocks of shell in a page.
 var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// TestFirstHour runs the blocks of docs/first-hour.md word for word, in a copy of
-// nothing but this repository, with the vllm command as it is installed. What
-// this machine needs besides stands in the environment.
+// TestFirstHour runs the blocks of docs/first-hour.md word for word, with the vllm
+// command as it is installed. What this machine needs besides stands in the
+// environment.
 func TestFirstHour(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
@@ -47,7 +48,11 @@ func TestFirstHour(t *testing.T) {
 	home := t.TempDir()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, "bash", "-eu", "-c", script)
+	// Whatever ends this test ends what the page starts: the trap passes the signal
+	// on. The kernel sends it at the end of the thread that has started the shell.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, "bash", "-eu", "-c", "trap 'trap - TERM; kill 0' TERM\n"+script)
 	cmd.Dir = root
 	cmd.Env = append([]string{
 		"HOME=" + home, "PATH=" + vllmDir() + string(os.PathListSeparator) + os.Getenv("PATH"),
@@ -55,7 +60,7 @@ func TestFirstHour(t *testing.T) {
 		"VLLM_CPU_KVCACHE_SPACE=1", // GiB; else each engine takes most of the memory
 		"PD_LAB_ZYGOTE=" + lab.socket,
 	}, append(goEnvironment(t), lab.env...)...)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
 	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents end their engines
 	out, err := os.Create(filepath.Join(home, "output"))
 	if err != nil {

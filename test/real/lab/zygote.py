@@ -45,9 +45,16 @@ for module in (vllm.utils.system_utils, vllm.v1.engine.coordinator, vllm.v1.engi
 PR_SET_PDEATHSIG = 1
 
 
+def die_with_parent():
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# Also the processes that a server forks: nothing is left behind, however the tests end.
+os.register_at_fork(after_in_child=die_with_parent)
+
+
 def run(order, output):
     """Is the vllm command, in the process group of the client. Does not return."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     try:
         os.setpgid(0, order["group"])
     except OSError:
