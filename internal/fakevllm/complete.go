@@ -205,7 +205,7 @@ func (x *exchange) startPool(j *job) {
 		g := NewGenerator(ids, 0)
 		h := g.hash()
 		if pool.has(h) {
-			j.cached += (len(ids) - 1) / 16 * 16
+			j.cached += (len(ids) - 1) / cacheBlock * cacheBlock
 			continue
 		}
 		if l.server.opt.Role != RolePrefill {

@@ -151,8 +151,13 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 	return append(b, '}')
 }
 
-// appendUsage renders a usage object; details are those of options.
-func (x *exchange) appendUsage(b []byte, prompt, completion, cached int, final, full bool) []byte {
+// cacheBlock is how many tokens a block of the simulated prefix cache holds.
+const cacheBlock = 16
+
+// appendUsage renders a usage object; details are those of options. Chats tell
+// what was put into the cache, other completions do not. full is for whole
+// answers, which have members that are null, too.
+func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, full bool) []byte {
 	b = append(b, `{"prompt_tokens":`...)
 	b = strconv.AppendInt(b, int64(prompt), 10)
 	b = append(b, `,"total_tokens":`...)
@@ -162,9 +167,23 @@ func (x *exchange) appendUsage(b []byte, prompt, completion, cached int, final, 
 	switch {
 	case final && x.life.server.opt.PromptTokensDetails:
 		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
-		b = append(strconv.AppendInt(b, int64(cached), 10), '}')
+		b = strconv.AppendInt(b, int64(j.cached), 10)
+		switch {
+		case j.chat:
+			b = append(b, `,"created_cache_tokens":`...)
+			b = strconv.AppendInt(b, int64(max(0, prompt/cacheBlock*cacheBlock-j.cached)/cacheBlock*cacheBlock), 10)
+		case full:
+			b = append(b, `,"created_cache_tokens":null`...)
+		}
+		if full {
+			b = append(b, `,"multimodal_tokens":null`...)
+		}
+		b = append(b, '}')
 	case full:
 		b = append(b, `,"prompt_tokens_details":null`...)
+	}
+	if full || j.chat && !final {
+		b = append(b, `,"completion_tokens_details":null`...)
 	}
 	return append(b, '}')
 }

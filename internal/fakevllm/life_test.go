@@ -105,7 +105,7 @@ func TestKillAndRestart(t *testing.T) {
 	before, address := s.EngineID(), s.Address()
 	stream, idle := dialRaw(t, s), dialRaw(t, s)
 	idle.send(t, "/v1/completions", "x", `{"prompt":"x","max_tokens":1}`)
-	idle.until(t, `"kv_transfer_params":null}`)
+	idle.until(t, `"metrics":null}`)
 	stream.send(t, "/v1/completions", "x", streamed)
 	stream.until(t, `"text":`)
 	if err := s.Restart(t.Context()); err == nil {

@@ -137,18 +137,19 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 		}
 	}
 	b = append(b, `],"service_tier":null,"system_fingerprint":null,"usage":`...)
-	b = x.appendUsage(b, prompt, completion, j.cached, true, true)
+	b = x.appendUsage(b, j, prompt, completion, true, true)
 	if j.chat {
 		b = append(b, `,"prompt_logprobs":`...)
 		b = appendPromptLogprobs(b, j, 0)
 		b = append(b, `,"prompt_token_ids":`...)
 		b = appendMaybeInts(b, j.prompts[0], j.returnTokenIDs)
+		b = append(b, `,"prompt_text":null`...)
 	}
 	b = append(b, `,"kv_transfer_params":`...)
 	if j.kvJSON == nil {
 		b = append(b, "null"...)
 	}
-	return append(append(b, j.kvJSON...), '}')
+	return append(append(b, j.kvJSON...), `,"ec_transfer_params":null,"metrics":null}`...)
 }
 
 func appendChatChoice(b []byte, j *job, ln *lane) []byte {
@@ -188,7 +189,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 	b = appendJSONString(b, ln.finishReason(j))
 	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
 	b = append(b, `,"token_ids":`...)
-	return append(appendMaybeInts(b, ln.tokens, j.returnTokenIDs), '}')
+	return append(appendMaybeInts(b, ln.tokens, j.returnTokenIDs), `,"routed_experts":null}`...)
 }
 
 func appendTextChoice(b []byte, j *job, ln *lane) []byte {
@@ -221,7 +222,7 @@ func appendTextChoice(b []byte, j *job, ln *lane) []byte {
 	b = append(b, `,"prompt_logprobs":`...)
 	b = appendPromptLogprobs(b, j, ln.prompt)
 	b = append(b, `,"prompt_token_ids":`...)
-	return append(appendMaybeInts(b, ids, j.returnTokenIDs), '}')
+	return append(appendMaybeInts(b, ids, j.returnTokenIDs), `,"routed_experts":null}`...)
 }
 
 func appendMaybeInts(b []byte, ids []int, show bool) []byte {

@@ -135,7 +135,7 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 		// head ends in the beginning of a choice; this event has none.
 		buf = append(buf, head[:len(head)-len(`{"index":`)]...)
 		buf = append(buf, `],"usage":`...)
-		buf = x.appendUsage(buf, prompt, completion, j.cached, true, false)
+		buf = x.appendUsage(buf, j, prompt, completion, true, false)
 		buf = append(buf, "}\n\n"...)
 		if !x.write(buf) {
 			x.gone()
@@ -170,7 +170,7 @@ func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 	b = appendJSONString(b, j.role())
 	b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
 	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), len(j.prompts[0]), 0, 0, false, false)
+		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
 	}
 	b = append(b, `,"prompt_token_ids":`...)
 	if j.returnTokenIDs {
@@ -178,14 +178,14 @@ func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 	} else {
 		b = append(b, "null"...)
 	}
-	b = append(b, "}\n\n"...)
+	b = append(b, `,"prompt_text":null}`+"\n\n"...)
 	if text := j.echoText(); text != "" {
 		b = strconv.AppendInt(append(b, head...), int64(index), 10)
 		b = append(b, `,"delta":{"content":`...)
 		b = appendJSONString(b, text)
 		b = append(b, `},"logprobs":null,"finish_reason":null}]`...)
 		if j.continuousUsage {
-			b = x.appendUsage(append(b, `,"usage":`...), len(j.prompts[0]), 0, 0, false, false)
+			b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
 		}
 		b = append(b, "}\n\n"...)
 	}
@@ -259,7 +259,7 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	}
 	b = append(b, "}]"...)
 	if j.continuousUsage {
-		b = x.appendUsage(append(b, `,"usage":`...), len(j.prompts[ln.prompt]), ln.seq.n, 0, false, false)
+		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[ln.prompt]), ln.seq.n, false, false)
 	}
 	return append(b, "}\n\n"...)
 }

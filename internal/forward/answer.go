@@ -259,13 +259,13 @@ func (x *exchange) relay(l *leg, d, p *sched.Assignment, s *relay, resp *upstrea
 	return nil, false
 }
 
-// trueUsage puts the prefill instance's number of cached tokens into an answer.
+// trueUsage puts the prefill instance's numbers about its cache into an answer.
 func (x *exchange) trueUsage(b []byte) []byte {
 	if x.prefilled == nil || !openai.HasCachedTokens(b) {
 		return b
 	}
 	cached := openai.CachedTokens(x.prefilled)
-	if cached == "" {
+	if cached.Tokens == "" {
 		return b
 	}
 	return openai.SetCachedTokens(b, cached)

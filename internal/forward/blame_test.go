@@ -288,8 +288,8 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 	}
 }
 
-// The decode instance counts the whole prompt as cached; the client is told
-// what the prefill instance had.
+// The decode instance counts the whole prompt as cached, and nothing as put into
+// the cache; the client is told what the prefill instance had and did.
 func TestCachedTokensAreThePrefills(t *testing.T) {
 	t.Parallel()
 	for _, stream := range []bool{true, false} {
@@ -298,11 +298,12 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 		if stream {
 			more = `,"stream_options":{"include_usage":true}`
 		}
-		a := r.post("/v1/chat/completions", chatBody(stream, more))
+		body := strings.Replace(chatBody(stream, more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
+		a := r.post("/v1/chat/completions", body)
 		if a.err != nil || a.status != http.StatusOK {
 			t.Fatalf("%d %v", a.status, a.err)
 		}
-		if !strings.Contains(string(a.body), `"cached_tokens":0`) {
+		if !strings.Contains(string(a.body), `"cached_tokens":0`) || !strings.Contains(string(a.body), `"created_cache_tokens":16`) {
 			t.Fatalf("stream=%v: usage is not the prefill's: %s", stream, a.body)
 		}
 	}

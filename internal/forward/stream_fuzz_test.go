@@ -177,7 +177,7 @@ func wantStream(s *played, typed bool, cached string) (out []string, committed, 
 		}
 		text := e
 		if cached != "" && openai.HasCachedTokens(e) {
-			text = openai.SetCachedTokens(e, cached)
+			text = openai.SetCachedTokens(e, openai.Cached{Tokens: cached})
 		}
 		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
 			out = append(out, trimmed)
@@ -286,7 +286,7 @@ func FuzzWhole(f *testing.F) {
 		want := answer
 		if counted {
 			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
-			want = openai.SetCachedTokens(answer, "3")
+			want = openai.SetCachedTokens(answer, openai.Cached{Tokens: "3"})
 		}
 		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF)
 		for _, s.cuts = range [][]byte{nil, cuts} {

@@ -161,6 +161,7 @@ func TestRoutes(t *testing.T) {
 		{"POST", "/v1/completions", 200, "completion"},
 		{"POST", "/v1/embeddings", 200, "/v1/embeddings"},
 		{"POST", "/tokenize", 200, "/tokenize"},
+		{"POST", "/v1/messages/count_tokens", 200, "/v1/messages/count_tokens"},
 		{"GET", "/v1/models", 200, "models:"},
 		{"GET", "/v1/models/org/name", 200, "models:org/name"},
 		{"GET", "/health", 200, ""},

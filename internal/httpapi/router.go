@@ -89,7 +89,7 @@ func NewRouter(d Deps, split bool) http.Handler {
 	client.POST(openai.Completion.Path(), gin.WrapF(d.Data.Completion))
 	client.POST(openai.Chat.Path(), gin.WrapF(d.Data.Chat))
 	for _, p := range []string{
-		"/v1/responses", "/v1/messages", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
+		"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
 	} {
 		client.POST(p, gin.WrapF(d.Data.Passthrough(p)))
 	}

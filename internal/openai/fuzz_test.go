@@ -231,10 +231,10 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("%q: class %d with code %d", answer, class, code)
 		}
 		cached := openai.CachedTokens(answer)
-		if strings.Trim(cached, "0123456789") != "" && cached != "null" {
-			t.Fatalf("%q: the number of cached tokens is %q", answer, cached)
+		if strings.Trim(cached.Tokens, "0123456789") != "" && cached.Tokens != "null" || strings.Trim(cached.Created, "0123456789") != "" {
+			t.Fatalf("%q: the numbers of tokens are %+v", answer, cached)
 		}
-		changed := openai.SetCachedTokens(answer, "77")
+		changed := openai.SetCachedTokens(answer, openai.Cached{Tokens: "77"})
 		if !ok {
 			return
 		}

@@ -33,10 +33,10 @@ func TopLevel(object []byte, name string) ([]byte, error) {
 	return raw, nil
 }
 
-// LastMember is a quick TopLevel for a field that engines put last: it gives the
-// value if it is followed by nothing but the end of the object, and nil if TopLevel
-// has to be asked. What stands in front of the field is not looked at; if that is
-// JSON, the two agree.
+// LastMember is a quick TopLevel for a field that engines put among the last: it
+// gives the value if nothing follows it but other members and the end of the
+// object, and nil if TopLevel has to be asked. What stands in front of the field is
+// not looked at; if that is JSON, the two agree.
 func LastMember(object []byte, name string) []byte {
 	i := bytes.Index(object, []byte(name)) // without the quote, which stands everywhere
 	if i < 2 || object[i-1] != '"' {
@@ -60,9 +60,36 @@ func LastMember(object []byte, name string) []byte {
 	if err != nil {
 		return nil
 	}
-	last := s.space(end)
-	if last == len(object) || object[last] != '}' || s.space(last+1) != len(object) || isNull(object[from:end]) {
+	if last := s.others(end, name); last < 0 || s.space(last) != len(object) || isNull(object[from:end]) {
 		return nil
 	}
 	return object[from:end]
+}
+
+// others reads the members of an object that follow the one which ends at i, and
+// gives the position after the object; -1 if that is no JSON, or one of them might
+// have the name given.
+func (s *scanner) others(i int, name string) int {
+	for {
+		if i = s.space(i); i == len(s.b) {
+			return -1
+		}
+		if s.b[i] == '}' {
+			return i + 1
+		}
+		key := s.space(i + 1)
+		if s.b[i] != ',' || key == len(s.b) || s.b[key] != '"' {
+			return -1
+		}
+		end, err := s.str(key)
+		if err != nil || bytes.IndexByte(s.b[key:end], '\\') >= 0 || string(s.b[key+1:end-1]) == name {
+			return -1
+		}
+		if i = s.space(end); i == len(s.b) || s.b[i] != ':' {
+			return -1
+		}
+		if i, err = s.value(s.space(i+1), 1); err != nil {
+			return -1
+		}
+	}
 }

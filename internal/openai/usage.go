@@ -2,32 +2,53 @@ package openai
 
 import "bytes"
 
-// CachedTokens finds usage.prompt_tokens_details.cached_tokens in an answer,
-// as the digits that stand there; "" if there is no usage, "0" if the usage
-// tells nothing of it. A null stays a null; anything else that is no number
-// counts as no usage, since it is put into the client's answer.
-func CachedTokens(answer []byte) string {
+// Cached is what usage.prompt_tokens_details tells about the prefix cache, as it
+// stands there. The zero value means that there is no usage.
+type Cached struct {
+	// Tokens is the value of cached_tokens: digits or null.
+	Tokens string
+	// Created is the value of created_cache_tokens, digits; "" if there are none.
+	Created string
+}
+
+// CachedTokens finds what an answer tells about the prefix cache. Tokens is "" if
+// there is no usage, "0" if the usage tells nothing of it. A null stays a null;
+// anything else that is no number counts as no usage, since it is put into the
+// client's answer.
+func CachedTokens(answer []byte) Cached {
 	usage, ok := findMember(answer, 0, "usage")
 	if !ok || answer[usage.val] != '{' {
-		return ""
+		return Cached{}
 	}
-	m, ok := cachedIn(answer, usage.val)
+	m, ok := detail(answer, usage.val, "cached_tokens")
 	if !ok {
-		return "0"
+		return Cached{Tokens: "0"}
 	}
 	value := answer[m.val:m.end]
 	if digits(value, 0) < len(value) && !isNull(value) {
-		return ""
+		return Cached{}
 	}
-	return string(value)
+	c := Cached{Tokens: string(value)}
+	if m, ok := detail(answer, usage.val, "created_cache_tokens"); ok && digits(answer[m.val:m.end], 0) == m.end-m.val {
+		c.Created = string(answer[m.val:m.end])
+	}
+	return c
 }
 
-// SetCachedTokens gives the answer, or the data of an event, with the number
-// of cached tokens replaced where one stands. A decode instance counts the
-// whole prompt as cached, since it was computed elsewhere: the prefill
-// instance's number is the true one (protocol rule R10). Without anything to
-// replace the same bytes come back.
-func SetCachedTokens(answer []byte, digits string) []byte {
+// SetCachedTokens gives the answer, or the data of an event, with the numbers
+// about the prefix cache replaced where they stand. A decode instance counts the
+// whole prompt as cached and nothing as put into the cache, since it was computed
+// elsewhere: the prefill instance's numbers are the true ones (protocol rule
+// R10). Without anything to replace the same bytes come back.
+func SetCachedTokens(answer []byte, c Cached) []byte {
+	answer = setDetail(answer, "cached_tokens", c.Tokens)
+	if c.Created != "" {
+		answer = setDetail(answer, "created_cache_tokens", c.Created)
+	}
+	return answer
+}
+
+func setDetail(answer []byte, name, value string) []byte {
 	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if start < 0 {
 		return answer
@@ -36,13 +57,13 @@ func SetCachedTokens(answer []byte, digits string) []byte {
 	if !ok || answer[usage.val] != '{' {
 		return answer
 	}
-	m, ok := cachedIn(answer, usage.val)
+	m, ok := detail(answer, usage.val, name)
 	if !ok || isNull(answer[m.val:m.end]) {
 		return answer
 	}
-	out := make([]byte, 0, len(answer)+len(digits))
+	out := make([]byte, 0, len(answer)+len(value))
 	out = append(out, answer[:m.val]...)
-	out = append(out, digits...)
+	out = append(out, value...)
 	return append(out, answer[m.end:]...)
 }
 
@@ -70,12 +91,13 @@ func HasCachedTokens(b []byte) bool {
 	return false
 }
 
-func cachedIn(b []byte, usage int) (member, bool) {
+// detail finds a member of usage.prompt_tokens_details.
+func detail(b []byte, usage int, name string) (member, bool) {
 	details, ok := findMember(b, usage, "prompt_tokens_details")
 	if !ok || b[details.val] != '{' {
 		return member{}, false
 	}
-	return findMember(b, details.val, "cached_tokens")
+	return findMember(b, details.val, name)
 }
 
 // findMember finds a member of the object that begins at i; of duplicates the last.

@@ -9,34 +9,44 @@ import (
 
 func TestCachedTokens(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ name, body, cached, set string }{
-		{"there", `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 8}}}`, "8", `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 3}}}`},
-		{"no details", `{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}`, "0", ""},
-		{"no usage", `{"usage":null,"x":{"cached_tokens":1}}`, "", ""},
-		{"in a text", `{"choices":[{"text":"{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":8}}}"}]}`, "", ""},
-		{"null", `{"usage":{"prompt_tokens_details":{"cached_tokens":null}}}`, "null", ""},
-		{"a text", `{"usage":{"prompt_tokens_details":{"cached_tokens":"8"}}}`, "", `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
-		{"a list over lines", "{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":[\n\n8]}}}", "", `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
-		{"no JSON", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}`, "", ""},
-		{"nothing", ``, "", ""},
+	prefills := openai.Cached{Tokens: "3", Created: "64"}
+	none, zero := openai.Cached{}, openai.Cached{Tokens: "0"}
+	for _, tc := range []struct {
+		name, body string
+		cached     openai.Cached
+		set        string
+	}{
+		{"there", `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 8}}}`, openai.Cached{Tokens: "8"}, `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 3}}}`},
+		{"no details", `{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}`, zero, ""},
+		{"no usage", `{"usage":null,"x":{"cached_tokens":1}}`, none, ""},
+		{"in a text", `{"choices":[{"text":"{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":8}}}"}]}`, none, ""},
+		{"null", `{"usage":{"prompt_tokens_details":{"cached_tokens":null}}}`, openai.Cached{Tokens: "null"}, ""},
+		{"created", `{"usage":{"prompt_tokens_details":{"cached_tokens":86,"created_cache_tokens":0}}}`, openai.Cached{Tokens: "86", Created: "0"}, `{"usage":{"prompt_tokens_details":{"cached_tokens":3,"created_cache_tokens":64}}}`},
+		{"created first", `{"usage":{"prompt_tokens_details":{"created_cache_tokens": 0 ,"cached_tokens":86}}}`, openai.Cached{Tokens: "86", Created: "0"}, `{"usage":{"prompt_tokens_details":{"created_cache_tokens": 64 ,"cached_tokens":3}}}`},
+		{"created null", `{"usage":{"prompt_tokens_details":{"cached_tokens":8,"created_cache_tokens":null}}}`, openai.Cached{Tokens: "8"}, `{"usage":{"prompt_tokens_details":{"cached_tokens":3,"created_cache_tokens":null}}}`},
+		{"created text", `{"usage":{"prompt_tokens_details":{"cached_tokens":8,"created_cache_tokens":"0"}}}`, openai.Cached{Tokens: "8"}, `{"usage":{"prompt_tokens_details":{"cached_tokens":3,"created_cache_tokens":64}}}`},
+		{"a text", `{"usage":{"prompt_tokens_details":{"cached_tokens":"8"}}}`, none, `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
+		{"a list over lines", "{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":[\n\n8]}}}", none, `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
+		{"no JSON", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}`, none, ""},
+		{"nothing", ``, none, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			if got := openai.CachedTokens([]byte(tc.body)); got != tc.cached {
-				t.Errorf("CachedTokens %q, want %q", got, tc.cached)
+				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
 			}
 			want := tc.set
 			if want == "" {
 				want = tc.body
 			}
-			if got := string(openai.SetCachedTokens([]byte(tc.body), "3")); got != want {
+			if got := string(openai.SetCachedTokens([]byte(tc.body), prefills)); got != want {
 				t.Errorf("SetCachedTokens %s, want %s", got, want)
 			}
 			if strings.Contains(tc.body, "\n") {
 				return
 			}
 			event := "data: " + tc.body + "\n\n"
-			if got := string(openai.SetCachedTokens([]byte(event), "3")); tc.set != "" && got != "data: "+tc.set+"\n\n" {
+			if got := string(openai.SetCachedTokens([]byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
 				t.Errorf("in an event: %s", got)
 			}
 		})

@@ -42,11 +42,8 @@ func buildAndRun(m *testing.M, bin *string) (int, error) {
 		return 1, err
 	}
 	defer func() { _ = os.RemoveAll(dir) }()
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
-	build.Dir = filepath.Join("..", "..") // tests run in their package's directory
-	build.Env = append(build.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	if err := Build(dir); err != nil {
+		return 1, err
 	}
 	*bin = dir
 	code := m.Run()
@@ -56,6 +53,18 @@ func buildAndRun(m *testing.M, bin *string) (int, error) {
 		}
 	}
 	return code, nil
+}
+
+// Build puts the programs into a directory. The package that calls it must be two
+// directories below the module's root.
+func Build(dir string) error {
+	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/...")
+	build.Dir = filepath.Join("..", "..") // tests run in their package's directory
+	build.Env = append(build.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
 }
 
 // NewFleet makes a fleet whose processes are gone at the end of the test; when

@@ -1,0 +1,116 @@
+package real_test
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+)
+
+// fenced are the blocks of shell in a page.
+var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
+
+// TestFirstHour runs the blocks of docs/first-hour.md word for word, with the vllm
+// command as it is installed. What this machine needs besides stands in the
+// environment.
+func TestFirstHour(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	root := absolute("../..")
+	page, err := os.ReadFile(filepath.Join(root, "docs", "first-hour.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	script := ""
+	for _, block := range fenced.FindAllStringSubmatch(string(page), -1) {
+		script += block[1]
+	}
+	if n := strings.Count(script, "vllm serve"); n != 2 {
+		t.Fatalf("the page starts %d engines:\n%s", n, script)
+	}
+	for _, port := range []string{"8000", "8100", "8200", "2379", "5600", "5601"} {
+		l, err := net.Listen("tcp", "127.0.0.1:"+port)
+		if err != nil {
+			t.Fatalf("the page's ports must be free: %v", err)
+		}
+		l.Close()
+	}
+
+	home := t.TempDir()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*patience)
+	defer cancel()
+	// Whatever ends this test ends what the page starts: the trap passes the signal
+	// on. The kernel sends it at the end of the thread that has started the shell.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	cmd := exec.CommandContext(ctx, "bash", "-eu", "-c", "trap 'trap - TERM; kill 0' TERM\n"+script)
+	cmd.Dir = root
+	cmd.Env = append([]string{
+		"HOME=" + home, "PATH=" + vllmDir() + string(os.PathListSeparator) + os.Getenv("PATH"),
+		"MODEL=" + filepath.Join(lab.dir, "model"),
+		"VLLM_CPU_KVCACHE_SPACE=1", // GiB; else each engine takes most of the memory
+		"PD_LAB_ZYGOTE=" + lab.socket,
+	}, append(goEnvironment(t), lab.env...)...)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGTERM}
+	cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGTERM) } // the agents end their engines
+	out, err := os.Create(filepath.Join(home, "output"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out, out // a file: nothing waits for what an engine left behind
+	err = cmd.Run()
+	raw, readErr := os.ReadFile(out.Name())
+	if err != nil || readErr != nil {
+		t.Fatalf("%v, %v\n%s", err, readErr, raw)
+	}
+	if !strings.Contains(string(raw), "data: [DONE]") || strings.Contains(string(raw), `data: {"error"`) {
+		t.Errorf("no whole stream:\n%s", raw)
+	}
+	for source, some := range map[string]bool{"local_compute": false, "external_kv_transfer": true} {
+		m := regexp.MustCompile(`(?m)^vllm:prompt_tokens_by_source_total\{.*source="` + source + `".*\} (\S+)$`).FindStringSubmatch(string(raw))
+		if m == nil {
+			t.Errorf("decode says nothing of %s:\n%s", source, raw)
+			continue
+		}
+		if n, err := strconv.ParseFloat(m[1], 64); err != nil || (n > 0) != some {
+			t.Errorf("decode's prompt tokens by %s: %s", source, m[1])
+		}
+		say("docs/first-hour.md: prompt tokens of decode by %s: %s", source, m[1])
+	}
+}
+
+// vllmDir is where the vllm command of the page is from: the installed one, or,
+// when somebody works at the page and cannot wait, the one of the zygote.
+func vllmDir() string {
+	if os.Getenv("PD_REAL_FIRST_HOUR") == "zygote" {
+		return absolute("lab/bin")
+	}
+	return filepath.Join(lab.dir, "venv", "bin")
+}
+
+// goEnvironment keeps Go's caches although HOME is another one.
+func goEnvironment(t *testing.T) (out []string) {
+	t.Helper()
+	names := []string{"GOCACHE", "GOMODCACHE", "GOPATH", "GOPROXY", "GOFLAGS", "GONOSUMDB", "GONOSUMCHECK", "GOSUMDB"}
+	raw, err := exec.CommandContext(t.Context(), "go", append([]string{"env"}, names...)...).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	values := strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n")
+	for i, name := range names {
+		if i < len(values) && values[i] != "" {
+			out = append(out, fmt.Sprintf("%s=%s", name, values[i]))
+		}
+	}
+	return out
+}

@@ -1,0 +1,194 @@
+package real_test
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/real/answers"
+)
+
+// send sends a request of the table.
+func (r *rig) send(url string, q request) (answers.Answer, error) {
+	req, err := http.NewRequestWithContext(r.t.Context(), q.method, url+q.path, strings.NewReader(q.body))
+	if err != nil {
+		return nil, err
+	}
+	if q.contentType != "" {
+		req.Header.Set("Content-Type", q.contentType)
+	}
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	return answers.Read(resp)
+}
+
+// reference records what one vLLM alone answers to the table, and ends it.
+func (r *rig) reference(list []request) []answers.Answer {
+	r.t.Helper()
+	e, err := r.launch("alone", "")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	out := make([]answers.Answer, len(list))
+	for i, q := range list {
+		if out[i], err = r.send(e.url(), q); err != nil {
+			r.t.Fatalf("%s: %v", q.name, err)
+		}
+	}
+	if err := e.Stop(r.t.Context()); err != nil {
+		r.t.Fatal(err)
+	}
+	return out
+}
+
+// TestPrefillDecode compares one vLLM alone with the proxy in front of one that
+// computes prompts and two that answer, and kills these.
+func TestPrefillDecode(t *testing.T) {
+	r := newRig(t)
+	list := table()
+	if short() {
+		list = slices.DeleteFunc(list, func(q request) bool { return !q.short })
+	}
+	want := r.reference(list)
+	const probe = "The reference knows this one"
+	engines := r.start(2)
+	prefill, decode := engines[0], engines[1:]
+
+	t.Run("answers", func(t *testing.T) { r.answers(t, list, want) })
+	t.Run("transfer", func(t *testing.T) { r.transfers(t, decode) })
+	before := r.text(probe, 24)
+	t.Run("engine killed", func(t *testing.T) {
+		r.killed(t, decode[0], -decode[0].PID(), before, probe) // all processes of its group
+	})
+	if short() {
+		return
+	}
+	t.Run("engine back", func(t *testing.T) {
+		again, err := r.launch("decode-1-again", decode[0].role)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.beside(again)
+		r.decodes(2)
+		decode[0] = again
+	})
+	t.Run("worker killed", func(t *testing.T) {
+		pid, err := worker(decode[1].Process)
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.killed(t, decode[1], pid, before, probe)
+	})
+	t.Run("prefill's worker killed", func(t *testing.T) {
+		pid, err := worker(prefill.Process)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		testkit.Eventually(t, patience, func() error {
+			status, body, err := r.ask(probe, 24)
+			if err != nil || status != http.StatusOK {
+				return fmt.Errorf("status %d, %w: %s", status, errors.Join(err, errors.New("decode does not serve alone yet")), body)
+			}
+			return nil
+		})
+		if got := r.text(probe, 24); got != before {
+			t.Errorf("decode alone says %q, want %q", got, before)
+		}
+	})
+}
+
+// answers sends the table to the proxy and compares.
+func (r *rig) answers(t *testing.T, list []request, want []answers.Answer) {
+	f, err := os.Open(filepath.Join("testdata", "allowed.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	allowed, err := answers.ReadAllowed(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	equal, explained := 0, 0
+	for i, q := range list {
+		got, err := r.send(r.proxy.URL(), q)
+		if err != nil {
+			t.Errorf("%s: %v", q.name, err)
+			continue
+		}
+		switch forbidden, special := allowed.Judge(q.name, answers.Compare(want[i], got)); {
+		case len(forbidden) > 0:
+			for _, d := range forbidden {
+				t.Errorf("%s: %v", q.name, d)
+			}
+		case special:
+			explained++
+		default:
+			equal++
+		}
+	}
+	say("%d requests: %d equal, %d with allowed differences, %d others", len(list), equal, explained, len(list)-equal-explained)
+	if short() {
+		return // many rules are about requests that are not sent
+	}
+	for _, rule := range allowed.Unused() {
+		t.Errorf("nothing differs any more where testdata/allowed.yaml allows it: %s", rule)
+	}
+}
+
+// transfers shows by decode's own counters that a prompt came from prefill.
+func (r *rig) transfers(t *testing.T, decode []*engine) {
+	const name = "vllm:prompt_tokens_by_source_total"
+	count := func(source string) (sum float64) {
+		for _, e := range decode {
+			sum += r.metric(e, name, `source="`+source+`"`)
+		}
+		return sum
+	}
+	computed, received := count("local_compute"), count("external_kv_transfer")
+	tokens := r.promptTokens(long("Counted:") + long("twice"))
+	computed, received = count("local_compute")-computed, count("external_kv_transfer")-received
+	say("of a prompt of %d tokens decode computed %v and received %v", tokens, computed, received)
+	if computed != 0 || received != float64(tokens) {
+		t.Errorf("of %d prompt tokens decode computed %v and received %v", tokens, computed, received)
+	}
+}
+
+// killed ends a process of a decode engine with SIGKILL while requests run, and
+// waits until the proxy has left the engine out. Requests of others go on.
+func (r *rig) killed(t *testing.T, e *engine, pid int, want, probe string) {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	began, slowest := time.Now(), time.Duration(0)
+	for range 10 { // no pause: some of these meet the dead engine
+		sent := time.Now()
+		if got := r.text(probe, 24); got != want {
+			t.Errorf("answer %q, want %q", got, want)
+		}
+		slowest = max(slowest, time.Since(sent))
+	}
+	r.decodes(1)
+	say("%s: 10 requests answered right, the slowest after %v; left out after %v", t.Name(), slowest.Round(time.Millisecond), since(began))
+	if got := r.text(probe, 24); got != want {
+		t.Errorf("answer %q, want %q", got, want)
+	}
+	select {
+	case <-e.Done():
+	case <-t.Context().Done():
+		t.Error("the engine lives on")
+	}
+}

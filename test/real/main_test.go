@@ -1,0 +1,149 @@
+// Package real_test puts the built programs before real vLLM: engines on the
+// processor that hand the KV cache over with NIXL. make test-real runs it; it
+// needs minutes, memory and packages from PyPI (docs/real.md).
+package real_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// envReal asks for these tests: 1 for all of them, short for a few.
+const envReal = "PD_REAL"
+
+// What all tests of the package share; TestMain sets it.
+var (
+	binDir string // our programs
+	lab    installed
+)
+
+// installed is what install.py has made, and the process that forks engines.
+type installed struct {
+	dir    string   // venv/, model/, adapter/
+	env    []string // with which vLLM runs on any machine
+	socket string   // of the zygote
+}
+
+func short() bool { return os.Getenv(envReal) == "short" }
+
+func TestMain(m *testing.M) {
+	switch os.Getenv(envReal) {
+	case "", "0":
+		fmt.Fprintln(os.Stderr, "real vLLM was not asked for: make test-real runs these tests")
+		os.Exit(0)
+	case "1", "short":
+	default:
+		fmt.Fprintf(os.Stderr, "%s is 1 or short, not %q\n", envReal, os.Getenv(envReal))
+		os.Exit(2)
+	}
+	code, err := run(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func run(m *testing.M) (code int, err error) {
+	dir, err := os.MkdirTemp("", "pdmesh-real-")
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+	if binDir = filepath.Join(dir, "bin"); os.Mkdir(binDir, 0o700) != nil {
+		return 1, fmt.Errorf("no directory %s", binDir)
+	}
+	if err := harness.Build(binDir); err != nil {
+		return 1, err
+	}
+	began := time.Now()
+	if err := install(); err != nil {
+		return 1, err
+	}
+	say("installed in %s, after %s", lab.dir, since(began))
+	code, err = withZygote(m, dir)
+	if code == 0 && err == nil {
+		err = leak.Find()
+	}
+	return code, err
+}
+
+// withZygote runs the tests beside the process that has imported vLLM.
+func withZygote(m *testing.M, dir string) (code int, err error) {
+	f, err := fleet.New(fleet.Options{BinDir: binDir, Dir: filepath.Join(dir, "zygote"), ReadyTimeout: patience})
+	if err != nil {
+		return 1, err
+	}
+	defer func() { err = errors.Join(err, f.Close()) }()
+	began := time.Now()
+	lab.socket = filepath.Join(dir, "zygote.sock")
+	p, err := f.Start(context.Background(), fleet.Spec{
+		Name: "zygote", Program: filepath.Join(lab.dir, "venv", "bin", "python"), Env: lab.env,
+		Args:  []string{absolute("lab/zygote.py"), lab.socket},
+		Ready: func(context.Context) error { return exists(lab.socket) },
+	})
+	if err != nil {
+		return 1, err
+	}
+	say("vLLM is imported, after %s", since(began))
+	if code = m.Run(); code != 0 {
+		say("%s", p.LogTail(20))
+	}
+	return code, nil
+}
+
+// install runs install.py, which says what a machine lacks.
+func install() error {
+	python := os.Getenv("PYTHON")
+	if python == "" {
+		python = "python3"
+	}
+	cmd := exec.Command(python, absolute("lab/install.py"))
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("real vLLM is not installed: %w", err)
+	}
+	lab.dir = strings.TrimSpace(out.String())
+	raw, err := os.ReadFile(absolute("lab/environment"))
+	if err != nil {
+		return err
+	}
+	for line := range strings.Lines(string(raw)) {
+		if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "#") {
+			lab.env = append(lab.env, line)
+		}
+	}
+	return nil
+}
+
+func exists(path string) error {
+	_, err := os.Stat(path)
+	return err
+}
+
+// absolute is the path of a file of this package.
+func absolute(path string) string {
+	out, err := filepath.Abs(path)
+	if err != nil {
+		panic(err) // there is no working directory
+	}
+	return out
+}
+
+func since(began time.Time) time.Duration { return time.Since(began).Round(time.Second) }
+
+// say tells how far the tests are, which take minutes.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, "real: "+format+"\n", args...) }

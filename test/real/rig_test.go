@@ -1,0 +1,389 @@
+package real_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+const (
+	// model is what the engines call the model, adapted the same with the adapter.
+	model   = "tiny"
+	adapted = "adapted"
+	// patience bounds waits. An engine takes seconds to start, and minutes where
+	// the machine has other work.
+	patience = 10 * time.Minute
+)
+
+// rig is a fleet of real engines with our proxy.
+type rig struct {
+	t     *testing.T
+	fleet *fleet.Fleet
+	proxy *fleet.Proxy
+	http  *http.Client
+}
+
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	f, err := fleet.New(fleet.Options{BinDir: binDir, Dir: t.TempDir(), ReadyTimeout: patience, StopTimeout: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &rig{t: t, fleet: f, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	t.Cleanup(func() {
+		if t.Failed() {
+			logs, _ := filepath.Glob(filepath.Join(f.Dir(), "logs", "*.log")) // the pattern is right
+			for _, path := range logs {
+				t.Logf("%s:\n%s", filepath.Base(path), tail(path, 40))
+			}
+		}
+		if err := f.Abandon(); err != nil {
+			t.Errorf("end of the fleet: %v", err)
+		}
+	})
+	return r
+}
+
+// tail gives the last lines of a file.
+func tail(path string, lines int) string {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return err.Error()
+	}
+	all := strings.Split(strings.TrimRight(string(raw), "\n"), "\n")
+	return strings.Join(all[max(0, len(all)-lines):], "\n")
+}
+
+// engine is a vLLM server, started by way of the zygote.
+type engine struct {
+	*fleet.Process
+	name, address string
+	role          instance.Role
+	agent         *fleet.Process
+}
+
+func (e *engine) url() string { return "http://" + e.address }
+
+// command is vllm serve as every engine of the lab has it.
+func command(port int) []string {
+	return []string{
+		"serve", filepath.Join(lab.dir, "model"), "--served-model-name", model, "--host", "127.0.0.1", "--port", strconv.Itoa(port),
+		"--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--block-size", "32",
+		"--kv-cache-memory-bytes", "134217728", "--max-num-seqs", "32", "--enable-prompt-tokens-details",
+		"--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+		"--enable-lora", "--lora-modules", adapted + "=" + filepath.Join(lab.dir, "adapter"),
+	}
+}
+
+// environment of an engine that is started by way of the zygote.
+func environment(more ...string) []string {
+	return slices.Concat(lab.env, []string{"PD_LAB_ZYGOTE=" + lab.socket}, more)
+}
+
+// transfer is the argument with which an engine hands over with NIXL.
+func transfer(role instance.Role) string {
+	kv := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[role]
+	return `--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"` + kv + `","kv_buffer_device":"cpu"}`
+}
+
+// launch starts an engine; without a role it is one alone, without NIXL.
+func (r *rig) launch(name string, role instance.Role) (*engine, error) {
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		return nil, err
+	}
+	args, env := command(ports[0]), environment()
+	if role != "" {
+		args = append(args, transfer(role))
+		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(ports[1]))
+	}
+	e := &engine{name: name, address: "127.0.0.1:" + strconv.Itoa(ports[0]), role: role}
+	began := time.Now()
+	e.Process, err = r.fleet.Start(r.t.Context(), fleet.Spec{
+		Name: name, Program: absolute("lab/bin/vllm"), Args: args, Env: env, Stage: 2,
+		Ready: func(ctx context.Context) error { return r.get(ctx, e.url()+"/health", nil) },
+	})
+	if err != nil {
+		return nil, err
+	}
+	say("%s serves, after %s", name, since(began))
+	return e, calm(e.Process)
+}
+
+// beside starts an agent beside an engine.
+func (r *rig) beside(e *engine) {
+	r.t.Helper()
+	var err error
+	e.agent, err = r.fleet.Start(r.t.Context(), fleet.Spec{
+		Name: e.name + "-agent", Program: "agent", Stage: 3,
+		Args: []string{
+			"--role", string(e.role), "--address", e.address, "--connector", "nixl", "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","),
+		},
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// start starts a proxy with its own etcd, and engines with NIXL and an agent
+// each: one prefill, some decode. It waits until the proxy serves them.
+func (r *rig) start(decodes int) (list []*engine) {
+	r.t.Helper()
+	var err error
+	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
+		r.t.Fatal(err)
+	}
+	list = make([]*engine, 1+decodes)
+	errs := make([]error, len(list))
+	var group sync.WaitGroup
+	for i := range list {
+		name, role := "decode-"+strconv.Itoa(i), instance.Decode
+		if i == 0 {
+			name, role = "prefill", instance.Prefill
+		}
+		group.Go(func() { list[i], errs[i] = r.launch(name, role) })
+	}
+	group.Wait()
+	for i, err := range errs {
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.beside(list[i])
+	}
+	if err := r.proxy.WaitFor(r.t.Context(), 1, decodes); err != nil {
+		r.t.Fatal(err)
+	}
+	return list
+}
+
+// get fetches an answer of 200.
+func (r *rig) get(ctx context.Context, url string, into any) error {
+	raw, err := r.fetch(ctx, url)
+	if err != nil || into == nil {
+		return err
+	}
+	return json.Unmarshal(raw, into)
+}
+
+func (r *rig) fetch(ctx context.Context, url string) ([]byte, error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return nil, err
+	}
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	raw, err := io.ReadAll(resp.Body)
+	if err == nil && resp.StatusCode != http.StatusOK {
+		err = fmt.Errorf("GET %s: %s: %s", url, resp.Status, raw)
+	}
+	return raw, err
+}
+
+// metric adds up the samples of a metric that have certain labels.
+func (r *rig) metric(e *engine, name, labels string) (sum float64) {
+	r.t.Helper()
+	raw, err := r.fetch(r.t.Context(), e.url()+"/metrics")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for line := range strings.Lines(string(raw)) {
+		if !strings.HasPrefix(line, name+"{") || !strings.Contains(line, labels) {
+			continue
+		}
+		fields := strings.Fields(line)
+		v, err := strconv.ParseFloat(fields[len(fields)-1], 64)
+		if err != nil {
+			r.t.Fatalf("%q: %v", line, err)
+		}
+		sum += v
+	}
+	return sum
+}
+
+// ask sends a completion to the proxy and gives what came back.
+func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error) {
+	raw, err := json.Marshal(map[string]any{"model": model, "prompt": prompt, "max_tokens": tokens, "temperature": 0, "ignore_eos": true})
+	if err != nil {
+		return 0, nil, err
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/completions", strings.NewReader(string(raw)))
+	if err != nil {
+		return 0, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return 0, nil, err
+	}
+	defer resp.Body.Close()
+	body, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, body, err
+}
+
+// text is the answer to a prompt. Anything but 200 ends the test.
+func (r *rig) text(prompt string, tokens int) string {
+	r.t.Helper()
+	status, body, err := r.ask(prompt, tokens)
+	if err != nil || status != http.StatusOK {
+		r.t.Fatalf("status %d, %v: %s", status, err, body)
+	}
+	var a struct{ Choices []struct{ Text string } }
+	if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 {
+		r.t.Fatalf("%v: %s", err, body)
+	}
+	return a.Choices[0].Text
+}
+
+// promptTokens asks for a token and gives the length of the prompt in tokens.
+func (r *rig) promptTokens(prompt string) int {
+	r.t.Helper()
+	status, body, err := r.ask(prompt, 1)
+	if err != nil || status != http.StatusOK {
+		r.t.Fatalf("status %d, %v: %s", status, err, body)
+	}
+	var a struct {
+		Usage struct {
+			PromptTokens int `json:"prompt_tokens"`
+		}
+	}
+	if err := json.Unmarshal(body, &a); err != nil {
+		r.t.Fatalf("%v: %s", err, body)
+	}
+	return a.Usage.PromptTokens
+}
+
+// decodes waits until the proxy serves that many decode instances.
+func (r *rig) decodes(n int) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		st, err := r.proxy.Status(r.t.Context())
+		if err != nil {
+			return err
+		}
+		if len(st.DecodeNodes) != n {
+			return fmt.Errorf("it serves decode instances %q, want %d", st.DecodeNodes, n)
+		}
+		return nil
+	})
+}
+
+// members are the processes of an engine: all of its process group.
+func members(p *fleet.Process) ([]int, error) {
+	all, err := processes()
+	return inGroup(all, p.PID()), err
+}
+
+// processes lists all of this machine.
+func processes() (out []int, err error) {
+	dirs, err := filepath.Glob("/proc/[0-9]*")
+	for _, dir := range dirs {
+		if pid, err := strconv.Atoi(filepath.Base(dir)); err == nil {
+			out = append(out, pid)
+		}
+	}
+	return out, err
+}
+
+func inGroup(list []int, group int) (out []int) {
+	for _, pid := range list {
+		if g, err := syscall.Getpgid(pid); err == nil && g == group {
+			out = append(out, pid)
+		}
+	}
+	return out
+}
+
+// worker is the process of an engine that computes.
+func worker(p *fleet.Process) (int, error) {
+	list, err := members(p)
+	if err != nil {
+		return 0, err
+	}
+	return workerOf(list)
+}
+
+// workerOf finds the worker among the processes of an engine: it is the API
+// server's child's child, the largest of them.
+func workerOf(list []int) (int, error) {
+	parent := map[int]int{}
+	for _, pid := range list {
+		parent[pid], _ = number(pid, "status", "PPid:") // 0 for one that is gone
+	}
+	found, most := 0, 0
+	for _, pid := range list {
+		core := parent[pid]
+		if !slices.Contains(list, core) || !slices.Contains(list, parent[core]) {
+			continue
+		}
+		if size, _ := number(pid, "status", "VmRSS:"); size > most {
+			found, most = pid, size
+		}
+	}
+	if found == 0 {
+		return 0, fmt.Errorf("no worker among %v", list)
+	}
+	return found, nil
+}
+
+// number reads a line of a file of /proc/pid.
+func number(pid int, file, name string) (int, error) {
+	return numberIn(fmt.Sprintf("/proc/%d/%s", pid, file), name)
+}
+
+func numberIn(path, name string) (int, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	defer f.Close()
+	lines := bufio.NewScanner(f)
+	for lines.Scan() {
+		if rest, ok := strings.CutPrefix(lines.Text(), name); ok {
+			return strconv.Atoi(strings.Fields(rest)[0])
+		}
+	}
+	return 0, fmt.Errorf("no %s in %s", name, path)
+}
+
+// calm gives the lowest priority to threads that never sleep. NIXL has one in
+// each engine, which looks for work and takes a whole core.
+func calm(p *fleet.Process) error {
+	list, err := members(p)
+	if err != nil {
+		return err
+	}
+	for _, pid := range list {
+		tasks, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*", pid))
+		if err != nil {
+			return err
+		}
+		for _, task := range tasks {
+			if n, err := numberIn(filepath.Join(task, "status"), "voluntary_ctxt_switches:"); err != nil || n != 0 {
+				continue // it sleeps, or is gone
+			}
+			if tid, err := strconv.Atoi(filepath.Base(task)); err == nil {
+				_ = syscall.Setpriority(syscall.PRIO_PROCESS, tid, 19) // it may be gone
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,102 @@
+package real_test
+
+import (
+	"net/http"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// wrapped starts an agent that starts an engine.
+func (r *rig) wrapped(name string, role instance.Role) *engine {
+	r.t.Helper()
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	args := []string{"--etcd-endpoints", strings.Join(r.proxy.Etcd, ","), "--", absolute("lab/bin/vllm")}
+	args = append(append(args, command(ports[0])...), transfer(role))
+	e := &engine{name: name, role: role, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
+	e.Process, err = r.fleet.Start(r.t.Context(), fleet.Spec{
+		Name: name, Program: "agent", Args: args, Env: environment("VLLM_NIXL_SIDE_CHANNEL_PORT=" + strconv.Itoa(ports[1])), Stage: 3,
+	})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return e
+}
+
+// TestWrappingAgent starts the engines by their agents, which read address, role,
+// connector and model off the command.
+func TestWrappingAgent(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	r := newRig(t)
+	var err error
+	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
+		t.Fatal(err)
+	}
+	prefill, decode := r.wrapped("prefill", instance.Prefill), r.wrapped("decode", instance.Decode)
+	if err := r.proxy.WaitFor(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	r.transfers(t, []*engine{decode})
+
+	// SIGTERM: the agent drains, ends the engine, and says how it ended.
+	if err := prefill.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := prefill.Err(); err != nil {
+		t.Errorf("the agent of an engine that ended in order: %v\n%s", err, prefill.LogTail(40))
+	}
+	if _, err := r.fetch(t.Context(), prefill.url()+"/health"); err == nil {
+		t.Error("the engine outlives its agent's orderly end")
+	}
+	st, err := r.proxy.Status(t.Context())
+	if err != nil || len(st.PrefillNodes) != 0 {
+		t.Errorf("prefill instances %q, %v", st.PrefillNodes, err)
+	}
+
+	// The worker dies: the engine ends by itself, and the agent with it.
+	list, err := r.engineOf(decode)
+	if err != nil {
+		t.Fatal(err)
+	}
+	pid, err := workerOf(list)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	select {
+	case <-decode.Done():
+	case <-t.Context().Done():
+		t.Fatal("the agent lives on")
+	}
+	r.decodes(0)
+	if status, body, err := r.ask("x", 1); err != nil || status != http.StatusServiceUnavailable {
+		t.Errorf("status %d, %v: %s", status, err, body)
+	}
+}
+
+// engineOf lists the processes of the engine that an agent has started: the
+// process group of the agent's child.
+func (r *rig) engineOf(e *engine) ([]int, error) {
+	all, err := processes()
+	if err != nil {
+		return nil, err
+	}
+	group := 0
+	for _, pid := range all {
+		if parent, err := number(pid, "status", "PPid:"); err == nil && parent == e.PID() {
+			group = pid
+		}
+	}
+	return inGroup(all, group), nil
+}
