@@ -158,8 +158,8 @@ const (
 	// firstRoom is the size up to which a body gets all its memory before any of it
 	// has come.
 	firstRoom = 16 << 10
-	// trustByte is how many bytes of memory one that came is good for: who
-	// announces much and sends little holds little.
+	// trustByte is how many bytes of memory one that came is good for, and up to
+	// twice that for the whole: who announces much and sends little holds little.
 	trustByte = 4
 )
 
