@@ -270,6 +270,7 @@ func (a *Agent) good(facts instance.Facts) {
 	case fresh:
 		log.Warn("engine was restarted: new incarnation")
 	}
+	remark(log, a.rec, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
 		log.Warnf("the record has room for %d of the engine's %d models", len(rec.Models), n)
 	}

@@ -136,7 +136,9 @@ func idleStats() vllm.Stats { return vllm.Stats{Complete: true} }
 // start runs an agent inside the caller's bubble.
 func start(t *testing.T, e *fakeEngine, o Options) *rig {
 	t.Helper()
-	o.Log = silentLog()
+	if o.Log == nil {
+		o.Log = silentLog()
+	}
 	if o.Key.Role == "" {
 		o.Key = instance.Key{Role: instance.Decode, Address: "10.0.0.7:8100"}
 	}

@@ -2,11 +2,13 @@ package agent
 
 import (
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
@@ -31,12 +33,20 @@ func TestRanksAndTransferOfTheEngine(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				tc.stats.Complete = true
-				r := start(t, &fakeEngine{stats: tc.stats}, Options{Base: tc.base})
+				log, out := silentLog(), new(testkit.Buffer)
+				log.SetOutput(out)
+				r := start(t, &fakeEngine{stats: tc.stats}, Options{Base: tc.base, Log: log})
 				r.after(time.Second, func(e *fakeEngine) { e.loadErr = tc.later })
 				r.after(10*time.Second, nil)
 				got := r.Status().Record
 				if got.DPSize != tc.want.DPSize || got.Transfer != tc.want.Transfer || got.Connector != tc.want.Connector {
 					t.Errorf("dp_size %d, transfer %q, connector %q", got.DPSize, got.Transfer, got.Connector)
+				}
+				if warned, want := strings.Count(out.String(), "give --connector nixl"), tc.base.Connector == "plain"; (warned == 1) != want {
+					t.Errorf("warned %d times", warned)
+				}
+				if said, want := strings.Count(out.String(), "data-parallel ranks answer behind this address"), tc.want.DPSize > 1; (said == 1) != want {
+					t.Errorf("ranks named %d times", said)
 				}
 				r.Hurry()
 				_ = r.end()

@@ -5,6 +5,8 @@ import (
 	"maps"
 	"slices"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -51,6 +53,17 @@ func (a *Agent) shown(rec instance.Record, facts instance.Facts) (ranks int, tra
 		transfer = a.rec.Transfer
 	}
 	return ranks, transfer
+}
+
+// remark says what whoever started the engine should know of its record, when it is new.
+func remark(log logrus.FieldLogger, was, is instance.Record) {
+	warning := func(rec instance.Record) string { return (&instance.Instance{Record: rec}).Warning("") }
+	if text := warning(is); text != "" && text != warning(was) {
+		log.Warn(text)
+	}
+	if is.DPSize > 1 && is.DPSize != was.DPSize {
+		log.Infof("%d data-parallel ranks answer behind this address: one instance, and the engine chooses the rank", is.DPSize)
+	}
 }
 
 // maxModelBytes leaves room for the rest of the record in its 16 KiB.
