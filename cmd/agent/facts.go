@@ -266,7 +266,7 @@ func (f *facts) record(rec *instance.Record) {
 		return
 	}
 	rec.EngineIDs = make(map[string]string)
-	for n := ranks.First; n < min(ranks.First+f.command.DataParallel, maxRankIDs); n++ {
+	for n := ranks.First; n < ranks.First+min(f.command.DataParallel, maxRankIDs); n++ {
 		rank := strconv.Itoa(n)
 		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM tells its ranks apart
 	}
