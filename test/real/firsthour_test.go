@@ -18,15 +18,15 @@ import (
 // fenced are the blocks of shell in a page.
 var fenced = regexp.MustCompile("(?ms)^```sh\n(.*?)^```$")
 
-// TestFirstHour runs the blocks of docs/first-hour.md word for word, with the vllm
-// command as it is installed. What this machine needs besides stands in the
+// TestFirstHour runs the blocks of README.md that are marked as shell, which are those of
+// its first hour, word for word, with the vllm command as it is installed. What this machine needs besides stands in the
 // environment.
 func TestFirstHour(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
 	root := absolute("../..")
-	page, err := os.ReadFile(filepath.Join(root, "docs", "first-hour.md"))
+	page, err := os.ReadFile(filepath.Join(root, "README.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -85,7 +85,7 @@ func TestFirstHour(t *testing.T) {
 		if n, err := strconv.ParseFloat(m[1], 64); err != nil || (n > 0) != some {
 			t.Errorf("decode's prompt tokens by %s: %s", source, m[1])
 		}
-		say("docs/first-hour.md: prompt tokens of decode by %s: %s", source, m[1])
+		say("README.md: prompt tokens of decode by %s: %s", source, m[1])
 	}
 }
 
