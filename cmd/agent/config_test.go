@@ -35,11 +35,11 @@ func TestLoadDefaults(t *testing.T) {
 		key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
 		engine: "http://127.0.0.1:8100", hostID: "h",
 		etcdEndpoints: []string{"127.0.0.1:2379"}, etcdPrefix: "/pd",
-		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
+		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
 		logLevel: "info", logFormat: "text",
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second, sources: map[string]string{},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{})); d != "" {
 		t.Error(d)
 	}
 }
@@ -60,12 +60,12 @@ func TestLoadSources(t *testing.T) {
 		engine: "https://127.0.0.1:1/base", hostID: "h", engineAPIKey: "from-openai", strictModel: true,
 		labels:        map[string]string{"zone": "b,c", "empty": ""},
 		etcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, etcdPrefix: "/pd", etcdUsername: "u", etcdPassword: "007",
-		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
+		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
 		logLevel: "info", logFormat: "text",
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
 		sources: map[string]string{"engine-api-key": "OPENAI_API_KEY"},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{})); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"

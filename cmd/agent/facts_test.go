@@ -118,11 +118,37 @@ func TestFactsInTheRecord(t *testing.T) {
 	}
 	rec := base(c)
 	want := instance.Record{
-		Connector: "nixl", KVRole: "kv_both", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
+		Connector: "nixl", KVRole: "kv_both", Transfer: "nixl", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
 		Labels: map[string]string{"mooncake_host": "mine", "mooncake_protocol": "rdma", "mooncake_master": "m:50001", "kv_connector": "NixlConnector"},
 	}
 	if d := cmp.Diff(want, rec); d != "" {
 		t.Error(d)
+	}
+}
+
+// vLLM gives each data-parallel rank an engine id of its own.
+func TestEngineIDsOfRanks(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args []string
+		want map[string]string
+	}{
+		{[]string{"-dp", "2"}, map[string]string{"0": "e1_dp0", "1": "e1_dp1"}},
+		{[]string{"-dp", "100", "-dpn", "70"}, map[string]string{"70": "e1_dp70"}},
+		{[]string{"-dp", "4", "-dpl", "2", "-dpr", "2", "-dph"}, map[string]string{"2": "e1_dp2", "3": "e1_dp3"}},
+		{[]string{"-dp", "1"}, map[string]string{"0": "e1"}},
+	} {
+		c, err := loadArgs(t, nil, append([]string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", nixlBoth}, tc.args...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if d := cmp.Diff(tc.want, base(c).EngineIDs); d != "" {
+			t.Errorf("%v: %s", tc.args, d)
+		}
+	}
+	_, err := loadArgs(t, nil, "--role=decode", "--", "vllm", "serve", "M", "-dp", "2", "--data-parallel-multi-port-external-lb")
+	if err == nil || !strings.Contains(err.Error(), "start a command and an agent for each rank") {
+		t.Errorf("several ports by one command: %v", err)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixlProducer + `,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}}`
 
-// taken holds a port of this machine; it gives one whose successor is free.
+// taken holds a port of this machine.
 func taken(t *testing.T) int {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -122,7 +122,7 @@ func TestSideChannelIsTaken(t *testing.T) {
 	var out bytes.Buffer
 	args := []string{
 		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "env", envSidePort + "=" + strconv.Itoa(used),
-		"/no/such/vllm", "--port", strconv.Itoa(taken(t) + 1), "--kv-transfer-config", nixlProducer,
+		"/no/such/vllm", "--port", "1", "--kv-transfer-config", nixlProducer,
 	}
 	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errSideTaken.Error()+" (localhost:"+strconv.Itoa(used)+")") {
 		t.Errorf("exit %d\n%s", code, &out)
