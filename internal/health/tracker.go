@@ -394,20 +394,3 @@ func (t *Tracker) readmit(k instance.Key, r *record) {
 	t.o.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
 		Info("instance readmitted: it answers again")
 }
-
-// complainEvery keeps the log readable: what keeps one question from being put keeps
-// all of them, and they are tried each second.
-const complainEvery = 10 * time.Second
-
-// complain tells now and then that instances could not be asked.
-func (t *Tracker) complain(k instance.Key, err error) {
-	t.mu.Lock()
-	silent := !t.complained.IsZero() && time.Since(t.complained) < complainEvery
-	if !silent {
-		t.complained = time.Now()
-	}
-	t.mu.Unlock()
-	if !silent {
-		t.o.Log.WithError(err).WithField("instance", k.String()).Warn("an instance that is silent could not be asked for a sign of life")
-	}
-}
