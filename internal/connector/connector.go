@@ -129,9 +129,6 @@ func (nixl) Prefill(r *openai.Request) openai.Body {
 }
 
 func (nixl) Handover(answer []byte) (Handover, error) {
-	if params := openai.LastMember(answer, "kv_transfer_params"); params != nil {
-		return Handover{Params: params}, nil
-	}
 	params, err := openai.TopLevel(answer, "kv_transfer_params")
 	if err != nil {
 		return Handover{}, fmt.Errorf("prefill answer: %w", err)

@@ -78,43 +78,6 @@ func TestTopLevel(t *testing.T) {
 	}
 }
 
-func TestLastMember(t *testing.T) {
-	t.Parallel()
-	for body, want := range map[string]string{
-		`{"a":1,"k":{"x":9007199254740993}}`:  `{"x":9007199254740993}`,
-		" {\"a\":\"b\", \"k\" : [1, 2] }\r\n": `[1, 2]`,
-		`{"k":"}"}`:                           `"}"`,
-		`{"k":1,"a":2}`:                       `1`,
-		`{"k":{"x":1},"ec":null,"m":[{}] }`:   `{"x":1}`, // as vLLM from 0.26 on has it
-		`{"k":1,"a":2,"\u006b":3}`:            ``,        // the same name once more
-		`{"k":1,"a":2}}`:                      ``,
-		`{"b":{"k":1,"a":2}}`:                 ``,
-		`{"b":[{"k":1,"a":2}]}`:               ``,
-		`{"k":1,"a":{"k":2}}`:                 `1`,
-		`{"k":1,"a":2,}`:                      ``,
-		`{"k":1,"a"}`:                         ``,
-		`{"k":1,a:2}`:                         ``,
-		`{"k":1,"a":2`:                        ``,
-		`{"k":1,"k":2}`:                       ``, // found too early
-		`{"a":{"k":1}}`:                       ``,
-		`{"a":"\",\"k\":1}"}`:                 ``,
-		`{"a":"k","b":["x", "k"]}`:            ``,
-		`{"a":["k"],"k":1}`:                   ``, // found too early
-		`{"a":1,"k":null}`:                    ``,
-		`{"a":1,"k":1}{}`:                     ``,
-		`{"a":1,"k":01}`:                      ``,
-		`{"a":1,"k":{"x":1}`:                  ``,
-		`{"a":1,"k":`:                         ``,
-		`{"a":1,"k"`:                          ``,
-		`"k":1}`:                              ``,
-		``:                                    ``,
-	} {
-		if got := openai.LastMember([]byte(body), "k"); string(got) != want {
-			t.Errorf("%s: got %q, want %q", body, got, want)
-		}
-	}
-}
-
 func BenchmarkParse(b *testing.B) {
 	small := []byte(`{"model":"m","messages":[{"role":"user","content":"hello there"}],"max_tokens":16,"stream":true}`)
 	large := append(append([]byte(`{"model":"m","prompt":"`), make([]byte, 1<<20)...), `","max_tokens":16}`...)
