@@ -275,8 +275,7 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
 	}
-	// A request that has waited to its limit does not wait for the same ones again.
-	if *x.again.of(role) || x.counted == 0 || x.last != nil && x.last.class.timedOut() {
+	if *x.again.of(role) || !x.mayAskAgain() {
 		return nil, err
 	}
 	*x.again.of(role) = true
@@ -291,6 +290,17 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	x.now = time.Now()
 	req.Tried, req.Now = nil, x.now
 	return x.h.opts.Picker.Pick(req)
+}
+
+// mayAskAgain tells whether instances that failed may be tried once more. Not if all
+// that came back were refused connections, and not after a limit of ours: a request
+// that has waited to its limit does not wait for the same instances again. A
+// connection that did not come about in time is no refusal.
+func (x *exchange) mayAskAgain() bool {
+	if x.last != nil && x.last.class == ConnectTimeout {
+		return true
+	}
+	return x.counted > 0 && (x.last == nil || !x.last.class.timedOut())
 }
 
 // session is what the client calls its session, if the proxy binds sessions.

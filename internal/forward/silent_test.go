@@ -1,14 +1,18 @@
 package forward_test
 
 import (
+	"context"
 	"net/http"
+	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // hush makes the only decode instance hang, probes included.
@@ -66,5 +70,40 @@ func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// lateConnect is an upstream client whose first connections to decode instances do
+// not come about in time, as on a machine with too much to do.
+type lateConnect struct {
+	upstream.Client
+	left atomic.Int64
+}
+
+func (c *lateConnect) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	if r.Instance.Role == instance.Decode && c.left.Add(-1) >= 0 {
+		return nil, &upstream.Error{Stage: upstream.StageNotConnected, Address: r.Instance.Address, Err: os.ErrDeadlineExceeded}
+	}
+	return c.Client.Do(ctx, r)
+}
+
+// A connection that did not come about in time is no refusal: the only instance of a
+// role is asked again.
+func TestTheOnlyDecodeConnectsLate(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, mode, 1, 1, func(o *forward.Options) {
+				c := &lateConnect{Client: o.Upstream}
+				c.left.Store(1)
+				o.Upstream = c
+			})
+			body := chatBody(true, "")
+			r.complete(r.post("/v1/chat/completions", body), true, body)
+			if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/connect_timeout" {
+				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
+			}
+		})
 	}
 }
