@@ -231,7 +231,7 @@ func TestSilentEngine(t *testing.T) {
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.ProbeTimeout = time.Second })
+			r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.SilenceLimit = time.Second })
 			s := r.P[0]
 			if role == instance.Decode {
 				s = r.D[0]

@@ -226,7 +226,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		Source: &r.members, Prober: alive{}, Log: log, SlowStart: -1,
 		// Legs that take 50 ms are asked about; an engine that lives must not be
 		// called silent because the machine is slow.
-		ProbeTimeout:  20 * time.Second,
+		ProbeTimeout: 20 * time.Second, SilenceLimit: 20 * time.Second,
 		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
 		Heard:   func(k instance.Key) uint64 { return r.sched.Heard(k) },
 		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Abandon(k, dead, why) },
