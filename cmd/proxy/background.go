@@ -222,10 +222,7 @@ func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 		<-p.begun
 		p.ready.Store(true)
 	}
-	if r.Now.IsZero() {
-		r.Now = time.Now()
-	}
-	p.watcher.Fresh(context.Background(), r.Now)
+	p.watcher.Fresh(context.Background(), time.Now())
 	return p.Scheduler.Pick(r)
 }
 

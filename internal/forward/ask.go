@@ -80,7 +80,7 @@ func (x *exchange) ask(body []byte) (*failure, string) {
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: a.Instance, Method: http.MethodPost, Path: x.entry.Endpoint,
-		Header: x.legHeader(x.engineID()), Body: openai.BodyOf(body).Segments(), Place: place(a),
+		Header: x.legHeader(x.engineID()), Body: openai.BodyOf(body).Segments(),
 	}
 	resp, err := x.do(l)
 	if err != nil {

@@ -118,7 +118,7 @@ func (c *completion) prefillOn(p *sched.Assignment) (*handed, *failure) {
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: p.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Whole: true, Place: place(p), Now: c.now,
+		Body: dialect.Prefill(c.req).Segments(), NoHeader: true, Whole: true, Now: c.now,
 	}
 	c.giveHeader(&l.request, kv.engineID)
 	resp, err := c.do(l)
@@ -280,7 +280,7 @@ func (c *completion) decodeOn(d *sched.Assignment, kv *handed, engineID string, 
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: d.Instance, Method: http.MethodPost, Path: c.req.Kind.Path(),
-		Body: body.Segments(), Whole: !c.req.Stream, Place: place(d), Now: c.now,
+		Body: body.Segments(), Whole: !c.req.Stream, Now: c.now,
 	}
 	c.giveHeader(&l.request, engineID)
 	resp, err := c.do(l)

@@ -74,7 +74,6 @@ type exchange struct {
 	unwatched bool                // the watch was stopped in time
 	apart     bool                // there were legs that are not in room
 
-	picks picks
 	kept
 }
 
@@ -270,7 +269,7 @@ func (x *exchange) served(in *instance.Instance) {
 // but refused connections came back: a single instance that broke one
 // connection can still serve.
 func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
-	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role), Now: x.now, Into: x.picks.next()}
+	req := sched.Request{Role: role, Model: x.model, Partner: partner, Session: x.session(), Tried: *x.tried.of(role)}
 	a, err := x.h.opts.Picker.Pick(req)
 	if err == nil || !errors.Is(err, sched.ErrNone) || len(req.Tried) == 0 {
 		return a, err
@@ -288,7 +287,7 @@ func (x *exchange) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	case <-wait.C:
 	}
 	x.now = time.Now()
-	req.Tried, req.Now = nil, x.now
+	req.Tried = nil
 	return x.h.opts.Picker.Pick(req)
 }
 

@@ -236,7 +236,6 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.sched = sched.New(sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
-		Attach:    upstream.NewPlace,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -145,13 +145,6 @@ func (x *exchange) do(l *leg) (*upstream.Response, error) {
 	return x.h.opts.Upstream.Do(l, r)
 }
 
-// place is where the upstream client keeps its way to the instance, if the
-// picker has room for that.
-func place(a *sched.Assignment) *upstream.Place {
-	p, _ := a.Attached().(*upstream.Place)
-	return p
-}
-
 // next sets or replaces the deadline: from now on the leg ends d after the
 // last rearm.
 func (l *leg) next(d time.Duration, cause error) {

@@ -98,7 +98,7 @@ func (x *exchange) passOn(a *sched.Assignment, leg openai.Body) *failure {
 	defer l.end()
 	l.request = upstream.Request{
 		Instance: a.Instance, Method: x.r.Method, Path: path,
-		Header: x.legHeader(x.engineID()), Body: leg.Segments(), Place: place(a),
+		Header: x.legHeader(x.engineID()), Body: leg.Segments(),
 	}
 	resp, err := x.do(l)
 	if err != nil {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
@@ -111,21 +110,6 @@ func (x *exchange) newHeader(n int) http.Header {
 		}
 	}
 	return h
-}
-
-// picks are the first ones of an exchange; see sched.Request.Into.
-type picks struct {
-	room [2]sched.Assignment
-	used int
-}
-
-// next gives the place of the next pick, nil if none is left.
-func (p *picks) next() *sched.Assignment {
-	if p.used == len(p.room) {
-		return nil
-	}
-	p.used++
-	return &p.room[p.used-1]
 }
 
 // ours tells that certainly nobody else holds on to any of an exchange that has
