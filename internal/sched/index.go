@@ -95,7 +95,7 @@ type chooser struct {
 // newList makes the empty list of a role, with policies of its own.
 func (s *Scheduler) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
-	for _, k := range policy.Chain(s.opts.Policies[role], s.opts.BindSessions) {
+	for _, k := range policy.Chain(s.opts.Policies[role], !s.opts.NoBinding) {
 		c.policies = append(c.policies, chooser{k.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start}), k.Name})
 	}
 	return c

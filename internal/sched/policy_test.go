@@ -30,8 +30,8 @@ func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list .
 	rng := rand.New(rand.NewPCG(11, 12))
 	return sched.New(sched.Options{
 		Source: src, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Policies:     map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
-		BindSessions: bind,
+		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
+		NoBinding: !bind,
 		Rand: func() float64 {
 			mu.Lock()
 			defer mu.Unlock()
@@ -271,7 +271,7 @@ func TestPolicySeesTheRequest(t *testing.T) {
 	kind := policy.Kind{Name: "seeing", New: func(policy.Options) policy.Policy { return saw }}
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
-		Policies: map[instance.Role]policy.Kind{instance.Decode: kind},
+		Policies: map[instance.Role]policy.Kind{instance.Decode: kind}, NoBinding: true,
 	})
 	p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
 	if err != nil {

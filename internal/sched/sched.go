@@ -68,9 +68,9 @@ type Options struct {
 	// Policies choose among those that may be picked, one for each role. Default
 	// policy.Default.
 	Policies map[instance.Role]policy.Kind
-	// BindSessions has policy.Session choose for every request with a session,
-	// whatever the policy of the role.
-	BindSessions bool
+	// NoBinding leaves requests with a session to the policy of their role. Else
+	// policy.Session chooses for them, whatever that is.
+	NoBinding bool
 	// Start is the turn that policies begin with: another one in each proxy, so that
 	// several do not go through the same instances side by side.
 	Start uint64
@@ -113,7 +113,7 @@ type Request struct {
 	// Alone tells that a prefill instance needs no decode instance to go with it.
 	Alone bool
 	// Session is what the client calls its session, "" for none; see
-	// Options.BindSessions.
+	// Options.NoBinding.
 	Session string
 	// Tried are the instances that this request must not get again.
 	Tried []instance.Key

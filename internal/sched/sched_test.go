@@ -60,7 +60,6 @@ func build(health sched.Health, list ...*instance.Instance) (*sched.Scheduler, *
 	}
 	return sched.New(sched.Options{
 		Source: s, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		BindSessions: true,
 	}), s
 }
 
