@@ -53,7 +53,7 @@ func newDescs() descs {
 		live: prometheus.NewDesc("pd_membership_live",
 			"1 while etcd is being followed, 0 while the last known membership is served.", nil, nil),
 		instances: prometheus.NewDesc("pd_membership_instances",
-			"Instances by role and view; view is serving, not_ready, or what /status shows.", []string{"role", "view"}, nil),
+			"Instances by role and view; view is serving, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
 		inFlight: prometheus.NewDesc("pd_instance_in_flight",
 			"Legs that this proxy has open on an instance.", []string{"role", "instance"}, nil),
 		state: prometheus.NewDesc("pd_membership_state",
@@ -179,6 +179,8 @@ func (f fleet) view(in *instance.Instance) string {
 		return string(in.View)
 	case in.Intent != "":
 		return string(in.Intent)
+	case in.Weight() == 0:
+		return "weight_0"
 	default:
 		return "not_ready"
 	}
