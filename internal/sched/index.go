@@ -86,17 +86,17 @@ type candidate struct {
 	slot
 }
 
-// chooser is a policy of a list under its name.
+// chooser is a policy of one list.
 type chooser struct {
+	link
 	policy.Policy
-	name string
 }
 
 // newList makes the empty list of a role, with policies of its own.
 func (s *Scheduler) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
-	for _, k := range policy.Chain(s.opts.Policies[role], !s.opts.NoBinding) {
-		c.policies = append(c.policies, chooser{k.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start}), k.Name})
+	for _, l := range s.chains[role] {
+		c.policies = append(c.policies, chooser{l, l.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start})})
 	}
 	return c
 }

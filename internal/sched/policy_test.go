@@ -223,6 +223,7 @@ func TestAssignmentNamesItsPolicy(t *testing.T) {
 	eachPolicy(t, func(t *testing.T, name string) {
 		for _, bind := range []bool{false, true} {
 			s, _ := chosenBy(t, name, nil, bind, list...)
+			chosen := map[string]uint64{}
 			for _, session := range []string{"", "s"} {
 				want := name
 				switch {
@@ -237,7 +238,13 @@ func TestAssignmentNamesItsPolicy(t *testing.T) {
 				if err != nil || a.Policy != want || a.Rank != 0 {
 					t.Errorf("bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)
 				}
+				chosen[want]++
 			}
+			s.Picks(func(role instance.Role, by string, n uint64) {
+				if want := chosen[by]; role == instance.Decode && n != want || role == instance.Prefill && n != 0 {
+					t.Errorf("bound %t: %d %s picks by %s, want %d", bind, n, role, by, want)
+				}
+			})
 		}
 	})
 }

@@ -89,7 +89,14 @@ type Scheduler struct {
 	last     *index         // built last; guarded by building
 	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
+	chains   map[instance.Role][]link
 	looks    sync.Pool // of *looked
+}
+
+// link is one of the policies that are asked for a role.
+type link struct {
+	policy.Kind
+	picks *atomic.Uint64 // that it has chosen
 }
 
 // New builds a Scheduler.
@@ -100,7 +107,13 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	return &Scheduler{opts: o, looks: sync.Pool{New: func() any { return new(looked) }}}
+	s := &Scheduler{opts: o, chains: map[instance.Role][]link{}, looks: sync.Pool{New: func() any { return new(looked) }}}
+	for _, role := range instance.Roles() {
+		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
+			s.chains[role] = append(s.chains[role], link{k, new(atomic.Uint64)})
+		}
+	}
+	return s
 }
 
 // Request says what is wanted of one pick.
@@ -194,7 +207,8 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (at int, 
 	}
 	for _, p := range c.policies {
 		if i := p.Choose(among, r); i >= 0 {
-			return among.Index(i), p.name
+			p.picks.Add(1)
+			return among.Index(i), p.Name
 		}
 	}
 	return -1, "" // the last of the policies always chooses
@@ -227,6 +241,16 @@ func (s *Scheduler) InFlight(k instance.Key) int64 {
 		return c.load.InFlight.Load()
 	}
 	return 0
+}
+
+// Picks calls f for every policy that may choose for a role, with how many picks it
+// has chosen.
+func (s *Scheduler) Picks(f func(role instance.Role, policy string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		for _, l := range s.chains[role] {
+			f(role, l.Name, l.picks.Load())
+		}
+	}
 }
 
 // Each calls f for every instance that is present or has something in flight.
