@@ -31,17 +31,18 @@ func TestLeastLoaded(t *testing.T) {
 	near(t, "even, 3 held", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 3), 2, 25, 25, 25, 25)
 }
 
-// Those that hold least may get something between two looks at them.
-func TestLeastLoadedWhileLoadsGrow(t *testing.T) {
-	t.Parallel()
-	c := All(fleet(1, 1, 1))
-	p := newLeastLoaded(Options{Rand: func() float64 { // it is asked for between the looks
-		for i := range c.Len() {
-			c.At(i).Load.InFlight.Add(1)
-		}
-		return 0.5
-	}})
-	if i := p.Choose(c, Request{}); i < 0 || i >= c.Len() {
-		t.Errorf("chose %d", i)
+func BenchmarkLeastLoaded(b *testing.B) {
+	for name, load := range map[string]func(int) int{"idle": func(int) int { return 0 }, "busy": func(i int) int { return 20 + i*i%11 }} {
+		b.Run(name, func(b *testing.B) {
+			c := All(fleet(make([]int, 1000)...))
+			for i := range c.list {
+				c.list[i].Weight = 100
+				c.list[i].Load.InFlight.Store(int64(load(i)))
+			}
+			p := newLeastLoaded(seeded())
+			for b.Loop() {
+				p.Choose(c, Request{})
+			}
+		})
 	}
 }
