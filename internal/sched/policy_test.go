@@ -3,6 +3,7 @@ package sched_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"slices"
 
 	"sync"
 	"testing"
@@ -71,6 +72,9 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 			}
 			if again != nil && again(a) {
 				a.Done()
+				if slices.Contains(r.Tried, a.Instance.Key) {
+					t.Fatalf("%s again", a.Instance.Key)
+				}
 				r.Tried = append(r.Tried, a.Instance.Key)
 				continue
 			}
