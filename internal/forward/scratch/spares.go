@@ -1,4 +1,4 @@
-package forward
+package scratch
 
 import (
 	"math/bits"

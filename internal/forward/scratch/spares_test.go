@@ -1,17 +1,12 @@
-package forward
+package scratch
 
 import (
 	"bytes"
-	"errors"
-	"fmt"
-	"io"
 	"math/rand/v2"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
-	"testing/iotest"
 	"testing/synctest"
 	"time"
 )
@@ -167,81 +162,6 @@ func TestSparesAreUsedAgain(t *testing.T) {
 	for _, buf := range second {
 		if !slices.Contains(first, buf) {
 			t.Errorf("%p is none of %v", buf, first)
-		}
-	}
-}
-
-// A body that an upstream client may still be sending is never used again.
-func TestLentBodyIsNotUsedAgain(t *testing.T) {
-	t.Parallel()
-	for _, lent := range []bool{false, true} {
-		h := &Handler{}
-		x := &exchange{h: h, lent: lent}
-		body, err := x.readAll(strings.NewReader(strings.Repeat("x", 1<<20)), 1<<20)
-		if err != nil {
-			t.Fatal(err)
-		}
-		x.dropBody()
-		next, _ := h.bodyBuffer(1 << 20)
-		if same := &next[0] == &body[0]; same == lent {
-			t.Errorf("lent %v: the same memory again: %v", lent, same)
-		}
-		if h.spares.inUse != int64(len(next)) {
-			t.Errorf("lent %v: %d bytes in use, want %d", lent, h.spares.inUse, len(next))
-		}
-	}
-}
-
-func TestReadUnannounced(t *testing.T) {
-	t.Parallel()
-	errCut := errors.New("cut")
-	for _, n := range []int{0, 1, firstPiece - 1, firstPiece, firstPiece + 1, firstPiece + piece,
-		firstPiece + piece + 1, 1 << 20, maxPooledBody + 1} {
-		want := make([]byte, n)
-		for i := range want {
-			want[i] = byte(i * 7 >> 3)
-		}
-		for name, r := range map[string]io.Reader{
-			"whole":         bytes.NewReader(want),
-			"halves":        iotest.HalfReader(bytes.NewReader(want)),
-			"end with data": iotest.DataErrReader(bytes.NewReader(want)),
-		} {
-			h := &Handler{}
-			x := &exchange{h: h}
-			got, err := x.readAll(r, -1)
-			if err != nil || !bytes.Equal(got, want) {
-				t.Errorf("%d bytes, %s: %d bytes came, %v", n, name, len(got), err)
-			}
-			if x.dropBody(); h.spares.inUse != 0 {
-				t.Errorf("%d bytes, %s: %d bytes are in use in the end", n, name, h.spares.inUse)
-			}
-		}
-		h := &Handler{}
-		x := &exchange{h: h}
-		_, err := x.readAll(io.MultiReader(bytes.NewReader(want), iotest.ErrReader(errCut)), -1)
-		if !errors.Is(err, errCut) {
-			t.Errorf("%d bytes and an error: %v", n, err)
-		}
-		if x.dropBody(); h.spares.inUse != 0 {
-			t.Errorf("%d bytes and an error: %d bytes are in use in the end", n, h.spares.inUse)
-		}
-	}
-}
-
-// Only io.EOF itself is the end: an error that wraps it is a body cut short,
-// however much came before.
-func TestCutBodyIsNotWhole(t *testing.T) {
-	t.Parallel()
-	cut := fmt.Errorf("cut: %w", io.EOF)
-	for _, n := range []int{0, 10, firstPiece, 100 << 10, 1 << 20} {
-		x := &exchange{h: &Handler{}}
-		_, err := x.readAll(io.MultiReader(strings.NewReader(strings.Repeat("x", n)), iotest.ErrReader(cut)), -1)
-		if err == nil {
-			t.Errorf("%d bytes and a cut are taken for a whole body", n)
-		}
-		x.dropBody()
-		if timer := x.h.spares.timer; timer != nil {
-			timer.Stop()
 		}
 	}
 }
