@@ -1,53 +1,14 @@
-package forward
+package flow
 
 import (
-	"os"
-	"strings"
 	"testing"
 	"time"
 )
 
-// The document shows the table that the code runs by.
-func TestFailureTableIsDocumented(t *testing.T) {
-	t.Parallel()
-	doc, err := os.ReadFile("../../docs/failures.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if table := FailureTable(); !strings.Contains(string(doc), table) {
-		t.Fatalf("docs/failures.md does not hold this table:\n%s", table)
-	}
-}
-
-func TestEveryClassHasARule(t *testing.T) {
-	t.Parallel()
-	seen := map[Class]bool{}
-	for _, r := range rules() {
-		if seen[r.class] || r.what == "" || r.client == "" {
-			t.Errorf("rule %+v is double or incomplete", r)
-		}
-		seen[r.class] = true
-		if r.blame == blameEject && !r.free {
-			t.Errorf("%s: a refused connection costs nothing and must not count", r.class)
-		}
-		if !r.retry && r.blame == blameStrike {
-			t.Errorf("%s: nobody else can serve it, so nobody can be blamed", r.class)
-		}
-	}
-	for _, c := range []Class{
-		NotConnected, ConnectTimeout, NoConnection, NoSocket, Lost, BrokeOff, PrefillTimeout, FirstByteTimeout, IdleTimeout, Gone, Busy,
-		Unavailable503, Status5xx, Status4xx, EngineKey, ModelMissing, BadAnswer, ErrorEvent, OurEdit, HandoverExpired, ClientGone,
-	} {
-		if !seen[c] {
-			t.Errorf("%s has no rule", c)
-		}
-	}
-}
-
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	b := newBudget(0.2, 4, func() time.Time { return now })
+	b := NewBudget(0.2, 4, func() time.Time { return now })
 	take := func(n int, inFlight int64) (taken int) {
 		for range n {
 			if b.take(inFlight) {
@@ -60,7 +21,7 @@ func TestBudget(t *testing.T) {
 		t.Fatalf("%d retries without a request, want the burst of 4", n)
 	}
 	for range 100 {
-		b.request(now)
+		b.Request(now)
 	}
 	if n := take(100, 0); n != 20 {
 		t.Fatalf("%d more for 100 requests, want 20", n)
@@ -80,8 +41,8 @@ func TestBudget(t *testing.T) {
 	if n := take(100, 0); n != 4 {
 		t.Fatalf("%d after an hour, want the burst of 4", n)
 	}
-	var none *budget
-	none.request(now)
+	var none *Budget
+	none.Request(now)
 	if !none.take(0) {
 		t.Fatal("no budget means no bound")
 	}
@@ -93,12 +54,12 @@ func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	right := time.Unix(100000, 0)
 	now := right.Add(time.Hour)
-	b := newBudget(0.2, 4, func() time.Time { return now })
-	b.request(now)
+	b := NewBudget(0.2, 4, func() time.Time { return now })
+	b.Request(now)
 	for b.take(0) {
 	}
 	now = right
-	b.request(now)
+	b.Request(now)
 	if !b.take(0) {
 		t.Error("retries of an hour to come count")
 	}

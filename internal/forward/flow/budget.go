@@ -1,15 +1,15 @@
-package forward
+package flow
 
 import (
 	"sync"
 	"time"
 )
 
-// budget bounds the retries of the whole proxy, so that a sick fleet does not
+// Budget bounds the retries of the whole proxy, so that a sick fleet does not
 // get its load multiplied: a share of the requests of the last seconds, and a
 // burst for the moment in which one instance with everything on it is lost.
-// A nil budget allows everything.
-type budget struct {
+// A nil Budget allows everything.
+type Budget struct {
 	ratio float64
 	burst int64
 	now   func() time.Time
@@ -22,12 +22,13 @@ type budget struct {
 
 const budgetSeconds = 10
 
-func newBudget(ratio float64, burst int, now func() time.Time) *budget {
-	return &budget{ratio: ratio, burst: int64(burst), now: now}
+// NewBudget allows ratio retries per request of the last 10 s, and burst on top.
+func NewBudget(ratio float64, burst int, now func() time.Time) *Budget {
+	return &Budget{ratio: ratio, burst: int64(burst), now: now}
 }
 
-// request counts a request that arrived now.
-func (b *budget) request(now time.Time) {
+// Request counts a request that arrived now.
+func (b *Budget) Request(now time.Time) {
 	if b == nil {
 		return
 	}
@@ -38,7 +39,7 @@ func (b *budget) request(now time.Time) {
 
 // take counts one retry if the budget allows it. inFlight is what is in flight
 // on the instance that failed: all of it may want a retry at the same moment.
-func (b *budget) take(inFlight int64) bool {
+func (b *Budget) take(inFlight int64) bool {
 	if b == nil {
 		return true
 	}
@@ -59,7 +60,7 @@ func (b *budget) take(inFlight int64) bool {
 
 // advance clears the seconds that have passed and gives the present one's index.
 // Requests may come a little late, with the time at which they began.
-func (b *budget) advance(now time.Time) int64 {
+func (b *Budget) advance(now time.Time) int64 {
 	s := now.Unix()
 	switch {
 	case b.second == 0:

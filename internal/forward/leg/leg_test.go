@@ -1,8 +1,9 @@
-package forward
+package leg
 
 import (
 	"context"
 	"errors"
+	"io"
 	"net"
 	"os"
 	"sync"
@@ -11,6 +12,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -18,9 +22,23 @@ import (
 
 var errCause = errors.New("cause")
 
-func newTestLeg(client context.Context) *leg {
-	l := &leg{client: client}
-	l.next(time.Hour, errPrefillTimeout)
+// testOrigin is a request whose legs are never sent.
+func testOrigin(client context.Context) *Origin {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return &Origin{Client: client, Settings: &Settings{Log: log}, Privileged: func() bool { return false }}
+}
+
+func newTestLeg(client context.Context) *Leg {
+	l := testOrigin(client).newLeg(Wait{Limit: time.Hour, Cause: ErrPrefillTimeout})
+	l.Instance = &instance.Instance{}
+	return l
+}
+
+func testLeg(t *testing.T) *Leg {
+	t.Helper()
+	l := newTestLeg(t.Context())
+	t.Cleanup(l.End)
 	return l
 }
 
@@ -30,7 +48,7 @@ func TestLegIsAContext(t *testing.T) {
 	t.Parallel()
 	type key struct{}
 	l := newTestLeg(context.WithValue(t.Context(), key{}, "v"))
-	defer l.end()
+	defer l.End()
 	if l.Err() != nil || l.Value(key{}) != "v" {
 		t.Fatalf("running: %v, %v", l.Err(), l.Value(key{}))
 	}
@@ -46,7 +64,7 @@ func TestLegIsAContext(t *testing.T) {
 	default:
 	}
 	l.Cancel(errCause)
-	l.Cancel(errLegDone)
+	l.Cancel(errDone)
 	<-l.Done()
 	<-grandchild.Done()
 	<-called
@@ -73,7 +91,7 @@ func TestLegAfterFunc(t *testing.T) {
 		t.Error("a was not taken off once")
 	}
 	stopC := l.AfterFunc(func() { calls = append(calls, "c") })
-	l.end()
+	l.End()
 	if len(calls) != 2 || calls[0] != "b" || calls[1] != "c" {
 		t.Errorf("called %v", calls)
 	}
@@ -90,13 +108,13 @@ func TestLegAfterFunc(t *testing.T) {
 func TestLegDeadlineMoves(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		l := &leg{client: t.Context()}
-		l.next(time.Second, errFirstByteTimeout)
+		l := testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout})
+		defer l.End()
 		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
-		l.next(time.Second, errIdleTimeout)
+		l.Next(time.Second, ErrIdleTimeout)
 		for range 5 {
 			time.Sleep(900 * time.Millisecond)
-			l.rearm(time.Second)
+			l.Rearm(time.Second)
 		}
 		synctest.Wait()
 		if l.Err() != nil {
@@ -104,10 +122,54 @@ func TestLegDeadlineMoves(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if !errors.Is(l.Err(), errIdleTimeout) {
+		if !errors.Is(l.Err(), ErrIdleTimeout) {
 			t.Errorf("ended with %v", l.Err())
 		}
 	})
+}
+
+// While the other leg of its pair has to be done first a leg may wait longer, in
+// every limit; from then on as long as any other.
+func TestLegWaitsForItsPartner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin := func() *Leg {
+			return testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout, Partner: time.Minute})
+		}
+		alone, done := begin(), begin()
+		defer alone.End()
+		defer done.End()
+		time.Sleep(50 * time.Second) // of the bubble's own clock
+		alone.Next(2*time.Second, ErrIdleTimeout)
+		done.PartnerDone()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !errors.Is(done.Err(), ErrFirstByteTimeout) {
+			t.Errorf("the partner was done for twice the limit: %v", done.Err())
+		}
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if alone.Err() != nil {
+			t.Errorf("ended while its partner had time: %v", alone.Err())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !errors.Is(alone.Err(), ErrIdleTimeout) {
+			t.Errorf("ended with %v", alone.Err())
+		}
+	})
+}
+
+// A client that has left already ends a leg at once.
+func TestLegOfAClientThatLeft(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errCause)
+	l := newTestLeg(ctx)
+	defer l.End()
+	if !errors.Is(l.Err(), errCause) {
+		t.Errorf("ended with %v", l.Err())
+	}
 }
 
 // Whoever ends a leg first wins, and functions run once.
@@ -115,6 +177,7 @@ func TestLegEndedByMany(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		l := newTestLeg(t.Context())
+		defer l.End()
 		ran := make(chan struct{}, 8)
 		stop := l.AfterFunc(func() { ran <- struct{}{} })
 		var all sync.WaitGroup
@@ -136,10 +199,10 @@ func TestLegEndedByMany(t *testing.T) {
 func TestCommittedLegIsNotCalledOff(t *testing.T) {
 	t.Parallel()
 	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
-	defer waiting.end()
-	defer committed.end()
-	committed.settle()
-	for _, l := range []*leg{waiting, committed} {
+	defer waiting.End()
+	defer committed.End()
+	_ = committed.Settle()
+	for _, l := range []*Leg{waiting, committed} {
 		var listed sched.Leg = l
 		listed.CallOff(errCause)
 	}
@@ -161,20 +224,20 @@ func TestOnlyRefusedConnectionsEject(t *testing.T) {
 	for _, tc := range []struct {
 		err   error
 		class Class
-		blame blame
+		blame Blame
 	}{
-		{dial(syscall.ECONNREFUSED), NotConnected, blameEject},
-		{dial(syscall.EHOSTUNREACH), NotConnected, blameEject},
-		{dial(os.ErrDeadlineExceeded), ConnectTimeout, blameStrike},
-		{dial(os.NewSyscallError("socket", syscall.EMFILE)), NoSocket, blameNobody},
-		{dial(syscall.ENFILE), NoSocket, blameNobody},
-		{dial(syscall.ENOBUFS), NoSocket, blameNobody},
-		{dial(syscall.ENOMEM), NoSocket, blameNobody},
-		{dial(syscall.EADDRNOTAVAIL), NoConnection, blameStrike},
-		{dial(netguard.ErrForbidden), NoConnection, blameStrike},
+		{dial(syscall.ECONNREFUSED), NotConnected, BlameEject},
+		{dial(syscall.EHOSTUNREACH), NotConnected, BlameEject},
+		{dial(os.ErrDeadlineExceeded), ConnectTimeout, BlameStrike},
+		{dial(os.NewSyscallError("socket", syscall.EMFILE)), NoSocket, BlameNobody},
+		{dial(syscall.ENFILE), NoSocket, BlameNobody},
+		{dial(syscall.ENOBUFS), NoSocket, BlameNobody},
+		{dial(syscall.ENOMEM), NoSocket, BlameNobody},
+		{dial(syscall.EADDRNOTAVAIL), NoConnection, BlameStrike},
+		{dial(netguard.ErrForbidden), NoConnection, BlameStrike},
 	} {
 		c := classOf(tc.err)
-		if r := c.rule(); c != tc.class || r.blame != tc.blame || !r.retry || !r.sameKV {
+		if r := c.Rule(); c != tc.class || r.Blame != tc.blame || !r.Retry || !r.SameKV {
 			t.Errorf("%v: %s, %+v", tc.err, c, r)
 		}
 	}

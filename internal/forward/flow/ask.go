@@ -1,14 +1,16 @@
-package forward
+package flow
 
 import (
 	"errors"
 	"fmt"
 	"net/http"
+	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // What became of an invalid request, for metrics.
@@ -30,59 +32,73 @@ const (
 	maxAsking = 16
 )
 
-// invalid answers a request that is refused for its body: in the words of an engine, if
+// maxRefusal bounds the refusals that are passed on, in bytes.
+const maxRefusal = 1 << 20
+
+// asking counts the questions that are under way.
+type asking struct{ atomic.Int64 }
+
+// begin books a question. It tells whether there may be one more.
+func (a *asking) begin() bool {
+	if a.Add(1) > maxAsking {
+		a.Add(-1)
+		return false
+	}
+	return true
+}
+
+func (a *asking) end() { a.Add(-1) }
+
+// Invalid answers a request that is refused for its body: in the words of an engine, if
 // one can be asked and refuses it too, else in ours. The engine gets the body as the
 // client sent it, once, and whatever comes of it, nobody is blamed and nothing is
 // tried again.
-func (x *exchange) invalid(body []byte, err error) {
+func (r *Request) Invalid(err error) {
 	var own *openai.Error
 	if !errors.As(err, &own) || own.Final {
-		x.refuse(err)
+		r.Answer.Refuse(err)
 		return
 	}
-	f, outcome := x.ask(body)
-	x.h.opts.Recorder.Asked(outcome)
+	f, outcome := r.ask()
+	r.Settings.Recorder.Asked(outcome)
 	switch {
 	case f != nil:
-		x.tell(f)
-	case x.ctx.Err() != nil:
-		x.gone()
+		r.Answer.Tell(f)
+	case r.Origin.Client.Err() != nil:
+		r.Answer.Gone()
 	default:
-		x.refuse(own)
+		r.Answer.Refuse(own)
 	}
 }
 
 // ask puts an invalid body to one engine. It gives the engine's refusal, nil if there is
 // none, and what became of the question.
-func (x *exchange) ask(body []byte) (*failure, string) {
-	if !openai.MayAsk(body) || len(x.r.Header["Content-Encoding"]) > 0 {
+func (r *Request) ask() (*leg.Failure, string) {
+	if !openai.MayAsk(r.Body.Bytes()) || len(r.Origin.Header["Content-Encoding"]) > 0 {
 		return nil, AskWithheld
 	}
-	if x.h.asking.Add(1) > maxAsking {
-		x.h.asking.Add(-1)
+	if !r.Settings.asking.begin() {
 		return nil, AskBusy
 	}
-	defer x.h.asking.Add(-1)
-	a, err := x.pickAny()
+	defer r.Settings.asking.end()
+	r.begin(sched.Request{})
+	a, err := r.attempts.pickAny()
 	unknown := ""
 	if errors.Is(err, sched.ErrUnknownModel) {
 		// What else is wrong is told by anybody; some mistakes come before the model and
 		// some behind it.
-		unknown, x.model = x.model, ""
-		a, err = x.pickAny()
+		unknown, r.Origin.Model = r.Origin.Model, ""
+		r.begin(sched.Request{})
+		a, err = r.attempts.pickAny()
 	}
 	if err != nil {
 		return nil, AskNobody
 	}
 	defer a.Done()
-	x.notePick(a)
-	l := x.beginAside(askTimeout, errFirstByteTimeout)
-	defer l.end()
-	l.request = upstream.Request{
-		Instance: a.Instance, Method: http.MethodPost, Path: x.entry.Endpoint,
-		Header: x.legHeader(x.engineID()), Body: openai.BodyOf(body).Segments(), Place: place(a),
-	}
-	resp, err := x.do(l)
+	r.Route.took(a)
+	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint,
+		r.Origin.NewHeader(leg.EngineID(r.Origin.ID)), openai.BodyOf(r.Body.Bytes()))
+	defer l.End()
 	if err != nil {
 		return nil, AskFailed
 	}
@@ -91,16 +107,16 @@ func (x *exchange) ask(body []byte) (*failure, string) {
 	case resp.Status >= 200 && resp.Status < 300:
 		return nil, AskAccepted
 	case resp.Status == http.StatusNotFound && unknown != "":
-		return newFailure(Status4xx, ours(x.unknownModel(unknown)), sched.ErrUnknownModel), AskRefused
+		return leg.NewFailure(leg.Status4xx, leg.Ours(r.unknownModel(unknown)), sched.ErrUnknownModel), AskRefused
 	case !refusal(resp.Status):
 		return nil, AskFailed
 	}
-	text, err := x.readBounded(resp, maxErrorBody)
+	text, err := relay.ReadAll(resp, maxRefusal)
 	if err != nil {
 		return nil, AskFailed
 	}
-	theirs := answer{status: resp.Status, header: resp.Header, body: text}
-	return newFailure(Status4xx, theirs, fmt.Errorf("%s refused an invalid request with %d", a.Instance.Key, resp.Status)), AskRefused
+	theirs := leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}
+	return leg.NewFailure(leg.Status4xx, theirs, fmt.Errorf("%s refused an invalid request with %d", a.Instance.Key, resp.Status)), AskRefused
 }
 
 // refusal tells the statuses by which an engine says that a body is wrong. What it says
