@@ -258,7 +258,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat), Passthrough: h.Passthrough,
-			Models: func(id func(*http.Request) string) http.HandlerFunc { return h.Models(r.members.Snapshot, id) },
+			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
 		Log: log,
 	}
