@@ -201,7 +201,7 @@ func (p *proxy) begin(ctx context.Context) {
 func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
 	for _, in := range snap.All() {
-		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" {
+		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" && in.Weight() > 0 {
 			known[in.Role] = true
 			usable[in.Role] = usable[in.Role] || in.Usable() || in.Slow()
 		}
@@ -235,10 +235,7 @@ func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 		<-p.begun
 		p.ready.Store(true)
 	}
-	if r.Now.IsZero() {
-		r.Now = time.Now()
-	}
-	p.watcher.Fresh(context.Background(), r.Now)
+	p.watcher.Fresh(context.Background(), time.Now())
 	return p.Scheduler.Pick(r)
 }
 
