@@ -144,10 +144,23 @@ func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 	return err
 }
 
-// usable refuses the records that no request of this proxy could be fitted to.
-func usable(rec instance.Record) error {
-	_, err := connector.Canonical(rec.Connector)
-	return err
+// usable refuses the records that no request of this proxy could be fitted to. def is
+// the connector of those that name none.
+func usable(def string) func(instance.Key, instance.Record) error {
+	return func(k instance.Key, rec instance.Record) error {
+		name := rec.Connector
+		if name == "" {
+			name = def
+		}
+		d, err := connector.New(name)
+		if err != nil {
+			return err
+		}
+		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
+			return fmt.Errorf("connector %s: %w", d.Name(), err)
+		}
+		return nil
+	}
 }
 
 // beginLimit is how long the first requests wait for an instance that answers.

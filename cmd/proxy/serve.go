@@ -233,7 +233,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
-		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable,
+		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable(cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.presence = newPresence(etcd.client, layout, p, address)
