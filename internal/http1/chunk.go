@@ -1,0 +1,209 @@
+package http1
+
+import "strconv"
+
+const (
+	// maxSizeDigits bounds the hexadecimal digits of a chunk's size.
+	maxSizeDigits = 16
+	// maxExtension bounds one chunk's extension, maxExtensions those of a
+	// whole body, which would otherwise be a way to send without end.
+	maxExtension  = 1 << 10
+	maxExtensions = 16 << 10
+	// maxTrailer and maxTrailerLines bound what may stand behind the last chunk.
+	maxTrailer      = 8 << 10
+	maxTrailerLines = 64
+)
+
+type chunkState uint8
+
+const (
+	atSize       chunkState = iota // first digit of a size
+	inSize                         // further digits, then ';' or CR
+	inExtension                    // until CR
+	atSizeLF                       // the LF behind a size
+	inData                         // left bytes to come
+	atDataCR                       // the CR behind the data
+	atDataLF                       // the LF behind that
+	atTrailer                      // a trailer line, or the CR of the last empty line
+	inTrailer                      // a trailer's name
+	inTrailerTxt                   // a trailer's value, until CR
+	atTrailerLF                    // the LF behind it
+	atLastLF                       // the LF of the last empty line
+	atEnd                          // the body is complete
+)
+
+// ChunkDecoder takes the chunked framing off a body, byte by byte in any cut. The
+// zero value stands at the beginning of a body.
+type ChunkDecoder struct {
+	state   chunkState
+	left    int64 // of the size that is being read, then of the data
+	count   int   // digits, bytes of an extension, bytes of the trailer
+	lines   int   // of the trailer
+	extsSum int   // bytes of all extensions
+}
+
+// Done tells that the body is complete.
+func (d *ChunkDecoder) Done() bool { return d.state == atEnd }
+
+// Decode moves the data in src to dst and tells how much it wrote and how much
+// of src it used; it stops when dst is full of data or the body ends. dst may
+// begin where src begins: framing only ever makes it shorter.
+func (d *ChunkDecoder) Decode(dst, src []byte) (n, used int, err error) {
+	for used < len(src) && d.state != atEnd {
+		if d.state == inData {
+			m := min(int64(len(src)-used), d.left, int64(len(dst)-n))
+			if m == 0 {
+				break
+			}
+			copy(dst[n:], src[used:used+int(m)])
+			n, used = n+int(m), used+int(m)
+			if d.left -= m; d.left == 0 {
+				d.state = atDataCR
+			}
+			continue
+		}
+		if err = d.step(src[used]); err != nil {
+			return n, used, err
+		}
+		used++
+	}
+	return n, used, nil
+}
+
+// step takes one byte of framing.
+func (d *ChunkDecoder) step(c byte) error {
+	switch d.state {
+	case atSize, inSize:
+		return d.size(c)
+	case inExtension:
+		return d.extension(c)
+	case atSizeLF:
+		if c != '\n' {
+			return ErrChunkSize
+		}
+		d.count = 0
+		d.state = inData
+		if d.left == 0 {
+			d.state = atTrailer
+		}
+	case atDataCR:
+		if c != '\r' {
+			return ErrChunkEnd
+		}
+		d.state = atDataLF
+	case atDataLF:
+		if c != '\n' {
+			return ErrChunkEnd
+		}
+		d.state = atSize
+	case atTrailer, inTrailer, inTrailerTxt, atTrailerLF, atLastLF:
+		return d.trailer(c)
+	case inData, atEnd:
+	}
+	return nil
+}
+
+func (d *ChunkDecoder) size(c byte) error {
+	digit := HexDigit(c)
+	switch {
+	case digit >= 0:
+	case d.state == atSize:
+		return ErrChunkSize
+	case c == ';':
+		d.state, d.count = inExtension, 0
+		return nil
+	case c == '\r':
+		d.state = atSizeLF
+		return nil
+	default:
+		return ErrChunkSize
+	}
+	if d.state == atSize {
+		d.state, d.left, d.count = inSize, 0, 0
+	}
+	if d.count++; d.count > maxSizeDigits || d.left > 1<<58 {
+		return ErrChunkSize
+	}
+	d.left = d.left<<4 | digit
+	return nil
+}
+
+// extension skips what nobody here understands.
+func (d *ChunkDecoder) extension(c byte) error {
+	if c == '\r' {
+		d.state = atSizeLF
+		return nil
+	}
+	d.count++
+	d.extsSum++
+	if !IsValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
+		return ErrExtension
+	}
+	return nil
+}
+
+// trailer checks the lines behind the last chunk; what they say is dropped.
+func (d *ChunkDecoder) trailer(c byte) error {
+	if d.count++; d.count > maxTrailer {
+		return ErrLargeTrailer
+	}
+	switch d.state {
+	case atTrailer:
+		if c == '\r' {
+			d.state = atLastLF
+			return nil
+		}
+		if d.lines++; d.lines > maxTrailerLines {
+			return ErrLargeTrailer
+		}
+		if !IsToken(c) {
+			return ErrTrailer
+		}
+		d.state = inTrailer
+	case inTrailer:
+		if c == ':' {
+			d.state = inTrailerTxt
+		} else if !IsToken(c) {
+			return ErrTrailer
+		}
+	case inTrailerTxt:
+		if c == '\r' {
+			d.state = atTrailerLF
+		} else if !IsValue(c) {
+			return ErrTrailer
+		}
+	case atTrailerLF, atLastLF:
+		if c != '\n' {
+			return ErrTrailer
+		}
+		if d.state == atLastLF {
+			d.state = atEnd
+		} else {
+			d.state = atTrailer
+		}
+	default:
+	}
+	return nil
+}
+
+// HexDigit is the value of a digit, -1 for any other byte.
+func HexDigit(c byte) int64 {
+	switch {
+	case '0' <= c && c <= '9':
+		return int64(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int64(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int64(c-'A') + 10
+	}
+	return -1
+}
+
+// LastChunk ends a chunked body.
+const LastChunk = "0\r\n\r\n"
+
+// AppendChunkSize begins a chunk of n bytes, which end in CR LF. n is not 0.
+func AppendChunkSize(b []byte, n int) []byte {
+	b = strconv.AppendUint(b, uint64(n), 16)
+	return append(b, "\r\n"...)
+}
