@@ -3,6 +3,7 @@ package http1
 import (
 	"bytes"
 	"net/http"
+	"slices"
 )
 
 // maxFields bounds the fields of a head.
@@ -190,7 +191,7 @@ func collect(text string, found []span) http.Header {
 	for i := 0; i < len(found); i += 2 {
 		name, value := text[found[i].from:found[i].to], text[found[i+1].from:found[i+1].to]
 		if old, ok := h[name]; ok {
-			h[name] = append(old, value)
+			h[name] = slices.Clip(append(old, value)) // to add to a copy adds to nothing here
 			continue
 		}
 		values = append(values, value)

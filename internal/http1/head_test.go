@@ -74,11 +74,11 @@ func TestStatusLine(t *testing.T) {
 
 func TestFieldsTaken(t *testing.T) {
 	t.Parallel()
-	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
+	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
 	in := []byte(fields)
 	got, err := ParseFields(in, false)
 	want := Head{Framing{Length: 7, Close: true, KeepAlive: true}, http.Header{
-		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
+		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
 	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("%v, %v\nwant %v", got, err, want)
@@ -90,6 +90,11 @@ func TestFieldsTaken(t *testing.T) {
 	got.Header.Add("Date", "later")
 	if got.Header.Get("X-Request-Id") != "a" || got.Header.Get("X-Empty") != "" {
 		t.Error("adding a value changed another one")
+	}
+	for name, values := range got.Header {
+		if name != "Date" && cap(values) != len(values) {
+			t.Errorf("%s has room for more, which copies of the header would share", name)
+		}
 	}
 	if h, err := ParseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
 		t.Errorf("%+v, %v", h, err)
