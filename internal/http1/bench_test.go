@@ -17,7 +17,7 @@ func BenchmarkFields(b *testing.B) {
 		b.Run(name+"/new", func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := ParseFields([]byte(fields), false); err != nil {
+				if _, _, err := parseFields([]byte(fields), false); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -13,8 +13,8 @@ type HeadCache struct {
 	head   Head
 }
 
-// Parse is ParseFields. again tells that the Header is the last one, as it was given
-// then.
+// Parse reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
+// again tells that the Header is the last one, as it was given then.
 func (c *HeadCache) Parse(fields []byte, old bool) (h Head, again bool, err error) {
 	if length, same := c.match(fields); same && old == c.old {
 		h = c.head

@@ -76,7 +76,7 @@ func checkHeadCache(t *testing.T, first, second []byte, old bool) {
 	_, _, _ = c.Parse(first, false)
 	before := string(second)
 	got, _, err := c.Parse(second, old)
-	want, wantErr := ParseFields(second, old)
+	want, _, wantErr := parseFields(second, old)
 	if err != wantErr || fmt.Sprint(got) != fmt.Sprint(want) || string(second) != before {
 		t.Fatalf("%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)
 	}

@@ -136,7 +136,7 @@ func (d *ChunkDecoder) extension(c byte) error {
 	}
 	d.count++
 	d.extsSum++
-	if !IsValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
+	if !isValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
 		return ErrExtension
 	}
 	return nil
@@ -169,7 +169,7 @@ func (d *ChunkDecoder) trailer(c byte) error {
 	case inTrailerTxt:
 		if c == '\r' {
 			d.state = atTrailerLF
-		} else if !IsValue(c) {
+		} else if !isValue(c) {
 			return ErrTrailer
 		}
 	case atTrailerLF, atLastLF:

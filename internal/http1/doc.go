@@ -3,7 +3,7 @@
 // memory; connections are the callers'.
 //
 //	HeadLen ─ SplitHead ─▶ start line ─ ParseStatusLine
-//	                 └───▶ fields ───── ParseFields, or HeadCache.Parse, or NextField
+//	                 └───▶ fields ───── HeadCache.Parse, or NextField
 //	ChunkDecoder, AppendField, AppendChunkSize, Buffer
 //
 // Whatever two readers could read in two ways is an error: who frames messages oddly

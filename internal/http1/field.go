@@ -22,8 +22,8 @@ func IsToken(b byte) bool {
 	return b < 128 && set>>(b&63)&1 != 0
 }
 
-// IsValue reports the bytes that a field's value may hold (RFC 9110, 5.5).
-func IsValue(b byte) bool { return b >= ' ' && b != 0x7f || b == '\t' }
+// isValue reports the bytes that a field's value may hold (RFC 9110, 5.5).
+func isValue(b byte) bool { return b >= ' ' && b != 0x7f || b == '\t' }
 
 // Trim takes the blanks off both ends of a value.
 func Trim(value []byte) []byte {
@@ -84,7 +84,7 @@ func AppendField(b []byte, name, value string) ([]byte, error) {
 		}
 	}
 	for i := range len(value) {
-		if !IsValue(value[i]) {
+		if !isValue(value[i]) {
 			return b, fmt.Errorf("%w: %s", ErrValue, name)
 		}
 	}
@@ -123,7 +123,7 @@ func NextField(fields []byte) (name, value, rest []byte, err error) {
 		}
 	}
 	for _, c := range value {
-		if !IsValue(c) {
+		if !isValue(c) {
 			return nil, nil, nil, ErrValue
 		}
 	}

@@ -32,7 +32,7 @@ func FuzzHead(f *testing.F) {
 		if err != nil {
 			return
 		}
-		head, err := ParseFields(fields, old)
+		head, _, err := parseFields(fields, old)
 		if err != nil {
 			return
 		}

@@ -59,7 +59,7 @@ func ParseStatusLine(line []byte) (status int, old bool, err error) {
 		return 0, old, ErrStatusLine
 	}
 	for _, c := range line[4:] {
-		if !IsValue(c) {
+		if !isValue(c) {
 			return 0, old, ErrStatusLine
 		}
 	}
@@ -136,17 +136,11 @@ type Head struct {
 	Header http.Header
 }
 
-// ParseFields reads the fields of a head, which it leaves as they are. old tells
-// HTTP/1.0.
-func ParseFields(fields []byte, old bool) (Head, error) {
-	h, _, err := parseFields(fields, old)
-	return h, err
-}
-
 // span is a part of a text.
 type span struct{ from, to int }
 
-// parseFields also tells where in fields the digits of Content-Length are.
+// parseFields reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
+// digits is where in fields those of Content-Length are.
 func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
 	h.Length = -1
 	var textRoom [1 << 10]byte // of most heads nothing is made but the string

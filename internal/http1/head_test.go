@@ -76,7 +76,7 @@ func TestFieldsTaken(t *testing.T) {
 	t.Parallel()
 	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
 	in := []byte(fields)
-	got, err := ParseFields(in, false)
+	got, _, err := parseFields(in, false)
 	want := Head{Framing{Length: 7, Close: true, KeepAlive: true}, http.Header{
 		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
 	}}
@@ -96,10 +96,10 @@ func TestFieldsTaken(t *testing.T) {
 			t.Errorf("%s has room for more, which copies of the header would share", name)
 		}
 	}
-	if h, err := ParseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
+	if h, _, err := parseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
 		t.Errorf("%+v, %v", h, err)
 	}
-	if h, err := ParseFields(nil, false); err != nil || h.Length != -1 {
+	if h, _, err := parseFields(nil, false); err != nil || h.Length != -1 {
 		t.Errorf("no fields: %+v, %v", h, err)
 	}
 }
@@ -140,11 +140,11 @@ func TestFieldsRefused(t *testing.T) {
 		{"NUL in a value", "X: a\x00b\r\n", ErrValue},
 		{"many", strings.Repeat("X: y\r\n", maxFields+1), ErrManyFields},
 	} {
-		if _, err := ParseFields([]byte(tc.fields), false); !errors.Is(err, tc.err) {
+		if _, _, err := parseFields([]byte(tc.fields), false); !errors.Is(err, tc.err) {
 			t.Errorf("%s: %v, want %v", tc.name, err, tc.err)
 		}
 	}
-	if _, err := ParseFields([]byte("Transfer-Encoding: chunked\r\n"), true); !errors.Is(err, ErrEncoding) {
+	if _, _, err := parseFields([]byte("Transfer-Encoding: chunked\r\n"), true); !errors.Is(err, ErrEncoding) {
 		t.Errorf("TE in HTTP/1.0: %v", err)
 	}
 }
