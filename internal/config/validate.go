@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/httpfield"
+	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -280,7 +280,7 @@ func checkHost(host string) error {
 // isToken tells whether s can be the name of a header (RFC 9110, 5.6.2).
 func isToken(s string) bool {
 	for _, c := range []byte(s) {
-		if !httpfield.IsToken(c) {
+		if !http1.IsToken(c) {
 			return false
 		}
 	}
