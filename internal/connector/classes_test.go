@@ -1,6 +1,7 @@
 package connector_test
 
 import (
+	"errors"
 	"slices"
 	"testing"
 
@@ -19,9 +20,17 @@ func TestClasses(t *testing.T) {
 			t.Errorf("%s is %+v, %v", name, got, ok)
 		}
 	}
+	for name, want := range map[string]string{"NixlPullConnector": "nixl", "mooncakeconnector": "mooncake", "LMCacheConnectorV1": "plain", "": ""} {
+		if got, err := connector.Canonical(name); got != want || err != nil {
+			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
+		}
+	}
 	for _, name := range []string{"NixlPushConnector", "MoRIIOConnector", "P2pNcclConnector", "MooncakeLayerwiseConnector"} {
 		if got, ok := connector.OfClass(name); !ok || got.Dialect != "" || got.Refused == "" {
 			t.Errorf("%s is %+v, %v", name, got, ok)
+		}
+		if got, err := connector.Canonical(name); !errors.Is(err, connector.ErrUnknown) {
+			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
 		}
 	}
 	if got, ok := connector.OfClass("nixl"); ok {

@@ -9,19 +9,10 @@ import (
 // ErrUnknown is wrapped by the errors of Canonical and New.
 var ErrUnknown = errors.New("unknown connector")
 
-// entry is a dialect, and what vLLM calls the class of engines that speak it.
-type entry struct {
-	dialect Dialect
-	class   string // "" if it is no single one
-}
-
-// registry lists every dialect. There is no second list.
-func registry() []entry {
-	return []entry{
-		{plain{}, ""},
-		{nixl{}, "NixlConnector"},
-		{mooncake{}, "MooncakeConnector"},
-	}
+// registry lists every dialect. There is no second list; which classes of engines
+// speak each of them stands in OfClass.
+func registry() []Dialect {
+	return []Dialect{plain{}, nixl{}, mooncake{}}
 }
 
 // Default is the dialect of an instance whose record names none.
@@ -30,22 +21,26 @@ const Default = "plain"
 // Names lists the short names.
 func Names() []string {
 	var names []string
-	for _, e := range registry() {
-		names = append(names, e.dialect.Name())
+	for _, d := range registry() {
+		names = append(names, d.Name())
 	}
 	return names
 }
 
 // Canonical gives the short name of a connector as it may stand in a record:
-// a short name or vLLM's class name, in any case. The empty name is empty.
+// a short name or the class name of the engine's connector, in any case. The empty
+// name is empty.
 func Canonical(name string) (string, error) {
 	if name == "" {
 		return "", nil
 	}
-	for _, e := range registry() {
-		if strings.EqualFold(name, e.dialect.Name()) || e.class != "" && strings.EqualFold(name, e.class) {
-			return e.dialect.Name(), nil
+	for _, d := range registry() {
+		if strings.EqualFold(name, d.Name()) {
+			return d.Name(), nil
 		}
+	}
+	if c, _ := OfClass(name); c.Dialect != "" {
+		return c.Dialect, nil
 	}
 	return "", fmt.Errorf("%w %q: known are %s", ErrUnknown, name, strings.Join(Names(), ", "))
 }
@@ -59,9 +54,9 @@ func New(name string) (Dialect, error) {
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range registry() {
-		if e.dialect.Name() == short {
-			return e.dialect, nil
+	for _, d := range registry() {
+		if d.Name() == short {
+			return d, nil
 		}
 	}
 	return nil, fmt.Errorf("%w %q", ErrUnknown, name)
