@@ -436,6 +436,18 @@ func TestMooncakeLocalPrefill(t *testing.T) {
 	}
 }
 
+// TestMooncakeBothAtDecode: where both are asked for, the load counts.
+func TestMooncakeBothAtDecode(t *testing.T) {
+	t.Parallel()
+	p, d := mooncakePair(t, fakevllm.Options{}, fakevllm.Options{})
+	c := client(t)
+	decode(t, prefillLeg(t, c, p, user, producing("x")))
+	kv := strings.Replace(consuming(p, "x"), `"do_remote_decode":false`, `"do_remote_decode":true`, 1)
+	if got := content(t, decodeLeg(t, c, d, user, "", kv)); got != expectedHi() || d.Counters().HandoversLoaded != 1 {
+		t.Errorf("%q, %+v", got, d.Counters())
+	}
+}
+
 // TestMooncakeStrict: what a proxy must say to a prefill, and which ranks there are.
 func TestMooncakeStrict(t *testing.T) {
 	t.Parallel()

@@ -30,7 +30,9 @@ type transfers struct {
 
 	mu      sync.Mutex // guards everything below
 	open    map[string]*transfer
-	spent   map[string]struct{} // ids that a prefill or a decode has had
+	spent   map[string]struct{} // ids that are over, the newest of them
+	order   []string            // of spent, oldest overwritten first
+	next    int
 	expired int64
 }
 
@@ -74,8 +76,21 @@ func (t *transfers) finish(id string, prompt uint64, now time.Time) {
 func (t *transfers) drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.end(id)
+}
+
+// end takes an id out for good; t.mu is held.
+func (t *transfers) end(id string) {
+	const remembered = 1 << 16
 	delete(t.open, id)
 	t.spent[id] = struct{}{}
+	if len(t.order) < remembered {
+		t.order = append(t.order, id)
+		return
+	}
+	delete(t.spent, t.order[t.next])
+	t.order[t.next] = id
+	t.next = (t.next + 1) % remembered
 }
 
 // pull waits for a prefill and takes its blocks, once.
@@ -119,8 +134,7 @@ func (t *transfers) take(id string, tr *transfer, now time.Time) bool {
 	if t.open[id] != tr {
 		return false
 	}
-	delete(t.open, id)
-	t.spent[id] = struct{}{}
+	t.end(id)
 	return true
 }
 
@@ -130,8 +144,7 @@ func (t *transfers) expire(now time.Time) {
 		select {
 		case <-tr.ready:
 			if !now.Before(tr.expires) {
-				delete(t.open, id)
-				t.spent[id] = struct{}{}
+				t.end(id)
 				t.expired++
 			}
 		default:
