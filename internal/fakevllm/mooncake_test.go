@@ -150,6 +150,12 @@ func TestMooncakeBootstrap(t *testing.T) {
 		t.Errorf("got %s", query())
 	}
 	port := p.Bootstrap()
+	if s, err := fakevllm.Start(t.Context(), fakevllm.Options{
+		Mode: fakevllm.Mooncake, Role: fakevllm.RolePrefill, BootstrapAddr: strings.TrimPrefix(bootstrapURL(p), "http://"),
+	}); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("two producers have one port: %v", err)
+		s.Close()
+	}
 	p.Kill()
 	if err := p.Restart(t.Context()); err != nil {
 		t.Fatal(err)
@@ -444,6 +450,17 @@ func TestMooncakeBothAtDecode(t *testing.T) {
 	decode(t, prefillLeg(t, c, p, user, producing("x")))
 	kv := strings.Replace(consuming(p, "x"), `"do_remote_decode":false`, `"do_remote_decode":true`, 1)
 	if got := content(t, decodeLeg(t, c, d, user, "", kv)); got != expectedHi() || d.Counters().HandoversLoaded != 1 {
+		t.Errorf("%q, %+v", got, d.Counters())
+	}
+}
+
+// TestMooncakeStreamedPrefill: vLLM hands over however the prefill is answered.
+func TestMooncakeStreamedPrefill(t *testing.T) {
+	t.Parallel()
+	p, d := mooncakePair(t, fakevllm.Options{}, fakevllm.Options{})
+	c := client(t)
+	post(t, c, p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":1,"ignore_eos":true,"stream":true,"kv_transfer_params":`+producing("x")+`}`)
+	if got := content(t, decodeLeg(t, c, d, user, "", consuming(p, "x"))); got != expectedHi() || d.Counters().HandoversLoaded != 1 {
 		t.Errorf("%q, %+v", got, d.Counters())
 	}
 }

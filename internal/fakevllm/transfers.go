@@ -44,12 +44,13 @@ func newTransfers(timeout time.Duration, done <-chan struct{}, reused func(id st
 func (t *transfers) begin(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	tr := t.get(id)
-	if _, spent := t.spent[id]; spent || tr.begun {
+	if _, spent := t.spent[id]; spent {
 		return false
 	}
+	tr := t.get(id)
+	first := !tr.begun
 	tr.begun = true
-	return true
+	return first
 }
 
 // get finds or makes an entry; t.mu is held.
