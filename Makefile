@@ -110,8 +110,8 @@ reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=
 	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
 
 .PHONY: demo
-demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour
-	@$(BIN)/demo $(if $(call on,$(ONCE)),--once)
+demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
+	@$(BIN)/demo $(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector $(CONNECTOR))
 
 .PHONY: replay
 replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
