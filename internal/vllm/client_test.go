@@ -59,6 +59,19 @@ func says(status int, body string) http.HandlerFunc {
 	}
 }
 
+// An engine tells that it hands over by NIXL; an agent beside it is not needed for that.
+func TestFactsOfNIXL(t *testing.T) {
+	t.Parallel()
+	base := engine(t, map[string]http.HandlerFunc{
+		"/v1/models": says(200, twoModels),
+		"/metrics":   says(200, "vllm:nixl_num_failed_transfers_total{engine=\"0\"} 0\n"),
+	})
+	got, err := New("").Facts(t.Context(), base)
+	if err != nil || got.Transfer != instance.TransferNIXL {
+		t.Errorf("%+v, %v", got, err)
+	}
+}
+
 func TestFacts(t *testing.T) {
 	t.Parallel()
 	var keys []string
