@@ -279,7 +279,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Data: httpapi.Completions{
 			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat),
 			Passthrough: h.Passthrough,
-			Models: func(id func(*http.Request) string) http.HandlerFunc {
+			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return h.Models(p.watcher.Snapshot, id)
 			},
 		},

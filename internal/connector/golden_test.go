@@ -2,11 +2,14 @@ package connector_test
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
@@ -43,15 +46,40 @@ func TestGolden(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				testkit.Golden(t, filepath.Join(dir, "prefill.json"), c.Prefill(r).Bytes())
+				prefill := c.Prefill(r, pair())
+				testkit.Golden(t, filepath.Join(dir, "prefill.json"), prefill.Body.Bytes())
 				h, err := c.Handover(read(t, dir, "prefill_reply.json"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				testkit.Golden(t, filepath.Join(dir, "decode.json"), c.Decode(r, h).Bytes())
+				decode := c.Decode(r, pair(), h)
+				testkit.Golden(t, filepath.Join(dir, "decode.json"), decode.Body.Bytes())
+				testkit.Golden(t, filepath.Join(dir, "legs.txt"), describe(prefill, decode))
 			})
 		}
 	}
+}
+
+// pair is the pair of all cases. Its engine id needs escaping in JSON.
+func pair() connector.Pair {
+	return connector.Pair{
+		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
+			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}}}},
+		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}},
+		ID:     "client-01234567", Key: "00112233445566778899aabbccddeeff",
+	}
+}
+
+// describe shows what the legs carry beside their bodies.
+func describe(prefill, decode connector.Leg) []byte {
+	var b strings.Builder
+	for i, l := range []connector.Leg{prefill, decode} {
+		fmt.Fprintf(&b, "%s: path %q, id %q\n", [...]string{"prefill", "decode"}[i], l.Path, l.ID)
+		for _, f := range l.Header {
+			fmt.Fprintf(&b, "  %s: %s\n", f.Name, f.Value)
+		}
+	}
+	return []byte(b.String())
 }
 
 func read(t *testing.T, dir, name string) []byte {

@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit/refusals"
 )
@@ -118,7 +119,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), tc.says) {
 				t.Fatalf("%d: %s", a.status, a.body)
 			}
-			if got := r.rec.questions(); got != forward.AskRefused {
+			if got := r.rec.questions(); got != flow.AskRefused {
 				t.Errorf("asked: %q", got)
 			}
 			asked := append(posted(r.D[0]), posted(r.D[1])...)
@@ -156,19 +157,19 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 		fault      fakevllm.Fault
 		outcome    string
 	}{
-		{"served", `{"prompt":"x","max_tokens":2,"x":NaN}`, fakevllm.Fault{}, forward.AskAccepted},
-		{"streamed", `{"prompt":"x","stream":true,"max_tokens":4000,"ignore_eos":true,"x":NaN}`, fakevllm.Fault{}, forward.AskAccepted},
-		{"moved", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 307, Header: map[string]string{"Location": "http://192.0.2.1/"}}, forward.AskFailed},
-		{"its error", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}, forward.AskFailed},
-		{"not now", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503}, forward.AskFailed},
-		{"too many", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429}, forward.AskFailed},
-		{"the key", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 401}, forward.AskFailed},
-		{"no such model", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 404}, forward.AskFailed},
-		{"reset", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultReset}, forward.AskFailed},
-		{"closed", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultClose}, forward.AskFailed},
-		{"no HTTP", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultGarbage}, forward.AskFailed},
-		{"silent", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultHang}, forward.AskFailed},
-		{"a refusal", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 422, Body: own}, forward.AskRefused},
+		{"served", `{"prompt":"x","max_tokens":2,"x":NaN}`, fakevllm.Fault{}, flow.AskAccepted},
+		{"streamed", `{"prompt":"x","stream":true,"max_tokens":4000,"ignore_eos":true,"x":NaN}`, fakevllm.Fault{}, flow.AskAccepted},
+		{"moved", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 307, Header: map[string]string{"Location": "http://192.0.2.1/"}}, flow.AskFailed},
+		{"its error", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}, flow.AskFailed},
+		{"not now", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503}, flow.AskFailed},
+		{"too many", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429}, flow.AskFailed},
+		{"the key", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 401}, flow.AskFailed},
+		{"no such model", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 404}, flow.AskFailed},
+		{"reset", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultReset}, flow.AskFailed},
+		{"closed", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultClose}, flow.AskFailed},
+		{"no HTTP", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultGarbage}, flow.AskFailed},
+		{"silent", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultHang}, flow.AskFailed},
+		{"a refusal", brokenBody, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 422, Body: own}, flow.AskRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -181,9 +182,9 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			}
 			a := r.post("/v1/completions", tc.body)
 			says, status := own, http.StatusBadRequest
-			if tc.outcome == forward.AskAccepted {
+			if tc.outcome == flow.AskAccepted {
 				says = "Expecting value"
-			} else if tc.outcome == forward.AskRefused {
+			} else if tc.outcome == flow.AskRefused {
 				status = 422
 			}
 			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {
@@ -251,7 +252,7 @@ func TestSteeringFieldsAreNeverAskedAbout(t *testing.T) {
 			}
 		}
 	}
-	if got := strings.ReplaceAll(r.rec.questions(), forward.AskWithheld, ""); strings.TrimSpace(got) != "" {
+	if got := strings.ReplaceAll(r.rec.questions(), flow.AskWithheld, ""); strings.TrimSpace(got) != "" {
 		t.Errorf("asked: %q", got)
 	}
 	for _, s := range append(r.P, r.D...) {
@@ -269,7 +270,7 @@ func TestEncodedBodiesAreNotAskedAbout(t *testing.T) {
 	if a := r.post("/v1/completions", "no gzip", "Content-Encoding", "gzip"); a.status != http.StatusBadRequest {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.questions(); got != forward.AskWithheld || len(posted(r.D[0])) != 0 {
+	if got := r.rec.questions(); got != flow.AskWithheld || len(posted(r.D[0])) != 0 {
 		t.Errorf("asked: %q", got)
 	}
 }
@@ -282,7 +283,7 @@ func TestNobodyToAsk(t *testing.T) {
 	if a.status != http.StatusBadRequest || string(a.body) != want {
 		t.Fatalf("%d: %s", a.status, a.body)
 	}
-	if got := r.rec.questions(); got != forward.AskNobody {
+	if got := r.rec.questions(); got != flow.AskNobody {
 		t.Errorf("asked: %q", got)
 	}
 }
@@ -292,10 +293,10 @@ func TestNobodyToAsk(t *testing.T) {
 func TestWhoIsAsked(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.Plain, 1, 0, nil)
-	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != forward.AskRefused || len(posted(r.P[0])) != 1 {
+	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskRefused || len(posted(r.P[0])) != 1 {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
-	if a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":2.5}`); a.status != http.StatusBadRequest || r.rec.questions() != forward.AskRefused {
+	if a := r.post("/v1/completions", `{"model":"other","prompt":"x","max_tokens":2.5}`); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskRefused {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
 	// vLLM looks for the model before it looks at the limit.
@@ -337,7 +338,7 @@ func TestQuestionsAreBounded(t *testing.T) {
 	asked := strings.Fields(r.rec.questions())
 	busy := 0
 	for _, a := range asked {
-		if a == forward.AskBusy {
+		if a == flow.AskBusy {
 			busy++
 		}
 	}
@@ -386,7 +387,7 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	}
 	r := start(t, fakevllm.Plain, 0, 0, nil)
 	r.members.set(in(instance.Decode, address, fakevllm.Plain))
-	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != forward.AskFailed {
+	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskFailed {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
 	if len(r.tracker.Troubled()) != 0 {

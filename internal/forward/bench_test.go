@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -145,7 +146,8 @@ func benchHandler(b testing.TB, up upstream.Client, decode ...string) http.Handl
 	if err != nil {
 		b.Fatal(err)
 	}
-	return h.Completion(openai.Completion)
+	serve := h.Completion(openai.Completion)
+	return func(w http.ResponseWriter, r *http.Request) { serve(relay.Std(w), r) }
 }
 
 // BenchmarkUnannounced is the reading of a body whose length nobody told, and

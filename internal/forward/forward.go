@@ -1,9 +1,13 @@
 // Package forward is the data path of one request: prefill, hand-over, decode,
 // stream, retry, abort.
 //
-//	body ─parse once─▶ pick P ─▶ prefill ─▶ hand-over ─▶ pick D ─▶ decode ─▶ client
-//	                     ▲                                 ▲          │
-//	                     └──────── any failure before the answer is committed
+//	client ─▶ call ─▶ flow ─▶ leg ─▶ engine
+//	            │      └────▶ relay ─▶ client
+//	            └ scratch: the bytes
+//
+// Each part has a package and one owner: flow the order of the legs and what is left
+// to try, leg one request to one engine, relay one answer to one client, scratch
+// bytes. This package wires them, and says in the end what became of the request.
 //
 // Nothing reaches the client before the answer is committed: the first event
 // with content, or a whole non-streamed answer. Until then every failure is
@@ -12,51 +16,37 @@
 package forward
 
 import (
-	"errors"
 	"net/http"
-	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// Picker chooses instances; see sched.Scheduler.
-type Picker interface {
-	Pick(r sched.Request) (*sched.Assignment, error)
-	// Gone tells why nothing more can come from the instance of a pick, nil if
-	// something can.
-	Gone(a *sched.Assignment) error
-	InFlight(k instance.Key) int64
-	// Models are the names of all models that instances list, in order.
-	Models() []string
-}
+// Client is one client's connection; see relay.Client.
+type Client = relay.Client
+
+// HandlerFunc answers one request of one client.
+type HandlerFunc func(c Client, r *http.Request)
 
 // Recorder hears of every request once, when it has ended, and of the events
 // on its way. It must not block.
 type Recorder interface {
+	flow.Recorder
 	// Done must not keep e.
 	Done(e *Entry)
-	// Retried: a leg in this role failed in this way and was tried again.
-	Retried(role instance.Role, class Class)
-	// HandoverMissing: a prefill answered without the hand-over its connector needs.
-	HandoverMissing()
-	// HandoverSpent: a decode leg failed in this way after it may have taken a
-	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
-	HandoverSpent(class Class)
-	// Asked: what became of an invalid request, one of AskRefused and so on.
-	Asked(outcome string)
 }
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
-	Picker   Picker
-	Health   Health
+	Picker   flow.Picker
+	Health   flow.Health
 	Upstream upstream.Client
 	Recorder Recorder
 	Log      logrus.FieldLogger
@@ -93,46 +83,57 @@ type Options struct {
 
 // Handler serves completions. It is safe for concurrent use.
 type Handler struct {
-	opts       Options
-	connectors map[string]connector.Connector
-	budget     *budget
-	spares     spares
-	bodies     bodies
-	exchanges  sync.Pool // of *exchange, see recycle
-	// What the upstream client can do beside, nil if it cannot.
-	releases interface {
-		ReleasesBody(r *upstream.Request) bool
-	}
-	lines interface {
-		TakesLines(r *upstream.Request) bool
-	}
-	drafts sync.Pool    // of *draft
-	asking atomic.Int64 // questions about invalid requests that are under way
+	opts   Options
+	flow   flow.Settings
+	legs   leg.Settings
+	bodies *scratch.Bodies
 }
 
 // New builds a Handler.
 func New(o Options) (*Handler, error) {
 	o.setDefaults()
-	h := &Handler{opts: o, connectors: map[string]connector.Connector{}}
-	h.bodies.limit = o.MaxBodies
+	h := &Handler{
+		opts:   o,
+		bodies: scratch.NewBodies(o.MaxBodies),
+		legs: leg.Settings{
+			Upstream: o.Upstream, Gone: o.Picker.Gone, Log: o.Log,
+			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
+		},
+		flow: flow.Settings{
+			Picker: o.Picker, Health: o.Health, Recorder: o.Recorder, Log: o.Log,
+			Fallback: o.Fallback, MaxAttempts: o.MaxAttempts,
+			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget,
+		},
+	}
 	if o.RetryRatio >= 0 {
-		h.budget = newBudget(o.RetryRatio, o.RetryBurst, time.Now)
+		h.flow.Budget = flow.NewBudget(o.RetryRatio, o.RetryBurst, time.Now)
 	}
-	h.releases, _ = o.Upstream.(interface {
-		ReleasesBody(r *upstream.Request) bool
-	})
-	h.lines, _ = o.Upstream.(interface {
-		TakesLines(r *upstream.Request) bool
-	})
-	for _, name := range connector.Names() {
-		c, err := connector.New(name)
-		if err != nil {
-			return nil, err
-		}
-		h.connectors[name] = c
-	}
-	return h, nil
+	return h, h.flow.Load()
 }
+
+// Completion serves one completion endpoint.
+func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
+	return h.serve(kind.Path(), func(c *call) { c.completion(kind) })
+}
+
+// Passthrough serves an endpoint that one instance answers alone: a decode
+// instance, or a prefill instance where there is none.
+func (h *Handler) Passthrough(endpoint string) HandlerFunc {
+	return h.serve(endpoint, (*call).passOn)
+}
+
+// serve makes a call of each request, and ends it.
+func (h *Handler) serve(endpoint string, answer func(*call)) HandlerFunc {
+	return func(client Client, r *http.Request) {
+		c := h.newCall(client, r, endpoint)
+		answer(c)
+		c.finish()
+	}
+}
+
+// BodyMemory tells how many bytes of request bodies are held, how many there may be at
+// most (0: as many as come), and how many requests were refused for want of room.
+func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 
 func (o *Options) setDefaults() {
 	def := func(d *time.Duration, v time.Duration) {
@@ -166,62 +167,3 @@ func (o *Options) setDefaults() {
 		o.Privileged = nobody
 	}
 }
-
-// The ways a request can end, as in metrics and the access log.
-const (
-	OutcomeOK          = "ok"
-	OutcomeClientError = "client_error" // the client's own mistake, by us or by the engine
-	OutcomeClientGone  = "client_gone"
-	OutcomeUnavailable = "unavailable" // nobody there to serve it
-	OutcomeUpstream    = "upstream_error"
-	OutcomeBroken      = "broken" // committed, then lost
-)
-
-// StatusClientGone is logged for a client that left before its answer.
-const StatusClientGone = 499
-
-// Entry is what is known of a request when it has ended.
-type Entry struct {
-	RequestID string
-	Client    string
-	Method    string
-	Path      string
-	Endpoint  string // the route, for metrics: one of a fixed few
-	Model     string
-	Stream    bool
-	Status    int
-	Outcome   string
-	Prefill   string // address, "" if there was none
-	Decode    string
-	// Alone says why the decode instance served the request without a
-	// prefill, "" if it did not.
-	Alone    string
-	Attempts int   // failed legs, hidden or not
-	Failure  Class // of the leg whose failure the client was told of
-	Revision int64
-	BytesIn  int64
-	BytesOut int64
-	Start    time.Time
-	TTFT     time.Duration // 0 if nothing was committed
-	Duration time.Duration
-}
-
-// The causes of our own deadlines are errors already: each use would make one.
-var (
-	errPrefillTimeout   error = timeoutError("prefill took too long")
-	errFirstByteTimeout error = timeoutError("no answer in time")
-	errIdleTimeout      error = timeoutError("the answer stalled")
-	errHandoverExpired        = errors.New("the lease of the hand-over ended while the instance was silent")
-	errLegDone                = errors.New("leg ended")
-)
-
-// timeoutError is the cause of a leg that one of our own deadlines ended.
-type timeoutError string
-
-func (e timeoutError) Error() string { return string(e) }
-
-// Timeout marks it as net.Error does.
-func (timeoutError) Timeout() bool { return true }
-
-// Temporary completes net.Error.
-func (timeoutError) Temporary() bool { return true }

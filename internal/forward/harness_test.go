@@ -236,7 +236,6 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.sched = sched.New(sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
-		Attach:    upstream.NewPlace,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
@@ -259,7 +258,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat), Passthrough: h.Passthrough,
-			Models: func(id func(*http.Request) string) http.HandlerFunc { return h.Models(r.members.Snapshot, id) },
+			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
 		Log: log,
 	}

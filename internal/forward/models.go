@@ -6,8 +6,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 // maxModelsAnswer bounds one engine's list of models.
@@ -20,12 +22,8 @@ const probeTimeout = 5 * time.Second
 // instances, each model's object exactly as its engine wrote it, since clients
 // read vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
 // model, "" for the list.
-func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) http.HandlerFunc {
-	return func(w http.ResponseWriter, r *http.Request) {
-		x := h.newExchange(w, r, "/v1/models")
-		x.models(members(), id(r))
-		x.finish()
-	}
+func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
+	return h.serve("/v1/models", func(c *call) { c.models(members(), id(c.r)) })
 }
 
 type modelList struct {
@@ -33,23 +31,24 @@ type modelList struct {
 	Data   []json.RawMessage `json:"data"`
 }
 
-func (x *exchange) models(members *instance.Snapshot, id string) {
+func (c *call) models(members *instance.Snapshot, id string) {
 	list := modelList{Object: "list", Data: []json.RawMessage{}}
 	seen := map[string]bool{}
 	asked := 0
+	var last *leg.Failure
 	// Instances that list the same models answer the same: one of them is
 	// asked, the next only if it fails.
 	answered := map[string]bool{}
-	for _, in := range x.whomToAsk(members) {
+	for _, in := range c.whomToAsk(members) {
 		kind := strings.Join(in.Record.Models, "\x00")
 		if answered[kind] {
 			continue
 		}
 		asked++
-		data, f := x.modelsOf(in)
+		data, f := c.modelsOf(in)
 		if f != nil {
-			if x.last = f; !f.rule.retry {
-				x.tell(f)
+			if last = f; !f.Rule.Retry {
+				c.answer.Tell(f)
 				return
 			}
 			continue
@@ -67,27 +66,27 @@ func (x *exchange) models(members *instance.Snapshot, id string) {
 	}
 	switch {
 	case asked == 0 && members.Revision == 0:
-		x.refuse(unread())
+		c.answer.Refuse(leg.Unread())
 	case asked == 0:
-		x.refuse(unavailable(instance.Decode, ""))
+		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 	case len(answered) == 0:
-		x.tell(x.last)
+		c.answer.Tell(last)
 	case id != "" && len(list.Data) == 0:
-		x.refuse(x.unknownModel(id))
+		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
-		x.json(list.Data[0])
+		c.answer.JSON(list.Data[0])
 	default:
-		x.json(list)
+		c.answer.JSON(list)
 	}
 }
 
 // whomToAsk lists the usable instances, decode first, and those that are ejected last:
 // one that hangs costs a question its time limit.
-func (x *exchange) whomToAsk(members *instance.Snapshot) []*instance.Instance {
+func (c *call) whomToAsk(members *instance.Snapshot) []*instance.Instance {
 	var well, sick []*instance.Instance
 	for _, role := range []instance.Role{instance.Decode, instance.Prefill} {
 		for _, in := range members.Usable(role) {
-			if x.h.opts.Health.Available(in.Key) {
+			if c.h.opts.Health.Available(in.Key) {
 				well = append(well, in)
 			} else {
 				sick = append(sick, in)
@@ -97,43 +96,24 @@ func (x *exchange) whomToAsk(members *instance.Snapshot) []*instance.Instance {
 	return append(well, sick...)
 }
 
-func (x *exchange) modelsOf(in *instance.Instance) ([]json.RawMessage, *failure) {
-	l := x.beginAside(probeTimeout, errFirstByteTimeout)
-	defer l.end()
-	header := x.legHeader(x.engineID())
-	delete(header, "Content-Type")
-	l.request = upstream.Request{Instance: in, Method: http.MethodGet, Path: "/v1/models", Header: header}
-	resp, err := x.do(l)
+func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure) {
+	header := c.origin.NewHeader(leg.EngineID(c.origin.ID)).Without("Content-Type")
+	l, resp, err := c.origin.Ask(in, probeTimeout, http.MethodGet, "/v1/models", header, openai.Body{})
+	defer l.End()
 	if err != nil {
-		return nil, x.ofExchange(in, err)
+		return nil, l.OfError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		f := x.ofStatus(in, resp.Status, resp.Header)
-		x.readText(f, resp) // within probeTimeout
-		return nil, f
+		return nil, relay.ReadError(l, resp, probeTimeout)
 	}
-	b, err := x.readBounded(resp, maxModelsAnswer)
+	b, err := relay.ReadAll(resp, maxModelsAnswer)
 	if err != nil {
-		return nil, x.ofExchange(in, err)
+		return nil, l.OfError(err)
 	}
 	var list modelList
 	if err := json.Unmarshal(b, &list); err != nil {
-		return nil, x.ofAnswer(in, "its list of models is not valid JSON")
+		return nil, l.OfAnswer("its list of models is not valid JSON")
 	}
 	return list.Data, nil
-}
-
-func (x *exchange) json(v any) {
-	b, err := json.Marshal(v)
-	if err != nil {
-		x.refuse(err)
-		return
-	}
-	x.entry.Status, x.entry.Outcome = http.StatusOK, OutcomeOK
-	x.showID()
-	x.w.Header().Set("Content-Type", "application/json")
-	x.w.WriteHeader(http.StatusOK)
-	n, _ := x.w.Write(b) // a client that left needs no error
-	x.entry.BytesOut = int64(n)
 }

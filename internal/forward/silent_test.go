@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -32,7 +33,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	done := make(chan answer, 1)
 	body := chatBody(true, "")
 	go func() { done <- r.post("/v1/chat/completions", body) }()
-	eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(forward.HandoverExpired)) })
+	eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.HandoverExpired)) })
 	r.D[0].ClearFaults()
 	r.complete(<-done, true, body)
 	if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
@@ -43,7 +44,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	}
 	r.rec.mu.Lock()
 	defer r.rec.mu.Unlock()
-	if len(r.rec.spent) == 0 || r.rec.spent[0] != forward.HandoverExpired {
+	if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.HandoverExpired {
 		t.Errorf("spent hand-overs: %v", r.rec.spent)
 	}
 	if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
@@ -65,7 +66,7 @@ func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 				if a.status != http.StatusGatewayTimeout {
 					t.Errorf("%d: %s", a.status, a.body)
 				}
-				if e := r.entry(); e.Failure != forward.FirstByteTimeout || e.Attempts != 1 {
+				if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Attempts != 1 {
 					t.Errorf("entry %+v", e)
 				}
 			})

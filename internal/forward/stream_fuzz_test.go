@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -72,6 +73,9 @@ func (b *playedBody) Read(p []byte) (int, error) {
 }
 
 func (*playedBody) Close() error { return nil }
+
+// ReleasesBody implements upstream.Client.
+func (*played) ReleasesBody(*upstream.Request) bool { return true }
 
 // content is the health of a fleet that nobody complains of.
 type content struct{}
@@ -132,7 +136,7 @@ func play(t *testing.T, s *played, path string) (got seen) {
 			}
 		})
 	}()
-	serve(w, req)
+	serve(relay.Std(w), req)
 	return got
 }
 

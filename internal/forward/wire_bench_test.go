@@ -98,7 +98,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	b.Cleanup(client.Close)
 	lines := accesslog.New(accesslog.Options{Out: discarding{}, Log: quiet()})
 	h, err := forward.New(forward.Options{
-		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Attach: upstream.NewPlace, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
+		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 		Health: tracker, Upstream: client, Recorder: listed{log: lines}, Log: quiet(),
 	})
 	if err != nil {

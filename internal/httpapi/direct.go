@@ -3,6 +3,10 @@ package httpapi
 import (
 	"net/http"
 
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -16,7 +20,7 @@ func Direct(d Deps) map[string]http.HandlerFunc {
 	}
 }
 
-func (d *Deps) direct(h http.HandlerFunc) http.HandlerFunc {
+func (d *Deps) direct(h forward.HandlerFunc) http.HandlerFunc {
 	ring := newKeyring(d.ClientKeys)
 	return func(w http.ResponseWriter, r *http.Request) {
 		if e := ring.refuses(r); e != nil {
@@ -29,7 +33,7 @@ func (d *Deps) direct(h http.HandlerFunc) http.HandlerFunc {
 				recovered(d.Log, p, asBeginner(w))
 			}
 		}()
-		h(w, r)
+		h(clientOf(w), r)
 	}
 }
 
@@ -46,3 +50,16 @@ type begun struct{ http.ResponseWriter }
 
 // Written implements beginner.
 func (begun) Written() bool { return true }
+
+// clientOf gives the client of a response: what the own server writes to is one.
+func clientOf(w http.ResponseWriter) forward.Client {
+	if c, ok := w.(forward.Client); ok {
+		return c
+	}
+	return relay.Std(w)
+}
+
+// data makes a route of a handler of the data path.
+func data(h forward.HandlerFunc) gin.HandlerFunc {
+	return func(c *gin.Context) { h(clientOf(c.Writer), c.Request) }
+}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
@@ -73,21 +74,21 @@ func members() *instance.Snapshot {
 func deps() httpapi.Deps {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	say := func(text string) http.HandlerFunc {
-		return func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, text) }
+	say := func(text string) forward.HandlerFunc {
+		return func(c forward.Client, _ *http.Request) { _, _ = io.WriteString(c, text) }
 	}
 	return httpapi.Deps{
 		Data: httpapi.Completions{
 			Completion:  say("completion"),
-			Chat:        func(http.ResponseWriter, *http.Request) { panic(http.ErrAbortHandler) },
+			Chat:        func(forward.Client, *http.Request) { panic(http.ErrAbortHandler) },
 			Passthrough: say,
-			Models: func(id func(*http.Request) string) http.HandlerFunc {
-				return func(w http.ResponseWriter, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
+			Models: func(id func(*http.Request) string) forward.HandlerFunc {
+				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
 			},
 		},
 		Admin: admin{}, Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"},
 		Etcd:  func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
-		Ready: func() error { return nil }, Metrics: say("metrics"), Log: log, AdminKey: "secret", Version: "v", ID: "me",
+		Ready: func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
 		Fallback: true,
 	}
 }
@@ -142,7 +143,7 @@ func TestAbortReachesTheClient(t *testing.T) {
 func TestPanicIsA500(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.Data.Completion = func(http.ResponseWriter, *http.Request) { panic("bug") }
+	d.Data.Completion = func(forward.Client, *http.Request) { panic("bug") }
 	s := serve(t, d, false)
 	code, _, body := call(t, http.MethodPost, s.URL+"/v1/completions", "{}")
 	if code != 500 || !strings.Contains(body, `"error"`) || strings.Contains(body, "bug") {

@@ -9,6 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -48,13 +49,13 @@ type EtcdStatus struct {
 
 // Completions are the handlers of the data path.
 type Completions struct {
-	Completion http.HandlerFunc // POST /v1/completions
-	Chat       http.HandlerFunc // POST /v1/chat/completions
+	Completion forward.HandlerFunc // POST /v1/completions
+	Chat       forward.HandlerFunc // POST /v1/chat/completions
 	// Passthrough builds the handler of an endpoint one instance answers alone.
-	Passthrough func(endpoint string) http.HandlerFunc
+	Passthrough func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
 	// of a single model, "" for the list.
-	Models func(id func(*http.Request) string) http.HandlerFunc
+	Models func(id func(*http.Request) string) forward.HandlerFunc
 }
 
 // Deps are what the routes need.
@@ -86,16 +87,16 @@ type Deps struct {
 func NewRouter(d Deps, split bool) http.Handler {
 	e := engine(d.Log)
 	client := e.Group("/", requireClient(d.ClientKeys))
-	client.POST(openai.Completion.Path(), gin.WrapF(d.Data.Completion))
-	client.POST(openai.Chat.Path(), gin.WrapF(d.Data.Chat))
+	client.POST(openai.Completion.Path(), data(d.Data.Completion))
+	client.POST(openai.Chat.Path(), data(d.Data.Chat))
 	for _, p := range []string{
 		"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
 	} {
-		client.POST(p, gin.WrapF(d.Data.Passthrough(p)))
+		client.POST(p, data(d.Data.Passthrough(p)))
 	}
-	client.GET("/v1/models", gin.WrapF(d.Data.Models(func(*http.Request) string { return "" })))
+	client.GET("/v1/models", data(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
-	client.GET("/v1/models/*id", gin.WrapF(d.Data.Models(func(r *http.Request) string {
+	client.GET("/v1/models/*id", data(d.Data.Models(func(r *http.Request) string {
 		return r.URL.Path[len("/v1/models/"):]
 	})))
 	d.probes(e)

@@ -16,6 +16,9 @@ type Edit struct {
 	sets []setting
 }
 
+// usualSets is how many fields a leg sets at most, but for rare ones.
+const usualSets = 8
+
 // setting gives a field a value.
 type setting struct {
 	field Field
@@ -31,11 +34,9 @@ const (
 	remove
 )
 
-// NewEdit starts a leg of the request, in the memory of the one before, whose Body has
-// been built.
+// NewEdit starts a leg of the request.
 func (r *Request) NewEdit() *Edit {
-	e := &r.edit
-	*e = Edit{r: r, sets: e.sets[:0]}
+	e := &Edit{r: r, sets: make([]setting, 0, usualSets)}
 	for f := FieldKVTransferParams; f <= FieldBootstrap; f++ {
 		e.action[f] = remove
 	}
@@ -162,7 +163,7 @@ func (e *Edit) additions(more bool) []byte {
 			n += len(fieldNames[s.field]) + len(s.value) + len(`"":,`)
 		}
 	}
-	b := e.r.room(n)
+	b := make([]byte, 0, n)
 	for _, s := range e.sets {
 		if !e.adds(s.field) {
 			continue
@@ -179,28 +180,8 @@ func (e *Edit) additions(more bool) []byte {
 	return b
 }
 
-// room gives n bytes to append to, which stay the leg's own.
-func (r *Request) room(n int) []byte {
-	at := len(r.text)
-	if cap(r.text)-at < n {
-		r.text, at = make([]byte, 0, max(n, 512)), 0 // who has some of the old keeps it
-	}
-	r.text = r.text[:at+n]
-	return r.text[at : at : at+n]
-}
-
-// places is room for n segments.
-func (r *Request) places(n int) [][]byte {
-	at := len(r.segments)
-	if cap(r.segments)-at < n {
-		r.segments, at = make([][]byte, 0, max(n, 16)), 0
-	}
-	r.segments = r.segments[:at+n]
-	return r.segments[at : at : at+n]
-}
-
 func (r *Request) assemble(splices []splice) Body {
-	body, out := r.Body, Body{segments: r.places(2*len(splices) + 1)}
+	body, out := r.Body, Body{segments: make([][]byte, 0, 2*len(splices)+1)}
 	at := 0
 	for _, s := range splices {
 		out.add(body[at:s.start])

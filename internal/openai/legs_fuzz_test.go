@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -49,6 +50,26 @@ func prefillParams() map[string]string {
 		"plain": "",
 		"nixl": `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
 			`"remote_block_ids":null,"remote_host":null,"remote_port":null}`,
+		"mooncake": `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-k"}`,
+	}
+}
+
+// decodeParams is what each concurrent connector puts into the decode leg: it hands
+// over nothing, since all is known from the pair.
+func decodeParams() map[string]string {
+	return map[string]string{
+		"mooncake": `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":"http://10.0.0.1:8998",` +
+			`"remote_engine_id":"e-1","transfer_id":"xfer-k"}`,
+	}
+}
+
+// pair is one that every connector can be used for.
+func pair() connector.Pair {
+	return connector.Pair{
+		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
+			EngineIDs: map[string]string{"0": "e-1"}, Ports: map[string][]int{"bootstrap": {8998}}}},
+		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}},
+		ID:     "id-1", Key: "k",
 	}
 }
 
@@ -207,7 +228,7 @@ func FuzzLegs(f *testing.F) {
 			if params != "" {
 				changes["kv_transfer_params"] = change{params, true}
 			}
-			checkLeg(t, name+" prefill", body, c.Prefill(r), changes)
+			checkLeg(t, name+" prefill", body, c.Prefill(r, pair()).Body, changes)
 
 			h, err := c.Handover(answer)
 			if err != nil {
@@ -224,7 +245,10 @@ func FuzzLegs(f *testing.F) {
 				}
 				changes["kv_transfer_params"] = change{string(h.Params), true}
 			}
-			checkLeg(t, name+" decode", body, c.Decode(r, h), changes)
+			if c.Flow() == connector.Concurrent {
+				changes["kv_transfer_params"] = change{decodeParams()[name], true}
+			}
+			checkLeg(t, name+" decode", body, c.Decode(r, pair(), h).Body, changes)
 		}
 		if !bytes.Equal(body, sent) {
 			t.Fatal("the client's body was changed")

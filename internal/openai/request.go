@@ -70,61 +70,19 @@ type Request struct {
 	occ     []occurrence
 	last    [numFields]int // 1 + index into occ of the last occurrence at the top level
 
-	// What the legs are made of, beside Body.
-	text     []byte
-	segments [][]byte
-	edit     Edit
 }
 
 // ParseRequest checks and reads a completion request in one pass over the
 // body. The error is an *Error with status 400 and a message in vLLM's words:
 // for text that is not a JSON object, a wrong type in a field that is read, or
 // a value that editing the prefill leg would hide from vLLM's own validation.
+// With such an error the Request says what could be read.
 func ParseRequest(kind Kind, body []byte) (*Request, error) {
-	r := new(Request)
-	if err := r.Parse(kind, body); err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// Parse is ParseRequest into the memory of a Request that is not in use any more,
-// nor are the legs that were made of it.
-func (r *Request) Parse(kind Kind, body []byte) error {
-	r.Reset()
-	r.Kind, r.Body = kind, body
+	r := &Request{Kind: kind, Body: body}
 	if err := r.scan(); err != nil {
-		return err
+		return r, err
 	}
-	return r.read()
-}
-
-// What of a Request is kept for the next at most: enough for nearly all of them.
-const (
-	keptOccurrences = 32
-	keptText        = 4 << 10
-	keptSegments    = 64
-	keptSets        = 16
-)
-
-// Reset lets go of the body and of the legs.
-func (r *Request) Reset() {
-	occ, text, segments, sets := r.occ[:0], r.text[:0], r.segments[:0], r.edit.sets[:0]
-	clear(r.segments) // they hold the body
-	clear(r.edit.sets[:cap(sets)])
-	if cap(occ) > keptOccurrences {
-		occ = nil
-	}
-	if cap(text) > keptText {
-		text = nil
-	}
-	if cap(segments) > keptSegments {
-		segments = nil
-	}
-	if cap(sets) > keptSets {
-		sets = nil
-	}
-	*r = Request{occ: occ, text: text, segments: segments, edit: Edit{sets: sets}}
+	return r, r.read()
 }
 
 // ParseOther checks the body of a request to any other endpoint: it must be a
@@ -159,9 +117,7 @@ func (r *Request) scan() error {
 	if r.open >= len(r.Body) || r.Body[r.open] != '{' {
 		return r.noObject(&s)
 	}
-	if r.occ == nil {
-		r.occ = make([]occurrence, 0, 8)
-	}
+	r.occ = make([]occurrence, 0, 8)
 	end, err := r.scanObject(&s, r.open, 0, 0)
 	if err != nil {
 		return badJSON(r.Body, err)

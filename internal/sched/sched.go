@@ -134,6 +134,10 @@ type Assignment struct {
 	Connector string
 	// Revision of the snapshot that the choice was made from.
 	Revision int64
+	// Policy that chose.
+	Policy string
+	// Rank is the data-parallel rank that was chosen.
+	Rank int
 
 	counter *counter
 	wish    wish // what else would do
@@ -322,6 +326,10 @@ func (s *Scheduler) assign(ix *index, c *candidate, r *Request) *Assignment {
 	*a = Assignment{
 		Instance: c.instance, Connector: c.connector, Revision: ix.snapshot.Revision, counter: c.counter,
 		wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
+	}
+	a.Policy = "round_robin"
+	if r.Session != "" {
+		a.Policy = "session"
 	}
 	if r.Partner != nil {
 		a.wish.partner = r.Partner.Connector

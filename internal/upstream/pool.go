@@ -97,7 +97,7 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, whole: r.Whole, space: r.Space, now: r.Now}
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, whole: r.Whole, space: r.Space, now: time.Now()}
 	h, dead := p.enter(r.Instance, r.Place)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)

@@ -49,6 +49,10 @@ func NewStd(o Options) *Std {
 // lay in the pool.
 func (c *Std) StaleRetries() int64 { return c.stale.Load() }
 
+// ReleasesBody implements Client: the standard library's client may go on sending
+// a body while its answer is there already.
+func (c *Std) ReleasesBody(*Request) bool { return false }
+
 // Forget drops idle connections, of all addresses: http.Transport cannot tell
 // them apart, and they are made again for little.
 func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }

@@ -23,6 +23,9 @@ type Client interface {
 	// caller closes the body. Redirects are never followed. A failure is an
 	// *Error; when ctx ended, its Err is the context's cause.
 	Do(ctx context.Context, r *Request) (*Response, error)
+	// ReleasesBody tells that nothing of the request's body is read any more once
+	// Do has returned, however that ended.
+	ReleasesBody(r *Request) bool
 	// Forget drops the idle connections to an address: another process may
 	// stand there now.
 	Forget(address string)

@@ -1,0 +1,132 @@
+// Package connector holds the KV-transfer dialects: pure functions that say what
+// each leg of a pair carries, and in which order the legs run.
+//
+//	Request, Pair ──Prefill──▶ leg ──▶ P ──answer──▶ Handover
+//	Request, Pair, Handover ──Decode──▶ leg ──▶ D
+//
+// They do no I/O. A dialect never re-encodes what an engine said: hand-over
+// parameters travel as the bytes that the prefill instance wrote.
+//
+// A new dialect is one file, one line in registry.go, and its folder in testdata.
+package connector
+
+import (
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Dialect is how a pair of engines is told to hand over KV. Implementations have
+// no state and may be shared.
+type Dialect interface {
+	// Name is the short name, as in --connector and in instance records.
+	Name() string
+	// Flow is the order in which the legs run.
+	Flow() Flow
+	// Lacks tells what the record of an instance lacks for this dialect, nil if
+	// nothing: an instance that lacks something is not picked.
+	Lacks(in *instance.Instance) error
+	// Prefill is the leg that makes an instance compute the prompt's KV cache.
+	// Pair.Decode is nil where the flow chooses it later.
+	Prefill(r *openai.Request, p Pair) Leg
+	// Handover takes from a prefill answer what the decode leg needs. The error
+	// tells that the answer is not what such an engine sends; an answer that
+	// merely offers no transfer gives the zero Handover.
+	Handover(answer []byte) (Handover, error)
+	// Decode is the leg that answers the client. In a sequential flow the zero
+	// Handover makes the decode instance compute the prompt itself; in a
+	// concurrent one there is no other, as all stands in the pair.
+	Decode(r *openai.Request, p Pair, h Handover) Leg
+	// SharesPool tells that KV lies in a pool found by content: any decode
+	// instance may use it, any number of times. Otherwise a hand-over is good
+	// for one decode instance that takes it.
+	SharesPool() bool
+	// Rewriter changes the decode instance's answer on its way to the client;
+	// nil: it goes through as it came.
+	Rewriter(h Handover) Rewriter
+}
+
+// Flow is the order of the two legs.
+type Flow uint8
+
+// The flows.
+const (
+	// Sequential: prefill, then decode with what prefill has handed over.
+	Sequential Flow = iota
+	// Concurrent: both at once. When one fails the other is aborted, and another
+	// pair is tried.
+	Concurrent
+	// DecodeFirst: decode, which asks the proxy for the prefill.
+	DecodeFirst
+	// Notified: prefill, then decode when the KV is said to be there.
+	Notified
+)
+
+func (f Flow) String() string {
+	return [...]string{"sequential", "concurrent", "decode_first", "notified"}[f]
+}
+
+// Pair is one attempt at a request: the two targets and the names that link their
+// legs.
+type Pair struct {
+	Prefill, Decode *instance.Instance // nil while not chosen
+	// The data-parallel ranks of the two.
+	PrefillRank, DecodeRank int
+	// ID is the X-Request-Id of both legs: the client's id and a nonce.
+	ID string
+	// Key is a random text of 32 hexadecimal digits that no other attempt has.
+	Key string
+}
+
+// Leg is what one engine is sent.
+type Leg struct {
+	Body openai.Body
+	// Header are fields of this leg alone. A client's own of the same name does
+	// not get through.
+	Header []Field
+	// ID is the X-Request-Id where the dialect needs one of its own; "" means
+	// Pair.ID.
+	ID string
+	// Path is where the engine wants it; "" means the path of the client's request.
+	Path string
+}
+
+// Field is one header field.
+type Field struct{ Name, Value string }
+
+// Handover is what one prefill gives to one decode; the zero value is "nothing".
+type Handover struct {
+	// Params is the raw JSON of kv_transfer_params; nobody may change it.
+	Params []byte
+}
+
+// Empty tells that the prefill offered no transfer.
+func (h Handover) Empty() bool { return len(h.Params) == 0 }
+
+// Rewriter changes an answer on its way to the client. It may give back the bytes
+// it got.
+type Rewriter interface {
+	// Whole changes an answer that is no stream.
+	Whole(body []byte) []byte
+	// Events changes one or more complete server-sent events.
+	Events(batch []byte) []byte
+}
+
+// prefillEdit is what every dialect does to the prefill leg (protocol rules R1
+// and R1b): one token, not streamed, and finished by length, since several
+// engines hand nothing over when the single token ends the answer. The token
+// itself is thrown away.
+func prefillEdit(e *openai.Edit) {
+	e.Set(openai.FieldStream, "false")
+	e.Set(openai.FieldMaxTokens, "1")
+	e.Replace(openai.FieldMaxCompletionTokens, "1")
+	e.Set(openai.FieldMinTokens, "1")
+	e.Delete(openai.FieldMinCompletionTokens)
+	e.Set(openai.FieldIgnoreEOS, "true")
+	e.Delete(openai.FieldStreamOptions)
+	e.Delete(openai.FieldStop)
+	e.Delete(openai.FieldStopTokenIDs)
+}
+
+// Alone is the leg of a decode instance that computes the prompt itself, in any
+// dialect.
+func Alone(r *openai.Request) Leg { return Leg{Body: r.NewEdit().Body()} }

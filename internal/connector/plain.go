@@ -1,0 +1,25 @@
+package connector
+
+import (
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// plain is for engines that share a KV pool: nothing about the transfer is said
+// in HTTP (protocols.md 1).
+type plain struct{}
+
+func (plain) Name() string                      { return Default }
+func (plain) Flow() Flow                        { return Sequential }
+func (plain) Lacks(*instance.Instance) error    { return nil }
+func (plain) Handover([]byte) (Handover, error) { return Handover{}, nil }
+func (plain) SharesPool() bool                  { return true }
+func (plain) Rewriter(Handover) Rewriter        { return nil }
+
+func (plain) Prefill(r *openai.Request, _ Pair) Leg {
+	e := r.NewEdit()
+	prefillEdit(e)
+	return Leg{Body: e.Body()}
+}
+
+func (plain) Decode(r *openai.Request, _ Pair, _ Handover) Leg { return Alone(r) }

@@ -1,0 +1,177 @@
+package forward
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// call is one client's request, from its first byte to its entry in the log. It
+// belongs to one goroutine.
+type call struct {
+	h        *Handler
+	r        *http.Request
+	endpoint string
+	stream   bool
+	bytesIn  int64
+
+	origin leg.Origin
+	answer relay.Answer
+	flow   flow.Request
+}
+
+func (h *Handler) newCall(client Client, r *http.Request, endpoint string) *call {
+	c := &call{h: h, r: r, endpoint: endpoint}
+	id := leg.ClientsID(r.Header)
+	c.origin = leg.Origin{
+		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id,
+		Privileged: func() bool { return h.opts.Privileged(r) },
+	}
+	c.answer = relay.Answer{Client: client, Ctx: r.Context(), ID: id, Start: time.Now(), Idle: h.opts.Idle, Log: h.opts.Log}
+	if h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r) {
+		c.answer.Trace = c.flow.Route.Header
+	}
+	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
+	if name := h.opts.SessionHeader; name != "" {
+		c.flow.Session = r.Header.Get(name)
+	}
+	c.answer.ShowID() // whatever becomes of the request
+	h.flow.Budget.Request(c.answer.Start)
+	return c
+}
+
+func asksTrace(h http.Header) bool {
+	v := h["X-Pd-Trace"]
+	return len(v) > 0 && v[0] == "1"
+}
+
+// finish reports the request, once, and breaks the client's connection where
+// a clean end would be a lie.
+func (c *call) finish() {
+	if c.flow.Body != nil {
+		c.flow.DropBody()
+	}
+	result, route := &c.answer.Result, &c.flow.Route
+	c.h.opts.Recorder.Done(&Entry{
+		RequestID: c.origin.ID, Client: c.r.RemoteAddr, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
+		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
+		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Attempts: route.Failed,
+		Failure: result.Failure, Revision: route.Revision,
+		BytesIn: c.bytesIn, BytesOut: result.Bytes,
+		Start: c.answer.Start, TTFT: result.TTFT, Duration: time.Since(c.answer.Start),
+	})
+	if result.Broken {
+		panic(http.ErrAbortHandler)
+	}
+}
+
+func (c *call) completion(kind openai.Kind) {
+	if !c.readBody() {
+		return
+	}
+	req, err := openai.ParseRequest(kind, c.flow.Body.Bytes())
+	if c.parsed(req, err) {
+		c.flow.Complete(req)
+	}
+}
+
+func (c *call) passOn() {
+	if !c.readBody() {
+		return
+	}
+	req, err := openai.ParseOther(c.flow.Body.Bytes())
+	if !c.parsed(req, err) {
+		return
+	}
+	target := c.r.URL.Path
+	if q := c.r.URL.RawQuery; q != "" {
+		target += "?" + q
+	}
+	c.flow.PassOn(req, c.r.Method, target)
+}
+
+// parsed notes what a request says of itself. An invalid one it answers.
+func (c *call) parsed(req *openai.Request, err error) bool {
+	if req != nil {
+		c.origin.Model, c.stream = req.Model, req.Stream
+	}
+	if err != nil {
+		model := c.origin.Model
+		c.flow.Invalid(err)
+		c.origin.Model = model
+		return false
+	}
+	req.KeepPriority = req.Raw(openai.FieldPriority) != nil && c.h.opts.Privileged(c.r)
+	return true
+}
+
+// readBody reads the whole request body; if it cannot it has answered.
+func (c *call) readBody() bool {
+	if !isJSON(c.r.Header) {
+		c.answer.Refuse(openai.NotJSON())
+		return false
+	}
+	limit, length := c.h.opts.MaxBody, c.r.ContentLength
+	switch {
+	case length > limit:
+		c.answer.CloseAfter()
+		c.answer.Refuse(tooLarge(limit))
+		return false
+	case !c.h.bodies.Fits(length):
+		c.noRoom()
+		return false
+	}
+	client := c.answer.Client
+	_ = client.SetReadDeadline(time.Now().Add(c.h.opts.BodyTimeout)) // not supported: no deadline
+	in := c.r.Body
+	if length <= 0 { // what is announced is within the limit
+		in = http.MaxBytesReader(client, in, limit)
+	}
+	body, err := c.h.bodies.Read(in, length)
+	_ = client.SetReadDeadline(time.Time{})
+	c.flow.Body, c.bytesIn = body, int64(len(body.Bytes()))
+	if err == nil {
+		return true
+	}
+	var over *http.MaxBytesError
+	switch {
+	case errors.Is(err, scratch.ErrNoRoom):
+		c.noRoom()
+	case errors.As(err, &over):
+		c.answer.Refuse(tooLarge(limit))
+	case c.r.Context().Err() != nil:
+		c.answer.Gone()
+	default:
+		c.answer.CloseAfter()
+		c.answer.Refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,
+			Message: "the request body could not be read: " + err.Error()})
+	}
+	return false
+}
+
+// noRoom answers a request whose body found no room.
+func (c *call) noRoom() {
+	c.h.bodies.Refuse()
+	c.answer.CloseAfter()
+	c.answer.Refuse(&openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: leg.RetryWait,
+		Message: "this proxy holds as many request bodies as it has memory for (--max-bodies-memory); try again"})
+}
+
+func tooLarge(limit int64) *openai.Error {
+	return &openai.Error{Status: http.StatusRequestEntityTooLarge, Type: openai.TypeTooLarge,
+		Message: "the request body is larger than " + strconv.FormatInt(limit, 10) + " bytes (--max-body-bytes)"}
+}
+
+// isJSON is vLLM's own test of a request: parameters are allowed, spaces are not.
+func isJSON(h http.Header) bool {
+	name, _, _ := strings.Cut(h.Get("Content-Type"), ";")
+	return strings.EqualFold(name, "application/json")
+}

@@ -1,0 +1,50 @@
+package forward
+
+import (
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+)
+
+// Class is what a failed leg was; see leg.Class.
+type Class = leg.Class
+
+// The ways a request can end, as in metrics and the access log.
+const (
+	OutcomeOK          = relay.OutcomeOK
+	OutcomeClientError = relay.OutcomeClientError
+	OutcomeClientGone  = relay.OutcomeClientGone
+	OutcomeUnavailable = relay.OutcomeUnavailable
+	OutcomeUpstream    = relay.OutcomeUpstream
+	OutcomeBroken      = relay.OutcomeBroken
+)
+
+// StatusClientGone is logged for a client that left before its answer.
+const StatusClientGone = relay.StatusClientGone
+
+// Entry is what is known of a request when it has ended.
+type Entry struct {
+	RequestID string
+	Client    string
+	Method    string
+	Path      string
+	Endpoint  string // the route, for metrics: one of a fixed few
+	Model     string
+	Stream    bool
+	Status    int
+	Outcome   string
+	Prefill   string // address, "" if there was none
+	Decode    string
+	// Alone says why the decode instance served the request without a
+	// prefill, "" if it did not.
+	Alone    string
+	Attempts int   // failed legs, hidden or not
+	Failure  Class // of the leg whose failure the client was told of
+	Revision int64
+	BytesIn  int64
+	BytesOut int64
+	Start    time.Time
+	TTFT     time.Duration // 0 if nothing was committed
+	Duration time.Duration
+}

@@ -1,0 +1,53 @@
+package flow
+
+import (
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// PassOn has one instance answer the request alone: a decode instance, or a prefill
+// instance where there is none. target is the path with its query.
+func (r *Request) PassOn(req *openai.Request, method, target string) {
+	r.begin(sched.Request{})
+	body := req.NewEdit().Body()
+	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
+	if req.Stream {
+		w.Limit = r.Settings.FirstByte
+	}
+	for done := false; !done; {
+		a, err := r.attempts.pickAny()
+		if err != nil {
+			r.without(err, instance.Decode, func(*leg.Failure) bool { return true })
+			return
+		}
+		r.Route.took(a)
+		l := r.Origin.Begin(a, w)
+		f := r.passOn(a, l, method, target, body)
+		l.End()
+		a.Done()
+		if done = f == nil || !r.note(a.Instance, f); done && f != nil {
+			r.Answer.Tell(f)
+		}
+	}
+}
+
+func (r *Request) passOn(a *sched.Assignment, l *leg.Leg, method, target string, body openai.Body) *leg.Failure {
+	resp, err := l.Send(method, target, r.engineHeader(leg.EngineID(r.Origin.ID), &connector.Leg{}), body)
+	if err != nil {
+		return l.OfError(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return relay.ReadError(l, resp, r.Settings.Idle)
+	}
+	return r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Typed: true, Commit: func() {
+		r.attempts.served(a.Instance)
+		r.DropBody()
+	}})
+}

@@ -1,0 +1,148 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// attempts is who was tried for one request, and what is left to try. It belongs to
+// one goroutine.
+type attempts struct {
+	s      *Settings
+	ctx    context.Context //nolint:containedctx // the client's, for the life of the request
+	id     string          // of the request, for the log
+	wanted sched.Request   // what every pick of the request asks for
+
+	tried byRole[[]instance.Key]
+	again byRole[bool] // everybody in the role was tried once
+	last  *leg.Failure
+	// failed are the legs that failed; counted those that count against MaxAttempts.
+	failed, counted int
+	// suspects failed this request; they are blamed when another serves it.
+	suspects []suspect
+}
+
+// byRole holds one value for each role.
+type byRole[T any] struct{ prefill, decode T }
+
+func (b *byRole[T]) of(r instance.Role) *T {
+	if r == instance.Prefill {
+		return &b.prefill
+	}
+	return &b.decode
+}
+
+type suspect struct {
+	in    *instance.Instance
+	class leg.Class
+}
+
+const secondRoundWait = 50 * time.Millisecond
+
+// pick chooses an instance that this request has not tried. When every one
+// has been, those may be tried once more after a short wait, unless nothing
+// but refused connections came back: a single instance that broke one
+// connection can still serve.
+func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
+	a, err := t.pickOnce(role, partner, false)
+	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role)) == 0 {
+		return a, err
+	}
+	if *t.again.of(role) || !t.mayAskAgain() {
+		return nil, err
+	}
+	*t.again.of(role) = true
+	t.forget(role)
+	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
+	defer wait.Stop()
+	select {
+	case <-t.ctx.Done():
+		return nil, t.ctx.Err()
+	case <-wait.C:
+	}
+	return t.pickOnce(role, partner, false)
+}
+
+// pickAny chooses one instance that serves without another: a decode instance, or
+// a prefill instance where there is none.
+func (t *attempts) pickAny() (*sched.Assignment, error) {
+	a, err := t.pick(instance.Decode, nil)
+	if !errors.Is(err, sched.ErrNone) {
+		return a, err
+	}
+	return t.pickOnce(instance.Prefill, nil, true)
+}
+
+func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone bool) (*sched.Assignment, error) {
+	r := t.wanted
+	r.Role, r.Partner, r.Alone, r.Tried = role, partner, alone, *t.tried.of(role)
+	return t.s.Picker.Pick(r)
+}
+
+// forget lets the instances of a role be tried again.
+func (t *attempts) forget(role instance.Role) { *t.tried.of(role) = nil }
+
+// mayAskAgain tells whether instances that failed may be tried once more. Not if all
+// that came back were refused connections, and not after a limit of ours: a request
+// that has waited to its limit does not wait for the same instances again. A
+// connection that did not come about in time is no refusal.
+func (t *attempts) mayAskAgain() bool {
+	if t.last != nil && t.last.Class == leg.ConnectTimeout {
+		return true
+	}
+	return t.counted > 0 && (t.last == nil || !t.last.Class.TimedOut())
+}
+
+// note books a failed leg. It tells whether another try is allowed; if not,
+// t.last holds what to tell the client.
+func (t *attempts) note(in *instance.Instance, f *leg.Failure) bool {
+	t.last = f
+	t.failed++
+	if f.Class != leg.HandoverExpired { // it is the hand-over that will not do
+		tried := t.tried.of(in.Role)
+		*tried = append(*tried, in.Key)
+	}
+	switch f.Rule.Blame {
+	case leg.BlameEject:
+		t.s.Health.Eject(in, "cannot connect: "+f.Err.Error())
+	case leg.BlameStrike:
+		t.suspects = append(t.suspects, suspect{in, f.Class})
+	case leg.BlameNobody, leg.BlameConfig:
+	}
+	if !f.Rule.Retry {
+		return false
+	}
+	if !f.Rule.Free {
+		if t.counted++; t.counted >= t.s.MaxAttempts {
+			return false
+		}
+		if !t.s.Budget.take(t.s.Picker.InFlight(in.Key)) {
+			f.Answer = leg.Ours(leg.BudgetSpent())
+			return false
+		}
+	}
+	t.s.Recorder.Retried(in.Role, f.Class)
+	t.s.Log.WithError(f.Err).WithField("request_id", t.id).Debug("leg failed, trying another instance")
+	return true
+}
+
+// served tells the health of the fleet that an instance did its part, and
+// with that who failed the same request before.
+func (t *attempts) served(in *instance.Instance) {
+	t.s.Health.Success(in)
+	rest := t.suspects[:0]
+	for _, s := range t.suspects {
+		if s.in.Role != in.Role || s.in.Key == in.Key {
+			rest = append(rest, s)
+			continue
+		}
+		t.s.Health.Strike(s.in, string(s.class))
+	}
+	t.suspects = rest
+}

@@ -1,0 +1,80 @@
+package flow
+
+import (
+	"sync"
+	"time"
+)
+
+// Budget bounds the retries of the whole proxy, so that a sick fleet does not
+// get its load multiplied: a share of the requests of the last seconds, and a
+// burst for the moment in which one instance with everything on it is lost.
+// A nil Budget allows everything.
+type Budget struct {
+	ratio float64
+	burst int64
+	now   func() time.Time
+
+	mu       sync.Mutex // guards what follows; held for some additions only
+	requests [budgetSeconds]int64
+	retries  [budgetSeconds]int64
+	second   int64 // the newest second counted
+}
+
+const budgetSeconds = 10
+
+// NewBudget allows ratio retries per request of the last 10 s, and burst on top.
+func NewBudget(ratio float64, burst int, now func() time.Time) *Budget {
+	return &Budget{ratio: ratio, burst: int64(burst), now: now}
+}
+
+// Request counts a request that arrived now.
+func (b *Budget) Request(now time.Time) {
+	if b == nil {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.requests[b.advance(now)]++
+}
+
+// take counts one retry if the budget allows it. inFlight is what is in flight
+// on the instance that failed: all of it may want a retry at the same moment.
+func (b *Budget) take(inFlight int64) bool {
+	if b == nil {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	i := b.advance(b.now())
+	var requests, retries int64
+	for k := range budgetSeconds {
+		requests += b.requests[k]
+		retries += b.retries[k]
+	}
+	if float64(retries) >= b.ratio*float64(requests)+float64(max(b.burst, inFlight)) {
+		return false
+	}
+	b.retries[i]++
+	return true
+}
+
+// advance clears the seconds that have passed and gives the present one's index.
+// Requests may come a little late, with the time at which they began.
+func (b *Budget) advance(now time.Time) int64 {
+	s := now.Unix()
+	switch {
+	case b.second == 0:
+		b.second = s
+	case s < b.second-budgetSeconds: // the clock was set back: what was counted is of no time that comes
+		b.requests, b.retries = [budgetSeconds]int64{}, [budgetSeconds]int64{}
+		b.second = s
+	}
+	for ; b.second < s; b.second++ {
+		if s-b.second > budgetSeconds {
+			b.second = s - budgetSeconds
+		}
+		i := (b.second + 1) % budgetSeconds
+		b.requests[i], b.retries[i] = 0, 0
+	}
+	return b.second % budgetSeconds
+}

@@ -1,0 +1,217 @@
+package flow
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// maxPrefillAnswer bounds what a prefill instance may answer. Block ids of a
+// prompt of a million tokens take well under a megabyte.
+const maxPrefillAnswer = 16 << 20
+
+// The reasons for a decode instance to serve alone, beside openai.Request.Bypass.
+const (
+	aloneNoPrefill     = "no_prefill"     // nobody there
+	alonePrefillFailed = "prefill_failed" // everybody tried
+	aloneForcedTool    = "forced_tool"    // protocol rule R1c
+)
+
+// completion is a request that goes through prefill and decode.
+type completion struct {
+	*Request
+	s   *Settings
+	req *openai.Request // nil once no further leg can come
+	// forcedTool is that of req: a prefill leg of a concurrent pair may outlive it.
+	forcedTool bool
+	usage      relay.Usage
+	// silent is how long decode legs waited that were sent again because their
+	// hand-over had run out.
+	silent time.Duration
+}
+
+// Complete answers a completion.
+func (r *Request) Complete(req *openai.Request) {
+	r.begin(sched.Request{})
+	c := &completion{Request: r, s: r.Settings, req: req, forcedTool: req.ForcedTool}
+	c.run()
+}
+
+// run tries pairs until one has answered. Each pair runs in the flow of its dialect.
+func (c *completion) run() {
+	if c.req.Bypass != "" {
+		c.alone(c.req.Bypass)
+		return
+	}
+	for done := false; !done; {
+		p, err := c.attempts.pick(instance.Prefill, nil)
+		if err != nil {
+			c.withoutPrefill(err)
+			return
+		}
+		c.Route.took(p)
+		switch d := c.s.dialects[p.Connector]; d.Flow() {
+		case connector.Concurrent:
+			done = c.concurrent(p, d)
+		default:
+			done = c.sequential(p, d)
+		}
+		p.Done()
+	}
+}
+
+// withoutPrefill ends or saves a request that no prefill instance can take.
+func (c *completion) withoutPrefill(err error) {
+	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	case fallback && c.attempts.last != nil:
+		c.alone(alonePrefillFailed)
+	case fallback:
+		c.alone(aloneNoPrefill)
+	default:
+		c.without(err, instance.Prefill, func(*leg.Failure) bool { return true })
+	}
+}
+
+// withoutDecode ends a request that no decode instance can take.
+func (c *completion) withoutDecode(err error) {
+	c.without(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
+}
+
+// prefillFailed books a failed prefill leg. done tells that the request has been
+// answered; if not, another instance may be tried.
+func (c *completion) prefillFailed(in *instance.Instance, f *leg.Failure) (done bool) {
+	if c.note(in, f) {
+		return false
+	}
+	switch {
+	case f.Class == leg.OurEdit:
+		c.alone(aloneForcedTool)
+	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
+		// The tries are used up; a decode instance can still do it all.
+		c.alone(alonePrefillFailed)
+	default:
+		c.Answer.Tell(f)
+	}
+	return true
+}
+
+// decodeFailed books a failed decode leg, in the same way.
+func (c *completion) decodeFailed(in *instance.Instance, f *leg.Failure) (done bool) {
+	if c.note(in, f) {
+		return false
+	}
+	c.Answer.Tell(f)
+	return true
+}
+
+// alone lets one decode instance do the whole request, without KV transfer.
+func (c *completion) alone(reason string) {
+	c.Route.Alone, c.Route.Prefill = reason, ""
+	c.usage.Prefilled(nil)
+	for done := false; !done; {
+		d, err := c.attempts.pick(instance.Decode, nil)
+		if err != nil {
+			c.withoutDecode(err)
+			return
+		}
+		c.Route.took(d)
+		l := c.Origin.Begin(d, c.decodeWait())
+		f := c.decodeOn(l, leg.EngineID(c.Origin.ID), connector.Alone(c.req), nil, func() { c.committed(d, nil) })
+		l.End()
+		d.Done()
+		done = f == nil || c.decodeFailed(d.Instance, f)
+	}
+}
+
+// committed is called when the answer goes out: its pair has done its part.
+func (c *completion) committed(d, p *sched.Assignment) {
+	p.Done() // its KV has been pulled
+	c.attempts.served(d.Instance)
+	c.req = nil
+	c.DropBody()
+}
+
+// newPair names a new attempt.
+func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
+	pair := connector.Pair{
+		Prefill: p.Instance, PrefillRank: p.Rank,
+		ID: leg.EngineID(c.Origin.ID), Key: leg.Key(),
+	}
+	if d != nil {
+		pair.Decode, pair.DecodeRank = d.Instance, d.Rank
+	}
+	return pair
+}
+
+// prefillOn sends the prefill leg and reads its answer.
+func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
+	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
+	if err != nil {
+		return nil, l.OfError(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		f := relay.ReadError(l, resp, c.s.Idle)
+		if f.Class == leg.Status4xx && f.Answer.Status == http.StatusBadRequest && c.forcedTool {
+			// One token of a forced tool call cannot be parsed (protocol rule
+			// R1c): our edit's fault, not the client's.
+			f = leg.NewFailure(leg.OurEdit, f.Answer, f.Err)
+		}
+		return nil, f
+	}
+	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
+	switch {
+	case errors.Is(err, relay.ErrTooLarge):
+		return nil, l.OfAnswer(err.Error())
+	case err != nil:
+		return nil, l.OfError(err)
+	}
+	return answer, nil
+}
+
+// decodeWait is how long a decode leg may take to answer.
+func (c *completion) decodeWait() leg.Wait {
+	w := leg.Wait{Limit: c.s.FirstByte, Cause: leg.ErrFirstByteTimeout}
+	if !c.req.Stream {
+		// vLLM sends the header of a non-streamed answer when the answer is
+		// whole: generation time, which no first-byte limit may cut.
+		w.Limit = c.s.NonStream
+	}
+	// A leg whose hand-over ran out while the instance was silent is sent again
+	// with a new one; for the client it is the same wait.
+	w.Limit, w.Silence = max(w.Limit-c.silent, 1), max(c.s.FirstByte-c.silent, 1)
+	return w
+}
+
+// decodeOn sends the decode leg and passes its answer on. nil means that the
+// client has been answered, well or visibly broken.
+func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
+	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
+	if err != nil {
+		return l.OfError(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return relay.ReadError(l, resp, c.s.Idle)
+	}
+	rewriters := []connector.Rewriter{&c.usage}
+	if rw != nil {
+		rewriters = append(rewriters, rw)
+	}
+	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters})
+}
+
+// path is where a leg goes.
+func (c *completion) path(out *connector.Leg) string {
+	if out.Path != "" {
+		return out.Path
+	}
+	return c.Endpoint
+}

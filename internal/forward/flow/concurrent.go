@@ -1,0 +1,114 @@
+package flow
+
+import (
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// concurrent runs both legs of a pair at once. When one fails the other is aborted:
+// an engine waits for minutes for a partner that does not come. done tells that the
+// request has been answered; if not, another pair is due.
+func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) (done bool) {
+	d, err := c.attempts.pick(instance.Decode, p)
+	if err != nil {
+		c.withoutDecode(err)
+		return true
+	}
+	defer d.Done()
+	c.Route.took(d)
+	pair := c.newPair(p, d)
+	out := dialect.Decode(c.req, pair, connector.Handover{})
+
+	w := c.decodeWait()
+	w.Partner = c.s.Prefill
+	l := c.Origin.Begin(d, w)
+	defer l.End()
+	other := c.beginPartner(p, l, pair.ID, dialect.Prefill(c.req, pair))
+	c.usage.Coming = other.done
+	f := c.decodeOn(l, pair.ID, out, dialect.Rewriter(connector.Handover{}), func() {
+		_ = other.leg.Settle() // what becomes of it now is no matter
+		c.committed(d, p)
+	})
+	cause := other.failed(f)
+	other.end()
+	l.End()
+	d.Done()
+	c.usage.Coming = nil
+	if other.served {
+		c.attempts.served(p.Instance)
+	}
+	switch {
+	case f == nil:
+		return true
+	case cause != nil:
+		p.Done()
+		return c.prefillFailed(p.Instance, cause)
+	}
+	if other.served && f.Taken {
+		c.s.Recorder.HandoverSpent(f.Class)
+	}
+	return c.decodeFailed(d.Instance, f)
+}
+
+// partner is the prefill leg of a concurrent pair, which runs beside its decode leg.
+type partner struct {
+	leg     *leg.Leg
+	done    chan struct{} // closed when what follows is settled
+	served  bool
+	failure *leg.Failure
+}
+
+// beginPartner sends the prefill leg. Whenever it ends before the answer is committed,
+// for its own failure or because its instance is gone, decode would wait in vain: the
+// leg is called off. That holds after prefill has answered, too, as decode may still be
+// about to read from it.
+func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
+	other := &partner{
+		leg:  c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout}),
+		done: make(chan struct{}),
+	}
+	other.leg.AfterFunc(func() { decode.CallOff(leg.ErrPartner) })
+	go func() {
+		defer close(other.done)
+		answer, f := c.prefillOn(other.leg, id, out)
+		if f != nil {
+			other.failure = f
+			other.leg.End()
+			return
+		}
+		other.served = true
+		other.leg.Unlimited()
+		c.usage.Prefilled(answer)
+		decode.PartnerDone()
+	}()
+	return other
+}
+
+// failed tells whether prefill is why the decode leg failed, and how: nil if it is not.
+func (o *partner) failed(decode *leg.Failure) *leg.Failure {
+	switch {
+	case decode == nil || decode.Class == leg.ClientGone:
+		return nil
+	case decode.Class != leg.PartnerFailed:
+		// Decode may have noticed first that its partner is gone.
+		select {
+		case <-o.done:
+			return o.failure
+		default:
+			return nil
+		}
+	}
+	<-o.done // its leg has ended
+	if o.failure == nil {
+		o.failure = o.leg.CalledOff(o.leg.Err()) // it had answered, and its instance is gone
+	}
+	return o.failure
+}
+
+// end ends the leg and waits for its goroutine.
+func (o *partner) end() {
+	o.leg.End()
+	<-o.done
+}

@@ -1,0 +1,120 @@
+package flow
+
+import (
+	"errors"
+	"net/http"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// Request is one client's request that engines are to answer.
+type Request struct {
+	Settings *Settings
+	Origin   *leg.Origin
+	Answer   *relay.Answer
+	Body     *scratch.Body
+	Endpoint string // the path of the route
+	Session  string // what the client calls its session, "" for none
+
+	Route Route // filled in on the way
+
+	attempts attempts
+}
+
+// Route is where a request went.
+type Route struct {
+	Prefill, Decode string // addresses, "" for none
+	// Alone says why one instance served the request without a prefill, "" if
+	// there was one.
+	Alone string
+	// Policies that chose the two, "" for none.
+	PrefillPolicy, DecodePolicy string
+	Revision                    int64 // of the snapshot of the last pick
+	Failed                      int   // legs, hidden or not
+}
+
+// took notes a pick.
+func (r *Route) took(a *sched.Assignment) {
+	r.Revision = a.Revision
+	if a.Instance.Role == instance.Prefill {
+		r.Prefill, r.PrefillPolicy = a.Instance.Address, a.Policy
+	} else {
+		r.Decode, r.DecodePolicy = a.Instance.Address, a.Policy
+	}
+}
+
+// Header tells a client that may know where its request went.
+func (r *Route) Header(h http.Header) {
+	h.Set("X-PD-Prefill", r.Prefill)
+	h.Set("X-PD-Decode", r.Decode)
+	h.Set("X-PD-Policy", r.policy())
+	h.Set("X-PD-Revision", strconv.FormatInt(r.Revision, 10))
+	h.Set("X-PD-Attempts", strconv.Itoa(r.Failed+1))
+	if r.Alone != "" {
+		h.Set("X-PD-Alone", r.Alone)
+	}
+}
+
+// policy names what chose: one name where both roles have the same, else prefill's and
+// decode's.
+func (r *Route) policy() string {
+	switch {
+	case r.Prefill == "" || r.PrefillPolicy == r.DecodePolicy:
+		return r.DecodePolicy
+	case r.Decode == "":
+		return r.PrefillPolicy
+	}
+	return r.PrefillPolicy + ", " + r.DecodePolicy
+}
+
+// begin makes the request ready for its first pick.
+func (r *Request) begin(wanted sched.Request) {
+	wanted.Model, wanted.Session = r.Origin.Model, r.Session
+	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, wanted: wanted}
+}
+
+// note books a failed leg; see attempts.note.
+func (r *Request) note(in *instance.Instance, f *leg.Failure) bool {
+	again := r.attempts.note(in, f)
+	r.Route.Failed = r.attempts.failed
+	return again
+}
+
+// DropBody lets go of the request's bytes, which no further leg needs: an open
+// stream must not hold the prompt.
+func (r *Request) DropBody() { r.Body.Release(r.Origin.BodyIsFree()) }
+
+// engineHeader is the header of a leg.
+func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
+	if l.ID != "" {
+		id = l.ID
+	}
+	return r.Origin.NewHeader(id, l.Header...)
+}
+
+// without answers a request that nobody in a role can take. The last failure is told
+// if there was one that tell accepts.
+func (r *Request) without(err error, role instance.Role, tell func(*leg.Failure) bool) {
+	last := r.attempts.last
+	switch {
+	case r.Origin.Client.Err() != nil:
+		r.Answer.Gone()
+	case errors.Is(err, sched.ErrUnknownModel):
+		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
+	case last != nil && tell(last):
+		r.Answer.Tell(last)
+	default:
+		r.Answer.Refuse(leg.Unpicked(err, role, r.Origin.Model))
+	}
+}
+
+func (r *Request) unknownModel(model string) *openai.Error {
+	return openai.UnknownModel(model, r.Settings.Picker.Models())
+}

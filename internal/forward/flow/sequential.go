@@ -1,0 +1,127 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// handed is a prefill that succeeded: what it left, where, and until when it
+// may be used.
+type handed struct {
+	pick     *sched.Assignment
+	dialect  connector.Dialect
+	pair     connector.Pair
+	handover connector.Handover
+	until    time.Time
+}
+
+// singleUse tells that the hand-over is one that a single decode instance may read,
+// and only while prefill holds the blocks for it.
+func (kv *handed) singleUse() bool { return !kv.dialect.SharesPool() && !kv.handover.Empty() }
+
+// sequential runs a prefill on p, then a decode with what that has handed over. done
+// tells that the request has been answered; if not, a new prefill is due.
+func (c *completion) sequential(p *sched.Assignment, d connector.Dialect) (done bool) {
+	kv := &handed{pick: p, dialect: d, pair: c.newPair(p, nil)}
+	if f := c.prefill(kv); f != nil {
+		p.Done()
+		return c.prefillFailed(p.Instance, f)
+	}
+	return c.decode(kv)
+}
+
+// prefill makes the instance compute the prompt.
+func (c *completion) prefill(kv *handed) *leg.Failure {
+	l := c.Origin.Begin(kv.pick, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
+	defer l.End()
+	answer, f := c.prefillOn(l, kv.pair.ID, kv.dialect.Prefill(c.req, kv.pair))
+	if f != nil {
+		return f
+	}
+	kv.until = time.Now().Add(c.s.KVBudget)
+	var err error
+	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
+		return l.OfAnswer(err.Error())
+	}
+	if kv.handover.Empty() && !kv.dialect.SharesPool() {
+		c.s.Recorder.HandoverMissing()
+	}
+	c.usage.Prefilled(answer)
+	c.attempts.served(kv.pick.Instance)
+	return nil
+}
+
+// decode runs the answer off a prefill. It tells whether the request has been
+// answered; if not, a new prefill is due.
+func (c *completion) decode(kv *handed) (done bool) {
+	for again := false; ; again = true {
+		if kv.singleUse() {
+			if why := c.spoilt(kv, again); why != "" {
+				c.s.Recorder.Retried(instance.Prefill, why)
+				return false
+			}
+		}
+		d, err := c.attempts.pick(instance.Decode, kv.pick)
+		if err != nil {
+			c.withoutDecode(err)
+			return true
+		}
+		f, waited := c.decodeWith(d, kv)
+		d.Done()
+		if f == nil {
+			return true
+		}
+		if f.Taken && kv.singleUse() {
+			c.s.Recorder.HandoverSpent(f.Class)
+		}
+		if f.Class == leg.HandoverExpired {
+			c.silent += waited
+		}
+		if c.decodeFailed(d.Instance, f) {
+			return true
+		}
+		if kv.dialect.SharesPool() {
+			kv.pair.ID = leg.EngineID(c.Origin.ID)
+			continue
+		}
+		if f.Taken {
+			// The hand-over is spent. The prefill instance did nothing wrong and
+			// may be asked again.
+			c.attempts.forget(instance.Prefill)
+			return false
+		}
+	}
+}
+
+// decodeWith runs one decode leg, and tells how long it took.
+func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, time.Duration) {
+	c.Route.took(d)
+	kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
+	w := c.decodeWait()
+	if kv.singleUse() {
+		w.KVUntil = kv.until
+	}
+	l := c.Origin.Begin(d, w)
+	defer l.End()
+	f := c.decodeOn(l, kv.pair.ID, kv.dialect.Decode(c.req, kv.pair, kv.handover), kv.dialect.Rewriter(kv.handover),
+		func() { c.committed(d, kv.pick) })
+	return f, l.Waited()
+}
+
+// spoilt tells why a hand-over must not be used any more, "" if it may: its lease is
+// about to end, which is no matter when it has just been made, or the life of the
+// engine that made it has ended.
+func (c *completion) spoilt(kv *handed, again bool) leg.Class {
+	switch {
+	case again && time.Now().After(kv.until):
+		c.attempts.forget(instance.Prefill)
+		return leg.HandoverExpired
+	case c.s.Picker.Gone(kv.pick) != nil:
+		return leg.Gone
+	}
+	return ""
+}

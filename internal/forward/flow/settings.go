@@ -1,0 +1,89 @@
+package flow
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// Picker chooses instances; see sched.Scheduler.
+type Picker interface {
+	Pick(r sched.Request) (*sched.Assignment, error)
+	// Gone tells why nothing more can come from the instance of a pick, nil if
+	// something can.
+	Gone(a *sched.Assignment) error
+	InFlight(k instance.Key) int64
+	// Models are the names of all models that instances list, in order.
+	Models() []string
+}
+
+// Health hears what requests learn about instances.
+type Health interface {
+	// Eject: nobody can connect to it.
+	Eject(in *instance.Instance, reason string)
+	// Strike: it failed a request that another instance then served.
+	Strike(in *instance.Instance, reason string)
+	// Success: it served. Called for every leg, so it must cost nothing while
+	// nobody is in trouble.
+	Success(in *instance.Instance)
+	// Available tells whether it is in.
+	Available(k instance.Key) bool
+}
+
+// Recorder hears of the events on a request's way. It must not block.
+type Recorder interface {
+	// Retried: a leg in this role failed in this way and was tried again.
+	Retried(role instance.Role, class leg.Class)
+	// HandoverMissing: a prefill answered without the hand-over its connector needs.
+	HandoverMissing()
+	// HandoverSpent: a decode leg failed in this way after it may have taken a
+	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
+	HandoverSpent(class leg.Class)
+	// Asked: what became of an invalid request, one of AskRefused and so on.
+	Asked(outcome string)
+}
+
+// Settings are the same for all requests.
+type Settings struct {
+	Picker   Picker
+	Health   Health
+	Recorder Recorder
+	Budget   *Budget
+	Log      logrus.FieldLogger
+	// Fallback lets a decode instance compute the prompt when no prefill
+	// instance is left.
+	Fallback    bool
+	MaxAttempts int           // counted failures per request
+	Prefill     time.Duration // for a whole prefill
+	FirstByte   time.Duration // until decode answers
+	Idle        time.Duration // between two reads of an answer
+	NonStream   time.Duration // for a non-streamed answer to begin
+	KVBudget    time.Duration // how long a hand-over may wait
+
+	dialects map[string]connector.Dialect
+	asking   asking
+}
+
+// Load fills in the dialects. The error tells of one whose flow is not built.
+func (s *Settings) Load() error {
+	s.dialects = map[string]connector.Dialect{}
+	for _, name := range connector.Names() {
+		d, err := connector.New(name)
+		if err != nil {
+			return err
+		}
+		switch d.Flow() {
+		case connector.Sequential, connector.Concurrent:
+		case connector.DecodeFirst, connector.Notified:
+			return fmt.Errorf("connector %s: there is no flow %s", name, d.Flow())
+		}
+		s.dialects[name] = d
+	}
+	return nil
+}

@@ -1,0 +1,134 @@
+package leg
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Class is what a failed leg was, decided in one place (judge.go) from what
+// is known of it. Everything that follows from a failure follows from its
+// class; docs/failures.md shows the same table and a test compares the two.
+type Class string
+
+// The classes.
+const (
+	NotConnected     Class = "not_connected"
+	ConnectTimeout   Class = "connect_timeout"
+	NoConnection     Class = "no_connection"
+	NoSocket         Class = "no_socket"
+	Lost             Class = "lost"
+	BrokeOff         Class = "broke_off"
+	PrefillTimeout   Class = "prefill_timeout"
+	FirstByteTimeout Class = "first_byte_timeout"
+	IdleTimeout      Class = "idle_timeout"
+	Gone             Class = "gone"
+	Busy             Class = "busy"
+	Unavailable503   Class = "status_503"
+	Status5xx        Class = "status_5xx"
+	Status4xx        Class = "status_4xx"
+	EngineKey        Class = "engine_key"
+	ModelMissing     Class = "model_missing"
+	BadAnswer        Class = "bad_answer"
+	ErrorEvent       Class = "error_event"
+	OurEdit          Class = "our_edit"
+	HandoverExpired  Class = "handover_expired"
+	PartnerFailed    Class = "partner_failed"
+	ClientGone       Class = "client_gone"
+)
+
+// TimedOut tells that a limit of ours for an answer has passed.
+func (c Class) TimedOut() bool {
+	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
+}
+
+// Blame says who answers for a failure.
+type Blame uint8
+
+// The blames.
+const (
+	BlameNobody Blame = iota
+	// BlameEject: out at once, a single probe brings it back.
+	BlameEject
+	// BlameStrike: one strike, but only when another instance then serves the
+	// same request: a request that fails everywhere is itself to blame.
+	BlameStrike
+	// BlameConfig: an alarm in the log; no instance is at fault.
+	BlameConfig
+)
+
+func (b Blame) String() string {
+	return [...]string{"nobody", "ejected at once", "a strike, if another serves it", "our configuration"}[b]
+}
+
+// Rule is what follows from a class.
+type Rule struct {
+	Class Class
+	What  string // for people
+	Retry bool   // on another instance; on the same one only if there is no other
+	Free  bool   // does not count against --max-attempts or the retry budget
+	// SameKV: the instance cannot have used the hand-over, so that another
+	// decode instance may have it while its lease runs.
+	SameKV bool
+	Blame  Blame
+	Client string // what the client sees if this is the last word
+}
+
+// Rules lists every class, in the order of the document.
+func Rules() []Rule {
+	return []Rule{
+		{NotConnected, "connection refused, or no route", true, true, true, BlameEject, "503, Retry-After"},
+		{ConnectTimeout, "no connection within --connect-timeout", true, true, true, BlameStrike, "503, Retry-After"},
+		{NoConnection, "no connection for another reason: no port left here for that address, an address that may not be used", true, false, true, BlameStrike, "503, Retry-After"},
+		{NoSocket, "no connection, since no descriptor or memory for one is left here", true, false, true, BlameNobody, "503, Retry-After"},
+		{Lost, "sent, and the connection ended before any byte of an answer", true, false, false, BlameStrike, "502"},
+		{BrokeOff, "the answer began and broke off before it was committed", true, false, false, BlameStrike, "502"},
+		{PrefillTimeout, "no prefill answer within --prefill-timeout", true, false, false, BlameStrike, "504"},
+		{FirstByteTimeout, "no byte of an answer in time", true, false, false, BlameStrike, "504"},
+		{IdleTimeout, "the answer stalled for --idle-timeout before it was committed", true, false, false, BlameStrike, "504"},
+		{Gone, "the instance left, turned down, was ejected, or restarted while the leg waited", true, true, false, BlameNobody, "503, Retry-After"},
+		{Busy, "429, 408 or 425", true, false, true, BlameNobody, "the engine's answer"},
+		{Unavailable503, "503: not taken", true, false, true, BlameStrike, "the engine's answer"},
+		{Status5xx, "any other 5xx", true, false, false, BlameStrike, "the engine's answer"},
+		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNobody, "the engine's answer"},
+		{EngineKey, "401 or 403 for the proxy's own key", false, false, false, BlameConfig, "502"},
+		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
+		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
+		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
+		{OurEdit, "400 to a prefill with a forced tool call, which our cut at one token causes", false, true, false, BlameNobody, "nothing: decode serves alone"},
+		{HandoverExpired, "--kv-lease-budget passed between the legs, or while the decode instance was silent", true, true, false, BlameNobody, "nothing: a new prefill"},
+		{PartnerFailed, "the other leg of a concurrent pair failed, whose failure counts", true, true, false, BlameNobody, "the other leg's"},
+		{ClientGone, "the client left", false, true, false, BlameNobody, "nobody is there; 499 in metrics"},
+	}
+}
+
+// Rule finds what follows from the class.
+func (c Class) Rule() Rule {
+	for _, r := range Rules() {
+		if r.Class == c {
+			return r
+		}
+	}
+	return Rule{Class: c}
+}
+
+// FailureTable renders the rules as the Markdown table of docs/failures.md.
+func FailureTable() string {
+	var b strings.Builder
+	b.WriteString("| class | what happened | another instance | counts | KV of the prefill | blamed | last word to the client |\n")
+	b.WriteString("|---|---|---|---|---|---|---|\n")
+	yes := func(v bool, a, o string) string {
+		if v {
+			return a
+		}
+		return o
+	}
+	for _, r := range Rules() {
+		kv := "–"
+		if r.Retry {
+			kv = yes(r.SameKV, "same", "new")
+		}
+		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", r.Class, r.What,
+			yes(r.Retry, "yes", "no"), yes(r.Free, "no", "yes"), kv, r.Blame, r.Client)
+	}
+	return b.String()
+}

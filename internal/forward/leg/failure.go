@@ -1,0 +1,80 @@
+package leg
+
+import (
+	"net/http"
+	"strconv"
+	"time"
+
+	"errors"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// Failure is a leg that gave no answer to pass on as a success.
+type Failure struct {
+	Class Class
+	Rule  Rule
+	// Taken tells that the instance may have begun to work, so that a
+	// single-use hand-over must be held for spent.
+	Taken bool
+	// Answer is what the client gets if this failure is the last one.
+	Answer Answer
+	Err    error
+}
+
+// NewFailure makes a failure of a class.
+func NewFailure(class Class, a Answer, err error) *Failure {
+	r := class.Rule()
+	return &Failure{Class: class, Rule: r, Taken: !r.SameKV, Answer: a, Err: err}
+}
+
+// Answer is an error as it goes to the client: the engine's own, or ours.
+type Answer struct {
+	Status int
+	Header http.Header
+	Body   []byte
+	Own    *openai.Error // nil for the engine's
+}
+
+// Ours is an answer of the proxy itself.
+func Ours(e *openai.Error) Answer { return Answer{Status: e.Status, Own: e} }
+
+// RetryWait is told to clients when nobody can serve them now.
+const RetryWait = time.Second
+
+// Unread is Unavailable of a proxy that has started and found no etcd yet.
+func Unread() *openai.Error {
+	return unavailable("this proxy has not read yet which instances there are; see its /readyz")
+}
+
+// Unpicked is what a client hears whose request nobody was found for.
+func Unpicked(err error, role instance.Role, model string) *openai.Error {
+	if errors.Is(err, sched.ErrUnread) {
+		return Unread()
+	}
+	return Unavailable(role, model)
+}
+
+// Unavailable is what a client hears when a role has nobody who could serve it.
+func Unavailable(role instance.Role, model string) *openai.Error {
+	msg := "no " + string(role) + " instance is available right now"
+	if model != "" {
+		msg += " for model " + strconv.Quote(model)
+	}
+	return unavailable(msg)
+}
+
+// BudgetSpent is what a client hears whose retry the whole proxy's bound forbids.
+func BudgetSpent() *openai.Error {
+	return unavailable("too many requests are being retried at the moment; try again")
+}
+
+func noSocket() *openai.Error {
+	return unavailable("this proxy cannot open another connection at the moment; try again")
+}
+
+func unavailable(message string) *openai.Error {
+	return &openai.Error{Status: http.StatusServiceUnavailable, Type: openai.TypeUnavailable, RetryAfter: RetryWait, Message: message}
+}

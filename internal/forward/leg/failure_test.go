@@ -1,0 +1,26 @@
+package leg
+
+import "testing"
+
+// The buffer of a stream goes back to its pool before the client is told: what
+// an error event said must not lie in it any more.
+func TestErrorEventOwnsItsText(t *testing.T) {
+	t.Parallel()
+	const text = `{"error":{"message":"too long","code":400}}`
+	event := []byte("data: " + text + "\n\n")
+	f := testLeg(t).OfEvent(400, event)
+	for i := range event {
+		event[i] = '#' // the next stream
+	}
+	if f.Class != Status4xx || f.Answer.Status != 400 || string(f.Answer.Body) != text {
+		t.Fatalf("%s %d %s", f.Class, f.Answer.Status, f.Answer.Body)
+	}
+}
+
+func TestErrorEventThatIsNoJSON(t *testing.T) {
+	t.Parallel()
+	f := testLeg(t).OfEvent(0, []byte("data:{\"error\":00\n\n"))
+	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {
+		t.Fatalf("%s %+v", f.Class, f.Answer)
+	}
+}

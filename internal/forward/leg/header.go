@@ -1,0 +1,128 @@
+package leg
+
+import (
+	"net/http"
+	"net/textproto"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+)
+
+// hopByHop are the headers that mean one connection only (RFC 9110, 7.6.1),
+// and those that the next connection sets itself.
+func hopByHop(name string) bool {
+	switch name {
+	case "Connection", "Proxy-Connection", "Keep-Alive", "Proxy-Authenticate", "Proxy-Authorization",
+		"Te", "Trailer", "Transfer-Encoding", "Upgrade", "Content-Length", "Host":
+		return true
+	}
+	return false
+}
+
+// private are request headers that a client must not get through to an
+// engine: ours, the admin key, and those that steer routing inside the fleet.
+func private(name string) bool {
+	switch name {
+	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
+		return true
+	}
+	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
+}
+
+// staysHere tells that a client's header does not go to the engines. Servers behind a
+// gateway interface of Python may take a header spelt with _ for the one with -.
+func staysHere(name string) bool {
+	if hopByHop(name) || private(name) {
+		return true
+	}
+	if strings.IndexByte(name, '_') < 0 {
+		return false
+	}
+	name = textproto.CanonicalMIMEHeaderKey(strings.ReplaceAll(name, "_", "-"))
+	return hopByHop(name) || private(name)
+}
+
+// priorityHeader lets a request overtake others in an engine's queue.
+const priorityHeader = "X-Vllm-Priority"
+
+func isPriority(name string) bool {
+	return name == priorityHeader || strings.EqualFold(strings.ReplaceAll(name, "_", "-"), priorityHeader)
+}
+
+// Header is the header of one leg.
+type Header struct {
+	fields http.Header
+	ownKey bool // see Leg
+}
+
+// NewHeader makes a leg's header out of the client's. id is its X-Request-Id; more
+// are fields of this leg alone.
+func (o *Origin) NewHeader(id string, more ...connector.Field) Header {
+	out := make(http.Header, len(o.Header)+2+len(more))
+	for name, values := range o.Header {
+		if staysHere(name) || isPriority(name) && !o.Privileged() {
+			continue
+		}
+		out[name] = values
+	}
+	DropNamed(out, o.Header["Connection"])
+	out["X-Request-Id"] = []string{id}
+	for _, f := range more {
+		out[textproto.CanonicalMIMEHeaderKey(f.Name)] = []string{f.Value}
+	}
+	ownKey := o.authorize(out)
+	if _, ok := out["User-Agent"]; !ok {
+		out["User-Agent"] = nil // an absent one stays absent
+	}
+	return Header{out, ownKey}
+}
+
+// Without takes a field out.
+func (h Header) Without(name string) Header {
+	delete(h.fields, name)
+	return h
+}
+
+// DropNamed takes the fields off a header that Connection names: they end with it
+// (RFC 9110, 7.6.1).
+func DropNamed(h http.Header, connection []string) {
+	for _, v := range connection {
+		for n := range strings.SplitSeq(v, ",") {
+			delete(h, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(n)))
+		}
+	}
+}
+
+// authorize applies the rule of the keys: a checked client's key ends here, an
+// unchecked one is passed on, the engines' own key fills the gap. It tells whether
+// the engine sees our key, or none because we have none.
+func (o *Origin) authorize(out http.Header) (ownKey bool) {
+	if o.Settings.ClientKeys {
+		delete(out, "Authorization")
+	}
+	if bearsKey(out["Authorization"]) {
+		return false
+	}
+	if key := o.Settings.EngineKey; key != "" {
+		out["Authorization"] = []string{"Bearer " + key}
+	}
+	return true
+}
+
+// bearsKey tells whether there is a key in an Authorization header. Clients
+// whose key is not set send the bare word "Bearer".
+func bearsKey(values []string) bool {
+	for _, v := range values {
+		scheme, rest, _ := strings.Cut(v, " ")
+		if strings.TrimSpace(rest) != "" || scheme != "" && !strings.EqualFold(scheme, "bearer") {
+			return true
+		}
+	}
+	return false
+}
+
+// GoesOn tells whether an engine's header goes to the client: it is not about the
+// connection, nor one that the proxy gives itself.
+func GoesOn(name string) bool {
+	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-")
+}

@@ -1,0 +1,49 @@
+package leg
+
+import (
+	"encoding/hex"
+	"math/rand/v2"
+	"net/http"
+)
+
+// maxID bounds what a client may call its request, in bytes.
+const maxID = 200
+
+// ClientsID gives the client's own X-Request-Id, or a new one if it sent none that
+// can stand in a header and a log line.
+func ClientsID(h http.Header) string {
+	values := h["X-Request-Id"]
+	if len(values) == 0 || values[0] == "" || len(values[0]) > maxID {
+		return newUUID()
+	}
+	for _, c := range []byte(values[0]) {
+		if c <= ' ' || c > '~' || c == '"' || c == '\\' {
+			return newUUID()
+		}
+	}
+	return values[0]
+}
+
+// EngineID is what the engines are told in one attempt: the client's id and a nonce.
+func EngineID(id string) string { return id + "-" + randomHex(4) }
+
+// Key gives 32 random hexadecimal digits.
+func Key() string { return randomHex(16) }
+
+// newUUID makes a random UUID (RFC 9562, 5.4).
+func newUUID() string {
+	b := randomBytes(16)
+	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
+	h := hex.EncodeToString(b)
+	return h[:8] + "-" + h[8:12] + "-" + h[12:16] + "-" + h[16:20] + "-" + h[20:]
+}
+
+func randomHex(n int) string { return hex.EncodeToString(randomBytes(n)) }
+
+func randomBytes(n int) []byte {
+	b := make([]byte, n)
+	for i := range b {
+		b[i] = byte(rand.Uint32())
+	}
+	return b
+}

@@ -1,0 +1,149 @@
+package leg
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// OfError judges an error of the upstream client.
+func (l *Leg) OfError(err error) *Failure {
+	if l.origin.Client.Err() != nil {
+		return NewFailure(ClientGone, Answer{}, err)
+	}
+	class := classOf(err)
+	f := NewFailure(class, lastWord(l.Instance, class, l.origin.Model), err)
+	if e, ok := errors.AsType[*upstream.Error](err); ok {
+		// Refused now, but an earlier try on a pooled connection may have
+		// reached it.
+		f.Taken = f.Taken || e.MaybeTaken
+	}
+	return f
+}
+
+// CalledOff judges a leg that has ended for a cause of ours while some of its
+// answer lay unread.
+func (l *Leg) CalledOff(cause error) *Failure {
+	return l.OfError(&upstream.Error{Stage: upstream.StageBody, Address: l.Instance.Address, Err: cause, MaybeTaken: true})
+}
+
+// classOf tells what an error of the upstream client was.
+func classOf(err error) Class {
+	switch {
+	case errors.Is(err, sched.ErrGone):
+		return Gone
+	case errors.Is(err, errHandoverExpired):
+		return HandoverExpired
+	case errors.Is(err, ErrPartner):
+		return PartnerFailed
+	case errors.Is(err, ErrPrefillTimeout):
+		return PrefillTimeout
+	case errors.Is(err, ErrFirstByteTimeout):
+		return FirstByteTimeout
+	case errors.Is(err, ErrIdleTimeout):
+		return IdleTimeout
+	}
+	var e *upstream.Error
+	if !errors.As(err, &e) {
+		return Lost
+	}
+	switch e.Stage {
+	case upstream.StageNotConnected:
+		switch {
+		case e.Refused():
+			return NotConnected
+		case e.Timeout():
+			return ConnectTimeout
+		case e.Exhausted():
+			return NoSocket
+		}
+		return NoConnection
+	case upstream.StageHeaders:
+		return BadAnswer
+	case upstream.StageBody:
+		return BrokeOff
+	case upstream.StageStale, upstream.StageSent:
+	}
+	return Lost
+}
+
+// lastWord is what the client hears if nothing better comes.
+func lastWord(in *instance.Instance, class Class, model string) Answer {
+	switch class {
+	case NotConnected, ConnectTimeout, NoConnection, Gone, PartnerFailed:
+		return Ours(Unavailable(in.Role, model))
+	case NoSocket:
+		return Ours(noSocket())
+	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
+		return Ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
+			Message: fmt.Sprintf("the %s instance did not answer in time", in.Role)})
+	default:
+		return Ours(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", in.Role)))
+	}
+}
+
+func badGateway(message string) *openai.Error {
+	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: message}
+}
+
+// OfStatus judges an answer whose status is not 200. Its text is not read yet.
+func (l *Leg) OfStatus(status int, header http.Header) *Failure {
+	in := l.Instance
+	theirs := Answer{Status: status, Header: header}
+	err := fmt.Errorf("%s answered %d", in.Key, status)
+	switch {
+	case isBusy(status):
+		return NewFailure(Busy, theirs, err)
+	case (status == http.StatusUnauthorized || status == http.StatusForbidden) && l.ownKey:
+		l.origin.Settings.Log.WithField("instance", in.Key.String()).
+			Errorf("engine refused the proxy's key with %d: check --engine-api-key", status)
+		return NewFailure(EngineKey, Ours(badGateway(
+			"the engines refuse the proxy's key for them; this is a configuration error of the proxy (--engine-api-key)")), err)
+	case status == http.StatusNotFound && l.origin.Model != "" && in.ServesModel(l.origin.Model):
+		// The record promises the model: the instance is wrong, not the client.
+		return NewFailure(ModelMissing, theirs, err)
+	case status >= 400 && status < 500:
+		return NewFailure(Status4xx, theirs, err)
+	case status == http.StatusServiceUnavailable:
+		return NewFailure(Unavailable503, theirs, err)
+	case status >= 500:
+		return NewFailure(Status5xx, theirs, err)
+	default:
+		return l.OfAnswer(fmt.Sprintf("status %d", status))
+	}
+}
+
+func isBusy(status int) bool {
+	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
+}
+
+// OfEvent judges an error event that came before the answer was committed.
+func (l *Leg) OfEvent(code int, event []byte) *Failure {
+	// A copy: the stream's buffer is another's before the client is told.
+	body := bytes.Clone(openai.EventData(event))
+	if !json.Valid(body) {
+		return l.OfAnswer("an error event that is no JSON")
+	}
+	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
+	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
+	if code >= 400 && code < 500 && !isBusy(code) {
+		return NewFailure(Status4xx, a, err)
+	}
+	if code < 400 {
+		a.Status = http.StatusInternalServerError
+	}
+	return NewFailure(ErrorEvent, a, err)
+}
+
+// OfAnswer judges an answer that is not what an engine sends.
+func (l *Leg) OfAnswer(what string) *Failure {
+	return NewFailure(BadAnswer, Ours(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
+		fmt.Errorf("%s: %s", l.Instance.Key, what))
+}

@@ -1,0 +1,167 @@
+package leg
+
+import (
+	"context"
+	"net/http"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lifetime"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// Leg is the lifetime of one request to an engine, as a context: it ends with
+// the client, by a deadline of ours, when its instance is known to be gone, or
+// when the caller is through with it. Ending it closes the connection of an
+// unfinished answer, which is what makes vLLM abort the work.
+//
+// Its Err is the cause itself, so context.Cause gives it too.
+type Leg struct {
+	lifetime.Context // CallOff implements sched.Leg
+	Instance         *instance.Instance
+
+	origin *Origin
+	pick   *sched.Assignment // nil for a leg that nobody can call off
+	watch  lifetime.Watch    // of the client's context
+	sent   time.Time         // when it began
+	wait   Wait
+	// ownKey tells that the engine saw our key, or none because we have none.
+	ownKey bool
+
+	timer   *time.Timer
+	partner atomic.Int64 // Wait.Partner, 0 once the other leg is done
+
+	mu      sync.Mutex    // guards what follows
+	current time.Duration // what the timer was last set to, without partner
+	cause   error         // what it ends the leg with
+}
+
+var (
+	_ context.Context = (*Leg)(nil)
+	_ sched.Leg       = (*Leg)(nil)
+)
+
+// Send sends the leg's request and gives the answer once its header is there. It is
+// called once.
+func (l *Leg) Send(method, path string, h Header, body openai.Body) (*upstream.Response, error) {
+	o := l.origin
+	l.ownKey = h.ownKey
+	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments()}
+	o.sending.Add(1)
+	defer o.sending.Add(-1)
+	if r.Body != nil && !o.Settings.Upstream.ReleasesBody(&r) {
+		o.lent.Store(true)
+	}
+	resp, err := o.Settings.Upstream.Do(l, &r)
+	if err == nil && l.pick != nil {
+		l.pick.Heard()
+	}
+	return resp, err
+}
+
+// Heard notes a sign of life of the instance: bytes of its answer.
+func (l *Leg) Heard() {
+	if l.pick != nil {
+		l.pick.Heard()
+	}
+}
+
+// Next replaces the limit: from now on the leg ends d after the last Rearm.
+func (l *Leg) Next(d time.Duration, cause error) {
+	l.mu.Lock()
+	l.cause = cause
+	l.mu.Unlock()
+	l.Rearm(d)
+}
+
+// Rearm moves the deadline to d from now.
+func (l *Leg) Rearm(d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.current = d
+	l.timer.Reset(d + time.Duration(l.partner.Load()))
+}
+
+// PartnerDone tells that the leg waits for nothing but its own instance any more.
+func (l *Leg) PartnerDone() {
+	if l.partner.Swap(0) == 0 {
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.Err() == nil {
+		l.timer.Reset(l.current)
+	}
+}
+
+// Unlimited takes the limit of time off.
+func (l *Leg) Unlimited() { l.timer.Stop() }
+
+func (l *Leg) expire() {
+	l.mu.Lock()
+	cause := l.cause
+	l.mu.Unlock()
+	l.Cancel(cause)
+}
+
+// Settle tells that the answer is about to be committed: from now on the leg is
+// carried to its end whatever is heard of its instance. It gives the cause if the
+// leg has ended before, so that nothing more can come than was read.
+func (l *Leg) Settle() error {
+	cause := l.Context.Settle()
+	if l.pick != nil {
+		l.pick.Settle()
+	}
+	return cause
+}
+
+// handoverSlack is how much of its waiting time a leg may have spent before the
+// silence of its instance was noticed.
+const handoverSlack = 2 * time.Second
+
+// Silent implements sched.Leg: the instance has given no sign of life for so long.
+// A hand-over that can be used once must not outlive its lease unread: the engine
+// would read blocks that prefill has given to others, without an error (protocol
+// rule 2.5). An engine that took the request has extended the lease itself.
+func (l *Leg) Silent(d time.Duration) {
+	waited := time.Since(l.sent)
+	switch {
+	case !l.wait.KVUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.KVUntil):
+		l.CallOff(errHandoverExpired)
+	case l.wait.Silence > 0 && min(d, waited) >= l.wait.Silence:
+		l.CallOff(ErrFirstByteTimeout)
+	}
+}
+
+// Waited is how long ago the leg began.
+func (l *Leg) Waited() time.Duration { return time.Since(l.sent) }
+
+// End ends the leg, if it has not ended yet, and lets go of what it holds. More
+// calls do no harm.
+func (l *Leg) End() {
+	if l.pick != nil {
+		l.pick.Settle()
+	}
+	l.timer.Stop()
+	l.watch.Stop()
+	l.Finish(errDone)
+}
+
+// Value implements context.Context.
+func (l *Leg) Value(key any) any { return l.origin.Client.Value(key) }
+
+// Ask sends one question beside all picks and gives its answer: nothing but its
+// limit and the client ends it. The caller ends the leg.
+func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path string, h Header, body openai.Body) (*Leg, *upstream.Response, error) {
+	l := o.newLeg(Wait{Limit: limit, Cause: ErrFirstByteTimeout})
+	l.Instance = in
+	resp, err := l.Send(method, path, h, body)
+	return l, resp, err
+}
+
+// Post is the method of nearly all legs.
+const Post = http.MethodPost

@@ -1,0 +1,244 @@
+package leg
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+var errCause = errors.New("cause")
+
+// testOrigin is a request whose legs are never sent.
+func testOrigin(client context.Context) *Origin {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return &Origin{Client: client, Settings: &Settings{Log: log}, Privileged: func() bool { return false }}
+}
+
+func newTestLeg(client context.Context) *Leg {
+	l := testOrigin(client).newLeg(Wait{Limit: time.Hour, Cause: ErrPrefillTimeout})
+	l.Instance = &instance.Instance{}
+	return l
+}
+
+func testLeg(t *testing.T) *Leg {
+	t.Helper()
+	l := newTestLeg(t.Context())
+	t.Cleanup(l.End)
+	return l
+}
+
+// The standard library's own contexts are built on top of a leg when it dials,
+// so a leg must behave as they expect.
+func TestLegIsAContext(t *testing.T) {
+	t.Parallel()
+	type key struct{}
+	l := newTestLeg(context.WithValue(t.Context(), key{}, "v"))
+	defer l.End()
+	if l.Err() != nil || l.Value(key{}) != "v" {
+		t.Fatalf("running: %v, %v", l.Err(), l.Value(key{}))
+	}
+	child, cancel := context.WithCancel(l)
+	defer cancel()
+	grandchild, cancel2 := context.WithTimeout(child, time.Hour)
+	defer cancel2()
+	called := make(chan struct{})
+	context.AfterFunc(grandchild, func() { close(called) })
+	select {
+	case <-l.Done():
+		t.Fatal("done before its end")
+	default:
+	}
+	l.Cancel(errCause)
+	l.Cancel(errDone)
+	<-l.Done()
+	<-grandchild.Done()
+	<-called
+	for _, c := range []context.Context{l, child, grandchild} {
+		if got := context.Cause(c); !errors.Is(got, errCause) {
+			t.Errorf("cause of %T: %v", c, got)
+		}
+	}
+	late, cancel3 := context.WithCancel(l)
+	defer cancel3()
+	<-late.Done()
+	if !errors.Is(context.Cause(late), errCause) {
+		t.Errorf("cause of a late child: %v", context.Cause(late))
+	}
+}
+
+func TestLegAfterFunc(t *testing.T) {
+	t.Parallel()
+	l := newTestLeg(t.Context())
+	var calls []string
+	stopA := l.AfterFunc(func() { calls = append(calls, "a") })
+	stopB := l.AfterFunc(func() { calls = append(calls, "b") })
+	if !stopA() || stopA() {
+		t.Error("a was not taken off once")
+	}
+	stopC := l.AfterFunc(func() { calls = append(calls, "c") })
+	l.End()
+	if len(calls) != 2 || calls[0] != "b" || calls[1] != "c" {
+		t.Errorf("called %v", calls)
+	}
+	if stopA() || stopB() || stopC() {
+		t.Error("taken off after the end")
+	}
+	late := make(chan struct{})
+	if stop := l.AfterFunc(func() { close(late) }); stop() {
+		t.Error("a late one was taken off")
+	}
+	<-late
+}
+
+func TestLegDeadlineMoves(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		l := testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout})
+		defer l.End()
+		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
+		l.Next(time.Second, ErrIdleTimeout)
+		for range 5 {
+			time.Sleep(900 * time.Millisecond)
+			l.Rearm(time.Second)
+		}
+		synctest.Wait()
+		if l.Err() != nil {
+			t.Fatalf("ended though it was moved on: %v", l.Err())
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if !errors.Is(l.Err(), ErrIdleTimeout) {
+			t.Errorf("ended with %v", l.Err())
+		}
+	})
+}
+
+// While the other leg of its pair has to be done first a leg may wait longer, in
+// every limit; from then on as long as any other.
+func TestLegWaitsForItsPartner(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		begin := func() *Leg {
+			return testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout, Partner: time.Minute})
+		}
+		alone, done := begin(), begin()
+		defer alone.End()
+		defer done.End()
+		time.Sleep(50 * time.Second) // of the bubble's own clock
+		alone.Next(2*time.Second, ErrIdleTimeout)
+		done.PartnerDone()
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !errors.Is(done.Err(), ErrFirstByteTimeout) {
+			t.Errorf("the partner was done for twice the limit: %v", done.Err())
+		}
+		time.Sleep(59 * time.Second)
+		synctest.Wait()
+		if alone.Err() != nil {
+			t.Errorf("ended while its partner had time: %v", alone.Err())
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if !errors.Is(alone.Err(), ErrIdleTimeout) {
+			t.Errorf("ended with %v", alone.Err())
+		}
+	})
+}
+
+// A client that has left already ends a leg at once.
+func TestLegOfAClientThatLeft(t *testing.T) {
+	t.Parallel()
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errCause)
+	l := newTestLeg(ctx)
+	defer l.End()
+	if !errors.Is(l.Err(), errCause) {
+		t.Errorf("ended with %v", l.Err())
+	}
+}
+
+// Whoever ends a leg first wins, and functions run once.
+func TestLegEndedByMany(t *testing.T) {
+	t.Parallel()
+	for range 100 {
+		l := newTestLeg(t.Context())
+		defer l.End()
+		ran := make(chan struct{}, 8)
+		stop := l.AfterFunc(func() { ran <- struct{}{} })
+		var all sync.WaitGroup
+		for range 4 {
+			all.Go(func() { l.Cancel(errCause) })
+		}
+		stopped := false
+		all.Go(func() { stopped = stop() })
+		all.Wait()
+		if n := len(ran); (n == 1) == stopped {
+			t.Fatalf("stopped %v, yet called %d times", stopped, n)
+		}
+	}
+}
+
+// Whoever calls waiting legs off goes through a list that is a moment old. A
+// leg that was committed meanwhile carries an answer that the client has begun
+// to read: it must not be broken.
+func TestCommittedLegIsNotCalledOff(t *testing.T) {
+	t.Parallel()
+	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
+	defer waiting.End()
+	defer committed.End()
+	_ = committed.Settle()
+	for _, l := range []*Leg{waiting, committed} {
+		var listed sched.Leg = l
+		listed.CallOff(errCause)
+	}
+	if !errors.Is(waiting.Err(), errCause) {
+		t.Errorf("the waiting leg goes on: %v", waiting.Err())
+	}
+	if committed.Err() != nil {
+		t.Errorf("the committed leg was ended: %v", committed.Err())
+	}
+}
+
+// Only a refusal by the other side is proof that nobody is there. Running out
+// of sockets is our own trouble; running out of ports and a slow connection may be.
+func TestOnlyRefusedConnectionsEject(t *testing.T) {
+	t.Parallel()
+	dial := func(err error) error {
+		return &upstream.Error{Stage: upstream.StageNotConnected, Address: "p:1", Err: &net.OpError{Op: "dial", Err: err}}
+	}
+	for _, tc := range []struct {
+		err   error
+		class Class
+		blame Blame
+	}{
+		{dial(syscall.ECONNREFUSED), NotConnected, BlameEject},
+		{dial(syscall.EHOSTUNREACH), NotConnected, BlameEject},
+		{dial(os.ErrDeadlineExceeded), ConnectTimeout, BlameStrike},
+		{dial(os.NewSyscallError("socket", syscall.EMFILE)), NoSocket, BlameNobody},
+		{dial(syscall.ENFILE), NoSocket, BlameNobody},
+		{dial(syscall.ENOBUFS), NoSocket, BlameNobody},
+		{dial(syscall.ENOMEM), NoSocket, BlameNobody},
+		{dial(syscall.EADDRNOTAVAIL), NoConnection, BlameStrike},
+		{dial(netguard.ErrForbidden), NoConnection, BlameStrike},
+	} {
+		c := classOf(tc.err)
+		if r := c.Rule(); c != tc.class || r.Blame != tc.blame || !r.Retry || !r.SameKV {
+			t.Errorf("%v: %s, %+v", tc.err, c, r)
+		}
+	}
+}

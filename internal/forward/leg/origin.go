@@ -1,0 +1,109 @@
+package leg
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/lifetime"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// Settings are the same for the legs of all requests.
+type Settings struct {
+	Upstream upstream.Client
+	// Gone tells why nothing more can come from the instance of a pick, nil if
+	// something can.
+	Gone func(*sched.Assignment) error
+	Log  logrus.FieldLogger
+	// EngineKey is the key for the engines, "" if there is none; ClientKeys tells
+	// that clients' keys are checked by the proxy and therefore end here.
+	EngineKey  string
+	ClientKeys bool
+}
+
+// Origin is the client's request that legs are made for.
+type Origin struct {
+	Settings *Settings
+	Client   context.Context // ends every leg
+	Header   http.Header     // the client's, never changed
+	ID       string          // what the client calls the request
+	Model    string          // "" if the request names none
+	// Privileged tells whether the client's X-Vllm-Priority gets through.
+	Privileged func() bool
+
+	sending atomic.Int32 // legs that are in Send
+	lent    atomic.Bool  // an upstream client may read a body after Send
+}
+
+// BodyIsFree tells that nothing reads the bodies of the legs any more, provided that
+// no further leg begins.
+func (o *Origin) BodyIsFree() bool { return o.sending.Load() == 0 && !o.lent.Load() }
+
+// Wait is how long a leg may wait for the beginning of its answer.
+type Wait struct {
+	Limit time.Duration
+	Cause error // what it ends with then
+	// Silence is the limit while the instance gives no sign of life; 0 for none.
+	Silence time.Duration
+	// KVUntil is when the lease of its hand-over ends, zero if there is none, or
+	// if it can be read more than once.
+	KVUntil time.Time
+	// Partner is how much longer the leg may wait, in all its limits, while the
+	// other leg of its pair has to be done first; see Leg.PartnerDone.
+	Partner time.Duration
+}
+
+// The causes of legs that a limit of ours has ended.
+var (
+	ErrPrefillTimeout   error = timeoutError("prefill took too long")
+	ErrFirstByteTimeout error = timeoutError("no answer in time")
+	ErrIdleTimeout      error = timeoutError("the answer stalled")
+	errHandoverExpired        = errors.New("the lease of the hand-over ended while the instance was silent")
+	errDone                   = errors.New("leg ended")
+)
+
+// ErrPartner is the cause of a leg that was ended because the other leg of its
+// pair has failed.
+var ErrPartner = errors.New("the other leg of the pair failed")
+
+// timeoutError is the cause of a leg that one of our own deadlines ended.
+type timeoutError string
+
+func (e timeoutError) Error() string { return string(e) }
+
+// Timeout marks it as net.Error does.
+func (timeoutError) Timeout() bool { return true }
+
+// Temporary completes net.Error.
+func (timeoutError) Temporary() bool { return true }
+
+// Begin starts a leg on a picked instance. It ends when its wait is over, when the
+// client leaves, or as soon as its instance is found gone, with sched.ErrGone.
+func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
+	l := o.newLeg(w)
+	l.Instance, l.pick = a.Instance, a
+	a.Await(l, l.sent)
+	// The membership may have changed between the pick and Await.
+	if err := o.Settings.Gone(a); err != nil {
+		l.Cancel(err)
+	}
+	return l
+}
+
+// newLeg starts a leg that nothing but its wait and the client ends.
+func (o *Origin) newLeg(w Wait) *Leg {
+	l := &Leg{origin: o, sent: time.Now(), wait: w, current: w.Limit, cause: w.Cause}
+	l.partner.Store(int64(w.Partner))
+	l.timer = time.AfterFunc(w.Limit+w.Partner, l.expire)
+	l.watch = lifetime.AfterFunc(o.Client, func() { l.Cancel(context.Cause(o.Client)) })
+	if o.Client.Err() != nil { // the function above may run later
+		l.Cancel(context.Cause(o.Client))
+	}
+	return l
+}

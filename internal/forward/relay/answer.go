@@ -1,0 +1,224 @@
+package relay
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+)
+
+// The ways a request can end, as in metrics and the access log.
+const (
+	OutcomeOK          = "ok"
+	OutcomeClientError = "client_error" // the client's own mistake, by us or by the engine
+	OutcomeClientGone  = "client_gone"
+	OutcomeUnavailable = "unavailable" // nobody there to serve it
+	OutcomeUpstream    = "upstream_error"
+	OutcomeBroken      = "broken" // committed, then lost
+)
+
+// StatusClientGone is logged for a client that left before its answer.
+const StatusClientGone = 499
+
+// Result is what became of an answer.
+type Result struct {
+	Status  int
+	Outcome string
+	Failure leg.Class // of the leg whose failure the client was told of
+	Bytes   int64     // of the body
+	TTFT    time.Duration
+	// Broken tells that the client's connection must be broken, not ended.
+	Broken bool
+}
+
+// Answer is the answer to one client. It belongs to one goroutine.
+type Answer struct {
+	Client Client
+	Ctx    context.Context // the client's
+	ID     string          // what the client calls its request
+	Start  time.Time
+	Idle   time.Duration // between two reads of an engine's answer, and for a write to the client
+	// Trace adds the proxy's header about the request's way, nil for clients that
+	// are not told.
+	Trace func(http.Header)
+	Log   logrus.FieldLogger
+
+	Result
+
+	writeDeadline time.Time
+}
+
+// Refuse answers an error of ours; anything that is not an *openai.Error is a
+// bug and says so.
+func (a *Answer) Refuse(err error) {
+	var e *openai.Error
+	if !errors.As(err, &e) {
+		e = &openai.Error{Status: http.StatusInternalServerError, Type: openai.TypeInternal, Message: err.Error()}
+	}
+	a.Status = e.Status
+	switch {
+	case e.Status < 500:
+		a.Outcome = OutcomeClientError
+	case e.Status == http.StatusServiceUnavailable:
+		a.Outcome = OutcomeUnavailable
+	default:
+		a.Outcome = OutcomeUpstream
+	}
+	a.proxyHeader()
+	openai.WriteError(a.Client, e)
+}
+
+// CloseAfter ends the client's connection with this answer: the rest of what it
+// sends is not worth reading.
+func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
+
+// Gone books a client that left.
+func (a *Answer) Gone() {
+	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
+	a.Broken = true // whatever half-open client there is shall not read a clean end
+}
+
+// Tell gives the client the answer of a failure.
+func (a *Answer) Tell(f *leg.Failure) {
+	if f.Class == leg.ClientGone || a.Ctx.Err() != nil {
+		a.Gone()
+		return
+	}
+	a.Failure = f.Class
+	if f.Answer.Own != nil {
+		a.Refuse(f.Answer.Own)
+		return
+	}
+	a.Status = f.Answer.Status
+	a.Outcome = OutcomeUpstream
+	if f.Answer.Status < 500 {
+		a.Outcome = OutcomeClientError
+	}
+	a.copyHeader(f.Answer.Header, int64(len(f.Answer.Body)))
+	a.Client.WriteHeader(f.Answer.Status)
+	n, _ := a.Client.Write(f.Answer.Body) // a client that left needs no error
+	a.Bytes += int64(n)
+}
+
+// JSON answers a value of the proxy's own.
+func (a *Answer) JSON(v any) {
+	b, err := json.Marshal(v)
+	if err != nil {
+		a.Refuse(err)
+		return
+	}
+	a.Status, a.Outcome = http.StatusOK, OutcomeOK
+	a.Client.Header().Set("Content-Type", "application/json")
+	a.Client.Header().Set("Content-Length", strconv.Itoa(len(b)))
+	a.ShowID()
+	a.Client.WriteHeader(http.StatusOK)
+	n, _ := a.Client.Write(b) // a client that left needs no error
+	a.Bytes = int64(n)
+}
+
+// begin gives the client the engine's status and header. length is the
+// Content-Length, -1 to leave it to the server.
+func (a *Answer) begin(resp *upstream.Response, length int64) {
+	a.TTFT = time.Since(a.Start)
+	a.Status = resp.Status
+	a.copyHeader(resp.Header, length)
+	a.Client.WriteHeader(resp.Status)
+}
+
+// copyHeader gives the client the engine's header. length is the Content-Length, -1 to
+// leave it to the server.
+func (a *Answer) copyHeader(from http.Header, length int64) {
+	to := a.Client.Header()
+	for name, values := range from {
+		if leg.GoesOn(name) {
+			to[name] = values
+		}
+	}
+	leg.DropNamed(to, from["Connection"])
+	if length >= 0 {
+		to["Content-Length"] = []string{strconv.FormatInt(length, 10)}
+	}
+	a.proxyHeader()
+}
+
+// ShowID tells the client what its request is called.
+func (a *Answer) ShowID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
+
+// proxyHeader adds what the proxy says of the request.
+func (a *Answer) proxyHeader() {
+	a.ShowID()
+	if a.Trace != nil {
+		a.Trace(a.Client.Header())
+	}
+}
+
+// write sends and flushes bytes to the client; false means that it is gone.
+func (a *Answer) write(b []byte) bool {
+	if !a.put(b) {
+		return false
+	}
+	a.Client.Flush()
+	return true
+}
+
+// put sends bytes to the client, in the server's own time.
+func (a *Answer) put(b []byte) bool {
+	if now := time.Now(); a.writeDeadline.Sub(now) < a.Idle/2 {
+		// A client that stops reading must not hold an instance for ever. The
+		// deadline is moved on seldom: it costs more than the write.
+		a.writeDeadline = now.Add(a.Idle)
+		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
+	}
+	n, err := a.Client.Write(b)
+	a.Bytes += int64(n)
+	if err != nil {
+		a.Gone()
+		return false
+	}
+	return true
+}
+
+// breakOff ends a committed answer that cannot be completed: in a stream an
+// error event says so, and the connection is broken in any case.
+func (a *Answer) breakOff(events bool, cause error) {
+	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
+	if events && !errors.Is(cause, errEngineEvent) {
+		e := openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway,
+			Message: "the decode instance was lost in the middle of the answer"}
+		a.write(append(append([]byte("data: "), e.JSON()...), "\n\n"...))
+	}
+	a.Outcome, a.Broken = OutcomeBroken, true
+}
+
+// Source is an engine's answer, and what depends on it.
+type Source struct {
+	Leg  *leg.Leg
+	Resp *upstream.Response
+	// Typed streams (/v1/responses, /v1/messages) name their events and have no
+	// common closing one: their first event commits, and any clean end is taken.
+	Typed bool
+	// Commit is called once, when the answer is committed: no failure is hidden
+	// from then on.
+	Commit func()
+	// Rewriters change the answer, in this order.
+	Rewriters []connector.Rewriter
+}
+
+// Relay passes an answer with status 200 on. A failure means that nothing was sent
+// to the client; nil that it has been answered, well or visibly broken.
+func (a *Answer) Relay(s Source) *leg.Failure {
+	s.Leg.Next(a.Idle, leg.ErrIdleTimeout)
+	if isEventStream(s.Resp.Header) {
+		return a.stream(&s)
+	}
+	return a.whole(&s)
+}

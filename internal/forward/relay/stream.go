@@ -1,0 +1,193 @@
+package relay
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"mime"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// doneGrace is how long the engine may take to end the connection's chunked
+// body behind the closing event; later than that it is not reused.
+const doneGrace = time.Second
+
+func isEventStream(h http.Header) bool {
+	return isMedia(h.Get("Content-Type"), "text/event-stream")
+}
+
+// isMedia tells whether a Content-Type names that media type, with whatever
+// parameters.
+func isMedia(contentType, media string) bool {
+	if contentType == media {
+		return true // as nearly everybody writes it
+	}
+	if name, _, _ := strings.Cut(contentType, ";"); !strings.EqualFold(strings.TrimSpace(name), media) {
+		return false
+	}
+	got, _, err := mime.ParseMediaType(contentType)
+	return err == nil && got == media
+}
+
+// events is the state of one event stream on its way through.
+type events struct {
+	scratch.Events
+
+	judged    int // of the buffered bytes, classified while the answer was not committed
+	seen      int // of them, searched for an event's end
+	committed bool
+	done      bool // the closing event has come
+	ended     bool // what is in Buf is the last of the engine's answer
+}
+
+var errEngineEvent = errors.New("the engine reported an error in the stream")
+
+// stream passes an event stream on, event by event. Until the first event with
+// content everything is held back and a failure can be retried.
+func (a *Answer) stream(s *Source) *leg.Failure {
+	var e events
+	defer e.Release()
+	l := s.Leg
+	for {
+		if !e.Room() {
+			return a.streamEnded(&e, l.OfAnswer("an event of more than 8 MiB"))
+		}
+		if e.done {
+			l.Rearm(doneGrace)
+		} else {
+			l.Rearm(a.Idle)
+		}
+		m, err := s.Resp.Body.Read(e.Buf[e.N:])
+		e.N += m
+		if m > 0 {
+			l.Heard()
+			e.ended = errors.Is(err, io.EOF)
+			if f, stop := a.pass(s, &e); stop {
+				return f
+			}
+		}
+		switch {
+		case err == nil:
+		case e.done:
+			return nil // the answer was whole; how the connection ends is no matter
+		case !errors.Is(err, io.EOF):
+			return a.streamEnded(&e, l.OfError(err))
+		case s.Typed && e.committed && len(bytes.TrimLeft(e.Buf[:e.N], "\r\n")) == 0:
+			a.Outcome = OutcomeOK
+			return nil
+		default:
+			return a.streamEnded(&e, l.OfAnswer("the event stream ended too early"))
+		}
+	}
+}
+
+// pass deals with what one read brought. stop tells that the stream is over
+// for the client or must be retried.
+func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
+	if !e.committed {
+		if f = judge(s, e); f != nil {
+			return f, true
+		}
+		if !e.committed {
+			return nil, false
+		}
+		if cause := s.Leg.Settle(); cause != nil && !e.ended {
+			return s.Leg.CalledOff(cause), true
+		}
+		s.Commit()
+		a.begin(s.Resp, -1)
+	}
+	end := openai.EventEnd(e.Buf[:e.N], e.seen)
+	if end == 0 {
+		e.seen = e.N
+		return nil, false
+	}
+	if failed := e.look(end); failed > 0 {
+		// The engine's own error event goes out, its clean end does not.
+		if a.write(s.rewriteEvents(e.Buf[:failed])) {
+			a.breakOff(true, errEngineEvent)
+		}
+		return nil, true
+	}
+	if e.done {
+		a.Outcome = OutcomeOK
+	}
+	batch := s.rewriteEvents(e.Buf[:end])
+	if e.done && e.ended {
+		a.put(batch) // the server flushes it together with the end of the body
+		return nil, true
+	}
+	if !a.write(batch) {
+		return nil, true
+	}
+	e.Drop(end)
+	e.seen = e.N
+	return nil, false
+}
+
+// look goes through the events that end before end. It gives the end of the first
+// that is an error, 0 if there is none.
+func (e *events) look(end int) (failed int) {
+	for rest := e.Buf[:end]; ; {
+		event, tail, ok := openai.NextEvent(rest)
+		switch {
+		case !ok:
+			return 0
+		case openai.IsDone(event):
+			e.done = true
+		case openai.LooksLikeError(event):
+			return end - len(tail)
+		}
+		rest = tail
+	}
+}
+
+// judge classifies the events held back, until one commits the answer.
+func judge(s *Source, e *events) *leg.Failure {
+	for {
+		event, _, ok := openai.NextEvent(e.Buf[e.judged:e.N])
+		if !ok {
+			return nil
+		}
+		e.judged += len(event)
+		class, code := openai.Classify(event)
+		if s.Typed && class == openai.EventPreamble {
+			class = openai.EventContent
+		}
+		switch class {
+		case openai.EventError:
+			return s.Leg.OfEvent(code, event)
+		case openai.EventContent, openai.EventDone:
+			e.committed = true
+			return nil
+		case openai.EventPreamble:
+		}
+	}
+}
+
+// streamEnded decides what an early end means: before the commit a failure to
+// hide, after it a broken stream to show.
+func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
+	if !e.committed {
+		return f
+	}
+	if a.Ctx.Err() != nil {
+		a.Gone()
+		return nil
+	}
+	a.breakOff(true, f.Err)
+	return nil
+}
+
+func (s *Source) rewriteEvents(batch []byte) []byte {
+	for _, r := range s.Rewriters {
+		batch = r.Events(batch)
+	}
+	return batch
+}

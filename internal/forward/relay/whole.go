@@ -1,0 +1,112 @@
+package relay
+
+import (
+	"errors"
+	"io"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+)
+
+// maxHeldAnswer is how much of a non-streamed answer is read before the status
+// goes out: up to here a broken answer can still be retried.
+const maxHeldAnswer = 1 << 20
+
+// unknownAnswer is the room that an answer of unknown length gets at first.
+const unknownAnswer = 2 << 10
+
+// whole passes a non-streamed answer on. Nothing is sent before it has been
+// read to its end, or to maxHeldAnswer.
+func (a *Answer) whole(s *Source) *leg.Failure {
+	l, resp := s.Leg, s.Resp
+	buf, n, err := a.hold(s)
+	more := err == nil
+	if more && resp.Length == int64(n) {
+		more, err = false, io.EOF
+		_ = drained(resp.Body, buf[n:n+1]) // every announced byte is here: the answer is whole
+	}
+	if err != nil && !errors.Is(err, io.EOF) {
+		return l.OfError(err)
+	}
+	if resp.Length > int64(n) && !more {
+		return l.OfAnswer("it is shorter than announced")
+	}
+	if cause := l.Settle(); cause != nil && more {
+		return l.CalledOff(cause)
+	}
+	s.Commit() // a client may be slow to read
+	head, length := buf[:n], resp.Length
+	if !more {
+		// An answer of more than maxHeldAnswer stays the engine's.
+		for _, r := range s.Rewriters {
+			head = r.Whole(head)
+		}
+		length = int64(len(head))
+	}
+	a.begin(resp, length)
+	if !a.write(head) {
+		return nil
+	}
+	for more {
+		l.Rearm(a.Idle)
+		n, err = resp.Body.Read(buf)
+		if n > 0 && !a.write(buf[:n]) {
+			return nil
+		}
+		if err != nil {
+			if !errors.Is(err, io.EOF) {
+				a.breakOff(false, err)
+				return nil
+			}
+			more = false
+		}
+	}
+	a.Outcome = OutcomeOK
+	return nil
+}
+
+// hold reads an answer to its end, which io.EOF tells, or as much of it as is held
+// back: n bytes of buf, which has room for another if the length was told.
+func (a *Answer) hold(s *Source) (buf []byte, n int, err error) {
+	l, resp := s.Leg, s.Resp
+	if resp.Length >= 0 {
+		held := int(min(resp.Length, maxHeldAnswer))
+		buf = make([]byte, held+1)
+		n, err = a.readFull(l, resp.Body, buf[:held])
+		return buf, n, err
+	}
+	buf = make([]byte, unknownAnswer)
+	for {
+		var m int
+		m, err = a.readFull(l, resp.Body, buf[n:])
+		n += m
+		if err != nil || n == maxHeldAnswer {
+			return buf, n, err
+		}
+		bigger := make([]byte, min(4*len(buf), maxHeldAnswer))
+		copy(bigger, buf)
+		buf = bigger
+	}
+}
+
+// readFull fills buf; io.EOF means that the body ended before or exactly there.
+func (a *Answer) readFull(l *leg.Leg, r io.Reader, buf []byte) (int, error) {
+	n := 0
+	for n < len(buf) {
+		l.Rearm(a.Idle)
+		m, err := r.Read(buf[n:])
+		n += m
+		if err != nil {
+			return n, err
+		}
+	}
+	return n, nil
+}
+
+// drained sees the end of a body of known length, so that its connection goes
+// back to the pool. one is room for a byte that should not come.
+func drained(r io.Reader, one []byte) error {
+	if _, err := r.Read(one); err != nil && err != io.EOF {
+		return err
+	}
+	return nil
+}

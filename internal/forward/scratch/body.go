@@ -1,0 +1,258 @@
+package scratch
+
+import (
+	"errors"
+	"io"
+	"math/bits"
+	"sync"
+)
+
+const (
+	// Bodies of these sizes are read into memory that is used again: smaller
+	// ones cost nothing, larger ones are too rare to keep memory for.
+	minPooledBody = 4 << 10
+	maxPooledBody = 8 << 20
+	// largeBody is the size from which spares hold it, and of which Go makes
+	// every object in pages of its own.
+	largeBody = 32 << 10
+	// bodySteps are the sizes of smaller ones between one power of two and the
+	// next, so that at most an eighth of a buffer is wasted.
+	bodySteps = 8
+)
+
+// bodyPools hold []byte by size class, up to largeBody.
+var bodyPools [(15-12)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
+
+// bodyClass gives the class whose buffers hold n bytes, and their size; ok is
+// false for bodies that are not in these pools.
+func bodyClass(n int64) (class, size int, ok bool) {
+	if n < minPooledBody || n > largeBody {
+		return 0, 0, false
+	}
+	power := bits.Len64(uint64(n)) - 1 // 2^power <= n
+	step := 1 << power / bodySteps
+	k := (int(n) - 1<<power + step - 1) / step // steps above 2^power
+	class = (power-12)*bodySteps + k           // k = bodySteps is the next power's first
+	return class, 1<<power + k*step, true
+}
+
+// bodySize is how many bytes bodyBuffer takes for n, unless it finds a larger spare.
+func bodySize(n int64) int64 {
+	if _, size, ok := bodyClass(n); ok {
+		return int64(size)
+	}
+	if n <= maxPooledBody {
+		return int64(spareSize(int(n)))
+	}
+	return n
+}
+
+// buffer gives room for n bytes or more; pooled is nil if it is not to be used
+// again, else for drop.
+func (b *Bodies) buffer(n int64) (buf []byte, pooled *[]byte) {
+	class, size, ok := bodyClass(n)
+	switch {
+	case ok:
+		if pooled, _ = bodyPools[class].Get().(*[]byte); pooled == nil {
+			b := make([]byte, size)
+			pooled = &b
+		}
+	case n > largeBody && n <= maxPooledBody:
+		pooled = b.spares.take(int(n))
+	default:
+		return make([]byte, n), nil
+	}
+	return *pooled, pooled
+}
+
+// drop lets the next body have the buffer, unless somebody else may still be
+// reading it.
+func (b *Bodies) drop(pooled *[]byte, again bool) {
+	if pooled == nil {
+		return
+	}
+	class, _, small := bodyClass(int64(len(*pooled)))
+	switch {
+	case small && again:
+		bodyPools[class].Put(pooled)
+	case !small && again:
+		b.spares.give(pooled)
+	case !small:
+		b.spares.lose(pooled)
+	}
+}
+
+// Body is one request body. It belongs to one goroutine.
+type Body struct {
+	of     *Bodies
+	bytes  []byte
+	pooled *[]byte // where bytes lie, nil if that is not used again
+	held   int64   // bytes of it that are counted in of
+}
+
+// Read reads a body to its end, into one buffer. length is what was announced, 0 or
+// less if nothing was. With an error the Body holds what came, and is to be released
+// as well.
+func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
+	body := &Body{of: b}
+	var err error
+	if length > 0 {
+		err = body.readAnnounced(r, length)
+	} else {
+		err = body.readUnannounced(r)
+	}
+	return body, err
+}
+
+// Bytes is the body. Nobody may change it, or read it after Release.
+func (b *Body) Bytes() []byte { return b.bytes }
+
+// Release lets go of the bytes: an open stream must not hold its prompt. again tells
+// that nobody else reads them any more, so that the next body may have their memory.
+// More calls do no harm.
+func (b *Body) Release(again bool) {
+	b.of.drop(b.pooled, again)
+	b.bytes, b.pooled = nil, nil
+	b.letGo(b.held)
+}
+
+// roomFor gives a buffer for n bytes of the body, which is counted unless it is small.
+func (b *Body) roomFor(n int64) (buf []byte, pooled *[]byte, err error) {
+	if n < minPooledBody {
+		return make([]byte, n), nil, nil
+	}
+	size := bodySize(n)
+	if err := b.of.take(b.held, size); err != nil {
+		return nil, nil, err
+	}
+	buf, pooled = b.of.buffer(n)
+	if more := int64(len(buf)) - size; more != 0 { // a larger spare
+		b.of.held.Add(more)
+	}
+	b.held += int64(len(buf))
+	return buf, pooled, nil
+}
+
+// letGo counts n bytes that are not held any more.
+func (b *Body) letGo(n int64) {
+	if n > 0 {
+		b.held -= n
+		b.of.held.Add(-n)
+	}
+}
+
+const (
+	// firstRoom is the size up to which a body gets all its memory before any of it
+	// has come.
+	firstRoom = 16 << 10
+	// trustByte is how many bytes of memory one that came is good for, and up to
+	// twice that for the whole: who announces much and sends little holds little.
+	trustByte = 4
+)
+
+// readAnnounced reads a body of known length.
+func (b *Body) readAnnounced(r io.Reader, length int64) error {
+	room := min(length, firstRoom)
+	err := b.readFirst(r, room)
+	for err == nil && room < length {
+		if room *= trustByte; 2*room > length {
+			room = length // a little more trust, for which it is moved once less
+		}
+		err = b.readFirst(r, room)
+	}
+	if err != nil {
+		return err
+	}
+	// The server stops at the announced length; this read sees its EOF, and
+	// any other reader's surplus.
+	var one [1]byte
+	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) {
+		return errors.Join(errSurplus, err)
+	}
+	return nil
+}
+
+// readFirst reads on until the first room bytes are there, in a buffer that replaces
+// the one in which the body has lain.
+func (b *Body) readFirst(r io.Reader, room int64) error {
+	before := b.held
+	buf, pooled, err := b.roomFor(room)
+	if err != nil {
+		return err
+	}
+	buf = buf[:room]
+	n := copy(buf, b.bytes)
+	b.of.drop(b.pooled, true) // no leg has seen it
+	b.pooled = pooled
+	b.letGo(before)
+	m, err := io.ReadFull(r, buf[n:])
+	b.bytes = buf[:n+m]
+	if err == io.EOF && n > 0 {
+		err = io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// A body of unknown length is read into pieces, a small one first, and put
+// together when its length is known: one copy, where a buffer that grows takes
+// several and leaves as many sizes behind.
+const (
+	firstPiece = minPooledBody
+	piece      = 2 * largeBody
+)
+
+// readUnannounced reads a body of unknown length.
+func (b *Body) readUnannounced(r io.Reader) error {
+	var full []*[]byte // pieces before the last
+	defer func() {
+		for _, p := range full {
+			b.letGo(int64(len(*p)))
+			b.of.drop(p, true) // no leg has seen it
+		}
+	}()
+	last, pooled, err := b.roomFor(firstPiece)
+	if err != nil {
+		return err
+	}
+	b.pooled = pooled
+	for before, n := 0, 0; ; {
+		m, err := r.Read(last[n:])
+		n += m
+		b.bytes = last[:n]
+		switch {
+		case err == nil && n < len(last):
+		case err == nil:
+			full = append(full, b.pooled)
+			before += n
+			n = 0
+			if last, b.pooled, err = b.roomFor(piece); err != nil {
+				return err
+			}
+		case len(full) == 0 || err != io.EOF:
+			return ended(err)
+		default:
+			full = append(full, b.pooled)
+			b.bytes, b.pooled, err = b.roomFor(int64(before + n))
+			if err != nil {
+				return err
+			}
+			b.bytes = b.bytes[:before+n]
+			rest := b.bytes
+			for _, p := range full {
+				rest = rest[copy(rest, *p):]
+			}
+			return nil
+		}
+	}
+}
+
+// ended takes the end for no error. Only io.EOF itself is the end; what wraps it
+// is a body cut short.
+func ended(err error) error {
+	if err == io.EOF { //nolint:errorlint // see above
+		return nil
+	}
+	return err
+}
+
+var errSurplus = errors.New("more bytes than announced")

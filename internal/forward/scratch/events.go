@@ -1,0 +1,98 @@
+package scratch
+
+import "sync"
+
+const (
+	// smallBuffer is what an open stream holds: tokens come one by one, an
+	// event of vLLM's is 200 to 400 bytes, and thousands of streams may be open.
+	smallBuffer = 2 << 10
+	// largeBuffer is for streams that come in bursts: fewer reads and writes.
+	largeBuffer = 32 << 10
+	// MaxEvent bounds one server-sent event, in bytes.
+	MaxEvent = 8 << 20
+	// calmReads in a row that would have fitted a small buffer give the large
+	// one back.
+	calmReads = 32
+)
+
+var (
+	smallBuffers = bufferPool(smallBuffer) //nolint:gochecknoglobals // a pool is shared by nature
+	largeBuffers = bufferPool(largeBuffer) //nolint:gochecknoglobals // a pool is shared by nature
+)
+
+func bufferPool(size int) *sync.Pool {
+	return &sync.Pool{New: func() any {
+		b := make([]byte, size)
+		return &b
+	}}
+}
+
+// Events holds what came of a stream and was not sent on yet. It is small
+// until a stream turns out to need more. The zero value is ready.
+type Events struct {
+	Buf    []byte
+	N      int     // bytes in Buf
+	pooled *[]byte // Buf's place in its pool, nil if it has none
+	calm   int     // reads in a row that a small buffer would have held
+}
+
+// Room makes sure that something can be read into Buf[N:]; false means
+// that one event has become too large.
+func (e *Events) Room() bool {
+	switch {
+	case e.pooled == nil && e.Buf == nil:
+		e.take(smallBuffers)
+	case e.N < len(e.Buf):
+		if len(e.Buf) > smallBuffer && e.N == 0 && e.calm >= calmReads {
+			e.Release()
+			e.take(smallBuffers)
+		}
+	case len(e.Buf) >= MaxEvent:
+		return false
+	default:
+		e.grow()
+	}
+	return true
+}
+
+func (e *Events) take(pool *sync.Pool) {
+	e.pooled, _ = pool.Get().(*[]byte)
+	e.Buf, e.calm = *e.pooled, 0
+}
+
+func (e *Events) grow() {
+	old := *e
+	if len(old.Buf) < largeBuffer {
+		e.take(largeBuffers)
+	} else {
+		e.pooled, e.Buf = nil, make([]byte, 2*len(old.Buf))
+	}
+	copy(e.Buf, old.Buf[:old.N])
+	old.Release()
+}
+
+// Drop takes the first k bytes, which have been sent on, out of the buffer.
+func (e *Events) Drop(k int) {
+	if e.N >= smallBuffer {
+		e.calm = 0
+	} else {
+		e.calm++
+	}
+	full := e.N == len(e.Buf)
+	e.N = copy(e.Buf, e.Buf[k:e.N])
+	if full && len(e.Buf) < largeBuffer {
+		e.grow() // there is more where this came from
+	}
+}
+
+// Release gives the buffer back; nothing may use its bytes any more.
+func (e *Events) Release() {
+	if e.pooled != nil {
+		if len(e.Buf) == smallBuffer {
+			smallBuffers.Put(e.pooled)
+		} else {
+			largeBuffers.Put(e.pooled)
+		}
+	}
+	e.Buf, e.pooled = nil, nil
+}

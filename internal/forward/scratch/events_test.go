@@ -1,0 +1,88 @@
+package scratch
+
+import (
+	"bytes"
+	"testing"
+)
+
+// read plays one read of k bytes of value v, as stream does.
+func (e *Events) read(t *testing.T, v byte, k int) {
+	t.Helper()
+	if !e.Room() {
+		t.Fatal("no room")
+	}
+	if k > len(e.Buf)-e.N {
+		k = len(e.Buf) - e.N
+	}
+	copy(e.Buf[e.N:], bytes.Repeat([]byte{v}, k))
+	e.N += k
+}
+
+func TestEventBufferFollowsTheStream(t *testing.T) {
+	t.Parallel()
+	var e Events
+	defer func() { e.Release() }()
+	size := func(want int, when string) {
+		t.Helper()
+		if len(e.Buf) != want {
+			t.Fatalf("%s: %d bytes, want %d", when, len(e.Buf), want)
+		}
+	}
+	for range 3 {
+		e.read(t, 'a', 300)
+		size(smallBuffer, "a quiet stream")
+		e.Drop(300)
+	}
+	e.read(t, 'b', smallBuffer)
+	e.Drop(smallBuffer - 10)
+	size(largeBuffer, "after a read that filled it")
+	if e.N != 10 || !bytes.Equal(e.Buf[:10], bytes.Repeat([]byte{'b'}, 10)) {
+		t.Fatalf("the unsent bytes were lost: %q", e.Buf[:e.N])
+	}
+	e.Drop(10)
+	for range calmReads - 1 { // the drop above was one
+		e.read(t, 'c', 300)
+		size(largeBuffer, "while it calms down")
+		e.Drop(300)
+	}
+	e.read(t, 'd', 300)
+	size(smallBuffer, "calm again")
+}
+
+// A stream that leaves half an event in the buffer must not lose it when it calms down.
+func TestEventBufferKeepsHalfEvents(t *testing.T) {
+	t.Parallel()
+	var e Events
+	defer func() { e.Release() }()
+	e.read(t, 'x', smallBuffer)
+	e.Drop(smallBuffer)
+	for range 2 * calmReads {
+		e.read(t, 'y', 100)
+		e.Drop(50)
+		e.Drop(e.N - 7)
+		if e.N != 7 || e.Buf[6] != 'y' {
+			t.Fatalf("lost bytes: %d left, %q", e.N, e.Buf[:e.N])
+		}
+	}
+}
+
+func TestEventBufferGrowsToTheLimit(t *testing.T) {
+	t.Parallel()
+	var e Events
+	defer func() { e.Release() }()
+	total := 0
+	for e.Room() {
+		for i := e.N; i < len(e.Buf); i++ {
+			e.Buf[i] = byte(i)
+		}
+		total, e.N = len(e.Buf), len(e.Buf)
+	}
+	if total != MaxEvent {
+		t.Fatalf("grew to %d", total)
+	}
+	for i := range total {
+		if e.Buf[i] != byte(i) {
+			t.Fatalf("byte %d is %d", i, e.Buf[i])
+		}
+	}
+}
