@@ -113,6 +113,23 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// A body that is announced and finds no room is refused before any of it has come.
+func TestAnnouncedBodyWithoutRoom(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = 1<<20, time.Hour })
+	r.begin(512<<10, 100<<10, false)
+	r.held("the first is there", func(held int64) bool { return held >= 100<<10 })
+	_, in := r.begin(8<<20, 0, false)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Error(resp.Status)
+	}
+}
+
 // A client that announces much and sends little holds little.
 func TestMemoryOfPatientClients(t *testing.T) {
 	t.Parallel()
