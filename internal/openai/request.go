@@ -207,3 +207,12 @@ func (r *Request) Raw(f Field) []byte {
 	o := &r.occ[r.last[f]-1]
 	return r.Body[o.val:o.end]
 }
+
+// Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
+// there is neither.
+func (r *Request) Prompt() []byte {
+	if r.Kind == Chat {
+		return r.Raw(FieldMessages)
+	}
+	return r.Raw(FieldPrompt)
+}

@@ -39,7 +39,7 @@ type completion struct {
 
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
-	r.begin(sched.Request{})
+	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
 	c := &completion{Request: r, s: r.Settings, req: req, forcedTool: req.ForcedTool}
 	c.run()
 }
