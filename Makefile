@@ -204,8 +204,12 @@ release: ## archives, Debian packages, images, SBOMs, checksums into dist/releas
 release-check: ## install and use what make release has made, on a clean Debian too; root and debootstrap are needed
 	@scripts/check-release.sh
 
+.PHONY: size
+size: ## lines of product, tests and the rest, and the largest type, package and function: [AT=commit]
+	@$(GO) -C tools run ./size .. $(AT)
+
 .PHONY: tools-check
-tools-check: ## the programs that make a release: a module of their own, which test and vet pass by
+tools-check: ## the programs that make a release or count lines: a module of their own, which test and vet pass by
 	$(GO) -C tools mod tidy -diff
 	$(GO) -C tools vet ./...
 	$(GO) -C tools test $(TESTFLAGS) ./...

@@ -102,6 +102,30 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	}
 }
 
+// Engines on other machines cannot fetch from one whose side channel is on loopback,
+// which is vLLM's default.
+func TestSideChannelOfAnotherMachine(t *testing.T) {
+	t.Parallel()
+	const note = envSideHost + " is not set"
+	for _, tc := range []struct {
+		host string
+		env  map[string]string
+		want bool
+	}{
+		{"10.0.0.7", nil, true},
+		{"10.0.0.7", map[string]string{envSideHost: "10.0.0.7"}, false},
+		{"127.0.0.1", nil, false},
+	} {
+		c, err := loadArgs(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(c.notes, "\n"), note); got != tc.want {
+			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.notes)
+		}
+	}
+}
+
 // The engine hears of it, and of what it was given it is never robbed.
 func TestWrappedEngineGetsASideChannel(t *testing.T) {
 	t.Parallel()
