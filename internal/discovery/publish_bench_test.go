@@ -20,7 +20,7 @@ func benchTable(b *testing.B, n int) *table {
 		kvs = append(kvs, benchKV(i, int64(i+2)))
 	}
 	t.load(kvs, int64(n+2))
-	t.view(VerifiedFacts{})
+	t.snapshot(VerifiedFacts{})
 	return t
 }
 

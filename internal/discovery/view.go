@@ -92,13 +92,10 @@ type surroundings struct {
 	shadowed bool
 }
 
-// view gives the instances of a snapshot, in its order, to be read only. Those
-// that nothing has touched since the last view are shared with it. All views of
-// a table are made with the same Model and Probing, and whoever changes the
-// facts touches the instance.
-func (t *table) view(v VerifiedFacts) []*instance.Instance { return t.snapshot(v).All() }
-
-// snapshot is view as a snapshot at the table's revision.
+// snapshot gives the instances at the table's revision. Those that nothing has
+// touched since the last snapshot are shared with it. All snapshots of a table are
+// made with the same Model and Probing, and whoever changes the facts touches the
+// instance.
 func (t *table) snapshot(v VerifiedFacts) *instance.Snapshot {
 	// Entries that moved one by one would cost more than going through all.
 	if len(t.touched)+len(t.dropped) > fewTouched+len(t.order)/256 {

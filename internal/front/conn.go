@@ -14,13 +14,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/http1"
-	"github.com/pdmesh/pdmesh/internal/lifetime"
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
-
-// errClientLeft is the end of a connection's context. To everybody behind it is
-// what net/http makes of a client that left.
-var errClientLeft = context.Canceled
 
 // The states of a connection, for the stop.
 const (
@@ -30,11 +25,11 @@ const (
 	stateClosed        // closed by the stop
 )
 
-// conn is one client's connection, and the context of its requests: their
-// client is there as long as the connection is. All but that context and cut
-// belongs to its one goroutine.
+// conn is one client's connection. All but ctx, left and cut belongs to its one
+// goroutine.
 type conn struct {
-	lifetime.Context
+	ctx  context.Context    //nolint:containedctx // of all its requests: their client is there as long as the connection is
+	left context.CancelFunc // ends ctx: the client has left
 
 	server *Server
 	tcp    *sock.Conn
@@ -61,11 +56,12 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 		return nil, err
 	}
 	c := &conn{server: s, tcp: quick, raw: quick.Raw(), born: time.Now()}
+	c.ctx, c.left = context.WithCancel(context.Background())
 	c.take = c.readWhatIsThere
 	c.request = (&http.Request{
 		Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{}, RemoteAddr: tcp.RemoteAddr().String(),
-	}).WithContext(c)
+	}).WithContext(c.ctx)
 	c.body.c, c.response.c = c, c
 	c.response.header = http.Header{}
 	return c, nil
@@ -73,7 +69,7 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 
 // cut ends the connection under its goroutine's hands.
 func (c *conn) cut() {
-	c.Cancel(errClientLeft)
+	c.left()
 	_ = c.tcp.Close()
 }
 
@@ -119,7 +115,7 @@ func (c *conn) handOver() {
 
 // next waits for the first bytes of a request; false means that there is none.
 func (c *conn) next() bool {
-	if c.Err() != nil { // whatever it sent ahead
+	if c.ctx.Err() != nil { // whatever it sent ahead
 		return false
 	}
 	if len(c.buf.Bytes()) > 0 { // sent ahead
@@ -186,7 +182,7 @@ func (c *conn) readLimit(d time.Duration) {
 func (c *conn) answer(to *route) bool {
 	c.response.begin()
 	// Whoever has left, or was cut, and got nothing gets nothing made up either.
-	if !c.run(to) || c.response.status == 0 && c.Err() != nil {
+	if !c.run(to) || c.response.status == 0 && c.ctx.Err() != nil {
 		c.response.forget()
 		return false
 	}
@@ -284,7 +280,7 @@ func (b *body) Read(p []byte) (int, error) {
 	}
 	if err != nil {
 		// As net/http has it: who closes in the middle has left.
-		c.Cancel(errClientLeft)
+		c.left()
 		if err == io.EOF { //nolint:errorlint // the connection's own, unwrapped
 			err = io.ErrUnexpectedEOF
 		}

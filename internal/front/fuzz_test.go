@@ -34,7 +34,7 @@ func FuzzRequest(f *testing.F) {
 			return
 		}
 		// After another request on the same connection: nothing may be left of it.
-		c := &conn{server: s, request: &http.Request{Method: http.MethodPost, Header: http.Header{"X-Old": {"1"}}, Host: "old", Close: true}}
+		c := &conn{server: s, ctx: t.Context(), request: &http.Request{Method: http.MethodPost, Header: http.Header{"X-Old": {"1"}}, Host: "old", Close: true}}
 		c.body.c, c.body.left = c, 5
 		c.buf.Add(copy(c.buf.Room(), data))
 		to, err := c.parse()
@@ -120,7 +120,7 @@ func FuzzRequestAfterAnother(f *testing.F) {
 }
 
 func parser(s *Server) *conn {
-	c := &conn{server: s, request: &http.Request{Method: http.MethodPost, Header: http.Header{}}}
+	c := &conn{server: s, ctx: t.Context(), request: &http.Request{Method: http.MethodPost, Header: http.Header{}}}
 	c.body.c, c.response.c = c, c
 	return c
 }

@@ -108,7 +108,7 @@ func (w *watcher) left(token uint64) {
 	c := w.conns[token]
 	w.mu.Unlock()
 	if c != nil {
-		c.Cancel(errClientLeft)
+		c.left()
 	}
 }
 

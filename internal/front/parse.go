@@ -50,7 +50,8 @@ func (c *conn) parse() (*route, error) {
 		c.heads = http1.HeadCache{}
 		return nil, errNotOurs
 	}
-	r := c.request
+	r := c.request.WithContext(c.ctx) // nothing of an earlier request is in it but the head
+	c.request = r
 	r.URL, r.RequestURI, r.ContentLength = to.url, to.path, head.Length
 	c.body.left, c.body.by = head.Length, time.Time{}
 	r.Body = &c.body

@@ -6,7 +6,6 @@ import (
 	"io"
 
 	"github.com/pdmesh/pdmesh/internal/http1"
-	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // directRead is the size from which a read of a chunked body goes straight
@@ -29,7 +28,7 @@ type answer struct {
 	Response
 
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
-	watch   lifetime.Watch  // of ctx, for the connection
+	unwatch func() bool     // takes the connection off ctx; see context.AfterFunc
 	pool    *Pool
 	conn    *conn // nil when it has been let go
 	address string
@@ -176,7 +175,7 @@ func (a *answer) Close() error {
 func (a *answer) release(again bool) {
 	c := a.conn
 	a.conn = nil
-	if !a.watch.Stop() {
+	if !a.unwatch() {
 		again = false
 	}
 	a.pool.release(c, again)

@@ -12,7 +12,6 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // reading is what came out of the bytes of a connection.
@@ -243,11 +242,11 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		closed := false
 		c := &conn{in: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
 		ctx, end := context.WithCancel(t.Context())
-		watch := lifetime.AfterFunc(ctx, func() {})
+		unwatch := context.AfterFunc(ctx, func() {})
 		if !stopped {
 			end()
 		}
-		a := &answer{ctx: t.Context(), watch: watch, pool: p, conn: c}
+		a := &answer{ctx: t.Context(), unwatch: unwatch, pool: p, conn: c}
 		if err := a.start("", &head{status: 200, Head: http1.Head{Framing: http1.Framing{Length: 2}}}, true); err != nil {
 			t.Fatal(err)
 		}

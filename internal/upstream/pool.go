@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
 // Pool is a Client that speaks HTTP/1.1 over TCP itself. Instances with scheme
@@ -188,17 +187,17 @@ var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
 // try runs the exchange on c until the answer's head is there. From here on
 // the end of ctx closes the connection, whatever is being done with it.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
-	watch := lifetime.AfterFunc(ctx, c.abort)
+	unwatch := context.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
 	var h head
 	whole, err := c.exchange(m.watchEarly, &h)
 	if err == nil {
-		a := &answer{ctx: ctx, watch: watch, pool: p, conn: c, address: m.in.Address}
+		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.in.Address}
 		if err = a.start(m.method, &h, whole); err == nil {
 			return a, nil
 		}
 	}
-	watch.Stop()
+	unwatch()
 	if err == errNotIdle && ctx.Err() == nil { //nolint:errorlint // our own, unwrapped
 		c.close() // h.active stays the exchange's
 		return nil, errStillThere

@@ -71,7 +71,7 @@ func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id strin
 		leg:  c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout}),
 		done: make(chan struct{}),
 	}
-	other.leg.AfterFunc(func() { decode.CallOff(leg.ErrPartner) })
+	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })
 	go func() {
 		defer close(other.done)
 		answer, f := c.prefillOn(other.leg, id, out)

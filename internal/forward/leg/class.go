@@ -1,10 +1,5 @@
 package leg
 
-import (
-	"fmt"
-	"strings"
-)
-
 // Class is what a failed leg was, decided in one place (judge.go) from what
 // is known of it. Everything that follows from a failure follows from its
 // class; docs/failures.md shows the same table and a test compares the two.
@@ -109,26 +104,4 @@ func (c Class) Rule() Rule {
 		}
 	}
 	return Rule{Class: c}
-}
-
-// FailureTable renders the rules as the Markdown table of docs/failures.md.
-func FailureTable() string {
-	var b strings.Builder
-	b.WriteString("| class | what happened | another instance | counts | KV of the prefill | blamed | last word to the client |\n")
-	b.WriteString("|---|---|---|---|---|---|---|\n")
-	yes := func(v bool, a, o string) string {
-		if v {
-			return a
-		}
-		return o
-	}
-	for _, r := range Rules() {
-		kv := "–"
-		if r.Retry {
-			kv = yes(r.SameKV, "same", "new")
-		}
-		fmt.Fprintf(&b, "| `%s` | %s | %s | %s | %s | %s | %s |\n", r.Class, r.What,
-			yes(r.Retry, "yes", "no"), yes(r.Free, "no", "yes"), kv, r.Blame, r.Client)
-	}
-	return b.String()
 }

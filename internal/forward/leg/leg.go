@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lifetime"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -21,13 +20,13 @@ import (
 //
 // context.Cause gives why it ended.
 type Leg struct {
-	lifetime.Context // CallOff implements sched.Leg
-	Instance         *instance.Instance
+	context.Context
+	Instance *instance.Instance
 
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg that nobody can call off
-	watch  lifetime.Watch    // of the client's context
-	sent   time.Time         // when it began
+	cancel context.CancelCauseFunc
+	sent   time.Time // when it began
 	wait   Wait
 	// ownKey tells that the engine saw our key, or none because we have none.
 	ownKey bool
@@ -37,7 +36,8 @@ type Leg struct {
 
 	mu      sync.Mutex    // guards what follows
 	current time.Duration // what the timer was last set to, without partner
-	cause   error         // what it ends the leg with
+	limit   error         // what it ends the leg with
+	settled bool          // CallOff does nothing any more
 }
 
 var (
@@ -73,7 +73,7 @@ func (l *Leg) Heard() {
 // Next replaces the limit: from now on the leg ends d after the last Rearm.
 func (l *Leg) Next(d time.Duration, cause error) {
 	l.mu.Lock()
-	l.cause = cause
+	l.limit = cause
 	l.mu.Unlock()
 	l.Rearm(d)
 }
@@ -103,20 +103,31 @@ func (l *Leg) Unlimited() { l.timer.Stop() }
 
 func (l *Leg) expire() {
 	l.mu.Lock()
-	cause := l.cause
+	limit := l.limit
 	l.mu.Unlock()
-	l.Cancel(cause)
+	l.cancel(limit)
 }
 
 // Settle tells that the answer is about to be committed: from now on the leg is
 // carried to its end whatever is heard of its instance. It gives the cause if the
 // leg has ended before, so that nothing more can come than was read.
 func (l *Leg) Settle() error {
-	cause := l.Context.Settle()
+	l.mu.Lock()
+	l.settled = true
+	l.mu.Unlock()
 	if l.pick != nil {
 		l.pick.Settle()
 	}
-	return cause
+	return context.Cause(l)
+}
+
+// CallOff implements sched.Leg: it ends the leg unless Settle came first.
+func (l *Leg) CallOff(cause error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !l.settled {
+		l.cancel(cause)
+	}
 }
 
 // handoverSlack is how much of its waiting time a leg may have spent before the
@@ -147,16 +158,7 @@ func (l *Leg) End() {
 		l.pick.Settle()
 	}
 	l.timer.Stop()
-	l.watch.Stop()
-	l.Finish(errDone)
-}
-
-// Value implements context.Context: how the leg ended comes before the client's values.
-func (l *Leg) Value(key any) any {
-	if v := l.Context.Value(key); v != nil {
-		return v
-	}
-	return l.origin.Client.Value(key)
+	l.cancel(errDone)
 }
 
 // Ask sends one question beside all picks and gives its answer: nothing but its

@@ -6,7 +6,6 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"syscall"
 	"testing"
 	"testing/synctest"
@@ -63,8 +62,8 @@ func TestLegIsAContext(t *testing.T) {
 		t.Fatal("done before its end")
 	default:
 	}
-	l.Cancel(errCause)
-	l.Cancel(errDone)
+	l.cancel(errCause)
+	l.cancel(errDone)
 	<-l.Done()
 	<-grandchild.Done()
 	<-called
@@ -79,30 +78,6 @@ func TestLegIsAContext(t *testing.T) {
 	if !errors.Is(context.Cause(late), errCause) {
 		t.Errorf("cause of a late child: %v", context.Cause(late))
 	}
-}
-
-func TestLegAfterFunc(t *testing.T) {
-	t.Parallel()
-	l := newTestLeg(t.Context())
-	var calls []string
-	stopA := l.AfterFunc(func() { calls = append(calls, "a") })
-	stopB := l.AfterFunc(func() { calls = append(calls, "b") })
-	if !stopA() || stopA() {
-		t.Error("a was not taken off once")
-	}
-	stopC := l.AfterFunc(func() { calls = append(calls, "c") })
-	l.End()
-	if len(calls) != 2 || calls[0] != "b" || calls[1] != "c" {
-		t.Errorf("called %v", calls)
-	}
-	if stopA() || stopB() || stopC() {
-		t.Error("taken off after the end")
-	}
-	late := make(chan struct{})
-	if stop := l.AfterFunc(func() { close(late) }); stop() {
-		t.Error("a late one was taken off")
-	}
-	<-late
 }
 
 func TestLegDeadlineMoves(t *testing.T) {
@@ -169,27 +144,6 @@ func TestLegOfAClientThatLeft(t *testing.T) {
 	defer l.End()
 	if !errors.Is(context.Cause(l), errCause) {
 		t.Errorf("ended with %v", context.Cause(l))
-	}
-}
-
-// Whoever ends a leg first wins, and functions run once.
-func TestLegEndedByMany(t *testing.T) {
-	t.Parallel()
-	for range 100 {
-		l := newTestLeg(t.Context())
-		defer l.End()
-		ran := make(chan struct{}, 8)
-		stop := l.AfterFunc(func() { ran <- struct{}{} })
-		var all sync.WaitGroup
-		for range 4 {
-			all.Go(func() { l.Cancel(errCause) })
-		}
-		stopped := false
-		all.Go(func() { stopped = stop() })
-		all.Wait()
-		if n := len(ran); (n == 1) == stopped {
-			t.Fatalf("stopped %v, yet called %d times", stopped, n)
-		}
 	}
 }
 

@@ -9,7 +9,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/lifetime"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -91,19 +90,16 @@ func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	a.Await(l, l.sent)
 	// The membership may have changed between the pick and Await.
 	if err := o.Settings.Gone(a); err != nil {
-		l.Cancel(err)
+		l.cancel(err)
 	}
 	return l
 }
 
 // newLeg starts a leg that nothing but its wait and the client ends.
 func (o *Origin) newLeg(w Wait) *Leg {
-	l := &Leg{origin: o, sent: time.Now(), wait: w, current: w.Limit, cause: w.Cause}
+	l := &Leg{origin: o, sent: time.Now(), wait: w, current: w.Limit, limit: w.Cause}
+	l.Context, l.cancel = context.WithCancelCause(o.Client)
 	l.partner.Store(int64(w.Partner))
 	l.timer = time.AfterFunc(w.Limit+w.Partner, l.expire)
-	l.watch = lifetime.AfterFunc(o.Client, func() { l.Cancel(context.Cause(o.Client)) })
-	if o.Client.Err() != nil { // the function above may run later
-		l.Cancel(context.Cause(o.Client))
-	}
 	return l
 }
