@@ -54,6 +54,11 @@ func (c *Client) Status(ctx context.Context) (Report, error) {
 	return r, nil
 }
 
+// Metrics gives the agent's metrics as Prometheus text.
+func (c *Client) Metrics(ctx context.Context) ([]byte, error) {
+	return c.do(ctx, http.MethodGet, "/metrics")
+}
+
 // Drain makes the agent drain and end, as SIGTERM does. It does not wait for it.
 func (c *Client) Drain(ctx context.Context) error {
 	_, err := c.do(ctx, http.MethodPost, "/drain")

@@ -61,7 +61,7 @@ func FuzzMembership(f *testing.F) {
 				followed.load(keyValues(live), rev)
 			}
 			followed.advance(rev)
-			view := followed.view(facts)
+			view := followed.snapshot(facts).All()
 			for _, in := range view {
 				if in.View == instance.Rejected && in.Reason == "" || instance.Printable(in.Reason, 0) != in.Reason {
 					t.Fatalf("%q: %s is %s because of %q", history, in.Key, in.View, in.Reason)
@@ -73,7 +73,7 @@ func FuzzMembership(f *testing.F) {
 		}
 		// Whoever lists now has no last good value to fall back on, and is given
 		// that of the proxy, which is what a proxy that lists anew has.
-		before := instance.NewSnapshot(rev, followed.view(facts))
+		before := instance.NewSnapshot(rev, followed.snapshot(facts).All())
 		listed := Build(layout, keyValues(live), rev, before, facts)
 		if got, want := shown(before.All()), shown(listed.All()); !slices.Equal(got, want) && !fallsBack(before) {
 			t.Fatalf("%q\nfollowed %s\nlisted   %s", history, got, want)

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -94,8 +95,8 @@ func TestTableChangesEqualList(t *testing.T) {
 			changed.put(kv)
 		}
 		changed.advance(rev)
-		before := changed.view(VerifiedFacts{})
-		if again := changed.view(VerifiedFacts{}); !slices.Equal(before, again) {
+		before := changed.snapshot(VerifiedFacts{}).All()
+		if again := changed.snapshot(VerifiedFacts{}).All(); !slices.Equal(before, again) {
 			t.Fatal("two views of the same table share nothing")
 		}
 		listed := tableOf(t)
@@ -104,7 +105,7 @@ func TestTableChangesEqualList(t *testing.T) {
 			kvs = append(kvs, kv)
 		}
 		listed.load(kvs, rev)
-		want := listed.view(VerifiedFacts{})
+		want := listed.snapshot(VerifiedFacts{}).All()
 		if got, want := lines(before), lines(want); !slices.Equal(got, want) {
 			t.Fatalf("at revision %d\n%s\nwant\n%s", rev, got, want)
 		}
@@ -114,7 +115,11 @@ func TestTableChangesEqualList(t *testing.T) {
 func lines(all []*instance.Instance) []string {
 	out := make([]string, 0, len(all))
 	for _, in := range all {
-		out = append(out, fmt.Sprintf("%+v\n", in.List()))
+		b, err := json.Marshal(in.List()) // which follows pointers
+		if err != nil {
+			panic(err)
+		}
+		out = append(out, string(b)+"\n")
 	}
 	return out
 }

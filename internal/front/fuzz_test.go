@@ -3,6 +3,7 @@ package front
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"io"
 	"net/http"
 	"reflect"
@@ -120,7 +121,7 @@ func FuzzRequestAfterAnother(f *testing.F) {
 }
 
 func parser(s *Server) *conn {
-	c := &conn{server: s, ctx: t.Context(), request: &http.Request{Method: http.MethodPost, Header: http.Header{}}}
+	c := &conn{server: s, ctx: context.Background(), request: &http.Request{Method: http.MethodPost, Header: http.Header{}}}
 	c.body.c, c.response.c = c, c
 	return c
 }

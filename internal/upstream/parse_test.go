@@ -43,7 +43,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 			break
 		}
 	}
-	a := &answer{ctx: t.Context(), pool: p, conn: c}
+	a := &answer{ctx: t.Context(), unwatch: func() bool { return true }, pool: p, conn: c}
 	if err := a.start(method, &hd, true); err != nil {
 		c.close()
 		return reading{err: err}

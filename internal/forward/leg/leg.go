@@ -2,7 +2,6 @@ package leg
 
 import (
 	"context"
-	"net/http"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -169,6 +168,3 @@ func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path st
 	resp, err := l.Send(method, path, h, body)
 	return l, resp, err
 }
-
-// Post is the method of nearly all legs.
-const Post = http.MethodPost
