@@ -13,7 +13,6 @@ type Bodies struct {
 	limit   int64 // bytes, 0 for none
 	held    atomic.Int64
 	refused atomic.Int64 // requests
-	spares  spares
 }
 
 // NewBodies bounds the memory of all bodies together; limit is in bytes, 0 for none.

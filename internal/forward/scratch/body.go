@@ -10,75 +10,48 @@ import (
 const (
 	// Bodies of these sizes are read into memory that is used again: smaller
 	// ones cost nothing, larger ones are too rare to keep memory for.
-	minPooledBody = 4 << 10
-	maxPooledBody = 8 << 20
-	// largeBody is the size from which spares hold it, and of which Go makes
-	// every object in pages of its own.
-	largeBody = 32 << 10
-	// bodySteps are the sizes of smaller ones between one power of two and the
-	// next, so that at most an eighth of a buffer is wasted.
+	minPooledBody, maxPooledBody = 1 << minPower, 1 << maxPower
+	minPower, maxPower           = 12, 23
+	// bodySteps are the sizes between one power of two and the next, so that at most
+	// an eighth of a buffer is wasted.
 	bodySteps = 8
 )
 
-// bodyPools hold []byte by size class, up to largeBody.
-var bodyPools [(15-12)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
+// bodyPools hold *[]byte by size class.
+var bodyPools [(maxPower-minPower)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
 
 // bodyClass gives the class whose buffers hold n bytes, and their size; ok is
-// false for bodies that are not in these pools.
+// false for bodies whose memory is not used again.
 func bodyClass(n int64) (class, size int, ok bool) {
-	if n < minPooledBody || n > largeBody {
-		return 0, 0, false
+	if n < minPooledBody || n > maxPooledBody {
+		return 0, int(n), false
 	}
 	power := bits.Len64(uint64(n)) - 1 // 2^power <= n
 	step := 1 << power / bodySteps
 	k := (int(n) - 1<<power + step - 1) / step // steps above 2^power
-	class = (power-12)*bodySteps + k           // k = bodySteps is the next power's first
+	class = (power-minPower)*bodySteps + k     // k = bodySteps is the next power's first
 	return class, 1<<power + k*step, true
-}
-
-// bodySize is how many bytes bodyBuffer takes for n, unless it finds a larger spare.
-func bodySize(n int64) int64 {
-	if _, size, ok := bodyClass(n); ok {
-		return int64(size)
-	}
-	if n <= maxPooledBody {
-		return int64(spareSize(int(n)))
-	}
-	return n
 }
 
 // buffer gives room for n bytes or more; pooled is nil if it is not to be used
 // again, else for drop.
-func (b *Bodies) buffer(n int64) (buf []byte, pooled *[]byte) {
+func buffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
-	switch {
-	case ok:
-		if pooled, _ = bodyPools[class].Get().(*[]byte); pooled == nil {
-			b := make([]byte, size)
-			pooled = &b
-		}
-	case n > largeBody && n <= maxPooledBody:
-		pooled = b.spares.take(int(n))
-	default:
+	if !ok {
 		return make([]byte, n), nil
+	}
+	if pooled, _ = bodyPools[class].Get().(*[]byte); pooled == nil {
+		b := make([]byte, size)
+		pooled = &b
 	}
 	return *pooled, pooled
 }
 
-// drop lets the next body have the buffer, unless somebody else may still be
-// reading it.
-func (b *Bodies) drop(pooled *[]byte, again bool) {
-	if pooled == nil {
-		return
-	}
-	class, _, small := bodyClass(int64(len(*pooled)))
-	switch {
-	case small && again:
+// drop lets the next body have the buffer.
+func drop(pooled *[]byte) {
+	if pooled != nil {
+		class, _, _ := bodyClass(int64(len(*pooled)))
 		bodyPools[class].Put(pooled)
-	case !small && again:
-		b.spares.give(pooled)
-	case !small:
-		b.spares.lose(pooled)
 	}
 }
 
@@ -111,7 +84,9 @@ func (b *Body) Bytes() []byte { return b.bytes }
 // that nobody else reads them any more, so that the next body may have their memory.
 // More calls do no harm.
 func (b *Body) Release(again bool) {
-	b.of.drop(b.pooled, again)
+	if again {
+		drop(b.pooled)
+	}
 	b.bytes, b.pooled = nil, nil
 	b.letGo(b.held)
 }
@@ -121,15 +96,12 @@ func (b *Body) roomFor(n int64) (buf []byte, pooled *[]byte, err error) {
 	if n < minPooledBody {
 		return make([]byte, n), nil, nil
 	}
-	size := bodySize(n)
-	if err := b.of.take(b.held, size); err != nil {
+	_, size, _ := bodyClass(n)
+	if err := b.of.take(b.held, int64(size)); err != nil {
 		return nil, nil, err
 	}
-	buf, pooled = b.of.buffer(n)
-	if more := int64(len(buf)) - size; more != 0 { // a larger spare
-		b.of.held.Add(more)
-	}
-	b.held += int64(len(buf))
+	buf, pooled = buffer(n)
+	b.held += int64(size)
 	return buf, pooled, nil
 }
 
@@ -182,7 +154,7 @@ func (b *Body) readFirst(r io.Reader, room int64) error {
 	}
 	buf = buf[:room]
 	n := copy(buf, b.bytes)
-	b.of.drop(b.pooled, true) // no leg has seen it
+	drop(b.pooled) // no leg has seen it
 	b.pooled = pooled
 	b.letGo(before)
 	m, err := io.ReadFull(r, buf[n:])
@@ -198,7 +170,7 @@ func (b *Body) readFirst(r io.Reader, room int64) error {
 // several and leaves as many sizes behind.
 const (
 	firstPiece = minPooledBody
-	piece      = 2 * largeBody
+	piece      = 64 << 10
 )
 
 // readUnannounced reads a body of unknown length.
@@ -207,7 +179,7 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	defer func() {
 		for _, p := range full {
 			b.letGo(int64(len(*p)))
-			b.of.drop(p, true) // no leg has seen it
+			drop(p) // no leg has seen it
 		}
 	}()
 	last, pooled, err := b.roomFor(firstPiece)
