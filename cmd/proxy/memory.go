@@ -46,7 +46,7 @@ func memoryLimit() (uint64, error) {
 }
 
 // bodiesMemory is the bound for all request bodies together. The rest of the memory is
-// for spare buffers, a quarter of the bodies' at most, for what is not yet collected, and
+// for buffers that wait for the next body, for what is not yet collected, and
 // for streams.
 func bodiesMemory(cfg *config.Proxy) int64 {
 	if cfg.MaxBodiesMemory > 0 {
