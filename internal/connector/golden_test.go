@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 func TestGolden(t *testing.T) {
 	t.Parallel()
 	for _, dialect := range connector.Names() {
-		cases, err := filepath.Glob(filepath.Join("testdata", dialect, "*"))
+		cases, err := filepath.Glob(filepath.Join("testdata", dialect, "*-*"))
 		if err != nil || len(cases) == 0 {
 			t.Fatalf("no cases for %s (%v)", dialect, err)
 		}

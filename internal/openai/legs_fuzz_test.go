@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -43,24 +45,26 @@ func prefillChanges() map[string]change {
 	}
 }
 
-// prefillParams is the kv_transfer_params that each connector puts into the
-// prefill leg, "" for none. A connector that is not in it fails the test.
-func prefillParams() map[string]string {
-	return map[string]string{
-		"plain": "",
-		"nixl": `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,` +
-			`"remote_block_ids":null,"remote_host":null,"remote_port":null}`,
-		"mooncake": `{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"xfer-k"}`,
-	}
-}
+// legParams are the kv_transfer_params that a connector puts into its legs, "" for
+// none, where they are not what prefill has handed over.
+type legParams struct{ Prefill, Decode json.RawMessage }
 
-// decodeParams is what each concurrent connector puts into the decode leg: it hands
-// over nothing, since all is known from the pair.
-func decodeParams() map[string]string {
-	return map[string]string{
-		"mooncake": `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":"http://10.0.0.1:8998",` +
-			`"remote_engine_id":"e-1","transfer_id":"xfer-k"}`,
+// paramsOf reads what stands in the golden data of each connector.
+func paramsOf(f *testing.F) map[string]legParams {
+	f.Helper()
+	all := map[string]legParams{}
+	for _, name := range connector.Names() {
+		b, err := os.ReadFile(filepath.Join("../connector/testdata", name, "params.json"))
+		if err != nil {
+			f.Fatalf("say what connector %s puts into its legs: %v", name, err)
+		}
+		var p legParams
+		if err := json.Unmarshal(b, &p); err != nil {
+			f.Fatalf("%s: %v", name, err)
+		}
+		all[name] = p
 	}
+	return all
 }
 
 // pair is one that every connector can be used for.
@@ -200,6 +204,7 @@ func FuzzLegs(f *testing.F) {
 	for i, s := range requestSeeds {
 		f.Add([]byte(s), []byte(answers[i%len(answers)]), i%2 == 0)
 	}
+	params := paramsOf(f)
 	f.Fuzz(func(t *testing.T, body, answer []byte, chat bool) {
 		kind := openai.Completion
 		if chat {
@@ -220,13 +225,9 @@ func FuzzLegs(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			params, known := prefillParams()[name]
-			if !known {
-				t.Fatalf("say in prefillParams what connector %q puts into the prefill leg", name)
-			}
 			changes := prefillChanges()
-			if params != "" {
-				changes["kv_transfer_params"] = change{params, true}
+			if params[name].Prefill != nil {
+				changes["kv_transfer_params"] = change{string(params[name].Prefill), true}
 			}
 			checkLeg(t, name+" prefill", body, c.Prefill(r, pair()).Body, changes)
 
@@ -245,8 +246,8 @@ func FuzzLegs(f *testing.F) {
 				}
 				changes["kv_transfer_params"] = change{string(h.Params), true}
 			}
-			if c.Flow() == connector.Concurrent {
-				changes["kv_transfer_params"] = change{decodeParams()[name], true}
+			if params[name].Decode != nil {
+				changes["kv_transfer_params"] = change{string(params[name].Decode), true}
 			}
 			checkLeg(t, name+" decode", body, c.Decode(r, pair(), h).Body, changes)
 		}
