@@ -6,23 +6,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
-// Kind is the endpoint that a completion request came in on.
-type Kind uint8
-
-// The kinds.
-const (
-	Completion Kind = iota // POST /v1/completions
-	Chat                   // POST /v1/chat/completions
-)
-
-// Path is the endpoint's path, the same at the proxy and at the engine.
-func (k Kind) Path() string {
-	if k == Chat {
-		return "/v1/chat/completions"
-	}
-	return "/v1/completions"
-}
-
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
 // make the bookkeeping larger than the body itself.
 const maxTopLevel = 4096
@@ -54,13 +37,15 @@ type Request struct {
 	IncludeUsage bool
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
-	// ForcedTool tells that tool_choice is "required" or names a function: a
-	// prefill that is cut after one token may then answer 400 (protocol rule R1c).
-	ForcedTool bool
+	// CutReason says why a prefill that is cut after one token may be refused though
+	// the request is right, "" if it may not: forced_tool, as half a call cannot be
+	// parsed (protocol rule R1c), or thinking_budget, which is more than one token.
+	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
 	// Bypass says why prefill and decode must not be split for this request,
-	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs.
+	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs,
+	// stored_response, background.
 	Bypass string
 
 	open    int // position of '{'
@@ -88,7 +73,7 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 // ParseOther checks the body of a request to any other endpoint: it must be a
 // JSON object. Only Model and Stream are read, and not judged.
 func ParseOther(body []byte) (*Request, error) {
-	r := &Request{Body: body}
+	r := &Request{Kind: Other, Body: body}
 	if err := r.scan(); err != nil {
 		return nil, err
 	}
