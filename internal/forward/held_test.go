@@ -130,7 +130,7 @@ func TestMemoryOfPatientClients(t *testing.T) {
 // The memory of a prompt is given back when its answer is committed, not when that ends.
 func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"/v1/completions", "/v1/responses"} {
+	for _, path := range []string{"/v1/completions", "/v1/embeddings"} {
 		t.Run(path, func(t *testing.T) {
 			t.Parallel()
 			r := start(t, fakevllm.Plain, 1, 1, nil)

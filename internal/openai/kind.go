@@ -19,6 +19,16 @@ const (
 // therefore go through prefill and decode.
 func Generating() []Kind { return []Kind{Completion, Chat, Responses, Messages} }
 
+// KindOf is the kind of a path.
+func KindOf(path string) Kind {
+	for _, k := range Generating() {
+		if k.Path() == path {
+			return k
+		}
+	}
+	return Other
+}
+
 // Path is the endpoint's path, the same at the proxy and at the engine.
 func (k Kind) Path() string {
 	switch k {

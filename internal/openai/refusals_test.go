@@ -34,12 +34,7 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 	t.Parallel()
 	refused := 0
 	for _, c := range refusals.All(t) {
-		kind := openai.Other
-		for _, k := range openai.Generating() {
-			if c.Path == k.Path() {
-				kind = k
-			}
-		}
+		kind := openai.KindOf(c.Path)
 		if kind == openai.Other || c.Method != "POST" || c.Type() != "application/json" || otherwise(c.Name) != "" {
 			continue
 		}

@@ -6,6 +6,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
+// BypassStored is Request.Bypass of a request that goes on from a stored response,
+// which one instance has.
+const BypassStored = "stored_response"
+
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
 // make the bookkeeping larger than the body itself.
 const maxTopLevel = 4096
@@ -45,7 +49,7 @@ type Request struct {
 	KeepPriority bool
 	// Bypass says why prefill and decode must not be split for this request,
 	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs,
-	// stored_response, background.
+	// background, BypassStored.
 	Bypass string
 
 	open    int // position of '{'

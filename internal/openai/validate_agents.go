@@ -52,7 +52,7 @@ func (r *Request) readResponses() error {
 // background is stored where it runs.
 func (r *Request) readStored() {
 	if raw := r.Raw(FieldPreviousResponseID); truthy(raw) {
-		r.Bypass = "stored_response"
+		r.Bypass = BypassStored
 	}
 	if raw := r.Raw(FieldBackground); truthy(raw) {
 		if on, _ := laxBool(raw); on {

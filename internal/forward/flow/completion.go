@@ -218,9 +218,13 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		return relay.ReadError(l, resp, c.s.Idle)
+		f := relay.ReadError(l, resp, c.s.Idle)
+		if f.Class == leg.ModelMissing && c.Route.Alone == openai.BypassStored {
+			f.Rule.Blame = leg.BlameNobody // it is the response that it does not have
+		}
+		return f
 	}
-	rewriters := []connector.Rewriter{&c.usage}
+	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}
