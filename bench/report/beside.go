@@ -137,7 +137,7 @@ func (r *Run) floorLoss(b *strings.Builder) {
 		}
 		fmt.Fprintf(&rows, "| %s | %s %% | %s | %s µs | %s |\n", target, number(median(loss)), spread(loss), number(median(added)), spread(added))
 	}
-	b.WriteString("\nThe same small requests over 1,000 instances instead of 4. The floor is given addresses that never change and takes them one after the other, so what it loses is what so many sockets cost in the kernel, out of the caches as they are; our proxy follows 50 changes a second as well, and goes through a long list a stretch at a time ([ADR 17](adr/0017-long-lists-in-stretches.md)):\n\n")
+	b.WriteString("\nThe same small requests over 1,000 instances instead of 4. The floor is given addresses that never change and takes them one after the other, so what it loses is what so many sockets cost in the kernel, out of the caches as they are; our proxy takes them one after the other too, and follows 50 changes a second as well:\n\n")
 	b.WriteString("| | throughput lost | spread | CPU added to a request | spread |\n|---|---|---|---|---|\n")
 	b.WriteString(rows.String())
 }

@@ -144,10 +144,23 @@ func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 	return err
 }
 
-// usable refuses the records that no request of this proxy could be fitted to.
-func usable(rec instance.Record) error {
-	_, err := connector.Canonical(rec.Connector)
-	return err
+// usable refuses the records that no request of this proxy could be fitted to. def is
+// the connector of those that name none.
+func usable(def string) func(instance.Key, instance.Record) error {
+	return func(k instance.Key, rec instance.Record) error {
+		name := rec.Connector
+		if name == "" {
+			name = def
+		}
+		d, err := connector.New(name)
+		if err != nil {
+			return err
+		}
+		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
+			return fmt.Errorf("connector %s: %w", d.Name(), err)
+		}
+		return nil
+	}
 }
 
 // beginLimit is how long the first requests wait for an instance that answers.
@@ -188,7 +201,7 @@ func (p *proxy) begin(ctx context.Context) {
 func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
 	for _, in := range snap.All() {
-		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" {
+		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" && in.Weight() > 0 {
 			known[in.Role] = true
 			usable[in.Role] = usable[in.Role] || in.Usable() || in.Slow()
 		}
@@ -222,10 +235,7 @@ func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 		<-p.begun
 		p.ready.Store(true)
 	}
-	if r.Now.IsZero() {
-		r.Now = time.Now()
-	}
-	p.watcher.Fresh(context.Background(), r.Now)
+	p.watcher.Fresh(context.Background(), time.Now())
 	return p.Scheduler.Pick(r)
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"strconv"
@@ -33,6 +34,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
@@ -230,7 +232,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
-		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable,
+		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable(cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.presence = newPresence(etcd.client, layout, p, address)
@@ -241,10 +243,14 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Heard:   func(k instance.Key) uint64 { return p.sched.Heard(k) },
 		OnEject: func(k instance.Key, dead bool, why string) { p.sched.Abandon(k, dead, why) },
 	})
+	kinds, err := policies(cfg)
+	if err != nil {
+		return nil, err
+	}
 	p.sched = sched.New(sched.Options{
 		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Attach:          upstream.NewPlace,
+		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(),
 	})
 	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	if err != nil {
@@ -255,7 +261,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	reg := prometheus.NewRegistry()
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
-		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Available: p.tracker.Available,
+		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Available: p.tracker.Available,
 		Etcd: func() metrics.Etcd { return p.etcdMetrics(etcd) },
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
@@ -309,15 +315,29 @@ func limits(cfg *config.Proxy) map[string]any {
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": bodiesMemory(cfg),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
 		"max_connections": maxConnections(cfg),
+		"prefill_policy":  cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound,
 	}
 }
 
-// sessionHeader is the header that binds sessions, "" while none are bound.
-func sessionHeader(cfg *config.Proxy) string {
-	if !cfg.ClientBound {
-		return ""
+// policies are those of the roles.
+func policies(cfg *config.Proxy) (map[instance.Role]policy.Kind, error) {
+	of := map[instance.Role]policy.Kind{}
+	for role, name := range map[instance.Role]string{instance.Prefill: cfg.PrefillPolicy, instance.Decode: cfg.DecodePolicy} {
+		kind, err := policy.Find(name)
+		if err != nil {
+			return nil, fmt.Errorf("policy %q of %s instances: %w", name, role, err)
+		}
+		of[role] = kind
 	}
-	return cfg.ClientBoundKey
+	return of, nil
+}
+
+// sessionHeader is the header that names sessions, "" while none are bound.
+func sessionHeader(cfg *config.Proxy) string {
+	if cfg.ClientBound || cfg.PrefillPolicy == policy.Session || cfg.DecodePolicy == policy.Session {
+		return cfg.ClientBoundKey
+	}
+	return ""
 }
 
 // retryRatio turns the percentage of --retry-budget into a share; none at all

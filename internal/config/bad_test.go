@@ -30,6 +30,9 @@ func TestBadValues(t *testing.T) {
 		{"server", "--server nginx", []string{"--server:", "own or std"}},
 		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
 		{"fallback", "--fallback maybe", []string{"--fallback:", "decode or none"}},
+		{"policy", "--policy best", []string{"--policy: \"best\": no such policy; use round_robin, random, least_loaded"}},
+		{"policies of the roles", "--prefill-policy p2c --decode-policy lru", []string{"--prefill-policy: \"p2c\"", "--decode-policy: \"lru\"", "power_of_two"}},
+		{"policy of both, once", "--policy=a --decode-policy=b", []string{"--policy: \"a\"", "--decode-policy: \"b\""}},
 		{"log level", "--log-level loud", []string{"--log-level:", "error, warn, info"}},
 		{"log format", "--log-format xml", []string{"--log-format:", "text or json"}},
 		{"switch", "--etcd-gateway=maybe", []string{"--etcd-gateway:", "on or off"}},
@@ -97,6 +100,7 @@ func TestGoodValues(t *testing.T) {
 		"--port 0", "--host 0.0.0.0", "--host ::", "--host ::1", "--host localhost", "--host my-host.example",
 		"--admin-listen 0.0.0.0:9000", "--etcd-prefix /pd/", "--etcd-prefix /team/a", "--log-level warning", "--log-format JSON",
 		"--idle-timeout 2.5", "--max-body-bytes 8mb", "--fallback none", "--upstream std", "--connector nixl", "--max-attempts 1",
+		"--policy random", "--prefill-policy session --decode-policy power_of_two",
 		"--etcd-endpoints http://127.0.0.1:2379/", "--etcd-listen [::1]:2379", "--pprof-listen 127.0.0.1:6060",
 	} {
 		if _, err := load(t, nil, strings.Fields(args)...); err != nil {

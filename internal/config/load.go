@@ -143,6 +143,11 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	canonical("decode", &p.Decode, instance.ParseAddress)
 	canonical("etcd-endpoints", &p.EtcdEndpoints, parseEndpoint)
 
+	for _, role := range []*string{&p.PrefillPolicy, &p.DecodePolicy} {
+		if *role == "" {
+			*role = p.Policy
+		}
+	}
 	p.EtcdPrefix = strings.TrimRight(p.EtcdPrefix, "/")
 	if p.Embedded() {
 		if address, err := instance.ParseAddress(p.EtcdListen); err == nil {

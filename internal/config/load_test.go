@@ -70,6 +70,7 @@ func TestDefaults(t *testing.T) {
 		InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		Server:        "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
+		Policy: "round_robin", PrefillPolicy: "round_robin", DecodePolicy: "round_robin",
 		WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
@@ -78,6 +79,36 @@ func TestDefaults(t *testing.T) {
 }
 
 var ignoreSources = cmp.FilterPath(func(p cmp.Path) bool { return p.String() == "sources" }, cmp.Ignore())
+
+// What is said of one role wins over what is said of both, wherever either is said.
+func TestPolicies(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "policy: random\ndecode-policy: session\n")
+	for _, tt := range []struct {
+		env             map[string]string
+		args            string
+		prefill, decode string
+	}{
+		{nil, "", "round_robin", "round_robin"},
+		{nil, "--policy least_loaded", "least_loaded", "least_loaded"},
+		{nil, "--policy least_loaded --decode-policy random", "least_loaded", "random"},
+		{map[string]string{"PD_PREFILL_POLICY": "session"}, "--policy power_of_two", "session", "power_of_two"},
+		{nil, "--config " + file, "random", "session"},
+		{map[string]string{"PD_POLICY": "least_loaded"}, "--config " + file, "least_loaded", "session"},
+	} {
+		p := mustLoad(t, tt.env, strings.Fields(tt.args)...)
+		if p.PrefillPolicy != tt.prefill || p.DecodePolicy != tt.decode {
+			t.Errorf("%v %s: %s and %s", tt.env, tt.args, p.PrefillPolicy, p.DecodePolicy)
+		}
+		var out bytes.Buffer
+		if err := p.Print(&out); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(out.String(), "\nprefill-policy: "+tt.prefill) || !strings.Contains(out.String(), "\ndecode-policy: "+tt.decode) {
+			t.Errorf("%s: printed\n%s", tt.args, out.String())
+		}
+	}
+}
 
 func TestPrecedence(t *testing.T) {
 	t.Parallel()

@@ -91,6 +91,12 @@ type Proxy struct {
 	WaitingRetryInterval time.Duration // between two probes of a pending add
 	MaxWaitingRetries    int           // 0 = for ever
 
+	// Policy names what chooses among instances, for both roles; see package policy.
+	Policy string
+	// PrefillPolicy and DecodePolicy are those of the roles. LoadProxy fills them with
+	// Policy where nothing else is said.
+	PrefillPolicy, DecodePolicy string
+
 	// ClientBound sends requests with the same value of the header
 	// ClientBoundKey to the same instances while those can serve.
 	ClientBound    bool

@@ -1,6 +1,12 @@
 package config
 
-import "github.com/spf13/pflag"
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
 
 // kind is how a value is written; it is what --help shows after the flag.
 type kind string
@@ -78,11 +84,14 @@ func proxySettings() []setting {
 		{name: "max-connections", kind: kindInt, def: "0", usage: "clients connected at once; idle connections are closed for new ones, and the others wait; 0 means as many as the limit on descriptors leaves room for", field: func(p *Proxy) any { return &p.MaxConnections }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
 
+		{name: "policy", kind: kindText, def: policy.Default, usage: "which of several instances gets a request: " + strings.Join(policy.Names(), ", "), field: func(p *Proxy) any { return &p.Policy }},
+		{name: "prefill-policy", kind: kindText, usage: "the same for prefill instances (default that of --policy)", field: func(p *Proxy) any { return &p.PrefillPolicy }},
+		{name: "decode-policy", kind: kindText, usage: "the same for decode instances (default that of --policy)", field: func(p *Proxy) any { return &p.DecodePolicy }},
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},
 		{name: "max-waiting-retries", kind: kindInt, def: "0", usage: "probes until such an instance is given up; 0 means never", field: func(p *Proxy) any { return &p.MaxWaitingRetries }},
 
-		{name: "client-bound", kind: kindSwitch, def: "off", env: []string{"CLIENT_BOUND"}, usage: "send requests of one session to the same instances; env CLIENT_BOUND too", field: func(p *Proxy) any { return &p.ClientBound }},
-		{name: "client-bound-key", kind: kindText, def: "session-id", env: []string{"CLIENT_BOUND_KEY"}, usage: "header that names the session; env CLIENT_BOUND_KEY too", field: func(p *Proxy) any { return &p.ClientBoundKey }},
+		{name: "client-bound", kind: kindSwitch, def: "off", env: []string{"CLIENT_BOUND"}, usage: "send requests of one session to the same instances, whatever the policy; env CLIENT_BOUND too", field: func(p *Proxy) any { return &p.ClientBound }},
+		{name: "client-bound-key", kind: kindText, def: "session-id", env: []string{"CLIENT_BOUND_KEY"}, usage: "header that names the session, for --client-bound and the policy session; env CLIENT_BOUND_KEY too", field: func(p *Proxy) any { return &p.ClientBoundKey }},
 
 		{name: "access-log", kind: kindSwitch, def: "on", usage: "one log line per request", field: func(p *Proxy) any { return &p.AccessLog }},
 		{name: "trace-headers", kind: kindSwitch, def: "off", usage: "tell every client in X-PD-... headers which instances served it", field: func(p *Proxy) any { return &p.TraceHeaders }},

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpfield"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // Connectors lists the names --connector takes.
@@ -61,6 +62,7 @@ func (p *Proxy) Validate() error {
 	if p.Upstream != UpstreamOwn && p.Upstream != UpstreamStd {
 		bad("upstream", "%q is not known; use %s or %s", p.Upstream, UpstreamOwn, UpstreamStd)
 	}
+	p.checkPolicies(bad)
 	if !isToken(p.ClientBoundKey) {
 		bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(p.ClientBoundKey, 80))
 	}
@@ -111,6 +113,21 @@ func (p *Proxy) checkEtcd(bad complaint) {
 		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password: whoever can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
 			"(--instance-allow any takes all), or set --etcd-username and --etcd-password", strings.Join(p.EtcdEndpoints, ","))
+	}
+}
+
+func (p *Proxy) checkPolicies(bad complaint) {
+	check := func(setting, name string) {
+		if _, err := policy.Find(name); err != nil {
+			bad(setting, "%q: %w", instance.Printable(name, 80), err)
+		}
+	}
+	check("policy", p.Policy)
+	if p.PrefillPolicy != p.Policy {
+		check("prefill-policy", p.PrefillPolicy)
+	}
+	if p.DecodePolicy != p.Policy {
+		check("decode-policy", p.DecodePolicy)
 	}
 }
 

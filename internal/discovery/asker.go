@@ -275,7 +275,7 @@ func (o *owner) target(e *entry) (target, bool) {
 			in: e.in, model: o.w.o.Model, sign: true,
 			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
-	case o.facts.refuses(e.rec) != nil: // nothing it could say would help
+	case o.facts.refuses(e.key, e.rec) != nil: // nothing it could say would help
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 		return target{
 			in: e.in, model: o.w.o.Model,

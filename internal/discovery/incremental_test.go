@@ -49,7 +49,7 @@ func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := NewWatcher(nil, WatcherOptions{Layout: l, Prober: mute{}, OrphanGrace: time.Hour, Check: func(r instance.Record) error {
+	w := NewWatcher(nil, WatcherOptions{Layout: l, Prober: mute{}, OrphanGrace: time.Hour, Check: func(_ instance.Key, r instance.Record) error {
 		if r.Connector == "strange" {
 			return fmt.Errorf("the connector %q is not known", r.Connector)
 		}

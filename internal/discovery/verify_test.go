@@ -202,7 +202,7 @@ func TestCheckRefusesRecords(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	cli, l, prober := etcd.Client(t), layout(t), newProber()
 	o := probing(t, prober, "")
-	o.Check = func(rec instance.Record) error {
+	o.Check = func(_ instance.Key, rec instance.Record) error {
 		if rec.Connector == "carrier\x1bpigeon" {
 			return fmt.Errorf("unknown connector %q", rec.Connector)
 		}

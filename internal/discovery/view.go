@@ -23,7 +23,7 @@ type VerifiedFacts struct {
 	// shown as elsewhere. "" takes all.
 	Proxy string
 	// Check refuses records that the reader cannot use; nil refuses none.
-	Check func(instance.Record) error
+	Check func(instance.Key, instance.Record) error
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Verification
 	// Pending says why a pending add is still pending.
@@ -76,11 +76,11 @@ func (v *VerifiedFacts) elsewhere(rec *instance.Record) bool {
 	return v.Proxy != "" && !rec.For(v.Proxy)
 }
 
-func (v *VerifiedFacts) refuses(rec instance.Record) error {
+func (v *VerifiedFacts) refuses(k instance.Key, rec instance.Record) error {
 	if v.Check == nil {
 		return nil
 	}
-	return v.Check(rec)
+	return v.Check(k, rec)
 }
 
 // surroundings are what an instance is made of besides its own entry.
@@ -235,9 +235,9 @@ func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instanc
 	case v.elsewhere(&e.rec):
 		in.View = instance.Elsewhere
 		say("it belongs to the fleet of %s", instance.Printable(strings.Join(e.rec.Proxies, ", "), 300))
-	case v.refuses(e.rec) != nil:
+	case v.refuses(e.key, e.rec) != nil:
 		in.View = instance.Rejected
-		say("%s", instance.Printable(v.refuses(e.rec).Error(), 300))
+		say("%s", instance.Printable(v.refuses(e.key, e.rec).Error(), 300))
 	default:
 		if e.problem != "" {
 			say("%s", e.describe())

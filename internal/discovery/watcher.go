@@ -34,7 +34,7 @@ type WatcherOptions struct {
 	Proxy string
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
-	Check func(instance.Record) error
+	Check func(instance.Key, instance.Record) error
 	// Prepare is called with each snapshot before it is published, so that what
 	// readers derive from it is ready when they see it; nil: nothing is. It must
 	// not block.

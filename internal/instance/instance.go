@@ -124,19 +124,32 @@ func (i *Instance) Incarnation() string {
 	return "rev-" + strconv.FormatInt(i.CreateRevision, 10)
 }
 
+// DefaultWeight is the weight of an instance that has none of its own.
+const DefaultWeight = 100
+
+// Weight is what part of the picks of its role the instance should get, in
+// proportion to the weights of the others; with 0 it is not picked.
+func (i *Instance) Weight() int {
+	if i.Record.Weight == nil {
+		return DefaultWeight
+	}
+	return *i.Record.Weight
+}
+
 // Usable tells whether the scheduler may pick it at all, this proxy's passing
 // health opinion aside.
-func (i *Instance) Usable() bool {
-	return i.Verified && i.Intent == "" && i.Record.State == Ready &&
-		(i.View == "" || i.View == Orphan)
+func (i *Instance) Usable() bool { return i.Record.State == Ready && i.wanted() }
+
+// wanted tells that nothing but the state of its engine speaks against picking it.
+func (i *Instance) wanted() bool {
+	return i.Verified && i.Intent == "" && (i.View == "" || i.View == Orphan) && i.Weight() > 0
 }
 
 // Slow tells that the instance would be usable, but its agent says down because its
 // engine left probes unanswered. It may only be busy: it is picked while no other
 // instance of its role is usable.
 func (i *Instance) Slow() bool {
-	return i.Verified && i.Intent == "" && i.Record.State == Down && i.Record.Cause == CauseSlow &&
-		(i.View == "" || i.View == Orphan)
+	return i.Record.State == Down && i.Record.Cause == CauseSlow && i.wanted()
 }
 
 // ServesModel tells whether the instance lists the model. The empty model is

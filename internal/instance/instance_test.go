@@ -123,3 +123,17 @@ func TestIncarnation(t *testing.T) {
 		t.Errorf("%q, %q", a.Incarnation(), b.Incarnation())
 	}
 }
+
+func TestWeight(t *testing.T) {
+	t.Parallel()
+	in := &instance.Instance{Verified: true, Record: instance.Record{State: instance.Ready}}
+	if w := in.Weight(); w != instance.DefaultWeight {
+		t.Errorf("without one it is %d", w)
+	}
+	for w, usable := range map[int]bool{0: false, 1: true, 300: true} {
+		in.Record.Weight = &w
+		if in.Weight() != w || in.Usable() != usable {
+			t.Errorf("weight %d: %d, usable %t", w, in.Weight(), in.Usable())
+		}
+	}
+}

@@ -115,6 +115,7 @@ type Listing struct {
 	ID        string   `json:"id,omitempty"`
 	Models    []string `json:"models"`
 	Connector string   `json:"connector,omitempty"`
+	Weight    *int     `json:"weight,omitempty"` // none: DefaultWeight
 	Source    string   `json:"source,omitempty"`
 	Proxies   []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
 	Version   string   `json:"version,omitempty"`
@@ -136,7 +137,7 @@ func (i *Instance) List() Listing {
 		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models,
-		Connector: Printable(i.Record.Connector, 64), Source: Printable(i.Record.Source, 32),
+		Connector: Printable(i.Record.Connector, 64), Weight: i.Record.Weight, Source: Printable(i.Record.Source, 32),
 		Version: Printable(i.Record.Version, 64), Revision: i.ModRevision,
 	}
 }

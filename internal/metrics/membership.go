@@ -13,6 +13,8 @@ type Membership struct {
 	Snapshot func() *instance.Snapshot
 	// InFlight calls back for every instance with what this proxy holds on it.
 	InFlight func(func(instance.Key, int64))
+	// Picks calls back for every policy of a role with how often it has chosen.
+	Picks func(func(role instance.Role, policy string, n uint64))
 	// Available tells this proxy's own opinion of an instance.
 	Available func(instance.Key) bool
 	// Etcd tells how well the membership is being followed.
@@ -40,7 +42,7 @@ func (m Membership) Register(reg prometheus.Registerer) {
 }
 
 type descs struct {
-	revision, live, instances, inFlight              *prometheus.Desc
+	revision, live, instances, inFlight, picks       *prometheus.Desc
 	state, audits, drift, epochs, relists, suspended *prometheus.Desc
 	orphans, held, kept, age                         *prometheus.Desc
 	own, ownEnds                                     *prometheus.Desc
@@ -53,9 +55,11 @@ func newDescs() descs {
 		live: prometheus.NewDesc("pd_membership_live",
 			"1 while etcd is being followed, 0 while the last known membership is served.", nil, nil),
 		instances: prometheus.NewDesc("pd_membership_instances",
-			"Instances by role and view; view is serving, not_ready, or what /status shows.", []string{"role", "view"}, nil),
+			"Instances by role and view; view is serving, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
 		inFlight: prometheus.NewDesc("pd_instance_in_flight",
 			"Legs that this proxy has open on an instance.", []string{"role", "instance"}, nil),
+		picks: prometheus.NewDesc("pd_picks_total",
+			"Instances chosen for legs, by role and the policy that chose.", []string{"role", "policy"}, nil),
 		state: prometheus.NewDesc("pd_membership_state",
 			"1 for the state in which etcd is being followed, 0 for the others.", []string{"state"}, nil),
 		audits: prometheus.NewDesc("pd_membership_audits_total",
@@ -96,6 +100,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- f.desc.live
 	ch <- f.desc.instances
 	ch <- f.desc.inFlight
+	ch <- f.desc.picks
 	d := f.desc
 	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age, d.own, d.ownEnds} {
 		ch <- desc
@@ -167,6 +172,9 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 	f.m.InFlight(func(k instance.Key, n int64) {
 		gauge(f.desc.inFlight, float64(n), string(k.Role), k.Address)
 	})
+	f.m.Picks(func(role instance.Role, policy string, n uint64) {
+		ch <- prometheus.MustNewConstMetric(f.desc.picks, prometheus.CounterValue, float64(n), string(role), policy)
+	})
 }
 
 func (f fleet) view(in *instance.Instance) string {
@@ -179,6 +187,8 @@ func (f fleet) view(in *instance.Instance) string {
 		return string(in.View)
 	case in.Intent != "":
 		return string(in.Intent)
+	case in.Weight() == 0:
+		return "weight_0"
 	default:
 		return "not_ready"
 	}

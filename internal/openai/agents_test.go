@@ -74,3 +74,15 @@ func TestResponsesAndMessagesAreRefused(t *testing.T) {
 		}
 	}
 }
+
+// The policies see of each kind what the prompt is made of.
+func TestPromptOfEachKind(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"m","prompt":null,"input":"i","messages":[1],"max_tokens":1}`
+	for kind, want := range map[openai.Kind]string{openai.Chat: "[1]", openai.Messages: "[1]", openai.Responses: `"i"`, openai.Completion: "null"} {
+		r, err := openai.ParseRequest(kind, []byte(body))
+		if err != nil || string(r.Prompt()) != want {
+			t.Errorf("%s: %s, %v", kind.Path(), r.Prompt(), err)
+		}
+	}
+}

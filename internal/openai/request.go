@@ -196,3 +196,16 @@ func (r *Request) Raw(f Field) []byte {
 	o := &r.occ[r.last[f]-1]
 	return r.Body[o.val:o.end]
 }
+
+// Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
+// there is neither.
+func (r *Request) Prompt() []byte {
+	switch r.Kind {
+	case Chat, Messages:
+		return r.Raw(FieldMessages)
+	case Responses:
+		return r.Raw(FieldInput)
+	case Completion, Other:
+	}
+	return r.Raw(FieldPrompt)
+}

@@ -62,11 +62,15 @@ func effective(in *instance.Instance) string {
 
 // listTable shows every entry; columns nobody has a value for are left out.
 func listTable(snap *instance.Snapshot, connector string) table.Writer {
-	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
-	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "FOR": true, "REASON": true, "WARNING": true}
+	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "WEIGHT", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
+	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "WEIGHT": true, "FOR": true, "REASON": true, "WARNING": true}
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
+		weighs := ""
+		if l.Weight != nil {
+			weighs = weight(l.Weight)
+		}
 		state := string(l.State)
 		switch {
 		case in.View == instance.Pending: // what its record will say
@@ -76,7 +80,7 @@ func listTable(snap *instance.Snapshot, connector string) table.Writer {
 		}
 		rows = append(rows, []string{
 			string(l.Role), instance.Printable(l.Address, 0), state, string(l.View), string(l.Intent), kind(in),
-			shortModels(l.Models), l.Connector, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
+			shortModels(l.Models), l.Connector, weighs, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
 			instance.Printable(l.Reason, 200), in.Warning(connector),
 		})
 	}

@@ -98,7 +98,7 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
 	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
 	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
-	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(), a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand())
+	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(), a.weightCommand(), a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)
 	}

@@ -3,9 +3,9 @@ package sched
 import (
 	"maps"
 	"slices"
-	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // How the index of a snapshot is made of the one before: a change of the
@@ -30,7 +30,7 @@ type edits struct {
 // index that was built last, in use yet or not, since the counters fit that one.
 func (s *Scheduler) build(snap *instance.Snapshot) *index {
 	if s.last == nil {
-		s.last = &index{prefill: newRoleIndex(), decode: newRoleIndex()}
+		s.last = &index{prefill: s.newRoleIndex(instance.Prefill), decode: s.newRoleIndex(instance.Decode)}
 		s.models = map[string]int{}
 	}
 	old := s.last
@@ -42,22 +42,22 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 		var now candidate
 		if listed(c.is) {
 			if dialect := s.opts.Connector(c.is); dialect != "" {
-				now = candidate{instance: c.is, connector: dialect, counter: counters[i], slow: c.is.Slow()}
+				now = candidate{policy.NewCandidate(c.is, 0, &counters[i].load), slot{counters[i], half{dialect}, c.is.Slow()}}
 			}
 		}
 		switch {
-		case now.instance == nil && !listed(c.was):
+		case now.Instance == nil && !listed(c.was):
 		case roleOf(c) == instance.Prefill:
 			prefill.add(c.was, now)
 		default:
 			decode.add(c.was, now)
 		}
 	}
-	models, from := s.countModels(changes), s.from+s.passed()
+	models := s.countModels(changes)
 	s.last = &index{
 		snapshot: snap,
-		prefill:  old.prefill.after(&prefill, models, s.models, from),
-		decode:   old.decode.after(&decode, models, s.models, from),
+		prefill:  old.prefill.after(&prefill, models, s.models),
+		decode:   old.decode.after(&decode, models, s.models),
 	}
 	return s.last
 }
@@ -106,8 +106,8 @@ func (s *Scheduler) countModels(changes []change) []string {
 func (e *edits) add(was *instance.Instance, is candidate) {
 	here := edit{is: is}
 	var models []string
-	if is.instance != nil {
-		here.address, models = is.instance.Address, is.instance.Record.Models
+	if is.Instance != nil {
+		here.address, models = is.Instance.Address, is.Instance.Record.Models
 	} else {
 		here.address = was.Address
 	}
@@ -131,23 +131,27 @@ func (e *edits) add(was *instance.Instance, is candidate) {
 	}
 }
 
-func newRoleIndex() *roleIndex { return &roleIndex{all: &candidates{turn: new(atomic.Uint64)}} }
+func (s *Scheduler) newRoleIndex(role instance.Role) *roleIndex {
+	newList := func() *candidates { return s.newList(role) }
+	return &roleIndex{all: newList(), newList: newList}
+}
 
 // after gives the index of the role after edits. about are models that may have
-// become known or unknown, known tells whether anybody lists one; from is that of
-// stretchOf.
-func (ri *roleIndex) after(e *edits, about []string, known map[string]int, from uint64) *roleIndex {
+// become known or unknown, known tells whether anybody lists one.
+func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *roleIndex {
 	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
 	}
-	next := &roleIndex{all: ri.all, byModel: maps.Clone(ri.byModel), dialects: ri.dialects, only: ri.only}
+	next := &roleIndex{}
+	*next = *ri
+	next.byModel = maps.Clone(ri.byModel)
 	if next.byModel == nil {
 		next.byModel = map[string]*candidates{}
 	}
 	for _, m := range about {
 		if known[m] > 0 {
-			next.byModel[m] = &candidates{turn: new(atomic.Uint64)}
+			next.byModel[m] = ri.newList()
 		} else {
 			delete(next.byModel, m)
 		}
@@ -155,14 +159,13 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int, from 
 	if len(e.all) == 0 {
 		return next
 	}
-	next.dialects = maps.Clone(ri.dialects)
-	if next.dialects == nil {
-		next.dialects = map[string]int{}
+	next.halves = maps.Clone(ri.halves)
+	if next.halves == nil {
+		next.halves = map[half]int{}
 	}
-	next.all = ri.all.after(e.all, next.dialects, from)
-	next.only = ""
-	if len(next.dialects) == 1 {
-		for next.only = range next.dialects {
+	next.all = ri.all.after(e.all, next.halves)
+	if next.alike = len(next.halves) == 1; next.alike {
+		for next.one = range next.halves {
 		}
 	}
 	for m, es := range e.byModel {
@@ -171,9 +174,9 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int, from 
 		case list == nil: // nobody lists it any more
 		case list.equals(ri.all) && sameEdits(es, e.all):
 			// Mostly there is but one model: its list is the list of all.
-			next.byModel[m] = list.with(next.all.items, from)
+			next.byModel[m] = list.with(next.all.items, next.all.own)
 		default:
-			next.byModel[m] = list.after(es, nil, from)
+			next.byModel[m] = list.after(es, nil)
 		}
 	}
 	return next
@@ -187,40 +190,34 @@ func (c *candidates) equals(o *candidates) bool {
 // sameEdits tells that the edits of a model do to its list what all edits do
 // to the list of all.
 func sameEdits(model, all []edit) bool {
-	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.is.instance == b.is.instance })
+	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.is.Instance == b.is.Instance })
 }
 
-// after gives the list after edits. dialects, if any, are counted along.
-func (c *candidates) after(es []edit, dialects map[string]int, from uint64) *candidates {
-	come := 0
-	for i := range es {
-		if es[i].is.instance != nil {
-			come++
-		}
-	}
-	rest := c.items
-	to := make([]candidate, 0, len(rest)+come)
+// after gives the list after edits. halves, if any, are counted along.
+func (c *candidates) after(es []edit, halves map[half]int) *candidates {
+	most := len(c.items) + len(es)
+	items, own := make([]policy.Candidate, 0, most), make([]slot, 0, most)
+	from := 0
 	for i := range es {
 		e := &es[i]
-		at, found := place(rest, e.address)
-		to = append(to, rest[:at]...)
+		at, found := place(c.items[from:], e.address)
+		at += from
+		items, own = append(items, c.items[from:at]...), append(own, c.own[from:at]...)
+		from = at
 		if found {
-			if dialects != nil {
-				if d := rest[at].connector; dialects[d] > 1 {
-					dialects[d]--
-				} else {
-					delete(dialects, d)
-				}
+			if h := c.own[at].half; halves != nil && halves[h] > 1 {
+				halves[h]--
+			} else {
+				delete(halves, h)
 			}
-			at++
+			from++
 		}
-		rest = rest[at:]
-		if e.is.instance != nil {
-			to = append(to, e.is)
-			if dialects != nil {
-				dialects[e.is.connector]++
+		if e.is.Instance != nil {
+			items, own = append(items, e.is.Candidate), append(own, e.is.slot)
+			if halves != nil {
+				halves[e.is.half]++
 			}
 		}
 	}
-	return c.with(append(to, rest...), from)
+	return c.with(append(items, c.items[from:]...), append(own, c.own[from:]...))
 }

@@ -34,6 +34,7 @@ func somebody(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
 		Models:    [][]string{{"m"}, {"m"}, {"m", "n"}, {"n", "m", "n"}, {"o"}, nil}[rng.IntN(6)],
 		Connector: []string{"plain", "plain", "nixl", ""}[rng.IntN(4)],
 		State:     []instance.State{instance.Ready, instance.Ready, instance.Ready, instance.Down}[rng.IntN(4)],
+		Weight:    []*int{nil, nil, new(50), new(0)}[rng.IntN(4)],
 	}}
 	if pending {
 		in.View = instance.Pending
@@ -45,9 +46,14 @@ func somebody(rng *rand.Rand, k instance.Key, pending bool) *instance.Instance {
 func described(ix *index) []string {
 	var out []string
 	list := func(what string, c *candidates) {
-		for _, i := range c.items {
-			out = append(out, fmt.Sprintf("%s: %s %p %s", what, i.instance.Key, i.instance, i.connector))
+		for i := range c.whole.Len() {
+			one, own := c.whole.At(i), c.own[i]
+			out = append(out, fmt.Sprintf("%s: %s %p %s %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, one.Weight))
+			if one.Load != &own.counter.load || one != &c.items[i] {
+				out = append(out, "with what belongs to another")
+			}
 		}
+		out = append(out, fmt.Sprintf("%d slow of %d, even %t", c.slow, len(c.items), c.whole.Even()))
 		if len(c.items) == 0 {
 			out = append(out, what+": nobody")
 		}
@@ -58,7 +64,7 @@ func described(ix *index) []string {
 		for _, m := range slices.Sorted(maps.Keys(ri.byModel)) {
 			list(string(r)+" "+m, ri.byModel[m])
 		}
-		out = append(out, fmt.Sprint(r, " ", ri.dialects))
+		out = append(out, fmt.Sprint(r, " ", ri.halves, ri.alike))
 	}
 	return out
 }
@@ -241,67 +247,6 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
 	if s.current(); s.Gone(busy) == nil || s.counters.m[first.Key] != busy.counter {
 		t.Error("another life stands at the address of one in flight")
-	}
-}
-
-// What others keep of an instance is at hand with every pick of its key, for as
-// long as the key is known, and is no other key's.
-func TestAttachedStaysWithTheKey(t *testing.T) {
-	t.Parallel()
-	entry := func(role instance.Role, address, id string) *instance.Instance {
-		return &instance.Instance{
-			Key: instance.Key{Role: role, Address: address}, Verified: true,
-			Record: instance.Record{ID: id, Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
-		}
-	}
-	type thing struct{ of instance.Key }
-	made := 0
-	src := &fixed{instance.NewSnapshot(0, nil)}
-	s := New(Options{
-		Source: src, Health: well{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
-		Attach: func(k instance.Key) any { made++; return &thing{k} },
-	})
-	pick := func(role instance.Role, all ...*instance.Instance) *Assignment {
-		t.Helper()
-		src.s = instance.NewSnapshot(src.s.Revision+1, all)
-		a, err := s.Pick(Request{Role: role, Alone: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if k := a.Attached().(*thing).of; k != a.Instance.Key {
-			t.Errorf("%s got what belongs to %s", a.Instance.Key, k)
-		}
-		return a
-	}
-	p, d := entry(instance.Prefill, "x:1", "1"), entry(instance.Decode, "x:1", "1")
-	first := pick(instance.Decode, p, d)
-	first.Done()
-	if other := pick(instance.Prefill, p, d); other.Attached() == first.Attached() {
-		t.Error("one for both roles of an address")
-	} else {
-		other.Done()
-	}
-	again := pick(instance.Decode, p, entry(instance.Decode, "x:1", "2"))
-	if again.Attached() != first.Attached() || made != 2 {
-		t.Errorf("another one for another life of the same key, %d made", made)
-	}
-	// It leaves with something in flight, and comes back.
-	pick(instance.Prefill, p).Done()
-	pick(instance.Prefill, p, entry(instance.Decode, "y:1", "1")).Done()
-	if back := pick(instance.Decode, p, d); back.Attached() != first.Attached() {
-		t.Error("what was in use was let go of")
-	} else {
-		back.Done()
-	}
-	// It leaves with nothing in flight: nothing is kept.
-	again.Done()
-	pick(instance.Prefill, p).Done()
-	pick(instance.Prefill, entry(instance.Prefill, "x:1", "2")).Done()
-	if back := pick(instance.Decode, p, d); back.Attached() == first.Attached() {
-		t.Error("kept after the key was gone and idle")
-	}
-	if first.Attached().(*thing).of != d.Key {
-		t.Error("an old pick lost what came with it")
 	}
 }
 

@@ -6,25 +6,24 @@ import (
 	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // counter is what is known of one instance beside the snapshots. All that a leg
 // needs of it is in one line of the processor's caches, of which no other
 // instance's counter has a part.
 type counter struct {
-	inFlight atomic.Int64
-	heard    atomic.Uint64 // signs of life that legs saw
-	waiting  waiting
+	load    policy.Load
+	heard   atomic.Uint64 // signs of life that legs saw
+	waiting waiting
 	// now is the entry of the snapshot that was built last; nil if it has none.
-	now      atomic.Pointer[instance.Instance]
-	attached any // see Options.Attach; never changed
-	present  int // memberships of the key in that snapshot; guarded by counters.mu
+	now     atomic.Pointer[instance.Instance]
+	present int     // memberships of the key in that snapshot; guarded by counters.mu
+	_       [8]byte // a smaller one would share its line
 }
 
 // counters live beside the snapshots, so that a membership change loses no count.
 type counters struct {
-	attach func(instance.Key) any // nil: nothing
-
 	mu      sync.RWMutex // guards all below; taken at index building and by readers of metrics, never by Pick
 	m       map[instance.Key]*counter
 	leaving []instance.Key // gone, and not let go of yet
@@ -38,14 +37,14 @@ func (c *counters) find(k instance.Key) (*counter, bool) {
 }
 
 func (c *counters) each(f func(instance.Key, int64)) {
-	c.eachCounter(func(k instance.Key, n *counter) { f(k, n.inFlight.Load()) })
+	c.eachCounter(func(k instance.Key, n *counter) { f(k, n.load.InFlight.Load()) })
 }
 
 func (c *counters) eachCounter(f func(instance.Key, *counter)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for k, n := range c.m {
-		if n.present > 0 || n.inFlight.Load() != 0 {
+		if n.present > 0 || n.load.InFlight.Load() != 0 {
 			f(k, n)
 		}
 	}
@@ -76,9 +75,6 @@ func (c *counters) keep(changes []change) []*counter {
 		n := c.m[is.Key]
 		if n == nil {
 			n = new(counter)
-			if c.attach != nil {
-				n.attached = c.attach(is.Key)
-			}
 			c.m[is.Key] = n
 		}
 		if was == nil {
@@ -98,7 +94,7 @@ func (c *counters) letGo() {
 		switch n := c.m[k]; {
 		case n == nil, n.present > 0:
 			return true
-		case n.inFlight.Load() == 0:
+		case n.load.InFlight.Load() == 0:
 			delete(c.m, k)
 			return true
 		default:

@@ -3,10 +3,9 @@ package sched
 import (
 	"slices"
 	"strings"
-	"sync/atomic"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // index is what one snapshot means for picking. Its lists are built once
@@ -28,142 +27,95 @@ type roleIndex struct {
 	all *candidates // whoever serves anything: requests that name no model
 
 	byModel map[string]*candidates
-	// dialects counts the candidates that speak each.
-	dialects map[string]int
-	// only is the one dialect that all of them speak, "" if there are more, or none.
-	only string
+	// halves counts the candidates by what decides whom they can be paired with.
+	halves map[half]int
+	// alike tells that there is one such half, of all.
+	alike bool
+	one   half
+
+	newList func() *candidates
 }
 
-// speaks tells whether a candidate speaks that dialect.
-func (ri *roleIndex) speaks(dialect string) bool {
-	return ri.only == dialect && dialect != "" || ri.dialects[dialect] > 0
-}
+// half is what of an instance decides whom it can be paired with.
+type half struct{ connector string }
 
-// candidates are in the order of snapshots, each once.
-type candidates struct {
-	items []candidate
-	turn  *atomic.Uint64
-	// shift is what became of the stretches' places by changes of the list, less
-	// than its length.
-	shift uint64
-	slow  int // how many of the items are slow
-}
+// pairs tells whether two instances can serve a request together.
+func pairs(prefill, decode half) bool { return prefill.connector == decode.connector }
 
-// A list of more than four stretches is gone through a stretch at a time, that
-// many rounds each. One that was used a moment ago costs less: its connection
-// is open (engines close idle ones after 5 s, and among 1,000 instances in turn
-// the next leg may come later than that), and all that is kept of it is at hand.
-// With few requests that is not so for long: then a stretch ends after a while.
-const (
-	stretch = 32
-	rounds  = 64
-	while   = 4 * time.Second
-)
-
-// inTurn is whose turn it is. In a long list it is the next of the stretch of
-// which nothing of this proxy's is in flight, as far as it is soon found; else the
-// next of all, so that legs which last long are spread as if there were no
-// stretches. In the end everybody has had as many turns. round is another one each
-// time that the same comes, to deal its turn by if it may not be picked.
-func (s *Scheduler) inTurn(c *candidates, turn uint64) (is *candidate, round uint64) {
-	n := uint64(len(c.items))
-	if n <= 4*stretch {
-		return &c.items[turn%n], turn / n
+// pairs tells whether an instance of the wanted role can go with one of the other.
+func (r *Request) pairs(own, partner half) bool {
+	if r.Role == instance.Prefill {
+		return pairs(own, partner)
 	}
-	begin := stretchOf(s.from+s.passed(), turn) + c.shift
-	round = scattered(turn / stretch)
-	for i := range uint64(stretch / 2) {
-		if near := &c.items[(begin+(turn+i)%stretch)%n]; near.counter.inFlight.Load() == 0 {
-			return near, round
+	return pairs(partner, own)
+}
+
+// takes tells whether a decode instance of the index can go with a prefill instance.
+func (ri *roleIndex) takes(prefill half) bool {
+	if ri.alike {
+		return pairs(prefill, ri.one)
+	}
+	for h := range ri.halves {
+		if pairs(prefill, h) {
+			return true
 		}
 	}
-	return &c.items[turn%n], round
+	return false
 }
 
-// passed is how far stretches have got for the sake of time.
-func (s *Scheduler) passed() uint64 { return uint64(s.opts.Clock()/while) * stretch }
+// candidates are in the order of addresses, each once. With its weight 0 an
+// instance is none.
+type candidates struct {
+	items    []policy.Candidate
+	own      []slot            // what policies need not know of each
+	whole    policy.Candidates // all items
+	slow     int               // how many of them are slow
+	policies []chooser         // asked one after the other until one chooses
+}
 
-// stretchOf is where the stretch of a turn begins, in a list that never changed
-// and goes on from its beginning for ever.
-func stretchOf(from, turn uint64) uint64 { return from + turn/(stretch*rounds)*stretch }
+// slot is what the scheduler knows of a candidate beside what policies see.
+type slot struct {
+	counter *counter
+	half    half
+	slow    bool // see instance.Slow: picked only while no other can be
+}
 
-// with gives the list with other items, in the round robin where this one stands:
-// a change of the membership does not send everything to the first instance again.
-// The stretch begins at the same instance, or the one behind it: in a list of
-// another length its number would mean another place, with all that is kept of the
-// instances there out of use for long. from is that of stretchOf.
-func (c *candidates) with(items []candidate, from uint64) *candidates {
-	next := &candidates{items: items, turn: c.turn}
-	for i := range items {
-		if items[i].slow {
+// candidate is one of a list with both.
+type candidate struct {
+	policy.Candidate
+	slot
+}
+
+// chooser is a policy of one list.
+type chooser struct {
+	link
+	policy.Policy
+}
+
+// newList makes the empty list of a role, with policies of its own.
+func (s *Scheduler) newList(role instance.Role) *candidates {
+	c := &candidates{whole: policy.All(nil)}
+	for _, l := range s.chains[role] {
+		c.policies = append(c.policies, chooser{l, l.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start})})
+	}
+	return c
+}
+
+// with gives the list with other items, and the policies as they are: a change of
+// the membership does not send everything to the first instance again.
+func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
+	next := &candidates{items: items, own: own, whole: policy.All(items), policies: c.policies}
+	for i := range own {
+		if own[i].slow {
 			next.slow++
 		}
 	}
-	was, is := uint64(len(c.items)), uint64(len(items))
-	if was == 0 || is == 0 {
-		return next
-	}
-	begin := stretchOf(from, c.turn.Load())
-	at, _ := place(items, c.items[(begin+c.shift)%was].instance.Address)
-	next.shift = (uint64(at) + is - begin%is) % is
 	return next
 }
 
-// place is where an address stands in a list, or would.
-func place(items []candidate, address string) (at int, found bool) {
-	return slices.BinarySearchFunc(items, address, func(c candidate, a string) int { return strings.Compare(c.instance.Address, a) })
-}
-
-// scattered makes numbers that follow each other, or come at even distances, such
-// that do neither (a multiplication by 2^64 divided by the golden ratio).
-func scattered(n uint64) uint64 { return n * 0x9e37_79b9_7f4a_7c15 >> 32 }
-
-type candidate struct {
-	instance  *instance.Instance
-	connector string
-	counter   *counter
-	slow      bool // see instance.Slow: picked only while no other can be
-}
-
-// fits tells whether the request may have this instance: not tried before,
-// and of one dialect with its partner, or with somebody who can become it.
-func (c *candidate) fits(ix *index, r *Request) bool {
-	switch {
-	case slices.Contains(r.Tried, c.instance.Key):
-		return false
-	case r.Partner != nil:
-		return c.connector == r.Partner.Connector
-	case r.Role == instance.Prefill && !r.Alone:
-		return ix.decode.speaks(c.connector)
-	default:
-		return true
-	}
-}
-
-// allFit tells that every candidate of the role fits the request, if that is
-// plain to see: it has tried nobody, and there is but one dialect, or no partner.
-func (ix *index) allFit(r *Request) bool {
-	dialects := ix.role(r.Role).dialects
-	switch {
-	case len(r.Tried) > 0:
-		return false
-	case r.Partner != nil:
-		return len(dialects) == 1 && dialects[r.Partner.Connector] > 0
-	case r.Role == instance.Prefill && !r.Alone:
-		if len(dialects) != 1 {
-			return false
-		}
-		for d := range dialects {
-			return ix.decode.dialects[d] > 0
-		}
-	}
-	return true
-}
-
-// has tells whether a key of the list's role is in it.
-func (c *candidates) has(k instance.Key) bool {
-	_, found := place(c.items, k.Address)
-	return found
+// place is where an address stands in a list, or would; its ranks stand side by side.
+func place(items []policy.Candidate, address string) (at int, found bool) {
+	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
 func (s *Scheduler) current() *index {

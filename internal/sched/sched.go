@@ -2,7 +2,7 @@
 // book of what is in flight.
 //
 //	snapshot ──index (of the one before)──▶ candidates per role and model
-//	Pick: candidates → not tried, healthy, fitting its partner → policy → Assignment
+//	Pick: candidates → filter (tried, pair, state, health) → policy → Assignment
 //	Assignment.Done: counts back, exactly once
 package sched
 
@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // The reasons for which there may be no pick.
@@ -64,12 +65,15 @@ type Options struct {
 	// PrefillOptional tells that decode instances do the work of prefill instances
 	// when there are none: then a silent or slow one is no last resort.
 	PrefillOptional bool
-	// Attach makes what others keep of an instance, so that they have it at hand
-	// with every pick; nil: nothing. It is made when a key becomes a member and
-	// stays until the key is gone and idle, whatever entries it has meanwhile.
-	Attach func(instance.Key) any
-	// Clock gives the time since some moment in the past; default since New.
-	Clock func() time.Duration
+	// Policies choose among those that may be picked, one for each role. Default
+	// policy.Default.
+	Policies map[instance.Role]policy.Kind
+	// NoBinding leaves requests with a session to the policy of their role. Else
+	// policy.Session chooses for them, whatever that is.
+	NoBinding bool
+	// Start is the turn that policies begin with: another one in each proxy, so that
+	// several do not go through the same instances side by side.
+	Start uint64
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -85,9 +89,14 @@ type Scheduler struct {
 	last     *index         // built last; guarded by building
 	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
-	// from is where the stretches of long lists begin: elsewhere in each proxy,
-	// so that they do not all go to the same instances.
-	from uint64
+	chains   map[instance.Role][]link
+	looks    sync.Pool // of *looked
+}
+
+// link is one of the policies that are asked for a role.
+type link struct {
+	policy.Kind
+	picks *atomic.Uint64 // that it has chosen
 }
 
 // New builds a Scheduler.
@@ -98,11 +107,13 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	if o.Clock == nil {
-		begun := time.Now()
-		o.Clock = func() time.Duration { return time.Since(begun) }
+	s := &Scheduler{opts: o, chains: map[instance.Role][]link{}, looks: sync.Pool{New: func() any { return new(looked) }}}
+	for _, role := range instance.Roles() {
+		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
+			s.chains[role] = append(s.chains[role], link{k, new(atomic.Uint64)})
+		}
 	}
-	return &Scheduler{opts: o, counters: counters{attach: o.Attach}, from: uint64(rand.Uint32())}
+	return s
 }
 
 // Request says what is wanted of one pick.
@@ -114,30 +125,30 @@ type Request struct {
 	Partner *Assignment
 	// Alone tells that a prefill instance needs no decode instance to go with it.
 	Alone bool
-	// Session binds the request to the instance that this session has, as long
-	// as that may be picked; "" binds it to none.
+	// Session is what the client calls its session, "" for none; see
+	// Options.NoBinding.
 	Session string
 	// Tried are the instances that this request must not get again.
 	Tried []instance.Key
-	// Now is when the caller last looked at the clock, if that was a moment ago: for
-	// whoever stands before the scheduler and has to know the time.
-	Now time.Time
-	// Into, if not nil, is where the pick is put: memory of the caller's, who
-	// may use it again after Done, and after a Settle that tells so.
-	Into *Assignment
+	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
+	Prompt []byte
+	// Length of the body in bytes.
+	Length int
+	// Priority of the request, if it may have one; 0 usually.
+	Priority int
 }
 
 // Assignment is one pick. Done must be called when the leg has ended.
 type Assignment struct {
 	Instance *instance.Instance
+	// Rank is the data-parallel rank of the instance.
+	Rank int
 	// Connector is the resolved dialect of the instance.
 	Connector string
+	// Policy is the name of the one that chose.
+	Policy string
 	// Revision of the snapshot that the choice was made from.
 	Revision int64
-	// Policy that chose.
-	Policy string
-	// Rank is the data-parallel rank that was chosen.
-	Rank int
 
 	counter *counter
 	wish    wish // what else would do
@@ -149,187 +160,66 @@ type Assignment struct {
 // Heard notes a sign of life of the instance: bytes of an answer.
 func (a *Assignment) Heard() { a.counter.heard.Add(1) }
 
-// Attached is what Options.Attach made for the instance, nil if there is none.
-func (a *Assignment) Attached() any { return a.counter.attached }
-
 // Done counts the pick back. Only the first call counts.
 func (a *Assignment) Done() {
 	if a != nil && a.done.CompareAndSwap(false, true) {
-		a.counter.inFlight.Add(-1)
+		a.counter.load.InFlight.Add(-1)
 	}
 }
 
 // Pick chooses an instance. It takes no lock and does no I/O unless the
-// membership changed since the last pick.
+// membership changed since the last pick, or its policy needs a lock.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	ix := s.current()
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		return nil, ErrUnknownModel
 	}
-	if c := s.choose(ix, list, &r); c != nil {
-		return s.assign(ix, c, &r), nil
+	among, l := s.admitted(ix, list, &r)
+	at, by := list.choose(among, r.features())
+	if l != nil {
+		s.looks.Put(l)
 	}
-	// Opinions change while they are asked for. Whoever was in may be out by the
-	// second look, so that nobody seems to be left; then anybody who fits will do.
-	for i := range list.items {
-		if c := &list.items[i]; s.lastResort(ix, c, &r) {
-			return s.assign(ix, c, &r), nil
-		}
-	}
-	if ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0 {
-		return nil, ErrUnread
-	}
-	return nil, ErrNone
-}
-
-// choose is round robin over those that may be picked now, a stretch at a time
-// in a long list (inTurn). When the one in turn may not, the turn is dealt anew
-// among all that may: handing it to the next in line would give a sick
-// instance's whole share to its neighbour.
-func (s *Scheduler) choose(ix *index, list *candidates, r *Request) *candidate {
-	n := uint64(len(list.items))
-	if n == 0 {
-		return nil
-	}
-	if r.Session != "" {
-		return s.bound(ix, list, *r)
-	}
-	turn := list.turn.Add(1) - 1
-	first, round := s.inTurn(list, turn)
-	troubled := s.opts.Health.Troubled()
-	if len(troubled) == 0 && list.slow == 0 && first.fits(ix, r) {
-		return first
-	}
-	return s.redeal(ix, list, *r, first, round, troubled)
-}
-
-// redeal is choose when the one in turn may not be it. It takes the request by
-// value so that the usual pick need not have it on the heap.
-func (s *Scheduler) redeal(ix *index, list *candidates, r Request, first *candidate, turn uint64, troubled []instance.Key) *candidate {
-	var allowed func(*candidate) bool
-	if len(troubled) > 0 || list.slow > 0 {
-		allowed = s.admission(ix, list, &r, troubled)
-		if allowed(first) && s.takesTurn(first) {
-			return first
-		}
-	} else {
-		allowed = func(c *candidate) bool { return c.fits(ix, &r) }
-	}
-	return deal(list, turn, func(c *candidate) bool { return c != first && allowed(c) }, func() *candidate {
-		if allowed(first) {
-			return first // starting slowly, but there is nobody else
-		}
-		return nil
-	})
-}
-
-// deal gives the turn-th of those that may, or what otherwise says.
-func deal(list *candidates, turn uint64, may func(*candidate) bool, otherwise func() *candidate) *candidate {
-	var n uint64
-	for i := range list.items {
-		if may(&list.items[i]) {
-			n++
-		}
-	}
-	if n == 0 {
-		return otherwise()
-	}
-	want := turn % n
-	for i := range list.items {
-		if c := &list.items[i]; may(c) {
-			if want == 0 {
-				return c
-			}
-			want--
-		}
-	}
-	return otherwise() // opinions changed between the two passes
-}
-
-// admission decides who may be picked while somebody is in trouble. Usually
-// that is who is in. When more than half of those that can be reached are out,
-// the opinion is likelier wrong than they are: all of them may be picked. And
-// when nobody can be reached everybody may: better to try than to refuse, the
-// opinion may be older than the recovery.
-func (s *Scheduler) admission(ix *index, list *candidates, r *Request, troubled []instance.Key) func(*candidate) bool {
-	reachable, in := s.condition(ix, list, r, troubled)
 	switch {
-	case reachable == 0:
-		return func(c *candidate) bool { return s.lastResort(ix, c, r) }
-	case in*2 < reachable:
-		return func(c *candidate) bool { return c.fits(ix, r) && !c.slow && !s.opts.Health.Unreachable(c.instance.Key) }
+	case at >= 0:
+		return list.assign(at, by, ix.snapshot.Revision, &r), nil
+	case ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0:
+		return nil, ErrUnread
 	default:
-		return func(c *candidate) bool { return c.fits(ix, r) && !c.slow && s.opts.Health.Available(c.instance.Key) }
+		return nil, ErrNone
 	}
 }
 
-// lastResort tells whether an instance may be picked when nobody can be reached.
-// Everybody who fits may be, also one that is silent: it may answer yet. But where
-// a decode instance would do, nobody waits for a silent prefill instance.
-func (s *Scheduler) lastResort(ix *index, c *candidate, r *Request) bool {
-	if !c.fits(ix, r) {
-		return false
+// features is what policies are told of a request.
+func (r *Request) features() policy.Request {
+	f := policy.Request{Role: r.Role, Model: r.Model, Session: r.Session, Prompt: r.Prompt, Length: r.Length, Priority: r.Priority}
+	if r.Partner != nil {
+		f.Partner = r.Partner.Instance
 	}
-	optional := s.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
-	return !optional || !c.slow && s.opts.Health.SilentFor(c.instance.Key) == 0
+	return f
 }
 
-// condition counts those of the fitting ones that can be reached, and of these
-// the ones that are in. While few among many are in trouble only these are
-// looked at: what is known of all others would have to be fetched from memory.
-func (s *Scheduler) condition(ix *index, list *candidates, r *Request, troubled []instance.Key) (reachable, in int) {
-	if len(troubled) < len(list.items)/fewTroubled && list.slow == 0 && ix.allFit(r) {
-		reachable, in = len(list.items), len(list.items)
-		for _, k := range troubled {
-			if k.Role != r.Role || !list.has(k) {
-				continue
-			}
-			switch {
-			case s.opts.Health.Unreachable(k):
-				reachable--
-				in--
-			case !s.opts.Health.Available(k):
-				in--
-			}
-		}
-		return reachable, in
+// choose asks the policies of the list for one of its candidates. It gives -1 if
+// there are none.
+func (c *candidates) choose(among policy.Candidates, r policy.Request) (at int, by string) {
+	if among.Len() == 0 {
+		return -1, ""
 	}
-	for i := range list.items {
-		c := &list.items[i]
-		if c.fits(ix, r) && !c.slow && !s.opts.Health.Unreachable(c.instance.Key) {
-			reachable++
-			if s.opts.Health.Available(c.instance.Key) {
-				in++
-			}
+	for _, p := range c.policies {
+		if i := p.Choose(among, r); i >= 0 {
+			p.picks.Add(1)
+			return among.Index(i), p.Name
 		}
 	}
-	return reachable, in
+	return -1, "" // the last of the policies always chooses
 }
 
-// fewTroubled is what part of a list may be in trouble at most for looking them
-// up one by one, which takes a search of the list each.
-const fewTroubled = 8
-
-// takesTurn lets an instance that starts slowly pass on some of its turns.
-func (s *Scheduler) takesTurn(c *candidate) bool {
-	share := s.opts.Health.Share(c.instance.Key)
-	return share >= 1 || s.opts.Rand() < share
-}
-
-func (s *Scheduler) assign(ix *index, c *candidate, r *Request) *Assignment {
-	c.counter.inFlight.Add(1)
-	a := r.Into
-	if a == nil {
-		a = new(Assignment)
-	}
-	*a = Assignment{
-		Instance: c.instance, Connector: c.connector, Revision: ix.snapshot.Revision, counter: c.counter,
-		wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
-	}
-	a.Policy = "round_robin"
-	if r.Session != "" {
-		a.Policy = "session"
+func (c *candidates) assign(at int, by string, revision int64, r *Request) *Assignment {
+	chosen, own := &c.items[at], &c.own[at]
+	own.counter.load.InFlight.Add(1)
+	a := &Assignment{
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Policy: by, Revision: revision,
+		counter: own.counter, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
 	}
 	if r.Partner != nil {
 		a.wish.partner = r.Partner.Connector
@@ -348,9 +238,19 @@ func (s *Scheduler) Heard(k instance.Key) uint64 {
 // InFlight tells what this proxy holds on an instance.
 func (s *Scheduler) InFlight(k instance.Key) int64 {
 	if c, ok := s.counters.find(k); ok {
-		return c.inFlight.Load()
+		return c.load.InFlight.Load()
 	}
 	return 0
+}
+
+// Picks calls f for every policy that may choose for a role, with how many picks it
+// has chosen.
+func (s *Scheduler) Picks(f func(role instance.Role, policy string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		for _, l := range s.chains[role] {
+			f(role, l.Name, l.picks.Load())
+		}
+	}
 }
 
 // Each calls f for every instance that is present or has something in flight.

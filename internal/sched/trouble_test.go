@@ -25,15 +25,50 @@ func (w ward) Unreachable(k instance.Key) bool    { return w[k].out && w[k].hard
 func (ward) SilentFor(instance.Key) time.Duration { return 0 }
 func (w ward) Share(instance.Key) float64         { return 1 }
 
-// Looking at those in trouble alone says of the fleet what looking at everybody
-// does, whatever is asked for.
-func TestConditionByTheTroubledAlone(t *testing.T) {
+// model decides about every candidate alone, by asking health about each.
+func model(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
+	health := s.opts.Health
+	var reachable, in []int
+	for i := range list.items {
+		k := list.items[i].Instance.Key
+		if slices.Contains(r.Tried, k) {
+			continue
+		}
+		fit := r.Partner == nil || r.Partner.Connector == list.own[i].half.connector
+		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
+			fit = slices.ContainsFunc(ix.decode.all.own, func(d slot) bool { return d.half == list.own[i].half })
+		}
+		if !fit {
+			continue
+		}
+		all = append(all, i)
+		if list.own[i].slow || health.Unreachable(k) {
+			continue
+		}
+		reachable = append(reachable, i)
+		if health.Available(k) {
+			in = append(in, i)
+		}
+	}
+	switch {
+	case len(reachable) == 0:
+		return all
+	case len(in)*2 < len(reachable):
+		return reachable
+	default:
+		return in
+	}
+}
+
+// Those who are admitted are those whom a look at each alone admits, whatever is
+// asked for and whoever is in trouble, and the whole list is taken where it can be.
+func TestAdmitted(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(5, 8))
-	short := 0
-	for round := range 3000 {
+	seen := map[string]int{}
+	for round := range 1500 {
 		var all []*instance.Instance
-		n := 4 + rng.IntN(120)
+		n := 4 + rng.IntN(60)
 		mixed := rng.IntN(3) == 0
 		for i := range n {
 			in := &instance.Instance{
@@ -46,20 +81,25 @@ func TestConditionByTheTroubledAlone(t *testing.T) {
 			if mixed && i%2 == 0 {
 				in.Record.Connector = "nixl"
 			}
+			if round%4 == 0 && rng.IntN(8) == 0 {
+				in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow
+			}
 			if !slices.ContainsFunc(all, func(o *instance.Instance) bool { return o.Key == in.Key }) {
 				all = append(all, in)
 			}
 		}
 		sick := ward{}
-		for range 1 + rng.IntN(12) {
+		for range rng.IntN([]int{1, 4, 2 * n}[rng.IntN(3)]) {
 			k := all[rng.IntN(len(all))].Key
 			if rng.IntN(6) == 0 {
 				k.Address = "gone" + k.Address
 			}
 			sick[k] = struct{ out, hard bool }{rng.IntN(4) > 0, rng.IntN(2) == 0}
 		}
-		src := &fixed{instance.NewSnapshot(1, all)}
-		s := New(Options{Source: src, Health: sick, Connector: func(in *instance.Instance) string { return in.Record.Connector }})
+		s := New(Options{
+			Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick,
+			Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		})
 		ix := s.current()
 		r := Request{Role: instance.Roles()[rng.IntN(2)], Model: []string{"", "m", "n", "o"}[rng.IntN(4)], Alone: rng.IntN(4) == 0}
 		if rng.IntN(2) == 0 {
@@ -72,19 +112,34 @@ func TestConditionByTheTroubledAlone(t *testing.T) {
 		if !known {
 			continue
 		}
-		troubled := sick.Troubled()
-		if len(troubled) < len(list.items)/fewTroubled && ix.allFit(&r) {
-			short++
+		among, l := s.admitted(ix, list, &r)
+		var got []int
+		for i := range among.Len() {
+			got = append(got, among.Index(i))
 		}
-		reachable, in := s.condition(ix, list, &r, troubled)
-		// So many that everybody is looked at.
-		wantReachable, wantIn := s.condition(ix, list, &r, slices.Repeat(troubled, len(all)+1))
-		if reachable != wantReachable || in != wantIn {
-			t.Fatalf("round %d: %d reachable and %d in, want %d and %d; %+v of %d", round, reachable, in, wantReachable, wantIn, r, len(list.items))
+		want := model(s, ix, list, &r)
+		if !slices.Equal(got, want) {
+			t.Fatalf("round %d: admitted %v, want %v; %+v of %d", round, got, want, r, len(list.items))
+		}
+		switch {
+		case l == nil:
+			seen["the whole list"]++
+		case len(want) == 0:
+			seen["nobody"]++
+		default:
+			seen["some"]++
+		}
+		if l == nil && among.Narrowed() || l == nil && len(want) != len(list.items) {
+			t.Fatalf("round %d: the whole list stands for a part", round)
 		}
 	}
-	if short < 100 {
-		t.Fatalf("the troubled alone were looked at %d times: nothing was shown", short)
+	for what, n := range seen {
+		if n < 100 {
+			t.Errorf("%s: only %d times", what, n)
+		}
+	}
+	if len(seen) != 3 {
+		t.Errorf("seen %v", seen)
 	}
 }
 

@@ -167,7 +167,7 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 			return
 		}
 		c, ok := s.counters.find(was.Key)
-		if !ok || c.inFlight.Load() == 0 {
+		if !ok || c.load.InFlight.Load() == 0 {
 			return
 		}
 		for _, w := range c.waiting.list() {
@@ -184,11 +184,11 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
 	var waitFor []*counter
 	s.counters.eachCounter(func(_ instance.Key, c *counter) {
-		if c.inFlight.Load() > 0 {
+		if c.load.InFlight.Load() > 0 {
 			waitFor = append(waitFor, c)
 		}
 	})
-	maps.DeleteFunc(looks, func(c *counter, _ look) bool { return c.inFlight.Load() == 0 })
+	maps.DeleteFunc(looks, func(c *counter, _ look) bool { return c.load.InFlight.Load() == 0 })
 	for _, c := range waitFor {
 		l := looks[c]
 		if heard := c.heard.Load(); heard != l.heard {
@@ -258,8 +258,8 @@ func (s *Scheduler) another(ix *index, in *instance.Instance, r *Request) bool {
 		return false
 	}
 	for i := range list.items {
-		c := &list.items[i]
-		if c.instance.Key != in.Key && !c.slow && c.fits(ix, r) && s.opts.Health.Available(c.instance.Key) {
+		k := list.items[i].Instance.Key
+		if k != in.Key && !list.own[i].slow && list.fits(i, ix, r) && s.opts.Health.Available(k) {
 			return true
 		}
 	}

@@ -91,9 +91,10 @@ func (t *attempts) forget(role instance.Role) { *t.tried.of(role) = nil }
 // mayAskAgain tells whether instances that failed may be tried once more. Not if all
 // that came back were refused connections, and not after a limit of ours: a request
 // that has waited to its limit does not wait for the same instances again. A
-// connection that did not come about in time is no refusal.
+// connection that did not come about in time is no refusal, and an instance that is
+// gone may be back in another life.
 func (t *attempts) mayAskAgain() bool {
-	if t.last != nil && t.last.Class == leg.ConnectTimeout {
+	if t.last != nil && (t.last.Class == leg.ConnectTimeout || t.last.Class == leg.Gone) {
 		return true
 	}
 	return t.counted > 0 && (t.last == nil || !t.last.Class.TimedOut())

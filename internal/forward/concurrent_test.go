@@ -1,0 +1,517 @@
+package forward_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// mooncakeParams is what the legs of a concurrent pair carry (protocols.md 3.1).
+type mooncakeParams struct {
+	DoRemoteDecode  bool   `json:"do_remote_decode"`
+	DoRemotePrefill bool   `json:"do_remote_prefill"`
+	TransferID      string `json:"transfer_id"`
+	Bootstrap       string `json:"remote_bootstrap_addr"`
+	EngineID        string `json:"remote_engine_id"`
+}
+
+// pairLeg is one leg as an engine of a meeting got it.
+type pairLeg struct {
+	mooncakeParams
+	engine *pairEngine
+	id     string // X-Request-Id
+	rank   string // X-data-parallel-rank
+	body   []byte
+	left   <-chan struct{} // closed when the proxy has given the leg up
+}
+
+// pairEngine is an engine that does what its test says with each leg.
+type pairEngine struct {
+	role    instance.Role
+	address string
+	life    string // its incarnation
+}
+
+// meeting is a fleet of engines whose legs are played by the test: each leg waits in
+// legs until the test has told what becomes of it.
+type meeting struct {
+	t    *testing.T
+	rig  *rig
+	legs chan *pairTurn
+	P, D []*pairEngine
+}
+
+// pairTurn is a leg and how its engine answers.
+type pairTurn struct {
+	pairLeg
+	answer chan func(http.ResponseWriter)
+}
+
+// say has the engine answer.
+func (p *pairTurn) say(f func(http.ResponseWriter)) { p.answer <- f }
+
+const (
+	prefillAnswer = `{"id":"p","choices":[{"index":0,"finish_reason":"length"}],"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10,"prompt_tokens_details":{"cached_tokens":4}}}`
+	pairEvents    = "data: {\"id\":\"d\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\"}}]}\n\n" +
+		"data: {\"id\":\"d\",\"choices\":[{\"index\":0,\"delta\":{\"content\":\"hello\"}}]}\n\n"
+	pairRest = "data: {\"id\":\"d\",\"choices\":[],\"usage\":{\"prompt_tokens\":9,\"completion_tokens\":1,\"total_tokens\":10,\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n" +
+		"data: [DONE]\n\n"
+)
+
+// ok answers a prefill leg.
+func ok(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, prefillAnswer)
+}
+
+// fails answers with a status.
+func fails(status int) func(http.ResponseWriter) {
+	return func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		w.WriteHeader(status)
+		_, _ = fmt.Fprintf(w, `{"error":{"message":"no","type":"T","param":null,"code":%d}}`, status)
+	}
+}
+
+// breaks ends the connection without an answer.
+func breaks(http.ResponseWriter) { panic(http.ErrAbortHandler) }
+
+// streams answers a decode leg.
+func streams(w http.ResponseWriter) {
+	w.Header().Set("Content-Type", "text/event-stream")
+	_, _ = io.WriteString(w, pairEvents+pairRest)
+}
+
+// meet starts so many engines of a concurrent connector.
+func meet(t *testing.T, prefills, decodes int, tune func(*forward.Options)) *meeting {
+	t.Helper()
+	m := &meeting{t: t, rig: start(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
+	for i := range prefills + decodes {
+		e := &pairEngine{role: instance.Prefill, life: "1"}
+		if i >= prefills {
+			e.role = instance.Decode
+		}
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { m.serve(e, w, r) }))
+		t.Cleanup(s.Close)
+		e.address = strings.TrimPrefix(s.URL, "http://")
+		if e.role == instance.Prefill {
+			m.P = append(m.P, e)
+		} else {
+			m.D = append(m.D, e)
+		}
+	}
+	m.join()
+	return m
+}
+
+// join puts all engines into the membership, in their present lives.
+func (m *meeting) join() {
+	var list []*instance.Instance
+	for _, e := range append(append([]*pairEngine{}, m.P...), m.D...) {
+		one := in(e.role, e.address, "mooncake")
+		one.Record.ID = e.life
+		if e.role == instance.Prefill {
+			one.Record.Ports, one.Record.EngineIDs = map[string][]int{"bootstrap": {8998}}, map[string]string{"0": e.address + "#" + e.life}
+		}
+		list = append(list, one)
+	}
+	m.rig.members.set(list...)
+}
+
+func (m *meeting) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		return // asked whether it lives
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	var said struct {
+		KV mooncakeParams `json:"kv_transfer_params"`
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		m.t.Errorf("a leg that is no JSON: %q", body)
+	}
+	p := &pairTurn{
+		pairLeg: pairLeg{said.KV, e, r.Header.Get("X-Request-Id"), r.Header.Get("X-Data-Parallel-Rank"), body, r.Context().Done()},
+		answer:  make(chan func(http.ResponseWriter), 1),
+	}
+	m.legs <- p
+	for {
+		select {
+		case f := <-p.answer:
+			f(w)
+			return
+		case <-r.Context().Done():
+			return
+		}
+	}
+}
+
+// await gives what comes of a channel, and fails the test if nothing does.
+func await[T any](t *testing.T, what string, c <-chan T) T {
+	t.Helper()
+	late := time.NewTimer(patience)
+	defer late.Stop()
+	select {
+	case v := <-c:
+		return v
+	case <-late.C:
+		t.Fatalf("waited in vain for %s", what)
+		panic("not reached")
+	}
+}
+
+// pair waits for the two legs of one attempt.
+func (m *meeting) pair() (prefill, decode *pairTurn) {
+	m.t.Helper()
+	for range 2 {
+		if l := await(m.t, "a leg", m.legs); l.engine.role == instance.Prefill {
+			prefill = l
+		} else {
+			decode = l
+		}
+	}
+	if prefill == nil || decode == nil {
+		m.t.Fatal("two legs of one role")
+	}
+	switch {
+	case !prefill.DoRemoteDecode || prefill.DoRemotePrefill || !decode.DoRemotePrefill || decode.DoRemoteDecode:
+		m.t.Fatalf("roles: %+v, %+v", prefill.mooncakeParams, decode.mooncakeParams)
+	case prefill.TransferID == "" || prefill.TransferID != decode.TransferID || prefill.id != decode.id:
+		m.t.Fatalf("the legs are not linked: %+v, %+v", prefill.pairLeg, decode.pairLeg)
+	case decode.EngineID != prefill.engine.address+"#"+prefill.engine.life || prefill.rank != "0" || decode.rank != "":
+		m.t.Fatalf("engine %q, ranks %q and %q", decode.EngineID, prefill.rank, decode.rank)
+	}
+	return prefill, decode
+}
+
+// begin sends a request, whose answer comes later.
+func (m *meeting) begin(ctx context.Context, body string) <-chan answer {
+	got := make(chan answer, 1)
+	go func() { got <- m.rig.postCtx(ctx, "/v1/chat/completions", body) }()
+	return got
+}
+
+// served holds an answer to what decode streams.
+func (m *meeting) served(got <-chan answer) forward.Entry {
+	m.t.Helper()
+	a := await(m.t, "the answer", got)
+	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !strings.Contains(string(a.body), "[DONE]") {
+		m.t.Fatalf("%d %s", a.status, a.body)
+	}
+	if !strings.Contains(string(a.body), `"cached_tokens":4`) {
+		m.t.Errorf("not the number of the prefill instance: %s", a.body)
+	}
+	return m.rig.entry()
+}
+
+// Both legs run at once: neither waits for the other's answer to begin.
+func TestConcurrentPair(t *testing.T) {
+	t.Parallel()
+	m := meet(t, 1, 1, nil)
+	for _, prefillFirst := range []bool{true, false} {
+		got := m.begin(t.Context(), chatBody(true, ""))
+		p, d := m.pair()
+		if prefillFirst {
+			p.say(ok)
+			d.say(streams)
+		} else { // the answer of prefill is on its way when decode's is complete
+			d.say(streams)
+			p.say(ok)
+		}
+		if e := m.served(got); e.Prefill != m.P[0].address || e.Decode != m.D[0].address || e.Alone != "" || e.Attempts != 0 {
+			t.Errorf("%+v", e)
+		}
+	}
+	got := m.begin(t.Context(), chatBody(false, ""))
+	p, d := m.pair()
+	p.say(ok)
+	d.say(func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, strings.ReplaceAll(prefillAnswer, `"cached_tokens":4`, `"cached_tokens":9`))
+	})
+	if a := await(t, "the answer", got); a.status != http.StatusOK || string(a.body) != prefillAnswer {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	m.rig.entry()
+}
+
+// When prefill fails decode is aborted at once, and another pair is tried with a new
+// transfer; whoever was waiting is not to blame.
+func TestConcurrentPrefillFails(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(http.ResponseWriter){
+		"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks,
+		"cut": func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99"); _, _ = io.WriteString(w, "{"); panic(http.ErrAbortHandler) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := meet(t, 2, 1, nil)
+			got := m.begin(t.Context(), chatBody(true, ""))
+			p, d := m.pair()
+			p.say(fail)
+			await(t, "the abort of decode", d.left)
+			again, next := m.pair()
+			if again.engine == p.engine || again.TransferID == p.TransferID {
+				t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
+			}
+			again.say(ok)
+			next.say(streams)
+			e := m.served(got)
+			if e.Attempts != 1 || e.Prefill != again.engine.address {
+				t.Errorf("%+v", e)
+			}
+			if r := m.rig.rec.retried(); !strings.HasPrefix(r, "prefill/") || strings.Contains(r, "decode") {
+				t.Errorf("retried: %s", r)
+			}
+		})
+	}
+}
+
+// What prefill says of a wrong request goes to the client, and decode is aborted.
+func TestConcurrentPrefillRefuses(t *testing.T) {
+	t.Parallel()
+	m := meet(t, 2, 1, nil)
+	got := m.begin(t.Context(), chatBody(true, ""))
+	p, d := m.pair()
+	p.say(fails(400))
+	await(t, "the abort of decode", d.left)
+	if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if e := m.rig.entry(); e.Outcome != forward.OutcomeClientError || e.Attempts != 1 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// A prefill instance that nobody can connect to is left, and decode is aborted.
+func TestConcurrentPrefillIsAway(t *testing.T) {
+	t.Parallel()
+	m := meet(t, 1, 1, nil)
+	m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", life: "1"}}, m.P...)
+	m.join()
+	for range 2 { // one of them meets the closed port
+		got := m.begin(t.Context(), chatBody(true, ""))
+		for served := 0; served < 2; {
+			l := await(t, "a leg", m.legs)
+			switch {
+			case l.engine.role == instance.Prefill:
+				l.say(ok)
+			case l.EngineID == m.P[0].address+"#1":
+				await(t, "the abort of decode", l.left)
+				continue
+			default:
+				l.say(streams)
+			}
+			served++
+		}
+		m.served(got)
+	}
+}
+
+// When decode fails prefill is aborted, and another pair is tried.
+func TestConcurrentDecodeFails(t *testing.T) {
+	t.Parallel()
+	errorEvent := func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"KV load failed\",\"type\":\"T\",\"param\":null,\"code\":500}}\n\n")
+	}
+	for name, fail := range map[string]func(http.ResponseWriter){
+		"500": fails(500), "503": fails(503), "broken": breaks, "error event": errorEvent,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := meet(t, 1, 2, nil)
+			got := m.begin(t.Context(), chatBody(true, ""))
+			p, d := m.pair()
+			d.say(fail)
+			await(t, "the abort of prefill", p.left)
+			again, next := m.pair()
+			if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
+				t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
+			}
+			again.say(ok)
+			next.say(streams)
+			if e := m.served(got); e.Attempts != 1 || e.Decode != next.engine.address {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// A client that leaves ends both legs, whatever they were doing.
+func TestConcurrentClientLeaves(t *testing.T) {
+	t.Parallel()
+	for _, when := range []string{"at first", "behind prefill", "in the stream"} {
+		t.Run(when, func(t *testing.T) {
+			t.Parallel()
+			m := meet(t, 1, 1, nil)
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			got := m.begin(ctx, chatBody(true, ""))
+			p, d := m.pair()
+			if when != "at first" {
+				p.say(ok)
+			}
+			if when == "in the stream" {
+				begun := make(chan struct{})
+				d.say(func(w http.ResponseWriter) {
+					w.Header().Set("Content-Type", "text/event-stream")
+					_, _ = io.WriteString(w, pairEvents)
+					_ = http.NewResponseController(w).Flush()
+					close(begun)
+					<-d.left
+				})
+				await(t, "the first events", begun)
+			}
+			leave()
+			await(t, "the abort of decode", d.left)
+			await(t, "the end of prefill", p.left)
+			await(t, "the client", got)
+			if e := m.rig.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
+				t.Errorf("%+v", e)
+			}
+			if r := m.rig.rec.retried(); r != "" {
+				t.Errorf("retried: %s", r)
+			}
+		})
+	}
+}
+
+// An instance that comes back in another life takes its KV with it: both legs of its
+// pair end, and a new pair is tried at no cost.
+func TestConcurrentInstanceRestarts(t *testing.T) {
+	t.Parallel()
+	for _, who := range []string{"prefill at work", "prefill that has answered", "decode"} {
+		t.Run(who, func(t *testing.T) {
+			t.Parallel()
+			m := meet(t, 1, 1, nil)
+			got := m.begin(t.Context(), chatBody(true, ""))
+			p, d := m.pair()
+			switch who {
+			case "prefill that has answered":
+				p.say(ok)
+				await(t, "the end of prefill", p.left)
+				m.P[0].life = "2"
+			case "prefill at work":
+				m.P[0].life = "2"
+			case "decode":
+				m.D[0].life = "2"
+			}
+			m.join()
+			await(t, "the end of decode", d.left)
+			await(t, "the end of prefill", p.left)
+			again, next := m.pair()
+			again.say(ok)
+			next.say(streams)
+			if e := m.served(got); e.Outcome != forward.OutcomeOK {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// While prefill works decode may be silent for longer than a decode instance may be.
+func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
+	t.Parallel()
+	const limit = 200 * time.Millisecond
+	m := meet(t, 1, 1, func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit })
+	got := m.begin(t.Context(), chatBody(true, ""))
+	p, d := m.pair()
+	work := time.NewTimer(3 * limit)
+	<-work.C
+	p.say(ok)
+	d.say(streams)
+	m.served(got)
+}
+
+// Without a decode instance nothing is sent to a prefill instance.
+func TestConcurrentWithoutDecode(t *testing.T) {
+	t.Parallel()
+	m := meet(t, 1, 0, nil)
+	if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	m.rig.entry()
+	select {
+	case l := <-m.legs:
+		t.Errorf("a leg to %s", l.engine.address)
+	default:
+	}
+}
+
+// When no prefill instance is left a decode instance computes the prompt itself: its
+// leg says nothing of a transfer.
+func TestConcurrentFallsBack(t *testing.T) {
+	t.Parallel()
+	m := meet(t, 1, 1, nil)
+	got := m.begin(t.Context(), chatBody(true, ""))
+	for range 2 {
+		p, d := m.pair()
+		p.say(fails(500))
+		await(t, "the abort of decode", d.left)
+	}
+	alone := await(t, "the leg alone", m.legs)
+	if alone.engine.role != instance.Decode || strings.Contains(string(alone.body), "kv_transfer_params") {
+		t.Fatalf("%s got %s", alone.engine.address, alone.body)
+	}
+	alone.say(streams)
+	if a := await(t, "the answer", got); a.status != http.StatusOK || !strings.Contains(string(a.body), `"cached_tokens":9`) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if e := m.rig.entry(); e.Alone != "prefill_failed" || e.Prefill != "" {
+		t.Errorf("%+v", e)
+	}
+}
+
+// Many pairs at once, each with its own transfer.
+func TestConcurrentPairsDoNotMix(t *testing.T) {
+	t.Parallel()
+	m := meet(t, 2, 2, nil)
+	const n = 40
+	waiting := map[string]*pairTurn{}
+	seen := map[string]bool{}
+	var clients sync.WaitGroup
+	for i := range n {
+		clients.Go(func() {
+			a := m.rig.post("/v1/chat/completions", chatBody(true, ""), "X-Request-Id", "same")
+			if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") {
+				t.Errorf("request %d: %d %s", i, a.status, a.body)
+			}
+		})
+	}
+	for range 2 * n {
+		l := await(t, "a leg", m.legs)
+		other := waiting[l.TransferID]
+		if other == nil {
+			waiting[l.TransferID] = l
+			continue
+		}
+		if seen[l.TransferID] || other.engine.role == l.engine.role {
+			t.Fatalf("transfer %s is used twice", l.TransferID)
+		}
+		seen[l.TransferID] = true
+		for _, x := range []*pairTurn{l, other} {
+			if x.engine.role == instance.Prefill {
+				x.say(ok)
+			} else {
+				x.say(streams)
+			}
+		}
+	}
+	clients.Wait()
+	for range n {
+		m.rig.entry()
+	}
+}

@@ -1,0 +1,162 @@
+package sched
+
+import (
+	"slices"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// standing is how a candidate of a list stands for one request.
+type standing uint8
+
+const (
+	fine        standing = iota
+	starting             // in, with a share of its picks
+	ejected              // out, but it can be connected to
+	unreachable          // out, or slow by its agent's word
+	unfit                // the request has tried it, or it does not fit its partner
+	standings
+)
+
+// looked is memory for one look at a list, used again.
+type looked struct {
+	standings []standing
+	room      []policy.Choice
+}
+
+// admitted gives those of a list that a request may have now. Mostly that is the
+// whole list, as it is. Their memory is that of l, if that is not nil: it is given
+// back when a policy has chosen.
+func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *looked) {
+	troubled, fit := s.opts.Health.Troubled(), ix.allFit(r)
+	if len(troubled) == 0 && list.slow == 0 && fit {
+		return list.whole, nil
+	}
+	l, _ = s.looks.Get().(*looked)
+	n := l.look(s, ix, list, r, troubled, fit)
+	if n[fine] == len(list.items) {
+		s.looks.Put(l)
+		return list.whole, nil
+	}
+	worst := admission(&n)
+	l.room = slices.Grow(l.room[:0], len(list.items))
+	among = policy.Some(list.items, l.room, n[unfit] > 0)
+	for i, is := range l.standings {
+		if is > worst || worst == unreachable && !s.lastResort(list, i, r) {
+			continue
+		}
+		weight := list.items[i].Weight
+		if is == starting {
+			weight *= s.opts.Health.Share(list.items[i].Instance.Key)
+		}
+		among.Add(i, weight)
+	}
+	return among, l
+}
+
+// look finds out how every candidate stands, and how many stand so. Health is asked
+// about those in trouble only, and once: opinions may change meanwhile.
+func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, troubled []instance.Key, fit bool) (n [standings]int) {
+	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
+	clear(l.standings)
+	n[fine] = len(list.items)
+	mark := func(i int, is standing) {
+		n[fine]--
+		n[is]++
+		l.standings[i] = is
+	}
+	if !fit || list.slow > 0 {
+		for i := range list.own {
+			switch {
+			case !fit && !list.fits(i, ix, r):
+				mark(i, unfit)
+			case list.own[i].slow:
+				mark(i, unreachable)
+			}
+		}
+	}
+	for _, k := range troubled {
+		if k.Role != r.Role {
+			continue
+		}
+		at, _ := place(list.items, k.Address)
+		for ; at < len(list.items) && list.items[at].Instance.Address == k.Address; at++ {
+			if l.standings[at] == fine {
+				mark(at, s.opinion(k))
+			}
+		}
+	}
+	return n
+}
+
+// opinion is what health holds of an instance.
+func (s *Scheduler) opinion(k instance.Key) standing {
+	switch {
+	case s.opts.Health.Unreachable(k):
+		return unreachable
+	case !s.opts.Health.Available(k):
+		return ejected
+	case s.opts.Health.Share(k) < 1:
+		return starting
+	default:
+		return fine
+	}
+}
+
+// admission decides up to which standing the candidates of a list may be picked, by
+// how many stand how. Usually those may that are in. When more than half of those
+// that can be reached are out, the opinion is likelier wrong than they are: all of
+// them may be picked. And when nobody can be reached everybody may: better to try
+// than to refuse, the opinion may be older than the recovery.
+func admission(n *[standings]int) standing {
+	in := n[fine] + n[starting]
+	switch reachable := in + n[ejected]; {
+	case reachable == 0:
+		return unreachable
+	case in*2 < reachable:
+		return ejected
+	default:
+		return starting
+	}
+}
+
+// lastResort tells whether an instance may be picked when nobody can be reached.
+// Everybody may be, also one that is silent: it may answer yet. But where a decode
+// instance would do, nobody waits for a silent prefill instance.
+func (s *Scheduler) lastResort(list *candidates, i int, r *Request) bool {
+	optional := s.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
+	return !optional || !list.own[i].slow && s.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
+}
+
+// fits tells whether the request may have a candidate: not tried before, and one
+// that can go with its partner, or with somebody who can become it.
+func (c *candidates) fits(i int, ix *index, r *Request) bool {
+	own := c.own[i].half
+	switch {
+	case slices.Contains(r.Tried, c.items[i].Instance.Key):
+		return false
+	case r.Partner != nil:
+		return r.pairs(own, half{r.Partner.Connector})
+	case r.Role == instance.Prefill && !r.Alone:
+		return ix.decode.takes(own)
+	default:
+		return true
+	}
+}
+
+// allFit tells that every candidate of the role fits the request, if that is
+// plain to see: it has tried nobody, and as for pairs all are alike.
+func (ix *index) allFit(r *Request) bool {
+	ri := ix.role(r.Role)
+	switch {
+	case len(r.Tried) > 0:
+		return false
+	case r.Partner != nil:
+		return ri.alike && r.pairs(ri.one, half{r.Partner.Connector})
+	case r.Role == instance.Prefill && !r.Alone:
+		return ri.alike && ix.decode.takes(ri.one)
+	default:
+		return true
+	}
+}

@@ -1,0 +1,48 @@
+package policy
+
+import "testing"
+
+func TestLeastLoaded(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name             string
+		weights, holding []int
+		want             int
+	}{
+		{"the one that holds least", []int{1, 1, 1}, []int{2, 1, 2}, 1},
+		{"by weight", []int{100, 300}, []int{2, 5}, 1},
+		{"by weight, the other way", []int{100, 300}, []int{1, 4}, 0},
+		{"an idle one, however light", []int{1000, 1}, []int{1, 0}, 1},
+	} {
+		c := All(fleet(tc.weights...))
+		for i, n := range tc.holding {
+			c.At(i).Load.InFlight.Store(int64(n))
+		}
+		p := newLeastLoaded(seeded())
+		for range 20 {
+			if got := p.Choose(c, Request{}); got != tc.want {
+				t.Errorf("%s: %d", tc.name, got)
+			}
+		}
+	}
+	near(t, "3:1, 64 held", shares(newLeastLoaded(seeded()), All(fleet(300, 100)), 10_000, 64), 2, 75, 25)
+	near(t, "3:1, all idle", shares(newLeastLoaded(seeded()), All(fleet(300, 100)), 10_000, 0), 2, 75, 25)
+	near(t, "even, all idle", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 0), 2, 25, 25, 25, 25)
+	near(t, "even, 3 held", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 3), 2, 25, 25, 25, 25)
+}
+
+func BenchmarkLeastLoaded(b *testing.B) {
+	for name, load := range map[string]func(int) int{"idle": func(int) int { return 0 }, "busy": func(i int) int { return 20 + i*i%11 }} {
+		b.Run(name, func(b *testing.B) {
+			c := All(fleet(make([]int, 1000)...))
+			for i := range c.list {
+				c.list[i].Weight = 100
+				c.list[i].Load.InFlight.Store(int64(load(i)))
+			}
+			p := newLeastLoaded(seeded())
+			for b.Loop() {
+				p.Choose(c, Request{})
+			}
+		})
+	}
+}

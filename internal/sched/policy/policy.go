@@ -1,0 +1,69 @@
+// Package policy holds the rules that choose one of several instances for a
+// request. A policy sees candidates that may all be picked: role, model, state,
+// health and the other half of the pair are looked at before it is asked.
+//
+// A new policy is one file, its test, and one line in registry.go.
+package policy
+
+import (
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Policy chooses for one list of candidates: those of a role that serve a model.
+// Each list has its own, which stays with it while the membership changes, so a
+// policy may keep state. It must be safe for concurrent use, must not block, and
+// takes its chances from Options.Rand.
+type Policy interface {
+	// Choose gives the place of the chosen candidate, from 0 up to c.Len(), which is
+	// at least 1. -1 means that nothing in the request says which one: then the
+	// default policy chooses.
+	Choose(c Candidates, r Request) int
+}
+
+// Options are what policies are made with.
+type Options struct {
+	// Rand gives numbers from 0 up to 1.
+	Rand func() float64
+	// Start is the turn that a policy which takes turns begins with.
+	Start uint64
+}
+
+// Request is what a policy may know of a request.
+type Request struct {
+	Role  instance.Role
+	Model string
+	// Partner is the instance of the other half of the pair, nil if it is not chosen
+	// yet or there is none.
+	Partner *instance.Instance
+	// Session is what the client calls its session, "" for none.
+	Session string
+	// Prompt is the prompt or the messages as the client sent them. It must not be
+	// kept: it is memory of the request.
+	Prompt   []byte
+	Length   int // bytes of the body
+	Priority int // of requests that may have one; 0 usually
+}
+
+// Candidate is an instance, and one of its data-parallel ranks, that may be chosen.
+type Candidate struct {
+	Instance *instance.Instance
+	Rank     int
+	// Weight is the operator's, above 0.
+	Weight float64
+	// Load is shared by all lists that the instance is in.
+	Load *Load
+	// Hash is made of the address and the rank alone, the same in every proxy.
+	Hash uint64
+}
+
+// NewCandidate gives the candidate of an instance whose weight is above 0.
+func NewCandidate(in *instance.Instance, rank int, load *Load) Candidate {
+	return Candidate{Instance: in, Rank: rank, Weight: float64(in.Weight()), Load: load, Hash: mix(hashText(in.Address) + uint64(rank))}
+}
+
+// Load is what an instance has to do, as far as this proxy knows.
+type Load struct {
+	InFlight atomic.Int64 // legs of this proxy
+}

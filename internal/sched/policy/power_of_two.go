@@ -1,0 +1,26 @@
+package policy
+
+// powerOfTwo draws two candidates by chance, in proportion to the weights, and takes
+// the one that holds less in proportion to its weight.
+type powerOfTwo struct{ rand func() float64 }
+
+func newPowerOfTwo(o Options) Policy { return powerOfTwo{o.Rand} }
+
+// Choose implements Policy.
+func (p powerOfTwo) Choose(c Candidates, _ Request) int {
+	first, begins := c.Share(p.rand())
+	if c.Len() == 1 {
+		return first
+	}
+	// The second is drawn from what the first leaves of the weights.
+	part := c.Part(first)
+	point := p.rand() * (1 - part)
+	if point >= begins {
+		point += part
+	}
+	second, _ := c.Share(point)
+	if c.Load(second) < c.Load(first) {
+		return second
+	}
+	return first
+}

@@ -1,0 +1,59 @@
+package policy
+
+import "testing"
+
+func TestPowerOfTwo(t *testing.T) {
+	t.Parallel()
+	// With two, both are drawn always.
+	for _, weights := range [][]int{{1, 1}, {300, 100}, {1, 1000}} {
+		for idle := range 2 {
+			c := All(fleet(weights...))
+			c.At(1 - idle).Load.InFlight.Store(3)
+			p := newPowerOfTwo(seeded())
+			for range 200 {
+				if got := p.Choose(c, Request{}); got != idle {
+					t.Fatalf("%v: chose %d, which is busy", weights, got)
+				}
+			}
+		}
+	}
+	near(t, "3:1, 64 held", shares(newPowerOfTwo(seeded()), All(fleet(300, 100)), 10_000, 64), 2, 75, 25)
+	near(t, "3:3:1:1, 64 held", shares(newPowerOfTwo(seeded()), All(fleet(300, 300, 100, 100)), 10_000, 64), 2, 37.5, 37.5, 12.5, 12.5)
+	near(t, "even", shares(newPowerOfTwo(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 64), 2, 25, 25, 25, 25)
+	near(t, "one", shares(newPowerOfTwo(seeded()), All(fleet(5)), 10, 64), 0, 100)
+}
+
+// The second is never the first one again, and each other one is as likely as its
+// weight says.
+func TestPowerOfTwoDrawsTwo(t *testing.T) {
+	t.Parallel()
+	for _, weights := range [][]int{{2, 2, 2}, {1, 2, 5}} {
+		c := All(fleet(weights...))
+		for first := range weights {
+			c.At(first).Load.InFlight.Store(1) // whoever is drawn beside it wins
+			begins := 0.0
+			for i := range first {
+				begins += c.Part(i)
+			}
+			got := make([]float64, len(weights))
+			const points = 1000
+			for i := range points {
+				draws := []float64{begins + c.Part(first)/2, (float64(i) + 0.5) / points}
+				p := newPowerOfTwo(Options{Rand: func() float64 {
+					x := draws[0]
+					draws = draws[1:]
+					return x
+				}})
+				got[p.Choose(c, Request{})] += 100. / points
+			}
+			want := make([]float64, len(weights))
+			for i := range weights {
+				if i != first {
+					want[i] = 100 * c.Part(i) / (1 - c.Part(first))
+				}
+			}
+			near(t, "beside the first", got, 0.2, want...)
+			c.At(first).Load.InFlight.Store(0)
+		}
+	}
+}

@@ -1,0 +1,61 @@
+package policy
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	names := Names()
+	if names[0] != Default || !slices.Contains(names, Session) {
+		t.Errorf("names %v", names)
+	}
+	for _, name := range names {
+		k, err := Find(name)
+		if err != nil || k.Name != name {
+			t.Errorf("%s: %+v, %v", name, k, err)
+			continue
+		}
+		if i := k.New(seeded()).Choose(All(fleet(1)), Request{Session: "s"}); i != 0 {
+			t.Errorf("%s chose %d of one", name, i)
+		}
+	}
+	_, err := Find("best")
+	if !errors.Is(err, ErrUnknown) {
+		t.Fatalf("%v", err)
+	}
+	for _, name := range names {
+		if !strings.Contains(err.Error(), name) {
+			t.Errorf("%q does not name %s", err, name)
+		}
+	}
+}
+
+// Whoever is asked last always chooses.
+func TestChain(t *testing.T) {
+	t.Parallel()
+	for _, name := range append(Names(), "") {
+		kind, _ := Find(name)
+		for _, bind := range []bool{false, true} {
+			var asked []string
+			for _, k := range Chain(kind, bind) {
+				if slices.Contains(asked, k.Name) {
+					t.Errorf("%q: %s is asked twice", name, k.Name)
+				}
+				asked = append(asked, k.Name)
+			}
+			if asked[len(asked)-1] != Default {
+				t.Errorf("%q: the last is %v", name, asked)
+			}
+			if bind && asked[0] != Session {
+				t.Errorf("%q: sessions are not asked about first: %v", name, asked)
+			}
+			if own := slices.Index(asked, name); name != "" && own > 0 && asked[own-1] != Session {
+				t.Errorf("%q: %v", name, asked)
+			}
+		}
+	}
+}

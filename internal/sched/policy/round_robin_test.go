@@ -1,0 +1,60 @@
+package policy
+
+import "testing"
+
+func TestRoundRobinTakesTurns(t *testing.T) {
+	t.Parallel()
+	p, c := newRoundRobin(Options{Start: 7}), All(fleet(1, 1, 1))
+	for turn := range 9 {
+		if i := p.Choose(c, Request{}); i != (7+turn)%3 {
+			t.Fatalf("turn %d is %d's", turn, i)
+		}
+	}
+	// One leaves: everybody else gets the same.
+	near(t, "two of three", shares(p, some(c.list, false, 0, 2), 1000, 0), 1e-6, 50, 0, 50)
+}
+
+func TestRoundRobinByWeight(t *testing.T) {
+	t.Parallel()
+	for _, start := range []uint64{0, 1 << 40, 0xdead_beef_0bad_cafe} {
+		p := newRoundRobin(Options{Start: start})
+		near(t, "3:1", shares(p, All(fleet(300, 100)), 10_000, 0), 0.1, 75, 25)
+		near(t, "5:2:1", shares(p, All(fleet(50, 20, 10)), 8_000, 0), 0.1, 62.5, 25, 12.5)
+		// The light one is neither forgotten nor served twice in a row.
+		since := 1 // it may be the first
+		for range 1000 {
+			if p.Choose(All(fleet(3, 1)), Request{}) == 0 {
+				since++
+				continue
+			}
+			if since < 1 || since > 5 {
+				t.Fatalf("%d turns of the heavy one in a row", since)
+			}
+			since = 0
+		}
+	}
+}
+
+// Requests that may have different candidates come in a fixed order, as they do
+// where prefill instances of two dialects take turns: nobody is preferred.
+func TestRoundRobinIsNotLedByTheOrderOfRequests(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1, 1, 1)
+	p, got := newRoundRobin(Options{}), make([]float64, 4)
+	sets := []Candidates{some(list, true, 0, 1), some(list, true, 2, 3)}
+	for n := range 4000 {
+		c := sets[n%2]
+		got[c.Index(p.Choose(c, Request{}))] += 100. / 4000
+	}
+	near(t, "two dialects in turn", got, 0.5, 25, 25, 25, 25)
+	// One of two fails every request, and each is tried again at the other one.
+	clear(got)
+	for range 2000 {
+		if c := All(list[:2]); p.Choose(c, Request{}) == 0 {
+			again := some(list[:2], true, 1)
+			p.Choose(again, Request{})
+			got[0] += 100. / 2000
+		}
+	}
+	near(t, "first tries at the one that fails", got, 0.5, 50)
+}

@@ -1,0 +1,50 @@
+package policy
+
+import "math"
+
+// session gives a session the candidate that scores best for it (weighted
+// rendezvous hashing). Nothing is remembered, so every proxy gives the same answer
+// over the same membership, and when an instance comes or goes only the sessions
+// that it wins or had move. One that starts slowly has its sessions at once.
+type session struct{}
+
+func newSession(Options) Policy { return session{} }
+
+// Choose implements Policy. Scores are the same in every process and version: a
+// change would move every session once.
+func (session) Choose(c Candidates, r Request) int {
+	if r.Session == "" {
+		return -1
+	}
+	of := mix(hashText(r.Session))
+	best, least := -1, math.Inf(1)
+	for i := range c.Len() {
+		one := c.At(i)
+		x := unit(mix(of ^ one.Hash))
+		// -log(x) is never less than 1-x: most need no logarithm.
+		if best >= 0 && (1-x)/one.Weight >= least {
+			continue
+		}
+		if score := -math.Log(x) / one.Weight; best < 0 || score < least {
+			best, least = i, score
+		}
+	}
+	return best
+}
+
+// hashText is FNV-1a with 64 bits.
+func hashText(s string) uint64 {
+	const offset, prime = 14695981039346656037, 1099511628211
+	h := uint64(offset)
+	for i := range len(s) {
+		h = (h ^ uint64(s[i])) * prime
+	}
+	return h
+}
+
+// mix lets every bit reach all others (the end of MurmurHash3).
+func mix(h uint64) uint64 {
+	h = (h ^ h>>33) * 0xff51afd7ed558ccd
+	h = (h ^ h>>33) * 0xc4ceb9fe1a85ec53
+	return h ^ h>>33
+}

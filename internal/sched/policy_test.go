@@ -1,0 +1,434 @@
+package sched_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// chosenBy builds a scheduler with one policy for both roles, whose chances are the
+// same in every run.
+func chosenBy(tb testing.TB, name string, health sched.Health, bind bool, list ...*instance.Instance) (*sched.Scheduler, *source) {
+	tb.Helper()
+	kind, err := policy.Find(name)
+	if err != nil {
+		tb.Fatal(err)
+	}
+	if health == nil {
+		health = sick{}
+	}
+	src := &source{}
+	src.set(list...)
+	var mu sync.Mutex
+	rng := rand.New(rand.NewPCG(11, 12))
+	return sched.New(sched.Options{
+		Source: src, Health: health, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
+		NoBinding: !bind,
+		Rand: func() float64 {
+			mu.Lock()
+			defer mu.Unlock()
+			return rng.Float64()
+		},
+	}), src
+}
+
+func weighing(w int) func(*instance.Instance) {
+	return func(in *instance.Instance) { in.Record.Weight = &w }
+}
+
+// eachPolicy runs a test for every policy there is.
+func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
+	t.Helper()
+	for _, name := range policy.Names() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, name)
+		})
+	}
+}
+
+// share picks for so many sessions, holds 64 picks at a time, and gives what part of
+// them each address got, in percent. again, if not nil, tells of a pick that its
+// request must go elsewhere.
+func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment) bool) map[string]float64 {
+	t.Helper()
+	got := map[string]float64{}
+	var held []*sched.Assignment
+	for i := range n {
+		r := sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprint("session-", i)}
+		for {
+			a, err := s.Pick(r)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if again != nil && again(a) {
+				a.Done()
+				if slices.Contains(r.Tried, a.Instance.Key) {
+					t.Fatalf("%s again", a.Instance.Key)
+				}
+				r.Tried = append(r.Tried, a.Instance.Key)
+				continue
+			}
+			got[a.Instance.Address] += 100 / float64(n)
+			held = append(held, a)
+			break
+		}
+		if len(held) > 64 {
+			held[0].Done()
+			held = held[1:]
+		}
+	}
+	for _, a := range held {
+		a.Done()
+	}
+	return got
+}
+
+func near(t *testing.T, got map[string]float64, within float64, want map[string]float64) {
+	t.Helper()
+	for address, w := range want {
+		if g := got[address]; g < w-within || g > w+within {
+			t.Errorf("shares %v, want %v, %g to either side", got, want, within)
+			return
+		}
+	}
+}
+
+// within is how far shares may be off: keys of sessions are as they are.
+func within(name string) float64 {
+	if name == policy.Session {
+		return 3
+	}
+	return 2
+}
+
+// Weights 3:1 are shares 3:1, and with weight 0 an instance gets nothing, also as
+// the last one there is.
+func TestWeights(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		heavy, light, none := inst(instance.Decode, "h:1", weighing(300)), inst(instance.Decode, "l:1"), inst(instance.Decode, "n:1", weighing(0))
+		s, src := chosenBy(t, name, nil, false, heavy, light, none)
+		got := share(t, s, 10_000, nil)
+		near(t, got, within(name), map[string]float64{"h:1": 75, "l:1": 25})
+		if _, picked := got["n:1"]; picked {
+			t.Errorf("with weight 0: %v", got)
+		}
+		// Another weight is in force with the next snapshot.
+		src.set(inst(instance.Decode, "h:1"), light, none)
+		near(t, share(t, s, 10_000, nil), within(name), map[string]float64{"h:1": 50, "l:1": 50})
+		src.set(none)
+		if a, err := s.Pick(decode("m")); err == nil {
+			t.Errorf("picked %v", a.Instance)
+		}
+		src.set(heavy, none)
+		if a, err := s.Pick(decode("m", heavy.Key)); err == nil {
+			t.Errorf("picked %v as the last resort", a.Instance)
+		}
+	})
+}
+
+// recovering is a health in which some are out and some start slowly.
+type recovering struct {
+	out   sick
+	share map[instance.Key]float64
+}
+
+func (r recovering) Troubled() []instance.Key {
+	keys := r.out.Troubled()
+	for k := range r.share {
+		keys = append(keys, k)
+	}
+	return keys
+}
+func (r recovering) Available(k instance.Key) bool      { return !r.out[k] }
+func (recovering) SilentFor(instance.Key) time.Duration { return 0 }
+func (r recovering) Unreachable(k instance.Key) bool    { return r.out[k] }
+func (r recovering) Share(k instance.Key) float64 {
+	if s, ok := r.share[k]; ok {
+		return s
+	}
+	return 1
+}
+
+// What an ejected instance does not get, and one that starts slowly not yet, is
+// everybody else's, by weight.
+func TestSharesWhileSomeAreInTrouble(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		fleet := []*instance.Instance{
+			inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1"), inst(instance.Decode, "d:1", weighing(200)),
+		}
+		key := func(address string) instance.Key { return instance.Key{Role: instance.Decode, Address: address} }
+		s, _ := chosenBy(t, name, recovering{out: sick{key("b:1"): true}}, false, fleet...)
+		near(t, share(t, s, 10_000, nil), within(name), map[string]float64{"a:1": 25, "b:1": 0, "c:1": 25, "d:1": 50})
+
+		s, _ = chosenBy(t, name, recovering{share: map[instance.Key]float64{key("d:1"): 0.25}}, false, fleet...)
+		want := map[string]float64{"a:1": 28.6, "b:1": 28.6, "c:1": 28.6, "d:1": 14.3}
+		if name == policy.Session { // it has its sessions at once
+			want = map[string]float64{"a:1": 20, "b:1": 20, "c:1": 20, "d:1": 40}
+		}
+		near(t, share(t, s, 10_000, nil), within(name), want)
+	})
+}
+
+// Requests that failed at one instance are spread over the others, by weight.
+func TestSharesOfRetries(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		s, _ := chosenBy(t, name, nil, false, inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1"),
+			inst(instance.Decode, "c:1"), inst(instance.Decode, "d:1", weighing(200)))
+		got := share(t, s, 10_000, func(a *sched.Assignment) bool { return a.Instance.Address == "a:1" })
+		near(t, got, within(name), map[string]float64{"a:1": 0, "b:1": 25, "c:1": 25, "d:1": 50})
+	})
+}
+
+// Where prefill instances of two dialects serve in turn, each decode instance gets
+// its part of what its dialect gets.
+func TestSharesOfTwoDialects(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		nixl := func(in *instance.Instance) { in.Record.Connector = "nixl" }
+		s, _ := chosenBy(t, name, nil, false, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2", nixl),
+			inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1", nixl), inst(instance.Decode, "c:1"), inst(instance.Decode, "d:1", nixl))
+		got := map[string]float64{}
+		const n = 10_000
+		for i := range n {
+			session := fmt.Sprint("session-", i)
+			p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Session: session})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session, Partner: p})
+			if err != nil || d.Connector != p.Connector {
+				t.Fatalf("%+v beside %+v: %v", d, p, err)
+			}
+			got[d.Instance.Address] += 100. / n
+			p.Done()
+			d.Done()
+		}
+		near(t, got, within(name), map[string]float64{"a:1": 25, "b:1": 25, "c:1": 25, "d:1": 25})
+	})
+}
+
+// The policy that an assignment names is the one that chose.
+func TestAssignmentNamesItsPolicy(t *testing.T) {
+	t.Parallel()
+	list := []*instance.Instance{inst(instance.Decode, "a:1"), inst(instance.Decode, "b:1")}
+	eachPolicy(t, func(t *testing.T, name string) {
+		for _, bind := range []bool{false, true} {
+			s, _ := chosenBy(t, name, nil, bind, list...)
+			chosen := map[string]uint64{}
+			for _, session := range []string{"", "s"} {
+				want := name
+				switch {
+				case session != "" && bind:
+					want = policy.Session
+				case session == "" && name == policy.Session:
+					want = policy.Default
+				}
+				r := decode("m")
+				r.Session = session
+				a, err := s.Pick(r)
+				if err != nil || a.Policy != want || a.Rank != 0 {
+					t.Errorf("bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)
+				}
+				chosen[want]++
+			}
+			s.Picks(func(role instance.Role, by string, n uint64) {
+				if want := chosen[by]; role == instance.Decode && n != want || role == instance.Prefill && n != 0 {
+					t.Errorf("bound %t: %d %s picks by %s, want %d", bind, n, role, by, want)
+				}
+			})
+		}
+	})
+}
+
+// Each role has its own policy, and round robin without one.
+func TestPolicyOfEachRole(t *testing.T) {
+	t.Parallel()
+	src := &source{}
+	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
+	random, err := policy.Find("random")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: random},
+	})
+	for role, want := range map[instance.Role]string{instance.Prefill: "random", instance.Decode: policy.Default} {
+		if a, err := s.Pick(sched.Request{Role: role, Model: "m"}); err != nil || a.Policy != want {
+			t.Errorf("%s: %+v, %v", role, a, err)
+		}
+	}
+}
+
+// What a policy is told is what was asked.
+func TestPolicySeesTheRequest(t *testing.T) {
+	t.Parallel()
+	src := &source{}
+	src.set(inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))
+	saw := &seeing{}
+	kind := policy.Kind{Name: "seeing", New: func(policy.Options) policy.Policy { return saw }}
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{}, Connector: func(*instance.Instance) string { return "plain" },
+		Policies: map[instance.Role]policy.Kind{instance.Decode: kind}, NoBinding: true,
+	})
+	p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prompt := []byte(`"hello"`)
+	d, err := s.Pick(sched.Request{
+		Role: instance.Decode, Model: "m", Partner: p, Session: "s", Prompt: prompt, Length: 70, Priority: 3,
+	})
+	if err != nil || d.Policy != policy.Default {
+		t.Fatalf("%+v, %v: the default chooses where another does not", d, err)
+	}
+	r := saw.r
+	if r.Role != instance.Decode || r.Model != "m" || r.Partner != p.Instance || r.Session != "s" || &r.Prompt[0] != &prompt[0] || r.Length != 70 || r.Priority != 3 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// seeing notes what it is asked and leaves the choice to others.
+type seeing struct{ r policy.Request }
+
+func (s *seeing) Choose(_ policy.Candidates, r policy.Request) int {
+	s.r = r
+	return -1
+}
+
+// Picks from many goroutines while instances come, go, and change their weights:
+// nobody with weight 0 is picked, and nothing stays in flight.
+func TestConcurrentPicks(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		fleet := func(i int) (list []*instance.Instance) {
+			for n := range 8 {
+				if n != i%8 {
+					list = append(list, inst(instance.Decode, fmt.Sprintf("d:%d", n+1), weighing((i+n)%3*50)))
+				}
+			}
+			return list
+		}
+		s, src := chosenBy(t, name, recovering{
+			out:   sick{{Role: instance.Decode, Address: "d:3"}: true},
+			share: map[instance.Key]float64{{Role: instance.Decode, Address: "d:5"}: 0.5},
+		}, true, fleet(0)...)
+		var wg sync.WaitGroup
+		stop := make(chan struct{})
+		for worker := range 6 {
+			wg.Go(func() {
+				for i := 0; ; i++ {
+					select {
+					case <-stop:
+						return
+					default:
+					}
+					r := decode("m")
+					if i%3 == 0 {
+						r.Session = fmt.Sprint(worker, i)
+					}
+					a, err := s.Pick(r)
+					if err != nil {
+						t.Errorf("pick: %v", err)
+						return
+					}
+					if a.Instance.Weight() == 0 {
+						t.Errorf("%s with weight 0", a.Instance.Key)
+					}
+					if i%4 == 0 { // it failed, and another one is wanted
+						r.Tried = []instance.Key{a.Instance.Key}
+						b, err := s.Pick(r)
+						if err != nil || b.Instance.Key == a.Instance.Key {
+							t.Errorf("%+v after %s: %v", b, a.Instance.Key, err)
+						}
+						b.Done()
+					}
+					a.Done()
+				}
+			})
+		}
+		for i := range 300 {
+			src.set(fleet(i)...)
+			if a, err := s.Pick(decode("m")); err == nil {
+				a.Done()
+			}
+		}
+		close(stop)
+		wg.Wait()
+		s.Each(func(k instance.Key, n int64) {
+			if n != 0 {
+				t.Errorf("%s: %d in flight", k, n)
+			}
+		})
+	})
+}
+
+// A pick from a list of which all may be picked makes its assignment and nothing
+// else, whatever the policy, and copies no list.
+func TestPickAllocatesItsAssignment(t *testing.T) {
+	for _, name := range policy.Names() {
+		s, _ := chosenBy(t, name, nil, true, many(200)...)
+		for _, session := range []string{"", "s"} {
+			r := decode("m")
+			r.Session = session
+			if n := testing.AllocsPerRun(100, func() {
+				a, err := s.Pick(r)
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.Done()
+			}); n > 1 {
+				t.Errorf("%s, session %q: %g allocations", name, session, n)
+			}
+		}
+	}
+}
+
+func BenchmarkPolicy(b *testing.B) {
+	weights := map[string]func(int) int{"even": func(int) int { return 100 }, "uneven": func(i int) int { return 50 + i%3*50 }}
+	for _, name := range policy.Names() {
+		for _, kind := range []string{"even", "uneven"} {
+			for _, n := range []int{4, 1000} {
+				b.Run(fmt.Sprintf("%s/%s/%d", name, kind, n), func(b *testing.B) {
+					list := many(n)
+					for i, in := range list {
+						weighing(weights[kind](i))(in)
+					}
+					k, err := policy.Find(name)
+					if err != nil {
+						b.Fatal(err)
+					}
+					src := &source{}
+					src.set(list...)
+					s := sched.New(sched.Options{Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+						Policies: map[instance.Role]policy.Kind{instance.Decode: k}})
+					r := decode("m")
+					if name == policy.Session {
+						r.Session = "0b6a2c0e-7f0a-4a53-9d6e-1f0f6a4f2f11"
+					}
+					b.ReportAllocs()
+					for b.Loop() {
+						a, err := s.Pick(r)
+						if err != nil {
+							b.Fatal(err)
+						}
+						a.Done()
+					}
+				})
+			}
+		}
+	}
+}
