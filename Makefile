@@ -110,8 +110,8 @@ reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=
 	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
 
 .PHONY: demo
-demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour
-	@$(BIN)/demo $(if $(call on,$(ONCE)),--once)
+demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
+	@$(BIN)/demo $(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector $(CONNECTOR))
 
 .PHONY: replay
 replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
@@ -204,8 +204,12 @@ release: ## archives, Debian packages, images, SBOMs, checksums into dist/releas
 release-check: ## install and use what make release has made, on a clean Debian too; root and debootstrap are needed
 	@scripts/check-release.sh
 
+.PHONY: size
+size: ## lines of product, tests and the rest, and the largest type, package and function: [AT=commit]
+	@$(GO) -C tools run ./size .. $(AT)
+
 .PHONY: tools-check
-tools-check: ## the programs that make a release: a module of their own, which test and vet pass by
+tools-check: ## the programs that make a release or count lines: a module of their own, which test and vet pass by
 	$(GO) -C tools mod tidy -diff
 	$(GO) -C tools vet ./...
 	$(GO) -C tools test $(TESTFLAGS) ./...

@@ -5,50 +5,42 @@ import (
 	"strings"
 )
 
-// goalMachine is what one request through nginx as a plain reverse proxy cost on
-// the machine on which the goals were set, in µs of CPU, and the goal there.
-var goalMachine = []struct { //nolint:gochecknoglobals // a table
-	workload, text string
-	nginx, must    float64
-}{
-	{"small", "128 B, 1 token", 11, 32},
-	{"stream", "64-token stream", 136, 160},
-	{"prompt64k", "64 KiB prompt", 26, 75},
-	{"prompt1m", "1 MiB prompt", 367, 1000},
+// shortWorkloads are those whose CPU per request stands beside other targets'.
+var shortWorkloads = []struct{ name, text string }{ //nolint:gochecknoglobals // a table
+	{"small", "128 B, 1 token"},
+	{"stream", "64-token stream"},
+	{"prompt64k", "64 KiB prompt"},
+	{"prompt1m", "1 MiB prompt"},
 }
 
-// besideNginx sets the CPU per request in relation to nginx's in the same
-// repeat: processors and kernels differ, and goals in µs hold for one of them.
-func (r *Run) besideNginx(b *strings.Builder) {
+// besideTarget sets the CPU per request beside another target's in the same repeat:
+// processors and kernels differ, and what one of them takes says how fast this one is.
+func (r *Run) besideTarget(b *strings.Builder, target, intro string) {
 	var rows strings.Builder
-	for _, g := range goalMachine {
-		ours, nginx := r.pairs(g.workload, "nginx")
-		if len(nginx) == 0 {
+	for _, w := range shortWorkloads {
+		ours, others := r.pairs(w.name, target, cpuMicros)
+		if len(ours) == 0 {
 			continue
 		}
-		times := each(ours, nginx, quotient)
-		fmt.Fprintf(&rows, "| %s | %s µs | %s µs | %s | %s | %s |\n", g.text, number(g.nginx), number(median(nginx)),
-			number(g.must/g.nginx), number(median(times)), spread(times))
+		above, times := each(ours, others, difference), each(ours, others, quotient)
+		fmt.Fprintf(&rows, "| %s | %s µs | %s µs | %s µs | %s | %s | %s |\n", w.text, number(median(others)),
+			number(median(ours)), number(median(above)), spread(above), number(median(times)), spread(times))
 	}
 	if rows.Len() == 0 {
 		return
 	}
-	b.WriteString("\n### Beside nginx\n\nThe goals in µs were set on another machine. What nginx takes for its one hop on both machines, the goal there as a multiple of it, and our proxy's two hops here as a multiple of nginx's in the same repeat:\n\n")
-	b.WriteString("| CPU per request | nginx there | nginx here | goal / nginx there | measured / nginx here | spread |\n|---|---|---|---|---|---|\n")
-	b.WriteString(rows.String())
+	fmt.Fprintf(b, "\n### Beside %[1]s\n\n%[2]s\n\n| CPU per request | %[1]s | pdmesh | difference | spread | pdmesh / %[1]s | spread |\n|---|---|---|---|---|---|---|\n%[3]s",
+		target, intro, rows.String())
 }
 
-// pairs are the CPU per request of our proxy and of another target, in µs, in
-// the repeats in which both were measured.
-func (r *Run) pairs(workload, target string) (ours, others []float64) {
-	for repeat := range r.Config.Repeats {
-		c, base := r.cell(workload, mesh, repeat), r.cell(workload, target, repeat)
-		if c == nil || base == nil || c.CPUPerRequest() == 0 || base.CPUPerRequest() == 0 {
-			continue
-		}
-		ours, others = append(ours, c.CPUPerRequest()), append(others, base.CPUPerRequest())
-	}
-	return ours, others
+// beside sets our proxy beside the other targets.
+func (r *Run) beside(b *strings.Builder) {
+	r.besideTarget(b, meshStd, "The same proxy with the standard library's HTTP server and client (`--server std --upstream std`): the difference is what our own ones are for.")
+	r.besideTarget(b, router, "vLLM's own router, two hops as ours.")
+	r.besideTarget(b, nginx, "A plain reverse proxy, for one hop; ours makes two.")
+	r.besideTarget(b, atFloor, "What the system calls of two hops alone take on this machine, by a process that does nothing else.")
+	r.floorRatio(b)
+	r.floorLoss(b)
 }
 
 // each combines two figures of the same repeats.
@@ -63,48 +55,26 @@ func each(a, b []float64, f func(a, b float64) float64) []float64 {
 func quotient(a, b float64) float64   { return a / b }
 func difference(a, b float64) float64 { return a - b }
 
-// besideFloor sets the CPU per request in relation to what the system calls of
-// two hops cost here.
-func (r *Run) besideFloor(b *strings.Builder) {
-	var rows strings.Builder
-	for _, g := range goalMachine {
-		ours, floors := r.pairs(g.workload, atFloor)
-		if len(ours) == 0 {
-			continue
-		}
-		above, times := each(ours, floors, difference), each(ours, floors, quotient)
-		fmt.Fprintf(&rows, "| %s | %s µs | %s µs | %s µs | %s µs | %s | %s | %s |\n", g.text, number(median(floors)), number(g.must),
-			number(median(ours)), number(median(above)), spread(above), number(median(times)), spread(times))
-	}
-	if rows.Len() > 0 {
-		b.WriteString("\n### Beside the floor\n\nWhat the system calls of two hops alone take on this machine, by a process that does nothing else, the goal from the other machine, and what our proxy takes beyond the floor in the same repeat:\n\n")
-		b.WriteString("| CPU per request | floor | goal | measured | above the floor | spread | measured / floor | spread |\n|---|---|---|---|---|---|---|---|\n")
-		b.WriteString(rows.String())
-	}
-	r.floorRatio(b)
-	r.floorLoss(b)
-}
-
 // floorRatio tells how much of the two-hop limit the floor reaches, since that limit
 // depends on how quick the harness is on this machine.
 func (r *Run) floorRatio(b *strings.Builder) {
 	var rows strings.Builder
-	for _, g := range goalMachine {
+	for _, w := range shortWorkloads {
 		var limits, floors, ours []float64
 		for repeat := range r.Config.Repeats {
-			floor, ok := r.Ratio(g.workload, atFloor, repeat)
-			our, also := r.Ratio(g.workload, mesh, repeat)
+			floor, ok := r.Ratio(w.name, atFloor, repeat)
+			our, also := r.Ratio(w.name, mesh, repeat)
 			if !ok || !also || floor == 0 {
 				continue
 			}
-			limits = append(limits, 1e6/r.cell(g.workload, twoHop, repeat).Throughput())
+			limits = append(limits, 1e6/r.cell(w.name, twoHop, repeat).Throughput())
 			floors, ours = append(floors, floor), append(ours, our)
 		}
 		if len(ours) == 0 {
 			continue
 		}
 		times := each(ours, floors, quotient)
-		fmt.Fprintf(&rows, "| %s | %s µs | %s | %s | %s | %s |\n", g.text, number(median(limits)), number(median(floors)),
+		fmt.Fprintf(&rows, "| %s | %s µs | %s | %s | %s | %s |\n", w.text, number(median(limits)), number(median(floors)),
 			number(median(ours)), number(median(times)), spread(times))
 	}
 	if rows.Len() > 0 {

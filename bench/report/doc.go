@@ -1,6 +1,6 @@
 // Package report holds the figures of a run and turns them into text.
 //
-//	Run (JSON) ── Rows      the goals, each with median, spread and verdict
+//	Run (JSON) ── Rows      the gates, each with median, spread and verdict
 //	           ├─ Markdown  docs/performance.md, the headline of the README
 //	           └─ Plots     SVG
 //

@@ -22,64 +22,59 @@ func (r *Run) Renew(text string) (string, bool) {
 		return text, false
 	}
 	about := fmt.Sprintf("Commit `%s`, %s, %d repeats; all of it in [docs/performance.md](docs/performance.md).", r.Commit, r.Machine.CPU, r.Config.Repeats)
-	return head + Begin + "\n" + r.beside() + "\n" + r.standing() + about + "\n" + End + tail, true
+	return head + Begin + "\n" + r.summary() + "\n" + r.standing() + about + "\n" + End + tail, true
 }
 
-// beside is what matters most of ours, with the same of nginx.
-func (r *Run) beside() string {
-	cpu := func(workload string) func(string, int) (float64, bool) {
-		return func(target string, repeat int) (float64, bool) {
-			c := r.cell(workload, target, repeat)
-			if c == nil || c.CPU == 0 || c.Right == 0 {
-				return 0, false
-			}
-			return c.CPUPerRequest(), true
-		}
+// summary is what matters most of ours, with the same of others.
+func (r *Run) summary() string {
+	columns := []struct{ target, title string }{
+		{mesh, "pdmesh"}, {meshStd, "pdmesh over net/http"}, {router, "vllm-router"}, {nginx, "nginx, one hop"},
 	}
-	share := func(workload string) func(string, int) (float64, bool) {
-		return func(target string, repeat int) (float64, bool) { return r.Ratio(workload, target, repeat) }
+	var b, rule strings.Builder
+	b.WriteString("| |")
+	for _, c := range columns {
+		fmt.Fprintf(&b, " %s |", c.title)
+		rule.WriteString("---|")
 	}
-	var b strings.Builder
-	b.WriteString("| | pdmesh, two legs | nginx, one hop |\n|---|---|---|\n")
+	fmt.Fprintf(&b, "\n|---|%s\n", rule.String())
 	for _, line := range []struct {
-		text, unit string
-		value      func(target string, repeat int) (float64, bool)
+		text, workload, unit string
+		value                figure
 	}{
-		{"prompt of 128 B, 1 token: CPU for a request", " µs", cpu("small")},
-		{"prompt of 64 KiB: CPU for a request", " µs", cpu("prompt64k")},
-		{"prompt of 1 MiB: CPU for a request", " µs", cpu("prompt1m")},
-		{"64-token stream, as fast as it comes: CPU for a request", " µs", cpu("stream")},
-		{"small requests: share of the limit", "", share("small")},
-		{"prompts of 64 KiB: share of the limit", "", share("prompt64k")},
-		{"1,000 streams at 100 tokens/s each: share of the limit", "", share("open1000")},
-		{"memory for an open stream, 5,000 of them", " KiB", func(target string, repeat int) (float64, bool) {
-			c := r.cell("open5000", target, repeat)
-			if c == nil || c.Open == 0 || c.RSS == 0 {
-				return 0, false
-			}
-			return c.RSSPerStream(), true
-		}},
+		{"prompt of 128 B, 1 token: CPU for a request", "small", "µs", cpuMicros},
+		{"prompt of 64 KiB: CPU for a request", "prompt64k", "µs", cpuMicros},
+		{"prompt of 1 MiB: CPU for a request", "prompt1m", "µs", cpuMicros},
+		{"stream of 128 tokens at 10 ms, 200 at once: CPU for a stream", "open200", "ms", streamMillis},
+		{"the same, 1,000 at once", "open1000", "ms", streamMillis},
+		{"memory for an idle stream, 1,000 of them", "idle1000", "KiB", kibPerStream},
+		{"memory for an open stream, 5,000 of them", "open5000", "KiB", kibPerStream},
 	} {
 		fmt.Fprintf(&b, "| %s |", line.text)
-		for _, target := range []string{mesh, "nginx"} {
-			var values []float64
-			for repeat := range r.Config.Repeats {
-				if v, ok := line.value(target, repeat); ok {
-					values = append(values, v)
-				}
-			}
-			if len(values) == 0 {
-				b.WriteString(" – |")
-				continue
-			}
-			fmt.Fprintf(&b, " %s%s |", number(median(values)), line.unit)
+		for _, c := range columns {
+			fmt.Fprintf(&b, " %s |", r.medianOf(line.workload, c.target, line.unit, line.value))
 		}
 		b.WriteString("\n")
 	}
 	return b.String()
 }
 
-// standing tells how many goals are met, and names those that are not.
+// medianOf spells a target's figure over all repeats; a dash if there is none.
+func (r *Run) medianOf(workload, target, unit string, value figure) string {
+	var values []float64
+	for repeat := range r.Config.Repeats {
+		if c := r.cell(workload, target, repeat); c != nil {
+			if v, ok := value(c); ok {
+				values = append(values, v)
+			}
+		}
+	}
+	if len(values) == 0 {
+		return "–"
+	}
+	return number(median(values)) + " " + unit
+}
+
+// standing tells how many gates are met, and names those that are not.
 func (r *Run) standing() string {
 	met, run := 0, 0
 	var missed []string
@@ -88,14 +83,13 @@ func (r *Run) standing() string {
 		case NotRun:
 			continue
 		case Missed:
-			missed = append(missed, fmt.Sprintf("%s (%s, must be %s)", row.Text,
-				strings.TrimSpace(number(row.Median())+" "+row.Unit), strings.TrimSpace(number(row.Must)+" "+row.Unit)))
+			missed = append(missed, fmt.Sprintf("%s (%s, must be %s at most)", row.Text, number(row.Median()), number(row.Must)))
 		default:
 			met++
 		}
 		run++
 	}
-	text := fmt.Sprintf("%d of %d goals are met", met, run)
+	text := fmt.Sprintf("%d of %d gates are met", met, run)
 	if len(missed) > 0 {
 		text += ". Not met: " + strings.Join(missed, "; ")
 	}

@@ -35,18 +35,18 @@ func (r *Run) Drawings() (out []Drawing) {
 		}
 	}
 	ratio := func(c *Cell) (float64, bool) { return r.Ratio(c.Workload, c.Target, c.Repeat) }
-	cpu := func(c *Cell) (float64, bool) { return c.CPUPerRequest(), c.CPU > 0 && c.Right > 0 }
 	for _, w := range []struct{ name, about string }{
 		{"small", "128 B, 1 token"}, {"stream", "64-token stream, ITL 0"}, {"prompt64k", "64 KiB prompt"}, {"prompt1m", "1 MiB prompt"},
 	} {
 		chart("ratio-"+w.name+".svg", w.about+": throughput / two-hop limit", "", w.name, 1, "two-hop limit", ratio)
-		chart("cpu-"+w.name+".svg", w.about+": CPU per request", "µs", w.name, 0, "", cpu)
+		chart("cpu-"+w.name+".svg", w.about+": CPU per request", "µs", w.name, 0, "", cpuMicros)
+	}
+	for _, w := range []struct{ name, about string }{{"open200", "200"}, {"open1000", "1,000"}} {
+		chart("cpu-"+w.name+".svg", w.about+" streams of 128 tokens at 10 ms: CPU per stream", "ms", w.name, 0, "", streamMillis)
 	}
 	chart("ratio-open1000.svg", "1,000 streams at 10 ms: tokens/s / two-hop limit", "", "open1000", 1, "two-hop limit", ratio)
-	for _, w := range []struct{ name, about string }{{"open1000", "1,000"}, {"open5000", "5,000"}, {"idle10000", "10,000 slow"}} {
-		chart("rss-"+w.name+".svg", w.about+" open streams: memory per stream", "KiB", w.name, 0, "", func(c *Cell) (float64, bool) {
-			return c.RSSPerStream(), c.Open > 0 && c.RSS > 0
-		})
+	for _, w := range []struct{ name, about string }{{"open1000", "1,000"}, {"open5000", "5,000"}, {"idle1000", "1,000 slow"}, {"idle10000", "10,000 slow"}} {
+		chart("rss-"+w.name+".svg", w.about+" open streams: memory per stream", "KiB", w.name, 0, "", kibPerStream)
 	}
 	chart("vanish.svg", "5,000 clients vanish: engines free after", "s", "vanish5000", 0, "", func(c *Cell) (float64, bool) { return c.Aborted, c.Aborted > 0 })
 	return out

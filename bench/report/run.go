@@ -169,6 +169,15 @@ func (c *Cell) CPUPerRequest() float64 {
 	return c.CPU / float64(c.Right) * 1e6
 }
 
+// CPUPerStream is its processor time for a stream of so many tokens in µs. It counts by
+// the token, as a stream may begin or end outside of the window.
+func (c *Cell) CPUPerStream(tokens int) float64 {
+	if c.Tokens == 0 {
+		return 0
+	}
+	return c.CPU / float64(c.Tokens) * float64(tokens) * 1e6
+}
+
 // CPUPerMillionEvents is its processor time per million events in seconds.
 func (c *Cell) CPUPerMillionEvents() float64 {
 	if c.Events == 0 {

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
+	"github.com/pdmesh/pdmesh/bench/report"
 )
 
 // Workload is a kind of load with a name.
@@ -60,9 +61,10 @@ func Workloads() []Workload {
 		{Name: "stream", About: "2 KiB prompt, 64 tokens streamed without pause, 32 connections", Shape: stream(2<<10, 64), Conns: 32, Beside: true},
 		{Name: "prompt64k", About: "64 KiB prompt, 1 token, 16 connections", Shape: answer.Shape{Prompt: 64 << 10, Tokens: 1}, Conns: 16, Beside: true},
 		{Name: "prompt1m", About: "1 MiB prompt, 1 token, 8 connections", Shape: answer.Shape{Prompt: 1 << 20, Tokens: 1}, Conns: 8, Beside: true},
-		{Name: "open200", About: "200 streams of 200 tokens at 10 ms, a new one as one ends", Shape: stream(512, 200), Conns: 200, ITL: itl, Ramp: 2 * time.Second},
-		{Name: "open1000", About: "1,000 streams of 200 tokens at 10 ms, a new one as one ends", Shape: stream(512, 200), Conns: 1000, ITL: itl, Ramp: 2 * time.Second},
+		{Name: "open200", About: "200 streams of 128 tokens at 10 ms, a new one as one ends", Shape: stream(512, report.StreamTokens), Conns: 200, ITL: itl, Ramp: 2 * time.Second},
+		{Name: "open1000", About: "1,000 streams of 128 tokens at 10 ms, a new one as one ends", Shape: stream(512, report.StreamTokens), Conns: 1000, ITL: itl, Ramp: 2 * time.Second},
 		{Name: "open5000", About: "5,000 streams that stay open at 10 ms (more than two cores can carry)", Shape: stream(512, endless), Conns: 5000, ITL: itl, Ramp: 4 * time.Second, Hold: true},
+		{Name: "idle1000", About: "1,000 slow streams, a token every 2 s", Shape: stream(512, endless), Conns: 1000, ITL: 2 * time.Second, Ramp: 2 * time.Second, Hold: true},
 		{Name: "idle10000", About: "10,000 slow streams, a token every 2 s", Shape: stream(512, endless), Conns: 10_000, ITL: 2 * time.Second, Ramp: 5 * time.Second, Hold: true},
 		{Name: "vanish5000", About: "5,000 streams at 500 ms whose clients all leave at once", Shape: stream(512, endless), Conns: 5000, ITL: 500 * time.Millisecond, Ramp: 4 * time.Second, Hold: true, Vanish: true},
 		{Name: quiet, About: "as small, with 4 instances and no changes", Shape: small, Conns: 32, Membership: true, Turns: turns},

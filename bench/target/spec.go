@@ -28,6 +28,8 @@ const (
 	Floor
 	// Mesh is our proxy.
 	Mesh
+	// Router is vllm-router, vLLM's own, in its prefill and decode mode.
+	Router
 	// Command is any other proxy.
 	Command
 )
@@ -36,7 +38,7 @@ const (
 type Spec struct {
 	Name string
 	Kind Kind
-	// Program is nginx, or the proxy when not that of BinDir.
+	// Program is nginx or vllm-router, or the proxy when not that of BinDir.
 	Program string
 	// Command and Ready belong to the kind Command: a line for the shell, and
 	// the path that answers with 200 once it serves.
@@ -48,24 +50,40 @@ type Spec struct {
 // ErrSpec is wrapped by complaints about a --target.
 var ErrSpec = errors.New("not a target")
 
-// ParseSpec reads a target from the command line: one of the names direct,
-// two-hop, nginx, floor, pdmesh, or NAME[@/READY/PATH]=COMMAND with placeholders.
+// Known lists the targets that have a name.
+func Known() []Spec {
+	return []Spec{
+		{Name: "direct", Kind: Direct},
+		{Name: "two-hop", Kind: TwoHop},
+		{Name: "nginx", Kind: Nginx, Program: "nginx"},
+		{Name: "vllm-router", Kind: Router, Program: "vllm-router"},
+		{Name: "floor", Kind: Floor},
+		{Name: "pdmesh", Kind: Mesh},
+		// What our own server and client save is seen beside the standard library's.
+		{Name: "pdmesh-std", Kind: Mesh, Flags: []string{"--server", "std", "--upstream", "std"}},
+	}
+}
+
+// KnownNames lists the names of Known.
+func KnownNames() []string {
+	var names []string
+	for _, s := range Known() {
+		names = append(names, s.Name)
+	}
+	return names
+}
+
+// ParseSpec reads a target from the command line: the name of a known one, or
+// NAME[@/READY/PATH]=COMMAND with placeholders.
 func ParseSpec(s string) (Spec, error) {
-	switch s {
-	case "direct":
-		return Spec{Name: s, Kind: Direct}, nil
-	case "two-hop":
-		return Spec{Name: s, Kind: TwoHop}, nil
-	case "nginx":
-		return Spec{Name: s, Kind: Nginx, Program: "nginx"}, nil
-	case "floor":
-		return Spec{Name: s, Kind: Floor}, nil
-	case "pdmesh":
-		return Spec{Name: s, Kind: Mesh}, nil
+	for _, known := range Known() {
+		if known.Name == s {
+			return known, nil
+		}
 	}
 	name, command, ok := strings.Cut(s, "=")
 	if !ok || name == "" || !strings.Contains(command, "{port}") {
-		return Spec{}, fmt.Errorf("%w: %q: use direct, two-hop, nginx, floor, pdmesh, or 'name=command with {port}, {prefill} and {decode}'", ErrSpec, s)
+		return Spec{}, fmt.Errorf("%w: %q: use %s, or 'name=command with {port}, {prefill} and {decode}'", ErrSpec, s, strings.Join(KnownNames(), ", "))
 	}
 	spec := Spec{Kind: Command, Command: command, Ready: "/readyz"}
 	if n, ready, ok := strings.Cut(name, "@"); ok {
@@ -98,22 +116,19 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 	ready, admin := s.Ready, addr
 	switch s.Kind {
 	case Mesh:
-		program := s.Program
-		if program == "" {
-			program = filepath.Join(l.o.BinDir, "proxy")
-		}
-		if program, err = located(program); err != nil {
+		if argv, err = l.meshCommand(s, site, ports[0]); err != nil {
 			return nil, err
 		}
-		argv = []string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(ports[0]), "--connector", site.Connector,
-			"--state-dir", filepath.Join(l.dir, fmt.Sprintf("state-%d", ports[0])),
-			"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}
 		if site.Admin {
 			admin = fmt.Sprintf("127.0.0.1:%d", ports[1])
 			argv = append(argv, "--pprof-listen", admin)
 		}
-		argv = append(argv, s.Flags...)
 		ready = "/readyz"
+	case Router:
+		if argv, err = routerCommand(s, site, ports[0]); err != nil {
+			return nil, err
+		}
+		ready = "/health"
 	case Nginx:
 		program, err := exec.LookPath(s.Program)
 		if err != nil {
@@ -144,6 +159,39 @@ func (l *Lab) Start(ctx context.Context, s Spec, site Site) (*Running, error) {
 	}
 	r.Address, r.Admin = addr, admin
 	return r, nil
+}
+
+// meshCommand is the command line of our proxy.
+func (l *Lab) meshCommand(s Spec, site Site, port int) ([]string, error) {
+	program := s.Program
+	if program == "" {
+		program = filepath.Join(l.o.BinDir, "proxy")
+	}
+	program, err := located(program)
+	if err != nil {
+		return nil, err
+	}
+	return append([]string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--connector", site.Connector,
+		"--state-dir", filepath.Join(l.dir, fmt.Sprintf("state-%d", port)),
+		"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}, s.Flags...), nil
+}
+
+// routerCommand is the command line of vllm-router: the same engines, in turn. It may
+// hold as many requests at once as the workloads send.
+func routerCommand(s Spec, site Site, port int) ([]string, error) {
+	program, err := exec.LookPath(s.Program)
+	if err != nil {
+		return nil, fmt.Errorf("vllm-router: %w", ErrAbsent)
+	}
+	argv := []string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--vllm-pd-disaggregation", "--policy", "round_robin",
+		"--max-concurrent-requests", "100000", "--log-level", "warning"}
+	for _, p := range site.Prefill {
+		argv = append(argv, "--prefill", "http://"+p)
+	}
+	for _, d := range site.Decode {
+		argv = append(argv, "--decode", "http://"+d)
+	}
+	return argv, nil
 }
 
 // expand fills the placeholders of a command line.

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
@@ -13,7 +14,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestParseSpec(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"direct", "two-hop", "nginx", "floor", "pdmesh"} {
+	for _, name := range []string{"direct", "two-hop", "nginx", "vllm-router", "floor", "pdmesh", "pdmesh-std"} {
 		if s, err := ParseSpec(name); err != nil || s.Name != name {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}
@@ -30,6 +31,42 @@ func TestParseSpec(t *testing.T) {
 		if _, err := ParseSpec(bad); !errors.Is(err, ErrSpec) {
 			t.Errorf("%q: error %v, want ErrSpec", bad, err)
 		}
+	}
+}
+
+// What our proxy is told in addition stands behind what every target of its kind is told.
+func TestMeshCommand(t *testing.T) {
+	t.Parallel()
+	l := &Lab{dir: "/lab", o: Options{BinDir: "/bin"}}
+	s, err := ParseSpec("pdmesh-std")
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv, err := l.meshCommand(s, Site{Connector: "nixl", Etcd: "127.0.0.1:1", Prefix: "/p"}, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := "/bin/proxy --host 127.0.0.1 --port 80 --connector nixl --state-dir /lab/state-80 --etcd-endpoints 127.0.0.1:1 --etcd-prefix /p --server std --upstream std"
+	if got := strings.Join(argv, " "); got != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+func TestRouterCommand(t *testing.T) {
+	t.Parallel()
+	here, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv, err := routerCommand(Spec{Program: here}, Site{Prefill: []string{"127.0.0.1:1", "127.0.0.1:2"}, Decode: []string{"127.0.0.1:3"}}, 80)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := strings.Join(argv, " "), "--prefill http://127.0.0.1:1 --prefill http://127.0.0.1:2 --decode http://127.0.0.1:3"; !strings.HasSuffix(got, want) {
+		t.Errorf("%s does not end with %s", got, want)
+	}
+	if _, err := routerCommand(Spec{Program: "no-such-router"}, Site{}, 80); !errors.Is(err, ErrAbsent) {
+		t.Errorf("a router that is not there: %v", err)
 	}
 }
 

@@ -1,10 +1,10 @@
 package wire
 
 import (
-	"bytes"
 	"errors"
-	"fmt"
 	"io"
+
+	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
 // Body hands the payload behind h to f, piece by piece and in order; a piece is
@@ -61,79 +61,28 @@ func (r *Reader) exactly(n int64, f func([]byte) error) error {
 	return nil
 }
 
+// chunks takes the framing off in the buffer itself: a piece may be of several chunks.
 func (r *Reader) chunks(f func([]byte) error) error {
-	for {
-		line, err := r.line()
-		if err != nil {
-			return err
-		}
-		size, err := chunkSize(line)
-		if err != nil {
-			return err
-		}
-		if size == 0 {
-			return r.trailer()
-		}
-		if err := r.exactly(size, f); err != nil {
-			return err
-		}
-		if line, err = r.line(); err != nil {
-			return err
-		}
-		if len(line) > 0 {
-			return fmt.Errorf("%w: %q behind a chunk", ErrFraming, line)
-		}
-	}
-}
-
-func (r *Reader) trailer() error {
-	for {
-		line, err := r.line()
-		if err != nil || len(line) == 0 {
-			return err
-		}
-	}
-}
-
-// line reads up to the next CRLF, which it drops.
-func (r *Reader) line() ([]byte, error) {
-	for {
-		if i := bytes.IndexByte(r.buf[r.r:r.w], '\n'); i >= 0 {
-			line := r.buf[r.r : r.r+i]
-			r.r += i + 1
-			if len(line) == 0 || line[len(line)-1] != '\r' {
-				return nil, fmt.Errorf("%w: a line without CR: %q", ErrFraming, line)
+	var d http1.ChunkDecoder
+	for !d.Done() {
+		if r.Buffered() == 0 {
+			if err := r.fill(); err != nil {
+				return unexpected(err)
 			}
-			return line[:len(line)-1], nil
 		}
-		if err := r.fill(); err != nil {
-			return nil, unexpected(err)
+		piece := r.buf[r.r:r.w]
+		n, used, err := d.Decode(piece, piece)
+		if err != nil {
+			return framing(err)
+		}
+		r.r += used
+		if n > 0 {
+			if err := f(piece[:n]); err != nil {
+				return err
+			}
 		}
 	}
-}
-
-func chunkSize(line []byte) (int64, error) {
-	if i := bytes.IndexByte(line, ';'); i >= 0 {
-		line = bytes.TrimSpace(line[:i])
-	}
-	if len(line) == 0 || len(line) > 15 {
-		return 0, fmt.Errorf("%w: chunk size %q", ErrFraming, line)
-	}
-	var n int64
-	for _, c := range line {
-		switch {
-		case '0' <= c && c <= '9':
-			c -= '0'
-		case 'a' <= c && c <= 'f':
-			c -= 'a' - 10
-		case 'A' <= c && c <= 'F':
-			c -= 'A' - 10
-		default:
-			return 0, fmt.Errorf("%w: chunk size %q", ErrFraming, line)
-		}
-		n = n<<4 | int64(c)
-	}
-	return n, nil
+	return nil
 }
 
 func unexpected(err error) error {

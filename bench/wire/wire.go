@@ -5,9 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"io"
+
+	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// MaxHead bounds a message's head and every line of chunk framing.
+// MaxHead bounds a message's head.
 const MaxHead = 16 << 10
 
 // ErrFraming is wrapped by every complaint about a malformed message.
@@ -60,7 +62,7 @@ func (r *Reader) fill() error {
 			r.r = 0
 		} else {
 			if len(r.buf) >= MaxHead {
-				return fmt.Errorf("%w: a head or line longer than %d bytes", ErrFraming, MaxHead)
+				return fmt.Errorf("%w: a head longer than %d bytes", ErrFraming, MaxHead)
 			}
 			r.buf = append(r.buf, make([]byte, len(r.buf))...)
 		}
@@ -84,12 +86,16 @@ const EndOfHead = "\r\n\r\n"
 func (r *Reader) Head() (Head, error) {
 	seen := 0
 	for {
-		if i := bytes.Index(r.buf[r.r+seen:r.w], []byte(EndOfHead)); i >= 0 {
-			raw := r.buf[r.r : r.r+seen+i+2]
-			r.r += seen + i + len(EndOfHead)
+		n, err := http1.HeadLen(r.buf[r.r:r.w], seen)
+		if err != nil {
+			return Head{}, framing(err)
+		}
+		if n > 0 {
+			raw := r.buf[r.r : r.r+n-len("\r\n")]
+			r.r += n
 			return ParseHead(raw)
 		}
-		seen = max(r.Buffered()-len(EndOfHead)+1, 0)
+		seen = r.Buffered()
 		if err := r.fill(); err != nil {
 			if errors.Is(err, io.EOF) && r.Buffered() > 0 {
 				err = io.ErrUnexpectedEOF
@@ -99,97 +105,34 @@ func (r *Reader) Head() (Head, error) {
 	}
 }
 
+// framing says that an error of http1 is one of framing.
+func framing(err error) error { return fmt.Errorf("%w: %w", ErrFraming, err) }
+
 // ParseHead reads a head without its empty line: lines that each end in CRLF,
 // at least one.
 func ParseHead(raw []byte) (Head, error) {
-	h := Head{Length: -1}
-	line, rest := cutLine(raw)
-	h.Line = line
+	nl := max(bytes.IndexByte(raw, '\n'), 0)
+	line, fields := bytes.TrimSuffix(raw[:nl], []byte("\r")), raw[min(nl+1, len(raw)):]
+	h := Head{Line: line, Length: -1}
+	old := false
 	if bytes.HasPrefix(line, []byte("HTTP/")) {
-		status, ok := number(line[min(len(line), 9):min(len(line), 12)])
-		if !ok || status < 100 {
-			return h, fmt.Errorf("%w: status line %q", ErrFraming, line)
-		}
-		h.Status = int(status)
-		h.Close = bytes.HasPrefix(line, []byte("HTTP/1.0"))
-	}
-	for len(rest) > 0 {
-		line, rest = cutLine(rest)
-		colon := bytes.IndexByte(line, ':')
-		if colon <= 0 {
-			return h, fmt.Errorf("%w: header line %q", ErrFraming, line)
-		}
-		if err := h.header(line[:colon], bytes.TrimSpace(line[colon+1:])); err != nil {
-			return h, err
+		var err error
+		if h.Status, old, err = http1.ParseStatusLine(line); err != nil {
+			return h, framing(err)
 		}
 	}
-	if h.Chunked && h.Length >= 0 {
-		return h, fmt.Errorf("%w: both Content-Length and Transfer-Encoding", ErrFraming)
+	f := http1.Framing{Length: -1}
+	for len(fields) > 0 {
+		var name, value []byte
+		var err error
+		if name, value, fields, err = http1.NextField(fields); err != nil {
+			return h, framing(err)
+		}
+		if err := f.Note(name, value, old); err != nil {
+			return h, framing(err)
+		}
+		h.Continue = h.Continue || http1.EqualFold(name, "expect") && http1.EqualFold(value, "100-continue")
 	}
+	h.Length, h.Chunked, h.Close = f.Length, f.Chunked, f.Close || old && !f.KeepAlive
 	return h, nil
-}
-
-// header looks at the few names that matter, told apart by their lengths.
-func (h *Head) header(name, value []byte) error {
-	switch len(name) {
-	case len("Content-Length"):
-		if !equalFold(name, "content-length") {
-			return nil
-		}
-		n, ok := number(value)
-		if !ok || (h.Length >= 0 && h.Length != n) {
-			return fmt.Errorf("%w: Content-Length %q", ErrFraming, value)
-		}
-		h.Length = n
-	case len("Transfer-Encoding"):
-		if !equalFold(name, "transfer-encoding") {
-			return nil
-		}
-		if !equalFold(value, "chunked") {
-			return fmt.Errorf("%w: Transfer-Encoding %q", ErrFraming, value)
-		}
-		h.Chunked = true
-	case len("Connection"):
-		if equalFold(name, "connection") {
-			h.Close = equalFold(value, "close") || h.Close && !equalFold(value, "keep-alive")
-		}
-	case len("Expect"):
-		h.Continue = h.Continue || equalFold(name, "expect") && equalFold(value, "100-continue")
-	}
-	return nil
-}
-
-func cutLine(b []byte) (line, rest []byte) {
-	i := bytes.IndexByte(b, '\n')
-	return bytes.TrimSuffix(b[:i], []byte("\r")), b[i+1:]
-}
-
-// equalFold compares with a lower-case word.
-func equalFold(b []byte, lower string) bool {
-	if len(b) != len(lower) {
-		return false
-	}
-	for i, c := range b {
-		if 'A' <= c && c <= 'Z' {
-			c += 'a' - 'A'
-		}
-		if c != lower[i] {
-			return false
-		}
-	}
-	return true
-}
-
-func number(b []byte) (int64, bool) {
-	if len(b) == 0 || len(b) > 18 {
-		return 0, false
-	}
-	var n int64
-	for _, c := range b {
-		if c < '0' || c > '9' {
-			return 0, false
-		}
-		n = n*10 + int64(c-'0')
-	}
-	return n, true
 }

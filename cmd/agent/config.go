@@ -58,7 +58,8 @@ type config struct {
 	facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
 	notes []string        // what the person who starts it should know
 
-	side sideChannel // of a NIXL engine that this agent starts
+	side      sideChannel // of a NIXL engine that this agent starts
+	bootstrap string      // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
 	command         []string // of the engine; nil when somebody else starts it
 	restart         bool     // after a failure
@@ -127,6 +128,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		r.fail("etcd-prefix", err)
 	}
 	r.checkEngine(&c, f)
+	c.bootstrap = r.findBootstrap(f, &c)
 	r.checkTimes(&c)
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
 		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))

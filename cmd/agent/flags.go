@@ -1,12 +1,15 @@
 package main
 
 import (
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/logging"
 )
 
@@ -17,7 +20,8 @@ func registerFlags(fs *pflag.FlagSet) {
 	fs.String("engine", "", "URL by which this agent reaches the engine (default http://<address>)")
 	fs.String("model", "", "register only if the engine serves this model; empty accepts any")
 	fs.Bool("strict-model", false, "the whole name must match, not only its last path component")
-	fs.String("connector", "", "KV-transfer dialect of the engine, e.g. plain or nixl; empty leaves it to the proxy")
+	fs.String("connector", "", "KV-transfer dialect of the engine: "+strings.Join(connector.Names(), ", ")+"; empty leaves it to the proxy")
+	fs.Int("bootstrap-port", 0, "port of a Mooncake prefill engine's bootstrap server (default: found in the engine's facts, else "+strconv.Itoa(bootstrap.DefaultPort)+")")
 	fs.StringArray("label", nil, "k=v, shown with the instance; may be repeated")
 	fs.String("host-id", "", "tells network namespaces apart (default: found from machine id and namespace)")
 	fs.String("engine-api-key", "", "key for the engine's /v1 paths; better given by environment: PD_ENGINE_API_KEY, or OPENAI_API_KEY")

@@ -5,6 +5,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -21,7 +22,10 @@ func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (s
 	effective := map[string]string{
 		"role": string(c.key.Role), "address": c.key.Address, "engine": c.engine, "model": c.model, "connector": c.connector,
 		"engine-api-key": c.engineAPIKey, "etcd-endpoints": strings.Join(c.etcdEndpoints, ","), "host-id": c.hostID,
-		"label": pairs(c.labels),
+		"label": pairs(c.labels), "bootstrap-port": "",
+	}
+	if ports := c.facts.Ports[instance.PortBootstrap]; len(ports) > 0 {
+		effective["bootstrap-port"] = strconv.Itoa(ports[0])
 	}
 	var out strings.Builder
 	line := func(name, value, from string) {

@@ -11,6 +11,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/bootstrap"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
@@ -99,7 +100,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	client := vllm.New(s.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, registrar{reg}, agent.Options{
 		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
-		ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
+		EngineIDs: s.engineIDs(), ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
 		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
 	})
 
@@ -126,6 +127,14 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	}
 	log.Info("gone")
 	return nil
+}
+
+// engineIDs is how the agent asks a Mooncake prefill engine, nil for all others.
+func (s *service) engineIDs() func(context.Context) (map[string]string, error) {
+	if s.bootstrap == "" {
+		return nil
+	}
+	return func(ctx context.Context) (map[string]string, error) { return bootstrap.Query(ctx, nil, s.bootstrap) }
 }
 
 // Times of the complaints about a registration that does not come about.

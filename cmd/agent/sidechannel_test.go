@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
 const nixlInside = `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + nixlProducer + `,{"kv_connector":"OffloadingConnector","kv_role":"kv_both"}]}}`
@@ -75,16 +76,20 @@ func busy(s sideChannel) bool { return s.free(context.Background()) != nil }
 // Ports that are used are not chosen, nor a range in which one is.
 func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	t.Parallel()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = l.Close() }()
-	used := l.Addr().(*net.TCPAddr).Port
-	s := sideChannel{host: "localhost", port: used - 1, count: 2}
-	if err := s.free(t.Context()); !errors.Is(err, errSideTaken) || !strings.Contains(err.Error(), strconv.Itoa(used)) || !strings.Contains(err.Error(), envSidePort) {
-		t.Errorf("%v", err)
-	}
+	testkit.Eventually(t, patience, func() error {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = l.Close() }()
+		used := l.Addr().(*net.TCPAddr).Port
+		s := sideChannel{host: "localhost", port: used - 1, count: 2}
+		// The port below may be another test's: then the next one is tried.
+		if err := s.free(t.Context()); !errors.Is(err, errSideTaken) || !strings.Contains(err.Error(), strconv.Itoa(used)) || !strings.Contains(err.Error(), envSidePort) {
+			return fmt.Errorf("%d and the one below: %w", used, err)
+		}
+		return nil
+	})
 	first := sideChannel{host: "localhost", count: 1}
 	first.choose("127.0.0.1:8777")
 	hold, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(first.port))
@@ -94,6 +99,30 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 	second := sideChannel{host: "localhost", count: 1}
 	if second.choose("127.0.0.1:8777"); second.port == first.port || second.port == 0 {
 		t.Errorf("chose %d twice", second.port)
+	}
+}
+
+// Engines on other machines cannot fetch from one whose side channel is on loopback,
+// which is vLLM's default.
+func TestSideChannelOfAnotherMachine(t *testing.T) {
+	t.Parallel()
+	const note = envSideHost + " is not set"
+	for _, tc := range []struct {
+		host string
+		env  map[string]string
+		want bool
+	}{
+		{"10.0.0.7", nil, true},
+		{"10.0.0.7", map[string]string{envSideHost: "10.0.0.7"}, false},
+		{"127.0.0.1", nil, false},
+	} {
+		c, err := loadArgs(t, tc.env, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host", tc.host, "--kv-transfer-config", nixlProducer)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(c.notes, "\n"), note); got != tc.want {
+			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.notes)
+		}
 	}
 }
 

@@ -16,17 +16,18 @@ import (
 
 // labFlags are what run and soak have in common.
 type labFlags struct {
-	bin, proxy, nginx, engine, connector string
-	pin                                  string
-	proxyFlags                           []string
-	seed                                 uint64
-	keep                                 bool
+	bin, proxy, nginx, router, engine, connector string
+	pin                                          string
+	proxyFlags                                   []string
+	seed                                         uint64
+	keep                                         bool
 }
 
 func (f *labFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.bin, "bin", "bin", "directory with our programs")
 	fs.StringVar(&f.proxy, "proxy", "", "another build of our proxy (default proxy in --bin)")
 	fs.StringVar(&f.nginx, "nginx", "nginx", "nginx's program")
+	fs.StringVar(&f.router, "vllm-router", "vllm-router", "vllm-router's program")
 	fs.StringVar(&f.engine, "engine", suite.FastEngine, "engine behind the targets: fast, or strict (fakevllm, checks more and costs more: for right and wrong, not for figures)")
 	fs.StringVar(&f.connector, "connector", "nixl", "KV transfer: nixl or plain")
 	fs.StringVar(&f.pin, "pin", "auto", "cores as TARGET,HARNESS (0,1); auto takes them where there are two; off")

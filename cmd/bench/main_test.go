@@ -43,7 +43,7 @@ func TestRun(t *testing.T) {
 	if err := os.WriteFile(file("README.md"), []byte("a "+report.Begin+report.End+" b"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,stream,churn", "--targets", "two-hop,floor,pdmesh,nginx",
+	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,stream,churn", "--targets", "two-hop,floor,pdmesh,pdmesh-std,nginx",
 		"--nginx", "/nonexistent/nginx", "--build", "again="+filepath.Join(bin, "proxy"), "--repeats", "1", "--duration", "1s", "--warmup", "50ms",
 		"--json", file("r.json"), "--doc", file("performance.md"), "--readme", file("README.md"))
 	if code != 0 {
@@ -65,7 +65,7 @@ func TestRun(t *testing.T) {
 		if c.Skipped != "" || c.Right == 0 || c.Bad() > 0 || c.Violations > 0 || c.Bare > 0 {
 			t.Errorf("%+v", c)
 		}
-		ours := c.Target == "pdmesh" || c.Target == "again"
+		ours := c.Target == "pdmesh" || c.Target == "pdmesh-std" || c.Target == "again"
 		if ours && (c.CPU <= 0 || c.RSSIdle <= 0 || c.RSSPeak < c.RSSIdle || c.Handovers == 0) {
 			t.Errorf("our proxy cost nothing: %+v", c)
 		}
@@ -76,10 +76,10 @@ func TestRun(t *testing.T) {
 			t.Error("the membership did not change")
 		}
 	}
-	if len(seen) != 16 || len(r.Idle) != 1 {
+	if len(seen) != 20 || len(r.Idle) != 1 {
 		t.Errorf("cells %v, idle %v", seen, r.Idle)
 	}
-	for name, want := range map[string]string{"performance.md": "### Beside the floor", "README.md": "64-token stream", "performance/cpu-small.svg": "pdmesh"} {
+	for name, want := range map[string]string{"performance.md": "### Beside floor", "README.md": "pdmesh over net/http", "performance/cpu-small.svg": "pdmesh"} {
 		text, err := os.ReadFile(file(name))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %q (%v)", name, want, err)

@@ -26,7 +26,7 @@ func (f *outFlags) register(fs *pflag.FlagSet) {
 	fs.StringVar(&f.readme, "readme", "", "renew the headline between its marks in this file (README.md)")
 }
 
-// write writes what was asked for, and always the goals for the person who
+// write writes what was asked for, and always the gates for the person who
 // waits.
 func (f *outFlags) write(w io.Writer, run *report.Run) error {
 	fmt.Fprintf(w, "\n%s", run.Headline())

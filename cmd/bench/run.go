@@ -48,7 +48,7 @@ func runCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringSliceVar(&f.workloads, "workloads", nil, "names of workloads, by comma (default all)")
-	fs.StringSliceVar(&f.targets, "targets", []string{"direct", "two-hop", "nginx", "floor", "pdmesh"}, "which of the targets that we know, by comma")
+	fs.StringSliceVar(&f.targets, "targets", target.KnownNames(), "which of the targets that we know, by comma")
 	var more []string
 	fs.StringArrayVar(&more, "target", nil, "another proxy, NAME[@/READY]=COMMAND with {port}, {prefill}, {decode} and their _csv, _host, _port")
 	fs.StringArrayVar(&f.builds, "build", nil, "NAME=FILE: one more build of our proxy as a target, set up the same way, to compare two")
@@ -150,9 +150,11 @@ func (f *runFlags) specs() (specs []target.Spec, err error) {
 		switch s.Kind {
 		case target.Nginx:
 			s.Program = f.nginx
+		case target.Router:
+			s.Program = f.router
 		case target.Mesh:
 			s.Program = f.proxy
-			s.Flags = ours
+			s.Flags = slices.Concat(ours, s.Flags) // its own last: pdmesh-std stays what it is called
 		}
 		specs = append(specs, s)
 	}

@@ -45,7 +45,7 @@ func TestPrinterBreaksLines(t *testing.T) {
 
 func TestUsage(t *testing.T) {
 	t.Parallel()
-	for args, want := range map[string]string{"--what": "unknown flag", "more": "unexpected argument"} {
+	for args, want := range map[string]string{"--what": "unknown flag", "more": "unexpected argument", "--connector teleport": `unknown connector "teleport"`} {
 		var out, errs bytes.Buffer
 		if code := run(t.Context(), strings.Fields(args), &out, &errs); code != 2 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: exit code %d, %q", args, code, errs.String())

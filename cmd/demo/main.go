@@ -11,10 +11,12 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -36,9 +38,10 @@ func main() {
 var errUsage = errors.New("usage")
 
 type options struct {
-	once    bool
-	bin     string
-	verbose bool
+	once      bool
+	bin       string
+	connector string
+	verbose   bool
 }
 
 // run is the whole program: 0 when the tour went well, 1 when a step failed,
@@ -56,6 +59,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if _, err := connector.New(o.connector); err != nil {
+				return fmt.Errorf("%w: --connector: %w", errUsage, err)
+			}
 			if o.bin == "" {
 				self, err := os.Executable()
 				if err != nil {
@@ -69,6 +75,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&o.once, "once", false, "end after the tour")
+	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: "+strings.Join(connector.Names(), ", "))
 	fs.StringVar(&o.bin, "bin", "", "directory of the programs (default: where this one is)")
 	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show the output of all processes")
 	cmd.SetVersionTemplate("demo {{.Version}}\n")

@@ -32,6 +32,7 @@ type tour struct {
 	bin    string
 	fleet  *fleet.Fleet
 	key    string // admin key of this demo's proxy
+	kv     string // connector of the engines
 	client *loadgen.Client
 	proxy  *fleet.Proxy
 	nodes  []*fleet.Node
@@ -51,7 +52,7 @@ func demo(ctx context.Context, o options, stdout, stderr io.Writer) (err error) 
 	// The fleet is a toy and its data temporary: no orderly end is needed.
 	defer func() { err = errors.Join(err, f.Abandon()) }()
 
-	t := &tour{out: stdout, bin: o.bin, fleet: f, key: rand.Text()}
+	t := &tour{out: stdout, bin: o.bin, fleet: f, key: rand.Text(), kv: o.connector}
 	t.client = loadgen.NewClient(8, http.Header{"X-Pd-Trace": {"1"}, "X-Api-Key": {t.key}})
 	defer t.client.Close()
 
@@ -82,7 +83,7 @@ func (t *tour) title(format string, args ...any) {
 func (t *tour) startProxy(ctx context.Context) (err error) {
 	t.title("Start a proxy. It brings its own etcd, where the fleet will be written down.")
 	t.proxy, err = t.fleet.StartProxy(ctx, fleet.ProxySpec{
-		Name: "proxy", AdminKey: t.key, Args: []string{"--connector", "nixl"},
+		Name: "proxy", AdminKey: t.key, Args: []string{"--connector", t.kv},
 	})
 	if err != nil {
 		return err
@@ -99,7 +100,7 @@ func (t *tour) startNodes(ctx context.Context) error {
 	for _, role := range instance.Roles() {
 		for i := range 2 {
 			spec := fleet.NodeSpec{
-				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: "nixl", Model: model,
+				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: t.kv, Model: model,
 				ITL: itl, Etcd: t.proxy.Etcd, TTL: leaseTTL,
 			}
 			if role == instance.Prefill {

@@ -30,10 +30,13 @@ func main() {
 // errUsage marks what the command line got wrong.
 var errUsage = errors.New("usage")
 
+// errDied is the end of an engine that a request or a fault has killed.
+var errDied = errors.New("the engine has died")
+
 type flags struct {
 	host, role, mode, policy, logLevel, logFormat string
 	models                                        []string
-	port, records                                 int
+	port, bootstrap, records                      int
 	drain                                         time.Duration
 	quiet                                         bool
 	opt                                           fakevllm.Options
@@ -61,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
 	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
 	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
-	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool) or nixl")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl or mooncake")
 	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
 	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
 	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")
@@ -73,6 +76,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.DurationVar(&f.opt.KVLease, "kv-lease", 30*time.Second, "how long a finished prefill waits for its decode")
 	fl.StringVar(&f.policy, "kv-load-failure-policy", "fail", "what a decode does about a hand-over it cannot load: fail or recompute")
 	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
+	fl.IntVar(&f.bootstrap, "bootstrap-port", 8998, "port of a mooncake prefill's bootstrap server, 0 for a free one")
+	fl.DurationVar(&f.opt.TransferTimeout, "transfer-timeout", 480*time.Second, "how long a mooncake decode waits for its prefill, and a prefill's blocks for a decode")
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
@@ -105,8 +110,12 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	if f.port < 0 || f.port > 65535 {
 		return fmt.Errorf("%w: --port %d is no port", errUsage, f.port)
 	}
+	if f.bootstrap < 0 || f.bootstrap > 65535 {
+		return fmt.Errorf("%w: --bootstrap-port %d is no port", errUsage, f.bootstrap)
+	}
 	o := f.opt
 	o.Log = log
+	o.BootstrapAddr = net.JoinHostPort(f.host, strconv.Itoa(f.bootstrap))
 	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
 	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)
 	if f.role != "both" {
@@ -124,15 +133,27 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	}
 	defer s.Close()
 	if !f.quiet {
-		_, _ = fmt.Fprintf(stdout, "fakevllm: %s %s serving %s on %s\n", f.role, f.mode, f.models[0], s.URL())
+		_, _ = fmt.Fprintf(stdout, "fakevllm: %s %s serving %s on %s%s\n", f.role, f.mode, f.models[0], s.URL(), bootstrap(s))
 	}
-	<-ctx.Done()
+	select {
+	case <-ctx.Done():
+	case <-s.Died():
+		return errDied
+	}
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.drain)
 	defer cancel()
 	if err := s.Shutdown(end); err != nil && !errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
+}
+
+// bootstrap says where a Mooncake producer's bootstrap server is, "" for none.
+func bootstrap(s *fakevllm.Server) string {
+	if s.Bootstrap() == 0 {
+		return ""
+	}
+	return ", bootstrap port " + strconv.Itoa(s.Bootstrap())
 }
 
 func logger(f *flags, stderr io.Writer) (*logrus.Logger, error) {

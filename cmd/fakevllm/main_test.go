@@ -49,6 +49,7 @@ func TestCommandLine(t *testing.T) {
 		{"mode", []string{"--port", "0", "--mode", "pigeon"}, 2, `mode "pigeon"`},
 		{"policy", []string{"--port", "0", "--kv-load-failure-policy", "cry"}, 2, `"cry"`},
 		{"port", []string{"--port", "70000"}, 2, "70000 is no port"},
+		{"bootstrap port", []string{"--port", "0", "--bootstrap-port", "-1"}, 2, "--bootstrap-port -1 is no port"},
 		{"log level", []string{"--port", "0", "--log-level", "loud"}, 2, "--log-level"},
 		{"log format", []string{"--port", "0", "--log-format", "xml"}, 2, "--log-format"},
 		{"port in use", []string{"--port", port}, 1, "address already in use"},
@@ -142,6 +143,43 @@ func TestProcesses(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestMooncakeProcess: the ready line names the bootstrap port, and a leg for the
+// other role ends the process, as it ends vLLM.
+func TestMooncakeProcess(t *testing.T) {
+	t.Parallel()
+	p, line := start(t, "--port", "0", "--role", "prefill", "--mode", "mooncake", "--bootstrap-port", "0")
+	url, port, ok := strings.Cut(line[strings.Index(line, "http://"):], ", bootstrap port ")
+	if !ok {
+		t.Fatalf("it printed %q", line)
+	}
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	for _, at := range []string{"http://127.0.0.1:" + port + "/query", url + "/health"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: tr}).Do(req)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %v, %v", at, resp, err)
+		}
+		_ = resp.Body.Close()
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions",
+		strings.NewReader(`{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if resp, err := (&http.Client{Transport: tr}).Do(req); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("the leg was answered with %s", resp.Status)
+	}
+	if err := p.Wait(); p.ProcessState.ExitCode() != 1 {
 		t.Errorf("it ended with %v", err)
 	}
 }

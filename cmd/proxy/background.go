@@ -156,6 +156,9 @@ func usable(def string) func(instance.Key, instance.Record) error {
 		if err != nil {
 			return err
 		}
+		if rec.State == instance.Starting {
+			return nil // it gets no requests, and its agent is still asking for what it lacks
+		}
 		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
 			return fmt.Errorf("connector %s: %w", d.Name(), err)
 		}

@@ -10,11 +10,13 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -84,7 +86,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs.IntVar(&o.proxies, "proxies", 2, "number of proxies")
 	fs.IntVar(&o.prefill, "prefill", 2, "number of prefill engines")
 	fs.IntVar(&o.decode, "decode", 2, "number of decode engines")
-	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: plain or nixl")
+	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: "+strings.Join(connector.Names(), ", "))
 	fs.DurationVar(&o.ttft, "ttft", 5*time.Millisecond, "time a prefill engine takes for a prompt")
 	fs.DurationVar(&o.itl, "itl", time.Millisecond, "time an engine takes between two tokens")
 	fs.IntVar(&o.maxInFlight, "max-in-flight", 256, "requests at once; what is due beyond that waits")

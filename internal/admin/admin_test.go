@@ -56,14 +56,14 @@ func key(address string) instance.Key {
 func TestAddAndRemove(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
-	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}}).Address())
+	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
 	outcome, err := r.svc.Add(t.Context(), k)
 	if err != nil || outcome != httpapi.Added {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
 	// The answer comes when this proxy's own snapshot shows the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
-	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || !in.ServesModel("m") {
+	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") {
 		t.Fatalf("instance %+v", in)
 	}
 	if outcome, err = r.svc.Add(t.Context(), k); err != nil || outcome != httpapi.Already {

@@ -94,6 +94,7 @@ type Agent struct {
 	load       loadWatch
 	lastShown  string // last reason logged
 	lastModels int    // how many models the engine listed
+	ranks      ranks
 
 	mu     sync.Mutex // guards status
 	status Status
@@ -135,7 +136,7 @@ func (a *Agent) Registered(ok bool) {
 	a.update(func(s *Status) {
 		s.Registered = ok
 		switch {
-		case ok && s.Phase == Registering:
+		case ok && s.Phase == Registering && s.Record.State != instance.Starting:
 			s.Phase = Serving
 		case !ok && s.Phase == Serving:
 			s.Phase = Registering
@@ -222,6 +223,9 @@ func (a *Agent) probe(ctx context.Context) (instance.Facts, error) {
 			facts.Transfer = instance.TransferNIXL
 		}
 	}
+	if a.o.EngineIDs != nil {
+		a.ranks.ask(pctx, a.o.EngineIDs, a.life.isNew(facts.StartedAt))
+	}
 	return facts, nil
 }
 
@@ -270,12 +274,19 @@ func (a *Agent) good(facts instance.Facts) {
 	case fresh:
 		log.Warn("engine was restarted: new incarnation")
 	}
+	if a.ranks.err != nil {
+		a.showStarting()
+	} else if a.rec.State == instance.Starting {
+		log.WithField("engine_ids", rec.EngineIDs).Info("bootstrap server answers: ready")
+	}
 	remark(log, a.rec, rec)
 	if n := len(facts.Models); len(rec.Models) < n && n != a.lastModels {
 		log.Warnf("the record has room for %d of the engine's %d models", len(rec.Models), n)
 	}
 	a.up, a.lastModels = true, len(facts.Models)
-	a.lastShown = ""
+	if a.ranks.err == nil {
+		a.lastShown = ""
+	}
 	a.put(rec)
 }
 
@@ -314,6 +325,8 @@ func (a *Agent) put(rec instance.Record) {
 			s.Phase = Draining
 		case rec.State == instance.Down:
 			s.Phase = Down
+		case rec.State == instance.Starting:
+			s.Phase = Registering // the reason is there already
 		case s.Registered:
 			s.Phase, s.Reason = Serving, ""
 		default:

@@ -28,8 +28,7 @@ func (l *life) refused() { l.ended = true }
 
 // seen notes a good probe and tells whether it belongs to a new life.
 func (l *life) seen(started time.Time) bool {
-	moved := !started.IsZero() && !l.started.IsZero() && !started.Equal(l.started)
-	if l.id != "" && !l.ended && !moved {
+	if !l.isNew(started) {
 		if l.started.IsZero() && !started.IsZero() {
 			l.started, l.since = started, started // told late: the same life
 		}
@@ -46,6 +45,12 @@ func (l *life) seen(started time.Time) bool {
 		l.since = time.Now().UTC()
 	}
 	return true
+}
+
+// isNew tells whether a good probe belongs to a life that was not seen yet.
+func (l *life) isNew(started time.Time) bool {
+	moved := !started.IsZero() && !l.started.IsZero() && !started.Equal(l.started)
+	return l.id == "" || l.ended || moved
 }
 
 // derived names an engine process by where and when it started, so that an

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -25,6 +26,11 @@ type Options struct {
 	// KVLease is how long a prefill instance pins the blocks of a finished
 	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
 	KVLease time.Duration
+	// EngineIDs asks a Mooncake prefill engine's bootstrap server for its engine ids
+	// by rank. It is asked in each life of the engine until it answers, and the
+	// instance is "starting" as long: without them no decode can fetch from it. Nil
+	// for all other engines.
+	EngineIDs func(ctx context.Context) (map[string]string, error)
 	// Exited is closed when the engine's process is known to be gone, by whoever
 	// has started it; nil when nobody has. The agent then says "down", takes the
 	// registration back at once and ends: the next life has an agent of its own.

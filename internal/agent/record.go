@@ -28,6 +28,7 @@ func (a *Agent) record(facts instance.Facts) instance.Record {
 	if rec.Connector == "" && rec.Transfer == instance.TransferNIXL {
 		rec.Connector = nixl
 	}
+	a.ranks.show(&rec)
 	started := a.life.since
 	rec.StartedAt = &started
 	return rec

@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -41,7 +42,7 @@ func proxySettings() []setting {
 		{name: "host", kind: kindText, def: "127.0.0.1", usage: "address to listen on", field: func(p *Proxy) any { return &p.Host }},
 		{name: "port", kind: kindInt, def: "8000", usage: "port to listen on; 0 takes any free one", field: func(p *Proxy) any { return &p.Port }},
 		{name: "model", short: "m", kind: kindText, usage: "model every instance must serve; empty takes any", field: func(p *Proxy) any { return &p.Model }},
-		{name: "connector", kind: kindText, def: "plain", usage: "KV transfer of instances whose record names none: plain or nixl", field: func(p *Proxy) any { return &p.Connector }},
+		{name: "connector", kind: kindText, def: "plain", usage: "KV transfer of instances whose record names none: " + strings.Join(connector.Names(), " or "), field: func(p *Proxy) any { return &p.Connector }},
 		{name: "prefill", short: "p", kind: kindList, usage: "prefill instances, host:port; several after one flag, by comma or by repeating it", field: func(p *Proxy) any { return &p.Prefill }},
 		{name: "decode", short: "d", kind: kindList, usage: "decode instances, written as for --prefill", field: func(p *Proxy) any { return &p.Decode }},
 

@@ -10,14 +10,12 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/httpfield"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
-
-// Connectors lists the names --connector takes.
-func Connectors() []string { return []string{"plain", "nixl"} }
 
 // Validate checks everything that can be known without touching the network
 // or the disk. The error lists all that is wrong, a line each, under the names
@@ -47,8 +45,8 @@ func (p *Proxy) Validate() error {
 			bad("pprof-listen", "%s: profiles show the inside of requests to whoever asks; use a loopback address", p.PprofListen)
 		}
 	}
-	if !slices.Contains(Connectors(), p.Connector) {
-		bad("connector", "%q is not known; use %s", p.Connector, strings.Join(Connectors(), " or "))
+	if !slices.Contains(connector.Names(), p.Connector) {
+		bad("connector", "%q is not known; use %s", p.Connector, strings.Join(connector.Names(), " or "))
 	}
 	if p.Model != instance.Printable(p.Model, 0) || len(p.Model) > 512 {
 		bad("model", "%q is no model name", instance.Printable(p.Model, 80))
@@ -280,7 +278,7 @@ func checkHost(host string) error {
 // isToken tells whether s can be the name of a header (RFC 9110, 5.6.2).
 func isToken(s string) bool {
 	for _, c := range []byte(s) {
-		if !httpfield.IsToken(c) {
+		if !http1.IsToken(c) {
 			return false
 		}
 	}

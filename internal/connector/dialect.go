@@ -7,7 +7,8 @@
 // They do no I/O. A dialect never re-encodes what an engine said: hand-over
 // parameters travel as the bytes that the prefill instance wrote.
 //
-// A new dialect is one file, one line in registry.go, and its folder in testdata.
+// A new dialect is one file, one line in registry.go (another one where vLLM has a
+// class of its own for it), and its folder in testdata.
 package connector
 
 import (

@@ -16,9 +16,6 @@ import (
 // server of its record; the answer of prefill says nothing about the transfer.
 type mooncake struct{}
 
-// bootstrapPort is the name in Record.Ports of a producer's bootstrap server.
-const bootstrapPort = "bootstrap"
-
 // errNoBootstrap tells that the record of a prefill instance does not say where
 // decode instances find it.
 var errNoBootstrap = errors.New("its record names no bootstrap port")
@@ -30,14 +27,14 @@ func (mooncake) SharesPool() bool                  { return false }
 func (mooncake) Rewriter(Handover) Rewriter        { return nil }
 
 // Lacks: a leg to an engine of the other role would end it, and without the engine's
-// id and its bootstrap server a decode instance computes the prompt itself.
+// id and its bootstrap server a decode instance waits for what nobody sends.
 func (mooncake) Lacks(in *instance.Instance) error {
 	switch kv := in.Record.KVRole; {
 	case in.Role == instance.Prefill && kv == "kv_consumer", in.Role == instance.Decode && kv == "kv_producer":
 		return fmt.Errorf("its engine is a %s, which a leg in the role %s would end", kv, in.Role)
 	case in.Role == instance.Decode:
 		return nil
-	case len(in.Record.Ports[bootstrapPort]) == 0:
+	case len(in.Record.Ports[instance.PortBootstrap]) == 0:
 		return errNoBootstrap
 	case in.Record.EngineIDs["0"] == "":
 		return errors.New("its record names no engine id of rank 0")
@@ -78,7 +75,7 @@ func transferID(p Pair) string { return "xfer-" + p.Key }
 // bootstrapAddress is host:port of an instance's bootstrap server.
 func bootstrapAddress(in *instance.Instance) string {
 	host, _, err := net.SplitHostPort(in.Address)
-	ports := in.Record.Ports[bootstrapPort]
+	ports := in.Record.Ports[instance.PortBootstrap]
 	if err != nil || len(ports) == 0 { // Lacks keeps such an instance from being picked
 		return ""
 	}

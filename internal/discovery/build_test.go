@@ -77,6 +77,12 @@ func TestBuild(t *testing.T) {
 	if in, _ := discovery.Build(l, kvs, 20, nil, facts("rev-4")).Lookup(k); in.Usable() {
 		t.Errorf("%+v", in)
 	}
+	// So does what the engine shows of its ranks and its transfer.
+	shown := facts("rev-5")
+	shown.Instances[k].Facts.DPSize, shown.Instances[k].Facts.Transfer = 2, instance.TransferNIXL
+	if in, _ := discovery.Build(l, kvs, 20, nil, shown).Lookup(k); in.Record.DPSize != 2 || in.Record.Transfer != instance.TransferNIXL {
+		t.Errorf("%+v", in)
+	}
 	// A value that turned bad: the last good one, unless the key is another.
 	k = prefill("10.0.0.1:1")
 	prev := discovery.Build(l, kvs, 20, nil, discovery.VerifiedFacts{})

@@ -20,11 +20,10 @@ func TestPresence(t *testing.T) {
 	cli, l := etcd.Client(t), layout(t)
 	store := discovery.NewStore(cli, l, "test")
 	var mu sync.Mutex
-	applied, unverified := int64(7), map[string]string{}
+	applied := int64(7)
 	p := discovery.NewPresence(cli, discovery.PresenceOptions{
 		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: testTTL, Interval: 10 * time.Millisecond,
-		Applied:   func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
-		Connector: "nixl", Unverified: func() map[string]string { mu.Lock(); defer mu.Unlock(); return maps.Clone(unverified) },
+		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -56,16 +55,6 @@ func TestPresence(t *testing.T) {
 		}
 		return nil
 	})
-	// What it has found out is said when it changes.
-	mu.Lock()
-	unverified["decode/10.0.0.7:1"] = "no answer yet"
-	mu.Unlock()
-	list(func(ps []discovery.ProxyPresence) error {
-		if len(ps) != 1 || ps[0].Unverified["decode/10.0.0.7:1"] != "no answer yet" || ps[0].Connector != "nixl" {
-			return fmt.Errorf("%+v", ps)
-		}
-		return nil
-	})
 	// A lost lease is replaced.
 	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
 	if err != nil {
@@ -91,4 +80,42 @@ func TestPresence(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// What a proxy has found out is said when it changes: neither its revision nor its lease
+// has to move for that.
+func TestPresenceSaysFindings(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	store := discovery.NewStore(cli, l, "test")
+	var mu sync.Mutex
+	unverified := map[string]string{}
+	p := discovery.NewPresence(cli, discovery.PresenceOptions{
+		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond, Connector: "nixl",
+		Unverified: func() map[string]string { mu.Lock(); defer mu.Unlock(); return maps.Clone(unverified) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	says := func(key, want string) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			ps, err := store.Proxies(t.Context())
+			if err != nil {
+				return err
+			}
+			if len(ps) != 1 || ps[0].Unverified == nil || ps[0].Unverified[key] != want || ps[0].Connector != "nixl" {
+				return fmt.Errorf("%+v", ps)
+			}
+			return nil
+		})
+	}
+	const key = "decode/10.0.0.7:1"
+	says(key, "")
+	mu.Lock()
+	unverified[key] = "no answer yet"
+	mu.Unlock()
+	says(key, "no answer yet")
 }

@@ -97,6 +97,7 @@ type State struct {
 	Mode         Mode     `json:"mode"`
 	Address      string   `json:"address"`
 	SideChannel  int      `json:"side_channel,omitempty"`
+	Bootstrap    int      `json:"bootstrap,omitempty"`
 	Counters     Counters `json:"counters"`
 	Aborted      []string `json:"aborted"`
 	Violations   []string `json:"violations"`
@@ -108,7 +109,7 @@ type State struct {
 // State reads everything an outside test may want to know.
 func (s *Server) State() State {
 	return State{
-		EngineID: s.EngineID(), Role: s.opt.Role, Mode: s.opt.Mode, Address: s.Address(), SideChannel: s.SideChannel(),
+		EngineID: s.EngineID(), Role: s.opt.Role, Mode: s.opt.Mode, Address: s.Address(), SideChannel: s.SideChannel(), Bootstrap: s.Bootstrap(),
 		Counters: s.Counters(), Aborted: s.Aborted(), Violations: s.Violations(),
 		BadHandovers: s.BadHandovers(), Refusals: s.Refusals(), Faults: s.faults.all(),
 	}

@@ -21,6 +21,10 @@ type job struct {
 	limits   []int // max_tokens per prompt
 	cached   int   // prompt tokens that needed no computing
 	loadErr  error // the KV load failed and the policy is to fail
+	mooncake mooncakeRequest
+	fetching chan fetched // of a Mooncake decode that loads
+	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
+	wrongKV  bool         // what was loaded is of another prompt
 	arrived  time.Time
 }
 
@@ -44,6 +48,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	if s.opt.StrictPrefill {
 		s.inspect(j, x.r)
 	}
+	defer x.withdraw(j)
 	if e := x.startKV(j); e != nil {
 		l.stats.fail.Add(1)
 		x.fail(e)
@@ -101,6 +106,9 @@ func (x *exchange) admit(j *job) error {
 	if j.stream && j.beamSearch {
 		return badRequest("", nil, "Streaming is not currently supported with beam search")
 	}
+	if rank, err := strconv.Atoi(strings.TrimSpace(x.r.Header.Get("X-data-parallel-rank"))); err == nil && rank != 0 {
+		return badRequest("", nil, "data_parallel_rank %d is out of range [0, 1).", rank)
+	}
 	if !s.servesModel(j.params.model) {
 		return modelNotFound(j.params.model, s.opt.Models)
 	}
@@ -145,9 +153,13 @@ func (x *exchange) startKV(j *job) *apiError {
 	if j.kv != nil {
 		l.count.kvParams.Add(1)
 	}
-	if s.opt.Mode == Plain {
+	switch s.opt.Mode {
+	case Plain:
 		x.startPool(j)
 		return nil
+	case Mooncake:
+		return x.startMooncake(j)
+	case NIXL:
 	}
 	j.kvReq = parseKV(j.kv)
 	local := s.opt.Role != RolePrefill
@@ -237,6 +249,7 @@ func (x *exchange) prefilled(j *job) {
 // about it. Only the first of several prompts gets one.
 func (x *exchange) handOver(j *job, finish string) {
 	l := x.life
+	x.offer(j, finish)
 	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly) {
 		return
 	}

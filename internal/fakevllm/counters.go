@@ -30,6 +30,10 @@ type Counters struct {
 	BadHandovers     int64 `json:"bad_handovers"`     // kv_transfer_params of a wrong shape
 	KVParams         int64 `json:"kv_params"`         // requests that carried kv_transfer_params at all
 	Crashes          int64 `json:"crashes"`           // requests that would have crashed the engine
+	WaitingForKV     int64 `json:"waiting_for_kv"`    // Mooncake decodes that wait for their prefill now
+	WrongKV          int64 `json:"wrong_kv"`          // answers made from the blocks of another prompt, wrong in their text
+	ReusedTransfers  int64 `json:"reused_transfers"`  // transfer_ids that came a second time
+	BootstrapQueries int64 `json:"bootstrap_queries"` // GET /query, from decodes and proxies
 	Faults           int64 `json:"faults"`            // scripted faults that happened
 	Violations       int64 `json:"violations"`
 }
@@ -41,12 +45,13 @@ type counters struct {
 	localPrefills, recomputed                      atomic.Int64
 	made, loaded, refused, badKV, kvParams         atomic.Int64
 	crashes, violations                            atomic.Int64
+	fetching, wrongKV, reused, bootstrapQueries    atomic.Int64
 }
 
 // Counters reads them all.
 func (s *Server) Counters() Counters {
 	c, l := &s.count, s.current()
-	waiting, expired := l.ledger.counts(time.Now())
+	waiting, expired := l.pinned(time.Now())
 	if l.isDead() {
 		waiting = 0
 	}
@@ -59,8 +64,18 @@ func (s *Server) Counters() Counters {
 		HandoversMade: c.made.Load(), HandoversLoaded: c.loaded.Load(), HandoversRefused: c.refused.Load(),
 		HandoversWaiting: waiting, HandoversExpired: expired,
 		BadHandovers: c.badKV.Load(), KVParams: c.kvParams.Load(), Crashes: c.crashes.Load(),
+		WaitingForKV: c.fetching.Load(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.bootstrapQueries.Load(),
 		Faults: s.faults.firedCount(), Violations: c.violations.Load(),
 	}
+}
+
+// pinned tells how many prefills wait for their decode, and how many have done so
+// in vain.
+func (l *life) pinned(now time.Time) (waiting, expired int64) {
+	if l.transfers != nil {
+		return l.transfers.counts(now)
+	}
+	return l.ledger.counts(now)
 }
 
 // notes is a bounded list of remarks; the first ones are kept.
@@ -102,7 +117,8 @@ func (s *Server) violation(format string, args ...any) {
 func (s *Server) Aborted() []string { return s.aborts.all() }
 
 // Violations lists what arrived although vLLM takes it that a good proxy does
-// not send to an engine of this role; only with Options.StrictPrefill.
+// not send to an engine of this role; only with Options.StrictPrefill, but for
+// what kills a Mooncake engine or makes it wait in vain.
 func (s *Server) Violations() []string { return s.violations.all() }
 
 // BadHandovers says what was wrong with each kv_transfer_params that had not

@@ -12,6 +12,9 @@
 // leased and bound to prompt and request, in one process or between several.
 // Faults are scripted, aborts counted, and every request recorded as it came.
 //
+// Mooncake engines know their legs by transfer_id; what vLLM does not tell a
+// decode makes it wait, and what is of another prompt makes its text wrong.
+//
 // It shares no code with the data path of the proxy: a mistake there must not
 // hide behind the same mistake here.
 package fakevllm

@@ -34,6 +34,14 @@ func (s *Server) inspect(j *job, r *http.Request) {
 		if s.opt.Mode == NIXL && parseKV(j.kv).form != kvProduce {
 			report("kv_transfer_params has not the prefill form")
 		}
+		if s.opt.Mode == Mooncake {
+			if k := parseMooncake(j.kv); !k.produce || k.transferID == "" {
+				report("kv_transfer_params has not the prefill form")
+			}
+			if r.Header.Get("X-data-parallel-rank") == "" {
+				report("no X-data-parallel-rank")
+			}
+		}
 	case RoleDecode:
 		if s.opt.Mode == NIXL && parseKV(j.kv).form == kvProduce {
 			report("kv_transfer_params has the prefill form")

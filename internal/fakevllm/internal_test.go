@@ -3,12 +3,14 @@ package fakevllm
 import (
 	"bytes"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"strconv"
 	"strings"
 	"sync"
 	"testing"
+	"time"
 	"unicode/utf8"
 )
 
@@ -249,5 +251,30 @@ func TestParseKV(t *testing.T) {
 	spoiled := strings.Replace(load, "1.0", "1", 1)
 	if got := parseKV([]byte(spoiled)); got.form != kvLoad || got.claim.token != "" {
 		t.Errorf("re-encoded fields are not noticed: %+v", got)
+	}
+}
+
+// Blocks that were freed are not given away, whether anybody has looked meanwhile
+// or not, and an id that is over is not used again.
+func TestTransferAfterItsTime(t *testing.T) {
+	t.Parallel()
+	reused := 0
+	tr := newTransfers(time.Millisecond, nil, func(string) { reused++ })
+	if !tr.begin("x") {
+		t.Error("a new id is not taken")
+	}
+	tr.finish("x", 1, time.Now().Add(-time.Hour))
+	if prompt, err := tr.pull("x"); !errors.Is(err, errNoPrefill) {
+		t.Errorf("got %d, %v", prompt, err)
+	}
+	if waiting, expired := tr.counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
+		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
+	}
+	if tr.begin("x") {
+		t.Error("an id that is over is taken again")
+	}
+	tr.drop("y")
+	if len(tr.open) > 0 {
+		t.Errorf("%d are kept", len(tr.open))
 	}
 }

@@ -2,6 +2,7 @@ package fakevllm
 
 import (
 	"math"
+	"slices"
 	"strconv"
 	"time"
 	"unicode/utf8"
@@ -29,16 +30,24 @@ func (j *job) lanes(keepText bool) []lane {
 			ln.sampling = j.sampling
 			ln.sampling.MaxTokens, ln.sampling.Choice = j.limits[p], i
 			if j.chat && j.wantsCall() {
-				c := newCall(ids, j.params, i)
+				c := newCall(j.loaded(ids), j.params, i)
 				ln.call = &c
 			}
 		}
 	}
 	for i := range all {
 		// The sequence points at its lane's sampling, so the slice is final.
-		all[i].seq = newSequence(j.prompts[all[i].prompt], &all[i].sampling, keepText)
+		all[i].seq = newSequence(j.loaded(j.prompts[all[i].prompt]), &all[i].sampling, keepText)
 	}
 	return all
+}
+
+// loaded is the prompt as the KV cache has it.
+func (j *job) loaded(ids []int) []int {
+	if !j.wrongKV {
+		return ids
+	}
+	return append(slices.Clone(ids), tokenEOS)
 }
 
 // step makes a lane's next token.
@@ -203,6 +212,9 @@ func (x *exchange) first(j *job) (pace, bool) {
 	if f := x.fault; f != nil && f.Kind == FaultSlow {
 		ttft += f.TTFT
 		itl += f.ITL
+	}
+	if j.fetching != nil && !x.awaitFetch(j) {
+		return pace{}, false
 	}
 	began := time.Now()
 	ok := x.wait(ttft)

@@ -30,6 +30,10 @@ const (
 	Plain Mode = "plain"
 	// NIXL engines hand over by kv_transfer_params, pull mode.
 	NIXL Mode = "nixl"
+	// Mooncake engines transfer by vLLM's own MooncakeConnector: both legs carry a
+	// transfer_id, and decode finds prefill through its bootstrap server. The role
+	// is kv_role, and a leg for the other one kills the engine.
+	Mooncake Mode = "mooncake"
 )
 
 // Policy is what a decode engine does about a KV load that failed.
@@ -77,6 +81,13 @@ type Options struct {
 	SideChannelAddr string
 	SideChannelHost string
 
+	// BootstrapAddr is where a Mooncake producer has its bootstrap server, default
+	// port 0 on the host of Addr; it is the same in every life.
+	BootstrapAddr string
+	// TransferTimeout is vLLM's VLLM_MOONCAKE_ABORT_REQUEST_TIMEOUT, default 480 s:
+	// how long a decode waits for its prefill, and a prefill's blocks for a decode.
+	TransferTimeout time.Duration
+
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
 	PromptTokensDetails bool
 	// StrictPrefill records a violation for whatever a good proxy would not
@@ -115,9 +126,9 @@ func (o Options) withDefaults() (Options, error) {
 	switch o.Mode {
 	case "":
 		o.Mode = Plain
-	case Plain, NIXL:
+	case Plain, NIXL, Mooncake:
 	default:
-		return o, fmt.Errorf("%w: mode %q: use \"plain\" or \"nixl\"", ErrOptions, o.Mode)
+		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\" or \"mooncake\"", ErrOptions, o.Mode)
 	}
 	switch o.KVLoadFailurePolicy {
 	case "":
@@ -138,7 +149,7 @@ func (o Options) withDefaults() (Options, error) {
 	if o.MaxModelLen == 0 {
 		o.MaxModelLen = 1 << 20
 	}
-	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.MaxRunning < 0 {
+	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
 		return o, fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)
 	}
 	if o.KVLease == 0 {
@@ -146,6 +157,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.SideChannelAddr == "" {
 		o.SideChannelAddr = net.JoinHostPort(host, "0")
+	}
+	if o.BootstrapAddr == "" {
+		o.BootstrapAddr = net.JoinHostPort(host, "0")
+	}
+	if o.TransferTimeout == 0 {
+		o.TransferTimeout = 480 * time.Second
 	}
 	if o.RecordLimit == 0 {
 		o.RecordLimit = 1024

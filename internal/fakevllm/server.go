@@ -28,6 +28,7 @@ type Server struct {
 
 	mu     sync.Mutex // guards everything below
 	addr   string     // host:port, the same in every life
+	boot   string     // host:port of the bootstrap server, likewise
 	life   *life
 	closed bool
 
@@ -36,21 +37,25 @@ type Server struct {
 
 // life is one incarnation of the engine process.
 type life struct {
-	server   *Server
-	count    *counters
-	engineID string
-	started  time.Time
-	ln       *listener
-	http     *http.Server
-	ledger   *ledger
-	side     *sideServer // nil in plain mode
-	client   sideClient
-	done     chan struct{} // closed when this life ends
-	slots    chan struct{} // nil without MaxRunning
-	stats    stats
-	running  atomic.Int64
-	waiting  atomic.Int64
-	serving  sync.WaitGroup // the accept loop
+	server    *Server
+	count     *counters
+	engineID  string
+	started   time.Time
+	ln        *listener
+	http      *http.Server
+	ledger    *ledger
+	transfers *transfers       // of a Mooncake producer
+	side      *sideServer      // nil in plain mode and for a Mooncake consumer
+	boot      *bootstrapServer // nil for all but a Mooncake producer
+	client    sideClient
+	peers     peers
+	fetches   sync.WaitGroup // loads that run, of clients that may have left
+	done      chan struct{}  // closed when this life ends
+	slots     chan struct{}  // nil without MaxRunning
+	stats     stats
+	running   atomic.Int64
+	waiting   atomic.Int64
+	serving   sync.WaitGroup // the accept loop
 
 	mu     sync.Mutex // guards everything below
 	dead   bool
@@ -65,7 +70,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: o, addr: o.Addr}
+	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr}
 	s.record.limit = o.RecordLimit
 	if err := s.begin(ctx); err != nil {
 		return nil, err
@@ -111,16 +116,13 @@ func (s *Server) begin(ctx context.Context) error {
 		l.slots = make(chan struct{}, s.opt.MaxRunning)
 	}
 	l.ledger = newLedger(l.engineID, s.opt.KVLease)
-	if s.opt.Mode == NIXL {
-		if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.ledger); err != nil {
-			_ = raw.Close()
-			return err
-		}
-		s.opt.Shared.join(l.ledger)
-	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
+	}
+	if err := s.startChannels(ctx, l); err != nil {
+		l.end()
+		return err
 	}
 	s.mu.Lock()
 	if s.closed || s.life != nil && !s.life.isDead() {
@@ -129,9 +131,30 @@ func (s *Server) begin(ctx context.Context) error {
 		return errRunning
 	}
 	s.addr = raw.Addr().String()
+	if l.boot != nil {
+		s.boot = l.boot.ln.Addr().String()
+	}
 	s.life = l
 	s.mu.Unlock()
 	l.serving.Go(func() { _ = l.http.Serve(l.ln) })
+	return nil
+}
+
+// startChannels brings up what other engines ask this one by.
+func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
+	switch {
+	case s.opt.Mode == NIXL:
+		if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.ledger.answer); err != nil {
+			return err
+		}
+		s.opt.Shared.join(l.ledger)
+	case s.opt.Mode == Mooncake && s.opt.Role != RoleDecode:
+		l.transfers = newTransfers(s.opt.TransferTimeout, l.done, func(id string) {
+			s.violation("%s engine: transfer_id %q: a decode has had it", s.opt.Role, id)
+			l.count.reused.Add(1)
+		})
+		return s.startProducer(ctx, l)
+	}
 	return nil
 }
 
@@ -164,6 +187,17 @@ func (s *Server) SideChannel() int {
 	return 0
 }
 
+// Bootstrap is the port of the bootstrap server, 0 for all but a Mooncake producer.
+func (s *Server) Bootstrap() int {
+	if boot := s.current().boot; boot != nil {
+		return boot.port()
+	}
+	return 0
+}
+
+// Died is closed when the present life of the engine has ended.
+func (s *Server) Died() <-chan struct{} { return s.current().done }
+
 // Kill is kill -9: every connection ends by RST, new ones are refused, and
 // hand-overs nobody fetched are lost. It doesn't wait for handlers.
 func (s *Server) Kill() { s.current().end() }
@@ -191,6 +225,7 @@ func (s *Server) Close() {
 	// Without a deadline: handlers see the end of the life at once.
 	<-l.idle
 	l.serving.Wait()
+	l.fetches.Wait()
 }
 
 // Shutdown stops accepting, lets running requests finish until ctx ends, and
@@ -249,6 +284,9 @@ func (l *life) end() {
 	if l.side != nil {
 		l.server.opt.Shared.leave(l.ledger)
 		l.side.close()
+	}
+	if l.boot != nil {
+		l.boot.close()
 	}
 	l.client.close()
 }

@@ -23,10 +23,10 @@ import (
 
 const sideDeadline = 2 * time.Second
 
-// sideServer answers for one ledger.
+// sideServer answers one line by another.
 type sideServer struct {
 	ln     net.Listener
-	ledger *ledger
+	answer func(line string) string
 	wg     sync.WaitGroup
 
 	mu    sync.Mutex // guards conns and shut
@@ -34,12 +34,12 @@ type sideServer struct {
 	shut  bool
 }
 
-func startSide(ctx context.Context, addr string, l *ledger) (*sideServer, error) {
+func startSide(ctx context.Context, addr string, answer func(line string) string) (*sideServer, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("side channel on %s: %w", addr, err)
 	}
-	s := &sideServer{ln: ln, ledger: l, conns: make(map[net.Conn]struct{})}
+	s := &sideServer{ln: ln, answer: answer, conns: make(map[net.Conn]struct{})}
 	s.wg.Go(s.accept)
 	return s, nil
 }
@@ -77,12 +77,9 @@ func (s *sideServer) serve(conn net.Conn) {
 		if err != nil {
 			return // the peer is done
 		}
-		answer := "OK\n"
-		if err := s.handle(line); err != nil {
-			answer = "ERR " + err.Error() + "\n"
-		}
+		answer := s.answer(line)
 		_ = conn.SetWriteDeadline(time.Now().Add(sideDeadline))
-		if _, err := conn.Write([]byte(answer)); err != nil {
+		if _, err := conn.Write([]byte(answer + "\n")); err != nil {
 			return
 		}
 	}
@@ -90,7 +87,15 @@ func (s *sideServer) serve(conn net.Conn) {
 
 var errSideSyntax = errors.New("malformed request on the side channel")
 
-func (s *sideServer) handle(line string) error {
+// answer is one question on the side channel of a NIXL engine.
+func (l *ledger) answer(line string) string {
+	if err := l.handle(line); err != nil {
+		return "ERR " + err.Error()
+	}
+	return "OK"
+}
+
+func (l *ledger) handle(line string) error {
 	words := strings.Fields(line)
 	if len(words) != 6 || words[0] != "TAKE" {
 		return errSideSyntax
@@ -106,7 +111,7 @@ func (s *sideServer) handle(line string) error {
 	if err != nil {
 		return errSideSyntax
 	}
-	return s.ledger.take(claim{
+	return l.take(claim{
 		engineID: words[1], requestID: words[2], base: words[3], token: words[4], prompt: prompt,
 	}, time.Now())
 }

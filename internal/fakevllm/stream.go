@@ -66,6 +66,7 @@ func (x *exchange) stream(j *job) {
 	if !x.streamTokens(j, lanes, &p, buf) {
 		return
 	}
+	x.offer(j, lanes[0].seq.finish)
 	x.endStream(j, lanes, head, buf)
 }
 

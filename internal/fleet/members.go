@@ -118,8 +118,10 @@ type NodeSpec struct {
 	Name      string // of the engine; the agent is called <Name>-agent
 	Role      instance.Role
 	Port      int    // 0 = a free one
-	Connector string // plain or nixl
-	Model     string
+	Connector string // as the engine's --mode and the agent's --connector
+	// BootstrapPort is that of a mooncake prefill engine; 0 = a free one.
+	BootstrapPort int
+	Model         string
 	// TTFT is how long the engine computes before its first token, ITL the
 	// pause between two tokens.
 	TTFT, ITL   time.Duration
@@ -148,12 +150,8 @@ func (n *Node) Get(ctx context.Context, path string, into any) error {
 // StartNode starts an engine, waits for its /health, and starts its agent.
 // That the agent has registered is seen by Proxy.WaitFor.
 func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
-	if s.Port == 0 {
-		ports, err := FreePorts(1)
-		if err != nil {
-			return nil, err
-		}
-		s.Port = ports[0]
+	if err := s.choosePorts(); err != nil {
+		return nil, err
 	}
 	n := &Node{Spec: s, Address: loopback(s.Port), fleet: f}
 	args := []string{
@@ -162,6 +160,9 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	}
 	if s.MaxModelLen > 0 {
 		args = append(args, "--max-model-len", strconv.Itoa(s.MaxModelLen))
+	}
+	if s.BootstrapPort > 0 {
+		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
 	}
 	var err error
 	n.Engine, err = f.Start(ctx, Spec{
@@ -174,11 +175,33 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	return n, n.startAgent(ctx)
 }
 
+// choosePorts takes free ports where none are given.
+func (s *NodeSpec) choosePorts() error {
+	var missing []*int
+	if s.Port == 0 {
+		missing = append(missing, &s.Port)
+	}
+	if s.Connector == "mooncake" && s.Role == instance.Prefill && s.BootstrapPort == 0 {
+		missing = append(missing, &s.BootstrapPort)
+	}
+	if len(missing) == 0 {
+		return nil
+	}
+	ports, err := FreePorts(len(missing))
+	for i := range ports {
+		*missing[i] = ports[i]
+	}
+	return err
+}
+
 func (n *Node) startAgent(ctx context.Context) error {
 	s := n.Spec
 	args := []string{
 		"--role", string(s.Role), "--address", n.Address, "--model", s.Model, "--connector", s.Connector,
 		"--etcd-endpoints", strings.Join(s.Etcd, ","),
+	}
+	if s.BootstrapPort > 0 {
+		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
 	}
 	if s.TTL > 0 {
 		args = append(args, "--ttl", s.TTL.String())

@@ -253,7 +253,11 @@ func TestConcurrentPrefillFails(t *testing.T) {
 	t.Parallel()
 	for name, fail := range map[string]func(http.ResponseWriter){
 		"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks,
-		"cut": func(w http.ResponseWriter) { w.Header().Set("Content-Length", "99"); _, _ = io.WriteString(w, "{"); panic(http.ErrAbortHandler) },
+		"cut": func(w http.ResponseWriter) {
+			w.Header().Set("Content-Length", "99")
+			_, _ = io.WriteString(w, "{")
+			panic(http.ErrAbortHandler)
+		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -113,6 +113,23 @@ func TestBodiesMemoryIsBounded(t *testing.T) {
 	}
 }
 
+// A body that is announced and finds no room is refused before any of it has come.
+func TestAnnouncedBodyWithoutRoom(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.MaxBodies, o.BodyTimeout = 1<<20, time.Hour })
+	r.begin(512<<10, 100<<10, false)
+	r.held("the first is there", func(held int64) bool { return held >= 100<<10 })
+	_, in := r.begin(8<<20, 0, false)
+	resp, err := http.ReadResponse(in, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusServiceUnavailable {
+		t.Error(resp.Status)
+	}
+}
+
 // A client that announces much and sends little holds little.
 func TestMemoryOfPatientClients(t *testing.T) {
 	t.Parallel()
@@ -127,18 +144,30 @@ func TestMemoryOfPatientClients(t *testing.T) {
 	}
 }
 
-// The memory of a prompt is given back when its answer is committed, not when that ends.
+// The memory of a prompt is given back when its answer is committed, not when that ends:
+// these never do.
 func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 	t.Parallel()
-	for _, path := range []string{"/v1/completions", "/v1/embeddings"} {
-		t.Run(path, func(t *testing.T) {
+	const event = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n" +
+		"30\r\ndata: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}    \n\n\r\n"
+	// More than is held back of an answer that is no stream.
+	part := "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 3000000\r\n\r\n" +
+		`{"choices":[{"index":0,"text":"` + strings.Repeat("a", 1<<20+1<<10)
+	for _, tc := range []struct {
+		path, answer string
+		stream       bool
+	}{
+		{"/v1/completions", event, true},
+		{"/v1/completions", part, false},
+		{"/v1/embeddings", event, true},
+	} {
+		t.Run(fmt.Sprintf("%s/stream=%v", tc.path, tc.stream), func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.Plain, 1, 1, nil)
-			odd, _ := wireEngine(t, "decode", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"+
-				"2f\r\ndata: {\"choices\":[{\"index\":0,\"text\":\"a\"}]}    \n\n\r\n")
+			r := start(t, fakevllm.Plain, 1, 1, func(o *forward.Options) { o.Idle = time.Hour })
+			odd, _ := wireEngine(t, "decode", tc.answer)
 			r.withOdd(odd, false)
-			body := longBody(1<<20, true)
-			q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+path, strings.NewReader(body))
+			body := longBody(1<<20, tc.stream)
+			q, err := http.NewRequestWithContext(t.Context(), http.MethodPost, r.URL+tc.path, strings.NewReader(body))
 			if err != nil {
 				t.Fatal(err)
 			}

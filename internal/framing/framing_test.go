@@ -89,6 +89,8 @@ func TestRequests(t *testing.T) {
 		{"a signed length", head("Content-Length: +3") + "one", true},
 		{"no number", head("Content-Length: ") + "", true},
 		{"a length behind many blanks", head("Content-Length: "+strings.Repeat(" ", 500)+"3") + "one", true},
+		{"a length of many digits", head("Content-Length: "+strings.Repeat("0", 500)+"3") + "one", true},
+		{"an encoding behind many blanks", head("Transfer-Encoding: "+strings.Repeat(" ", 500)+"chunked") + "0\r\n\r\n", true},
 		{"a folded line", head("X: a", " b", "Content-Length: 3") + "one", true},
 		{"a folded line, by a tab", head("X: a", "\tb", "Content-Length: 3") + "one", true},
 		{"a folded length", head("Content-Length:", " 3") + "one", true},

@@ -1,6 +1,10 @@
 package framing
 
-import "bytes"
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/http1"
+)
 
 // maxLine is how much of a line is looked at. Only short ones say where a body ends.
 const maxLine = 128
@@ -138,21 +142,21 @@ func (s *scanner) headLine(line []byte, long bool) bool {
 		return true
 	}
 	name, value, _ := bytes.Cut(line, []byte(":"))
-	value = bytes.Trim(value, " \t")
+	value = http1.Trim(value)
 	switch {
-	case bytes.EqualFold(name, []byte("Content-Length")):
+	case http1.EqualFold(name, "content-length"):
 		if h.sized || h.coded || long {
 			return false
 		}
 		h.sized = true
 		var ok bool
-		h.length, ok = number(value, 10)
+		h.length, ok = http1.ParseLength(value)
 		return ok
-	case bytes.EqualFold(name, []byte("Transfer-Encoding")):
+	case http1.EqualFold(name, "transfer-encoding"):
 		if h.sized || h.coded || h.old || long {
 			return false
 		}
-		h.coded, h.chunked = true, bytes.EqualFold(value, []byte("chunked"))
+		h.coded, h.chunked = true, http1.EqualFold(value, "chunked")
 	}
 	return true
 }
@@ -171,46 +175,23 @@ func (s *scanner) endHead() {
 	}
 }
 
-// size takes the line with a chunk's size, and maybe extensions.
+// size takes the line with a chunk's size, and maybe extensions. What is too large for
+// any body is none.
 func (s *scanner) size(line []byte) {
-	digits := 0
-	for digits < len(line) && hexDigit(line[digits]) >= 0 {
-		digits++
+	n, digits := int64(0), 0
+	for ; digits < len(line) && n <= 1<<56; digits++ {
+		d := http1.HexDigit(line[digits])
+		if d < 0 {
+			break
+		}
+		n = n<<4 | d
 	}
-	n, ok := number(line[:digits], 16)
 	switch {
-	case !ok:
+	case digits == 0 || n > 1<<56:
 		s.at = beyond
 	case n == 0:
 		s.at = inTrailer
 	default:
 		s.at, s.left = inChunk, n
 	}
-}
-
-// number reads digits alone; what is too large for any body is none.
-func number(digits []byte, base int64) (n int64, ok bool) {
-	if len(digits) == 0 {
-		return 0, false
-	}
-	for _, c := range digits {
-		d := hexDigit(c)
-		if d < 0 || d >= base || n > 1<<56 {
-			return 0, false
-		}
-		n = n*base + d
-	}
-	return n, true
-}
-
-func hexDigit(c byte) int64 {
-	switch {
-	case '0' <= c && c <= '9':
-		return int64(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int64(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int64(c-'A') + 10
-	}
-	return -1
 }

@@ -9,24 +9,14 @@ import (
 	"net/http"
 	"os"
 	"runtime/debug"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/lifetime"
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
-
-// readSize is the buffer for a head and what comes with it. Longer heads are for
-// the standard library's server. It is held from a request's first byte until
-// its body is read.
-const readSize = 4 << 10
-
-var readBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
-	b := make([]byte, readSize)
-	return &b
-}}
 
 // errClientLeft is the end of a connection's context. To everybody behind it is
 // what net/http makes of a client that left.
@@ -53,17 +43,14 @@ type conn struct {
 	state  atomic.Int32
 	born   time.Time
 
-	buf  *[]byte // nil while nothing is buffered
-	r, w int     // (*buf)[r:w] is unread
+	buf   http1.Buffer // from a request's first byte until its body is read
+	heads http1.HeadCache
 
 	take     func(fd uintptr) bool // for raw.Read, made once
 	takeErr  error
-	waited   bool       // take found nothing at first
-	hunch    sock.Hunch // whether the next request is there at once
-	readBy   time.Time  // the deadline that is set, zero for none
+	readBy   time.Time // the deadline that is set, zero for none
 	writeBy  time.Time
 	request  *http.Request
-	known    known
 	body     body
 	response response
 }
@@ -84,9 +71,6 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 	return c, nil
 }
 
-// Value implements context.Context.
-func (c *conn) Value(any) any { return nil }
-
 // cut ends the connection under its goroutine's hands.
 func (c *conn) cut() {
 	c.Cancel(errClientLeft)
@@ -101,7 +85,7 @@ func (c *conn) serve() {
 		return
 	}
 	for c.next() {
-		if c.skipLineEnds(); len(c.buffered()) == 0 {
+		if c.skipLineEnds(); len(c.buf.Bytes()) == 0 {
 			continue
 		}
 		switch route, err := c.parse(); {
@@ -118,7 +102,7 @@ func (c *conn) serve() {
 
 func (c *conn) close() {
 	c.server.watch.remove(c)
-	c.recycle()
+	c.buf.Release()
 	c.cut() // nobody may wait for this client any more
 }
 
@@ -128,8 +112,8 @@ func (c *conn) handOver() {
 	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
 		_ = c.tcp.SetDeadline(time.Time{})
 	}
-	read := append([]byte(nil), c.buffered()...)
-	c.recycle()
+	read := append([]byte(nil), c.buf.Bytes()...)
+	c.buf.Release()
 	c.server.handed.give(c.tcp.TCPConn, read)
 }
 
@@ -138,11 +122,11 @@ func (c *conn) next() bool {
 	if c.Err() != nil { // whatever it sent ahead
 		return false
 	}
-	if len(c.buffered()) > 0 { // sent ahead
+	if len(c.buf.Bytes()) > 0 { // sent ahead
 		c.state.Store(stateBusy)
 		return !c.server.stopping.Load()
 	}
-	c.recycle()
+	c.buf.Release()
 	if c.state.Load() == stateNew {
 		c.readLimit(c.server.firstTimeout())
 	} else {
@@ -152,15 +136,8 @@ func (c *conn) next() bool {
 			return false
 		}
 	}
-	c.takeErr, c.waited = nil, false
-	looks := c.hunch.Try() // it is looked in any case, but maybe too early
+	c.takeErr = nil
 	err := c.raw.Read(c.take)
-	if looks {
-		c.hunch.Found(!c.waited)
-	}
-	if c.waited && err == nil { // an error may be a deadline's
-		sock.Woken()
-	}
 	if err != nil || c.takeErr != nil {
 		return false
 	}
@@ -171,19 +148,16 @@ func (c *conn) next() bool {
 
 // readWhatIsThere fills the buffer. While it waits, it holds none.
 func (c *conn) readWhatIsThere(fd uintptr) bool {
-	c.buf, _ = readBuffers.Get().(*[]byte)
-	n, err := sock.Recv(fd, *c.buf)
-	if n > 0 {
-		c.r, c.w = 0, n
-		return true
-	}
-	c.recycle()
-	if err == syscall.EAGAIN { //nolint:errorlint // a system call's, unwrapped
-		c.waited = true
+	n, err := sock.Recv(fd, c.buf.Room())
+	c.buf.Add(n)
+	switch {
+	case n > 0:
+	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
 		return false
-	}
-	if c.takeErr = err; err == nil {
+	case err == nil:
 		c.takeErr = io.EOF
+	default:
+		c.takeErr = err
 	}
 	return true
 }
@@ -192,27 +166,11 @@ func (c *conn) readWhatIsThere(fd uintptr) bool {
 // a body with a line end that its length does not count (RFC 9112, 2.2).
 func (c *conn) skipLineEnds() {
 	for range 4 {
-		if b := c.buffered(); len(b) == 0 || b[0] != '\r' && b[0] != '\n' {
+		if b := c.buf.Bytes(); len(b) == 0 || b[0] != '\r' && b[0] != '\n' {
 			return
 		}
-		c.r++
+		c.buf.Take(1)
 	}
-}
-
-func (c *conn) buffered() []byte {
-	if c.buf == nil {
-		return nil
-	}
-	return (*c.buf)[c.r:c.w]
-}
-
-// recycle lets go of the buffer.
-func (c *conn) recycle() {
-	if c.buf != nil {
-		readBuffers.Put(c.buf)
-		c.buf = nil
-	}
-	c.r, c.w = 0, 0
 }
 
 // readLimit makes sure that reads end after d, or a quarter earlier: to move a
@@ -228,7 +186,7 @@ func (c *conn) readLimit(d time.Duration) {
 func (c *conn) answer(to *route) bool {
 	c.response.begin()
 	// Whoever has left, or was cut, and got nothing gets nothing made up either.
-	if !c.run(to) || !c.response.Written() && c.Err() != nil {
+	if !c.run(to) || c.response.status == 0 && c.Err() != nil {
 		c.response.forget()
 		return false
 	}
@@ -269,7 +227,7 @@ func (c *conn) discard() bool {
 		c.linger()
 		return false
 	}
-	_ = c.SetReadDeadline(time.Now().Add(lingerFor))
+	_ = c.setReadDeadline(time.Now().Add(lingerFor))
 	_, err := io.Copy(io.Discard, &c.body)
 	return err == nil
 }
@@ -280,12 +238,12 @@ func (c *conn) linger() {
 	if c.body.left == 0 || c.tcp.CloseWrite() != nil {
 		return
 	}
-	_ = c.SetReadDeadline(time.Now().Add(lingerFor))
+	_ = c.setReadDeadline(time.Now().Add(lingerFor))
 	_, _ = io.Copy(io.Discard, io.LimitReader(&c.body, maxDiscard))
 }
 
-// SetReadDeadline applies to the body that is being read.
-func (c *conn) SetReadDeadline(t time.Time) error {
+// setReadDeadline applies to the body that is being read.
+func (c *conn) setReadDeadline(t time.Time) error {
 	c.readBy = t
 	return c.tcp.SetReadDeadline(t)
 }
@@ -299,10 +257,6 @@ type body struct {
 	by time.Time
 }
 
-// AtHand tells that all that is left of it was read already: nothing of it has to
-// be waited for.
-func (b *body) AtHand() bool { return b.left <= int64(len(b.c.buffered())) }
-
 // Read implements io.Reader. The last bytes do not come with io.EOF.
 func (b *body) Read(p []byte) (int, error) {
 	if b.left == 0 {
@@ -312,16 +266,14 @@ func (b *body) Read(p []byte) (int, error) {
 		p = p[:b.left]
 	}
 	c := b.c
-	if have := c.buffered(); len(have) > 0 {
+	if have := c.buf.Bytes(); len(have) > 0 {
 		n := copy(p, have)
 		b.left -= int64(n)
-		if c.r += n; c.r == c.w {
-			c.recycle()
-		}
+		c.buf.Take(n)
 		return n, nil
 	}
 	if !b.by.IsZero() && b.by != c.readBy {
-		if err := c.SetReadDeadline(b.by); err != nil {
+		if err := c.setReadDeadline(b.by); err != nil {
 			return 0, err
 		}
 	}

@@ -11,6 +11,9 @@ import (
 	"testing"
 )
 
+// readSize is as much as is read of a head.
+const readSize = 4 << 10
+
 // Whatever this server takes, net/http takes in the same way: the same header,
 // and a body of the same length, so that both see the next request begin at the
 // same byte.
@@ -33,11 +36,10 @@ func FuzzRequest(f *testing.F) {
 		// After another request on the same connection: nothing may be left of it.
 		c := &conn{server: s, request: &http.Request{Method: http.MethodPost, Header: http.Header{"X-Old": {"1"}}, Host: "old", Close: true}}
 		c.body.c, c.body.left = c, 5
-		buf := make([]byte, readSize)
-		c.buf, c.w = &buf, copy(buf, data)
+		c.buf.Add(copy(c.buf.Room(), data))
 		to, err := c.parse()
 		if err != nil {
-			if c.r != 0 || !bytes.Equal(c.buffered(), data) {
+			if !bytes.Equal(c.buf.Bytes(), data) {
 				t.Fatal("bytes were taken from what another server has to read")
 			}
 			return
@@ -64,7 +66,7 @@ func FuzzRequest(f *testing.F) {
 				t.Fatalf("%s: got %q, want %q", name, got.Header[name], values)
 			}
 		}
-		have := min(got.ContentLength, int64(len(c.buffered())))
+		have := min(got.ContentLength, int64(len(c.buf.Bytes())))
 		body, _ := io.ReadAll(io.LimitReader(got.Body, have))
 		wantBody, _ := io.ReadAll(io.LimitReader(want.Body, have))
 		if !bytes.Equal(body, wantBody) {
@@ -103,8 +105,8 @@ func FuzzRequestAfterAnother(f *testing.F) {
 		}
 		want, wantErr := fresh.parseOf(second)
 		got, err := used.parseOf(second)
-		if got != want || (err == nil) != (wantErr == nil) || !bytes.Equal(used.buffered(), fresh.buffered()) {
-			t.Fatalf("%v, %v, %q is left; after nothing %v, %v, %q", got, err, used.buffered(), want, wantErr, fresh.buffered())
+		if got != want || (err == nil) != (wantErr == nil) || !bytes.Equal(used.buf.Bytes(), fresh.buf.Bytes()) {
+			t.Fatalf("%v, %v, %q is left; after nothing %v, %v, %q", got, err, used.buf.Bytes(), want, wantErr, fresh.buf.Bytes())
 		}
 		if err != nil {
 			return
@@ -113,10 +115,6 @@ func FuzzRequestAfterAnother(f *testing.F) {
 		if a.URL != b.URL || a.RequestURI != b.RequestURI || a.Host != b.Host || a.ContentLength != b.ContentLength || a.Close != b.Close ||
 			(a.Body == http.NoBody) != (b.Body == http.NoBody) || used.body.left != fresh.body.left || !reflect.DeepEqual(a.Header, b.Header) {
 			t.Fatalf("got %+v\nafter nothing %+v", a, b)
-		}
-		same := bytes.Equal(first, second)
-		if _, again := used.response.Memo(); same && !again {
-			t.Fatal("the same head is not known again")
 		}
 	})
 }
@@ -129,7 +127,7 @@ func parser(s *Server) *conn {
 
 // parseOf parses what has come.
 func (c *conn) parseOf(data []byte) (*route, error) {
-	buf := make([]byte, readSize)
-	c.buf, c.r, c.w = &buf, 0, copy(buf, data)
+	c.buf.Release()
+	c.buf.Add(copy(c.buf.Room(), data))
 	return c.parse()
 }

@@ -67,7 +67,8 @@ func TestRequests(t *testing.T) {
 		{"a blank before the colon", "POST /a HTTP/1.1\r\nHost: h\r\nContent-Length : 2\r\n\r\nxy", false},
 		{"no colon", "POST /a HTTP/1.1\r\n" + length + "nonsense\r\n\r\nxy", false},
 		{"no name", "POST /a HTTP/1.1\r\n" + length + ": x\r\n\r\nxy", false},
-		{"many fields", post("/a", "xy", manyFields(100)...), false},
+		{"many fields", post("/a", "xy", manyFields(200)...), true},
+		{"too many fields", post("/a", "xy", manyFields(254)...), false}, // and two more
 		{"a long head", post("/a", "xy", "X: "+strings.Repeat("x", 5000)), false},
 		{"a head in pieces", post("/a", "xy")[:20] + "\x00" + post("/a", "xy")[20:], false}, // the zero byte is a pause
 		{"nonsense", "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03 hello\r\n\r\n", false},

@@ -8,7 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/httpfield"
+	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
 const (
@@ -62,31 +62,11 @@ func (w *response) clear() {
 // Header implements http.ResponseWriter.
 func (w *response) Header() http.Header { return w.header }
 
-// Memo is a place for what a handler makes of the request's header, empty unless a
-// request before has filled it that had the same one. again tells that there was
-// such a request, so that it is worth while.
-func (w *response) Memo() (place *any, again bool) { return &w.c.known.memo, w.c.known.again }
-
-// Written tells whether the answer has begun.
-func (w *response) Written() bool { return w.status != 0 }
-
 // WriteHeader implements http.ResponseWriter. Only the first call counts.
 func (w *response) WriteHeader(status int) {
 	if w.status == 0 {
 		w.beginHead(status)
 		w.addFields()
-		w.endHead()
-	}
-}
-
-// WriteLines is WriteHeader of an empty Header with lines that are sent as they are,
-// each with CR LF behind it, and one more. None may be about the connection, the
-// length or the date. length is that of the body, -1 if it is not known.
-func (w *response) WriteLines(status int, lines []byte, name, value string, length int64) {
-	if w.status == 0 {
-		w.length = length
-		w.beginHead(status)
-		*w.out = appendField(append(*w.out, lines...), name, value)
 		w.endHead()
 	}
 }
@@ -109,7 +89,7 @@ func (w *response) addFields() {
 	for name, values := range w.header {
 		switch name {
 		case "Content-Length":
-			if n, ok := number(values[0]); ok && len(values) == 1 {
+			if n, ok := http1.ParseLength(values[0]); ok && len(values) == 1 {
 				w.length = n
 			}
 			continue
@@ -120,7 +100,9 @@ func (w *response) addFields() {
 			continue
 		}
 		for _, v := range values {
-			b = appendField(b, name, v)
+			if more, err := http1.AppendField(b, name, v); err == nil { // a line that is none is left out
+				b = more
+			}
 		}
 	}
 	*w.out = b
@@ -136,9 +118,7 @@ func (w *response) endHead() {
 	case w.empty():
 		w.length = 0
 	case w.length >= 0:
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, w.length, 10)
-		b = append(b, "\r\n"...)
+		b = http1.AppendLength(b, w.length)
 	default:
 		b = append(b, "Transfer-Encoding: chunked\r\n"...)
 	}
@@ -148,29 +128,6 @@ func (w *response) endHead() {
 // empty tells that an answer of this status has no body.
 func (w *response) empty() bool {
 	return w.status < 200 || w.status == http.StatusNoContent || w.status == http.StatusNotModified
-}
-
-// appendField writes one header line. A byte that would end it is a blank
-// instead; a name that is none is left out.
-func appendField(b []byte, name, value string) []byte {
-	if name == "" {
-		return b
-	}
-	for i := range len(name) {
-		if !httpfield.IsToken(name[i]) {
-			return b
-		}
-	}
-	b = append(b, name...)
-	b = append(b, ": "...)
-	from := len(b)
-	b = append(b, value...)
-	for i := from; i < len(b); i++ {
-		if b[i] == '\r' || b[i] == '\n' {
-			b[i] = ' '
-		}
-	}
-	return append(b, "\r\n"...)
 }
 
 // Write implements http.ResponseWriter. What is small waits for Flush.
@@ -191,8 +148,7 @@ func (w *response) Write(p []byte) (int, error) {
 	w.sent += int64(len(p))
 	b := w.buffer()
 	if w.length < 0 {
-		b = strconv.AppendUint(b, uint64(len(p)), 16)
-		b = append(b, "\r\n"...)
+		b = http1.AppendChunkSize(b, len(p))
 	}
 	if len(p) > joined {
 		*w.out = b
@@ -285,7 +241,7 @@ func (w *response) end() (again bool) {
 		w.WriteHeader(http.StatusOK)
 	}
 	if w.length < 0 {
-		*w.out = append(w.buffer(), "0\r\n\r\n"...)
+		*w.out = append(w.buffer(), http1.LastChunk...)
 	}
 	w.send()
 	w.clear() // nobody waits for a request with the last one's values in hand
@@ -301,25 +257,12 @@ func (w *response) SetReadDeadline(t time.Time) error {
 // SetWriteDeadline limits the writing of the answer. It may come up to a quarter
 // of its time earlier: the one that is set already may do.
 func (w *response) SetWriteDeadline(t time.Time) error {
-	if t.IsZero() || w.c.writeBy.IsZero() {
-		return w.limit(t)
-	}
-	return w.SetWriteLimit(time.Now(), t)
-}
-
-// SetWriteLimit is SetWriteDeadline for who has looked at the clock.
-func (w *response) SetWriteLimit(now, t time.Time) error {
-	if !w.c.writeBy.IsZero() {
-		if early := t.Sub(w.c.writeBy); early >= 0 && early < t.Sub(now)/4 {
-			w.timed = true
+	w.timed = true
+	if set := w.c.writeBy; !t.IsZero() && !set.IsZero() {
+		if early := t.Sub(set); early >= 0 && early < time.Until(t)/4 {
 			return nil
 		}
 	}
-	return w.limit(t)
-}
-
-func (w *response) limit(t time.Time) error {
-	w.timed = true
 	w.c.writeBy = t
 	return w.c.tcp.SetWriteDeadline(t)
 }

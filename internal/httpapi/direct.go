@@ -29,28 +29,43 @@ func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc 
 			kind.WriteError(w, e)
 			return
 		}
+		c := &noting{Client: clientOf(w)}
 		defer func() {
 			if p := recover(); p != nil {
-				recovered(d.Log, p, asBeginner(w))
+				recovered(d.Log, p, c)
 			}
 		}()
-		h(clientOf(w), r)
+		h(c, r)
 	}
 }
 
-// asBeginner takes a response that cannot tell for one that has begun: a second
-// head must not follow a first.
-func asBeginner(w http.ResponseWriter) beginner {
-	if b, ok := w.(beginner); ok {
-		return b
-	}
-	return begun{w}
+// noting is a client that knows whether its answer has begun: a second head must not
+// follow a first.
+type noting struct {
+	forward.Client
+	begun bool
 }
 
-type begun struct{ http.ResponseWriter }
+// WriteHeader implements http.ResponseWriter.
+func (c *noting) WriteHeader(status int) {
+	c.begun = true
+	c.Client.WriteHeader(status)
+}
+
+// Write implements http.ResponseWriter.
+func (c *noting) Write(p []byte) (int, error) {
+	c.begun = true
+	return c.Client.Write(p)
+}
+
+// Flush implements forward.Client.
+func (c *noting) Flush() {
+	c.begun = true
+	c.Client.Flush()
+}
 
 // Written implements beginner.
-func (begun) Written() bool { return true }
+func (c *noting) Written() bool { return c.begun }
 
 // clientOf gives the client of a response: what the own server writes to is one.
 func clientOf(w http.ResponseWriter) forward.Client {

@@ -26,6 +26,10 @@ const CauseSlow = "slow"
 // TransferNIXL is the Transfer of an engine that hands over by NIXL.
 const TransferNIXL = "nixl"
 
+// PortBootstrap is the name in Record.Ports of the bootstrap server of a Mooncake
+// prefill engine.
+const PortBootstrap = "bootstrap"
+
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {

@@ -4,20 +4,20 @@ package lifetime
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// Context can be ended once, with a cause that is also its Err. It is a
-// context.Context without a deadline; who embeds it adds Value. The zero value
-// runs. It must not be copied.
+// Context can be ended once, with a cause. It is a context.Context without a
+// deadline. The zero value runs. It must not be copied.
 type Context struct {
-	over atomic.Bool // it has ended: err is set
+	over atomic.Bool // it has ended: cause is set
 
-	mu   sync.Mutex // guards what follows; never held while anything is called
-	err  error      // why it has ended, nil while it runs
-	done chan struct{}
+	mu    sync.Mutex // guards what follows; never held while anything is called
+	cause error      // why it has ended, nil while it runs
+	done  chan struct{}
 	// settled: CallOff does nothing any more.
 	settled bool
 	after   []ending
@@ -53,16 +53,16 @@ func (c *Context) Settle() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.settled = true
-	return c.err
+	return c.cause
 }
 
 // endLocked takes the lock over and lets go of it.
 func (c *Context) endLocked(cause error) {
-	if c.err != nil {
+	if c.cause != nil {
 		c.mu.Unlock()
 		return
 	}
-	c.err = cause
+	c.cause = cause
 	c.over.Store(true)
 	if c.done != nil {
 		close(c.done)
@@ -75,14 +75,40 @@ func (c *Context) endLocked(cause error) {
 	}
 }
 
-// Err implements context.Context.
+// Err implements context.Context: DeadlineExceeded if the cause is a timeout,
+// Canceled for every other one. context.Cause gives the cause.
 func (c *Context) Err() error {
+	cause := c.ended()
+	if cause == nil {
+		return nil
+	}
+	var timeout interface{ Timeout() bool }
+	if errors.As(cause, &timeout) && timeout.Timeout() {
+		return context.DeadlineExceeded
+	}
+	return context.Canceled
+}
+
+func (c *Context) ended() (cause error) {
 	if !c.over.Load() {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.err
+	return c.cause
+}
+
+// Value implements context.Context: it has none. Once the context has ended, a standard
+// one that has ended with the same cause is asked, since context.Cause looks there and
+// nowhere else. A type with values of its own asks this first.
+func (c *Context) Value(key any) any {
+	cause := c.ended()
+	if cause == nil {
+		return nil
+	}
+	ctx, cancel := context.WithCancelCause(context.Background())
+	cancel(cause)
+	return ctx.Value(key)
 }
 
 // Done implements context.Context.
@@ -91,21 +117,18 @@ func (c *Context) Done() <-chan struct{} {
 	defer c.mu.Unlock()
 	if c.done == nil {
 		c.done = make(chan struct{})
-		if c.err != nil {
+		if c.cause != nil {
 			close(c.done)
 		}
 	}
 	return c.done
 }
 
-// Finish is Settle and Cancel. watched tells that somebody asked for Done, or waited
-// for the end.
-func (c *Context) Finish(cause error) (watched bool) {
+// Finish is Settle and Cancel.
+func (c *Context) Finish(cause error) {
 	c.mu.Lock()
 	c.settled = true
-	watched = c.done != nil || len(c.after) > 0
 	c.endLocked(cause)
-	return watched
 }
 
 // Deadline implements context.Context: what ends it is not known beforehand.
@@ -121,7 +144,7 @@ func (c *Context) AfterFunc(f func()) (stop func() bool) {
 func (c *Context) attach(f func()) Watch {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.err != nil {
+	if c.cause != nil {
 		go f() // the caller may hold what f needs
 		return Watch{own: c}
 	}

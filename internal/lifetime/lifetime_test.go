@@ -14,7 +14,26 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 type valued struct{ lifetime.Context }
 
-func (*valued) Value(any) any { return nil }
+// limit is a cause that is a timeout.
+type limit struct{}
+
+func (limit) Error() string { return "too late" }
+func (limit) Timeout() bool { return true }
+
+// Err is one of the two that every user of a context knows; the cause is beside it.
+func TestErrAndCause(t *testing.T) {
+	t.Parallel()
+	for cause, want := range map[error]error{errFirst: context.Canceled, limit{}: context.DeadlineExceeded, context.DeadlineExceeded: context.DeadlineExceeded} {
+		var c valued
+		if c.Err() != nil || context.Cause(&c) != nil || c.Value("x") != nil {
+			t.Fatal("it does not run")
+		}
+		c.Cancel(cause)
+		if c.Err() != want || context.Cause(&c) != cause || c.Value("x") != nil {
+			t.Errorf("%v: Err %v, cause %v", cause, c.Err(), context.Cause(&c))
+		}
+	}
+}
 
 var errFirst, errSecond = errors.New("first"), errors.New("second")
 
@@ -33,7 +52,7 @@ func TestOnlyTheFirstCauseCounts(t *testing.T) {
 	c.Cancel(errSecond)
 	<-early
 	<-c.Done()
-	if !errors.Is(c.Err(), errFirst) || !errors.Is(context.Cause(&c), errFirst) || !errors.Is(c.Settle(), errFirst) {
+	if !errors.Is(c.Err(), context.Canceled) || !errors.Is(context.Cause(&c), errFirst) || !errors.Is(c.Settle(), errFirst) {
 		t.Fatalf("ended with %v", c.Err())
 	}
 }
@@ -92,32 +111,29 @@ func TestAsParent(t *testing.T) {
 	}
 }
 
-// TestFinish ends it for good, and tells whether anybody waits for that.
+// TestFinish ends it for good, whatever was before.
 func TestFinish(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		name    string
-		before  func(c *valued)
-		watched bool
-		cause   error
+		name   string
+		before func(c *valued)
+		cause  error
 	}{
-		{"nobody waits", func(*valued) {}, false, errSecond},
-		{"somebody did", func(c *valued) { lifetime.AfterFunc(c, func() {}).Stop() }, false, errSecond},
-		{"somebody does", func(c *valued) { lifetime.AfterFunc(c, func() {}) }, true, errSecond},
-		{"somebody may", func(c *valued) { c.Done() }, true, errSecond},
-		{"it has ended", func(c *valued) { c.CallOff(errFirst) }, false, errFirst},
-		{"it was settled", func(c *valued) { _ = c.Settle() }, false, errSecond},
+		{"nobody waits", func(*valued) {}, errSecond},
+		{"somebody did", func(c *valued) { lifetime.AfterFunc(c, func() {}).Stop() }, errSecond},
+		{"somebody does", func(c *valued) { lifetime.AfterFunc(c, func() {}) }, errSecond},
+		{"somebody may", func(c *valued) { c.Done() }, errSecond},
+		{"it has ended", func(c *valued) { c.CallOff(errFirst) }, errFirst},
+		{"it was settled", func(c *valued) { _ = c.Settle() }, errSecond},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			var c valued
 			tc.before(&c)
-			if got := c.Finish(errSecond); got != tc.watched {
-				t.Errorf("watched: %v", got)
-			}
+			c.Finish(errSecond)
 			c.CallOff(errFirst)
-			if <-c.Done(); !errors.Is(c.Err(), tc.cause) {
-				t.Errorf("ended with %v", c.Err())
+			if <-c.Done(); !errors.Is(context.Cause(&c), tc.cause) {
+				t.Errorf("ended with %v", context.Cause(&c))
 			}
 		})
 	}

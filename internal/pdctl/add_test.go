@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -60,6 +61,19 @@ func TestAddListRemove(t *testing.T) {
 	r.want(0, "prefill/"+p+": added, serves org/m\n", "add", "prefill", p)
 	if got := r.listings(); got.Instances[0].Intent != "" {
 		t.Errorf("after adding again: %+v", got.Instances[0])
+	}
+}
+
+// What the engine shows of its transfer is in the record, so that proxies can warn of an
+// instance that is asked in another dialect.
+func TestAddOfANIXLEngine(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	d := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address()
+	r.want(0, "decode/"+d+": added, serves m\n", "add", "decode", d)
+	got, err := r.cli.Get(t.Context(), "/pd/decode/"+d)
+	if err != nil || len(got.Kvs) != 1 || !strings.Contains(string(got.Kvs[0].Value), `"transfer":"nixl"`) {
+		t.Errorf("%v, %v", got, err)
 	}
 }
 

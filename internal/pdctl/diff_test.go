@@ -73,6 +73,12 @@ func TestDiff(t *testing.T) {
 			want: []string{"~ 5 a:1 models m -> m,n; weight 100 -> 10; labels - -> a=2,z=1"},
 		},
 		{
+			name: "whose it is",
+			prev: []*instance.Instance{entry("a:1", 3, nil)},
+			next: []*instance.Instance{entry("a:1", 5, func(in *instance.Instance) { in.Record.Proxies = []string{"p1", "p2"} })},
+			want: []string{"~ 5 a:1 for - -> p1,p2"},
+		},
+		{
 			name: "promotion is two lines",
 			prev: []*instance.Instance{entry("a:1", 3, func(in *instance.Instance) { in.View = instance.Pending })},
 			next: []*instance.Instance{entry("a:1", 7, nil)},
@@ -110,6 +116,15 @@ func TestListTable(t *testing.T) {
 		`decode  a:1        ready  -         static  m,n\u001b[2J +2  nixl       -       3         -` + "\n" +
 		`decode  b:\u202e1  ready  rejected  leased  m                -          -       4         broken`
 	if d := cmp.Diff(want, listTable(full, "").Render()); d != "" {
+		t.Error(d)
+	}
+	owned := instance.NewSnapshot(9, []*instance.Instance{
+		entry("a:1", 3, func(in *instance.Instance) { in.Record.Proxies = []string{"p1", "p2"} }), entry("b:1", 4, nil),
+	})
+	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  FOR    REVISION\n" +
+		"decode  a:1      ready  leased  m       -       p1,p2  3\n" +
+		"decode  b:1      ready  leased  m       -       -      4"
+	if d := cmp.Diff(want, listTable(owned, "").Render()); d != "" {
 		t.Error(d)
 	}
 }

@@ -276,6 +276,11 @@ func TestStatus(t *testing.T) {
 	if rep.Counts["prefill"]["down"] != 1 || len(rep.Proxies) != 1 || rep.Proxies[0].Applied != 3 || rep.Endpoints[0].DBSize == 0 || !rep.Endpoints[0].Leader || rep.Membership == 0 {
 		t.Errorf("%s", out)
 	}
+	// What all proxies have verified counts as what it is.
+	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":99,"unverified":{}}`)
+	if _, out, _ = r.run("status"); !strings.Contains(out, "decode           1  1 ready\n") {
+		t.Errorf("verified by the only proxy:\n%s", out)
+	}
 }
 
 func TestStatusWithAlarm(t *testing.T) {

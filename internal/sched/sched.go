@@ -128,7 +128,8 @@ type Request struct {
 	// Session is what the client calls its session, "" for none; see
 	// Options.NoBinding.
 	Session string
-	// Tried are the instances that this request must not get again.
+	// Tried are the instances that this request must not get again. What stands in it
+	// does not change any more.
 	Tried []instance.Key
 	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
 	Prompt []byte
@@ -153,7 +154,6 @@ type Assignment struct {
 	counter *counter
 	wish    wish // what else would do
 	wait    wait // guarded by counter.waiting.mu
-	listed  bool // the same: somebody has, or had, the leg in a list of waiting ones
 	done    atomic.Bool
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -78,14 +77,13 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 }
 
 // Settle ends Await: the leg is over, or its answer is committed and must be
-// carried to its end. More calls do no harm. alone tells that nobody was given the
-// leg while it waited, so that nobody calls it off any more.
-func (a *Assignment) Settle() (alone bool) {
+// carried to its end. More calls do no harm.
+func (a *Assignment) Settle() {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if a.wait.leg == nil {
-		return !a.listed
+		return
 	}
 	if a.wait.prev != nil {
 		a.wait.prev.wait.next = a.wait.next
@@ -96,7 +94,6 @@ func (a *Assignment) Settle() (alone bool) {
 		a.wait.next.wait.prev = a.wait.prev
 	}
 	a.wait = wait{}
-	return !a.listed
 }
 
 // list copies the legs, so that nothing is called under the lock.
@@ -105,11 +102,7 @@ func (w *waiting) list() []waiter {
 	defer w.mu.Unlock()
 	var out []waiter
 	for a := w.first; a != nil; a = a.wait.next {
-		a.listed = true
-		w := waiter{instance: a.Instance, leg: a.wait.leg, since: a.wait.since, wish: a.wish}
-		// The caller's memory is its own again once the leg has ended.
-		w.wish.tried = slices.Clone(w.wish.tried)
-		out = append(out, w)
+		out = append(out, waiter{instance: a.Instance, leg: a.wait.leg, since: a.wait.since, wish: a.wish})
 	}
 	return out
 }

@@ -5,7 +5,6 @@ package sock
 import (
 	"net"
 	"syscall"
-	"time"
 )
 
 // Conn is a TCP connection.
@@ -34,9 +33,3 @@ func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	_, err = v.WriteTo(c.TCPConn)
 	return v, err
 }
-
-// Gather does not wait on this system.
-func (*Conn) Gather(int, time.Duration) error { return nil }
-
-// Waits does nothing on this system.
-func (*Conn) Waits(uintptr) {}

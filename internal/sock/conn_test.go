@@ -141,7 +141,6 @@ func TestErrors(t *testing.T) {
 			}
 		}
 	}
-	gather := func(c *sock.Conn) error { return c.Gather(10, never) }
 	past := func(c *sock.Conn, _ *net.TCPConn) { _ = c.SetDeadline(time.Unix(1, 0)) }
 	closed := func(c *sock.Conn, _ *net.TCPConn) { _ = c.Close() }
 	meanwhile := func(c *sock.Conn, _ *net.TCPConn) { time.AfterFunc(time.Millisecond, func() { _ = c.Close() }) }
@@ -157,10 +156,8 @@ func TestErrors(t *testing.T) {
 		{"write late", past, write, []error{os.ErrDeadlineExceeded}},
 		{"read of a closed one", closed, read, []error{net.ErrClosed}},
 		{"write to a closed one", closed, write, []error{net.ErrClosed}},
-		{"gather of a closed one", closed, gather, []error{net.ErrClosed}},
 		{"closed while reading", meanwhile, read, []error{net.ErrClosed}},
 		{"closed while writing", meanwhile, write, []error{net.ErrClosed}},
-		{"closed while gathering", meanwhile, gather, []error{net.ErrClosed}},
 		{"read behind the end", ended, read, []error{io.EOF}},
 		{"read of a broken one", reset, read, []error{syscall.ECONNRESET}},
 		{"write to a broken one", reset, write, []error{syscall.ECONNRESET, syscall.EPIPE}},

@@ -2,9 +2,7 @@
 // for the two ends of the path that every request takes.
 //
 //	Conn ── Read, Write, WriteAll ──▶ one system call each, which Go's scheduler
-//	  │                                is not told of (Linux)
-//	  ├──── Gather ──▶ waits for more than one byte, with no wake-up in between
-//	  └──── Hunch ───▶ whether a look pays before the wait (ADR 20)
+//	                                   is not told of (Linux)
 //
 // The calls are those of net.TCPConn in every other respect: the runtime's poller
 // waits, deadlines hold, and Close ends them from any goroutine.

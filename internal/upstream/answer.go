@@ -4,8 +4,8 @@ import (
 	"context"
 	"errors"
 	"io"
-	"time"
 
+	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/lifetime"
 )
 
@@ -37,7 +37,7 @@ type answer struct {
 	framing framing
 	keep    bool  // the connection may be used again after a clean end
 	left    int64 // byLength: bytes to come
-	chunks  chunks
+	chunks  http1.ChunkDecoder
 	ended   error // what every further Read gives
 }
 
@@ -45,16 +45,15 @@ type answer struct {
 // of the connection at once.
 func (a *answer) start(method string, h *head, whole bool) error {
 	a.keep = whole && h.persistent()
-	a.Status, a.Header, a.Memo, a.Length = h.status, h.header, h.memo, h.length
+	a.Status, a.Header, a.Length = h.status, h.Header, h.Length
 	a.Body = a
 	switch {
 	case method == "HEAD" || h.status == 204 || h.status == 304:
 		a.Length = 0
-	case h.chunked:
+	case h.Chunked:
 		a.framing = byChunks
-	case h.length >= 0:
-		a.left = h.length
-		a.AtHand = int64(len(a.conn.buffered())) >= a.left
+	case h.Length >= 0:
+		a.left = h.Length
 	case h.persistent():
 		return errNoFraming
 	default:
@@ -109,7 +108,7 @@ func (a *answer) readChunks(p []byte) (int, error) {
 		switch {
 		case err != nil:
 			a.fail(err)
-		case a.chunks.state == atEnd:
+		case a.chunks.Done():
 			a.finish()
 		case n == 0: // nothing but framing came
 			continue
@@ -120,50 +119,34 @@ func (a *answer) readChunks(p []byte) (int, error) {
 
 func (a *answer) decodeOnce(p []byte) (int, error) {
 	c := a.conn
-	if c.buf == nil && len(p) < directRead {
+	if len(c.buf.Bytes()) == 0 && len(p) < directRead {
 		if err := c.fill(); err != nil {
 			return 0, err
 		}
 	}
-	if b := c.buffered(); len(b) > 0 {
-		n, used, err := a.chunks.decode(p, b)
-		c.take(used)
+	if b := c.buf.Bytes(); len(b) > 0 {
+		n, used, err := a.chunks.Decode(p, b)
+		c.buf.Take(used)
 		return n, err
 	}
 	m, err := c.in.Read(p)
-	n, used, bad := a.chunks.decode(p, p[:m])
+	n, used, bad := a.chunks.Decode(p, p[:m])
 	if bad != nil {
 		return n, bad
 	}
 	if used < m {
 		a.keep = false // something stands behind the end
 	}
-	if a.chunks.state == atEnd {
+	if a.chunks.Done() {
 		return n, nil
 	}
 	return n, err
 }
 
-// Gatherer is a Body that can wait for more than the next byte, where the client
-// and the system can: reading little and often costs more than the bytes do.
-type Gatherer interface {
-	// Gather waits until n bytes are there to be read (of the connection, framing
-	// included), the body has ended, or d has passed. What went wrong meanwhile is
-	// the next Read's to tell.
-	Gather(n int, d time.Duration)
-}
-
-// Gather implements Gatherer.
-func (a *answer) Gather(n int, d time.Duration) {
-	if a.ended == nil && len(a.conn.buffered()) == 0 && a.conn.tcp != nil {
-		_ = a.conn.tcp.Gather(n, d)
-	}
-}
-
 // finish ends a complete body.
 func (a *answer) finish() {
 	a.ended = io.EOF
-	a.release(a.keep && a.conn.buf == nil)
+	a.release(a.keep && len(a.conn.buf.Bytes()) == 0)
 }
 
 // fail ends a body that broke off.

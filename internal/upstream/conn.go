@@ -1,40 +1,31 @@
 package upstream
 
 import (
-	"bytes"
 	"cmp"
 	"errors"
 	"io"
 	"net"
 	"net/http"
 	"os"
-	"sync"
 	"syscall"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/http1"
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
 const (
-	// readSize is the buffer for an answer's head and what came with it. It is
-	// held from the first byte awaited until the body's first bytes are taken.
-	readSize = 2 << 10
 	// joinedBody is the size up to which a body is copied behind the head: one
 	// plain write of a few hundred bytes beats a vectored one.
 	joinedBody = 4 << 10
-	// patientBody is the size from which a request may not fit the socket's
+	// watchedBody is the size from which a request may not fit the socket's
 	// buffer, so that sending it must watch for an answer that comes early.
-	patientBody = 16 << 10
+	watchedBody = 16 << 10
 	// earlyLook and maxEarlyLook bound how long a blocked send goes on before
 	// it looks for such an answer.
 	earlyLook    = 10 * time.Millisecond
 	maxEarlyLook = 160 * time.Millisecond
 )
-
-var readBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
-	b := make([]byte, readSize)
-	return &b
-}}
 
 // conn is one connection to an engine. It has no goroutine: it belongs to the
 // exchange that uses it, then to the idle list.
@@ -49,21 +40,16 @@ type conn struct {
 	since      time.Duration // idle since, by the pool's clock; guarded by host.mu
 	reused     bool
 
-	buf    *[]byte // nil while nothing is buffered
-	r, w   int     // (*buf)[r:w] is unread
-	heard  bool    // a byte of this exchange's answer came
-	last   said    // the last head that was not known
-	known  *known
-	vector [][]byte
-	rest   [][]byte // of vector, what is not sent yet
+	buf      http1.Buffer
+	heads    http1.HeadCache
+	answered bool // a byte of this exchange's answer came
+	vector   [][]byte
+	rest     [][]byte // of vector, what is not sent yet
 
 	look func(fd uintptr) bool // for raw.Read, made once
 	seen peeked
-	step func(fd uintptr) bool // the same, for talkOnce
-	talk talk
-
-	eager bool       // look for this exchange's answer before waiting, if hunch is for it
-	hunch sock.Hunch // whether an answer is there at once; over all exchanges
+	step func(fd uintptr) bool // the same, for sendAndRead
+	way  sending
 }
 
 // peeked is what there is to read on a connection without reading it.
@@ -82,7 +68,7 @@ func newConn(tcp *net.TCPConn) (*conn, error) {
 	}
 	c := &conn{tcp: quick, in: quick, raw: quick.Raw()}
 	c.abort = func() { _ = tcp.Close() }
-	c.step = c.takeStep
+	c.step = c.sendStep
 	c.look = func(fd uintptr) bool {
 		c.seen = peekFD(fd)
 		return true // never wait
@@ -107,9 +93,9 @@ func (c *conn) load(head []byte, body [][]byte) {
 }
 
 // send writes what is left of the request. early tells that an answer is there
-// already and the rest was held back.
-func (c *conn) send(patient bool) (early bool, err error) {
-	if !patient {
+// already and the rest was held back; only with watchEarly it is looked for.
+func (c *conn) send(watchEarly bool) (early bool, err error) {
+	if !watchEarly {
 		_, err = c.tcp.WriteAll(c.rest)
 		c.unload()
 		return false, err
@@ -154,18 +140,18 @@ var errNotIdle = errors.New("not idle any more")
 
 // exchange sends the loaded request and reads the answer's head. whole tells
 // that all of the request went out.
-func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
-	c.heard = false
+func (c *conn) exchange(watchEarly bool, h *head) (whole bool, err error) {
+	c.answered = false
 	more, early := true, false
 	var sendErr error
-	if c.raw != nil && talks {
-		more, sendErr, err = c.talkOnce()
+	if c.raw != nil {
+		more, sendErr, err = c.sendAndRead()
 		if err != nil || sendErr == errNotIdle { //nolint:errorlint // our own, unwrapped
 			return false, cmp.Or(err, sendErr)
 		}
 	}
 	if more && sendErr == nil {
-		early, sendErr = c.send(patient)
+		early, sendErr = c.send(watchEarly)
 	}
 	for range maxInterim + 1 {
 		// A peer that closed on us may have said why before that: reading
@@ -174,7 +160,7 @@ func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
 			return false, sendErr
 		}
 		if err = c.readHead(h); err != nil {
-			if sendErr != nil && !c.heard {
+			if sendErr != nil && !c.answered {
 				err = sendErr
 			}
 			return false, err
@@ -186,85 +172,18 @@ func (c *conn) exchange(patient bool, h *head) (whole bool, err error) {
 			c.unload()
 			return !early && sendErr == nil, nil
 		case early: // an interim answer: the request goes on
-			early, sendErr = c.send(patient)
+			early, sendErr = c.send(watchEarly)
 		}
 	}
 	return false, errInterim
 }
 
-// readHead reads one head, interim or not.
-func (c *conn) readHead(h *head) error {
-	line, searched, lines := 0, 0, 0 // from c.r
-	for {
-		data := c.buffered()
-		if searched == 0 && c.readKnown(data, h) {
-			return nil
-		}
-		nl := bytes.IndexByte(data[searched:], '\n')
-		if nl < 0 {
-			if len(data) >= len("HTTP/1.") && string(data[:len("HTTP/1.")]) != "HTTP/1." {
-				return errNotHTTP
-			}
-			if len(data) >= maxHead {
-				return errHeadTooLarge
-			}
-			searched = len(data)
-			if err := c.fill(); err != nil {
-				return err
-			}
-			continue
-		}
-		nl += searched
-		if nl == line || data[nl-1] != '\r' {
-			return errBareLF
-		}
-		empty := nl-1 == line
-		if lines++; nl+1 > maxHead || lines > maxLines+1 {
-			return errHeadTooLarge
-		}
-		line, searched = nl+1, nl+1
-		if !empty {
-			continue
-		}
-		if lines == 1 {
-			return errStatusLine
-		}
-		c.r += nl + 1
-		return c.readNew(data[:nl+1], h)
-	}
-}
-
-// buffered is what was read and not taken yet.
-func (c *conn) buffered() []byte {
-	if c.buf == nil {
-		return nil
-	}
-	return (*c.buf)[c.r:c.w]
-}
-
-// fill reads once into the buffer, which grows if it is full. The end of the
-// connection is io.ErrUnexpectedEOF.
+// fill reads once into the buffer. The end of the connection is io.ErrUnexpectedEOF.
 func (c *conn) fill() error {
-	if c.buf == nil {
-		c.buf, _ = readBuffers.Get().(*[]byte)
-		c.r, c.w = 0, 0
-	}
-	if c.w == len(*c.buf) {
-		if c.r > 0 {
-			c.w = copy(*c.buf, (*c.buf)[c.r:c.w])
-			c.r = 0
-		} else {
-			bigger := make([]byte, 2*len(*c.buf))
-			copy(bigger, *c.buf)
-			c.recycle()
-			c.buf = &bigger
-		}
-	}
-	room := (*c.buf)[c.w:]
-	n, err := c.in.Read(room)
-	c.w += n
+	n, err := c.in.Read(c.buf.Room())
+	c.buf.Add(n)
 	if n > 0 {
-		c.heard = true
+		c.answered = true
 		return nil
 	}
 	if err == io.EOF {
@@ -273,33 +192,17 @@ func (c *conn) fill() error {
 	return err
 }
 
-// take marks n buffered bytes as taken and lets go of an empty buffer: a slow
-// stream holds none.
-func (c *conn) take(n int) {
-	if c.r += n; c.r == c.w {
-		c.recycle()
-		c.r, c.w = 0, 0
-	}
-}
-
-func (c *conn) recycle() {
-	if c.buf != nil && len(*c.buf) == readSize {
-		readBuffers.Put(c.buf)
-	}
-	c.buf = nil
-}
-
 // close ends the connection. The peer sees a reset if it was still sending.
 func (c *conn) close() {
-	c.recycle()
+	c.buf.Release()
 	c.abort()
 }
 
 // read takes buffered bytes, or reads past the buffer.
 func (c *conn) read(p []byte) (int, error) {
-	if b := c.buffered(); len(b) > 0 {
+	if b := c.buf.Bytes(); len(b) > 0 {
 		n := copy(p, b)
-		c.take(n)
+		c.buf.Take(n)
 		return n, nil
 	}
 	return c.in.Read(p)

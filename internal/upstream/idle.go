@@ -2,7 +2,6 @@ package upstream
 
 import (
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -27,25 +26,15 @@ func lifeOf(in *instance.Instance) life {
 
 // host holds what is known of one instance. An engine in both roles has two,
 // since its records may name their incarnations differently.
-//
-// With many instances, what is kept of one is out of the processor's caches
-// when its turn comes: what every exchange needs comes first and fills one line
-// of them.
 type host struct {
-	mu sync.Mutex // guards what follows, but for seen and key, and conn.since of idle
-	// seen is the entry that entered last, if it is spoken to without TLS: its
-	// key and life are this host's, which need not be compared again.
-	seen atomic.Pointer[instance.Instance]
-	idle []*conn // the last one was used last
+	mu   sync.Mutex // guards what follows, and conn.since of idle
+	idle []*conn    // the last one was used last
+	life life
 	// generation counts incarnations and Forget: connections of an earlier one
 	// are not used again.
 	generation uint64
 	active     int32 // exchanges that may bring a connection back
 	gone       bool  // taken out of Pool.hosts
-	_          [8]byte
-
-	key  instance.Key // never changed
-	life life
 }
 
 // drop empties the idle list; the caller closes what it gets, without the lock.
@@ -55,80 +44,25 @@ func (h *host) drop() []*conn {
 	return dead
 }
 
-// Place is where a client keeps its way to one instance, so that it need not
-// look for it at every Request. The zero Place is ready. One belongs to one key
-// and to one client, for as long as somebody keeps it; entries of the key may
-// come and go meanwhile.
-type Place struct{ host atomic.Pointer[host] }
-
-// NewPlace makes a place for whoever keeps things by key (sched.Options.Attach).
-func NewPlace(instance.Key) any { return new(Place) }
-
-// enter finds the host of an instance, at its place if there is one, and counts
-// the caller as active there. dead are connections to close.
-func (p *Pool) enter(in *instance.Instance, at *Place) (h *host, dead []*conn) {
+// enter finds the host of an instance and counts the caller as active there. dead
+// are connections to close: those to an earlier life of the instance.
+func (p *Pool) enter(in *instance.Instance) (h *host, dead []*conn) {
 	for {
-		h = p.find(in, at)
+		h = p.host(in.Key)
 		h.mu.Lock()
 		if h.gone {
 			h.mu.Unlock()
-			at.leave(h)
 			continue
 		}
 		h.active++
-		if h.seen.Load() != in {
-			dead = h.meet(in)
+		if l := lifeOf(in); l != h.life {
+			h.life = l
+			h.generation++
+			dead = h.drop()
 		}
 		h.mu.Unlock()
 		return h, dead
 	}
-}
-
-// meet is told of an entry that is not the last one seen. The lock is held.
-func (h *host) meet(in *instance.Instance) (dead []*conn) {
-	if l := lifeOf(in); l != h.life {
-		h.life = l
-		h.generation++
-		dead = h.drop()
-	}
-	if !secure(in) {
-		h.seen.Store(in)
-	}
-	return dead
-}
-
-// find gives the host of an instance, which may be gone. The host at a place is
-// taken for what it is: a place that is used for another key is not believed.
-func (p *Pool) find(in *instance.Instance, at *Place) *host {
-	if at == nil {
-		return p.host(in.Key)
-	}
-	h := at.host.Load()
-	if h == nil {
-		h = p.host(in.Key)
-		at.host.Store(h)
-	}
-	if h.seen.Load() != in && h.key != in.Key {
-		return p.host(in.Key)
-	}
-	return h
-}
-
-// leave forgets a host that is gone.
-func (at *Place) leave(h *host) {
-	if at != nil {
-		at.host.CompareAndSwap(h, nil)
-	}
-}
-
-// plain tells that a request goes over TCP as it is.
-func (r *Request) plain() bool {
-	if r.Place != nil {
-		if h := r.Place.host.Load(); h != nil && h.seen.Load() == r.Instance {
-			return true
-		}
-	}
-	return !secure(r.Instance)
 }
 
 func secure(in *instance.Instance) bool { return in.Record.Scheme == "https" }
@@ -143,7 +77,7 @@ func (p *Pool) host(k instance.Key) *host {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if h = p.hosts[k]; h == nil {
-		h = &host{key: k}
+		h = &host{}
 		p.hosts[k] = h
 	}
 	return h
@@ -156,16 +90,12 @@ func (h *host) leave() {
 	h.mu.Unlock()
 }
 
-// reuse gives the connection that was used last, if it is young enough and the
-// peer has neither closed it nor sent anything since; unseen leaves that last
-// look to the exchange. It is never left out: bytes that nobody asked for would
-// become the next client's answer. now may be zero, for not known. nil means dial.
-func (p *Pool) reuse(h *host, now time.Time, unseen bool) *conn {
-	clock := now.Sub(p.begun)
-	if now.IsZero() {
-		clock = p.now()
-	}
-	oldest := clock - p.opts.IdleTimeout
+// reuse gives the connection that was used last, if it is young enough at that time.
+// The exchange looks whether the peer has closed it or sent anything since; that is
+// never left out: bytes that nobody asked for would become the next client's answer.
+// nil means dial.
+func (p *Pool) reuse(h *host, at time.Time) *conn {
+	oldest := at.Sub(p.begun) - p.opts.IdleTimeout
 	for {
 		h.mu.Lock()
 		n := len(h.idle) - 1
@@ -184,10 +114,7 @@ func (p *Pool) reuse(h *host, now time.Time, unseen bool) *conn {
 		h.idle = h.idle[:n]
 		h.mu.Unlock()
 		c.reused = true
-		if unseen || c.peek() == nothing {
-			return c
-		}
-		c.close()
+		return c
 	}
 }
 

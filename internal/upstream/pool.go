@@ -54,14 +54,8 @@ func (p *Pool) Close() {
 	p.secure.Close()
 }
 
-// ReleasesBody tells that nothing of the request's body is read any more once
-// Do has returned, however that ended. The standard library's client may go
-// on sending a body while its answer is there already.
-func (p *Pool) ReleasesBody(r *Request) bool { return r.plain() }
-
-// TakesLines tells that the request is sent with its Lines, if it has any, and that
-// nobody looks at its Header then. The standard library's client does.
-func (p *Pool) TakesLines(r *Request) bool { return r.plain() }
+// ReleasesBody implements Client. An instance with scheme https is served by a Std.
+func (p *Pool) ReleasesBody(r *Request) bool { return !secure(r.Instance) }
 
 var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
 	b := make([]byte, 0, 1<<10)
@@ -73,7 +67,7 @@ const maxPooledHead = 16 << 10
 
 // Do implements Client. A stale connection is replaced once, at once.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
-	if !r.plain() {
+	if secure(r.Instance) {
 		return p.secure.Do(ctx, r)
 	}
 	if ctx.Err() != nil {
@@ -97,8 +91,8 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, patient: size > patientBody, bare: r.NoHeader, whole: r.Whole, space: r.Space, now: time.Now()}
-	h, dead := p.enter(r.Instance, r.Place)
+	m := message{head: wire, body: body, method: r.Method, in: r.Instance, watchEarly: size > watchedBody, begun: time.Now()}
+	h, dead := p.enter(r.Instance)
 	closeAll(dead)
 	a, e := p.first(ctx, h, &m)
 	if e != nil {
@@ -109,15 +103,12 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 
 // message is a request ready for the wire.
 type message struct {
-	head    []byte // and a small body
-	body    [][]byte
-	method  string
-	in      *instance.Instance
-	patient bool // see conn.send
-	bare    bool // see head.bare
-	whole   bool // see Request.Whole
-	space   *Space
-	now     time.Time // see Request.Now
+	head       []byte // and a small body
+	body       [][]byte
+	method     string
+	in         *instance.Instance
+	watchEarly bool // see conn.send
+	begun      time.Time
 }
 
 // first runs the exchange on an idle connection if there is one, and on a
@@ -126,7 +117,7 @@ func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error)
 	var a *answer
 	var e *Error
 	for {
-		c := p.reuse(h, m.now, talks)
+		c := p.reuse(h, m.begun)
 		if c == nil {
 			return p.fresh(ctx, h, m)
 		}
@@ -199,18 +190,10 @@ var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	watch := lifetime.AfterFunc(ctx, c.abort)
 	c.load(m.head, m.body)
-	c.eager = m.whole
-	h := head{bare: m.bare, space: m.space}
-	whole, err := c.exchange(m.patient, &h)
+	var h head
+	whole, err := c.exchange(m.watchEarly, &h)
 	if err == nil {
-		c.take(0) // an empty buffer goes back
-		var a *answer
-		if m.space != nil {
-			a = &m.space.answer
-		} else {
-			a = new(answer)
-		}
-		*a = answer{ctx: ctx, watch: watch, pool: p, conn: c, address: m.in.Address}
+		a := &answer{ctx: ctx, watch: watch, pool: p, conn: c, address: m.in.Address}
 		if err = a.start(m.method, &h, whole); err == nil {
 			return a, nil
 		}
@@ -222,9 +205,9 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	}
 	e := &Error{Address: m.in.Address, Err: err, MaybeTaken: true}
 	switch {
-	case c.heard:
+	case c.answered:
 		e.Stage = StageHeaders
-	case c.reused && ctx.Err() == nil && crossed(m.now):
+	case c.reused && ctx.Err() == nil && closedWhileIdle(m.begun):
 		e.Stage = StageStale
 	default:
 		e.Stage = StageSent

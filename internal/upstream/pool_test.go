@@ -323,17 +323,13 @@ func TestPoolUnderChange(t *testing.T) {
 	s := count(t)
 	p := own(t, upstream.Options{IdleTimeout: 2 * time.Millisecond})
 	var wg sync.WaitGroup
-	var shared upstream.Place
 	for w := range 6 {
-		at := []*upstream.Place{nil, &shared, {}}[w%3]
 		wg.Go(func() {
 			rnd := rand.New(rand.NewPCG(uint64(w), 3))
 			for i := range 400 {
 				in := *s.Instance
 				in.Record.ID = strconv.Itoa(i / 50)
-				r := request(&in)
-				r.Place = at
-				if _, b, err := fetch(t.Context(), p, r); err != nil || b != "ok" {
+				if _, b, err := fetch(t.Context(), p, request(&in)); err != nil || b != "ok" {
 					t.Errorf("%q, %v", b, err)
 					return
 				}

@@ -5,10 +5,9 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/httpfield"
+	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
 var errBadRequest = errors.New("the request cannot be sent")
@@ -17,7 +16,7 @@ var errBadRequest = errors.New("the request cannot be sent")
 // client sent may end a line.
 func appendHead(b []byte, r *Request) ([]byte, error) {
 	for _, c := range []byte(r.Method) {
-		if !httpfield.IsToken(c) {
+		if !http1.IsToken(c) {
 			return b, fmt.Errorf("%w: method %q", errBadRequest, r.Method)
 		}
 	}
@@ -38,21 +37,11 @@ func appendHead(b []byte, r *Request) ([]byte, error) {
 	}
 	b = append(b, r.Instance.Address...)
 	b = append(b, "\r\n"...)
-	if l := r.Lines; l != nil && len(l.text) > 0 {
-		b = append(b, l.text...)
-	} else {
-		from := len(b)
-		if b, err = appendHeader(b, r.Header); err != nil {
-			return b, err
-		}
-		if l != nil {
-			l.text = append(l.text, b[from:]...)
-		}
+	if b, err = appendHeader(b, r.Header); err != nil {
+		return b, err
 	}
 	if n := r.size(); n > 0 || r.Method == http.MethodPost || r.Method == http.MethodPut || r.Method == http.MethodPatch {
-		b = append(b, "Content-Length: "...)
-		b = strconv.AppendInt(b, n, 10)
-		b = append(b, "\r\n"...)
+		b = http1.AppendLength(b, n)
 	}
 	return append(b, "\r\n"...), nil
 }
@@ -64,8 +53,8 @@ func appendHeader(b []byte, h http.Header) ([]byte, error) {
 			continue
 		}
 		for _, v := range values {
-			if b, err = appendField(b, name, v); err != nil {
-				return b, err
+			if b, err = http1.AppendField(b, name, v); err != nil {
+				return b, fmt.Errorf("%w: %w", errBadRequest, err)
 			}
 		}
 	}
@@ -97,27 +86,6 @@ func ownHeader(name string) bool {
 		return strings.EqualFold(name, "Transfer-Encoding")
 	}
 	return false
-}
-
-func appendField(b []byte, name, value string) ([]byte, error) {
-	if name == "" {
-		return b, fmt.Errorf("%w: a header without a name", errBadRequest)
-	}
-	for i := range len(name) {
-		if !httpfield.IsToken(name[i]) {
-			return b, fmt.Errorf("%w: header name %q", errBadRequest, name)
-		}
-	}
-	for i := range len(value) {
-		if !httpfield.IsValue(value[i]) {
-			// The value may be a key: it is not shown.
-			return b, fmt.Errorf("%w: a control character in header %s", errBadRequest, name)
-		}
-	}
-	b = append(b, name...)
-	b = append(b, ": "...)
-	b = append(b, value...)
-	return append(b, "\r\n"...), nil
 }
 
 // appendTarget writes the path, escaped where it must be, and the query as it is.

@@ -72,7 +72,8 @@ type progress struct {
 // Do implements Client. A stale pooled connection is retried once, at once, on
 // a fresh one: nothing is known to have reached the engine, and nobody is to blame.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
-	resp, err := c.try(ctx, c.pooled, r)
+	begun := time.Now()
+	resp, err := c.try(ctx, c.pooled, r, begun)
 	if err == nil {
 		return resp, nil
 	}
@@ -81,14 +82,14 @@ func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 		return nil, err
 	}
 	c.stale.Add(1)
-	resp, err = c.try(ctx, c.fresh, r)
+	resp, err = c.try(ctx, c.fresh, r, begun)
 	if errors.As(err, &e) {
 		e.MaybeTaken = true
 	}
 	return resp, err
 }
 
-func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response, error) {
+func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time.Time) (*Response, error) {
 	var p progress
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
@@ -99,7 +100,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request) (*Response
 	})
 	resp, err := t.RoundTrip(c.request(traced, r)) //nolint:bodyclose // the caller of Do closes it
 	if err != nil {
-		return nil, c.classify(ctx, r, &p, err)
+		return nil, c.classify(ctx, r, &p, begun, err)
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		_ = resp.Body.Close() // the connection itself, which nobody may keep waiting for
@@ -125,11 +126,7 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 		Header: r.Header,
 		Host:   r.Instance.Address,
 	}
-	var n int64
-	for _, s := range r.Body {
-		n += int64(len(s))
-	}
-	if n > 0 {
+	if n := r.size(); n > 0 {
 		// Without GetBody the transport never sends a body twice on its own.
 		req.Body = &segments{rest: r.Body}
 		req.ContentLength = n
@@ -137,14 +134,14 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	return req.WithContext(ctx)
 }
 
-func (c *Std) classify(ctx context.Context, r *Request, p *progress, err error) *Error {
+func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.Time, err error) *Error {
 	e := &Error{Address: r.Instance.Address, Err: err}
 	switch {
 	case !p.connected.Load():
 		e.Stage = StageNotConnected
 	case p.answered.Load():
 		e.Stage, e.MaybeTaken = StageHeaders, true
-	case p.reused.Load() && ctx.Err() == nil && crossed(r.Now):
+	case p.reused.Load() && ctx.Err() == nil && closedWhileIdle(begun):
 		e.Stage, e.MaybeTaken = StageStale, true
 	default:
 		e.Stage, e.MaybeTaken = StageSent, true

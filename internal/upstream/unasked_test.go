@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -52,7 +51,7 @@ func talker(t *testing.T, behind func(n int) (more string, end bool)) *instance.
 
 func number(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
-	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Now: time.Now()})
+	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/"})
 	if err != nil {
 		t.Fatal(err)
 	}

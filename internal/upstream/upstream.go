@@ -77,46 +77,27 @@ type Request struct {
 	Path     string // with the query, beginning with '/'
 	Header   http.Header
 	Body     [][]byte // sent in order, never changed; nil for none
-	// NoHeader tells that nobody looks at the header of a 200: it may be nil then.
-	NoHeader bool
-	// Whole tells that the answer comes in one piece. Of a stream's first piece
-	// nothing is gained by taking it early.
-	Whole bool
-	// Place, if there is one, is that of the Instance's key and of this client.
-	Place *Place
-	// Lines, if not nil, keeps the lines of Header for the next Request with the
-	// same one. Where there are some, the client that TakesLines needs no Header.
-	Lines *Lines
-	// Now is when the caller last looked at the clock, if that was a moment ago.
-	Now time.Time
-	// Space, if not nil, may be what the Response and its Header are made of.
-	Space *Space
 }
 
 // Response is an engine's answer. Reading Body gives *Error with StageBody;
 // closing it before its end closes the connection. Body belongs to one
 // goroutine. Header names are canonical, Transfer-Encoding and Content-Length are
-// not among them.
+// not among them; other answers may have the same Header, so nobody changes it.
 type Response struct {
 	Status int
-	// Header may be that of other answers too, with Status 200: nobody may change it then.
 	Header http.Header
-	// Memo, if not nil, goes with the Header, for as long as answers have it.
-	Memo *Memo
 	// Length of the body in bytes, -1 if not known beforehand.
 	Length int64
 	Body   io.ReadCloser
-	// AtHand tells that all of Body came with the header: it need not be waited for.
-	AtHand bool
 }
 
 // staleWithin is how soon after a request was begun the end of a used connection is
-// taken for the engine's closing of an idle one, which crosses the request on its way.
-// Later the engine has taken the request, and may have worked on it.
+// taken for the engine's closing of an idle one, which happens while the request is on
+// its way. Later the engine has taken the request, and may have worked on it.
 const staleWithin = 500 * time.Millisecond
 
-// crossed tells that an end now may be such a close.
-func crossed(begun time.Time) bool { return begun.IsZero() || time.Since(begun) < staleWithin }
+// closedWhileIdle tells that the end of a used connection may be such a close.
+func closedWhileIdle(begun time.Time) bool { return time.Since(begun) < staleWithin }
 
 // Stage tells how far a request had come when it failed.
 type Stage uint8

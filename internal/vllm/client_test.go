@@ -17,6 +17,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
 const twoModels = `{"object":"list","data":[
@@ -55,6 +56,19 @@ func says(status int, body string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.WriteHeader(status)
 		_, _ = io.WriteString(w, body)
+	}
+}
+
+// An engine tells that it hands over by NIXL; an agent beside it is not needed for that.
+func TestFactsOfNIXL(t *testing.T) {
+	t.Parallel()
+	base := engine(t, map[string]http.HandlerFunc{
+		"/v1/models": says(200, twoModels),
+		"/metrics":   says(200, "vllm:nixl_num_failed_transfers_total{engine=\"0\"} 0\n"),
+	})
+	got, err := New("").Facts(t.Context(), base)
+	if err != nil || got.Transfer != instance.TransferNIXL {
+		t.Errorf("%+v, %v", got, err)
 	}
 }
 
@@ -383,23 +397,8 @@ func closedPort(t *testing.T) string {
 
 func rawServer(t *testing.T, answer string) string {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			_, _ = conn.Read(make([]byte, 1024))
-			_, _ = io.WriteString(conn, answer)
-			_ = conn.Close()
-		}
-	}()
-	t.Cleanup(func() { _ = l.Close(); <-done })
-	return l.Addr().String()
+	return testkit.RawServer(t, func(c net.Conn) {
+		_, _ = c.Read(make([]byte, 1024))
+		_, _ = io.WriteString(c, answer)
+	})
 }

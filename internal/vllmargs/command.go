@@ -241,7 +241,7 @@ func (c *Command) transfer(f flags) error {
 	// vLLM also takes the fields one by one.
 	dotted := transferJSON{}
 	given := false
-	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID} {
+	for field, into := range map[string]**string{"kv_connector": &dotted.Connector, "kv_role": &dotted.Role, "engine_id": &dotted.EngineID, "kv_connector_extra_config.bootstrap_server_address": &dotted.Extra.Bootstrap} {
 		if v := f.text(name + "." + field); v != "" {
 			*into, given = &v, true
 		}
@@ -257,7 +257,7 @@ func (c *Command) transfer(f flags) error {
 		c.Transfer = &Transfer{}
 	}
 	for _, o := range []struct{ from, to *string }{
-		{&t.Connector, &c.Transfer.Connector}, {&t.KVRole, &c.Transfer.KVRole}, {&t.EngineID, &c.Transfer.EngineID},
+		{&t.Connector, &c.Transfer.Connector}, {&t.KVRole, &c.Transfer.KVRole}, {&t.EngineID, &c.Transfer.EngineID}, {&t.Bootstrap, &c.Transfer.Bootstrap},
 	} {
 		if *o.from != "" {
 			*o.to = *o.from

@@ -4,60 +4,46 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The dialects, as internal/connector names them.
+// The dialects that this package decides about; package connector has all of them.
 const (
-	dialectPlain = "plain"
-	dialectNixl  = "nixl"
+	dialectPlain    = "plain"
+	dialectMooncake = "mooncake"
 )
 
-// dialectOf maps vLLM's connectors, and those of vllm-ascend, to the dialect in
-// which a proxy speaks to their engines. Instances that share a store need no
-// word about the transfer (plain); NIXL and vllm-ascend's pulling connector
-// carry kv_transfer_params from the prefill answer to the decode request.
-func dialectOf(name string) (dialect string, known bool) {
-	switch strings.ToLower(name) {
-	case "nixlconnector", "nixlpullconnector", "mooncakeconnectorv1":
-		return dialectNixl, true
-	case "mooncakestoreconnector", "mooncakeconnectorstorev1", "ascendstoreconnector",
-		"lmcacheconnector", "lmcacheconnectorv1", "lmcachempconnector",
-		"sharedstorageconnector", "exampleconnector", "hf3fskvconnector", "flexkvconnectorv1",
-		"offloadingconnector", "simplecpuoffloadconnector", "pyncclconnector":
-		return dialectPlain, true
+// class is the engine's connector as package connector knows it. The first
+// integration of Mooncake had the name of today's: one pair that hands over by
+// itself, told apart by members that only vLLM's first engine had.
+func (t *Transfer) class() (connector.Class, bool) {
+	c, ok := connector.OfClass(t.Connector)
+	if c.Dialect == dialectMooncake && t.ranked {
+		c.Dialect = dialectPlain
 	}
-	return "", false
-}
-
-// local tells connectors that only move blocks between memories of one machine:
-// beside another connector they decide nothing.
-func local(name string) bool {
-	switch strings.ToLower(name) {
-	case "offloadingconnector", "simplecpuoffloadconnector":
-		return true
-	}
-	return false
+	return c, ok
 }
 
 // Dialect gives the dialect of a proxy that fits the connector, "" when there is
 // none. An error wraps ErrConnector and says what to do.
 func (t *Transfer) Dialect() (string, error) {
-	switch {
-	case t.Connector == "":
+	switch t.Connector {
+	case "":
 		return "", nil
-	case t.Connector == "MultiConnector":
+	case multiConnector:
 		return t.multi()
-	case t.Connector == "MooncakeConnector" && t.ranked:
-		// The first integration: one pair that hands over by itself. Today's
-		// connector of that name wants a transfer_id from the proxy.
-		return dialectPlain, nil
 	}
-	if d, ok := dialectOf(t.Connector); ok {
-		return d, nil
+	c, _ := t.class()
+	if c.Dialect != "" {
+		return c.Dialect, nil
 	}
-	return "", fmt.Errorf("%w: %q: the proxy speaks %s (shared KV stores) and %s; if one of them fits, say so with --connector",
-		ErrConnector, instance.Printable(t.Connector, 60), dialectPlain, dialectNixl)
+	why := ""
+	if c.Refused != "" {
+		why = c.Refused + "; "
+	}
+	return "", fmt.Errorf("%w: %q: %sthe proxy speaks %s; if one of them fits, say so with --connector",
+		ErrConnector, instance.Printable(t.Connector, 60), why, strings.Join(connector.Names(), ", "))
 }
 
 // multi decides by the connectors inside: the one that needs the proxy's help
@@ -67,10 +53,14 @@ func (t *Transfer) multi() (string, error) {
 	for i := range t.Connectors {
 		inner := &t.Connectors[i]
 		d, err := inner.Dialect()
+		c, _ := inner.class()
 		switch {
 		case err != nil:
 			return "", fmt.Errorf("in a MultiConnector: %w", err)
-		case d == dialectNixl, dialect == "" && !local(inner.Connector):
+		case dialect != "" && dialect != dialectPlain && d != "" && d != dialectPlain && d != dialect:
+			return "", fmt.Errorf("%w: in a MultiConnector: %s and %s both need the proxy's help; say with --connector which one hands over",
+				ErrConnector, dialect, d)
+		case d != "" && d != dialectPlain, dialect == "" && !c.Local:
 			dialect = d
 		}
 	}
@@ -93,6 +83,20 @@ func (t *Transfer) NIXL() bool {
 		}
 	}
 	return false
+}
+
+// Mooncake gives the part that is vLLM's MooncakeConnector, also within a
+// MultiConnector; nil if there is none. A producer of it has a bootstrap server.
+func (t *Transfer) Mooncake() *Transfer {
+	if c, _ := t.class(); c.Dialect == dialectMooncake {
+		return t
+	}
+	for i := range t.Connectors {
+		if m := t.Connectors[i].Mooncake(); m != nil {
+			return m
+		}
+	}
+	return nil
 }
 
 // Describe names the connector for people, those inside a MultiConnector too.

@@ -24,6 +24,9 @@ type Transfer struct {
 	Connector string // kv_connector as written; "" if none
 	KVRole    string // kv_producer, kv_consumer, kv_both, or ""
 	EngineID  string
+	// Bootstrap is bootstrap_server_address, host:port of a bootstrap server that
+	// a Mooncake engine does not start itself; "" if none is named.
+	Bootstrap string
 	// Connectors are those inside a MultiConnector, in their order.
 	Connectors []Transfer
 
@@ -38,6 +41,7 @@ type transferJSON struct {
 	ParallelSize json.RawMessage `json:"kv_parallel_size"`
 	Extra        struct {
 		Connectors []transferJSON `json:"connectors"`
+		Bootstrap  *string        `json:"bootstrap_server_address"`
 	} `json:"kv_connector_extra_config"`
 }
 
@@ -57,6 +61,9 @@ func ParseTransfer(text string) (Transfer, error) {
 	return raw.transfer(0)
 }
 
+// multiConnector has others inside.
+const multiConnector = "MultiConnector"
+
 // maxDepth bounds connectors within connectors.
 const maxDepth = 4
 
@@ -65,7 +72,7 @@ func (raw *transferJSON) transfer(depth int) (Transfer, error) {
 		return Transfer{}, fmt.Errorf("%w: connectors inside connectors, %d deep", ErrTransfer, depth)
 	}
 	t := Transfer{
-		Connector: text(raw.Connector), KVRole: text(raw.Role), EngineID: text(raw.EngineID),
+		Connector: text(raw.Connector), KVRole: text(raw.Role), EngineID: text(raw.EngineID), Bootstrap: text(raw.Extra.Bootstrap),
 		ranked: len(raw.Rank) > 0 && string(raw.Rank) != "null" && len(raw.ParallelSize) > 0,
 	}
 	switch t.KVRole {
@@ -80,7 +87,7 @@ func (raw *transferJSON) transfer(depth int) (Transfer, error) {
 		}
 		t.Connectors = append(t.Connectors, inner)
 	}
-	if t.Connector == "MultiConnector" && len(t.Connectors) == 0 {
+	if t.Connector == multiConnector && len(t.Connectors) == 0 {
 		return Transfer{}, fmt.Errorf("%w: a MultiConnector without kv_connector_extra_config.connectors", ErrTransfer)
 	}
 	return t, nil

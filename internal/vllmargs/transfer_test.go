@@ -27,6 +27,12 @@ func TestTransfer(t *testing.T) {
 			"the first Mooncake integration", `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_rank":0,"kv_parallel_size":2,"kv_buffer_size":2e9}`,
 			"plain", instance.Prefill, "MooncakeConnector",
 		},
+		{"Mooncake of today", `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer"}`, "mooncake", instance.Prefill, "MooncakeConnector"},
+		{
+			"Mooncake and a store", `{"kv_connector":"MultiConnector","kv_role":"kv_consumer","kv_connector_extra_config":{"connectors":[
+				{"kv_connector":"MooncakeConnector","kv_role":"kv_consumer"},{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_both"}]}}`,
+			"mooncake", instance.Decode, "MultiConnector(MooncakeConnector,MooncakeStoreConnector)",
+		},
 		{
 			"several", `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[
 				{"kv_connector":"OffloadingConnector","kv_role":"kv_both"},{"kv_connector":"NixlConnector","kv_role":"kv_both"}]}}`,
@@ -65,7 +71,7 @@ func TestTransfer(t *testing.T) {
 
 func TestUnknownConnectors(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"MooncakeConnector", "MoRIIOConnector", "P2pNcclConnector", "MooncakeLayerwiseConnector", "NixlPushConnector", "Other\x1b[1m"} {
+	for _, name := range []string{"MoRIIOConnector", "P2pNcclConnector", "MooncakeLayerwiseConnector", "NixlPushConnector", "Other\x1b[1m"} {
 		inner := `{"kv_connector":` + quote(name) + `,"kv_role":"kv_both"}`
 		for _, text := range []string{
 			inner, `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + inner + `]}}`,
@@ -77,6 +83,46 @@ func TestUnknownConnectors(t *testing.T) {
 			if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "say so with --connector") || strings.Contains(err.Error(), "\x1b") {
 				t.Errorf("%s: %q, %v", name, d, err)
 			}
+		}
+	}
+}
+
+// Two connectors in one engine that both need the proxy's help are none that it
+// can help.
+func TestTwoThatNeedHelp(t *testing.T) {
+	t.Parallel()
+	got, err := vllmargs.ParseTransfer(`{"kv_connector":"MultiConnector","kv_role":"kv_producer","kv_connector_extra_config":{"connectors":[
+		{"kv_connector":"NixlConnector"},{"kv_connector":"MooncakeConnector"}]}}`)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d, err := got.Dialect(); !errors.Is(err, vllmargs.ErrConnector) || !strings.Contains(err.Error(), "nixl and mooncake both need") {
+		t.Errorf("%q, %v", d, err)
+	}
+}
+
+// The bootstrap server that an engine is told of is found where it stands.
+func TestMooncake(t *testing.T) {
+	t.Parallel()
+	const own = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_connector_extra_config":{"bootstrap_server_address":" 10.0.0.1:9000 ","mooncake_protocol":"tcp"}}`
+	for _, tc := range []struct {
+		text, bootstrap string
+		is              bool
+	}{
+		{own, "10.0.0.1:9000", true},
+		{`{"kv_connector":"MultiConnector","kv_connector_extra_config":{"connectors":[{"kv_connector":"OffloadingConnector"},` + own + `]}}`, "10.0.0.1:9000", true},
+		{`{"kv_connector":"mooncakeconnector","kv_role":"kv_consumer"}`, "", true},
+		{`{"kv_connector":"MooncakeConnector","kv_rank":0,"kv_parallel_size":2}`, "", false},
+		{`{"kv_connector":"MooncakeStoreConnector"}`, "", false},
+		{`{"kv_role":"kv_producer"}`, "", false},
+	} {
+		got, err := vllmargs.ParseTransfer(tc.text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m := got.Mooncake()
+		if (m != nil) != tc.is || m != nil && m.Bootstrap != tc.bootstrap {
+			t.Errorf("%s: %+v", tc.text, m)
 		}
 	}
 }

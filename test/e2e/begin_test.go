@@ -76,12 +76,19 @@ func TestFirstRequestsWait(t *testing.T) {
 // which args makes the flags, and gives its address as soon as it takes connections.
 func bareProxy(t *testing.T, args func(address string) []string) string {
 	t.Helper()
+	address, _ := startBareProxy(t, args)
+	return address
+}
+
+// startBareProxy gives the process as well.
+func startBareProxy(t *testing.T, args func(address string) []string) (string, *fleet.Process) {
+	t.Helper()
 	ports, err := fleet.FreePorts(2)
 	if err != nil {
 		t.Fatal(err)
 	}
 	address := fmt.Sprintf("127.0.0.1:%d", ports[0])
-	_, err = newFleet(t).Start(t.Context(), fleet.Spec{
+	p, err := newFleet(t).Start(t.Context(), fleet.Spec{
 		Name: "proxy", Program: "proxy",
 		Args: append([]string{
 			"--port", fmt.Sprint(ports[0]), "--etcd-listen", fmt.Sprintf("127.0.0.1:%d", ports[1]), "--etcd-data-dir", t.TempDir(),
@@ -98,5 +105,5 @@ func bareProxy(t *testing.T, args func(address string) []string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return address
+	return address, p
 }

@@ -45,7 +45,16 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 // The demo checks its own steps; here we check that it tells what it promised.
 func TestDemoTour(t *testing.T) {
 	t.Parallel()
-	out := runProgram(t, "demo", "--once")
+	for _, connector := range []string{"nixl", "mooncake"} { // a sequential flow and a concurrent one
+		t.Run(connector, func(t *testing.T) {
+			t.Parallel()
+			tour(t, runProgram(t, "demo", "--once", "--connector", connector))
+		})
+	}
+}
+
+func tour(t *testing.T, out string) {
+	t.Helper()
 	for _, want := range []string{
 		"   > What happens when an engine dies?",
 		"prompt computed by   prefill-",

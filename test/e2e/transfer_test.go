@@ -3,6 +3,7 @@ package e2e_test
 import (
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"testing"
 
@@ -12,7 +13,7 @@ import (
 )
 
 // Addresses on the command line say nothing of NIXL, and plain is the default. It
-// works, at twice the price, so it is said. And pdctl knows from the proxy that the
+// works, at twice the price, so it is said, also in the log. And pdctl knows from the proxy that the
 // instances have been verified.
 func TestNIXLWithoutItsConnector(t *testing.T) {
 	t.Parallel()
@@ -29,7 +30,7 @@ func TestNIXLWithoutItsConnector(t *testing.T) {
 			prefill := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Models: []string{model}})
 			decode := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Models: []string{model}})
 			etcd := testkit.FreePort(t)
-			address := bareProxy(t, func(string) []string {
+			address, proxy := startBareProxy(t, func(string) []string {
 				return append([]string{"--prefill", prefill.Address(), "--decode", decode.Address(), "--etcd-listen", etcd}, tc.args...)
 			})
 			testkit.Eventually(t, soon, func() error {
@@ -44,8 +45,15 @@ func TestNIXLWithoutItsConnector(t *testing.T) {
 				return nil
 			})
 			testkit.Eventually(t, soon, func() error {
+				log, err := os.ReadFile(proxy.LogFile())
+				if n := strings.Count(string(log), "give --connector nixl"); err != nil || n != tc.warned {
+					return fmt.Errorf("the log warns %d times, %v\n%s", n, err, log)
+				}
+				return nil
+			})
+			testkit.Eventually(t, soon, func() error {
 				list := runProgram(t, "pdctl", "list", "--etcd-endpoints", etcd)
-				if strings.Contains(list, "unverified") || strings.Count(list, "  ready  ") != 2 {
+				if strings.Contains(list, "unverified") || strings.Count(list, "  ready  ") != 2 || strings.Count(list, "give --connector nixl") != tc.warned {
 					return fmt.Errorf("pdctl list\n%s", list)
 				}
 				return nil

@@ -106,6 +106,24 @@ func TestDamagedFiles(t *testing.T) {
 	}
 }
 
+// A first start that was cut before anything was written is no damage.
+func TestFirstStartThatWasCut(t *testing.T) {
+	t.Parallel()
+	cfg, _ := config(t, t.TempDir())
+	cfg.ListenClient = testkit.FreePort(t)
+	snap := filepath.Join(cfg.DataDir, "member", "snap")
+	if err := os.MkdirAll(snap, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(snap, "db"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cli := testkit.Client(t, start(t, cfg).Endpoint())
+	if _, err := cli.Put(t.Context(), "/pd/k", "v"); err != nil {
+		t.Error(err)
+	}
+}
+
 func remove(t *testing.T, path string) {
 	t.Helper()
 	if err := os.RemoveAll(path); err != nil {

@@ -1,6 +1,8 @@
 package flow
 
 import (
+	"context"
+
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -108,7 +110,7 @@ func (o *partner) failed(decode *leg.Failure) *leg.Failure {
 	}
 	<-o.done // its leg has ended
 	if o.failure == nil {
-		o.failure = o.leg.CalledOff(o.leg.Err()) // it had answered, and its instance is gone
+		o.failure = o.leg.CalledOff(context.Cause(o.leg)) // it had answered, and its instance is gone
 	}
 	return o.failure
 }

@@ -19,7 +19,7 @@ import (
 // when the caller is through with it. Ending it closes the connection of an
 // unfinished answer, which is what makes vLLM abort the work.
 //
-// Its Err is the cause itself, so context.Cause gives it too.
+// context.Cause gives why it ended.
 type Leg struct {
 	lifetime.Context // CallOff implements sched.Leg
 	Instance         *instance.Instance
@@ -151,8 +151,13 @@ func (l *Leg) End() {
 	l.Finish(errDone)
 }
 
-// Value implements context.Context.
-func (l *Leg) Value(key any) any { return l.origin.Client.Value(key) }
+// Value implements context.Context: how the leg ended comes before the client's values.
+func (l *Leg) Value(key any) any {
+	if v := l.Context.Value(key); v != nil {
+		return v
+	}
+	return l.origin.Client.Value(key)
+}
 
 // Ask sends one question beside all picks and gives its answer: nothing but its
 // limit and the client ends it. The caller ends the leg.

@@ -122,8 +122,8 @@ func TestLegDeadlineMoves(t *testing.T) {
 		}
 		time.Sleep(time.Second)
 		synctest.Wait()
-		if !errors.Is(l.Err(), ErrIdleTimeout) {
-			t.Errorf("ended with %v", l.Err())
+		if !errors.Is(context.Cause(l), ErrIdleTimeout) {
+			t.Errorf("ended with %v", context.Cause(l))
 		}
 	})
 }
@@ -144,8 +144,8 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 		done.PartnerDone()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if !errors.Is(done.Err(), ErrFirstByteTimeout) {
-			t.Errorf("the partner was done for twice the limit: %v", done.Err())
+		if !errors.Is(context.Cause(done), ErrFirstByteTimeout) {
+			t.Errorf("the partner was done for twice the limit: %v", context.Cause(done))
 		}
 		time.Sleep(59 * time.Second)
 		synctest.Wait()
@@ -154,8 +154,8 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 		}
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
-		if !errors.Is(alone.Err(), ErrIdleTimeout) {
-			t.Errorf("ended with %v", alone.Err())
+		if !errors.Is(context.Cause(alone), ErrIdleTimeout) {
+			t.Errorf("ended with %v", context.Cause(alone))
 		}
 	})
 }
@@ -167,8 +167,8 @@ func TestLegOfAClientThatLeft(t *testing.T) {
 	cancel(errCause)
 	l := newTestLeg(ctx)
 	defer l.End()
-	if !errors.Is(l.Err(), errCause) {
-		t.Errorf("ended with %v", l.Err())
+	if !errors.Is(context.Cause(l), errCause) {
+		t.Errorf("ended with %v", context.Cause(l))
 	}
 }
 
@@ -206,7 +206,7 @@ func TestCommittedLegIsNotCalledOff(t *testing.T) {
 		var listed sched.Leg = l
 		listed.CallOff(errCause)
 	}
-	if !errors.Is(waiting.Err(), errCause) {
+	if !errors.Is(context.Cause(waiting), errCause) {
 		t.Errorf("the waiting leg goes on: %v", waiting.Err())
 	}
 	if committed.Err() != nil {

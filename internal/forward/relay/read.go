@@ -57,7 +57,8 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 		// The status alone still says what to do; its text is lost.
 		body = (&openai.Error{Status: resp.Status, Type: openai.TypeBadGateway,
 			Message: "the instance's error text could not be read"}).JSON()
-		resp.Header.Set("Content-Type", "application/json")
+		f.Answer.Header = resp.Header.Clone() // which other answers may have, too
+		f.Answer.Header.Set("Content-Type", "application/json")
 	}
 	f.Answer.Body = body
 	return f

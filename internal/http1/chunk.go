@@ -1,6 +1,6 @@
-package upstream
+package http1
 
-import "github.com/pdmesh/pdmesh/internal/httpfield"
+import "strconv"
 
 const (
 	// maxSizeDigits bounds the hexadecimal digits of a chunk's size.
@@ -32,20 +32,23 @@ const (
 	atEnd                          // the body is complete
 )
 
-// chunks takes the chunked framing off a body, byte by byte in any cut. The
+// ChunkDecoder takes the chunked framing off a body, byte by byte in any cut. The
 // zero value stands at the beginning of a body.
-type chunks struct {
+type ChunkDecoder struct {
 	state   chunkState
 	left    int64 // of the size that is being read, then of the data
 	count   int   // digits, bytes of an extension, bytes of the trailer
 	lines   int   // of the trailer
-	extsSum int
+	extsSum int   // bytes of all extensions
 }
 
-// decode moves the data in src to dst and tells how much it wrote and how much
+// Done tells that the body is complete.
+func (d *ChunkDecoder) Done() bool { return d.state == atEnd }
+
+// Decode moves the data in src to dst and tells how much it wrote and how much
 // of src it used; it stops when dst is full of data or the body ends. dst may
 // begin where src begins: framing only ever makes it shorter.
-func (d *chunks) decode(dst, src []byte) (n, used int, err error) {
+func (d *ChunkDecoder) Decode(dst, src []byte) (n, used int, err error) {
 	for used < len(src) && d.state != atEnd {
 		if d.state == inData {
 			m := min(int64(len(src)-used), d.left, int64(len(dst)-n))
@@ -68,7 +71,7 @@ func (d *chunks) decode(dst, src []byte) (n, used int, err error) {
 }
 
 // step takes one byte of framing.
-func (d *chunks) step(c byte) error {
+func (d *ChunkDecoder) step(c byte) error {
 	switch d.state {
 	case atSize, inSize:
 		return d.size(c)
@@ -76,7 +79,7 @@ func (d *chunks) step(c byte) error {
 		return d.extension(c)
 	case atSizeLF:
 		if c != '\n' {
-			return errChunkSize
+			return ErrChunkSize
 		}
 		d.count = 0
 		d.state = inData
@@ -85,12 +88,12 @@ func (d *chunks) step(c byte) error {
 		}
 	case atDataCR:
 		if c != '\r' {
-			return errChunkEnd
+			return ErrChunkEnd
 		}
 		d.state = atDataLF
 	case atDataLF:
 		if c != '\n' {
-			return errChunkEnd
+			return ErrChunkEnd
 		}
 		d.state = atSize
 	case atTrailer, inTrailer, inTrailerTxt, atTrailerLF, atLastLF:
@@ -100,17 +103,12 @@ func (d *chunks) step(c byte) error {
 	return nil
 }
 
-func (d *chunks) size(c byte) error {
-	var digit byte
+func (d *ChunkDecoder) size(c byte) error {
+	digit := HexDigit(c)
 	switch {
-	case '0' <= c && c <= '9':
-		digit = c - '0'
-	case 'a' <= c && c <= 'f':
-		digit = c - 'a' + 10
-	case 'A' <= c && c <= 'F':
-		digit = c - 'A' + 10
+	case digit >= 0:
 	case d.state == atSize:
-		return errChunkSize
+		return ErrChunkSize
 	case c == ';':
 		d.state, d.count = inExtension, 0
 		return nil
@@ -118,36 +116,36 @@ func (d *chunks) size(c byte) error {
 		d.state = atSizeLF
 		return nil
 	default:
-		return errChunkSize
+		return ErrChunkSize
 	}
 	if d.state == atSize {
 		d.state, d.left, d.count = inSize, 0, 0
 	}
 	if d.count++; d.count > maxSizeDigits || d.left > 1<<58 {
-		return errChunkSize
+		return ErrChunkSize
 	}
-	d.left = d.left<<4 | int64(digit)
+	d.left = d.left<<4 | digit
 	return nil
 }
 
 // extension skips what nobody here understands.
-func (d *chunks) extension(c byte) error {
+func (d *ChunkDecoder) extension(c byte) error {
 	if c == '\r' {
 		d.state = atSizeLF
 		return nil
 	}
 	d.count++
 	d.extsSum++
-	if !httpfield.IsValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
-		return errChunkExt
+	if !isValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
+		return ErrExtension
 	}
 	return nil
 }
 
 // trailer checks the lines behind the last chunk; what they say is dropped.
-func (d *chunks) trailer(c byte) error {
+func (d *ChunkDecoder) trailer(c byte) error {
 	if d.count++; d.count > maxTrailer {
-		return errTrailerTooBig
+		return ErrLargeTrailer
 	}
 	switch d.state {
 	case atTrailer:
@@ -156,27 +154,27 @@ func (d *chunks) trailer(c byte) error {
 			return nil
 		}
 		if d.lines++; d.lines > maxTrailerLines {
-			return errTrailerTooBig
+			return ErrLargeTrailer
 		}
-		if !httpfield.IsToken(c) {
-			return errTrailer
+		if !IsToken(c) {
+			return ErrTrailer
 		}
 		d.state = inTrailer
 	case inTrailer:
 		if c == ':' {
 			d.state = inTrailerTxt
-		} else if !httpfield.IsToken(c) {
-			return errTrailer
+		} else if !IsToken(c) {
+			return ErrTrailer
 		}
 	case inTrailerTxt:
 		if c == '\r' {
 			d.state = atTrailerLF
-		} else if !httpfield.IsValue(c) {
-			return errTrailer
+		} else if !isValue(c) {
+			return ErrTrailer
 		}
 	case atTrailerLF, atLastLF:
 		if c != '\n' {
-			return errTrailer
+			return ErrTrailer
 		}
 		if d.state == atLastLF {
 			d.state = atEnd
@@ -186,4 +184,26 @@ func (d *chunks) trailer(c byte) error {
 	default:
 	}
 	return nil
+}
+
+// HexDigit is the value of a digit, -1 for any other byte.
+func HexDigit(c byte) int64 {
+	switch {
+	case '0' <= c && c <= '9':
+		return int64(c - '0')
+	case 'a' <= c && c <= 'f':
+		return int64(c-'a') + 10
+	case 'A' <= c && c <= 'F':
+		return int64(c-'A') + 10
+	}
+	return -1
+}
+
+// LastChunk ends a chunked body.
+const LastChunk = "0\r\n\r\n"
+
+// AppendChunkSize begins a chunk of n bytes, which end in CR LF. n is not 0.
+func AppendChunkSize(b []byte, n int) []byte {
+	b = strconv.AppendUint(b, uint64(n), 16)
+	return append(b, "\r\n"...)
 }

@@ -1,10 +1,8 @@
-package httpfield_test
+package http1
 
 import (
 	"strings"
 	"testing"
-
-	"github.com/pdmesh/pdmesh/internal/httpfield"
 )
 
 func TestEveryByte(t *testing.T) {
@@ -12,10 +10,10 @@ func TestEveryByte(t *testing.T) {
 	const token = "!#$%&'*+-.^_`|~0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 	for i := range 256 {
 		b := byte(i)
-		if want := strings.IndexByte(token, b) >= 0; httpfield.IsToken(b) != want {
+		if want := strings.IndexByte(token, b) >= 0; IsToken(b) != want {
 			t.Errorf("%q in a name: %v", b, !want)
 		}
-		if want := b == '\t' || b > 31 && b != 127; httpfield.IsValue(b) != want {
+		if want := b == '\t' || b > 31 && b != 127; isValue(b) != want {
 			t.Errorf("%q in a value: %v", b, !want)
 		}
 	}

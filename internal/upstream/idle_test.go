@@ -9,7 +9,6 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
-	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -41,9 +40,9 @@ func (s *named) life(id string) *instance.Instance {
 }
 
 // ask sends a request and gives the answer.
-func ask(t *testing.T, p *Pool, in *instance.Instance, at *Place) string {
+func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
-	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}, Place: at})
+	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Header: http.Header{}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -58,42 +57,38 @@ func ask(t *testing.T, p *Pool, in *instance.Instance, at *Place) string {
 // later makes everything that lies idle too old.
 func (p *Pool) later() { p.begun = p.begun.Add(-2 * p.opts.IdleTimeout) }
 
-// A place changes nothing but the way: the connections are those that there
-// would be without it, whatever becomes of the instance meanwhile.
-func TestPlaceKeepsUpWithItsInstance(t *testing.T) {
+// A connection is used again by requests to the same life of an instance, until
+// somebody knows better or it is too old.
+func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	t.Parallel()
 	s := serving(t, "a", (*httptest.Server).Start)
 	p := NewPool(Options{IdleTimeout: time.Hour})
 	defer p.Close()
-	var at Place
 	first, second := s.life("1"), s.life("2")
 	for _, step := range []struct {
 		name   string
 		before func()
 		in     *instance.Instance
-		at     *Place
 		conns  int64
 	}{
-		{"at first", nil, first, &at, 1},
-		{"again", nil, first, &at, 1},
-		{"another entry of the same life", nil, s.life("1"), &at, 1},
-		{"without a place", nil, first, nil, 1},
-		{"another life", nil, second, &at, 2},
-		{"again", nil, second, &at, 2},
-		{"a late request of the life before", nil, first, &at, 3},
-		{"another life again", nil, second, &at, 4},
-		{"after Forget", func() { p.Forget(s.Address) }, second, &at, 5},
-		{"after it was swept away", func() { p.later(); p.sweep() }, second, &at, 6},
-		{"after Forget, again", func() { p.Forget(s.Address) }, second, &at, 7},
-		{"swept away, and made anew without the place", func() { p.later(); p.sweep() }, second, nil, 8},
-		{"with the place that knew the one before", nil, second, &at, 8},
-		{"with a new place", nil, second, new(Place), 8},
-		{"after Forget, once more", func() { p.Forget(s.Address) }, second, &at, 9},
+		{"at first", nil, first, 1},
+		{"again", nil, first, 1},
+		{"another entry of the same life", nil, s.life("1"), 1},
+		{"another life", nil, second, 2},
+		{"again", nil, second, 2},
+		{"a late request of the life before", nil, first, 3},
+		{"another life again", nil, second, 4},
+		{"after Forget", func() { p.Forget(s.Address) }, second, 5},
+		{"after it was swept away", func() { p.later(); p.sweep() }, second, 6},
+		{"after Forget, again", func() { p.Forget(s.Address) }, second, 7},
+		{"swept away again", func() { p.later(); p.sweep() }, second, 8},
+		{"again", nil, second, 8},
+		{"after Forget, once more", func() { p.Forget(s.Address) }, second, 9},
 	} {
 		if step.before != nil {
 			step.before()
 		}
-		if got := ask(t, p, step.in, step.at); got != "a" {
+		if got := ask(t, p, step.in); got != "a" {
 			t.Fatalf("%s: %q", step.name, got)
 		}
 		if n := s.conns.Load(); n != step.conns {
@@ -105,10 +100,9 @@ func TestPlaceKeepsUpWithItsInstance(t *testing.T) {
 	}
 }
 
-// Whatever a place was used for before, a request goes to its instance: an
-// instance that comes back at another address, or to be spoken to by TLS, is
-// not sent what would go to the former one.
-func TestPlaceNeverSendsElsewhere(t *testing.T) {
+// A request goes to its instance: one that comes back at another address, or to be
+// spoken to by TLS, is not sent what would go to the former one.
+func TestPoolNeverSendsElsewhere(t *testing.T) {
 	t.Parallel()
 	a, b := serving(t, "a", (*httptest.Server).Start), serving(t, "b", (*httptest.Server).Start)
 	secret := serving(t, "secret", (*httptest.Server).StartTLS)
@@ -118,7 +112,6 @@ func TestPlaceNeverSendsElsewhere(t *testing.T) {
 	overTLS.Record.Scheme = "https"
 	otherRole := b.life("1")
 	otherRole.Role = instance.Prefill
-	var at Place
 	for _, step := range []struct {
 		in   *instance.Instance
 		want string
@@ -131,8 +124,8 @@ func TestPlaceNeverSendsElsewhere(t *testing.T) {
 		{b.life("1"), "b"},
 		{overTLS, "secret"},
 	} {
-		r := &Request{Instance: step.in, Place: &at}
-		if got := ask(t, p, step.in, &at); got != step.want {
+		r := &Request{Instance: step.in}
+		if got := ask(t, p, step.in); got != step.want {
 			t.Errorf("%s answered to %+v", got, step.in.Key)
 		}
 		if plain := step.in != overTLS; p.ReleasesBody(r) != plain {
@@ -143,30 +136,11 @@ func TestPlaceNeverSendsElsewhere(t *testing.T) {
 	// one tomorrow.
 	today := *overTLS
 	today.Record.Scheme = ""
-	var its Place
 	for _, in := range []*instance.Instance{&today, overTLS} {
-		h, _ := p.enter(in, &its)
+		h, _ := p.enter(in)
 		h.leave()
-		if got := ask(t, p, overTLS, &its); got != "secret" {
+		if got := ask(t, p, overTLS); got != "secret" {
 			t.Errorf("%q", got)
 		}
-	}
-}
-
-// What every exchange needs of an instance lies in one line of the processor's
-// caches, and no two instances share one.
-func TestHotFieldsShareALine(t *testing.T) {
-	t.Parallel()
-	if unsafe.Sizeof(uintptr(0)) != 8 {
-		t.Log("laid out for 64 bits")
-		return
-	}
-	const line = 64
-	if at := unsafe.Offsetof(host{}.key); at != line {
-		t.Errorf("the cold part of a host begins at %d, not behind the first line", at)
-	}
-	// The next lesser size of objects in Go's heap is 112, which is no whole line.
-	if size := unsafe.Sizeof(host{}); size <= 112 || size > 2*line {
-		t.Errorf("a host takes %d bytes, not two lines", size)
 	}
 }

@@ -1,0 +1,103 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// bootstrapServer answers as its fields say at that moment; only the bubble's
+// goroutines touch it, one at a time.
+type bootstrapServer struct {
+	id    string // "" while it does not answer
+	asked int
+}
+
+func (b *bootstrapServer) engineIDs(context.Context) (map[string]string, error) {
+	b.asked++
+	if b.id == "" {
+		return nil, errors.New("connection refused")
+	}
+	return map[string]string{"0": b.id}, nil
+}
+
+// The engine ids are asked for in each life until they are known, and then no
+// more; as long the instance is not ready.
+func TestEngineIDsInEachLife(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		stats := idleStats()
+		stats.StartedAt = time.Now().UTC()
+		server := &bootstrapServer{}
+		log, out := silentLog(), new(testkit.Buffer)
+		log.SetOutput(out)
+		r := start(t, &fakeEngine{stats: stats}, Options{EngineIDs: server.engineIDs, Log: log, Base: instance.Record{EngineIDs: map[string]string{"0": "guessed"}}})
+		r.after(time.Second, nil)
+		r.Registered(true)
+		if s := r.Status(); s.Phase != Registering || s.Reason != "connection refused" || s.Record.State != instance.Starting {
+			t.Errorf("status %+v", s)
+		}
+		r.after(4*time.Second, func(*fakeEngine) { server.id = "first" }) // t=5: asked at 0, 2, 4
+		r.after(2*time.Second, nil)
+		if s := r.Status(); s.Phase != Serving || s.Reason != "" {
+			t.Errorf("status %+v", s)
+		}
+		r.after(20*time.Second, func(e *fakeEngine) { // t=27
+			if server.asked != 4 {
+				t.Errorf("asked %d times, not at 0, 2, 4 and 6", server.asked)
+			}
+			server.id, e.stats.StartedAt = "", e.stats.StartedAt.Add(time.Minute)
+		})
+		r.after(4*time.Second, func(*fakeEngine) { server.id = "second" })
+		r.after(2*time.Second, func(e *fakeEngine) { e.err = errRefused }) // t=33
+		r.after(time.Second, func(e *fakeEngine) { e.err, server.id = nil, "third" })
+		r.after(6*time.Second, nil)
+		r.Hurry()
+		_ = r.end()
+
+		var got []string
+		ids := map[string]bool{}
+		for _, rec := range r.reg.records {
+			got = append(got, string(rec.State)+" "+rec.EngineIDs["0"])
+			ids[rec.ID] = true
+		}
+		want := []string{"starting ", "ready first", "starting ", "ready second", "ready third", "draining third"}
+		if d := cmp.Diff(want, got); d != "" || len(ids) != 3 {
+			t.Errorf("%d incarnations, %s", len(ids), d)
+		}
+		for _, say := range []string{"not ready: connection refused", "bootstrap server answers: ready"} {
+			if n := strings.Count(out.String(), say); n != 2 {
+				t.Errorf("%q stands %d times in\n%s", say, n, out)
+			}
+		}
+	})
+}
+
+// An engine that ends before its bootstrap server has answered goes down and comes
+// back as any other.
+func TestDownWhileStarting(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		server := &bootstrapServer{}
+		r := start(t, &fakeEngine{stats: vllm.Stats{Complete: true}}, Options{EngineIDs: server.engineIDs})
+		r.after(time.Second, func(e *fakeEngine) { e.err = errRefused })
+		r.after(20*time.Second, func(e *fakeEngine) { e.err, server.id = nil, "e" })
+		r.after(20*time.Second, nil)
+		r.Hurry()
+		_ = r.end()
+		var got []string
+		for _, rec := range r.reg.records {
+			got = append(got, string(rec.State)+" "+rec.EngineIDs["0"])
+		}
+		if d := cmp.Diff([]string{"starting ", "down ", "ready e", "draining e"}, got); d != "" {
+			t.Error(d)
+		}
+	})
+}

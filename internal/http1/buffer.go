@@ -1,0 +1,67 @@
+package http1
+
+import "sync"
+
+// bufferSize is that of a Buffer that has not grown.
+const bufferSize = 4 << 10
+
+var buffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
+	b := make([]byte, bufferSize)
+	return &b
+}}
+
+// Buffer holds what was read of a connection and not taken yet. While that is
+// nothing it needs no memory. The zero value is empty.
+type Buffer struct {
+	b    *[]byte // nil while it has no memory
+	r, w int     // (*b)[r:w] is not taken yet
+}
+
+// Bytes is what was read and not taken yet.
+func (b *Buffer) Bytes() []byte {
+	if b.b == nil {
+		return nil
+	}
+	return (*b.b)[b.r:b.w]
+}
+
+// Room is where the next read goes, at least one byte. It is good until the next call
+// of the Buffer; Add tells how much of it was filled.
+func (b *Buffer) Room() []byte {
+	switch {
+	case b.b == nil:
+		b.b, _ = buffers.Get().(*[]byte)
+	case b.w < len(*b.b):
+	case b.r > 0:
+		b.w = copy(*b.b, (*b.b)[b.r:b.w])
+		b.r = 0
+	default:
+		bigger := make([]byte, 2*len(*b.b))
+		w := copy(bigger, *b.b)
+		b.Release()
+		b.b, b.w = &bigger, w
+	}
+	return (*b.b)[b.w:]
+}
+
+// Add tells that n bytes were read into Room. With none in it the Buffer lets go of
+// its memory.
+func (b *Buffer) Add(n int) {
+	b.w += n
+	b.Take(0)
+}
+
+// Take marks the first n bytes as taken.
+func (b *Buffer) Take(n int) {
+	if b.r += n; b.r == b.w {
+		b.Release()
+	}
+}
+
+// Release drops what was not taken yet.
+func (b *Buffer) Release() {
+	if b.b != nil && len(*b.b) == bufferSize {
+		buffers.Put(b.b)
+	}
+	*b = Buffer{}
+}

@@ -1,0 +1,34 @@
+package http1
+
+import (
+	"bytes"
+	"testing"
+)
+
+func TestBuffer(t *testing.T) {
+	t.Parallel()
+	var b Buffer
+	if b.Bytes() != nil {
+		t.Fatal("it holds something")
+	}
+	b.Room()
+	if b.Add(0); b.b != nil {
+		t.Error("a read in vain leaves it with memory")
+	}
+	var want []byte
+	for i := range 3 * bufferSize { // beyond what it has room for at first
+		if i%3 == 2 { // some of it is taken meanwhile
+			b.Take(1)
+			want = want[1:]
+		}
+		b.Room()[0] = byte(i)
+		b.Add(1)
+		want = append(want, byte(i))
+	}
+	if !bytes.Equal(b.Bytes(), want) {
+		t.Error("what was added is not what is there")
+	}
+	if b.Take(len(want)); b.b != nil || b.Bytes() != nil {
+		t.Error("an empty buffer keeps its memory")
+	}
+}

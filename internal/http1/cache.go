@@ -1,0 +1,44 @@
+package http1
+
+// maxCached bounds the fields that a HeadCache remembers, in bytes.
+const maxCached = 1 << 10
+
+// HeadCache remembers the last fields of one connection, since peers repeat
+// themselves: fields that are the same bytes, but for the digits of Content-Length,
+// have the same Header. The zero value remembers nothing.
+type HeadCache struct {
+	fields []byte
+	digits span // of Content-Length in fields, empty if there are none
+	old    bool
+	head   Head
+}
+
+// Parse reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
+// again tells that the Header is the last one, as it was given then.
+func (c *HeadCache) Parse(fields []byte, old bool) (h Head, again bool, err error) {
+	if length, same := c.match(fields); same && old == c.old {
+		h = c.head
+		h.Length = length
+		return h, true, nil
+	}
+	h, digits, err := parseFields(fields, old)
+	if err != nil || len(fields) > maxCached {
+		*c = HeadCache{}
+	} else {
+		*c = HeadCache{fields: append(c.fields[:0], fields...), digits: digits, old: old, head: h}
+	}
+	return h, false, err
+}
+
+// match compares with what is remembered, and gives the length that fields announce.
+func (c *HeadCache) match(fields []byte) (length int64, same bool) {
+	before, behind := c.fields[:c.digits.from], c.fields[c.digits.to:]
+	digits := len(fields) - len(before) - len(behind)
+	if len(c.fields) == 0 || digits < 0 || string(fields[:len(before)]) != string(before) || string(fields[len(before)+digits:]) != string(behind) {
+		return 0, false
+	}
+	if c.digits.to == 0 {
+		return c.head.Length, digits == 0
+	}
+	return ParseLength(fields[len(before) : len(before)+digits])
+}

@@ -1,0 +1,100 @@
+package http1
+
+import (
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+)
+
+const usualFields = "date: Tue, 24 Nov 2026 06:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 12\r\ncontent-type: application/json\r\n"
+
+// parsed is what a cache makes of fields that it must take.
+func parsed(t *testing.T, c *HeadCache, fields string) Head {
+	t.Helper()
+	h, _, err := c.Parse([]byte(fields), false)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// same tells whether two heads have one Header.
+func same(a, b Head) bool {
+	return reflect.ValueOf(a.Header).Pointer() == reflect.ValueOf(b.Header).Pointer()
+}
+
+func TestHeadCache(t *testing.T) {
+	t.Parallel()
+	var c HeadCache
+	first := parsed(t, &c, usualFields)
+	longer := parsed(t, &c, strings.Replace(usualFields, "12\r", "345678\r", 1))
+	if first.Length != 12 || longer.Length != 345678 || !same(first, longer) {
+		t.Errorf("another length only: %+v, then %+v", first, longer)
+	}
+	later := parsed(t, &c, strings.Replace(usualFields, "06:00:00", "06:00:01", 1))
+	if same(first, later) || later.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:01 GMT" || first.Header.Get("Date") != "Tue, 24 Nov 2026 06:00:00 GMT" {
+		t.Errorf("another date: %+v, then %+v", first, later)
+	}
+	if _, _, err := c.Parse([]byte(strings.Replace(usualFields, "12\r", "1x\r", 1)), false); err == nil {
+		t.Error("a malformed length is taken behind a good one")
+	}
+	long := "X: " + strings.Repeat("x", maxCached) + "\r\n"
+	if same(parsed(t, &c, long), parsed(t, &c, long)) || c.fields != nil || c.head.Header != nil {
+		t.Error("long fields are remembered")
+	}
+	const chunked = "Transfer-Encoding: chunked\r\n"
+	if !parsed(t, &c, chunked).Chunked {
+		t.Error("not chunked")
+	}
+	if _, _, err := c.Parse([]byte(chunked), true); err == nil {
+		t.Error("chunks are taken in HTTP/1.0 behind the same fields in HTTP/1.1")
+	}
+}
+
+// cacheSeeds are fields to be remembered, and what may follow them.
+func cacheSeeds() []string {
+	return []string{
+		usualFields, "Content-Length: 3\r\n", "Transfer-Encoding: chunked\r\n", "content-length: \t3 \r\nX: 1\r\nX: 2\r\n",
+		"Connection: close\r\n", "Connection: keep-alive\r\nContent-Length: 1\r\n", "X: Content-Length: 5\r\nContent-Length: 7\r\n", "",
+	}
+}
+
+// FuzzHeadCache parses fields behind others, or the same, as without a past.
+func FuzzHeadCache(f *testing.F) {
+	for _, a := range cacheSeeds() {
+		for _, b := range cacheSeeds() {
+			f.Add([]byte(a), []byte(b), false)
+		}
+	}
+	f.Fuzz(checkHeadCache)
+}
+
+func checkHeadCache(t *testing.T, first, second []byte, old bool) {
+	t.Helper()
+	var c HeadCache
+	_, _, _ = c.Parse(first, false)
+	before := string(second)
+	got, _, err := c.Parse(second, old)
+	want, _, wantErr := parseFields(second, old)
+	if err != wantErr || fmt.Sprint(got) != fmt.Sprint(want) || string(second) != before {
+		t.Fatalf("%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)
+	}
+}
+
+// TestCacheNeighbours takes each byte of fields out, doubles it, and puts what matters
+// in its place: the changes that a fuzzer comes upon by luck.
+func TestCacheNeighbours(t *testing.T) {
+	t.Parallel()
+	for _, s := range cacheSeeds() {
+		for i := range len(s) {
+			for _, next := range []string{s[:i] + s[i+1:], s[:i] + s[i:i+1] + s[i:]} {
+				checkHeadCache(t, []byte(s), []byte(next), false)
+			}
+			for _, c := range "\r\n \t\x00:;,0+9C" {
+				checkHeadCache(t, []byte(s), []byte(s[:i]+string(c)+s[i+1:]), false)
+				checkHeadCache(t, []byte(s), []byte(s[:i]+string(c)+s[i:]), i%2 == 1)
+			}
+		}
+	}
+}

@@ -1,0 +1,105 @@
+package http1
+
+import (
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+// decode takes the framing off what src holds, in pieces of cut bytes, in place where
+// they are. rest is how much of it stands behind the end.
+func decode(src string, cut int) (body string, rest int, err error) {
+	var d ChunkDecoder
+	var out strings.Builder
+	for at := 0; at < len(src) && !d.Done(); {
+		piece := []byte(src[at:min(at+cut, len(src))])
+		for len(piece) > 0 && !d.Done() {
+			n, used, err := d.Decode(piece, piece)
+			out.Write(piece[:n])
+			if at += used; err != nil {
+				return out.String(), len(src) - at, err
+			}
+			piece = piece[used:]
+		}
+		rest = len(src) - at
+	}
+	if !d.Done() {
+		err = io.ErrUnexpectedEOF
+	}
+	return out.String(), rest, err
+}
+
+func TestChunksRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, in string
+		err      error
+	}{
+		{"chunk size with 0x", "0x3\r\nabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"signed chunk size", "+3\r\nabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"space behind a size", "3 \r\nabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"size of 17 digits", "00000000000000003\r\nabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"size beyond 63 bits", "8000000000000000\r\nabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"size with a bare LF", "3\nabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"size with CR only", "3\rabc\r\n0\r\n\r\n", ErrChunkSize},
+		{"NUL in an extension", "3;\x00\r\nabc\r\n0\r\n\r\n", ErrExtension},
+		{"bare LF in an extension", "3;a\nabc\r\n0\r\n\r\n", ErrExtension},
+		{"long extension", "3;" + strings.Repeat("x", maxExtension+1) + "\r\nabc\r\n0\r\n\r\n", ErrExtension},
+		{"many extensions", strings.Repeat("1;"+strings.Repeat("x", maxExtension)+"\r\na\r\n", 17) + "0\r\n\r\n", ErrExtension},
+		{"chunk with a bare LF", "3\r\nabc\n0\r\n\r\n", ErrChunkEnd},
+		{"chunk with CR only", "3\r\nabc\r0\r\n\r\n", ErrChunkEnd},
+		{"trailer without a name", "0\r\n: x\r\n\r\n", ErrTrailer},
+		{"trailer with a space", "0\r\nX : x\r\n\r\n", ErrTrailer},
+		{"folded trailer", "0\r\nX: x\r\n y\r\n\r\n", ErrTrailer},
+		{"trailer with a bare LF", "0\r\nX: x\n\r\n", ErrTrailer},
+		{"end with a bare LF", "0\r\n\n", ErrTrailer},
+		{"end with CR only", "0\r\n\rX", ErrTrailer},
+		{"large trailer", "0\r\nX: " + strings.Repeat("x", maxTrailer) + "\r\n\r\n", ErrLargeTrailer},
+		{"long trailer", "0\r\n" + strings.Repeat("X:\r\n", maxTrailerLines+1) + "\r\n", ErrLargeTrailer},
+		{"cut", "3\r\nabc\r\n0\r\n\r", io.ErrUnexpectedEOF},
+	} {
+		for _, cut := range []int{1, 2, 7, 1 << 16} {
+			if body, _, err := decode(tc.in, cut); !errors.Is(err, tc.err) {
+				t.Errorf("%s by %d: %q, %v, want %v", tc.name, cut, body, err, tc.err)
+			}
+		}
+	}
+}
+
+// What is written can be read, and what stands behind it is left.
+func TestChunksWritten(t *testing.T) {
+	t.Parallel()
+	var wire []byte
+	var want strings.Builder
+	for _, n := range []int{1, 15, 16, 4096, 70_000} {
+		data := strings.Repeat("x", n)
+		wire = append(append(AppendChunkSize(wire, n), data...), "\r\n"...)
+		want.WriteString(data)
+	}
+	wire = append(wire, LastChunk+"GET"...)
+	for _, cut := range []int{1, 5, 600, 1 << 20} {
+		if body, rest, err := decode(string(wire), cut); err != nil || body != want.String() || rest != len("GET") {
+			t.Errorf("by %d: %d bytes of %d, %d are left, %v", cut, len(body), want.Len(), rest, err)
+		}
+	}
+}
+
+// A destination that is full leaves the rest for the next call.
+func TestChunksIntoLittleRoom(t *testing.T) {
+	t.Parallel()
+	var d ChunkDecoder
+	src := []byte("3\r\nabc\r\n2\r\nde\r\n" + LastChunk)
+	var got []byte
+	for !d.Done() {
+		var dst [2]byte
+		n, used, err := d.Decode(dst[:], src)
+		if err != nil || used == 0 {
+			t.Fatalf("%d bytes, %v", used, err)
+		}
+		got, src = append(got, dst[:n]...), src[used:]
+	}
+	if string(got) != "abcde" || len(src) > 0 {
+		t.Errorf("%q, %q is left", got, src)
+	}
+}

@@ -1,0 +1,209 @@
+package http1
+
+import (
+	"bytes"
+	"net/http"
+	"slices"
+)
+
+// maxFields bounds the fields of a head.
+const maxFields = 255
+
+// HeadLen is the length of the head that data begins with, the empty line at its end
+// included; 0 if not all of it is there yet. seen is how much of data an earlier call
+// has looked at.
+func HeadLen(data []byte, seen int) (int, error) {
+	for {
+		nl := bytes.IndexByte(data[seen:], '\n')
+		if nl < 0 {
+			return 0, nil
+		}
+		nl += seen
+		switch {
+		case nl == 0 || data[nl-1] != '\r':
+			return 0, ErrBareLF
+		case nl == 1 || data[nl-2] == '\n':
+			return nl + 1, nil
+		}
+		seen = nl + 1
+	}
+}
+
+// SplitHead takes a whole head apart, of a length that HeadLen gave: its start line
+// without CR LF, and its fields, each with CR LF.
+func SplitHead(head []byte) (start, fields []byte) {
+	nl := bytes.IndexByte(head, '\n')
+	if nl+1 == len(head) { // nothing but an empty line
+		return nil, nil
+	}
+	return head[:nl-1], head[nl+1 : len(head)-2]
+}
+
+// ParseStatusLine reads the start line of an answer; old tells HTTP/1.0.
+func ParseStatusLine(line []byte) (status int, old bool, err error) {
+	const version = len("HTTP/1.x")
+	switch {
+	case len(line) == 0:
+		return 0, false, ErrStatusLine
+	case len(line) < version || string(line[:version-1]) != "HTTP/1." || line[version-1] != '0' && line[version-1] != '1':
+		return 0, false, ErrNotHTTP
+	}
+	old = line[version-1] == '0'
+	line = line[version:]
+	if len(line) < 4 || line[0] != ' ' {
+		return 0, old, ErrStatusLine
+	}
+	n, ok := ParseLength(line[1:4])
+	// The space before an empty reason is often left out.
+	if reason := line[4:]; !ok || n < 100 || len(reason) > 0 && reason[0] != ' ' {
+		return 0, old, ErrStatusLine
+	}
+	for _, c := range line[4:] {
+		if !isValue(c) {
+			return 0, old, ErrStatusLine
+		}
+	}
+	return int(n), old, nil
+}
+
+// Framing is what fields say about where a message ends, and its connection.
+type Framing struct {
+	Length    int64 // Content-Length, -1 if there is none
+	Chunked   bool
+	Close     bool // "Connection: close"
+	KeepAlive bool // "Connection: keep-alive"
+}
+
+// Note takes in a field. It begins with a Length of -1. old tells HTTP/1.0, which has
+// no chunks.
+func (f *Framing) Note(name, value []byte, old bool) error {
+	switch len(name) {
+	case len("Content-Length"):
+		if EqualFold(name, "content-length") {
+			return f.noteLength(value)
+		}
+	case len("Transfer-Encoding"):
+		if EqualFold(name, "transfer-encoding") {
+			return f.noteEncoding(value, old)
+		}
+	case len("Connection"):
+		if EqualFold(name, "connection") {
+			f.noteConnection(value)
+		}
+	}
+	return nil
+}
+
+// noteLength takes it once: equal repetitions are refused as well.
+func (f *Framing) noteLength(value []byte) error {
+	n, ok := ParseLength(value)
+	switch {
+	case f.Chunked:
+		return ErrBothFramings
+	case !ok || f.Length >= 0:
+		return ErrLength
+	}
+	f.Length = n
+	return nil
+}
+
+func (f *Framing) noteEncoding(value []byte, old bool) error {
+	switch {
+	case f.Length >= 0:
+		return ErrBothFramings
+	case f.Chunked || old || !EqualFold(value, "chunked"):
+		return ErrEncoding
+	}
+	f.Chunked = true
+	return nil
+}
+
+func (f *Framing) noteConnection(value []byte) {
+	for len(value) > 0 {
+		var option []byte
+		option, value, _ = bytes.Cut(value, []byte(","))
+		option = Trim(option)
+		f.Close = f.Close || EqualFold(option, "close")
+		f.KeepAlive = f.KeepAlive || EqualFold(option, "keep-alive")
+	}
+}
+
+// Head is what the fields of a message say.
+type Head struct {
+	Framing
+	// Header has canonical names. Transfer-Encoding and Content-Length are not among
+	// them. Other heads may have it too: nobody changes it.
+	Header http.Header
+}
+
+// span is a part of a text.
+type span struct{ from, to int }
+
+// parseFields reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
+// digits is where in fields those of Content-Length are.
+func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
+	h.Length = -1
+	var textRoom [1 << 10]byte // of most heads nothing is made but the string
+	var foundRoom [2 * 16]span
+	text, found := append(textRoom[:0], fields...), foundRoom[:0] // a name and its value, in turn
+	lines := 0
+	for rest := text; len(rest) > 0; lines++ {
+		at := len(text) - len(rest)
+		var name, value []byte
+		if name, value, rest, err = NextField(rest); err != nil {
+			return Head{}, span{}, err
+		}
+		if err = h.Note(name, value, old); err != nil {
+			return Head{}, span{}, err
+		}
+		spell(name)
+		from := at + len(name) + 1
+		for from < len(text) && isBlank(text[from]) {
+			from++
+		}
+		v := span{from, from + len(value)}
+		switch string(name) {
+		case "Content-Length":
+			digits = v
+		case "Transfer-Encoding":
+		default:
+			found = append(found, span{at, at + len(name)}, v)
+		}
+	}
+	if lines > maxFields {
+		return Head{}, span{}, ErrManyFields
+	}
+	h.Header = collect(string(text), found)
+	return h, digits, nil
+}
+
+// collect makes a Header. All names and values share one string, all slices of values
+// one array.
+func collect(text string, found []span) http.Header {
+	h := make(http.Header, len(found)/2)
+	values := make([]string, 0, len(found)/2)
+	for i := 0; i < len(found); i += 2 {
+		name, value := text[found[i].from:found[i].to], text[found[i+1].from:found[i+1].to]
+		if old, ok := h[name]; ok {
+			h[name] = slices.Clip(append(old, value)) // to add to a copy adds to nothing here
+			continue
+		}
+		values = append(values, value)
+		h[name] = values[len(values)-1 : len(values) : len(values)]
+	}
+	return h
+}
+
+// spell gives a name the spelling that http.Header has.
+func spell(name []byte) {
+	upper := true
+	for i, c := range name {
+		switch {
+		case upper && 'a' <= c && c <= 'z':
+			name[i] = c - ('a' - 'A')
+		case !upper && 'A' <= c && c <= 'Z':
+			name[i] = c + ('a' - 'A')
+		}
+		upper = c == '-'
+	}
+}

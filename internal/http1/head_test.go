@@ -1,0 +1,171 @@
+package http1
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+)
+
+func TestHeadLen(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		data string
+		want int
+		err  error
+	}{
+		{"", 0, nil}, {"GET", 0, nil}, {"GET\r", 0, nil}, {"GET\r\n", 0, nil}, {"GET\r\n\r", 0, nil}, {"A\r\nB: c\r\nD", 0, nil},
+		{"\r\n", 2, nil}, {"GET\r\n\r\nbody\n", 7, nil}, {"A\r\nB: c\r\n\r\n\r\n", 11, nil},
+		{"\n", 0, ErrBareLF}, {"A\n\n", 0, ErrBareLF}, {"A\r\nB\nC: d\r\n\r\n", 0, ErrBareLF}, {"A\r\n\n", 0, ErrBareLF},
+	} {
+		if n, err := HeadLen([]byte(tc.data), 0); n != tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%q: %d, %v", tc.data, n, err)
+		}
+		seen := 0
+		for i := 1; i <= len(tc.data); i++ { // as it comes, byte by byte
+			n, err := HeadLen([]byte(tc.data[:i]), seen)
+			seen = i
+			if n > 0 || err != nil {
+				if n != tc.want || !errors.Is(err, tc.err) {
+					t.Errorf("%q by bytes: %d, %v", tc.data, n, err)
+				}
+				break
+			}
+		}
+	}
+}
+
+func TestSplitHead(t *testing.T) {
+	t.Parallel()
+	for head, want := range map[string][2]string{
+		"\r\n":                      {"", ""},
+		"A b\r\n\r\n":               {"A b", ""},
+		"A b\r\nC: d\r\n\r\n":       {"A b", "C: d\r\n"},
+		"A b\r\nC: d\r\nE:\r\n\r\n": {"A b", "C: d\r\nE:\r\n"},
+	} {
+		if start, fields := SplitHead([]byte(head)); string(start) != want[0] || string(fields) != want[1] {
+			t.Errorf("%q: %q and %q", head, start, fields)
+		}
+	}
+}
+
+func TestStatusLine(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		line   string
+		status int
+		old    bool
+		err    error
+	}{
+		{"HTTP/1.1 200 OK", 200, false, nil}, {"HTTP/1.0 503 a b", 503, true, nil}, {"HTTP/1.1 200", 200, false, nil},
+		{"HTTP/1.1 500 na\xc3\xafve", 500, false, nil}, {"HTTP/1.1 100 ", 100, false, nil},
+		{"", 0, false, ErrStatusLine}, {"HTTP/1.1 2OO OK", 0, false, ErrStatusLine}, {"HTTP/1.1 099 OK", 0, false, ErrStatusLine},
+		{"HTTP/1.1 2000", 0, false, ErrStatusLine}, {"HTTP/1.1 20", 0, false, ErrStatusLine}, {"HTTP/1.1  200", 0, false, ErrStatusLine},
+		{"HTTP/1.1 200 \x00", 0, false, ErrStatusLine}, {"HTTP/1.1 +20 OK", 0, false, ErrStatusLine}, {"HTTP/1.1", 0, false, ErrStatusLine},
+		{"HTTP/2.0 200 OK", 0, false, ErrNotHTTP}, {"HTTP/1.2 200 OK", 0, false, ErrNotHTTP}, {"http/1.1 200 OK", 0, false, ErrNotHTTP}, {"HTTP", 0, false, ErrNotHTTP},
+	} {
+		status, old, err := ParseStatusLine([]byte(tc.line))
+		if !errors.Is(err, tc.err) || err == nil && (status != tc.status || old != tc.old) {
+			t.Errorf("%q: %d, old %v, %v", tc.line, status, old, err)
+		}
+	}
+}
+
+func TestFieldsTaken(t *testing.T) {
+	t.Parallel()
+	const fields = "date: now\r\nX-rEQUEST-iD:a\r\nset-cookie: \t a \t\r\nSet-Cookie: b\r\nSET-COOKIE: c\r\nx-empty:\r\ncontent-length:  07 \r\nconnection: x, Close ,KEEP-alive\r\n"
+	in := []byte(fields)
+	got, _, err := parseFields(in, false)
+	want := Head{Framing{Length: 7, Close: true, KeepAlive: true}, http.Header{
+		"Date": {"now"}, "X-Request-Id": {"a"}, "Set-Cookie": {"a", "b", "c"}, "X-Empty": {""}, "Connection": {"x, Close ,KEEP-alive"},
+	}}
+	if err != nil || fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("%v, %v\nwant %v", got, err, want)
+	}
+	if string(in) != fields {
+		t.Errorf("the fields are now %q", in)
+	}
+	// Values share an array: adding to one must not write into the next.
+	got.Header.Add("Date", "later")
+	if got.Header.Get("X-Request-Id") != "a" || got.Header.Get("X-Empty") != "" {
+		t.Error("adding a value changed another one")
+	}
+	for name, values := range got.Header {
+		if name != "Date" && cap(values) != len(values) {
+			t.Errorf("%s has room for more, which copies of the header would share", name)
+		}
+	}
+	if h, _, err := parseFields([]byte("Transfer-ENCODING: Chunked\r\n"), false); err != nil || !h.Chunked || h.Length != -1 || len(h.Header) > 0 {
+		t.Errorf("%+v, %v", h, err)
+	}
+	if h, _, err := parseFields(nil, false); err != nil || h.Length != -1 {
+		t.Errorf("no fields: %+v, %v", h, err)
+	}
+}
+
+func TestFieldsRefused(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, fields string
+		err          error
+	}{
+		{"TE with CL", "Transfer-Encoding: chunked\r\nContent-Length: 9\r\n", ErrBothFramings},
+		{"CL with TE", "Content-Length: 9\r\nTransfer-Encoding: chunked\r\n", ErrBothFramings},
+		{"CL with another TE", "Content-Length: 9\r\nTransfer-Encoding: x\r\n", ErrBothFramings},
+		{"differing CL", "Content-Length: 9\r\nContent-Length: 8\r\n", ErrLength},
+		{"equal CL", "Content-Length: 9\r\ncontent-length: 9\r\n", ErrLength},
+		{"list of CL", "Content-Length: 9, 9\r\n", ErrLength},
+		{"empty CL", "Content-Length: \r\n", ErrLength},
+		{"signed CL", "Content-Length: +9\r\n", ErrLength},
+		{"negative CL", "Content-Length: -9\r\n", ErrLength},
+		{"hexadecimal CL", "Content-Length: 0x9\r\n", ErrLength},
+		{"CL of 19 digits", "Content-Length: 0000000000000000009\r\n", ErrLength},
+		{"TE gzip", "Transfer-Encoding: gzip\r\n", ErrEncoding},
+		{"TE list", "Transfer-Encoding: gzip, chunked\r\n", ErrEncoding},
+		{"TE twice", "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", ErrEncoding},
+		{"TE with the Kelvin sign", "Transfer-Encoding: chun\u212aed\r\n", ErrEncoding},
+		{"TE with a vertical tab", "Transfer-Encoding: \x0bchunked\r\n", ErrValue},
+		{"fold", "X: a\r\n b\r\n", ErrFold},
+		{"fold first", "\tX: a\r\n", ErrFold},
+		{"bare LF", "X: a\nY: b\r\n", ErrBareLF},
+		{"bare LF first", "\nY: b\r\n", ErrBareLF},
+		{"no line end", "X: a", ErrBareLF},
+		{"bare CR", "X: a\rY: b\r\n", ErrValue},
+		{"space before the colon", "Content-Length : 1\r\n", ErrName},
+		{"no colon", "Content-Length 1\r\n", ErrName},
+		{"no name", ": 1\r\n", ErrName},
+		{"an empty line", "\r\nX: a\r\n", ErrName},
+		{"name above ASCII", "Con\xc3\xa4nt: 1\r\n", ErrName},
+		{"NUL in a value", "X: a\x00b\r\n", ErrValue},
+		{"many", strings.Repeat("X: y\r\n", maxFields+1), ErrManyFields},
+	} {
+		if _, _, err := parseFields([]byte(tc.fields), false); !errors.Is(err, tc.err) {
+			t.Errorf("%s: %v, want %v", tc.name, err, tc.err)
+		}
+	}
+	if _, _, err := parseFields([]byte("Transfer-Encoding: chunked\r\n"), true); !errors.Is(err, ErrEncoding) {
+		t.Errorf("TE in HTTP/1.0: %v", err)
+	}
+}
+
+func TestAppendField(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, value, want string
+		err               error
+	}{
+		{"X-A", "b c\t\xff", "X-A: b c\t\xff\r\n", nil},
+		{"X-A", "", "X-A: \r\n", nil},
+		{"", "b", "", ErrName}, {"X A", "b", "", ErrName}, {"X:", "b", "", ErrName}, {"X\r\nY", "b", "", ErrName},
+		{"X", "secret\r\nY: b", "", ErrValue}, {"X", "secret\n", "", ErrValue}, {"X", "secret\x00", "", ErrValue},
+	} {
+		b, err := AppendField([]byte("before"), tc.name, tc.value)
+		if string(b) != "before"+tc.want || !errors.Is(err, tc.err) {
+			t.Errorf("%q: %q: %q, %v", tc.name, tc.value, b, err)
+		}
+		if err != nil && strings.Contains(err.Error(), "secret") {
+			t.Errorf("the error shows the value: %v", err)
+		}
+	}
+}

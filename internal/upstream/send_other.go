@@ -1,0 +1,9 @@
+//go:build !(linux || darwin || freebsd || netbsd || openbsd)
+
+package upstream
+
+type sending struct{}
+
+func (c *conn) sendAndRead() (more bool, sendErr, readErr error) { return true, nil, nil }
+
+func (c *conn) sendStep(uintptr) bool { return true }

@@ -1,0 +1,94 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Engines with MooncakeConnector through agent, etcd and proxy: decode computes no
+// prompt itself, also after the prefill engine has come back under another engine
+// id, and nothing arrives that such engines would not bear.
+func TestMooncakeFleet(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	spec := fleet.NodeSpec{Connector: "mooncake", Model: model, Etcd: []string{etcd}, EngineArgs: []string{"--strict", "--faults"}}
+	nodes := map[instance.Role]*fleet.Node{}
+	for _, role := range instance.Roles() {
+		s := spec
+		s.Name, s.Role = string(role), role
+		if nodes[role], err = f.StartNode(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := func(role instance.Role) fakevllm.State {
+		var s fakevllm.State
+		if err := nodes[role].Get(t.Context(), "/fake/state", &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	c := newClient(t, adminKey)
+	serve := func(name string, n int) {
+		before := state(instance.Decode).Counters
+		for i := range n {
+			if r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5); r.Err != nil {
+				t.Fatalf("%s %d: %v", name, i, r.Err)
+			}
+		}
+		after := state(instance.Decode)
+		if got := after.Counters.HandoversLoaded - before.HandoversLoaded; got != int64(n) || after.Counters.LocalPrefills != 0 || after.Counters.WrongKV != 0 {
+			t.Errorf("%s: %d of %d prompts came from prefill: %+v, %q", name, got, n, after.Counters, after.Refusals)
+		}
+	}
+	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	serve("first", 10)
+
+	old := state(instance.Prefill).EngineID
+	if err := nodes[instance.Prefill].Engine.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	again := nodes[instance.Prefill].Spec
+	again.Etcd = nil // its agent is still there
+	again.Name = "prefill-again"
+	if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	id := state(instance.Prefill).EngineID
+	if id == old {
+		t.Fatalf("the engine is %s in both of its lives", id)
+	}
+	testkit.Eventually(t, soon, func() error {
+		resp, err := testkit.Client(t, etcd).Get(t.Context(), "/pd/prefill/"+nodes[instance.Prefill].Address)
+		if err != nil || len(resp.Kvs) != 1 {
+			return fmt.Errorf("%v, %v", resp, err)
+		}
+		var rec instance.Record
+		if err := json.Unmarshal(resp.Kvs[0].Value, &rec); err != nil {
+			return err
+		}
+		if rec.State != instance.Ready || rec.EngineIDs["0"] != id {
+			return fmt.Errorf("the engine is %s, the record %s", id, resp.Kvs[0].Value)
+		}
+		return nil
+	})
+	agree(t, etcd, []*fleet.Proxy{p}, 2)
+	serve("second", 10)
+	for _, role := range instance.Roles() {
+		if s := state(role); len(s.Violations) > 0 || len(s.BadHandovers) > 0 || s.Counters.Crashes > 0 || s.Counters.HandoversWaiting > 0 {
+			t.Errorf("%s: %q, %q, %+v", role, s.Violations, s.BadHandovers, s.Counters)
+		}
+	}
+}
