@@ -94,6 +94,7 @@ func (x *exchange) agentStream(j *job) {
 		}
 	}
 	x.life.finished(n.ln.seq.finish)
+	x.offer(j, n.ln.seq.finish)
 	n.close()
 	if n.flush() {
 		x.completed()

@@ -347,6 +347,32 @@ func TestNeverSilentlyAlone(t *testing.T) {
 	}
 }
 
+// Concurrent pairs carry /v1/responses; /v1/messages they would leave waiting.
+func TestAgentsOverMooncake(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, path string, stream bool) {
+		r := start(t, fakevllm.Mooncake, 1, 1, nil)
+		p := in(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
+		p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
+		p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
+		r.members.set(p, in(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
+		body := agentBody(path, stream, "")
+		a := r.post(path, body)
+		r.agentComplete(a, path, body)
+		d, want := r.D[0].Counters(), ""
+		if path == messagesPath {
+			want = "messages_need_length"
+		}
+		if e := r.entry(); e.Alone != want || a.header.Get("X-PD-Alone") != want {
+			t.Errorf("alone %q, %v", e.Alone, a.header)
+		}
+		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.HandoversLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
+			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
+		}
+		r.strict()
+	})
+}
+
 // versions gives the records of the engines versions.
 func (r *rig) versions(prefill, decode string) {
 	p, d := in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
