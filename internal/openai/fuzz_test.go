@@ -222,6 +222,7 @@ func FuzzAnswer(f *testing.F) {
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":"x"}}}`, `{"object":"error","code":"400"}`,
 		`{"kv_transfer_params":{"a":1},"kv_transfer_params":{"b":2}}`, `{"a":{"kv_transfer_params":1}}`, `{"a":1, "kv_transfer_params" : [2] } `,
 		`{"a":"\",\"kv_transfer_params\":3}","b":4}`, `{"a":["kv_transfer_params"],"b":", ","kv_transfer_params":5}`,
+		`{"response":{"id":"x","kv_transfer_params":{"a":1}},"ec_transfer_params":{}}`, `{"ec_transfer_params":1,"kv_transfer_params":2,"a":3}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -257,9 +258,40 @@ func FuzzAnswer(f *testing.F) {
 		if !json.Valid(changed) {
 			t.Fatalf("%q became %q", answer, changed)
 		}
+		for _, kind := range openai.Generating() {
+			hidden(t, kind, answer, members)
+		}
 		after, _ := rawMembers(changed)
 		sameButTokens(t, members, after, []string{"usage", "prompt_tokens_details", "cached_tokens"}, !bytes.Equal(changed, answer))
 	})
+}
+
+// hidden fails if an answer tells of transfers after that was hidden, or differs in
+// anything else.
+func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
+	t.Helper()
+	got := kind.HideHandover(answer)
+	after, ok := rawMembers(got)
+	if !ok || !json.Valid(got) {
+		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+	}
+	for _, m := range before {
+		tells := m.name == "kv_transfer_params" || m.name == "ec_transfer_params"
+		if tells && kind == openai.Messages {
+			continue
+		}
+		if len(after) == 0 || !bytes.Equal(after[0].key, m.key) {
+			t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+		}
+		value := after[0].value
+		after = after[1:]
+		if tells && kindOf(value) != 'n' || !tells && m.name != "response" && !bytes.Equal(value, m.value) {
+			t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+		}
+	}
+	if len(after) > 0 {
+		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+	}
 }
 
 // sameButTokens fails if two objects differ anywhere but in the value at path,
