@@ -5,8 +5,20 @@ import "bytes"
 // handoverFields are what an engine's answer says about transfers inside the fleet.
 func handoverFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
 
-// MayTellHandover is a cheap test whether there is something for HideHandover to do.
-func MayTellHandover(b []byte) bool { return bytes.Contains(b, []byte(`_transfer_params"`)) }
+// MayTellHandover is a cheap test whether there is something for HideHandover to do:
+// most answers have the names, and null behind them.
+func MayTellHandover(b []byte) bool {
+	for {
+		_, value, ok := bytes.Cut(b, []byte(`_transfer_params"`))
+		if !ok {
+			return false
+		}
+		if !bytes.HasPrefix(bytes.TrimLeft(value, ": \t\r\n"), []byte("null")) {
+			return true
+		}
+		b = value
+	}
+}
 
 // HideHandover gives an answer, or one event, without what it says about transfers
 // inside the fleet, addresses of engines among it. Where an engine alone would say

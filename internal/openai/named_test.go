@@ -151,7 +151,12 @@ func TestHandoversAreHidden(t *testing.T) {
 			t.Errorf("%s was changed in place", tc.said)
 		}
 	}
-	if openai.MayTellHandover([]byte(`{"text":"kv_transfer_params\""}`)) || !openai.MayTellHandover([]byte(kv)) {
-		t.Error("the cheap test is wrong")
+	for text, want := range map[string]bool{
+		`{"text":"kv_transfer_params\""}`: false, `{"kv_transfer_params":null,"ec_transfer_params" : null}`: false, kv: true,
+		`{"kv_transfer_params":null,"ec_transfer_params":{}}`: true,
+	} {
+		if openai.MayTellHandover([]byte(text)) != want {
+			t.Errorf("%s: there is something to hide: %v", text, !want)
+		}
 	}
 }
