@@ -184,13 +184,13 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 }
 
 // refusesCut tells whether an engine may have failed at our cut after one token
-// (protocol rule R1c). /v1/messages says 500 where half a call cannot be parsed.
+// (protocol rule R1c). The two agents' APIs say 500 where half a call cannot be parsed.
 func (c *completion) refusesCut(f *leg.Failure) bool {
 	switch f.Class {
 	case leg.Status4xx:
 		return f.Answer.Status == http.StatusBadRequest
 	case leg.Status5xx:
-		return c.kind == openai.Messages && f.Answer.Status == http.StatusInternalServerError
+		return (c.kind == openai.Messages || c.kind == openai.Responses) && f.Answer.Status == http.StatusInternalServerError
 	}
 	return false
 }
