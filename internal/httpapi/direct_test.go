@@ -56,3 +56,24 @@ func TestDirectPanic(t *testing.T) {
 		})
 	}
 }
+
+// A client without a key is told so in the shape of the API that it speaks, with and
+// without the router.
+func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.ClientKeys = []string{"k"}
+	routed := serve(t, d, true)
+	for path, want := range map[string]string{
+		"/v1/messages":  `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
+		"/v1/responses": `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
+	} {
+		direct := httptest.NewServer(httpapi.Direct(d)[path])
+		for _, url := range []string{routed.URL + path, direct.URL} {
+			if code, _, body := call(t, http.MethodPost, url, "{}", "Authorization", "Bearer x"); code != http.StatusUnauthorized || body != want {
+				t.Errorf("%s: %d %s", path, code, body)
+			}
+		}
+		direct.Close()
+	}
+}
