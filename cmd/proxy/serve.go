@@ -33,7 +33,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -283,8 +282,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat),
-			Passthrough: h.Passthrough,
+			Generate: h.Completion, Passthrough: h.Passthrough,
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return h.Models(p.watcher.Snapshot, id)
 			},

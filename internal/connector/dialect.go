@@ -26,6 +26,9 @@ type Dialect interface {
 	// Lacks tells what the record of an instance lacks for this dialect, nil if
 	// nothing: an instance that lacks something is not picked.
 	Lacks(in *instance.Instance) error
+	// Unfit tells why a request of a kind cannot go through a pair, "" if it can. It
+	// is asked again when Pair.Decode, nil at first in a sequential flow, is chosen.
+	Unfit(k openai.Kind, p Pair) (reason string)
 	// Prefill is the leg that makes an instance compute the prompt's KV cache.
 	// Pair.Decode is nil where the flow chooses it later.
 	Prefill(r *openai.Request, p Pair) Leg
@@ -110,22 +113,6 @@ type Rewriter interface {
 	Whole(body []byte) []byte
 	// Events changes one or more complete server-sent events.
 	Events(batch []byte) []byte
-}
-
-// prefillEdit is what every dialect does to the prefill leg (protocol rules R1
-// and R1b): one token, not streamed, and finished by length, since several
-// engines hand nothing over when the single token ends the answer. The token
-// itself is thrown away.
-func prefillEdit(e *openai.Edit) {
-	e.Set(openai.FieldStream, "false")
-	e.Set(openai.FieldMaxTokens, "1")
-	e.Replace(openai.FieldMaxCompletionTokens, "1")
-	e.Set(openai.FieldMinTokens, "1")
-	e.Delete(openai.FieldMinCompletionTokens)
-	e.Set(openai.FieldIgnoreEOS, "true")
-	e.Delete(openai.FieldStreamOptions)
-	e.Delete(openai.FieldStop)
-	e.Delete(openai.FieldStopTokenIDs)
 }
 
 // Alone is the leg of a decode instance that computes the prompt itself, in any

@@ -38,11 +38,7 @@ func TestGolden(t *testing.T) {
 		for _, dir := range cases {
 			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
 				t.Parallel()
-				kind := openai.Completion
-				if ok, _ := filepath.Match("chat-*", filepath.Base(dir)); ok {
-					kind = openai.Chat
-				}
-				r, err := openai.ParseRequest(kind, read(t, dir, "client.json"))
+				r, err := openai.ParseRequest(kindOf(t, dir), read(t, dir, "client.json"))
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -58,6 +54,20 @@ func TestGolden(t *testing.T) {
 			})
 		}
 	}
+}
+
+// kindOf is the kind of a case, which its name begins with.
+func kindOf(t *testing.T, dir string) openai.Kind {
+	t.Helper()
+	kinds := map[string]openai.Kind{
+		"completion": openai.Completion, "chat": openai.Chat, "responses": openai.Responses, "messages": openai.Messages,
+	}
+	name, _, _ := strings.Cut(filepath.Base(dir), "-")
+	kind, ok := kinds[name]
+	if !ok {
+		t.Fatalf("%s begins with no kind", dir)
+	}
+	return kind
 }
 
 // pair is the pair of all cases. Its engine id needs escaping in JSON.
@@ -120,6 +130,44 @@ func TestHandoverOfABadAnswer(t *testing.T) {
 	for _, answer := range []string{`{}`, `{"kv_transfer_params":null}`} {
 		if h, err := c.Handover([]byte(answer)); err != nil || !h.Empty() {
 			t.Errorf("Handover(%q) = %s, %v", answer, h.Params, err)
+		}
+	}
+}
+
+// TestUnfit is the table of what cannot go through a pair.
+func TestUnfit(t *testing.T) {
+	t.Parallel()
+	const old, length = "engine_too_old", "messages_need_length"
+	for _, tc := range []struct {
+		dialect, prefill, decode string
+		kind                     openai.Kind
+		want                     string
+	}{
+		{"plain", "0.8.5", "0.8.5", openai.Responses, ""}, {"plain", "0.8.5", "0.8.5", openai.Messages, ""},
+		{"nixl", "0.8.5", "0.8.5", openai.Completion, ""}, {"nixl", "0.8.5", "0.8.5", openai.Chat, ""},
+		{"nixl", "0.18.2", "0.19.0", openai.Responses, old}, {"nixl", "0.19.0", "0.18.2", openai.Responses, old},
+		{"nixl", "0.19.0", "0.19.0rc1", openai.Responses, ""}, {"nixl", "0.19.0", "", openai.Responses, ""},
+		{"nixl", "0.18.2", "0.19.0", openai.Messages, old}, {"nixl", "0.20.1", "0.32.0", openai.Messages, length},
+		{"nixl", "0.32.0", "0.18.0", openai.Messages, old},
+		{"nixl", "v0.21.0", "0.19.0", openai.Messages, ""}, {"nixl", "1.0.0", "1.0.0", openai.Messages, ""},
+		{"nixl", "", "", openai.Messages, ""}, {"nixl", "nightly", "0.x", openai.Messages, ""},
+		{"nixl", "0.1.dev1+g0123456", "0.1.dev1+g0123456", openai.Messages, ""},
+		{"mooncake", "0.33.0", "0.33.0", openai.Messages, length}, {"mooncake", "0.18.0", "0.18.0", openai.Messages, length},
+		{"mooncake", "0.33.0", "0.33.0", openai.Responses, ""}, {"mooncake", "0.33.0", "0.18.0", openai.Responses, old},
+		{"mooncake", "0.18.0", "0.18.0", openai.Chat, ""},
+	} {
+		c, err := connector.New(tc.dialect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := pair()
+		p.Prefill.Record.Version, p.Decode.Record.Version = tc.prefill, tc.decode
+		if got := c.Unfit(tc.kind, p); got != tc.want {
+			t.Errorf("%s of %q and %q, %s: %q, want %q", tc.dialect, tc.prefill, tc.decode, tc.kind.Path(), got, tc.want)
+		}
+		early := c.Unfit(tc.kind, connector.Pair{Prefill: p.Prefill})
+		if early != "" && early != tc.want {
+			t.Errorf("%s of %q: %q before decode is chosen, then %q", tc.dialect, tc.prefill, early, tc.want)
 		}
 	}
 }

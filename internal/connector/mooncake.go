@@ -42,6 +42,15 @@ func (mooncake) Lacks(in *instance.Instance) error {
 	return nil
 }
 
+// Unfit: a prefill whose only token ends the answer hands nothing over, and decode
+// would wait for it for minutes (PR#46008); /v1/messages cannot forbid that.
+func (mooncake) Unfit(k openai.Kind, p Pair) string {
+	if k == openai.Messages {
+		return messagesNeedLength
+	}
+	return tooOld(k, p)
+}
+
 func (mooncake) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e)

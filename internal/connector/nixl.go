@@ -22,6 +22,16 @@ func (nixl) Lacks(*instance.Instance) error { return nil }
 func (nixl) SharesPool() bool               { return false }
 func (nixl) Rewriter(Handover) Rewriter     { return nil }
 
+// Unfit: before vLLM 0.21 nothing is handed over by a prefill whose only token ends
+// the answer, and /v1/messages cannot forbid that.
+func (nixl) Unfit(k openai.Kind, p Pair) string {
+	why := tooOld(k, p)
+	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
+		why = messagesNeedLength
+	}
+	return why
+}
+
 func (nixl) Prefill(r *openai.Request, _ Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e)

@@ -16,6 +16,9 @@ func (plain) Handover([]byte) (Handover, error) { return Handover{}, nil }
 func (plain) SharesPool() bool                  { return true }
 func (plain) Rewriter(Handover) Rewriter        { return nil }
 
+// Unfit: the pool has what was computed, however the request came and ended.
+func (plain) Unfit(openai.Kind, Pair) string { return "" }
+
 func (plain) Prefill(r *openai.Request, _ Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e)

@@ -35,7 +35,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	l.count.requests.Add(1)
 	j := &job{arrived: time.Now()}
 	j.created = j.arrived.Unix()
-	p, err := parseParams(body, chat)
+	p, err := x.api.parse(body)
 	j.params = p
 	x.id = responseID(x.r, p, j, chat)
 	if err == nil {
@@ -88,6 +88,12 @@ func responseID(r *http.Request, p *params, j *job, chat bool) string {
 	}
 	j.base = base
 	j.id = "cmpl-" + base
+	if p != nil && p.api == apiResponses {
+		if j.id = p.requestID; j.id == "" {
+			j.id = "resp_" + strings.ReplaceAll(newUUID(), "-", "") // the header is not looked at
+		}
+		return j.id
+	}
 	if chat {
 		j.id = "chatcmpl-" + base
 	}
@@ -109,6 +115,9 @@ func (x *exchange) admit(j *job) error {
 	j.model = j.params.model
 	if j.model == "" {
 		j.model = s.opt.Models[0]
+	}
+	if err := j.admitStored(); err != nil {
+		return err
 	}
 	if j.chat {
 		if err := j.render(); err != nil {

@@ -20,6 +20,7 @@ type exchange struct {
 	counted   bool // the abort was counted
 	placed    bool // runs, and holds a place among MaxRunning
 	id        string
+	api       api
 }
 
 // strike lets the fault happen if it is its time; ended tells that the
@@ -121,8 +122,17 @@ func (x *exchange) garbage() {
 // fail answers with an error, inside the stream once that has begun.
 func (x *exchange) fail(e *apiError) {
 	x.life.count.failed.Add(1)
-	if !x.streaming {
-		e.write(x.w)
+	switch {
+	case !x.streaming:
+		x.refuse(e)
+		return
+	case x.api == apiResponses:
+		// vLLM finds no event for what it would say, and breaks off.
+		x.drop(false)
+		return
+	case x.api == apiMessages:
+		e.kind = "internal_error" // whatever it was
+		x.write(append(e.appendMessages(append([]byte(nil), "event: error\ndata: "...)), "\n\n"...))
 		return
 	}
 	b := append(make([]byte, 0, 256), "data: "...)

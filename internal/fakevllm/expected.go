@@ -36,16 +36,28 @@ func ChatPrompt(messages []Message, continueLast bool) []int {
 // whatever a client may send, tool calls included. The error is what the
 // engine would answer with 4xx.
 func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) {
+	if chat {
+		return ExpectedAt(pathChat, body, maxModelLen)
+	}
+	return ExpectedAt(pathCompletions, body, maxModelLen)
+}
+
+// ExpectedAt is ExpectedAnswers for any of the generating routes.
+func ExpectedAt(path string, body []byte, maxModelLen int) ([]Answer, error) {
 	o, err := Options{MaxModelLen: maxModelLen}.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	p, err := parseParams(body, chat)
+	a, ok := apiOf(path)
+	if !ok {
+		return nil, fmt.Errorf("%s generates nothing", path)
+	}
+	p, err := a.parse(body)
 	if err != nil {
 		return nil, fmt.Errorf("the engine refuses it: %w", err)
 	}
 	j := &job{params: p}
-	if chat {
+	if p.chat {
 		if err := p.render(); err != nil {
 			return nil, fmt.Errorf("the engine refuses it: %w", err)
 		}
@@ -67,7 +79,7 @@ func ExpectedAnswers(chat bool, body []byte, maxModelLen int) ([]Answer, error) 
 		switch {
 		case ln.call != nil:
 			a.ToolName, a.ToolArguments = ln.call.name, ln.call.upTo(ln.seq.n)
-		case j.echo && !chat:
+		case j.echo && !p.chat:
 			a.Text = j.text(ln.prompt) + a.Text
 			if j.echoOnly {
 				a.Text = j.text(ln.prompt)

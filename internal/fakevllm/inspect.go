@@ -22,6 +22,12 @@ func (s *Server) inspect(j *job, r *http.Request) {
 		if asked := j.maxCompletionTokens; asked != nil && *asked != 1 {
 			report("max_completion_tokens is not 1")
 		}
+		if j.agent.store || j.agent.background {
+			report("the answer is to be stored")
+		}
+		if j.agent.stopSequences {
+			report("stop_sequences are present")
+		}
 		if j.n != 1 || len(j.prompts) != 1 {
 			report("more than one answer is asked for")
 		}

@@ -8,7 +8,9 @@ import (
 
 // params is a parsed and checked request to one of the two completion routes.
 type params struct {
-	chat  bool
+	api   api
+	chat  bool // also of what vLLM makes a chat of
+	agent agentFields
 	model string // "" when absent: the first served model
 
 	prompts    [][]int  // token ids, one list per prompt

@@ -31,6 +31,10 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	x.handOver(j, lanes[0].seq.finish)
+	if j.api == apiResponses || j.api == apiMessages {
+		x.send(x.agentBody(j, &lanes[0]))
+		return
+	}
 	x.send(x.body(j, lanes))
 }
 
@@ -68,6 +72,9 @@ func (x *exchange) checkCalls(lanes []lane) *apiError {
 	}
 	for i := range lanes {
 		if lanes[i].call != nil && lanes[i].seq.finish == "length" {
+			if x.api == apiMessages {
+				return &apiError{status: http.StatusInternalServerError, kind: "internal_error", message: "Expecting value: line 1 column 1 (char 0)"}
+			}
 			return cutCall()
 		}
 	}

@@ -13,6 +13,8 @@ import (
 const (
 	pathCompletions = "/v1/completions"
 	pathChat        = "/v1/chat/completions"
+	pathResponses   = "/v1/responses"
+	pathMessages    = "/v1/messages"
 	pathModels      = "/v1/models"
 	maxBody         = 256 << 20
 )
@@ -20,7 +22,7 @@ const (
 // method is the only method a route has; "" for an unknown route.
 func method(path string, admin bool) string {
 	switch path {
-	case pathCompletions, pathChat, "/tokenize", "/detokenize":
+	case pathCompletions, pathChat, pathResponses, pathMessages, "/tokenize", "/detokenize":
 		return http.MethodPost
 	case pathModels, "/health", "/ping", "/version", "/metrics":
 		return http.MethodGet
@@ -201,9 +203,11 @@ func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
 }
 
 func (x *exchange) post(path string, body []byte) {
+	var generates bool
+	x.api, generates = apiOf(path)
 	body, e := readJSON(x.r, body)
 	if e != nil {
-		if path == pathCompletions || path == pathChat {
+		if generates {
 			x.life.count.requests.Add(1)
 		}
 		x.reject(e)
@@ -215,11 +219,11 @@ func (x *exchange) post(path string, body []byte) {
 	case "/detokenize":
 		x.detokenize(body)
 	default:
-		x.complete(body, path == pathChat)
+		x.complete(body, x.api != apiCompletions)
 	}
 }
 
 func (x *exchange) reject(e *apiError) {
 	x.life.count.rejected.Add(1)
-	e.write(x.w)
+	x.refuse(e)
 }

@@ -20,6 +20,10 @@ func (x *exchange) stream(j *job) {
 	if x.strike(AfterHeaders, 0) {
 		return
 	}
+	if j.api == apiResponses || j.api == apiMessages {
+		x.agentStream(j)
+		return
+	}
 	p, ok := x.first(j)
 	if !ok {
 		x.gone()

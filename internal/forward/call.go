@@ -28,18 +28,17 @@ type call struct {
 	flow   flow.Request
 }
 
-func (h *Handler) newCall(client Client, r *http.Request, endpoint string) *call {
+func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind) *call {
 	c := &call{h: h, r: r, endpoint: endpoint}
 	id := leg.ClientsID(r.Header)
 	c.origin = leg.Origin{
 		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
-	c.answer = relay.Answer{Client: client, Ctx: r.Context(), ID: id, Start: time.Now(), Idle: h.opts.Idle, Log: h.opts.Log}
-	if h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r) {
-		c.answer.Trace = c.flow.Route.Header
-	}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Start: time.Now(), Idle: h.opts.Idle, Log: h.opts.Log}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
+	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
+	c.answer.Way = &c.flow.Route
 	if name := h.opts.SessionHeader; name != "" {
 		c.flow.Session = r.Header.Get(name)
 	}

@@ -111,21 +111,21 @@ func New(o Options) (*Handler, error) {
 	return h, h.flow.Load()
 }
 
-// Completion serves one completion endpoint.
+// Completion serves one endpoint whose answers are generated.
 func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
-	return h.serve(kind.Path(), func(c *call) { c.completion(kind) })
+	return h.serve(kind.Path(), kind, func(c *call) { c.completion(kind) })
 }
 
 // Passthrough serves an endpoint that one instance answers alone: a decode
 // instance, or a prefill instance where there is none.
 func (h *Handler) Passthrough(endpoint string) HandlerFunc {
-	return h.serve(endpoint, (*call).passOn)
+	return h.serve(endpoint, openai.Other, (*call).passOn)
 }
 
 // serve makes a call of each request, and ends it.
-func (h *Handler) serve(endpoint string, answer func(*call)) HandlerFunc {
+func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
 	return func(client Client, r *http.Request) {
-		c := h.newCall(client, r, endpoint)
+		c := h.newCall(client, r, endpoint, kind)
 		answer(c)
 		c.finish()
 	}

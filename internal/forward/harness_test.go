@@ -27,7 +27,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -257,7 +256,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat), Passthrough: h.Passthrough,
+			Generate: h.Completion, Passthrough: h.Passthrough,
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
 		Log: log,

@@ -159,7 +159,7 @@ func TestBodyMemoryIsGivenBackAtTheCommit(t *testing.T) {
 	}{
 		{"/v1/completions", event, true},
 		{"/v1/completions", part, false},
-		{"/v1/responses", event, true},
+		{"/v1/embeddings", event, true},
 	} {
 		t.Run(fmt.Sprintf("%s/stream=%v", tc.path, tc.stream), func(t *testing.T) {
 			t.Parallel()

@@ -23,7 +23,7 @@ const probeTimeout = 5 * time.Second
 // read vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
 // model, "" for the list.
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
-	return h.serve("/v1/models", func(c *call) { c.models(members(), id(c.r)) })
+	return h.serve("/v1/models", openai.Other, func(c *call) { c.models(members(), id(c.r)) })
 }
 
 type modelList struct {

@@ -18,7 +18,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -104,7 +103,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	direct := httpapi.Direct(httpapi.Deps{Log: quiet(), Data: httpapi.Completions{Completion: h.Completion(openai.Completion), Chat: h.Completion(openai.Chat)}})
+	direct := httpapi.Direct(httpapi.Deps{Log: quiet(), Data: httpapi.Completions{Generate: h.Completion}})
 	s := front.New(front.Options{Routes: direct, Rest: &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}, Log: quiet()})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -14,18 +14,19 @@ import (
 // finds them without a router. They ask for the same keys as NewRouter's, and
 // the same happens to a panic.
 func Direct(d Deps) map[string]http.HandlerFunc {
-	return map[string]http.HandlerFunc{
-		openai.Completion.Path(): d.direct(d.Data.Completion),
-		openai.Chat.Path():       d.direct(d.Data.Chat),
+	routes := map[string]http.HandlerFunc{}
+	for _, kind := range openai.Generating() {
+		routes[kind.Path()] = d.direct(kind, d.Data.Generate(kind))
 	}
+	return routes
 }
 
-func (d *Deps) direct(h forward.HandlerFunc) http.HandlerFunc {
+func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc {
 	ring := newKeyring(d.ClientKeys)
 	return func(w http.ResponseWriter, r *http.Request) {
 		if e := ring.refuses(r); e != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
-			openai.WriteError(w, e)
+			kind.WriteError(w, e)
 			return
 		}
 		c := &noting{Client: clientOf(w)}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 // A bug before the answer has begun is a 500; later the answer is broken off.
@@ -25,9 +26,11 @@ func TestDirectPanic(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			d := deps()
-			d.Data.Completion = func(c forward.Client, _ *http.Request) {
-				begin(c)
-				panic("bug")
+			d.Data.Generate = func(openai.Kind) forward.HandlerFunc {
+				return func(c forward.Client, _ *http.Request) {
+					begin(c)
+					panic("bug")
+				}
 			}
 			s := httptest.NewServer(httpapi.Direct(d)["/v1/completions"])
 			defer s.Close()
@@ -51,5 +54,26 @@ func TestDirectPanic(t *testing.T) {
 				t.Fatalf("%v, %q, %v", resp, body, err)
 			}
 		})
+	}
+}
+
+// A client without a key is told so in the shape of the API that it speaks, with and
+// without the router.
+func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.ClientKeys = []string{"k"}
+	routed := serve(t, d, true)
+	for path, want := range map[string]string{
+		"/v1/messages":  `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,
+		"/v1/responses": `{"error":{"message":"wrong API key","type":"AuthenticationError","param":null,"code":401}}`,
+	} {
+		direct := httptest.NewServer(httpapi.Direct(d)[path])
+		for _, url := range []string{routed.URL + path, direct.URL} {
+			if code, _, body := call(t, http.MethodPost, url, "{}", "Authorization", "Bearer x"); code != http.StatusUnauthorized || body != want {
+				t.Errorf("%s: %d %s", path, code, body)
+			}
+		}
+		direct.Close()
 	}
 }

@@ -47,7 +47,7 @@ func requireClient(keys []string) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		if e := ring.refuses(c.Request); e != nil {
 			c.Header("WWW-Authenticate", "Bearer")
-			openai.WriteError(c.Writer, e)
+			openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, e)
 			c.Abort()
 		}
 	}

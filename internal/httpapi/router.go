@@ -49,8 +49,8 @@ type EtcdStatus struct {
 
 // Completions are the handlers of the data path.
 type Completions struct {
-	Completion forward.HandlerFunc // POST /v1/completions
-	Chat       forward.HandlerFunc // POST /v1/chat/completions
+	// Generate builds the handler of an endpoint that goes through prefill and decode.
+	Generate func(kind openai.Kind) forward.HandlerFunc
 	// Passthrough builds the handler of an endpoint one instance answers alone.
 	Passthrough func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
@@ -87,10 +87,11 @@ type Deps struct {
 func NewRouter(d Deps, split bool) http.Handler {
 	e := engine(d.Log)
 	client := e.Group("/", requireClient(d.ClientKeys))
-	client.POST(openai.Completion.Path(), data(d.Data.Completion))
-	client.POST(openai.Chat.Path(), data(d.Data.Chat))
+	for _, kind := range openai.Generating() {
+		client.POST(kind.Path(), data(d.Data.Generate(kind)))
+	}
 	for _, p := range []string{
-		"/v1/responses", "/v1/messages", "/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
+		"/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
 	} {
 		client.POST(p, data(d.Data.Passthrough(p)))
 	}

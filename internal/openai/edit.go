@@ -46,6 +46,9 @@ func (r *Request) NewEdit() *Edit {
 	return e
 }
 
+// Kind is that of the request.
+func (e *Edit) Kind() Kind { return e.r.Kind }
+
 // Set gives the field this JSON value, adding the field if it is absent.
 func (e *Edit) Set(f Field, rawJSON string) { e.give(f, set, rawJSON) }
 

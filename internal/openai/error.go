@@ -70,14 +70,18 @@ func marshal(v any) []byte {
 	return bytes.TrimSuffix(b.Bytes(), []byte("\n"))
 }
 
-// WriteError answers a request whose answer has not begun.
-func WriteError(w http.ResponseWriter, e *Error) {
+// WriteError answers a request whose answer has not begun, on a route that no Kind
+// is for.
+func WriteError(w http.ResponseWriter, e *Error) { Other.WriteError(w, e) }
+
+// WriteError answers a request of this kind whose answer has not begun.
+func (k Kind) WriteError(w http.ResponseWriter, e *Error) {
 	h := w.Header()
 	h.Set("Content-Type", "application/json")
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
 	}
-	b := e.JSON()
+	b := k.errorJSON(e)
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(b) // the client is gone if this fails; there is nobody to tell

@@ -30,6 +30,13 @@ const (
 	FieldToolChoice
 	FieldPrompt
 	FieldMessages
+	FieldInput
+	FieldMaxOutputTokens
+	FieldStopSequences
+	FieldStore
+	FieldBackground
+	FieldPreviousResponseID
+	FieldThinking
 	FieldPriority
 	FieldKVTransferParams
 	FieldECTransferParams
@@ -60,6 +67,13 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldToolChoice:          "tool_choice",
 	FieldPrompt:              "prompt",
 	FieldMessages:            "messages",
+	FieldInput:               "input",
+	FieldMaxOutputTokens:     "max_output_tokens",
+	FieldStopSequences:       "stop_sequences",
+	FieldStore:               "store",
+	FieldBackground:          "background",
+	FieldPreviousResponseID:  "previous_response_id",
+	FieldThinking:            "thinking",
 	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
 	FieldECTransferParams:    "ec_transfer_params",
@@ -124,6 +138,20 @@ func fieldOf(tok []byte) Field {
 		return FieldPrompt
 	case "messages":
 		return FieldMessages
+	case "input":
+		return FieldInput
+	case "max_output_tokens":
+		return FieldMaxOutputTokens
+	case "stop_sequences":
+		return FieldStopSequences
+	case "store":
+		return FieldStore
+	case "background":
+		return FieldBackground
+	case "previous_response_id":
+		return FieldPreviousResponseID
+	case "thinking":
+		return FieldThinking
 	case "priority":
 		return FieldPriority
 	case "kv_transfer_params":

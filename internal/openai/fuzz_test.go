@@ -25,6 +25,9 @@ var requestSeeds = []string{
 	`{"model":"m","messages":[],"temperature":0.5,"top_p":1,"seed":7,"user":"u","logit_bias":{},"tools":[],"stream":true,"stop":"x","metadata":{"a":1},` +
 		`"disagg_spec":{},"response_format":null,"bootstrap_room":1,"logprobs":false,"stream_options":{"include_usage":true},"n":1,"stop_token_ids":[2]}`,
 	`{"sampling_params":{"vllm_xargs":{"disagg_spec":0},"bootstrap_port":1},"min_completion_tokens":1,"stream":false}`,
+	`{"model":"m","input":[{"role":"user","content":"x"}],"max_output_tokens":9,"store":true,"background":false,"stop":"x","min_tokens":3,"stream":true}`,
+	`{"input":"x","background":true,"store":null,"previous_response_id":"resp_1","max_tokens":7}`,
+	`{"model":"m","messages":[],"max_tokens":9,"stop_sequences":["x"],"system":"y","stream":true,"tool_choice":{"type":"any"},"min_tokens":4}`,
 }
 
 // refusedFor are the words of the refusals that a valid object can meet: limits
@@ -42,10 +45,13 @@ func refusedForALimit(err error) bool {
 // reading of it: what is JSON, which value counts, and what it says.
 func FuzzParse(f *testing.F) {
 	for _, s := range requestSeeds {
-		f.Add([]byte(s), false)
-		f.Add([]byte(s), true)
+		for kind := range openai.Generating() {
+			f.Add([]byte(s), byte(kind))
+		}
 	}
-	f.Fuzz(func(t *testing.T, body []byte, chat bool) {
+	f.Fuzz(func(t *testing.T, body []byte, which byte) {
+		kinds := openai.Generating()
+		kind := kinds[int(which)%len(kinds)]
 		members, object := rawMembers(body)
 		object = object && utf8.Valid(body)
 		_, err := openai.ParseOther(body)
@@ -54,10 +60,6 @@ func FuzzParse(f *testing.F) {
 		}
 		if err != nil && object && !refusedForALimit(err) {
 			t.Fatalf("refused %q: %v", body, err)
-		}
-		kind := openai.Completion
-		if chat {
-			kind = openai.Chat
 		}
 		r, err := openai.ParseRequest(kind, body)
 		if err != nil {
@@ -83,14 +85,17 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%q: stream is %v", body, r.Stream)
 		}
 		limit := lastOf(members, "max_tokens")
-		if raw := lastOf(members, "max_completion_tokens"); chat && raw != nil && kindOf(raw) != 'n' {
+		if kind == openai.Responses {
+			limit = lastOf(members, "max_output_tokens")
+		}
+		if raw := lastOf(members, "max_completion_tokens"); kind == openai.Chat && raw != nil && kindOf(raw) != 'n' {
 			limit = raw
 		}
 		var n int64
 		if json.Unmarshal(limit, &n) == nil && r.MaxTokens != n {
 			t.Fatalf("%q: limit %d, want %d", body, r.MaxTokens, n)
 		}
-		if why := mustNotSplit(members, chat); why != "" && r.Bypass == "" {
+		if why := mustNotSplit(members, kind); why != "" && r.Bypass == "" {
 			t.Fatalf("%q goes through prefill and decode in spite of %s", body, why)
 		}
 	})
@@ -98,7 +103,21 @@ func FuzzParse(f *testing.F) {
 
 // mustNotSplit is the rule of the safe path (protocol rule R3) on decoded
 // values, for those that need no lax reading.
-func mustNotSplit(members []rawMember, chat bool) string {
+func mustNotSplit(members []rawMember, kind openai.Kind) string {
+	switch kind {
+	case openai.Responses:
+		if kindOf(lastOf(members, "background")) == 't' {
+			return "background"
+		}
+		var id string
+		if json.Unmarshal(lastOf(members, "previous_response_id"), &id) == nil && id != "" {
+			return "previous_response_id"
+		}
+		return ""
+	case openai.Messages, openai.Other:
+		return ""
+	case openai.Completion, openai.Chat:
+	}
 	for _, name := range []string{"n", "best_of"} {
 		var n float64
 		if json.Unmarshal(lastOf(members, name), &n) == nil && n > 1 {
@@ -114,7 +133,7 @@ func mustNotSplit(members []rawMember, chat bool) string {
 		return "prompt_logprobs"
 	}
 	var prompts []any
-	if !chat && json.Unmarshal(lastOf(members, "prompt"), &prompts) == nil && len(prompts) > 1 {
+	if kind == openai.Completion && json.Unmarshal(lastOf(members, "prompt"), &prompts) == nil && len(prompts) > 1 {
 		switch prompts[0].(type) {
 		case string, []any:
 			return "prompt"
@@ -203,6 +222,7 @@ func FuzzAnswer(f *testing.F) {
 		`{"usage":{"prompt_tokens_details":{"cached_tokens":"x"}}}`, `{"object":"error","code":"400"}`,
 		`{"kv_transfer_params":{"a":1},"kv_transfer_params":{"b":2}}`, `{"a":{"kv_transfer_params":1}}`, `{"a":1, "kv_transfer_params" : [2] } `,
 		`{"a":"\",\"kv_transfer_params\":3}","b":4}`, `{"a":["kv_transfer_params"],"b":", ","kv_transfer_params":5}`,
+		`{"response":{"id":"x","kv_transfer_params":{"a":1}},"ec_transfer_params":{}}`, `{"ec_transfer_params":1,"kv_transfer_params":2,"a":3}`,
 	} {
 		f.Add([]byte(s))
 	}
@@ -238,9 +258,40 @@ func FuzzAnswer(f *testing.F) {
 		if !json.Valid(changed) {
 			t.Fatalf("%q became %q", answer, changed)
 		}
+		for _, kind := range openai.Generating() {
+			hidden(t, kind, answer, members)
+		}
 		after, _ := rawMembers(changed)
 		sameButTokens(t, members, after, []string{"usage", "prompt_tokens_details", "cached_tokens"}, !bytes.Equal(changed, answer))
 	})
+}
+
+// hidden fails if an answer tells of transfers after that was hidden, or differs in
+// anything else.
+func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
+	t.Helper()
+	got := kind.HideHandover(answer)
+	after, ok := rawMembers(got)
+	if !ok || !json.Valid(got) {
+		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+	}
+	for _, m := range before {
+		tells := m.name == "kv_transfer_params" || m.name == "ec_transfer_params"
+		if tells && kind == openai.Messages {
+			continue
+		}
+		if len(after) == 0 || !bytes.Equal(after[0].key, m.key) {
+			t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+		}
+		value := after[0].value
+		after = after[1:]
+		if tells && kindOf(value) != 'n' || !tells && m.name != "response" && !bytes.Equal(value, m.value) {
+			t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+		}
+	}
+	if len(after) > 0 {
+		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)
+	}
 }
 
 // sameButTokens fails if two objects differ anywhere but in the value at path,

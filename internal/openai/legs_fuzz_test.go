@@ -37,7 +37,17 @@ func container(name string) bool {
 
 // prefillChanges are those of protocol rules R1 and R1b, the same for all
 // connectors.
-func prefillChanges() map[string]change {
+func prefillChanges(kind openai.Kind) map[string]change {
+	switch kind {
+	case openai.Responses:
+		return map[string]change{
+			"max_output_tokens": {"1", true}, "ignore_eos": {"true", true}, "stream": {"false", true}, "store": {"false", true},
+			"background": {}, "min_tokens": {}, "stop": {},
+		}
+	case openai.Messages:
+		return map[string]change{"max_tokens": {"1", true}, "stream": {"false", true}, "stop_sequences": {}}
+	case openai.Completion, openai.Chat, openai.Other:
+	}
 	return map[string]change{
 		"max_tokens": {"1", true}, "max_completion_tokens": {"1", false}, "min_tokens": {"1", true},
 		"ignore_eos": {"true", true}, "stream": {"false", true},
@@ -202,14 +212,14 @@ func FuzzLegs(f *testing.F) {
 	answers := []string{`{"kv_transfer_params":{"remote_block_ids":[1,2],"remote_port":9007199254740993}}`, `{}`, `{"kv_transfer_params":null}`, `x`,
 		` {"kv_transfer_params":{},"kv_transfer_params": [ 1 ] } `}
 	for i, s := range requestSeeds {
-		f.Add([]byte(s), []byte(answers[i%len(answers)]), i%2 == 0)
+		for kind := range openai.Generating() {
+			f.Add([]byte(s), []byte(answers[i%len(answers)]), byte(kind))
+		}
 	}
 	params := paramsOf(f)
-	f.Fuzz(func(t *testing.T, body, answer []byte, chat bool) {
-		kind := openai.Completion
-		if chat {
-			kind = openai.Chat
-		}
+	f.Fuzz(func(t *testing.T, body, answer []byte, which byte) {
+		kinds := openai.Generating()
+		kind := kinds[int(which)%len(kinds)]
 		sent := bytes.Clone(body)
 		r, err := openai.ParseRequest(kind, body)
 		if err != nil {
@@ -217,7 +227,7 @@ func FuzzLegs(f *testing.F) {
 		}
 		other, err := openai.ParseOther(body)
 		if err != nil {
-			t.Fatalf("%q is a completion and nothing else: %v", body, err)
+			t.Fatalf("%q is of kind %d and nothing else: %v", body, kind, err)
 		}
 		checkLeg(t, "the only leg", body, other.NewEdit().Body(), nil)
 		for _, name := range connector.Names() {
@@ -225,7 +235,7 @@ func FuzzLegs(f *testing.F) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			changes := prefillChanges()
+			changes := prefillChanges(kind)
 			if params[name].Prefill != nil {
 				changes["kv_transfer_params"] = change{string(params[name].Prefill), true}
 			}

@@ -34,14 +34,8 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 	t.Parallel()
 	refused := 0
 	for _, c := range refusals.All(t) {
-		kind := openai.Completion
-		switch {
-		case c.Path == openai.Chat.Path():
-			kind = openai.Chat
-		case c.Path != openai.Completion.Path():
-			continue
-		}
-		if c.Method != "POST" || c.Type() != "application/json" || otherwise(c.Name) != "" {
+		kind := openai.KindOf(c.Path)
+		if kind == openai.Other || c.Method != "POST" || c.Type() != "application/json" || otherwise(c.Name) != "" {
 			continue
 		}
 		_, err := openai.ParseRequest(kind, c.Body())
@@ -58,7 +52,7 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 			refused++
 		}
 	}
-	if refused < 90 {
+	if refused < 100 {
 		t.Errorf("only %d of the recorded requests were refused", refused)
 	}
 	if e := openai.NotJSON(); string(e.JSON()) != answerTo(t, "text") {

@@ -6,22 +6,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
-// Kind is the endpoint that a completion request came in on.
-type Kind uint8
-
-// The kinds.
-const (
-	Completion Kind = iota // POST /v1/completions
-	Chat                   // POST /v1/chat/completions
-)
-
-// Path is the endpoint's path, the same at the proxy and at the engine.
-func (k Kind) Path() string {
-	if k == Chat {
-		return "/v1/chat/completions"
-	}
-	return "/v1/completions"
-}
+// BypassStored is Request.Bypass of a request that goes on from a stored response,
+// which one instance has.
+const BypassStored = "stored_response"
 
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
 // make the bookkeeping larger than the body itself.
@@ -54,13 +41,15 @@ type Request struct {
 	IncludeUsage bool
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
-	// ForcedTool tells that tool_choice is "required" or names a function: a
-	// prefill that is cut after one token may then answer 400 (protocol rule R1c).
-	ForcedTool bool
+	// CutReason says why a prefill that is cut after one token may be refused though
+	// the request is right, "" if it may not: forced_tool, as half a call cannot be
+	// parsed (protocol rule R1c), or thinking_budget, which is more than one token.
+	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
 	// Bypass says why prefill and decode must not be split for this request,
-	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs.
+	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs,
+	// background, BypassStored.
 	Bypass string
 
 	open    int // position of '{'
@@ -88,7 +77,7 @@ func ParseRequest(kind Kind, body []byte) (*Request, error) {
 // ParseOther checks the body of a request to any other endpoint: it must be a
 // JSON object. Only Model and Stream are read, and not judged.
 func ParseOther(body []byte) (*Request, error) {
-	r := &Request{Body: body}
+	r := &Request{Kind: Other, Body: body}
 	if err := r.scan(); err != nil {
 		return nil, err
 	}
@@ -211,8 +200,12 @@ func (r *Request) Raw(f Field) []byte {
 // Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
 // there is neither.
 func (r *Request) Prompt() []byte {
-	if r.Kind == Chat {
+	switch r.Kind {
+	case Chat, Messages:
 		return r.Raw(FieldMessages)
+	case Responses:
+		return r.Raw(FieldInput)
+	case Completion, Other:
 	}
 	return r.Raw(FieldPrompt)
 }

@@ -30,8 +30,8 @@ func TestParseRequestReads(t *testing.T) {
 		{name: "chat limit wins", kind: openai.Chat, body: `{"messages":[],"max_tokens":0,"max_completion_tokens":7}`, want: openai.Request{Kind: openai.Chat, MaxTokens: 7}},
 		{name: "completions ignore the chat limit", body: `{"max_completion_tokens":"nonsense"}`},
 		{name: "empty stream options are falsy", body: `{"stream_options":{}}`},
-		{name: "forced tool by word", kind: openai.Chat, body: `{"messages":[],"tool_choice":"required"}`, want: openai.Request{Kind: openai.Chat, ForcedTool: true}},
-		{name: "forced tool by name", kind: openai.Chat, body: `{"messages":[],"tool_choice":{"type":"function","function":{"name":"f"}}}`, want: openai.Request{Kind: openai.Chat, ForcedTool: true}},
+		{name: "forced tool by word", kind: openai.Chat, body: `{"messages":[],"tool_choice":"required"}`, want: openai.Request{Kind: openai.Chat, CutReason: "forced_tool"}},
+		{name: "forced tool by name", kind: openai.Chat, body: `{"messages":[],"tool_choice":{"type":"function","function":{"name":"f"}}}`, want: openai.Request{Kind: openai.Chat, CutReason: "forced_tool"}},
 		{name: "free tool", kind: openai.Chat, body: `{"messages":[],"tool_choice":"auto"}`, want: openai.Request{Kind: openai.Chat}},
 		{name: "n=1 is ordinary", body: `{"n":1,"best_of":1,"echo":false,"prompt_logprobs":null}`},
 		{name: "n", body: `{"n":2}`, want: openai.Request{Bypass: "n"}},
@@ -57,10 +57,10 @@ func TestParseRequestReads(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := openai.Request{Kind: r.Kind, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
-				MaxTokens: r.MaxTokens, ForcedTool: r.ForcedTool, Bypass: r.Bypass}
+				MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
 			if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream ||
 				got.IncludeUsage != tc.want.IncludeUsage || got.MaxTokens != tc.want.MaxTokens ||
-				got.ForcedTool != tc.want.ForcedTool || got.Bypass != tc.want.Bypass {
+				got.CutReason != tc.want.CutReason || got.Bypass != tc.want.Bypass {
 				t.Fatalf("got %+v, want %+v", got, tc.want)
 			}
 		})

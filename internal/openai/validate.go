@@ -8,29 +8,29 @@ import (
 // read takes out of the scanned body what the proxy must know and refuses what
 // vLLM would refuse, so that no prefill is spent on it.
 func (r *Request) read() error {
-	if raw := r.Raw(FieldModel); raw != nil && !isNull(raw) {
-		if raw[0] != '"' {
-			return r.wrong(FieldModel, errStringType)
-		}
-		r.Model = string(unquote(raw))
+	switch r.Kind {
+	case Responses:
+		return r.readResponses()
+	case Messages:
+		return r.readMessages()
+	case Completion, Chat, Other:
 	}
-	var err error
-	if r.Stream, err = r.boolean(FieldStream); err != nil {
+	if err := r.readCommon(); err != nil {
 		return err
 	}
-	if _, err = r.boolean(FieldIgnoreEOS); err != nil {
+	if _, err := r.boolean(FieldIgnoreEOS); err != nil {
 		return err
 	}
-	if err = r.readStreamOptions(); err != nil {
+	if err := r.readStreamOptions(); err != nil {
 		return err
 	}
-	if err = r.readLimits(); err != nil {
+	if err := r.readLimits(); err != nil {
 		return err
 	}
-	if err = r.readStop(); err != nil {
+	if err := r.readStop(); err != nil {
 		return err
 	}
-	if _, _, err = r.integer(FieldPriority); err != nil {
+	if _, _, err := r.integer(FieldPriority); err != nil {
 		return err // which no engine sees
 	}
 	if r.Kind == Chat && r.Raw(FieldMessages) == nil {
@@ -39,6 +39,19 @@ func (r *Request) read() error {
 	}
 	r.readToolChoice()
 	return r.readBypass()
+}
+
+// readCommon reads what requests of all kinds have.
+func (r *Request) readCommon() error {
+	if raw := r.Raw(FieldModel); raw != nil && !isNull(raw) {
+		if raw[0] != '"' {
+			return r.wrong(FieldModel, errStringType)
+		}
+		r.Model = string(unquote(raw))
+	}
+	var err error
+	r.Stream, err = r.boolean(FieldStream)
+	return err
 }
 
 func (r *Request) wrong(f Field, why ...*complaint) *Error {
@@ -156,8 +169,8 @@ func (r *Request) readStop() error {
 }
 
 func (r *Request) readToolChoice() {
-	if raw := r.Raw(FieldToolChoice); raw != nil {
-		r.ForcedTool = raw[0] == '{' || (raw[0] == '"' && string(unquote(raw)) == "required")
+	if raw := r.Raw(FieldToolChoice); raw != nil && (raw[0] == '{' || raw[0] == '"' && string(unquote(raw)) == "required") {
+		r.CutReason = forcedTool
 	}
 }
 

@@ -44,10 +44,14 @@ func invalid(loc, input string, why ...*complaint) *Error {
 	loc = strings.TrimSuffix("body."+loc, ".")
 	texts := make([]string, len(why))
 	for i, c := range why {
-		texts[i] = fmt.Sprintf("{'type': %s, 'loc': %s, 'msg': %s, 'input': %s}",
-			pyQuote(c.kind), pyQuote(loc), pyQuote(c.msg), pyQuote(input))
+		texts[i] = c.about(loc, input)
 	}
 	return pydantic(loc, texts...)
+}
+
+// about is the complaint in pydantic's words.
+func (c *complaint) about(loc, input string) string {
+	return fmt.Sprintf("{'type': %s, 'loc': %s, 'msg': %s, 'input': %s}", pyQuote(c.kind), pyQuote(loc), pyQuote(c.msg), pyQuote(input))
 }
 
 func pydantic(param string, complaints ...string) *Error {

@@ -46,7 +46,7 @@ func (r *Request) passOn(a *sched.Assignment, l *leg.Leg, method, target string,
 	if resp.Status != http.StatusOK {
 		return relay.ReadError(l, resp, r.Settings.Idle)
 	}
-	return r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Typed: true, Commit: func() {
+	return r.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: func() {
 		r.attempts.served(a.Instance)
 		r.DropBody()
 	}})

@@ -17,11 +17,12 @@ import (
 // prompt of a million tokens take well under a megabyte.
 const maxPrefillAnswer = 16 << 20
 
-// The reasons for a decode instance to serve alone, beside openai.Request.Bypass.
+// The reasons for a decode instance to serve alone, beside Bypass and CutReason of
+// openai.Request and those of connector.Dialect.Unfit.
 const (
 	aloneNoPrefill     = "no_prefill"     // nobody there
 	alonePrefillFailed = "prefill_failed" // everybody tried
-	aloneForcedTool    = "forced_tool"    // protocol rule R1c
+	aloneNoHandover    = "no_handover"    // prefill has answered without one
 )
 
 // completion is a request that goes through prefill and decode.
@@ -29,9 +30,11 @@ type completion struct {
 	*Request
 	s   *Settings
 	req *openai.Request // nil once no further leg can come
-	// forcedTool is that of req: a prefill leg of a concurrent pair may outlive it.
-	forcedTool bool
-	usage      relay.Usage
+	// kind and cutReason are those of req: a prefill leg of a concurrent pair may
+	// outlive it.
+	kind      openai.Kind
+	cutReason string
+	usage     relay.Usage
 	// silent is how long decode legs waited that were sent again because their
 	// hand-over had run out.
 	silent time.Duration
@@ -40,7 +43,7 @@ type completion struct {
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
 	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
-	c := &completion{Request: r, s: r.Settings, req: req, forcedTool: req.ForcedTool}
+	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason}
 	c.run()
 }
 
@@ -56,8 +59,14 @@ func (c *completion) run() {
 			c.withoutPrefill(err)
 			return
 		}
+		d := c.s.dialects[p.Connector]
+		if why := d.Unfit(c.kind, connector.Pair{Prefill: p.Instance}); why != "" {
+			p.Done()
+			c.alone(why)
+			return
+		}
 		c.Route.took(p)
-		switch d := c.s.dialects[p.Connector]; d.Flow() {
+		switch d.Flow() {
 		case connector.Concurrent:
 			done = c.concurrent(p, d)
 		default:
@@ -92,7 +101,7 @@ func (c *completion) prefillFailed(in *instance.Instance, f *leg.Failure) (done 
 	}
 	switch {
 	case f.Class == leg.OurEdit:
-		c.alone(aloneForcedTool)
+		c.alone(c.cutReason)
 	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
 		// The tries are used up; a decode instance can still do it all.
 		c.alone(alonePrefillFailed)
@@ -159,9 +168,7 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
 		f := relay.ReadError(l, resp, c.s.Idle)
-		if f.Class == leg.Status4xx && f.Answer.Status == http.StatusBadRequest && c.forcedTool {
-			// One token of a forced tool call cannot be parsed (protocol rule
-			// R1c): our edit's fault, not the client's.
+		if c.cutReason != "" && c.refusesCut(f) {
 			f = leg.NewFailure(leg.OurEdit, f.Answer, f.Err)
 		}
 		return nil, f
@@ -174,6 +181,18 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 		return nil, l.OfError(err)
 	}
 	return answer, nil
+}
+
+// refusesCut tells whether an engine may have failed at our cut after one token
+// (protocol rule R1c). The two agents' APIs say 500 where half a call cannot be parsed.
+func (c *completion) refusesCut(f *leg.Failure) bool {
+	switch f.Class {
+	case leg.Status4xx:
+		return f.Answer.Status == http.StatusBadRequest
+	case leg.Status5xx:
+		return (c.kind == openai.Messages || c.kind == openai.Responses) && f.Answer.Status == http.StatusInternalServerError
+	}
+	return false
 }
 
 // decodeWait is how long a decode leg may take to answer.
@@ -199,9 +218,13 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		return relay.ReadError(l, resp, c.s.Idle)
+		f := relay.ReadError(l, resp, c.s.Idle)
+		if f.Class == leg.ModelMissing && c.Route.Alone == openai.BypassStored {
+			f.Rule.Blame = leg.BlameNobody // it is the response that it does not have
+		}
+		return f
 	}
-	rewriters := []connector.Rewriter{&c.usage}
+	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}

@@ -19,8 +19,14 @@ func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) 
 		return true
 	}
 	defer d.Done()
-	c.Route.took(d)
 	pair := c.newPair(p, d)
+	if why := dialect.Unfit(c.kind, pair); why != "" {
+		p.Done()
+		d.Done()
+		c.alone(why)
+		return true
+	}
+	c.Route.took(d)
 	out := dialect.Decode(c.req, pair, connector.Handover{})
 
 	w := c.decodeWait()

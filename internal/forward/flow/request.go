@@ -30,6 +30,9 @@ type Request struct {
 
 // Route is where a request went.
 type Route struct {
+	// Traced tells that the client may know all of it, not only Alone.
+	Traced bool
+
 	Prefill, Decode string // addresses, "" for none
 	// Alone says why one instance served the request without a prefill, "" if
 	// there was one.
@@ -50,16 +53,19 @@ func (r *Route) took(a *sched.Assignment) {
 	}
 }
 
-// Header tells a client that may know where its request went.
+// Header implements relay.Way. Everybody is told that there was no prefill, and why.
 func (r *Route) Header(h http.Header) {
+	if r.Alone != "" {
+		h.Set("X-PD-Alone", r.Alone)
+	}
+	if !r.Traced {
+		return
+	}
 	h.Set("X-PD-Prefill", r.Prefill)
 	h.Set("X-PD-Decode", r.Decode)
 	h.Set("X-PD-Policy", r.policy())
 	h.Set("X-PD-Revision", strconv.FormatInt(r.Revision, 10))
 	h.Set("X-PD-Attempts", strconv.Itoa(r.Failed+1))
-	if r.Alone != "" {
-		h.Set("X-PD-Alone", r.Alone)
-	}
 }
 
 // policy names what chose: one name where both roles have the same, else prefill's and

@@ -19,6 +19,9 @@ type handed struct {
 	until    time.Time
 }
 
+// lost tells that prefill has worked in vain: it has handed nothing over.
+func (kv *handed) lost() bool { return !kv.dialect.SharesPool() && kv.handover.Empty() }
+
 // singleUse tells that the hand-over is one that a single decode instance may read,
 // and only while prefill holds the blocks for it.
 func (kv *handed) singleUse() bool { return !kv.dialect.SharesPool() && !kv.handover.Empty() }
@@ -47,7 +50,8 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
 		return l.OfAnswer(err.Error())
 	}
-	if kv.handover.Empty() && !kv.dialect.SharesPool() {
+	if c.Route.Alone = ""; kv.lost() {
+		c.Route.Alone = aloneNoHandover
 		c.s.Recorder.HandoverMissing()
 	}
 	c.usage.Prefilled(answer)
@@ -101,6 +105,10 @@ func (c *completion) decode(kv *handed) (done bool) {
 func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, time.Duration) {
 	c.Route.took(d)
 	kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
+	if why := kv.dialect.Unfit(c.kind, kv.pair); why != "" {
+		// It would not read the hand-over, and compute the prompt without a word.
+		c.Route.Alone, kv.handover = why, connector.Handover{}
+	}
 	w := c.decodeWait()
 	if kv.singleUse() {
 		w.KVUntil = kv.until

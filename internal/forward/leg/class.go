@@ -89,7 +89,7 @@ func Rules() []Rule {
 		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
-		{OurEdit, "400 to a prefill with a forced tool call, which our cut at one token causes", false, true, false, BlameNobody, "nothing: decode serves alone"},
+		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
 		{HandoverExpired, "--kv-lease-budget passed between the legs, or while the decode instance was silent", true, true, false, BlameNobody, "nothing: a new prefill"},
 		{PartnerFailed, "the other leg of a concurrent pair failed, whose failure counts", true, true, false, BlameNobody, "the other leg's"},
 		{ClientGone, "the client left", false, true, false, BlameNobody, "nobody is there; 499 in metrics"},

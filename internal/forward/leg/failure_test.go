@@ -1,6 +1,10 @@
 package leg
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
 
 // The buffer of a stream goes back to its pool before the client is told: what
 // an error event said must not lie in it any more.
@@ -8,7 +12,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 	t.Parallel()
 	const text = `{"error":{"message":"too long","code":400}}`
 	event := []byte("data: " + text + "\n\n")
-	f := testLeg(t).OfEvent(400, event)
+	f := testLeg(t).OfEvent(400, openai.Chat.ErrorOf(event))
 	for i := range event {
 		event[i] = '#' // the next stream
 	}
@@ -19,7 +23,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 
 func TestErrorEventThatIsNoJSON(t *testing.T) {
 	t.Parallel()
-	f := testLeg(t).OfEvent(0, []byte("data:{\"error\":00\n\n"))
+	f := testLeg(t).OfEvent(0, openai.Chat.ErrorOf([]byte("data:{\"error\":00\n\n")))
 	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {
 		t.Fatalf("%s %+v", f.Class, f.Answer)
 	}

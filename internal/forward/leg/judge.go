@@ -1,7 +1,6 @@
 package leg
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -124,10 +123,9 @@ func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
 }
 
-// OfEvent judges an error event that came before the answer was committed.
-func (l *Leg) OfEvent(code int, event []byte) *Failure {
-	// A copy: the stream's buffer is another's before the client is told.
-	body := bytes.Clone(openai.EventData(event))
+// OfEvent judges an error event that came before the answer was committed. body is
+// what it says, for a client that gets no stream.
+func (l *Leg) OfEvent(code int, body []byte) *Failure {
 	if !json.Valid(body) {
 		return l.OfAnswer("an error event that is no JSON")
 	}

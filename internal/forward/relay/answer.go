@@ -40,17 +40,20 @@ type Result struct {
 	Broken bool
 }
 
+// Way tells the client in the header of its answer where its request went, as far as
+// it may know.
+type Way interface{ Header(h http.Header) }
+
 // Answer is the answer to one client. It belongs to one goroutine.
 type Answer struct {
 	Client Client
+	Kind   openai.Kind     // of the request: the form of streams and errors
 	Ctx    context.Context // the client's
 	ID     string          // what the client calls its request
 	Start  time.Time
 	Idle   time.Duration // between two reads of an engine's answer, and for a write to the client
-	// Trace adds the proxy's header about the request's way, nil for clients that
-	// are not told.
-	Trace func(http.Header)
-	Log   logrus.FieldLogger
+	Way    Way
+	Log    logrus.FieldLogger
 
 	Result
 
@@ -74,7 +77,7 @@ func (a *Answer) Refuse(err error) {
 		a.Outcome = OutcomeUpstream
 	}
 	a.proxyHeader()
-	openai.WriteError(a.Client, e)
+	a.Kind.WriteError(a.Client, e)
 }
 
 // CloseAfter ends the client's connection with this answer: the rest of what it
@@ -156,8 +159,8 @@ func (a *Answer) ShowID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
 // proxyHeader adds what the proxy says of the request.
 func (a *Answer) proxyHeader() {
 	a.ShowID()
-	if a.Trace != nil {
-		a.Trace(a.Client.Header())
+	if a.Way != nil {
+		a.Way.Header(a.Client.Header())
 	}
 }
 
@@ -194,7 +197,7 @@ func (a *Answer) breakOff(events bool, cause error) {
 	if events && !errors.Is(cause, errEngineEvent) {
 		e := openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway,
 			Message: "the decode instance was lost in the middle of the answer"}
-		a.write(append(append([]byte("data: "), e.JSON()...), "\n\n"...))
+		a.write(a.Kind.ErrorEvent(&e))
 	}
 	a.Outcome, a.Broken = OutcomeBroken, true
 }
@@ -203,9 +206,6 @@ func (a *Answer) breakOff(events bool, cause error) {
 type Source struct {
 	Leg  *leg.Leg
 	Resp *upstream.Response
-	// Typed streams (/v1/responses, /v1/messages) name their events and have no
-	// common closing one: their first event commits, and any clean end is taken.
-	Typed bool
 	// Commit is called once, when the answer is committed: no failure is hidden
 	// from then on.
 	Commit func()

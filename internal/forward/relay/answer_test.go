@@ -30,6 +30,11 @@ func TestIsMedia(t *testing.T) {
 	}
 }
 
+// way is where a request of a test went.
+type way struct{}
+
+func (way) Header(h http.Header) { h.Set("X-PD-Policy", "p") }
+
 // A client gets of an engine's header nothing about the connection, none of the names
 // that are the proxy's, and one id; where its request went only if it may know.
 func TestAnswerHeader(t *testing.T) {
@@ -44,7 +49,7 @@ func TestAnswerHeader(t *testing.T) {
 		a := Answer{Client: Std(w), ID: "mine", Start: time.Now()}
 		all := want
 		if traced {
-			a.Trace = func(h http.Header) { h.Set("X-PD-Policy", "p") }
+			a.Way = way{}
 			all = append(slices.Clone(want), "X-Pd-Policy: p")
 		}
 		a.begin(&upstream.Response{Status: http.StatusOK, Header: header}, 7)

@@ -43,6 +43,7 @@ type events struct {
 	seen      int // of them, searched for an event's end
 	committed bool
 	done      bool // the closing event has come
+	failed    bool // and says that the answer has failed
 	ended     bool // what is in Buf is the last of the engine's answer
 }
 
@@ -78,7 +79,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 			return nil // the answer was whole; how the connection ends is no matter
 		case !errors.Is(err, io.EOF):
 			return a.streamEnded(&e, l.OfError(err))
-		case s.Typed && e.committed && len(bytes.TrimLeft(e.Buf[:e.N], "\r\n")) == 0:
+		case a.Kind == openai.Other && e.committed && len(bytes.TrimLeft(e.Buf[:e.N], "\r\n")) == 0:
 			a.Outcome = OutcomeOK
 			return nil
 		default:
@@ -91,7 +92,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 // for the client or must be retried.
 func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 	if !e.committed {
-		if f = judge(s, e); f != nil {
+		if f = a.judge(s, e); f != nil {
 			return f, true
 		}
 		if !e.committed {
@@ -108,14 +109,17 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 		e.seen = e.N
 		return nil, false
 	}
-	if failed := e.look(end); failed > 0 {
+	if failed := e.look(a.Kind, end); failed > 0 {
 		// The engine's own error event goes out, its clean end does not.
 		if a.write(s.rewriteEvents(e.Buf[:failed])) {
 			a.breakOff(true, errEngineEvent)
 		}
 		return nil, true
 	}
-	if e.done {
+	switch {
+	case e.failed:
+		a.Outcome = OutcomeUpstream
+	case e.done:
 		a.Outcome = OutcomeOK
 	}
 	batch := s.rewriteEvents(e.Buf[:end])
@@ -133,36 +137,36 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 
 // look goes through the events that end before end. It gives the end of the first
 // that is an error, 0 if there is none.
-func (e *events) look(end int) (failed int) {
+func (e *events) look(kind openai.Kind, end int) (failed int) {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := openai.NextEvent(rest)
-		switch {
-		case !ok:
+		if !ok {
 			return 0
-		case openai.IsDone(event):
-			e.done = true
-		case openai.LooksLikeError(event):
+		}
+		switch kind.Sign(event) {
+		case openai.SignError:
 			return end - len(tail)
+		case openai.SignFailedEnd:
+			e.done, e.failed = true, true
+		case openai.SignEnd:
+			e.done = true
+		case openai.SignNone:
 		}
 		rest = tail
 	}
 }
 
 // judge classifies the events held back, until one commits the answer.
-func judge(s *Source, e *events) *leg.Failure {
+func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	for {
 		event, _, ok := openai.NextEvent(e.Buf[e.judged:e.N])
 		if !ok {
 			return nil
 		}
 		e.judged += len(event)
-		class, code := openai.Classify(event)
-		if s.Typed && class == openai.EventPreamble {
-			class = openai.EventContent
-		}
-		switch class {
+		switch class, code := a.Kind.Classify(event); class {
 		case openai.EventError:
-			return s.Leg.OfEvent(code, event)
+			return s.Leg.OfEvent(code, a.Kind.ErrorOf(event))
 		case openai.EventContent, openai.EventDone:
 			e.committed = true
 			return nil

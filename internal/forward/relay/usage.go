@@ -65,13 +65,18 @@ func (u *Usage) Events(batch []byte) []byte {
 	if !openai.HasCachedTokens(batch) || u.await() == nil {
 		return batch
 	}
+	return eachEvent(batch, u.Whole)
+}
+
+// eachEvent changes every event of a batch.
+func eachEvent(batch []byte, change func([]byte) []byte) []byte {
 	out := make([]byte, 0, len(batch)+8)
 	for {
 		event, rest, ok := openai.NextEvent(batch)
 		if !ok {
 			return append(out, batch...)
 		}
-		out = append(out, u.Whole(event)...)
+		out = append(out, change(event)...)
 		batch = rest
 	}
 }

@@ -1,0 +1,91 @@
+package connector
+
+import (
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// The reasons for which a request of some kinds is served by decode alone.
+const (
+	engineTooOld       = "engine_too_old"       // it does not take kv_transfer_params on that route
+	messagesNeedLength = "messages_need_length" // the prefill may end in a way that hands nothing over
+)
+
+// release is one of vLLM's, without its last number.
+type release struct{ major, minor int }
+
+func (r release) before(o release) bool {
+	return r.major < o.major || r.major == o.major && r.minor < o.minor
+}
+
+// releaseOf reads an engine's version. ok is false for one that says nothing: none,
+// or the 0.1.dev of a build that does not know its release. Such an engine is taken
+// for a new one.
+func releaseOf(in *instance.Instance) (r release, ok bool) {
+	version := strings.TrimPrefix(in.Record.Version, "v")
+	if strings.HasPrefix(version, "0.1.dev") {
+		return release{}, false
+	}
+	major, rest, _ := strings.Cut(version, ".")
+	end := 0
+	for end < len(rest) && rest[end] >= '0' && rest[end] <= '9' {
+		end++
+	}
+	var errMajor, errMinor error
+	r.major, errMajor = strconv.Atoi(major)
+	r.minor, errMinor = strconv.Atoi(rest[:end])
+	return r, errMajor == nil && errMinor == nil
+}
+
+// older tells whether an instance is known to be older than a release; one that is
+// not chosen yet is not.
+func older(in *instance.Instance, than release) bool {
+	if in == nil {
+		return false
+	}
+	r, ok := releaseOf(in)
+	return ok && r.before(than)
+}
+
+// tooOld is the reason of a pair in which an engine does not know kv_transfer_params
+// on the route: /v1/responses and /v1/messages have them since vLLM 0.19.
+func tooOld(k openai.Kind, p Pair) string {
+	first := release{0, 19}
+	if (k == openai.Responses || k == openai.Messages) && (older(p.Prefill, first) || older(p.Decode, first)) {
+		return engineTooOld
+	}
+	return ""
+}
+
+// prefillEdit is what every dialect does to the prefill leg (protocol rules R1
+// and R1b): one token, not streamed, and finished by length, since several
+// engines hand nothing over when the single token ends the answer. The token
+// itself is thrown away. /v1/messages has no field that keeps its token from being
+// the last: Unfit says where that does not matter.
+func prefillEdit(e *openai.Edit) {
+	e.Set(openai.FieldStream, "false")
+	switch e.Kind() {
+	case openai.Responses:
+		e.Set(openai.FieldMaxOutputTokens, "1")
+		e.Set(openai.FieldIgnoreEOS, "true")
+		e.Set(openai.FieldStore, "false")
+		e.Delete(openai.FieldBackground)
+		e.Delete(openai.FieldMinTokens)
+		e.Delete(openai.FieldStop)
+	case openai.Messages:
+		e.Set(openai.FieldMaxTokens, "1")
+		e.Delete(openai.FieldStopSequences)
+	case openai.Completion, openai.Chat, openai.Other:
+		e.Set(openai.FieldMaxTokens, "1")
+		e.Replace(openai.FieldMaxCompletionTokens, "1")
+		e.Set(openai.FieldMinTokens, "1")
+		e.Delete(openai.FieldMinCompletionTokens)
+		e.Set(openai.FieldIgnoreEOS, "true")
+		e.Delete(openai.FieldStreamOptions)
+		e.Delete(openai.FieldStop)
+		e.Delete(openai.FieldStopTokenIDs)
+	}
+}

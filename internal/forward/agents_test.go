@@ -1,0 +1,414 @@
+package forward_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+const (
+	responsesPath = "/v1/responses"
+	messagesPath  = "/v1/messages"
+)
+
+// agentBody is a request to one of the two APIs of coding agents.
+func agentBody(path string, stream bool, more string) string {
+	if path == responsesPath {
+		return fmt.Sprintf(`{"model":"m","instructions":"be brief","input":[{"role":"user","content":[{"type":"input_text","text":"tell me of the sea"}]}],`+
+			`"max_output_tokens":12,"store":true,"stop":["zzz"],"stream":%v%s}`, stream, more)
+	}
+	return fmt.Sprintf(`{"model":"m","max_tokens":12,"system":[{"type":"text","text":"be brief","cache_control":{"type":"ephemeral"}}],`+
+		`"messages":[{"role":"user","content":"tell me of the sea"}],"stop_sequences":["zzz"],"stream":%v%s}`, stream, more)
+}
+
+// each runs a test for both routes, whole and as a stream.
+func each(t *testing.T, test func(t *testing.T, path string, stream bool)) {
+	t.Helper()
+	for _, path := range []string{responsesPath, messagesPath} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s stream %v", path[4:], stream), func(t *testing.T) {
+				t.Parallel()
+				test(t, path, stream)
+			})
+		}
+	}
+}
+
+// agentText is the text of an answer, and for a stream the names of its events.
+func (a answer) agentText(t *testing.T) (text, names string) {
+	t.Helper()
+	if !strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		var v struct {
+			Content []struct{ Text string }
+			Output  []struct{ Content []struct{ Text string } }
+		}
+		if err := json.Unmarshal(a.body, &v); err != nil {
+			t.Fatalf("%v in %s", err, a.body)
+		}
+		for _, c := range v.Content {
+			text += c.Text
+		}
+		for _, o := range v.Output {
+			for _, c := range o.Content {
+				text += c.Text
+			}
+		}
+		return text, ""
+	}
+	for line := range strings.SplitSeq(string(a.body), "\n") {
+		if name, ok := strings.CutPrefix(line, "event: "); ok && !strings.HasSuffix(names, name+" ") {
+			names += name + " "
+		}
+		data, ok := strings.CutPrefix(line, "data: ")
+		if !ok {
+			continue
+		}
+		var v struct {
+			Type  string
+			Delta json.RawMessage
+		}
+		if err := json.Unmarshal([]byte(data), &v); err != nil {
+			t.Fatalf("%v in %s", err, data)
+		}
+		var s string
+		switch v.Type {
+		case "response.output_text.delta":
+			_ = json.Unmarshal(v.Delta, &s)
+		case "content_block_delta":
+			var d struct{ Text string }
+			_ = json.Unmarshal(v.Delta, &d)
+			s = d.Text
+		}
+		text += s
+	}
+	return text, names
+}
+
+// wholeStream is the names of the events of a whole stream, those in a row once.
+func wholeStream(path string) string {
+	if path == responsesPath {
+		return "response.created response.in_progress response.output_item.added response.content_part.added response.output_text.delta " +
+			"response.output_text.done response.output_item.done response.completed "
+	}
+	return "message_start content_block_start content_block_delta content_block_stop message_delta message_stop "
+}
+
+// agentComplete checks an answer against what the model says.
+func (r *rig) agentComplete(a answer, path, body string) {
+	r.t.Helper()
+	want, err := fakevllm.ExpectedAt(path, []byte(body), 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if a.err != nil || a.status != http.StatusOK {
+		r.t.Fatalf("status %d, err %v: %s", a.status, a.err, a.body)
+	}
+	text, names := a.agentText(r.t)
+	if text != want[0].Text || text == "" {
+		r.t.Fatalf("text %q, want %q", text, want[0].Text)
+	}
+	if names != "" && names != wholeStream(path) {
+		r.t.Fatalf("events %s", names)
+	}
+	if bytes.Contains(a.body, []byte("remote_engine_id")) {
+		r.t.Fatalf("the hand-over is told: %s", a.body)
+	}
+}
+
+func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			each(t, func(t *testing.T, path string, stream bool) {
+				r := start(t, mode, 1, 1, nil)
+				body := agentBody(path, stream, "")
+				a := r.post(path, body)
+				r.agentComplete(a, path, body)
+				d, p := r.D[0].Counters(), r.P[0].Counters()
+				if d.LocalPrefills != 0 || p.Requests != 1 || d.Requests != 1 {
+					t.Errorf("decode computed %d prompts; %d and %d requests", d.LocalPrefills, p.Requests, d.Requests)
+				}
+				if mode == fakevllm.NIXL && (p.HandoversMade != 1 || d.HandoversLoaded != 1) {
+					t.Errorf("%d hand-overs were made, %d loaded", p.HandoversMade, d.HandoversLoaded)
+				}
+				if a.header.Get("X-PD-Alone") != "" {
+					t.Errorf("alone: %s", a.header.Get("X-PD-Alone"))
+				}
+				if e := r.entry(); e.Alone != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != path || e.Prefill == "" || e.Stream != stream {
+					t.Errorf("entry %+v", e)
+				}
+				r.strict()
+			})
+		})
+	}
+}
+
+// What decode gets is what the client sent but for the hand-over, byte for byte.
+func TestAgentsBodiesReachDecodeAsSent(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, path string, stream bool) {
+		r := start(t, fakevllm.Plain, 1, 1, nil)
+		body := agentBody(path, stream, ` , "unknown" : {"big":18446744073709551615,"e":1.0}`)
+		r.agentComplete(r.post(path, body), path, body)
+		if got := posted(r.D[0]); len(got) != 1 || string(got[0].Body) != body || got[0].Path != path {
+			t.Errorf("decode got %v", got)
+		}
+		r.strict()
+	})
+}
+
+// A failure before the answer is committed is hidden, whatever was said before.
+func TestAgentsFailuresBeforeTheCommitAreHidden(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []fakevllm.Fault{
+		{Kind: fakevllm.FaultErrorEvent, At: fakevllm.AfterRole},
+		{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders},
+		{Kind: fakevllm.FaultClose, At: fakevllm.AfterRole},
+		{Kind: fakevllm.FaultStatus, Status: 500},
+	} {
+		t.Run(string(fault.Kind), func(t *testing.T) {
+			t.Parallel()
+			each(t, func(t *testing.T, path string, stream bool) {
+				r := start(t, fakevllm.NIXL, 1, 2, nil)
+				f := fault
+				f.Path, f.Times = "/v1/*", 1
+				if err := r.D[0].Script(f); err != nil {
+					t.Fatal(err)
+				}
+				body := agentBody(path, stream, "")
+				a := r.post(path, body)
+				r.agentComplete(a, path, body)
+				if r.rec.retried() == "" {
+					t.Error("nothing was tried again")
+				}
+				if n := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills }); n != 0 {
+					t.Errorf("decode computed %d prompts", n)
+				}
+				r.strict()
+			})
+		})
+	}
+}
+
+// A failure behind the commit is an event in the form of the API, and a broken
+// connection.
+func TestAgentsFailuresBehindTheCommitAreSeen(t *testing.T) {
+	t.Parallel()
+	for _, path := range []string{responsesPath, messagesPath} {
+		for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent} {
+			t.Run(path[4:]+" "+string(kind), func(t *testing.T) {
+				t.Parallel()
+				r := start(t, fakevllm.NIXL, 1, 1, nil)
+				if err := r.D[0].Script(fakevllm.Fault{Kind: kind, Path: path, At: fakevllm.AfterTokens, Tokens: 4, Times: 1}); err != nil {
+					t.Fatal(err)
+				}
+				a := r.post(path, agentBody(path, true, ""))
+				if a.status != http.StatusOK || a.err == nil {
+					t.Fatalf("%d, ended with %v: %s", a.status, a.err, a.body)
+				}
+				_, names := a.agentText(t)
+				if !strings.HasSuffix(names, ".delta error ") && !strings.HasSuffix(names, "_delta error ") {
+					t.Errorf("events %s", names)
+				}
+				events := a.events()
+				if last := events[len(events)-1]; !strings.HasPrefix(last, `{"type":"error",`) {
+					t.Errorf("the last event is %s", last)
+				}
+				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
+					t.Errorf("entry %+v", e)
+				}
+				r.strict()
+			})
+		}
+	}
+}
+
+// A stream that ends without its closing event is broken, however clean its end is.
+func TestAgentsStreamsWithoutAnEndAreBroken(t *testing.T) {
+	t.Parallel()
+	for path, said := range map[string]string{
+		responsesPath: "event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"x\"}\n\n",
+		messagesPath:  "event: content_block_delta\ndata: {\"type\":\"content_block_delta\"}\n\n",
+	} {
+		t.Run(path[4:], func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.Plain, 1, 1, nil)
+			odd, _ := wireEngine(t, "decode", "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"+
+				fmt.Sprintf("%x\r\n%s\r\n0\r\n\r\n", len(said), said))
+			r.withOdd(odd, false)
+			a := r.post(path, agentBody(path, true, ""))
+			if a.status != http.StatusOK || a.err == nil || !strings.Contains(string(a.body), "lost in the middle") {
+				t.Errorf("%d, ended with %v: %s", a.status, a.err, a.body)
+			}
+		})
+	}
+}
+
+// What the engine says of transfers is not for the client, in any form of answer.
+func TestHandoversAreNotTold(t *testing.T) {
+	t.Parallel()
+	const kv = `"kv_transfer_params":{"remote_host":"10.0.0.1"}`
+	for _, tc := range []struct{ path, answer, want string }{
+		{"/v1/completions", `{"choices":[{"text":"x"}],` + kv + `}`, `{"choices":[{"text":"x"}],"kv_transfer_params":null}`},
+		{responsesPath, `{"output":[],` + kv + `}`, `{"output":[],"kv_transfer_params":null}`},
+		{messagesPath, `{"content":[],` + kv + `}`, `{"content":[]}`},
+		{responsesPath, "event: response.completed\ndata: {\"response\":{" + kv + "}}\n\n", "event: response.completed\ndata: {\"response\":{\"kv_transfer_params\":null}}\n\n"},
+		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]," + kv + "}\n\ndata: [DONE]\n\n", "data: {\"choices\":[{\"text\":\"x\"}],\"kv_transfer_params\":null}\n\ndata: [DONE]\n\n"},
+	} {
+		s := &played{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}
+		if !strings.HasPrefix(tc.answer, "{") {
+			s.header, s.length = http.Header{"Content-Type": {"text/event-stream"}}, -1
+		}
+		if got := play(t, s, tc.path); got.status != http.StatusOK || got.broken || string(got.body) != tc.want {
+			t.Errorf("%s: %d, broken %v\ngot  %s\nwant %s", tc.path, got.status, got.broken, got.body, tc.want)
+		}
+	}
+}
+
+// Errors of the proxy have the shape of the API that they are told on.
+func TestErrorsInTheShapeOfTheAPI(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 0, 0, nil)
+	for path, want := range map[string]string{
+		responsesPath: `{"error":{"message":"no decode instance is available right now for model \"m\"","type":"ServiceUnavailableError","param":null,"code":503}}`,
+		messagesPath:  `{"type":"error","error":{"type":"ServiceUnavailableError","message":"no decode instance is available right now for model \"m\""}}`,
+	} {
+		a := r.post(path, agentBody(path, false, ""))
+		if a.status != http.StatusServiceUnavailable || string(a.body) != want || a.header.Get("Retry-After") == "" {
+			t.Errorf("%s: %d %s %v", path, a.status, a.body, a.header)
+		}
+	}
+}
+
+// Nobody is served by decode alone without being told why: the entry, of which log and
+// metric are made, and the header say the same.
+func TestNeverSilentlyAlone(t *testing.T) {
+	t.Parallel()
+	turn := `{"model":"m","messages":[{"role":"user","content":"x"}],"max_tokens":99`
+	tools := `,"tools":[{"name":"f","input_schema":{"type":"object"}}]`
+	for _, tc := range []struct {
+		reason, path, body string
+		tune               func(r *rig)
+	}{
+		{reason: "several_prompts", path: "/v1/completions", body: `{"model":"m","prompt":["x","y"],"max_tokens":2}`},
+		{reason: "n", path: "/v1/chat/completions", body: chatBody(true, `,"n":2,"temperature":1`)},
+		{reason: "background", path: responsesPath, body: agentBody(responsesPath, false, `,"background":true`)},
+		{reason: "stored_response", path: responsesPath, body: agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`)},
+		{reason: "engine_too_old", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.versions("0.18.2", "0.32.0") }},
+		{reason: "engine_too_old", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.versions("0.32.0", "0.18.2") }},
+		{reason: "messages_need_length", path: messagesPath, body: agentBody(messagesPath, false, ""), tune: func(r *rig) { r.versions("0.20.1", "0.20.1") }},
+		{reason: "forced_tool", path: messagesPath, body: turn + tools + `,"tool_choice":{"type":"any"}}`},
+		{reason: "forced_tool", path: responsesPath, body: agentBody(responsesPath, false, `,"tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function","name":"f"}`),
+			tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}) }},
+		{reason: "thinking_budget", path: messagesPath, body: agentBody(messagesPath, true, `,"thinking":{"type":"enabled","budget_tokens":9}`),
+			tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}) }},
+		{reason: "no_handover", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV}) }},
+		{reason: "no_handover", path: "/v1/completions", body: `{"model":"m","prompt":"x","max_tokens":2}`, tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV}) }},
+		{reason: "prefill_failed", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.script(r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}) }},
+		{reason: "no_prefill", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) {
+			r.members.set(in(instance.Decode, r.D[0].Address(), fakevllm.NIXL))
+		}},
+	} {
+		t.Run(tc.reason+" "+tc.path, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			if tc.tune != nil {
+				tc.tune(r)
+			}
+			a := r.post(tc.path, tc.body)
+			switch {
+			case tc.reason == "background" || tc.reason == "stored_response": // the simulator stores nothing
+				if a.status != http.StatusBadRequest && a.status != http.StatusNotFound {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+			case a.status != http.StatusOK || a.err != nil:
+				t.Fatalf("%d, %v: %s", a.status, a.err, a.body)
+			}
+			if got := a.header.Get("X-PD-Alone"); got != tc.reason || a.header.Get("X-PD-Decode") != "" {
+				t.Errorf("the client is told %q: %v", got, a.header)
+			}
+			if e := r.entry(); e.Alone != tc.reason || e.Decode == "" {
+				t.Errorf("entry %+v", e)
+			}
+			if n := r.D[0].Counters().HandoversLoaded; n != 0 {
+				t.Errorf("%d hand-overs were loaded", n)
+			}
+			if len(r.tracker.Troubled()) != 0 && tc.reason != "prefill_failed" {
+				t.Errorf("in trouble: %v", r.tracker.Troubled())
+			}
+			r.strict()
+		})
+	}
+}
+
+// Concurrent pairs carry /v1/responses; /v1/messages they would leave waiting.
+func TestAgentsOverMooncake(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, path string, stream bool) {
+		r := start(t, fakevllm.Mooncake, 1, 1, nil)
+		p := in(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
+		p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
+		p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
+		r.members.set(p, in(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
+		body := agentBody(path, stream, "")
+		a := r.post(path, body)
+		r.agentComplete(a, path, body)
+		d, want := r.D[0].Counters(), ""
+		if path == messagesPath {
+			want = "messages_need_length"
+		}
+		if e := r.entry(); e.Alone != want || a.header.Get("X-PD-Alone") != want {
+			t.Errorf("alone %q, %v", e.Alone, a.header)
+		}
+		if alone := want != ""; (d.LocalPrefills == 1) != alone || (d.HandoversLoaded == 1) == alone || (len(posted(r.P[0])) == 1) == alone {
+			t.Errorf("%d legs to prefill, decode %+v", len(posted(r.P[0])), d)
+		}
+		r.strict()
+	})
+}
+
+// versions gives the records of the engines versions.
+func (r *rig) versions(prefill, decode string) {
+	p, d := in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
+	p.Record.Version, d.Record.Version = prefill, decode
+	r.members.set(p, d)
+}
+
+// script lets an engine fail on every route.
+func (r *rig) script(s *fakevllm.Server, f fakevllm.Fault) {
+	r.t.Helper()
+	f.Path = "/v1/*"
+	if err := s.Script(f); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A response that an instance does not have is no fault of it.
+func TestStoredResponsesAreNobodysFault(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`))
+	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), "Response with id 'resp_1' not found.") {
+		t.Fatalf("%d %s", a.status, a.body)
+	}
+	if asked := len(posted(r.D[0])) + len(posted(r.D[1])); asked < 2 || len(posted(r.P[0])) != 0 {
+		t.Errorf("%d decode instances were asked", asked)
+	}
+	if len(r.tracker.Troubled()) != 0 {
+		t.Errorf("in trouble: %v", r.tracker.Troubled())
+	}
+	if e := r.entry(); e.Alone != openai.BypassStored {
+		t.Errorf("entry %+v", e)
+	}
+	r.strict()
+}

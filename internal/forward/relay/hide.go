@@ -1,0 +1,23 @@
+package relay
+
+import "github.com/pdmesh/pdmesh/internal/openai"
+
+// Hide takes out of an answer what it says about transfers inside the fleet: since
+// vLLM 0.33 also the last chunks of streams do (protocol rule R2).
+type Hide openai.Kind
+
+// Whole implements connector.Rewriter.
+func (k Hide) Whole(body []byte) []byte {
+	if !openai.MayTellHandover(body) {
+		return body
+	}
+	return openai.Kind(k).HideHandover(body)
+}
+
+// Events implements connector.Rewriter.
+func (k Hide) Events(batch []byte) []byte {
+	if !openai.MayTellHandover(batch) {
+		return batch
+	}
+	return eachEvent(batch, k.Whole)
+}

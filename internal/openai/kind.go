@@ -1,0 +1,46 @@
+package openai
+
+// Kind is the endpoint that a request came in on, and with it the form of what is
+// said there: the fields of requests, the events of streams, the shape of errors.
+type Kind uint8
+
+// The kinds.
+const (
+	Completion Kind = iota // POST /v1/completions
+	Chat                   // POST /v1/chat/completions
+	Responses              // POST /v1/responses
+	Messages               // POST /v1/messages, as Anthropic's
+	// Other is any other endpoint. What a stream of such a one means is not known:
+	// its first event is taken for content, and any clean end for its end.
+	Other
+)
+
+// Generating are the kinds whose answers are generated from a prompt, which can
+// therefore go through prefill and decode.
+func Generating() []Kind { return []Kind{Completion, Chat, Responses, Messages} }
+
+// KindOf is the kind of a path.
+func KindOf(path string) Kind {
+	for _, k := range Generating() {
+		if k.Path() == path {
+			return k
+		}
+	}
+	return Other
+}
+
+// Path is the endpoint's path, the same at the proxy and at the engine.
+func (k Kind) Path() string {
+	switch k {
+	case Completion:
+		return "/v1/completions"
+	case Chat:
+		return "/v1/chat/completions"
+	case Responses:
+		return "/v1/responses"
+	case Messages:
+		return "/v1/messages"
+	case Other:
+	}
+	return ""
+}

@@ -1,0 +1,174 @@
+package openai
+
+import "bytes"
+
+// Streams of /v1/responses and /v1/messages name their events, and have closing ones
+// of their own.
+
+// eventName is what an event's event line says, else the type in its data; nil for a
+// comment and for data without a type.
+func eventName(event []byte) []byte {
+	event = trimmed(event)
+	for rest := event; len(rest) > 0; {
+		line, tail, _ := bytes.Cut(rest, []byte{'\n'})
+		if name, ok := bytes.CutPrefix(line, []byte("event:")); ok {
+			return bytes.TrimSpace(name)
+		}
+		rest = tail
+	}
+	data := bytes.TrimSpace(EventData(event))
+	m, ok := findMember(data, 0, "type")
+	if !ok || data[m.val] != '"' {
+		return nil
+	}
+	return unquote(data[m.val:m.end])
+}
+
+// Classify looks into one event of a stream of this kind. code is the error's status
+// where it names one.
+func (k Kind) Classify(event []byte) (class EventClass, code int) {
+	switch k {
+	case Responses, Messages:
+	case Completion, Chat:
+		return Classify(event)
+	case Other:
+		if class, code = Classify(event); class == EventPreamble {
+			class = EventContent
+		}
+		return class, code
+	}
+	name := eventName(event)
+	switch {
+	case name == nil && len(bytes.TrimSpace(EventData(event))) == 0:
+		return EventPreamble, 0 // a comment
+	case k == Responses:
+		return responsesClass(string(name), event)
+	}
+	switch string(name) {
+	case "message_start", "ping", "content_block_start", "content_block_stop":
+		return EventPreamble, 0
+	case "error":
+		return EventError, 0
+	}
+	return EventContent, 0
+}
+
+func responsesClass(name string, event []byte) (class EventClass, code int) {
+	switch name {
+	case "response.created", "response.queued", "response.in_progress", "response.output_item.added",
+		"response.content_part.added", "response.reasoning_part.added", "response.reasoning_summary_part.added",
+		"response.mcp_call.in_progress", "response.code_interpreter_call.in_progress", "response.web_search_call.in_progress":
+		return EventPreamble, 0
+	case "error", "response.failed":
+		return EventError, 0
+	case "": // as vLLM writes errors in other streams
+		return Classify(event)
+	}
+	return EventContent, 0
+}
+
+// Sign is what an event behind the commit means for the stream.
+type Sign uint8
+
+// The signs.
+const (
+	SignNone      Sign = iota
+	SignEnd            // the closing event
+	SignFailedEnd      // the closing event of an answer that failed
+	SignError          // an error, behind which nothing closes the answer
+)
+
+// Sign is a cheap test, since every event passes it.
+func (k Kind) Sign(event []byte) Sign {
+	switch k {
+	case Responses:
+		switch string(eventName(event)) {
+		case "response.completed", "response.incomplete":
+			return SignEnd
+		case "response.failed":
+			return SignFailedEnd
+		}
+	case Messages:
+		if string(eventName(event)) == "message_stop" {
+			return SignEnd
+		}
+	case Completion, Chat, Other:
+		if IsDone(event) {
+			return SignEnd
+		}
+	}
+	if LooksLikeError(event) {
+		return SignError
+	}
+	return SignNone
+}
+
+// ErrorOf is what an error event says, as the body of an answer that is no stream.
+func (k Kind) ErrorOf(event []byte) []byte {
+	data := bytes.TrimSpace(EventData(event))
+	if k != Responses {
+		return bytes.Clone(data) // the stream's buffer is another's before the client is told
+	}
+	if m, ok := findMember(data, 0, "response"); ok {
+		data = data[m.val:m.end]
+	}
+	e := Error{Status: 500, Type: TypeInternal, Message: "the engine reported an error in the stream"}
+	said := data
+	if m, ok := findMember(data, 0, "error"); ok {
+		said = data[m.val:m.end]
+	}
+	if m, ok := findMember(said, 0, "message"); ok && said[m.val] == '"' {
+		e.Message = string(unquote(said[m.val:m.end]))
+	}
+	return e.JSON()
+}
+
+// ErrorEvent is an error of ours as an event of a stream of this kind.
+func (k Kind) ErrorEvent(e *Error) []byte {
+	var event []byte
+	switch k {
+	case Responses:
+		event = append(event, "event: error\ndata: "...)
+		event = append(event, marshal(responsesError{Type: "error", Code: e.Type, Message: e.Message})...)
+	case Messages:
+		event = append(event, "event: error\ndata: "...)
+		event = append(event, e.anthropic()...)
+	case Completion, Chat, Other:
+		event = append(event, "data: "...)
+		event = append(event, e.JSON()...)
+	}
+	return append(event, "\n\n"...)
+}
+
+// responsesError is the data of an error event of /v1/responses.
+type responsesError struct {
+	Type           string  `json:"type"`
+	SequenceNumber int     `json:"sequence_number"`
+	Code           string  `json:"code"`
+	Message        string  `json:"message"`
+	Param          *string `json:"param"`
+}
+
+// anthropicError is an error in the shape of Anthropic's API.
+type anthropicError struct {
+	Type  string              `json:"type"`
+	Error anthropicErrorInner `json:"error"`
+}
+
+type anthropicErrorInner struct {
+	Type    string `json:"type"`
+	Message string `json:"message"`
+}
+
+func (e *Error) anthropic() []byte {
+	return marshal(anthropicError{"error", anthropicErrorInner{e.Type, e.Message}})
+}
+
+// errorJSON is the body of an error on an endpoint of this kind. What the framework
+// under vLLM says, and of what is no valid request, has one shape on all of them.
+func (k Kind) errorJSON(e *Error) []byte {
+	if k != Messages || e.Type == "" || e.Type == TypeInvalid {
+		return e.JSON()
+	}
+	return e.anthropic()
+}

@@ -1,0 +1,130 @@
+package openai
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// The two APIs of coding agents have fields of their own. As everywhere, judged here
+// is only what the edit of the prefill leg would hide from vLLM.
+
+// forcedTool is Request.CutReason of a request that forces a tool call.
+const forcedTool = "forced_tool"
+
+// readResponses is read for /v1/responses.
+func (r *Request) readResponses() error {
+	if raw := r.Raw(FieldPrompt); raw != nil && !isNull(raw) {
+		return badRequest("prompt", "", "prompt template is not supported") // before all types
+	}
+	if err := r.readCommon(); err != nil {
+		return err
+	}
+	for _, f := range []Field{FieldIgnoreEOS, FieldStore, FieldBackground} {
+		if _, err := r.boolean(f); err != nil {
+			return err
+		}
+	}
+	limit, limited, err := r.integer(FieldMaxOutputTokens)
+	switch {
+	case err != nil:
+		return err
+	case limited && limit < 1:
+		return badRequest("max_tokens", strconv.FormatInt(limit, 10), fmt.Sprintf("max_tokens must be at least 1, got %d.", limit))
+	}
+	r.MaxTokens = limit
+	if raw := r.Raw(FieldStop); raw != nil && !isNull(raw) && raw[0] != '"' && raw[0] != '[' {
+		return r.wrong(FieldStop, errStringType, errListType)
+	}
+	if _, _, err := r.integer(FieldPriority); err != nil {
+		return err
+	}
+	if r.Raw(FieldInput) == nil {
+		// vLLM has put a field into the object before it counts.
+		return invalid("input", fmt.Sprintf("<dict of %d items>", countMembers(r.Body[r.open:])+1), errMissing)
+	}
+	r.readToolChoice()
+	r.readStored()
+	return nil
+}
+
+// readStored finds the requests that one instance alone can serve: one that goes on
+// from a response needs the instance that has stored it, and one that runs in the
+// background is stored where it runs.
+func (r *Request) readStored() {
+	if raw := r.Raw(FieldPreviousResponseID); truthy(raw) {
+		r.Bypass = BypassStored
+	}
+	if raw := r.Raw(FieldBackground); truthy(raw) {
+		if on, _ := laxBool(raw); on {
+			r.Bypass = "background"
+		}
+	}
+}
+
+// readMessages is read for /v1/messages.
+func (r *Request) readMessages() error {
+	if err := r.missing(FieldModel, FieldMessages, FieldMaxTokens); err != nil {
+		return err
+	}
+	if raw := r.Raw(FieldModel); isNull(raw) {
+		return r.wrong(FieldModel, errStringType)
+	}
+	if err := r.readCommon(); err != nil {
+		return err
+	}
+	limit, limited, err := r.integer(FieldMaxTokens)
+	switch {
+	case err != nil:
+		return err
+	case !limited:
+		return r.wrong(FieldMaxTokens, errIntType)
+	case limit < 1:
+		return r.wrong(FieldMaxTokens, &complaint{"value_error", "Value error, max_tokens must be positive"})
+	}
+	r.MaxTokens = limit
+	if raw := r.Raw(FieldStopSequences); raw != nil && !isNull(raw) && raw[0] != '[' {
+		return r.wrong(FieldStopSequences, errListType)
+	}
+	raw := r.Raw(FieldThinking)
+	switch {
+	case r.forcedByType():
+		r.CutReason = forcedTool
+	case raw != nil && raw[0] == '{':
+		r.CutReason = "thinking_budget"
+	}
+	return nil
+}
+
+// missing tells of all the fields that are required and not there.
+func (r *Request) missing(required ...Field) error {
+	var texts []string
+	var first string
+	for _, f := range required {
+		if r.Raw(f) != nil {
+			continue
+		}
+		if first == "" {
+			first = "body." + f.String()
+		}
+		texts = append(texts, errMissing.about("body."+f.String(), inputOf(r.Body[r.open:])))
+	}
+	if texts == nil {
+		return nil
+	}
+	return pydantic(first, texts...)
+}
+
+// forcedByType tells whether tool_choice of /v1/messages forces a call: its type is
+// then "any" or "tool".
+func (r *Request) forcedByType() bool {
+	raw := r.Raw(FieldToolChoice)
+	if len(raw) == 0 || raw[0] != '{' {
+		return false
+	}
+	m, ok := findMember(raw, 0, "type")
+	if !ok || raw[m.val] != '"' {
+		return false
+	}
+	kind := string(unquote(raw[m.val:m.end]))
+	return kind == "any" || kind == "tool"
+}
