@@ -32,7 +32,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c := &call{h: h, r: r, endpoint: endpoint}
 	id := leg.ClientsID(r.Header)
 	c.origin = leg.Origin{
-		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id,
+		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Optional: kind == openai.Other,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Start: time.Now(), Idle: h.opts.Idle, Log: h.opts.Log}
@@ -82,7 +82,7 @@ func (c *call) completion(kind openai.Kind) {
 	}
 }
 
-func (c *call) passOn() {
+func (c *call) passOn(alone string) {
 	if !c.readBody() {
 		return
 	}
@@ -94,6 +94,7 @@ func (c *call) passOn() {
 	if q := c.r.URL.RawQuery; q != "" {
 		target += "?" + q
 	}
+	c.flow.Route.Alone = alone
 	c.flow.PassOn(req, c.r.Method, target)
 }
 

@@ -117,9 +117,10 @@ func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
 }
 
 // Passthrough serves an endpoint that one instance answers alone: a decode
-// instance, or a prefill instance where there is none.
-func (h *Handler) Passthrough(endpoint string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, (*call).passOn)
+// instance, or a prefill instance where there is none. alone is why no prefill
+// computes the prompt, "" where nothing is generated from one.
+func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passOn(alone) })
 }
 
 // serve makes a call of each request, and ends it.

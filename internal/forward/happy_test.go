@@ -4,12 +4,16 @@ import (
 	"bytes"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net/http"
+	"net/http/httptest"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 func TestOneRequest(t *testing.T) {
@@ -283,5 +287,50 @@ func TestPassthroughAndModels(t *testing.T) {
 	}
 	if code, body := get("/v1/models/org/none"); code != 404 || !strings.Contains(body, "does not exist") {
 		t.Fatalf("/v1/models/org/none: %d %s", code, body)
+	}
+}
+
+// A route that the engines do not have costs one leg, nobody is blamed, and the
+// engine's answer goes to the client; one on which something would be generated says
+// that no prefill is made there.
+func TestRouteThatEnginesLack(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	var asked atomic.Int64
+	var list []*instance.Instance
+	for range 3 {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if q.Method != http.MethodPost {
+				return // asked whether it lives
+			}
+			asked.Add(1)
+			w.Header().Set("Content-Type", "application/json")
+			if strings.HasSuffix(q.URL.Path, "/render") {
+				w.WriteHeader(http.StatusForbidden)
+				_, _ = io.WriteString(w, `{"error":{"message":"switched off"}}`)
+				return
+			}
+			w.WriteHeader(http.StatusNotFound)
+			_, _ = io.WriteString(w, `{"detail":"Not Found"}`)
+		}))
+		t.Cleanup(s.Close)
+		list = append(list, in(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
+	}
+	r.members.set(list...)
+	for path, alone := range map[string]string{"/pooling": "", "/v1/chat/completions/batch": "route"} {
+		before := asked.Load()
+		a := r.post(path, `{"model":"m","input":"a b c"}`)
+		if a.status != http.StatusNotFound || string(a.body) != `{"detail":"Not Found"}` || a.header.Get("X-PD-Alone") != alone {
+			t.Errorf("%s: %d %v %s", path, a.status, a.header, a.body)
+		}
+		if n := asked.Load() - before; n != 1 {
+			t.Errorf("%s: %d legs", path, n)
+		}
+		if e := r.entry(); e.Outcome != forward.OutcomeClientError || e.Alone != alone {
+			t.Errorf("%s: %+v", path, e)
+		}
+	}
+	if a := r.post("/v1/completions/render", `{"model":"m","prompt":"a"}`); a.status != http.StatusForbidden || string(a.body) != `{"error":{"message":"switched off"}}` {
+		t.Errorf("a route that is switched off: %d %s", a.status, a.body)
 	}
 }

@@ -116,7 +116,7 @@ func play(t *testing.T, s *played, path string) (got seen) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	serve := h.Passthrough(path)
+	serve := h.Passthrough(path, "")
 	kind := openai.KindOf(path)
 	if kind != openai.Other {
 		serve = h.Completion(kind)

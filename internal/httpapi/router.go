@@ -51,8 +51,9 @@ type EtcdStatus struct {
 type Completions struct {
 	// Generate builds the handler of an endpoint that goes through prefill and decode.
 	Generate func(kind openai.Kind) forward.HandlerFunc
-	// Passthrough builds the handler of an endpoint one instance answers alone.
-	Passthrough func(endpoint string) forward.HandlerFunc
+	// Passthrough builds the handler of an endpoint one instance answers alone; alone
+	// is why, where that is a prompt without a prefill.
+	Passthrough func(endpoint, alone string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
 	// of a single model, "" for the list.
 	Models func(id func(*http.Request) string) forward.HandlerFunc
@@ -90,10 +91,8 @@ func NewRouter(d Deps, split bool) http.Handler {
 	for _, kind := range openai.Generating() {
 		client.POST(kind.Path(), data(d.Data.Generate(kind)))
 	}
-	for _, p := range []string{
-		"/v1/messages/count_tokens", "/v1/embeddings", "/v1/score", "/v1/rerank", "/tokenize", "/detokenize",
-	} {
-		client.POST(p, data(d.Data.Passthrough(p)))
+	for path, alone := range passed() {
+		client.POST(path, data(d.Data.Passthrough(path, alone)))
 	}
 	client.GET("/v1/models", data(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.

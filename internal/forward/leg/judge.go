@@ -100,7 +100,7 @@ func (l *Leg) OfStatus(status int, header http.Header) *Failure {
 	switch {
 	case isBusy(status):
 		return NewFailure(Busy, theirs, err)
-	case (status == http.StatusUnauthorized || status == http.StatusForbidden) && l.ownKey:
+	case (status == http.StatusUnauthorized || status == http.StatusForbidden && !l.origin.Optional) && l.ownKey:
 		l.origin.Settings.Log.WithField("instance", in.Key.String()).
 			Errorf("engine refused the proxy's key with %d: check --engine-api-key", status)
 		return NewFailure(EngineKey, Ours(badGateway(

@@ -33,6 +33,9 @@ type Origin struct {
 	Header   http.Header     // the client's, never changed
 	ID       string          // what the client calls the request
 	Model    string          // "" if the request names none
+	// Optional tells that engines have the route by an option: without it vLLM
+	// answers 403 since 0.32, which is not about a key.
+	Optional bool
 	// Privileged tells whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"errors"
 	"io"
 	"time"
@@ -41,6 +42,9 @@ const (
 	errorGrace = time.Second
 )
 
+// noSuchRoute is how the framework under vLLM answers where it has no such route.
+func noSuchRoute() []byte { return []byte(`{"detail":"Not Found"}`) }
+
 // ReadError reads an answer whose status is not 200 and judges it. It waits for its
 // text no longer than for the next piece of any answer, which idle is.
 func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Failure {
@@ -61,5 +65,8 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 		f.Answer.Header.Set("Content-Type", "application/json")
 	}
 	f.Answer.Body = body
+	if f.Class == leg.ModelMissing && bytes.Equal(body, noSuchRoute()) {
+		return leg.NewFailure(leg.Status4xx, f.Answer, f.Err) // it has the model, and not the route
+	}
 	return f
 }

@@ -1,0 +1,26 @@
+package httpapi
+
+// aloneRoute is the reason of what is generated on a route on which no engine hands
+// KV over.
+const aloneRoute = "route"
+
+// passed gives the routes of vLLM that one instance answers alone, decode first, and
+// why a generated answer has no prefill there: "" for what is not generated. Engines
+// answer 404 or 403 themselves where their model or an option of theirs has no such
+// route.
+func passed() map[string]string {
+	routes := map[string]string{
+		"/v1/chat/completions/batch": aloneRoute,
+		"/cohere/v2/chat":            aloneRoute,
+	}
+	for _, path := range []string{
+		"/v1/embeddings", "/v2/embed", "/pooling", "/classify",
+		"/v1/score", "/score", "/generative_scoring", "/v1/rerank", "/rerank", "/v2/rerank",
+		"/tokenize", "/detokenize", "/v1/messages/count_tokens",
+		"/v1/completions/render", "/v1/chat/completions/render", "/v1/messages/render", "/v1/responses/render", "/cohere/v2/chat/render",
+		"/v1/completions/derender", "/v1/chat/completions/derender",
+	} {
+		routes[path] = ""
+	}
+	return routes
+}
