@@ -257,6 +257,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Generate: h.Completion, Passthrough: h.Passthrough,
+			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
 		Log: log,

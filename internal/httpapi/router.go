@@ -54,6 +54,8 @@ type Completions struct {
 	// Passthrough builds the handler of an endpoint one instance answers alone; alone
 	// is why, where that is a prompt without a prefill.
 	Passthrough func(endpoint, alone string) forward.HandlerFunc
+	// FanOut builds the handler of an endpoint that all instances are told.
+	FanOut func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
 	// of a single model, "" for the list.
 	Models func(id func(*http.Request) string) forward.HandlerFunc

@@ -4,6 +4,12 @@ package httpapi
 // KV over.
 const aloneRoute = "route"
 
+// fannedOut gives the routes of vLLM that all instances are told, for who has the
+// admin key.
+func fannedOut() []string {
+	return []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
+}
+
 // passed gives the routes of vLLM that one instance answers alone, decode first, and
 // why a generated answer has no prefill there: "" for what is not generated. Engines
 // answer 404 or 403 themselves where their model or an option of theirs has no such

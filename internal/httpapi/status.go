@@ -34,6 +34,9 @@ func (d *Deps) operator(e *gin.Engine) {
 	admin := e.Group("/instances", requireAdmin(d.AdminKey))
 	admin.POST("/add", d.add)
 	admin.POST("/remove", d.remove)
+	for _, path := range fannedOut() {
+		e.POST(path, requireAdmin(d.AdminKey), data(d.Data.FanOut(path)))
+	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
 }
 

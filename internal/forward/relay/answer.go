@@ -101,14 +101,23 @@ func (a *Answer) Tell(f *leg.Failure) {
 		a.Refuse(f.Answer.Own)
 		return
 	}
-	a.Status = f.Answer.Status
-	a.Outcome = OutcomeUpstream
-	if f.Answer.Status < 500 {
+	a.Pass(f.Answer)
+}
+
+// Pass gives the client a whole answer of an engine.
+func (a *Answer) Pass(whole leg.Answer) {
+	a.Status = whole.Status
+	switch {
+	case whole.Status < 400:
+		a.Outcome = OutcomeOK
+	case whole.Status < 500:
 		a.Outcome = OutcomeClientError
+	default:
+		a.Outcome = OutcomeUpstream
 	}
-	a.copyHeader(f.Answer.Header, int64(len(f.Answer.Body)))
-	a.Client.WriteHeader(f.Answer.Status)
-	n, _ := a.Client.Write(f.Answer.Body) // a client that left needs no error
+	a.copyHeader(whole.Header, int64(len(whole.Body)))
+	a.Client.WriteHeader(whole.Status)
+	n, _ := a.Client.Write(whole.Body) // a client that left needs no error
 	a.Bytes += int64(n)
 }
 

@@ -1,0 +1,102 @@
+package forward
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+const (
+	// fanOutTimeout bounds what every instance is told: one may load an adapter from a
+	// slow disk.
+	fanOutTimeout = 5 * time.Minute
+	// maxFanOut bounds the instances that are told at a time, maxFanOutAnswer what one
+	// of them may say, in bytes.
+	maxFanOut       = 16
+	maxFanOutAnswer = 1 << 20
+)
+
+// FanOut serves an endpoint that is told to all usable instances. When all agree the
+// client gets what the first has said; else it hears who did not. Who calls it has
+// shown the admin key, which ends here.
+func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) HandlerFunc {
+	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
+}
+
+// told is what became of one instance.
+type told struct {
+	answer  leg.Answer
+	failure string // "" if it has agreed
+}
+
+func (c *call) fanOut(members *instance.Snapshot) {
+	var body openai.Body
+	if c.r.ContentLength != 0 {
+		if !c.readBody() {
+			return
+		}
+		body = openai.BodyOf(c.flow.Body.Bytes())
+	}
+	c.origin.Header = c.r.Header.Clone()
+	c.origin.Header.Del("Authorization")
+	list := c.whomToAsk(members)
+	if len(list) == 0 {
+		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
+		return
+	}
+	all := make([]told, len(list))
+	places := make(chan struct{}, maxFanOut)
+	var asking sync.WaitGroup
+	for i, in := range list {
+		places <- struct{}{}
+		asking.Go(func() {
+			all[i] = c.tell(in, body)
+			<-places
+		})
+	}
+	asking.Wait()
+	var failed []string
+	for i, t := range all {
+		if t.failure != "" {
+			failed = append(failed, fmt.Sprintf("%s: %s", list[i].Key, t.failure))
+		}
+	}
+	switch {
+	case c.r.Context().Err() != nil:
+		c.answer.Gone()
+	case len(failed) == 0:
+		c.answer.Pass(all[0].answer)
+	default:
+		c.answer.Refuse(&openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: fmt.Sprintf(
+			"%d of %d instances did not do it: %s", len(failed), len(list), strings.Join(failed, "; "))})
+	}
+}
+
+// tell sends the request to one instance.
+func (c *call) tell(in *instance.Instance, body openai.Body) told {
+	target := c.endpoint
+	if q := c.r.URL.RawQuery; q != "" {
+		target += "?" + q
+	}
+	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, target, c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)
+	defer l.End()
+	if err != nil {
+		return told{failure: err.Error()}
+	}
+	defer func() { _ = resp.Body.Close() }()
+	text, err := relay.ReadAll(resp, maxFanOutAnswer)
+	switch {
+	case err != nil:
+		return told{failure: err.Error()}
+	case resp.Status < 200 || resp.Status > 299:
+		return told{failure: fmt.Sprintf("%d %s", resp.Status, instance.Printable(string(text), 200))}
+	}
+	return told{answer: leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}}
+}

@@ -1,0 +1,77 @@
+package forward_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// What all instances are told gets to each of them once, with the engines' key and
+// not the operator's; the client hears whether all have done it.
+func TestFanOut(t *testing.T) {
+	t.Parallel()
+	r := start(t, "plain", 0, 0, func(o *forward.Options) { o.EngineKey = "engines" })
+	var mu sync.Mutex
+	var got []string
+	broken := ""
+	var list []*instance.Instance
+	for _, role := range []instance.Role{instance.Prefill, instance.Prefill, instance.Decode, instance.Decode} {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+			if q.Method != http.MethodPost {
+				return // asked whether it lives
+			}
+			b, err := io.ReadAll(q.Body)
+			if err != nil {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			got = append(got, q.URL.String()+" "+string(b)+" "+q.Header.Get("Authorization")+q.Header.Get("X-Api-Key"))
+			if q.Host == broken {
+				http.Error(w, "no such adapter", http.StatusNotFound)
+				return
+			}
+			_, _ = io.WriteString(w, "Success: LoRA adapter 'a' added successfully.")
+		}))
+		t.Cleanup(s.Close)
+		list = append(list, in(role, strings.TrimPrefix(s.URL, "http://"), "plain"))
+	}
+	r.members.set(list...)
+	tell := func(target, body string) *httptest.ResponseRecorder {
+		q := httptest.NewRequestWithContext(t.Context(), http.MethodPost, target, strings.NewReader(body))
+		q.Header.Set("Authorization", "Bearer operator")
+		q.Header.Set("X-Api-Key", "operator")
+		if body != "" {
+			q.Header.Set("Content-Type", "application/json")
+		}
+		w := httptest.NewRecorder()
+		path, _, _ := strings.Cut(target, "?")
+		r.handler.FanOut(path, r.members.Snapshot)(relay.Std(w), q)
+		r.entry()
+		return w
+	}
+	for target, body := range map[string]string{"/v1/load_lora_adapter": `{"lora_name":"a"}`, "/reset_prefix_cache?reset_running_requests=true": ""} {
+		got = nil
+		if w := tell(target, body); w.Code != http.StatusOK || !strings.HasPrefix(w.Body.String(), "Success") {
+			t.Errorf("%s: %d %s", target, w.Code, w.Body)
+		}
+		if want := target + " " + body + " Bearer engines"; len(got) != 4 || strings.Join(got, "\n") != strings.Repeat(want+"\n", 3)+want {
+			t.Errorf("%s: the engines got %q, want %q each", target, got, want)
+		}
+	}
+	broken = list[2].Address
+	if w := tell("/v1/load_lora_adapter", `{"lora_name":"a"}`); w.Code != http.StatusBadGateway || !strings.Contains(w.Body.String(), "1 of 4 instances") || !strings.Contains(w.Body.String(), broken+": 404 no such adapter") {
+		t.Errorf("one refuses: %d %s", w.Code, w.Body)
+	}
+	r.members.set()
+	if w := tell("/reset_prefix_cache", ""); w.Code != http.StatusServiceUnavailable {
+		t.Errorf("nobody there: %d %s", w.Code, w.Body)
+	}
+}
