@@ -416,8 +416,8 @@ func TestFanOutNeedsTheAdminKey(t *testing.T) {
 		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "wrong"); code != http.StatusForbidden {
 			t.Errorf("%s with a wrong key: %d %s", path, code, got)
 		}
-		if code, _, got := call(t, http.MethodPost, s.URL+path, ""); code != http.StatusUnauthorized {
-			t.Errorf("%s without a key: %d %s", path, code, got)
+		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "Authorization", "Bearer a client's"); code != http.StatusNotFound || got != `{"detail":"Not Found"}` {
+			t.Errorf("%s without the key: %d %s", path, code, got)
 		}
 		if code, _, got := call(t, http.MethodPost, s.URL+path, "", "X-Api-Key", "secret"); code != http.StatusOK || got != path {
 			t.Errorf("%s: %d %s", path, code, got)

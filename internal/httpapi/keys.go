@@ -85,6 +85,22 @@ func requireAdmin(adminKey string) gin.HandlerFunc {
 	}
 }
 
+// hidden lets through who shows the admin key. Others are told that there is no such
+// route, as by a vLLM without it: tools that try it go on then.
+func hidden(adminKey string) gin.HandlerFunc {
+	holds, require := HoldsAdminKey(adminKey), requireAdmin(adminKey)
+	return func(c *gin.Context) {
+		switch {
+		case holds(c.Request):
+		case c.GetHeader("X-Api-Key") != "":
+			require(c) // which says what is wrong
+		default:
+			fail(c, http.StatusNotFound, "", "Not Found")
+			c.Abort()
+		}
+	}
+}
+
 func adminKeyOf(r *http.Request) (string, bool) {
 	if key := r.Header.Get("X-Api-Key"); key != "" {
 		return key, true

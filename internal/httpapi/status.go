@@ -35,7 +35,7 @@ func (d *Deps) operator(e *gin.Engine) {
 	admin.POST("/add", d.add)
 	admin.POST("/remove", d.remove)
 	for _, path := range fannedOut() {
-		e.POST(path, requireAdmin(d.AdminKey), data(d.Data.FanOut(path)))
+		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
 }
