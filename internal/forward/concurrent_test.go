@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"runtime/debug"
 	"strings"
 	"sync"
 	"testing"
@@ -518,4 +519,53 @@ func TestConcurrentPairsDoNotMix(t *testing.T) {
 	for range n {
 		m.rig.entry()
 	}
+}
+
+// A prefill leg that has not been sent yet when decode has answered still sends its own
+// client's prompt: the memory of a body is nobody else's until both legs are through.
+func TestConcurrentPrefillIsSentLate(t *testing.T) {
+	t.Parallel()
+	late, mayGo := make(chan struct{}), make(chan struct{})
+	m := meet(t, 1, 1, func(o *forward.Options) {
+		o.Privileged = func(*http.Request) bool { // asked where a leg's header is made
+			if strings.Contains(string(debug.Stack()), "beginPartner") {
+				close(late)
+				<-mayGo
+			}
+			return false
+		}
+	})
+	const size = 9000 // of a class that no other test here has
+	body := func(letter string) string {
+		return chatBody(true, `,"user":"`+strings.Repeat(letter, size)+`"`)
+	}
+	got := make(chan answer, 1)
+	go func() { got <- m.rig.post("/v1/chat/completions", body("a"), "X-Vllm-Priority", "1") }()
+	d := await(t, "the decode leg", m.legs)
+	await(t, "the prefill leg to be late", late)
+	end := make(chan struct{})
+	d.say(func(w http.ResponseWriter) {
+		w.Header().Set("Content-Type", "text/event-stream")
+		_, _ = io.WriteString(w, pairEvents)
+		_ = http.NewResponseController(w).Flush()
+		<-end
+		_, _ = io.WriteString(w, pairRest)
+	})
+	m.rig.held("the prompt is let go", func(held int64) bool { return held == 0 })
+	var others sync.WaitGroup
+	for range 8 { // whose bodies take what memory there is
+		others.Go(func() { m.rig.post("/tokenize", body("b")) })
+	}
+	for range 8 {
+		defer await(t, "another client's request", m.legs).say(ok)
+	}
+	close(mayGo)
+	p := await(t, "the prefill leg", m.legs)
+	if !strings.Contains(string(p.body), strings.Repeat("a", size)) {
+		t.Errorf("another client's prompt: %q", p.body)
+	}
+	p.say(ok)
+	close(end)
+	await(t, "the answer", got)
+	t.Cleanup(others.Wait)
 }

@@ -27,6 +27,7 @@ func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) 
 		return true
 	}
 	c.Route.took(d)
+	c.Route.Alone = "" // an attempt in another dialect may have had a reason
 	out := dialect.Decode(c.req, pair, connector.Handover{})
 
 	w := c.decodeWait()
@@ -78,9 +79,11 @@ func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id strin
 		done: make(chan struct{}),
 	}
 	context.AfterFunc(other.leg, func() { decode.CallOff(leg.ErrPartner) })
+	release := c.Origin.Hold()
 	go func() {
 		defer close(other.done)
 		answer, f := c.prefillOn(other.leg, id, out)
+		release()
 		if f != nil {
 			other.failure = f
 			other.leg.End()

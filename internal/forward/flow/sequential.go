@@ -50,8 +50,7 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
 		return l.OfAnswer(err.Error())
 	}
-	if c.Route.Alone = ""; kv.lost() {
-		c.Route.Alone = aloneNoHandover
+	if kv.lost() {
 		c.s.Recorder.HandoverMissing()
 	}
 	c.usage.Prefilled(answer)
@@ -105,17 +104,23 @@ func (c *completion) decode(kv *handed) (done bool) {
 func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, time.Duration) {
 	c.Route.took(d)
 	kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
-	if why := kv.dialect.Unfit(c.kind, kv.pair); why != "" {
+	handover := kv.handover
+	switch why := kv.dialect.Unfit(c.kind, kv.pair); {
+	case why != "":
 		// It would not read the hand-over, and compute the prompt without a word.
-		c.Route.Alone, kv.handover = why, connector.Handover{}
+		c.Route.Alone, handover = why, connector.Handover{}
+	case kv.lost():
+		c.Route.Alone = aloneNoHandover
+	default:
+		c.Route.Alone = ""
 	}
 	w := c.decodeWait()
-	if kv.singleUse() {
+	if !handover.Empty() && kv.singleUse() {
 		w.KVUntil = kv.until
 	}
 	l := c.Origin.Begin(d, w)
 	defer l.End()
-	f := c.decodeOn(l, kv.pair.ID, kv.dialect.Decode(c.req, kv.pair, kv.handover), kv.dialect.Rewriter(kv.handover),
+	f := c.decodeOn(l, kv.pair.ID, kv.dialect.Decode(c.req, kv.pair, handover), kv.dialect.Rewriter(handover),
 		func() { c.committed(d, kv.pick) })
 	return f, l.Waited()
 }

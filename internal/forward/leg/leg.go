@@ -50,8 +50,7 @@ func (l *Leg) Send(method, path string, h Header, body openai.Body) (*upstream.R
 	o := l.origin
 	l.ownKey = h.ownKey
 	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments()}
-	o.sending.Add(1)
-	defer o.sending.Add(-1)
+	defer o.Hold()()
 	if r.Body != nil && !o.Settings.Upstream.ReleasesBody(&r) {
 		o.lent.Store(true)
 	}

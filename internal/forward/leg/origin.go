@@ -39,13 +39,21 @@ type Origin struct {
 	// Privileged tells whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
 
-	sending atomic.Int32 // legs that are in Send
+	holding atomic.Int32 // who may still read a body; see Hold
 	lent    atomic.Bool  // an upstream client may read a body after Send
+}
+
+// Hold keeps the bodies of the legs from being free until release is called: whoever
+// is about to send a leg on a goroutine of its own may come to it after another leg
+// has answered.
+func (o *Origin) Hold() (release func()) {
+	o.holding.Add(1)
+	return func() { o.holding.Add(-1) }
 }
 
 // BodyIsFree tells that nothing reads the bodies of the legs any more, provided that
 // no further leg begins.
-func (o *Origin) BodyIsFree() bool { return o.sending.Load() == 0 && !o.lent.Load() }
+func (o *Origin) BodyIsFree() bool { return o.holding.Load() == 0 && !o.lent.Load() }
 
 // Wait is how long a leg may wait for the beginning of its answer.
 type Wait struct {
