@@ -11,7 +11,7 @@ import (
 // instance counts the whole prompt as cached (protocol rule R10). It is safe for use
 // by the goroutines of two legs.
 type Usage struct {
-	prefill atomic.Pointer[[]byte]
+	prefill atomic.Pointer[openai.Cached] // nil while nothing is known
 	// Coming, if not nil, is closed when the prefill instance's answer has come or
 	// will not come. A decode instance may be quicker with its own.
 	Coming <-chan struct{}
@@ -21,8 +21,8 @@ type Usage struct {
 // is done when decode answers: only its last bytes can be on their way.
 const usageGrace = time.Second
 
-// await gives the prefill instance's answer, nil if there is none.
-func (u *Usage) await() *[]byte {
+// await gives the prefill instance's numbers, nil if there are none. It waits once.
+func (u *Usage) await() *openai.Cached {
 	if u.Coming == nil {
 		return u.prefill.Load()
 	}
@@ -31,17 +31,19 @@ func (u *Usage) await() *[]byte {
 	select {
 	case <-u.Coming:
 	case <-late.C:
+		u.Coming = nil // each event may have such numbers, and all would be late
 	}
 	return u.prefill.Load()
 }
 
-// Prefilled notes the answer of the prefill instance; nil takes it back.
+// Prefilled notes the answer of the prefill instance; nil takes it back. The answer
+// itself is not kept: the names of a long prompt's blocks are many, and a stream may
+// stay open for hours.
 func (u *Usage) Prefilled(answer []byte) {
-	if answer == nil {
-		u.prefill.Store(nil)
-		return
+	u.prefill.Store(nil)
+	if cached := openai.CachedTokens(answer); answer != nil && cached.Tokens != "" {
+		u.prefill.Store(&cached)
 	}
-	u.prefill.Store(&answer)
 }
 
 // Whole implements connector.Rewriter.
@@ -49,15 +51,11 @@ func (u *Usage) Whole(body []byte) []byte {
 	if !openai.HasCachedTokens(body) {
 		return body
 	}
-	answer := u.await()
-	if answer == nil {
+	cached := u.await()
+	if cached == nil {
 		return body
 	}
-	cached := openai.CachedTokens(*answer)
-	if cached.Tokens == "" {
-		return body
-	}
-	return openai.SetCachedTokens(body, cached)
+	return openai.SetCachedTokens(body, *cached)
 }
 
 // Events implements connector.Rewriter.

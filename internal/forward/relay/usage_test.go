@@ -1,0 +1,35 @@
+package relay
+
+import (
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+const usageEvent = "data: {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":9}}}\n\n"
+
+// A stream that tells its usage in each event waits once for a prefill answer that
+// does not come, and has the true numbers from when it has.
+func TestUsageWaitsOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		u := Usage{Coming: make(chan struct{})}
+		begun := time.Now() // of the bubble's own clock, which moves while everybody waits
+		for range 5 {
+			if got := string(u.Events([]byte(usageEvent))); got != usageEvent {
+				t.Errorf("%q", got)
+			}
+		}
+		if waited := time.Since(begun); waited != usageGrace {
+			t.Errorf("it waited for %v", waited)
+		}
+		u.Prefilled([]byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":4}}}`))
+		if got := string(u.Events([]byte(usageEvent))); !strings.Contains(got, `"cached_tokens":4`) {
+			t.Errorf("%q", got)
+		}
+		if u.Prefilled(nil); string(u.Events([]byte(usageEvent))) != usageEvent {
+			t.Error("taken back, and still told")
+		}
+	})
+}
