@@ -282,7 +282,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough,
+			Generate: h.Completion, Passthrough: h.Passthrough, Stored: h.Stored,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, p.watcher.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return h.Models(p.watcher.Snapshot, id)

@@ -116,5 +116,5 @@ type Rewriter interface {
 }
 
 // Alone is the leg of a decode instance that computes the prompt itself, in any
-// dialect.
-func Alone(r *openai.Request) Leg { return Leg{Body: r.NewEdit().Body()} }
+// dialect. Of the pair it needs Decode and Key.
+func Alone(r *openai.Request, p Pair) Leg { return Leg{Body: decodeEdit(r, p).Body()} }

@@ -61,6 +61,7 @@ func kindOf(t *testing.T, dir string) openai.Kind {
 	t.Helper()
 	kinds := map[string]openai.Kind{
 		"completion": openai.Completion, "chat": openai.Chat, "responses": openai.Responses, "messages": openai.Messages,
+		"generate": openai.Generate,
 	}
 	name, _, _ := strings.Cut(filepath.Base(dir), "-")
 	kind, ok := kinds[name]

@@ -60,11 +60,23 @@ func tooOld(k openai.Kind, p Pair) string {
 	return ""
 }
 
+// decodeEdit begins the leg of a decode instance. An answer on /v1/responses may be
+// stored there: its id, which vLLM takes from the request, tells where (see
+// openai.HolderOf).
+func decodeEdit(r *openai.Request, p Pair) *openai.Edit {
+	e := r.NewEdit()
+	if r.Kind == openai.Responses && p.Decode != nil && r.MayBeStored() {
+		e.Set(openai.FieldRequestID, quote(openai.ResponseID(p.Key, p.Decode.Address)))
+	}
+	return e
+}
+
 // prefillEdit is what every dialect does to the prefill leg (protocol rules R1
 // and R1b): one token, not streamed, and finished by length, since several
 // engines hand nothing over when the single token ends the answer. The token
 // itself is thrown away. /v1/messages has no field that keeps its token from being
-// the last: Unfit says where that does not matter.
+// the last: Unfit says where that does not matter. /inference/v1/generate has its
+// limits in sampling_params, where Edit finds them.
 func prefillEdit(e *openai.Edit) {
 	e.Set(openai.FieldStream, "false")
 	switch e.Kind() {
@@ -78,6 +90,13 @@ func prefillEdit(e *openai.Edit) {
 	case openai.Messages:
 		e.Set(openai.FieldMaxTokens, "1")
 		e.Delete(openai.FieldStopSequences)
+	case openai.Generate:
+		e.Set(openai.FieldMaxTokens, "1")
+		e.Set(openai.FieldMinTokens, "1")
+		e.Set(openai.FieldIgnoreEOS, "true")
+		e.Delete(openai.FieldStreamOptions)
+		e.Delete(openai.FieldStop)
+		e.Delete(openai.FieldStopTokenIDs)
 	case openai.Completion, openai.Chat, openai.Other:
 		e.Set(openai.FieldMaxTokens, "1")
 		e.Replace(openai.FieldMaxCompletionTokens, "1")

@@ -63,7 +63,7 @@ func (mooncake) Prefill(r *openai.Request, p Pair) Leg {
 }
 
 func (mooncake) Decode(r *openai.Request, p Pair, _ Handover) Leg {
-	e := r.NewEdit()
+	e := decodeEdit(r, p)
 	e.Set(openai.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
 		quote("http://"+bootstrapAddress(p.Prefill))+`,"remote_engine_id":`+
 		quote(p.Prefill.Record.EngineIDs[strconv.Itoa(p.PrefillRank)])+`,"transfer_id":"`+transferID(p)+`"}`)

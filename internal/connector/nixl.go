@@ -47,8 +47,8 @@ func (nixl) Handover(answer []byte) (Handover, error) {
 	return Handover{Params: params}, nil
 }
 
-func (nixl) Decode(r *openai.Request, _ Pair, h Handover) Leg {
-	e := r.NewEdit()
+func (nixl) Decode(r *openai.Request, p Pair, h Handover) Leg {
+	e := decodeEdit(r, p)
 	if !h.Empty() {
 		e.SetBytes(openai.FieldKVTransferParams, h.Params)
 	}

@@ -25,4 +25,4 @@ func (plain) Prefill(r *openai.Request, _ Pair) Leg {
 	return Leg{Body: e.Body()}
 }
 
-func (plain) Decode(r *openai.Request, _ Pair, _ Handover) Leg { return Alone(r) }
+func (plain) Decode(r *openai.Request, p Pair, _ Handover) Leg { return Alone(r, p) }

@@ -13,6 +13,7 @@ const (
 	apiChat
 	apiResponses // /v1/responses
 	apiMessages  // /v1/messages
+	apiGenerate  // /inference/v1/generate
 )
 
 // apiOf is the API of a generating route.
@@ -26,6 +27,8 @@ func apiOf(path string) (a api, ok bool) {
 		return apiResponses, true
 	case pathMessages:
 		return apiMessages, true
+	case pathGenerate:
+		return apiGenerate, true
 	}
 	return 0, false
 }
@@ -42,6 +45,8 @@ func (a api) parse(body []byte) (*params, error) {
 		p, err = readResponses(body)
 	case apiMessages:
 		p, err = readMessages(body)
+	case apiGenerate:
+		p, err = readGenerate(body)
 	}
 	if err != nil {
 		return nil, judge(body, err)
@@ -385,14 +390,16 @@ func nameIn(object []byte) (name string) {
 // admitStored refuses what needs a store of responses, which vLLM has only when it is
 // told to.
 func (j *job) admitStored() error {
+	s := j.store
 	switch {
+	case s != nil:
+		return s.admit(j)
 	case j.agent.background:
 		return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "background",
 			message: "This vLLM engine does not support `store=True` and therefore does not support the background mode. " +
 				"To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server."}
 	case j.agent.previous != "":
-		return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", param: "response_id",
-			message: fmt.Sprintf("Response with id '%s' not found.", j.agent.previous)}
+		return noResponse(j.agent.previous)
 	}
 	return nil
 }

@@ -96,6 +96,7 @@ func (x *exchange) agentStream(j *job) {
 	x.life.finished(n.ln.seq.finish)
 	x.offer(j, n.ln.seq.finish)
 	n.close()
+	j.keep(n.ln, append(j.appendResponse(nil, n.ln, ""), '}'))
 	if n.flush() {
 		x.completed()
 	}

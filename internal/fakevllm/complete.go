@@ -25,6 +25,7 @@ type job struct {
 	fetching chan fetched // of a Mooncake decode that loads
 	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
 	wrongKV  bool         // what was loaded is of another prompt
+	store    *responses   // nil for an engine that stores none
 	arrived  time.Time
 }
 
@@ -36,7 +37,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	j := &job{arrived: time.Now()}
 	j.created = j.arrived.Unix()
 	p, err := x.api.parse(body)
-	j.params = p
+	j.params, j.store = p, l.responses
 	x.id = responseID(x.r, p, j, chat)
 	if err == nil {
 		err = x.admit(j)
@@ -48,6 +49,16 @@ func (x *exchange) complete(body []byte, chat bool) {
 	if s.opt.StrictPrefill {
 		s.inspect(j, x.r)
 	}
+	if j.agent.background && j.store != nil {
+		x.background(j)
+		return
+	}
+	x.run(j)
+}
+
+// run generates the answer of an admitted request.
+func (x *exchange) run(j *job) {
+	l := x.life
 	defer x.withdraw(j)
 	if e := x.startKV(j); e != nil {
 		l.stats.fail.Add(1)
@@ -94,7 +105,10 @@ func responseID(r *http.Request, p *params, j *job, chat bool) string {
 		}
 		return j.id
 	}
-	if chat {
+	switch {
+	case p != nil && p.api == apiGenerate:
+		j.id = "generate-tokens-" + base
+	case chat:
 		j.id = "chatcmpl-" + base
 	}
 	return j.id

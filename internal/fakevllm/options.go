@@ -96,6 +96,11 @@ type Options struct {
 	// AllowCutToolCalls answers 200 with a partial call where by default a
 	// required tool call that max_tokens cuts short is answered with 400.
 	AllowCutToolCalls bool
+	// ScaleOut is vLLM's --enable-scale-out: there is /inference/v1/generate.
+	ScaleOut bool
+	// StoreResponses is vLLM's VLLM_ENABLE_RESPONSES_API_STORE: what /v1/responses
+	// answers is stored until this life of the engine ends.
+	StoreResponses bool
 	// RecordLimit bounds the record of requests, default 1024; RecordNone
 	// keeps none. Bodies are bounded by 64 MiB together as well.
 	RecordLimit int

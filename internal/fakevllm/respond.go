@@ -31,16 +31,23 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	x.handOver(j, lanes[0].seq.finish)
-	if j.api == apiResponses || j.api == apiMessages {
-		x.send(x.agentBody(j, &lanes[0]))
+	switch j.api {
+	case apiResponses, apiMessages:
+		body := x.agentBody(j, &lanes[0])
+		j.keep(&lanes[0], body)
+		x.send(body)
 		return
+	case apiGenerate:
+		x.send(x.tokensBody(j, lanes))
+		return
+	case apiCompletions, apiChat:
 	}
 	x.send(x.body(j, lanes))
 }
 
 // generate runs all lanes to their end, at the engine's pace.
 func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
-	keepIDs := j.returnTokenIDs || j.logprobs != nil
+	keepIDs := j.returnTokenIDs || j.logprobs != nil || j.api == apiGenerate
 	open := len(lanes)
 	for round := 1; open > 0; round++ {
 		if round > 1 && (p.itl > 0 || round%1024 == 0) && !x.tick(p) {

@@ -15,6 +15,7 @@ const (
 	pathChat        = "/v1/chat/completions"
 	pathResponses   = "/v1/responses"
 	pathMessages    = "/v1/messages"
+	pathGenerate    = "/inference/v1/generate"
 	pathModels      = "/v1/models"
 	maxBody         = 256 << 20
 )
@@ -22,13 +23,20 @@ const (
 // method is the only method a route has; "" for an unknown route.
 func method(path string, admin bool) string {
 	switch path {
-	case pathCompletions, pathChat, pathResponses, pathMessages, "/tokenize", "/detokenize":
+	case pathCompletions, pathChat, pathResponses, pathMessages, pathGenerate, "/tokenize", "/detokenize":
 		return http.MethodPost
 	case pathModels, "/health", "/ping", "/version", "/metrics":
 		return http.MethodGet
 	case pathFaults, pathState:
 		if admin {
 			return "admin"
+		}
+	default:
+		if id, cancel, ok := storedPath(path); ok && id != "" {
+			if cancel {
+				return http.MethodPost
+			}
+			return http.MethodGet
 		}
 	}
 	return ""
@@ -69,6 +77,8 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	case want != r.Method:
 		w.Header().Set("Allow", want)
 		writeJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+	case storedRoute(path):
+		x.storedResponse(path)
 	case want == http.MethodGet:
 		l.get(w, path)
 	default:
@@ -205,6 +215,10 @@ func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
 func (x *exchange) post(path string, body []byte) {
 	var generates bool
 	x.api, generates = apiOf(path)
+	if x.api == apiGenerate && !x.life.server.opt.ScaleOut {
+		x.reject(scaleOutDisabled())
+		return
+	}
 	body, e := readJSON(x.r, body)
 	if e != nil {
 		if generates {
@@ -219,7 +233,7 @@ func (x *exchange) post(path string, body []byte) {
 	case "/detokenize":
 		x.detokenize(body)
 	default:
-		x.complete(body, x.api != apiCompletions)
+		x.complete(body, x.api != apiCompletions && x.api != apiGenerate)
 	}
 }
 

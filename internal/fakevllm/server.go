@@ -52,6 +52,7 @@ type life struct {
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
 	done      chan struct{}  // closed when this life ends
 	slots     chan struct{}  // nil without MaxRunning
+	responses *responses     // nil without StoreResponses
 	stats     stats
 	running   atomic.Int64
 	waiting   atomic.Int64
@@ -114,6 +115,9 @@ func (s *Server) begin(ctx context.Context) error {
 	}
 	if s.opt.MaxRunning > 0 {
 		l.slots = make(chan struct{}, s.opt.MaxRunning)
+	}
+	if s.opt.StoreResponses {
+		l.responses = &responses{m: map[string]*response{}}
 	}
 	l.ledger = newLedger(l.engineID, s.opt.KVLease)
 	l.http = &http.Server{

@@ -24,6 +24,10 @@ func (x *exchange) stream(j *job) {
 		x.agentStream(j)
 		return
 	}
+	if j.api == apiGenerate {
+		x.streamIDs(j)
+		return
+	}
 	p, ok := x.first(j)
 	if !ok {
 		x.gone()

@@ -32,7 +32,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c := &call{h: h, r: r, endpoint: endpoint}
 	id := leg.ClientsID(r.Header)
 	c.origin = leg.Origin{
-		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Optional: kind == openai.Other,
+		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Optional: kind == openai.Other || kind == openai.Generate,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Start: time.Now(), Idle: h.opts.Idle, Log: h.opts.Log}

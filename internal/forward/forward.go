@@ -123,6 +123,17 @@ func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.passOn(alone) })
 }
 
+// Stored serves an endpoint about one stored response. id gives the response's.
+func (h *Handler) Stored(endpoint string, id func(*http.Request) string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, func(c *call) {
+		target := c.r.URL.EscapedPath()
+		if q := c.r.URL.RawQuery; q != "" {
+			target += "?" + q
+		}
+		c.flow.Stored(id(c.r), c.r.Method, target)
+	})
+}
+
 // serve makes a call of each request, and ends it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
 	return func(client Client, r *http.Request) {

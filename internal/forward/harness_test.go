@@ -202,7 +202,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		}
 		return fakevllm.StartTest(t, fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
-			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
+			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true, ScaleOut: true, StoreResponses: true,
 		})
 	}
 	for range prefills {
@@ -256,7 +256,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough,
+			Generate: h.Completion, Passthrough: h.Passthrough, Stored: h.Stored,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},

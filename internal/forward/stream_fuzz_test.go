@@ -127,6 +127,8 @@ func play(t *testing.T, s *played, path string) (got seen) {
 		body = `{"model":"m","input":"x","stream":true}`
 	case openai.Messages:
 		body = `{"model":"m","messages":[],"max_tokens":9,"stream":true}`
+	case openai.Generate:
+		body = `{"model":"m","token_ids":[1],"sampling_params":{},"stream":true}`
 	case openai.Completion, openai.Chat, openai.Other:
 	}
 	req := httptest.NewRequestWithContext(t.Context(), http.MethodPost, path, strings.NewReader(body))

@@ -54,6 +54,9 @@ type Completions struct {
 	// Passthrough builds the handler of an endpoint one instance answers alone; alone
 	// is why, where that is a prompt without a prefill.
 	Passthrough func(endpoint, alone string) forward.HandlerFunc
+	// Stored builds the handler of an endpoint about one stored response; its second
+	// argument gives the response's id.
+	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
 	// FanOut builds the handler of an endpoint that all instances are told.
 	FanOut func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
@@ -96,6 +99,7 @@ func NewRouter(d Deps, split bool) http.Handler {
 	for path, alone := range passed() {
 		client.POST(path, data(d.Data.Passthrough(path, alone)))
 	}
+	d.stored(client)
 	client.GET("/v1/models", data(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
 	client.GET("/v1/models/*id", data(d.Data.Models(func(r *http.Request) string {

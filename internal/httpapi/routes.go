@@ -1,5 +1,12 @@
 package httpapi
 
+import (
+	"net/http"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+)
+
 // aloneRoute is the reason of what is generated on a route on which no engine hands
 // KV over.
 const aloneRoute = "route"
@@ -8,6 +15,17 @@ const aloneRoute = "route"
 // admin key.
 func fannedOut() []string {
 	return []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
+}
+
+// stored adds the routes about a stored response, which one instance has.
+func (d *Deps) stored(client *gin.RouterGroup) {
+	const one = "/v1/responses/{response_id}"
+	get := d.Data.Stored(one, func(r *http.Request) string { return r.URL.Path[len("/v1/responses/"):] })
+	client.GET("/v1/responses/:id", data(get))
+	cancel := d.Data.Stored(one+"/cancel", func(r *http.Request) string {
+		return strings.TrimSuffix(r.URL.Path[len("/v1/responses/"):], "/cancel")
+	})
+	client.POST("/v1/responses/:id/cancel", data(cancel))
 }
 
 // passed gives the routes of vLLM that one instance answers alone, decode first, and

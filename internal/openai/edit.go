@@ -103,27 +103,30 @@ func (e *Edit) Body() Body {
 	r := e.r
 	var room [maxUsualSplices]splice
 	splices := room[:0]
-	survivors := r.members
 	for i := range r.occ {
-		o := &r.occ[i]
-		if o.object != 0 {
-			continue
-		}
-		// A control field is set by taking the client's out and adding ours.
-		if a := e.action[o.field]; a == remove || (a == set && o.field.steers()) {
-			survivors--
-		} else if a == set || a == replace {
+		if o := &r.occ[i]; !e.removes(o) && r.counts(o.field, o.object) && e.action[o.field] != keep {
 			splices = append(splices, splice{o.val, o.end, readOnly(e.value(o.field))})
 		}
 	}
 	splices = append(splices, e.removals()...)
-	if text := e.additions(survivors > 0); len(text) > 0 {
-		splices = append(splices, splice{r.open + 1, r.open + 1, text})
+	splices = e.add(splices, 0, r.body)
+	if r.samplingID != 0 {
+		splices = e.add(splices, r.samplingID, r.sampling)
 	}
 	slices.SortFunc(splices, func(a, b splice) int {
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end))
 	})
 	return r.assemble(splices)
+}
+
+// removes tells whether a member is taken out. A control field is set by taking the
+// client's out, wherever that stands, and adding ours.
+func (e *Edit) removes(o *occurrence) bool {
+	a := e.action[o.field]
+	if o.field.steers() && (o.object != 0 || a == set) {
+		return true
+	}
+	return a == remove && e.r.counts(o.field, o.object)
 }
 
 // removals takes members out together with one comma each. The members before
@@ -134,9 +137,7 @@ func (e *Edit) removals() []splice {
 	leading := map[uint16]int{}
 	for i := range e.r.occ {
 		o := &e.r.occ[i]
-		a := e.action[o.field]
-		gone := o.object != 0 || a == remove || (a == set && o.field.steers())
-		if !gone {
+		if !e.removes(o) {
 			continue
 		}
 		if o.index == leading[o.object] {
@@ -154,21 +155,25 @@ func (e *Edit) removals() []splice {
 }
 
 // adds tells whether a field is set that the client did not send, or whose
-// place is ours to choose.
-func (e *Edit) adds(f Field) bool {
-	return e.action[f] == set && (e.r.last[f] == 0 || f.steers())
+// place is ours to choose, and stands in the object with this number.
+func (e *Edit) adds(f Field, id uint16) bool {
+	return e.action[f] == set && (e.r.last[f] == 0 || f.steers()) && e.r.counts(f, id)
 }
 
-func (e *Edit) additions(more bool) []byte {
+// add gives one object of the request the fields that it lacks, in front of all others.
+func (e *Edit) add(splices []splice, id uint16, in object) []splice {
 	n := 0
 	for _, s := range e.sets {
-		if e.adds(s.field) {
+		if e.adds(s.field, id) {
 			n += len(fieldNames[s.field]) + len(s.value) + len(`"":,`)
 		}
 	}
+	if n == 0 {
+		return splices
+	}
 	b := make([]byte, 0, n)
 	for _, s := range e.sets {
-		if !e.adds(s.field) {
+		if !e.adds(s.field, id) {
 			continue
 		}
 		b = append(b, '"')
@@ -177,10 +182,20 @@ func (e *Edit) additions(more bool) []byte {
 		b = append(b, s.value...)
 		b = append(b, ',')
 	}
-	if len(b) > 0 && !more {
+	if !e.survives(id, in.members) {
 		b = b[:len(b)-1]
 	}
-	return b
+	return append(splices, splice{in.open + 1, in.open + 1, b})
+}
+
+// survives tells whether any of an object's members stays.
+func (e *Edit) survives(id uint16, members int) bool {
+	for i := range e.r.occ {
+		if o := &e.r.occ[i]; o.object == id && e.removes(o) {
+			members--
+		}
+	}
+	return members > 0
 }
 
 func (r *Request) assemble(splices []splice) Body {

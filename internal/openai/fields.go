@@ -37,12 +37,14 @@ const (
 	FieldBackground
 	FieldPreviousResponseID
 	FieldThinking
+	FieldTokenIDs
+	FieldRequestID
 	FieldPriority
 	FieldKVTransferParams
 	FieldECTransferParams
 	FieldDisaggSpec
 	FieldBootstrap // whatever begins with "bootstrap_"
-	fieldSamplingParams
+	FieldSamplingParams
 	fieldExtraArgs
 	fieldVLLMXargs
 	numFields
@@ -74,12 +76,14 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldBackground:          "background",
 	FieldPreviousResponseID:  "previous_response_id",
 	FieldThinking:            "thinking",
+	FieldTokenIDs:            "token_ids",
+	FieldRequestID:           "request_id",
 	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
 	FieldECTransferParams:    "ec_transfer_params",
 	FieldDisaggSpec:          "disagg_spec",
 	FieldBootstrap:           bootstrapPrefix,
-	fieldSamplingParams:      "sampling_params",
+	FieldSamplingParams:      "sampling_params",
 	fieldExtraArgs:           "extra_args",
 	fieldVLLMXargs:           "vllm_xargs",
 }
@@ -96,7 +100,17 @@ func (f Field) steers() bool {
 }
 
 // container tells the fields inside which control fields can hide.
-func (f Field) container() bool { return f >= fieldSamplingParams && f <= fieldVLLMXargs }
+func (f Field) container() bool { return f >= FieldSamplingParams && f <= fieldVLLMXargs }
+
+// sampling tells the fields that /inference/v1/generate has inside its object
+// sampling_params.
+func (f Field) sampling() bool {
+	switch f {
+	case FieldMaxTokens, FieldMinTokens, FieldIgnoreEOS, FieldStop, FieldStopTokenIDs, FieldN, FieldPromptLogprobs:
+		return true
+	}
+	return false
+}
 
 // fieldOf finds the field of a key; tok is the key with its quotes.
 func fieldOf(tok []byte) Field {
@@ -152,6 +166,10 @@ func fieldOf(tok []byte) Field {
 		return FieldPreviousResponseID
 	case "thinking":
 		return FieldThinking
+	case "token_ids":
+		return FieldTokenIDs
+	case "request_id":
+		return FieldRequestID
 	case "priority":
 		return FieldPriority
 	case "kv_transfer_params":
@@ -161,7 +179,7 @@ func fieldOf(tok []byte) Field {
 	case "disagg_spec":
 		return FieldDisaggSpec
 	case "sampling_params":
-		return fieldSamplingParams
+		return FieldSamplingParams
 	case "extra_args":
 		return fieldExtraArgs
 	case "vllm_xargs":

@@ -28,6 +28,9 @@ var requestSeeds = []string{
 	`{"model":"m","input":[{"role":"user","content":"x"}],"max_output_tokens":9,"store":true,"background":false,"stop":"x","min_tokens":3,"stream":true}`,
 	`{"input":"x","background":true,"store":null,"previous_response_id":"resp_1","max_tokens":7}`,
 	`{"model":"m","messages":[],"max_tokens":9,"stop_sequences":["x"],"system":"y","stream":true,"tool_choice":{"type":"any"},"min_tokens":4}`,
+	`{"model":"m","token_ids":[1,2],"sampling_params":{"max_tokens":9,"stop":"x","n":1},"stream":true,"max_tokens":3,"stream_options":{}}`,
+	`{"stop":1,"sampling_params":{"min_tokens":2},"token_ids":[1],"sampling_params":{ "extra_args":{"kv_transfer_params":{}},"priority":1,"stop":[],"ignore_eos":false},"priority":2}`,
+	`{"token_ids":[1],"sampling_params":{}}`, `{"token_ids":[1],"sampling_params":{"kv_transfer_params":{},"stop_token_ids":[2]},"sampling_params":null}`,
 }
 
 // refusedFor are the words of the refusals that a valid object can meet: limits
@@ -88,6 +91,14 @@ func FuzzParse(f *testing.F) {
 		if kind == openai.Responses {
 			limit = lastOf(members, "max_output_tokens")
 		}
+		if kind == openai.Generate {
+			at := lastObject(members, "sampling_params")
+			if at < 0 {
+				t.Fatalf("%q has no sampling_params", body)
+			}
+			members, _ = rawMembers(members[at].value)
+			limit = lastOf(members, "max_tokens")
+		}
 		if raw := lastOf(members, "max_completion_tokens"); kind == openai.Chat && raw != nil && kindOf(raw) != 'n' {
 			limit = raw
 		}
@@ -115,6 +126,15 @@ func mustNotSplit(members []rawMember, kind openai.Kind) string {
 		}
 		return ""
 	case openai.Messages, openai.Other:
+		return ""
+	case openai.Generate:
+		var n float64
+		switch raw := lastOf(members, "prompt_logprobs"); {
+		case json.Unmarshal(lastOf(members, "n"), &n) == nil && n > 1:
+			return "n"
+		case raw != nil && kindOf(raw) != 'n':
+			return "prompt_logprobs"
+		}
 		return ""
 	case openai.Completion, openai.Chat:
 	}

@@ -10,6 +10,7 @@ const (
 	Chat                   // POST /v1/chat/completions
 	Responses              // POST /v1/responses
 	Messages               // POST /v1/messages, as Anthropic's
+	Generate               // POST /inference/v1/generate: token ids in, token ids out
 	// Other is any other endpoint. What a stream of such a one means is not known:
 	// its first event is taken for content, and any clean end for its end.
 	Other
@@ -17,7 +18,7 @@ const (
 
 // Generating are the kinds whose answers are generated from a prompt, which can
 // therefore go through prefill and decode.
-func Generating() []Kind { return []Kind{Completion, Chat, Responses, Messages} }
+func Generating() []Kind { return []Kind{Completion, Chat, Responses, Messages, Generate} }
 
 // KindOf is the kind of a path.
 func KindOf(path string) Kind {
@@ -40,6 +41,8 @@ func (k Kind) Path() string {
 		return "/v1/responses"
 	case Messages:
 		return "/v1/messages"
+	case Generate:
+		return "/inference/v1/generate"
 	case Other:
 	}
 	return ""

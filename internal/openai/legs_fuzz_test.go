@@ -19,6 +19,8 @@ import (
 type change struct {
 	value string // the new value, "" takes the field out
 	add   bool   // also where the client sent none
+	// inside are the changes to the members of an object, of duplicates the last.
+	inside map[string]change
 }
 
 // control are the fields that never get through from a client.
@@ -41,16 +43,21 @@ func prefillChanges(kind openai.Kind) map[string]change {
 	switch kind {
 	case openai.Responses:
 		return map[string]change{
-			"max_output_tokens": {"1", true}, "ignore_eos": {"true", true}, "stream": {"false", true}, "store": {"false", true},
+			"max_output_tokens": {value: "1", add: true}, "ignore_eos": {value: "true", add: true}, "stream": {value: "false", add: true}, "store": {value: "false", add: true},
 			"background": {}, "min_tokens": {}, "stop": {},
 		}
 	case openai.Messages:
-		return map[string]change{"max_tokens": {"1", true}, "stream": {"false", true}, "stop_sequences": {}}
+		return map[string]change{"max_tokens": {value: "1", add: true}, "stream": {value: "false", add: true}, "stop_sequences": {}}
+	case openai.Generate:
+		return map[string]change{"stream": {value: "false", add: true}, "stream_options": {}, "sampling_params": {inside: map[string]change{
+			"max_tokens": {value: "1", add: true}, "min_tokens": {value: "1", add: true}, "ignore_eos": {value: "true", add: true},
+			"stop": {}, "stop_token_ids": {},
+		}}}
 	case openai.Completion, openai.Chat, openai.Other:
 	}
 	return map[string]change{
-		"max_tokens": {"1", true}, "max_completion_tokens": {"1", false}, "min_tokens": {"1", true},
-		"ignore_eos": {"true", true}, "stream": {"false", true},
+		"max_tokens": {value: "1", add: true}, "max_completion_tokens": {value: "1", add: false}, "min_tokens": {value: "1", add: true},
+		"ignore_eos": {value: "true", add: true}, "stream": {value: "false", add: true},
 		"min_completion_tokens": {}, "stream_options": {}, "stop": {}, "stop_token_ids": {},
 	}
 }
@@ -92,6 +99,9 @@ type wanted struct {
 	text string
 	// loose: a container that lost something, whose spaces may have gone too.
 	loose bool
+	// in is the object of which the leg's member is changed inside.
+	in     []byte
+	inside map[string]change
 }
 
 func (w wanted) is(m rawMember) bool {
@@ -100,21 +110,37 @@ func (w wanted) is(m rawMember) bool {
 
 // wantMembers is the edit on members that the standard library found: what
 // the leg must hold behind the fields that are added.
-func wantMembers(members []rawMember, changes map[string]change) (out []wanted) {
-	for _, m := range members {
+func wantMembers(members []rawMember, changes map[string]change, nested bool) (out []wanted) {
+	for i, m := range members {
 		c, edited := changes[m.name]
 		switch {
-		case control(m.name), !edited && m.name == "priority", edited && c.value == "":
+		case c.inside != nil && i == lastObject(members, m.name):
+			out = append(out, wanted{in: m.value, inside: c.inside})
+		case c.inside != nil:
+			value, lost := stripped(m.value)
+			out = append(out, wanted{text: string(m.key) + ":" + value, loose: lost})
+		case control(m.name), !edited && !nested && m.name == "priority", edited && c.value == "":
 		case edited:
 			out = append(out, wanted{text: string(m.key) + ":" + c.value})
 		case container(m.name):
 			value, lost := stripped(m.value)
-			out = append(out, wanted{string(m.key) + ":" + value, lost})
+			out = append(out, wanted{text: string(m.key) + ":" + value, loose: lost})
 		default:
 			out = append(out, wanted{text: m.String()})
 		}
 	}
 	return out
+}
+
+// lastObject is the place of the last of these members that is an object.
+func lastObject(members []rawMember, name string) int {
+	at := -1
+	for i, m := range members {
+		if m.name == name && m.value[0] == '{' {
+			at = i
+		}
+	}
+	return at
 }
 
 // stripped takes the control fields out of a container. If there are any it
@@ -168,12 +194,18 @@ func checkLeg(t *testing.T, what string, body []byte, leg openai.Body, changes m
 	if int64(len(got)) != leg.Len() {
 		t.Fatalf("%s of %q has %d bytes and says %d", what, body, len(got), leg.Len())
 	}
+	checkObject(t, what, body, got, changes, false)
+}
+
+// checkObject is checkLeg for an object, which may stand inside the leg.
+func checkObject(t *testing.T, what string, body, got []byte, changes map[string]change, nested bool) {
+	t.Helper()
 	members, ok := rawMembers(got)
 	if !ok {
 		t.Fatalf("%s of %q is no object: %q", what, body, got)
 	}
 	sent, _ := rawMembers(body)
-	want := wantMembers(sent, changes)
+	want := wantMembers(sent, changes, nested)
 	var added []string
 	for name, c := range changes {
 		if c.add && (control(name) || lastOf(sent, name) == nil) {
@@ -193,6 +225,10 @@ func checkLeg(t *testing.T, what string, body []byte, leg openai.Body, changes m
 		t.Fatalf("%s of %q begins with %q, want %q", what, body, front, added)
 	}
 	for i, m := range members[len(added):] {
+		if want[i].inside != nil {
+			checkObject(t, what+", inside", want[i].in, m.value, want[i].inside, true)
+			continue
+		}
 		if !want[i].is(m) {
 			t.Fatalf("%s of %q\nhas  %q\nwant %q", what, body, m, want[i].text)
 		}
@@ -237,7 +273,7 @@ func FuzzLegs(f *testing.F) {
 			}
 			changes := prefillChanges(kind)
 			if params[name].Prefill != nil {
-				changes["kv_transfer_params"] = change{string(params[name].Prefill), true}
+				changes["kv_transfer_params"] = change{value: string(params[name].Prefill), add: true}
 			}
 			checkLeg(t, name+" prefill", body, c.Prefill(r, pair()).Body, changes)
 
@@ -254,10 +290,13 @@ func FuzzLegs(f *testing.F) {
 				if !bytes.Equal(h.Params, lastOf(said, "kv_transfer_params")) {
 					t.Fatalf("%s hands over %q of %q", name, h.Params, answer)
 				}
-				changes["kv_transfer_params"] = change{string(h.Params), true}
+				changes["kv_transfer_params"] = change{value: string(h.Params), add: true}
+			}
+			if r.MayBeStored() {
+				changes["request_id"] = change{value: `"` + openai.ResponseID("k", pair().Decode.Address) + `"`, add: true}
 			}
 			if params[name].Decode != nil {
-				changes["kv_transfer_params"] = change{string(params[name].Decode), true}
+				changes["kv_transfer_params"] = change{value: string(params[name].Decode), add: true}
 			}
 			checkLeg(t, name+" decode", body, c.Decode(r, pair(), h).Body, changes)
 		}
@@ -289,11 +328,11 @@ func FuzzEdit(f *testing.F) {
 			switch b % 4 {
 			case 1:
 				e.Set(field, value)
-				changes[field.String()] = change{value, true}
+				changes[field.String()] = change{value: value, add: true}
 			case 2:
 				if !control(field.String()) {
 					e.Replace(field, value)
-					changes[field.String()] = change{value, false}
+					changes[field.String()] = change{value: value, add: false}
 				}
 			case 3:
 				e.Delete(field)

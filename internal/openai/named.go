@@ -29,7 +29,7 @@ func eventName(event []byte) []byte {
 func (k Kind) Classify(event []byte) (class EventClass, code int) {
 	switch k {
 	case Responses, Messages:
-	case Completion, Chat:
+	case Completion, Chat, Generate:
 		return Classify(event)
 	case Other:
 		if class, code = Classify(event); class == EventPreamble {
@@ -92,7 +92,7 @@ func (k Kind) Sign(event []byte) Sign {
 		if string(eventName(event)) == "message_stop" {
 			return SignEnd
 		}
-	case Completion, Chat, Other:
+	case Completion, Chat, Generate, Other:
 		if IsDone(event) {
 			return SignEnd
 		}
@@ -133,7 +133,7 @@ func (k Kind) ErrorEvent(e *Error) []byte {
 	case Messages:
 		event = append(event, "event: error\ndata: "...)
 		event = append(event, e.anthropic()...)
-	case Completion, Chat, Other:
+	case Completion, Chat, Generate, Other:
 		event = append(event, "data: "...)
 		event = append(event, e.JSON()...)
 	}

@@ -22,6 +22,8 @@ func otherwise(name string) string {
 		return "the model is looked for later"
 	case "two errors", "two errors and no messages":
 		return "the first error is told; an engine that is asked tells all"
+	case "route POST /inference/v1/generate":
+		return "an engine without the option for the route does not look at the request"
 	case "path in the value":
 		return "no path of this machine is in a value of the client's"
 	}

@@ -52,13 +52,20 @@ type Request struct {
 	// background, BypassStored.
 	Bypass string
 
+	body    object // the request itself
+	objects uint16
+	// sampling is sampling_params of /inference/v1/generate, and samplingID its number.
+	sampling   object
+	samplingID uint16
+	several    bool // what the scanner says of "prompt", where that is an array
+	occ        []occurrence
+	last       [numFields]int // 1 + index into occ of the last occurrence where the field counts
+}
+
+// object is one whose members are edited.
+type object struct {
 	open    int // position of '{'
 	members int
-	objects uint16
-	several bool // what the scanner says of "prompt", where that is an array
-	occ     []occurrence
-	last    [numFields]int // 1 + index into occ of the last occurrence at the top level
-
 }
 
 // ParseRequest checks and reads a completion request in one pass over the
@@ -99,15 +106,15 @@ var (
 
 func (r *Request) scan() error {
 	s := scanner{b: r.Body}
-	r.open = s.space(0)
+	r.body.open = s.space(0)
 	if len(r.Body) == 0 {
 		return invalid("", "None", errMissing)
 	}
-	if r.open >= len(r.Body) || r.Body[r.open] != '{' {
+	if r.body.open >= len(r.Body) || r.Body[r.body.open] != '{' {
 		return r.noObject(&s)
 	}
 	r.occ = make([]occurrence, 0, 8)
-	end, err := r.scanObject(&s, r.open, 0, 0)
+	end, err := r.scanObject(&s, r.body.open, 0, 0)
 	if err != nil {
 		return badJSON(r.Body, err)
 	}
@@ -122,11 +129,11 @@ func (r *Request) scan() error {
 
 // noObject is the error of a body that does not begin an object.
 func (r *Request) noObject(s *scanner) error {
-	end, err := s.value(r.open, 0)
+	end, err := s.value(r.body.open, 0)
 	if err != nil {
 		return badJSON(r.Body, err)
 	}
-	raw := r.Body[r.open:end]
+	raw := r.Body[r.body.open:end]
 	switch end = s.space(end); {
 	case end != len(r.Body):
 		return badJSON(r.Body, syntaxErrorAt(end, extraData))
@@ -157,17 +164,20 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 				if r.objects++; r.objects > maxContainers {
 					return errTooManyObjects
 				}
+				if object == 0 && f == FieldSamplingParams {
+					r.beginSampling(m.val)
+				}
 				if _, err := r.scanObject(s, m.val, r.objects, depth+1); err != nil {
 					return err
 				}
 			}
-		case object == 0 || f.steers():
+		case r.counts(f, object) || f.steers():
 			lastOcc = len(r.occ)
 			r.occ = append(r.occ, occurrence{
 				field: f, object: object, index: index,
 				key: m.key, val: m.val, end: m.end, prevEnd: prevEnd, next: -1,
 			})
-			if object == 0 {
+			if r.counts(f, object) {
 				r.last[f] = len(r.occ)
 				if f == FieldPrompt {
 					r.several = s.several
@@ -181,10 +191,38 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 		}
 		return nil
 	})
-	if object == 0 {
-		r.members = index
+	switch {
+	case object == 0:
+		r.body.members = index
+	case object == r.samplingID:
+		r.sampling.members = index
 	}
 	return end, err
+}
+
+// counts tells whether a field is read, and edited, where it stands in an object.
+func (r *Request) counts(f Field, object uint16) bool { return object == r.home(f) }
+
+// home is the object in which a field stands.
+func (r *Request) home(f Field) uint16 {
+	if r.Kind == Generate && f.sampling() {
+		return r.samplingID
+	}
+	return 0
+}
+
+// beginSampling notes sampling_params of a request that has its own there. Of
+// duplicates the last counts, with all that is in it.
+func (r *Request) beginSampling(open int) {
+	if r.Kind != Generate {
+		return
+	}
+	r.sampling, r.samplingID = object{open: open}, r.objects
+	for f := range r.last {
+		if Field(f).sampling() {
+			r.last[f] = 0
+		}
+	}
 }
 
 // Raw gives the value of a top-level field as sent, nil if absent. Of
@@ -205,6 +243,8 @@ func (r *Request) Prompt() []byte {
 		return r.Raw(FieldMessages)
 	case Responses:
 		return r.Raw(FieldInput)
+	case Generate:
+		return r.Raw(FieldTokenIDs)
 	case Completion, Other:
 	}
 	return r.Raw(FieldPrompt)

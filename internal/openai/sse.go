@@ -170,7 +170,7 @@ func hasContent(choices []byte) bool {
 			switch string(unquote(choice[m.key:m.keyEnd])) {
 			case "finish_reason":
 				found = found || !isNull(val)
-			case "text":
+			case "text", "token_ids":
 				found = found || says(val)
 			case "delta", "message":
 				found = found || deltaSays(val)

@@ -13,6 +13,8 @@ func (r *Request) read() error {
 		return r.readResponses()
 	case Messages:
 		return r.readMessages()
+	case Generate:
+		return r.readGenerate()
 	case Completion, Chat, Other:
 	}
 	if err := r.readCommon(); err != nil {
@@ -35,7 +37,7 @@ func (r *Request) read() error {
 	}
 	if r.Kind == Chat && r.Raw(FieldMessages) == nil {
 		// An engine would tell how many fields there are, those that we add among them.
-		return invalid("messages", inputOf(r.Body[r.open:]), errMissing)
+		return invalid("messages", inputOf(r.Body[r.body.open:]), errMissing)
 	}
 	r.readToolChoice()
 	return r.readBypass()
@@ -55,6 +57,9 @@ func (r *Request) readCommon() error {
 }
 
 func (r *Request) wrong(f Field, why ...*complaint) *Error {
+	if r.home(f) != 0 {
+		return r.wrongSampling(f, why)
+	}
 	return invalid(f.String(), inputOf(r.Raw(f)), why...)
 }
 

@@ -40,7 +40,7 @@ func (r *Request) readResponses() error {
 	}
 	if r.Raw(FieldInput) == nil {
 		// vLLM has put a field into the object before it counts.
-		return invalid("input", fmt.Sprintf("<dict of %d items>", countMembers(r.Body[r.open:])+1), errMissing)
+		return invalid("input", fmt.Sprintf("<dict of %d items>", countMembers(r.Body[r.body.open:])+1), errMissing)
 	}
 	r.readToolChoice()
 	r.readStored()
@@ -106,7 +106,7 @@ func (r *Request) missing(required ...Field) error {
 		if first == "" {
 			first = "body." + f.String()
 		}
-		texts = append(texts, errMissing.about("body."+f.String(), inputOf(r.Body[r.open:])))
+		texts = append(texts, errMissing.about("body."+f.String(), inputOf(r.Body[r.body.open:])))
 	}
 	if texts == nil {
 		return nil

@@ -28,6 +28,9 @@ var (
 	ErrUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
 
+// PolicyTaken is the Policy of an Assignment that no policy has chosen.
+const PolicyTaken = "taken"
+
 // Source gives the current membership.
 type Source interface {
 	Snapshot() *instance.Snapshot
@@ -189,6 +192,23 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 		return nil, ErrNone
 	}
 }
+
+// Take gives an assignment of one instance, which no policy has chosen: what is wanted
+// of it no other has. It may be one that Pick would not give.
+func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
+	revision := s.current().snapshot.Revision
+	c, ok := s.counters.find(in.Key)
+	if !ok {
+		return nil, ErrNone // it has just left
+	}
+	c.load.InFlight.Add(1)
+	return &Assignment{
+		Instance: in, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c,
+	}, nil
+}
+
+// Members gives the current membership.
+func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
 
 // features is what policies are told of a request.
 func (r *Request) features() policy.Request {

@@ -49,7 +49,12 @@ func (r *Request) Complete(req *openai.Request) {
 
 // run tries pairs until one has answered. Each pair runs in the flow of its dialect.
 func (c *completion) run() {
-	if c.req.Bypass != "" {
+	switch c.req.Bypass {
+	case "":
+	case openai.BypassStored:
+		c.goOn(c.req.PreviousResponse())
+		return
+	default:
 		c.alone(c.req.Bypass)
 		return
 	}
@@ -131,12 +136,18 @@ func (c *completion) alone(reason string) {
 			return
 		}
 		c.Route.took(d)
-		l := c.Origin.Begin(d, c.decodeWait())
-		f := c.decodeOn(l, leg.EngineID(c.Origin.ID), connector.Alone(c.req), nil, func() { c.committed(d, nil) })
-		l.End()
+		f := c.aloneOn(d)
 		d.Done()
 		done = f == nil || c.decodeFailed(d.Instance, f)
 	}
+}
+
+// aloneOn lets this decode instance do it.
+func (c *completion) aloneOn(d *sched.Assignment) *leg.Failure {
+	l := c.Origin.Begin(d, c.decodeWait())
+	defer l.End()
+	out := connector.Alone(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})
+	return c.decodeOn(l, leg.EngineID(c.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 
 // committed is called when the answer goes out: its pair has done its part.
@@ -218,11 +229,7 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
-		f := relay.ReadError(l, resp, c.s.Idle)
-		if f.Class == leg.ModelMissing && c.Route.Alone == openai.BypassStored {
-			f.Rule.Blame = leg.BlameNobody // it is the response that it does not have
-		}
-		return f
+		return relay.ReadError(l, resp, c.s.Idle)
 	}
 	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
 	if rw != nil {

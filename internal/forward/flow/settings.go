@@ -15,6 +15,9 @@ import (
 // Picker chooses instances; see sched.Scheduler.
 type Picker interface {
 	Pick(r sched.Request) (*sched.Assignment, error)
+	// Take gives an assignment of one instance.
+	Take(in *instance.Instance) (*sched.Assignment, error)
+	Members() *instance.Snapshot
 	// Gone tells why nothing more can come from the instance of a pick, nil if
 	// something can.
 	Gone(a *sched.Assignment) error

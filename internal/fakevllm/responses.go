@@ -1,0 +1,134 @@
+package fakevllm
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"sync"
+)
+
+// responses is what one life of an engine has stored of /v1/responses.
+type responses struct {
+	mu sync.Mutex // guards all below
+	m  map[string]*response
+}
+
+// response is one stored response.
+type response struct {
+	body     []byte
+	status   string
+	messages []message          // what was said until its end
+	cancel   context.CancelFunc // of one in the background
+}
+
+func noResponse(id string) *apiError {
+	return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", param: "response_id",
+		message: fmt.Sprintf("Response with id '%s' not found.", id)}
+}
+
+// admit lets a request go on from a stored response.
+func (s *responses) admit(j *job) error {
+	if j.agent.previous == "" {
+		return nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.m[j.agent.previous]
+	if !ok {
+		return noResponse(j.agent.previous)
+	}
+	j.messages = append(append([]message(nil), r.messages...), j.messages...)
+	return nil
+}
+
+func (s *responses) put(id string, r *response) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if old := s.m[id]; old != nil && old.status == "cancelled" {
+		return
+	}
+	s.m[id] = r
+}
+
+// keep stores an answer that has ended.
+func (j *job) keep(ln *lane, body []byte) {
+	if j.store == nil || j.api != apiResponses || !j.agent.store {
+		return
+	}
+	said := append(append([]message(nil), j.messages...), message{role: "assistant", text: string(ln.seq.text)})
+	status := "completed"
+	if ln.seq.finish == "length" {
+		status = "incomplete"
+	}
+	j.store.put(j.id, &response{body: bytes.Clone(body), status: status, messages: said})
+}
+
+// background answers at once that the request is queued, and goes on with it.
+func (x *exchange) background(j *job) {
+	ctx, cancel := context.WithCancel(context.Background())
+	body := append(j.appendResponse(nil, nil, "queued"), '}')
+	j.store.put(j.id, &response{body: body, status: "queued", cancel: cancel})
+	writeJSON(x.w, http.StatusOK, body)
+	x.life.count.completed.Add(1)
+	if !x.life.enter() {
+		cancel()
+		return
+	}
+	quiet := &nowhere{header: http.Header{}}
+	behind := &exchange{life: x.life, w: quiet, flusher: quiet, r: x.r.WithContext(ctx), fault: x.fault, id: x.id, api: x.api}
+	j.stream = false
+	go func() {
+		defer x.life.leave()
+		defer cancel()
+		behind.run(j)
+	}()
+}
+
+// nowhere is the client of a request in the background.
+type nowhere struct{ header http.Header }
+
+func (n *nowhere) Header() http.Header         { return n.header }
+func (n *nowhere) Write(p []byte) (int, error) { return len(p), nil }
+func (n *nowhere) WriteHeader(int)             {}
+func (n *nowhere) FlushError() error           { return nil }
+
+// storedPath takes the id out of the path of a stored response.
+func storedPath(path string) (id string, cancel, ok bool) {
+	rest, ok := strings.CutPrefix(path, pathResponses+"/")
+	id, cancel = strings.CutSuffix(rest, "/cancel")
+	return id, cancel, ok && !strings.Contains(id, "/") && id != "render"
+}
+
+func storedRoute(path string) bool {
+	id, _, ok := storedPath(path)
+	return ok && id != ""
+}
+
+// storedResponse serves GET of a stored response, and its cancelling.
+func (x *exchange) storedResponse(path string) {
+	id, cancel, _ := storedPath(path)
+	s := x.life.responses
+	if s == nil {
+		x.reject(noResponse(id))
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	r, ok := s.m[id]
+	switch {
+	case !ok:
+		x.reject(noResponse(id))
+		return
+	case !cancel:
+	case r.status != "queued" && r.status != "in_progress":
+		x.reject(&apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "response_id", message: "Cannot cancel a synchronous response."})
+		return
+	default:
+		r.cancel()
+		r.body = bytes.Replace(r.body, []byte(`"status":"queued"`), []byte(`"status":"cancelled"`), 1)
+		r.status = "cancelled"
+	}
+	writeJSON(x.w, http.StatusOK, r.body)
+}

@@ -1,0 +1,153 @@
+package flow
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// Stored answers what is asked about a stored response. target is the path with its
+// query.
+func (r *Request) Stored(id, method, target string) {
+	r.begin(sched.Request{})
+	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
+	r.holders(id, func(a *sched.Assignment) *leg.Failure {
+		l := r.Origin.Begin(a, w)
+		defer l.End()
+		return r.storedOn(a, l, method, target)
+	})
+}
+
+func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
+	header := r.engineHeader(leg.EngineID(r.Origin.ID), &connector.Leg{})
+	if method == http.MethodGet {
+		header = header.Without("Content-Type")
+	}
+	resp, err := l.Send(method, target, header, openai.Body{})
+	if err != nil {
+		return l.OfError(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return relay.ReadError(l, resp, r.Settings.Idle)
+	}
+	return r.Answer.Relay(relay.Source{
+		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
+		Rewriters: []connector.Rewriter{relay.Hide(openai.Responses)},
+	})
+}
+
+// goOn answers a request that goes on from a stored response. The prompt is where that
+// is: no other instance could compute it.
+func (c *completion) goOn(id string) {
+	c.Route.Alone = openai.BypassStored
+	c.holders(id, c.aloneOn)
+}
+
+// holders has the instances asked, one after another, that may have a response, until
+// one has answered the client. One whose id this proxy or another one made is in one
+// place; for any other each decode instance is asked once.
+func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
+	list := r.mayHold(id)
+	var lacking, failed *leg.Failure // the last ones
+	for round := 0; round < 2 && len(list) > 0; round++ {
+		var again []*instance.Instance
+		for _, in := range list {
+			f, done := r.askHolder(in, ask)
+			switch {
+			case done:
+				return
+			case f == nil: // it has left
+			case f.Answer.Status == http.StatusNotFound && f.Answer.Own == nil:
+				lacking = f
+			case !f.Rule.Retry:
+				r.Answer.Tell(f)
+				return
+			default:
+				failed = f
+				if !f.Class.TimedOut() {
+					again = append(again, in)
+				}
+			}
+		}
+		if list = again; len(list) > 0 && round == 0 && !r.rest() {
+			r.Answer.Gone()
+			return
+		}
+	}
+	switch {
+	case failed != nil: // it may be there
+		r.Answer.Tell(failed)
+	case lacking != nil:
+		r.Answer.Tell(lacking)
+	default:
+		r.Answer.Refuse(noResponse(id))
+	}
+}
+
+// askHolder asks one instance. done tells that the client has been answered.
+func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *leg.Failure) (f *leg.Failure, done bool) {
+	a, err := r.Settings.Picker.Take(in)
+	if err != nil {
+		return nil, false
+	}
+	defer a.Done()
+	r.Route.took(a)
+	if f = ask(a); f == nil {
+		return nil, true
+	}
+	if f.Class == leg.ClientGone || r.Origin.Client.Err() != nil {
+		r.Answer.Tell(f)
+		return f, true
+	}
+	if f.Answer.Status == http.StatusNotFound {
+		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it is the response that it does not have
+	}
+	r.note(in, f)
+	return f, false
+}
+
+// rest waits before those are asked again that could not be asked. It gives false if
+// the client has left.
+func (r *Request) rest() bool {
+	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
+	defer wait.Stop()
+	select {
+	case <-r.Origin.Client.Done():
+		return false
+	case <-wait.C:
+		return true
+	}
+}
+
+// mayHold gives the decode instances that may have a response, those that are out last.
+// One that drains keeps what it has.
+func (r *Request) mayHold(id string) []*instance.Instance {
+	var list, out []*instance.Instance
+	for _, in := range r.Settings.Picker.Members().All() {
+		switch {
+		case in.Role != instance.Decode, in.Intent == instance.Removed:
+		case in.View != "" && in.View != instance.Orphan && in.View != instance.Ejected:
+		case openai.MadeHere(id) && !openai.HolderOf(id, in.Address):
+		case r.Settings.Health.Available(in.Key) && in.View != instance.Ejected:
+			list = append(list, in)
+		default:
+			out = append(out, in)
+		}
+	}
+	return append(list, out...)
+}
+
+// noResponse is vLLM's answer about a response that it does not have.
+func noResponse(id string) *openai.Error {
+	return &openai.Error{Status: http.StatusNotFound, Type: "invalid_request_error", Param: "response_id",
+		Message: fmt.Sprintf("Response with id '%s' not found.", id)}
+}

@@ -1,0 +1,140 @@
+package forward_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+const generatePath = "/inference/v1/generate"
+
+// tokensBody is a request of token ids.
+func tokensBody(stream bool, sampling string) string {
+	return fmt.Sprintf(`{"model":"m","token_ids":[11,12,13,9007199254740993],"sampling_params": {"max_tokens":8,"stop":["zzz"]%s},"stream":%v,"unknown":{"big":18446744073709551615}}`, sampling, stream)
+}
+
+// tokenIDs are those that an answer of token ids has.
+func (a answer) tokenIDs(t *testing.T) (ids []int) {
+	t.Helper()
+	type chunk struct {
+		Choices []struct {
+			TokenIDs []int `json:"token_ids"`
+		}
+	}
+	texts := []string{string(a.body)}
+	if strings.HasPrefix(a.header.Get("Content-Type"), "text/event-stream") {
+		texts = a.events()
+	}
+	for _, text := range texts {
+		if text == "[DONE]" {
+			continue
+		}
+		var c chunk
+		if err := json.Unmarshal([]byte(text), &c); err != nil {
+			t.Fatalf("%v in %s", err, text)
+		}
+		for _, choice := range c.Choices {
+			ids = append(ids, choice.TokenIDs...)
+		}
+	}
+	return ids
+}
+
+func TestTokensGoThroughPairs(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.Mooncake} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s stream %v", mode, stream), func(t *testing.T) {
+				t.Parallel()
+				r := start(t, mode, 1, 1, nil)
+				if mode == fakevllm.Mooncake {
+					r.bootstraps()
+				}
+				body := tokensBody(stream, "")
+				a := r.post(generatePath, body)
+				want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(t), want[0].Tokens) {
+					t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
+				}
+				if n := r.D[0].Counters().LocalPrefills; n != 0 {
+					t.Errorf("decode computed %d prompts", n)
+				}
+				if strings.Contains(string(a.body), "remote_engine_id") {
+					t.Errorf("the hand-over is told: %s", a.body)
+				}
+				if e := r.entry(); e.Alone != "" || e.Outcome != forward.OutcomeOK || e.Endpoint != generatePath || e.Prefill == "" || e.Stream != stream {
+					t.Errorf("entry %+v", e)
+				}
+				r.strict()
+			})
+		}
+	}
+}
+
+func TestTokensFailuresBeforeTheCommitAreHidden(t *testing.T) {
+	t.Parallel()
+	for _, fault := range []fakevllm.Fault{
+		{Kind: fakevllm.FaultErrorEvent, At: fakevllm.AfterRole},
+		{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders},
+		{Kind: fakevllm.FaultStatus, Status: 500},
+	} {
+		t.Run(string(fault.Kind), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			f := fault
+			f.Path, f.Times = generatePath, 1
+			if err := r.D[0].Script(f); err != nil {
+				t.Fatal(err)
+			}
+			body := tokensBody(true, "")
+			a := r.post(generatePath, body)
+			want, _ := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
+			if a.err != nil || !slices.Equal(a.tokenIDs(t), want[0].Tokens) || r.rec.retried() == "" {
+				t.Fatalf("%d, %v, %q: %s", a.status, a.err, r.rec.retried(), a.body)
+			}
+			r.strict()
+		})
+	}
+}
+
+// What several answers and logprobs of the prompt need is where the answer is made.
+func TestTokensThatDecodeServesAlone(t *testing.T) {
+	t.Parallel()
+	for sampling, reason := range map[string]string{`,"n":2`: "n", `,"prompt_logprobs":1`: "prompt_logprobs"} {
+		t.Run(reason, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			a := r.post(generatePath, tokensBody(false, sampling))
+			if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != reason || r.P[0].Counters().Requests != 0 {
+				t.Errorf("%d %s: %s", a.status, a.header.Get("X-PD-Alone"), a.body)
+			}
+			r.strict()
+		})
+	}
+}
+
+// Engines without the option say so, and nobody is blamed.
+func TestTokensWithoutTheOption(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	const said = `{"error":{"message":"Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them.","type":"PermissionDeniedError","param":null,"code":403}}`
+	if err := r.P[0].Script(fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusForbidden, Body: said, Path: generatePath}); err != nil {
+		t.Fatal(err)
+	}
+	a := r.post(generatePath, tokensBody(false, ""))
+	if a.status != http.StatusForbidden || string(a.body) != said {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	if len(r.tracker.Troubled()) != 0 || r.rec.retried() != "" {
+		t.Errorf("in trouble %v, tried again %s", r.tracker.Troubled(), r.rec.retried())
+	}
+}

@@ -1,0 +1,202 @@
+package forward_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// stored makes a response and gives its id.
+func (r *rig) stored(more string) string {
+	r.t.Helper()
+	a := r.post(responsesPath, agentBody(responsesPath, false, more))
+	var v struct{ ID string }
+	if err := json.Unmarshal(a.body, &v); err != nil || a.status != http.StatusOK || v.ID == "" {
+		r.t.Fatalf("%d %s", a.status, a.body)
+	}
+	return v.ID
+}
+
+// about sends a request without a body.
+func (r *rig) about(method, path string) (status int, body string) {
+	r.t.Helper()
+	q, err := http.NewRequestWithContext(r.t.Context(), method, r.URL+path, nil)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(q)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// asked counts the requests that decode instances have had.
+func (r *rig) asked() (n int) {
+	for _, d := range r.D {
+		n += len(d.Requests())
+	}
+	return n
+}
+
+// A stored response is found where it is, at the first try, by any proxy: its id says
+// where, and a proxy keeps nothing.
+func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 4, nil)
+	for range 8 {
+		id := r.stored("")
+		before := r.asked()
+		if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK || !strings.Contains(body, `"id":"`+id+`"`) {
+			t.Fatalf("%d %s", status, body)
+		}
+		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
+		if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != openai.BypassStored {
+			t.Fatalf("%d %s", a.status, a.body)
+		}
+		if n := r.asked() - before; n != 2 {
+			t.Errorf("%d requests for two", n)
+		}
+	}
+	if len(r.tracker.Troubled()) != 0 {
+		t.Errorf("in trouble: %v", r.tracker.Troubled())
+	}
+	r.strict()
+}
+
+// An id that the client chose says nothing: each instance is asked once.
+func TestStoredResponsesWithAClientsID(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, nil)
+	id := r.stored(`,"request_id":"resp_mine"`)
+	if id != "resp_mine" {
+		t.Fatal(id)
+	}
+	if status, body := r.about(http.MethodGet, responsesPath+"/resp_mine"); status != http.StatusOK || !strings.Contains(body, `"resp_mine"`) {
+		t.Errorf("%d %s", status, body)
+	}
+	before := r.asked()
+	status, body := r.about(http.MethodGet, responsesPath+"/resp_nobodys")
+	if status != http.StatusNotFound || !strings.Contains(body, "Response with id 'resp_nobodys' not found.") || r.asked()-before != 3 {
+		t.Errorf("%d %s after %d questions", status, body, r.asked()-before)
+	}
+	if len(r.tracker.Troubled()) != 0 {
+		t.Errorf("in trouble: %v", r.tracker.Troubled())
+	}
+}
+
+// What was stored is gone with the engine's life, and with its instance.
+func TestStoredResponsesEndWithTheirEngine(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	id := r.stored("")
+	notFound := "Response with id '" + id + "' not found."
+	r.D[0].Kill()
+	if err := r.D[0].Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
+		t.Errorf("%d %s", status, body)
+	}
+	r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL))
+	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusNotFound || !strings.Contains(body, notFound) {
+		t.Errorf("%d %s", status, body)
+	}
+	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
+	if a.status != http.StatusNotFound || !strings.Contains(string(a.body), notFound) {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// An instance that drains takes no new work, and keeps what it has stored.
+func TestStoredResponsesOfAnInstanceThatDrains(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	id := r.stored("")
+	d := in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
+	d.Intent = instance.Drain
+	r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
+	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
+	if a.status != http.StatusOK || a.err != nil {
+		t.Errorf("%d %v %s", a.status, a.err, a.body)
+	}
+}
+
+// One that breaks the first connection may still have it, and no other has.
+func TestStoredResponsesAreAskedForAgain(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	id := r.stored("")
+	for _, d := range r.D {
+		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultClose, At: fakevllm.AfterRead, Times: 1})
+	}
+	a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
+	if a.status != http.StatusOK || a.err != nil {
+		t.Errorf("%d %v %s", a.status, a.err, a.body)
+	}
+}
+
+// While its instance cannot be reached nobody knows whether a response is there.
+func TestStoredResponsesOutOfReach(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	id := r.stored("")
+	for _, d := range r.D {
+		d.Kill()
+	}
+	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, body)
+	}
+	if e := r.entry(); e.Endpoint != responsesPath {
+		t.Errorf("entry %+v", e)
+	}
+	if e := r.entry(); e.Endpoint != "/v1/responses/{response_id}" || e.Outcome != forward.OutcomeUnavailable || e.Method != http.MethodGet {
+		t.Errorf("entry %+v", e)
+	}
+}
+
+// A response in the background is asked for until it has ended, and can be cancelled.
+func TestResponsesInTheBackground(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, nil)
+	id := r.stored(`,"background":true`)
+	if e := r.entry(); e.Alone != "background" {
+		t.Errorf("entry %+v", e)
+	}
+	deadline := time.Now().Add(patience)
+	for {
+		status, body := r.about(http.MethodGet, responsesPath+"/"+id)
+		if status != http.StatusOK || time.Now().After(deadline) {
+			t.Fatalf("%d %s", status, body)
+		}
+		if strings.Contains(body, `"status":"incomplete"`) || strings.Contains(body, `"status":"completed"`) {
+			break
+		}
+	}
+	for _, d := range r.D {
+		r.script(d, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Hour, Times: 1})
+	}
+	if status, body := r.about(http.MethodPost, responsesPath+"/"+id+"/cancel"); status != http.StatusBadRequest || !strings.Contains(body, "Cannot cancel a synchronous response.") {
+		t.Errorf("%d %s", status, body)
+	}
+	slow := r.stored(`,"background":true`)
+	if status, body := r.about(http.MethodPost, responsesPath+"/"+slow+"/cancel"); status != http.StatusOK || !strings.Contains(body, `"status":"cancelled"`) {
+		t.Errorf("%d %s", status, body)
+	}
+}

@@ -1,0 +1,101 @@
+package openai
+
+import (
+	"fmt"
+	"strconv"
+)
+
+// What pydantic says of sampling_params: it may be one of two things.
+const (
+	samplingInstance = "body.sampling_params.is-instance[SamplingParams]"
+	samplingDict     = "body.sampling_params.function-after[_validate_msgspec(), typed-dict]"
+)
+
+var (
+	errNoSampling = &complaint{"is_instance_of", "Input should be an instance of SamplingParams"}
+	errDictType   = &complaint{"dict_type", "Input should be a valid dictionary"}
+)
+
+// readGenerate is read for /inference/v1/generate. As everywhere, judged here is only
+// what the edit of the prefill leg would hide from vLLM.
+func (r *Request) readGenerate() error {
+	var sampling member
+	if r.samplingID == 0 {
+		sampling, _ = findMember(r.Body, r.body.open, FieldSamplingParams.String())
+	}
+	required := []Field{FieldTokenIDs}
+	if r.samplingID == 0 && sampling.end == 0 {
+		required = append(required, FieldSamplingParams)
+	}
+	if err := r.missing(required...); err != nil {
+		return err
+	}
+	if raw := r.Raw(FieldTokenIDs); raw[0] != '[' {
+		return r.wrong(FieldTokenIDs, errListType)
+	}
+	if r.samplingID == 0 {
+		shown := inputOf(r.Body[sampling.val:sampling.end])
+		return pydantic(samplingInstance, errNoSampling.about(samplingInstance, shown), errDictType.about(samplingDict, shown))
+	}
+	if err := r.readCommon(); err != nil {
+		return err
+	}
+	if _, _, err := r.integer(FieldPriority); err != nil {
+		return err
+	}
+	return r.readSampling()
+}
+
+// readSampling reads what is edited in sampling_params, and what keeps the request
+// from going through a pair.
+func (r *Request) readSampling() error {
+	maxTokens, hasMax, err := r.integer(FieldMaxTokens)
+	if err != nil {
+		return err
+	}
+	minTokens, _, err := r.integer(FieldMinTokens)
+	if err != nil {
+		return err
+	}
+	if _, err := r.boolean(FieldIgnoreEOS); err != nil {
+		return err
+	}
+	n, several, err := r.integer(FieldN)
+	if err != nil {
+		return err
+	}
+	if err := r.readStop(); err != nil {
+		return err
+	}
+	switch {
+	case hasMax && maxTokens < 1:
+		return badRequest("max_tokens", strconv.FormatInt(maxTokens, 10), fmt.Sprintf("max_tokens must be at least 1, got %d.", maxTokens))
+	case minTokens < 0:
+		return badRequest("", "", fmt.Sprintf("min_tokens must be greater than or equal to 0, got %d.", minTokens))
+	case hasMax && minTokens > maxTokens:
+		return badRequest("", "", fmt.Sprintf("min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, minTokens))
+	}
+	r.MaxTokens = maxTokens
+	prompt := r.Raw(FieldPromptLogprobs)
+	switch {
+	case several && n > 1:
+		r.Bypass = "n"
+	case prompt != nil && !isNull(prompt):
+		r.Bypass = "prompt_logprobs"
+	}
+	return nil
+}
+
+// wrongSampling is the error of a value inside sampling_params.
+func (r *Request) wrongSampling(f Field, why []*complaint) *Error {
+	texts := []string{errNoSampling.about(samplingInstance, inputOf(r.Body[r.sampling.open:]))}
+	loc := samplingDict + "." + f.String()
+	for _, c := range why {
+		where := loc
+		if len(why) > 1 {
+			where += "." + map[*complaint]string{errStringType: "str", errListType: "list[str]"}[c]
+		}
+		texts = append(texts, c.about(where, inputOf(r.Raw(f))))
+	}
+	return pydantic(samplingInstance, texts...)
+}
