@@ -86,13 +86,12 @@ func (p *params) generateField(key string, raw []byte) error {
 // readSampling reads sampling_params, which pydantic takes for one of two things.
 func (p *params) readSampling(raw []byte) error {
 	wrong := func(more ...problem) error {
-		first := problem{kind: "is_instance_of", loc: "body.sampling_params.is-instance[SamplingParams]",
-			msg: "Input should be an instance of SamplingParams", input: describe(raw)}
+		first := problem{kind: "is_instance_of", loc: "body.sampling_params",
+			msg: "Input should be an instance of SamplingParams", input: describe(raw), ctx: "'class': 'SamplingParams'"}
 		return complaints(append([]problem{first}, more...)...)
 	}
-	const dict = "body.sampling_params.function-after[_validate_msgspec(), typed-dict]"
 	if raw[0] != '{' {
-		return wrong(problem{kind: "dict_type", loc: dict, msg: "Input should be a valid dictionary", input: describe(raw)})
+		return wrong(problem{kind: "dict_type", loc: "body.sampling_params", msg: "Input should be a valid dictionary", input: describe(raw)})
 	}
 	var bad collected
 	err := forEachMember(raw, func(key string, raw []byte) error {
@@ -114,13 +113,7 @@ func (p *params) readSampling(raw []byte) error {
 	}
 	for i := range bad.problems {
 		q := &bad.problems[i]
-		q.loc = dict + q.loc[len("body"):]
-		switch {
-		case len(bad.problems) > 1 && q.kind == "string_type":
-			q.loc += ".str"
-		case len(bad.problems) > 1 && q.kind == "list_type":
-			q.loc += ".list[str]"
-		}
+		q.loc = "body.sampling_params" + q.loc[len("body"):]
 	}
 	return wrong(bad.problems...)
 }

@@ -5,16 +5,17 @@ import (
 	"strconv"
 )
 
-// What pydantic says of sampling_params: it may be one of two things.
-const (
-	samplingInstance = "body.sampling_params.is-instance[SamplingParams]"
-	samplingDict     = "body.sampling_params.function-after[_validate_msgspec(), typed-dict]"
-)
+// samplingLoc is where pydantic finds what is wrong with sampling_params, which may be
+// one of two things.
+const samplingLoc = "body.sampling_params"
 
-var (
-	errNoSampling = &complaint{"is_instance_of", "Input should be an instance of SamplingParams"}
-	errDictType   = &complaint{"dict_type", "Input should be a valid dictionary"}
-)
+var errDictType = &complaint{"dict_type", "Input should be a valid dictionary"}
+
+// noSampling is pydantic's complaint that a value is not the first of the two.
+func noSampling(input string) string {
+	return fmt.Sprintf("{'type': 'is_instance_of', 'loc': '%s', 'msg': 'Input should be an instance of SamplingParams', 'input': %s, 'ctx': {'class': 'SamplingParams'}}",
+		samplingLoc, pyQuote(input))
+}
 
 // readGenerate is read for /inference/v1/generate. As everywhere, judged here is only
 // what the edit of the prefill leg would hide from vLLM.
@@ -35,7 +36,7 @@ func (r *Request) readGenerate() error {
 	}
 	if r.samplingID == 0 {
 		shown := inputOf(r.Body[sampling.val:sampling.end])
-		return pydantic(samplingInstance, errNoSampling.about(samplingInstance, shown), errDictType.about(samplingDict, shown))
+		return pydantic(samplingLoc, noSampling(shown), errDictType.about(samplingLoc, shown))
 	}
 	if err := r.readCommon(); err != nil {
 		return err
@@ -88,14 +89,9 @@ func (r *Request) readSampling() error {
 
 // wrongSampling is the error of a value inside sampling_params.
 func (r *Request) wrongSampling(f Field, why []*complaint) *Error {
-	texts := []string{errNoSampling.about(samplingInstance, inputOf(r.Body[r.sampling.open:]))}
-	loc := samplingDict + "." + f.String()
+	texts := []string{noSampling(inputOf(r.Body[r.sampling.open:]))}
 	for _, c := range why {
-		where := loc
-		if len(why) > 1 {
-			where += "." + map[*complaint]string{errStringType: "str", errListType: "list[str]"}[c]
-		}
-		texts = append(texts, c.about(where, inputOf(r.Raw(f))))
+		texts = append(texts, c.about(samplingLoc+"."+f.String(), inputOf(r.Raw(f))))
 	}
-	return pydantic(samplingInstance, texts...)
+	return pydantic(samplingLoc, texts...)
 }

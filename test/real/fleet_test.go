@@ -66,6 +66,7 @@ func TestPrefillDecode(t *testing.T) {
 
 	t.Run("answers", func(t *testing.T) { r.answers(t, list, want) })
 	t.Run("transfer", func(t *testing.T) { r.transfers(t, decode) })
+	t.Run("stored responses", func(t *testing.T) { r.storedResponses(t, decode) })
 	before := r.text(probe, 24)
 	t.Run("engine killed", func(t *testing.T) {
 		r.killed(t, decode[0], -decode[0].PID(), before, probe) // all processes of its group
@@ -163,6 +164,22 @@ func (r *rig) transfers(t *testing.T, decode []*engine) {
 	say("of a prompt of %d tokens decode computed %v and received %v", tokens, computed, received)
 	if computed != 0 || received != float64(tokens) {
 		t.Errorf("of %d prompt tokens decode computed %v and received %v", tokens, computed, received)
+	}
+	for path, body := range map[string]string{
+		"/v1/chat/completions":   `{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":"` + long("Chatted:") + `"}]}`,
+		"/v1/responses":          `{"model":"tiny","max_output_tokens":4,"input":"` + long("Responded:") + `"}`,
+		"/v1/messages":           `{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":"` + long("Messaged:") + `"}]}`,
+		"/inference/v1/generate": `{"model":"tiny","token_ids":[7` + strings.Repeat(",99,98", 100) + `],"sampling_params":{"max_tokens":4}}`,
+	} {
+		computed, received = count("local_compute"), count("external_kv_transfer")
+		if status, answer, err := r.call(http.MethodPost, path, body); err != nil || status != http.StatusOK {
+			t.Errorf("%s: %d, %v: %s", path, status, err, answer)
+		}
+		computed, received = count("local_compute")-computed, count("external_kv_transfer")-received
+		say("%s: decode computed %v and received %v", path, computed, received)
+		if computed != 0 || received < 200 {
+			t.Errorf("%s: decode computed %v and received %v", path, computed, received)
+		}
 	}
 }
 

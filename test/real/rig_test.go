@@ -86,14 +86,14 @@ func command(port int) []string {
 		"serve", filepath.Join(lab.dir, "model"), "--served-model-name", model, "--host", "127.0.0.1", "--port", strconv.Itoa(port),
 		"--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--block-size", "32",
 		"--kv-cache-memory-bytes", "134217728", "--max-num-seqs", "32", "--enable-prompt-tokens-details",
-		"--enable-auto-tool-choice", "--tool-call-parser", "hermes",
+		"--enable-scale-out", "--enable-auto-tool-choice", "--tool-call-parser", "hermes",
 		"--enable-lora", "--lora-modules", adapted + "=" + filepath.Join(lab.dir, "adapter"),
 	}
 }
 
 // environment of an engine that is started by way of the zygote.
 func environment(more ...string) []string {
-	return slices.Concat(lab.env, []string{"PD_LAB_ZYGOTE=" + lab.socket}, more)
+	return slices.Concat(lab.env, []string{"PD_LAB_ZYGOTE=" + lab.socket, "VLLM_ENABLE_RESPONSES_API_STORE=1"}, more)
 }
 
 // transfer is the argument with which an engine hands over with NIXL.
@@ -225,7 +225,12 @@ func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error
 	if err != nil {
 		return 0, nil, err
 	}
-	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/completions", strings.NewReader(string(raw)))
+	return r.call(http.MethodPost, "/v1/completions", string(raw))
+}
+
+// call sends a request to the proxy.
+func (r *rig) call(method, path, body string) (status int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(r.t.Context(), method, r.proxy.URL()+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
@@ -235,8 +240,8 @@ func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error
 		return 0, nil, err
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(resp.Body)
-	return resp.StatusCode, body, err
+	answer, err = io.ReadAll(resp.Body)
+	return resp.StatusCode, answer, err
 }
 
 // text is the answer to a prompt. Anything but 200 ends the test.

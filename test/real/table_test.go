@@ -164,6 +164,9 @@ func chats() []request {
 	})...)
 }
 
+// ids is a prompt of token ids that is longer than a block.
+const ids = `"token_ids":[300,301,302,303,304,305,306,307,308,309,310,311,312,313,314,315,316,317,318,319,320,321,322,323,324,325,326,327,328,329,330,331,332,333,334,335],`
+
 // refused are requests that vLLM does not serve.
 func refused() []request {
 	const common = `"model":"tiny","temperature":0,`
@@ -251,8 +254,25 @@ func others() []request {
 		{name: "load", method: http.MethodGet, path: "/load"},
 		{name: "version", method: http.MethodGet, path: "/version"},
 		{name: "health", method: http.MethodGet, path: "/health"},
+		{name: "response that nobody has", method: http.MethodGet, path: "/v1/responses/resp_1"},
+		{name: "response that nobody has, cancelled", method: http.MethodPost, path: "/v1/responses/resp_1/cancel"},
 		{name: "tokenizer_info", method: http.MethodGet, path: "/tokenizer_info"},
 	}
+	out = append(out, posts("/inference/v1/generate", `"model":"tiny",`, [][2]string{
+		{"+!tokens", ids + `"sampling_params":{"temperature":0,"max_tokens":12}`},
+		{"text", ids + `"sampling_params":{"temperature":0,"max_tokens":12},"output_mode":"text"`},
+		{"stop", ids + `"sampling_params":{"temperature":0,"max_tokens":12,"stop":["e"],"min_tokens":3,"ignore_eos":false}`},
+		{"returned", ids + `"sampling_params":{"temperature":0,"max_tokens":4},"return_token_ids":true`},
+		{"n", ids + `"sampling_params":{"temperature":0.5,"seed":1,"n":2,"max_tokens":4}`},
+		{"refused/nothing", `"stream":false`},
+		{"refused/no sampling", ids + `"sampling_params":null`},
+		{"refused/max_tokens", ids + `"sampling_params":{"max_tokens":0}`},
+		{"refused/max_tokens text", ids + `"sampling_params":{"max_tokens":"x"}`},
+		{"refused/min_tokens", ids + `"sampling_params":{"max_tokens":3,"min_tokens":9}`},
+		{"refused/stop", ids + `"sampling_params":{"stop":5}`},
+		{"refused/token_ids text", `"token_ids":"x","sampling_params":{}`},
+		{"refused/token_ids empty", `"token_ids":[],"sampling_params":{}`},
+	})...)
 	for _, c := range [][3]string{
 		{"tokenize", "/tokenize", `{"model":"tiny","prompt":"The license"}`},
 		{"detokenize", "/detokenize", `{"model":"tiny","tokens":[300,301,302]}`},
@@ -264,6 +284,7 @@ func others() []request {
 		{"messages/refused", "/v1/messages", `{"model":"tiny","messages":[]}`},
 		{"count_tokens", "/v1/messages/count_tokens", `{"model":"tiny","messages":[{"role":"user","content":"The license?"}]}`},
 		{"responses", "/v1/responses", `{"model":"tiny","max_output_tokens":12,"temperature":0,"input":"The license?"}`},
+		{"responses/previous nobody has", "/v1/responses", `{"model":"tiny","max_output_tokens":12,"input":"The license?","previous_response_id":"resp_1"}`},
 		{"responses/refused", "/v1/responses", `{"model":"tiny"}`},
 	} {
 		out = append(out, request{name: c[0], method: http.MethodPost, path: c[1], contentType: "application/json", body: c[2]})

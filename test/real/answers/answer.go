@@ -72,7 +72,7 @@ func steady(v any) any {
 
 // idForm is what an id says about its kind: chatcmpl-8d... is chatcmpl-.
 func idForm(id string) string {
-	for _, kind := range []string{"chatcmpl-tool-", "chatcmpl-", "cmpl-", "modelperm-", "resp_", "msg_", "call_", "tool_"} {
+	for _, kind := range []string{"generate-tokens-", "chatcmpl-tool-", "chatcmpl-", "cmpl-", "modelperm-", "resp_", "msg_", "call_", "tool_"} {
 		if strings.HasPrefix(id, kind) {
 			return kind + "..."
 		}
