@@ -256,7 +256,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough,
+			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Requests: h.Requests,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
