@@ -203,6 +203,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		return fakevllm.StartTest(t, fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
+			Transcription: true, TokenizerInfo: true,
 		})
 	}
 	for range prefills {

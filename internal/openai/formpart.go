@@ -70,6 +70,7 @@ func (r *partReader) next() (*part, error) {
 // readPart reads the header of a part, whose lines end with CR LF.
 func readPart(head []byte) (*part, error) {
 	var p *part
+	named := false
 	for len(head) > 0 {
 		line, tail, ok := bytes.Cut(head, []byte("\r\n"))
 		head = tail
@@ -87,13 +88,11 @@ func readPart(head []byte) (*part, error) {
 		if !ok {
 			return nil, invalidForm()
 		}
-		if _, has := params["name"]; !has {
-			break
-		}
-		p = &part{name: params["name"]}
+		p = &part{}
+		p.name, named = params["name"]
 		_, p.file = params["filename"]
 	}
-	if p == nil {
+	if !named {
 		return nil, formError(`The Content-Disposition header field "name" must be provided.`)
 	}
 	return p, nil
