@@ -50,6 +50,7 @@ type rig struct {
 	sched   *sched.Scheduler
 	up      upstream.Client
 	rec     *record
+	deps    httpapi.Deps // of the router
 	members members
 	// gone counts the requests whose context has ended.
 	gone atomic.Int64
@@ -263,6 +264,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		},
 		Log: log,
 	}
+	r.deps = deps
 	r.URL = r.serve(deps)
 	t.Cleanup(func() {
 		http.DefaultTransport.(*http.Transport).CloseIdleConnections()
