@@ -54,6 +54,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer l.leave()
 	s := l.server
 	w.Header().Set("Server", "uvicorn")
+	w.Header().Set("Vary", "Origin") // by the CORS middleware, whatever it allows
 	path := r.URL.Path
 	want := method(path, &s.opt)
 	if want == "admin" {
@@ -75,6 +76,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case !s.authorized(r):
+		w.Header().Del("Vary") // the key is checked in front of that
 		writeJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 	case want == "":
 		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
