@@ -81,6 +81,8 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
+	fl.BoolVar(&f.opt.Transcription, "transcription", false, "have the audio routes of a model that hears")
+	fl.BoolVar(&f.opt.TokenizerInfo, "enable-tokenizer-info-endpoint", false, "have /tokenizer_info")
 	fl.DurationVar(&f.drain, "drain-timeout", 10*time.Second, "how long SIGTERM lets running requests finish")
 	fl.BoolVar(&f.quiet, "quiet", false, "no ready line and no log")
 	fl.StringVar(&f.logLevel, "log-level", "info", "log level")

@@ -67,14 +67,39 @@ func TestDefaults(t *testing.T) {
 		Host: "127.0.0.1", Port: 8000, Connector: "plain",
 		EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdPrefix: "/pd", EtcdGateway: true,
 		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
-		InstanceAllow: []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
-		Server:        "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
+		InstanceAllow:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
+		AllowedMethods: config.JSONList{"*"}, AllowedHeaders: config.JSONList{"*"},
+		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
 		Policy: "round_robin", PrefillPolicy: "round_robin", DecodePolicy: "round_robin",
 		WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
 		t.Errorf("defaults (-want +got):\n%s", diff)
+	}
+}
+
+// Lists of names are written as for vLLM, as other lists are, or as YAML has them.
+func TestJSONLists(t *testing.T) {
+	t.Parallel()
+	file := writeFile(t, "allowed-origins: [https://a.example, https://b.example:8443]\n")
+	for _, tt := range []struct {
+		env  map[string]string
+		args []string
+		want config.JSONList
+	}{
+		{nil, nil, nil},
+		{nil, []string{"--allowed-origins", `["*"]`}, config.JSONList{"*"}},
+		{nil, []string{"--allowed-origins=*"}, config.JSONList{"*"}},
+		{nil, []string{"--allowed-origins", `[]`}, config.JSONList{}},
+		{nil, []string{"--allowed-origins", ` [ "https://a.example" , "null" ] `}, config.JSONList{"https://a.example", "null"}},
+		{nil, []string{"--allowed-origins", `["https://a.example"]`, "--allowed-origins", `["https://b.example"]`}, config.JSONList{"https://b.example"}},
+		{map[string]string{"PD_ALLOWED_ORIGINS": "https://a.example, https://b.example:8443"}, nil, config.JSONList{"https://a.example", "https://b.example:8443"}},
+		{nil, []string{"--config", file}, config.JSONList{"https://a.example", "https://b.example:8443"}},
+	} {
+		if diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins); diff != "" {
+			t.Errorf("%v %q (-want +got):\n%s", tt.env, tt.args, diff)
+		}
 	}
 }
 

@@ -38,6 +38,8 @@ func (p *Proxy) Print(w io.Writer) error {
 func render(s setting, field any) *yaml.Node {
 	var items []string
 	switch v := field.(type) {
+	case *JSONList:
+		items = *v
 	case *[]string:
 		items = *v
 	case *[]netip.Prefix:

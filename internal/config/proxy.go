@@ -68,6 +68,10 @@ type Proxy struct {
 	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
 	PprofListen  string   // loopback host:port for Go's profiles; "" = none
 
+	// Which pages of other origins may use the proxy from a browser; see httpapi.CORS.
+	AllowedOrigins, AllowedMethods, AllowedHeaders JSONList
+	AllowCredentials                               bool
+
 	Server                 string // HTTP server for completions: ServerOwn or ServerStd
 	Upstream               string // HTTP client for the instances: UpstreamOwn or UpstreamStd
 	ConnectTimeout         time.Duration

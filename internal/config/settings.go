@@ -19,6 +19,8 @@ const (
 	kindDuration kind = "duration"
 	kindSwitch   kind = "on|off"
 	kindList     kind = "list"
+	// kindJSON is a list as vLLM's options have it, ["a","b"], or with commas.
+	kindJSON kind = "json list"
 )
 
 // setting describes one entry of a configuration under all its names.
@@ -64,6 +66,11 @@ func proxySettings() []setting {
 		{name: "admin-api-key", kind: kindText, secret: true, env: []string{"ADMIN_API_KEY"}, usage: "key for changing the fleet over HTTP; env ADMIN_API_KEY too", field: func(p *Proxy) any { return &p.AdminAPIKey }},
 		{name: "admin-listen", kind: kindText, usage: "own host:port for status, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
 		{name: "pprof-listen", kind: kindText, usage: "loopback host:port for Go's profiles (/debug/pprof/); empty offers none", field: func(p *Proxy) any { return &p.PprofListen }},
+
+		{name: "allowed-origins", kind: kindJSON, usage: `origins whose pages may use the proxy from a browser, such as '["https://chat.example.com"]', or '["*"]' for all; none by default, as with vLLM`, field: func(p *Proxy) any { return &p.AllowedOrigins }},
+		{name: "allowed-methods", kind: kindJSON, def: `["*"]`, usage: "methods that they may use", field: func(p *Proxy) any { return &p.AllowedMethods }},
+		{name: "allowed-headers", kind: kindJSON, def: `["*"]`, usage: "headers that they may send", field: func(p *Proxy) any { return &p.AllowedHeaders }},
+		{name: "allow-credentials", kind: kindSwitch, def: "off", usage: "let them send cookies and the like", field: func(p *Proxy) any { return &p.AllowCredentials }},
 
 		{name: "server", kind: kindText, def: ServerOwn, usage: "HTTP server for completions: own (lean; hands everything unusual to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Server }},
 		{name: "upstream", kind: kindText, def: UpstreamOwn, usage: "HTTP client for the instances: own (lean, plain http only; https goes to std) or std (the standard library's)", field: func(p *Proxy) any { return &p.Upstream }},

@@ -64,6 +64,7 @@ func (p *Proxy) Validate() error {
 	if !isToken(p.ClientBoundKey) {
 		bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(p.ClientBoundKey, 80))
 	}
+	p.checkCORS(bad)
 	p.checkEtcd(bad)
 	p.checkInstances(bad)
 	p.checkKeys(bad)

@@ -46,6 +46,12 @@ func assign(ptr, raw any) error {
 			return err
 		}
 		*p = on
+	case *JSONList:
+		list, err := parseJSONList(text)
+		if err != nil {
+			return err
+		}
+		*p = list
 	case *time.Duration:
 		d, err := parseDuration(text)
 		if err != nil {
@@ -67,6 +73,8 @@ func assignItems(ptr any, items []string) error {
 	}
 	switch p := ptr.(type) {
 	case *[]string:
+		*p = items
+	case *JSONList:
 		*p = items
 	case *[]netip.Prefix:
 		prefixes, err := parsePrefixes(items)

@@ -60,6 +60,11 @@ type Options struct {
 	Version     string   // of /version, default "0.24.0"
 	MaxModelLen int      // default 1<<20 tokens
 
+	// Transcription is a model that also hears: it has the audio routes.
+	Transcription bool
+	// TokenizerInfo is vLLM's --enable-tokenizer-info-endpoint.
+	TokenizerInfo bool
+
 	TTFT       time.Duration // time until the first token of every request
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit

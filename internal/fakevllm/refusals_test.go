@@ -17,7 +17,7 @@ func notSimulated(c *refusals.Case) (why string, sameStatus bool) {
 	case strings.Contains(c.Text, "99999999999999999999") || strings.Contains(c.Text, "9223372036854775808"):
 		return "integers have 64 bits", c.Status == 400
 	case strings.HasPrefix(c.Path, "/v1/messages/"), strings.HasSuffix(c.Path, "/render"),
-		c.Path == "/inference/v1/generate", c.Path == "/load", c.Path == "/metrics", c.Path == "/ping", c.Path == "/v1/completions/":
+		c.Path == "/inference/v1/generate", c.Path == "/metrics", c.Path == "/ping", c.Path == "/v1/completions/":
 		return "no such route", false
 	}
 	switch c.Name {

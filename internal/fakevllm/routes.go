@@ -17,18 +17,30 @@ const (
 	pathMessages    = "/v1/messages"
 	pathGenerate    = "/inference/v1/generate"
 	pathModels      = "/v1/models"
-	maxBody         = 256 << 20
+
+	pathTranscriptions = "/v1/audio/transcriptions"
+	pathTranslations   = "/v1/audio/translations"
+
+	maxBody = 256 << 20
 )
 
 // method is the only method a route has; "" for an unknown route.
-func method(path string, admin bool) string {
+func method(path string, o *Options) string {
 	switch path {
+	case pathTranscriptions, pathTranslations:
+		if o.Transcription {
+			return http.MethodPost
+		}
+	case "/tokenizer_info":
+		if o.TokenizerInfo {
+			return http.MethodGet
+		}
 	case pathCompletions, pathChat, pathResponses, pathMessages, pathGenerate, "/tokenize", "/detokenize":
 		return http.MethodPost
-	case pathModels, "/health", "/ping", "/version", "/metrics":
+	case pathModels, "/health", "/ping", "/version", "/metrics", "/load":
 		return http.MethodGet
 	case pathFaults, pathState:
-		if admin {
+		if o.Admin {
 			return "admin"
 		}
 	default:
@@ -50,8 +62,9 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer l.leave()
 	s := l.server
 	w.Header().Set("Server", "uvicorn")
+	w.Header().Set("Vary", "Origin") // by the CORS middleware, whatever it allows
 	path := r.URL.Path
-	want := method(path, s.opt.Admin)
+	want := method(path, &s.opt)
 	if want == "admin" {
 		s.serveAdmin(w, r)
 		return
@@ -71,6 +84,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	switch {
 	case !s.authorized(r):
+		w.Header().Del("Vary") // the key is checked in front of that
 		writeJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 	case want == "":
 		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
@@ -123,6 +137,10 @@ func (l *life) get(w http.ResponseWriter, path string) {
 	case "/health", "/ping":
 		w.Header()["Content-Length"] = []string{"0"}
 		w.WriteHeader(http.StatusOK)
+	case "/load":
+		writeJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
+	case "/tokenizer_info":
+		writeJSON(w, http.StatusOK, []byte(`{"tokenizer_class":"FakeTokenizer","max_loras":null,"truncation_side":"right"}`))
 	case "/version":
 		b := append([]byte(nil), `{"version":`...)
 		writeJSON(w, http.StatusOK, append(appendJSONString(b, l.server.opt.Version), '}'))
@@ -214,6 +232,10 @@ func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
 
 func (x *exchange) post(path string, body []byte) {
 	var generates bool
+	if path == pathTranscriptions || path == pathTranslations {
+		x.transcribe(path, body)
+		return
+	}
 	x.api, generates = apiOf(path)
 	if x.api == apiGenerate && !x.life.server.opt.ScaleOut {
 		x.reject(scaleOutDisabled())

@@ -73,7 +73,7 @@ func (c *call) finish() {
 }
 
 func (c *call) completion(kind openai.Kind) {
-	if !c.readBody() {
+	if !c.readJSON() {
 		return
 	}
 	req, err := openai.ParseRequest(kind, c.flow.Body.Bytes())
@@ -82,20 +82,44 @@ func (c *call) completion(kind openai.Kind) {
 	}
 }
 
+// passOn passes a request with a JSON body to one instance; alone is its reason to have
+// no prefill.
 func (c *call) passOn(alone string) {
-	if !c.readBody() {
+	if !c.readJSON() {
 		return
 	}
 	req, err := openai.ParseOther(c.flow.Body.Bytes())
-	if !c.parsed(req, err) {
+	if c.parsed(req, err) {
+		c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
+	}
+}
+
+// passForm passes a request whose body is a form to one instance, as it is.
+func (c *call) passForm(alone string) {
+	if !c.readBody() {
 		return
 	}
-	target := c.r.URL.Path
-	if q := c.r.URL.RawQuery; q != "" {
-		target += "?" + q
+	bytes := c.flow.Body.Bytes()
+	form, err := openai.ParseForm(c.r.Header["Content-Type"], bytes)
+	if err != nil {
+		c.flow.Invalid(err)
+		return
 	}
-	c.flow.Route.Alone = alone
-	c.flow.PassOn(req, c.r.Method, target)
+	c.origin.Model, c.stream = form.Model, form.Stream
+	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: openai.BodyOf(bytes), Stream: form.Stream, Alone: alone})
+}
+
+// passQuestion passes a request without a body to one instance.
+func (c *call) passQuestion() {
+	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target()})
+}
+
+// target is the path with its query.
+func (c *call) target() string {
+	if q := c.r.URL.RawQuery; q != "" {
+		return c.r.URL.Path + "?" + q
+	}
+	return c.r.URL.Path
 }
 
 // parsed notes what a request says of itself. An invalid one it answers.
@@ -113,12 +137,18 @@ func (c *call) parsed(req *openai.Request, err error) bool {
 	return true
 }
 
-// readBody reads the whole request body; if it cannot it has answered.
-func (c *call) readBody() bool {
+// readJSON reads the whole body of a request that says that it is JSON; if it cannot it
+// has answered.
+func (c *call) readJSON() bool {
 	if !isJSON(c.r.Header) {
 		c.answer.Refuse(openai.NotJSON())
 		return false
 	}
+	return c.readBody()
+}
+
+// readBody reads the whole request body; if it cannot it has answered.
+func (c *call) readBody() bool {
 	limit, length := c.h.opts.MaxBody, c.r.ContentLength
 	switch {
 	case length > limit:

@@ -39,7 +39,7 @@ type told struct {
 func (c *call) fanOut(members *instance.Snapshot) {
 	var body openai.Body
 	if c.r.ContentLength != 0 {
-		if !c.readBody() {
+		if !c.readJSON() {
 			return
 		}
 		body = openai.BodyOf(c.flow.Body.Bytes())
@@ -81,11 +81,7 @@ func (c *call) fanOut(members *instance.Snapshot) {
 
 // tell sends the request to one instance.
 func (c *call) tell(in *instance.Instance, body openai.Body) told {
-	target := c.endpoint
-	if q := c.r.URL.RawQuery; q != "" {
-		target += "?" + q
-	}
-	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, target, c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)
+	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, c.target(), c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)
 	defer l.End()
 	if err != nil {
 		return told{failure: err.Error()}

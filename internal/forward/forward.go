@@ -17,6 +17,7 @@ package forward
 
 import (
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -87,6 +88,8 @@ type Handler struct {
 	flow   flow.Settings
 	legs   leg.Settings
 	bodies *scratch.Bodies
+
+	requests atomic.Int64 // that are being answered
 }
 
 // New builds a Handler.
@@ -134,9 +137,24 @@ func (h *Handler) Stored(endpoint string, id func(*http.Request) string) Handler
 	})
 }
 
+// Form is Passthrough for an endpoint whose requests are forms with a file in them.
+func (h *Handler) Form(endpoint, alone string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passForm(alone) })
+}
+
+// Question is Passthrough for an endpoint whose requests have no body.
+func (h *Handler) Question(endpoint string) HandlerFunc {
+	return h.serve(endpoint, openai.Other, (*call).passQuestion)
+}
+
+// Requests tells how many requests are being answered now.
+func (h *Handler) Requests() int64 { return h.requests.Load() }
+
 // serve makes a call of each request, and ends it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
 	return func(client Client, r *http.Request) {
+		h.requests.Add(1)
+		defer h.requests.Add(-1)
 		c := h.newCall(client, r, endpoint, kind)
 		answer(c)
 		c.finish()

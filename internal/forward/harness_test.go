@@ -50,6 +50,7 @@ type rig struct {
 	sched   *sched.Scheduler
 	up      upstream.Client
 	rec     *record
+	deps    httpapi.Deps // of the router
 	members members
 	// gone counts the requests whose context has ended.
 	gone atomic.Int64
@@ -202,7 +203,8 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		}
 		return fakevllm.StartTest(t, fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
-			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true, ScaleOut: true, StoreResponses: true,
+			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
+			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
 		})
 	}
 	for range prefills {
@@ -256,12 +258,13 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.handler = h
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough, Stored: h.Stored,
+			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Requests: h.Requests,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},
 		Log: log,
 	}
+	r.deps = deps
 	r.URL = r.serve(deps)
 	t.Cleanup(func() {
 		http.DefaultTransport.(*http.Transport).CloseIdleConnections()

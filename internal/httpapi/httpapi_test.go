@@ -91,6 +91,9 @@ func deps() httpapi.Deps {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, endpoint+" "+id(r)) }
 			},
 			Passthrough: func(endpoint, _ string) forward.HandlerFunc { return say(endpoint) },
+			Form:        func(endpoint, _ string) forward.HandlerFunc { return say("form " + endpoint) },
+			Question:    say,
+			Requests:    func() int64 { return 5 },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
 			},
@@ -188,6 +191,9 @@ func TestRoutes(t *testing.T) {
 		{"GET", "/", 200, "pdmesh"},
 		{"GET", "/ping", 200, ""},
 		{"POST", "/ping", 200, ""},
+		{"GET", "/load", 200, `{"server_load":5}`},
+		{"POST", "/v1/audio/transcriptions", 200, "form /v1/audio/transcriptions"},
+		{"GET", "/tokenizer_info", 200, "/tokenizer_info"},
 		{"GET", "/v1/completions", 405, `{"detail":"Method Not Allowed"}`},
 		{"DELETE", "/v1/models", 405, `{"detail":"Method Not Allowed"}`},
 		{"POST", "/health", 405, `{"detail":"Method Not Allowed"}`},

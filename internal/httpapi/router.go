@@ -57,11 +57,17 @@ type Completions struct {
 	// Stored builds the handler of an endpoint about one stored response; its second
 	// argument gives the response's id.
 	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
+	// Form is Passthrough for requests that are forms with a file in them.
+	Form func(endpoint, alone string) forward.HandlerFunc
+	// Question is Passthrough for requests without a body.
+	Question func(endpoint string) forward.HandlerFunc
 	// FanOut builds the handler of an endpoint that all instances are told.
 	FanOut func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
 	// of a single model, "" for the list.
 	Models func(id func(*http.Request) string) forward.HandlerFunc
+	// Requests tells how many requests are being answered.
+	Requests func() int64
 }
 
 // Deps are what the routes need.
@@ -77,6 +83,7 @@ type Deps struct {
 	Metrics http.Handler
 	Log     logrus.FieldLogger
 
+	CORS       CORS
 	ClientKeys []string // none: clients need no key
 	AdminKey   string   // "": the admin routes refuse everybody
 	Version    string
@@ -92,6 +99,7 @@ type Deps struct {
 // (status, admin, metrics) are left out of it; NewAdminRouter has them.
 func NewRouter(d Deps, split bool) http.Handler {
 	e := engine(d.Log)
+	e.Use(newCORS(d.CORS).middleware)
 	client := e.Group("/", requireClient(d.ClientKeys))
 	for _, kind := range openai.Generating() {
 		client.POST(kind.Path(), data(d.Data.Generate(kind)))
@@ -100,6 +108,12 @@ func NewRouter(d Deps, split bool) http.Handler {
 		client.POST(path, data(d.Data.Passthrough(path, alone)))
 	}
 	d.stored(client)
+	for path, alone := range passedForms() {
+		client.POST(path, data(d.Data.Form(path, alone)))
+	}
+	for _, path := range passedQuestions() {
+		client.GET(path, data(d.Data.Question(path)))
+	}
 	client.GET("/v1/models", data(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
 	client.GET("/v1/models/*id", data(d.Data.Models(func(r *http.Request) string {

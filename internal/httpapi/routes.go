@@ -2,10 +2,13 @@ package httpapi
 
 import (
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/gin-gonic/gin"
 )
+
+// docs/routes.md has a verdict on every route of vLLM, which the tests hold to this file.
 
 // aloneRoute is the reason of what is generated on a route on which no engine hands
 // KV over.
@@ -40,6 +43,7 @@ func passed() map[string]string {
 	for _, path := range []string{
 		"/v1/embeddings", "/v2/embed", "/pooling", "/classify",
 		"/v1/score", "/score", "/generative_scoring", "/v1/rerank", "/rerank", "/v2/rerank",
+		"/v1/systemone", "/v1/decisions",
 		"/tokenize", "/detokenize", "/v1/messages/count_tokens",
 		"/v1/completions/render", "/v1/chat/completions/render", "/v1/messages/render", "/v1/responses/render", "/cohere/v2/chat/render",
 		"/v1/completions/derender", "/v1/chat/completions/derender",
@@ -47,4 +51,21 @@ func passed() map[string]string {
 		routes[path] = ""
 	}
 	return routes
+}
+
+// passedForms gives those of them whose requests are forms with a file.
+func passedForms() map[string]string {
+	return map[string]string{"/v1/audio/transcriptions": aloneRoute, "/v1/audio/translations": aloneRoute}
+}
+
+// passedQuestions gives those of them that are asked with GET.
+func passedQuestions() []string { return []string{"/tokenizer_info"} }
+
+// forOperators tells the routes that are for operators and their tools.
+func forOperators(path string) bool {
+	switch path {
+	case "/status", "/instances/add", "/instances/remove", "/metrics":
+		return true
+	}
+	return slices.Contains(fannedOut(), path)
 }

@@ -44,6 +44,7 @@ func (d *Deps) probes(e *gin.Engine) {
 	e.GET("/health", d.health)
 	e.GET("/ping", d.health) // as vLLM has it, for SageMaker
 	e.POST("/ping", d.health)
+	e.GET("/load", func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"server_load": d.Data.Requests()}) })
 	e.GET("/healthcheck", d.healthcheck)
 	e.GET("/livez", func(c *gin.Context) { c.String(http.StatusOK, "ok\n") })
 	e.GET("/readyz", d.readyz)

@@ -11,13 +11,22 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
+// Passed is a request that one instance answers alone.
+type Passed struct {
+	Method, Target string // the path with its query
+	Body           openai.Body
+	Stream         bool
+	// Alone is why no prefill computes its prompt, "" if nothing is generated from one.
+	Alone string
+}
+
 // PassOn has one instance answer the request alone: a decode instance, or a prefill
-// instance where there is none. target is the path with its query.
-func (r *Request) PassOn(req *openai.Request, method, target string) {
+// instance where there is none.
+func (r *Request) PassOn(p Passed) {
 	r.begin(sched.Request{})
-	body := req.NewEdit().Body()
+	r.Route.Alone = p.Alone
 	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
-	if req.Stream {
+	if p.Stream {
 		w.Limit = r.Settings.FirstByte
 	}
 	for done := false; !done; {
@@ -28,7 +37,7 @@ func (r *Request) PassOn(req *openai.Request, method, target string) {
 		}
 		r.Route.took(a)
 		l := r.Origin.Begin(a, w)
-		f := r.passOn(a, l, method, target, body)
+		f := r.passOn(a, l, &p)
 		l.End()
 		a.Done()
 		if done = f == nil || !r.note(a.Instance, f); done && f != nil {
@@ -37,8 +46,8 @@ func (r *Request) PassOn(req *openai.Request, method, target string) {
 	}
 }
 
-func (r *Request) passOn(a *sched.Assignment, l *leg.Leg, method, target string, body openai.Body) *leg.Failure {
-	resp, err := l.Send(method, target, r.engineHeader(leg.EngineID(r.Origin.ID), &connector.Leg{}), body)
+func (r *Request) passOn(a *sched.Assignment, l *leg.Leg, p *Passed) *leg.Failure {
+	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), &connector.Leg{}), p.Body)
 	if err != nil {
 		return l.OfError(err)
 	}

@@ -95,7 +95,11 @@ func (r *Request) note(in *instance.Instance, f *leg.Failure) bool {
 
 // DropBody lets go of the request's bytes, which no further leg needs: an open
 // stream must not hold the prompt.
-func (r *Request) DropBody() { r.Body.Release(r.Origin.BodyIsFree()) }
+func (r *Request) DropBody() {
+	if r.Body != nil {
+		r.Body.Release(r.Origin.BodyIsFree())
+	}
+}
 
 // engineHeader is the header of a leg.
 func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {

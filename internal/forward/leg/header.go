@@ -25,6 +25,8 @@ func private(name string) bool {
 	switch name {
 	case "X-Api-Key", "X-Request-Id", "Expect", "Accept-Encoding", "X-Encoder-Hosts-Ports", "X-Kv-Cache-Source-Host-Port":
 		return true
+	case "Origin": // which pages may read an answer is the proxy's to say
+		return true
 	}
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
 }
@@ -124,5 +126,6 @@ func bearsKey(values []string) bool {
 // GoesOn tells whether an engine's header goes to the client: it is not about the
 // connection, nor one that the proxy gives itself.
 func GoesOn(name string) bool {
-	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-")
+	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-") &&
+		!strings.HasPrefix(name, "Access-Control-")
 }

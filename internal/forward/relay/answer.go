@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -150,10 +151,14 @@ func (a *Answer) begin(resp *upstream.Response, length int64) {
 // leave it to the server.
 func (a *Answer) copyHeader(from http.Header, length int64) {
 	to := a.Client.Header()
+	varies := to["Vary"]
 	for name, values := range from {
 		if leg.GoesOn(name) {
 			to[name] = values
 		}
+	}
+	if varies != nil && !slices.Equal(varies, to["Vary"]) {
+		to["Vary"] = append(varies, from["Vary"]...) // what the proxy adds is for both
 	}
 	leg.DropNamed(to, from["Connection"])
 	if length >= 0 {

@@ -1,0 +1,100 @@
+package fakevllm
+
+import (
+	"fmt"
+	"hash/crc32"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// transcribedTokens is how much is heard in any file.
+const transcribedTokens = 12
+
+// ExpectedTranscription is what is heard in a file, a word for each token.
+func ExpectedTranscription(file []byte, prompt string) []string {
+	heard := answer(Tokenize(fmt.Sprintf("%s %d %08x", prompt, len(file), crc32.ChecksumIEEE(file))), Sampling{MaxTokens: transcribedTokens})
+	words := make([]string, len(heard.Tokens))
+	for i, id := range heard.Tokens {
+		words[i] = string(AppendWord(nil, id))
+	}
+	return words
+}
+
+// transcribe answers /v1/audio/transcriptions and /v1/audio/translations.
+func (x *exchange) transcribe(path string, body []byte) {
+	f, e := readForm(x.r, body)
+	if e == nil {
+		e = f.check()
+	}
+	if e != nil {
+		x.reject(e)
+		return
+	}
+	s := x.life.server
+	if xargs := f.texts["vllm_xargs"]; strings.Contains(xargs, "transfer_params") {
+		s.violation("%s engine: a form with %s", s.opt.Role, xargs)
+	}
+	name, named := f.texts["model"]
+	if named && !s.servesModel(name) {
+		x.reject(modelNotFound(name, s.opt.Models))
+		return
+	}
+	if name == "" {
+		name = s.opt.Models[0]
+	}
+	if !x.wait(s.opt.TTFT) {
+		x.gone()
+		return
+	}
+	words := ExpectedTranscription(f.files["file"], f.texts["prompt"])
+	if stream, _ := laxBool("stream", appendJSONString(nil, f.texts["stream"])); stream { // it was checked
+		x.streamWords(path, name, words)
+		return
+	}
+	b := appendJSONString([]byte(`{"text":`), strings.Join(words, ""))
+	b = append(b, `,"usage":{"type":"duration","seconds":`...)
+	writeJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.files["file"])/1000), 10), "}}"...))
+	x.completed()
+}
+
+// streamWords answers with an event for each word.
+func (x *exchange) streamWords(path, model string, words []string) {
+	x.w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	x.w.WriteHeader(http.StatusOK)
+	x.streaming = true
+	x.flush()
+	if x.strike(AfterHeaders, 0) {
+		return
+	}
+	kind, id := "transcription.chunk", "trsc-"
+	if strings.HasSuffix(path, "translations") {
+		kind, id = "translation.chunk", "trsl-"
+	}
+	head := appendJSONString([]byte(`data: {"id":`), id+x.r.Header.Get("X-Request-Id"))
+	head = append(head, `,"object":"`+kind+`","created":`...)
+	head = strconv.AppendInt(head, x.life.started.Unix(), 10)
+	head = append(appendJSONString(append(head, `,"model":`...), model), `,"choices":[{"delta":{"content":`...)
+	for i, word := range words {
+		if i > 0 && !x.wait(x.life.server.opt.ITL) {
+			x.gone()
+			return
+		}
+		event := append(appendJSONString(head[:len(head):len(head)], word), '}')
+		if i == len(words)-1 {
+			event = append(event, `,"finish_reason":"stop","stop_reason":null`...)
+		}
+		if !x.write(append(event, "}]}\n\n"...)) {
+			x.gone()
+			return
+		}
+		if x.strike(AfterTokens, i+1) {
+			return
+		}
+	}
+	if !x.write([]byte("data: [DONE]\n\n")) {
+		x.gone()
+		return
+	}
+	x.completed()
+}

@@ -1,0 +1,200 @@
+package forward_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/openai/openai-go/v3"
+	"github.com/openai/openai-go/v3/option"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+)
+
+const transcriptions = "/v1/audio/transcriptions"
+
+// sound is a file with everything in it that a form could be cut at.
+const sound = "RIFF\x00\xff\xfe\r\n\r\n--\r\n-B\r\n--A\r\n\"model\"\r\n\r\nother\r\n\x80"
+
+// audioForm is a form with sound in it. Its boundary is B.
+func audioForm(fields map[string]string) string {
+	var b strings.Builder
+	b.WriteString("--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.wav\"\r\nContent-Type: audio/wav\r\n\r\n" + sound + "\r\n")
+	if _, ok := fields["model"]; !ok {
+		b.WriteString("--B\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\nm\r\n")
+	}
+	for name, value := range fields {
+		fmt.Fprintf(&b, "--B\r\nContent-Disposition: form-data; name=%q\r\n\r\n%s\r\n", name, value)
+	}
+	return b.String() + "--B--\r\n"
+}
+
+func (r *rig) hear(body string) answer {
+	r.t.Helper()
+	return r.post(transcriptions, body, "Content-Type", "multipart/form-data; boundary=B")
+}
+
+// A form gets to one engine byte for byte, whole or streamed, and to another one when
+// the first fails before it has answered.
+func TestTranscriptions(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	words := fakevllm.ExpectedTranscription([]byte(sound), "")
+	for name, tc := range map[string]struct {
+		fault  *fakevllm.Fault
+		fields map[string]string
+	}{
+		"whole":                    {},
+		"streamed":                 {fields: map[string]string{"stream": "true"}},
+		"streamed, written oddly":  {fields: map[string]string{"stream": "Yes"}},
+		"whole, retried":           {fault: &fakevllm.Fault{Kind: fakevllm.FaultReset, At: fakevllm.AfterRead}},
+		"whole, a 500":             {fault: &fakevllm.Fault{Kind: fakevllm.FaultStatus, At: fakevllm.AfterRead, Status: 500}},
+		"streamed, retried":        {fault: &fakevllm.Fault{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders}, fields: map[string]string{"stream": "1"}},
+		"streamed, an error first": {fault: &fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, At: fakevllm.AfterHeaders}, fields: map[string]string{"stream": "1"}},
+	} {
+		for _, d := range r.D {
+			d.ClearFaults()
+			d.ForgetRequests()
+		}
+		if tc.fault != nil {
+			tc.fault.Path, tc.fault.Times = transcriptions, 1
+			for _, d := range r.D {
+				script(t, d, *tc.fault)
+			}
+		}
+		body := audioForm(tc.fields)
+		a := r.hear(body)
+		e := r.entry()
+		if a.status != http.StatusOK || a.err != nil || a.header.Get("X-Pd-Alone") != "route" || e.Alone != "route" || e.Model != model {
+			t.Fatalf("%s: %d %s %v, %+v", name, a.status, a.body, a.err, e)
+		}
+		if stream := tc.fields != nil; stream != e.Stream {
+			t.Errorf("%s: stream %t", name, e.Stream)
+		}
+		heard := ""
+		if tc.fields == nil {
+			var whole struct{ Text string }
+			if err := json.Unmarshal(a.body, &whole); err != nil {
+				t.Fatalf("%s: %v in %s", name, err, a.body)
+			}
+			heard = whole.Text
+		} else {
+			heard = a.text(t)
+			if n := len(a.events()); n != len(words)+1 || a.events()[n-1] != "[DONE]" {
+				t.Errorf("%s: %d events: %s", name, n, a.body)
+			}
+		}
+		if heard != strings.Join(words, "") {
+			t.Errorf("%s: %q, want %q", name, heard, words)
+		}
+		legs := 0
+		for _, d := range r.D {
+			for _, q := range d.Requests() {
+				if q.Path != transcriptions {
+					continue
+				}
+				if legs++; string(q.Body) != body || q.Header.Get("Content-Type") != "multipart/form-data; boundary=B" {
+					t.Errorf("%s: the engine got %v %q", name, q.Header, q.Body)
+				}
+			}
+		}
+		if tc.fault == nil && legs != 1 || tc.fault != nil && legs < 2 {
+			t.Errorf("%s: %d legs", name, legs)
+		}
+	}
+	if n := len(posted(r.P[0])); n != 0 {
+		t.Errorf("prefill got %d", n)
+	}
+}
+
+// What cannot be taken is answered in vLLM's words; what would steer gets nowhere.
+func TestBadForms(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 1, func(o *forward.Options) { o.MaxBody = 1000 })
+	multipart := "multipart/form-data; boundary=B"
+	for name, tc := range map[string]struct {
+		contentType, body string
+		status            int
+		says              string
+	}{
+		"json":           {"application/json", `{"model":"m"}`, 400, "{'type': 'missing', 'loc': 'body.file', 'msg': 'Field required', 'input': '<dict of 13 items>'}"},
+		"text in a form": {"application/x-www-form-urlencoded", "model=m&file=x", 422, "Expected 'file' to be a file-like object, not 'str'."},
+		"no boundary":    {"multipart/form-data", audioForm(nil), 400, `{"detail":"Missing boundary in multipart."}`},
+		"cut":            {multipart, audioForm(nil)[:60], 400, "'loc': 'body.file', 'msg': 'Field required'"},
+		"no form":        {multipart, "hello", 400, `{"detail":"Invalid multipart data."}`},
+		"unknown model":  {multipart, audioForm(map[string]string{"model": "other"}), 404, "The model `other` does not exist. Valid aliases: m."},
+		"bad stream":     {multipart, audioForm(map[string]string{"stream": "maybe"}), 400, "bool_parsing"},
+		"steering":       {multipart, audioForm(map[string]string{"vllm_xargs": `{"kv_transfer_params":"x"}`}), 400, "must not steer"},
+		"too large":      {multipart, audioForm(map[string]string{"prompt": strings.Repeat("x", 1000)}), 413, "larger than 1000 bytes"},
+	} {
+		a := r.post(transcriptions, tc.body, "Content-Type", tc.contentType)
+		if a.status != tc.status || !strings.Contains(string(a.body), tc.says) {
+			t.Errorf("%s: %d %s", name, a.status, a.body)
+		}
+		r.entry()
+	}
+	for _, q := range r.D[0].Requests() {
+		if bytes.Contains(q.Body, []byte("kv_transfer_params")) {
+			t.Errorf("the engine got %s", q.Body)
+		}
+	}
+	if v := r.D[0].Violations(); len(v) != 0 {
+		t.Error(v)
+	}
+}
+
+// The official client sends files as it does to vLLM.
+func TestOfficialClientTranscribes(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 1, nil)
+	httpClient := &http.Client{Transport: &http.Transport{}}
+	t.Cleanup(httpClient.CloseIdleConnections)
+	c := openai.NewClient(option.WithBaseURL(r.URL+"/v1"), option.WithAPIKey("k"), option.WithHTTPClient(httpClient), option.WithMaxRetries(0))
+	heard, err := c.Audio.Transcriptions.New(t.Context(), openai.AudioTranscriptionNewParams{
+		Model: model, File: openai.File(strings.NewReader(sound), `our "best" ä.wav`, "audio/wav"),
+	})
+	if want := strings.Join(fakevllm.ExpectedTranscription([]byte(sound), ""), ""); err != nil || heard.Text != want {
+		t.Fatalf("%v %+v, want %q", err, heard, want)
+	}
+}
+
+// GET /load counts the requests that this proxy answers now.
+func TestRequestsInFlight(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 1, nil)
+	load := func() string {
+		resp, err := http.Get(r.URL + "/load") //nolint:noctx // a test's own server
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	if got := load(); got != `{"server_load":0}`+"\n" {
+		t.Fatalf("at rest: %s", got)
+	}
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRead, Path: "*"})
+	ctx, leave := context.WithCancel(t.Context())
+	ended := make(chan answer, 2)
+	for _, path := range []string{"/v1/completions", "/tokenize"} {
+		go func() { ended <- r.postCtx(ctx, path, `{"model":"m","prompt":"a"}`) }()
+	}
+	eventually(t, "both are counted", func() bool { return r.handler.Requests() == 2 })
+	if got := load(); got != `{"server_load":2}`+"\n" {
+		t.Errorf("two hang: %s", got)
+	}
+	leave()
+	<-ended
+	<-ended
+	eventually(t, "nobody is counted any more", func() bool { return r.handler.Requests() == 0 })
+}

@@ -1,0 +1,95 @@
+package forward_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// pages serves the rig once more, for pages of one origin.
+func (r *rig) pages() (url string) {
+	r.t.Helper()
+	d, first := r.deps, r.stop
+	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}
+	url = r.serve(d)
+	second := r.stop
+	r.stop = func() { first(); second() }
+	return url
+}
+
+// A page reads streams, whole answers and errors, and what the proxy says in headers;
+// without the option there is nothing of it.
+func TestPagesOfOtherOrigins(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	plain, pages := r.URL, r.pages()
+	for name, body := range map[string]string{
+		"/v1/completions":      `{"model":"m","prompt":"a","max_tokens":3,"stream":true}`,
+		"/v1/chat/completions": `{"model":"m","messages":[{"role":"user","content":"a"}],"max_tokens":3}`,
+		"/v1/messages":         `{"model":"other","messages":[{"role":"user","content":"a"}],"max_tokens":3}`,
+		"/v1/responses":        `{`,
+		"/tokenize":            `{"model":"m","prompt":"a"}`,
+		"/v1/embeddings":       `{"model":"m","input":"a"}`,
+	} {
+		for _, url := range []string{plain, pages} {
+			r.URL = url
+			a := r.post(name, body, "Origin", "https://a.example")
+			r.entry()
+			allowed, exposed, vary := a.header.Get("Access-Control-Allow-Origin"), a.header.Get("Access-Control-Expose-Headers"), strings.Join(a.header["Vary"], ", ")
+			if url == plain && (allowed != "" || exposed != "") {
+				t.Errorf("%s: %v without the option", name, a.header)
+			}
+			if url == pages && (allowed != "https://a.example" || !strings.Contains(exposed, "X-PD-Alone") || vary != "Origin") {
+				t.Errorf("%s: %v", name, a.header)
+			}
+		}
+	}
+	for _, s := range append(r.P, r.D...) {
+		for _, q := range s.Requests() {
+			if q.Header.Get("Origin") != "" {
+				t.Errorf("%s got Origin", q.Path)
+			}
+		}
+	}
+}
+
+// What an engine lets pages do is not what the proxy lets them do.
+func TestEnginesDoNotLetPages(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.Plain, 0, 0, nil)
+	var asked atomic.Int64
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, q *http.Request) {
+		asked.Add(1)
+		w.Header()["Vary"] = []string{"Accept-Language, Origin"}
+		w.Header().Set("Access-Control-Allow-Origin", "*")
+		w.Header().Set("Access-Control-Allow-Credentials", "true")
+		_, _ = io.WriteString(w, `{}`)
+	}))
+	t.Cleanup(s.Close)
+	r.members.set(in(instance.Decode, strings.TrimPrefix(s.URL, "http://"), fakevllm.Plain))
+	plain, pages := r.URL, r.pages()
+	for _, url := range []string{plain, pages} {
+		r.URL = url
+		a := r.post("/tokenize", `{"model":"m","prompt":"a"}`, "Origin", "https://b.example")
+		if a.status != http.StatusOK || a.header.Get("Access-Control-Allow-Origin") != "" || a.header.Get("Access-Control-Allow-Credentials") != "" {
+			t.Errorf("%d %v", a.status, a.header)
+		}
+		want := "Accept-Language, Origin"
+		if url == pages {
+			want = "Origin, Accept-Language, Origin"
+		}
+		if got := strings.Join(a.header["Vary"], ", "); got != want {
+			t.Errorf("Vary: %s, want %s", got, want)
+		}
+	}
+	if asked.Load() == 0 {
+		t.Error("the engine was not asked")
+	}
+}

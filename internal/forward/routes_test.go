@@ -1,0 +1,181 @@
+package forward_test
+
+import (
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/routes"
+)
+
+const adminKey = "operator"
+
+type why struct{ *health.Tracker }
+
+func (why) Why(instance.Key) string { return "" }
+
+type idle struct{}
+
+func (idle) InFlight(instance.Key) int64 { return 0 }
+
+// whole starts the router with the operator's routes over the rig's handlers.
+func (r *rig) whole(t *testing.T) (url string) {
+	t.Helper()
+	d := r.deps
+	d.AdminKey, d.Members, d.Load, d.Opinion, d.Fallback = adminKey, &r.members, idle{}, why{r.tracker}, true
+	d.Etcd = func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} }
+	d.Ready = func() error { return nil }
+	d.Metrics = http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "the proxy's metrics") })
+	d.Version = "the proxy's"
+	s := httptest.NewServer(httpapi.NewRouter(d, false))
+	t.Cleanup(s.Close)
+	return s.URL
+}
+
+// generating are bodies for the routes that go through prefill and decode.
+func generating(path string) string {
+	switch path {
+	case "/v1/completions":
+		return `{"model":"m","prompt":"a b c","max_tokens":4}`
+	case "/v1/responses":
+		return `{"model":"m","input":"a b c","max_output_tokens":4}`
+	case "/inference/v1/generate":
+		return `{"model":"m","token_ids":[1,2,3],"sampling_params":{"max_tokens":4}}`
+	}
+	return `{"model":"m","messages":[{"role":"user","content":"a b c"}],"max_tokens":4}`
+}
+
+const passedBody = `{"model":"m", "a field" :[1.50],"kv_transfer_params":{"remote_host":"x"}}`
+
+// received lists what an engine got of a route, with the bodies.
+func received(s *fakevllm.Server, method, path string) (bodies []string) {
+	for _, q := range s.Requests() {
+		if q.Method == method && q.Path == path {
+			bodies = append(bodies, string(q.Body))
+		}
+	}
+	return bodies
+}
+
+// Every row of docs/routes.md is what the proxy does with a request.
+func TestEveryRouteOfVLLM(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 2, 2, nil)
+	whole := r.whole(t)
+	rows, own, err := routes.Table("../../docs/routes.md")
+	if err != nil || len(rows) < 80 || len(own) == 0 {
+		t.Fatalf("%d rows, %d own, %v", len(rows), len(own), err)
+	}
+	for _, row := range rows {
+		r.walk(t, row, whole)
+		if row.Verdict == routes.PD || row.Verdict == routes.Passed || row.Verdict == routes.Refused {
+			r.walk(t, row, r.URL) // the own server, if it is under test
+		}
+	}
+}
+
+// walk sends the request of a row and checks where it went.
+func (r *rig) walk(t *testing.T, row routes.Row, url string) {
+	t.Helper()
+	engines := append(append([]*fakevllm.Server{}, r.P...), r.D...)
+	path := row.Route.Path()
+	if rest, ok := strings.CutPrefix(string(row.Route), row.Route.Method()+" /v1/responses/{}"); ok {
+		path = "/v1/responses/" + r.stored("") + rest
+	}
+	for _, e := range engines {
+		e.ForgetRequests()
+	}
+	contentType, body := "application/json", passedBody
+	switch {
+	case strings.HasPrefix(row.Route.Path(), "/v1/audio/"):
+		contentType, body = "multipart/form-data; boundary=B", audioForm(nil)
+	case row.Verdict == routes.PD:
+		body = generating(row.Route.Path())
+	case row.Route.Method() == http.MethodGet, path != row.Route.Path():
+		body = ""
+	}
+	a := r.request(t, url, row, path, body, contentType)
+	var got []string
+	roles := 0
+	for _, of := range [][]*fakevllm.Server{r.P, r.D} {
+		before := len(got)
+		for _, e := range of {
+			got = append(got, received(e, row.Route.Method(), path)...)
+		}
+		if len(got) > before {
+			roles++
+		}
+	}
+	alone := a.header.Get("X-Pd-Alone")
+	switch row.Verdict {
+	case routes.PD:
+		if a.status != http.StatusOK || roles != 2 || alone != "" {
+			t.Errorf("%s: %d %s, alone %q, %d roles", row.Route, a.status, a.body, alone, roles)
+		}
+	case routes.Passed:
+		want := strings.Replace(body, `,"kv_transfer_params":{"remote_host":"x"}`, "", 1)
+		if len(got) != 1 || got[0] != want || a.header.Get("Server") != "uvicorn" {
+			t.Errorf("%s: %d %v %s, engines got %q", row.Route, a.status, a.header, a.body, got)
+		}
+		if generates := strings.Contains(row.Note, "X-PD-Alone: route"); generates != (alone == "route") || !generates && alone != "" {
+			t.Errorf("%s: alone %q", row.Route, alone)
+		}
+	case routes.FannedTo:
+		if a.status != http.StatusNotFound || len(got) != 0 {
+			t.Errorf("%s without the key: %d %s, %d engines", row.Route, a.status, a.body, len(got))
+		}
+		r.request(t, url, row, path, body, contentType, "X-Api-Key", adminKey)
+		for _, e := range engines {
+			if n := len(received(e, row.Route.Method(), path)); n != 1 {
+				t.Errorf("%s: an engine was told %d times", row.Route, n)
+			}
+		}
+	case routes.Answered:
+		// What is asked of the engines for the list of models is their own GET.
+		if a.status != http.StatusOK || len(got) != 0 && row.Route.Path() != "/v1/models" {
+			t.Errorf("%s: %d %s, %d engines", row.Route, a.status, a.body, len(got))
+		}
+	case routes.Refused:
+		if notThere := a.status == http.StatusNotFound && string(a.body) == `{"detail":"Not Found"}` || a.status == http.StatusMethodNotAllowed; !notThere || len(got) != 0 {
+			t.Errorf("%s: %d %s, %d engines", row.Route, a.status, a.body, len(got))
+		}
+	}
+}
+
+// request sends the request of a row.
+func (r *rig) request(t *testing.T, url string, row routes.Row, path, body, contentType string, header ...string) answer {
+	t.Helper()
+	method := row.Route.Method()
+	switch method {
+	case "ANY":
+		method = http.MethodPut
+	case "WEBSOCKET":
+		method = http.MethodGet
+		header = append(header, "Connection", "Upgrade", "Upgrade", "websocket", "Sec-WebSocket-Version", "13", "Sec-WebSocket-Key", "AAAAAAAAAAAAAAAAAAAAAA==")
+	}
+	req, err := http.NewRequestWithContext(t.Context(), method, url+path, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", contentType)
+	for i := 0; i+1 < len(header); i += 2 {
+		req.Header.Set(header[i], header[i+1])
+	}
+	req.Close = method == http.MethodPut || len(header) > 2
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatalf("%s: %v", row.Route, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatalf("%s: %v", row.Route, err)
+	}
+	return answer{status: resp.StatusCode, header: resp.Header, body: b}
+}

@@ -1,0 +1,145 @@
+package httpapi
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/gin-gonic/gin"
+)
+
+// CORS says which pages of other origins may use the proxy from a browser, in the terms
+// of vLLM's options. The zero value lets none.
+type CORS struct {
+	Origins     []string // "https://chat.example.com", or "*" for all
+	Methods     []string // "*" for all
+	Headers     []string // of requests, "*" for all
+	Credentials bool     // cookies and the like may come along
+}
+
+// exposed are the headers of answers that a page may read beside those it always may.
+// vLLM exposes none.
+const exposed = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Decode, X-PD-Policy, X-PD-Prefill, X-PD-Revision"
+
+// The headers are those of the middleware that vLLM uses (Starlette's CORSMiddleware),
+// which test/real asks: see testdata/cors.json.
+const (
+	allMethods      = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
+	preflightVary   = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network"
+	preflightMaxAge = "600"
+)
+
+// cors is CORS made ready.
+type cors struct {
+	origins, methods, headers []string // headers in small letters
+	anyOrigin, anyHeader      bool
+	credentials               bool
+	methodsText, headersText  string
+}
+
+func newCORS(o CORS) *cors {
+	c := &cors{
+		origins: o.Origins, methods: o.Methods, credentials: o.Credentials,
+		anyOrigin: slices.Contains(o.Origins, "*"), anyHeader: slices.Contains(o.Headers, "*"),
+	}
+	c.methodsText = strings.Join(o.Methods, ", ")
+	if slices.Contains(o.Methods, "*") {
+		c.methodsText = allMethods
+		c.methods = strings.Split(allMethods, ", ")
+	}
+	headers := append([]string{"Accept", "Accept-Language", "Content-Language", "Content-Type"}, o.Headers...)
+	slices.Sort(headers)
+	headers = slices.Compact(headers)
+	c.headersText = strings.Join(headers, ", ")
+	for _, h := range headers {
+		c.headers = append(c.headers, strings.ToLower(h))
+	}
+	return c
+}
+
+func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.origins, origin) }
+
+// off tells that nobody is let.
+func (c *cors) off() bool { return len(c.origins) == 0 }
+
+// mark gives an answer that has not begun its headers.
+func (c *cors) mark(answer http.Header, r *http.Request) {
+	if c.off() {
+		return
+	}
+	origins := r.Header["Origin"]
+	if len(origins) == 0 {
+		answer["Vary"] = []string{"Origin"}
+		return
+	}
+	if c.credentials {
+		answer["Access-Control-Allow-Credentials"] = []string{"true"}
+	}
+	answer["Access-Control-Expose-Headers"] = []string{exposed}
+	switch {
+	case c.anyOrigin && !c.credentials:
+		answer["Access-Control-Allow-Origin"] = []string{"*"}
+	case c.allows(origins[0]):
+		answer["Access-Control-Allow-Origin"] = origins[:1]
+	}
+	answer["Vary"] = []string{"Origin"}
+}
+
+// middleware answers the questions of browsers and marks all other answers. It needs no
+// key: browsers ask before they send one. What is the operator's is for no page.
+func (c *cors) middleware(g *gin.Context) {
+	r := g.Request
+	if forOperators(r.URL.Path) {
+		return
+	}
+	if r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header["Access-Control-Request-Method"] != nil {
+		c.preflight(g)
+		g.Abort()
+		return
+	}
+	c.mark(g.Writer.Header(), r)
+}
+
+// preflight answers a browser that asks what it may send.
+func (c *cors) preflight(g *gin.Context) {
+	asked, answer := g.Request.Header, g.Writer.Header()
+	answer.Set("Vary", preflightVary)
+	answer.Set("Access-Control-Allow-Methods", c.methodsText)
+	answer.Set("Access-Control-Max-Age", preflightMaxAge)
+	if c.credentials {
+		answer.Set("Access-Control-Allow-Credentials", "true")
+	}
+	if c.anyOrigin && !c.credentials {
+		answer.Set("Access-Control-Allow-Origin", "*")
+	}
+	var failed []string
+	switch origin := asked.Get("Origin"); {
+	case !c.allows(origin):
+		failed = append(failed, "origin")
+	case !c.anyOrigin || c.credentials:
+		answer.Set("Access-Control-Allow-Origin", origin)
+	}
+	if !slices.Contains(c.methods, asked.Get("Access-Control-Request-Method")) {
+		failed = append(failed, "method")
+	}
+	wanted, wants := asked["Access-Control-Request-Headers"]
+	switch {
+	case c.anyHeader && wants:
+		answer.Set("Access-Control-Allow-Headers", wanted[0])
+	case !c.anyHeader:
+		answer.Set("Access-Control-Allow-Headers", c.headersText)
+		if wants && slices.ContainsFunc(strings.Split(wanted[0], ","), func(h string) bool {
+			return !slices.Contains(c.headers, strings.ToLower(strings.TrimSpace(h)))
+		}) {
+			failed = append(failed, "headers")
+		}
+	}
+	if asked["Access-Control-Request-Private-Network"] != nil {
+		failed = append(failed, "private-network")
+	}
+	if len(failed) > 0 {
+		g.String(http.StatusBadRequest, "Disallowed CORS "+strings.Join(failed, ", "))
+		return
+	}
+	g.String(http.StatusOK, "OK")
+}

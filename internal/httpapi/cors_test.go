@@ -1,0 +1,139 @@
+package httpapi_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// browsers is what the middleware of vLLM has answered; test/real asks it again.
+type browsers struct {
+	Name    string
+	Options struct {
+		Origins, Methods, Headers []string
+		Credentials               bool
+	}
+	Method string
+	Header map[string]string
+	Status int
+	Body   string
+	Answer map[string]string
+}
+
+func recorded(t *testing.T) []browsers {
+	t.Helper()
+	raw, err := os.ReadFile("testdata/cors.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var list []browsers
+	if err := json.Unmarshal(raw, &list); err != nil {
+		t.Fatal(err)
+	}
+	return list
+}
+
+// crossed are the headers of an answer that are about other origins.
+func crossed(h http.Header) map[string]string {
+	out := map[string]string{}
+	for name, values := range h {
+		if name = strings.ToLower(name); name == "vary" || strings.HasPrefix(name, "access-control-") {
+			out[name] = strings.Join(values, ", ")
+		}
+	}
+	return out
+}
+
+// Browsers are answered as by vLLM, with what docs/routes.md says on top.
+func TestCORSAsVLLM(t *testing.T) {
+	t.Parallel()
+	for _, tc := range recorded(t) {
+		d := deps()
+		o := tc.Options
+		d.CORS = httpapi.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
+		d.ClientKeys = []string{"k"}
+		for _, path := range []string{"/v1/completions", "/v1/nothing", "/health", "/v1/embeddings"} {
+			status, header, body := call(t, tc.Method, serve(t, d, false).URL+path, "{}", pairs(tc.Header)...)
+			want := map[string]string{}
+			for k, v := range tc.Answer {
+				want[k] = v
+			}
+			if asked := tc.Status == http.StatusBadRequest || tc.Body == "OK"; asked {
+				if status != tc.Status || body != tc.Body || header.Get("Content-Type") != "text/plain; charset=utf-8" {
+					t.Errorf("%s, %s: %d %s", tc.Name, path, status, body)
+				}
+			} else {
+				if len(o.Origins) == 0 {
+					delete(want, "vary")
+				} else if tc.Header["Origin"] != "" {
+					want["access-control-expose-headers"] = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Decode, X-PD-Policy, X-PD-Prefill, X-PD-Revision"
+				}
+			}
+			if diff := cmp.Diff(want, crossed(header)); diff != "" {
+				t.Errorf("%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
+			}
+		}
+	}
+}
+
+func pairs(m map[string]string) (out []string) {
+	for k, v := range m {
+		out = append(out, k, v)
+	}
+	return out
+}
+
+// A page must not read the inside of the fleet, also where all pages may ask for answers.
+func TestCORSIsNotForOperators(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
+	s := serve(t, d, false)
+	for _, path := range []string{"/status", "/metrics", "/instances/add", "/instances/remove", "/reset_prefix_cache"} {
+		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodOptions} {
+			status, header, _ := call(t, method, s.URL+path, "{}", "Origin", "https://a.example", "Access-Control-Request-Method", "POST", "X-Api-Key", "secret")
+			if got := crossed(header); len(got) != 0 || method == http.MethodOptions && status != http.StatusMethodNotAllowed {
+				t.Errorf("%s %s: %d %v", method, path, status, got)
+			}
+		}
+	}
+}
+
+// The routes that the own server finds mark their answers, too: streams, refusals, panics.
+func TestCORSOfTheOwnServer(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}
+	d.ClientKeys = []string{"k"}
+	ask := func(key string, answer forward.HandlerFunc) http.Header {
+		d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return answer }
+		w := httptest.NewRecorder()
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", strings.NewReader("{}"))
+		r.Header.Set("Origin", "https://a.example")
+		r.Header.Set("Authorization", "Bearer "+key)
+		httpapi.Direct(d)["/v1/completions"](w, r)
+		return w.Result().Header
+	}
+	stream := func(c forward.Client, _ *http.Request) {
+		_, _ = io.WriteString(c, "data: x\n\n")
+		c.Flush()
+	}
+	for name, h := range map[string]http.Header{
+		"a stream": ask("k", stream), "no key": ask("", stream), "a wrong key": ask("x", stream),
+		"a panic": ask("k", func(forward.Client, *http.Request) { panic("bug") }),
+	} {
+		if h.Get("Access-Control-Allow-Origin") != "https://a.example" || h.Get("Vary") != "Origin" {
+			t.Errorf("%s: %v", name, h)
+		}
+	}
+}

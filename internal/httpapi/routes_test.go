@@ -1,0 +1,113 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/testkit/routes"
+)
+
+// registered gives the routes of the code.
+func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
+	t.Helper()
+	e, ok := h.(*gin.Engine)
+	if !ok {
+		t.Fatal("the router does not tell its routes")
+	}
+	out := map[routes.Route]bool{}
+	for _, r := range e.Routes() {
+		out[routes.Of(r.Method, r.Path)] = true
+	}
+	return out
+}
+
+func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
+	t.Helper()
+	rows, own, err := routes.Table("../../docs/routes.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rows, own
+}
+
+// Every route of both releases of vLLM has a verdict, and what turns it on is vLLM's.
+func TestTableHasEveryRouteOfVLLM(t *testing.T) {
+	t.Parallel()
+	rows, _ := table(t)
+	listed := map[string]map[routes.Route]string{}
+	for _, release := range []string{"0.32", "0.33"} {
+		list, err := routes.List("testdata/vllm-" + release + ".routes")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(list) < 80 {
+			t.Fatalf("vLLM %s has %d routes", release, len(list))
+		}
+		listed[release] = list
+	}
+	seen := map[routes.Route]bool{}
+	for _, row := range rows {
+		if seen[row.Route] {
+			t.Errorf("%s is there twice", row.Route)
+		}
+		seen[row.Route] = true
+		for release, list := range listed {
+			when, has := list[row.Route]
+			switch {
+			case has != slices.Contains(row.Releases, release):
+				t.Errorf("%s: the table says it is in %v, vLLM %s: %t", row.Route, row.Releases, release, has)
+			case has && !strings.Contains(row.When, when):
+				t.Errorf("%s: turned on by %q, vLLM %s says %q", row.Route, row.When, release, when)
+			}
+			delete(list, row.Route)
+		}
+		switch row.Verdict {
+		case routes.PD, routes.Passed, routes.FannedTo, routes.Answered:
+		case routes.Refused:
+			if row.Note == "" {
+				t.Errorf("%s is refused without a reason", row.Route)
+			}
+		default:
+			t.Errorf("%s: %q is no verdict", row.Route, row.Verdict)
+		}
+	}
+	for release, list := range listed {
+		for route := range list {
+			t.Errorf("%s of vLLM %s is not in docs/routes.md", route, release)
+		}
+	}
+}
+
+// No route is in the code that is not in the table, and none in the table that the code
+// has not.
+func TestTableIsTheCode(t *testing.T) {
+	t.Parallel()
+	rows, own := table(t)
+	code := registered(t, httpapi.NewRouter(deps(), false))
+	for path := range httpapi.Direct(deps()) {
+		if !code[routes.Of(http.MethodPost, path)] {
+			t.Errorf("%s is served only by the own server", path)
+		}
+	}
+	for _, row := range rows {
+		has := code[row.Route]
+		delete(code, row.Route)
+		if has == (row.Verdict == routes.Refused) {
+			t.Errorf("%s is %s, and in the code: %t", row.Route, row.Verdict, has)
+		}
+	}
+	for _, route := range own {
+		if !code[route] {
+			t.Errorf("%s is in the table of the proxy's own routes only", route)
+		}
+		delete(code, route)
+	}
+	for route := range code {
+		t.Errorf("%s is in no table of docs/routes.md", route)
+	}
+}

@@ -1,0 +1,75 @@
+package e2e_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// A page of the origin that the command line names may ask both servers, and read
+// streams; a recording that it sends is heard.
+func TestPageAndRecording(t *testing.T) {
+	t.Parallel()
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, Transcription: true})
+	for _, kind := range []string{"own", "std"} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			address := bareProxy(t, func(string) []string {
+				return []string{"--decode", engine.Address(), "--server", kind, "--upstream", kind, "--api-key", "k", "--allowed-origins", `["https://a.example"]`}
+			})
+			send := func(method, path, contentType, body string, header ...string) (*http.Response, string) {
+				req, err := http.NewRequestWithContext(t.Context(), method, "http://"+address+path, strings.NewReader(body))
+				if err != nil {
+					t.Fatal(err)
+				}
+				req.Header.Set("Origin", "https://a.example")
+				req.Header.Set("Content-Type", contentType)
+				for i := 0; i < len(header); i += 2 {
+					req.Header.Set(header[i], header[i+1])
+				}
+				req.Close = true
+				resp, err := http.DefaultClient.Do(req)
+				if err != nil {
+					t.Fatal(err)
+				}
+				defer func() { _ = resp.Body.Close() }()
+				b, err := io.ReadAll(resp.Body)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if got := resp.Header.Get("Access-Control-Allow-Origin"); got != "https://a.example" {
+					t.Errorf("%s %s: %s, for pages of %q", method, path, resp.Status, got)
+				}
+				return resp, string(b)
+			}
+			testkit.Eventually(t, soon, func() error {
+				if resp, body := send(http.MethodGet, "/health", "", ""); resp.StatusCode != http.StatusOK {
+					return fmt.Errorf("%s %s", resp.Status, body)
+				}
+				return nil
+			})
+			const chat = "/v1/chat/completions"
+			stream := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"a"}],"max_tokens":3,"stream":true}`, model)
+			if resp, body := send(http.MethodOptions, chat, "", "", "Access-Control-Request-Method", "POST", "Access-Control-Request-Headers", "authorization"); resp.StatusCode != http.StatusOK ||
+				body != "OK" || resp.Header.Get("Access-Control-Allow-Headers") != "authorization" {
+				t.Errorf("asked before: %s %v %s", resp.Status, resp.Header, body)
+			}
+			if resp, _ := send(http.MethodPost, chat, "application/json", stream); resp.StatusCode != http.StatusUnauthorized {
+				t.Errorf("without the key: %s", resp.Status)
+			}
+			if resp, body := send(http.MethodPost, chat, "application/json", stream, "Authorization", "Bearer k"); resp.StatusCode != http.StatusOK || !strings.HasSuffix(body, "data: [DONE]\n\n") {
+				t.Errorf("a stream: %s %s", resp.Status, body)
+			}
+			form := "--B\r\nContent-Disposition: form-data; name=\"model\"\r\n\r\n" + model + "\r\n--B\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a\"\r\n\r\nRIFF\r\n--B--\r\n"
+			resp, body := send(http.MethodPost, "/v1/audio/transcriptions", "multipart/form-data; boundary=B", form, "Authorization", "Bearer k")
+			if want := strings.Join(fakevllm.ExpectedTranscription([]byte("RIFF"), ""), ""); resp.StatusCode != http.StatusOK || !strings.Contains(body, want) || resp.Header.Get("X-PD-Alone") != "route" {
+				t.Errorf("a recording: %s %v %s", resp.Status, resp.Header, body)
+			}
+		})
+	}
+}
