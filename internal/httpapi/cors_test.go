@@ -99,7 +99,7 @@ func TestCORSIsNotForOperators(t *testing.T) {
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
 	s := serve(t, d, false)
-	for _, path := range []string{"/status", "/metrics", "/instances/add", "/instances/remove", "/reset_prefix_cache"} {
+	for _, path := range []string{"/status", "/metrics", "/readyz", "/instances/add", "/instances/remove", "/reset_prefix_cache"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodOptions} {
 			status, header, _ := call(t, method, s.URL+path, "{}", "Origin", "https://a.example", "Access-Control-Request-Method", "POST", "X-Api-Key", "secret")
 			if got := crossed(header); len(got) != 0 || method == http.MethodOptions && status != http.StatusMethodNotAllowed {

@@ -63,9 +63,5 @@ func passedQuestions() []string { return []string{"/tokenizer_info"} }
 
 // forOperators tells the routes that are for operators and their tools.
 func forOperators(path string) bool {
-	switch path {
-	case "/status", "/instances/add", "/instances/remove", "/metrics":
-		return true
-	}
-	return slices.Contains(fannedOut(), path)
+	return operators(path) || path == "/metrics" || slices.Contains(fannedOut(), path)
 }

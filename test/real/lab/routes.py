@@ -4,7 +4,8 @@ usage: python routes.py [FOLDER]     FOLDER has a folder vllm of another release
 
 vLLM's own build_app is called once as it is started without options, and once for each task, option and variable that
 may add routes, each in a process of its own: routers keep what an earlier call has added. A route that no call shows
-is found in the source (the package that it needs is not installed), and must be named in READ.
+is found in the source (the package that it needs is not installed), and must be named in READ. HEAD, which the pages of
+the documentation take beside GET, is left out.
 """
 import ast
 import json
