@@ -49,6 +49,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path), id: path}
+	x.api, _ = apiOf(path)
 	if x.strike(BeforeRead, 0) {
 		return
 	}
@@ -203,8 +204,7 @@ func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
 }
 
 func (x *exchange) post(path string, body []byte) {
-	var generates bool
-	x.api, generates = apiOf(path)
+	_, generates := apiOf(path)
 	body, e := readJSON(x.r, body)
 	if e != nil {
 		if generates {
