@@ -2,6 +2,7 @@ package forward_test
 
 import (
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"regexp"
@@ -303,21 +304,60 @@ func TestRetryBudgetIsSpent(t *testing.T) {
 // the cache; the client is told what the prefill instance had and did.
 func TestCachedTokensAreThePrefills(t *testing.T) {
 	t.Parallel()
-	for _, stream := range []bool{true, false} {
+	told := map[string][]string{
+		chatPath:      {`"cached_tokens":0`, `"created_cache_tokens":16`},
+		responsesPath: {`"cached_tokens":0`, `"cache_write_tokens":16`},
+		messagesPath:  {`"cache_creation_input_tokens":16`, `"cache_read_input_tokens":0`},
+	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		more := ""
-		if stream {
+		if q.stream && q.path == chatPath {
 			more = `,"stream_options":{"include_usage":true}`
 		}
-		body := strings.Replace(chatBody(stream, more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
-		a := r.post("/v1/chat/completions", body)
+		body := strings.Replace(q.body(more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
+		a := r.post(q.path, body)
 		if a.err != nil || a.status != http.StatusOK {
 			t.Fatalf("%d %v", a.status, a.err)
 		}
-		if !strings.Contains(string(a.body), `"cached_tokens":0`) || !strings.Contains(string(a.body), `"created_cache_tokens":16`) {
-			t.Fatalf("stream=%v: usage is not the prefill's: %s", stream, a.body)
+		for _, want := range told[q.path] {
+			if !strings.Contains(string(a.body), want) {
+				t.Errorf("%s is not told: %s", want, a.body)
+			}
 		}
+		// The parts of the prompt of a message are told one by one: their sum is the prompt.
+		if q.path == messagesPath {
+			sums := messageSums(t, a)
+			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
+				t.Errorf("prompts of %v tokens: %s", sums, a.body)
+			}
+			alone := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
+			if again := messageSums(t, alone); again[0] != sums[0] {
+				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
+			}
+		}
+		r.strict()
+	})
+}
+
+// messageSums adds up the tokens of the prompt in every usage of a message.
+func messageSums(t *testing.T, a answer) (sums []int) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`"usage":({[^}]*})`).FindAllStringSubmatch(string(a.body), -1) {
+		var u struct {
+			Input    int `json:"input_tokens"`
+			Creation int `json:"cache_creation_input_tokens"`
+			Read     int `json:"cache_read_input_tokens"`
+		}
+		if err := json.Unmarshal([]byte(m[1]), &u); err != nil {
+			t.Fatal(err)
+		}
+		sums = append(sums, u.Input+u.Creation+u.Read)
 	}
+	if len(sums) == 0 {
+		t.Fatalf("no usage: %s", a.body)
+	}
+	return sums
 }
 
 // Every instance has been tried: one failed once, the other left while the

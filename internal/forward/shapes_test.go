@@ -181,24 +181,39 @@ func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 func TestCutAndJoinedEvents(t *testing.T) {
 	t.Parallel()
 	event := func(s string) string { return `data: {"choices":[{"index":0,"text":"` + s + `"}]}` + "\n\n" }
-	stream := ": ping\n\n" + event("") + event("a") + event("ü😀") + strings.ReplaceAll(event("crlf"), "\n\n", "\r\n\r\n") +
-		event(strings.Repeat("long", 20000)) + "data: [DONE]\n\n"
-	every := func(n int) (out []string) {
-		for rest := stream; rest != ""; {
-			k := min(n, len(rest))
-			out, rest = append(out, rest[:k]), rest[k:]
-		}
-		return out
+	named := func(name, more string) string {
+		return "event: " + name + "\ndata: {\"type\":\"" + name + "\"" + more + "}\n\n"
 	}
-	for _, n := range []int{7, 64, 1000, len(stream)} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.Plain, 1, 0, nil)
-			r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, every(n)))
-			a := r.post("/v1/completions", `{"model":"m","prompt":"x","stream":true}`)
-			if a.err != nil || string(a.body) != stream {
-				t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
-			}
-		})
+	long := strings.Repeat("long", 20000)
+	for path, stream := range map[string]string{
+		"/v1/completions": ": ping\n\n" + event("") + event("a") + event("ü😀") + strings.ReplaceAll(event("crlf"), "\n\n", "\r\n\r\n") +
+			event(long) + "data: [DONE]\n\n",
+		responsesPath: named("response.created", `,"response":{"usage":null}`) + named("response.output_text.delta", `,"delta":"ü😀"`) +
+			strings.ReplaceAll(named("response.output_text.delta", `,"delta":"crlf"`), "\n", "\r\n") +
+			named("response.output_text.delta", `,"delta":"`+long+`"`) + named("response.completed", `,"response":{"usage":{}}`),
+		messagesPath: named("message_start", `,"message":{}`) + named("ping", "") + named("content_block_delta", `,"delta":{"text":"ü😀"}`) +
+			strings.ReplaceAll(named("content_block_delta", `,"delta":{"text":"crlf"}`), "\n", "\r\n") +
+			named("content_block_delta", `,"delta":{"text":"`+long+`"}`) + named("message_stop", ""),
+	} {
+		for _, n := range []int{7, 64, 1000, len(stream)} {
+			t.Run(fmt.Sprint(path, " ", n), func(t *testing.T) {
+				t.Parallel()
+				var chunks []string
+				for rest := stream; rest != ""; {
+					k := min(n, len(rest))
+					chunks, rest = append(chunks, rest[:k]), rest[k:]
+				}
+				r := start(t, fakevllm.Plain, 1, 0, nil)
+				r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, chunks))
+				body := `{"model":"m","prompt":"x","stream":true}`
+				if path != "/v1/completions" {
+					body = agentBody(path, true, "")
+				}
+				a := r.post(path, body)
+				if a.err != nil || string(a.body) != stream {
+					t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
+				}
+			})
+		}
 	}
 }

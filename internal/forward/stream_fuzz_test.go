@@ -189,8 +189,8 @@ func wantStream(s *played, kind openai.Kind, cached string) (out []string, commi
 			committed = class != openai.EventPreamble
 		}
 		text := e
-		if cached != "" && openai.HasCachedTokens(e) {
-			text = openai.SetCachedTokens(e, openai.Cached{Tokens: cached})
+		if cached != "" && openai.Chat.HasCachedTokens(e) {
+			text = openai.Chat.SetCachedTokens(e, openai.Cached{Tokens: cached})
 		}
 		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
 			out = append(out, trimmed)
@@ -317,7 +317,7 @@ func FuzzWhole(f *testing.F) {
 		want := answer
 		if counted {
 			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
-			want = openai.SetCachedTokens(answer, openai.Cached{Tokens: "3"})
+			want = openai.Chat.SetCachedTokens(answer, openai.Cached{Tokens: "3"})
 		}
 		if openai.MayTellHandover(want) {
 			want = openai.Completion.HideHandover(want)

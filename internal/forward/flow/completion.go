@@ -43,7 +43,7 @@ type completion struct {
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
 	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
-	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason}
+	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind}}
 	c.run()
 }
 
