@@ -3,6 +3,7 @@ package connector
 import (
 	"fmt"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -27,7 +28,7 @@ func (nixl) Rewriter(Handover) Rewriter     { return nil }
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
-		why = messagesNeedLength
+		why = alone.MessagesNeedLength
 	}
 	return why
 }

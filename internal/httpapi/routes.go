@@ -1,8 +1,6 @@
 package httpapi
 
-// aloneRoute is the reason of what is generated on a route on which no engine hands
-// KV over.
-const aloneRoute = "route"
+import "github.com/pdmesh/pdmesh/internal/alone"
 
 // fannedOut gives the routes of vLLM that all instances are told, for who has the
 // admin key.
@@ -16,8 +14,8 @@ func fannedOut() []string {
 // route.
 func passed() map[string]string {
 	routes := map[string]string{
-		"/v1/chat/completions/batch": aloneRoute,
-		"/cohere/v2/chat":            aloneRoute,
+		"/v1/chat/completions/batch": alone.Route,
+		"/cohere/v2/chat":            alone.Route,
 	}
 	for _, path := range []string{
 		"/v1/embeddings", "/v2/embed", "/pooling", "/classify",

@@ -114,6 +114,7 @@ func TestErrorOfAnEvent(t *testing.T) {
 	}{
 		{openai.Chat, "data: {\"error\":{\"code\":503}}\n\n", `{"error":{"code":503}}`},
 		{openai.Messages, named("error", `{"type":"error","error":{"type":"x","message":"m"}}`), `{"type":"error","error":{"type":"x","message":"m"}}`},
+		{openai.Messages, "data: {\"error\":{\"message\":\"m\"}}\n\n", `{"type":"error","error":{"type":"InternalServerError","message":"m"}}`},
 		{openai.Responses, named("response.failed", `{"response":{"error":{"code":"server_error","message":"m"}}}`), `"message":"m"`},
 		{openai.Responses, named("error", `{"type":"error","message":"m"}`), `"message":"m"`},
 		{openai.Responses, named("error", `{"error":{"message":"m"}}`), `"message":"m"`},
