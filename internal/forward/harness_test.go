@@ -111,10 +111,12 @@ func (r *record) HandoverSpent(class forward.Class) {
 	r.spent = append(r.spent, class)
 }
 
-func (r *record) HandoverMissing() {
+func (r *record) Handed(_ *instance.Instance, something bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.missing++
+	if !something {
+		r.missing++
+	}
 }
 
 func (r *record) Asked(outcome string) {

@@ -90,7 +90,7 @@ func (content) Strike(*instance.Instance, string)    {}
 func (content) Success(*instance.Instance)           {}
 func (content) Done(*forward.Entry)                  {}
 func (content) Retried(instance.Role, forward.Class) {}
-func (content) HandoverMissing()                     {}
+func (content) Handed(*instance.Instance, bool)      {}
 func (content) HandoverSpent(forward.Class)          {}
 func (content) Asked(string)                         {}
 

@@ -21,9 +21,9 @@ import (
 // aloneCase is a way to be served by decode alone: a request, and the engines of a model
 // of its own. Without any it uses those of the model "good".
 type aloneCase struct {
-	reason, path, body    string
-	prefill, decode       string // versions of the engines, "0.32.0" if empty
-	fault                 fakevllm.Fault
+	reason, path, body      string
+	prefill, decode         string // versions of the engines, "0.32.0" if empty
+	fault                   fakevllm.Fault
 	withoutPrefill, refused bool // refused: the simulated engine answers another status than 200
 }
 
@@ -119,18 +119,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	for i, c := range cases {
 		id := fmt.Sprintf("alone-%d", i)
 		wanted[id] = c.reason
-		req, err := http.NewRequestWithContext(ctx, http.MethodPost, proxy.URL()+c.path, strings.NewReader(`{"model":"`+models[i]+`",`+c.body+`}`))
-		if err != nil {
-			t.Fatal(err)
-		}
-		req.Header.Set("Content-Type", "application/json")
-		req.Header.Set("X-Request-Id", id)
-		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
-		body, err := io.ReadAll(resp.Body)
-		_ = resp.Body.Close()
+		resp, body, err := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
 		if err != nil || resp.StatusCode != http.StatusOK && !c.refused {
 			t.Errorf("%s on %s: %s, %v: %s", c.reason, c.path, resp.Status, err, body)
 		}
@@ -152,6 +141,52 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	}
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
+	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == alone.NoHandover })])
+}
+
+// posted sends a request and reads its answer.
+func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", id)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return resp, b, err
+}
+
+// told sends more requests to an instance that hands nothing over: /status and pdctl
+// status say so in words.
+func told(t *testing.T, proxy *fleet.Proxy, model string) {
+	t.Helper()
+	for range 5 {
+		if resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"a","max_tokens":2}`); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s, %v: %s", resp.Status, err, body)
+		}
+	}
+	says := func(text string) error {
+		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill has handed nothing over)", "(nixl) has handed nothing over in its last "} {
+			if !strings.Contains(text, want) {
+				return fmt.Errorf("%q is not in %s", want, text)
+			}
+		}
+		return nil
+	}
+	testkit.Eventually(t, soon, func() error {
+		var status struct{ Notices []string }
+		if err := json.Unmarshal(get(t, proxy.URL()+"/status"), &status); err != nil {
+			return err
+		}
+		return says(strings.Join(status.Notices, "\n"))
+	})
+	testkit.Eventually(t, soon, func() error { return says(runProgram(t, "pdctl", "status", "--etcd-endpoints", proxy.Etcd[0])) })
 }
 
 // logged compares the access lines with the reasons that they should have.

@@ -51,8 +51,8 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
 		return l.OfAnswer(err.Error())
 	}
-	if kv.lost() {
-		c.s.Recorder.HandoverMissing()
+	if !kv.dialect.SharesPool() {
+		c.s.Recorder.Handed(kv.pick.Instance, !kv.handover.Empty())
 	}
 	c.usage.Prefilled(answer)
 	c.attempts.served(kv.pick.Instance)
