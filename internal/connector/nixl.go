@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"bytes"
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
@@ -44,6 +45,9 @@ func (nixl) Handover(answer []byte) (Handover, error) {
 	params, err := openai.TopLevel(answer, "kv_transfer_params")
 	if err != nil {
 		return Handover{}, fmt.Errorf("prefill answer: %w", err)
+	}
+	if len(bytes.Trim(params, "{} \t\r\n")) == 0 { // an object with nothing in it
+		return Handover{}, nil
 	}
 	return Handover{Params: params}, nil
 }
