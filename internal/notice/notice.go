@@ -45,6 +45,11 @@ func (v View) Words() []string {
 		v.unpaired(prefill, decode, say)
 		v.models(prefill, decode, say)
 	}
+	for _, in := range prefill {
+		if text := in.Warning(v.Connector(in)); text != "" {
+			say("prefill %s: %s", in.Address, text)
+		}
+	}
 	counted, lost := v.Counts.read()
 	if v.pairs(prefill, decode) {
 		delete(counted, alone.NoPrefill) // of a time when there were none

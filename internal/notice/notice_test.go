@@ -91,6 +91,10 @@ func TestWordsOfTheMembership(t *testing.T) {
 			want: "2 prefill instances are unused: prefill speaks nixl, decode mooncake, and there is no pair of them",
 		},
 		{
+			name: "NIXL is asked as plain", list: []*instance.Instance{in(p, "a:1", connector("plain"), func(i *instance.Instance) { i.Record.Transfer = instance.TransferNIXL }), in(d, "b:1", connector("plain"))},
+			want: "prefill a:1: its engine hands over by NIXL, but is asked in the dialect plain: nothing is handed over, and decode computes each prompt again; give --connector nixl",
+		},
+		{
 			name: "another model", list: []*instance.Instance{in(p, "a:1", models("m", "p")), in(d, "b:1", models("m", "d"))},
 			want: "no decode instance serves model p, which 1 prefill instances serve: it is not served\nno prefill instance serves model d: decode computes its prompts",
 		},
