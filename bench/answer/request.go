@@ -18,6 +18,7 @@ type Shape struct {
 	Tokens int
 	// Stream asks for an event stream with usage at its end.
 	Stream bool
+	API    API
 }
 
 // TagLen is the length of a tag in hexadecimal digits.
@@ -26,7 +27,7 @@ const TagLen = 16
 // Mark opens the prompt, the tag follows.
 const Mark = `"#`
 
-// Path is where requests go.
+// Path is where chats go.
 const Path = "/v1/chat/completions"
 
 // Ask is the member of a first leg's body that asks for a hand-over, as the NIXL
@@ -61,7 +62,7 @@ func NewRequest(s Shape, prefill bool) *Request {
 	if prefill {
 		b = append(b, Ask...)
 	}
-	b = append(b, `"model":"`+Model+`","messages":[{"role":"user","content":`+Mark...)
+	b = append(b, `"model":"`+Model+`",`+s.API.input()+Mark...)
 	r.tag = len(b)
 	b = append(b, "0000000000000000"...)
 	rest := len(b)
@@ -71,10 +72,13 @@ func NewRequest(s Shape, prefill bool) *Request {
 	if prefill {
 		tokens, stream = 1, false
 	}
-	b = append(b, `"}],"temperature":0`+MaxTokens...)
+	b = append(b, `"}],"temperature":0`+s.API.limit()...)
 	b = strconv.AppendInt(b, int64(tokens), 10)
 	if stream {
-		b = append(b, `,"stream":true,"stream_options":{"include_usage":true}`...)
+		b = append(b, `,"stream":true`...)
+		if s.API == Chat {
+			b = append(b, `,"stream_options":{"include_usage":true}`...)
+		}
 	}
 	r.Body = append(b, '}')
 	return r

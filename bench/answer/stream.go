@@ -40,28 +40,37 @@ type frame struct {
 
 // NewStream prepares the answer to a request of the given shape; prompt is the
 // prompt's length and sum its check sum.
-func NewStream(tokens, prompt int, sum uint32, withUsage bool) *Stream {
+func NewStream(api API, tokens, prompt int, sum uint32, withUsage bool) *Stream {
 	s := &Stream{tokens: tokens}
+	for kind, event := range api.events(tokens, prompt, sum, withUsage) {
+		if event != "" {
+			s.frames[kind] = newFrame(event, kind == first || kind == middle || kind == last)
+		}
+	}
+	return s
+}
+
+// chatEvents are the events of a chat.
+func chatEvents(tokens, prompt int, sum uint32, withUsage bool) (events [kinds]string) {
 	open := chunkOpen + zeroTag + chunkMiddl
 	delta := func(content, finish, more string) string {
 		return open + `{"index":0,"delta":{"content":"` + content + `"},"logprobs":null,"finish_reason":` + finish + more + `,"token_ids":null}]}` + "\n\n"
 	}
 	const length = `,"stop_reason":null`
-	s.frames[role] = newFrame(open+`{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}`+"\n\n", false)
+	events[role] = open + `{"index":0,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}],"prompt_token_ids":null}` + "\n\n"
 	firstText := " " + zeroTag + ".000000" + proof(prompt, sum)
 	text := " " + zeroTag + ".000000"
 	if tokens == 1 {
-		s.frames[first] = newFrame(delta(firstText, `"length"`, length), true)
+		events[first] = delta(firstText, `"length"`, length)
 	} else {
-		s.frames[first] = newFrame(delta(firstText, "null", ""), true)
+		events[first] = delta(firstText, "null", "")
 	}
-	s.frames[middle] = newFrame(delta(text, "null", ""), true)
-	s.frames[last] = newFrame(delta(text, `"length"`, length), true)
+	events[middle], events[last] = delta(text, "null", ""), delta(text, `"length"`, length)
 	if withUsage {
-		s.frames[usage] = newFrame(open+`],"usage":`+counts(prompt, tokens)+"}\n\n", false)
+		events[usage] = open + `],"usage":` + counts(prompt, tokens) + "}\n\n"
 	}
-	s.frames[done] = newFrame("data: [DONE]\n\n", false)
-	return s
+	events[done] = "data: [DONE]\n\n"
+	return events
 }
 
 // proof is what the first token says about the prompt.

@@ -51,22 +51,23 @@ func AppendKVName(b []byte, tag uint64, sum uint32) []byte {
 
 // NewWhole prepares the answer to a request that does not stream. With
 // prefill it offers a hand-over.
-func NewWhole(tokens, prompt int, sum uint32, prefill bool) *Whole {
+func NewWhole(api API, tokens, prompt int, sum uint32, prefill bool) *Whole {
 	kv := "null"
-	if prefill {
+	switch {
+	case prefill:
 		kv = handover(sum)
+	case api == Messages: // which has no nulls
+		kv = ""
 	}
-	b := []byte(`{"id":"chatcmpl-` + zeroTag + `","object":"chat.completion","created":1700000000,"model":"` + Model +
-		`","choices":[{"index":0,"message":{"role":"assistant","content":"`)
+	var text []byte
 	for i := range tokens {
-		b = append(b, " "+zeroTag+"."...)
-		b = append(b, strconv.Itoa(1_000_000 + i)[1:]...)
+		text = append(text, " "+zeroTag+"."...)
+		text = append(text, strconv.Itoa(1_000_000 + i)[1:]...)
 		if i == 0 {
-			b = append(b, proof(prompt, sum)...)
+			text = append(text, proof(prompt, sum)...)
 		}
 	}
-	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null,"reasoning":null},"logprobs":null,"finish_reason":"length","stop_reason":null,"token_ids":null}],`+
-		`"service_tier":null,"system_fingerprint":null,"usage":`+counts(prompt, tokens)+`,"prompt_logprobs":null,"prompt_token_ids":null,`+Handover+kv+`}`...)
+	b := []byte(api.whole(string(text), tokens, prompt, kv))
 	return &Whole{Body: b, tags: tagsIn(b), kv: len(b) - 1 - len(kv)}
 }
 

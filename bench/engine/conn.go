@@ -42,6 +42,7 @@ type conn struct {
 
 // shape is what an answer depends on besides the tag.
 type shape struct {
+	api            answer.API
 	tokens, prompt int
 	sum            uint32
 	flag           bool // usage of a stream, hand-over of a whole answer
@@ -71,7 +72,7 @@ func (c *conn) serve() {
 				return
 			}
 		}
-		completion := bytes.HasPrefix(h.Line, []byte("POST /v1/c")) // completions or chat/completions
+		api, completion := apiOf(h.Line)
 		probe := ""
 		if !completion {
 			probe = string(h.Line)
@@ -84,7 +85,7 @@ func (c *conn) serve() {
 			return
 		}
 		if completion {
-			err = c.complete()
+			err = c.complete(api)
 		} else {
 			c.side(probe)
 		}
@@ -126,8 +127,21 @@ func (c *conn) read(h wire.Head) error {
 	return c.r.Full(c.body)
 }
 
-// complete answers a completion, or begins to.
-func (c *conn) complete() error {
+// apiOf tells which API a request is of that begins with that line.
+func apiOf(line []byte) (api answer.API, generates bool) {
+	switch {
+	case bytes.HasPrefix(line, []byte("POST /v1/c")): // completions or chat/completions
+		return answer.Chat, true
+	case bytes.HasPrefix(line, []byte("POST /v1/responses")):
+		return answer.Responses, true
+	case bytes.HasPrefix(line, []byte("POST /v1/messages")):
+		return answer.Messages, true
+	}
+	return answer.Chat, false
+}
+
+// complete answers a request to generate, or begins to.
+func (c *conn) complete(api answer.API) error {
 	c.paced.await() // a client that did not wait for the end of its last answer
 	e := c.e
 	q, err := parse(c.body)
@@ -136,6 +150,7 @@ func (c *conn) complete() error {
 		c.fail(400, err.Error())
 		return nil
 	}
+	q.api = api
 	e.requests.Add(1)
 	if q.kv != nil {
 		if c.kv = answer.AppendKVName(c.kv[:0], q.tag, q.sum); !bytes.Equal(q.kv, c.kv) {
@@ -152,9 +167,9 @@ func (c *conn) complete() error {
 		c.answerWhole(&q)
 		return nil
 	}
-	s := shape{q.tokens, q.prompt, q.sum, q.usage}
+	s := shape{api, q.tokens, q.prompt, q.sum, q.usage}
 	if c.stream == nil || c.streamOf != s {
-		c.stream, c.streamOf = answer.NewStream(q.tokens, q.prompt, q.sum, q.usage), s
+		c.stream, c.streamOf = answer.NewStream(api, q.tokens, q.prompt, q.sum, q.usage), s
 	}
 	c.stream.SetTag(q.tag)
 	if itl := time.Duration(e.itl.Load()); itl > 0 {
@@ -198,9 +213,9 @@ func (c *conn) nextEvent() []byte {
 }
 
 func (c *conn) answerWhole(q *call) {
-	s := shape{q.tokens, q.prompt, q.sum, q.prefill}
+	s := shape{q.api, q.tokens, q.prompt, q.sum, q.prefill}
 	if c.whole == nil || c.wholeFor != s {
-		c.whole, c.wholeFor = answer.NewWhole(q.tokens, q.prompt, q.sum, q.prefill), s
+		c.whole, c.wholeFor = answer.NewWhole(q.api, q.tokens, q.prompt, q.sum, q.prefill), s
 	}
 	c.whole.SetTag(q.tag)
 	c.reply(200, "application/json", c.whole.Body)

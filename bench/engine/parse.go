@@ -13,6 +13,7 @@ var errBody = errors.New("not a request this engine understands")
 
 // call is what an engine must know of a request.
 type call struct {
+	api           answer.API
 	tokens        int
 	stream, usage bool
 	prefill       bool // a hand-over is asked for
@@ -61,7 +62,7 @@ func parse(body []byte) (call, error) {
 
 func (c *call) field(key, value []byte) error {
 	switch string(key) {
-	case "max_tokens", "max_completion_tokens":
+	case "max_tokens", "max_completion_tokens", "max_output_tokens":
 		n := 0
 		for _, d := range value {
 			if d < '0' || d > '9' || n > 1e8 {
@@ -78,7 +79,7 @@ func (c *call) field(key, value []byte) error {
 	case "stream_options":
 		v := find(value, `"include_usage"`)
 		c.usage = bytes.HasPrefix(v, []byte("true"))
-	case "messages", "prompt":
+	case "messages", "prompt", "input":
 		return c.text(value)
 	case "kv_transfer_params":
 		if v := find(value, `"do_remote_decode"`); bytes.HasPrefix(v, []byte("true")) {

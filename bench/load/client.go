@@ -43,7 +43,7 @@ type checker interface {
 
 func (g *Generator) newLeg(addr string, req *answer.Request, want checker) *leg {
 	l := &leg{g: g, addr: addr, req: req, want: want}
-	l.head = []byte("POST " + answer.Path + " HTTP/1.1\r\nHost: " + addr +
+	l.head = []byte("POST " + req.Shape.API.Path() + " HTTP/1.1\r\nHost: " + addr +
 		"\r\nUser-Agent: pdmesh-bench\r\nAccept: */*\r\nContent-Type: application/json\r\nContent-Length: ")
 	return l
 }

@@ -67,6 +67,10 @@ func TestLoads(t *testing.T) {
 		{"whole answers", 0, false, load.Plan{Shape: whole, Conns: 4}},
 		{"whole answers by two hops", 0, true, load.Plan{Shape: whole, Conns: 4}},
 		{"a long prompt by two hops", 0, true, load.Plan{Shape: answer.Shape{Prompt: 1 << 20, Tokens: 1}, Conns: 2}},
+		{"streamed responses", 0, true, load.Plan{Shape: answer.Shape{Prompt: 300, Tokens: 20, Stream: true, API: answer.Responses}, Conns: 4}},
+		{"streamed messages", time.Millisecond, true, load.Plan{Shape: answer.Shape{Prompt: 300, Tokens: 20, Stream: true, API: answer.Messages}, Conns: 4}},
+		{"responses", 0, true, load.Plan{Shape: answer.Shape{Prompt: 300, Tokens: 2, API: answer.Responses}, Conns: 4}},
+		{"messages", 0, true, load.Plan{Shape: answer.Shape{Prompt: 300, Tokens: 2, API: answer.Messages}, Conns: 4}},
 		{"an open loop", 0, false, load.Plan{Shape: whole, Conns: 4, Rate: 2000, Seed: 7}},
 	}
 	for _, tt := range tests {
@@ -184,7 +188,7 @@ func tampered(t *testing.T, shape answer.Shape, change func([]string) []string, 
 			return
 		}
 		q := answer.NewRequest(shape, false)
-		s := answer.NewStream(shape.Tokens, q.Len(), q.Sum, true)
+		s := answer.NewStream(answer.Chat, shape.Tokens, q.Len(), q.Sum, true)
 		s.SetTag(tag)
 		var events []string
 		for i := range s.Events() {

@@ -40,7 +40,7 @@ func (g *Generator) takePrefill(worker uint64) *prefillLeg {
 	}
 	p := &g.plan
 	req := answer.NewRequest(p.Shape, true)
-	kept := &keepingCheck{WholeCheck: answer.NewWholeCheck(answer.NewWhole(1, req.Len(), req.Sum, true)), lenient: p.Strict}
+	kept := &keepingCheck{WholeCheck: answer.NewWholeCheck(answer.NewWhole(p.Shape.API, 1, req.Len(), req.Sum, true)), lenient: p.Strict}
 	l := &prefillLeg{g.newLeg(p.Prefill[worker%uint64(len(p.Prefill))], req, kept), kept}
 	g.legs = append(g.legs, l)
 	return l

@@ -27,7 +27,7 @@ func badly(t *testing.T, shape answer.Shape, how func(c *net.TCPConn, n, i int, 
 	serve := func(c *net.TCPConn, n int) {
 		defer c.Close()
 		q := answer.NewRequest(shape, false)
-		w := answer.NewWhole(shape.Tokens, q.Len(), q.Sum, false)
+		w := answer.NewWhole(answer.Chat, shape.Tokens, q.Len(), q.Sum, false)
 		r := wire.NewReader(c, 4<<10)
 		for i := 0; ; i++ {
 			h, err := r.Head()

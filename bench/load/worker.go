@@ -45,9 +45,9 @@ func (w *worker) checker(req *answer.Request) (checker, error) {
 	case w.g.plan.Strict:
 		return newTextCheck(req, w.onToken)
 	case s.Stream:
-		return answer.NewStreamCheck(answer.NewStream(s.Tokens, req.Len(), req.Sum, true), w.onToken), nil
+		return answer.NewStreamCheck(answer.NewStream(s.API, s.Tokens, req.Len(), req.Sum, true), w.onToken), nil
 	default:
-		return answer.NewWholeCheck(answer.NewWhole(s.Tokens, req.Len(), req.Sum, false)), nil
+		return answer.NewWholeCheck(answer.NewWhole(s.API, s.Tokens, req.Len(), req.Sum, false)), nil
 	}
 }
 

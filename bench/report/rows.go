@@ -102,7 +102,30 @@ func (r *Run) Rows() []Row {
 	gate("small", "128 B, 1 token: CPU per request", "µs", cpuMicros, meshStd, 0.6)
 	gate("prompt64k", "64 KiB prompt: CPU per request", "µs", cpuMicros, meshStd, 0.6)
 	gate("idle1000", "1,000 idle streams: memory per stream", "KiB", kibPerStream, meshStd, 0.4)
+	for _, api := range []string{"responses", "messages"} {
+		const must = 1.1
+		rows = append(rows,
+			r.overChat(api+"2k", "chat2k", "2 KiB prompt, 1 token, over /v1/"+api+": CPU per request", "µs", cpuMicros, must),
+			r.overChat(api+"200", "open200", "200 streams of 128 tokens at 10 ms over /v1/"+api+": CPU per stream", "ms", streamMillis, must))
+	}
 	return append(rows, r.wrongRow())
+}
+
+// overChat compares a workload with the same one over chats, both through our proxy.
+func (r *Run) overChat(workload, chat, text, unit string, value figure, must float64) Row {
+	row := Row{Text: text + " / chat's", Must: must, Unit: unit}
+	for repeat := range r.Config.Repeats {
+		c, base := r.cell(workload, mesh, repeat), r.cell(chat, mesh, repeat)
+		if c == nil || base == nil {
+			continue
+		}
+		a, ok := value(c)
+		b, also := value(base)
+		if ok && also && b != 0 {
+			row.Ours, row.Others, row.Values = append(row.Ours, a), append(row.Others, b), append(row.Values, a/b)
+		}
+	}
+	return row
 }
 
 // pairs are a figure of our proxy and of another target, in the repeats in which

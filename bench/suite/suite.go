@@ -134,6 +134,9 @@ func steps(workloads []Workload, targets []target.Spec) (out []step) {
 			if workloads[0].Membership && spec.Kind != target.Mesh && spec.Kind != target.Floor {
 				continue
 			}
+			if workloads[0].Own && spec.Kind != target.Mesh && spec.Kind != target.Direct && spec.Kind != target.TwoHop {
+				continue
+			}
 			if workloads[0].Beside {
 				beside = append(beside, pair{workloads[0], spec})
 				continue

@@ -29,6 +29,9 @@ type Workload struct {
 	// Membership is for workloads that concern the number of instances: they are
 	// for our proxy, and for the floor, which is given as many that never change.
 	Membership bool
+	// Own is for workloads of APIs that only our proxy is measured with, beside what
+	// needs no proxy.
+	Own bool
 	// Turns, if there are any, is how often it is run in each repeat, in turns with
 	// its neighbours that have turns too.
 	Turns int
@@ -55,6 +58,10 @@ func Workloads() []Workload {
 	stream := func(prompt, tokens int) answer.Shape {
 		return answer.Shape{Prompt: prompt, Tokens: tokens, Stream: true}
 	}
+	over := func(api answer.API, s answer.Shape) answer.Shape {
+		s.API = api
+		return s
+	}
 	const itl = 10 * time.Millisecond
 	return []Workload{
 		{Name: "small", About: "128 B prompt, 1 token, not streamed, 32 connections", Shape: small, Conns: 32, Beside: true},
@@ -62,6 +69,11 @@ func Workloads() []Workload {
 		{Name: "prompt64k", About: "64 KiB prompt, 1 token, 16 connections", Shape: answer.Shape{Prompt: 64 << 10, Tokens: 1}, Conns: 16, Beside: true},
 		{Name: "prompt1m", About: "1 MiB prompt, 1 token, 8 connections", Shape: answer.Shape{Prompt: 1 << 20, Tokens: 1}, Conns: 8, Beside: true},
 		{Name: "open200", About: "200 streams of 128 tokens at 10 ms, a new one as one ends", Shape: stream(512, report.StreamTokens), Conns: 200, ITL: itl, Ramp: 2 * time.Second},
+		{Name: "chat2k", About: "2 KiB prompt, 1 token, 32 connections: what the next two are compared with", Shape: answer.Shape{Prompt: 2 << 10, Tokens: 1}, Conns: 32, Own: true},
+		{Name: "responses2k", About: "the same over /v1/responses", Shape: answer.Shape{Prompt: 2 << 10, Tokens: 1, API: answer.Responses}, Conns: 32, Own: true},
+		{Name: "messages2k", About: "the same over /v1/messages", Shape: answer.Shape{Prompt: 2 << 10, Tokens: 1, API: answer.Messages}, Conns: 32, Own: true},
+		{Name: "responses200", About: "as open200, over /v1/responses", Shape: over(answer.Responses, stream(512, report.StreamTokens)), Conns: 200, ITL: itl, Ramp: 2 * time.Second, Own: true},
+		{Name: "messages200", About: "as open200, over /v1/messages", Shape: over(answer.Messages, stream(512, report.StreamTokens)), Conns: 200, ITL: itl, Ramp: 2 * time.Second, Own: true},
 		{Name: "open1000", About: "1,000 streams of 128 tokens at 10 ms, a new one as one ends", Shape: stream(512, report.StreamTokens), Conns: 1000, ITL: itl, Ramp: 2 * time.Second},
 		{Name: "open5000", About: "5,000 streams that stay open at 10 ms (more than two cores can carry)", Shape: stream(512, endless), Conns: 5000, ITL: itl, Ramp: 4 * time.Second, Hold: true},
 		{Name: "idle1000", About: "1,000 slow streams, a token every 2 s", Shape: stream(512, endless), Conns: 1000, ITL: 2 * time.Second, Ramp: 2 * time.Second, Hold: true},

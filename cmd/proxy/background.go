@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/notice"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/internal/version"
@@ -262,7 +263,8 @@ const tellSilence = 3 * time.Second
 // recorder sends every finished request to the counters and the access log.
 type recorder struct {
 	*metrics.Metrics
-	access *accesslog.Log // nil: off
+	noticed *notice.Counts
+	access  *accesslog.Log // nil: off
 }
 
 // newAccessLog gives nil when there is to be none: access lines are information.
@@ -278,9 +280,16 @@ func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *accesslog.Log {
 // Done implements forward.Recorder.
 func (r recorder) Done(e *forward.Entry) {
 	r.Metrics.Done(e)
+	r.noticed.Done(e)
 	if r.access != nil {
 		r.access.Write(e)
 	}
+}
+
+// Handed implements forward.Recorder.
+func (r recorder) Handed(in *instance.Instance, something bool) {
+	r.Metrics.Handed(in, something)
+	r.noticed.Handed(in, something)
 }
 
 func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address string) *discovery.Presence {
@@ -288,5 +297,6 @@ func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address str
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
+		Notices:    p.notices,
 	})
 }

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/notice"
 )
 
 // maxUnverified bounds what a presence says of instances; with more it says nothing.
@@ -24,6 +25,13 @@ func unverified(snap *instance.Snapshot) map[string]string {
 		out[in.Key.String()] = instance.Printable(in.Reason, 120)
 	}
 	return out
+}
+
+// notices are what this proxy has to say of the fleet in words.
+func (p *proxy) notices() []string {
+	return notice.View{
+		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: dialects(p.cfg.Connector), Counts: p.noticed,
+	}.Words()
 }
 
 // warn says once of each life of an instance what is not as it should be.

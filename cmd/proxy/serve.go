@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/notice"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -209,6 +210,7 @@ type proxy struct {
 	sched    *sched.Scheduler
 	upstream upstream.Client
 	flags    *flagInstances
+	noticed  *notice.Counts
 	access   *accesslog.Log // nil: off
 	stopping atomic.Bool
 	begun    chan struct{} // closed when requests need not wait for the start any more
@@ -235,6 +237,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable(cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
+	p.noticed = notice.NewCounts(p.watcher.Snapshot)
 	p.presence = newPresence(etcd.client, layout, p, address)
 	p.tracker = health.New(health.Options{
 		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
@@ -267,7 +270,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
-		Recorder:  recorder{Metrics: counters, access: p.access},
+		Recorder:  recorder{Metrics: counters, noticed: p.noticed, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace: holdsAdmin, TraceAll: cfg.TraceHeaders, Privileged: holdsAdmin,
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg),
@@ -299,7 +302,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		},
 		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
 		Fallback: cfg.Fallback == config.FallbackDecode,
-		Limits:   limits(cfg), Connector: cfg.Connector,
+		Limits:   limits(cfg), Connector: cfg.Connector, Notices: p.notices,
 	}
 	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
 	p.direct = httpapi.Direct(deps)

@@ -4,14 +4,9 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-)
-
-// The reasons for which a request of some kinds is served by decode alone.
-const (
-	engineTooOld       = "engine_too_old"       // it does not take kv_transfer_params on that route
-	messagesNeedLength = "messages_need_length" // the prefill may end in a way that hands nothing over
 )
 
 // release is one of vLLM's, without its last number.
@@ -55,7 +50,7 @@ func older(in *instance.Instance, than release) bool {
 func tooOld(k openai.Kind, p Pair) string {
 	first := release{0, 19}
 	if (k == openai.Responses || k == openai.Messages) && (older(p.Prefill, first) || older(p.Decode, first)) {
-		return engineTooOld
+		return alone.EngineTooOld
 	}
 	return ""
 }

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strconv"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -46,7 +47,7 @@ func (mooncake) Lacks(in *instance.Instance) error {
 // would wait for it for minutes (PR#46008); /v1/messages cannot forbid that.
 func (mooncake) Unfit(k openai.Kind, p Pair) string {
 	if k == openai.Messages {
-		return messagesNeedLength
+		return alone.MessagesNeedLength
 	}
 	return tooOld(k, p)
 }

@@ -1,8 +1,10 @@
 package connector
 
 import (
+	"bytes"
 	"fmt"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
@@ -27,7 +29,7 @@ func (nixl) Rewriter(Handover) Rewriter     { return nil }
 func (nixl) Unfit(k openai.Kind, p Pair) string {
 	why := tooOld(k, p)
 	if why == "" && k == openai.Messages && older(p.Prefill, release{0, 21}) {
-		why = messagesNeedLength
+		why = alone.MessagesNeedLength
 	}
 	return why
 }
@@ -43,6 +45,9 @@ func (nixl) Handover(answer []byte) (Handover, error) {
 	params, err := openai.TopLevel(answer, "kv_transfer_params")
 	if err != nil {
 		return Handover{}, fmt.Errorf("prefill answer: %w", err)
+	}
+	if len(bytes.Trim(params, "{} \t\r\n")) == 0 { // an object with nothing in it
+		return Handover{}, nil
 	}
 	return Handover{Params: params}, nil
 }

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"strings"
 	"time"
 
@@ -35,6 +36,9 @@ type ProxyPresence struct {
 	// that have not answered it well, role/address, each with the reason. Nil: it does
 	// not say, being of an older version or having too many.
 	Unverified map[string]string `json:"unverified"`
+	// Notices are what the proxy says in words of the fleet: a role that is not used, a
+	// connector that hands nothing over.
+	Notices []string `json:"notices,omitempty"`
 
 	Revision int64 `json:"-"` // mod_revision of the key
 }
@@ -50,7 +54,8 @@ type PresenceOptions struct {
 	// Connector and Unverified are as in ProxyPresence; nil says nothing.
 	Connector  string
 	Unverified func() map[string]string
-	TTL        time.Duration // of the lease, default 15 s
+	Notices    func() []string // the same
+	TTL        time.Duration   // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
 	Interval time.Duration
 	Log      logrus.FieldLogger // nil: silent
@@ -77,6 +82,9 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 	}
 	if o.Unverified == nil {
 		o.Unverified = func() map[string]string { return nil }
+	}
+	if o.Notices == nil {
+		o.Notices = func() []string { return nil }
 	}
 	if o.Applied == nil {
 		o.Applied = func() int64 { return 0 }
@@ -107,21 +115,22 @@ func (p *Presence) hold(ctx context.Context) {
 	defer tick.Stop()
 	var written int64
 	var known map[string]string
+	var told []string
 	var under clientv3.LeaseID
 	var at time.Time
 	failed := false
 	for {
 		applied, id := p.o.Applied(), p.keeper.state().id // first: it must not promise more
-		unverified := p.o.Unverified()
-		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || time.Since(at) > p.o.TTL {
-			lease, err := p.write(ctx, applied, unverified, started, !failed)
+		unverified, notices := p.o.Unverified(), p.o.Notices()
+		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || !alike(notices, told) || time.Since(at) > p.o.TTL {
+			lease, err := p.write(ctx, applied, unverified, notices, started, !failed)
 			switch {
 			case ctx.Err() != nil:
 				return
 			case err != nil && !failed:
 				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
 			case err == nil:
-				written, known, under, at = applied, unverified, lease, time.Now()
+				written, known, told, under, at = applied, unverified, notices, lease, time.Now()
 			}
 			failed = err != nil
 		}
@@ -133,10 +142,25 @@ func (p *Presence) hold(ctx context.Context) {
 	}
 }
 
-func (p *Presence) write(ctx context.Context, applied int64, unverified map[string]string, started time.Time, look bool) (clientv3.LeaseID, error) {
+// alike compares notices without their numbers, which grow with every request: those
+// that are written are as old as the TTL at most.
+func alike(a, b []string) bool {
+	return slices.EqualFunc(a, b, func(x, y string) bool { return numberless(x) == numberless(y) })
+}
+
+func numberless(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+func (p *Presence) write(ctx context.Context, applied int64, unverified map[string]string, notices []string, started time.Time, look bool) (clientv3.LeaseID, error) {
 	value, err := encode(ProxyPresence{
 		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
-		Connector: p.o.Connector, Unverified: unverified,
+		Connector: p.o.Connector, Unverified: unverified, Notices: notices,
 	})
 	if err != nil {
 		return 0, err
@@ -177,6 +201,10 @@ func (s *Store) Proxies(ctx context.Context) ([]ProxyPresence, error) {
 		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), prefix), 128)
 		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
 		p.Connector = instance.Printable(p.Connector, 64)
+		p.Notices = p.Notices[:min(len(p.Notices), 16)]
+		for i, text := range p.Notices {
+			p.Notices[i] = instance.Printable(text, 500)
+		}
 		p.Revision = kv.ModRevision
 		out = append(out, p)
 	}

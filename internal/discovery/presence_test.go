@@ -2,9 +2,12 @@ package discovery_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
+	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -118,4 +121,51 @@ func TestPresenceSaysFindings(t *testing.T) {
 	unverified[key] = "no answer yet"
 	mu.Unlock()
 	says(key, "no answer yet")
+}
+
+// Notices are said when they change. That their numbers grow is no change: a proxy does
+// not write for each of its requests.
+func TestPresenceSaysNotices(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), layout(t)
+	store := discovery.NewStore(cli, l, "test")
+	var asked atomic.Int64
+	var name atomic.Value
+	name.Store("a")
+	p := discovery.NewPresence(cli, discovery.PresenceOptions{
+		Layout: l, ID: "p1", TTL: time.Hour, Interval: 5 * time.Millisecond,
+		Notices: func() []string { return []string{fmt.Sprintf("%s: %d requests", name.Load(), asked.Add(1))} },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	says := func(begin string) (revision int64) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			ps, err := store.Proxies(t.Context())
+			if err != nil {
+				return err
+			}
+			if len(ps) != 1 || len(ps[0].Notices) != 1 || !strings.HasPrefix(ps[0].Notices[0], begin) {
+				return fmt.Errorf("%+v", ps)
+			}
+			revision = ps[0].Revision
+			return nil
+		})
+		return revision
+	}
+	first, before := says("a: "), asked.Load()
+	testkit.Eventually(t, soon, func() error {
+		if asked.Load() < before+20 {
+			return errors.New("not asked often enough yet")
+		}
+		return nil
+	})
+	if again := says("a: "); again != first {
+		t.Errorf("written at %d and at %d", first, again)
+	}
+	name.Store("b")
+	says("b: ")
 }

@@ -33,7 +33,7 @@ func (j *job) appendMessage(b []byte, ln *lane) []byte {
 	b = append(b, `,"stop_reason":`...)
 	b = appendJSONString(b, j.stopReason(ln))
 	b = append(b, `,"usage":`...)
-	b = j.appendMessageUsage(b, ln.seq.n)
+	b = j.appendMessageUsage(b, ln.seq.n, true)
 	if j.kvJSON != nil {
 		b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
 	}
@@ -51,9 +51,26 @@ func (j *job) stopReason(ln *lane) string {
 	return "end_turn"
 }
 
-func (j *job) appendMessageUsage(b []byte, output int) []byte {
-	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(len(j.prompts[0])), 10)
-	return append(strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10), '}')
+// appendMessageUsage renders a usage of /v1/messages. With --enable-prompt-tokens-details
+// the last one tells what of the prompt came from the cache and what was put into it;
+// input_tokens is then the rest.
+func (j *job) appendMessageUsage(b []byte, output int, final bool) []byte {
+	input := len(j.prompts[0])
+	if final && j.details {
+		input = max(0, input-j.cached-j.cacheCreated())
+	}
+	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(input), 10)
+	b = strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10)
+	if final && j.details {
+		b = strconv.AppendInt(append(b, `,"cache_creation_input_tokens":`...), int64(j.cacheCreated()), 10)
+		b = strconv.AppendInt(append(b, `,"cache_read_input_tokens":`...), int64(j.cached), 10)
+	}
+	return append(b, '}')
+}
+
+// cacheCreated is how many tokens of the prompt were put into the cache.
+func (j *job) cacheCreated() int {
+	return max(0, len(j.prompts[0])/cacheBlock*cacheBlock-j.cached) / cacheBlock * cacheBlock
 }
 
 // appendResponse renders a response object of /v1/responses, but for its last brace.
@@ -90,8 +107,9 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	prompt, output := len(j.prompts[0]), ln.seq.n
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(prompt), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.cached), 10)
-	b = strconv.AppendInt(append(b, `},"output_tokens":`...), int64(output), 10)
-	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0},"total_tokens":`...)
+	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.cacheCreated()), 10)
+	b = strconv.AppendInt(append(b, `,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":`...), int64(output), 10)
+	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":`...)
 	b = append(strconv.AppendInt(b, int64(prompt+output), 10), `},"kv_transfer_params":`...)
 	if j.kvJSON == nil {
 		return append(b, "null"...)

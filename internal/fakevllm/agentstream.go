@@ -62,7 +62,7 @@ func (x *exchange) agentStream(j *job) {
 		n.buf = appendJSONString(append(n.buf, `,"message":{"id":`...), j.id)
 		n.buf = appendJSONString(append(n.buf, `,"type":"message","role":"assistant","content":[],"model":`...), j.model)
 		n.buf = append(n.buf, `,"stop_reason":null,"stop_sequence":null,"usage":`...)
-		n.buf = append(j.appendMessageUsage(n.buf, 0), '}')
+		n.buf = append(j.appendMessageUsage(n.buf, 0, false), '}')
 		n.end()
 	}
 	if !n.flush() || x.strike(AfterRole, 0) {
@@ -175,7 +175,7 @@ func (n *named) close() {
 		n.event("content_block_stop", `,"index":0`)
 		n.begin("message_delta")
 		n.buf = append(appendJSONString(append(n.buf, `,"delta":{"stop_reason":`...), n.j.stopReason(n.ln)), `},"usage":`...)
-		n.buf = n.j.appendMessageUsage(n.buf, n.ln.seq.n)
+		n.buf = n.j.appendMessageUsage(n.buf, n.ln.seq.n, true)
 		n.end()
 		n.event("message_stop", "")
 		return

@@ -20,6 +20,7 @@ type job struct {
 	echoOnly bool
 	limits   []int // max_tokens per prompt
 	cached   int   // prompt tokens that needed no computing
+	details  bool  // usage tells of them
 	loadErr  error // the KV load failed and the policy is to fail
 	mooncake mooncakeRequest
 	fetching chan fetched // of a Mooncake decode that loads
@@ -34,7 +35,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 	l := x.life
 	s := l.server
 	l.count.requests.Add(1)
-	j := &job{arrived: time.Now()}
+	j := &job{arrived: time.Now(), details: s.opt.PromptTokensDetails}
 	j.created = j.arrived.Unix()
 	p, err := x.api.parse(body)
 	j.params, j.store = p, l.responses

@@ -62,12 +62,11 @@ func (x *exchange) status(f *Fault) {
 	for k, v := range f.Header {
 		x.w.Header().Set(k, v)
 	}
-	body := []byte(f.Body)
 	if f.Body == "" {
-		e := &apiError{status: f.Status, kind: "InternalServerError", message: http.StatusText(f.Status)}
-		body = e.append(nil, false)
+		x.refuse(&apiError{status: f.Status, kind: "InternalServerError", message: http.StatusText(f.Status)})
+		return
 	}
-	writeJSON(x.w, f.Status, body)
+	writeJSON(x.w, f.Status, []byte(f.Body))
 }
 
 // flusher is what net/http's ResponseWriter offers besides.

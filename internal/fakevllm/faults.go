@@ -43,8 +43,8 @@ const (
 // request and fires is the only one to act on it.
 type Fault struct {
 	Kind Kind
-	// Path is the exact path; "" matches the two completion routes, and a
-	// path that ends in "*" every path with that prefix.
+	// Path is the exact path; "" matches the routes that generate, and a path
+	// that ends in "*" every path with that prefix.
 	Path string
 	// Nth skips that many less one matching requests: 3 begins at the third.
 	Nth int
@@ -170,7 +170,8 @@ func (s *script) firedCount() int64 {
 
 func (f *Fault) matches(path string) bool {
 	if f.Path == "" {
-		return path == pathCompletions || path == pathChat
+		_, generates := apiOf(path)
+		return generates
 	}
 	if prefix, ok := strings.CutSuffix(f.Path, "*"); ok {
 		return strings.HasPrefix(path, prefix)

@@ -174,13 +174,13 @@ func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, 
 	b = append(b, `,"completion_tokens":`...)
 	b = strconv.AppendInt(b, int64(completion), 10)
 	switch {
-	case final && x.life.server.opt.PromptTokensDetails:
+	case final && j.details:
 		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
 		b = strconv.AppendInt(b, int64(j.cached), 10)
 		switch {
 		case j.chat:
 			b = append(b, `,"created_cache_tokens":`...)
-			b = strconv.AppendInt(b, int64(max(0, prompt/cacheBlock*cacheBlock-j.cached)/cacheBlock*cacheBlock), 10)
+			b = strconv.AppendInt(b, int64(j.cacheCreated()), 10)
 		case full:
 			b = append(b, `,"created_cache_tokens":null`...)
 		}

@@ -70,6 +70,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path), id: path}
+	x.api, _ = apiOf(path)
 	if x.strike(BeforeRead, 0) {
 		return
 	}
@@ -231,13 +232,12 @@ func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
 }
 
 func (x *exchange) post(path string, body []byte) {
-	var generates bool
 	if path == pathTranscriptions || path == pathTranslations {
 		x.transcribe(path, body)
 		return
 	}
-	x.api, generates = apiOf(path)
-	if x.api == apiGenerate && !x.life.server.opt.ScaleOut {
+	of, generates := apiOf(path)
+	if of == apiGenerate && !x.life.server.opt.ScaleOut {
 		x.reject(scaleOutDisabled())
 		return
 	}

@@ -10,10 +10,10 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 const (
@@ -421,7 +421,7 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	if len(r.tracker.Troubled()) != 0 {
 		t.Errorf("in trouble: %v", r.tracker.Troubled())
 	}
-	if e := r.entry(); e.Alone != openai.BypassStored {
+	if e := r.entry(); e.Alone != alone.StoredResponse {
 		t.Errorf("entry %+v", e)
 	}
 	r.strict()

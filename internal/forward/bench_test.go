@@ -78,7 +78,7 @@ type nobody struct{}
 
 func (nobody) Done(*forward.Entry)                  {}
 func (nobody) Retried(instance.Role, forward.Class) {}
-func (nobody) HandoverMissing()                     {}
+func (nobody) Handed(*instance.Instance, bool)      {}
 func (nobody) HandoverSpent(forward.Class)          {}
 func (nobody) Asked(string)                         {}
 

@@ -1,8 +1,8 @@
 package forward_test
 
 import (
-	"bytes"
 	"context"
+	"encoding/json"
 	"io"
 	"net/http"
 	"regexp"
@@ -26,25 +26,25 @@ func key(role instance.Role, s *fakevllm.Server) instance.Key {
 // request must not eject the instances that it visits.
 func TestPoisonousRequestEjectsNobody(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 2, 3, nil)
-	for _, s := range append(r.P, r.D...) {
-		script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
-	}
-	for range 10 {
-		if a := r.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusInternalServerError {
-			t.Fatalf("%d: %s", a.status, a.body)
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 2, 3, nil)
+		for _, s := range append(r.P, r.D...) {
+			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
 		}
-	}
-	for _, s := range r.P {
-		if !r.tracker.Available(key(instance.Prefill, s)) {
-			t.Errorf("%s was ejected", s.Address())
+		for range 10 {
+			r.refused(q, r.pose(q), http.StatusInternalServerError, "")
 		}
-	}
-	for _, s := range r.D {
-		if !r.tracker.Available(key(instance.Decode, s)) {
-			t.Errorf("%s was ejected", s.Address())
+		for _, s := range r.P {
+			if !r.tracker.Available(key(instance.Prefill, s)) {
+				t.Errorf("%s was ejected", s.Address())
+			}
 		}
-	}
+		for _, s := range r.D {
+			if !r.tracker.Available(key(instance.Decode, s)) {
+				t.Errorf("%s was ejected", s.Address())
+			}
+		}
+	})
 }
 
 // An instance that fails what others serve is ejected, and comes back when it
@@ -87,7 +87,7 @@ func TestSickInstanceIsEjectedAndReturns(t *testing.T) {
 
 // waitingLeg starts a request whose first leg in the role hangs, and gives the
 // instance it hangs on and the channel of its answer.
-func waitingLeg(t *testing.T, r *rig, role instance.Role) (*fakevllm.Server, <-chan answer) {
+func waitingLeg(t *testing.T, r *rig, role instance.Role, q ask) (*fakevllm.Server, <-chan answer) {
 	t.Helper()
 	s := r.P[0]
 	if role == instance.Decode {
@@ -95,7 +95,7 @@ func waitingLeg(t *testing.T, r *rig, role instance.Role) (*fakevllm.Server, <-c
 	}
 	script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
 	done := make(chan answer, 1)
-	go func() { done <- r.post("/v1/chat/completions", chatBody(true, "")) }()
+	go func() { done <- r.pose(q) }()
 	eventually(t, "the leg hangs", func() bool { return s.Counters().Faults >= 1 }) // a probe may hang by now as well
 	return s, done
 }
@@ -117,26 +117,28 @@ func TestWaitingLegsAreCalledOff(t *testing.T) {
 		for _, role := range instance.Roles() {
 			t.Run(name+"/"+string(role), func(t *testing.T) {
 				t.Parallel()
-				r := start(t, fakevllm.NIXL, 2, 2, nil)
-				s, done := waitingLeg(t, r, role)
-				var next []*instance.Instance
-				for _, old := range r.members.Snapshot().All() {
-					c := *old
-					if c.Key == key(role, s) {
-						if now := change(&c); now != nil {
-							next = append(next, now)
+				eachAPI(t, both(), func(t *testing.T, q ask) {
+					r := start(t, fakevllm.NIXL, 2, 2, nil)
+					s, done := waitingLeg(t, r, role, q)
+					var next []*instance.Instance
+					for _, old := range r.members.Snapshot().All() {
+						c := *old
+						if c.Key == key(role, s) {
+							if now := change(&c); now != nil {
+								next = append(next, now)
+							}
+							continue
 						}
-						continue
+						next = append(next, &c)
 					}
-					next = append(next, &c)
-				}
-				r.members.set(next...)
-				r.complete(<-done, true, chatBody(true, ""))
-				if got := r.rec.retried(); got != string(role)+"/gone" {
-					t.Errorf("retried %q", got)
-				}
-				eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
-				r.strict()
+					r.members.set(next...)
+					r.whole(q, <-done)
+					if got := r.rec.retried(); got != string(role)+"/gone" {
+						t.Errorf("retried %q", got)
+					}
+					eventually(t, "the hung leg is aborted", func() bool { return aborted(s.Counters()) == 1 })
+					r.strict()
+				})
 			})
 		}
 	}
@@ -165,11 +167,13 @@ type heldBody struct {
 	in  *instance.Instance
 }
 
-var firstContent = regexp.MustCompile(`"content":"[^"]`)
+var lastEvent = regexp.MustCompile(`\[DONE\]|message_stop|"response\.(completed|incomplete)"`)
+
+var firstContent = regexp.MustCompile(`"content":"[^"]|output_text\.delta|content_block_delta`)
 
 func (b *heldBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
-	if firstContent.Match(p[:n]) && !bytes.Contains(p[:n], []byte("[DONE]")) && b.h.first.CompareAndSwap(false, true) {
+	if firstContent.Match(p[:n]) && !lastEvent.Match(p[:n]) && b.h.first.CompareAndSwap(false, true) {
 		b.h.happen(b.ctx, b.in)
 	}
 	return n, err
@@ -179,49 +183,53 @@ func (b *heldBody) Read(p []byte) (int, error) {
 // any more: what came would be all that ever comes.
 func TestCalledOffBeforeTheCommit(t *testing.T) {
 	t.Parallel()
-	var r *rig
-	r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
-		o.Upstream = &heldBack{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
-			var rest []*instance.Instance
-			for _, i := range r.members.Snapshot().All() {
-				if i.Key != in.Key {
-					rest = append(rest, i)
+	eachAPI(t, streamed(), func(t *testing.T, q ask) {
+		var r *rig
+		r = start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) {
+			o.Upstream = &heldBack{Client: o.Upstream, happen: func(leg context.Context, in *instance.Instance) {
+				var rest []*instance.Instance
+				for _, i := range r.members.Snapshot().All() {
+					if i.Key != in.Key {
+						rest = append(rest, i)
+					}
 				}
-			}
-			r.members.set(rest...)
-			<-leg.Done()
-		}}
+				r.members.set(rest...)
+				<-leg.Done()
+			}}
+		})
+		// The first one is asked first; its first content comes well before the rest.
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: patience})
+		r.served(q)
+		if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/gone" {
+			t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
+		}
+		r.strict()
 	})
-	// The first one is asked first; its first content comes well before the rest.
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, ITL: patience})
-	r.complete(r.post("/v1/chat/completions", chatBody(true, "")), true, chatBody(true, ""))
-	if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/gone" {
-		t.Fatalf("retried %q, entry %+v", r.rec.retried(), e)
-	}
-	r.strict()
 }
 
 // Draining and cordoned instances finish what they have.
 func TestDrainingLegsGoOn(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 2, nil)
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
-	done := make(chan answer, 1)
-	go func() { done <- r.post("/v1/chat/completions", chatBody(true, "")) }()
-	eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
-	var next []*instance.Instance
-	for _, old := range r.members.Snapshot().All() {
-		c := *old
-		if c.Key == key(instance.Decode, r.D[0]) {
-			c.Record.State = instance.Draining
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 2, nil)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: 200 * time.Millisecond, Times: 1})
+		done := make(chan answer, 1)
+		go func() { done <- r.pose(q) }()
+		eventually(t, "the decode leg runs", func() bool { return r.D[0].Counters().Faults == 1 })
+		var next []*instance.Instance
+		for _, old := range r.members.Snapshot().All() {
+			c := *old
+			if c.Key == key(instance.Decode, r.D[0]) {
+				c.Record.State = instance.Draining
+			}
+			next = append(next, &c)
 		}
-		next = append(next, &c)
-	}
-	r.members.set(next...)
-	r.complete(<-done, true, chatBody(true, ""))
-	if e := r.entry(); e.Attempts != 0 || e.Decode != r.D[0].Address() {
-		t.Fatalf("entry %+v", e)
-	}
+		r.members.set(next...)
+		r.whole(q, <-done)
+		if e := r.entry(); e.Attempts != 0 || e.Decode != r.D[0].Address() {
+			t.Fatalf("entry %+v", e)
+		}
+	})
 }
 
 // An engine that hangs accepts connections and says nothing: it is found out
@@ -231,19 +239,21 @@ func TestSilentEngine(t *testing.T) {
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.SilenceLimit = time.Second })
-			s := r.P[0]
-			if role == instance.Decode {
-				s = r.D[0]
-			}
-			script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
-			_, done := waitingLeg(t, r, role)
-			r.complete(<-done, true, chatBody(true, ""))
-			if e, ok := r.tracker.Ejected(key(role, s)); !ok || !e.Hard || !strings.Contains(e.Reason, "silent") {
-				t.Fatalf("ejection %+v, %v", e, ok)
-			}
-			s.ClearFaults()
-			eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
+			eachAPI(t, streamed(), func(t *testing.T, q ask) {
+				r := startHealth(t, fakevllm.NIXL, 2, 2, nil, func(o *health.Options) { o.SilenceLimit = time.Second })
+				s := r.P[0]
+				if role == instance.Decode {
+					s = r.D[0]
+				}
+				script(t, s, fakevllm.Fault{Kind: fakevllm.FaultHang, Path: "/health"})
+				_, done := waitingLeg(t, r, role, q)
+				r.whole(q, <-done)
+				if e, ok := r.tracker.Ejected(key(role, s)); !ok || !e.Hard || !strings.Contains(e.Reason, "silent") {
+					t.Fatalf("ejection %+v, %v", e, ok)
+				}
+				s.ClearFaults()
+				eventually(t, "it returns", func() bool { return r.tracker.Available(key(role, s)) })
+			})
 		})
 	}
 }
@@ -266,47 +276,88 @@ func TestSlowIsNotSilent(t *testing.T) {
 // When retries multiply the load beyond the budget, clients are told to wait.
 func TestRetryBudgetIsSpent(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.Plain, 1, 3, func(o *forward.Options) { o.RetryRatio, o.RetryBurst = 1e-9, 5 })
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
-	}
-	got := map[int]int{}
-	for range 6 {
-		a := r.post("/v1/chat/completions", chatBody(true, ""))
-		got[a.status]++
-		if a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
-			t.Fatalf("no Retry-After: %v", a.header)
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.Plain, 1, 3, func(o *forward.Options) { o.RetryRatio, o.RetryBurst = 1e-9, 5 })
+		for _, d := range r.D {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
 		}
-	}
-	if got[http.StatusServiceUnavailable] == 0 {
-		t.Fatalf("statuses %v", got)
-	}
-	// Without the budget 6 requests would have made 24 legs. The sixth retry is
-	// the ratio's: as long as nothing was retried any share of it is free.
-	if n := legs(r.D); n > 6+6 {
-		t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
-	}
+		got := map[int]int{}
+		for range 6 {
+			a := r.pose(q)
+			got[a.status]++
+			if a.status == http.StatusServiceUnavailable && a.header.Get("Retry-After") == "" {
+				t.Fatalf("no Retry-After: %v", a.header)
+			}
+		}
+		if got[http.StatusServiceUnavailable] == 0 {
+			t.Fatalf("statuses %v", got)
+		}
+		// Without the budget 6 requests would have made 24 legs. The sixth retry is
+		// the ratio's: as long as nothing was retried any share of it is free.
+		if n := legs(r.D); n > 6+6 {
+			t.Fatalf("%d legs for 6 requests and a budget of 5 retries", n)
+		}
+	})
 }
 
 // The decode instance counts the whole prompt as cached, and nothing as put into
 // the cache; the client is told what the prefill instance had and did.
 func TestCachedTokensAreThePrefills(t *testing.T) {
 	t.Parallel()
-	for _, stream := range []bool{true, false} {
+	told := map[string][]string{
+		chatPath:      {`"cached_tokens":0`, `"created_cache_tokens":16`},
+		responsesPath: {`"cached_tokens":0`, `"cache_write_tokens":16`},
+		messagesPath:  {`"cache_creation_input_tokens":16`, `"cache_read_input_tokens":0`},
+	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		more := ""
-		if stream {
+		if q.stream && q.path == chatPath {
 			more = `,"stream_options":{"include_usage":true}`
 		}
-		body := strings.Replace(chatBody(stream, more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
-		a := r.post("/v1/chat/completions", body)
+		body := strings.Replace(q.body(more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache
+		a := r.post(q.path, body)
 		if a.err != nil || a.status != http.StatusOK {
 			t.Fatalf("%d %v", a.status, a.err)
 		}
-		if !strings.Contains(string(a.body), `"cached_tokens":0`) || !strings.Contains(string(a.body), `"created_cache_tokens":16`) {
-			t.Fatalf("stream=%v: usage is not the prefill's: %s", stream, a.body)
+		for _, want := range told[q.path] {
+			if !strings.Contains(string(a.body), want) {
+				t.Errorf("%s is not told: %s", want, a.body)
+			}
 		}
+		// The parts of the prompt of a message are told one by one: their sum is the prompt.
+		if q.path == messagesPath {
+			sums := messageSums(t, a)
+			if sums[0] != sums[len(sums)-1] || sums[0] <= 16 {
+				t.Errorf("prompts of %v tokens: %s", sums, a.body)
+			}
+			alone := r.post(q.path, strings.Replace(body, "{", `{"ignored":1,`, 1))
+			if again := messageSums(t, alone); again[0] != sums[0] {
+				t.Errorf("the same prompt has %d and %d tokens", sums[0], again[0])
+			}
+		}
+		r.strict()
+	})
+}
+
+// messageSums adds up the tokens of the prompt in every usage of a message.
+func messageSums(t *testing.T, a answer) (sums []int) {
+	t.Helper()
+	for _, m := range regexp.MustCompile(`"usage":({[^}]*})`).FindAllStringSubmatch(string(a.body), -1) {
+		var u struct {
+			Input    int `json:"input_tokens"`
+			Creation int `json:"cache_creation_input_tokens"`
+			Read     int `json:"cache_read_input_tokens"`
+		}
+		if err := json.Unmarshal([]byte(m[1]), &u); err != nil {
+			t.Fatal(err)
+		}
+		sums = append(sums, u.Input+u.Creation+u.Read)
 	}
+	if len(sums) == 0 {
+		t.Fatalf("no usage: %s", a.body)
+	}
+	return sums
 }
 
 // Every instance has been tried: one failed once, the other left while the
@@ -317,28 +368,30 @@ func TestSecondRoundAfterMixedFailures(t *testing.T) {
 	for _, role := range instance.Roles() {
 		t.Run(string(role), func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) { o.Fallback = false })
-			list := r.P
-			if role == instance.Decode {
-				list = r.D
-			}
-			script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
-			script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
-			done := make(chan answer, 1)
-			go func() { done <- r.post("/v1/chat/completions", chatBody(true, "")) }()
-			eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
-			var stay []*instance.Instance
-			for _, in := range r.members.Snapshot().All() {
-				if in.Key != key(role, list[1]) {
-					stay = append(stay, in)
+			eachAPI(t, both(), func(t *testing.T, q ask) {
+				r := start(t, fakevllm.NIXL, 2, 2, func(o *forward.Options) { o.Fallback = false })
+				list := r.P
+				if role == instance.Decode {
+					list = r.D
 				}
-			}
-			r.members.set(stay...)
-			r.complete(<-done, true, chatBody(true, ""))
-			if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
-				t.Errorf("retried %q, want %q", got, want)
-			}
-			r.strict()
+				script(t, list[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
+				script(t, list[1], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
+				done := make(chan answer, 1)
+				go func() { done <- r.pose(q) }()
+				eventually(t, "the second one hangs", func() bool { return list[1].Counters().Faults == 1 })
+				var stay []*instance.Instance
+				for _, in := range r.members.Snapshot().All() {
+					if in.Key != key(role, list[1]) {
+						stay = append(stay, in)
+					}
+				}
+				r.members.set(stay...)
+				r.whole(q, <-done)
+				if got, want := r.rec.retried(), string(role)+"/status_5xx "+string(role)+"/gone"; got != want {
+					t.Errorf("retried %q, want %q", got, want)
+				}
+				r.strict()
+			})
 		})
 	}
 }

@@ -16,88 +16,96 @@ import (
 
 func TestComplaintDecodeWaitsAfterPrefillFailed(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 2, 1, func(o *forward.Options) { o.Fallback = false })
-	for _, p := range r.P {
-		script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
-	}
-	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if a.status != http.StatusInternalServerError {
-		t.Fatalf("%d: %s", a.status, a.body)
-	}
-	if n := legs(r.D); n != 0 {
-		t.Fatalf("%d decode legs were sent for a prefill that failed", n)
-	}
-	r.strict()
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 2, 1, func(o *forward.Options) { o.Fallback = false })
+		for _, p := range r.P {
+			script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+		}
+		r.refused(q, r.pose(q), http.StatusInternalServerError, "")
+		if n := legs(r.D); n != 0 {
+			t.Fatalf("%d decode legs were sent for a prefill that failed", n)
+		}
+		r.strict()
+	})
 }
 
 func TestComplaintDisconnectKeepsPrefillBusy(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan answer, 1)
-	go func() { done <- r.postCtx(ctx, "/v1/chat/completions", chatBody(true, "")) }()
-	eventually(t, "the prefill runs", func() bool { return r.P[0].Counters().Faults == 1 })
-	cancel()
-	<-done
-	eventually(t, "the engine aborts it", func() bool { return aborted(r.P[0].Counters()) == 1 && r.P[0].Counters().Running == 0 })
-	if n := legs(r.D); n != 0 {
-		t.Fatalf("%d decode legs for a client that left", n)
-	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan answer, 1)
+		go func() { done <- r.postCtx(ctx, q.path, q.body("")) }()
+		eventually(t, "the prefill runs", func() bool { return r.P[0].Counters().Faults == 1 })
+		cancel()
+		<-done
+		eventually(t, "the engine aborts it", func() bool { return aborted(r.P[0].Counters()) == 1 && r.P[0].Counters().Running == 0 })
+		if n := legs(r.D); n != 0 {
+			t.Fatalf("%d decode legs for a client that left", n)
+		}
+	})
 }
 
 func TestComplaintSilent200WithEmptyBody(t *testing.T) {
 	t.Parallel()
-	for _, kind := range []fakevllm.Kind{fakevllm.FaultClose, fakevllm.FaultReset, fakevllm.FaultErrorEvent} {
-		r := start(t, fakevllm.NIXL, 1, 2, nil)
-		for _, d := range r.D {
-			script(t, d, fakevllm.Fault{Kind: kind, At: fakevllm.AfterRole})
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		for _, kind := range []fakevllm.Kind{fakevllm.FaultClose, fakevllm.FaultReset, fakevllm.FaultErrorEvent} {
+			r := start(t, fakevllm.NIXL, 1, 2, nil)
+			for _, d := range r.D {
+				script(t, d, fakevllm.Fault{Kind: kind, At: fakevllm.AfterRole})
+			}
+			a := r.pose(q)
+			if a.status < 500 || !bytes.Contains(a.body, []byte(`"error"`)) {
+				t.Errorf("%s on every decode instance: status %d, body %q", kind, a.status, a.body)
+			}
 		}
-		a := r.post("/v1/chat/completions", chatBody(true, ""))
-		if a.status < 500 || !bytes.Contains(a.body, []byte(`"error"`)) {
-			t.Errorf("%s on every decode instance: status %d, body %q", kind, a.status, a.body)
-		}
-	}
+	})
 }
 
 func TestComplaint4xxTurned5xxAndRetried(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 2, 2, nil)
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400, Body: `{"error":{"message":"prompt too long","code":400}}`})
-	}
-	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "prompt too long") || legs(r.D) != 1 {
-		t.Fatalf("%d after %d decode legs: %s", a.status, legs(r.D), a.body)
-	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 2, 2, nil)
+		for _, d := range r.D {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400, Body: `{"error":{"message":"prompt too long","code":400}}`})
+		}
+		a := r.pose(q)
+		if a.status != http.StatusBadRequest || !strings.Contains(string(a.body), "prompt too long") || legs(r.D) != 1 {
+			t.Fatalf("%d after %d decode legs: %s", a.status, legs(r.D), a.body)
+		}
+	})
 }
 
 func TestComplaintTooLongPromptEjectsHealthyInstance(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.Plain, 1, 2, nil)
-	for _, d := range r.D {
-		// As vLLM does for some prompts that do not fit.
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 6})
-	}
-	for range 3 {
-		r.post("/v1/chat/completions", chatBody(true, ""))
-	}
-	for _, d := range r.D {
-		if !r.tracker.Available(key(instance.Decode, d)) {
-			t.Errorf("%s was ejected for requests that fail everywhere", d.Address())
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.Plain, 1, 2, nil)
+		for _, d := range r.D {
+			// As vLLM does for some prompts that do not fit.
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 6})
 		}
-	}
+		for range 3 {
+			r.pose(q)
+		}
+		for _, d := range r.D {
+			if !r.tracker.Available(key(instance.Decode, d)) {
+				t.Errorf("%s was ejected for requests that fail everywhere", d.Address())
+			}
+		}
+	})
 }
 
 func TestComplaintFallbackMovesLoadSilently(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
-	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
-	if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 2 {
-		t.Fatalf("the fallback is not told, or tries are not bounded: %+v", e)
-	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset})
+		r.served(q)
+		if e := r.entry(); e.Alone != "prefill_failed" || e.Attempts != 2 {
+			t.Fatalf("the fallback is not told, or tries are not bounded: %+v", e)
+		}
+	})
 }
 
 func TestComplaintMultiPromptCrashesDecode(t *testing.T) {
@@ -114,32 +122,33 @@ func TestComplaintMultiPromptCrashesDecode(t *testing.T) {
 // second decode instance: what the old life handed out must not be used.
 func TestComplaintRestartAtTheSameAddress(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 2, nil)
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead})
-	r.rec.onRetry = func() {
-		r.P[0].Kill()
-		if err := r.P[0].Restart(context.WithoutCancel(t.Context())); err != nil {
-			t.Error(err)
-		}
-		var next []*instance.Instance
-		for _, old := range r.members.Snapshot().All() {
-			c := *old
-			if c.Role == instance.Prefill {
-				c.Record.ID += "-next"
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 2, nil)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead})
+		r.rec.onRetry = func() {
+			r.P[0].Kill()
+			if err := r.P[0].Restart(context.WithoutCancel(t.Context())); err != nil {
+				t.Error(err)
 			}
-			next = append(next, &c)
+			var next []*instance.Instance
+			for _, old := range r.members.Snapshot().All() {
+				c := *old
+				if c.Role == instance.Prefill {
+					c.Record.ID += "-next"
+				}
+				next = append(next, &c)
+			}
+			r.members.set(next...)
 		}
-		r.members.set(next...)
-	}
-	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
-	c := r.D[1].Counters()
-	if c.HandoversRefused != 0 || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
-		t.Fatalf("the second decode instance saw %+v", c)
-	}
-	if n := legs(r.P); n != 2 {
-		t.Fatalf("%d prefills, want one in each life", n)
-	}
+		r.served(q)
+		c := r.D[1].Counters()
+		if c.HandoversRefused != 0 || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
+			t.Fatalf("the second decode instance saw %+v", c)
+		}
+		if n := legs(r.P); n != 2 {
+			t.Fatalf("%d prefills, want one in each life", n)
+		}
+	})
 }
 
 func TestComplaintCachedTokensEqualPromptTokens(t *testing.T) {

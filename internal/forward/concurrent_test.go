@@ -47,6 +47,7 @@ type pairEngine struct {
 // legs until the test has told what becomes of it.
 type meeting struct {
 	t    *testing.T
+	q    ask // that its requests are; a stream of a chat unless told otherwise
 	rig  *rig
 	legs chan *pairTurn
 	P, D []*pairEngine
@@ -87,16 +88,62 @@ func fails(status int) func(http.ResponseWriter) {
 // breaks ends the connection without an answer.
 func breaks(http.ResponseWriter) { panic(http.ErrAbortHandler) }
 
-// streams answers a decode leg.
-func streams(w http.ResponseWriter) {
+// streams answers a decode leg of a chat.
+func streams(w http.ResponseWriter) { streamed200(w, pairEvents+pairRest) }
+
+func streamed200(w http.ResponseWriter, events string) {
 	w.Header().Set("Content-Type", "text/event-stream")
-	_, _ = io.WriteString(w, pairEvents+pairRest)
+	_, _ = io.WriteString(w, events)
+}
+
+// The same of /v1/responses.
+const (
+	responsesAnswer = `{"id":"p","output":[],"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":4,"cache_write_tokens":0},"output_tokens":1}}`
+	responsesEvents = "event: response.created\ndata: {\"type\":\"response.created\",\"response\":{\"usage\":null}}\n\n" +
+		"event: response.output_text.delta\ndata: {\"type\":\"response.output_text.delta\",\"delta\":\"hello\"}\n\n"
+	responsesRest = "event: response.completed\ndata: {\"type\":\"response.completed\",\"response\":{\"usage\":{\"input_tokens\":9,\"input_tokens_details\":{\"cached_tokens\":9,\"cache_write_tokens\":0}}}}\n\n"
+)
+
+// eachPair runs a scenario over the APIs that a concurrent pair carries.
+func eachPair(t *testing.T, f func(t *testing.T, q ask)) {
+	t.Helper()
+	for _, path := range []string{chatPath, responsesPath} {
+		t.Run(path[4:], func(t *testing.T) {
+			t.Parallel()
+			f(t, ask{path, true})
+		})
+	}
+}
+
+// prefills and streams answer the legs of the meeting's requests.
+func (m *meeting) prefills(w http.ResponseWriter) {
+	if m.q.path == chatPath {
+		ok(w)
+		return
+	}
+	w.Header().Set("Content-Type", "application/json")
+	_, _ = io.WriteString(w, responsesAnswer)
+}
+
+func (m *meeting) begun() string {
+	if m.q.path == chatPath {
+		return pairEvents
+	}
+	return responsesEvents
+}
+
+func (m *meeting) streams(w http.ResponseWriter) {
+	if m.q.path == chatPath {
+		streams(w)
+		return
+	}
+	streamed200(w, responsesEvents+responsesRest)
 }
 
 // meet starts so many engines of a concurrent connector.
 func meet(t *testing.T, prefills, decodes int, tune func(*forward.Options)) *meeting {
 	t.Helper()
-	m := &meeting{t: t, rig: start(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
+	m := &meeting{t: t, q: ask{chatPath, true}, rig: start(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
 	for i := range prefills + decodes {
 		e := &pairEngine{role: instance.Prefill, life: "1"}
 		if i >= prefills {
@@ -200,7 +247,7 @@ func (m *meeting) pair() (prefill, decode *pairTurn) {
 // begin sends a request, whose answer comes later.
 func (m *meeting) begin(ctx context.Context, body string) <-chan answer {
 	got := make(chan answer, 1)
-	go func() { got <- m.rig.postCtx(ctx, "/v1/chat/completions", body) }()
+	go func() { got <- m.rig.postCtx(ctx, m.q.path, body) }()
 	return got
 }
 
@@ -208,7 +255,7 @@ func (m *meeting) begin(ctx context.Context, body string) <-chan answer {
 func (m *meeting) served(got <-chan answer) forward.Entry {
 	m.t.Helper()
 	a := await(m.t, "the answer", got)
-	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !strings.Contains(string(a.body), "[DONE]") {
+	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !m.q.ends(string(a.body)) {
 		m.t.Fatalf("%d %s", a.status, a.body)
 	}
 	if !strings.Contains(string(a.body), `"cached_tokens":4`) {
@@ -262,24 +309,27 @@ func TestConcurrentPrefillFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := meet(t, 2, 1, nil)
-			got := m.begin(t.Context(), chatBody(true, ""))
-			p, d := m.pair()
-			p.say(fail)
-			await(t, "the abort of decode", d.left)
-			again, next := m.pair()
-			if again.engine == p.engine || again.TransferID == p.TransferID {
-				t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
-			}
-			again.say(ok)
-			next.say(streams)
-			e := m.served(got)
-			if e.Attempts != 1 || e.Prefill != again.engine.address {
-				t.Errorf("%+v", e)
-			}
-			if r := m.rig.rec.retried(); !strings.HasPrefix(r, "prefill/") || strings.Contains(r, "decode") {
-				t.Errorf("retried: %s", r)
-			}
+			eachPair(t, func(t *testing.T, q ask) {
+				m := meet(t, 2, 1, nil)
+				m.q = q
+				got := m.begin(t.Context(), q.body(""))
+				p, d := m.pair()
+				p.say(fail)
+				await(t, "the abort of decode", d.left)
+				again, next := m.pair()
+				if again.engine == p.engine || again.TransferID == p.TransferID {
+					t.Errorf("tried again on %s with transfer %s", again.engine.address, again.TransferID)
+				}
+				again.say(m.prefills)
+				next.say(m.streams)
+				e := m.served(got)
+				if e.Attempts != 1 || e.Prefill != again.engine.address {
+					t.Errorf("%+v", e)
+				}
+				if r := m.rig.rec.retried(); !strings.HasPrefix(r, "prefill/") || strings.Contains(r, "decode") {
+					t.Errorf("retried: %s", r)
+				}
+			})
 		})
 	}
 }
@@ -287,42 +337,48 @@ func TestConcurrentPrefillFails(t *testing.T) {
 // What prefill says of a wrong request goes to the client, and decode is aborted.
 func TestConcurrentPrefillRefuses(t *testing.T) {
 	t.Parallel()
-	m := meet(t, 2, 1, nil)
-	got := m.begin(t.Context(), chatBody(true, ""))
-	p, d := m.pair()
-	p.say(fails(400))
-	await(t, "the abort of decode", d.left)
-	if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
-		t.Errorf("%d %s", a.status, a.body)
-	}
-	if e := m.rig.entry(); e.Outcome != forward.OutcomeClientError || e.Attempts != 1 {
-		t.Errorf("%+v", e)
-	}
+	eachPair(t, func(t *testing.T, q ask) {
+		m := meet(t, 2, 1, nil)
+		m.q = q
+		got := m.begin(t.Context(), q.body(""))
+		p, d := m.pair()
+		p.say(fails(400))
+		await(t, "the abort of decode", d.left)
+		if a := await(t, "the answer", got); a.status != http.StatusBadRequest || !strings.Contains(string(a.body), `"message":"no"`) {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+		if e := m.rig.entry(); e.Outcome != forward.OutcomeClientError || e.Attempts != 1 {
+			t.Errorf("%+v", e)
+		}
+	})
 }
 
 // A prefill instance that nobody can connect to is left, and decode is aborted.
 func TestConcurrentPrefillIsAway(t *testing.T) {
 	t.Parallel()
-	m := meet(t, 1, 1, nil)
-	m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", life: "1"}}, m.P...)
-	m.join()
-	for range 2 { // one of them meets the closed port
-		got := m.begin(t.Context(), chatBody(true, ""))
-		for served := 0; served < 2; {
-			l := await(t, "a leg", m.legs)
-			switch {
-			case l.engine.role == instance.Prefill:
-				l.say(ok)
-			case l.EngineID == m.P[0].address+"#1":
-				await(t, "the abort of decode", l.left)
-				continue
-			default:
-				l.say(streams)
+	eachPair(t, func(t *testing.T, q ask) {
+		m := meet(t, 1, 1, nil)
+		m.q = q
+		m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", life: "1"}}, m.P...)
+		m.join()
+		for range 2 { // one of them meets the closed port
+			got := m.begin(t.Context(), q.body(""))
+			for served := 0; served < 2; {
+				l := await(t, "a leg", m.legs)
+				switch {
+				case l.engine.role == instance.Prefill:
+					l.say(m.prefills)
+				case l.EngineID == m.P[0].address+"#1":
+					await(t, "the abort of decode", l.left)
+					continue
+				default:
+					l.say(m.streams)
+				}
+				served++
 			}
-			served++
+			m.served(got)
 		}
-		m.served(got)
-	}
+	})
 }
 
 // When decode fails prefill is aborted, and another pair is tried.
@@ -337,20 +393,23 @@ func TestConcurrentDecodeFails(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			m := meet(t, 1, 2, nil)
-			got := m.begin(t.Context(), chatBody(true, ""))
-			p, d := m.pair()
-			d.say(fail)
-			await(t, "the abort of prefill", p.left)
-			again, next := m.pair()
-			if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
-				t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
-			}
-			again.say(ok)
-			next.say(streams)
-			if e := m.served(got); e.Attempts != 1 || e.Decode != next.engine.address {
-				t.Errorf("%+v", e)
-			}
+			eachPair(t, func(t *testing.T, q ask) {
+				m := meet(t, 1, 2, nil)
+				m.q = q
+				got := m.begin(t.Context(), q.body(""))
+				p, d := m.pair()
+				d.say(fail)
+				await(t, "the abort of prefill", p.left)
+				again, next := m.pair()
+				if next.engine == d.engine || again.engine != p.engine || again.TransferID == p.TransferID {
+					t.Errorf("tried again with %s, %s, transfer %s", again.engine.address, next.engine.address, again.TransferID)
+				}
+				again.say(m.prefills)
+				next.say(m.streams)
+				if e := m.served(got); e.Attempts != 1 || e.Decode != next.engine.address {
+					t.Errorf("%+v", e)
+				}
+			})
 		})
 	}
 }
@@ -361,35 +420,38 @@ func TestConcurrentClientLeaves(t *testing.T) {
 	for _, when := range []string{"at first", "behind prefill", "in the stream"} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
-			m := meet(t, 1, 1, nil)
-			ctx, leave := context.WithCancel(t.Context())
-			defer leave()
-			got := m.begin(ctx, chatBody(true, ""))
-			p, d := m.pair()
-			if when != "at first" {
-				p.say(ok)
-			}
-			if when == "in the stream" {
-				begun := make(chan struct{})
-				d.say(func(w http.ResponseWriter) {
-					w.Header().Set("Content-Type", "text/event-stream")
-					_, _ = io.WriteString(w, pairEvents)
-					_ = http.NewResponseController(w).Flush()
-					close(begun)
-					<-d.left
-				})
-				await(t, "the first events", begun)
-			}
-			leave()
-			await(t, "the abort of decode", d.left)
-			await(t, "the end of prefill", p.left)
-			await(t, "the client", got)
-			if e := m.rig.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
-				t.Errorf("%+v", e)
-			}
-			if r := m.rig.rec.retried(); r != "" {
-				t.Errorf("retried: %s", r)
-			}
+			eachPair(t, func(t *testing.T, q ask) {
+				m := meet(t, 1, 1, nil)
+				m.q = q
+				ctx, leave := context.WithCancel(t.Context())
+				defer leave()
+				got := m.begin(ctx, q.body(""))
+				p, d := m.pair()
+				if when != "at first" {
+					p.say(m.prefills)
+				}
+				if when == "in the stream" {
+					begun := make(chan struct{})
+					d.say(func(w http.ResponseWriter) {
+						w.Header().Set("Content-Type", "text/event-stream")
+						_, _ = io.WriteString(w, m.begun())
+						_ = http.NewResponseController(w).Flush()
+						close(begun)
+						<-d.left
+					})
+					await(t, "the first events", begun)
+				}
+				leave()
+				await(t, "the abort of decode", d.left)
+				await(t, "the end of prefill", p.left)
+				await(t, "the client", got)
+				if e := m.rig.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
+					t.Errorf("%+v", e)
+				}
+				if r := m.rig.rec.retried(); r != "" {
+					t.Errorf("retried: %s", r)
+				}
+			})
 		})
 	}
 }
@@ -401,28 +463,31 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 	for _, who := range []string{"prefill at work", "prefill that has answered", "decode"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
-			m := meet(t, 1, 1, nil)
-			got := m.begin(t.Context(), chatBody(true, ""))
-			p, d := m.pair()
-			switch who {
-			case "prefill that has answered":
-				p.say(ok)
+			eachPair(t, func(t *testing.T, q ask) {
+				m := meet(t, 1, 1, nil)
+				m.q = q
+				got := m.begin(t.Context(), q.body(""))
+				p, d := m.pair()
+				switch who {
+				case "prefill that has answered":
+					p.say(m.prefills)
+					await(t, "the end of prefill", p.left)
+					m.P[0].life = "2"
+				case "prefill at work":
+					m.P[0].life = "2"
+				case "decode":
+					m.D[0].life = "2"
+				}
+				m.join()
+				await(t, "the end of decode", d.left)
 				await(t, "the end of prefill", p.left)
-				m.P[0].life = "2"
-			case "prefill at work":
-				m.P[0].life = "2"
-			case "decode":
-				m.D[0].life = "2"
-			}
-			m.join()
-			await(t, "the end of decode", d.left)
-			await(t, "the end of prefill", p.left)
-			again, next := m.pair()
-			again.say(ok)
-			next.say(streams)
-			if e := m.served(got); e.Outcome != forward.OutcomeOK {
-				t.Errorf("%+v", e)
-			}
+				again, next := m.pair()
+				again.say(m.prefills)
+				next.say(m.streams)
+				if e := m.served(got); e.Outcome != forward.OutcomeOK {
+					t.Errorf("%+v", e)
+				}
+			})
 		})
 	}
 }

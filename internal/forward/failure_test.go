@@ -24,19 +24,6 @@ func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 	}
 }
 
-// bothDialects runs a test over every dialect, streaming and not.
-func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, stream bool)) {
-	t.Helper()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
-		for _, stream := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s/stream=%v", mode, stream), func(t *testing.T) {
-				t.Parallel()
-				f(t, mode, stream)
-			})
-		}
-	}
-}
-
 // Whatever one decode instance does before the answer is committed, the client
 // sees one whole answer. prefills is how many that takes: a hand-over that the
 // lost instance may have used needs a new one.
@@ -62,11 +49,10 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 				r := start(t, mode, 2, 2, nil)
 				script(t, r.D[0], tc.fault)
-				body := chatBody(stream, "")
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.served(q)
 				e := r.entry()
 				if e.Outcome != forward.OutcomeOK || e.Attempts != 1 {
 					t.Fatalf("entry %+v", e)
@@ -92,12 +78,11 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 
 func TestDecodeRefusesConnections(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 		r := start(t, mode, 1, 2, nil)
 		r.D[0].Kill()
-		body := chatBody(stream, "")
 		for range 4 {
-			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.served(q)
 		}
 		if n := legs(r.P); n != 4 {
 			t.Errorf("%d prefills for 4 requests: the same KV was good for the other instance", n)
@@ -130,15 +115,14 @@ func TestPrefillFailures(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 				r := start(t, mode, 2, 1, func(o *forward.Options) {
 					if tc.fault.Kind == fakevllm.FaultHang { // for the other instance it must be long enough
-						o.Prefill = 3 * time.Second
+						o.Prefill = 2 * time.Second
 					}
 				})
 				script(t, r.P[0], tc.fault)
-				body := chatBody(stream, "")
-				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.served(q)
 				if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
 					t.Fatalf("entry %+v", e)
 				}
@@ -154,20 +138,19 @@ func TestPrefillFailures(t *testing.T) {
 
 func TestNoPrefillLeft(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 		for _, fallback := range []bool{true, false} {
 			r := start(t, mode, 1, 1, func(o *forward.Options) { o.Fallback = fallback })
 			r.P[0].Kill()
-			body := chatBody(stream, "")
-			a := r.post("/v1/chat/completions", body)
+			a := r.pose(q)
 			e := r.entry()
 			if fallback {
-				r.complete(a, true, body)
+				r.whole(q, a)
 				if e.Alone != "prefill_failed" {
 					t.Fatalf("entry %+v", e)
 				}
-			} else if a.status != http.StatusBadGateway && a.status != http.StatusServiceUnavailable {
-				t.Fatalf("%d: %s", a.status, a.body)
+			} else {
+				r.refused(q, a, http.StatusServiceUnavailable, "no prefill instance")
 			}
 			r.strict()
 		}
@@ -183,18 +166,20 @@ func TestNobodyThere(t *testing.T) {
 	}{{"nothing", 0, 0, "no decode instance is available"}, {"no decode", 1, 0, "no decode instance is available"}, {"nothing read", 0, 0, "has not read yet"}} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, tc.p, tc.d, nil)
-			if tc.name == "nothing read" {
-				r.members.p.Swap(instance.NewSnapshot(0, nil)).Supersede()
-			}
-			a := r.post("/v1/chat/completions", chatBody(true, ""))
-			if a.status != http.StatusServiceUnavailable || a.header.Get("Retry-After") == "" ||
-				!strings.Contains(string(a.body), `"type":"ServiceUnavailableError"`) || !strings.Contains(string(a.body), tc.want) {
-				t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-			}
-			if e := r.entry(); e.Outcome != forward.OutcomeUnavailable {
-				t.Fatalf("entry %+v", e)
-			}
+			eachAPI(t, both(), func(t *testing.T, q ask) {
+				r := start(t, fakevllm.NIXL, tc.p, tc.d, nil)
+				if tc.name == "nothing read" {
+					r.members.p.Swap(instance.NewSnapshot(0, nil)).Supersede()
+				}
+				a := r.pose(q)
+				r.refused(q, a, http.StatusServiceUnavailable, `"type":"ServiceUnavailableError"`)
+				if a.header.Get("Retry-After") == "" || !strings.Contains(string(a.body), tc.want) || a.header.Get("X-PD-Alone") != "" {
+					t.Fatalf("%d %v: %s", a.status, a.header, a.body)
+				}
+				if e := r.entry(); e.Outcome != forward.OutcomeUnavailable || e.Alone != "" {
+					t.Fatalf("entry %+v", e)
+				}
+			})
 		})
 	}
 }
@@ -205,63 +190,68 @@ func TestClientErrorsPass(t *testing.T) {
 	for _, status := range []int{400, 413, 422} {
 		t.Run(fmt.Sprint(status), func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 2, 2, nil)
-			for _, p := range r.P {
-				script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: status, Body: `{"error":{"message":"yours"}}`})
-			}
-			a := r.post("/v1/chat/completions", chatBody(true, ""))
-			if a.status != status || string(a.body) != `{"error":{"message":"yours"}}` {
-				t.Fatalf("%d: %s", a.status, a.body)
-			}
-			if n := legs(r.P) + legs(r.D); n != 1 {
-				t.Fatalf("%d legs for a request that no engine takes", n)
-			}
-			if e := r.entry(); e.Outcome != forward.OutcomeClientError {
-				t.Fatalf("entry %+v", e)
-			}
+			eachAPI(t, both(), func(t *testing.T, q ask) {
+				r := start(t, fakevllm.NIXL, 2, 2, nil)
+				for _, p := range r.P {
+					script(t, p, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: status, Body: `{"error":{"message":"yours"}}`})
+				}
+				a := r.pose(q)
+				if a.status != status || string(a.body) != `{"error":{"message":"yours"}}` {
+					t.Fatalf("%d: %s", a.status, a.body)
+				}
+				if n := legs(r.P) + legs(r.D); n != 1 {
+					t.Fatalf("%d legs for a request that no engine takes", n)
+				}
+				if e := r.entry(); e.Outcome != forward.OutcomeClientError {
+					t.Fatalf("entry %+v", e)
+				}
+			})
 		})
 	}
 }
 
 func TestEverybodyIsBusy(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.Plain, 1, 2, nil)
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
-	}
-	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "7" {
-		t.Fatalf("%d %v: %s", a.status, a.header, a.body)
-	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.Plain, 1, 2, nil)
+		for _, d := range r.D {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Header: map[string]string{"Retry-After": "7"}})
+		}
+		a := r.pose(q)
+		if a.status != http.StatusTooManyRequests || a.header.Get("Retry-After") != "7" {
+			t.Fatalf("%d %v: %s", a.status, a.header, a.body)
+		}
+	})
 }
 
 // A single instance that broke one connection gets a second chance.
 func TestOnlyInstanceIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1})
-	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
-	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
-	if e := r.entry(); e.Attempts != 2 || e.Alone != "" {
-		t.Fatalf("entry %+v", e)
-	}
-	r.strict()
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1})
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
+		r.served(q)
+		if e := r.entry(); e.Attempts != 2 || e.Alone != "" {
+			t.Fatalf("entry %+v", e)
+		}
+		r.strict()
+	})
 }
 
 func TestTriesAreBounded(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.Plain, 1, 8, func(o *forward.Options) { o.MaxAttempts = 3 })
-	for _, d := range r.D {
-		script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
-	}
-	a := r.post("/v1/chat/completions", chatBody(true, ""))
-	if a.status != http.StatusInternalServerError {
-		t.Fatalf("%d: %s", a.status, a.body)
-	}
-	if n := legs(r.D); n != 3 {
-		t.Fatalf("%d tries, want 3", n)
-	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.Plain, 1, 8, func(o *forward.Options) { o.MaxAttempts = 3 })
+		for _, d := range r.D {
+			script(t, d, fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500})
+		}
+		a := r.pose(q)
+		r.refused(q, a, http.StatusInternalServerError, "")
+		if n := legs(r.D); n != 3 {
+			t.Fatalf("%d tries, want 3", n)
+		}
+	})
 }
 
 // An error event with a client's status is the client's error, not a 200.
@@ -282,22 +272,18 @@ func TestLossAfterCommit(t *testing.T) {
 	for _, kind := range []fakevllm.Kind{fakevllm.FaultReset, fakevllm.FaultClose, fakevllm.FaultErrorEvent, fakevllm.FaultDie} {
 		t.Run(string(kind), func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 2, nil)
-			script(t, r.D[0], fakevllm.Fault{Kind: kind, Times: 1, At: fakevllm.AfterTokens, Tokens: 3})
-			a := r.post("/v1/chat/completions", chatBody(true, ""))
-			if a.status != http.StatusOK || a.err == nil {
-				t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
-			}
-			if !strings.Contains(string(a.body), `data: {"error":`) || strings.Contains(string(a.body), "[DONE]") {
-				t.Fatalf("body %s", a.body)
-			}
-			if e := r.entry(); e.Outcome != forward.OutcomeBroken {
-				t.Fatalf("entry %+v", e)
-			}
-			if n := r.D[1].Counters().Requests; n != 0 {
-				t.Fatal("a committed answer was begun again")
-			}
-			r.strict()
+			eachAPI(t, streamed(), func(t *testing.T, q ask) {
+				r := start(t, fakevllm.NIXL, 1, 2, nil)
+				script(t, r.D[0], fakevllm.Fault{Kind: kind, Times: 1, At: fakevllm.AfterTokens, Tokens: 3})
+				r.broken(q, r.pose(q))
+				if e := r.entry(); e.Outcome != forward.OutcomeBroken {
+					t.Fatalf("entry %+v", e)
+				}
+				if n := r.D[1].Counters().Requests; n != 0 {
+					t.Fatal("a committed answer was begun again")
+				}
+				r.strict()
+			})
 		})
 	}
 }
@@ -315,60 +301,62 @@ func TestClientLeaves(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			r := start(t, fakevllm.NIXL, 1, 1, nil)
-			engine := r.P[0]
-			if tc.role == 1 {
-				engine = r.D[0]
-			}
-			script(t, engine, tc.at)
-			ctx, cancel := context.WithCancel(t.Context())
-			done := make(chan answer, 1)
-			go func() { done <- r.postCtx(ctx, "/v1/chat/completions", chatBody(true, "")) }()
-			eventually(t, "the fault to happen", func() bool { return engine.Counters().Faults == 1 })
-			cancel()
-			<-done
-			eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
-			if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
-				t.Fatalf("entry %+v", e)
-			}
-			if got := r.rec.retried(); got != "" {
-				t.Fatalf("retried %q for a client that left", got)
-			}
-			if !r.tracker.Available(in("decode", engine.Address(), fakevllm.NIXL).Key) {
-				t.Fatal("the instance was blamed")
-			}
-			r.strict()
+			eachAPI(t, streamed(), func(t *testing.T, q ask) {
+				r := start(t, fakevllm.NIXL, 1, 1, nil)
+				engine := r.P[0]
+				if tc.role == 1 {
+					engine = r.D[0]
+				}
+				script(t, engine, tc.at)
+				ctx, cancel := context.WithCancel(t.Context())
+				done := make(chan answer, 1)
+				go func() { done <- r.postCtx(ctx, q.path, q.body("")) }()
+				eventually(t, "the fault to happen", func() bool { return engine.Counters().Faults == 1 })
+				cancel()
+				<-done
+				eventually(t, "the engine to abort", func() bool { return aborted(engine.Counters()) == 1 })
+				if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Status != forward.StatusClientGone {
+					t.Fatalf("entry %+v", e)
+				}
+				if got := r.rec.retried(); got != "" {
+					t.Fatalf("retried %q for a client that left", got)
+				}
+				if !r.tracker.Available(in("decode", engine.Address(), fakevllm.NIXL).Key) {
+					t.Fatal("the instance was blamed")
+				}
+				r.strict()
+			})
 		})
 	}
 }
 
 func TestHandoverMissing(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
-	body := chatBody(true, "")
-	r.complete(r.post("/v1/chat/completions", body), true, body)
-	if r.rec.missing != 1 {
-		t.Fatalf("missing hand-overs counted: %d", r.rec.missing)
-	}
-	if n := r.D[0].Counters().LocalPrefills; n != 1 {
-		t.Fatalf("decode computed %d prompts", n)
-	}
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
+		r.served(q)
+		if r.rec.missing != 1 {
+			t.Fatalf("missing hand-overs counted: %d", r.rec.missing)
+		}
+		if n := r.D[0].Counters().LocalPrefills; n != 1 {
+			t.Fatalf("decode computed %d prompts", n)
+		}
+	})
 }
 
 // A prefill instance that restarted between the legs makes the KV load fail
 // inside a 200; the request is served all the same.
 func TestKVLoadFails(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 		if mode == fakevllm.Plain {
 			return // nothing is handed over
 		}
 		r := start(t, mode, 2, 2, nil)
 		r.D[0].Kill() // so that the hand-over of P0 waits for a second pick
 		script(t, r.D[1], fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1})
-		body := chatBody(stream, "")
-		r.complete(r.post("/v1/chat/completions", body), true, body)
+		r.served(q)
 		if n := legs(r.P); n != 2 {
 			t.Fatalf("%d prefills, want 2", n)
 		}
@@ -411,17 +399,18 @@ func TestBadInput(t *testing.T) {
 // uvicorn closes idle connections; what lay in the pool is then no failure.
 func TestStalePooledConnection(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, nil)
-	body := chatBody(true, "")
-	for range 5 {
-		r.complete(r.post("/v1/chat/completions", body), true, body)
-		r.P[0].CloseIdle()
-		r.D[0].CloseIdle()
-		if e := r.entry(); e.Attempts != 0 {
-			t.Fatalf("a closed idle connection counted as a failure: %+v", e)
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 1, nil)
+		for range 5 {
+			r.served(q)
+			r.P[0].CloseIdle()
+			r.D[0].CloseIdle()
+			if e := r.entry(); e.Attempts != 0 {
+				t.Fatalf("a closed idle connection counted as a failure: %+v", e)
+			}
 		}
-	}
-	r.strict()
+		r.strict()
+	})
 }
 
 // An instance that hangs and is ejected does not hold up a question that others can

@@ -136,6 +136,8 @@ func TestClientControlFieldsAreStripped(t *testing.T) {
 	for _, tc := range []struct{ name, path, body string }{
 		{"chat", "/v1/chat/completions", chatBody(true, evil)},
 		{"alone", "/v1/completions", `{"model":"m","prompt":"x","max_tokens":2,"n":2` + evil + `}`},
+		{"a response", responsesPath, agentBody(responsesPath, true, evil)},
+		{"a message", messagesPath, agentBody(messagesPath, false, evil)},
 		{"another endpoint", "/tokenize", `{"model":"m","prompt":"x"` + evil + `}`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

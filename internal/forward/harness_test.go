@@ -27,6 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -111,10 +112,12 @@ func (r *record) HandoverSpent(class forward.Class) {
 	r.spent = append(r.spent, class)
 }
 
-func (r *record) HandoverMissing() {
+func (r *record) Handed(_ *instance.Instance, something bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.missing++
+	if !something {
+		r.missing++
+	}
 }
 
 func (r *record) Asked(outcome string) {
@@ -502,12 +505,12 @@ func posted(s *fakevllm.Server) []fakevllm.Request {
 	return slices.DeleteFunc(s.Requests(), func(q fakevllm.Request) bool { return q.Method != http.MethodPost })
 }
 
-// legs counts the completions that arrived.
+// legs counts the requests to generate that arrived.
 func legs(list []*fakevllm.Server) int64 {
 	var n int64
 	for _, s := range list {
 		for _, q := range posted(s) {
-			if strings.HasSuffix(q.Path, "completions") {
+			if openai.KindOf(q.Path) != openai.Other {
 				n++
 			}
 		}

@@ -24,8 +24,8 @@ type idle struct{}
 
 func (idle) InFlight(instance.Key) int64 { return 0 }
 
-// whole starts the router with the operator's routes over the rig's handlers.
-func (r *rig) whole(t *testing.T) (url string) {
+// router starts the router with the operator's routes over the rig's handlers.
+func (r *rig) router(t *testing.T) (url string) {
 	t.Helper()
 	d := r.deps
 	d.AdminKey, d.Members, d.Load, d.Opinion, d.Fallback = adminKey, &r.members, idle{}, why{r.tracker}, true
@@ -67,7 +67,7 @@ func received(s *fakevllm.Server, method, path string) (bodies []string) {
 func TestEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 2, 2, nil)
-	whole := r.whole(t)
+	whole := r.router(t)
 	rows, own, err := routes.Table("../../docs/routes.md")
 	if err != nil || len(rows) < 80 || len(own) == 0 {
 		t.Fatalf("%d rows, %d own, %v", len(rows), len(own), err)

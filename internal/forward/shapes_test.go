@@ -20,32 +20,41 @@ import (
 // Every shape of limits and prompts that clients send survives both edits.
 func TestRequestShapes(t *testing.T) {
 	t.Parallel()
+	const prompt, hi, input = `"prompt":[17,18,19,20]`, `"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]`, `"input":"hi"`
 	for _, tc := range []struct {
-		name, chat, more string
+		name, path, fields string
 	}{
-		{"min_tokens 5", "chat", `"max_tokens":9,"min_tokens":5`},
-		{"min_tokens 5 and max_completion_tokens", "chat", `"max_completion_tokens":9,"min_tokens":5`},
-		{"max_completion_tokens only", "chat", `"max_completion_tokens":9`},
-		{"both limits", "chat", `"max_tokens":3,"max_completion_tokens":9`},
-		{"no limit", "", `"x":1`},
-		{"stop", "chat", `"max_tokens":9,"stop":[" xyz"]`},
-		{"ignore_eos", "", `"max_tokens":9,"ignore_eos":true`},
+		{"min_tokens 5", chatPath, hi + `,"max_tokens":9,"min_tokens":5`},
+		{"min_tokens 5 and max_completion_tokens", chatPath, hi + `,"max_completion_tokens":9,"min_tokens":5`},
+		{"max_completion_tokens only", chatPath, hi + `,"max_completion_tokens":9`},
+		{"both limits", chatPath, hi + `,"max_tokens":3,"max_completion_tokens":9`},
+		{"no limit", "/v1/completions", prompt + `,"x":1`},
+		{"stop", chatPath, hi + `,"max_tokens":9,"stop":[" xyz"]`},
+		{"ignore_eos", "/v1/completions", prompt + `,"max_tokens":9,"ignore_eos":true`},
+		{"max_output_tokens", responsesPath, input + `,"max_output_tokens":9`},
+		{"no limit of a response", responsesPath, input},
+		{"stop and ignore_eos of a response", responsesPath, input + `,"max_output_tokens":9,"stop":[" xyz"],"ignore_eos":true`},
+		{"not stored", responsesPath, input + `,"max_output_tokens":9,"store":false,"background":false`},
+		{"a message", messagesPath, hi + `,"max_tokens":9`},
+		{"stop_sequences", messagesPath, hi + `,"max_tokens":9,"stop_sequences":[" xyz"]`},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
-				r := start(t, mode, 1, 1, nil)
-				path, prompt := "/v1/completions", `"prompt":[17,18,19,20]`
-				if tc.chat != "" {
-					path, prompt = "/v1/chat/completions", `"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}]`
+			for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+				for _, stream := range both() {
+					r := start(t, mode, 1, 1, nil)
+					body := fmt.Sprintf(`{"model":"m",%s,"stream":%v}`, tc.fields, stream)
+					if a := r.post(tc.path, body); strings.HasSuffix(tc.path, "completions") {
+						r.complete(a, tc.path == chatPath, body)
+					} else {
+						r.agentComplete(a, tc.path, body)
+					}
+					if n := r.D[0].Counters().LocalPrefills; n != 0 {
+						t.Errorf("the prompt was computed again")
+					}
+					r.strict()
 				}
-				body := fmt.Sprintf(`{"model":"m",%s,%s,"stream":%v}`, prompt, tc.more, stream)
-				r.complete(r.post(path, body), tc.chat != "", body)
-				if n := r.D[0].Counters().LocalPrefills; n != 0 {
-					t.Errorf("the prompt was computed again")
-				}
-				r.strict()
-			})
+			}
 		})
 	}
 }
@@ -53,12 +62,11 @@ func TestRequestShapes(t *testing.T) {
 // Two requests under one id do not meet in the engines.
 func TestDuplicateRequestID(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 		r := start(t, mode, 1, 1, nil)
-		body := chatBody(stream, "")
 		var wg sync.WaitGroup
 		for range 4 {
-			wg.Go(func() { r.complete(r.post("/v1/chat/completions", body, "X-Request-Id", "same"), true, body) })
+			wg.Go(func() { r.served(q, "X-Request-Id", "same") })
 		}
 		wg.Wait()
 		seen := map[string]bool{}
@@ -109,7 +117,7 @@ func (h hookPicker) Pick(r sched.Request) (*sched.Assignment, error) {
 // and the hand-over is left to its lease.
 func TestClientLeavesBetweenTheLegs(t *testing.T) {
 	t.Parallel()
-	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, stream bool) {
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var r *rig
@@ -120,7 +128,7 @@ func TestClientLeavesBetweenTheLegs(t *testing.T) {
 				eventually(t, "the server notices", func() bool { return r.gone.Load() > 0 })
 			}}
 		})
-		if a := r.postCtx(ctx, "/v1/chat/completions", chatBody(stream, "")); a.err == nil {
+		if a := r.postCtx(ctx, q.path, q.body("")); a.err == nil {
 			t.Fatal("the client did not leave")
 		}
 		if e := r.entry(); e.Outcome != forward.OutcomeClientGone || e.Attempts != 0 && r.rec.retried() != "" {
@@ -173,24 +181,39 @@ func rawEngine(t *testing.T, chunks []string) *instance.Instance {
 func TestCutAndJoinedEvents(t *testing.T) {
 	t.Parallel()
 	event := func(s string) string { return `data: {"choices":[{"index":0,"text":"` + s + `"}]}` + "\n\n" }
-	stream := ": ping\n\n" + event("") + event("a") + event("ü😀") + strings.ReplaceAll(event("crlf"), "\n\n", "\r\n\r\n") +
-		event(strings.Repeat("long", 20000)) + "data: [DONE]\n\n"
-	every := func(n int) (out []string) {
-		for rest := stream; rest != ""; {
-			k := min(n, len(rest))
-			out, rest = append(out, rest[:k]), rest[k:]
-		}
-		return out
+	named := func(name, more string) string {
+		return "event: " + name + "\ndata: {\"type\":\"" + name + "\"" + more + "}\n\n"
 	}
-	for _, n := range []int{7, 64, 1000, len(stream)} {
-		t.Run(fmt.Sprint(n), func(t *testing.T) {
-			t.Parallel()
-			r := start(t, fakevllm.Plain, 1, 0, nil)
-			r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, every(n)))
-			a := r.post("/v1/completions", `{"model":"m","prompt":"x","stream":true}`)
-			if a.err != nil || string(a.body) != stream {
-				t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
-			}
-		})
+	long := strings.Repeat("long", 20000)
+	for path, stream := range map[string]string{
+		"/v1/completions": ": ping\n\n" + event("") + event("a") + event("ü😀") + strings.ReplaceAll(event("crlf"), "\n\n", "\r\n\r\n") +
+			event(long) + "data: [DONE]\n\n",
+		responsesPath: named("response.created", `,"response":{"usage":null}`) + named("response.output_text.delta", `,"delta":"ü😀"`) +
+			strings.ReplaceAll(named("response.output_text.delta", `,"delta":"crlf"`), "\n", "\r\n") +
+			named("response.output_text.delta", `,"delta":"`+long+`"`) + named("response.completed", `,"response":{"usage":{}}`),
+		messagesPath: named("message_start", `,"message":{}`) + named("ping", "") + named("content_block_delta", `,"delta":{"text":"ü😀"}`) +
+			strings.ReplaceAll(named("content_block_delta", `,"delta":{"text":"crlf"}`), "\n", "\r\n") +
+			named("content_block_delta", `,"delta":{"text":"`+long+`"}`) + named("message_stop", ""),
+	} {
+		for _, n := range []int{7, 64, 1000, len(stream)} {
+			t.Run(fmt.Sprint(path, " ", n), func(t *testing.T) {
+				t.Parallel()
+				var chunks []string
+				for rest := stream; rest != ""; {
+					k := min(n, len(rest))
+					chunks, rest = append(chunks, rest[:k]), rest[k:]
+				}
+				r := start(t, fakevllm.Plain, 1, 0, nil)
+				r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.Plain), rawEngine(t, chunks))
+				body := `{"model":"m","prompt":"x","stream":true}`
+				if path != "/v1/completions" {
+					body = agentBody(path, true, "")
+				}
+				a := r.post(path, body)
+				if a.err != nil || string(a.body) != stream {
+					t.Fatalf("err %v, %d bytes of %d", a.err, len(a.body), len(stream))
+				}
+			})
+		}
 	}
 }

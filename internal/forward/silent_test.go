@@ -28,50 +28,43 @@ func hush(t *testing.T, r *rig) {
 // instance, and for the same decode instance when there is no other.
 func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 	t.Parallel()
-	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
-	hush(t, r)
-	done := make(chan answer, 1)
-	body := chatBody(true, "")
-	go func() { done <- r.post("/v1/chat/completions", body) }()
-	eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.HandoverExpired)) })
-	r.D[0].ClearFaults()
-	r.complete(<-done, true, body)
-	if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
-		t.Errorf("entry %+v", e)
-	}
-	if n := legs(r.P); n < 2 {
-		t.Errorf("%d prefills", n)
-	}
-	r.rec.mu.Lock()
-	defer r.rec.mu.Unlock()
-	if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.HandoverExpired {
-		t.Errorf("spent hand-overs: %v", r.rec.spent)
-	}
-	if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
-		t.Error("the only decode instance was ejected")
-	}
+	eachAPI(t, streamed(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.KVBudget = 2500 * time.Millisecond })
+		hush(t, r)
+		done := make(chan answer, 1)
+		go func() { done <- r.pose(q) }()
+		eventually(t, "the leg is sent again", func() bool { return strings.Contains(r.rec.retried(), string(leg.HandoverExpired)) })
+		r.D[0].ClearFaults()
+		r.whole(q, <-done)
+		if e := r.entry(); e.Alone != "" || e.Decode != r.D[0].Address() || e.Outcome != forward.OutcomeOK {
+			t.Errorf("entry %+v", e)
+		}
+		if n := legs(r.P); n < 2 {
+			t.Errorf("%d prefills", n)
+		}
+		r.rec.mu.Lock()
+		defer r.rec.mu.Unlock()
+		if len(r.rec.spent) == 0 || r.rec.spent[0] != leg.HandoverExpired {
+			t.Errorf("spent hand-overs: %v", r.rec.spent)
+		}
+		if _, ejected := r.tracker.Ejected(key(instance.Decode, r.D[0])); ejected {
+			t.Error("the only decode instance was ejected")
+		}
+	})
 }
 
 // The only decode instance never answers. Requests wait for their own limit and end
 // with 504, also those that do not stream and whose limit for a whole answer is far.
 func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 	t.Parallel()
-	for name, stream := range map[string]bool{"stream": true, "whole": false} {
-		for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
-			t.Run(name+" "+string(mode), func(t *testing.T) {
-				t.Parallel()
-				r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
-				hush(t, r)
-				a := r.post("/v1/chat/completions", chatBody(stream, ""))
-				if a.status != http.StatusGatewayTimeout {
-					t.Errorf("%d: %s", a.status, a.body)
-				}
-				if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Attempts != 1 {
-					t.Errorf("entry %+v", e)
-				}
-			})
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = time.Second, time.Hour })
+		hush(t, r)
+		r.refused(q, r.pose(q), http.StatusGatewayTimeout, "did not answer in time")
+		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Attempts != 1 {
+			t.Errorf("entry %+v", e)
 		}
-	}
+	})
 }
 
 // lateConnect is an upstream client whose first connections to decode instances do
@@ -92,19 +85,15 @@ func (c *lateConnect) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 // role is asked again.
 func TestTheOnlyDecodeConnectsLate(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
-		t.Run(string(mode), func(t *testing.T) {
-			t.Parallel()
-			r := start(t, mode, 1, 1, func(o *forward.Options) {
-				c := &lateConnect{Client: o.Upstream}
-				c.left.Store(1)
-				o.Upstream = c
-			})
-			body := chatBody(true, "")
-			r.complete(r.post("/v1/chat/completions", body), true, body)
-			if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/connect_timeout" {
-				t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
-			}
+	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+		r := start(t, mode, 1, 1, func(o *forward.Options) {
+			c := &lateConnect{Client: o.Upstream}
+			c.left.Store(1)
+			o.Upstream = c
 		})
-	}
+		r.served(q)
+		if e := r.entry(); e.Attempts != 1 || r.rec.retried() != "decode/connect_timeout" {
+			t.Errorf("retried %q, entry %+v", r.rec.retried(), e)
+		}
+	})
 }

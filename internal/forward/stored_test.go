@@ -8,10 +8,10 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
 // stored makes a response and gives its id.
@@ -64,7 +64,7 @@ func TestStoredResponsesAreFoundAtOnce(t *testing.T) {
 			t.Fatalf("%d %s", status, body)
 		}
 		a := r.post(responsesPath, agentBody(responsesPath, false, `,"previous_response_id":"`+id+`"`))
-		if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != openai.BypassStored {
+		if a.status != http.StatusOK || a.header.Get("X-PD-Alone") != alone.StoredResponse {
 			t.Fatalf("%d %s", a.status, a.body)
 		}
 		if n := r.asked() - before; n != 2 {

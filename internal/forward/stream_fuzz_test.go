@@ -90,7 +90,7 @@ func (content) Strike(*instance.Instance, string)    {}
 func (content) Success(*instance.Instance)           {}
 func (content) Done(*forward.Entry)                  {}
 func (content) Retried(instance.Role, forward.Class) {}
-func (content) HandoverMissing()                     {}
+func (content) Handed(*instance.Instance, bool)      {}
 func (content) HandoverSpent(forward.Class)          {}
 func (content) Asked(string)                         {}
 
@@ -191,8 +191,8 @@ func wantStream(s *played, kind openai.Kind, cached string) (out []string, commi
 			committed = class != openai.EventPreamble
 		}
 		text := e
-		if cached != "" && openai.HasCachedTokens(e) {
-			text = openai.SetCachedTokens(e, openai.Cached{Tokens: cached})
+		if cached != "" && openai.Chat.HasCachedTokens(e) {
+			text = openai.Chat.SetCachedTokens(e, openai.Cached{Tokens: cached})
 		}
 		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
 			out = append(out, trimmed)
@@ -319,7 +319,7 @@ func FuzzWhole(f *testing.F) {
 		want := answer
 		if counted {
 			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
-			want = openai.SetCachedTokens(answer, openai.Cached{Tokens: "3"})
+			want = openai.Chat.SetCachedTokens(answer, openai.Cached{Tokens: "3"})
 		}
 		if openai.MayTellHandover(want) {
 			want = openai.Completion.HideHandover(want)

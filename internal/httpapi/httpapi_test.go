@@ -99,8 +99,9 @@ func deps() httpapi.Deps {
 			},
 		},
 		Admin: admin{}, Members: fixed{members()}, Load: load{}, Opinion: opinion{"10.0.0.3:1": "cannot connect"},
-		Etcd:  func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
-		Ready: func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
+		Etcd:    func() httpapi.EtcdStatus { return httpapi.EtcdStatus{State: "live"} },
+		Notices: func() []string { return []string{"no decode instance serves model m"} },
+		Ready:   func() error { return nil }, Metrics: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "metrics") }), Log: log, AdminKey: "secret", Version: "v", ID: "me",
 		Fallback: true,
 	}
 }
@@ -224,7 +225,7 @@ func TestStatus(t *testing.T) {
 		if !strings.HasPrefix(body, `{"prefill_node_count":1,"decode_node_count":2,"prefill_nodes":["10.0.0.1:1"],"decode_nodes":["10.0.0.2:1","10.0.0.3:1"],`) {
 			t.Errorf("body %s", body)
 		}
-		if len(st.Instances) != 4 || st.Revision != 42 || st.Etcd.State != "live" || *st.Instances[0].InFlight != 3 {
+		if len(st.Instances) != 4 || st.Revision != 42 || st.Etcd.State != "live" || *st.Instances[0].InFlight != 3 || len(st.Notices) != 1 {
 			t.Errorf("status %+v", st)
 		}
 		views := map[string]string{}

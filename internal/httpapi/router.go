@@ -89,6 +89,8 @@ type Deps struct {
 	Version    string
 	ID         string // of this proxy, as in etcd
 	Connector  string // dialect of instances whose record names none
+	// Notices say in words what is not as it should be in a fleet that serves.
+	Notices func() []string
 	// Limits are the numbers this proxy works by, shown in /status.
 	Limits map[string]any
 	// Fallback tells that decode instances alone can serve.

@@ -6,13 +6,12 @@ import (
 	"strings"
 
 	"github.com/gin-gonic/gin"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
 // docs/routes.md has a verdict on every route of vLLM, which the tests hold to this file.
 
-// aloneRoute is the reason of what is generated on a route on which no engine hands
-// KV over.
-const aloneRoute = "route"
 
 // fannedOut gives the routes of vLLM that all instances are told, for who has the
 // admin key.
@@ -37,8 +36,8 @@ func (d *Deps) stored(client *gin.RouterGroup) {
 // route.
 func passed() map[string]string {
 	routes := map[string]string{
-		"/v1/chat/completions/batch": aloneRoute,
-		"/cohere/v2/chat":            aloneRoute,
+		"/v1/chat/completions/batch": alone.Route,
+		"/cohere/v2/chat":            alone.Route,
 	}
 	for _, path := range []string{
 		"/v1/embeddings", "/v2/embed", "/pooling", "/classify",
@@ -55,7 +54,7 @@ func passed() map[string]string {
 
 // passedForms gives those of them whose requests are forms with a file.
 func passedForms() map[string]string {
-	return map[string]string{"/v1/audio/transcriptions": aloneRoute, "/v1/audio/translations": aloneRoute}
+	return map[string]string{"/v1/audio/transcriptions": alone.Route, "/v1/audio/translations": alone.Route}
 }
 
 // passedQuestions gives those of them that are asked with GET.

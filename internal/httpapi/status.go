@@ -21,6 +21,7 @@ type Status struct {
 	Prefill      []string           `json:"prefill_nodes"`
 	Decode       []string           `json:"decode_nodes"`
 	Instances    []instance.Listing `json:"instances"`
+	Notices      []string           `json:"notices"` // what is not as it should be, in words
 	Revision     int64              `json:"revision"`
 	Etcd         EtcdStatus         `json:"etcd"`
 	ID           string             `json:"id"`
@@ -65,6 +66,7 @@ func (d *Deps) status(c *gin.Context) {
 	out := Status{
 		Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode),
 		Instances: make([]instance.Listing, 0, len(s.All())),
+		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)

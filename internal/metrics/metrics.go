@@ -134,8 +134,12 @@ func (m *Metrics) Retried(role instance.Role, class forward.Class) {
 	m.retries.WithLabelValues(string(role), string(class)).Inc()
 }
 
-// HandoverMissing counts a prefill answer without a hand-over.
-func (m *Metrics) HandoverMissing() { m.missing.Inc() }
+// Handed counts a prefill answer without a hand-over.
+func (m *Metrics) Handed(_ *instance.Instance, something bool) {
+	if !something {
+		m.missing.Inc()
+	}
+}
 
 // HandoverSpent counts a hand-over that was given away in vain.
 func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }

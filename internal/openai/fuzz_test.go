@@ -267,11 +267,11 @@ func FuzzAnswer(f *testing.F) {
 		if code != 0 && (class != openai.EventError || code < 100 || code > 599) {
 			t.Fatalf("%q: class %d with code %d", answer, class, code)
 		}
-		cached := openai.CachedTokens(answer)
+		cached := openai.Chat.CachedTokens(answer)
 		if strings.Trim(cached.Tokens, "0123456789") != "" && cached.Tokens != "null" || strings.Trim(cached.Created, "0123456789") != "" {
 			t.Fatalf("%q: the numbers of tokens are %+v", answer, cached)
 		}
-		changed := openai.SetCachedTokens(answer, openai.Cached{Tokens: "77"})
+		changed := openai.Chat.SetCachedTokens(answer, openai.Cached{Tokens: "77"})
 		if !ok {
 			return
 		}

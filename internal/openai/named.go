@@ -49,6 +49,10 @@ func (k Kind) Classify(event []byte) (class EventClass, code int) {
 		return EventPreamble, 0
 	case "error":
 		return EventError, 0
+	case "":
+		if class, code = Classify(event); class == EventError { // as vLLM writes them in other streams
+			return class, code
+		}
 	}
 	return EventContent, 0
 }
@@ -81,16 +85,14 @@ const (
 // Sign is a cheap test, since every event passes it.
 func (k Kind) Sign(event []byte) Sign {
 	switch k {
-	case Responses:
+	case Responses, Messages:
 		switch string(eventName(event)) {
-		case "response.completed", "response.incomplete":
+		case "response.completed", "response.incomplete", "message_stop":
 			return SignEnd
 		case "response.failed":
 			return SignFailedEnd
-		}
-	case Messages:
-		if string(eventName(event)) == "message_stop" {
-			return SignEnd
+		case "error":
+			return SignError
 		}
 	case Completion, Chat, Generate, Other:
 		if IsDone(event) {
@@ -106,7 +108,7 @@ func (k Kind) Sign(event []byte) Sign {
 // ErrorOf is what an error event says, as the body of an answer that is no stream.
 func (k Kind) ErrorOf(event []byte) []byte {
 	data := bytes.TrimSpace(EventData(event))
-	if k != Responses {
+	if _, typed := findMember(data, 0, "type"); k != Responses && (k != Messages || typed) {
 		return bytes.Clone(data) // the stream's buffer is another's before the client is told
 	}
 	if m, ok := findMember(data, 0, "response"); ok {
@@ -120,7 +122,7 @@ func (k Kind) ErrorOf(event []byte) []byte {
 	if m, ok := findMember(said, 0, "message"); ok && said[m.val] == '"' {
 		e.Message = string(unquote(said[m.val:m.end]))
 	}
-	return e.JSON()
+	return k.errorJSON(&e)
 }
 
 // ErrorEvent is an error of ours as an event of a stream of this kind.

@@ -39,6 +39,9 @@ func TestNamedEvents(t *testing.T) {
 		{openai.Responses, ": keep-alive\n\n", preamble, none},
 		{openai.Responses, "\n\n: keep-alive\nevent:response.completed\ndata: {}\n\n", content, end},
 		{openai.Responses, named("response.new", `{}`), content, none},
+		{openai.Messages, "data: {\"error\":{\"code\":503}}\n\n", failed, fault},
+		{openai.Messages, "data: {\"type\":\"error\",\"error\":{\"type\":\"internal_error\"}}\n\n", failed, fault},
+		{openai.Responses, "data: {\"type\":\"error\",\"message\":\"x\"}\n\n", failed, fault},
 		{openai.Messages, named("message_start", `{"type":"message_start"}`), preamble, none},
 		{openai.Messages, named("ping", `{"type":"ping"}`), preamble, none},
 		{openai.Messages, named("content_block_start", `{}`), preamble, none},
@@ -111,6 +114,7 @@ func TestErrorOfAnEvent(t *testing.T) {
 	}{
 		{openai.Chat, "data: {\"error\":{\"code\":503}}\n\n", `{"error":{"code":503}}`},
 		{openai.Messages, named("error", `{"type":"error","error":{"type":"x","message":"m"}}`), `{"type":"error","error":{"type":"x","message":"m"}}`},
+		{openai.Messages, "data: {\"error\":{\"message\":\"m\"}}\n\n", `{"type":"error","error":{"type":"InternalServerError","message":"m"}}`},
 		{openai.Responses, named("response.failed", `{"response":{"error":{"code":"server_error","message":"m"}}}`), `"message":"m"`},
 		{openai.Responses, named("error", `{"type":"error","message":"m"}`), `"message":"m"`},
 		{openai.Responses, named("error", `{"error":{"message":"m"}}`), `"message":"m"`},

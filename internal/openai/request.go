@@ -6,10 +6,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
-// BypassStored is Request.Bypass of a request that goes on from a stored response,
-// which one instance has.
-const BypassStored = "stored_response"
-
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot
 // make the bookkeeping larger than the body itself.
 const maxTopLevel = 4096
@@ -42,14 +38,13 @@ type Request struct {
 	// MaxTokens is the effective limit, 0 if the client named none.
 	MaxTokens int64
 	// CutReason says why a prefill that is cut after one token may be refused though
-	// the request is right, "" if it may not: forced_tool, as half a call cannot be
-	// parsed (protocol rule R1c), or thinking_budget, which is more than one token.
+	// the request is right, "" if it may not: alone.ForcedTool, as half a call cannot be
+	// parsed (protocol rule R1c), or alone.ThinkingBudget, which is more than one token.
 	CutReason string
 	// KeepPriority lets the client's own "priority" through to the engines.
 	KeepPriority bool
 	// Bypass says why prefill and decode must not be split for this request,
-	// "" if they may: several_prompts, n, best_of, beam_search, echo, prompt_logprobs,
-	// background, BypassStored.
+	// "" if they may. It is one of package alone, as CutReason is.
 	Bypass string
 
 	body    object // the request itself

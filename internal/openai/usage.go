@@ -2,25 +2,41 @@ package openai
 
 import "bytes"
 
-// Cached is what usage.prompt_tokens_details tells about the prefix cache, as it
-// stands there. The zero value means that there is no usage.
+// Cached is what an answer's usage tells about the prefix cache, as it stands there.
+// The zero value means that there is no usage.
 type Cached struct {
-	// Tokens is the value of cached_tokens: digits or null.
+	// Tokens is how many tokens of the prompt came from the cache: digits or null.
 	Tokens string
-	// Created is the value of created_cache_tokens, digits; "" if there are none.
+	// Created is how many were put into it, digits; "" if that is not told.
 	Created string
+}
+
+// cacheNames are what an API calls the numbers of Cached, and the member of usage that
+// holds them; "" if they stand in usage itself.
+type cacheNames struct{ details, tokens, created string }
+
+func (k Kind) cacheNames() cacheNames {
+	switch k {
+	case Responses:
+		return cacheNames{"input_tokens_details", "cached_tokens", "cache_write_tokens"}
+	case Messages:
+		return cacheNames{"", "cache_read_input_tokens", "cache_creation_input_tokens"}
+	case Completion, Chat, Other:
+	}
+	return cacheNames{"prompt_tokens_details", "cached_tokens", "created_cache_tokens"}
 }
 
 // CachedTokens finds what an answer tells about the prefix cache. Tokens is "" if
 // there is no usage, "0" if the usage tells nothing of it. A null stays a null;
 // anything else that is no number counts as no usage, since it is put into the
 // client's answer.
-func CachedTokens(answer []byte) Cached {
-	usage, ok := findMember(answer, 0, "usage")
-	if !ok || answer[usage.val] != '{' {
+func (k Kind) CachedTokens(answer []byte) Cached {
+	usage, ok := k.usage(answer, 0)
+	if !ok {
 		return Cached{}
 	}
-	m, ok := detail(answer, usage.val, "cached_tokens")
+	names := k.cacheNames()
+	m, ok := names.find(answer, usage, names.tokens)
 	if !ok {
 		return Cached{Tokens: "0"}
 	}
@@ -29,7 +45,7 @@ func CachedTokens(answer []byte) Cached {
 		return Cached{}
 	}
 	c := Cached{Tokens: string(value)}
-	if m, ok := detail(answer, usage.val, "created_cache_tokens"); ok && digits(answer[m.val:m.end], 0) == m.end-m.val {
+	if m, ok := names.find(answer, usage, names.created); ok && digits(answer[m.val:m.end], 0) == m.end-m.val {
 		c.Created = string(answer[m.val:m.end])
 	}
 	return c
@@ -40,38 +56,79 @@ func CachedTokens(answer []byte) Cached {
 // whole prompt as cached and nothing as put into the cache, since it was computed
 // elsewhere: the prefill instance's numbers are the true ones (protocol rule
 // R10). Without anything to replace the same bytes come back.
-func SetCachedTokens(answer []byte, c Cached) []byte {
-	answer = setDetail(answer, "cached_tokens", c.Tokens)
+func (k Kind) SetCachedTokens(answer []byte, c Cached) []byte {
+	if k == Messages {
+		return setMessageUsage(answer, c)
+	}
+	names := k.cacheNames()
+	answer = k.setDetail(answer, names.tokens, c.Tokens)
 	if c.Created != "" {
-		answer = setDetail(answer, "created_cache_tokens", c.Created)
+		answer = k.setDetail(answer, names.created, c.Created)
 	}
 	return answer
 }
 
-func setDetail(answer []byte, name, value string) []byte {
+func (k Kind) setDetail(answer []byte, name, value string) []byte {
 	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if start < 0 {
 		return answer
 	}
-	usage, ok := findMember(answer, start, "usage")
-	if !ok || answer[usage.val] != '{' {
+	usage, ok := k.usage(answer, start)
+	if !ok {
 		return answer
 	}
-	m, ok := detail(answer, usage.val, name)
+	m, ok := k.cacheNames().find(answer, usage, name)
 	if !ok || isNull(answer[m.val:m.end]) {
 		return answer
 	}
-	out := make([]byte, 0, len(answer)+len(value))
-	out = append(out, answer[:m.val]...)
-	out = append(out, value...)
-	return append(out, answer[m.end:]...)
+	return replaced(answer, m.val, m.end, []byte(value))
 }
 
-// HasCachedTokens is a cheap test whether there may be something to replace. Of the
-// name it looks for the underscore first, which text has seldom and an event's
-// other names have a few times: bytes.Contains takes four times as long, and this
-// is asked about all that engines answer.
-func HasCachedTokens(b []byte) bool {
+// usage finds the usage of an answer, or of an event's data, that begins at open: on
+// the two agents' APIs some events have it inside the answer that they hold. It gives
+// the position of its brace.
+func (k Kind) usage(b []byte, open int) (at int, ok bool) {
+	m, ok := findMember(b, open, "usage")
+	if !ok {
+		var outer member
+		switch k {
+		case Responses:
+			outer, ok = findMember(b, open, "response")
+		case Messages:
+			outer, ok = findMember(b, open, "message")
+		case Completion, Chat, Other:
+		}
+		if ok {
+			m, ok = findMember(b, outer.val, "usage")
+		}
+	}
+	return m.val, ok && b[m.val] == '{'
+}
+
+// find finds one of the numbers of a usage that begins at usage.
+func (n cacheNames) find(b []byte, usage int, name string) (member, bool) {
+	if n.details != "" {
+		details, ok := findMember(b, usage, n.details)
+		if !ok || b[details.val] != '{' {
+			return member{}, false
+		}
+		usage = details.val
+	}
+	return findMember(b, usage, name)
+}
+
+// HasCachedTokens is a cheap test whether there may be something to replace.
+func (k Kind) HasCachedTokens(b []byte) bool {
+	if k == Messages {
+		return bytes.Contains(b, []byte("cache_read_input_tokens"))
+	}
+	return hasCachedTokens(b)
+}
+
+// hasCachedTokens finds the name in quotes. It looks for the underscore first, which
+// text has seldom and an event's other names have a few times: bytes.Contains takes
+// four times as long, and this is asked about all that engines answer.
+func hasCachedTokens(b []byte) bool {
 	const name, front, back = `"cached_tokens"`, len(`"cached`), len(`_tokens"`)
 	for i, near := front, 0; i+back <= len(b); i++ {
 		n := bytes.IndexByte(b[i:len(b)-back+1], '_')
@@ -89,15 +146,6 @@ func HasCachedTokens(b []byte) bool {
 		}
 	}
 	return false
-}
-
-// detail finds a member of usage.prompt_tokens_details.
-func detail(b []byte, usage int, name string) (member, bool) {
-	details, ok := findMember(b, usage, "prompt_tokens_details")
-	if !ok || b[details.val] != '{' {
-		return member{}, false
-	}
-	return findMember(b, details.val, name)
 }
 
 // findMember finds a member of the object that begins at i; of duplicates the last.

@@ -32,22 +32,74 @@ func TestCachedTokens(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := openai.CachedTokens([]byte(tc.body)); got != tc.cached {
+			if got := openai.Chat.CachedTokens([]byte(tc.body)); got != tc.cached {
 				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
 			}
 			want := tc.set
 			if want == "" {
 				want = tc.body
 			}
-			if got := string(openai.SetCachedTokens([]byte(tc.body), prefills)); got != want {
+			if got := string(openai.Chat.SetCachedTokens([]byte(tc.body), prefills)); got != want {
 				t.Errorf("SetCachedTokens %s, want %s", got, want)
 			}
 			if strings.Contains(tc.body, "\n") {
 				return
 			}
 			event := "data: " + tc.body + "\n\n"
-			if got := string(openai.SetCachedTokens([]byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
+			if got := string(openai.Chat.SetCachedTokens([]byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
 				t.Errorf("in an event: %s", got)
+			}
+		})
+	}
+}
+
+// The two agents' APIs have names and places of their own for the same numbers.
+func TestCachedTokensOfAgents(t *testing.T) {
+	t.Parallel()
+	const (
+		response = `"usage":{"input_tokens":86,"input_tokens_details":{"cached_tokens":85,"cache_write_tokens":0,"cached_tokens_per_turn":[]},"output_tokens":1}`
+		message  = `"usage":{"input_tokens":1,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":85}`
+	)
+	for _, tc := range []struct {
+		name    string
+		kind    openai.Kind
+		body    string
+		cached  openai.Cached
+		prefill openai.Cached
+		set     string
+	}{
+		{"a response", openai.Responses, `{"a":1,` + response + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "16", Created: "64"},
+			`{"a":1,"usage":{"input_tokens":86,"input_tokens_details":{"cached_tokens":16,"cache_write_tokens":64,"cached_tokens_per_turn":[]},"output_tokens":1}}`},
+		{"the last event of a response", openai.Responses, `{"type":"response.completed","response":{"a":1,` + response + `}}`,
+			openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "16", Created: "64"},
+			`{"type":"response.completed","response":{"a":1,"usage":{"input_tokens":86,"input_tokens_details":{"cached_tokens":16,"cache_write_tokens":64,"cached_tokens_per_turn":[]},"output_tokens":1}}}`},
+		{"a response that has not ended", openai.Responses, `{"response":{"usage":null}}`, openai.Cached{}, openai.Cached{Tokens: "1"}, ""},
+		{"a message", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "16", Created: "64"},
+			`{"usage":{"input_tokens":6,"output_tokens":2,"cache_creation_input_tokens":64,"cache_read_input_tokens":16}}`},
+		{"the beginning of a message", openai.Messages, `{"type":"message_start","message":{` + message + `}}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "0"},
+			`{"type":"message_start","message":{"usage":{"input_tokens":86,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":0}}}`},
+		{"a prefill that has cached more", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "90"},
+			`{"usage":{"input_tokens":0,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":90}}`},
+		{"a message without details", openai.Messages, `{"usage":{"input_tokens":86,"output_tokens":2}}`, openai.Cached{Tokens: "0"}, openai.Cached{Tokens: "16", Created: "64"}, ""},
+		{"no number", openai.Messages, `{"usage":{"input_tokens":1,"cache_read_input_tokens":"85"}}`, openai.Cached{}, openai.Cached{Tokens: "16"}, ""},
+		{"null of prefill", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "null"}, ""},
+		{"what a tool said", openai.Messages, `{"content":[{"input":{` + message + `}}],"usage":{"input_tokens":1}}`, openai.Cached{Tokens: "0"}, openai.Cached{Tokens: "16"}, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if got := tc.kind.CachedTokens([]byte(tc.body)); got != tc.cached {
+				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
+			}
+			want := tc.set
+			if want == "" {
+				want = tc.body
+			} else if !tc.kind.HasCachedTokens([]byte(tc.body)) {
+				t.Error("it is not looked into")
+			}
+			for _, around := range [][2]string{{}, {"event: x\ndata: ", "\n\n"}} {
+				if got := string(tc.kind.SetCachedTokens([]byte(around[0]+tc.body+around[1]), tc.prefill)); got != around[0]+want+around[1] {
+					t.Errorf("SetCachedTokens\ngot  %s\nwant %s", got, want)
+				}
 			}
 		})
 	}

@@ -3,6 +3,8 @@ package openai
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
 // read takes out of the scanned body what the proxy must know and refuses what
@@ -175,7 +177,7 @@ func (r *Request) readStop() error {
 
 func (r *Request) readToolChoice() {
 	if raw := r.Raw(FieldToolChoice); raw != nil && (raw[0] == '{' || raw[0] == '"' && string(unquote(raw)) == "required") {
-		r.CutReason = forcedTool
+		r.CutReason = alone.ForcedTool
 	}
 }
 
@@ -199,17 +201,17 @@ func (r *Request) readBypass() error {
 	plp := r.Raw(FieldPromptLogprobs)
 	switch {
 	case r.severalPrompts():
-		r.Bypass = "several_prompts"
+		r.Bypass = alone.SeveralPrompts
 	case hasN && n > 1:
-		r.Bypass = "n"
+		r.Bypass = alone.N
 	case hasBest && bestOf > 1, wrongBest != nil: // new engines do not look at it
-		r.Bypass = "best_of"
+		r.Bypass = alone.BestOf
 	case beam:
-		r.Bypass = "beam_search"
+		r.Bypass = alone.BeamSearch
 	case echo:
-		r.Bypass = "echo"
+		r.Bypass = alone.Echo
 	case plp != nil && !isNull(plp):
-		r.Bypass = "prompt_logprobs"
+		r.Bypass = alone.PromptLogprobs
 	}
 	return nil
 }

@@ -3,13 +3,12 @@ package openai
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
 // The two APIs of coding agents have fields of their own. As everywhere, judged here
 // is only what the edit of the prefill leg would hide from vLLM.
-
-// forcedTool is Request.CutReason of a request that forces a tool call.
-const forcedTool = "forced_tool"
 
 // readResponses is read for /v1/responses.
 func (r *Request) readResponses() error {
@@ -52,11 +51,11 @@ func (r *Request) readResponses() error {
 // background is stored where it runs.
 func (r *Request) readStored() {
 	if raw := r.Raw(FieldPreviousResponseID); truthy(raw) {
-		r.Bypass = BypassStored
+		r.Bypass = alone.StoredResponse
 	}
 	if raw := r.Raw(FieldBackground); truthy(raw) {
 		if on, _ := laxBool(raw); on {
-			r.Bypass = "background"
+			r.Bypass = alone.Background
 		}
 	}
 }
@@ -88,9 +87,9 @@ func (r *Request) readMessages() error {
 	raw := r.Raw(FieldThinking)
 	switch {
 	case r.forcedByType():
-		r.CutReason = forcedTool
+		r.CutReason = alone.ForcedTool
 	case raw != nil && raw[0] == '{':
-		r.CutReason = "thinking_budget"
+		r.CutReason = alone.ThinkingBudget
 	}
 	return nil
 }

@@ -3,6 +3,8 @@ package openai
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
 // samplingLoc is where pydantic finds what is wrong with sampling_params, which may be
@@ -80,9 +82,9 @@ func (r *Request) readSampling() error {
 	prompt := r.Raw(FieldPromptLogprobs)
 	switch {
 	case several && n > 1:
-		r.Bypass = "n"
+		r.Bypass = alone.N
 	case prompt != nil && !isNull(prompt):
-		r.Bypass = "prompt_logprobs"
+		r.Bypass = alone.PromptLogprobs
 	}
 	return nil
 }

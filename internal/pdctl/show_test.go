@@ -278,8 +278,26 @@ func TestStatus(t *testing.T) {
 	}
 	// What all proxies have verified counts as what it is.
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":99,"unverified":{}}`)
-	if _, out, _ = r.run("status"); !strings.Contains(out, "decode           1  1 ready\n") {
+	if _, out, _ = r.run("status"); !strings.Contains(out, "decode           1  1 ready\n") || strings.Contains(out, "notice") {
 		t.Errorf("verified by the only proxy:\n%s", out)
+	}
+}
+
+// What proxies say of the fleet in words is shown, once.
+func TestStatusHasNotices(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const both, one = "2 prefill instances are unused: prefill speaks nixl", "1 prefill instance is ready, but\u001b[2J"
+	r.put("/pd/proxies/p1", `{"address":"10.0.0.1:8000","notices":["`+both+`","`+strings.ReplaceAll(one, "\u001b", `\u001b`)+`"]}`)
+	r.put("/pd/proxies/p2", `{"address":"10.0.0.2:8000","notices":["`+both+`"]}`)
+	_, out, _ := r.run("status")
+	if !strings.HasSuffix(out, "\nnotice (every proxy): "+both+"\nnotice (10.0.0.1:8000): 1 prefill instance is ready, but\\u001b[2J\n") {
+		t.Errorf("%s", out)
+	}
+	var rep struct{ Proxies []struct{ Notices []string } }
+	_, out, _ = r.run("status", "-o", "json")
+	if err := json.Unmarshal([]byte(out), &rep); err != nil || len(rep.Proxies) != 2 || len(rep.Proxies[0].Notices) != 2 || rep.Proxies[1].Notices[0] != both {
+		t.Errorf("%v: %s", err, out)
 	}
 }
 

@@ -1,6 +1,7 @@
 package pdctl
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -17,6 +18,10 @@ const statusHelp = `status shows whether etcd is well, what is registered, and w
 ALARMS of etcd matter: with NOSPACE nothing can register any more until etcd is
 compacted, defragmented and the alarm disarmed. A proxy whose APPLIED stays
 behind "membership revision" does not follow etcd.
+
+A notice is what a proxy says of the fleet in words: a role that is there and not used,
+a connector that hands nothing over. Its numbers may be some seconds old; the proxy's
+/status has the present ones. -o json has them below "proxies".
 
 The exit code is 1 when etcd does not answer, or has an alarm.`
 
@@ -54,6 +59,8 @@ type proxyReport struct {
 	Address string `json:"address,omitempty"`
 	Version string `json:"version,omitempty"`
 	Applied int64  `json:"applied"`
+	// Notices are what the proxy says of the fleet in words.
+	Notices []string `json:"notices,omitempty"`
 }
 
 func (a *app) status(ctx context.Context) error {
@@ -88,6 +95,7 @@ func (a *app) status(ctx context.Context) error {
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
 			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
+			Notices: p.Notices,
 		})
 	}
 	if a.json() {
@@ -198,8 +206,34 @@ func (a *app) printStatus(rep statusReport) error {
 			return err
 		}
 	}
+	a.printNotices(rep.Proxies)
 	for _, n := range rep.Notes {
 		fmt.Fprintln(a.stdout, "note: "+n)
 	}
 	return nil
+}
+
+// printNotices shows what proxies say of the fleet, each sentence once with those that
+// say it.
+func (a *app) printNotices(proxies []proxyReport) {
+	var texts []string
+	by := map[string][]string{}
+	for _, p := range proxies {
+		for _, text := range p.Notices {
+			if by[text] == nil {
+				texts = append(texts, text)
+			}
+			by[text] = append(by[text], cmp.Or(p.Address, p.ID))
+		}
+	}
+	for i, text := range texts {
+		if i == 0 {
+			fmt.Fprintln(a.stdout)
+		}
+		who := strings.Join(by[text], ", ")
+		if len(by[text]) == len(proxies) && len(proxies) > 1 {
+			who = "every proxy"
+		}
+		fmt.Fprintf(a.stdout, "notice (%s): %s\n", who, text)
+	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -16,14 +17,6 @@ import (
 // maxPrefillAnswer bounds what a prefill instance may answer. Block ids of a
 // prompt of a million tokens take well under a megabyte.
 const maxPrefillAnswer = 16 << 20
-
-// The reasons for a decode instance to serve alone, beside Bypass and CutReason of
-// openai.Request and those of connector.Dialect.Unfit.
-const (
-	aloneNoPrefill     = "no_prefill"     // nobody there
-	alonePrefillFailed = "prefill_failed" // everybody tried
-	aloneNoHandover    = "no_handover"    // prefill has answered without one
-)
 
 // completion is a request that goes through prefill and decode.
 type completion struct {
@@ -43,7 +36,7 @@ type completion struct {
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
 	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
-	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason}
+	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind}}
 	c.run()
 }
 
@@ -51,7 +44,7 @@ func (r *Request) Complete(req *openai.Request) {
 func (c *completion) run() {
 	switch c.req.Bypass {
 	case "":
-	case openai.BypassStored:
+	case alone.StoredResponse:
 		c.goOn(c.req.PreviousResponse())
 		return
 	default:
@@ -85,9 +78,9 @@ func (c *completion) run() {
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case fallback && c.attempts.last != nil:
-		c.alone(alonePrefillFailed)
+		c.alone(alone.PrefillFailed)
 	case fallback:
-		c.alone(aloneNoPrefill)
+		c.alone(alone.NoPrefill)
 	default:
 		c.without(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
@@ -109,7 +102,7 @@ func (c *completion) prefillFailed(in *instance.Instance, f *leg.Failure) (done 
 		c.alone(c.cutReason)
 	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
 		// The tries are used up; a decode instance can still do it all.
-		c.alone(alonePrefillFailed)
+		c.alone(alone.PrefillFailed)
 	default:
 		c.Answer.Tell(f)
 	}

@@ -113,6 +113,9 @@ func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 // if there was one that tell accepts.
 func (r *Request) without(err error, role instance.Role, tell func(*leg.Failure) bool) {
 	last := r.attempts.last
+	if r.Route.Prefill == "" && r.Route.Decode == "" {
+		r.Route.Alone = "" // nobody serves it
+	}
 	switch {
 	case r.Origin.Client.Err() != nil:
 		r.Answer.Gone()

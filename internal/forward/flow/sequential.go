@@ -3,6 +3,7 @@ package flow
 import (
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -50,8 +51,8 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
 		return l.OfAnswer(err.Error())
 	}
-	if kv.lost() {
-		c.s.Recorder.HandoverMissing()
+	if !kv.dialect.SharesPool() {
+		c.s.Recorder.Handed(kv.pick.Instance, !kv.handover.Empty())
 	}
 	c.usage.Prefilled(answer)
 	c.attempts.served(kv.pick.Instance)
@@ -110,7 +111,7 @@ func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, 
 		// It would not read the hand-over, and compute the prompt without a word.
 		c.Route.Alone, handover = why, connector.Handover{}
 	case kv.lost():
-		c.Route.Alone = aloneNoHandover
+		c.Route.Alone = alone.NoHandover
 	default:
 		c.Route.Alone = ""
 	}

@@ -43,8 +43,9 @@ type Health interface {
 type Recorder interface {
 	// Retried: a leg in this role failed in this way and was tried again.
 	Retried(role instance.Role, class leg.Class)
-	// HandoverMissing: a prefill answered without the hand-over its connector needs.
-	HandoverMissing()
+	// Handed: a prefill instance whose connector hands something over in its answer has
+	// answered, with it or without.
+	Handed(in *instance.Instance, something bool)
 	// HandoverSpent: a decode leg failed in this way after it may have taken a
 	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
 	HandoverSpent(class leg.Class)

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -48,7 +49,7 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 // goOn answers a request that goes on from a stored response. The prompt is where that
 // is: no other instance could compute it.
 func (c *completion) goOn(id string) {
-	c.Route.Alone = openai.BypassStored
+	c.Route.Alone = alone.StoredResponse
 	c.holders(id, c.aloneOn)
 }
 

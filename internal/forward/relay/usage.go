@@ -11,6 +11,7 @@ import (
 // instance counts the whole prompt as cached (protocol rule R10). It is safe for use
 // by the goroutines of two legs.
 type Usage struct {
+	Kind    openai.Kind                   // of the request, and of both answers
 	prefill atomic.Pointer[openai.Cached] // nil while nothing is known
 	// Coming, if not nil, is closed when the prefill instance's answer has come or
 	// will not come. A decode instance may be quicker with its own.
@@ -41,26 +42,26 @@ func (u *Usage) await() *openai.Cached {
 // stay open for hours.
 func (u *Usage) Prefilled(answer []byte) {
 	u.prefill.Store(nil)
-	if cached := openai.CachedTokens(answer); answer != nil && cached.Tokens != "" {
+	if cached := u.Kind.CachedTokens(answer); answer != nil && cached.Tokens != "" {
 		u.prefill.Store(&cached)
 	}
 }
 
 // Whole implements connector.Rewriter.
 func (u *Usage) Whole(body []byte) []byte {
-	if !openai.HasCachedTokens(body) {
+	if !u.Kind.HasCachedTokens(body) {
 		return body
 	}
 	cached := u.await()
 	if cached == nil {
 		return body
 	}
-	return openai.SetCachedTokens(body, *cached)
+	return u.Kind.SetCachedTokens(body, *cached)
 }
 
 // Events implements connector.Rewriter.
 func (u *Usage) Events(batch []byte) []byte {
-	if !openai.HasCachedTokens(batch) || u.await() == nil {
+	if !u.Kind.HasCachedTokens(batch) || u.await() == nil {
 		return batch
 	}
 	return eachEvent(batch, u.Whole)

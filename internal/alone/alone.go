@@ -1,0 +1,64 @@
+// Package alone names the reasons for which one decode instance serves a request without
+// a prefill. Whoever decides that uses a name of these: it stands in the metric, in the
+// access log and in the header X-PD-Alone.
+package alone
+
+// The reasons.
+const (
+	// The request cannot be shared out.
+	SeveralPrompts = "several_prompts"
+	N              = "n"
+	BestOf         = "best_of"
+	BeamSearch     = "beam_search"
+	Echo           = "echo"
+	PromptLogprobs = "prompt_logprobs"
+	Background     = "background"
+	StoredResponse = "stored_response"
+	Route          = "route"
+
+	// A prefill of one token may be refused, or hand nothing over.
+	ForcedTool         = "forced_tool"
+	ThinkingBudget     = "thinking_budget"
+	MessagesNeedLength = "messages_need_length"
+	EngineTooOld       = "engine_too_old"
+
+	// A prefill should have been.
+	NoHandover    = "no_handover"
+	NoPrefill     = "no_prefill"
+	PrefillFailed = "prefill_failed"
+)
+
+// Reason is a name and what it means to an operator.
+type Reason struct{ Name, Words string }
+
+// Reasons are all of them.
+func Reasons() []Reason {
+	return []Reason{
+		{SeveralPrompts, "several prompts in one request"},
+		{N, "several answers to one prompt"},
+		{BestOf, "the best of several answers"},
+		{BeamSearch, "beam search"},
+		{Echo, "the prompt is to be echoed"},
+		{PromptLogprobs, "logprobs of the prompt are wanted"},
+		{Background, "a response in the background"},
+		{StoredResponse, "it goes on from a stored response"},
+		{Route, "no engine hands over on that route"},
+		{ForcedTool, "a forced tool call cannot be cut after one token"},
+		{ThinkingBudget, "a thinking budget cannot be cut after one token"},
+		{MessagesNeedLength, "these engines may hand nothing over on /v1/messages"},
+		{EngineTooOld, "an engine is older than vLLM 0.19"},
+		{NoHandover, "prefill has handed nothing over"},
+		{NoPrefill, "no prefill instance could be used"},
+		{PrefillFailed, "every prefill instance has failed"},
+	}
+}
+
+// Words says what a reason means, the name itself of one that is not known.
+func Words(name string) string {
+	for _, r := range Reasons() {
+		if r.Name == name {
+			return r.Words
+		}
+	}
+	return name
+}

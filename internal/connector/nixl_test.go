@@ -1,0 +1,29 @@
+package connector_test
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+)
+
+// An answer hands something over or it does not: an object with nothing in it is nothing,
+// and decode must not be left to find that out.
+func TestNIXLHandover(t *testing.T) {
+	t.Parallel()
+	d, err := connector.New("nixl")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for answer, empty := range map[string]bool{
+		`{}`: true, `{"kv_transfer_params":null}`: true, `{"kv_transfer_params":{}}`: true, `{"kv_transfer_params": { } }`: true,
+		`{"kv_transfer_params":{"remote_host":"h"}}`: false,
+	} {
+		h, err := d.Handover([]byte(answer))
+		if err != nil || h.Empty() != empty {
+			t.Errorf("%s: %q, %v", answer, h.Params, err)
+		}
+	}
+	if _, err := d.Handover([]byte(`{"kv_transfer_params":`)); err == nil {
+		t.Error("half an answer is taken")
+	}
+}

@@ -1,0 +1,125 @@
+package forward_test
+
+import (
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+)
+
+const chatPath = "/v1/chat/completions"
+
+// ask is the request of a scenario, in one of the APIs that generate. /v1/completions
+// goes the way of chats and has tests of its own.
+type ask struct {
+	path   string
+	stream bool
+}
+
+func (q ask) String() string { return fmt.Sprintf("%s stream=%v", q.path[4:], q.stream) }
+
+// apis are those that every scenario runs over.
+func apis() []string { return []string{chatPath, responsesPath, messagesPath} }
+
+// eachAPI runs a scenario over every API, for whole answers, streams or both.
+func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q ask)) {
+	t.Helper()
+	for _, path := range apis() {
+		for _, stream := range streams {
+			q := ask{path, stream}
+			t.Run(q.String(), func(t *testing.T) {
+				t.Parallel()
+				f(t, q)
+			})
+		}
+	}
+}
+
+func streamed() []bool { return []bool{true} }
+func both() []bool     { return []bool{true, false} }
+
+// bothDialects runs a scenario over every API and dialect, streaming and not.
+func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
+	t.Helper()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+		eachAPI(t, both(), func(t *testing.T, q ask) { f(t, mode, q) })
+	}
+}
+
+// ends tells whether a stream is whole.
+func (q ask) ends(stream string) bool {
+	last := stream[max(strings.LastIndex(stream, "event: "), 0):]
+	switch q.path {
+	case responsesPath:
+		return strings.HasPrefix(last, "event: response.completed\n") && strings.HasSuffix(last, "}\n\n")
+	case messagesPath:
+		return last == "event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n"
+	}
+	return strings.HasSuffix(stream, "data: [DONE]\n\n")
+}
+
+// body is the request's, with more fields behind the others.
+func (q ask) body(more string) string {
+	if q.path == chatPath {
+		return chatBody(q.stream, more)
+	}
+	return agentBody(q.path, q.stream, more)
+}
+
+// pose sends the request of a scenario.
+func (r *rig) pose(q ask, header ...string) answer {
+	r.t.Helper()
+	return r.post(q.path, q.body(""), header...)
+}
+
+// whole checks an answer against what the model says.
+func (r *rig) whole(q ask, a answer) {
+	r.t.Helper()
+	if q.path == chatPath {
+		r.complete(a, true, q.body(""))
+		return
+	}
+	r.agentComplete(a, q.path, q.body(""))
+}
+
+// served sends the request and checks its answer.
+func (r *rig) served(q ask, header ...string) {
+	r.t.Helper()
+	r.whole(q, r.pose(q, header...))
+}
+
+// refused checks that an answer is an error in the shape of its API, and no stream.
+func (r *rig) refused(q ask, a answer, status int, says string) {
+	r.t.Helper()
+	begins := `{"error":{`
+	if q.path == messagesPath {
+		begins = `{"type":"error","error":{`
+	}
+	if a.err != nil || a.status != status || !strings.HasPrefix(a.header.Get("Content-Type"), "application/json") ||
+		!strings.HasPrefix(string(a.body), begins) || !strings.Contains(string(a.body), says) {
+		r.t.Fatalf("%d %v, %v: %s", a.status, a.header, a.err, a.body)
+	}
+}
+
+// broken checks that a stream which was committed has ended with an error in the
+// shape of its API, and not cleanly.
+func (r *rig) broken(q ask, a answer) {
+	r.t.Helper()
+	if a.status != http.StatusOK || a.err == nil {
+		r.t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
+	}
+	event := "data: {\"error\":"
+	if q.path != chatPath {
+		event = "event: error\ndata: {\"type\":\"error\","
+	}
+	if i := strings.LastIndex(string(a.body), event); i < 0 || strings.Count(string(a.body[i:]), "\n\n") != 1 {
+		r.t.Fatalf("its last event is no error: %s", a.body)
+	}
+	for _, end := range []string{"[DONE]", "message_stop", "response.completed", "response.incomplete"} {
+		if strings.Contains(string(a.body), end) {
+			r.t.Fatalf("%s: %s", end, a.body)
+		}
+	}
+}

@@ -1,0 +1,218 @@
+package e2e_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// aloneCase is a way to be served by decode alone: a request, and the engines of a model
+// of its own. Without any it uses those of the model "good".
+type aloneCase struct {
+	reason, path, body      string
+	prefill, decode         string // versions of the engines, "0.32.0" if empty
+	fault                   fakevllm.Fault
+	withoutPrefill, refused bool // refused: the simulated engine answers another status than 200
+}
+
+func aloneCases() []aloneCase {
+	const (
+		chat      = `"messages":[{"role":"user","content":"tell me of the sea"}],"max_tokens":4`
+		input     = `"input":"tell me of the sea","max_output_tokens":4`
+		functions = `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"`
+	)
+	const completions, chats, responses, messages = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"
+	fails := fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}
+	return []aloneCase{
+		{reason: alone.SeveralPrompts, path: completions, body: `"prompt":["a","b"],"max_tokens":2`},
+		{reason: alone.N, path: chats, body: chat + `,"n":2,"temperature":1`},
+		{reason: alone.BestOf, path: completions, body: `"prompt":"a","max_tokens":2,"best_of":2,"temperature":1`},
+		{reason: alone.BeamSearch, path: completions, body: `"prompt":"a","max_tokens":2,"use_beam_search":true`, refused: true},
+		{reason: alone.Echo, path: completions, body: `"prompt":"a","max_tokens":2,"echo":true`},
+		{reason: alone.PromptLogprobs, path: completions, body: `"prompt":"a","max_tokens":2,"prompt_logprobs":1`},
+		{reason: alone.Background, path: responses, body: input + `,"background":true`, refused: true},
+		{reason: alone.StoredResponse, path: responses, body: input + `,"previous_response_id":"resp_1"`, refused: true},
+		{reason: alone.Route, path: "/v1/chat/completions/batch", body: chat, refused: true},
+		{reason: alone.Route, path: "/cohere/v2/chat", body: chat, refused: true},
+		{reason: alone.ForcedTool, path: chats, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":400`, 1) + functions},
+		{reason: alone.ForcedTool, path: messages, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":99`, 1) + `,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}`},
+		{reason: alone.ThinkingBudget, path: messages, body: chat + `,"thinking":{"type":"enabled","budget_tokens":9}`, fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}},
+		{reason: alone.MessagesNeedLength, path: messages, body: chat, prefill: "0.20.1"},
+		{reason: alone.EngineTooOld, path: responses, body: input, prefill: "0.18.2"},
+		{reason: alone.EngineTooOld, path: messages, body: chat, decode: "0.18.2"},
+		{reason: alone.NoHandover, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: alone.NoHandover, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: alone.NoHandover, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
+		{reason: alone.NoPrefill, path: chats, body: chat + `,"stream":true`, withoutPrefill: true},
+		{reason: alone.NoPrefill, path: responses, body: input + `,"stream":true`, withoutPrefill: true},
+		{reason: alone.PrefillFailed, path: chats, body: chat, fault: fails},
+		{reason: alone.PrefillFailed, path: messages, body: chat + `,"stream":true`, fault: fails},
+		{reason: alone.PrefillFailed, path: responses, body: input + `,"stream":true`, fault: fails},
+	}
+}
+
+// Whoever is served by decode alone is told why, and so are operators: the header of the
+// answer, the access log and the metric have the same reason, on every route that
+// generates, and there is a way to each reason.
+func TestNobodyIsAloneInSilence(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	f := newFleet(t)
+	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl", "--log-format", "json", "--retry-budget", "100"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	prefills, decodes := 0, 0
+	engine := func(role instance.Role, model, version string) *fakevllm.Server {
+		if version == "" {
+			version = "0.32.0"
+		}
+		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.Role(role), Mode: fakevllm.NIXL, Models: []string{model}, Version: version})
+		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+s.Address(), ""); err != nil {
+			t.Fatal(err)
+		}
+		if role == instance.Prefill {
+			prefills++
+		} else {
+			decodes++
+		}
+		return s
+	}
+	engine(instance.Prefill, "good", "")
+	engine(instance.Decode, "good", "")
+	cases := aloneCases()
+	models := make([]string, len(cases))
+	for i, c := range cases {
+		models[i] = "good"
+		if c.prefill+c.decode == "" && c.fault.Kind == "" && !c.withoutPrefill {
+			continue
+		}
+		models[i] = fmt.Sprintf("model-%d", i)
+		engine(instance.Decode, models[i], c.decode)
+		if c.withoutPrefill {
+			continue
+		}
+		p := engine(instance.Prefill, models[i], c.prefill)
+		if c.fault.Kind != "" {
+			if err := p.Script(c.fault); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	if err := proxy.WaitFor(ctx, prefills, decodes); err != nil {
+		t.Fatal(err)
+	}
+
+	counts, wanted := map[string]float64{}, map[string]string{}
+	for i, c := range cases {
+		id := fmt.Sprintf("alone-%d", i)
+		wanted[id] = c.reason
+		resp, body, err := posted(t, proxy.URL()+c.path, id, `{"model":"`+models[i]+`",`+c.body+`}`)
+		if err != nil || resp.StatusCode != http.StatusOK && !c.refused {
+			t.Errorf("%s on %s: %s, %v: %s", c.reason, c.path, resp.Status, err, body)
+		}
+		if got := resp.Header.Get("X-PD-Alone"); got != c.reason {
+			t.Errorf("%s on %s: the client is told %q", c.reason, c.path, got)
+		}
+		counts[c.reason]++
+		testkit.Eventually(t, soon, func() error { // a request is counted behind its last byte
+			if n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", fmt.Sprintf("reason=%q", c.reason)); n != counts[c.reason] {
+				return fmt.Errorf("%s on %s: counted %v, want %v", c.reason, c.path, n, counts[c.reason])
+			}
+			return nil
+		})
+	}
+	for _, r := range alone.Reasons() {
+		if counts[r.Name] == 0 {
+			t.Errorf("no way is tried to %s", r.Name)
+		}
+	}
+
+	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
+	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == alone.NoHandover })])
+}
+
+// posted sends a request and reads its answer.
+func posted(t *testing.T, url, id, body string) (*http.Response, []byte, error) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", id)
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return resp, b, err
+}
+
+// told sends more requests to an instance that hands nothing over: /status and pdctl
+// status say so in words.
+func told(t *testing.T, proxy *fleet.Proxy, model string) {
+	t.Helper()
+	for range 5 {
+		if resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"a","max_tokens":2}`); err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s, %v: %s", resp.Status, err, body)
+		}
+	}
+	says := func(text string) error {
+		for _, want := range []string{"prefill instances are ready, but each of the last ", " no_handover (prefill has handed nothing over)", "(nixl) has handed nothing over in its last "} {
+			if !strings.Contains(text, want) {
+				return fmt.Errorf("%q is not in %s", want, text)
+			}
+		}
+		return nil
+	}
+	testkit.Eventually(t, soon, func() error {
+		var status struct{ Notices []string }
+		if err := json.Unmarshal(get(t, proxy.URL()+"/status"), &status); err != nil {
+			return err
+		}
+		return says(strings.Join(status.Notices, "\n"))
+	})
+	testkit.Eventually(t, soon, func() error { return says(runProgram(t, "pdctl", "status", "--etcd-endpoints", proxy.Etcd[0])) })
+}
+
+// logged compares the access lines with the reasons that they should have.
+func logged(file string, wanted map[string]string) error {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	var seen []string
+	for line := range bytes.Lines(b) {
+		var l struct {
+			ID    string `json:"request_id"`
+			Alone string `json:"alone"`
+			Path  string `json:"path"`
+		}
+		if json.Unmarshal(line, &l) != nil || wanted[l.ID] == "" || l.Path == "" {
+			continue
+		}
+		if l.Alone != wanted[l.ID] {
+			return fmt.Errorf("%s, which was alone for %s, is logged with %q", l.ID, wanted[l.ID], l.Alone)
+		}
+		seen = append(seen, l.ID)
+	}
+	slices.Sort(seen)
+	if seen = slices.Compact(seen); len(seen) != len(wanted) {
+		return fmt.Errorf("%d of %d requests are logged", len(seen), len(wanted))
+	}
+	return nil
+}
