@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"hash/crc32"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -80,7 +81,7 @@ func (x *exchange) streamWords(path, model string, words []string) {
 			x.gone()
 			return
 		}
-		event := append(appendJSONString(head[:len(head):len(head)], word), '}')
+		event := append(appendJSONString(slices.Clip(head), word), '}')
 		if i == len(words)-1 {
 			event = append(event, `,"finish_reason":"stop","stop_reason":null`...)
 		}

@@ -123,15 +123,16 @@ func TestBadForms(t *testing.T) {
 		status            int
 		says              string
 	}{
-		"json":           {"application/json", `{"model":"m"}`, 400, "{'type': 'missing', 'loc': 'body.file', 'msg': 'Field required', 'input': '<dict of 13 items>'}"},
-		"text in a form": {"application/x-www-form-urlencoded", "model=m&file=x", 422, "Expected 'file' to be a file-like object, not 'str'."},
-		"no boundary":    {"multipart/form-data", audioForm(nil), 400, `{"detail":"Missing boundary in multipart."}`},
-		"cut":            {multipart, audioForm(nil)[:60], 400, "'loc': 'body.file', 'msg': 'Field required'"},
-		"no form":        {multipart, "hello", 400, `{"detail":"Invalid multipart data."}`},
-		"unknown model":  {multipart, audioForm(map[string]string{"model": "other"}), 404, "The model `other` does not exist. Valid aliases: m."},
-		"bad stream":     {multipart, audioForm(map[string]string{"stream": "maybe"}), 400, "bool_parsing"},
-		"steering":       {multipart, audioForm(map[string]string{"vllm_xargs": `{"kv_transfer_params":"x"}`}), 400, "must not steer"},
-		"too large":      {multipart, audioForm(map[string]string{"prompt": strings.Repeat("x", 1000)}), 413, "larger than 1000 bytes"},
+		"json":            {"application/json", `{"model":"m"}`, 400, "{'type': 'missing', 'loc': 'body.file', 'msg': 'Field required', 'input': '<dict of 13 items>'}"},
+		"text in a form":  {"application/x-www-form-urlencoded", "model=m&file=x", 422, "Expected 'file' to be a file-like object, not 'str'."},
+		"no boundary":     {"multipart/form-data", audioForm(nil), 400, `{"detail":"Missing boundary in multipart."}`},
+		"cut":             {multipart, audioForm(nil)[:60], 400, "'loc': 'body.file', 'msg': 'Field required'"},
+		"no form":         {multipart, "hello", 400, `{"detail":"Invalid multipart data."}`},
+		"unknown model":   {multipart, audioForm(map[string]string{"model": "other"}), 404, "The model `other` does not exist. Valid aliases: m."},
+		"bad stream":      {multipart, audioForm(map[string]string{"stream": "maybe"}), 400, "bool_parsing"},
+		"steering":        {multipart, audioForm(map[string]string{"vllm_xargs": `{"kv_transfer_params":"x"}`}), 400, "must not steer"},
+		"another charset": {multipart + "; charset=utf-7", audioForm(map[string]string{"+AHYAbABsAG0AXwB4AGEAcgBnAHM-": `{"+AGsAdg-_transfer+AF8-params":"x"}`}), 400, "must be utf-8"},
+		"too large":       {multipart, audioForm(map[string]string{"prompt": strings.Repeat("x", 1000)}), 413, "larger than 1000 bytes"},
 	} {
 		a := r.post(transcriptions, tc.body, "Content-Type", tc.contentType)
 		if a.status != tc.status || !strings.Contains(string(a.body), tc.says) {
@@ -140,8 +141,8 @@ func TestBadForms(t *testing.T) {
 		r.entry()
 	}
 	for _, q := range r.D[0].Requests() {
-		if bytes.Contains(q.Body, []byte("kv_transfer_params")) {
-			t.Errorf("the engine got %s", q.Body)
+		if bytes.Contains(q.Body, []byte("kv_transfer_params")) || strings.Contains(q.Header.Get("Content-Type"), "utf-7") {
+			t.Errorf("the engine got %v %s", q.Header, q.Body)
 		}
 	}
 	if v := r.D[0].Violations(); len(v) != 0 {

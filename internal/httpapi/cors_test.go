@@ -3,6 +3,7 @@ package httpapi_test
 import (
 	"encoding/json"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -64,10 +65,7 @@ func TestCORSAsVLLM(t *testing.T) {
 		d.ClientKeys = []string{"k"}
 		for _, path := range []string{"/v1/completions", "/v1/nothing", "/health", "/v1/embeddings"} {
 			status, header, body := call(t, tc.Method, serve(t, d, false).URL+path, "{}", pairs(tc.Header)...)
-			want := map[string]string{}
-			for k, v := range tc.Answer {
-				want[k] = v
-			}
+			want := maps.Clone(tc.Answer)
 			if asked := tc.Status == http.StatusBadRequest || tc.Body == "OK"; asked {
 				if status != tc.Status || body != tc.Body || header.Get("Content-Type") != "text/plain; charset=utf-8" {
 					t.Errorf("%s, %s: %d %s", tc.Name, path, status, body)

@@ -21,9 +21,27 @@ type Form struct {
 // an *Error with status 400, in vLLM's words where it has some.
 //
 // It takes less than the framework under vLLM: where the two could see different fields,
-// which an engine would then read unseen, the form is refused.
+// which an engine would then read unseen, the form is refused, and no engine is asked.
 func ParseForm(contentType []string, body []byte) (*Form, error) {
-	boundary, err := boundaryOf(contentType)
+	if len(contentType) == 0 {
+		return nil, noFile()
+	}
+	media, params, ok := parameters(contentType[0])
+	if len(contentType) == 1 && !strings.EqualFold(media, "multipart/form-data") {
+		return nil, noFile() // as vLLM, which sees a form without a file in it
+	}
+	f, err := readForm(len(contentType) == 1 && ok, params, body)
+	if err != nil {
+		err.Final = true
+		return nil, err
+	}
+	return f, nil
+}
+
+// readForm reads multipart/form-data whose type has these parameters; plain tells that
+// they can be read in one way only.
+func readForm(plain bool, params map[string]string, body []byte) (*Form, *Error) {
+	boundary, err := boundaryOf(plain, params)
 	if err != nil {
 		return nil, err
 	}
@@ -36,10 +54,10 @@ func ParseForm(contentType []string, body []byte) (*Form, error) {
 	for {
 		p, err := parts.next()
 		switch {
+		case !hasFile && (p == nil && err == nil || parts.cut):
+			return nil, noFile() // vLLM does not miss the end
 		case err != nil:
 			return nil, err
-		case p == nil && !hasFile:
-			return nil, noFile()
 		case p == nil:
 			return f, nil
 		}
@@ -60,19 +78,12 @@ func ParseForm(contentType []string, body []byte) (*Form, error) {
 }
 
 // boundaryOf gives what divides the parts.
-func boundaryOf(contentType []string) (string, error) {
-	if len(contentType) != 1 {
-		return "", noFile() // as vLLM, which sees a form without fields
-	}
-	media, params, ok := parameters(contentType[0])
-	if !strings.EqualFold(media, "multipart/form-data") {
-		return "", noFile()
-	}
+func boundaryOf(plain bool, params map[string]string) (string, *Error) {
 	boundary, has := params["boundary"]
 	switch charset := params["charset"]; {
-	case ok && !has:
+	case plain && !has:
 		return "", formError("Missing boundary in multipart.")
-	case !ok, len(boundary) == 0, len(boundary) > 200:
+	case !plain, len(boundary) == 0, len(boundary) > 200:
 		return "", invalidForm()
 	case charset != "" && !strings.EqualFold(charset, "utf-8"):
 		// Names of fields could be spelt in another way than by their bytes.
@@ -93,7 +104,7 @@ func noFile() *Error { return invalid(fieldFile, "<dict of 13 items>", errMissin
 
 // harmless refuses parameters in which a control field stands: engines would follow it,
 // and cannot take one that is not theirs to read.
-func harmless(xargs []byte) error {
+func harmless(xargs []byte) *Error {
 	const before, behind = `{"vllm_xargs":`, `}`
 	object := append(append([]byte(before), xargs...), behind...)
 	r, err := ParseOther(object)
@@ -101,9 +112,7 @@ func harmless(xargs []byte) error {
 		return badRequest("vllm_xargs", "", "Failed to parse vllm_xargs. Must be valid JSON")
 	}
 	if e := r.NewEdit(); e.Body().Len() != int64(len(object)) {
-		err := badRequest("vllm_xargs", "", "vllm_xargs must not steer transfers")
-		err.Final = true
-		return err
+		return badRequest("vllm_xargs", "", "vllm_xargs must not steer transfers")
 	}
 	return nil
 }

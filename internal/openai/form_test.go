@@ -54,7 +54,7 @@ func TestFormsAsVLLMReadsThem(t *testing.T) {
 	refusedHere := map[string]string{
 		"boundary then junk": "Invalid multipart data.", "boundary in line": "Invalid multipart data.",
 		"disp twice": "Invalid multipart data.", "two names": "Invalid multipart data.", "escaped backslash": "Invalid multipart data.",
-		"data begins with boundary": "Invalid multipart data.", "charset utf-7": "must be utf-8",
+		"attachment": "Invalid multipart data.", "data begins with boundary": "Invalid multipart data.", "charset utf-7": "must be utf-8",
 		"xargs kvp str": "must not steer", "xargs kvp list": "must not steer", "xargs twice": "must not steer", "xargs in escapes": "must not steer",
 	}
 	for _, r := range recordedForms(t) {
@@ -63,6 +63,9 @@ func TestFormsAsVLLMReadsThem(t *testing.T) {
 		if errors.As(err, &own) != (err != nil) {
 			t.Errorf("%s: not an error of ours: %v", r.Name, err)
 			continue
+		}
+		if multipart := strings.HasPrefix(strings.ToLower(r.Type), "multipart/"); own != nil && own.Final != multipart {
+			t.Errorf("%s: an engine is asked about it: %t", r.Name, !own.Final)
 		}
 		words, strict := refusedHere[r.Name]
 		switch {
@@ -102,7 +105,8 @@ func TestFormsWithoutAFile(t *testing.T) {
 			t.Errorf("%s: %v, want %s", r.Name, err, r.Answer)
 		}
 	}
-	if _, err := openai.ParseForm([]string{"multipart/form-data; boundary=a", "multipart/form-data; boundary=b"}, []byte("--a--")); err == nil {
-		t.Error("two types were taken")
+	var own *openai.Error
+	if _, err := openai.ParseForm([]string{"text/plain", "multipart/form-data; boundary=b"}, []byte("--a--")); !errors.As(err, &own) || !own.Final {
+		t.Errorf("two types were taken, or an engine is asked about them: %v", err)
 	}
 }

@@ -20,10 +20,11 @@ type partReader struct {
 	body      []byte
 	delimiter []byte // CR LF, two dashes, the boundary
 	at        int    // behind the last delimiter
+	cut       bool   // the body has ended within a part
 }
 
 // begin goes to the first part. Empty lines may stand before it, nothing else.
-func (r *partReader) begin() error {
+func (r *partReader) begin() *Error {
 	for bytes.HasPrefix(r.body[r.at:], r.delimiter[:2]) {
 		r.at += 2
 	}
@@ -39,17 +40,17 @@ func (r *partReader) begin() error {
 
 // next gives the next part, nil at the end of the form. What follows the end is not
 // looked at, as by vLLM.
-func (r *partReader) next() (*part, error) {
+func (r *partReader) next() (*part, *Error) {
 	rest := r.body[r.at:]
 	switch {
 	case bytes.HasPrefix(rest, []byte("--")):
-		return nil, nil //nolint:nilnil // the end is no error
+		return nil, nil
 	case !bytes.HasPrefix(rest, []byte("\r\n")):
 		return nil, invalidForm()
 	}
 	// Looked for from the line end on: a part without lines in its header has none either.
 	head := bytes.Index(rest, []byte("\r\n\r\n"))
-	if head < 0 || head > maxPartHead {
+	if r.cut = head < 0; r.cut || head > maxPartHead {
 		return nil, invalidForm()
 	}
 	p, err := readPart(rest[2 : head+2])
@@ -59,7 +60,7 @@ func (r *partReader) next() (*part, error) {
 	data := rest[head+4:]
 	// The line end that the header ends with may begin the delimiter.
 	end := bytes.Index(rest[head+2:], r.delimiter) - 2
-	if end < 0 {
+	if r.cut = end == -3; end < 0 {
 		return nil, invalidForm()
 	}
 	p.data = data[:end]
@@ -68,7 +69,7 @@ func (r *partReader) next() (*part, error) {
 }
 
 // readPart reads the header of a part, whose lines end with CR LF.
-func readPart(head []byte) (*part, error) {
+func readPart(head []byte) (*part, *Error) {
 	var p *part
 	named := false
 	for len(head) > 0 {
@@ -84,8 +85,8 @@ func readPart(head []byte) (*part, error) {
 		if p != nil {
 			return nil, invalidForm() // which of two counts is nowhere said
 		}
-		_, params, ok := parameters(value)
-		if !ok {
+		kind, params, ok := parameters(value)
+		if !ok || !strings.EqualFold(kind, "form-data") {
 			return nil, invalidForm()
 		}
 		p = &part{}
