@@ -16,17 +16,15 @@ func (j *job) appendMessage(b []byte, ln *lane) []byte {
 	b = append(b, `{"id":`...)
 	b = appendJSONString(b, j.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
-	switch {
-	case ln.call != nil:
-		b = append(b, `{"type":"tool_use","id":`...)
-		b = appendJSONString(b, ln.call.id)
-		b = append(b, `,"name":`...)
-		b = appendJSONString(b, ln.call.name)
-		b = append(append(b, `,"input":`...), ln.call.upTo(ln.seq.n)...)
-		b = append(b, '}')
-	case len(ln.seq.text) > 0:
-		b = append(b, `{"type":"text","text":"`...)
-		b = append(appendJSONText(b, ln.seq.text), `"}`...)
+	parts := ln.parts()
+	if len(parts) == 0 {
+		parts = []part{{kind: kindText}} // clients look for one
+	}
+	for i, p := range parts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = j.appendBlock(b, i, p)
 	}
 	b = append(b, `],"model":`...)
 	b = appendJSONString(b, j.model)
@@ -40,12 +38,32 @@ func (j *job) appendMessage(b []byte, ln *lane) []byte {
 	return append(b, '}')
 }
 
+// appendBlock renders one of the content blocks of a whole message.
+func (j *job) appendBlock(b []byte, index int, p part) []byte {
+	switch p.kind {
+	case kindCall:
+		b = appendJSONString(append(b, `{"type":"tool_use","id":`...), p.id)
+		b = appendJSONString(append(b, `,"name":`...), p.name)
+		return append(append(append(b, `,"input":`...), p.text...), '}')
+	case kindThinking:
+		b = appendJSONString(append(b, `{"type":"thinking","thinking":`...), p.text)
+		return append(appendJSONString(append(b, `,"signature":`...), j.signature(index)), '}')
+	}
+	return append(appendJSONString(append(b, `{"type":"text","text":`...), p.text), '}')
+}
+
+// signature is what a client sends back with what the model thought.
+func (j *job) signature(index int) string {
+	x := hashPiece(j.id[:min(len(j.id), 16)]) + uint64(index)
+	return hex16(finish64(x)) + hex16(finish64(^x))
+}
+
 // stopReason is why an answer of /v1/messages ended.
 func (j *job) stopReason(ln *lane) string {
 	switch {
 	case ln.seq.finish == "length":
 		return "max_tokens"
-	case ln.call != nil:
+	case ln.calls():
 		return "tool_use"
 	}
 	return "end_turn"
@@ -77,7 +95,16 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = appendJSONString(b, j.model)
 	b = append(b, `,"object":"response","output":[`...)
 	if ended {
-		b = j.appendItem(b, ln, "completed")
+		items := ln.parts()
+		if j.stream {
+			items = ln.said() // what the events said
+		}
+		for i, p := range items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = j.appendItem(b, i, p, "completed")
+		}
 	}
 	b = append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
 	b = strconv.AppendInt(b, int64(j.limits[0]), 10)
@@ -99,25 +126,52 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	return append(b, j.kvJSON...)
 }
 
-// appendItem renders the only item of the output.
-func (j *job) appendItem(b []byte, ln *lane, status string) []byte {
-	if ln.call != nil {
-		b = append(b, `{"arguments":`...)
-		b = appendJSONString(b, ln.call.upTo(ln.seq.n))
-		b = append(b, `,"call_id":`...)
-		b = appendJSONString(b, ln.call.id)
-		b = append(b, `,"name":`...)
-		b = appendJSONString(b, ln.call.name)
-		b = append(b, `,"type":"function_call","id":"fc_`...)
-		b = append(append(b, j.base...), `","status":`...)
+// itemID is the id of an item of the output.
+func (j *job) itemID(index int, k partKind) string {
+	id := map[partKind]string{kindThinking: "rs_", kindText: "msg_", kindCall: "fc_"}[k] + j.base
+	if index > 0 {
+		id += "_" + strconv.Itoa(index)
+	}
+	return id
+}
+
+// appendItem renders an item of the output; one in progress has no text yet.
+func (j *job) appendItem(b []byte, index int, p part, status string) []byte {
+	id := j.itemID(index, p.kind)
+	done := status == "completed"
+	switch p.kind {
+	case kindCall:
+		b = appendJSONString(append(b, `{"arguments":`...), p.text)
+		b = appendJSONString(append(b, `,"call_id":`...), p.id)
+		b = appendJSONString(append(b, `,"name":`...), p.name)
+		b = appendJSONString(append(b, `,"type":"function_call","id":`...), id)
+		b = append(b, `,"async":null,"caller":null,"namespace":null,"status":`...)
+		return append(appendJSONString(b, status), '}')
+	case kindThinking:
+		b = appendJSONString(append(b, `{"id":`...), id)
+		b = append(b, `,"summary":[],"type":"reasoning","content":`...)
+		if done {
+			b = append(appendContentPart(append(b, '['), p, "null"), ']')
+		} else {
+			b = append(b, "null"...)
+		}
+		b = append(b, `,"encrypted_content":null,"status":`...)
 		return append(appendJSONString(b, status), '}')
 	}
-	b = append(append(b, `{"id":"msg_`...), j.base...)
-	b = append(b, `","content":[`...)
-	if status == "completed" {
-		b = append(b, `{"annotations":[],"text":"`...)
-		b = append(appendJSONText(b, ln.seq.text), `","type":"output_text","logprobs":null}`...)
+	b = appendJSONString(append(b, `{"id":`...), id)
+	b = append(b, `,"content":[`...)
+	if done {
+		b = appendContentPart(b, p, "null")
 	}
 	b = append(b, `],"role":"assistant","status":`...)
-	return append(appendJSONString(b, status), `,"type":"message"}`...)
+	return append(appendJSONString(b, status), `,"type":"message","phase":null}`...)
+}
+
+// appendContentPart renders a part of an item's content.
+func appendContentPart(b []byte, p part, logprobs string) []byte {
+	if p.kind == kindThinking {
+		return append(appendJSONString(append(b, `{"text":`...), p.text), `,"type":"reasoning_text"}`...)
+	}
+	b = appendJSONString(append(b, `{"annotations":[],"text":`...), p.text)
+	return append(append(append(b, `,"type":"output_text","logprobs":`...), logprobs...), '}')
 }

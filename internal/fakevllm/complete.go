@@ -25,6 +25,7 @@ type job struct {
 	fetching chan fetched // of a Mooncake decode that loads
 	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
 	wrongKV  bool         // what was loaded is of another prompt
+	turn     *Turn        // what the model is told to say, nil where it says its own
 	arrived  time.Time
 }
 
@@ -119,6 +120,7 @@ func (x *exchange) admit(j *job) error {
 	if err := j.admitStored(); err != nil {
 		return err
 	}
+	j.turn = turnOf(s.opt.Turns, j.params)
 	if j.chat {
 		if err := j.render(); err != nil {
 			return err

@@ -97,7 +97,7 @@ func (a answer) agentText(t *testing.T) (text, names string) {
 func wholeStream(path string) string {
 	if path == responsesPath {
 		return "response.created response.in_progress response.output_item.added response.content_part.added response.output_text.delta " +
-			"response.output_text.done response.output_item.done response.completed "
+			"response.output_text.done response.content_part.done response.output_item.done response.completed "
 	}
 	return "message_start content_block_start content_block_delta content_block_stop message_delta message_stop "
 }
