@@ -2,12 +2,14 @@ package openai
 
 import "bytes"
 
-// Cached is what usage.prompt_tokens_details tells about the prefix cache, as it
-// stands there. The zero value means that there is no usage.
+// Cached is what usage.prompt_tokens_details tells about the prefix cache, or
+// usage.input_tokens_details on /v1/responses, as it stands there. The zero value means
+// that there is no usage.
 type Cached struct {
 	// Tokens is the value of cached_tokens: digits or null.
 	Tokens string
-	// Created is the value of created_cache_tokens, digits; "" if there are none.
+	// Created is the value of created_cache_tokens, on /v1/responses of
+	// cache_write_tokens: digits; "" if there are none.
 	Created string
 }
 
@@ -16,11 +18,11 @@ type Cached struct {
 // anything else that is no number counts as no usage, since it is put into the
 // client's answer.
 func CachedTokens(answer []byte) Cached {
-	usage, ok := findMember(answer, 0, "usage")
-	if !ok || answer[usage.val] != '{' {
+	usage, ok := findUsage(answer, 0)
+	if !ok {
 		return Cached{}
 	}
-	m, ok := detail(answer, usage.val, "cached_tokens")
+	m, ok := cachedTokens(answer, usage)
 	if !ok {
 		return Cached{Tokens: "0"}
 	}
@@ -29,7 +31,7 @@ func CachedTokens(answer []byte) Cached {
 		return Cached{}
 	}
 	c := Cached{Tokens: string(value)}
-	if m, ok := detail(answer, usage.val, "created_cache_tokens"); ok && digits(answer[m.val:m.end], 0) == m.end-m.val {
+	if m, ok := created(answer, usage); ok && digits(answer[m.val:m.end], 0) == m.end-m.val {
 		c.Created = string(answer[m.val:m.end])
 	}
 	return c
@@ -41,23 +43,23 @@ func CachedTokens(answer []byte) Cached {
 // elsewhere: the prefill instance's numbers are the true ones (protocol rule
 // R10). Without anything to replace the same bytes come back.
 func SetCachedTokens(answer []byte, c Cached) []byte {
-	answer = setDetail(answer, "cached_tokens", c.Tokens)
+	answer = setDetail(answer, cachedTokens, c.Tokens)
 	if c.Created != "" {
-		answer = setDetail(answer, "created_cache_tokens", c.Created)
+		answer = setDetail(answer, created, c.Created)
 	}
 	return answer
 }
 
-func setDetail(answer []byte, name, value string) []byte {
+func setDetail(answer []byte, find func(b []byte, usage int) (member, bool), value string) []byte {
 	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if start < 0 {
 		return answer
 	}
-	usage, ok := findMember(answer, start, "usage")
-	if !ok || answer[usage.val] != '{' {
+	usage, ok := findUsage(answer, start)
+	if !ok {
 		return answer
 	}
-	m, ok := detail(answer, usage.val, name)
+	m, ok := find(answer, usage)
 	if !ok || isNull(answer[m.val:m.end]) {
 		return answer
 	}
@@ -91,9 +93,35 @@ func HasCachedTokens(b []byte) bool {
 	return false
 }
 
-// detail finds a member of usage.prompt_tokens_details.
+// findUsage is where the usage of an answer begins: in the answer, or in the response
+// that the last event of /v1/responses holds.
+func findUsage(b []byte, start int) (at int, ok bool) {
+	usage, ok := findMember(b, start, "usage")
+	if !ok {
+		response, in := findMember(b, start, "response")
+		if !in {
+			return 0, false
+		}
+		usage, ok = findMember(b, response.val, "usage")
+	}
+	return usage.val, ok && b[usage.val] == '{'
+}
+
+func cachedTokens(b []byte, usage int) (member, bool) { return detail(b, usage, "cached_tokens") }
+
+func created(b []byte, usage int) (member, bool) {
+	if m, ok := detail(b, usage, "created_cache_tokens"); ok {
+		return m, true
+	}
+	return detail(b, usage, "cache_write_tokens")
+}
+
+// detail finds a member of what a usage tells of the prompt.
 func detail(b []byte, usage int, name string) (member, bool) {
 	details, ok := findMember(b, usage, "prompt_tokens_details")
+	if !ok {
+		details, ok = findMember(b, usage, "input_tokens_details")
+	}
 	if !ok || b[details.val] != '{' {
 		return member{}, false
 	}

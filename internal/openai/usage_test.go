@@ -27,6 +27,10 @@ func TestCachedTokens(t *testing.T) {
 		{"created text", `{"usage":{"prompt_tokens_details":{"cached_tokens":8,"created_cache_tokens":"0"}}}`, openai.Cached{Tokens: "8"}, `{"usage":{"prompt_tokens_details":{"cached_tokens":3,"created_cache_tokens":64}}}`},
 		{"a text", `{"usage":{"prompt_tokens_details":{"cached_tokens":"8"}}}`, none, `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
 		{"a list over lines", "{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":[\n\n8]}}}", none, `{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`},
+		{"a response", `{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":8,"cache_write_tokens":0,"cached_tokens_per_turn":[]}}}`, openai.Cached{Tokens: "8", Created: "0"}, `{"usage":{"input_tokens":9,"input_tokens_details":{"cached_tokens":3,"cache_write_tokens":64,"cached_tokens_per_turn":[]}}}`},
+		{"in an event's response", `{"response":{"usage":{"input_tokens_details":{"cached_tokens":8}}},"type":"response.completed"}`, openai.Cached{Tokens: "8"}, `{"response":{"usage":{"input_tokens_details":{"cached_tokens":3}}},"type":"response.completed"}`},
+		{"a response that has not ended", `{"response":{"usage":null,"x":{"cached_tokens":8}}}`, none, ""},
+		{"a response that is a text", `{"response":"usage","x":{"cached_tokens":8}}`, none, ""},
 		{"no JSON", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}`, none, ""},
 		{"nothing", ``, none, ""},
 	} {
