@@ -356,10 +356,7 @@ func TestAgentsOverMooncake(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, path string, stream bool) {
 		r := start(t, fakevllm.Mooncake, 1, 1, nil)
-		p := in(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
-		p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
-		p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
-		r.members.set(p, in(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
+		r.pairMooncake()
 		body := agentBody(path, stream, "")
 		a := r.post(path, body)
 		r.agentComplete(a, path, body)
@@ -375,6 +372,14 @@ func TestAgentsOverMooncake(t *testing.T) {
 		}
 		r.strict()
 	})
+}
+
+// pairMooncake says of the engines what their agents would say.
+func (r *rig) pairMooncake() {
+	p := in(instance.Prefill, r.P[0].Address(), fakevllm.Mooncake)
+	p.Record.EngineIDs = map[string]string{"0": r.P[0].EngineID()}
+	p.Record.Ports = map[string][]int{instance.PortBootstrap: {r.P[0].Bootstrap()}}
+	r.members.set(p, in(instance.Decode, r.D[0].Address(), fakevllm.Mooncake))
 }
 
 // versions gives the records of the engines versions.
