@@ -6,13 +6,13 @@ import "strconv"
 func (x *exchange) agentBody(j *job, ln *lane) []byte {
 	b := make([]byte, 0, 2048+len(ln.seq.text))
 	if j.api == apiMessages {
-		return j.appendMessage(b, ln)
+		return j.appendMessage(b, ln, x.life.server.opt.PromptTokensDetails)
 	}
 	return append(j.appendResponse(b, ln, ""), '}')
 }
 
 // appendMessage renders the answer of /v1/messages, which has no nulls.
-func (j *job) appendMessage(b []byte, ln *lane) []byte {
+func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 	b = append(b, `{"id":`...)
 	b = appendJSONString(b, j.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
@@ -31,7 +31,7 @@ func (j *job) appendMessage(b []byte, ln *lane) []byte {
 	b = append(b, `,"stop_reason":`...)
 	b = appendJSONString(b, j.stopReason(ln))
 	b = append(b, `,"usage":`...)
-	b = j.appendMessageUsage(b, ln.seq.n)
+	b = j.appendMessageUsage(b, ln.seq.n, details)
 	if j.kvJSON != nil {
 		b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
 	}
@@ -69,9 +69,26 @@ func (j *job) stopReason(ln *lane) string {
 	return "end_turn"
 }
 
-func (j *job) appendMessageUsage(b []byte, output int) []byte {
-	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(len(j.prompts[0])), 10)
-	return append(strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10), '}')
+// appendMessageUsage renders the usage of /v1/messages. What was read from the cache and
+// what was put into it are no part of the input, where they are told.
+func (j *job) appendMessageUsage(b []byte, output int, details bool) []byte {
+	input, created := len(j.prompts[0]), 0
+	if details {
+		created = j.createdTokens(input)
+		input = max(0, input-j.cached-created)
+	}
+	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(input), 10)
+	b = strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10)
+	if details {
+		b = strconv.AppendInt(append(b, `,"cache_creation_input_tokens":`...), int64(created), 10)
+		b = strconv.AppendInt(append(b, `,"cache_read_input_tokens":`...), int64(j.cached), 10)
+	}
+	return append(b, '}')
+}
+
+// createdTokens is how many tokens of a prompt were put into the cache: whole blocks.
+func (j *job) createdTokens(prompt int) int {
+	return max(0, prompt/cacheBlock*cacheBlock-j.cached) / cacheBlock * cacheBlock
 }
 
 // appendResponse renders a response object of /v1/responses, but for its last brace.

@@ -190,7 +190,7 @@ func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, 
 		switch {
 		case j.chat:
 			b = append(b, `,"created_cache_tokens":`...)
-			b = strconv.AppendInt(b, int64(max(0, prompt/cacheBlock*cacheBlock-j.cached)/cacheBlock*cacheBlock), 10)
+			b = strconv.AppendInt(b, int64(j.createdTokens(prompt)), 10)
 		case full:
 			b = append(b, `,"created_cache_tokens":null`...)
 		}

@@ -22,7 +22,7 @@ func (messagesForm) accepted(*named) {}
 func (f messagesForm) began(n *named) {
 	b := appendJSONString(append([]byte(nil), `,"message":{"id":`...), n.j.id)
 	b = appendJSONString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.model)
-	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0)
+	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0, false)
 	f.event(n, "message_start", string(append(b, '}')))
 }
 
@@ -64,6 +64,6 @@ func (f messagesForm) closed(n *named) {
 }
 
 func (f messagesForm) ended(n *named) {
-	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.n)))
+	f.event(n, "message_delta", `,"delta":{"stop_reason":"`, n.j.stopReason(n.ln), `","stop_sequence":null},"usage":`, string(n.j.appendMessageUsage(nil, n.ln.seq.n, n.x.life.server.opt.PromptTokensDetails)))
 	f.event(n, "message_stop")
 }

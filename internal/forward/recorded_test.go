@@ -34,7 +34,7 @@ func TestRecordedAgents(t *testing.T) {
 						why = "messages_need_length"
 					}
 				}
-				alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, Turns: rec.Turns})
+				alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
 				for i := range rec.Exchanges {
 					r.again(&rec.Exchanges[i], alone, mode, why)
 				}

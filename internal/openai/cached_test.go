@@ -10,17 +10,18 @@ import (
 // TestHasCachedTokens compares with the obvious way, everywhere in texts of all
 // kinds.
 func TestHasCachedTokens(t *testing.T) {
-	const name = `"cached_tokens"`
+	const name, other = `"cached_tokens"`, `"cache_read_input_tokens"`
 	texts := []string{
 		"", "_", name, name[1:], name[:len(name)-1], `"cached_token"`, `"Cached_tokens"`, `'cached_tokens'`,
 		strings.Repeat("_", 300), strings.Repeat("_", 300) + name, strings.Repeat("_", 300) + name + "_",
+		"{" + other + ":0}", other[1:], " " + other[:len(other)-1], "{" + other[:9] + other, strings.Repeat("_", 300) + other, strings.Repeat("a_b", 90) + other + "_",
 		strings.Repeat("a_b", 100) + name[:5] + name, strings.Repeat("cached_tokens", 100), strings.Repeat(name[:8], 100) + name,
 	}
 	for n := range 80 {
 		texts = append(texts, strings.Repeat("_", n)+name, strings.Repeat("x", n)+name+strings.Repeat("_", n), strings.Repeat("_y", n)+name[:n%len(name)])
 	}
 	r := rand.New(rand.NewPCG(1, 2))
-	parts := []string{"_", "x", "1234567_", name, name[:8], name[8:], `"`, "finish_reason", strings.Repeat("_", 7), strings.Repeat("_", 70)}
+	parts := []string{"_", "x", other, other[:7], other[7:], "1234567_", name, name[:8], name[8:], `"`, "finish_reason", strings.Repeat("_", 7), strings.Repeat("_", 70)}
 	for range 2000 {
 		var s strings.Builder
 		for range r.IntN(30) {
@@ -29,7 +30,7 @@ func TestHasCachedTokens(t *testing.T) {
 		texts = append(texts, s.String())
 	}
 	for _, s := range texts {
-		if got, want := HasCachedTokens([]byte(s)), strings.Contains(s, name); got != want {
+		if got, want := HasCachedTokens([]byte(s)), strings.Contains(s, name) || strings.LastIndex(s, other) > 0; got != want {
 			t.Errorf("HasCachedTokens(%q) = %v, want %v", s, got, want)
 		}
 	}

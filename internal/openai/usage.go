@@ -3,14 +3,19 @@ package openai
 import "bytes"
 
 // Cached is what usage.prompt_tokens_details tells about the prefix cache, or
-// usage.input_tokens_details on /v1/responses, as it stands there. The zero value means
-// that there is no usage.
+// usage.input_tokens_details on /v1/responses, or usage itself on /v1/messages, as it
+// stands there. The zero value means that there is no usage.
 type Cached struct {
-	// Tokens is the value of cached_tokens: digits or null.
+	// Tokens is the value of cached_tokens, on /v1/messages of
+	// cache_read_input_tokens: digits or null.
 	Tokens string
 	// Created is the value of created_cache_tokens, on /v1/responses of
-	// cache_write_tokens: digits; "" if there are none.
+	// cache_write_tokens, on /v1/messages of cache_creation_input_tokens: digits; "" if
+	// there are none.
 	Created string
+	// Input is the value of input_tokens on /v1/messages, where those of the other two
+	// are no part of it: digits; "" elsewhere.
+	Input string
 }
 
 // CachedTokens finds what an answer tells about the prefix cache. Tokens is "" if
@@ -21,6 +26,9 @@ func CachedTokens(answer []byte) Cached {
 	usage, ok := findUsage(answer, 0)
 	if !ok {
 		return Cached{}
+	}
+	if c, ok := messagesCached(answer, usage); ok {
+		return c
 	}
 	m, ok := cachedTokens(answer, usage)
 	if !ok {
@@ -43,6 +51,9 @@ func CachedTokens(answer []byte) Cached {
 // elsewhere: the prefill instance's numbers are the true ones (protocol rule
 // R10). Without anything to replace the same bytes come back.
 func SetCachedTokens(answer []byte, c Cached) []byte {
+	if c.Input != "" {
+		return setMessagesCached(answer, c)
+	}
 	answer = setDetail(answer, cachedTokens, c.Tokens)
 	if c.Created != "" {
 		answer = setDetail(answer, created, c.Created)
@@ -63,10 +74,7 @@ func setDetail(answer []byte, find func(b []byte, usage int) (member, bool), val
 	if !ok || isNull(answer[m.val:m.end]) {
 		return answer
 	}
-	out := make([]byte, 0, len(answer)+len(value))
-	out = append(out, answer[:m.val]...)
-	out = append(out, value...)
-	return append(out, answer[m.end:]...)
+	return replaced(answer, m.val, m.end, []byte(value))
 }
 
 // HasCachedTokens is a cheap test whether there may be something to replace. Of the
@@ -74,37 +82,82 @@ func setDetail(answer []byte, find func(b []byte, usage int) (member, bool), val
 // other names have a few times: bytes.Contains takes four times as long, and this
 // is asked about all that engines answer.
 func HasCachedTokens(b []byte) bool {
-	const name, front, back = `"cached_tokens"`, len(`"cached`), len(`_tokens"`)
+	const name, front, back, shorter = `"cached_tokens"`, len(`"cached`), len(`_tokens"`), len(`"cache`)
 	for i, near := front, 0; i+back <= len(b); i++ {
 		n := bytes.IndexByte(b[i:len(b)-back+1], '_')
 		if n < 0 {
 			return false
 		}
 		i += n
-		if string(b[i-front:i+back]) == name {
+		if string(b[i-front:i+back]) == name || string(b[i-shorter:i]) == `"cache` && bytes.HasPrefix(b[i:], []byte(`_read_input_tokens"`)) {
 			return true
 		}
 		if n < 8 {
 			if near++; near == 64 { // a text of underscores
-				return bytes.Contains(b[i-front+1:], []byte(name))
+				return bytes.Contains(b[i-front+1:], []byte(name)) || bytes.Contains(b[i-front+1:], []byte(`"`+cacheRead+`"`))
 			}
 		}
 	}
 	return false
 }
 
-// findUsage is where the usage of an answer begins: in the answer, or in the response
-// that the last event of /v1/responses holds.
+// findUsage is where the usage of an answer begins: in the answer, in the response that
+// the last event of /v1/responses holds, or in the message that the first one of
+// /v1/messages holds.
 func findUsage(b []byte, start int) (at int, ok bool) {
 	usage, ok := findMember(b, start, "usage")
-	if !ok {
-		response, in := findMember(b, start, "response")
-		if !in {
-			return 0, false
+	for _, name := range []string{"response", "message"} {
+		if ok {
+			break
 		}
-		usage, ok = findMember(b, response.val, "usage")
+		if outer, in := findMember(b, start, name); in {
+			usage, ok = findMember(b, outer.val, "usage")
+		}
 	}
 	return usage.val, ok && b[usage.val] == '{'
+}
+
+// The members of usage on /v1/messages. What was read from the cache and what was put
+// into it are no part of the input there.
+const (
+	cacheRead    = "cache_read_input_tokens"
+	cacheCreated = "cache_creation_input_tokens"
+	inputTokens  = "input_tokens"
+)
+
+// messagesCached reads the usage of /v1/messages; false for any other, and for one that
+// tells nothing of the cache.
+func messagesCached(b []byte, usage int) (Cached, bool) {
+	number := func(name string) string {
+		m, ok := findMember(b, usage, name)
+		if !ok || digits(b[m.val:m.end], 0) < m.end-m.val {
+			return ""
+		}
+		return string(b[m.val:m.end])
+	}
+	c := Cached{Tokens: number(cacheRead), Created: number(cacheCreated), Input: number(inputTokens)}
+	return c, c.Tokens != "" && c.Input != ""
+}
+
+// setMessagesCached is SetCachedTokens for /v1/messages: all numbers or none.
+func setMessagesCached(answer []byte, c Cached) []byte {
+	start := bytes.IndexByte(answer, '{')
+	if start < 0 {
+		return answer
+	}
+	for _, set := range [][2]string{{cacheRead, c.Tokens}, {cacheCreated, c.Created}, {inputTokens, c.Input}} {
+		usage, ok := findUsage(answer, start)
+		if !ok {
+			return answer
+		}
+		if _, told := messagesCached(answer, usage); !told {
+			return answer
+		}
+		if m, ok := findMember(answer, usage, set[0]); ok && set[1] != "" {
+			answer = replaced(answer, m.val, m.end, []byte(set[1]))
+		}
+	}
+	return answer
 }
 
 func cachedTokens(b []byte, usage int) (member, bool) { return detail(b, usage, "cached_tokens") }

@@ -31,6 +31,8 @@ func TestCachedTokens(t *testing.T) {
 		{"in an event's response", `{"response":{"usage":{"input_tokens_details":{"cached_tokens":8}}},"type":"response.completed"}`, openai.Cached{Tokens: "8"}, `{"response":{"usage":{"input_tokens_details":{"cached_tokens":3}}},"type":"response.completed"}`},
 		{"a response that has not ended", `{"response":{"usage":null,"x":{"cached_tokens":8}}}`, none, ""},
 		{"a response that is a text", `{"response":"usage","x":{"cached_tokens":8}}`, none, ""},
+		{"a message", `{"usage":{"input_tokens":9,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":8}}`, openai.Cached{Tokens: "8", Created: "0", Input: "9"}, ""},
+		{"a message that tells nothing", `{"usage":{"input_tokens":9,"output_tokens":2,"cache_read_input_tokens":null}}`, zero, ""},
 		{"no JSON", `{"usage":{"prompt_tokens_details":{"cached_tokens":1}`, none, ""},
 		{"nothing", ``, none, ""},
 	} {
@@ -54,5 +56,33 @@ func TestCachedTokens(t *testing.T) {
 				t.Errorf("in an event: %s", got)
 			}
 		})
+	}
+}
+
+// The three numbers of /v1/messages belong together.
+func TestCachedTokensOfMessages(t *testing.T) {
+	t.Parallel()
+	prefills := openai.CachedTokens([]byte(`{"id":"x","usage":{"input_tokens":5,"output_tokens":1,"cache_creation_input_tokens":64,"cache_read_input_tokens":32}}`))
+	if want := (openai.Cached{Tokens: "32", Created: "64", Input: "5"}); prefills != want {
+		t.Fatalf("%+v, want %+v", prefills, want)
+	}
+	for before, after := range map[string]string{
+		`{"usage":{"input_tokens":101,"output_tokens":7,"cache_creation_input_tokens":0,"cache_read_input_tokens":0}}`: `{"usage":{"input_tokens":5,"output_tokens":7,"cache_creation_input_tokens":64,"cache_read_input_tokens":32}}`,
+		`{"message":{"usage":{"cache_read_input_tokens":100 ,"input_tokens": 1}}}`:                                     `{"message":{"usage":{"cache_read_input_tokens":32 ,"input_tokens": 5}}}`,
+		`{"usage":{"input_tokens":101,"output_tokens":7}}`:                                                             "",
+		`{"usage":{"input_tokens":101,"cache_read_input_tokens":null}}`:                                                "",
+		`{"usage":{"input_tokens":"101","cache_read_input_tokens":1}}`:                                                 "",
+		`{"text":"\"cache_read_input_tokens\":1"}`:                                                                     "",
+	} {
+		if after == "" {
+			after = before
+		}
+		if got := string(openai.SetCachedTokens([]byte(before), prefills)); got != after {
+			t.Errorf("%s became %s", before, got)
+		}
+		event := func(data string) string { return "event: message_delta\ndata: " + data + "\n\n" }
+		if got := string(openai.SetCachedTokens([]byte(event(before)), prefills)); got != event(after) {
+			t.Errorf("in an event %s became %s", before, got)
+		}
 	}
 }

@@ -23,11 +23,11 @@ Accept Access Agent Anthropic Arch Beta Browser Claude Client Code Codex Connect
 Encoding Features Lang Metadata Originator POST Package Request Retry Runtime Session Stainless Thread Timeout Turn Type
 User Version Window access adaptive added additionalProperties agent alive annotations anthropic application arguments
 array assistant async auto background beta block boolean cache cached call caller calls changes choice claude clear
-client code codex command completed config content context control conversation count created data default defer deflate
+client code codex command completed config content context control conversation count created creation data default defer deflate
 delta description details developer disabled display done draft edits effort encrypted enum ephemeral error event
 exclusiveMinimum exec external false function gzip high include incomplete index input installation integer interleaved
 item items json keep loading logprobs management maximum message messages metadata minimum model name namespace null
-number object omitted openai output parallel parameters params part partial phase previous progress prompt properties
+number object omitted openai output parallel parameters params part partial phase previous progress prompt properties read
 reason reasoning required response responses result role root schema search sequence session signature start status stop
 store stream strict string summary system temperature text thinking thread token tokens tool tools total transfer true
 truncation turn turns type usage user version updates window`

@@ -40,7 +40,7 @@ func (r *Recording) Filled(ctx context.Context) (*Recording, error) {
 		}
 		out.Turns = append(out.Turns, filled)
 	}
-	s, err := fakevllm.Start(ctx, fakevllm.Options{Models: []string{"m"}, Turns: out.Turns})
+	s, err := fakevllm.Start(ctx, fakevllm.Options{Models: []string{"m"}, PromptTokensDetails: true, Turns: out.Turns})
 	if err != nil {
 		return nil, err
 	}

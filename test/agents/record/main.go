@@ -83,7 +83,7 @@ func record(ctx context.Context, r *agents.Recording, command []string) error {
 	if len(command) == 0 {
 		return errors.New("no command of an agent")
 	}
-	s, err := fakevllm.Start(ctx, fakevllm.Options{Models: []string{"m"}, Turns: r.Turns})
+	s, err := fakevllm.Start(ctx, fakevllm.Options{Models: []string{"m"}, PromptTokensDetails: true, Turns: r.Turns})
 	if err != nil {
 		return err
 	}
