@@ -60,6 +60,31 @@ func TestOnlyFillerIsCommitted(t *testing.T) {
 	}
 }
 
+// The page about clients and the script that records name the same versions.
+func TestVersions(t *testing.T) {
+	t.Parallel()
+	list, err := agents.Recordings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	page, err := os.ReadFile("../../docs/clients.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	script, err := os.ReadFile("../../scripts/record-agents.sh")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range list {
+		if row := "| `" + r.Agent + "` | " + r.Version + " |"; !strings.Contains(string(page), row) {
+			t.Errorf("the page has no row %s", row)
+		}
+		if pin := "_version=" + r.Version + "\n"; !strings.Contains(string(script), pin) || !strings.Contains(string(script), "install "+r.Agent+" ") {
+			t.Errorf("the script does not install %s %s", r.Agent, r.Version)
+		}
+	}
+}
+
 // The two conversations are what they are said to be.
 func TestRecordings(t *testing.T) {
 	t.Parallel()
