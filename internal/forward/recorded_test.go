@@ -55,6 +55,41 @@ func TestRecordedAgents(t *testing.T) {
 	}
 }
 
+// The same requests without a stream: the answers are equal as a whole.
+func TestRecordedAgentsWhole(t *testing.T) {
+	t.Parallel()
+	list, err := agents.Recordings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rec := range list {
+		t.Run(rec.Agent, func(t *testing.T) {
+			t.Parallel()
+			r := startTold(t, fakevllm.NIXL, 1, 1, rec.Turns, nil, func(*health.Options) {})
+			alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
+			for _, x := range rec.Exchanges {
+				x.Body = bytes.Replace(x.Body, []byte(`"stream":true`), []byte(`"stream":false`), 1)
+				want := x
+				if err := x.Ask(t.Context(), http.DefaultClient, r.URL); err != nil {
+					t.Fatal(err)
+				}
+				if err := want.Ask(t.Context(), http.DefaultClient, alone.URL()); err != nil {
+					t.Fatal(err)
+				}
+				if x.Status != http.StatusOK || len(x.Events) != 1 || x.Events[0][0] != '{' {
+					t.Fatalf("%d %.300q", x.Status, x.Events)
+				}
+				// As the data of an event they are made steady as those are.
+				r.sameEvents([]string{"whole\ndata: " + x.Events[0]}, []string{"whole\ndata: " + want.Events[0]})
+			}
+			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.HandoversLoaded != int64(len(rec.Exchanges)) {
+				t.Errorf("decode computed %d prompts and loaded %d hand-overs", d.LocalPrefills, d.HandoversLoaded)
+			}
+			r.strict()
+		})
+	}
+}
+
 // again sends a recorded request, and compares legs and answer. why is the reason to be
 // served by decode alone, "" for none.
 func (r *rig) again(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mode, why string) {
