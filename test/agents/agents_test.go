@@ -40,7 +40,7 @@ func TestOnlyFillerIsCommitted(t *testing.T) {
 		t.Fatalf("%v, %v", files, err)
 	}
 	// Ids and signatures of the simulated engine are hexadecimal digits.
-	id := regexp.MustCompile(`(chatcmpl(-tool)?-|resp_|msg_|rs_|fc_|"signature":")[0-9a-f]{32}\b`)
+	id := regexp.MustCompile(`(chatcmpl(-tool)?-|resp_|msg_|rs_|fc_|"signature":")[0-9a-f]{32}`)
 	long, allowed := regexp.MustCompile(`[A-Za-z]{4,}`), strings.Fields(words)
 	size := 0
 	for _, file := range files {

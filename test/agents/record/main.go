@@ -14,6 +14,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"net/http"
 	"os"
@@ -107,17 +108,13 @@ func record(ctx context.Context, r *agents.Recording, command []string) error {
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...) //nolint:gosec // it is what was asked for
 	cmd.Env = at(os.Environ())
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	err = cmd.Run()
-	if closing := server.Close(); err == nil {
-		err = closing
+	err = errors.Join(cmd.Run(), server.Close())
+	if served := <-ended; !errors.Is(served, http.ErrServerClosed) {
+		err = errors.Join(err, served)
 	}
-	<-ended
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if err == nil {
-		err = t.err
-	}
-	return err
+	return errors.Join(err, t.err)
 }
 
 // tap passes requests to the engine and writes them down.
@@ -162,9 +159,7 @@ func (t *tap) pass(w http.ResponseWriter, q *http.Request) error {
 		Method: q.Method, Target: q.URL.RequestURI(), Header: q.Header.Clone(), Body: body, Status: resp.StatusCode, Events: agents.Events(answer),
 	})
 	t.mu.Unlock()
-	for name, values := range resp.Header {
-		w.Header()[name] = values
-	}
+	maps.Copy(w.Header(), resp.Header)
 	w.WriteHeader(resp.StatusCode)
 	_, err = w.Write(answer)
 	return err
