@@ -33,9 +33,9 @@ install() {
 # file, without the environment.
 alone() {
 	rm -rf "$home"
-	mkdir -p "$home/work" "$home/.codex"
-	echo 'hello there' >"$home/work/notes.txt"
-	cd "$home/work"
+	mkdir -p "$home/files" "$home/.codex"
+	echo 'hello there' >"$home/files/notes.txt"
+	cd "$home/files"
 	env -i PATH="$PATH" HOME="$home" unshare -rn sh -c 'ip link set lo up && exec "$@"' alone "$@" </dev/null
 	cd "$root"
 }
