@@ -34,12 +34,12 @@ var errUsage = errors.New("usage")
 var errDied = errors.New("the engine has died")
 
 type flags struct {
-	host, role, mode, policy, logLevel, logFormat string
-	models                                        []string
-	port, bootstrap, records                      int
-	drain                                         time.Duration
-	quiet                                         bool
-	opt                                           fakevllm.Options
+	host, role, mode, policy, logLevel, logFormat, turns string
+	models                                               []string
+	port, bootstrap, records                             int
+	drain                                                time.Duration
+	quiet                                                bool
+	opt                                                  fakevllm.Options
 }
 
 // run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
@@ -83,6 +83,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
 	fl.BoolVar(&f.opt.Transcription, "transcription", false, "have the audio routes of a model that hears")
 	fl.BoolVar(&f.opt.TokenizerInfo, "enable-tokenizer-info-endpoint", false, "have /tokenizer_info")
+	fl.StringVar(&f.turns, "turns", "", "file with the answers that coding agents get on /v1/messages and /v1/responses, a JSON list of {thinking, text, calls: [{name, input}]}")
 	fl.DurationVar(&f.drain, "drain-timeout", 10*time.Second, "how long SIGTERM lets running requests finish")
 	fl.BoolVar(&f.quiet, "quiet", false, "no ready line and no log")
 	fl.StringVar(&f.logLevel, "log-level", "info", "log level")
@@ -129,6 +130,9 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	if o.RecordLimit = f.records; f.records <= 0 {
 		o.RecordLimit = fakevllm.RecordNone
 	}
+	if o.Turns, err = readTurns(f.turns); err != nil {
+		return fmt.Errorf("%w: --turns: %w", errUsage, err)
+	}
 	s, err := fakevllm.Start(ctx, o)
 	if err != nil {
 		return err
@@ -148,6 +152,19 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 		return fmt.Errorf("shut down: %w", err)
 	}
 	return nil
+}
+
+// readTurns reads a file of turns; no name is none.
+func readTurns(path string) ([]fakevllm.Turn, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return fakevllm.ReadTurns(file)
 }
 
 // bootstrap says where a Mooncake producer's bootstrap server is, "" for none.

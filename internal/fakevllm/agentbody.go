@@ -6,38 +6,56 @@ import "strconv"
 func (x *exchange) agentBody(j *job, ln *lane) []byte {
 	b := make([]byte, 0, 2048+len(ln.seq.text))
 	if j.api == apiMessages {
-		return j.appendMessage(b, ln)
+		return j.appendMessage(b, ln, x.life.server.opt.PromptTokensDetails)
 	}
 	return append(j.appendResponse(b, ln, ""), '}')
 }
 
 // appendMessage renders the answer of /v1/messages, which has no nulls.
-func (j *job) appendMessage(b []byte, ln *lane) []byte {
+func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 	b = append(b, `{"id":`...)
 	b = appendJSONString(b, j.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
-	switch {
-	case ln.call != nil:
-		b = append(b, `{"type":"tool_use","id":`...)
-		b = appendJSONString(b, ln.call.id)
-		b = append(b, `,"name":`...)
-		b = appendJSONString(b, ln.call.name)
-		b = append(append(b, `,"input":`...), ln.call.upTo(ln.seq.n)...)
-		b = append(b, '}')
-	case len(ln.seq.text) > 0:
-		b = append(b, `{"type":"text","text":"`...)
-		b = append(appendJSONText(b, ln.seq.text), `"}`...)
+	parts := ln.parts()
+	if len(parts) == 0 {
+		parts = []part{{kind: kindText}} // clients look for one
+	}
+	for i, p := range parts {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = j.appendBlock(b, i, p)
 	}
 	b = append(b, `],"model":`...)
 	b = appendJSONString(b, j.model)
 	b = append(b, `,"stop_reason":`...)
 	b = appendJSONString(b, j.stopReason(ln))
 	b = append(b, `,"usage":`...)
-	b = j.appendMessageUsage(b, ln.seq.n, true)
+	b = j.appendMessageUsage(b, ln.seq.n, details)
 	if j.kvJSON != nil {
 		b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
 	}
 	return append(b, '}')
+}
+
+// appendBlock renders one of the content blocks of a whole message.
+func (j *job) appendBlock(b []byte, index int, p part) []byte {
+	switch p.kind {
+	case kindCall:
+		b = appendJSONString(append(b, `{"type":"tool_use","id":`...), p.id)
+		b = appendJSONString(append(b, `,"name":`...), p.name)
+		return append(append(append(b, `,"input":`...), p.text...), '}')
+	case kindThinking:
+		b = appendJSONString(append(b, `{"type":"thinking","thinking":`...), p.text)
+		return append(appendJSONString(append(b, `,"signature":`...), j.signature(index)), '}')
+	}
+	return append(appendJSONString(append(b, `{"type":"text","text":`...), p.text), '}')
+}
+
+// signature is what a client sends back with what the model thought.
+func (j *job) signature(index int) string {
+	x := hashPiece(j.id[:min(len(j.id), 16)]) + uint64(index)
+	return hex16(finish64(x)) + hex16(finish64(^x))
 }
 
 // stopReason is why an answer of /v1/messages ended.
@@ -45,32 +63,32 @@ func (j *job) stopReason(ln *lane) string {
 	switch {
 	case ln.seq.finish == "length":
 		return "max_tokens"
-	case ln.call != nil:
+	case ln.calls():
 		return "tool_use"
 	}
 	return "end_turn"
 }
 
-// appendMessageUsage renders a usage of /v1/messages. With --enable-prompt-tokens-details
-// the last one tells what of the prompt came from the cache and what was put into it;
-// input_tokens is then the rest.
-func (j *job) appendMessageUsage(b []byte, output int, final bool) []byte {
-	input := len(j.prompts[0])
-	if final && j.details {
-		input = max(0, input-j.cached-j.cacheCreated())
+// appendMessageUsage renders the usage of /v1/messages. What was read from the cache and
+// what was put into it are no part of the input, where they are told.
+func (j *job) appendMessageUsage(b []byte, output int, details bool) []byte {
+	input, created := len(j.prompts[0]), 0
+	if details {
+		created = j.createdTokens(input)
+		input = max(0, input-j.cached-created)
 	}
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(input), 10)
 	b = strconv.AppendInt(append(b, `,"output_tokens":`...), int64(output), 10)
-	if final && j.details {
-		b = strconv.AppendInt(append(b, `,"cache_creation_input_tokens":`...), int64(j.cacheCreated()), 10)
+	if details {
+		b = strconv.AppendInt(append(b, `,"cache_creation_input_tokens":`...), int64(created), 10)
 		b = strconv.AppendInt(append(b, `,"cache_read_input_tokens":`...), int64(j.cached), 10)
 	}
 	return append(b, '}')
 }
 
-// cacheCreated is how many tokens of the prompt were put into the cache.
-func (j *job) cacheCreated() int {
-	return max(0, len(j.prompts[0])/cacheBlock*cacheBlock-j.cached) / cacheBlock * cacheBlock
+// createdTokens is how many tokens of a prompt were put into the cache: whole blocks.
+func (j *job) createdTokens(prompt int) int {
+	return max(0, prompt/cacheBlock*cacheBlock-j.cached) / cacheBlock * cacheBlock
 }
 
 // appendResponse renders a response object of /v1/responses, but for its last brace.
@@ -94,7 +112,16 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = appendJSONString(b, j.model)
 	b = append(b, `,"object":"response","output":[`...)
 	if ended {
-		b = j.appendItem(b, ln, "completed")
+		items := ln.parts()
+		if j.stream {
+			items = ln.said() // what the events said
+		}
+		for i, p := range items {
+			if i > 0 {
+				b = append(b, ',')
+			}
+			b = j.appendItem(b, i, p, "completed")
+		}
 	}
 	b = append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
 	b = strconv.AppendInt(b, int64(j.limits[0]), 10)
@@ -107,7 +134,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	prompt, output := len(j.prompts[0]), ln.seq.n
 	b = strconv.AppendInt(append(b, `{"input_tokens":`...), int64(prompt), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_details":{"cached_tokens":`...), int64(j.cached), 10)
-	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.cacheCreated()), 10)
+	b = strconv.AppendInt(append(b, `,"cache_write_tokens":`...), int64(j.createdTokens(prompt)), 10)
 	b = strconv.AppendInt(append(b, `,"input_tokens_per_turn":[],"cached_tokens_per_turn":[]},"output_tokens":`...), int64(output), 10)
 	b = append(b, `,"output_tokens_details":{"reasoning_tokens":0,"tool_output_tokens":0,"output_tokens_per_turn":[],"tool_output_tokens_per_turn":[]},"total_tokens":`...)
 	b = append(strconv.AppendInt(b, int64(prompt+output), 10), `},"kv_transfer_params":`...)
@@ -117,25 +144,52 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	return append(b, j.kvJSON...)
 }
 
-// appendItem renders the only item of the output.
-func (j *job) appendItem(b []byte, ln *lane, status string) []byte {
-	if ln.call != nil {
-		b = append(b, `{"arguments":`...)
-		b = appendJSONString(b, ln.call.upTo(ln.seq.n))
-		b = append(b, `,"call_id":`...)
-		b = appendJSONString(b, ln.call.id)
-		b = append(b, `,"name":`...)
-		b = appendJSONString(b, ln.call.name)
-		b = append(b, `,"type":"function_call","id":"fc_`...)
-		b = append(append(b, j.base...), `","status":`...)
+// itemID is the id of an item of the output.
+func (j *job) itemID(index int, k partKind) string {
+	id := map[partKind]string{kindThinking: "rs_", kindText: "msg_", kindCall: "fc_"}[k] + j.base
+	if index > 0 {
+		id += "_" + strconv.Itoa(index)
+	}
+	return id
+}
+
+// appendItem renders an item of the output; one in progress has no text yet.
+func (j *job) appendItem(b []byte, index int, p part, status string) []byte {
+	id := j.itemID(index, p.kind)
+	done := status == "completed"
+	switch p.kind {
+	case kindCall:
+		b = appendJSONString(append(b, `{"arguments":`...), p.text)
+		b = appendJSONString(append(b, `,"call_id":`...), p.id)
+		b = appendJSONString(append(b, `,"name":`...), p.name)
+		b = appendJSONString(append(b, `,"type":"function_call","id":`...), id)
+		b = append(b, `,"async":null,"caller":null,"namespace":null,"status":`...)
+		return append(appendJSONString(b, status), '}')
+	case kindThinking:
+		b = appendJSONString(append(b, `{"id":`...), id)
+		b = append(b, `,"summary":[],"type":"reasoning","content":`...)
+		if done {
+			b = append(appendContentPart(append(b, '['), p, "null"), ']')
+		} else {
+			b = append(b, "null"...)
+		}
+		b = append(b, `,"encrypted_content":null,"status":`...)
 		return append(appendJSONString(b, status), '}')
 	}
-	b = append(append(b, `{"id":"msg_`...), j.base...)
-	b = append(b, `","content":[`...)
-	if status == "completed" {
-		b = append(b, `{"annotations":[],"text":"`...)
-		b = append(appendJSONText(b, ln.seq.text), `","type":"output_text","logprobs":null}`...)
+	b = appendJSONString(append(b, `{"id":`...), id)
+	b = append(b, `,"content":[`...)
+	if done {
+		b = appendContentPart(b, p, "null")
 	}
 	b = append(b, `],"role":"assistant","status":`...)
-	return append(appendJSONString(b, status), `,"type":"message"}`...)
+	return append(appendJSONString(b, status), `,"type":"message","phase":null}`...)
+}
+
+// appendContentPart renders a part of an item's content.
+func appendContentPart(b []byte, p part, logprobs string) []byte {
+	if p.kind == kindThinking {
+		return append(appendJSONString(append(b, `{"text":`...), p.text), `,"type":"reasoning_text"}`...)
+	}
+	b = appendJSONString(append(b, `{"annotations":[],"text":`...), p.text)
+	return append(append(append(b, `,"type":"output_text","logprobs":`...), logprobs...), '}')
 }

@@ -3,6 +3,7 @@ package fakevllm
 import (
 	"fmt"
 	"net/http"
+	"strings"
 )
 
 // api is which of the generating routes a request came in on.
@@ -61,6 +62,17 @@ type agentFields struct {
 	previous          string // previous_response_id
 	input, system     []byte
 	stopSequences     bool // there are some
+	turn              int  // how many answers the conversation has
+	answering         bool // what was read last is part of an answer
+}
+
+// said takes note of one more message or item of the conversation: an answer is a run
+// of those that the model has made.
+func (a *agentFields) said(byModel bool) {
+	if byModel && !a.answering {
+		a.turn++
+	}
+	a.answering = byModel
 }
 
 func newAgentParams(a api) *params {
@@ -177,18 +189,23 @@ func (p *params) parseInput() error {
 		if raw[0] != '{' {
 			return invalid("dict_type", loc, raw, "Input should be a valid dictionary")
 		}
-		role := false
-		if err := forEachMember(raw, func(key string, _ []byte) error {
+		role, what := false, ""
+		if err := forEachMember(raw, func(key string, raw []byte) (err error) {
 			role = role || key == "role"
-			return nil
+			if key == "type" && raw[0] == '"' {
+				what, err = unquote(raw)
+			}
+			return err
 		}); err != nil {
 			return err
 		}
 		if !role { // a call, its result, reasoning: the template shows it as text
+			p.agent.said(what == "reasoning" || strings.HasSuffix(what, "_call"))
 			p.messages = append(p.messages, message{role: "tool", text: string(raw)})
 			return nil
 		}
 		m, err := parseMessage(loc, raw)
+		p.agent.said(m.role == "assistant")
 		p.messages = append(p.messages, m)
 		return err
 	})
@@ -297,6 +314,7 @@ func (p *params) parseBlocks() error {
 		}
 		m := message{}
 		m.role, _ = unquote(role)
+		p.agent.said(m.role == "assistant")
 		var err error
 		m.text, err = blocksText(loc+".content", content)
 		p.messages = append(p.messages, m)

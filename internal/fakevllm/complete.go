@@ -27,6 +27,7 @@ type job struct {
 	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
 	wrongKV  bool         // what was loaded is of another prompt
 	store    *responses   // nil for an engine that stores none
+	turn     *Turn        // what the model is told to say, nil where it says its own
 	arrived  time.Time
 }
 
@@ -134,6 +135,7 @@ func (x *exchange) admit(j *job) error {
 	if err := j.admitStored(); err != nil {
 		return err
 	}
+	j.turn = turnOf(s.opt.Turns, j.params)
 	if j.chat {
 		if err := j.render(); err != nil {
 			return err

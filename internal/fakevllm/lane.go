@@ -15,6 +15,7 @@ type lane struct {
 	index    int // of the choice
 	prompt   int // which prompt
 	call     *call
+	told     *told  // what the model is told to say, nil where it says its own
 	head     []byte // everything of a chunk before its text
 	tokens   []int  // only when the response shows them
 	offset   int    // characters of text so far, for text_offset
@@ -32,6 +33,9 @@ func (j *job) lanes(keepText bool) []lane {
 			if j.chat && j.wantsCall() {
 				c := newCall(j.loaded(ids), j.params, i)
 				ln.call = &c
+			}
+			if j.turn != nil && !j.wrongKV {
+				ln.told = newTold(j.turn, ids)
 			}
 		}
 	}
@@ -52,14 +56,20 @@ func (j *job) loaded(ids []int) []int {
 
 // step makes a lane's next token.
 func (ln *lane) step() (id int, text bool) {
-	if ln.call == nil {
+	var ids []int
+	switch {
+	case ln.told != nil:
+		ids = ln.told.ids
+	case ln.call != nil:
+		ids = ln.call.ids
+	default:
 		return ln.seq.step()
 	}
 	q := &ln.seq
-	id = ln.call.ids[q.n]
+	id = ids[q.n]
 	q.n++
 	switch {
-	case q.n == len(ln.call.ids):
+	case q.n == len(ids):
 		q.finish = "stop"
 	case q.n >= ln.sampling.MaxTokens:
 		q.finish = "length"
@@ -174,13 +184,13 @@ func (x *exchange) appendUsage(b []byte, j *job, prompt, completion int, final, 
 	b = append(b, `,"completion_tokens":`...)
 	b = strconv.AppendInt(b, int64(completion), 10)
 	switch {
-	case final && j.details:
+	case final && x.life.server.opt.PromptTokensDetails:
 		b = append(b, `,"prompt_tokens_details":{"cached_tokens":`...)
 		b = strconv.AppendInt(b, int64(j.cached), 10)
 		switch {
 		case j.chat:
 			b = append(b, `,"created_cache_tokens":`...)
-			b = strconv.AppendInt(b, int64(j.cacheCreated()), 10)
+			b = strconv.AppendInt(b, int64(j.createdTokens(prompt)), 10)
 		case full:
 			b = append(b, `,"created_cache_tokens":null`...)
 		}

@@ -93,6 +93,8 @@ type Options struct {
 	// how long a decode waits for its prefill, and a prefill's blocks for a decode.
 	TransferTimeout time.Duration
 
+	// Turns are what the model answers to coding agents instead of its own: see Turn.
+	Turns []Turn
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
 	PromptTokensDetails bool
 	// StrictPrefill records a violation for whatever a good proxy would not
@@ -146,6 +148,9 @@ func (o Options) withDefaults() (Options, error) {
 	case PolicyFail, PolicyRecompute:
 	default:
 		return o, fmt.Errorf("%w: KV load failure policy %q: use \"fail\" or \"recompute\"", ErrOptions, o.KVLoadFailurePolicy)
+	}
+	if err := checkTurns(o.Turns); err != nil {
+		return o, fmt.Errorf("%w: %w", ErrOptions, err)
 	}
 	if len(o.Models) == 0 {
 		o.Models = []string{"fake-model"}

@@ -22,7 +22,7 @@ func newCall(prompt []int, p *params, choice int) call {
 		hi, _ := bits.Mul64(x, uint64(len(p.tools)))
 		c.name = p.tools[hi].name
 	}
-	c.id = "chatcmpl-tool-" + hex16(x) + hex16(finish64(x))
+	c.id = callID(x)
 	words := 3 + int(x%6)
 	take := func() int {
 		id, _ := g.Next()
@@ -41,6 +41,8 @@ func newCall(prompt []int, p *params, choice int) call {
 	c.ids = append(c.ids, tokenEOS)
 	return c
 }
+
+func callID(x uint64) string { return "chatcmpl-tool-" + hex16(x) + hex16(finish64(x)) }
 
 func hex16(x uint64) string {
 	s := strconv.FormatUint(x, 16)

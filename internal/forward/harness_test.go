@@ -195,6 +195,12 @@ func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*f
 // startHealth is start with other options of the health too.
 func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
+	return startTold(t, mode, prefills, decodes, nil, tune, opinion)
+}
+
+// startTold is startHealth with engines that are told what to answer.
+func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
+	t.Helper()
 	r := &rig{t: t, rec: &record{ended: make(chan forward.Entry, 1024)}}
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
@@ -207,7 +213,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		return fakevllm.StartTest(t, fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
-			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
+			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true, Turns: turns,
 		})
 	}
 	for range prefills {

@@ -37,6 +37,7 @@ type rig struct {
 	fleet *fleet.Fleet
 	proxy *fleet.Proxy
 	http  *http.Client
+	more  []string // arguments that every engine of this rig has besides
 }
 
 func newRig(t *testing.T) *rig {
@@ -108,7 +109,7 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, env := command(ports[0]), environment()
+	args, env := append(command(ports[0]), r.more...), environment()
 	if role != "" {
 		args = append(args, transfer(role))
 		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(ports[1]))

@@ -1,0 +1,197 @@
+package forward_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"net/http"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/test/agents"
+)
+
+// What two coding agents sent, turn by turn, goes through prefill and decode over each
+// connector, and they are answered what one engine alone answers, event by event. Over
+// Mooncake decode serves /v1/messages alone, and says so.
+func TestRecordedAgents(t *testing.T) {
+	t.Parallel()
+	list, err := agents.Recordings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rec := range list {
+		for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.Mooncake} {
+			t.Run(rec.Agent+" "+string(mode), func(t *testing.T) {
+				t.Parallel()
+				r := startTold(t, mode, 1, 1, rec.Turns, nil, func(*health.Options) {})
+				why := ""
+				if mode == fakevllm.Mooncake {
+					r.pairMooncake()
+					if rec.Exchanges[0].Path() == messagesPath {
+						why = "messages_need_length"
+					}
+				}
+				alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
+				for i := range rec.Exchanges {
+					r.again(&rec.Exchanges[i], alone, mode, why)
+				}
+				want := int64(len(rec.Exchanges))
+				p, d := r.P[0].Counters(), r.D[0].Counters()
+				if why != "" {
+					want = 0
+				}
+				if p.Requests != want || d.Requests != int64(len(rec.Exchanges)) || why == "" && d.LocalPrefills != 0 {
+					t.Errorf("%d legs to prefill, %d to decode, which computed %d prompts", p.Requests, d.Requests, d.LocalPrefills)
+				}
+				if mode != fakevllm.Plain && d.HandoversLoaded != want {
+					t.Errorf("%d hand-overs were loaded, want %d", d.HandoversLoaded, want)
+				}
+				r.strict()
+			})
+		}
+	}
+}
+
+// The same requests without a stream: the answers are equal as a whole.
+func TestRecordedAgentsWhole(t *testing.T) {
+	t.Parallel()
+	list, err := agents.Recordings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, rec := range list {
+		t.Run(rec.Agent, func(t *testing.T) {
+			t.Parallel()
+			r := startTold(t, fakevllm.NIXL, 1, 1, rec.Turns, nil, func(*health.Options) {})
+			alone := fakevllm.StartTest(t, fakevllm.Options{Models: []string{model}, PromptTokensDetails: true, Turns: rec.Turns})
+			for _, x := range rec.Exchanges {
+				x.Body = bytes.Replace(x.Body, []byte(`"stream":true`), []byte(`"stream":false`), 1)
+				want := x
+				if err := x.Ask(t.Context(), http.DefaultClient, r.URL); err != nil {
+					t.Fatal(err)
+				}
+				if err := want.Ask(t.Context(), http.DefaultClient, alone.URL()); err != nil {
+					t.Fatal(err)
+				}
+				if x.Status != http.StatusOK || len(x.Events) != 1 || x.Events[0][0] != '{' {
+					t.Fatalf("%d %.300q", x.Status, x.Events)
+				}
+				// As the data of an event they are made steady as those are.
+				r.sameEvents([]string{"whole\ndata: " + x.Events[0]}, []string{"whole\ndata: " + want.Events[0]})
+			}
+			if d := r.D[0].Counters(); d.LocalPrefills != 0 || d.HandoversLoaded != int64(len(rec.Exchanges)) {
+				t.Errorf("decode computed %d prompts and loaded %d hand-overs", d.LocalPrefills, d.HandoversLoaded)
+			}
+			r.strict()
+		})
+	}
+}
+
+// again sends a recorded request, and compares legs and answer. why is the reason to be
+// served by decode alone, "" for none.
+func (r *rig) again(x *agents.Exchange, alone *fakevllm.Server, mode fakevllm.Mode, why string) {
+	r.t.Helper()
+	got, want := *x, *x
+	if err := got.Ask(r.t.Context(), http.DefaultClient, r.URL); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := want.Ask(r.t.Context(), http.DefaultClient, alone.URL()); err != nil {
+		r.t.Fatal(err)
+	}
+	r.sameEvents(x.Events, want.Events) // the engine still says what it said to the agent
+	r.sameEvents(got.Events, want.Events)
+	if e := r.entry(); e.Alone != why || e.Outcome != forward.OutcomeOK || e.Endpoint != x.Path() || !e.Stream {
+		r.t.Errorf("entry %+v", e)
+	}
+	decode := posted(r.D[0])
+	r.sameBody(x.Body, decode[len(decode)-1].Body, mode != fakevllm.Plain && why == "")
+	r.sameHeader(x.Header, decode[len(decode)-1].Header)
+	if why == "" {
+		prefill := posted(r.P[0])
+		r.samePrompt(x.Body, prefill[len(prefill)-1].Body)
+	}
+}
+
+func (r *rig) sameEvents(got, want []string) {
+	r.t.Helper()
+	if len(got) != len(want) {
+		r.t.Fatalf("%d events, want %d\n%q", len(got), len(want), got)
+	}
+	for i := range want {
+		g, err := agents.Steady(got[i])
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		w, err := agents.Steady(want[i])
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		if g != w {
+			r.t.Errorf("event %d\n%s, want\n%s", i, g, w)
+		}
+	}
+}
+
+// sameBody compares decode's body with the client's, byte for byte: one member may stand
+// in it besides, that of the hand-over.
+func (r *rig) sameBody(sent, got []byte, handover bool) {
+	r.t.Helper()
+	if !handover {
+		if !bytes.Equal(sent, got) {
+			r.t.Errorf("decode got\n%.300s, sent was\n%.300s", got, sent)
+		}
+		return
+	}
+	more := len(got) - len(sent)
+	at := 0
+	for at < len(sent) && sent[at] == got[at] {
+		at++
+	}
+	if more <= 0 || !bytes.Equal(sent[at:], got[at+more:]) {
+		r.t.Fatalf("decode got\n%.300s, sent was\n%.300s", got, sent)
+	}
+	// The part that is new may begin with bytes that follow it, too: a quote, a comma.
+	var v map[string]json.RawMessage
+	for back := range min(at, 4) {
+		part := bytes.Trim(got[at-back:at-back+more], ",")
+		if json.Unmarshal(slices.Concat([]byte("{"), part, []byte("}")), &v) == nil {
+			break
+		}
+	}
+	if len(v) != 1 || v["kv_transfer_params"] == nil {
+		r.t.Errorf("decode's body has %s besides", got[at:at+more])
+	}
+}
+
+// sameHeader: all that the agent says of itself and of the API reaches the engine.
+func (r *rig) sameHeader(sent, got http.Header) {
+	r.t.Helper()
+	for name, values := range sent {
+		if name != "Connection" && name != "Accept-Encoding" && !slices.Equal(got[name], values) {
+			r.t.Errorf("decode got %s: %q, sent was %q", name, got[name], values)
+		}
+	}
+}
+
+// samePrompt: prefill computes what the client sent, and one token of no stream.
+func (r *rig) samePrompt(sent, got []byte) {
+	r.t.Helper()
+	var s, g map[string]json.RawMessage
+	if err := json.Unmarshal(sent, &s); err != nil {
+		r.t.Fatal(err)
+	}
+	if err := json.Unmarshal(got, &g); err != nil {
+		r.t.Fatal(err)
+	}
+	for _, name := range []string{"messages", "input", "system", "tools", "tool_choice", "thinking", "reasoning"} {
+		if !bytes.Equal(s[name], g[name]) {
+			r.t.Errorf("prefill got another %s:\n%.300s, sent was\n%.300s", name, g[name], s[name])
+		}
+	}
+	if limit := string(g["max_tokens"]) + string(g["max_output_tokens"]); limit != "1" || string(g["stream"]) == "true" {
+		r.t.Errorf("prefill is to make %s tokens, stream %s", limit, g["stream"])
+	}
+}

@@ -1,0 +1,214 @@
+package agents
+
+import (
+	"embed"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/http"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+)
+
+// Recording is what one agent sent and got, in order.
+type Recording struct {
+	Agent, Version string          // of its package
+	Command        string          // as it was started
+	Turns          []fakevllm.Turn // what the model was told to say
+	Exchanges      []Exchange
+}
+
+// Exchange is a request and its answer.
+type Exchange struct {
+	Method, Target string // Target has the query
+	Header         http.Header
+	Body           []byte
+	Status         int
+	Events         []string // of the stream, each as it came but for the blank line behind it
+}
+
+// Path is the target without its query.
+func (x *Exchange) Path() string {
+	path, _, _ := strings.Cut(x.Target, "?")
+	return path
+}
+
+//go:embed recordings
+var files embed.FS
+
+// Recordings reads those that are committed.
+func Recordings() ([]*Recording, error) {
+	names, err := fs.Glob(files, "recordings/*.txt")
+	if err != nil {
+		return nil, err
+	}
+	var out []*Recording
+	for _, name := range names {
+		raw, err := files.ReadFile(name)
+		if err != nil {
+			return nil, err
+		}
+		r, err := Parse(raw)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		out = append(out, r)
+	}
+	return out, nil
+}
+
+// errRecording is what is wrong with a file.
+var errRecording = errors.New("not a recording")
+
+// Format writes a recording as a text:
+//
+//	agent: its package          (version, command and turns alike)
+//	===
+//	> a line of the request; an empty one ends the head, and the body is one line
+//	< 200
+//	< a line of the answer; an empty one ends an event
+func (r *Recording) Format() ([]byte, error) {
+	turns, err := encode(r.Turns)
+	if err != nil {
+		return nil, err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "agent: %s\nversion: %s\ncommand: %s\nturns: %s\n", r.Agent, r.Version, r.Command, turns)
+	for _, x := range r.Exchanges {
+		fmt.Fprintf(&b, "===\n> %s %s HTTP/1.1\n", x.Method, x.Target)
+		var names []string
+		for name := range x.Header {
+			names = append(names, name)
+		}
+		slices.Sort(names)
+		for _, name := range names {
+			for _, value := range x.Header[name] {
+				fmt.Fprintf(&b, "> %s: %s\n", name, value)
+			}
+		}
+		if slices.Contains(x.Body, '\n') {
+			return nil, fmt.Errorf("%w: a body of several lines", errRecording)
+		}
+		fmt.Fprintf(&b, ">\n> %s\n< %d\n", x.Body, x.Status)
+		for _, event := range x.Events {
+			for line := range strings.SplitSeq(event, "\n") {
+				fmt.Fprintf(&b, "< %s\n", line)
+			}
+			b.WriteString("<\n")
+		}
+	}
+	return []byte(b.String()), nil
+}
+
+// Parse reads what Format wrote.
+func Parse(raw []byte) (*Recording, error) {
+	r := &Recording{}
+	var x *Exchange
+	head, event := false, ""
+	for n, line := range strings.Split(strings.TrimSuffix(string(raw), "\n"), "\n") {
+		bad := func(why string) error { return fmt.Errorf("%w: line %d: %s", errRecording, n+1, why) }
+		mark, rest, _ := strings.Cut(line, " ")
+		switch {
+		case line == "===":
+			r.Exchanges = append(r.Exchanges, Exchange{Header: http.Header{}})
+			x, head = &r.Exchanges[len(r.Exchanges)-1], true
+		case x == nil:
+			if err := r.field(strings.TrimSuffix(mark, ":"), rest); err != nil {
+				return nil, bad(err.Error())
+			}
+		case mark == ">" && head && x.Method == "":
+			parts := strings.Fields(rest)
+			if len(parts) != 3 {
+				return nil, bad("no request line")
+			}
+			x.Method, x.Target = parts[0], parts[1]
+		case mark == ">" && head && rest == "":
+			head = false
+		case mark == ">" && head:
+			name, value, _ := strings.Cut(rest, ": ")
+			x.Header[name] = append(x.Header[name], value)
+		case mark == ">":
+			x.Body = []byte(rest)
+		case mark == "<" && x.Status == 0:
+			if _, err := fmt.Sscan(rest, &x.Status); err != nil {
+				return nil, bad("no status")
+			}
+		case line == "<":
+			x.Events, event = append(x.Events, strings.TrimSuffix(event, "\n")), ""
+		case mark == "<":
+			event += rest + "\n"
+		default:
+			return nil, bad("a line without a mark")
+		}
+	}
+	if r.Agent == "" || r.Version == "" || len(r.Turns) == 0 || len(r.Exchanges) == 0 {
+		return nil, fmt.Errorf("%w: it names no agent, version, turns or exchange", errRecording)
+	}
+	return r, nil
+}
+
+func (r *Recording) field(name, value string) (err error) {
+	switch name {
+	case "agent":
+		r.Agent = value
+	case "version":
+		r.Version = value
+	case "command":
+		r.Command = value
+	case "turns":
+		r.Turns, err = fakevllm.ReadTurns(strings.NewReader(value))
+	default:
+		err = fmt.Errorf("no field is called %q", name)
+	}
+	return err
+}
+
+// Events cuts a stream into its events.
+func Events(stream []byte) []string {
+	text := strings.TrimSuffix(string(stream), "\n\n")
+	if text == "" {
+		return nil
+	}
+	return strings.Split(text, "\n\n")
+}
+
+// Steady is an event without what is made anew for each answer: ids, signatures and
+// times become "".
+func Steady(event string) (string, error) {
+	name, data, ok := strings.Cut(event, "\ndata: ")
+	if !ok {
+		return event, nil
+	}
+	var v any
+	if err := json.Unmarshal([]byte(data), &v); err != nil {
+		return "", fmt.Errorf("%w in %s", err, event)
+	}
+	out, err := encode(blank(v))
+	return name + "\ndata: " + string(out), err
+}
+
+// anew tells whether a member is made anew for each answer.
+func anew(name string) bool {
+	return slices.Contains([]string{"id", "item_id", "call_id", "signature", "created_at"}, name)
+}
+
+func blank(v any) any {
+	switch v := v.(type) {
+	case map[string]any:
+		for name, value := range v {
+			if anew(name) {
+				v[name] = ""
+			} else {
+				v[name] = blank(value)
+			}
+		}
+	case []any:
+		for i := range v {
+			v[i] = blank(v[i])
+		}
+	}
+	return v
+}

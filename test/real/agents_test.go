@@ -1,0 +1,133 @@
+package real_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/test/agents"
+)
+
+// agentLength is a context that holds the agents' prompts of some 20,000 tokens. The
+// tiny model is told that it knows so many positions.
+var agentLength = []string{"--served-model-name", "m", "--max-model-len", "65536", "--hf-overrides", `{"max_position_embeddings":65536}`}
+
+// TestAgents sends what two coding agents sent, turn by turn, to one vLLM alone and to
+// the proxy in front of two, and compares. What is sent is the recording, but for how
+// much is to be answered, and how: a few tokens, the likeliest ones.
+func TestAgents(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	list, err := agents.Recordings()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := newRig(t)
+	r.more = agentLength
+	alone, err := r.launch("alone", "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := map[*agents.Exchange]gist{}
+	each := func(do func(rec *agents.Recording, turn int, x *agents.Exchange)) {
+		for _, rec := range list {
+			for i := range rec.Exchanges {
+				do(rec, i, &rec.Exchanges[i])
+			}
+		}
+	}
+	each(func(_ *agents.Recording, _ int, x *agents.Exchange) { want[x] = r.turn(t, alone.url(), x) })
+	if err := alone.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	decode := r.start(1)[1]
+	each(func(rec *agents.Recording, turn int, x *agents.Exchange) {
+		computed, received, cached := r.sources(decode)
+		got := r.turn(t, r.proxy.URL(), x)
+		c, e, l := r.sources(decode)
+		computed, received, cached = c-computed, e-received, l-cached
+		say("%s, turn %d: of %v tokens decode computed %v, received %v and had %v", rec.Agent, turn+1, computed+received+cached, computed, received, cached)
+		if computed != 0 || received == 0 {
+			t.Errorf("%s, turn %d: decode computed %v tokens and received %v", rec.Agent, turn+1, computed, received)
+		}
+		if w := want[x]; got != w {
+			t.Errorf("%s, turn %d:\n%+v, want\n%+v", rec.Agent, turn+1, got, w)
+		}
+	})
+}
+
+// sources are decode's counters of where prompt tokens came from.
+func (r *rig) sources(e *engine) (computed, received, cached float64) {
+	count := func(source string) float64 {
+		return r.metric(e, "vllm:prompt_tokens_by_source_total", `source="`+source+`"`)
+	}
+	return count("local_compute"), count("external_kv_transfer"), count("local_cache_hit")
+}
+
+// gist is what an answer says, whatever number of tokens each event holds.
+type gist struct {
+	events string // their names, those in a row once
+	said   string // all deltas
+	last   string // usage, and on /v1/responses the whole output
+}
+
+// turn sends a recorded request.
+func (r *rig) turn(t *testing.T, server string, x *agents.Exchange) gist {
+	t.Helper()
+	again := *x
+	again.Body = briefly(x)
+	if err := again.Ask(t.Context(), r.http, server); err != nil {
+		t.Fatal(err)
+	}
+	if again.Status != 200 || len(again.Events) < 4 {
+		t.Fatalf("%d with %.2000q", again.Status, again.Events)
+	}
+	var g gist
+	for _, event := range again.Events {
+		name, data, _ := strings.Cut(strings.TrimPrefix(event, "event: "), "\ndata: ")
+		if !strings.HasSuffix(g.events, name+" ") {
+			g.events += name + " "
+		}
+		var v struct{ Delta json.RawMessage }
+		if err := json.Unmarshal([]byte(data), &v); err != nil {
+			t.Fatalf("%v in %s", err, event)
+		}
+		var text string
+		var block struct {
+			Text, Thinking string
+			Partial        string `json:"partial_json"`
+		}
+		if json.Unmarshal(v.Delta, &text) != nil && len(v.Delta) > 0 {
+			if err := json.Unmarshal(v.Delta, &block); err != nil {
+				t.Fatalf("%v in %s", err, event)
+			}
+		}
+		g.said += text + block.Text + block.Thinking + block.Partial
+		if name == "message_delta" || name == "response.completed" {
+			last, err := agents.Steady(event)
+			if err != nil {
+				t.Fatal(err)
+			}
+			g.last = numbered.ReplaceAllString(last, "") // how many events there were depends on the moment
+		}
+	}
+	return g
+}
+
+var (
+	limit    = regexp.MustCompile(`"max_tokens":[0-9]+`)
+	numbered = regexp.MustCompile(`,"sequence_number":[0-9]+`)
+)
+
+// briefly is the request with an answer of at most 24 tokens.
+func briefly(x *agents.Exchange) []byte {
+	body := bytes.Replace(x.Body, []byte("{"), []byte(`{"temperature":0,"max_output_tokens":24,`), 1)
+	if x.Path() == "/v1/messages" {
+		body = bytes.Replace(x.Body, []byte("{"), []byte(`{"temperature":0,`), 1)
+		body = limit.ReplaceAll(body, []byte(`"max_tokens":24`))
+	}
+	return body
+}
