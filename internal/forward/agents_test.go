@@ -434,3 +434,23 @@ func TestStoredResponsesAreNobodysFault(t *testing.T) {
 	}
 	r.strict()
 }
+
+// A reason to be alone is that of the attempt that was answered: none if it ended with
+// its prefill.
+func TestAReasonDoesNotOutliveItsAttempt(t *testing.T) {
+	t.Parallel()
+	eachAPI(t, both(), func(t *testing.T, q ask) {
+		r := start(t, fakevllm.NIXL, 1, 2, nil)
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1})
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusRequestEntityTooLarge})
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1})
+		a := r.pose(q)
+		r.refused(q, a, http.StatusRequestEntityTooLarge, "")
+		if got := a.header.Get("X-PD-Alone"); got != "" {
+			t.Errorf("the client is told %q", got)
+		}
+		if e := r.entry(); e.Alone != "" || e.Attempts != 2 {
+			t.Errorf("entry %+v", e)
+		}
+	})
+}

@@ -332,7 +332,8 @@ func client(t *testing.T) upstream.Client {
 	if kind == "" {
 		kind = upstream.KindOwn
 	}
-	c, err := upstream.New(kind, upstream.Options{})
+	// A machine with too much to do is no instance that cannot be connected to.
+	c, err := upstream.New(kind, upstream.Options{ConnectTimeout: patience})
 	if err != nil {
 		t.Fatal(err)
 	}

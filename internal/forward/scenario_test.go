@@ -44,7 +44,10 @@ func both() []bool     { return []bool{true, false} }
 func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
 	t.Helper()
 	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
-		eachAPI(t, both(), func(t *testing.T, q ask) { f(t, mode, q) })
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			eachAPI(t, both(), func(t *testing.T, q ask) { f(t, mode, q) })
+		})
 	}
 }
 

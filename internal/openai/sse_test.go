@@ -154,3 +154,25 @@ func BenchmarkEvents(b *testing.B) {
 		}
 	}
 }
+
+// BenchmarkSigns is what the data path does with each event behind the commit, for the
+// APIs side by side.
+func BenchmarkSigns(b *testing.B) {
+	for kind, event := range map[openai.Kind]string{
+		openai.Chat: `data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n",
+		openai.Responses: "event: response.output_text.delta\n" +
+			`data: {"type":"response.output_text.delta","sequence_number":17,"content_index":0,"delta":" token","item_id":"msg_0123456789abcdef","logprobs":[],"output_index":0}` + "\n\n",
+		openai.Messages: "event: content_block_delta\n" + `data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" token"}}` + "\n\n",
+	} {
+		b.Run(kind.Path()[1:], func(b *testing.B) {
+			buf := []byte(event)
+			b.ReportAllocs()
+			for b.Loop() {
+				e, _, ok := openai.NextEvent(buf[:openai.EventEnd(buf, 0)])
+				if !ok || kind.Sign(e) != openai.SignNone || kind.HasCachedTokens(e) || openai.MayTellHandover(e) {
+					b.Fatal("misjudged")
+				}
+			}
+		})
+	}
+}

@@ -52,6 +52,7 @@ func (c *completion) run() {
 		return
 	}
 	for done := false; !done; {
+		c.Route.Alone = "" // an attempt before may have had a reason
 		p, err := c.attempts.pick(instance.Prefill, nil)
 		if err != nil {
 			c.withoutPrefill(err)

@@ -27,7 +27,6 @@ func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) 
 		return true
 	}
 	c.Route.took(d)
-	c.Route.Alone = "" // an attempt in another dialect may have had a reason
 	out := dialect.Decode(c.req, pair, connector.Handover{})
 
 	w := c.decodeWait()
