@@ -30,7 +30,7 @@ item items json keep loading logprobs management maximum message messages metada
 number object omitted openai output parallel parameters params part partial phase previous progress prompt properties read
 reason reasoning required response responses result role root schema search sequence session signature start status stop
 store stream strict string summary system temperature text thinking thread token tokens tool tools total transfer true
-truncation turn turns type usage user version updates window`
+truncation turn turns type usage user version updates window write`
 
 // What is committed holds filler only: besides the words of the APIs nothing is a word.
 func TestOnlyFillerIsCommitted(t *testing.T) {
