@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
 	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
 	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
-	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl or mooncake")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl, nixl_push, mooncake, ascend or p2p")
 	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
 	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
 	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")

@@ -11,6 +11,7 @@ import (
 // The reasons for which a request of some kinds is served by decode alone.
 const (
 	engineTooOld       = "engine_too_old"       // it does not take kv_transfer_params on that route
+	responsesOwnID     = "responses_own_id"     // the legs would not know each other
 	messagesNeedLength = "messages_need_length" // the prefill may end in a way that hands nothing over
 )
 

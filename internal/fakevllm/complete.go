@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"strconv"
@@ -49,6 +50,9 @@ func (x *exchange) complete(body []byte, chat bool) {
 		s.inspect(j, x.r)
 	}
 	defer x.withdraw(j)
+	if f := x.fault; f != nil && f.Kind == FaultAbort && f.At == AfterRole {
+		j.kv = nil // an engine that shuts down fetches nothing, and frees nothing elsewhere
+	}
 	if e := x.startKV(j); e != nil {
 		l.stats.fail.Add(1)
 		x.fail(e)
@@ -159,13 +163,21 @@ func (x *exchange) startKV(j *job) *apiError {
 		return nil
 	case Mooncake:
 		return x.startMooncake(j)
-	case NIXL:
+	case P2P:
+		x.startP2P(j)
+		return nil
+	case NIXL, NIXLPush, Ascend:
 	}
-	j.kvReq = parseKV(j.kv)
+	j.kvReq = parseKV(j.kv, s.opt.Mode)
 	local := s.opt.Role != RolePrefill
 	switch j.kvReq.form {
 	case kvProduce:
 		local = false
+	case kvFatal:
+		s.badKV.add(x.id + ": " + j.kvReq.why)
+		l.count.badKV.Add(1)
+		l.count.crashes.Add(1)
+		return internalError()
 	case kvBad:
 		s.badKV.add(x.id + ": " + j.kvReq.why)
 		l.count.badKV.Add(1)
@@ -180,7 +192,15 @@ func (x *exchange) startKV(j *job) *apiError {
 			l.count.crashes.Add(1)
 			return internalError()
 		}
-		if err := x.load(j); err != nil {
+		err := x.load(j)
+		if errors.Is(err, errExpired) && s.opt.Mode == NIXL {
+			// Pull is a one-sided read: what stands in the blocks now is taken for the
+			// prompt's, and the answer is wrong.
+			j.wrongKV, err = true, nil
+			s.refusals.add(x.id + ": " + errExpired.Error() + ": the answer is wrong")
+			l.count.wrongKV.Add(1)
+		}
+		if err != nil {
 			s.refusals.add(x.id + ": " + err.Error())
 			l.count.refused.Add(1)
 			if s.opt.KVLoadFailurePolicy == PolicyFail {
@@ -207,7 +227,7 @@ func (x *exchange) load(j *job) error {
 	l := x.life
 	c := j.kvReq.claim
 	g := NewGenerator(j.prompts[0], 0)
-	c.prompt, c.base = g.hash(), j.base
+	c.prompt, c.base, c.version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
 	if c.token == "" {
 		return errTampered
 	}
@@ -216,6 +236,15 @@ func (x *exchange) load(j *job) error {
 	}
 	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
 	return l.client.take(x.r.Context(), addr, c)
+}
+
+// meeting is the id by which the two legs know each other. In push mode that is the
+// engine's own, which the kind of the route is a part of.
+func (j *job) meeting(mode Mode) string {
+	if mode == NIXLPush {
+		return j.id
+	}
+	return j.base
 }
 
 // startPool is the KV pool of plain mode: prefill stores what decode finds.
@@ -250,7 +279,11 @@ func (x *exchange) prefilled(j *job) {
 func (x *exchange) handOver(j *job, finish string) {
 	l := x.life
 	x.offer(j, finish)
-	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly) {
+	if l.server.opt.Mode == P2P {
+		x.keepP2P(j)
+		return
+	}
+	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
 		return
 	}
 	if f := x.fault; f != nil && f.Kind == FaultNoKV {
@@ -260,12 +293,12 @@ func (x *exchange) handOver(j *job, finish string) {
 	g := NewGenerator(j.prompts[0], 0)
 	h := handover{prompt: g.hash(), token: newToken()}
 	if x.r.Header.Get("X-Request-Id") != "" {
-		h.base = j.base
+		h.base = j.meeting(l.server.opt.Mode)
 	}
 	l.ledger.put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised()
-	j.kvJSON = appendHandover(make([]byte, 0, 768), l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
+	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
 }
 
 // queue waits for a free place among MaxRunning.

@@ -115,7 +115,7 @@ func (s *Server) begin(ctx context.Context) error {
 	if s.opt.MaxRunning > 0 {
 		l.slots = make(chan struct{}, s.opt.MaxRunning)
 	}
-	l.ledger = newLedger(l.engineID, s.opt.KVLease)
+	l.ledger = newLedger(l.engineID, s.opt)
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
@@ -143,7 +143,7 @@ func (s *Server) begin(ctx context.Context) error {
 // startChannels brings up what other engines ask this one by.
 func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 	switch {
-	case s.opt.Mode == NIXL:
+	case s.opt.Mode.handsOver() || s.opt.Mode == P2P:
 		if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.ledger.answer); err != nil {
 			return err
 		}

@@ -24,10 +24,15 @@ func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 	}
 }
 
-// bothDialects runs a test over every dialect, streaming and not.
+// sequentialModes are the engines whose legs run one after the other.
+func sequentialModes() []fakevllm.Mode {
+	return []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend, fakevllm.P2P}
+}
+
+// bothDialects runs a test over every sequential dialect, streaming and not.
 func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, stream bool)) {
 	t.Helper()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+	for _, mode := range sequentialModes() {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/stream=%v", mode, stream), func(t *testing.T) {
 				t.Parallel()
@@ -46,18 +51,19 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		name     string
 		fault    fakevllm.Fault
 		retry    string
-		prefills int64 // with NIXL
+		prefills int64 // where a hand-over can be used once
 		stream   string
 	}{
 		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
-		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 1},
-		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 1},
+		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 2},
+		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 2},
 		{name: "reset after the request", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "closed without an answer", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/broke_off", prefills: 2},
 		{name: "reset after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterRole}, retry: "decode/broke_off", prefills: 2},
 		{name: "cut after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1, At: fakevllm.AfterRole}, prefills: 2},
 		{name: "error event after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}, prefills: 2},
+		{name: "an end by abort", fault: fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1}, retry: "decode/aborted", prefills: 1},
 		{name: "no HTTP at all", fault: fakevllm.Fault{Kind: fakevllm.FaultGarbage, Times: 1}, prefills: 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -181,6 +181,15 @@ func in(role instance.Role, address string, mode fakevllm.Mode) *instance.Instan
 	}
 }
 
+// inOf is in for an engine, with the ports that its dialect needs.
+func inOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
+	is := in(role, s.Address(), mode)
+	if mode == fakevllm.P2P {
+		is.Record.Ports = map[string][]int{instance.PortP2P: {s.SideChannel()}}
+	}
+	return is
+}
+
 // start builds a rig of prefills and decodes engines. tune may change the
 // handler's options.
 func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options)) *rig {
@@ -208,12 +217,12 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	for range prefills {
 		s := engine(fakevllm.RolePrefill)
 		r.P = append(r.P, s)
-		list = append(list, in(instance.Prefill, s.Address(), mode))
+		list = append(list, inOf(instance.Prefill, s, mode))
 	}
 	for range decodes {
 		s := engine(fakevllm.RoleDecode)
 		r.D = append(r.D, s)
-		list = append(list, in(instance.Decode, s.Address(), mode))
+		list = append(list, inOf(instance.Decode, s, mode))
 	}
 	// The snapshot is sorted by address, and the first one in it is picked first.
 	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }

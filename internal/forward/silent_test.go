@@ -57,7 +57,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 	t.Parallel()
 	for name, stream := range map[string]bool{"stream": true, "whole": false} {
-		for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+		for _, mode := range sequentialModes() {
 			t.Run(name+" "+string(mode), func(t *testing.T) {
 				t.Parallel()
 				r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
@@ -92,7 +92,7 @@ func (c *lateConnect) Do(ctx context.Context, r *upstream.Request) (*upstream.Re
 // role is asked again.
 func TestTheOnlyDecodeConnectsLate(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+	for _, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			r := start(t, mode, 1, 1, func(o *forward.Options) {

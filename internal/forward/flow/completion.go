@@ -23,6 +23,9 @@ const (
 	aloneNoPrefill     = "no_prefill"     // nobody there
 	alonePrefillFailed = "prefill_failed" // everybody tried
 	aloneNoHandover    = "no_handover"    // prefill has answered without one
+	// Who is left could serve in no pair.
+	aloneVersions   = "version_mismatch"
+	aloneConnectors = "connector_mismatch"
 )
 
 // completion is a request that goes through prefill and decode.
@@ -35,6 +38,9 @@ type completion struct {
 	kind      openai.Kind
 	cutReason string
 	usage     relay.Usage
+	// mixed is why a prefill instance found no decode instance to go with it, "" if
+	// all did.
+	mixed string
 	// silent is how long decode legs waited that were sent again because their
 	// hand-over had run out.
 	silent time.Duration
@@ -79,6 +85,10 @@ func (c *completion) run() {
 // withoutPrefill ends or saves a request that no prefill instance can take.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	case fallback && c.mixed != "":
+		c.alone(c.mixed)
+	case fallback && c.attempts.last == nil && mixed(err) != "":
+		c.alone(mixed(err))
 	case fallback && c.attempts.last != nil:
 		c.alone(alonePrefillFailed)
 	case fallback:
@@ -86,6 +96,28 @@ func (c *completion) withoutPrefill(err error) {
 	default:
 		c.without(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
+}
+
+// mixed is the reason of a pick for which only partners of another kind are left.
+func mixed(err error) string {
+	switch {
+	case errors.Is(err, sched.ErrVersions):
+		return aloneVersions
+	case errors.Is(err, sched.ErrConnectors):
+		return aloneConnectors
+	}
+	return ""
+}
+
+// withoutPartner ends a request for whose prefill there is no decode instance. done
+// is false if another prefill instance, which may have one, is due.
+func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
+	if c.mixed = mixed(err); c.mixed != "" {
+		c.attempts.pass(p.Instance)
+		return false
+	}
+	c.withoutDecode(err)
+	return true
 }
 
 // withoutDecode ends a request that no decode instance can take.
@@ -179,6 +211,8 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 		return nil, l.OfAnswer(err.Error())
 	case err != nil:
 		return nil, l.OfError(err)
+	case (c.kind == openai.Completion || c.kind == openai.Chat) && openai.Aborted(answer):
+		return nil, l.OfFinish(leg.Aborted)
 	}
 	return answer, nil
 }
@@ -224,11 +258,12 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 		}
 		return f
 	}
+	givesUp := c.s.dialects[l.Connector()].Terms(l.Instance).GivesUp
 	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}
-	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters})
+	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
 }
 
 // path is where a leg goes.

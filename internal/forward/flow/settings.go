@@ -64,7 +64,9 @@ type Settings struct {
 	FirstByte   time.Duration // until decode answers
 	Idle        time.Duration // between two reads of an answer
 	NonStream   time.Duration // for a non-streamed answer to begin
-	KVBudget    time.Duration // how long a hand-over may wait
+	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known
+	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	RewriteHost bool
 
 	dialects map[string]connector.Dialect
 	asking   asking
