@@ -20,6 +20,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -181,6 +182,15 @@ func in(role instance.Role, address string, mode fakevllm.Mode) *instance.Instan
 	}
 }
 
+// build is what an instance must have in common with its partner.
+func build(i *instance.Instance) string {
+	d, err := connector.New(i.Record.Connector)
+	if err != nil {
+		return ""
+	}
+	return d.Terms(i).Build
+}
+
 // inOf is in for an engine, with the ports that its dialect needs.
 func inOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
 	is := in(role, s.Address(), mode)
@@ -244,6 +254,7 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	r.sched = sched.New(sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Build:     build,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
