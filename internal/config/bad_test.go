@@ -26,7 +26,7 @@ func TestBadValues(t *testing.T) {
 		{"host in brackets", "--host [::1]", []string{"--host:"}},
 		{"host empty", "--host=", []string{"--host:"}},
 		{"host odd IPv4", "--host 127.1", []string{"--host:"}},
-		{"connector", "--connector teleport", []string{"--connector:", "plain or nixl"}},
+		{"connector", "--connector teleport", []string{"--connector:", "known are plain, nixl"}},
 		{"server", "--server nginx", []string{"--server:", "own or std"}},
 		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
 		{"fallback", "--fallback maybe", []string{"--fallback:", "decode or none"}},
