@@ -249,3 +249,15 @@ func TestBudgetOfTheEngine(t *testing.T) {
 		}
 	}
 }
+
+// A request with an image goes the ordinary way, and is counted.
+func TestMediaIsCounted(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	for _, content := range []string{`"hi"`, `[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:,"}}]`} {
+		r.post("/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":`+content+`}],"max_tokens":2}`)
+	}
+	if n := legs(r.P); n != 2 || r.rec.media != 1 {
+		t.Errorf("%d prefills, %d with media", n, r.rec.media)
+	}
+}

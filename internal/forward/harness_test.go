@@ -81,6 +81,7 @@ type record struct {
 	entries []forward.Entry
 	retries []string
 	missing int
+	media   int
 	spent   []forward.Class
 	asked   []string
 	ended   chan forward.Entry
@@ -115,6 +116,12 @@ func (r *record) HandoverMissing() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.missing++
+}
+
+func (r *record) Media() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.media++
 }
 
 func (r *record) Asked(outcome string) {

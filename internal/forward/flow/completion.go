@@ -49,6 +49,9 @@ type completion struct {
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
 	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
+	if req.Media() {
+		r.Settings.Recorder.Media()
+	}
 	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason}
 	c.run()
 }

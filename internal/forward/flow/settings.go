@@ -45,6 +45,8 @@ type Recorder interface {
 	// HandoverSpent: a decode leg failed in this way after it may have taken a
 	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
 	HandoverSpent(class leg.Class)
+	// Media: a request with images, video or sound, which goes the ordinary way.
+	Media()
 	// Asked: what became of an invalid request, one of AskRefused and so on.
 	Asked(outcome string)
 }
