@@ -297,3 +297,17 @@ func dropLines(text string, words ...string) string {
 	}
 	return strings.Join(keep, "")
 }
+
+// vLLM's class names the dialect as well as our word does.
+func TestConnectorByClass(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {
+		p, err := load(t, nil, "--connector", name)
+		if err != nil || p.Connector != want {
+			t.Errorf("%s is %q, %v", name, p.Connector, err)
+		}
+	}
+	if _, err := load(t, nil, "--connector", "P2pNcclConnector"); err == nil || !strings.Contains(err.Error(), "docs/connectors/refused.md") {
+		t.Errorf("P2pNcclConnector: %v", err)
+	}
+}

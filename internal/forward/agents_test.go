@@ -263,6 +263,8 @@ func TestHandoversAreNotTold(t *testing.T) {
 		{responsesPath, `{"output":[],` + kv + `}`, `{"output":[],"kv_transfer_params":null}`},
 		{messagesPath, `{"content":[],` + kv + `}`, `{"content":[]}`},
 		{responsesPath, "event: response.completed\ndata: {\"response\":{" + kv + "}}\n\n", "event: response.completed\ndata: {\"response\":{\"kv_transfer_params\":null}}\n\n"},
+		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]," + kv + ",\"ec_transfer_params\":{\"h\":1}}\n\ndata: [DONE]\n\n",
+			"data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":null,\"ec_transfer_params\":null}\n\ndata: [DONE]\n\n"},
 		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]," + kv + "}\n\ndata: [DONE]\n\n", "data: {\"choices\":[{\"text\":\"x\"}],\"kv_transfer_params\":null}\n\ndata: [DONE]\n\n"},
 	} {
 		s := &played{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}

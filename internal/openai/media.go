@@ -1,33 +1,39 @@
 package openai
 
-import "bytes"
-
 // Media tells whether the messages hold parts that are no text: images, video, sound,
-// files, or their embeddings. Text is looked through for brackets only, which there
-// are few of in it.
+// files, or their embeddings.
 func (r *Request) Media() bool {
 	if r.Kind == Completion || r.Kind == Other {
 		return false
 	}
 	b := r.Prompt()
-	for from := 0; ; {
-		i := bytes.IndexByte(b[from:], '[')
-		if i < 0 {
+	if len(b) == 0 || b[0] != '[' {
+		return false
+	}
+	found := false
+	look := func(m member) error {
+		if b[m.val] == '[' && string(unquote(b[m.key:m.keyEnd])) == "content" {
+			found = found || mediaIn(b[m.val:m.end])
+		}
+		return nil
+	}
+	s := scanner{b: b}
+	for i := s.space(1); i < len(b) && b[i] != ']' && !found; {
+		var end int
+		var err error
+		if b[i] == '{' {
+			end, err = s.members(i, 0, look)
+		} else {
+			end, err = s.value(i, 0)
+		}
+		if err != nil {
 			return false
 		}
-		from += i + 1
-		if isContent(b[:from-1]) && mediaIn(b[from-1:]) {
-			return true
+		if i = s.space(end); i < len(b) && b[i] == ',' {
+			i = s.space(i + 1)
 		}
 	}
-}
-
-// isContent tells that what stands in front of a value is the name "content". Within
-// text the quotes of such a name are escaped.
-func isContent(before []byte) bool {
-	before = bytes.TrimRight(before, " \t\r\n")
-	before, ok := bytes.CutSuffix(before, []byte{':'})
-	return ok && bytes.HasSuffix(bytes.TrimRight(before, " \t\r\n"), []byte(`"content"`))
+	return found
 }
 
 // mediaIn tells whether an array that begins there holds such a part.
