@@ -43,6 +43,9 @@ func (x *exchange) complete(body []byte, chat bool) {
 		err = x.admit(j)
 	}
 	if err != nil {
+		if p != nil {
+			x.freeRemote(p.kv)
+		}
 		x.reject(asAPIError(err))
 		return
 	}
@@ -236,6 +239,32 @@ func (x *exchange) load(j *job) error {
 	}
 	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
 	return l.client.take(x.r.Context(), addr, c)
+}
+
+// freeRemote has prefill free the blocks of a request that this engine refuses: since
+// vLLM 0.21 a request that only frees them runs in its place.
+func (x *exchange) freeRemote(kv []byte) {
+	l := x.life
+	if l.server.opt.Mode != NIXL && l.server.opt.Mode != NIXLPush || oldRelease(l.server.opt.Version) {
+		return
+	}
+	k := parseKV(kv, l.server.opt.Mode)
+	if k.form != kvLoad {
+		return
+	}
+	if peer := l.server.opt.Shared.ledger(k.claim.engineID); peer != nil {
+		peer.free(k.claim.engineID, k.claim.requestID)
+		return
+	}
+	l.client.free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
+}
+
+// oldRelease tells a version before 0.21.
+func oldRelease(version string) bool {
+	minor, ok := strings.CutPrefix(version, "0.")
+	minor, _, _ = strings.Cut(minor, ".")
+	n, err := strconv.Atoi(minor)
+	return ok && err == nil && n < 21
 }
 
 // meeting is the id by which the two legs know each other. In push mode that is the

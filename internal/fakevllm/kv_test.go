@@ -185,6 +185,24 @@ func TestPullAfterTheLease(t *testing.T) {
 	}
 }
 
+// A decode engine that refuses a request has prefill free its blocks, since 0.21.
+func TestRefusalFrees(t *testing.T) {
+	t.Parallel()
+	for version, freed := range map[string]bool{"0.20.2": false, "0.21.0": true, "0.32.0": true} {
+		for _, shared := range []*fakevllm.Shared{nil, fakevllm.NewShared()} {
+			p, d := pair(t, fakevllm.Options{Version: version, Shared: shared}, fakevllm.Options{Version: version, Shared: shared})
+			kv := prefill(t, p, "R", user)
+			if r := post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"temperature":9,"kv_transfer_params":`+kv+`}`); r.status != 400 {
+				t.Fatalf("%d %s", r.status, r.body)
+			}
+			post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
+			if n := d.Counters(); (n.HandoversRefused == 1) != freed || (n.HandoversLoaded == 1) == freed {
+				t.Errorf("%s: %+v, %q", version, n, d.Refusals())
+			}
+		}
+	}
+}
+
 // Engines of two versions do not hand over, unless one of them does not mind.
 func TestVersionsOfAPair(t *testing.T) {
 	t.Parallel()

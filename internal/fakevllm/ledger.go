@@ -10,6 +10,7 @@ import (
 var (
 	errForeign  = errors.New("the engine id is not of this incarnation")
 	errUnknown  = errors.New("no such hand-over")
+	errFreed    = errors.New("the hand-over was freed, as a decode engine refused its request")
 	errUsed     = errors.New("the hand-over was used already")
 	errExpired  = errors.New("the lease of the hand-over has ended")
 	errPrompt   = errors.New("the hand-over is of another prompt")
@@ -93,6 +94,15 @@ func (l *ledger) take(c claim, now time.Time) error {
 	}
 	l.drop(c.requestID, errUsed)
 	return nil
+}
+
+// free gives a hand-over up that nobody will read.
+func (l *ledger) free(engineID, requestID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.waiting[requestID]; ok && engineID == l.engineID {
+		l.drop(requestID, errFreed)
+	}
 }
 
 // drop forgets a hand-over but remembers why; l.mu is held.

@@ -17,6 +17,7 @@ import (
 // the prefill engine for a hand-over. One line each way over TCP:
 //
 //	TAKE <engine id> <request id> <base> <token> <version> <prompt hash>
+//	FREE <engine id> <request id>
 //	OK | ERR <reason>
 //
 // where every word but the hash is "=" and the query-escaped value.
@@ -97,6 +98,12 @@ func (l *ledger) answer(line string) string {
 
 func (l *ledger) handle(line string) error {
 	words := strings.Fields(line)
+	if len(words) == 3 && words[0] == "FREE" {
+		engineID, _ := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
+		requestID, _ := url.QueryUnescape(strings.TrimPrefix(words[2], "="))
+		l.free(engineID, requestID)
+		return nil
+	}
 	if len(words) != 7 || words[0] != "TAKE" {
 		return errSideSyntax
 	}
@@ -159,6 +166,15 @@ func (c *sideClient) take(ctx context.Context, addr string, cl claim) error {
 	return sideError(answer)
 }
 
+// free tells a prefill engine that a hand-over will not be read.
+func (c *sideClient) free(ctx context.Context, addr string, cl claim) {
+	conn, err := (&net.Dialer{Timeout: sideDeadline}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return // its lease ends
+	}
+	_, _ = c.exchange(addr, conn, "FREE ="+url.QueryEscape(cl.engineID)+" ="+url.QueryEscape(cl.requestID)+"\n")
+}
+
 func (c *sideClient) exchange(addr string, conn net.Conn, line string) (string, error) {
 	_ = conn.SetDeadline(time.Now().Add(sideDeadline))
 	if _, err := conn.Write([]byte(line)); err != nil {
@@ -179,7 +195,7 @@ func sideError(answer string) error {
 		return nil
 	}
 	reason := strings.TrimPrefix(answer, "ERR ")
-	for _, err := range []error{errForeign, errUnknown, errUsed, errExpired, errPrompt, errRequest, errTampered, errVersion} {
+	for _, err := range []error{errForeign, errUnknown, errUsed, errFreed, errExpired, errPrompt, errRequest, errTampered, errVersion} {
 		if err.Error() == reason {
 			return err
 		}
