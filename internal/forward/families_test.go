@@ -112,7 +112,20 @@ func TestTheOtherVersionServes(t *testing.T) {
 	}
 }
 
-// Without a fallback, and with nobody else, the client hears that it is the versions.
+// Prefill instances that have nobody to hand over to do not compute a prompt each.
+func TestOnePrefillForNobody(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 4, 2, nil)
+	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.32.0")
+	r.D[0].Kill()
+	body := chatBody(true, "")
+	r.complete(r.post("/v1/chat/completions", body), true, body)
+	if e, n := r.entry(), legs(r.P); e.Alone != "version_mismatch" || n > 2 {
+		t.Errorf("%d prefills, alone %q", n, e.Alone)
+	}
+}
+
+// Where no other prefill instance is left either, decode serves alone, and says why.
 func TestNoOtherVersion(t *testing.T) {
 	t.Parallel()
 	r := start(t, fakevllm.NIXL, 1, 2, nil)

@@ -3,6 +3,7 @@ package flow
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
@@ -41,10 +42,17 @@ type completion struct {
 	// mixed is why a prefill instance found no decode instance to go with it, "" if
 	// all did.
 	mixed string
+	// lonely are the kinds of prefill instances that found none.
+	lonely []kind
 	// silent is how long decode legs waited that were sent again because their
 	// hand-over had run out.
 	silent time.Duration
 }
+
+// kind of a prefill instance, by which it is paired.
+type kind struct{ connector, build string }
+
+func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build} }
 
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
@@ -67,6 +75,11 @@ func (c *completion) run() {
 		if err != nil {
 			c.withoutPrefill(err)
 			return
+		}
+		if slices.Contains(c.lonely, kindOf(p)) {
+			p.Done() // it would compute the prompt for nobody
+			c.attempts.pass(p.Instance)
+			continue
 		}
 		d := c.s.dialects[p.Connector]
 		if why := d.Unfit(c.kind, connector.Pair{Prefill: p.Instance}); why != "" {
@@ -117,6 +130,7 @@ func mixed(err error) string {
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
 	if c.mixed = mixed(err); c.mixed != "" {
 		c.attempts.pass(p.Instance)
+		c.lonely = append(c.lonely, kindOf(p))
 		return false
 	}
 	c.withoutDecode(err)
