@@ -129,6 +129,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	}
 	r.checkEngine(&c, f)
 	c.bootstrap = r.findBootstrap(f, &c)
+	r.findP2P(f, &c)
 	r.checkTimes(&c)
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
 		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))

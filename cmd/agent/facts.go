@@ -257,6 +257,9 @@ func (f *facts) record(rec *instance.Record) {
 	if f.transfer != nil && f.transfer.NIXL() {
 		rec.Transfer = instance.TransferNIXL
 	}
+	if f.transfer != nil {
+		rec.KVLease = f.transfer.LeaseSeconds()
+	}
 	if f.transfer == nil || f.transfer.EngineID == "" {
 		return
 	}

@@ -22,10 +22,13 @@ func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (s
 	effective := map[string]string{
 		"role": string(c.key.Role), "address": c.key.Address, "engine": c.engine, "model": c.model, "connector": c.connector,
 		"engine-api-key": c.engineAPIKey, "etcd-endpoints": strings.Join(c.etcdEndpoints, ","), "host-id": c.hostID,
-		"label": pairs(c.labels), "bootstrap-port": "",
+		"label": pairs(c.labels), "bootstrap-port": "", "p2p-port": "",
 	}
 	if ports := c.facts.Ports[instance.PortBootstrap]; len(ports) > 0 {
 		effective["bootstrap-port"] = strconv.Itoa(ports[0])
+	}
+	if ports := c.facts.Ports[instance.PortP2P]; len(ports) > 0 {
+		effective["p2p-port"] = strconv.Itoa(ports[0])
 	}
 	var out strings.Builder
 	line := func(name, value, from string) {

@@ -59,9 +59,11 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if _, err := connector.New(o.connector); err != nil {
+			d, err := connector.New(o.connector)
+			if err != nil {
 				return fmt.Errorf("%w: --connector: %w", errUsage, err)
 			}
+			o.connector = d.Name() // the engines know no class of vLLM
 			if o.bin == "" {
 				self, err := os.Executable()
 				if err != nil {

@@ -36,7 +36,7 @@ var errDied = errors.New("the engine has died")
 type flags struct {
 	host, role, mode, policy, logLevel, logFormat, turns string
 	models                                               []string
-	port, bootstrap, records                             int
+	port, bootstrap, side, records                       int
 	drain                                                time.Duration
 	quiet                                                bool
 	opt                                                  fakevllm.Options
@@ -64,7 +64,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
 	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
 	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
-	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl or mooncake")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl, nixl_push, mooncake, ascend or p2p")
 	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
 	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
 	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")
@@ -76,6 +76,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.DurationVar(&f.opt.KVLease, "kv-lease", 30*time.Second, "how long a finished prefill waits for its decode")
 	fl.StringVar(&f.policy, "kv-load-failure-policy", "fail", "what a decode does about a hand-over it cannot load: fail or recompute")
 	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
+	fl.IntVar(&f.side, "side-channel-port", 0, "port that other engines fetch hand-overs from, 0 for a free one")
 	fl.IntVar(&f.bootstrap, "bootstrap-port", 8998, "port of a mooncake prefill's bootstrap server, 0 for a free one")
 	fl.DurationVar(&f.opt.TransferTimeout, "transfer-timeout", 480*time.Second, "how long a mooncake decode waits for its prefill, and a prefill's blocks for a decode")
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
@@ -116,8 +117,12 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	if f.bootstrap < 0 || f.bootstrap > 65535 {
 		return fmt.Errorf("%w: --bootstrap-port %d is no port", errUsage, f.bootstrap)
 	}
+	if f.side < 0 || f.side > 65535 {
+		return fmt.Errorf("%w: --side-channel-port %d is no port", errUsage, f.side)
+	}
 	o := f.opt
 	o.Log = log
+	o.SideChannelAddr = net.JoinHostPort(f.host, strconv.Itoa(f.side))
 	o.BootstrapAddr = net.JoinHostPort(f.host, strconv.Itoa(f.bootstrap))
 	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
 	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)

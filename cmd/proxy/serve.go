@@ -251,7 +251,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		return nil, err
 	}
 	p.sched = sched.New(sched.Options{
-		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Silent: p.tracker.Suspect,
+		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Build: builds(cfg), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(),
 	})
@@ -277,7 +277,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		MaxBody: cfg.MaxBodyBytes, MaxBodies: bodiesMemory(cfg), MaxAttempts: cfg.MaxAttempts,
 		RetryRatio: retryRatio(cfg.RetryBudget),
 		Prefill:    cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
-		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, NonStream: cfg.NonStreamTimeout,
+		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, RewriteHost: cfg.RewriteRemoteHost, NonStream: cfg.NonStreamTimeout,
 	})
 	if err != nil {
 		return nil, err
@@ -365,5 +365,21 @@ func dialects(def string) func(*instance.Instance) string {
 		default:
 			return short
 		}
+	}
+}
+
+// builds resolves what an instance must have in common with its partner, nil where
+// that is not looked at.
+func builds(cfg *config.Proxy) func(*instance.Instance) string {
+	if !cfg.VersionGroups {
+		return nil
+	}
+	resolve := dialects(cfg.Connector)
+	return func(in *instance.Instance) string {
+		d, err := connector.New(resolve(in))
+		if err != nil {
+			return ""
+		}
+		return d.Terms(in).Build
 	}
 }

@@ -21,11 +21,16 @@ const (
 	ThinkingBudget     = "thinking_budget"
 	MessagesNeedLength = "messages_need_length"
 	EngineTooOld       = "engine_too_old"
+	ResponsesOwnID     = "responses_own_id"
 
 	// A prefill should have been.
 	NoHandover    = "no_handover"
 	NoPrefill     = "no_prefill"
 	PrefillFailed = "prefill_failed"
+
+	// Who is left could serve in no pair.
+	VersionMismatch   = "version_mismatch"
+	ConnectorMismatch = "connector_mismatch"
 )
 
 // Reason is a name and what it means to an operator.
@@ -47,9 +52,12 @@ func Reasons() []Reason {
 		{ThinkingBudget, "a thinking budget cannot be cut after one token"},
 		{MessagesNeedLength, "these engines may hand nothing over on /v1/messages"},
 		{EngineTooOld, "an engine is older than vLLM 0.19"},
+		{ResponsesOwnID, "the legs of these engines would not know each other on /v1/responses"},
 		{NoHandover, "prefill has handed nothing over"},
 		{NoPrefill, "no prefill instance could be used"},
 		{PrefillFailed, "every prefill instance has failed"},
+		{VersionMismatch, "no prefill and decode instance are of one vLLM release"},
+		{ConnectorMismatch, "no prefill and decode instance speak one connector"},
 	}
 }
 

@@ -69,7 +69,7 @@ func TestDefaults(t *testing.T) {
 		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
 		InstanceAllow:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		AllowedMethods: config.JSONList{"*"}, AllowedHeaders: config.JSONList{"*"},
-		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour,
+		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
 		Policy: "round_robin", PrefillPolicy: "round_robin", DecodePolicy: "round_robin",
 		WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
@@ -321,4 +321,18 @@ func dropLines(text string, words ...string) string {
 		}
 	}
 	return strings.Join(keep, "")
+}
+
+// vLLM's class names the dialect as well as our word does.
+func TestConnectorByClass(t *testing.T) {
+	t.Parallel()
+	for name, want := range map[string]string{"NixlConnector": "nixl", "nixlpushconnector": "nixl_push", "MooncakeConnectorV1": "ascend", "LMCacheMPConnector": "plain"} {
+		p, err := load(t, nil, "--connector", name)
+		if err != nil || p.Connector != want {
+			t.Errorf("%s is %q, %v", name, p.Connector, err)
+		}
+	}
+	if _, err := load(t, nil, "--connector", "P2pNcclConnector"); err == nil || !strings.Contains(err.Error(), "docs/connectors/refused.md") {
+		t.Errorf("P2pNcclConnector: %v", err)
+	}
 }

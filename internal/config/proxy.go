@@ -79,6 +79,8 @@ type Proxy struct {
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
+	VersionGroups          bool          // pairs of one vLLM version only
+	RewriteRemoteHost      bool          // in hand-overs, by the host that was dialled
 	KVLeaseBudget          time.Duration // how long after a prefill its KV may still be used
 	MaxAttempts            int           // tries for one request, the first included
 	MaxFailures            int           // strikes in a row until an ejection

@@ -233,7 +233,7 @@ func TestBadReferenceForms(t *testing.T) {
 		{"delay is a word", "--retry-delay soon", []string{"--retry-delay:", "number of seconds"}},
 		{"delay negative", "--retry-delay -1", []string{"--retry-delay:", "negative"}},
 		{"workers is a word", "--workers all", []string{"--workers:", "whole number"}},
-		{"connector that does not exist", "--prefiller-port 1 --connector lmcache", []string{"--connector:", "plain or nixl"}},
+		{"connector that does not exist", "--prefiller-port 1 --connector lmcache", []string{"--connector:", "known are plain, nixl"}},
 		{"session header", "--client-bound-key session:id", []string{"--client-bound-key:", "header"}},
 		{"session header empty", "--client-bound-key=", []string{"--client-bound-key:", "header"}},
 	}

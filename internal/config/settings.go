@@ -44,7 +44,7 @@ func proxySettings() []setting {
 		{name: "host", kind: kindText, def: "127.0.0.1", usage: "address to listen on", field: func(p *Proxy) any { return &p.Host }},
 		{name: "port", kind: kindInt, def: "8000", usage: "port to listen on; 0 takes any free one", field: func(p *Proxy) any { return &p.Port }},
 		{name: "model", short: "m", kind: kindText, usage: "model every instance must serve; empty takes any", field: func(p *Proxy) any { return &p.Model }},
-		{name: "connector", kind: kindText, def: "plain", usage: "KV transfer of instances whose record names none: " + strings.Join(connector.Names(), " or "), field: func(p *Proxy) any { return &p.Connector }},
+		{name: "connector", kind: kindText, def: "plain", usage: "KV transfer of instances whose record names none: " + strings.Join(connector.Names(), ", ") + ", or the name of vLLM's class", field: func(p *Proxy) any { return &p.Connector }},
 		{name: "prefill", short: "p", kind: kindList, usage: "prefill instances, host:port; several after one flag, by comma or by repeating it", field: func(p *Proxy) any { return &p.Prefill }},
 		{name: "decode", short: "d", kind: kindList, usage: "decode instances, written as for --prefill", field: func(p *Proxy) any { return &p.Decode }},
 
@@ -80,6 +80,8 @@ func proxySettings() []setting {
 		{name: "idle-timeout", kind: kindDuration, def: "2m", usage: "between two chunks of an answer", field: func(p *Proxy) any { return &p.IdleTimeout }},
 		{name: "non-stream-timeout", kind: kindDuration, def: "1h", usage: "until a decode instance begins a non-streamed answer, which it does when it is whole", field: func(p *Proxy) any { return &p.NonStreamTimeout }},
 		{name: "kv-lease-budget", kind: kindDuration, def: "20s", usage: "how long after a prefill its KV cache may still be handed over", field: func(p *Proxy) any { return &p.KVLeaseBudget }},
+		{name: "version-groups", kind: kindSwitch, def: "on", usage: "pair NIXL engines of the same vLLM version only, as others refuse each other's KV cache; off for engines with enforce_handshake_compat false", field: func(p *Proxy) any { return &p.VersionGroups }},
+		{name: "rewrite-remote-host", kind: kindSwitch, def: "off", usage: "tell decode the address by which the proxy reached prefill, in place of the one that prefill says of itself", field: func(p *Proxy) any { return &p.RewriteRemoteHost }},
 		{name: "max-attempts", kind: kindInt, def: "4", usage: "tries for one request on different instances, the first included", field: func(p *Proxy) any { return &p.MaxAttempts }},
 		{name: "max-failures", kind: kindInt, def: "3", usage: "failures in a row, on requests that another instance then served, until an instance is ejected", field: func(p *Proxy) any { return &p.MaxFailures }},
 		{name: "ejection-time", kind: kindDuration, def: "1s", usage: "how long the first such ejection lasts; it doubles up to 30s, and ends with a probe", field: func(p *Proxy) any { return &p.EjectionTime }},

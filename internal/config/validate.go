@@ -45,8 +45,13 @@ func (p *Proxy) Validate() error {
 			bad("pprof-listen", "%s: profiles show the inside of requests to whoever asks; use a loopback address", p.PprofListen)
 		}
 	}
-	if !slices.Contains(connector.Names(), p.Connector) {
-		bad("connector", "%q is not known; use %s", p.Connector, strings.Join(connector.Names(), " or "))
+	switch short, err := connector.Canonical(p.Connector); {
+	case err != nil:
+		bad("connector", "%w", err)
+	case short == "":
+		bad("connector", "%q is not known; use %s, or the name of vLLM's class", p.Connector, strings.Join(connector.Names(), " or "))
+	default:
+		p.Connector = short
 	}
 	if p.Model != instance.Printable(p.Model, 0) || len(p.Model) > 512 {
 		bad("model", "%q is no model name", instance.Printable(p.Model, 80))

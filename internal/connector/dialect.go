@@ -7,8 +7,8 @@
 // They do no I/O. A dialect never re-encodes what an engine said: hand-over
 // parameters travel as the bytes that the prefill instance wrote.
 //
-// A new dialect is one file, one line in registry.go (another one where vLLM has a
-// class of its own for it), and its folder in testdata.
+// A new dialect is one file, one line in registry.go (another one in classes.go where
+// vLLM has a class of its own for it), and its folder in testdata.
 package connector
 
 import (
@@ -44,6 +44,8 @@ type Dialect interface {
 	// instance may use it, any number of times. Otherwise a hand-over is good
 	// for one decode instance that takes it.
 	SharesPool() bool
+	// Terms are what a flow must know of an instance.
+	Terms(in *instance.Instance) Terms
 	// Rewriter changes the decode instance's answer on its way to the client;
 	// nil: it goes through as it came.
 	Rewriter(h Handover) Rewriter

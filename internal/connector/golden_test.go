@@ -7,6 +7,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -75,7 +76,7 @@ func kindOf(t *testing.T, dir string) openai.Kind {
 func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
-			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}}}},
+			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}}}},
 		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}},
 		ID:     "client-01234567", Key: "00112233445566778899aabbccddeeff",
 	}
@@ -135,6 +136,35 @@ func TestHandoverOfABadAnswer(t *testing.T) {
 	}
 }
 
+// TestTerms is the table of builds and leases.
+func TestTerms(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		dialect, version string
+		stated           int
+		want             connector.Terms
+	}{
+		{"plain", "0.32.0", 0, connector.Terms{}}, {"mooncake", "0.32.0", 0, connector.Terms{}},
+		{"nixl", "", 0, connector.Terms{RefusalSpends: true}},
+		{"nixl", "0.20.2", 0, connector.Terms{Build: "0.20.2", Lease: 480 * time.Second}},
+		{"nixl", "0.21.0", 0, connector.Terms{Build: "0.21.0", Lease: 480 * time.Second, RefusalSpends: true}},
+		{"nixl", "0.32.0", 0, connector.Terms{Build: "0.32.0", RefusalSpends: true}},
+		{"nixl", "0.32.0", 90, connector.Terms{Build: "0.32.0", Lease: 90 * time.Second, RefusalSpends: true}},
+		{"nixl_push", "0.32.0", 0, connector.Terms{Build: "0.32.0", RefusalSpends: true}},
+		{"p2p", "0.32.0", 0, connector.Terms{Lease: time.Minute, RefusalSpends: true}},
+		{"ascend", "0.26.0", 0, connector.Terms{Lease: 480 * time.Second, RefusalSpends: true, GivesUp: "recomputed"}},
+	} {
+		c, err := connector.New(tc.dialect)
+		if err != nil {
+			t.Fatal(err)
+		}
+		in := &instance.Instance{Record: instance.Record{Version: tc.version, KVLease: tc.stated}}
+		if got := c.Terms(in); got != tc.want {
+			t.Errorf("%s of %q, %d s: %+v, want %+v", tc.dialect, tc.version, tc.stated, got, tc.want)
+		}
+	}
+}
+
 // TestUnfit is the table of what cannot go through a pair.
 func TestUnfit(t *testing.T) {
 	t.Parallel()
@@ -156,6 +186,8 @@ func TestUnfit(t *testing.T) {
 		{"mooncake", "0.33.0", "0.33.0", openai.Messages, length}, {"mooncake", "0.18.0", "0.18.0", openai.Messages, length},
 		{"mooncake", "0.33.0", "0.33.0", openai.Responses, ""}, {"mooncake", "0.33.0", "0.18.0", openai.Responses, old},
 		{"mooncake", "0.18.0", "0.18.0", openai.Chat, ""},
+		{"nixl_push", "0.24.0", "0.24.0", openai.Messages, ""}, {"nixl_push", "0.24.0", "0.24.0", openai.Responses, "responses_own_id"}, {"p2p", "0.27.0", "0.27.0", openai.Messages, ""},
+		{"ascend", "0.26.0", "0.26.0", openai.Messages, length}, {"ascend", "0.26.0", "0.26.0", openai.Responses, ""},
 	} {
 		c, err := connector.New(tc.dialect)
 		if err != nil {

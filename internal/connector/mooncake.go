@@ -22,6 +22,7 @@ type mooncake struct{}
 var errNoBootstrap = errors.New("its record names no bootstrap port")
 
 func (mooncake) Name() string                      { return "mooncake" }
+func (mooncake) Terms(*instance.Instance) Terms    { return Terms{} }
 func (mooncake) Flow() Flow                        { return Concurrent }
 func (mooncake) Handover([]byte) (Handover, error) { return Handover{}, nil }
 func (mooncake) SharesPool() bool                  { return false }

@@ -3,6 +3,7 @@ package connector
 import (
 	"bytes"
 	"fmt"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -58,4 +59,18 @@ func (nixl) Decode(r *openai.Request, p Pair, h Handover) Leg {
 		e.SetBytes(openai.FieldKVTransferParams, h.Params)
 	}
 	return Leg{Body: e.Body()}
+}
+
+// The leases of NIXL's blocks: VLLM_NIXL_ABORT_REQUEST_TIMEOUT before vLLM 0.22.
+const nixlOldLease = 480 * time.Second
+
+// Terms: engines compare a hash over their versions, and a pair of two builds fails
+// every request. Since vLLM 0.21 a decode engine that refuses a request frees the
+// blocks of its prefill (protocols.md 2.5).
+func (nixl) Terms(in *instance.Instance) Terms {
+	t := Terms{Build: in.Record.Version, Lease: lease(in), RefusalSpends: !older(in, release{0, 21})}
+	if t.Lease == 0 && older(in, release{0, 22}) {
+		t.Lease = nixlOldLease
+	}
+	return t
 }

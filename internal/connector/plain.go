@@ -10,6 +10,7 @@ import (
 type plain struct{}
 
 func (plain) Name() string                      { return Default }
+func (plain) Terms(*instance.Instance) Terms    { return Terms{} }
 func (plain) Flow() Flow                        { return Sequential }
 func (plain) Lacks(*instance.Instance) error    { return nil }
 func (plain) Handover([]byte) (Handover, error) { return Handover{}, nil }

@@ -2,22 +2,57 @@ package connector_test
 
 import (
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// A class leads to a dialect that there is, or to a reason.
+const root = "../.."
+
+// Every name that a release of vLLM or vllm-ascend registers is spoken, or refused for
+// a reason. The files of testdata/registered were read from the packages.
+func TestRegisteredNames(t *testing.T) {
+	t.Parallel()
+	files, err := filepath.Glob("testdata/registered/*.txt")
+	if err != nil || len(files) < 3 {
+		t.Fatalf("%q, %v", files, err)
+	}
+	for _, f := range files {
+		names, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name := range strings.FieldsSeq(string(names)) {
+			if _, ok := connector.OfClass(name); !ok {
+				t.Errorf("%s: %s is not known", f, name)
+			}
+		}
+	}
+}
+
+// A class leads to a dialect that there is, or to a reason, and to a page.
 func TestClasses(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]connector.Class{
-		"NixlConnector": {Dialect: "nixl"}, "MOONCAKECONNECTOR": {Dialect: "mooncake"}, "MooncakeStoreConnector": {Dialect: "plain"},
-		"MooncakeConnectorV1": {Dialect: "nixl"}, "OffloadingConnector": {Dialect: "plain", Local: true},
-	} {
-		got, ok := connector.OfClass(name)
-		if !ok || got != want || !slices.Contains(connector.Names(), got.Dialect) {
-			t.Errorf("%s is %+v, %v", name, got, ok)
+	for _, c := range connector.Classes() {
+		if got, ok := connector.OfClass(strings.ToUpper(c.Name)); !ok || got != c {
+			t.Errorf("%s: %+v", c.Name, got)
+		}
+		if _, err := os.Stat(filepath.Join(root, c.Page)); err != nil {
+			t.Errorf("%s: %v", c.Name, err)
+		}
+		short, err := connector.Canonical(c.Name)
+		switch {
+		case c.Refused != "":
+			if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), c.Refused) || !strings.Contains(err.Error(), c.Page) || c.Dialect != "" {
+				t.Errorf("%+v: %v", c, err)
+			}
+		case err != nil || short != c.Dialect || !slices.Contains(connector.Names(), short):
+			t.Errorf("%+v is %q, %v", c, short, err)
 		}
 	}
 	for name, want := range map[string]string{"NixlPullConnector": "nixl", "mooncakeconnector": "mooncake", "LMCacheConnectorV1": "plain", "": ""} {
@@ -25,15 +60,37 @@ func TestClasses(t *testing.T) {
 			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
 		}
 	}
-	for _, name := range []string{"NixlPushConnector", "MoRIIOConnector", "P2pNcclConnector", "MooncakeLayerwiseConnector"} {
-		if got, ok := connector.OfClass(name); !ok || got.Dialect != "" || got.Refused == "" {
-			t.Errorf("%s is %+v, %v", name, got, ok)
-		}
-		if got, err := connector.Canonical(name); !errors.Is(err, connector.ErrUnknown) {
-			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
-		}
-	}
 	if got, ok := connector.OfClass("nixl"); ok {
 		t.Errorf("a dialect is the class %+v", got)
+	}
+}
+
+// The table of docs/connectors is the code's.
+func TestTableOfTheDocs(t *testing.T) {
+	t.Parallel()
+	var b strings.Builder
+	b.WriteString("| `kv_connector` | here | |\n|---|---|---|\n")
+	for _, c := range connector.Classes() {
+		here, more := "`"+c.Dialect+"`", ""
+		switch {
+		case c.Refused != "":
+			here, more = "refused", c.Refused
+		case c.Local:
+			more = "moves blocks within one machine"
+		}
+		page := filepath.Base(c.Page)
+		fmt.Fprintf(&b, "| `%s` | [%s](%s) | %s |\n", c.Name, here, page, more)
+	}
+	doc, err := os.ReadFile(filepath.Join(root, "docs/connectors/README.md"))
+	if err != nil || !strings.Contains(string(doc), b.String()) {
+		t.Errorf("docs/connectors/README.md does not hold this table (%v):\n%s", err, b.String())
+	}
+	for _, name := range connector.Names() {
+		if _, err := os.Stat(filepath.Join(root, "docs/connectors", name+".md")); err != nil {
+			t.Error(err)
+		}
+		if !strings.Contains(string(doc), "]("+name+".md)") {
+			t.Errorf("docs/connectors/README.md does not lead to %s.md", name)
+		}
 	}
 }

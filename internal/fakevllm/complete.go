@@ -1,6 +1,7 @@
 package fakevllm
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"strconv"
@@ -45,6 +46,9 @@ func (x *exchange) complete(body []byte, chat bool) {
 		err = x.admit(j)
 	}
 	if err != nil {
+		if p != nil {
+			x.freeRemote(p.kv)
+		}
 		x.reject(asAPIError(err))
 		return
 	}
@@ -62,6 +66,9 @@ func (x *exchange) complete(body []byte, chat bool) {
 func (x *exchange) run(j *job) {
 	l := x.life
 	defer x.withdraw(j)
+	if f := x.fault; f != nil && f.Kind == FaultAbort && f.At == AfterRole {
+		j.kv = nil // an engine that shuts down fetches nothing, and frees nothing elsewhere
+	}
 	if e := x.startKV(j); e != nil {
 		l.stats.fail.Add(1)
 		x.fail(e)
@@ -176,13 +183,21 @@ func (x *exchange) startKV(j *job) *apiError {
 		return nil
 	case Mooncake:
 		return x.startMooncake(j)
-	case NIXL:
+	case P2P:
+		x.startP2P(j)
+		return nil
+	case NIXL, NIXLPush, Ascend:
 	}
-	j.kvReq = parseKV(j.kv)
+	j.kvReq = parseKV(j.kv, s.opt.Mode)
 	local := s.opt.Role != RolePrefill
 	switch j.kvReq.form {
 	case kvProduce:
 		local = false
+	case kvFatal:
+		s.badKV.add(x.id + ": " + j.kvReq.why)
+		l.count.badKV.Add(1)
+		l.count.crashes.Add(1)
+		return internalError()
 	case kvBad:
 		s.badKV.add(x.id + ": " + j.kvReq.why)
 		l.count.badKV.Add(1)
@@ -197,7 +212,15 @@ func (x *exchange) startKV(j *job) *apiError {
 			l.count.crashes.Add(1)
 			return internalError()
 		}
-		if err := x.load(j); err != nil {
+		err := x.load(j)
+		if errors.Is(err, errExpired) && s.opt.Mode == NIXL {
+			// Pull is a one-sided read: what stands in the blocks now is taken for the
+			// prompt's, and the answer is wrong.
+			j.wrongKV, err = true, nil
+			s.refusals.add(x.id + ": " + errExpired.Error() + ": the answer is wrong")
+			l.count.wrongKV.Add(1)
+		}
+		if err != nil {
 			s.refusals.add(x.id + ": " + err.Error())
 			l.count.refused.Add(1)
 			if s.opt.KVLoadFailurePolicy == PolicyFail {
@@ -224,7 +247,7 @@ func (x *exchange) load(j *job) error {
 	l := x.life
 	c := j.kvReq.claim
 	g := NewGenerator(j.prompts[0], 0)
-	c.prompt, c.base = g.hash(), j.base
+	c.prompt, c.base, c.version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
 	if c.token == "" {
 		return errTampered
 	}
@@ -233,6 +256,41 @@ func (x *exchange) load(j *job) error {
 	}
 	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
 	return l.client.take(x.r.Context(), addr, c)
+}
+
+// freeRemote has prefill free the blocks of a request that this engine refuses: since
+// vLLM 0.21 a request that only frees them runs in its place.
+func (x *exchange) freeRemote(kv []byte) {
+	l := x.life
+	if l.server.opt.Mode != NIXL && l.server.opt.Mode != NIXLPush || oldRelease(l.server.opt.Version) {
+		return
+	}
+	k := parseKV(kv, l.server.opt.Mode)
+	if k.form != kvLoad {
+		return
+	}
+	if peer := l.server.opt.Shared.ledger(k.claim.engineID); peer != nil {
+		peer.free(k.claim.engineID, k.claim.requestID)
+		return
+	}
+	l.client.free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
+}
+
+// oldRelease tells a version before 0.21.
+func oldRelease(version string) bool {
+	minor, ok := strings.CutPrefix(version, "0.")
+	minor, _, _ = strings.Cut(minor, ".")
+	n, err := strconv.Atoi(minor)
+	return ok && err == nil && n < 21
+}
+
+// meeting is the id by which the two legs know each other. In push mode that is the
+// engine's own, which the kind of the route is a part of.
+func (j *job) meeting(mode Mode) string {
+	if mode == NIXLPush {
+		return j.id
+	}
+	return j.base
 }
 
 // startPool is the KV pool of plain mode: prefill stores what decode finds.
@@ -267,7 +325,11 @@ func (x *exchange) prefilled(j *job) {
 func (x *exchange) handOver(j *job, finish string) {
 	l := x.life
 	x.offer(j, finish)
-	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly) {
+	if l.server.opt.Mode == P2P {
+		x.keepP2P(j)
+		return
+	}
+	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
 		return
 	}
 	if f := x.fault; f != nil && f.Kind == FaultNoKV {
@@ -277,12 +339,12 @@ func (x *exchange) handOver(j *job, finish string) {
 	g := NewGenerator(j.prompts[0], 0)
 	h := handover{prompt: g.hash(), token: newToken()}
 	if x.r.Header.Get("X-Request-Id") != "" {
-		h.base = j.base
+		h.base = j.meeting(l.server.opt.Mode)
 	}
 	l.ledger.put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised()
-	j.kvJSON = appendHandover(make([]byte, 0, 768), l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
+	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
 }
 
 // queue waits for a free place among MaxRunning.

@@ -52,10 +52,32 @@ func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 		x.garbage()
 	case FaultDie:
 		x.life.server.Kill()
+	case FaultAbort:
+		x.finish("abort", nil)
+	case FaultRecomputed:
+		x.finish("stop", "recomputed")
 	case FaultSlow, FaultNoKV:
 		return false // act elsewhere
 	}
 	return true
+}
+
+// finish ends a request without another token.
+func (x *exchange) finish(finish string, stop any) {
+	object, said := "chat.completion", `"message":{"role":"assistant","content":""}`
+	switch {
+	case x.api != apiChat:
+		object, said = "text_completion", `"text":""`
+	case x.streaming:
+		object, said = "chat.completion.chunk", `"delta":{"content":""}`
+	}
+	b := []byte(`{"id":"` + x.id + `","object":"` + object + `","choices":[{"index":0,` + said + `,"finish_reason":"` + finish + `","stop_reason":`)
+	b = append(appendReason(b, stop), "}]"...)
+	if x.streaming {
+		x.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
+		return
+	}
+	writeJSON(x.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
 }
 
 func (x *exchange) status(f *Fault) {

@@ -24,6 +24,8 @@ const (
 	FaultGarbage    Kind = "garbage"     // bytes that are no HTTP, or mid-stream no JSON
 	FaultNoKV       Kind = "no_kv"       // leave kv_transfer_params out of the response
 	FaultDie        Kind = "die"         // Server.Kill
+	FaultAbort      Kind = "abort"       // end with finish_reason abort, as an engine that shuts down; on the two completion routes
+	FaultRecomputed Kind = "recomputed"  // end with stop_reason recomputed, as a decode of vllm-ascend that needs room; likewise
 )
 
 // Stage is when a fault happens.
@@ -55,7 +57,7 @@ type Fault struct {
 	Probability float64
 	Seed        uint64
 
-	At     Stage // default AfterRead; AfterRole for FaultErrorEvent
+	At     Stage // default AfterRead; AfterRole for FaultErrorEvent, FaultAbort and FaultRecomputed
 	Tokens int   // with AfterTokens: how many were sent, default 1
 
 	Status int               // of FaultStatus and FaultErrorEvent, default 500
@@ -70,7 +72,7 @@ var ErrFault = errors.New("invalid fault")
 
 func (f Fault) checked() (Fault, error) {
 	switch f.Kind {
-	case FaultStatus, FaultHang, FaultReset, FaultClose, FaultSlow, FaultErrorEvent, FaultGarbage, FaultNoKV, FaultDie:
+	case FaultStatus, FaultHang, FaultReset, FaultClose, FaultSlow, FaultErrorEvent, FaultGarbage, FaultNoKV, FaultDie, FaultAbort, FaultRecomputed:
 	default:
 		return f, fmt.Errorf("%w: kind %q", ErrFault, f.Kind)
 	}
@@ -80,7 +82,7 @@ func (f Fault) checked() (Fault, error) {
 		switch {
 		case f.Tokens > 0:
 			f.At = AfterTokens
-		case f.Kind == FaultErrorEvent:
+		case f.Kind == FaultErrorEvent, f.ends():
 			f.At = AfterRole
 		}
 	case BeforeRead, AfterRead, AfterHeaders, AfterRole, AfterTokens:
@@ -106,6 +108,9 @@ func (f Fault) checked() (Fault, error) {
 	}
 	return f, nil
 }
+
+// ends tells the faults that end a request by a reason of the engine's own.
+func (f *Fault) ends() bool { return f.Kind == FaultAbort || f.Kind == FaultRecomputed }
 
 // script is the list of faults in force.
 type script struct {

@@ -31,8 +31,16 @@ func (s *Server) inspect(j *job, r *http.Request) {
 		if j.n != 1 || len(j.prompts) != 1 {
 			report("more than one answer is asked for")
 		}
-		if s.opt.Mode == NIXL && parseKV(j.kv).form != kvProduce {
+		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form != kvProduce {
 			report("kv_transfer_params has not the prefill form")
+		}
+		if s.opt.Mode == P2P {
+			if p2pMember(j.kv, "remote_decoder") == nil {
+				report("kv_transfer_params has no remote_decoder")
+			}
+			if r.Header.Get("X-data-parallel-rank") == "" {
+				report("no X-data-parallel-rank")
+			}
 		}
 		if s.opt.Mode == Mooncake {
 			if k := parseMooncake(j.kv); !k.produce || k.transferID == "" {
@@ -43,7 +51,7 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 		}
 	case RoleDecode:
-		if s.opt.Mode == NIXL && parseKV(j.kv).form == kvProduce {
+		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form == kvProduce {
 			report("kv_transfer_params has the prefill form")
 		}
 	case RoleBoth:

@@ -180,7 +180,7 @@ func FuzzParseParams(f *testing.F) {
 			if !json.Valid(in) {
 				t.Fatalf("%q is taken and is no JSON", in)
 			}
-			parseKV(p.kv)
+			parseKV(p.kv, NIXL)
 			if chat {
 				_ = p.render()
 			}
@@ -192,11 +192,11 @@ func TestHandoverIsJSON(t *testing.T) {
 	t.Parallel()
 	for range 100 {
 		token := newToken()
-		b := appendHandover(nil, `e"1`, "chatcmpl-R\\", "::1", 5600, rand.IntN(5000), token)
+		b := appendHandover(nil, NIXL, `e"1`, "chatcmpl-R\\", "::1", 5600, rand.IntN(5000), token)
 		if !json.Valid(b) {
 			t.Fatalf("%s", b)
 		}
-		k := parseKV(b)
+		k := parseKV(b, NIXL)
 		if k.form != kvLoad || k.claim.token != token || k.claim.engineID != `e"1` || k.host != "::1" || k.port != 5600 {
 			t.Fatalf("%s is read as %+v", b, k)
 		}
@@ -213,7 +213,7 @@ func TestHandoverIsJSON(t *testing.T) {
 func TestParseKV(t *testing.T) {
 	t.Parallel()
 	const produce = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
-	load := string(appendHandover(nil, "e", "r", "h", 1, 5, newToken()))
+	load := string(appendHandover(nil, NIXL, "e", "r", "h", 1, 5, newToken()))
 	for _, tt := range []struct {
 		name, in string
 		form     kvForm
@@ -243,13 +243,13 @@ func TestParseKV(t *testing.T) {
 			if tt.in != "" {
 				raw = []byte(tt.in)
 			}
-			if got := parseKV(raw); got.form != tt.form {
+			if got := parseKV(raw, NIXL); got.form != tt.form {
 				t.Errorf("%s is form %d (%s), not %d", tt.in, got.form, got.why, tt.form)
 			}
 		})
 	}
 	spoiled := strings.Replace(load, "1.0", "1", 1)
-	if got := parseKV([]byte(spoiled)); got.form != kvLoad || got.claim.token != "" {
+	if got := parseKV([]byte(spoiled), NIXL); got.form != kvLoad || got.claim.token != "" {
 		t.Errorf("re-encoded fields are not noticed: %+v", got)
 	}
 }

@@ -26,7 +26,12 @@ func prefill(t *testing.T, s *fakevllm.Server, id, ask string) string {
 // but what stands in the requests, as in two processes.
 func pair(t *testing.T, p, d fakevllm.Options) (*fakevllm.Server, *fakevllm.Server) {
 	t.Helper()
-	p.Mode, p.Role, d.Mode, d.Role = fakevllm.NIXL, fakevllm.RolePrefill, fakevllm.NIXL, fakevllm.RoleDecode
+	for _, o := range []*fakevllm.Options{&p, &d} {
+		if o.Mode == "" {
+			o.Mode = fakevllm.NIXL
+		}
+	}
+	p.Role, d.Role = fakevllm.RolePrefill, fakevllm.RoleDecode
 	return fakevllm.StartTest(t, p), fakevllm.StartTest(t, d)
 }
 
@@ -81,14 +86,12 @@ func TestRefusedHandover(t *testing.T) {
 		id     string                                                   // of the decode, default that of the prefill
 		ask    string                                                   // default that of the prefill
 		reason string
-		lease  time.Duration
 	}{
 		{name: "used", reason: "used already", spoil: func(t *testing.T, p *fakevllm.Server, kv string) string {
 			other := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL})
 			post(t, client(t), other.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
 			return kv
 		}},
-		{name: "expired", reason: "lease", lease: time.Nanosecond},
 		{name: "another prompt", reason: "another prompt", ask: `"messages":[{"role":"user","content":"ho"}]`},
 		{name: "another request", reason: "another request id", id: "S"},
 		{name: "invented", reason: "no such hand-over", spoil: func(_ *testing.T, _ *fakevllm.Server, kv string) string {
@@ -123,7 +126,7 @@ func TestRefusedHandover(t *testing.T) {
 			t.Run(tt.name+" "+string(policy), func(t *testing.T) {
 				t.Parallel()
 				for _, stream := range []bool{true, false} {
-					p, d := pair(t, fakevllm.Options{KVLease: tt.lease}, fakevllm.Options{KVLoadFailurePolicy: policy})
+					p, d := pair(t, fakevllm.Options{}, fakevllm.Options{KVLoadFailurePolicy: policy})
 					kv := prefill(t, p, "R", user)
 					if tt.spoil != nil {
 						kv = tt.spoil(t, p, kv)
@@ -163,6 +166,135 @@ func TestRefusedHandover(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// After the lease the blocks hold something else. A pull reads it without an error, and
+// the answer is wrong.
+func TestPullAfterTheLease(t *testing.T) {
+	t.Parallel()
+	p, d := pair(t, fakevllm.Options{KVLease: time.Nanosecond}, fakevllm.Options{})
+	body := `{` + user + `,"max_tokens":3,"kv_transfer_params":` + prefill(t, p, "R", user) + `}`
+	late := post(t, client(t), d.URL()+"/v1/chat/completions", "R", body)
+	right := post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":3}`)
+	if late.status != 200 || right.status != 200 || decode(t, late).Choices[0].Message.Content == decode(t, right).Choices[0].Message.Content {
+		t.Errorf("%s\n%s", late.body, right.body)
+	}
+	if n := d.Counters(); n.WrongKV != 1 || n.HandoversRefused != 0 {
+		t.Errorf("%+v", n)
+	}
+}
+
+// A decode engine that refuses a request has prefill free its blocks, since 0.21.
+func TestRefusalFrees(t *testing.T) {
+	t.Parallel()
+	for version, freed := range map[string]bool{"0.20.2": false, "0.21.0": true, "0.32.0": true} {
+		for _, shared := range []*fakevllm.Shared{nil, fakevllm.NewShared()} {
+			p, d := pair(t, fakevllm.Options{Version: version, Shared: shared}, fakevllm.Options{Version: version, Shared: shared})
+			kv := prefill(t, p, "R", user)
+			if r := post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"temperature":9,"kv_transfer_params":`+kv+`}`); r.status != 400 {
+				t.Fatalf("%d %s", r.status, r.body)
+			}
+			post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
+			if n := d.Counters(); (n.HandoversRefused == 1) != freed || (n.HandoversLoaded == 1) == freed {
+				t.Errorf("%s: %+v, %q", version, n, d.Refusals())
+			}
+		}
+	}
+}
+
+// Engines of two versions do not hand over, unless one of them does not mind.
+func TestVersionsOfAPair(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		decode  string
+		any     bool
+		refused int64
+	}{{"0.32.0", false, 0}, {"0.31.0", false, 1}, {"0.31.0", true, 0}} {
+		p, d := pair(t, fakevllm.Options{Version: "0.32.0"}, fakevllm.Options{Version: tt.decode, AnyVersion: tt.any})
+		post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+prefill(t, p, "R", user)+`}`)
+		if n := d.Counters(); n.HandoversRefused != tt.refused || n.HandoversLoaded != 1-tt.refused {
+			t.Errorf("%+v: %+v, %q", tt, n, d.Refusals())
+		}
+	}
+}
+
+// In push mode prefill knows decode by the id and the kind of the route, and a field
+// that is missing ends the engine.
+func TestPush(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, id, path string
+		spoil          func(kv string) string
+		loaded, dead   int64
+	}{
+		{name: "whole", id: "R", path: "/v1/chat/completions", loaded: 1},
+		{name: "another id", id: "S", path: "/v1/chat/completions"},
+		{name: "another route", id: "R", path: "/v1/completions"},
+		{name: "no tp_size", id: "R", path: "/v1/chat/completions", dead: 1, spoil: func(kv string) string { return strings.Replace(kv, `"tp_size":1,`, "", 1) }},
+		{name: "no blocks", id: "R", path: "/v1/chat/completions", loaded: 1, spoil: func(kv string) string {
+			return strings.Replace(kv, `"remote_block_ids"`, `"some_block_ids"`, 1)
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, d := pair(t, fakevllm.Options{Mode: fakevllm.NIXLPush}, fakevllm.Options{Mode: fakevllm.NIXLPush})
+			kv := prefill(t, p, "R", user)
+			if tt.spoil != nil {
+				kv = tt.spoil(kv)
+			}
+			ask := user
+			if tt.path == "/v1/completions" {
+				ask = `"prompt":"hi"`
+			}
+			post(t, client(t), d.URL()+tt.path, tt.id, `{`+ask+`,"kv_transfer_params":`+kv+`}`)
+			if n := d.Counters(); n.HandoversLoaded != tt.loaded || n.Crashes != tt.dead {
+				t.Errorf("%+v, %q", n, d.Refusals())
+			}
+		})
+	}
+}
+
+// vllm-ascend's connector hands over only what has ended by length.
+func TestAscend(t *testing.T) {
+	t.Parallel()
+	p, d := pair(t, fakevllm.Options{Mode: fakevllm.Ascend}, fakevllm.Options{Mode: fakevllm.Ascend})
+	kv := prefill(t, p, "R", user)
+	if !strings.Contains(kv, `"remote_block_size":[16]`) || !strings.Contains(kv, `"num_prompt_blocks":1`) || strings.Contains(kv, "transfer_mode") {
+		t.Errorf("it hands over %s", kv)
+	}
+	post(t, client(t), d.URL()+"/v1/chat/completions", "R", `{`+user+`,"kv_transfer_params":`+kv+`}`)
+	if n := d.Counters(); n.HandoversLoaded != 1 || n.LocalPrefills != 0 {
+		t.Errorf("%+v, %q", n, d.Refusals())
+	}
+}
+
+// The P2P tier keeps blocks under the proxy's id, once, and refuses what comes late.
+func TestP2P(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name, keep, fetch        string
+		lease                    time.Duration
+		loaded, refused, locally int64
+	}{
+		{name: "whole", keep: "x", fetch: "x", loaded: 1},
+		{name: "another id", keep: "x", fetch: "y", refused: 1},
+		{name: "too late", keep: "x", fetch: "x", lease: time.Nanosecond, refused: 1},
+		{name: "no id", keep: "x", locally: 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			p, d := pair(t, fakevllm.Options{Mode: fakevllm.P2P, KVLease: tt.lease}, fakevllm.Options{Mode: fakevllm.P2P})
+			first := post(t, client(t), p.URL()+"/v1/chat/completions", "R", `{`+user+`,"max_tokens":1,"kv_transfer_params":{"remote_decoder":{"kv_request_id":"`+tt.keep+`"}}}`)
+			if first.status != 200 || !strings.Contains(first.body, `"kv_transfer_params":null`) {
+				t.Fatalf("%d %s", first.status, first.body)
+			}
+			post(t, client(t), d.URL()+"/v1/chat/completions", "R",
+				fmt.Sprintf(`{%s,"kv_transfer_params":{"remote_prefiller":{"kv_request_id":%q,"remote_host":"127.0.0.1","remote_port":%d}}}`, user, tt.fetch, p.SideChannel()))
+			if n := d.Counters(); n.HandoversLoaded != tt.loaded || n.HandoversRefused != tt.refused || n.LocalPrefills != tt.locally || n.WrongKV != 0 {
+				t.Errorf("%+v, %q", n, d.Refusals())
+			}
+		})
 	}
 }
 

@@ -15,6 +15,7 @@ const (
 	kvProduce        // the six-field form of a prefill
 	kvLoad           // a hand-over to load
 	kvBad            // anything else: vLLM warns and computes the prompt itself
+	kvFatal          // something is missing that the engine does not ask about: a KeyError ends it
 )
 
 // extraField must come back byte for byte: a proxy that decodes and encodes
@@ -34,9 +35,9 @@ type kvRequest struct {
 	claim claim
 }
 
-// parseKV reads the field as the NIXL connector does (pull mode). The prefill
+// parseKV reads the field as the NIXL connector does in one of its modes, and vllm-ascend's. The prefill
 // form is held to its convention, six members of which four are null.
-func parseKV(raw []byte) kvRequest {
+func parseKV(raw []byte, mode Mode) kvRequest {
 	if raw == nil {
 		return kvRequest{}
 	}
@@ -59,7 +60,7 @@ func parseKV(raw []byte) kvRequest {
 	case produce == "true":
 		return parseProduce(members)
 	case load == "true":
-		return parseLoad(members)
+		return parseLoad(members, mode)
 	}
 	return kvRequest{form: kvBad, why: "neither do_remote_decode nor do_remote_prefill is true"}
 }
@@ -78,10 +79,17 @@ func parseProduce(members map[string][]byte) kvRequest {
 	return kvRequest{form: kvProduce}
 }
 
-func parseLoad(members map[string][]byte) kvRequest {
+func parseLoad(members map[string][]byte, mode Mode) kvRequest {
 	k := kvRequest{form: kvLoad}
 	bad := func(format string, args ...any) kvRequest {
 		return kvRequest{form: kvBad, why: fmt.Sprintf(format, args...)}
+	}
+	if mode == NIXLPush {
+		for _, key := range []string{"remote_engine_id", "remote_host", "remote_port", "tp_size"} {
+			if members[key] == nil {
+				return kvRequest{form: kvFatal, why: "KeyError: '" + key + "'"}
+			}
+		}
 	}
 	for key, into := range map[string]*string{
 		"remote_engine_id": &k.claim.engineID, "remote_request_id": &k.claim.requestID, "remote_host": &k.host,
@@ -94,7 +102,7 @@ func parseLoad(members map[string][]byte) kvRequest {
 		return bad("remote_port must be a port number")
 	}
 	var blocks []json.RawMessage
-	if json.Unmarshal(members["remote_block_ids"], &blocks) != nil || blocks == nil {
+	if mode != NIXLPush && (json.Unmarshal(members["remote_block_ids"], &blocks) != nil || blocks == nil) {
 		return bad("remote_block_ids must be a list")
 	}
 	k.claim.token = string(members[tokenField])
@@ -106,7 +114,7 @@ func parseLoad(members map[string][]byte) kvRequest {
 
 // appendHandover renders what a prefill's response carries, with the newest
 // fields, an unknown one, and an integer no float64 can hold.
-func appendHandover(dst []byte, engineID, requestID, host string, port, promptLen int, token string) []byte {
+func appendHandover(dst []byte, mode Mode, engineID, requestID, host string, port, promptLen int, token string) []byte {
 	dst = append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)
 	blocks := (promptLen + 15) / 16
 	first := rand.IntN(1 << 16)
@@ -124,9 +132,22 @@ func appendHandover(dst []byte, engineID, requestID, host string, port, promptLe
 	dst = appendJSONString(dst, host)
 	dst = append(dst, `,"remote_port":`...)
 	dst = strconv.AppendInt(dst, int64(port), 10)
+	if mode == Ascend {
+		dst = append(dst, `,"remote_pcp_size":1,"remote_dcp_size":1,"remote_ptp_size":1,"last_token_id":17,"remote_multi_nodes_meta_mapping":{},"num_prompt_blocks":`...)
+		dst = strconv.AppendInt(dst, int64(blocks), 10)
+		dst = append(dst, `,"remote_block_size":[16],"`+tokenField+`":`...)
+		dst = append(dst, token...)
+		return append(dst, `,"`+extraField+`":`+extraValue+`}`...)
+	}
 	dst = append(dst, `,"tp_size":1,"dcp_size":1,"pp_size":1,"remote_num_tokens":`...)
 	dst = strconv.AppendInt(dst, int64(promptLen), 10)
-	dst = append(dst, `,"remote_blocks_expiry_time":null,"transfer_mode":"pull","`+tokenField+`":`...)
+	dst = append(dst, `,"remote_blocks_expiry_time":null,"transfer_mode":"`...)
+	if mode == NIXLPush {
+		dst = append(dst, `push`...)
+	} else {
+		dst = append(dst, `pull`...)
+	}
+	dst = append(dst, `","`+tokenField+`":`...)
 	dst = append(dst, token...)
 	dst = append(dst, `,"`+extraField+`":`+extraValue...)
 	return append(dst, '}')

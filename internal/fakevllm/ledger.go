@@ -10,10 +10,12 @@ import (
 var (
 	errForeign  = errors.New("the engine id is not of this incarnation")
 	errUnknown  = errors.New("no such hand-over")
+	errFreed    = errors.New("the hand-over was freed, as a decode engine refused its request")
 	errUsed     = errors.New("the hand-over was used already")
 	errExpired  = errors.New("the lease of the hand-over has ended")
 	errPrompt   = errors.New("the hand-over is of another prompt")
 	errRequest  = errors.New("the hand-over is of another request id")
+	errVersion  = errors.New("the handshake failed: the engines are of different versions")
 	errTampered = errors.New("the hand-over's fields came back changed")
 )
 
@@ -28,12 +30,15 @@ type handover struct {
 // claim is what a decode shows to get a hand-over.
 type claim struct {
 	engineID, requestID, base, token string
+	version                          string // of an engine that minds, "" for all others
 	prompt                           uint64
 }
 
 // ledger keeps one incarnation's hand-overs.
 type ledger struct {
 	engineID string
+	mode     Mode
+	version  string // "" of an engine that does not mind
 	lease    time.Duration
 
 	mu      sync.Mutex // guards everything below
@@ -45,8 +50,8 @@ type ledger struct {
 	swept   time.Time
 }
 
-func newLedger(engineID string, lease time.Duration) *ledger {
-	return &ledger{engineID: engineID, lease: lease, waiting: make(map[string]handover), gone: make(map[string]error)}
+func newLedger(engineID string, o Options) *ledger {
+	return &ledger{engineID: engineID, mode: o.Mode, version: o.handshake(), lease: o.KVLease, waiting: make(map[string]handover), gone: make(map[string]error)}
 }
 
 func (l *ledger) put(requestID string, h handover, now time.Time) {
@@ -59,8 +64,11 @@ func (l *ledger) put(requestID string, h handover, now time.Time) {
 
 // take gives a hand-over away, once.
 func (l *ledger) take(c claim, now time.Time) error {
-	if c.engineID != l.engineID {
+	switch {
+	case l.mode != P2P && c.engineID != l.engineID:
 		return errForeign
+	case l.version != "" && c.version != "" && l.version != c.version:
+		return errVersion
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -79,13 +87,22 @@ func (l *ledger) take(c claim, now time.Time) error {
 	switch {
 	case h.prompt != c.prompt:
 		return errPrompt
-	case h.base != "" && h.base != c.base:
+	case (h.base != "" || l.mode == NIXLPush) && h.base != c.base:
 		return errRequest
 	case h.token != c.token:
 		return errTampered
 	}
 	l.drop(c.requestID, errUsed)
 	return nil
+}
+
+// free gives a hand-over up that nobody will read.
+func (l *ledger) free(engineID, requestID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if _, ok := l.waiting[requestID]; ok && engineID == l.engineID {
+		l.drop(requestID, errFreed)
+	}
 }
 
 // drop forgets a hand-over but remembers why; l.mu is held.

@@ -30,11 +30,22 @@ const (
 	Plain Mode = "plain"
 	// NIXL engines hand over by kv_transfer_params, pull mode.
 	NIXL Mode = "nixl"
+	// NIXLPush engines hand over by kv_transfer_params, push mode: prefill finds the
+	// request of decode by its id.
+	NIXLPush Mode = "nixl_push"
+	// Ascend engines have vllm-ascend's MooncakeConnectorV1.
+	Ascend Mode = "ascend"
+	// P2P engines have an OffloadingConnector with a tier of type p2p: decode fetches
+	// by kv_request_id from the side channel of prefill.
+	P2P Mode = "p2p"
 	// Mooncake engines transfer by vLLM's own MooncakeConnector: both legs carry a
 	// transfer_id, and decode finds prefill through its bootstrap server. The role
 	// is kv_role, and a leg for the other one kills the engine.
 	Mooncake Mode = "mooncake"
 )
+
+// handsOver tells the modes whose prefill answers with kv_transfer_params.
+func (m Mode) handsOver() bool { return m == NIXL || m == NIXLPush || m == Ascend }
 
 // Policy is what a decode engine does about a KV load that failed.
 type Policy string
@@ -80,6 +91,9 @@ type Options struct {
 	// KVOnLengthOnly hands over only what ended by length, as connectors
 	// other than the newest NIXL do.
 	KVOnLengthOnly bool
+	// AnyVersion is enforce_handshake_compat false of a NIXL engine: it takes the KV
+	// cache of another version of vLLM.
+	AnyVersion bool
 	// SideChannelAddr is where a NIXL engine serves its hand-overs, default
 	// port 0 on the host of Addr; SideChannelHost is what it tells others,
 	// default the host it listens on.
@@ -138,9 +152,9 @@ func (o Options) withDefaults() (Options, error) {
 	switch o.Mode {
 	case "":
 		o.Mode = Plain
-	case Plain, NIXL, Mooncake:
+	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake:
 	default:
-		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\" or \"mooncake\"", ErrOptions, o.Mode)
+		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\" or \"mooncake\"", ErrOptions, o.Mode)
 	}
 	switch o.KVLoadFailurePolicy {
 	case "":
@@ -194,4 +208,12 @@ func (o Options) withDefaults() (Options, error) {
 		o.Log = log
 	}
 	return o, nil
+}
+
+// handshake is the version that a peer must have, too, "" if that does not matter.
+func (o *Options) handshake() string {
+	if o.AnyVersion || o.Mode != NIXL && o.Mode != NIXLPush {
+		return ""
+	}
+	return o.Version
 }

@@ -100,6 +100,9 @@ func (x *exchange) send(body []byte) {
 		x.fail(internalError())
 		return
 	}
+	if f.ends() && x.strike(AfterRole, 0) {
+		return
+	}
 	h := x.w.Header()
 	h.Set("Content-Type", "application/json")
 	h.Set("Content-Length", strconv.Itoa(len(body)))

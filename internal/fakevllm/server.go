@@ -119,7 +119,7 @@ func (s *Server) begin(ctx context.Context) error {
 	if s.opt.StoreResponses {
 		l.responses = &responses{m: map[string]*response{}}
 	}
-	l.ledger = newLedger(l.engineID, s.opt.KVLease)
+	l.ledger = newLedger(l.engineID, s.opt)
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
@@ -147,7 +147,7 @@ func (s *Server) begin(ctx context.Context) error {
 // startChannels brings up what other engines ask this one by.
 func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 	switch {
-	case s.opt.Mode == NIXL:
+	case s.opt.Mode.handsOver() || s.opt.Mode == P2P:
 		if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.ledger.answer); err != nil {
 			return err
 		}

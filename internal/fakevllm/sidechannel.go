@@ -16,7 +16,8 @@ import (
 // The side channel stands for NIXL's: a decode engine of another process asks
 // the prefill engine for a hand-over. One line each way over TCP:
 //
-//	TAKE <engine id> <request id> <base> <token> <prompt hash>
+//	TAKE <engine id> <request id> <base> <token> <version> <prompt hash>
+//	FREE <engine id> <request id>
 //	OK | ERR <reason>
 //
 // where every word but the hash is "=" and the query-escaped value.
@@ -97,22 +98,28 @@ func (l *ledger) answer(line string) string {
 
 func (l *ledger) handle(line string) error {
 	words := strings.Fields(line)
-	if len(words) != 6 || words[0] != "TAKE" {
+	if len(words) == 3 && words[0] == "FREE" {
+		engineID, _ := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
+		requestID, _ := url.QueryUnescape(strings.TrimPrefix(words[2], "="))
+		l.free(engineID, requestID)
+		return nil
+	}
+	if len(words) != 7 || words[0] != "TAKE" {
 		return errSideSyntax
 	}
-	for i := 1; i < 5; i++ {
+	for i := 1; i < 6; i++ {
 		plain, err := url.QueryUnescape(strings.TrimPrefix(words[i], "="))
 		if err != nil {
 			return errSideSyntax
 		}
 		words[i] = plain
 	}
-	prompt, err := strconv.ParseUint(words[5], 16, 64)
+	prompt, err := strconv.ParseUint(words[6], 16, 64)
 	if err != nil {
 		return errSideSyntax
 	}
 	return l.take(claim{
-		engineID: words[1], requestID: words[2], base: words[3], token: words[4], prompt: prompt,
+		engineID: words[1], requestID: words[2], base: words[3], token: words[4], version: words[5], prompt: prompt,
 	}, time.Now())
 }
 
@@ -139,7 +146,7 @@ type sideClient struct {
 // replaced once.
 func (c *sideClient) take(ctx context.Context, addr string, cl claim) error {
 	esc := func(s string) string { return "=" + url.QueryEscape(s) }
-	line := "TAKE " + esc(cl.engineID) + " " + esc(cl.requestID) + " " + esc(cl.base) + " " + esc(cl.token) +
+	line := "TAKE " + esc(cl.engineID) + " " + esc(cl.requestID) + " " + esc(cl.base) + " " + esc(cl.token) + " " + esc(cl.version) +
 		" " + strconv.FormatUint(cl.prompt, 16) + "\n"
 	if conn := c.get(addr); conn != nil {
 		if answer, err := c.exchange(addr, conn, line); err == nil {
@@ -157,6 +164,15 @@ func (c *sideClient) take(ctx context.Context, addr string, cl claim) error {
 		return fmt.Errorf("fetch the hand-over: %w", err)
 	}
 	return sideError(answer)
+}
+
+// free tells a prefill engine that a hand-over will not be read.
+func (c *sideClient) free(ctx context.Context, addr string, cl claim) {
+	conn, err := (&net.Dialer{Timeout: sideDeadline}).DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return // its lease ends
+	}
+	_, _ = c.exchange(addr, conn, "FREE ="+url.QueryEscape(cl.engineID)+" ="+url.QueryEscape(cl.requestID)+"\n")
 }
 
 func (c *sideClient) exchange(addr string, conn net.Conn, line string) (string, error) {
@@ -179,7 +195,7 @@ func sideError(answer string) error {
 		return nil
 	}
 	reason := strings.TrimPrefix(answer, "ERR ")
-	for _, err := range []error{errForeign, errUnknown, errUsed, errExpired, errPrompt, errRequest, errTampered} {
+	for _, err := range []error{errForeign, errUnknown, errUsed, errFreed, errExpired, errPrompt, errRequest, errTampered, errVersion} {
 		if err.Error() == reason {
 			return err
 		}

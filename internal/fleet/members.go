@@ -121,7 +121,9 @@ type NodeSpec struct {
 	Connector string // as the engine's --mode and the agent's --connector
 	// BootstrapPort is that of a mooncake prefill engine; 0 = a free one.
 	BootstrapPort int
-	Model         string
+	// P2PPort is that of the side channel of a p2p prefill engine; 0 = a free one.
+	P2PPort int
+	Model   string
 	// TTFT is how long the engine computes before its first token, ITL the
 	// pause between two tokens.
 	TTFT, ITL   time.Duration
@@ -164,6 +166,9 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	if s.BootstrapPort > 0 {
 		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
 	}
+	if s.P2PPort > 0 {
+		args = append(args, "--side-channel-port", strconv.Itoa(s.P2PPort))
+	}
 	var err error
 	n.Engine, err = f.Start(ctx, Spec{
 		Name: s.Name, Program: "fakevllm", Args: append(args, s.EngineArgs...), Stage: stageEngine,
@@ -184,6 +189,9 @@ func (s *NodeSpec) choosePorts() error {
 	if s.Connector == "mooncake" && s.Role == instance.Prefill && s.BootstrapPort == 0 {
 		missing = append(missing, &s.BootstrapPort)
 	}
+	if s.Connector == "p2p" && s.Role == instance.Prefill && s.P2PPort == 0 {
+		missing = append(missing, &s.P2PPort)
+	}
 	if len(missing) == 0 {
 		return nil
 	}
@@ -202,6 +210,9 @@ func (n *Node) startAgent(ctx context.Context) error {
 	}
 	if s.BootstrapPort > 0 {
 		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
+	}
+	if s.P2PPort > 0 {
+		args = append(args, "--p2p-port", strconv.Itoa(s.P2PPort))
 	}
 	if s.TTL > 0 {
 		args = append(args, "--ttl", s.TTL.String())

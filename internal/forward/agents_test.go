@@ -272,6 +272,8 @@ func TestHandoversAreNotTold(t *testing.T) {
 		{responsesPath, `{"output":[],` + kv + `}`, `{"output":[],"kv_transfer_params":null}`},
 		{messagesPath, `{"content":[],` + kv + `}`, `{"content":[]}`},
 		{responsesPath, "event: response.completed\ndata: {\"response\":{" + kv + "}}\n\n", "event: response.completed\ndata: {\"response\":{\"kv_transfer_params\":null}}\n\n"},
+		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}]," + kv + ",\"ec_transfer_params\":{\"h\":1}}\n\ndata: [DONE]\n\n",
+			"data: {\"choices\":[{\"text\":\"x\"}]}\n\ndata: {\"choices\":[{\"text\":\"\",\"finish_reason\":\"stop\"}],\"kv_transfer_params\":null,\"ec_transfer_params\":null}\n\ndata: [DONE]\n\n"},
 		{"/v1/completions", "data: {\"choices\":[{\"text\":\"x\"}]," + kv + "}\n\ndata: [DONE]\n\n", "data: {\"choices\":[{\"text\":\"x\"}],\"kv_transfer_params\":null}\n\ndata: [DONE]\n\n"},
 	} {
 		s := &played{prefill: []byte(`{}`), header: http.Header{"Content-Type": {"application/json"}}, answer: []byte(tc.answer), length: int64(len(tc.answer)), end: io.EOF}
@@ -313,8 +315,9 @@ func TestNeverSilentlyAlone(t *testing.T) {
 		{reason: "n", path: "/v1/chat/completions", body: chatBody(true, `,"n":2,"temperature":1`)},
 		{reason: "background", path: responsesPath, body: agentBody(responsesPath, false, `,"background":true`)},
 		{reason: "stored_response", path: responsesPath, body: agentBody(responsesPath, false, `,"previous_response_id":"resp_1"`)},
-		{reason: "engine_too_old", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.versions("0.18.2", "0.32.0") }},
-		{reason: "engine_too_old", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.versions("0.32.0", "0.18.2") }},
+		{reason: "engine_too_old", path: responsesPath, body: agentBody(responsesPath, true, ""), tune: func(r *rig) { r.versions("0.18.2", "0.18.2") }},
+		{reason: "engine_too_old", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.versions("", "0.18.2") }},
+		{reason: "version_mismatch", path: messagesPath, body: agentBody(messagesPath, true, ""), tune: func(r *rig) { r.versions("0.32.0", "0.31.0") }},
 		{reason: "messages_need_length", path: messagesPath, body: agentBody(messagesPath, false, ""), tune: func(r *rig) { r.versions("0.20.1", "0.20.1") }},
 		{reason: "forced_tool", path: messagesPath, body: turn + tools + `,"tool_choice":{"type":"any"}}`},
 		{reason: "forced_tool", path: responsesPath, body: agentBody(responsesPath, false, `,"tools":[{"type":"function","name":"f"}],"tool_choice":{"type":"function","name":"f"}`),

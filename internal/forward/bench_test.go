@@ -80,6 +80,7 @@ func (nobody) Done(*forward.Entry)                  {}
 func (nobody) Retried(instance.Role, forward.Class) {}
 func (nobody) Handed(*instance.Instance, bool)      {}
 func (nobody) HandoverSpent(forward.Class)          {}
+func (nobody) Media()                               {}
 func (nobody) Asked(string)                         {}
 
 // BenchmarkRequest is the data path of one request, without its network:

@@ -24,6 +24,11 @@ func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 	}
 }
 
+// sequentialModes are the engines whose legs run one after the other.
+func sequentialModes() []fakevllm.Mode {
+	return []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend, fakevllm.P2P}
+}
+
 // Whatever one decode instance does before the answer is committed, the client
 // sees one whole answer. prefills is how many that takes: a hand-over that the
 // lost instance may have used needs a new one.
@@ -33,23 +38,28 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 		name     string
 		fault    fakevllm.Fault
 		retry    string
-		prefills int64 // with NIXL
+		prefills int64 // where a hand-over can be used once
 		stream   string
 	}{
 		{name: "500", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, retry: "decode/status_5xx", prefills: 2},
-		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 1},
-		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 1},
+		{name: "503", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/status_503", prefills: 2},
+		{name: "429", fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Times: 1, At: fakevllm.BeforeRead}, retry: "decode/busy", prefills: 2},
 		{name: "reset after the request", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "closed without an answer", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1}, retry: "decode/lost", prefills: 2},
 		{name: "reset after the header", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterHeaders}, retry: "decode/broke_off", prefills: 2},
 		{name: "reset after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultReset, Times: 1, At: fakevllm.AfterRole}, retry: "decode/broke_off", prefills: 2},
 		{name: "cut after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultClose, Times: 1, At: fakevllm.AfterRole}, prefills: 2},
 		{name: "error event after the role chunk", fault: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Times: 1}, prefills: 2},
+		{name: "an end by abort", fault: fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1}, retry: "decode/aborted", prefills: 1},
 		{name: "no HTTP at all", fault: fakevllm.Fault{Kind: fakevllm.FaultGarbage, Times: 1}, prefills: 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+			over := bothDialects
+			if tc.fault.Kind == fakevllm.FaultAbort {
+				over = everyDialect
+			}
+			over(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
 				r := start(t, mode, 2, 2, nil)
 				script(t, r.D[0], tc.fault)
 				r.served(q)

@@ -79,7 +79,9 @@ type Options struct {
 	FirstByte   time.Duration // until decode answers, default 60 s
 	Idle        time.Duration // between two reads of an answer, default 120 s
 	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
-	KVBudget    time.Duration // how long a hand-over may wait, default 20 s
+	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
+	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	RewriteHost bool
 }
 
 // Handler serves completions. It is safe for concurrent use.
@@ -105,7 +107,7 @@ func New(o Options) (*Handler, error) {
 		flow: flow.Settings{
 			Picker: o.Picker, Health: o.Health, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, MaxAttempts: o.MaxAttempts,
-			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget,
+			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost,
 		},
 	}
 	if o.RetryRatio >= 0 {

@@ -20,6 +20,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/forward"
@@ -82,6 +83,7 @@ type record struct {
 	entries []forward.Entry
 	retries []string
 	missing int
+	media   int
 	spent   []forward.Class
 	asked   []string
 	ended   chan forward.Entry
@@ -118,6 +120,12 @@ func (r *record) Handed(_ *instance.Instance, something bool) {
 	if !something {
 		r.missing++
 	}
+}
+
+func (r *record) Media() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.media++
 }
 
 func (r *record) Asked(outcome string) {
@@ -185,6 +193,24 @@ func in(role instance.Role, address string, mode fakevllm.Mode) *instance.Instan
 	}
 }
 
+// build is what an instance must have in common with its partner.
+func build(i *instance.Instance) string {
+	d, err := connector.New(i.Record.Connector)
+	if err != nil {
+		return ""
+	}
+	return d.Terms(i).Build
+}
+
+// inOf is in for an engine, with the ports that its dialect needs.
+func inOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
+	is := in(role, s.Address(), mode)
+	if mode == fakevllm.P2P {
+		is.Record.Ports = map[string][]int{instance.PortP2P: {s.SideChannel()}}
+	}
+	return is
+}
+
 // start builds a rig of prefills and decodes engines. tune may change the
 // handler's options.
 func start(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune func(*forward.Options)) *rig {
@@ -219,12 +245,12 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 	for range prefills {
 		s := engine(fakevllm.RolePrefill)
 		r.P = append(r.P, s)
-		list = append(list, in(instance.Prefill, s.Address(), mode))
+		list = append(list, inOf(instance.Prefill, s, mode))
 	}
 	for range decodes {
 		s := engine(fakevllm.RoleDecode)
 		r.D = append(r.D, s)
-		list = append(list, in(instance.Decode, s.Address(), mode))
+		list = append(list, inOf(instance.Decode, s, mode))
 	}
 	// The snapshot is sorted by address, and the first one in it is picked first.
 	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }
@@ -246,6 +272,7 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 	r.sched = sched.New(sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Build:     build,
 	})
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

@@ -40,13 +40,41 @@ func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q ask)) {
 func streamed() []bool { return []bool{true} }
 func both() []bool     { return []bool{true, false} }
 
-// bothDialects runs a scenario over every API and dialect, streaming and not.
+// bothDialects runs a scenario over every sequential dialect, streaming and not; over
+// every API for the two that the others are variants of.
 func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
 	t.Helper()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+	for _, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
+			if mode != fakevllm.Plain && mode != fakevllm.NIXL { // what is theirs is in the legs alone
+				chats(t, func(t *testing.T, q ask) { f(t, mode, q) })
+				return
+			}
 			eachAPI(t, both(), func(t *testing.T, q ask) { f(t, mode, q) })
+		})
+	}
+}
+
+// chats runs a scenario over chats, streaming and not.
+func chats(t *testing.T, f func(t *testing.T, q ask)) {
+	t.Helper()
+	for _, stream := range both() {
+		t.Run(ask{chatPath, stream}.String(), func(t *testing.T) {
+			t.Parallel()
+			f(t, ask{chatPath, stream})
+		})
+	}
+}
+
+// everyDialect runs a scenario of chats over every sequential dialect: the two agents'
+// APIs do not tell of an end by abort.
+func everyDialect(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
+	t.Helper()
+	for _, mode := range sequentialModes() {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			chats(t, func(t *testing.T, q ask) { f(t, mode, q) })
 		})
 	}
 }

@@ -58,7 +58,7 @@ func TestHandoverEndsWhileTheOnlyDecodeIsSilent(t *testing.T) {
 func TestTheOnlyDecodeStaysSilent(t *testing.T) {
 	t.Parallel()
 	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
-		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = time.Second, time.Hour })
+		r := start(t, mode, 1, 1, func(o *forward.Options) { o.FirstByte, o.NonStream = 3*time.Second, time.Hour })
 		hush(t, r)
 		r.refused(q, r.pose(q), http.StatusGatewayTimeout, "did not answer in time")
 		if e := r.entry(); e.Failure != leg.FirstByteTimeout || e.Attempts != 1 {

@@ -92,6 +92,7 @@ func (content) Done(*forward.Entry)                  {}
 func (content) Retried(instance.Role, forward.Class) {}
 func (content) Handed(*instance.Instance, bool)      {}
 func (content) HandoverSpent(forward.Class)          {}
+func (content) Media()                               {}
 func (content) Asked(string)                         {}
 
 // seen is what a client got.

@@ -30,6 +30,10 @@ const TransferNIXL = "nixl"
 // prefill engine.
 const PortBootstrap = "bootstrap"
 
+// PortP2P is the name in Record.Ports of the side channel of an engine whose
+// OffloadingConnector has a tier of type p2p: that of rank 0.
+const PortP2P = "p2p"
+
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {
@@ -50,6 +54,7 @@ type Record struct {
 	TPSize       int               `json:"tp_size,omitempty"`
 	PPSize       int               `json:"pp_size,omitempty"`
 	BlockSize    int               `json:"block_size,omitempty"`
+	KVLease      int               `json:"kv_lease,omitempty"` // seconds that the engine keeps a hand-over; 0 its version's default
 	MaxModelLen  int               `json:"max_model_len,omitempty"`
 	Version      string            `json:"version,omitempty"`
 	Weight       *int              `json:"weight,omitempty"` // nil = 100

@@ -24,6 +24,7 @@ type Metrics struct {
 	alone    *prometheus.CounterVec
 	missing  prometheus.Counter
 	spent    *prometheus.CounterVec
+	media    prometheus.Counter
 	asked    *prometheus.CounterVec
 
 	known atomic.Pointer[map[kind]*series]
@@ -62,6 +63,9 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 			Help: "Hand-overs whose decode leg failed: the blocks in prefill stay pinned until their lease ends.",
 		}, []string{"class"}),
 	}
+	m.media = prometheus.NewCounter(prometheus.CounterOpts{
+		Name: "pd_forward_media_total", Help: "Requests with images, video or sound, which prefill encodes itself.",
+	})
 	m.asked = prometheus.NewCounterVec(prometheus.CounterOpts{
 		Name: "pd_forward_asked_total", Help: "Requests with an invalid body, by what came of asking an engine what is wrong with it.",
 	}, []string{"outcome"})
@@ -71,7 +75,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, m.spent, m.asked, info,
+	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, m.spent, m.media, m.asked, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -143,6 +147,9 @@ func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 
 // HandoverSpent counts a hand-over that was given away in vain.
 func (m *Metrics) HandoverSpent(class forward.Class) { m.spent.WithLabelValues(string(class)).Inc() }
+
+// Media counts a request with images, video or sound.
+func (m *Metrics) Media() { m.media.Inc() }
 
 // Asked counts an invalid request by what an engine said of it.
 func (m *Metrics) Asked(outcome string) { m.asked.WithLabelValues(outcome).Inc() }

@@ -84,3 +84,17 @@ func replaced(b []byte, start, end int, by []byte) []byte {
 	out = append(out, by...)
 	return append(out, b[end:]...)
 }
+
+// Replace gives a JSON object with another value for a member that it has; without
+// that member it stays as it is. b itself is not changed.
+func Replace(b []byte, name, value string) []byte {
+	open := bytes.IndexByte(b, '{')
+	if open < 0 {
+		return b
+	}
+	m, ok := findMember(b, open, name)
+	if !ok {
+		return b
+	}
+	return replaced(b, m.val, m.end, []byte(value))
+}

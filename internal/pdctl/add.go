@@ -80,7 +80,7 @@ func (a *app) addCommand() *cobra.Command {
 	fs.SortFlags = false
 	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
 	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
-	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect: "+strings.Join(connector.Names(), ", ")+"; empty leaves it to the proxies")
+	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect: "+strings.Join(connector.Names(), ", ")+", or the name of vLLM's class; empty leaves it to the proxies")
 	fs.StringVar(&f.wait, "wait", "", "leave what does not answer yet as a pending add; `--wait=10m` limits it")
 	fs.Lookup("wait").NoOptDefVal = forever // "--wait" alone
 	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")

@@ -42,7 +42,7 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 		var now candidate
 		if listed(c.is) {
 			if dialect := s.opts.Connector(c.is); dialect != "" {
-				now = candidate{policy.NewCandidate(c.is, 0, &counters[i].load), slot{counters[i], half{dialect}, c.is.Slow()}}
+				now = candidate{policy.NewCandidate(c.is, 0, &counters[i].load), slot{counters[i], half{dialect, s.opts.Build(c.is)}, c.is.Slow()}}
 			}
 		}
 		switch {

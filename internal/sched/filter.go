@@ -137,7 +137,7 @@ func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	case slices.Contains(r.Tried, c.items[i].Instance.Key):
 		return false
 	case r.Partner != nil:
-		return r.pairs(own, half{r.Partner.Connector})
+		return r.pairs(own, r.Partner.half())
 	case r.Role == instance.Prefill && !r.Alone:
 		return ix.decode.takes(own)
 	default:
@@ -153,10 +153,35 @@ func (ix *index) allFit(r *Request) bool {
 	case len(r.Tried) > 0:
 		return false
 	case r.Partner != nil:
-		return ri.alike && r.pairs(ri.one, half{r.Partner.Connector})
+		return ri.alike && r.pairs(ri.one, r.Partner.half())
 	case r.Role == instance.Prefill && !r.Alone:
 		return ri.alike && ix.decode.takes(ri.one)
 	default:
 		return true
 	}
+}
+
+// mixed tells why a request that may have none of a list could have one if pairs were
+// of no matter: nil if that is not so.
+func (ix *index) mixed(list *candidates, r *Request) error {
+	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {
+		return nil
+	}
+	partners := ix.decode.halves
+	if r.Partner != nil {
+		partners = map[half]int{r.Partner.half(): 1}
+	}
+	var why error
+	for i := range list.items {
+		if slices.Contains(r.Tried, list.items[i].Instance.Key) || list.fits(i, ix, r) {
+			continue
+		}
+		for partner := range partners {
+			if partner.connector == list.own[i].half.connector {
+				return ErrVersions
+			}
+			why = ErrConnectors
+		}
+	}
+	return why
 }

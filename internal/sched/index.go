@@ -37,10 +37,16 @@ type roleIndex struct {
 }
 
 // half is what of an instance decides whom it can be paired with.
-type half struct{ connector string }
+type half struct {
+	connector string
+	build     string // what both must have in common, "" for one that goes with anybody
+}
 
 // pairs tells whether two instances can serve a request together.
-func pairs(prefill, decode half) bool { return prefill.connector == decode.connector }
+func pairs(prefill, decode half) bool {
+	return prefill.connector == decode.connector &&
+		(prefill.build == decode.build || prefill.build == "" || decode.build == "")
+}
 
 // pairs tells whether an instance of the wanted role can go with one of the other.
 func (r *Request) pairs(own, partner half) bool {

@@ -24,7 +24,12 @@ var (
 	ErrUnknownModel = errors.New("no instance serves this model")
 	// ErrNone: the role has no instance left that may be tried.
 	ErrNone = errors.New("no instance available")
-	// ErrUnread: that is so because the membership was never read. It wraps ErrNone.
+	// ErrVersions: those that are left are of another build than their partners. It
+	// and those behind it wrap ErrNone.
+	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
+	// ErrConnectors: those that are left speak another dialect than their partners.
+	ErrConnectors = fmt.Errorf("%w: those that are left have another connector than their partners", ErrNone)
+	// ErrUnread: that is so because the membership was never read.
 	ErrUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
 
@@ -60,6 +65,9 @@ type Options struct {
 	// Connector resolves the KV-transfer dialect of an instance, "" for one that
 	// cannot be spoken to; instances of different dialects are never paired.
 	Connector func(*instance.Instance) string
+	// Build is what an instance must have in common with its partner, "" for one that
+	// goes with anybody of its dialect; nil: all do.
+	Build func(*instance.Instance) string
 	// Silent is told of instances that keep legs waiting; nil: nobody is.
 	Silent func(*instance.Instance)
 	// SilentAfter is how long an instance may keep a leg waiting, and give no other
@@ -107,6 +115,9 @@ func New(o Options) *Scheduler {
 	if o.SilentAfter <= 0 {
 		o.SilentAfter = time.Second
 	}
+	if o.Build == nil {
+		o.Build = func(*instance.Instance) string { return "" }
+	}
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
@@ -149,6 +160,8 @@ type Assignment struct {
 	Rank int
 	// Connector is the resolved dialect of the instance.
 	Connector string
+	// Build is what its partner must have in common with it; see Options.Build.
+	Build string
 	// Policy is the name of the one that chose.
 	Policy string
 	// Revision of the snapshot that the choice was made from.
@@ -159,6 +172,9 @@ type Assignment struct {
 	wait    wait // guarded by counter.waiting.mu
 	done    atomic.Bool
 }
+
+// half is what decides whom the instance can be paired with.
+func (a *Assignment) half() half { return half{a.Connector, a.Build} }
 
 // Heard notes a sign of life of the instance: bytes of an answer.
 func (a *Assignment) Heard() { a.counter.heard.Add(1) }
@@ -189,6 +205,9 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	case ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0:
 		return nil, ErrUnread
 	default:
+		if err := ix.mixed(list, &r); err != nil {
+			return nil, err
+		}
 		return nil, ErrNone
 	}
 }
@@ -238,11 +257,11 @@ func (c *candidates) assign(at int, by string, revision int64, r *Request) *Assi
 	chosen, own := &c.items[at], &c.own[at]
 	own.counter.load.InFlight.Add(1)
 	a := &Assignment{
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Policy: by, Revision: revision,
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build, Policy: by, Revision: revision,
 		counter: own.counter, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
 	}
 	if r.Partner != nil {
-		a.wish.partner = r.Partner.Connector
+		a.wish.partner = r.Partner.half()
 	}
 	return a
 }

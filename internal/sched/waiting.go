@@ -44,7 +44,7 @@ type waiter struct {
 // one would do.
 type wish struct {
 	model   string
-	partner string // the dialect of the other half of the pair, "" for none
+	partner half // the other half of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
 }
@@ -234,8 +234,8 @@ func (s *Scheduler) Abandon(k instance.Key, dead bool, why string) {
 func (s *Scheduler) elsewhere(in *instance.Instance, w wish) bool {
 	ix := s.current()
 	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
-	if w.partner != "" {
-		r.Partner = &Assignment{Connector: w.partner}
+	if w.partner != (half{}) {
+		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build}
 	}
 	if s.another(ix, in, &r) {
 		return true

@@ -12,6 +12,7 @@ import (
 const (
 	dialectPlain    = "plain"
 	dialectMooncake = "mooncake"
+	dialectP2P      = "p2p"
 )
 
 // class is the engine's connector as package connector knows it. The first
@@ -21,6 +22,9 @@ func (t *Transfer) class() (connector.Class, bool) {
 	c, ok := connector.OfClass(t.Connector)
 	if c.Dialect == dialectMooncake && t.ranked {
 		c.Dialect = dialectPlain
+	}
+	if t.Tier != nil {
+		c.Dialect, c.Local = dialectP2P, false
 	}
 	return c, ok
 }
@@ -40,7 +44,7 @@ func (t *Transfer) Dialect() (string, error) {
 	}
 	why := ""
 	if c.Refused != "" {
-		why = c.Refused + "; "
+		why = c.Refused + " (" + c.Page + "); "
 	}
 	return "", fmt.Errorf("%w: %q: %sthe proxy speaks %s; if one of them fits, say so with --connector",
 		ErrConnector, instance.Printable(t.Connector, 60), why, strings.Join(connector.Names(), ", "))
@@ -97,6 +101,33 @@ func (t *Transfer) Mooncake() *Transfer {
 		}
 	}
 	return nil
+}
+
+// Offloading gives the part whose blocks other engines fetch from a P2P tier, also
+// within a MultiConnector; nil if there is none.
+func (t *Transfer) Offloading() *P2PTier {
+	if t.Tier != nil {
+		return t.Tier
+	}
+	for i := range t.Connectors {
+		if tier := t.Connectors[i].Offloading(); tier != nil {
+			return tier
+		}
+	}
+	return nil
+}
+
+// LeaseSeconds is how long the engine keeps a hand-over, also by a part of a
+// MultiConnector; 0 if that is not stated.
+func (t *Transfer) LeaseSeconds() int {
+	seconds := t.Lease
+	if t.Tier != nil {
+		seconds = t.Tier.Timeout
+	}
+	for i := range t.Connectors {
+		seconds = max(seconds, t.Connectors[i].LeaseSeconds())
+	}
+	return seconds
 }
 
 // Describe names the connector for people, those inside a MultiConnector too.

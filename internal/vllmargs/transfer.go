@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -27,10 +28,21 @@ type Transfer struct {
 	// Bootstrap is bootstrap_server_address, host:port of a bootstrap server that
 	// a Mooncake engine does not start itself; "" if none is named.
 	Bootstrap string
+	// Tier is the tier of type p2p of an OffloadingConnector, nil if there is none.
+	Tier *P2PTier
+	// Lease is kv_lease_duration in seconds, how long a NIXL engine keeps a hand-over;
+	// 0 if it is not stated.
+	Lease int
 	// Connectors are those inside a MultiConnector, in their order.
 	Connectors []Transfer
 
 	ranked bool // kv_rank and kv_parallel_size, which only vLLM's first engine had
+}
+
+// P2PTier is a tier that engines fetch from each other.
+type P2PTier struct {
+	Port    int // of its side channel for rank 0, 0 if it is not stated
+	Timeout int // unbound_store_timeout_s: how long it keeps what nobody fetches, 0 if it is not stated
 }
 
 type transferJSON struct {
@@ -42,7 +54,45 @@ type transferJSON struct {
 	Extra        struct {
 		Connectors []transferJSON `json:"connectors"`
 		Bootstrap  *string        `json:"bootstrap_server_address"`
+		Lease      number         `json:"kv_lease_duration"`
+		Spec       *string        `json:"spec_name"`
+		Tiers      []tierJSON     `json:"secondary_tiers"`
 	} `json:"kv_connector_extra_config"`
+}
+
+type tierJSON struct {
+	Type    *string `json:"type"`
+	Port    number  `json:"port"`
+	Timeout number  `json:"unbound_store_timeout_s"`
+}
+
+// number is a whole number from 0 up, or 0 for whatever else stands there: vLLM
+// takes numbers in quotes, too, and says itself what it does not take.
+type number int
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (n *number) UnmarshalJSON(b []byte) error {
+	f, err := strconv.ParseFloat(strings.Trim(string(b), `"`), 64)
+	if err == nil && f >= 0 && f < 1<<31 {
+		*n = number(f)
+	}
+	return nil
+}
+
+// tieringSpec is the offloading spec that has tiers.
+const tieringSpec = "TieringOffloadingSpec"
+
+// tier gives the tier of type p2p, nil if there is none.
+func (raw *transferJSON) tier() *P2PTier {
+	if text(raw.Extra.Spec) != tieringSpec {
+		return nil
+	}
+	for _, t := range raw.Extra.Tiers {
+		if text(t.Type) == "p2p" {
+			return &P2PTier{Port: int(t.Port), Timeout: int(t.Timeout)}
+		}
+	}
+	return nil
 }
 
 // ParseTransfer reads the JSON of --kv-transfer-config.
@@ -61,8 +111,10 @@ func ParseTransfer(text string) (Transfer, error) {
 	return raw.transfer(0)
 }
 
-// multiConnector has others inside.
-const multiConnector = "MultiConnector"
+const (
+	multiConnector      = "MultiConnector" // has others inside
+	offloadingConnector = "OffloadingConnector"
+)
 
 // maxDepth bounds connectors within connectors.
 const maxDepth = 4
@@ -73,7 +125,11 @@ func (raw *transferJSON) transfer(depth int) (Transfer, error) {
 	}
 	t := Transfer{
 		Connector: text(raw.Connector), KVRole: text(raw.Role), EngineID: text(raw.EngineID), Bootstrap: text(raw.Extra.Bootstrap),
+		Lease:  int(raw.Extra.Lease),
 		ranked: len(raw.Rank) > 0 && string(raw.Rank) != "null" && len(raw.ParallelSize) > 0,
+	}
+	if strings.EqualFold(t.Connector, offloadingConnector) {
+		t.Tier = raw.tier()
 	}
 	switch t.KVRole {
 	case "", kvProducer, kvConsumer, kvBoth:

@@ -22,7 +22,14 @@ func TestTransfer(t *testing.T) {
 		{"NIXL for both", `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`, "nixl", "", "NixlConnector"},
 		{"a store", `{"kv_connector":"MooncakeStoreConnector","kv_role":"kv_consumer"}`, "plain", instance.Decode, "MooncakeStoreConnector"},
 		{"vllm-ascend's store", `{"kv_connector":"AscendStoreConnector","kv_role":"kv_consumer","kv_connector_extra_config":{"backend":"mooncake"}}`, "plain", instance.Decode, "AscendStoreConnector"},
-		{"vllm-ascend's pull", `{"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":"30000"}`, "nixl", instance.Prefill, "MooncakeConnectorV1"},
+		{"vllm-ascend's pull", `{"kv_connector":"MooncakeConnectorV1","kv_role":"kv_producer","kv_port":"30000"}`, "ascend", instance.Prefill, "MooncakeConnectorV1"},
+		{"NIXL push", `{"kv_connector":"NixlPushConnector","kv_role":"kv_consumer"}`, "nixl_push", instance.Decode, "NixlPushConnector"},
+		{"the P2P tier", p2pTier("OffloadingConnector"), "p2p", instance.Prefill, "OffloadingConnector"},
+		{"another connector with tiers", p2pTier("SimpleCPUOffloadConnector"), "plain", instance.Prefill, "SimpleCPUOffloadConnector"},
+		{"offloading without the tier", strings.Replace(p2pTier("OffloadingConnector"), `"p2p"`, `"fs"`, 1), "plain", instance.Prefill, "OffloadingConnector"},
+		{"another spec", strings.Replace(p2pTier("OffloadingConnector"), "TieringOffloadingSpec", "CPUOffloadingSpec", 1), "plain", instance.Prefill, "OffloadingConnector"},
+		{"the P2P tier and a store", `{"kv_connector":"MultiConnector","kv_role":"kv_producer","kv_connector_extra_config":{"connectors":[` + p2pTier("OffloadingConnector") + `,{"kv_connector":"FlexKVConnectorV1"}]}}`,
+			"p2p", instance.Prefill, "MultiConnector(OffloadingConnector,FlexKVConnectorV1)"},
 		{
 			"the first Mooncake integration", `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_rank":0,"kv_parallel_size":2,"kv_buffer_size":2e9}`,
 			"plain", instance.Prefill, "MooncakeConnector",
@@ -69,9 +76,45 @@ func TestTransfer(t *testing.T) {
 	}
 }
 
+// p2pTier is a prefill with a P2P tier.
+func p2pTier(connector string) string {
+	return `{"kv_connector":"` + connector + `","kv_role":"kv_producer","kv_connector_extra_config":{"spec_name":"TieringOffloadingSpec",
+		"secondary_tiers":[{"type":"fs","root_dir":"/x"},{"type":"p2p","port":"5720","unbound_store_timeout_s":90}]}}`
+}
+
+// What the record says of the engine's times and ports.
+func TestLeaseAndTier(t *testing.T) {
+	t.Parallel()
+	multi := func(inner string) string {
+		return `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[` + inner + `]}}`
+	}
+	lease := func(value string) string {
+		return `{"kv_connector":"NixlConnector","kv_role":"kv_both","kv_connector_extra_config":{"kv_lease_duration":` + value + `}}`
+	}
+	for _, tc := range []struct {
+		text        string
+		lease, port int
+	}{
+		{lease("60"), 60, 0}, {lease(`"60"`), 60, 0}, {lease("45.5"), 45, 0}, {lease("null"), 0, 0}, {lease("-1"), 0, 0}, {lease(`[1]`), 0, 0}, {lease("1e300"), 0, 0},
+		{multi(lease("60")), 60, 0}, {p2pTier("OffloadingConnector"), 90, 5720}, {multi(p2pTier("OffloadingConnector")), 90, 5720},
+	} {
+		got, err := vllmargs.ParseTransfer(tc.text)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.text, err)
+		}
+		port := 0
+		if tier := got.Offloading(); tier != nil {
+			port = tier.Port
+		}
+		if got.LeaseSeconds() != tc.lease || port != tc.port {
+			t.Errorf("%s: %d s, port %d", tc.text, got.LeaseSeconds(), port)
+		}
+	}
+}
+
 func TestUnknownConnectors(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"MoRIIOConnector", "P2pNcclConnector", "MooncakeLayerwiseConnector", "NixlPushConnector", "Other\x1b[1m"} {
+	for _, name := range []string{"MoRIIOConnector", "P2pNcclConnector", "MooncakeLayerwiseConnector", "SfaRemoteD2HConnector", "Other\x1b[1m"} {
 		inner := `{"kv_connector":` + quote(name) + `,"kv_role":"kv_both"}`
 		for _, text := range []string{
 			inner, `{"kv_connector":"MultiConnector","kv_role":"kv_both","kv_connector_extra_config":{"connectors":[{"kv_connector":"NixlConnector","kv_role":"kv_both"},` + inner + `]}}`,

@@ -45,7 +45,7 @@ func runToFailure(t *testing.T, name string, args ...string) (string, int) {
 // The demo checks its own steps; here we check that it tells what it promised.
 func TestDemoTour(t *testing.T) {
 	t.Parallel()
-	for _, connector := range []string{"nixl", "mooncake"} { // a sequential flow and a concurrent one
+	for _, connector := range []string{"nixl", "mooncake", "p2p"} { // a sequential flow, a concurrent one, and one that is told by the record
 		t.Run(connector, func(t *testing.T) {
 			t.Parallel()
 			tour(t, runProgram(t, "demo", "--once", "--connector", connector))

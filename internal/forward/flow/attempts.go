@@ -85,6 +85,12 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 	return t.s.Picker.Pick(r)
 }
 
+// pass leaves an instance out of what the request may get, though it has not failed.
+func (t *attempts) pass(in *instance.Instance) {
+	tried := t.tried.of(in.Role)
+	*tried = append(*tried, in.Key)
+}
+
 // forget lets the instances of a role be tried again.
 func (t *attempts) forget(role instance.Role) { *t.tried.of(role) = nil }
 

@@ -3,6 +3,7 @@ package flow
 import (
 	"errors"
 	"net/http"
+	"slices"
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
@@ -28,14 +29,27 @@ type completion struct {
 	kind      openai.Kind
 	cutReason string
 	usage     relay.Usage
+	// mixed is why a prefill instance found no decode instance to go with it, "" if
+	// all did.
+	mixed string
+	// lonely are the kinds of prefill instances that found none.
+	lonely []kind
 	// silent is how long decode legs waited that were sent again because their
 	// hand-over had run out.
 	silent time.Duration
 }
 
+// kind of a prefill instance, by which it is paired.
+type kind struct{ connector, build string }
+
+func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build} }
+
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
 	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
+	if req.Media() {
+		r.Settings.Recorder.Media()
+	}
 	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind}}
 	c.run()
 }
@@ -58,6 +72,11 @@ func (c *completion) run() {
 			c.withoutPrefill(err)
 			return
 		}
+		if slices.Contains(c.lonely, kindOf(p)) {
+			p.Done() // it would compute the prompt for nobody
+			c.attempts.pass(p.Instance)
+			continue
+		}
 		d := c.s.dialects[p.Connector]
 		if why := d.Unfit(c.kind, connector.Pair{Prefill: p.Instance}); why != "" {
 			p.Done()
@@ -78,6 +97,10 @@ func (c *completion) run() {
 // withoutPrefill ends or saves a request that no prefill instance can take.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	case fallback && c.mixed != "":
+		c.alone(c.mixed)
+	case fallback && c.attempts.last == nil && mixed(err) != "":
+		c.alone(mixed(err))
 	case fallback && c.attempts.last != nil:
 		c.alone(alone.PrefillFailed)
 	case fallback:
@@ -85,6 +108,29 @@ func (c *completion) withoutPrefill(err error) {
 	default:
 		c.without(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
+}
+
+// mixed is the reason of a pick for which only partners of another kind are left.
+func mixed(err error) string {
+	switch {
+	case errors.Is(err, sched.ErrVersions):
+		return alone.VersionMismatch
+	case errors.Is(err, sched.ErrConnectors):
+		return alone.ConnectorMismatch
+	}
+	return ""
+}
+
+// withoutPartner ends a request for whose prefill there is no decode instance. done
+// is false if another prefill instance, which may have one, is due.
+func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
+	if c.mixed = mixed(err); c.mixed != "" {
+		c.attempts.pass(p.Instance)
+		c.lonely = append(c.lonely, kindOf(p))
+		return false
+	}
+	c.withoutDecode(err)
+	return true
 }
 
 // withoutDecode ends a request that no decode instance can take.
@@ -184,6 +230,8 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 		return nil, l.OfAnswer(err.Error())
 	case err != nil:
 		return nil, l.OfError(err)
+	case (c.kind == openai.Completion || c.kind == openai.Chat) && openai.Aborted(answer):
+		return nil, l.OfFinish(leg.Aborted)
 	}
 	return answer, nil
 }
@@ -225,11 +273,12 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	if resp.Status != http.StatusOK {
 		return relay.ReadError(l, resp, c.s.Idle)
 	}
+	givesUp := c.s.dialects[l.Connector()].Terms(l.Instance).GivesUp
 	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}
-	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters})
+	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
 }
 
 // path is where a leg goes.

@@ -15,8 +15,7 @@ import (
 func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	d, err := c.attempts.pick(instance.Decode, p)
 	if err != nil {
-		c.withoutDecode(err)
-		return true
+		return c.withoutPartner(p, err)
 	}
 	defer d.Done()
 	pair := c.newPair(p, d)

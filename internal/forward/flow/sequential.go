@@ -46,13 +46,16 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	if f != nil {
 		return f
 	}
-	kv.until = time.Now().Add(c.s.KVBudget)
+	kv.until = time.Now().Add(c.budget(kv.dialect.Terms(kv.pick.Instance).Lease))
 	var err error
 	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
 		return l.OfAnswer(err.Error())
 	}
+	if c.s.RewriteHost {
+		kv.handover.Params = connector.WithHost(kv.handover.Params, kv.pick.Instance)
+	}
 	if !kv.dialect.SharesPool() {
-		c.s.Recorder.Handed(kv.pick.Instance, !kv.handover.Empty())
+		c.s.Recorder.Handed(kv.pick.Instance, !kv.lost())
 	}
 	c.usage.Prefilled(answer)
 	c.attempts.served(kv.pick.Instance)
@@ -71,14 +74,14 @@ func (c *completion) decode(kv *handed) (done bool) {
 		}
 		d, err := c.attempts.pick(instance.Decode, kv.pick)
 		if err != nil {
-			c.withoutDecode(err)
-			return true
+			return c.withoutPartner(kv.pick, err)
 		}
 		f, waited := c.decodeWith(d, kv)
 		d.Done()
 		if f == nil {
 			return true
 		}
+		f.Taken = f.Taken || f.Refused() && kv.dialect.Terms(d.Instance).RefusalSpends
 		if f.Taken && kv.singleUse() {
 			c.s.Recorder.HandoverSpent(f.Class)
 		}
@@ -99,6 +102,15 @@ func (c *completion) decode(kv *handed) (done bool) {
 			return false
 		}
 	}
+}
+
+// budget is how long a hand-over may wait. A lease that is known allows two thirds of
+// it, since decode needs some time to extend it; else what is configured counts.
+func (c *completion) budget(lease time.Duration) time.Duration {
+	if lease > 0 {
+		return lease / 3 * 2
+	}
+	return c.s.KVBudget
 }
 
 // decodeWith runs one decode leg, and tells how long it took.

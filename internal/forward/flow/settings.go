@@ -49,6 +49,8 @@ type Recorder interface {
 	// HandoverSpent: a decode leg failed in this way after it may have taken a
 	// hand-over that can be used once. Prefill holds its blocks until their lease ends.
 	HandoverSpent(class leg.Class)
+	// Media: a request with images, video or sound, which goes the ordinary way.
+	Media()
 	// Asked: what became of an invalid request, one of AskRefused and so on.
 	Asked(outcome string)
 }
@@ -68,7 +70,9 @@ type Settings struct {
 	FirstByte   time.Duration // until decode answers
 	Idle        time.Duration // between two reads of an answer
 	NonStream   time.Duration // for a non-streamed answer to begin
-	KVBudget    time.Duration // how long a hand-over may wait
+	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known
+	// RewriteHost puts the host by which prefill was reached into what it hands over.
+	RewriteHost bool
 
 	dialects map[string]connector.Dialect
 	asking   asking

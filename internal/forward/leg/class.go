@@ -25,6 +25,8 @@ const (
 	ModelMissing     Class = "model_missing"
 	BadAnswer        Class = "bad_answer"
 	ErrorEvent       Class = "error_event"
+	Aborted          Class = "aborted"
+	GaveUp           Class = "gave_up"
 	OurEdit          Class = "our_edit"
 	HandoverExpired  Class = "handover_expired"
 	PartnerFailed    Class = "partner_failed"
@@ -62,7 +64,8 @@ type Rule struct {
 	Retry bool   // on another instance; on the same one only if there is no other
 	Free  bool   // does not count against --max-attempts or the retry budget
 	// SameKV: the instance cannot have used the hand-over, so that another
-	// decode instance may have it while its lease runs.
+	// decode instance may have it while its lease runs. Where an engine's refusal
+	// frees the blocks (connector.Terms) its own 4xx and 503 are no such case.
 	SameKV bool
 	Blame  Blame
 	Client string // what the client sees if this is the last word
@@ -89,6 +92,8 @@ func Rules() []Rule {
 		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
+		{Aborted, "a finish by `abort` without a token: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},
+		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
 		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
 		{HandoverExpired, "--kv-lease-budget passed between the legs, or while the decode instance was silent", true, true, false, BlameNobody, "nothing: a new prefill"},
 		{PartnerFailed, "the other leg of a concurrent pair failed, whose failure counts", true, true, false, BlameNobody, "the other leg's"},

@@ -30,6 +30,9 @@ func NewFailure(class Class, a Answer, err error) *Failure {
 	return &Failure{Class: class, Rule: r, Taken: !r.SameKV, Answer: a, Err: err}
 }
 
+// Refused tells that the engine itself turned the request away.
+func (f *Failure) Refused() bool { return f.Answer.Own == nil && f.Answer.Status >= 400 }
+
 // Answer is an error as it goes to the client: the engine's own, or ours.
 type Answer struct {
 	Status int
@@ -51,8 +54,13 @@ func Unread() *openai.Error {
 
 // Unpicked is what a client hears whose request nobody was found for.
 func Unpicked(err error, role instance.Role, model string) *openai.Error {
-	if errors.Is(err, sched.ErrUnread) {
+	switch {
+	case errors.Is(err, sched.ErrUnread):
 		return Unread()
+	case errors.Is(err, sched.ErrVersions):
+		return unavailable("no pair of one vLLM version is available right now: prefill and decode instances of different versions refuse each other's KV cache")
+	case errors.Is(err, sched.ErrConnectors):
+		return unavailable("no pair with one connector is available right now: prefill and decode instances speak different ones")
 	}
 	return Unavailable(role, model)
 }
@@ -69,6 +77,11 @@ func Unavailable(role instance.Role, model string) *openai.Error {
 // BudgetSpent is what a client hears whose retry the whole proxy's bound forbids.
 func BudgetSpent() *openai.Error {
 	return unavailable("too many requests are being retried at the moment; try again")
+}
+
+// interrupted is what a client hears whose answer an engine gave up.
+func interrupted() *openai.Error {
+	return unavailable("the instance gave the request up before it had begun to answer; try again")
 }
 
 func noSocket() *openai.Error {

@@ -140,6 +140,12 @@ func (l *Leg) OfEvent(code int, body []byte) *Failure {
 	return NewFailure(ErrorEvent, a, err)
 }
 
+// OfFinish judges an answer that ends before it has begun: without a token, and for a
+// reason of the engine's own.
+func (l *Leg) OfFinish(class Class) *Failure {
+	return NewFailure(class, Ours(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
+}
+
 // OfAnswer judges an answer that is not what an engine sends.
 func (l *Leg) OfAnswer(what string) *Failure {
 	return NewFailure(BadAnswer, Ours(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),

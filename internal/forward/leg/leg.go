@@ -146,6 +146,14 @@ func (l *Leg) Silent(d time.Duration) {
 	}
 }
 
+// Connector is the dialect of the leg's instance, "" for a leg of no pick.
+func (l *Leg) Connector() string {
+	if l.pick == nil {
+		return ""
+	}
+	return l.pick.Connector
+}
+
 // Waited is how long ago the leg began.
 func (l *Leg) Waited() time.Duration { return time.Since(l.sent) }
 

@@ -225,6 +225,23 @@ type Source struct {
 	Commit func()
 	// Rewriters change the answer, in this order.
 	Rewriters []connector.Rewriter
+	// GivesUp is the stop reason by which the engine says that it has given the answer
+	// up, "" if it has none.
+	GivesUp string
+}
+
+// unfinished judges an answer or an event which may be the end of one that has not
+// begun; nil if it is none.
+func (s *Source) unfinished(kind openai.Kind, b []byte) *leg.Failure {
+	switch {
+	case kind != openai.Completion && kind != openai.Chat:
+		return nil
+	case openai.Aborted(b):
+		return s.Leg.OfFinish(leg.Aborted)
+	case s.GivesUp != "" && openai.StopsBy(b, s.GivesUp):
+		return s.Leg.OfFinish(leg.GaveUp)
+	}
+	return nil
 }
 
 // Relay passes an answer with status 200 on. A failure means that nothing was sent

@@ -47,7 +47,10 @@ type events struct {
 	ended     bool // what is in Buf is the last of the engine's answer
 }
 
-var errEngineEvent = errors.New("the engine reported an error in the stream")
+var (
+	errEngineEvent = errors.New("the engine reported an error in the stream")
+	errGaveUp      = errors.New("the engine gave the answer up in the middle")
+)
 
 // stream passes an event stream on, event by event. Until the first event with
 // content everything is held back and a failure can be retried.
@@ -109,6 +112,14 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 		e.seen = e.N
 		return nil, false
 	}
+	if s.GivesUp != "" {
+		if at := e.givenUp(end, s.GivesUp); at >= 0 {
+			if a.write(s.rewriteEvents(e.Buf[:at])) {
+				a.breakOff(true, errGaveUp)
+			}
+			return nil, true
+		}
+	}
 	if failed := e.look(a.Kind, end); failed > 0 {
 		// The engine's own error event goes out, its clean end does not.
 		if a.write(s.rewriteEvents(e.Buf[:failed])) {
@@ -156,6 +167,21 @@ func (e *events) look(kind openai.Kind, end int) (failed int) {
 	}
 }
 
+// givenUp finds the first of the events that end before end by which the engine gives
+// the answer up, -1 if there is none.
+func (e *events) givenUp(end int, reason string) int {
+	for rest := e.Buf[:end]; ; {
+		event, tail, ok := openai.NextEvent(rest)
+		switch {
+		case !ok:
+			return -1
+		case openai.StopsBy(event, reason):
+			return end - len(rest)
+		}
+		rest = tail
+	}
+}
+
 // judge classifies the events held back, until one commits the answer.
 func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	for {
@@ -168,6 +194,9 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 		case openai.EventError:
 			return s.Leg.OfEvent(code, a.Kind.ErrorOf(event))
 		case openai.EventContent, openai.EventDone:
+			if f := s.unfinished(a.Kind, event); f != nil {
+				return f
+			}
 			e.committed = true
 			return nil
 		case openai.EventPreamble:

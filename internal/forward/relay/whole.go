@@ -30,6 +30,11 @@ func (a *Answer) whole(s *Source) *leg.Failure {
 	if resp.Length > int64(n) && !more {
 		return l.OfAnswer("it is shorter than announced")
 	}
+	if !more {
+		if f := s.unfinished(a.Kind, buf[:n]); f != nil {
+			return f
+		}
+	}
 	if cause := l.Settle(); cause != nil && more {
 		return l.CalledOff(cause)
 	}

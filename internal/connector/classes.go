@@ -1,0 +1,94 @@
+package connector
+
+import "strings"
+
+// Class is what an engine's connector, by the name of its class, is to the proxy.
+type Class struct {
+	Name    string
+	Dialect string // short name, "" if none fits
+	Refused string // why none fits
+	// Page has more about it, from the root of the repository.
+	Page string
+	// Local: it moves blocks between memories of one machine, and decides nothing
+	// where it stands beside another connector.
+	Local bool
+}
+
+// Pages of the documentation.
+const (
+	pages       = "docs/connectors/"
+	pageRefused = pages + "refused.md"
+)
+
+func speaks(name, dialect string) Class {
+	return Class{Name: name, Dialect: dialect, Page: pages + dialect + ".md"}
+}
+
+func local(name string) Class {
+	c := speaks(name, Default)
+	c.Local = true
+	return c
+}
+
+func refused(name, why string) Class { return Class{Name: name, Refused: why, Page: pageRefused} }
+
+// Why some are refused.
+const (
+	asksForPrefill = "decode asks the proxy for the prefill, which is not served yet"
+	encoderFirst   = "an encoder instance in front of prefill is not served yet; a request with media goes the ordinary way"
+)
+
+// Classes lists the connectors of vLLM, vllm-ascend and SGLang. Instances that share a
+// store need no word about the transfer (plain).
+func Classes() []Class {
+	return []Class{
+		// vLLM
+		speaks("NixlConnector", "nixl"),
+		speaks("NixlPullConnector", "nixl"),
+		speaks("NixlPushConnector", "nixl_push"),
+		speaks("MooncakeConnector", "mooncake"),
+		speaks("MooncakeStoreConnector", Default),
+		local("OffloadingConnector"), // with a tier of type p2p it is P2POffloading
+		local("SimpleCPUOffloadConnector"),
+		local("HiSparseConnector"),
+		local("DecodeBenchConnector"),
+		speaks("LMCacheConnector", Default),
+		speaks("LMCacheConnectorV1", Default),
+		speaks("LMCacheMPConnector", Default),
+		speaks("MultiConnector", Default), // the agent looks at those inside
+		speaks("FlexKVConnectorV1", Default),
+		speaks("HF3FSKVConnector", Default),
+		speaks("ExampleConnector", Default),
+		local("ExampleHiddenStatesConnector"),
+		speaks("SharedStorageConnector", Default),
+		speaks("PyNcclConnector", Default),
+		refused("MoRIIOConnector", "its ids and registrations by ZMQ are not served yet"),
+		refused("P2pNcclConnector", "it is gone since vLLM 0.24"),
+		refused("ECExampleConnector", encoderFirst),
+		refused("ECCPUConnector", encoderFirst),
+		refused("ECMooncakeConnector", encoderFirst),
+		// vllm-ascend
+		speaks("MooncakeConnectorV1", "ascend"),
+		speaks("MooncakeHybridConnector", "ascend"),
+		speaks("MooncakeConnectorStoreV1", Default),
+		speaks("AscendStoreConnector", Default),
+		speaks("AscendMultiConnector", Default),
+		speaks("UCMConnector", Default),
+		speaks("LMCacheAscendConnector", Default),
+		local("RecomputeCPUOffloadConnector"),
+		refused("MooncakeLayerwiseConnector", asksForPrefill),
+		refused("SfaRemoteD2HConnector", asksForPrefill),
+		// SGLang
+		refused("SGLang", "both legs of SGLang meet by bootstrap_room, which is not served yet"),
+	}
+}
+
+// OfClass finds a class by its name, in any case; false for one that is not known.
+func OfClass(name string) (Class, bool) {
+	for _, c := range Classes() {
+		if strings.EqualFold(name, c.Name) {
+			return c, true
+		}
+	}
+	return Class{}, false
+}

@@ -1,0 +1,92 @@
+package connector
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// p2p is vLLM's OffloadingConnector with a tier of type p2p (protocols.md 13.1):
+// decode fetches from the side channel of prefill what is kept there under
+// kv_request_id. The prefill answer says nothing about it.
+type p2p struct{}
+
+// p2pLease is the default of unbound_store_timeout_s. A fetch that comes later is
+// refused, so nothing wrong is read.
+const p2pLease = 60 * time.Second
+
+// p2pKept stands for what prefill keeps: the answer does not show it.
+const p2pKept = `{}`
+
+func (p2p) Name() string               { return "p2p" }
+func (p2p) Flow() Flow                 { return Sequential }
+func (p2p) SharesPool() bool           { return false }
+func (p2p) Rewriter(Handover) Rewriter { return nil }
+
+// Unfit: what ends the prefill does not matter.
+func (p2p) Unfit(k openai.Kind, p Pair) string { return tooOld(k, p) }
+
+// Lacks: decode is told the side channel of prefill by the proxy alone.
+func (p2p) Lacks(in *instance.Instance) error {
+	if in.Role == instance.Prefill && len(in.Record.Ports[instance.PortP2P]) == 0 {
+		return errors.New("its record names no port of the P2P tier")
+	}
+	return nil
+}
+
+func (p2p) Terms(in *instance.Instance) Terms {
+	t := Terms{Lease: p2pLease, RefusalSpends: true}
+	if stated := lease(in); stated > 0 {
+		t.Lease = stated
+	}
+	return t
+}
+
+func (p2p) Prefill(r *openai.Request, p Pair) Leg {
+	e := r.NewEdit()
+	prefillEdit(e)
+	e.Set(openai.FieldKVTransferParams, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`)
+	return Leg{
+		Body:   e.Body(),
+		Header: []Field{{"X-data-parallel-rank", strconv.Itoa(p.PrefillRank)}},
+	}
+}
+
+func (p2p) Handover(answer []byte) (Handover, error) {
+	if _, err := openai.TopLevel(answer, "choices"); err != nil {
+		return Handover{}, err
+	}
+	return Handover{Params: []byte(p2pKept)}, nil
+}
+
+func (p2p) Decode(r *openai.Request, p Pair, h Handover) Leg {
+	if h.Empty() {
+		return Alone(r, p)
+	}
+	e := decodeEdit(r, p)
+	host, port := sideChannel(p.Prefill, p.PrefillRank)
+	e.Set(openai.FieldKVTransferParams, `{"remote_prefiller":{"kv_request_id":"`+p2pID(p)+
+		`","remote_host":`+quote(host)+`,"remote_port":`+strconv.Itoa(port)+`}}`)
+	return Leg{Body: e.Body()}
+}
+
+func p2pID(p Pair) string { return "kv-" + p.Key }
+
+// sideChannel is where a rank of prefill is fetched from: at the port of its record plus
+// the rank. An IPv6 address is in brackets, as the engine puts host and port together
+// as they are.
+func sideChannel(in *instance.Instance, rank int) (host string, port int) {
+	host, _, err := net.SplitHostPort(in.Address)
+	ports := in.Record.Ports[instance.PortP2P]
+	if err != nil || len(ports) == 0 { // Lacks keeps such an instance from being picked
+		return "", 0
+	}
+	if ip := net.ParseIP(host); ip != nil && ip.To4() == nil {
+		host = "[" + host + "]"
+	}
+	return host, ports[0] + rank
+}

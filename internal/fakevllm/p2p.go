@@ -1,0 +1,98 @@
+package fakevllm
+
+import (
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// p2pMember is what kv_transfer_params say of one role of the P2P tier, nil if
+// nothing.
+func p2pMember(raw []byte, name string) []byte {
+	var found []byte
+	if raw != nil {
+		_ = forEachMember(raw, func(key string, value []byte) error { // what is no object has no members
+			if key == name && len(value) > 0 && value[0] == '{' {
+				found = value
+			}
+			return nil
+		})
+	}
+	return found
+}
+
+// p2pRole is one of the two, as the tier reads it.
+type p2pRole struct {
+	ID   string `json:"kv_request_id"`
+	Host string `json:"remote_host"`
+	Port int    `json:"remote_port"`
+}
+
+func parseP2P(raw []byte, name string) (role p2pRole, present bool) {
+	member := p2pMember(raw, name)
+	if member == nil || json.Unmarshal(member, &role) != nil {
+		return p2pRole{}, member != nil
+	}
+	return role, true
+}
+
+// startP2P fetches what a prefill has kept. An incomplete remote_prefiller is none, and
+// what comes too late is refused at once, so that nothing wrong is read.
+func (x *exchange) startP2P(j *job) {
+	l := x.life
+	s := l.server
+	if _, produces := parseP2P(j.kv, "remote_decoder"); produces {
+		return
+	}
+	from, present := parseP2P(j.kv, "remote_prefiller")
+	if from.ID == "" || from.Host == "" || from.Port == 0 {
+		if present {
+			s.badKV.add(x.id + ": remote_prefiller is incomplete")
+			l.count.badKV.Add(1)
+		}
+		if s.opt.Role != RolePrefill {
+			l.count.localPrefills.Add(int64(len(j.prompts)))
+		}
+		return
+	}
+	g := NewGenerator(j.prompts[0], 0)
+	c := claim{requestID: from.ID, prompt: g.hash()}
+	if err := l.client.take(x.r.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
+		s.refusals.add(x.id + ": " + err.Error())
+		l.count.refused.Add(1)
+		if s.opt.KVLoadFailurePolicy == PolicyFail {
+			j.loadErr = err
+			return
+		}
+		l.count.recomputed.Add(1)
+		l.count.localPrefills.Add(int64(len(j.prompts)))
+		return
+	}
+	l.count.loaded.Add(1)
+	j.cached = len(j.prompts[0]) - 1
+}
+
+// keepP2P keeps the blocks of a prefill under its kv_request_id, however it ended.
+func (x *exchange) keepP2P(j *job) {
+	l := x.life
+	to, _ := parseP2P(j.kv, "remote_decoder")
+	if to.ID == "" || x.fault != nil && x.fault.Kind == FaultNoKV {
+		return
+	}
+	if l.ledger.knows(to.ID) {
+		x.reused(to.ID, "a prefill has had it")
+		return
+	}
+	g := NewGenerator(j.prompts[0], 0)
+	l.ledger.put(to.ID, handover{prompt: g.hash()}, time.Now())
+	l.count.made.Add(1)
+}
+
+// knows tells whether an id was used before.
+func (l *ledger) knows(requestID string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, waits := l.waiting[requestID]
+	_, gone := l.gone[requestID]
+	return waits || gone
+}

@@ -1,0 +1,275 @@
+package forward_test
+
+import (
+	"bytes"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ofVersions puts the engines of a rig into the membership with these versions, those
+// of prefill first.
+func (r *rig) ofVersions(mode fakevllm.Mode, versions ...string) {
+	r.t.Helper()
+	var list []*instance.Instance
+	for i, s := range append(append([]*fakevllm.Server{}, r.P...), r.D...) {
+		role := instance.Prefill
+		if i >= len(r.P) {
+			role = instance.Decode
+		}
+		one := inOf(role, s, mode)
+		one.Record.Version = versions[i]
+		list = append(list, one)
+	}
+	r.members.set(list...)
+}
+
+// A pair of NIXL engines is of one version of vLLM. Where only others are left decode
+// serves alone, or nobody does, and the reason is told.
+func TestVersionsArePaired(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 2, 2, nil)
+	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0", "0.32.0", "0.31.0")
+	partner := map[string]string{
+		r.P[0].Address(): r.D[1].Address(), r.P[1].Address(): r.D[0].Address(),
+	}
+	for range 6 {
+		body := chatBody(true, "")
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		if e := r.entry(); e.Alone != "" || partner[e.Prefill] != e.Decode {
+			t.Errorf("%s goes with %s, alone %q", e.Prefill, e.Decode, e.Alone)
+		}
+	}
+}
+
+func TestOnlyMixedPairs(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name     string
+		mode     fakevllm.Mode
+		mix      func(r *rig)
+		fallback bool
+		alone    string // "": a pair
+		says     string // of the 503
+	}{
+		{name: "versions", mode: fakevllm.NIXL, fallback: true, alone: "version_mismatch",
+			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
+		{name: "versions, push", mode: fakevllm.NIXLPush, fallback: true, alone: "version_mismatch",
+			mix: func(r *rig) { r.ofVersions(fakevllm.NIXLPush, "0.31.0", "0.32.0") }},
+		{name: "versions, no fallback", mode: fakevllm.NIXL, says: "of one vLLM version",
+			mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0") }},
+		{name: "one version unknown", mode: fakevllm.NIXL, mix: func(r *rig) { r.ofVersions(fakevllm.NIXL, "0.31.0", "") }},
+		{name: "versions of a pool", mode: fakevllm.Plain, mix: func(r *rig) { r.ofVersions(fakevllm.Plain, "0.31.0", "0.32.0") }},
+		{name: "versions of the P2P tier", mode: fakevllm.P2P, mix: func(r *rig) { r.ofVersions(fakevllm.P2P, "0.31.0", "0.32.0") }},
+		{name: "connectors", mode: fakevllm.NIXL, fallback: true, alone: "connector_mismatch", mix: mixConnectors},
+		{name: "connectors, no fallback", mode: fakevllm.NIXL, says: "with one connector", mix: mixConnectors},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, tc.mode, 1, 1, func(o *forward.Options) { o.Fallback = tc.fallback })
+			tc.mix(r)
+			body := chatBody(true, "")
+			a := r.post("/v1/chat/completions", body)
+			e := r.entry()
+			if tc.says != "" {
+				if a.status != http.StatusServiceUnavailable || !bytes.Contains(a.body, []byte(tc.says)) {
+					t.Errorf("%d %s", a.status, a.body)
+				}
+				return
+			}
+			r.complete(a, true, body)
+			if e.Alone != tc.alone || a.header.Get("X-PD-Alone") != tc.alone || (e.Prefill == "") != (tc.alone != "") {
+				t.Errorf("alone %q, header %q, prefill %q; want %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill, tc.alone)
+			}
+			r.strict()
+		})
+	}
+}
+
+// mixConnectors gives the decode instance another connector.
+func mixConnectors(r *rig) {
+	r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), in(instance.Decode, r.D[0].Address(), fakevllm.Ascend))
+}
+
+// When the only decode instance of a version does not answer, the prefill instances of
+// the other one are used.
+func TestTheOtherVersionServes(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 2, 2, nil)
+	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.32.0", "0.31.0", "0.32.0")
+	r.D[0].Kill()
+	for range 4 {
+		body := chatBody(true, "")
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		if e := r.entry(); e.Prefill != r.P[1].Address() || e.Decode != r.D[1].Address() || e.Alone != "" {
+			t.Errorf("%s and %s, alone %q", e.Prefill, e.Decode, e.Alone)
+		}
+	}
+}
+
+// Prefill instances that have nobody to hand over to do not compute a prompt each.
+func TestOnePrefillForNobody(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 4, 2, nil)
+	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.31.0", "0.32.0")
+	r.D[0].Kill()
+	body := chatBody(true, "")
+	r.complete(r.post("/v1/chat/completions", body), true, body)
+	if e, n := r.entry(), legs(r.P); e.Alone != "version_mismatch" || n > 2 {
+		t.Errorf("%d prefills, alone %q", n, e.Alone)
+	}
+}
+
+// Where no other prefill instance is left either, decode serves alone, and says why.
+func TestNoOtherVersion(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 2, nil)
+	r.ofVersions(fakevllm.NIXL, "0.31.0", "0.31.0", "0.32.0")
+	r.D[0].Kill()
+	body := chatBody(true, "")
+	a := r.post("/v1/chat/completions", body)
+	r.complete(a, true, body)
+	if e := r.entry(); e.Alone != "version_mismatch" || e.Decode != r.D[1].Address() {
+		t.Errorf("%s alone %q", e.Decode, e.Alone)
+	}
+}
+
+// A refusal of a decode engine spends the hand-over since vLLM 0.21; before, another
+// one may have it.
+func TestRefusalsSpendHandovers(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		mode     fakevllm.Mode
+		version  string
+		prefills int64
+	}{{fakevllm.NIXL, "0.20.2", 1}, {fakevllm.NIXL, "0.21.0", 2}, {fakevllm.NIXL, "", 2}, {fakevllm.Ascend, "0.20.2", 2}, {fakevllm.P2P, "0.27.0", 2}} {
+		t.Run(string(tc.mode)+" "+tc.version, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, tc.mode, 1, 2, nil)
+			r.ofVersions(tc.mode, tc.version, tc.version, tc.version)
+			script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503, Times: 1})
+			body := chatBody(true, "")
+			r.complete(r.post("/v1/chat/completions", body), true, body)
+			if n := legs(r.P); n != tc.prefills {
+				t.Errorf("%d prefills, want %d", n, tc.prefills)
+			}
+			if spent := len(r.rec.spent); spent != int(tc.prefills)-1 {
+				t.Errorf("%d hand-overs are called spent", spent)
+			}
+		})
+	}
+}
+
+// A prefill that ends by abort is tried again, and is no answer without a hand-over.
+func TestPrefillAborts(t *testing.T) {
+	t.Parallel()
+	everyDialect(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
+		r := start(t, mode, 2, 1, nil)
+		script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultAbort, Times: 1})
+		r.served(q)
+		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/aborted" || r.rec.missing != 0 {
+			t.Errorf("alone %q, retried %q, %d without a hand-over", e.Alone, r.rec.retried(), r.rec.missing)
+		}
+	})
+}
+
+// A decode engine of vllm-ascend that needs room gives a request up. Before the commit
+// that is a failure to hide, after it one to show; elsewhere the word may be a client's
+// own stop text.
+func TestRecomputed(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{true, false} {
+		r := start(t, fakevllm.Ascend, 1, 2, nil)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, Times: 1})
+		body := chatBody(stream, "")
+		a := r.post("/v1/chat/completions", body)
+		r.complete(a, true, body)
+		if r.rec.retried() != "decode/gave_up" || bytes.Contains(a.body, []byte("recomputed")) {
+			t.Errorf("retried %q: %s", r.rec.retried(), a.body)
+		}
+		if n := legs(r.P); n != 2 {
+			t.Errorf("%d prefills: the hand-over was spent", n)
+		}
+	}
+	r := start(t, fakevllm.Ascend, 1, 2, nil)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
+	a := r.post("/v1/chat/completions", chatBody(true, ""))
+	if e := r.entry(); e.Outcome != forward.OutcomeBroken || a.err == nil {
+		t.Errorf("outcome %s, the end %v", e.Outcome, a.err)
+	}
+	if list := a.events(); len(list) == 0 || !strings.HasPrefix(list[len(list)-1], `{"error"`) || bytes.Contains(a.body, []byte("recomputed")) {
+		t.Errorf("the client got %s", a.body)
+	}
+
+	r = start(t, fakevllm.NIXL, 1, 1, nil)
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultRecomputed, At: fakevllm.AfterTokens, Tokens: 2, Times: 1})
+	if a := r.post("/v1/chat/completions", chatBody(true, "")); a.err != nil || !bytes.Contains(a.body, []byte("recomputed")) {
+		t.Errorf("%v: %s", a.err, a.body)
+	}
+}
+
+// Engines that call themselves by an address of their own are told apart by the one
+// that the proxy dialled.
+func TestRewriteRemoteHost(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend} {
+		for _, rewrite := range []bool{true, false} {
+			r := start(t, mode, 0, 0, func(o *forward.Options) { o.RewriteHost = rewrite })
+			p := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: mode, Models: []string{model}, SideChannelHost: "prefill.invalid"})
+			d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: mode, Models: []string{model}})
+			r.members.set(inOf(instance.Prefill, p, mode), inOf(instance.Decode, d, mode))
+			body := chatBody(false, "")
+			a := r.post("/v1/chat/completions", body)
+			if rewrite {
+				r.complete(a, true, body)
+			}
+			if n := d.Counters(); (n.HandoversLoaded > 0) != rewrite {
+				t.Errorf("%s, rewrite %v: %+v, %q", mode, rewrite, n, d.Refusals())
+			}
+		}
+	}
+}
+
+// The lease of an engine's version, or that of its record, counts and not the budget
+// for unknown ones: a hand-over that is older than that is not used again.
+func TestBudgetOfTheEngine(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		version  string
+		stated   int
+		prefills int64
+	}{{"0.20.2", 0, 1}, {"0.32.0", 0, 2}, {"0.32.0", 600, 1}} {
+		r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
+		r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
+		list := r.members.Snapshot().All()
+		for i, one := range list {
+			c := *one
+			c.Record.KVLease = tc.stated
+			list[i] = &c
+		}
+		r.members.set(list...)
+		r.D[0].Kill()
+		body := chatBody(true, "")
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		if n := legs(r.P); n != tc.prefills {
+			t.Errorf("%s, %d s: %d prefills, want %d (%s)", tc.version, tc.stated, n, tc.prefills, r.rec.retried())
+		}
+	}
+}
+
+// A request with an image goes the ordinary way, and is counted.
+func TestMediaIsCounted(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	for _, content := range []string{`"hi"`, `[{"type":"text","text":"hi"},{"type":"image_url","image_url":{"url":"data:,"}}]`} {
+		r.post("/v1/chat/completions", `{"model":"m","messages":[{"role":"user","content":`+content+`}],"max_tokens":2}`)
+	}
+	if n := legs(r.P); n != 2 || r.rec.media != 1 {
+		t.Errorf("%d prefills, %d with media", n, r.rec.media)
+	}
+}

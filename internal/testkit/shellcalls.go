@@ -1,0 +1,44 @@
+package testkit
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// ShellCalls gives the arguments of every call of a program in the code blocks of
+// Markdown pages, as a shell reads them.
+func ShellCalls(t *testing.T, pattern, program string) (calls [][]string) {
+	t.Helper()
+	pages, err := filepath.Glob(pattern)
+	if err != nil || len(pages) == 0 {
+		t.Fatalf("no pages %s (%v)", pattern, err)
+	}
+	for _, page := range pages {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range strings.Split(string(text), "\n```") {
+			if i%2 == 0 || !strings.HasPrefix(block, "\n") && !strings.HasPrefix(block, "sh\n") {
+				continue
+			}
+			_, lines, _ := strings.Cut(block, "\n")
+			// Every other command of the block is nothing that these lines may start.
+			script := "PATH=/nowhere\n" +
+				program + `() { printf '%s\0' "$@"; printf '\n\0'; }` + "\n" + lines + "\ntrue\n"
+			out, err := exec.CommandContext(t.Context(), "bash", "-c", script).Output()
+			if err != nil {
+				t.Fatalf("%s: %v in\n%s", page, err, lines)
+			}
+			for call := range strings.SplitSeq(strings.TrimSuffix(string(out), "\x00"), "\n\x00") {
+				if call = strings.Trim(call, "\n"); call != "" {
+					calls = append(calls, strings.Split(strings.TrimSuffix(call, "\x00"), "\x00"))
+				}
+			}
+		}
+	}
+	return calls
+}

@@ -1,0 +1,90 @@
+package real_test
+
+import (
+	"encoding/json"
+	"os"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+)
+
+// scheduled is what a NIXL scheduler made of a request.
+type scheduled struct {
+	Produces, Receives bool
+	Registers          *struct {
+		Host   string `json:"remote_host"`
+		Port   int    `json:"remote_port"`
+		TPSize int    `json:"remote_tp_size"`
+	}
+}
+
+// understood is what vLLM has made of the legs of one case.
+type understood struct {
+	Tokens  int
+	Streams bool
+	// NIXL
+	Same            bool // decode has what prefill handed over, digit by digit
+	Prefill, Decode *scheduled
+	// the P2P tier
+	Keeps, Fetches, From string
+	Probes               bool
+}
+
+// TestContract feeds the legs of our golden data to the code of vLLM that reads them,
+// and compares the connectors that it registers with those that we know.
+func TestContract(t *testing.T) {
+	r := newRig(t)
+	var got struct {
+		Names []string
+		Legs  map[string]map[string]understood
+	}
+	if err := json.Unmarshal([]byte(r.python(t, "lab/contract.py", absolute("../../internal/connector/testdata"))), &got); err != nil {
+		t.Fatal(err)
+	}
+	t.Run("names", func(t *testing.T) {
+		for _, name := range got.Names {
+			if _, ok := connector.OfClass(name); !ok {
+				t.Errorf("%s is not known", name)
+			}
+		}
+		list, err := os.ReadFile(absolute("../../internal/connector/testdata/registered/vllm-0.32.0.txt"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := strings.Fields(string(list)); !slices.Equal(got.Names, want) {
+			t.Errorf("vLLM registers %q, and our file has %q", got.Names, want)
+		}
+	})
+	for dialect, cases := range got.Legs {
+		t.Run(dialect, func(t *testing.T) {
+			if len(cases) < 5 {
+				t.Errorf("only %d cases", len(cases))
+			}
+			for name, is := range cases {
+				if is.Tokens != 1 || is.Streams {
+					t.Errorf("%s: the prefill has %d tokens, streams %v", name, is.Tokens, is.Streams)
+				}
+				if dialect == "p2p" {
+					if is.Keeps == "" || is.Keeps != is.Fetches || is.From != "10.0.0.1:5710" || is.Probes {
+						t.Errorf("%s: %+v", name, is)
+					}
+					continue
+				}
+				if is.Prefill == nil || !is.Prefill.Produces || is.Prefill.Receives {
+					t.Errorf("%s: prefill %+v", name, is.Prefill)
+				}
+				if strings.HasSuffix(name, "no-handover") {
+					continue
+				}
+				d := is.Decode
+				if !is.Same || d == nil || d.Produces || !d.Receives {
+					t.Errorf("%s: the same %v, decode %+v", name, is.Same, d)
+				} else if push := dialect == "nixl_push"; push != (d.Registers != nil) || push && (d.Registers.Host != "10.0.0.1" || d.Registers.Port != 5600 || d.Registers.TPSize != 2) {
+					t.Errorf("%s: decode registers %+v", name, d.Registers)
+				}
+			}
+		})
+	}
+}
