@@ -346,18 +346,14 @@ func sessionHeader(cfg *config.Proxy) string {
 func retryRatio(percent int) float64 { return max(float64(percent)/100, 1e-9) }
 
 // dialects resolves the connector of an instance: its record's own, or the
-// proxy's default. An unknown one resolves to itself and pairs with nobody
+// proxy's default. An unknown one resolves to nothing and pairs with nobody
 // that this proxy could talk to; the watcher shows it as rejected.
 func dialects(def string) func(*instance.Instance) string {
 	return func(in *instance.Instance) string {
-		short, err := connector.Canonical(in.Record.Connector)
-		switch {
-		case err != nil:
+		d, err := connector.OfRecord(&in.Record, def)
+		if err != nil {
 			return ""
-		case short == "":
-			return def
-		default:
-			return short
 		}
+		return d.Name()
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // ErrUnknown is wrapped by the errors of Canonical and New.
@@ -12,7 +14,7 @@ var ErrUnknown = errors.New("unknown connector")
 // registry lists every dialect. There is no second list; which classes of engines
 // speak each of them stands in OfClass.
 func registry() []Dialect {
-	return []Dialect{plain{}, nixl{}, mooncake{}}
+	return []Dialect{plain{}, nixl{}, mooncake{}, moriioRead{}, moriioWrite{}}
 }
 
 // Default is the dialect of an instance whose record names none.
@@ -29,7 +31,7 @@ func Names() []string {
 
 // Canonical gives the short name of a connector as it may stand in a record:
 // a short name or the class name of the engine's connector, in any case. The empty
-// name is empty.
+// name is empty. MoRIIO is one such name, whose dialect the rest of the record names.
 func Canonical(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -38,6 +40,9 @@ func Canonical(name string) (string, error) {
 		if strings.EqualFold(name, d.Name()) {
 			return d.Name(), nil
 		}
+	}
+	if strings.EqualFold(name, MoRIIO) || strings.EqualFold(name, "MoRIIOConnector") {
+		return MoRIIO, nil
 	}
 	if c, _ := OfClass(name); c.Dialect != "" {
 		return c.Dialect, nil
@@ -60,6 +65,21 @@ func New(name string) (Dialect, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w %q", ErrUnknown, name)
+}
+
+// OfRecord gives the dialect that an instance is spoken to in; def is the connector of
+// records that name none.
+func OfRecord(rec *instance.Record, def string) (Dialect, error) {
+	name := rec.Connector
+	if name == "" {
+		name = def
+	}
+	if short, err := Canonical(name); err == nil && short == MoRIIO {
+		if name, err = moriioDialect(rec.TransferMode); err != nil {
+			return nil, err
+		}
+	}
+	return New(name)
 }
 
 // Class is what an engine's connector, by the name of its class, is to the proxy.
@@ -92,7 +112,7 @@ func OfClass(name string) (Class, bool) {
 	case "nixlpushconnector":
 		return Class{Refused: "prefill pushes to decode, which is not served yet"}, true
 	case "moriioconnector":
-		return Class{Refused: "its ids and registrations by ZMQ are not served yet"}, true
+		return Class{Refused: "its engines register themselves, at a proxy or an agent with --zmq-register"}, true
 	case "mooncakelayerwiseconnector":
 		return Class{Refused: "decode asks the proxy for the prefill, which is not served yet"}, true
 	case "p2pncclconnector":
