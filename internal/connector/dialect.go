@@ -44,6 +44,9 @@ type Dialect interface {
 	// instance may use it, any number of times. Otherwise a hand-over is good
 	// for one decode instance that takes it.
 	SharesPool() bool
+	// NeedsPrefill tells that a decode instance which is sent a request without a
+	// hand-over answers it with the wrong text: it is never sent one.
+	NeedsPrefill() bool
 	// Rewriter changes the decode instance's answer on its way to the client;
 	// nil: it goes through as it came.
 	Rewriter(h Handover) Rewriter

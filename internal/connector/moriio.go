@@ -123,6 +123,7 @@ type moriioWrite struct{ moriio }
 func (moriioWrite) Name() string                      { return moriioWriteName }
 func (moriioWrite) Flow() Flow                        { return Concurrent }
 func (moriioWrite) Handover([]byte) (Handover, error) { return Handover{}, nil }
+func (moriioWrite) NeedsPrefill() bool                { return false }
 
 func (moriioWrite) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
@@ -144,6 +145,10 @@ type moriioRead struct{ moriio }
 
 func (moriioRead) Name() string { return moriioReadName }
 func (moriioRead) Flow() Flow   { return Sequential }
+
+// NeedsPrefill: a consumer in READ mode takes all tokens of a prompt but the last for
+// loaded, whatever the request says (vLLM 0.32, get_num_new_matched_tokens).
+func (moriioRead) NeedsPrefill() bool { return true }
 
 func (moriioRead) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()

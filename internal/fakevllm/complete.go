@@ -159,6 +159,8 @@ func (x *exchange) startKV(j *job) *apiError {
 		return nil
 	case Mooncake:
 		return x.startMooncake(j)
+	case MoRIIORead, MoRIIOWrite:
+		return x.startMoRIIO(j)
 	case NIXL:
 	}
 	j.kvReq = parseKV(j.kv)
@@ -249,7 +251,12 @@ func (x *exchange) prefilled(j *job) {
 // about it. Only the first of several prompts gets one.
 func (x *exchange) handOver(j *job, finish string) {
 	l := x.life
-	x.offer(j, finish)
+	if offered := j.offers; offered {
+		x.offer(j, finish)
+		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
+			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.transferID, len(j.prompts[0]))
+		}
+	}
 	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly) {
 		return
 	}

@@ -1,6 +1,9 @@
 package fakevllm
 
-import "net/http"
+import (
+	"net/http"
+	"strings"
+)
 
 // inspect records what vLLM takes but no good proxy sends.
 func (s *Server) inspect(j *job, r *http.Request) {
@@ -33,6 +36,11 @@ func (s *Server) inspect(j *job, r *http.Request) {
 		}
 		if s.opt.Mode == NIXL && parseKV(j.kv).form != kvProduce {
 			report("kv_transfer_params has not the prefill form")
+		}
+		if s.opt.Mode == MoRIIORead || s.opt.Mode == MoRIIOWrite {
+			if k := parseMoRIIO(j.kv, j.id, s.opt.Mode); !k.produce || strings.HasPrefix(k.transferID, "sidecar-") {
+				report("kv_transfer_params has not the prefill form")
+			}
 		}
 		if s.opt.Mode == Mooncake {
 			if k := parseMooncake(j.kv); !k.produce || k.transferID == "" {

@@ -88,6 +88,12 @@ func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone
 // forget lets the instances of a role be tried again.
 func (t *attempts) forget(role instance.Role) { *t.tried.of(role) = nil }
 
+// pass leaves an instance out that would not do for the request.
+func (t *attempts) pass(in *instance.Instance) {
+	tried := t.tried.of(in.Role)
+	*tried = append(*tried, in.Key)
+}
+
 // mayAskAgain tells whether instances that failed may be tried once more. Not if all
 // that came back were refused connections, and not after a limit of ours: a request
 // that has waited to its limit does not wait for the same instances again. A

@@ -52,6 +52,9 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	}
 	if kv.lost() {
 		c.s.Recorder.HandoverMissing()
+		if kv.dialect.NeedsPrefill() {
+			return l.OfAnswer("it hands nothing over")
+		}
 	}
 	c.usage.Prefilled(answer)
 	c.attempts.served(kv.pick.Instance)
@@ -71,6 +74,13 @@ func (c *completion) decode(kv *handed) (done bool) {
 		d, err := c.attempts.pick(instance.Decode, kv.pick)
 		if err != nil {
 			c.withoutDecode(err)
+			return true
+		}
+		kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
+		if why := kv.dialect.Unfit(c.kind, kv.pair); why != "" && kv.dialect.NeedsPrefill() {
+			d.Done()
+			c.Route.Alone = why
+			c.withoutPair()
 			return true
 		}
 		f, waited := c.decodeWith(d, kv)
