@@ -44,6 +44,9 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	log := s.log
+	if s.zmqRegister != "" {
+		return s.bridge(ctx)
+	}
 	log.WithFields(logrus.Fields{
 		logging.FieldRole: s.key.Role, logging.FieldInstance: s.key.Address, "engine": s.engine,
 		"etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,

@@ -65,7 +65,18 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		defer func() { _ = pprofLn.Close() }()
 	}
 
-	etcd, err := openEtcd(ctx, cfg, log)
+	var etcd *etcdHandle
+	bridge, err := newBridge(ctx, cfg, log, func(o discovery.RegistrarOptions) *discovery.Registrar {
+		o.Layout, _ = discovery.NewLayout(cfg.EtcdPrefix) // build has looked at it
+		return discovery.NewRegistrar(etcd.client, o)
+	})
+	if err != nil {
+		return err
+	}
+	if bridge != nil {
+		defer func() { _ = bridge.Close() }() // Run has
+	}
+	etcd, err = openEtcd(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -80,6 +91,9 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	var work sync.WaitGroup
 	p.background(bg, &work)
 	work.Go(func() { p.tellSystemd(bg, ctx.Done()) })
+	if bridge != nil {
+		work.Go(func() { p.logEnd("registration by ZeroMQ", bridge.Run(bg)) })
+	}
 	defer func() {
 		stopBackground()
 		work.Wait()
