@@ -205,15 +205,22 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 		})
 	}
+	join := func(role instance.Role, s *fakevllm.Server) {
+		one := in(role, s.Address(), mode)
+		if mode == fakevllm.MoRIIORead || mode == fakevllm.MoRIIOWrite {
+			one.Record.ZMQAddress, one.Record.TPSize = s.ZMQAddress(), 1
+		}
+		list = append(list, one)
+	}
 	for range prefills {
 		s := engine(fakevllm.RolePrefill)
 		r.P = append(r.P, s)
-		list = append(list, in(instance.Prefill, s.Address(), mode))
+		join(instance.Prefill, s)
 	}
 	for range decodes {
 		s := engine(fakevllm.RoleDecode)
 		r.D = append(r.D, s)
-		list = append(list, in(instance.Decode, s.Address(), mode))
+		join(instance.Decode, s)
 	}
 	// The snapshot is sorted by address, and the first one in it is picked first.
 	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }
