@@ -162,7 +162,7 @@ func (t *tour) ask(ctx context.Context) error {
 // will be meant for it.
 func (t *tour) killOne(ctx context.Context) error {
 	victim := t.nodes[len(t.nodes)-1]
-	t.title("Kill %s and its agent, as a power cut would (kill -9), and ask on at once.", victim.Spec.Name)
+	t.title("Kill %s and what is beside it, as a power cut would (kill -9), and ask on at once.", victim.Spec.Name)
 	if err := victim.Kill(); err != nil {
 		return err
 	}
