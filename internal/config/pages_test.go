@@ -31,7 +31,7 @@ func TestCommandsOfMoRIIOPages(t *testing.T) {
 				t.Errorf("%s: %s: %v", page, line, err)
 				continue
 			}
-			cfg, err := config.LoadProxy(fs, func(string) (string, bool) { return "", false })
+			cfg, err := config.LoadProxy(fs, func(name string) (string, bool) { return "/home/x", name == "HOME" })
 			if err != nil || !strings.HasSuffix(cfg.ZMQRegister, ":36367") {
 				t.Errorf("%s: %s: %q, %v", page, line, cfg.ZMQRegister, err)
 			}
