@@ -2,6 +2,7 @@ package zmqregister_test
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"testing"
@@ -272,4 +273,30 @@ func TestMalformedPingsEndNothing(t *testing.T) {
 	}
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	waitReady(t, cli, key(instance.Prefill, p))
+}
+
+// TestLibzmqPings: a heartbeat by libzmq, which crashes, and one that outlives a bridge.
+func TestLibzmqPings(t *testing.T) {
+	t.Parallel()
+	python := testkit.PythonWithZMQ(t)
+	cli := testkit.StartEtcd(t).Client(t)
+	b, stop := bridge(t, cli, "tcp://127.0.0.1:0", "host-1")
+	endpoint := endpointOf(b)
+	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIOWrite})
+	k := key(instance.Decode, d)
+	for _, message := range []map[string]any{
+		newer(map[string]any{"type": "D", "http_address": d.Address(), "zmq_address": d.ZMQAddress()}),
+		older(map[string]any{"role": "D", "request_address": d.URL() + "/v1/completions"}),
+	} {
+		peer := testkit.StartPython(t, python, "testdata/ping.py", endpoint, hex.EncodeToString(pack(t, message)))
+		waitReady(t, cli, k)
+		peer.Kill()
+		waitGone(t, cli, k)
+	}
+	testkit.StartPython(t, python, "testdata/ping.py", endpoint, hex.EncodeToString(pack(t, older(map[string]any{"role": "D", "request_address": d.URL() + "/v1/completions"}))))
+	waitReady(t, cli, k)
+	stop()
+	waitGone(t, cli, k) // with its lease
+	bridge(t, cli, endpoint, "host-1")
+	waitReady(t, cli, k)
 }
