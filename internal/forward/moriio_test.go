@@ -171,3 +171,14 @@ func TestMoRIIOModesAreNoPair(t *testing.T) {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
 }
+
+// TestMoRIIOReadOtherRoutes: what one instance serves is served by prefill.
+func TestMoRIIOReadOtherRoutes(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.MoRIIORead, 1, 1, nil)
+	a := r.post("/tokenize", `{"model":"m","prompt":"a b"}`)
+	r.entry()
+	if a.status != http.StatusOK || len(posted(r.D[0])) != 0 || len(posted(r.P[0])) != 1 {
+		t.Errorf("%d, %d to decode, %d to prefill: %s", a.status, len(posted(r.D[0])), len(posted(r.P[0])), a.body)
+	}
+}

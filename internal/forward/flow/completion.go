@@ -143,7 +143,7 @@ func (c *completion) alone(reason string) {
 			c.withoutDecode(err)
 			return
 		}
-		if c.s.dialects[d.Connector].NeedsPrefill() {
+		if c.s.needsPrefill(d) {
 			d.Done()
 			c.attempts.pass(d.Instance)
 			passed = true
