@@ -18,6 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 // Bounds of the lease's time to live. Below the floor a short stop of etcd or
@@ -54,6 +55,9 @@ type config struct {
 	socket        string // "": the default one; socketOff: none
 	logLevel      string
 	logFormat     string
+
+	zmqRegister   string // endpoint; "" beside an engine
+	allowLoopback bool   // of engines that register themselves
 
 	facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
 	notes []string        // what the person who starts it should know
@@ -109,31 +113,20 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		printConfig: r.bool("print-config"), sources: r.sources,
 	}
 	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
-	c.connector = r.text("connector", r.findConnector(f)...)
-	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
-		r.fail("connector", err)
-	}
 	c.etcdEndpoints = r.findEndpoints(f)
 	if c.etcdEndpoints == nil {
 		c.etcdEndpoints = r.endpoints()
 	}
-	c.key = r.key(f, allLoopback(c.etcdEndpoints))
-	c.labels = r.labels(f.labels())
-	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
-	f.record(&c.facts)
-	c.side = r.findSideChannel(f, c.key.Address)
 	c.notes = f.notes
-	r.checkCommand(&c)
+	if c.zmqRegister = v.GetString("zmq-register"); c.zmqRegister != "" {
+		r.checkBridge(&c)
+	} else {
+		r.instance(&c, f)
+	}
 	if _, err := discovery.NewLayout(c.etcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
-	r.checkEngine(&c, f)
-	c.bootstrap = r.findBootstrap(f, &c)
-	r.findP2P(f, &c)
 	r.checkTimes(&c)
-	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
-		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
-	}
 	if c.etcdUsername == "" && c.etcdPassword != "" {
 		r.fail("etcd-password", errors.New("given without --etcd-username"))
 	}
@@ -154,6 +147,44 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 		c.hostID = id
 	}
 	return c, nil
+}
+
+// instance reads what is about the one engine of an agent.
+func (r *reader) instance(c *config, f *facts) {
+	c.connector = r.text("connector", r.findConnector(f)...)
+	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
+		r.fail("connector", err)
+	}
+	c.key = r.key(f, allLoopback(c.etcdEndpoints))
+	c.labels = r.labels(f.labels())
+	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
+	f.record(&c.facts)
+	c.side = r.findSideChannel(f, c.key.Address)
+	c.notes = f.notes
+	r.checkCommand(c)
+	r.checkEngine(c, f)
+	c.bootstrap = r.findBootstrap(f, c)
+	r.findP2P(f, c)
+	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
+		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
+	}
+}
+
+// checkBridge refuses what is about one engine where engines register themselves. From
+// the environment it may be meant for other agents of this image.
+func (r *reader) checkBridge(c *config) {
+	c.allowLoopback = r.bool("allow-loopback") || allLoopback(c.etcdEndpoints)
+	if _, err := zmq.ParseEndpoint(c.zmqRegister); err != nil {
+		r.fail("zmq-register", err)
+	}
+	if c.command != nil {
+		r.fail("zmq-register", errors.New("is for engines that somebody else starts, not for a command behind --"))
+	}
+	for _, name := range []string{"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label"} {
+		if r.fs.Lookup(name).Changed {
+			r.fail(name, errors.New("is about one engine; with --zmq-register engines say it themselves"))
+		}
+	}
 }
 
 // reader takes values out of viper and collects what is wrong with them.

@@ -23,6 +23,7 @@ func registerFlags(fs *pflag.FlagSet) {
 	fs.String("connector", "", "KV-transfer dialect of the engine: "+strings.Join(connector.Names(), ", ")+", or the name of vLLM's class; empty leaves it to the proxy")
 	fs.Int("p2p-port", 0, "port of rank 0 of the side channel of an engine whose OffloadingConnector has a tier of type p2p (default: found in the engine's facts, else "+strconv.Itoa(defaultP2PPort)+")")
 	fs.Int("bootstrap-port", 0, "port of a Mooncake prefill engine's bootstrap server (default: found in the engine's facts, else "+strconv.Itoa(bootstrap.DefaultPort)+")")
+	fs.String("zmq-register", "", "tcp://host:port at which MoRI-IO engines register themselves (vLLM's examples use port 36367); this agent then registers each that pings, and is beside none")
 	fs.StringArray("label", nil, "k=v, shown with the instance; may be repeated")
 	fs.String("host-id", "", "tells network namespaces apart (default: found from machine id and namespace)")
 	fs.String("engine-api-key", "", "key for the engine's /v1 paths; better given by environment: PD_ENGINE_API_KEY, or OPENAI_API_KEY")

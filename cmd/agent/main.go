@@ -36,6 +36,10 @@ after signal n). If the engine ends by itself the
 registration is taken back at once and the agent exits, too, or starts it again
 with --restart on-failure.
 
+With --zmq-register it is beside no engine: vLLM engines with MoRIIOConnector ping it, and
+each is registered for as long as it pings. At its end the registrations stay until
+their leases end, for the next one to go on with.
+
 What is not given is looked for in the command, in --kv-transfer-config, in
 VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which
 knows etcd. agent --print-config shows what was found, and where.
@@ -49,6 +53,9 @@ const examples = `  # beside a prefill engine on this machine
   # reachable by others as 10.0.0.7:8200, asked locally; etcd has three members
   agent --role decode --address 10.0.0.7:8200 --engine http://127.0.0.1:8200 \
         --connector nixl --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+
+  # for MoRI-IO engines, which register themselves (proxy_ip, proxy_ping_port)
+  agent --zmq-register tcp://10.0.0.5:36367 --etcd-endpoints 10.0.0.1:2379
 
   # in front of the engine: everything but etcd is in the command
   agent --etcd-endpoints 10.0.0.1:2379 -- \

@@ -44,6 +44,9 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	log := s.log
+	if s.zmqRegister != "" {
+		return s.bridge(ctx)
+	}
 	log.WithFields(logrus.Fields{
 		logging.FieldRole: s.key.Role, logging.FieldInstance: s.key.Address, "engine": s.engine,
 		"etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,
@@ -98,7 +101,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 		},
 	})
 	client := vllm.New(s.engineAPIKey)
-	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, registrar{reg}, agent.Options{
+	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, reg, agent.Options{
 		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
 		EngineIDs: s.engineIDs(), ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
 		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
@@ -167,31 +170,6 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *di
 			}
 		}
 	}
-}
-
-// registrar waits for the last word of an agent to arrive in etcd.
-type registrar struct{ *discovery.Registrar }
-
-// settlePoll is the pause between two looks at what etcd has.
-const settlePoll = 10 * time.Millisecond
-
-// Settle implements agent.Registrar.
-func (r registrar) Settle(ctx context.Context) bool {
-	tick := time.NewTicker(settlePoll)
-	defer tick.Stop()
-	for !r.Arrived() {
-		switch r.Status().Phase {
-		case discovery.Conflict, discovery.Overridden, discovery.StaticPresent:
-			return true // not to be written now
-		case discovery.Idle, discovery.Registering, discovery.Registered, discovery.Unknown:
-		}
-		select {
-		case <-ctx.Done():
-			return false
-		case <-tick.C:
-		}
-	}
-	return true
 }
 
 // base is what the flags and the engine's surroundings say about the instance.

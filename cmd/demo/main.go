@@ -59,6 +59,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			if o.connector == connector.MoRIIO {
+				o.connector = "moriio_write"
+			}
 			d, err := connector.New(o.connector)
 			if err != nil {
 				return fmt.Errorf("%w: --connector: %w", errUsage, err)
@@ -77,7 +80,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.BoolVar(&o.once, "once", false, "end after the tour")
-	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: "+strings.Join(connector.Names(), ", "))
+	fs.StringVar(&o.connector, "connector", "nixl", "KV transfer of the engines: "+strings.Join(connector.Names(), ", ")+"; moriio is moriio_write")
 	fs.StringVar(&o.bin, "bin", "", "directory of the programs (default: where this one is)")
 	fs.BoolVarP(&o.verbose, "verbose", "v", false, "show the output of all processes")
 	cmd.SetVersionTemplate("demo {{.Version}}\n")

@@ -9,9 +9,11 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/loadgen"
@@ -24,6 +26,8 @@ const (
 	itl  = 25 * time.Millisecond
 	// leaseTTL is the shortest an agent takes: the tour waits for a lease to end.
 	leaseTTL = 5 * time.Second
+	// bridgeTTL is that of a proxy's registrations for engines that ping.
+	bridgeTTL = 15 * time.Second
 )
 
 // tour is the state of a demo.
@@ -33,6 +37,7 @@ type tour struct {
 	fleet  *fleet.Fleet
 	key    string // admin key of this demo's proxy
 	kv     string // connector of the engines
+	pingTo string // where MoRI-IO engines register themselves; "" for all others
 	client *loadgen.Client
 	proxy  *fleet.Proxy
 	nodes  []*fleet.Node
@@ -82,9 +87,16 @@ func (t *tour) title(format string, args ...any) {
 
 func (t *tour) startProxy(ctx context.Context) (err error) {
 	t.title("Start a proxy. It brings its own etcd, where the fleet will be written down.")
-	t.proxy, err = t.fleet.StartProxy(ctx, fleet.ProxySpec{
-		Name: "proxy", AdminKey: t.key, Args: []string{"--connector", t.kv},
-	})
+	args := []string{"--connector", t.kv}
+	if strings.HasPrefix(t.kv, connector.MoRIIO) {
+		ports, err := fleet.FreePorts(1)
+		if err != nil {
+			return err
+		}
+		t.pingTo = "tcp://127.0.0.1:" + strconv.Itoa(ports[0])
+		args = append(args, "--zmq-register", t.pingTo)
+	}
+	t.proxy, err = t.fleet.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: t.key, Args: args})
 	if err != nil {
 		return err
 	}
@@ -94,14 +106,22 @@ func (t *tour) startProxy(ctx context.Context) (err error) {
 }
 
 func (t *tour) startNodes(ctx context.Context) error {
-	t.title("Start two prefill and two decode engines (simulated: no GPU), each with an agent\n" +
-		"   beside it. An agent checks that its engine answers, then registers it in etcd.")
+	if t.pingTo != "" {
+		t.title("Start two prefill and two decode engines (simulated: no GPU) with the MoRI-IO connector.\n" +
+			"   They ping the proxy by ZeroMQ, which asks each whether it answers, then registers it in etcd.")
+	} else {
+		t.title("Start two prefill and two decode engines (simulated: no GPU), each with an agent\n" +
+			"   beside it. An agent checks that its engine answers, then registers it in etcd.")
+	}
 	begin := time.Now()
 	for _, role := range instance.Roles() {
 		for i := range 2 {
 			spec := fleet.NodeSpec{
 				Name: fmt.Sprintf("%s-%d", role, i+1), Role: role, Connector: t.kv, Model: model,
 				ITL: itl, Etcd: t.proxy.Etcd, TTL: leaseTTL,
+			}
+			if t.pingTo != "" {
+				spec.Etcd, spec.EngineArgs = nil, []string{"--ping-to", t.pingTo}
 			}
 			if role == instance.Prefill {
 				spec.TTFT = ttft // a decode engine gets the prompt computed
@@ -142,7 +162,7 @@ func (t *tour) ask(ctx context.Context) error {
 // will be meant for it.
 func (t *tour) killOne(ctx context.Context) error {
 	victim := t.nodes[len(t.nodes)-1]
-	t.title("Kill %s and its agent, as a power cut would (kill -9), and ask on at once.", victim.Spec.Name)
+	t.title("Kill %s and what is beside it, as a power cut would (kill -9), and ask on at once.", victim.Spec.Name)
 	if err := victim.Kill(); err != nil {
 		return err
 	}
@@ -171,7 +191,11 @@ func (t *tour) killOne(ctx context.Context) error {
 // leaseEnds shows that the registration of a dead instance goes by itself.
 func (t *tour) leaseEnds(ctx context.Context) error {
 	victim := t.nodes[len(t.nodes)-1]
-	t.title("Its registration is bound to a lease of %s, which nobody renews any more. Wait\n   for its end ...", leaseTTL)
+	if t.pingTo != "" {
+		t.title("It pings no more: its registration ends %s after the last ping. Wait for that ...", bridgeTTL)
+	} else {
+		t.title("Its registration is bound to a lease of %s, which nobody renews any more. Wait\n   for its end ...", leaseTTL)
+	}
 	if err := t.waitGone(ctx, victim); err != nil {
 		return err
 	}
@@ -191,7 +215,7 @@ func (t *tour) leaseEnds(ctx context.Context) error {
 
 // waitGone waits until etcd has no key of the node any more.
 func (t *tour) waitGone(ctx context.Context, n *fleet.Node) error {
-	ctx, cancel := context.WithTimeout(ctx, 4*leaseTTL)
+	ctx, cancel := context.WithTimeout(ctx, 4*bridgeTTL)
 	defer cancel()
 	tick := time.NewTicker(200 * time.Millisecond)
 	defer tick.Stop()

@@ -149,11 +149,7 @@ func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 // the connector of those that name none.
 func usable(def string) func(instance.Key, instance.Record) error {
 	return func(k instance.Key, rec instance.Record) error {
-		name := rec.Connector
-		if name == "" {
-			name = def
-		}
-		d, err := connector.New(name)
+		d, err := connector.OfRecord(&rec, def)
 		if err != nil {
 			return err
 		}

@@ -66,7 +66,18 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		defer func() { _ = pprofLn.Close() }()
 	}
 
-	etcd, err := openEtcd(ctx, cfg, log)
+	var etcd *etcdHandle
+	bridge, err := newBridge(ctx, cfg, log, func(o discovery.RegistrarOptions) *discovery.Registrar {
+		o.Layout, _ = discovery.NewLayout(cfg.EtcdPrefix) // build has looked at it
+		return discovery.NewRegistrar(etcd.client, o)
+	})
+	if err != nil {
+		return err
+	}
+	if bridge != nil {
+		defer func() { _ = bridge.Close() }() // Run has
+	}
+	etcd, err = openEtcd(ctx, cfg, log)
 	if err != nil {
 		return err
 	}
@@ -81,6 +92,9 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	var work sync.WaitGroup
 	p.background(bg, &work)
 	work.Go(func() { p.tellSystemd(bg, ctx.Done()) })
+	if bridge != nil {
+		work.Go(func() { p.logEnd("registration by ZeroMQ", bridge.Run(bg)) })
+	}
 	defer func() {
 		stopBackground()
 		work.Wait()
@@ -352,19 +366,15 @@ func sessionHeader(cfg *config.Proxy) string {
 func retryRatio(percent int) float64 { return max(float64(percent)/100, 1e-9) }
 
 // dialects resolves the connector of an instance: its record's own, or the
-// proxy's default. An unknown one resolves to itself and pairs with nobody
+// proxy's default. An unknown one resolves to nothing and pairs with nobody
 // that this proxy could talk to; the watcher shows it as rejected.
 func dialects(def string) func(*instance.Instance) string {
 	return func(in *instance.Instance) string {
-		short, err := connector.Canonical(in.Record.Connector)
-		switch {
-		case err != nil:
+		d, err := connector.OfRecord(&in.Record, def)
+		if err != nil {
 			return ""
-		case short == "":
-			return def
-		default:
-			return short
 		}
+		return d.Name()
 	}
 }
 

@@ -43,6 +43,10 @@ type Proxy struct {
 	// command line says any: PortLMCacheInit and PortLMCacheAlloc.
 	DecodePorts map[string]map[string][]int
 
+	// ZMQRegister is where MoRI-IO engines register themselves, tcp://host:port; "" for
+	// nowhere.
+	ZMQRegister string
+
 	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means
 	// that this proxy embeds its own, and EtcdListen, EtcdDataDir and
 	// EtcdGateway say how.

@@ -48,6 +48,8 @@ func proxySettings() []setting {
 		{name: "prefill", short: "p", kind: kindList, usage: "prefill instances, host:port; several after one flag, by comma or by repeating it", field: func(p *Proxy) any { return &p.Prefill }},
 		{name: "decode", short: "d", kind: kindList, usage: "decode instances, written as for --prefill", field: func(p *Proxy) any { return &p.Decode }},
 
+		{name: "zmq-register", kind: kindText, usage: "tcp://host:port at which MoRI-IO engines register themselves (vLLM's examples use port 36367); each is registered in etcd for as long as it pings; empty takes none", field: func(p *Proxy) any { return &p.ZMQRegister }},
+
 		{name: "etcd-endpoints", kind: kindList, usage: "host:port of the etcd to use; without it the proxy runs its own", field: func(p *Proxy) any { return &p.EtcdEndpoints }},
 		{name: "etcd-username", kind: kindText, usage: "user at the etcd of --etcd-endpoints", field: func(p *Proxy) any { return &p.EtcdUsername }},
 		{name: "etcd-password", kind: kindText, secret: true, usage: "password of that user (better given as PD_ETCD_PASSWORD)", field: func(p *Proxy) any { return &p.EtcdPassword }},

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 // Validate checks everything that can be known without touching the network
@@ -43,6 +44,11 @@ func (p *Proxy) Validate() error {
 			bad("pprof-listen", "%w", err)
 		} else if !instance.IsLoopback(p.PprofListen) {
 			bad("pprof-listen", "%s: profiles show the inside of requests to whoever asks; use a loopback address", p.PprofListen)
+		}
+	}
+	if p.ZMQRegister != "" {
+		if _, err := zmq.ParseEndpoint(p.ZMQRegister); err != nil {
+			bad("zmq-register", "%v", err)
 		}
 	}
 	switch short, err := connector.Canonical(p.Connector); {

@@ -7,6 +7,8 @@ type Class struct {
 	Name    string
 	Dialect string // short name, "" if none fits
 	Refused string // why none fits
+	// Itself is how its engines come in without an agent beside each, "" if they do not.
+	Itself string
 	// Page has more about it, from the root of the repository.
 	Page string
 	// Local: it moves blocks between memories of one machine, and decides nothing
@@ -62,7 +64,7 @@ func Classes() []Class {
 		local("ExampleHiddenStatesConnector"),
 		speaks("SharedStorageConnector", Default),
 		speaks("PyNcclConnector", Default),
-		refused("MoRIIOConnector", "its ids and registrations by ZMQ are not served yet"),
+		{Name: "MoRIIOConnector", Itself: "its engines register themselves, at a proxy or an agent with --zmq-register", Page: pages + MoRIIO + ".md"},
 		refused("P2pNcclConnector", "it is gone since vLLM 0.24"),
 		refused("ECExampleConnector", encoderFirst),
 		refused("ECCPUConnector", encoderFirst),

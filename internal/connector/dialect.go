@@ -46,6 +46,9 @@ type Dialect interface {
 	SharesPool() bool
 	// Terms are what a flow must know of an instance.
 	Terms(in *instance.Instance) Terms
+	// NeedsPrefill tells that a decode instance which is sent a request without a
+	// hand-over answers it with the wrong text: it is never sent one.
+	NeedsPrefill() bool
 	// Rewriter changes the decode instance's answer on its way to the client;
 	// nil: it goes through as it came.
 	Rewriter(h Handover) Rewriter

@@ -43,13 +43,21 @@ func TestGolden(t *testing.T) {
 				if err != nil {
 					t.Fatal(err)
 				}
-				prefill := c.Prefill(r, pair())
+				p := pair()
+				if strings.Contains(dir, "-ranks-") {
+					p.Prefill.Record.DPSize, p.Decode.Record.DPSize = 4, 4
+					p.PrefillRank, p.DecodeRank = 2, 1
+				}
+				if strings.HasSuffix(dir, "-ranks-equal") {
+					p.DecodeRank = 2
+				}
+				prefill := c.Prefill(r, p)
 				testkit.Golden(t, filepath.Join(dir, "prefill.json"), prefill.Body.Bytes())
 				h, err := c.Handover(read(t, dir, "prefill_reply.json"))
 				if err != nil {
 					t.Fatal(err)
 				}
-				decode := c.Decode(r, pair(), h)
+				decode := c.Decode(r, p, h)
 				testkit.Golden(t, filepath.Join(dir, "decode.json"), decode.Body.Bytes())
 				testkit.Golden(t, filepath.Join(dir, "legs.txt"), describe(prefill, decode))
 			})
@@ -76,9 +84,11 @@ func kindOf(t *testing.T, dir string) openai.Kind {
 func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
-			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}}}},
-		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}},
-		ID:     "client-01234567", Key: "00112233445566778899aabbccddeeff",
+			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}},
+			ZMQAddress: "host:10.0.0.1,handshake:6301,notify:61005", TPSize: 8}},
+		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}, Record: instance.Record{
+			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2}},
+		ID: "client-01234567", Key: "00112233445566778899aabbccddeeff",
 	}
 }
 
@@ -188,6 +198,9 @@ func TestUnfit(t *testing.T) {
 		{"mooncake", "0.18.0", "0.18.0", openai.Chat, ""},
 		{"nixl_push", "0.24.0", "0.24.0", openai.Messages, ""}, {"nixl_push", "0.24.0", "0.24.0", openai.Responses, "responses_own_id"}, {"p2p", "0.27.0", "0.27.0", openai.Messages, ""},
 		{"ascend", "0.26.0", "0.26.0", openai.Messages, length}, {"ascend", "0.26.0", "0.26.0", openai.Responses, ""},
+		{"moriio_write", "0.33.0", "0.33.0", openai.Messages, length}, {"moriio_read", "0.33.0", "", openai.Messages, length},
+		{"moriio_write", "0.31.0", "0.33.0", openai.Responses, old}, {"moriio_read", "0.33.0", "0.31.1", openai.Responses, old},
+		{"moriio_write", "0.32.0", "0.33.0", openai.Responses, ""}, {"moriio_read", "0.18.0", "0.18.0", openai.Chat, ""},
 	} {
 		c, err := connector.New(tc.dialect)
 		if err != nil {

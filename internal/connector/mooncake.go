@@ -27,6 +27,7 @@ func (mooncake) Flow() Flow                        { return Concurrent }
 func (mooncake) Handover([]byte) (Handover, error) { return Handover{}, nil }
 func (mooncake) SharesPool() bool                  { return false }
 func (mooncake) Rewriter(Handover) Rewriter        { return nil }
+func (mooncake) NeedsPrefill() bool                { return false }
 
 // Lacks: a leg to an engine of the other role would end it, and without the engine's
 // id and its bootstrap server a decode instance waits for what nobody sends.

@@ -24,6 +24,7 @@ func (nixl) Flow() Flow                     { return Sequential }
 func (nixl) Lacks(*instance.Instance) error { return nil }
 func (nixl) SharesPool() bool               { return false }
 func (nixl) Rewriter(Handover) Rewriter     { return nil }
+func (nixl) NeedsPrefill() bool             { return false }
 
 // Unfit: before vLLM 0.21 nothing is handed over by a prefill whose only token ends
 // the answer, and /v1/messages cannot forbid that.

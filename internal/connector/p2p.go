@@ -25,6 +25,7 @@ const p2pKept = `{}`
 func (p2p) Name() string               { return "p2p" }
 func (p2p) Flow() Flow                 { return Sequential }
 func (p2p) SharesPool() bool           { return false }
+func (p2p) NeedsPrefill() bool         { return false }
 func (p2p) Rewriter(Handover) Rewriter { return nil }
 
 // Unfit: what ends the prefill does not matter.

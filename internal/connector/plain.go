@@ -16,6 +16,7 @@ func (plain) Lacks(*instance.Instance) error    { return nil }
 func (plain) Handover([]byte) (Handover, error) { return Handover{}, nil }
 func (plain) SharesPool() bool                  { return true }
 func (plain) Rewriter(Handover) Rewriter        { return nil }
+func (plain) NeedsPrefill() bool                { return false }
 
 // Unfit: the pool has what was computed, however the request came and ended.
 func (plain) Unfit(openai.Kind, Pair) string { return "" }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // ErrUnknown is wrapped by the errors of Canonical and New.
@@ -12,7 +14,7 @@ var ErrUnknown = errors.New("unknown connector")
 // registry lists every dialect. There is no second list; which classes of engines
 // speak each of them stands in OfClass.
 func registry() []Dialect {
-	return []Dialect{plain{}, nixl{}, nixlPush{}, mooncake{}, ascend{}, p2p{}}
+	return []Dialect{plain{}, nixl{}, nixlPush{}, mooncake{}, ascend{}, p2p{}, moriioRead{}, moriioWrite{}}
 }
 
 // Default is the dialect of an instance whose record names none.
@@ -29,7 +31,7 @@ func Names() []string {
 
 // Canonical gives the short name of a connector as it may stand in a record:
 // a short name or the class name of the engine's connector, in any case. The empty
-// name is empty.
+// name is empty. MoRIIO is one such name, whose dialect the rest of the record names.
 func Canonical(name string) (string, error) {
 	if name == "" {
 		return "", nil
@@ -40,6 +42,8 @@ func Canonical(name string) (string, error) {
 		}
 	}
 	switch c, _ := OfClass(name); {
+	case strings.EqualFold(name, MoRIIO), c.Itself != "":
+		return MoRIIO, nil
 	case c.Dialect != "":
 		return c.Dialect, nil
 	case c.Refused != "":
@@ -63,4 +67,19 @@ func New(name string) (Dialect, error) {
 		}
 	}
 	return nil, fmt.Errorf("%w %q", ErrUnknown, name)
+}
+
+// OfRecord gives the dialect that an instance is spoken to in; def is the connector of
+// records that name none.
+func OfRecord(rec *instance.Record, def string) (Dialect, error) {
+	name := rec.Connector
+	if name == "" {
+		name = def
+	}
+	if short, err := Canonical(name); err == nil && short == MoRIIO {
+		if name, err = moriioDialect(rec.TransferMode); err != nil {
+			return nil, err
+		}
+	}
+	return New(name)
 }

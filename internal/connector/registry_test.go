@@ -47,6 +47,10 @@ func TestClasses(t *testing.T) {
 		}
 		short, err := connector.Canonical(c.Name)
 		switch {
+		case c.Itself != "":
+			if err != nil || short != connector.MoRIIO {
+				t.Errorf("%+v is %q, %v", c, short, err)
+			}
 		case c.Refused != "":
 			if !errors.Is(err, connector.ErrUnknown) || !strings.Contains(err.Error(), c.Refused) || !strings.Contains(err.Error(), c.Page) || c.Dialect != "" {
 				t.Errorf("%+v: %v", c, err)
@@ -55,7 +59,7 @@ func TestClasses(t *testing.T) {
 			t.Errorf("%+v is %q, %v", c, short, err)
 		}
 	}
-	for name, want := range map[string]string{"NixlPullConnector": "nixl", "mooncakeconnector": "mooncake", "LMCacheConnectorV1": "plain", "": ""} {
+	for name, want := range map[string]string{"NixlPullConnector": "nixl", "mooncakeconnector": "mooncake", "LMCacheConnectorV1": "plain", "MoRIIOConnector": "moriio", "": ""} {
 		if got, err := connector.Canonical(name); got != want || err != nil {
 			t.Errorf("Canonical(%q) = %q, %v", name, got, err)
 		}
@@ -73,6 +77,8 @@ func TestTableOfTheDocs(t *testing.T) {
 	for _, c := range connector.Classes() {
 		here, more := "`"+c.Dialect+"`", ""
 		switch {
+		case c.Itself != "":
+			here, more = "`moriio`", c.Itself
 		case c.Refused != "":
 			here, more = "refused", c.Refused
 		case c.Local:
@@ -86,6 +92,9 @@ func TestTableOfTheDocs(t *testing.T) {
 		t.Errorf("docs/connectors/README.md does not hold this table (%v):\n%s", err, b.String())
 	}
 	for _, name := range connector.Names() {
+		if strings.HasPrefix(name, connector.MoRIIO) {
+			name = connector.MoRIIO // two modes, one page
+		}
 		if _, err := os.Stat(filepath.Join(root, "docs/connectors", name+".md")); err != nil {
 			t.Error(err)
 		}

@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"context"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -56,3 +57,26 @@ type RegistrarOptions struct {
 
 // DefaultTTL is the TTL of a registration when nothing else is said.
 const DefaultTTL = 15 * time.Second
+
+// settlePoll is the pause between two looks at what etcd has.
+const settlePoll = 10 * time.Millisecond
+
+// Settle waits until what was Set last is in etcd, or is not to be written now; false
+// means that ctx has ended before.
+func (r *Registrar) Settle(ctx context.Context) bool {
+	tick := time.NewTicker(settlePoll)
+	defer tick.Stop()
+	for !r.Arrived() {
+		switch r.Status().Phase {
+		case Conflict, Overridden, StaticPresent:
+			return true
+		case Idle, Registering, Registered, Unknown:
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}

@@ -186,6 +186,8 @@ func (x *exchange) startKV(j *job) *apiError {
 	case P2P:
 		x.startP2P(j)
 		return nil
+	case MoRIIORead, MoRIIOWrite:
+		return x.startMoRIIO(j)
 	case NIXL, NIXLPush, Ascend:
 	}
 	j.kvReq = parseKV(j.kv, s.opt.Mode)
@@ -324,7 +326,12 @@ func (x *exchange) prefilled(j *job) {
 // about it. Only the first of several prompts gets one.
 func (x *exchange) handOver(j *job, finish string) {
 	l := x.life
-	x.offer(j, finish)
+	if offered := j.offers; offered {
+		x.offer(j, finish)
+		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
+			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.transferID, len(j.prompts[0]))
+		}
+	}
 	if l.server.opt.Mode == P2P {
 		x.keepP2P(j)
 		return

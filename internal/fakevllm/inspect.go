@@ -1,6 +1,9 @@
 package fakevllm
 
-import "net/http"
+import (
+	"net/http"
+	"strings"
+)
 
 // inspect records what vLLM takes but no good proxy sends.
 func (s *Server) inspect(j *job, r *http.Request) {
@@ -40,6 +43,11 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			}
 			if r.Header.Get("X-data-parallel-rank") == "" {
 				report("no X-data-parallel-rank")
+			}
+		}
+		if s.opt.Mode == MoRIIORead || s.opt.Mode == MoRIIOWrite {
+			if k := parseMoRIIO(j.kv, j.id, s.opt.Mode); !k.produce || strings.HasPrefix(k.transferID, "sidecar-") {
+				report("kv_transfer_params has not the prefill form")
 			}
 		}
 		if s.opt.Mode == Mooncake {

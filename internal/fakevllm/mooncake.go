@@ -232,18 +232,8 @@ func (p *peers) set(engineID, addr string) {
 // fetch gets the blocks of one prefill. A prefill engine that is not there any
 // more is no failure until the time is over: ZMQ connects again and again.
 func (l *life) fetch(k mooncakeRequest) fetched {
-	timeout := l.server.opt.TransferTimeout
-	ctx, cancel := context.WithTimeout(context.Background(), timeout+timeout/8)
+	ctx, cancel := l.transferContext()
 	defer cancel()
-	over := make(chan struct{})
-	defer close(over)
-	go func() {
-		select {
-		case <-l.done:
-			cancel()
-		case <-over:
-		}
-	}()
 	addr, ok := l.peers.get(k.engineID)
 	if !ok {
 		var err error
@@ -251,7 +241,18 @@ func (l *life) fetch(k mooncakeRequest) fetched {
 			return fetched{err: err}
 		}
 	}
-	got, err := pull(ctx, addr, k.transferID)
+	return fetchLine(ctx, addr, "PULL ="+url.QueryEscape(k.transferID))
+}
+
+// fetchFrom asks a prefill engine whose address is known.
+func (l *life) fetchFrom(addr, line string) fetched {
+	ctx, cancel := l.transferContext()
+	defer cancel()
+	return fetchLine(ctx, addr, line)
+}
+
+func fetchLine(ctx context.Context, addr, line string) fetched {
+	got, err := pull(ctx, addr, line)
 	if err != nil {
 		<-ctx.Done()
 		return fetched{err: fmt.Errorf("transfer failed: %w", err)}
@@ -259,15 +260,29 @@ func (l *life) fetch(k mooncakeRequest) fetched {
 	return got
 }
 
+// transferContext ends with the time that a transfer may take, or with the life.
+func (l *life) transferContext() (context.Context, context.CancelFunc) {
+	timeout := l.server.opt.TransferTimeout
+	ctx, cancel := context.WithTimeout(context.Background(), timeout+timeout/8)
+	go func() {
+		select {
+		case <-l.done:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
 // pull asks once; the error is that of a connection, not of the transfer.
-func pull(ctx context.Context, addr, transferID string) (fetched, error) {
+func pull(ctx context.Context, addr, question string) (fetched, error) {
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return fetched{}, err
 	}
 	defer func() { _ = conn.Close() }()
 	defer context.AfterFunc(ctx, func() { _ = conn.Close() })()
-	if _, err := fmt.Fprintf(conn, "PULL =%s\n", url.QueryEscape(transferID)); err != nil {
+	if _, err := fmt.Fprintln(conn, question); err != nil {
 		return fetched{}, err
 	}
 	line, err := bufio.NewReader(conn).ReadString('\n')

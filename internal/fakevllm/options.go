@@ -42,6 +42,10 @@ const (
 	// transfer_id, and decode finds prefill through its bootstrap server. The role
 	// is kv_role, and a leg for the other one kills the engine.
 	Mooncake Mode = "mooncake"
+	// MoRIIORead and MoRIIOWrite engines transfer by vLLM's MoRIIOConnector in one of
+	// its modes, and register themselves by ZeroMQ.
+	MoRIIORead  Mode = "moriio_read"
+	MoRIIOWrite Mode = "moriio_write"
 )
 
 // handsOver tells the modes whose prefill answers with kv_transfer_params.
@@ -107,6 +111,14 @@ type Options struct {
 	// how long a decode waits for its prefill, and a prefill's blocks for a decode.
 	TransferTimeout time.Duration
 
+	// PingTo is where a MoRI-IO engine registers itself, tcp://host:port, each
+	// PingInterval (default 3 s); PingOld is the form of vLLM up to 0.19. TPSize is
+	// what it says of itself, default 1.
+	PingTo       string
+	PingInterval time.Duration
+	PingOld      bool
+	TPSize       int
+
 	// Turns are what the model answers to coding agents instead of its own: see Turn.
 	Turns []Turn
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
@@ -153,8 +165,15 @@ func (o Options) withDefaults() (Options, error) {
 	case "":
 		o.Mode = Plain
 	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake:
+	case MoRIIORead, MoRIIOWrite:
+		if o.Role == RoleBoth {
+			return o, fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
+		}
+		if o.TransferTimeout == 0 {
+			o.TransferTimeout = 120 * time.Second // recv_abort_timeout
+		}
 	default:
-		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\" or \"mooncake\"", ErrOptions, o.Mode)
+		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
 	}
 	switch o.KVLoadFailurePolicy {
 	case "":
@@ -192,6 +211,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.TransferTimeout == 0 {
 		o.TransferTimeout = 480 * time.Second
+	}
+	if o.PingInterval == 0 {
+		o.PingInterval = pingInterval
+	}
+	if o.TPSize == 0 {
+		o.TPSize = 1
 	}
 	if o.RecordLimit == 0 {
 		o.RecordLimit = 1024

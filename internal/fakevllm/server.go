@@ -24,11 +24,13 @@ type Server struct {
 	opt    Options
 	count  counters
 	faults script
+	mute   atomic.Bool // no pings
 	record record
 
 	mu     sync.Mutex // guards everything below
 	addr   string     // host:port, the same in every life
 	boot   string     // host:port of the bootstrap server, likewise
+	side   string     // host:port of a MoRI-IO engine's side channel, likewise
 	life   *life
 	closed bool
 
@@ -49,6 +51,7 @@ type life struct {
 	boot      *bootstrapServer // nil for all but a Mooncake producer
 	client    sideClient
 	peers     peers
+	moriio    moriioTransfers
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
 	done      chan struct{}  // closed when this life ends
 	slots     chan struct{}  // nil without MaxRunning
@@ -141,7 +144,7 @@ func (s *Server) begin(ctx context.Context) error {
 	s.life = l
 	s.mu.Unlock()
 	l.serving.Go(func() { _ = l.http.Serve(l.ln) })
-	return nil
+	return s.startPings(l)
 }
 
 // startChannels brings up what other engines ask this one by.
@@ -158,6 +161,8 @@ func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 			l.count.reused.Add(1)
 		})
 		return s.startProducer(ctx, l)
+	case s.opt.Mode == MoRIIORead, s.opt.Mode == MoRIIOWrite:
+		return s.startMoRIIOChannels(ctx, l)
 	}
 	return nil
 }

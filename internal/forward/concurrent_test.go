@@ -8,27 +8,31 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime/debug"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// mooncakeParams is what the legs of a concurrent pair carry (protocols.md 3.1).
-type mooncakeParams struct {
+// pairParams is what the legs of a concurrent pair carry (protocols.md 3.1, 6.2).
+type pairParams struct {
 	DoRemoteDecode  bool   `json:"do_remote_decode"`
 	DoRemotePrefill bool   `json:"do_remote_prefill"`
 	TransferID      string `json:"transfer_id"`
 	Bootstrap       string `json:"remote_bootstrap_addr"`
 	EngineID        string `json:"remote_engine_id"`
+	NotifyPort      int    `json:"remote_notify_port"` // of MoRI-IO (6.2), as TPSize
+	TPSize          int    `json:"remote_tp_size"`
 }
 
 // pairLeg is one leg as an engine of a meeting got it.
 type pairLeg struct {
-	mooncakeParams
+	pairParams
 	engine *pairEngine
 	id     string // X-Request-Id
 	rank   string // X-data-parallel-rank
@@ -46,11 +50,12 @@ type pairEngine struct {
 // meeting is a fleet of engines whose legs are played by the test: each leg waits in
 // legs until the test has told what becomes of it.
 type meeting struct {
-	t    *testing.T
-	q    ask // that its requests are; a stream of a chat unless told otherwise
-	rig  *rig
-	legs chan *pairTurn
-	P, D []*pairEngine
+	t       *testing.T
+	dialect string
+	q       ask // that its requests are; a stream of a chat unless told otherwise
+	rig     *rig
+	legs    chan *pairTurn
+	P, D    []*pairEngine
 }
 
 // pairTurn is a leg and how its engine answers.
@@ -140,10 +145,21 @@ func (m *meeting) streams(w http.ResponseWriter) {
 	streamed200(w, responsesEvents+responsesRest)
 }
 
-// meet starts so many engines of a concurrent connector.
-func meet(t *testing.T, prefills, decodes int, tune func(*forward.Options)) *meeting {
+// concurrently runs a test for every dialect whose legs run at once.
+func concurrently(t *testing.T, test func(t *testing.T, dialect string)) {
 	t.Helper()
-	m := &meeting{t: t, q: ask{chatPath, true}, rig: start(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
+	for _, dialect := range []string{"mooncake", "moriio_write"} {
+		t.Run(dialect, func(t *testing.T) {
+			t.Parallel()
+			test(t, dialect)
+		})
+	}
+}
+
+// meet starts so many engines of a concurrent connector.
+func meet(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *meeting {
+	t.Helper()
+	m := &meeting{t: t, dialect: dialect, q: ask{chatPath, true}, rig: start(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
 	for i := range prefills + decodes {
 		e := &pairEngine{role: instance.Prefill, life: "1"}
 		if i >= prefills {
@@ -166,9 +182,12 @@ func meet(t *testing.T, prefills, decodes int, tune func(*forward.Options)) *mee
 func (m *meeting) join() {
 	var list []*instance.Instance
 	for _, e := range append(append([]*pairEngine{}, m.P...), m.D...) {
-		one := in(e.role, e.address, "mooncake")
+		one := in(e.role, e.address, fakevllm.Mode(m.dialect))
 		one.Record.ID = e.life
-		if e.role == instance.Prefill {
+		switch {
+		case m.dialect == "moriio_write":
+			one.Record.ZMQAddress, one.Record.TPSize = zmqAddress(e), 4
+		case e.role == instance.Prefill:
 			one.Record.Ports, one.Record.EngineIDs = map[string][]int{"bootstrap": {8998}}, map[string]string{"0": e.address + "#" + e.life}
 		}
 		list = append(list, one)
@@ -185,7 +204,7 @@ func (m *meeting) serve(e *pairEngine, w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var said struct {
-		KV mooncakeParams `json:"kv_transfer_params"`
+		KV pairParams `json:"kv_transfer_params"`
 	}
 	if err := json.Unmarshal(body, &said); err != nil {
 		m.t.Errorf("a leg that is no JSON: %q", body)
@@ -235,13 +254,40 @@ func (m *meeting) pair() (prefill, decode *pairTurn) {
 	}
 	switch {
 	case !prefill.DoRemoteDecode || prefill.DoRemotePrefill || !decode.DoRemotePrefill || decode.DoRemoteDecode:
-		m.t.Fatalf("roles: %+v, %+v", prefill.mooncakeParams, decode.mooncakeParams)
+		m.t.Fatalf("roles: %+v, %+v", prefill.pairParams, decode.pairParams)
 	case prefill.TransferID == "" || prefill.TransferID != decode.TransferID || prefill.id != decode.id:
 		m.t.Fatalf("the legs are not linked: %+v, %+v", prefill.pairLeg, decode.pairLeg)
+	case m.dialect == "moriio_write":
+		m.moriio(prefill, decode)
 	case decode.EngineID != prefill.engine.address+"#"+prefill.engine.life || prefill.rank != "0" || decode.rank != "":
 		m.t.Fatalf("engine %q, ranks %q and %q", decode.EngineID, prefill.rank, decode.rank)
 	}
 	return prefill, decode
+}
+
+// zmqAddress is that of an engine with a life in it.
+func zmqAddress(e *pairEngine) string {
+	_, port, _ := strings.Cut(e.address, ":")
+	return "host:127.0.0.1,handshake:6301" + ",notify:" + port
+}
+
+// moriio holds the legs of a MoRI-IO pair against each other.
+func (m *meeting) moriio(prefill, decode *pairTurn) {
+	m.t.Helper()
+	want := "___prefill_addr_" + zmqAddress(prefill.engine) + "___decode_addr_" + zmqAddress(decode.engine) + "_"
+	nonce, ok := strings.CutPrefix(prefill.id, want)
+	if !ok || len(nonce) != 32 || prefill.TransferID != "tx-"+nonce {
+		m.t.Fatalf("id %q, transfer %q", prefill.id, prefill.TransferID)
+	}
+	if prefill.NotifyPort != portOf(decode.engine) || decode.NotifyPort != portOf(prefill.engine) || prefill.TPSize != 4 || decode.TPSize != 4 {
+		m.t.Fatalf("partners: %+v, %+v", prefill.pairParams, decode.pairParams)
+	}
+}
+
+func portOf(e *pairEngine) int {
+	_, port, _ := strings.Cut(e.address, ":")
+	n, _ := strconv.Atoi(port)
+	return n
 }
 
 // begin sends a request, whose answer comes later.
@@ -267,7 +313,12 @@ func (m *meeting) served(got <-chan answer) forward.Entry {
 // Both legs run at once: neither waits for the other's answer to begin.
 func TestConcurrentPair(t *testing.T) {
 	t.Parallel()
-	m := meet(t, 1, 1, nil)
+	concurrently(t, testConcurrentPair)
+}
+
+func testConcurrentPair(t *testing.T, dialect string) {
+	t.Helper()
+	m := meet(t, dialect, 1, 1, nil)
 	for _, prefillFirst := range []bool{true, false} {
 		got := m.begin(t.Context(), chatBody(true, ""))
 		p, d := m.pair()
@@ -299,6 +350,11 @@ func TestConcurrentPair(t *testing.T) {
 // transfer; whoever was waiting is not to blame.
 func TestConcurrentPrefillFails(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentPrefillFails)
+}
+
+func testConcurrentPrefillFails(t *testing.T, dialect string) {
+	t.Helper()
 	for name, fail := range map[string]func(http.ResponseWriter){
 		"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks,
 		"cut": func(w http.ResponseWriter) {
@@ -310,7 +366,7 @@ func TestConcurrentPrefillFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, 2, 1, nil)
+				m := meet(t, dialect, 2, 1, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
@@ -337,8 +393,13 @@ func TestConcurrentPrefillFails(t *testing.T) {
 // What prefill says of a wrong request goes to the client, and decode is aborted.
 func TestConcurrentPrefillRefuses(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentPrefillRefuses)
+}
+
+func testConcurrentPrefillRefuses(t *testing.T, dialect string) {
+	t.Helper()
 	eachPair(t, func(t *testing.T, q ask) {
-		m := meet(t, 2, 1, nil)
+		m := meet(t, dialect, 2, 1, nil)
 		m.q = q
 		got := m.begin(t.Context(), q.body(""))
 		p, d := m.pair()
@@ -356,8 +417,13 @@ func TestConcurrentPrefillRefuses(t *testing.T) {
 // A prefill instance that nobody can connect to is left, and decode is aborted.
 func TestConcurrentPrefillIsAway(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentPrefillIsAway)
+}
+
+func testConcurrentPrefillIsAway(t *testing.T, dialect string) {
+	t.Helper()
 	eachPair(t, func(t *testing.T, q ask) {
-		m := meet(t, 1, 1, nil)
+		m := meet(t, dialect, 1, 1, nil)
 		m.q = q
 		m.P = append([]*pairEngine{{role: instance.Prefill, address: "127.0.0.1:1", life: "1"}}, m.P...)
 		m.join()
@@ -384,6 +450,11 @@ func TestConcurrentPrefillIsAway(t *testing.T) {
 // When decode fails prefill is aborted, and another pair is tried.
 func TestConcurrentDecodeFails(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentDecodeFails)
+}
+
+func testConcurrentDecodeFails(t *testing.T, dialect string) {
+	t.Helper()
 	errorEvent := func(w http.ResponseWriter) {
 		w.Header().Set("Content-Type", "text/event-stream")
 		_, _ = io.WriteString(w, "data: {\"error\":{\"message\":\"KV load failed\",\"type\":\"T\",\"param\":null,\"code\":500}}\n\n")
@@ -394,7 +465,7 @@ func TestConcurrentDecodeFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, 1, 2, nil)
+				m := meet(t, dialect, 1, 2, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
@@ -417,11 +488,16 @@ func TestConcurrentDecodeFails(t *testing.T) {
 // A client that leaves ends both legs, whatever they were doing.
 func TestConcurrentClientLeaves(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentClientLeaves)
+}
+
+func testConcurrentClientLeaves(t *testing.T, dialect string) {
+	t.Helper()
 	for _, when := range []string{"at first", "behind prefill", "in the stream"} {
 		t.Run(when, func(t *testing.T) {
 			t.Parallel()
 			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, 1, 1, nil)
+				m := meet(t, dialect, 1, 1, nil)
 				m.q = q
 				ctx, leave := context.WithCancel(t.Context())
 				defer leave()
@@ -460,11 +536,16 @@ func TestConcurrentClientLeaves(t *testing.T) {
 // pair end, and a new pair is tried at no cost.
 func TestConcurrentInstanceRestarts(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentInstanceRestarts)
+}
+
+func testConcurrentInstanceRestarts(t *testing.T, dialect string) {
+	t.Helper()
 	for _, who := range []string{"prefill at work", "prefill that has answered", "decode"} {
 		t.Run(who, func(t *testing.T) {
 			t.Parallel()
 			eachPair(t, func(t *testing.T, q ask) {
-				m := meet(t, 1, 1, nil)
+				m := meet(t, dialect, 1, 1, nil)
 				m.q = q
 				got := m.begin(t.Context(), q.body(""))
 				p, d := m.pair()
@@ -495,8 +576,13 @@ func TestConcurrentInstanceRestarts(t *testing.T) {
 // While prefill works decode may be silent for longer than a decode instance may be.
 func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentDecodeWaitsForPrefill)
+}
+
+func testConcurrentDecodeWaitsForPrefill(t *testing.T, dialect string) {
+	t.Helper()
 	const limit = 200 * time.Millisecond
-	m := meet(t, 1, 1, func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit })
+	m := meet(t, dialect, 1, 1, func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit })
 	got := m.begin(t.Context(), chatBody(true, ""))
 	p, d := m.pair()
 	work := time.NewTimer(3 * limit)
@@ -509,7 +595,12 @@ func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 // Without a decode instance nothing is sent to a prefill instance.
 func TestConcurrentWithoutDecode(t *testing.T) {
 	t.Parallel()
-	m := meet(t, 1, 0, nil)
+	concurrently(t, testConcurrentWithoutDecode)
+}
+
+func testConcurrentWithoutDecode(t *testing.T, dialect string) {
+	t.Helper()
+	m := meet(t, dialect, 1, 0, nil)
 	if a := m.rig.post("/v1/chat/completions", chatBody(true, "")); a.status != http.StatusServiceUnavailable {
 		t.Errorf("%d %s", a.status, a.body)
 	}
@@ -525,7 +616,12 @@ func TestConcurrentWithoutDecode(t *testing.T) {
 // leg says nothing of a transfer.
 func TestConcurrentFallsBack(t *testing.T) {
 	t.Parallel()
-	m := meet(t, 1, 1, nil)
+	concurrently(t, testConcurrentFallsBack)
+}
+
+func testConcurrentFallsBack(t *testing.T, dialect string) {
+	t.Helper()
+	m := meet(t, dialect, 1, 1, nil)
 	got := m.begin(t.Context(), chatBody(true, ""))
 	for range 2 {
 		p, d := m.pair()
@@ -548,7 +644,12 @@ func TestConcurrentFallsBack(t *testing.T) {
 // Many pairs at once, each with its own transfer.
 func TestConcurrentPairsDoNotMix(t *testing.T) {
 	t.Parallel()
-	m := meet(t, 2, 2, nil)
+	concurrently(t, testConcurrentPairsDoNotMix)
+}
+
+func testConcurrentPairsDoNotMix(t *testing.T, dialect string) {
+	t.Helper()
+	m := meet(t, dialect, 2, 2, nil)
 	const n = 40
 	waiting := map[string]*pairTurn{}
 	seen := map[string]bool{}
@@ -590,8 +691,13 @@ func TestConcurrentPairsDoNotMix(t *testing.T) {
 // client's prompt: the memory of a body is nobody else's until both legs are through.
 func TestConcurrentPrefillIsSentLate(t *testing.T) {
 	t.Parallel()
+	concurrently(t, testConcurrentPrefillIsSentLate)
+}
+
+func testConcurrentPrefillIsSentLate(t *testing.T, dialect string) {
+	t.Helper()
 	late, mayGo := make(chan struct{}), make(chan struct{})
-	m := meet(t, 1, 1, func(o *forward.Options) {
+	m := meet(t, dialect, 1, 1, func(o *forward.Options) {
 		o.Privileged = func(*http.Request) bool { // asked where a leg's header is made
 			if strings.Contains(string(debug.Stack()), "beginPartner") {
 				close(late)

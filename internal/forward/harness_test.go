@@ -242,15 +242,22 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true, Turns: turns,
 		})
 	}
+	join := func(role instance.Role, s *fakevllm.Server) {
+		one := inOf(role, s, mode)
+		if mode == fakevllm.MoRIIORead || mode == fakevllm.MoRIIOWrite {
+			one.Record.ZMQAddress, one.Record.TPSize = s.ZMQAddress(), 1
+		}
+		list = append(list, one)
+	}
 	for range prefills {
 		s := engine(fakevllm.RolePrefill)
 		r.P = append(r.P, s)
-		list = append(list, inOf(instance.Prefill, s, mode))
+		join(instance.Prefill, s)
 	}
 	for range decodes {
 		s := engine(fakevllm.RoleDecode)
 		r.D = append(r.D, s)
-		list = append(list, inOf(instance.Decode, s, mode))
+		join(instance.Decode, s)
 	}
 	// The snapshot is sorted by address, and the first one in it is picked first.
 	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }

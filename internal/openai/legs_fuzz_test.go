@@ -88,9 +88,11 @@ func paramsOf(f *testing.F) map[string]legParams {
 func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
-			EngineIDs: map[string]string{"0": "e-1"}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}}}},
-		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}},
-		ID:     "id-1", Key: "k",
+			EngineIDs: map[string]string{"0": "e-1"}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}},
+			ZMQAddress: "host:10.0.0.1,handshake:6301,notify:61005", TPSize: 8}},
+		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}, Record: instance.Record{
+			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2}},
+		ID: "id-1", Key: "k",
 	}
 }
 

@@ -43,8 +43,8 @@ func (t *Transfer) Dialect() (string, error) {
 		return c.Dialect, nil
 	}
 	why := ""
-	if c.Refused != "" {
-		why = c.Refused + " (" + c.Page + "); "
+	if c.Refused != "" || c.Itself != "" {
+		why = c.Refused + c.Itself + " (" + c.Page + "); "
 	}
 	return "", fmt.Errorf("%w: %q: %sthe proxy speaks %s; if one of them fits, say so with --connector",
 		ErrConnector, instance.Printable(t.Connector, 60), why, strings.Join(connector.Names(), ", "))

@@ -70,9 +70,14 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 }
 
 // pickAny chooses one instance that serves without another: a decode instance, or
-// a prefill instance where there is none.
+// a prefill instance where there is none, or none that may be sent a request alone.
 func (t *attempts) pickAny() (*sched.Assignment, error) {
 	a, err := t.pick(instance.Decode, nil)
+	for err == nil && t.s.needsPrefill(a) {
+		a.Done()
+		t.pass(a.Instance)
+		a, err = t.pick(instance.Decode, nil)
+	}
 	if !errors.Is(err, sched.ErrNone) {
 		return a, err
 	}

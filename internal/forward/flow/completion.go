@@ -133,6 +133,14 @@ func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) 
 	return true
 }
 
+// withoutPair ends a request for which there are decode instances, but none that could
+// serve it without a prefill.
+func (c *completion) withoutPair() {
+	reason := c.Route.Alone
+	c.Route.Alone = ""
+	c.Answer.Refuse(leg.NeedsPrefill(reason))
+}
+
 // withoutDecode ends a request that no decode instance can take.
 func (c *completion) withoutDecode(err error) {
 	c.without(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
@@ -169,11 +177,22 @@ func (c *completion) decodeFailed(in *instance.Instance, f *leg.Failure) (done b
 func (c *completion) alone(reason string) {
 	c.Route.Alone, c.Route.Prefill = reason, ""
 	c.usage.Prefilled(nil)
-	for done := false; !done; {
+	for done, passed := false, false; !done; {
 		d, err := c.attempts.pick(instance.Decode, nil)
-		if err != nil {
+		switch {
+		case err == nil:
+		case passed && errors.Is(err, sched.ErrNone):
+			c.withoutPair()
+			return
+		default:
 			c.withoutDecode(err)
 			return
+		}
+		if c.s.needsPrefill(d) {
+			d.Done()
+			c.attempts.pass(d.Instance)
+			passed = true
+			continue
 		}
 		c.Route.took(d)
 		f := c.aloneOn(d)

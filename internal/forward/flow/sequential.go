@@ -56,6 +56,9 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	}
 	if !kv.dialect.SharesPool() {
 		c.s.Recorder.Handed(kv.pick.Instance, !kv.lost())
+		if kv.lost() && kv.dialect.NeedsPrefill() {
+			return l.OfAnswer("it hands nothing over")
+		}
 	}
 	c.usage.Prefilled(answer)
 	c.attempts.served(kv.pick.Instance)
@@ -75,6 +78,13 @@ func (c *completion) decode(kv *handed) (done bool) {
 		d, err := c.attempts.pick(instance.Decode, kv.pick)
 		if err != nil {
 			return c.withoutPartner(kv.pick, err)
+		}
+		kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
+		if why := kv.dialect.Unfit(c.kind, kv.pair); why != "" && kv.dialect.NeedsPrefill() {
+			d.Done()
+			c.Route.Alone = why
+			c.withoutPair()
+			return true
 		}
 		f, waited := c.decodeWith(d, kv)
 		d.Done()

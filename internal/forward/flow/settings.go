@@ -78,6 +78,12 @@ type Settings struct {
 	asking   asking
 }
 
+// needsPrefill tells of a decode instance that may not be sent a request alone.
+func (s *Settings) needsPrefill(a *sched.Assignment) bool {
+	d := s.dialects[a.Connector]
+	return d != nil && d.NeedsPrefill()
+}
+
 // Load fills in the dialects. The error tells of one whose flow is not built.
 func (s *Settings) Load() error {
 	s.dialects = map[string]connector.Dialect{}

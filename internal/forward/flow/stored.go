@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"net/http"
@@ -14,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
+
+var errNeedsPrefill = errors.New("the instance answers nothing right without a prefill")
 
 // Stored answers what is asked about a stored response. target is the path with its
 // query.
@@ -50,7 +53,12 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 // is: no other instance could compute it.
 func (c *completion) goOn(id string) {
 	c.Route.Alone = alone.StoredResponse
-	c.holders(id, c.aloneOn)
+	c.holders(id, func(a *sched.Assignment) *leg.Failure {
+		if c.s.needsPrefill(a) {
+			return leg.NewFailure(leg.Status4xx, leg.Ours(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
+		}
+		return c.aloneOn(a)
+	})
 }
 
 // holders has the instances asked, one after another, that may have a response, until

@@ -74,6 +74,13 @@ func Unavailable(role instance.Role, model string) *openai.Error {
 	return unavailable(msg)
 }
 
+// NeedsPrefill is what a client hears when no decode instance may serve it alone;
+// reason is why it cannot go through a pair.
+func NeedsPrefill(reason string) *openai.Error {
+	return unavailable("this request cannot go through prefill and decode (" + reason +
+		"), and no decode instance could serve it alone: in MoRI-IO's READ mode they would answer with the wrong text")
+}
+
 // BudgetSpent is what a client hears whose retry the whole proxy's bound forbids.
 func BudgetSpent() *openai.Error {
 	return unavailable("too many requests are being retried at the moment; try again")

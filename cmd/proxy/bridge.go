@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"os"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/zmqregister"
+)
+
+// newBridge binds the port of --zmq-register; nil without it. registrar is asked when
+// the bridge runs.
+func newBridge(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, registrar func(discovery.RegistrarOptions) *discovery.Registrar) (*zmqregister.Bridge, error) {
+	if cfg.ZMQRegister == "" {
+		return nil, nil
+	}
+	host, err := agent.HostID(os.DirFS("/"), os.Readlink)
+	if err != nil {
+		return nil, err
+	}
+	return zmqregister.Listen(ctx, zmqregister.Options{
+		Endpoint: cfg.ZMQRegister, Registrar: registrar, Client: newProber(cfg, netguard.New(cfg.InstanceAllow)).client,
+		Agent: "pdmesh-proxy/" + version.Version, HostID: host, Model: cfg.Model,
+		AllowLoopback: cfg.EtcdIsLoopback(), ProbeTimeout: cfg.ProbeTimeout,
+		Log: log.WithField("component", "zmq-register"),
+	})
+}

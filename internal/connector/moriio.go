@@ -1,0 +1,180 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// MoRIIO is the connector in the records of engines with vLLM's MoRIIOConnector
+// (protocols.md 6). Their transfer mode says which dialect it is, and so that two of
+// different modes are no pair.
+const MoRIIO = "moriio"
+
+// The names of its dialects.
+const (
+	moriioReadName  = "moriio_read"
+	moriioWriteName = "moriio_write"
+)
+
+// errTransferMode tells of a record of MoRIIO that leaves its dialect open.
+var errTransferMode = errors.New("its record names no transfer mode: READ or WRITE")
+
+// moriioDialect is the dialect of a transfer mode.
+func moriioDialect(mode string) (string, error) {
+	switch {
+	case strings.EqualFold(mode, "READ"):
+		return moriioReadName, nil
+	case strings.EqualFold(mode, "WRITE"):
+		return moriioWriteName, nil
+	}
+	return "", fmt.Errorf("connector %s: %w", MoRIIO, errTransferMode)
+}
+
+// moriioLease is the default of defer_timeout.
+const moriioLease = 60 * time.Second
+
+// moriio is what both modes have in common. Engines find each other by their ZMQ
+// addresses, which are in the ids of the legs, where every release looks, and in
+// kv_transfer_params, where the later ones look for a request whose id is its own
+// (/v1/responses). The sizes must be true: engines count what they wait for by them.
+type moriio struct{}
+
+func (moriio) SharesPool() bool { return false }
+
+// Terms: prefill gives the blocks that nobody claims to others after defer_timeout.
+func (moriio) Terms(*instance.Instance) Terms { return Terms{Lease: moriioLease} }
+
+func (moriio) Rewriter(Handover) Rewriter { return nil }
+
+// Lacks: without a transfer_id, which came with 0.18, the legs of later engines do not
+// find each other.
+func (moriio) Lacks(in *instance.Instance) error {
+	if older(in, release{0, 18}) {
+		return fmt.Errorf("its vLLM %s is older than 0.18, whose MoRI-IO knows no transfer_id", instance.Printable(in.Record.Version, 32))
+	}
+	_, err := ParseZMQAddress(in.Record.ZMQAddress)
+	return err
+}
+
+// Unfit: only a prefill that ends by length hands over, which /v1/messages cannot ask
+// for. The id of /v1/responses is not that of the header, and that engines look into
+// kv_transfer_params for the addresses is known of 0.32.
+func (moriio) Unfit(k openai.Kind, p Pair) string {
+	first := release{0, 32}
+	switch {
+	case k == openai.Messages:
+		return alone.MessagesNeedLength
+	case k == openai.Responses && (older(p.Prefill, first) || older(p.Decode, first)):
+		return alone.EngineTooOld
+	}
+	return ""
+}
+
+// moriioID is the X-Request-Id that names both engines. The client's own id is not
+// in it: engines would take what looks like an address there for one.
+func moriioID(p Pair) string {
+	return "___prefill_addr_" + p.Prefill.Record.ZMQAddress + "___decode_addr_" + p.Decode.Record.ZMQAddress + "_" + p.Key
+}
+
+func moriioTransfer(p Pair) string { return `"transfer_id":"tx-` + p.Key + `"` }
+
+// moriioPrefill asks a prefill for a transfer; peer is what it is told of decode. The
+// two fields that are null have to be there.
+func moriioPrefill(p Pair, peer string) string {
+	return `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,` +
+		peer + moriioTransfer(p) + `}`
+}
+
+// moriioPeer is what a leg is told of the other one's engine. A size that is not known
+// is 0, which engines take for their own.
+func moriioPeer(in *instance.Instance) string {
+	z, err := ParseZMQAddress(in.Record.ZMQAddress)
+	if err != nil { // Lacks keeps such an instance from being picked
+		return ""
+	}
+	return `"remote_host":` + quote(z.Host) + `,"remote_handshake_port":` + strconv.Itoa(z.Handshake) +
+		`,"remote_notify_port":` + strconv.Itoa(z.Notify) + `,"remote_dp_size":` + strconv.Itoa(max(1, in.Record.DPSize)) +
+		`,"remote_tp_size":` + strconv.Itoa(max(0, in.Record.TPSize)) + `,`
+}
+
+// pinned is the header of a leg to one of several ranks.
+func pinned(in *instance.Instance, rank int) []Field {
+	if in == nil || in.Record.DPSize <= 1 {
+		return nil
+	}
+	return []Field{{"X-data-parallel-rank", strconv.Itoa(rank)}}
+}
+
+// moriioRank tells decode at which rank of prefill its blocks are awaited. A decode of
+// another rank than that must be told that it is the one who speaks up.
+func moriioRank(p Pair) string {
+	switch rank := `,"remote_dp_rank":` + strconv.Itoa(p.PrefillRank); {
+	case p.Prefill.Record.DPSize <= 1 && p.Decode.Record.DPSize <= 1:
+		return ""
+	case p.PrefillRank == p.DecodeRank:
+		return rank + `,"remote_dp_rank_override":true`
+	default:
+		return rank + `,"is_request_leader":true`
+	}
+}
+
+// moriioWrite: decode tells prefill its blocks, prefill writes into them. Both run at
+// once, and decode waits for a prefill that fails.
+type moriioWrite struct{ moriio }
+
+func (moriioWrite) Name() string                      { return moriioWriteName }
+func (moriioWrite) Flow() Flow                        { return Concurrent }
+func (moriioWrite) Handover([]byte) (Handover, error) { return Handover{}, nil }
+func (moriioWrite) NeedsPrefill() bool                { return false }
+
+func (moriioWrite) Prefill(r *openai.Request, p Pair) Leg {
+	e := r.NewEdit()
+	prefillEdit(e)
+	e.Set(openai.FieldKVTransferParams, moriioPrefill(p, moriioPeer(p.Decode)))
+	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Prefill, p.PrefillRank)}
+}
+
+func (moriioWrite) Decode(r *openai.Request, p Pair, _ Handover) Leg {
+	e := decodeEdit(r, p)
+	e.Set(openai.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":null,"remote_block_ids":null,`+
+		moriioPeer(p.Prefill)+moriioTransfer(p)+moriioRank(p)+`}`)
+	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Decode, p.DecodeRank)}
+}
+
+// moriioRead: decode reads from the blocks that prefill's answer names, which goes to
+// decode unread.
+type moriioRead struct{ moriio }
+
+func (moriioRead) Name() string { return moriioReadName }
+func (moriioRead) Flow() Flow   { return Sequential }
+
+// NeedsPrefill: a consumer in READ mode takes all tokens of a prompt but the last for
+// loaded, whatever the request says (vLLM 0.32, get_num_new_matched_tokens).
+func (moriioRead) NeedsPrefill() bool { return true }
+
+func (moriioRead) Prefill(r *openai.Request, p Pair) Leg {
+	e := r.NewEdit()
+	prefillEdit(e)
+	e.Set(openai.FieldKVTransferParams, moriioPrefill(p, ""))
+	return Leg{Body: e.Body(), Header: pinned(p.Prefill, p.PrefillRank)}
+}
+
+func (moriioRead) Handover(answer []byte) (Handover, error) { return nixl{}.Handover(answer) }
+
+func (moriioRead) Decode(r *openai.Request, p Pair, h Handover) Leg {
+	e := decodeEdit(r, p)
+	out := Leg{Header: pinned(p.Decode, p.DecodeRank)}
+	if !h.Empty() {
+		e.SetBytes(openai.FieldKVTransferParams, h.Params)
+		out.ID = moriioID(p)
+	}
+	out.Body = e.Body()
+	return out
+}

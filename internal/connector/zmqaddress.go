@@ -1,0 +1,52 @@
+package connector
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ZMQAddress is where a MoRI-IO engine listens for its peers.
+type ZMQAddress struct {
+	Host              string // an address or a name; IPv6 without brackets
+	Handshake, Notify int    // of data-parallel rank 0 and tensor-parallel rank 0
+}
+
+// ErrZMQAddress is wrapped by the errors of ParseZMQAddress.
+var ErrZMQAddress = errors.New("zmq_address is not host:IP,handshake:PORT,notify:PORT")
+
+// maxHost bounds a host, so that the ids made of two stay short.
+const maxHost = 253
+
+// ParseZMQAddress reads an address as engines do, and takes nothing that would make
+// another one of the id that it becomes a part of.
+func ParseZMQAddress(s string) (ZMQAddress, error) {
+	var z ZMQAddress
+	parts := strings.Split(s, ",")
+	host, ok := strings.CutPrefix(parts[0], "host:")
+	if len(parts) != 3 || !ok || host == "" || len(host) > maxHost || strings.ContainsFunc(host, notOfHost) || strings.Contains(host, "__") {
+		return z, fmt.Errorf("%w: %q", ErrZMQAddress, instance.Printable(s, 128))
+	}
+	z.Host = host
+	for i, name := range []string{"handshake:", "notify:"} {
+		text, ok := strings.CutPrefix(parts[i+1], name)
+		port, err := strconv.ParseUint(text, 10, 16)
+		if !ok || err != nil || port == 0 {
+			return ZMQAddress{}, fmt.Errorf("%w: %q", ErrZMQAddress, instance.Printable(s, 128))
+		}
+		*[]*int{&z.Handshake, &z.Notify}[i] = int(port)
+	}
+	return z, nil
+}
+
+func notOfHost(r rune) bool {
+	return !strings.ContainsRune("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.:-_%", r)
+}
+
+// String is the form that engines read.
+func (z ZMQAddress) String() string {
+	return "host:" + z.Host + ",handshake:" + strconv.Itoa(z.Handshake) + ",notify:" + strconv.Itoa(z.Notify)
+}

@@ -1,0 +1,184 @@
+package forward_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// moriioModes runs a test for both modes, against engines that speak them as vLLM does.
+func moriioModes(t *testing.T, f func(t *testing.T, mode fakevllm.Mode)) {
+	t.Helper()
+	for _, mode := range []fakevllm.Mode{fakevllm.MoRIIORead, fakevllm.MoRIIOWrite} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			f(t, mode)
+		})
+	}
+}
+
+// handed holds that decode has computed no prompt itself, and nothing wrong came out.
+func (r *rig) handed(n int64) {
+	r.t.Helper()
+	loaded := total(r.D, func(c fakevllm.Counters) int64 { return c.HandoversLoaded })
+	local := total(r.D, func(c fakevllm.Counters) int64 { return c.LocalPrefills })
+	wrong := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV })
+	if loaded != n || local != 0 || wrong != 0 {
+		r.t.Errorf("%d of %d prompts came from prefill, %d computed by decode, %d wrong", loaded, n, local, wrong)
+	}
+	r.strict()
+}
+
+func TestMoRIIO(t *testing.T) {
+	t.Parallel()
+	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
+		r := start(t, mode, 2, 2, nil)
+		var n int64
+		for _, stream := range []bool{true, false} {
+			for range 4 {
+				n += 2
+				body := chatBody(stream, "")
+				r.complete(r.post("/v1/chat/completions", body, "X-Request-Id", "___prefill_addr_host:a,handshake:1,notify:2___decode_addr_"), true, body)
+				r.entry()
+				body = fmt.Sprintf(`{"model":"m","prompt":[1,2,3,9007199254740993,5],"max_tokens":9,"stream":%v,"x":18446744073709551615}`, stream)
+				body = strings.Replace(body, "9007199254740993", "4", 1)
+				r.complete(r.post("/v1/completions", body), false, body)
+				r.entry()
+			}
+		}
+		r.handed(n)
+	})
+}
+
+// TestMoRIIOResponses: the id of that route is not the header's, so that engines find
+// each other by what stands in the body.
+func TestMoRIIOResponses(t *testing.T) {
+	t.Parallel()
+	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
+		r := start(t, mode, 1, 1, nil)
+		body := agentBody("/v1/responses", true, "")
+		r.agentComplete(r.post("/v1/responses", body), "/v1/responses", body)
+		r.entry()
+		r.handed(1)
+	})
+}
+
+func TestMoRIIOPrefillFails(t *testing.T) {
+	t.Parallel()
+	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
+		for _, f := range []fakevllm.Fault{
+			{Kind: fakevllm.FaultStatus, Status: 500, Times: 1}, {Kind: fakevllm.FaultReset, Times: 1}, {Kind: fakevllm.FaultDie, Times: 1},
+		} {
+			r := start(t, mode, 2, 2, nil)
+			script(t, r.P[0], f)
+			body := chatBody(true, "")
+			r.complete(r.post("/v1/chat/completions", body), true, body)
+			if e := r.entry(); e.Attempts != 1 || e.Alone != "" || e.Prefill != r.P[1].Address() {
+				t.Errorf("%s: %+v", f.Kind, e)
+			}
+			r.handed(1)
+			eventually(t, "no decode waits for a prefill that failed", func() bool {
+				return total(r.D, func(c fakevllm.Counters) int64 { return c.WaitingForKV }) == 0
+			})
+		}
+	})
+}
+
+func TestMoRIIOClientLeaves(t *testing.T) {
+	t.Parallel()
+	moriioModes(t, func(t *testing.T, mode fakevllm.Mode) {
+		for name, tc := range map[string]struct {
+			prefill bool
+			at      fakevllm.Fault
+		}{
+			"during the prefill": {true, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1}},
+			"in the stream":      {false, fakevllm.Fault{Kind: fakevllm.FaultHang, Times: 1, At: fakevllm.AfterTokens, Tokens: 2}},
+		} {
+			r := start(t, mode, 1, 1, nil)
+			engine := r.D[0]
+			if tc.prefill {
+				engine = r.P[0]
+			}
+			script(t, engine, tc.at)
+			ctx, cancel := context.WithCancel(t.Context())
+			done := make(chan answer, 1)
+			go func() { done <- r.postCtx(ctx, "/v1/chat/completions", chatBody(true, "")) }()
+			eventually(t, name, func() bool { return engine.Counters().Faults == 1 })
+			cancel()
+			<-done
+			if e := r.entry(); e.Outcome != forward.OutcomeClientGone {
+				t.Errorf("%s: %+v", name, e)
+			}
+			eventually(t, "both engines are idle", func() bool {
+				return total(append(r.P, r.D...), func(c fakevllm.Counters) int64 { return c.Running + c.Waiting }) == 0
+			})
+			r.strict()
+		}
+	})
+}
+
+// TestMoRIIOReadIsNeverAlone: a consumer in READ mode that is sent no hand-over answers
+// with the wrong text (vLLM 0.32), so that the client hears why it is not served.
+func TestMoRIIOReadIsNeverAlone(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		path, body, reason string
+		prefills           int
+		fault              *fakevllm.Fault
+	}{
+		"no prefill":   {"/v1/chat/completions", chatBody(true, ""), "no_prefill", 0, nil},
+		"n":            {"/v1/completions", `{"model":"m","prompt":"a","max_tokens":3,"n":2}`, "", 1, nil},
+		"messages":     {messagesPath, agentBody(messagesPath, false, ""), "messages_need_length", 1, nil},
+		"no hand-over": {"/v1/chat/completions", chatBody(true, ""), "", 1, &fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 9}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.MoRIIORead, tc.prefills, 1, nil)
+			if tc.fault != nil {
+				script(t, r.P[0], *tc.fault)
+			}
+			a := r.post(tc.path, tc.body)
+			r.entry()
+			if a.status < 500 || !strings.Contains(string(a.body), tc.reason) {
+				t.Errorf("%d: %s", a.status, a.body)
+			}
+			if n := len(posted(r.D[0])); n != 0 {
+				t.Errorf("%d legs to decode", n)
+			}
+		})
+	}
+}
+
+// TestMoRIIOModesAreNoPair: a prefill of one mode and a decode of the other.
+func TestMoRIIOModesAreNoPair(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.MoRIIOWrite, 1, 0, func(o *forward.Options) { o.Fallback = false })
+	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead, Models: []string{model}})
+	p := in(instance.Prefill, r.P[0].Address(), fakevllm.MoRIIOWrite)
+	p.Record.ZMQAddress = r.P[0].ZMQAddress()
+	one := in(instance.Decode, d.Address(), fakevllm.MoRIIORead)
+	one.Record.ZMQAddress = d.ZMQAddress()
+	r.members.set(p, one)
+	a := r.post("/v1/chat/completions", chatBody(true, ""))
+	r.entry()
+	if a.status != http.StatusServiceUnavailable || len(posted(d)) != 0 || len(posted(r.P[0])) != 0 {
+		t.Errorf("%d: %s", a.status, a.body)
+	}
+}
+
+// TestMoRIIOReadOtherRoutes: what one instance serves is served by prefill.
+func TestMoRIIOReadOtherRoutes(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.MoRIIORead, 1, 1, nil)
+	a := r.post("/tokenize", `{"model":"m","prompt":"a b"}`)
+	r.entry()
+	if a.status != http.StatusOK || len(posted(r.D[0])) != 0 || len(posted(r.P[0])) != 1 {
+		t.Errorf("%d, %d to decode, %d to prefill: %s", a.status, len(posted(r.D[0])), len(posted(r.P[0])), a.body)
+	}
+}

@@ -1,0 +1,158 @@
+package zmqregister
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"strings"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Errors of ParsePing.
+var (
+	// ErrPing: the message is no registration.
+	ErrPing = errors.New("not a registration")
+	// ErrHello: the message is one that announces a peer and says nothing.
+	ErrHello = errors.New("a greeting")
+)
+
+// Ping is what an instance says of itself.
+type Ping struct {
+	Key            instance.Key
+	ZMQ            connector.ZMQAddress
+	Mode           string // READ or WRITE
+	DPSize, TPSize int    // 1 at least
+}
+
+// The bounds of sizes, far above what there is.
+const maxRanks = 1 << 16
+
+// fields are the members of a message that mean something in either form.
+type fields struct {
+	text   map[string]string
+	number map[string]int64
+}
+
+// ParsePing reads a message of either generation. Members that are not known are
+// passed over. Numbers may be texts, since engines take them so.
+func ParsePing(payload []byte) (Ping, error) {
+	f, err := parseFields(payload)
+	if err != nil {
+		return Ping{}, err
+	}
+	var p Ping
+	role, address := f.text["type"], f.text["http_address"]
+	switch role {
+	case "HELLO":
+		return Ping{}, ErrHello
+	case "register": // up to 0.19
+		role = f.text["role"]
+		err = p.fromURL(f)
+	default:
+		p.Key.Address, err = parseAddress(address)
+		if err == nil {
+			p.ZMQ, err = connector.ParseZMQAddress(f.text["zmq_address"])
+		}
+	}
+	if err != nil {
+		return Ping{}, fmt.Errorf("%w: %w", ErrPing, err)
+	}
+	switch role {
+	case "P":
+		p.Key.Role = instance.Prefill
+	case "D":
+		p.Key.Role = instance.Decode
+	default:
+		return Ping{}, fmt.Errorf("%w: its role is %q and neither P nor D", ErrPing, instance.Printable(role, 32))
+	}
+	switch p.Mode = strings.ToUpper(f.text["transfer_mode"]); p.Mode {
+	case "READ", "WRITE":
+	default:
+		return Ping{}, fmt.Errorf("%w: its transfer mode is %q and neither READ nor WRITE", ErrPing, instance.Printable(p.Mode, 32))
+	}
+	for name, size := range map[string]*int{"dp_size": &p.DPSize, "tp_size": &p.TPSize} {
+		n, ok := f.number[name]
+		if !ok || n < 1 || n > maxRanks {
+			return Ping{}, fmt.Errorf("%w: its %s is no size", ErrPing, name)
+		}
+		*size = int(n)
+	}
+	return p, nil
+}
+
+// fromURL reads the older form, which has the URL of a route and two ports.
+func (p *Ping) fromURL(f fields) error {
+	u, err := url.Parse(f.text["request_address"])
+	if err != nil || u.Scheme != "http" || u.User != nil {
+		return fmt.Errorf("%w: request_address is no URL of http", ErrPing)
+	}
+	if p.Key.Address, err = parseAddress(u.Host); err != nil {
+		return err
+	}
+	z := fmt.Sprintf("host:%s,handshake:%d,notify:%d", u.Hostname(), f.number["handshake_port"], f.number["notify_port"])
+	p.ZMQ, err = connector.ParseZMQAddress(z)
+	return err
+}
+
+// parseAddress takes IPv6 without brackets, too, as engines write it.
+func parseAddress(s string) (string, error) {
+	if at := strings.LastIndexByte(s, ':'); at > 0 && strings.Count(s, ":") > 1 && !strings.Contains(s, "[") {
+		s = net.JoinHostPort(s[:at], s[at+1:])
+	}
+	return instance.ParseAddress(s)
+}
+
+// parseFields reads one msgpack map of texts and numbers, and nothing behind it.
+func parseFields(b []byte) (fields, error) {
+	f := fields{text: map[string]string{}, number: map[string]int64{}}
+	n, b, err := msgp.ReadMapHeaderBytes(b)
+	if err != nil {
+		return f, fmt.Errorf("%w: no msgpack map", ErrPing)
+	}
+	for range n { // a number that is too large ends at the end of the bytes
+		var name []byte
+		if name, b, err = msgp.ReadMapKeyZC(b); err == nil {
+			b, err = f.read(string(name), b)
+		}
+		if err != nil {
+			return f, fmt.Errorf("%w: %w", ErrPing, err)
+		}
+	}
+	if len(b) > 0 {
+		return f, fmt.Errorf("%w: something stands behind the map", ErrPing)
+	}
+	return f, nil
+}
+
+func (f *fields) read(name string, b []byte) (rest []byte, err error) {
+	switch msgp.NextType(b) {
+	case msgp.StrType:
+		f.text[name], rest, err = msgp.ReadStringBytes(b)
+		if n, ok := number(f.text[name]); err == nil && ok {
+			f.number[name] = n
+		}
+	case msgp.IntType, msgp.UintType:
+		f.number[name], rest, err = msgp.ReadInt64Bytes(b)
+	default:
+		rest, err = msgp.Skip(b)
+	}
+	return rest, err
+}
+
+func number(s string) (n int64, ok bool) {
+	if len(s) == 0 || len(s) > 9 {
+		return 0, false
+	}
+	for _, c := range []byte(s) {
+		if c < '0' || c > '9' {
+			return 0, false
+		}
+		n = n*10 + int64(c-'0')
+	}
+	return n, true
+}

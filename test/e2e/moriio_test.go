@@ -1,0 +1,126 @@
+package e2e_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Engines that only ping: they appear, serve through prefill and decode, leave when they
+// ping no more or when the bridge is killed, and come back. In both homes of the bridge
+// and in both generations of the messages.
+func TestMoRIIOFleet(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, mode string
+		old, agent bool // the older messages; the bridge is an agent's and not the proxy's
+	}{
+		{"agent", "moriio_write", false, true}, {"proxy", "moriio_read", true, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcdProcess(t).Endpoint()
+			f := newFleet(t)
+			pingTo := "tcp://" + testkit.FreePort(t)
+			spec := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey}
+			if !tc.agent {
+				spec.Args = []string{"--zmq-register", pingTo}
+			}
+			p, err := f.StartProxy(t.Context(), spec)
+			if err != nil {
+				t.Fatal(err)
+			}
+			startBridge := func() *fleet.Process {
+				b, err := f.Start(t.Context(), fleet.Spec{Name: "bridge", Program: "agent",
+					Args: []string{"--zmq-register", pingTo, "--etcd-endpoints", etcd, "--ttl", "5s"}})
+				if err != nil {
+					t.Fatal(err)
+				}
+				return b
+			}
+			var bridge *fleet.Process
+			if tc.agent {
+				bridge = startBridge()
+			}
+			nodes := map[instance.Role]*fleet.Node{}
+			for _, role := range instance.Roles() {
+				s := fleet.NodeSpec{Name: string(role), Role: role, Connector: tc.mode, Model: model,
+					EngineArgs: []string{"--strict", "--faults", "--ping-to", pingTo, "--ping-interval", "200ms"}}
+				if tc.old {
+					s.EngineArgs = append(s.EngineArgs, "--ping-old")
+				}
+				if nodes[role], err = f.StartNode(t.Context(), s); err != nil {
+					t.Fatal(err)
+				}
+			}
+			c := newClient(t, adminKey)
+			serve := func(name string) {
+				t.Helper()
+				for i := range 5 {
+					if r := complete(t.Context(), c, p.URL(), fmt.Sprint(name, i), 5); r.Err != nil {
+						t.Fatalf("%s %d: %v", name, i, r.Err)
+					}
+				}
+				var s fakevllm.State
+				if err := nodes[instance.Decode].Get(t.Context(), "/fake/state", &s); err != nil {
+					t.Fatal(err)
+				}
+				if s.Counters.LocalPrefills != 0 || s.Counters.WrongKV != 0 || s.Counters.HandoversLoaded == 0 {
+					t.Errorf("%s: decode computed prompts itself: %+v, %q", name, s.Counters, s.Refusals)
+				}
+			}
+			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+				t.Fatal(err)
+			}
+			serve("first")
+
+			registered := func(want int) {
+				t.Helper()
+				cli := testkit.Client(t, etcd)
+				testkit.Eventually(t, time.Minute, func() error {
+					n := 0
+					for role, node := range nodes {
+						resp, err := cli.Get(t.Context(), "/pd/"+string(role)+"/"+node.Address)
+						if err != nil {
+							return err
+						}
+						n += len(resp.Kvs)
+					}
+					if n != want {
+						return fmt.Errorf("%d instances are in etcd, want %d", n, want)
+					}
+					return nil
+				})
+			}
+			if tc.agent {
+				if err := bridge.Kill(); err != nil {
+					t.Fatal(err)
+				}
+				registered(0)
+				serve("orphans") // they answer, so that the proxy goes on with them
+				startBridge()
+				registered(2)
+				serve("again")
+			}
+			if err := nodes[instance.Prefill].Engine.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			registered(1)
+			again := nodes[instance.Prefill].Spec
+			again.Name = "prefill-again"
+			if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
+				t.Fatal(err)
+			}
+			registered(2)
+			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+				t.Fatal(err)
+			}
+			serve("last")
+		})
+	}
+}
