@@ -1,0 +1,82 @@
+package testkit
+
+import (
+	"io"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// envPython names the Python of tests that need libzmq as the peer, in place of the
+// first one in the path, or Debian's, that can import zmq.
+const envPython = "PD_TEST_PYTHON"
+
+// PythonWithZMQ gives a Python that has pyzmq, which brings libzmq. Without one the
+// test is left out, or fails where REQUIRE_ZMQ is set, as in .ci/run.
+func PythonWithZMQ(t testing.TB) string {
+	t.Helper()
+	for _, python := range []string{os.Getenv(envPython), "python3", "/usr/bin/python3"} {
+		if python != "" && exec.CommandContext(t.Context(), python, "-c", "import zmq").Run() == nil {
+			return python
+		}
+	}
+	if os.Getenv("REQUIRE_ZMQ") != "" {
+		t.Fatal("REQUIRE_ZMQ is set, but no Python can import zmq; install Debian's package python3-zmq")
+	}
+	t.Skip("no Python can import zmq (REQUIRE_ZMQ=1 makes that a failure)")
+	return ""
+}
+
+// Python is a script that runs until its standard input ends.
+type Python struct {
+	cmd   *exec.Cmd
+	stdin io.Closer
+	ended bool
+	t     testing.TB
+}
+
+// StartPython starts a script, which must end when its standard input does. The
+// test's end is its end at the latest.
+func StartPython(t testing.TB, python, script string, args ...string) *Python {
+	t.Helper()
+	cmd := exec.Command(python, append([]string{script}, args...)...) //nolint:noctx // End ends it
+	cmd.Stderr = os.Stderr
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	free, err := startOnThread(cmd)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &Python{cmd: cmd, stdin: stdin, t: t}
+	t.Cleanup(free)
+	t.Cleanup(p.End)
+	return p
+}
+
+// End ends the script, and waits for that. It may be called again.
+func (p *Python) End() {
+	p.t.Helper()
+	if p.ended {
+		return
+	}
+	p.ended = true
+	_ = p.stdin.Close() // that is its sign
+	if err := p.cmd.Wait(); err != nil {
+		p.t.Errorf("the script: %v", err)
+	}
+}
+
+// Kill ends the script as a crash would.
+func (p *Python) Kill() {
+	p.t.Helper()
+	if p.ended {
+		return
+	}
+	p.ended = true
+	_ = p.cmd.Process.Kill() // it may have ended
+	_ = p.cmd.Wait()         // it was killed
+}

@@ -1,0 +1,36 @@
+package zmq
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+)
+
+// ErrEndpoint is wrapped by the errors of ParseEndpoint.
+var ErrEndpoint = errors.New("bad ZeroMQ endpoint")
+
+// ParseEndpoint gives host:port of tcp://host:port. The host may be *, which is
+// every address of the machine and gives an empty host, and an IPv6 address stands
+// in brackets. Port 0 is left to the listener.
+func ParseEndpoint(endpoint string) (address string, err error) {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return "", fmt.Errorf("%w %q: want tcp://host:port", ErrEndpoint, endpoint)
+	}
+	host, port, err := net.SplitHostPort(rest)
+	if err != nil {
+		return "", fmt.Errorf("%w %q: %w", ErrEndpoint, endpoint, err)
+	}
+	if n, err := strconv.ParseUint(port, 10, 16); err != nil {
+		return "", fmt.Errorf("%w %q: bad port %d", ErrEndpoint, endpoint, n)
+	}
+	switch host {
+	case "":
+		return "", fmt.Errorf("%w %q: no host; * is every address", ErrEndpoint, endpoint)
+	case "*":
+		host = ""
+	}
+	return net.JoinHostPort(host, port), nil
+}

@@ -1,0 +1,91 @@
+package zmq
+
+import (
+	"encoding/binary"
+	"errors"
+	"net"
+)
+
+// ErrTooLarge: a peer announced a message above the bounds.
+var ErrTooLarge = errors.New("message is too large")
+
+// greetingSize is the length of ZMTP's greeting, which comes before all frames.
+const greetingSize = 64
+
+// The flags of a frame.
+const (
+	flagMore = 1 << iota
+	flagLong
+)
+
+// guard is a connection that reads along and ends what is above the bounds before
+// anybody makes room for it: the library allocates what a frame's header says.
+type guard struct {
+	net.Conn
+	maxBytes  int
+	maxFrames int
+
+	greeting int // bytes of the greeting still to come
+	body     int // bytes of the frame's body still to come
+	header   [9]byte
+	have     int // bytes of header
+	bytes    int // of the message so far
+	frames   int // of the message so far
+}
+
+func newGuard(c net.Conn, b Bounds) *guard {
+	return &guard{Conn: c, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
+}
+
+// Read gives what the connection gives, or ErrTooLarge in place of the header that
+// announces too much.
+func (g *guard) Read(p []byte) (int, error) {
+	n, err := g.Conn.Read(p)
+	if bad := g.follow(p[:n]); bad != nil {
+		return 0, bad
+	}
+	return n, err
+}
+
+func (g *guard) follow(p []byte) error {
+	for len(p) > 0 {
+		switch {
+		case g.greeting > 0:
+			n := min(g.greeting, len(p))
+			g.greeting, p = g.greeting-n, p[n:]
+		case g.body > 0:
+			n := min(g.body, len(p))
+			g.body, p = g.body-n, p[n:]
+		default:
+			g.header[g.have], p = p[0], p[1:]
+			g.have++
+			if err := g.frame(); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// frame looks at a header once it is whole.
+func (g *guard) frame() error {
+	long := g.header[0]&flagLong != 0
+	if long && g.have < 9 || g.have < 2 {
+		return nil
+	}
+	size := uint64(g.header[1])
+	if long {
+		size = binary.BigEndian.Uint64(g.header[1:])
+	}
+	g.have = 0
+	g.frames++
+	if size > uint64(g.maxBytes-g.bytes) || g.frames > g.maxFrames { //nolint:gosec // bytes is never above maxBytes
+		return ErrTooLarge
+	}
+	g.body = int(size) //nolint:gosec // not above maxBytes
+	g.bytes += g.body
+	if g.header[0]&flagMore == 0 {
+		g.bytes, g.frames = 0, 0
+	}
+	return nil
+}
