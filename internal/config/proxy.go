@@ -40,7 +40,7 @@ type Proxy struct {
 	Decode  []string
 
 	// DecodePorts are named ports of decode instances, by address. Only LMCache's
-	// command line says any: PortLMCacheInit and PortLMCacheAlloc.
+	// command line says any: see instance.PortLMCacheInit.
 	DecodePorts map[string]map[string][]int
 
 	// EtcdEndpoints are host:port of an etcd that runs elsewhere; none means

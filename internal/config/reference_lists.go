@@ -9,12 +9,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The names of LMCache's ports in the records of decode instances.
-const (
-	PortLMCacheInit  = "lmcache_init"  // where its peer handshake listens, one port per rank
-	PortLMCacheAlloc = "lmcache_alloc" // where prefill instances ask for buffers, one port per rank
-)
-
 // side is one role's part of a command line: the flags, and what the script
 // takes for those that are not given.
 type side struct {
@@ -117,8 +111,8 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 			by = i
 		}
 		ports[address] = map[string][]int{
-			PortLMCacheInit:  shift("decoder-init-port", initPorts, by),
-			PortLMCacheAlloc: shift("decoder-alloc-port", allocPorts, by),
+			instance.PortLMCacheInit:  shift("decoder-init-port", initPorts, by),
+			instance.PortLMCacheAlloc: shift("decoder-alloc-port", allocPorts, by),
 		}
 	}
 	r.p.DecodePorts = ports

@@ -75,8 +75,9 @@ func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
 			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}}}},
-		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}},
-		ID:     "client-01234567", Key: "00112233445566778899aabbccddeeff",
+		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}, Record: instance.Record{
+			Ports: map[string][]int{"lmcache_init": {7300, 7301}, "lmcache_alloc": {7400, 7401}}}},
+		ID: "client-01234567", Key: "00112233445566778899aabbccddeeff",
 	}
 }
 
@@ -155,6 +156,8 @@ func TestUnfit(t *testing.T) {
 		{"mooncake", "0.33.0", "0.33.0", openai.Messages, length}, {"mooncake", "0.18.0", "0.18.0", openai.Messages, length},
 		{"mooncake", "0.33.0", "0.33.0", openai.Responses, ""}, {"mooncake", "0.33.0", "0.18.0", openai.Responses, old},
 		{"mooncake", "0.18.0", "0.18.0", openai.Chat, ""},
+		{"lmcache", "0.13.0", "0.13.0", openai.Chat, ""}, {"lmcache", "0.19.0", "0.20.0", openai.Messages, ""},
+		{"lmcache", "0.18.0", "0.20.0", openai.Messages, old}, {"lmcache", "0.20.0", "0.18.0", openai.Responses, old},
 	} {
 		c, err := connector.New(tc.dialect)
 		if err != nil {

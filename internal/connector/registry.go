@@ -12,7 +12,7 @@ var ErrUnknown = errors.New("unknown connector")
 // registry lists every dialect. There is no second list; which classes of engines
 // speak each of them stands in OfClass.
 func registry() []Dialect {
-	return []Dialect{plain{}, nixl{}, mooncake{}}
+	return []Dialect{plain{}, nixl{}, mooncake{}, lmcache{}}
 }
 
 // Default is the dialect of an instance whose record names none.

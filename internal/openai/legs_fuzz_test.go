@@ -82,7 +82,8 @@ func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
 			EngineIDs: map[string]string{"0": "e-1"}, Ports: map[string][]int{"bootstrap": {8998}}}},
-		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}},
+		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}, Record: instance.Record{
+			ReceiverHost: "10.0.0.3", Ports: map[string][]int{"lmcache_init": {7300, 7301}, "lmcache_alloc": {7400, 7401}}}},
 		ID:     "id-1", Key: "k",
 	}
 }

@@ -79,8 +79,8 @@ func (s *Settings) Load() error {
 			return err
 		}
 		switch d.Flow() {
-		case connector.Sequential, connector.Concurrent:
-		case connector.DecodeFirst, connector.Notified:
+		case connector.Sequential, connector.Concurrent, connector.Notified:
+		case connector.DecodeFirst:
 			return fmt.Errorf("connector %s: there is no flow %s", name, d.Flow())
 		}
 		s.dialects[name] = d
