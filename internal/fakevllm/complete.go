@@ -25,6 +25,8 @@ type job struct {
 	fetching chan fetched // of a Mooncake decode that loads
 	offers   bool         // a Mooncake prefill whose blocks a decode may fetch
 	wrongKV  bool         // what was loaded is of another prompt
+	spec     *disaggSpec  // of an LMCache prefill, nil if none
+	tags     string       // of the keys of LMCache's chunks
 	arrived  time.Time
 }
 
@@ -159,6 +161,8 @@ func (x *exchange) startKV(j *job) *apiError {
 		return nil
 	case Mooncake:
 		return x.startMooncake(j)
+	case LMCache:
+		return x.loadLMCache(j)
 	case NIXL:
 	}
 	j.kvReq = parseKV(j.kv)
@@ -237,7 +241,11 @@ func (x *exchange) startPool(j *job) {
 
 // prefilled is called when the prompts are computed.
 func (x *exchange) prefilled(j *job) {
-	if x.life.server.opt.Mode == Plain {
+	switch x.life.server.opt.Mode {
+	case LMCache:
+		x.sendChunks(j)
+	case NIXL, Mooncake:
+	case Plain:
 		for _, ids := range j.prompts {
 			g := NewGenerator(ids, 0)
 			x.life.server.opt.Shared.store(g.hash())

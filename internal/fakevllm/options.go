@@ -34,6 +34,9 @@ const (
 	// transfer_id, and decode finds prefill through its bootstrap server. The role
 	// is kv_role, and a leg for the other one kills the engine.
 	Mooncake Mode = "mooncake"
+	// LMCache engines hand over by LMCache's PD backend: prefill writes into the
+	// buffer of a decode that its leg names, and notifies by ZeroMQ.
+	LMCache Mode = "lmcache"
 )
 
 // Policy is what a decode engine does about a KV load that failed.
@@ -88,6 +91,15 @@ type Options struct {
 	// how long a decode waits for its prefill, and a prefill's blocks for a decode.
 	TransferTimeout time.Duration
 
+	// Ranks is the tensor-parallel size of an LMCache engine, default 1.
+	Ranks int
+	// AllocAddrs are where an LMCache decode takes buffers' requests, one for each
+	// rank, default port 0 on the host of Addr; they are the same in every life.
+	AllocAddrs []string
+	// NotifyAddr is host:port of the PULL socket that an LMCache prefill notifies;
+	// "" notifies nobody.
+	NotifyAddr string
+
 	// PromptTokensDetails adds prompt_tokens_details.cached_tokens to usage.
 	PromptTokensDetails bool
 	// StrictPrefill records a violation for whatever a good proxy would not
@@ -126,9 +138,9 @@ func (o Options) withDefaults() (Options, error) {
 	switch o.Mode {
 	case "":
 		o.Mode = Plain
-	case Plain, NIXL, Mooncake:
+	case Plain, NIXL, Mooncake, LMCache:
 	default:
-		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\" or \"mooncake\"", ErrOptions, o.Mode)
+		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"mooncake\" or \"lmcache\"", ErrOptions, o.Mode)
 	}
 	switch o.KVLoadFailurePolicy {
 	case "":
@@ -160,6 +172,15 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.BootstrapAddr == "" {
 		o.BootstrapAddr = net.JoinHostPort(host, "0")
+	}
+	if o.Ranks == 0 {
+		o.Ranks = 1
+	}
+	if o.Ranks < 0 || o.AllocAddrs != nil && len(o.AllocAddrs) != o.Ranks {
+		return o, fmt.Errorf("%w: %d ranks and %d addresses for them", ErrOptions, o.Ranks, len(o.AllocAddrs))
+	}
+	for o.Mode == LMCache && len(o.AllocAddrs) < o.Ranks {
+		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(host, "0"))
 	}
 	if o.TransferTimeout == 0 {
 		o.TransferTimeout = 480 * time.Second

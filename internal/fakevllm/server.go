@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 const (
@@ -29,6 +31,8 @@ type Server struct {
 	mu     sync.Mutex // guards everything below
 	addr   string     // host:port, the same in every life
 	boot   string     // host:port of the bootstrap server, likewise
+	alloc  []string   // host:port of the receivers, likewise
+	notice NoticePlan
 	life   *life
 	closed bool
 
@@ -47,6 +51,8 @@ type life struct {
 	transfers *transfers       // of a Mooncake producer
 	side      *sideServer      // nil in plain mode and for a Mooncake consumer
 	boot      *bootstrapServer // nil for all but a Mooncake producer
+	receiver  *receiver        // nil for all but an LMCache decode
+	pushers   []*zmq.Sender    // of an LMCache prefill, one for each rank
 	client    sideClient
 	peers     peers
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
@@ -70,7 +76,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr}
+	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr, alloc: o.AllocAddrs}
 	s.record.limit = o.RecordLimit
 	if err := s.begin(ctx); err != nil {
 		return nil, err
@@ -134,6 +140,9 @@ func (s *Server) begin(ctx context.Context) error {
 	if l.boot != nil {
 		s.boot = l.boot.ln.Addr().String()
 	}
+	if l.receiver != nil {
+		s.alloc = l.receiver.addresses()
+	}
 	s.life = l
 	s.mu.Unlock()
 	l.serving.Go(func() { _ = l.http.Serve(l.ln) })
@@ -154,6 +163,8 @@ func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 			l.count.reused.Add(1)
 		})
 		return s.startProducer(ctx, l)
+	case s.opt.Mode == LMCache:
+		return s.startLMCache(ctx, l)
 	}
 	return nil
 }
@@ -288,6 +299,7 @@ func (l *life) end() {
 	if l.boot != nil {
 		l.boot.close()
 	}
+	l.endLMCache()
 	l.client.close()
 }
 

@@ -17,7 +17,7 @@ import (
 // gives another text.
 func TestBodiesAreNotMixed(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.LMCache} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			r := start(t, mode, 3, 3, func(o *forward.Options) { o.MaxAttempts, o.RetryRatio = 50, -1 })

@@ -27,7 +27,7 @@ func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 // bothDialects runs a test over every dialect, streaming and not.
 func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, stream bool)) {
 	t.Helper()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.LMCache} {
 		for _, stream := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%s/stream=%v", mode, stream), func(t *testing.T) {
 				t.Parallel()
@@ -75,8 +75,11 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 					t.Errorf("retried %q, want %q", r.rec.retried(), tc.retry)
 				}
 				want := tc.prefills
-				if mode == fakevllm.Plain {
+				switch mode {
+				case fakevllm.Plain:
 					want = 1 // a KV pool may be read again
+				case fakevllm.LMCache:
+					want = 2 // it lies with the instance that failed
 				}
 				if n := legs(r.P); n != want {
 					t.Errorf("%d prefills, want %d", n, want)
@@ -99,11 +102,15 @@ func TestDecodeRefusesConnections(t *testing.T) {
 		for range 4 {
 			r.complete(r.post("/v1/chat/completions", body), true, body)
 		}
-		if n := legs(r.P); n != 4 {
-			t.Errorf("%d prefills for 4 requests: the same KV was good for the other instance", n)
+		prefills, retried := int64(4), "decode/not_connected"
+		if mode == fakevllm.LMCache {
+			prefills, retried = 5, "decode/gone" // prefill could not send to it, and its silence is looked into
+		}
+		if n := legs(r.P); n != prefills {
+			t.Errorf("%d prefills for 4 requests, want %d: the same KV is good for the other instance, unless it was sent to the first", n, prefills)
 		}
 		// Only the first one may have met the dead instance.
-		if got := r.rec.retried(); got != "decode/not_connected" {
+		if got := r.rec.retried(); got != retried {
 			t.Errorf("retried %q", got)
 		}
 		if err := r.D[0].Restart(t.Context()); err != nil {

@@ -48,6 +48,7 @@ type Options struct {
 	Picker   flow.Picker
 	Health   flow.Health
 	Upstream upstream.Client
+	Notices  flow.Notices // of prefill instances whose connector notifies; nil: none can be used
 	Recorder Recorder
 	Log      logrus.FieldLogger
 
@@ -79,6 +80,7 @@ type Options struct {
 	Idle        time.Duration // between two reads of an answer, default 120 s
 	NonStream   time.Duration // for a non-streamed answer to begin, default 1 h
 	KVBudget    time.Duration // how long a hand-over may wait, default 20 s
+	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
 }
 
 // Handler serves completions. It is safe for concurrent use.
@@ -100,9 +102,9 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, Health: o.Health, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, Health: o.Health, Notices: o.Notices, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, MaxAttempts: o.MaxAttempts,
-			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget,
+			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, Notified: o.Notified,
 		},
 	}
 	if o.RetryRatio >= 0 {
@@ -147,6 +149,7 @@ func (o *Options) setDefaults() {
 	def(&o.FirstByte, time.Minute)
 	def(&o.Idle, 2*time.Minute)
 	def(&o.KVBudget, 20*time.Second)
+	def(&o.Notified, 30*time.Second)
 	def(&o.NonStream, time.Hour)
 	if o.MaxBody <= 0 {
 		o.MaxBody = 64 << 20

@@ -18,7 +18,7 @@ import (
 
 func TestOneRequest(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL} {
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.LMCache} {
 		for _, chat := range []bool{true, false} {
 			for _, stream := range []bool{true, false} {
 				name := fmt.Sprintf("%s/chat=%v/stream=%v", mode, chat, stream)

@@ -27,6 +27,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/upstream"
@@ -51,6 +52,9 @@ type rig struct {
 	up      upstream.Client
 	rec     *record
 	members members
+	// inbox and receiver are where LMCache's engines notify; nil for others.
+	inbox    *lmcache.Inbox
+	receiver *lmcache.Receiver
 	// gone counts the requests whose context has ended.
 	gone atomic.Int64
 	stop func() // ends the server
@@ -200,10 +204,14 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fakevllm.StartTest(t, fakevllm.Options{
+		o := fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
-		})
+		}
+		if mode == fakevllm.LMCache {
+			o.Ranks, o.NotifyAddr = lmcacheRanks, r.listenForNotices()
+		}
+		return fakevllm.StartTest(t, o)
 	}
 	for range prefills {
 		s := engine(fakevllm.RolePrefill)
@@ -213,7 +221,9 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 	for range decodes {
 		s := engine(fakevllm.RoleDecode)
 		r.D = append(r.D, s)
-		list = append(list, in(instance.Decode, s.Address(), mode))
+		one := in(instance.Decode, s.Address(), mode)
+		one.Record.Ports = lmcachePorts(s)
+		list = append(list, one)
 	}
 	// The snapshot is sorted by address, and the first one in it is picked first.
 	byAddress := func(a, b *fakevllm.Server) int { return strings.Compare(a.Address(), b.Address()) }
@@ -244,7 +254,8 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
 		Trace: func(*http.Request) bool { return true },
 		// Far longer than anything here takes, and short enough to be told of.
-		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute,
+		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
+		Notices: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 	}
 	if tune != nil {
 		tune(&o)

@@ -23,6 +23,7 @@ const (
 	aloneNoPrefill     = "no_prefill"     // nobody there
 	alonePrefillFailed = "prefill_failed" // everybody tried
 	aloneNoHandover    = "no_handover"    // prefill has answered without one
+	aloneUnheard       = "not_heard"      // prefill's notifications go to nobody who can be asked
 )
 
 // completion is a request that goes through prefill and decode.
@@ -69,6 +70,8 @@ func (c *completion) run() {
 		switch d.Flow() {
 		case connector.Concurrent:
 			done = c.concurrent(p, d)
+		case connector.Notified:
+			done = c.notified(p, d)
 		default:
 			done = c.sequential(p, d)
 		}

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -36,6 +37,17 @@ type Health interface {
 	Available(k instance.Key) bool
 }
 
+// Notices hears what prefill instances say beside their answers, for the flow Notified.
+// Its methods may be called at once.
+type Notices interface {
+	// Can tells why an instance cannot be heard, nil if it can.
+	Can(in *instance.Instance) error
+	// Await returns when so many ranks of an instance have said that the KV cache of
+	// the attempt with this id has arrived. It may be called before or after they do;
+	// once it has returned nil they are forgotten.
+	Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
+}
+
 // Recorder hears of the events on a request's way. It must not block.
 type Recorder interface {
 	// Retried: a leg in this role failed in this way and was tried again.
@@ -53,6 +65,7 @@ type Recorder interface {
 type Settings struct {
 	Picker   Picker
 	Health   Health
+	Notices  Notices // nil: nobody can be heard
 	Recorder Recorder
 	Budget   *Budget
 	Log      logrus.FieldLogger
@@ -65,6 +78,7 @@ type Settings struct {
 	Idle        time.Duration // between two reads of an answer
 	NonStream   time.Duration // for a non-streamed answer to begin
 	KVBudget    time.Duration // how long a hand-over may wait
+	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
 	dialects map[string]connector.Dialect
 	asking   asking
