@@ -75,6 +75,8 @@ type Proxy struct {
 	DecodeFirstByteTimeout time.Duration
 	IdleTimeout            time.Duration // between two chunks of an answer
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
+	LMCacheNotify          string        // tcp://host:port where LMCache's prefill instances notify; "" = at their agents
+	LMCacheNotifyTimeout   time.Duration // from a prefill's answer to its last notification
 	KVLeaseBudget          time.Duration // how long after a prefill its KV may still be used
 	MaxAttempts            int           // tries for one request, the first included
 	MaxFailures            int           // strikes in a row until an ejection

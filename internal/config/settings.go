@@ -73,6 +73,8 @@ func proxySettings() []setting {
 		{name: "idle-timeout", kind: kindDuration, def: "2m", usage: "between two chunks of an answer", field: func(p *Proxy) any { return &p.IdleTimeout }},
 		{name: "non-stream-timeout", kind: kindDuration, def: "1h", usage: "until a decode instance begins a non-streamed answer, which it does when it is whole", field: func(p *Proxy) any { return &p.NonStreamTimeout }},
 		{name: "kv-lease-budget", kind: kindDuration, def: "20s", usage: "how long after a prefill its KV cache may still be handed over", field: func(p *Proxy) any { return &p.KVLeaseBudget }},
+		{name: "lmcache-notify", kind: kindText, usage: "tcp://host:port where this proxy takes the notifications of LMCache's prefill instances, whose pd_proxy_host and pd_proxy_port say the same; for a single proxy and prefill instances whose agents do not take them", field: func(p *Proxy) any { return &p.LMCacheNotify }},
+		{name: "lmcache-notify-timeout", kind: kindDuration, def: "30s", usage: "after a prefill's answer, until every rank has notified that LMCache's chunks have arrived; then another pair is tried", field: func(p *Proxy) any { return &p.LMCacheNotifyTimeout }},
 		{name: "max-attempts", kind: kindInt, def: "4", usage: "tries for one request on different instances, the first included", field: func(p *Proxy) any { return &p.MaxAttempts }},
 		{name: "max-failures", kind: kindInt, def: "3", usage: "failures in a row, on requests that another instance then served, until an instance is ejected", field: func(p *Proxy) any { return &p.MaxFailures }},
 		{name: "ejection-time", kind: kindDuration, def: "1s", usage: "how long the first such ejection lasts; it doubles up to 30s, and ends with a probe", field: func(p *Proxy) any { return &p.EjectionTime }},
