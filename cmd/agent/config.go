@@ -59,7 +59,8 @@ type config struct {
 	notes []string        // what the person who starts it should know
 
 	side      sideChannel // of a NIXL engine that this agent starts
-	bootstrap string      // host:port of a Mooncake prefill engine's bootstrap server; "" for none
+	notices   noticeConfig
+	bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
 	command         []string // of the engine; nil when somebody else starts it
 	restart         bool     // after a failure
@@ -122,13 +123,14 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
 	f.record(&c.facts)
 	c.side = r.findSideChannel(f, c.key.Address)
-	c.notes = f.notes
 	r.checkCommand(&c)
 	if _, err := discovery.NewLayout(c.etcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
 	r.checkEngine(&c, f)
 	c.bootstrap = r.findBootstrap(f, &c)
+	c.notices = r.findLMCache(f, &c)
+	c.notes = f.notes
 	r.checkTimes(&c)
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
 		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))

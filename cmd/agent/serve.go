@@ -64,6 +64,11 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 0, nil
 	}
 	defer func() { _ = locked.Close() }()
+	stopBridge, err := s.bridge(ctx, log)
+	if err != nil {
+		return 1, err
+	}
+	defer stopBridge()
 	ctl, stopControl, err := startControl(ctx, s.config, drain, log)
 	if err != nil {
 		return 1, err

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 // Validate checks everything that can be known without touching the network
@@ -59,6 +60,9 @@ func (p *Proxy) Validate() error {
 	}
 	if p.Upstream != UpstreamOwn && p.Upstream != UpstreamStd {
 		bad("upstream", "%q is not known; use %s or %s", p.Upstream, UpstreamOwn, UpstreamStd)
+	}
+	if _, err := zmq.ParseEndpoint(p.LMCacheNotify); p.LMCacheNotify != "" && err != nil {
+		bad("lmcache-notify", "%w", err)
 	}
 	p.checkPolicies(bad)
 	if !isToken(p.ClientBoundKey) {
@@ -175,7 +179,7 @@ func (p *Proxy) checkLimits(bad complaint) {
 	}{
 		{"connect-timeout", p.ConnectTimeout},
 		{"prefill-timeout", p.PrefillTimeout},
-		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout},
+		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout}, {"lmcache-notify-timeout", p.LMCacheNotifyTimeout},
 		{"idle-timeout", p.IdleTimeout},
 		{"non-stream-timeout", p.NonStreamTimeout},
 		{"ejection-time", p.EjectionTime},
