@@ -37,6 +37,7 @@ type flags struct {
 	host, role, mode, policy, logLevel, logFormat string
 	models                                        []string
 	port, bootstrap, records                      int
+	alloc                                         []int
 	drain                                         time.Duration
 	quiet                                         bool
 	opt                                           fakevllm.Options
@@ -64,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
 	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
 	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
-	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl or mooncake")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl, mooncake or lmcache")
 	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
 	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
 	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")
@@ -78,6 +79,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
 	fl.IntVar(&f.bootstrap, "bootstrap-port", 8998, "port of a mooncake prefill's bootstrap server, 0 for a free one")
 	fl.DurationVar(&f.opt.TransferTimeout, "transfer-timeout", 480*time.Second, "how long a mooncake decode waits for its prefill, and a prefill's blocks for a decode")
+	fl.StringVar(&f.opt.NotifyAddr, "notify", "", "host:port that an lmcache prefill notifies by ZeroMQ")
+	fl.IntSliceVar(&f.alloc, "alloc-port", nil, "ports of an lmcache decode, one for each rank (default a free one)")
+	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
@@ -116,6 +120,9 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	o := f.opt
 	o.Log = log
 	o.BootstrapAddr = net.JoinHostPort(f.host, strconv.Itoa(f.bootstrap))
+	for _, port := range f.alloc {
+		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(f.host, strconv.Itoa(port)))
+	}
 	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
 	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)
 	if f.role != "both" {

@@ -121,6 +121,9 @@ type NodeSpec struct {
 	Connector string // as the engine's --mode and the agent's --connector
 	// BootstrapPort is that of a mooncake prefill engine; 0 = a free one.
 	BootstrapPort int
+	// LMCachePort is where an lmcache prefill notifies, or an lmcache decode's buffer
+	// is asked for; 0 = a free one.
+	LMCachePort int
 	Model         string
 	// TTFT is how long the engine computes before its first token, ITL the
 	// pause between two tokens.
@@ -164,6 +167,12 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	if s.BootstrapPort > 0 {
 		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
 	}
+	if s.LMCachePort > 0 {
+		flag := map[instance.Role][]string{
+			instance.Prefill: {"--notify", loopback(s.LMCachePort)}, instance.Decode: {"--alloc-port", strconv.Itoa(s.LMCachePort)},
+		}
+		args = append(args, flag[s.Role]...)
+	}
 	var err error
 	n.Engine, err = f.Start(ctx, Spec{
 		Name: s.Name, Program: "fakevllm", Args: append(args, s.EngineArgs...), Stage: stageEngine,
@@ -184,6 +193,9 @@ func (s *NodeSpec) choosePorts() error {
 	if s.Connector == "mooncake" && s.Role == instance.Prefill && s.BootstrapPort == 0 {
 		missing = append(missing, &s.BootstrapPort)
 	}
+	if s.Connector == "lmcache" && s.LMCachePort == 0 {
+		missing = append(missing, &s.LMCachePort)
+	}
 	if len(missing) == 0 {
 		return nil
 	}
@@ -202,6 +214,14 @@ func (n *Node) startAgent(ctx context.Context) error {
 	}
 	if s.BootstrapPort > 0 {
 		args = append(args, "--bootstrap-port", strconv.Itoa(s.BootstrapPort))
+	}
+	if s.LMCachePort > 0 {
+		port := strconv.Itoa(s.LMCachePort)
+		flag := map[instance.Role][]string{
+			instance.Prefill: {"--lmcache-notify", "tcp://" + loopback(s.LMCachePort)},
+			instance.Decode:  {"--lmcache-init-port", port, "--lmcache-alloc-port", port},
+		}
+		args = append(args, flag[s.Role]...)
 	}
 	if s.TTL > 0 {
 		args = append(args, "--ttl", s.TTL.String())
