@@ -124,7 +124,7 @@ type NodeSpec struct {
 	// LMCachePort is where an lmcache prefill notifies, or an lmcache decode's buffer
 	// is asked for; 0 = a free one.
 	LMCachePort int
-	Model         string
+	Model       string
 	// TTFT is how long the engine computes before its first token, ITL the
 	// pause between two tokens.
 	TTFT, ITL   time.Duration

@@ -84,7 +84,7 @@ func pair() connector.Pair {
 			EngineIDs: map[string]string{"0": "e-1"}, Ports: map[string][]int{"bootstrap": {8998}}}},
 		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}, Record: instance.Record{
 			ReceiverHost: "10.0.0.3", Ports: map[string][]int{"lmcache_init": {7300, 7301}, "lmcache_alloc": {7400, 7401}}}},
-		ID:     "id-1", Key: "k",
+		ID: "id-1", Key: "k",
 	}
 }
 
