@@ -63,7 +63,8 @@ type config struct {
 	notes []string        // what the person who starts it should know
 
 	side      sideChannel // of a NIXL engine that this agent starts
-	bootstrap string      // host:port of a Mooncake prefill engine's bootstrap server; "" for none
+	notices   noticeConfig
+	bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
 	command         []string // of the engine; nil when somebody else starts it
 	restart         bool     // after a failure
@@ -165,6 +166,8 @@ func (r *reader) instance(c *config, f *facts) {
 	r.checkEngine(c, f)
 	c.bootstrap = r.findBootstrap(f, c)
 	r.findP2P(f, c)
+	c.notices = r.findLMCache(f, c)
+	c.notes = f.notes
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
 		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
 	}

@@ -8,6 +8,7 @@ import (
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/mooncake"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
@@ -19,15 +20,17 @@ type fact struct{ value, from string }
 // variables it is started with, mooncake.json. Settings that were given count
 // more than any of it.
 type facts struct {
-	lookup   func(string) (string, bool)
-	command  vllmargs.Command
-	wrapped  bool
-	transfer *vllmargs.Transfer
-	from     string // of transfer
-	moon     *mooncake.Config
-	moonFrom string
-	envRole  string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
-	notes    []string
+	lookup      func(string) (string, bool)
+	command     vllmargs.Command
+	wrapped     bool
+	transfer    *vllmargs.Transfer
+	from        string // of transfer
+	moon        *mooncake.Config
+	moonFrom    string
+	lmcache     *lmcache.Config // nil without LMCache's PD backend
+	lmcacheFrom string
+	envRole     string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
+	notes       []string
 }
 
 // Where facts are from.
@@ -72,6 +75,7 @@ func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *
 		f.envRole = role
 	}
 	r.findMooncake(f)
+	r.findLMCacheFile(f)
 	return f
 }
 
@@ -144,6 +148,9 @@ func (f *facts) noRole() error {
 func (r *reader) findConnector(f *facts) []fact {
 	if f.transfer == nil || r.given("connector") {
 		return nil
+	}
+	if f.lmcache != nil && f.transfer.LMCache() {
+		return []fact{{lmcacheDialect, f.lmcacheFrom}}
 	}
 	dialect, err := f.transfer.Dialect()
 	if err != nil {

@@ -67,6 +67,11 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 0, nil
 	}
 	defer func() { _ = locked.Close() }()
+	stopNotices, err := s.relayNotices(ctx, log)
+	if err != nil {
+		return 1, err
+	}
+	defer stopNotices()
 	ctl, stopControl, err := startControl(ctx, s.config, drain, log)
 	if err != nil {
 		return 1, err

@@ -37,6 +37,7 @@ type flags struct {
 	host, role, mode, policy, logLevel, logFormat, turns string
 	models                                               []string
 	port, bootstrap, side, records                       int
+	alloc                                                []int
 	drain                                                time.Duration
 	quiet                                                bool
 	opt                                                  fakevllm.Options
@@ -64,7 +65,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
 	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
 	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
-	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl, nixl_push, mooncake, ascend, p2p, moriio_read or moriio_write")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl, nixl_push, mooncake, ascend, p2p, lmcache, moriio_read or moriio_write")
 	fl.StringVar(&f.opt.PingTo, "ping-to", "", "where a moriio engine registers itself, tcp://host:port")
 	fl.DurationVar(&f.opt.PingInterval, "ping-interval", 0, "time between two such registrations (default 3s)")
 	fl.BoolVar(&f.opt.PingOld, "ping-old", false, "register in the form of vLLM up to 0.19")
@@ -82,6 +83,9 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.IntVar(&f.side, "side-channel-port", 0, "port that other engines fetch hand-overs from, 0 for a free one")
 	fl.IntVar(&f.bootstrap, "bootstrap-port", 8998, "port of a mooncake prefill's bootstrap server, 0 for a free one")
 	fl.DurationVar(&f.opt.TransferTimeout, "transfer-timeout", 480*time.Second, "how long a mooncake decode waits for its prefill, and a prefill's blocks for a decode")
+	fl.StringVar(&f.opt.NotifyAddr, "notify", "", "host:port that an lmcache prefill notifies by ZeroMQ")
+	fl.IntSliceVar(&f.alloc, "alloc-port", nil, "ports of an lmcache decode, one for each rank (default a free one)")
+	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
 	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
@@ -127,6 +131,9 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	o.Log = log
 	o.SideChannelAddr = net.JoinHostPort(f.host, strconv.Itoa(f.side))
 	o.BootstrapAddr = net.JoinHostPort(f.host, strconv.Itoa(f.bootstrap))
+	for _, port := range f.alloc {
+		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(f.host, strconv.Itoa(port)))
+	}
 	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
 	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)
 	if f.role != "both" {

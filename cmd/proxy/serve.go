@@ -83,7 +83,12 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	}
 	defer etcd.close()
 
-	p, err := build(cfg, log, etcd, ln.Addr().String())
+	heard, err := openNotices(ctx, cfg, log)
+	if err != nil {
+		return err
+	}
+	defer heard.close()
+	p, err := build(cfg, log, etcd, ln.Addr().String(), heard)
 	if err != nil {
 		return err
 	}
@@ -233,7 +238,7 @@ type proxy struct {
 	direct              map[string]http.HandlerFunc // routes that need no router
 }
 
-func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address string) (*proxy, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address string, heard *notices) (*proxy, error) {
 	layout, err := discovery.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
@@ -283,6 +288,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
 	h, err := forward.New(forward.Options{
+		Notices: heard.asker, Notified: cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Recorder:  recorder{Metrics: counters, noticed: p.noticed, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,

@@ -22,6 +22,8 @@ const (
 	MessagesNeedLength = "messages_need_length"
 	EngineTooOld       = "engine_too_old"
 	ResponsesOwnID     = "responses_own_id"
+	RanksDiffer        = "ranks_differ"
+	NotHeard           = "not_heard"
 
 	// A prefill should have been.
 	NoHandover    = "no_handover"
@@ -53,6 +55,8 @@ func Reasons() []Reason {
 		{MessagesNeedLength, "these engines may hand nothing over on /v1/messages"},
 		{EngineTooOld, "an engine is older than vLLM 0.19"},
 		{ResponsesOwnID, "the legs of these engines would not know each other on /v1/responses"},
+		{RanksDiffer, "prefill and decode have not as many ranks"},
+		{NotHeard, "prefill's notifications go to nobody who can be asked"},
 		{NoHandover, "prefill has handed nothing over"},
 		{NoPrefill, "no prefill instance could be used"},
 		{PrefillFailed, "every prefill instance has failed"},

@@ -69,7 +69,7 @@ func TestDefaults(t *testing.T) {
 		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
 		InstanceAllow:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
 		AllowedMethods: config.JSONList{"*"}, AllowedHeaders: config.JSONList{"*"},
-		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true,
+		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
 		Policy: "round_robin", PrefillPolicy: "round_robin", DecodePolicy: "round_robin",
 		WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",

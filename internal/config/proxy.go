@@ -40,7 +40,7 @@ type Proxy struct {
 	Decode  []string
 
 	// DecodePorts are named ports of decode instances, by address. Only LMCache's
-	// command line says any: PortLMCacheInit and PortLMCacheAlloc.
+	// command line says any: see instance.PortLMCacheInit.
 	DecodePorts map[string]map[string][]int
 
 	// ZMQRegister is where MoRI-IO engines register themselves, tcp://host:port; "" for
@@ -85,6 +85,8 @@ type Proxy struct {
 	NonStreamTimeout       time.Duration // until a non-streamed answer begins
 	VersionGroups          bool          // pairs of one vLLM version only
 	RewriteRemoteHost      bool          // in hand-overs, by the host that was dialled
+	LMCacheNotify          string        // tcp://host:port where LMCache's prefill instances notify; "" = at their agents
+	LMCacheNotifyTimeout   time.Duration // from a prefill's answer to its last notification
 	KVLeaseBudget          time.Duration // how long after a prefill its KV may still be used
 	MaxAttempts            int           // tries for one request, the first included
 	MaxFailures            int           // strikes in a row until an ejection

@@ -72,18 +72,12 @@ func referenceFlags() []referenceFlag {
 		lists(formLMCache, kindList, "ports of a decode instance's LMCache, one per tensor parallel rank",
 			"decoder-init-port", "decoder-alloc-port"),
 		[]referenceFlag{
-			withLists(idle(formLMCache, "proxy-host", kindText, "no notifications of LMCache are listened for")),
-			withLists(idle(formLMCache, "proxy-port", kindInt, "no notifications of LMCache are listened for")),
+			{form: formLMCache, lists: true, setting: setting{name: "proxy-host", kind: kindText, usage: "LMCache's proxy: host of --lmcache-notify"}},
+			{form: formLMCache, lists: true, setting: setting{name: "proxy-port", kind: kindInt, usage: "LMCache's proxy: port of --lmcache-notify"}},
 			idle(formLMCache, "pd-buffer-size", kindInt, "no LMCache buffer is accounted for"),
 			idle(formLMCache, "chunk-size", kindInt, "no LMCache buffer is accounted for"),
 		},
 	)
-}
-
-// withLists marks a flag that is only ever given together with lists.
-func withLists(f referenceFlag) referenceFlag {
-	f.lists = true
-	return f
 }
 
 // reference reads the flags of the reference proxies into a Proxy.

@@ -9,12 +9,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// The names of LMCache's ports in the records of decode instances.
-const (
-	PortLMCacheInit  = "lmcache_init"  // where its peer handshake listens, one port per rank
-	PortLMCacheAlloc = "lmcache_alloc" // where prefill instances ask for buffers, one port per rank
-)
-
 // side is one role's part of a command line: the flags, and what the script
 // takes for those that are not given.
 type side struct {
@@ -76,12 +70,37 @@ func (r *reference) lmcache() {
 			r.lmcachePorts(addresses, consecutive)
 		}
 	}
-	explain := "no disagg_spec is sent, so decode instances find only the KV cache that lies in a store which prefill instances share, and compute the rest themselves"
 	if r.p.sources["connector"] == "" {
-		r.notice("this is the command line of %s, whose connector does not exist here: serving with connector %q; %s", formLMCache, r.p.Connector, explain)
-	} else if r.p.Connector == "plain" {
-		r.notice("this is the command line of %s, and the connector is %q: %s", formLMCache, r.p.Connector, explain)
+		r.p.Connector = "lmcache"
+		r.p.sources["connector"] = "the command line of " + string(formLMCache)
 	}
+	if r.p.Connector == "plain" {
+		r.notice("this is the command line of %s, and the connector is %q: no disagg_spec is sent, so decode instances find only the KV cache that lies in a store which prefill instances share, and compute the rest themselves", formLMCache, r.p.Connector)
+	}
+	r.lmcacheChannel()
+}
+
+// lmcacheChannel is where the prefill instances notify, with the script's defaults.
+func (r *reference) lmcacheChannel() {
+	if r.p.Connector != "lmcache" || r.p.LMCacheNotify != "" {
+		return
+	}
+	host, port := defaultHost, "8500"
+	if r.changed("proxy-host") {
+		host = r.raw("proxy-host")
+	}
+	if r.changed("proxy-port") {
+		port = r.raw("proxy-port")
+	}
+	if ports := r.portList("proxy-port", port); ports == nil {
+		return
+	}
+	host = strings.Trim(host, "[]")
+	if host == defaultHost {
+		host = "127.0.0.1"
+	}
+	r.p.LMCacheNotify = "tcp://" + net.JoinHostPort(host, port)
+	r.p.sources["lmcache-notify"] = "the command line of " + string(formLMCache)
 }
 
 // lmcachePorts notes the ports of the decode instances' LMCache. With
@@ -117,14 +136,11 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 			by = i
 		}
 		ports[address] = map[string][]int{
-			PortLMCacheInit:  shift("decoder-init-port", initPorts, by),
-			PortLMCacheAlloc: shift("decoder-alloc-port", allocPorts, by),
+			instance.PortLMCacheInit:  shift("decoder-init-port", initPorts, by),
+			instance.PortLMCacheAlloc: shift("decoder-alloc-port", allocPorts, by),
 		}
 	}
 	r.p.DecodePorts = ports
-	if r.changed("decoder-init-port") || r.changed("decoder-alloc-port") {
-		r.notice("--decoder-init-port and --decoder-alloc-port are kept in the instances' records and not used")
-	}
 }
 
 // read gives the hosts and ports of one role, with the script's defaults for

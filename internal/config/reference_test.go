@@ -20,10 +20,6 @@ func TestReferenceForms(t *testing.T) {
 		port                                    int
 		notices                                 []string // words of each, in order
 	}
-	const (
-		lmcache = `serving with connector "plain"`
-		kept    = "kept in the instances' records"
-	)
 	tests := []struct {
 		name, args string
 		want       want
@@ -46,25 +42,25 @@ func TestReferenceForms(t *testing.T) {
 		{"load-balance proxy, IPv6", "--prefiller-hosts ::1 [2001:db8::1] --prefiller-ports 8100 8100 --decoder-ports 8200",
 			want{"[::1]:8100 [2001:db8::1]:8100", "127.0.0.1:8200", "nixl", "", "127.0.0.1", 8000, nil}},
 		{"LMCache, several machines", "--prefiller-host 10.0.0.1,10.0.0.2 --prefiller-port 8000 --decoder-host 10.0.0.3,10.0.0.4 --decoder-port 8000,8001",
-			want{"10.0.0.1:8000 10.0.0.2:8000", "10.0.0.3:8000 10.0.0.4:8001", "plain", "", "127.0.0.1", 8000, []string{lmcache}}},
+			want{"10.0.0.1:8000 10.0.0.2:8000", "10.0.0.3:8000 10.0.0.4:8001", "lmcache", "", "127.0.0.1", 8000, nil}},
 		{"LMCache, ports of one host", "--prefiller-host localhost --prefiller-port 7100,7101 --decoder-host localhost --decoder-port 7200,7201 --port 9100 --host localhost",
-			want{"127.0.0.1:7100 127.0.0.1:7101", "127.0.0.1:7200 127.0.0.1:7201", "plain", "", "localhost", 9100, []string{lmcache}}},
+			want{"127.0.0.1:7100 127.0.0.1:7101", "127.0.0.1:7200 127.0.0.1:7201", "lmcache", "", "localhost", 9100, nil}},
 		{"LMCache, consecutive ports", "--prefiller-port 7100 --num-prefillers 2 --decoder-port 7200 --num-decoders 3 --decoder-init-port 7300 --decoder-alloc-port 7400",
-			want{"127.0.0.1:7100 127.0.0.1:7101", "127.0.0.1:7200 127.0.0.1:7201 127.0.0.1:7202", "plain", "", "127.0.0.1", 8000, []string{kept, lmcache}}},
+			want{"127.0.0.1:7100 127.0.0.1:7101", "127.0.0.1:7200 127.0.0.1:7201 127.0.0.1:7202", "lmcache", "", "127.0.0.1", 8000, nil}},
 		{"LMCache, spaces between", "--prefiller-host 10.0.0.1,\u00a010.0.0.2 --prefiller-port 8000 --decoder-port 8200",
-			want{"10.0.0.1:8000 10.0.0.2:8000", "127.0.0.1:8200", "plain", "", "127.0.0.1", 8000, []string{lmcache}}},
+			want{"10.0.0.1:8000 10.0.0.2:8000", "127.0.0.1:8200", "lmcache", "", "127.0.0.1", 8000, nil}},
 		{"LMCache, a count beside a list", "--prefiller-port 7100,7101 --num-prefillers 5 --decoder-port 7200",
-			want{"127.0.0.1:7100 127.0.0.1:7101", "127.0.0.1:7200", "plain", "", "127.0.0.1", 8000, []string{"--num-prefillers 5 counts only with one host and one port", lmcache}}},
+			want{"127.0.0.1:7100 127.0.0.1:7101", "127.0.0.1:7200", "lmcache", "", "127.0.0.1", 8000, []string{"--num-prefillers 5 counts only with one host and one port"}}},
 		{"LMCache, its channel", "--prefiller-port 7100 --decoder-port 7200 --proxy-host localhost --proxy-port 7500",
-			want{"127.0.0.1:7100", "127.0.0.1:7200", "plain", "", "127.0.0.1", 8000, []string{"--proxy-host has no effect", "--proxy-port has no effect", lmcache}}},
+			want{"127.0.0.1:7100", "127.0.0.1:7200", "lmcache", "", "127.0.0.1", 8000, nil}},
 		{"LMCache, its channel alone", "--proxy-port 7500",
-			want{"127.0.0.1:8100", "127.0.0.1:8200", "plain", "", "127.0.0.1", 8000, []string{"--proxy-port has no effect",
-				"taking localhost:8100", "taking localhost:8200", lmcache}}},
+			want{"127.0.0.1:8100", "127.0.0.1:8200", "lmcache", "", "127.0.0.1", 8000, []string{
+				"taking localhost:8100", "taking localhost:8200"}}},
 		{"LMCache, a connector of ours", "--prefiller-port 7100 --decoder-port 7200 --connector nixl",
 			want{"127.0.0.1:7100", "127.0.0.1:7200", "nixl", "", "127.0.0.1", 8000, nil}},
 		{"LMCache, newer flags", "--prefiller-port 7100 --decoder-port 7200 --model org/m --pd-buffer-size 2147483648 --chunk-size 256",
-			want{"127.0.0.1:7100", "127.0.0.1:7200", "plain", "org/m", "127.0.0.1", 8000,
-				[]string{"--pd-buffer-size has no effect", "--chunk-size has no effect", lmcache}}},
+			want{"127.0.0.1:7100", "127.0.0.1:7200", "lmcache", "org/m", "127.0.0.1", 8000,
+				[]string{"--pd-buffer-size has no effect", "--chunk-size has no effect"}}},
 		{"a number of tries names no instances", "--max-retries 2", want{"", "", "plain", "", "127.0.0.1", 8000, nil}},
 		{"names", "--prefill node-1:8100 --decode 127.0.0.1:8200", want{"node-1:8100", "127.0.0.1:8200", "plain", "", "127.0.0.1", 8000,
 			[]string{"node-1:8100 is given by name"}}},
@@ -233,7 +229,7 @@ func TestBadReferenceForms(t *testing.T) {
 		{"delay is a word", "--retry-delay soon", []string{"--retry-delay:", "number of seconds"}},
 		{"delay negative", "--retry-delay -1", []string{"--retry-delay:", "negative"}},
 		{"workers is a word", "--workers all", []string{"--workers:", "whole number"}},
-		{"connector that does not exist", "--prefiller-port 1 --connector lmcache", []string{"--connector:", "known are plain, nixl"}},
+		{"connector that does not exist", "--prefiller-port 1 --connector teleport", []string{"--connector:", "known are plain, nixl"}},
 		{"session header", "--client-bound-key session:id", []string{"--client-bound-key:", "header"}},
 		{"session header empty", "--client-bound-key=", []string{"--client-bound-key:", "header"}},
 	}

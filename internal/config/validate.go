@@ -71,6 +71,9 @@ func (p *Proxy) Validate() error {
 	if p.Upstream != UpstreamOwn && p.Upstream != UpstreamStd {
 		bad("upstream", "%q is not known; use %s or %s", p.Upstream, UpstreamOwn, UpstreamStd)
 	}
+	if _, err := zmq.ParseEndpoint(p.LMCacheNotify); p.LMCacheNotify != "" && err != nil {
+		bad("lmcache-notify", "%w", err)
+	}
 	p.checkPolicies(bad)
 	if !isToken(p.ClientBoundKey) {
 		bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(p.ClientBoundKey, 80))
@@ -187,7 +190,7 @@ func (p *Proxy) checkLimits(bad complaint) {
 	}{
 		{"connect-timeout", p.ConnectTimeout},
 		{"prefill-timeout", p.PrefillTimeout},
-		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout},
+		{"decode-first-byte-timeout", p.DecodeFirstByteTimeout}, {"lmcache-notify-timeout", p.LMCacheNotifyTimeout},
 		{"idle-timeout", p.IdleTimeout},
 		{"non-stream-timeout", p.NonStreamTimeout},
 		{"ejection-time", p.EjectionTime},

@@ -66,7 +66,9 @@ const (
 	Concurrent
 	// DecodeFirst: decode, which asks the proxy for the prefill.
 	DecodeFirst
-	// Notified: prefill, then decode when the KV is said to be there.
+	// Notified: prefill, then decode when every rank of prefill has said that the KV
+	// is there. Each attempt has a pair of its own: the KV goes to one decode instance,
+	// which is chosen before prefill begins.
 	Notified
 )
 
@@ -97,6 +99,15 @@ type Leg struct {
 	ID string
 	// Path is where the engine wants it; "" means the path of the client's request.
 	Path string
+	// Awaits are, on the prefill leg of the flow Notified, the notifications before
+	// which decode must not begin.
+	Awaits Notices
+}
+
+// Notices are the notifications that one prefill gives.
+type Notices struct {
+	ID    string // what they say they are about
+	Ranks int    // how many senders give one each
 }
 
 // Field is one header field.

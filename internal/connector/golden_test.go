@@ -87,7 +87,8 @@ func pair() connector.Pair {
 			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}},
 			ZMQAddress: "host:10.0.0.1,handshake:6301,notify:61005", TPSize: 8}},
 		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}, Record: instance.Record{
-			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2}},
+			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2,
+			Ports: map[string][]int{"lmcache_init": {7300, 7301}, "lmcache_alloc": {7400, 7401}}}},
 		ID: "client-01234567", Key: "00112233445566778899aabbccddeeff",
 	}
 }
@@ -201,6 +202,8 @@ func TestUnfit(t *testing.T) {
 		{"moriio_write", "0.33.0", "0.33.0", openai.Messages, length}, {"moriio_read", "0.33.0", "", openai.Messages, length},
 		{"moriio_write", "0.31.0", "0.33.0", openai.Responses, old}, {"moriio_read", "0.33.0", "0.31.1", openai.Responses, old},
 		{"moriio_write", "0.32.0", "0.33.0", openai.Responses, ""}, {"moriio_read", "0.18.0", "0.18.0", openai.Chat, ""},
+		{"lmcache", "0.13.0", "0.13.0", openai.Chat, ""}, {"lmcache", "0.19.0", "0.20.0", openai.Messages, ""},
+		{"lmcache", "0.18.0", "0.20.0", openai.Messages, old}, {"lmcache", "0.20.0", "0.18.0", openai.Responses, old},
 	} {
 		c, err := connector.New(tc.dialect)
 		if err != nil {

@@ -14,7 +14,7 @@ var ErrUnknown = errors.New("unknown connector")
 // registry lists every dialect. There is no second list; which classes of engines
 // speak each of them stands in OfClass.
 func registry() []Dialect {
-	return []Dialect{plain{}, nixl{}, nixlPush{}, mooncake{}, ascend{}, p2p{}, moriioRead{}, moriioWrite{}}
+	return []Dialect{plain{}, nixl{}, nixlPush{}, mooncake{}, ascend{}, p2p{}, moriioRead{}, moriioWrite{}, lmcache{}}
 }
 
 // Default is the dialect of an instance whose record names none.

@@ -29,6 +29,8 @@ type job struct {
 	wrongKV  bool         // what was loaded is of another prompt
 	store    *responses   // nil for an engine that stores none
 	turn     *Turn        // what the model is told to say, nil where it says its own
+	spec     *disaggSpec  // of an LMCache prefill, nil if none
+	tags     string       // of the keys of LMCache's chunks
 	arrived  time.Time
 }
 
@@ -188,6 +190,8 @@ func (x *exchange) startKV(j *job) *apiError {
 		return nil
 	case MoRIIORead, MoRIIOWrite:
 		return x.startMoRIIO(j)
+	case LMCache:
+		return x.loadLMCache(j)
 	case NIXL, NIXLPush, Ascend:
 	}
 	j.kvReq = parseKV(j.kv, s.opt.Mode)
@@ -314,7 +318,11 @@ func (x *exchange) startPool(j *job) {
 
 // prefilled is called when the prompts are computed.
 func (x *exchange) prefilled(j *job) {
-	if x.life.server.opt.Mode == Plain {
+	switch x.life.server.opt.Mode {
+	case LMCache:
+		x.sendChunks(j)
+	case NIXL, Mooncake:
+	case Plain:
 		for _, ids := range j.prompts {
 			g := NewGenerator(ids, 0)
 			x.life.server.opt.Shared.store(g.hash())

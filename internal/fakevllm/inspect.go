@@ -58,7 +58,15 @@ func (s *Server) inspect(j *job, r *http.Request) {
 				report("no X-data-parallel-rank")
 			}
 		}
+		if s.opt.Mode == LMCache {
+			if spec, tags, err := parseLMCache(j.kv); err != nil || spec == nil || tags == "" || len(spec.Init) != s.opt.Ranks || len(spec.Alloc) != s.opt.Ranks {
+				report("kv_transfer_params has not the prefill form")
+			}
+		}
 	case RoleDecode:
+		if spec, _, err := parseLMCache(j.kv); s.opt.Mode == LMCache && (err != nil || spec != nil) {
+			report("kv_transfer_params has the prefill form")
+		}
 		if s.opt.Mode.handsOver() && parseKV(j.kv, s.opt.Mode).form == kvProduce {
 			report("kv_transfer_params has the prefill form")
 		}

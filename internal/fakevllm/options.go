@@ -46,6 +46,9 @@ const (
 	// its modes, and register themselves by ZeroMQ.
 	MoRIIORead  Mode = "moriio_read"
 	MoRIIOWrite Mode = "moriio_write"
+	// LMCache engines hand over by LMCache's PD backend: prefill writes into the
+	// buffer of a decode that its leg names, and notifies by ZeroMQ.
+	LMCache Mode = "lmcache"
 )
 
 // handsOver tells the modes whose prefill answers with kv_transfer_params.
@@ -111,6 +114,15 @@ type Options struct {
 	// how long a decode waits for its prefill, and a prefill's blocks for a decode.
 	TransferTimeout time.Duration
 
+	// Ranks is the tensor-parallel size of an LMCache engine, default 1.
+	Ranks int
+	// AllocAddrs are where an LMCache decode takes buffers' requests, one for each
+	// rank, default port 0 on the host of Addr; they are the same in every life.
+	AllocAddrs []string
+	// NotifyAddr is host:port of the PULL socket that an LMCache prefill notifies;
+	// "" notifies nobody.
+	NotifyAddr string
+
 	// PingTo is where a MoRI-IO engine registers itself, tcp://host:port, each
 	// PingInterval (default 3 s); PingOld is the form of vLLM up to 0.19. TPSize is
 	// what it says of itself, default 1.
@@ -164,7 +176,7 @@ func (o Options) withDefaults() (Options, error) {
 	switch o.Mode {
 	case "":
 		o.Mode = Plain
-	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake:
+	case Plain, NIXL, NIXLPush, Ascend, P2P, Mooncake, LMCache:
 	case MoRIIORead, MoRIIOWrite:
 		if o.Role == RoleBoth {
 			return o, fmt.Errorf("%w: mode %s needs a role", ErrOptions, o.Mode)
@@ -173,7 +185,7 @@ func (o Options) withDefaults() (Options, error) {
 			o.TransferTimeout = 120 * time.Second // recv_abort_timeout
 		}
 	default:
-		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
+		return o, fmt.Errorf("%w: mode %q: use \"plain\", \"nixl\", \"nixl_push\", \"ascend\", \"p2p\", \"mooncake\", \"lmcache\", \"moriio_read\" or \"moriio_write\"", ErrOptions, o.Mode)
 	}
 	switch o.KVLoadFailurePolicy {
 	case "":
@@ -208,6 +220,15 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.BootstrapAddr == "" {
 		o.BootstrapAddr = net.JoinHostPort(host, "0")
+	}
+	if o.Ranks == 0 {
+		o.Ranks = 1
+	}
+	if o.Ranks < 0 || o.AllocAddrs != nil && len(o.AllocAddrs) != o.Ranks {
+		return o, fmt.Errorf("%w: %d ranks and %d addresses for them", ErrOptions, o.Ranks, len(o.AllocAddrs))
+	}
+	for o.Mode == LMCache && len(o.AllocAddrs) < o.Ranks {
+		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(host, "0"))
 	}
 	if o.TransferTimeout == 0 {
 		o.TransferTimeout = 480 * time.Second

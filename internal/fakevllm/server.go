@@ -12,6 +12,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 const (
@@ -31,6 +33,8 @@ type Server struct {
 	addr   string     // host:port, the same in every life
 	boot   string     // host:port of the bootstrap server, likewise
 	side   string     // host:port of a MoRI-IO engine's side channel, likewise
+	alloc  []string   // host:port of the receivers, likewise
+	notice NoticePlan
 	life   *life
 	closed bool
 
@@ -49,6 +53,8 @@ type life struct {
 	transfers *transfers       // of a Mooncake producer
 	side      *sideServer      // nil in plain mode and for a Mooncake consumer
 	boot      *bootstrapServer // nil for all but a Mooncake producer
+	receiver  *receiver        // nil for all but an LMCache decode
+	pushers   []*zmq.Sender    // of an LMCache prefill, one for each rank
 	client    sideClient
 	peers     peers
 	moriio    moriioTransfers
@@ -74,7 +80,7 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr}
+	s := &Server{opt: o, addr: o.Addr, boot: o.BootstrapAddr, alloc: o.AllocAddrs}
 	s.record.limit = o.RecordLimit
 	if err := s.begin(ctx); err != nil {
 		return nil, err
@@ -141,6 +147,9 @@ func (s *Server) begin(ctx context.Context) error {
 	if l.boot != nil {
 		s.boot = l.boot.ln.Addr().String()
 	}
+	if l.receiver != nil {
+		s.alloc = l.receiver.addresses()
+	}
 	s.life = l
 	s.mu.Unlock()
 	l.serving.Go(func() { _ = l.http.Serve(l.ln) })
@@ -163,6 +172,8 @@ func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 		return s.startProducer(ctx, l)
 	case s.opt.Mode == MoRIIORead, s.opt.Mode == MoRIIOWrite:
 		return s.startMoRIIOChannels(ctx, l)
+	case s.opt.Mode == LMCache:
+		return s.startLMCache(ctx, l)
 	}
 	return nil
 }
@@ -297,6 +308,7 @@ func (l *life) end() {
 	if l.boot != nil {
 		l.boot.close()
 	}
+	l.endLMCache()
 	l.client.close()
 }
 

@@ -123,7 +123,10 @@ type NodeSpec struct {
 	BootstrapPort int
 	// P2PPort is that of the side channel of a p2p prefill engine; 0 = a free one.
 	P2PPort int
-	Model   string
+	// LMCachePort is where an lmcache prefill notifies, or an lmcache decode's buffer
+	// is asked for; 0 = a free one.
+	LMCachePort int
+	Model       string
 	// TTFT is how long the engine computes before its first token, ITL the
 	// pause between two tokens.
 	TTFT, ITL   time.Duration
@@ -169,6 +172,12 @@ func (f *Fleet) StartNode(ctx context.Context, s NodeSpec) (*Node, error) {
 	if s.P2PPort > 0 {
 		args = append(args, "--side-channel-port", strconv.Itoa(s.P2PPort))
 	}
+	if s.LMCachePort > 0 {
+		flag := map[instance.Role][]string{
+			instance.Prefill: {"--notify", loopback(s.LMCachePort)}, instance.Decode: {"--alloc-port", strconv.Itoa(s.LMCachePort)},
+		}
+		args = append(args, flag[s.Role]...)
+	}
 	var err error
 	n.Engine, err = f.Start(ctx, Spec{
 		Name: s.Name, Program: "fakevllm", Args: append(args, s.EngineArgs...), Stage: stageEngine,
@@ -192,6 +201,9 @@ func (s *NodeSpec) choosePorts() error {
 	if s.Connector == "p2p" && s.Role == instance.Prefill && s.P2PPort == 0 {
 		missing = append(missing, &s.P2PPort)
 	}
+	if s.Connector == "lmcache" && s.LMCachePort == 0 {
+		missing = append(missing, &s.LMCachePort)
+	}
 	if len(missing) == 0 {
 		return nil
 	}
@@ -213,6 +225,14 @@ func (n *Node) startAgent(ctx context.Context) error {
 	}
 	if s.P2PPort > 0 {
 		args = append(args, "--p2p-port", strconv.Itoa(s.P2PPort))
+	}
+	if s.LMCachePort > 0 {
+		port := strconv.Itoa(s.LMCachePort)
+		flag := map[instance.Role][]string{
+			instance.Prefill: {"--lmcache-notify", "tcp://" + loopback(s.LMCachePort)},
+			instance.Decode:  {"--lmcache-init-port", port, "--lmcache-alloc-port", port},
+		}
+		args = append(args, flag[s.Role]...)
 	}
 	if s.TTL > 0 {
 		args = append(args, "--ttl", s.TTL.String())

@@ -127,7 +127,7 @@ func (r *rig) agentComplete(a answer, path, body string) {
 
 func TestResponsesAndMessagesGoThroughPairs(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain} {
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.LMCache} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			each(t, func(t *testing.T, path string, stream bool) {

@@ -26,7 +26,7 @@ func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {
 
 // sequentialModes are the engines whose legs run one after the other.
 func sequentialModes() []fakevllm.Mode {
-	return []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend, fakevllm.P2P}
+	return []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Ascend, fakevllm.P2P, fakevllm.LMCache}
 }
 
 // Whatever one decode instance does before the answer is committed, the client
@@ -71,8 +71,11 @@ func TestDecodeFailureBeforeCommit(t *testing.T) {
 					t.Errorf("retried %q, want %q", r.rec.retried(), tc.retry)
 				}
 				want := tc.prefills
-				if mode == fakevllm.Plain {
+				switch mode {
+				case fakevllm.Plain:
 					want = 1 // a KV pool may be read again
+				case fakevllm.LMCache:
+					want = 2 // it lies with the instance that failed
 				}
 				if n := legs(r.P); n != want {
 					t.Errorf("%d prefills, want %d", n, want)
@@ -94,11 +97,15 @@ func TestDecodeRefusesConnections(t *testing.T) {
 		for range 4 {
 			r.served(q)
 		}
-		if n := legs(r.P); n != 4 {
-			t.Errorf("%d prefills for 4 requests: the same KV was good for the other instance", n)
+		prefills, retried := int64(4), "decode/not_connected"
+		if mode == fakevllm.LMCache {
+			prefills, retried = 5, "decode/gone" // prefill could not send to it, and its silence is looked into
+		}
+		if n := legs(r.P); n != prefills {
+			t.Errorf("%d prefills for 4 requests, want %d: the same KV is good for the other instance, unless it was sent to the first", n, prefills)
 		}
 		// Only the first one may have met the dead instance.
-		if got := r.rec.retried(); got != "decode/not_connected" {
+		if got := r.rec.retried(); got != retried {
 			t.Errorf("retried %q", got)
 		}
 		if err := r.D[0].Restart(t.Context()); err != nil {
@@ -360,8 +367,8 @@ func TestHandoverMissing(t *testing.T) {
 func TestKVLoadFails(t *testing.T) {
 	t.Parallel()
 	bothDialects(t, func(t *testing.T, mode fakevllm.Mode, q ask) {
-		if mode == fakevllm.Plain {
-			return // nothing is handed over
+		if mode == fakevllm.Plain || mode == fakevllm.LMCache {
+			return // nothing is handed over, or to nobody else
 		}
 		r := start(t, mode, 2, 2, nil)
 		r.D[0].Kill() // so that the hand-over of P0 waits for a second pick

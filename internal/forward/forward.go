@@ -49,6 +49,7 @@ type Options struct {
 	Picker   flow.Picker
 	Health   flow.Health
 	Upstream upstream.Client
+	Notices  flow.Notices // of prefill instances whose connector notifies; nil: none can be used
 	Recorder Recorder
 	Log      logrus.FieldLogger
 
@@ -82,6 +83,7 @@ type Options struct {
 	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known, default 20 s
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
+	Notified    time.Duration // from a prefill's answer to its last notification, default 30 s
 }
 
 // Handler serves completions. It is safe for concurrent use.
@@ -105,9 +107,9 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, Health: o.Health, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, Health: o.Health, Notices: o.Notices, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, MaxAttempts: o.MaxAttempts,
-			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost,
+			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},
 	}
 	if o.RetryRatio >= 0 {
@@ -178,6 +180,7 @@ func (o *Options) setDefaults() {
 	def(&o.FirstByte, time.Minute)
 	def(&o.Idle, 2*time.Minute)
 	def(&o.KVBudget, 20*time.Second)
+	def(&o.Notified, 30*time.Second)
 	def(&o.NonStream, time.Hour)
 	if o.MaxBody <= 0 {
 		o.MaxBody = 64 << 20

@@ -28,6 +28,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
@@ -54,6 +55,9 @@ type rig struct {
 	rec     *record
 	deps    httpapi.Deps // of the router
 	members members
+	// inbox and receiver are where LMCache's engines notify; nil for others.
+	inbox    *lmcache.Inbox
+	receiver *lmcache.Receiver
 	// gone counts the requests whose context has ended.
 	gone atomic.Int64
 	stop func() // ends the server
@@ -236,16 +240,23 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 		if err != nil {
 			t.Fatal(err)
 		}
-		return fakevllm.StartTest(t, fakevllm.Options{
+		o := fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true, Turns: turns,
-		})
+		}
+		if mode == fakevllm.LMCache {
+			o.Ranks, o.NotifyAddr = lmcacheRanks, r.listenForNotices()
+		}
+		return fakevllm.StartTest(t, o)
 	}
 	join := func(role instance.Role, s *fakevllm.Server) {
 		one := inOf(role, s, mode)
 		if mode == fakevllm.MoRIIORead || mode == fakevllm.MoRIIOWrite {
 			one.Record.ZMQAddress, one.Record.TPSize = s.ZMQAddress(), 1
+		}
+		if mode == fakevllm.LMCache && role == instance.Decode {
+			one.Record.Ports = lmcachePorts(s)
 		}
 		list = append(list, one)
 	}
@@ -289,7 +300,8 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
 		Trace: func(*http.Request) bool { return true },
 		// Far longer than anything here takes, and short enough to be told of.
-		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute,
+		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
+		Notices: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 	}
 	if tune != nil {
 		tune(&o)

@@ -12,7 +12,6 @@ import (
 
 // docs/routes.md has a verdict on every route of vLLM, which the tests hold to this file.
 
-
 // fannedOut gives the routes of vLLM that all instances are told, for who has the
 // admin key.
 func fannedOut() []string {

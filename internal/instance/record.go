@@ -34,6 +34,15 @@ const PortBootstrap = "bootstrap"
 // OffloadingConnector has a tier of type p2p: that of rank 0.
 const PortP2P = "p2p"
 
+// The names in Record.Ports of what LMCache's PD backend needs.
+const (
+	PortLMCacheInit  = "lmcache_init"  // of decode: the peer handshake, one port for each rank
+	PortLMCacheAlloc = "lmcache_alloc" // of decode: where prefill asks for buffers, one port for each rank
+	// PortLMCacheNotify is where the agent of a prefill instance tells proxies of
+	// LMCache's notifications, over HTTP.
+	PortLMCacheNotify = "lmcache_notify"
+)
+
 // Record is the JSON value of an instance's key. Unknown fields are ignored.
 // It never holds credentials: every reader of etcd sees it.
 type Record struct {
@@ -47,6 +56,7 @@ type Record struct {
 	KVRole       string            `json:"kv_role,omitempty"`   // kv_producer, kv_consumer, kv_both
 	EngineIDs    map[string]string `json:"engine_ids,omitempty"`
 	Ports        map[string][]int  `json:"ports,omitempty"`
+	ReceiverHost string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
 	ZMQAddress   string            `json:"zmq_address,omitempty"`
 	TransferMode string            `json:"transfer_mode,omitempty"`
 	Transfer     string            `json:"transfer,omitempty"` // what the engine itself hands over by, see TransferNIXL; "" unknown

@@ -91,7 +91,8 @@ func pair() connector.Pair {
 			EngineIDs: map[string]string{"0": "e-1"}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}},
 			ZMQAddress: "host:10.0.0.1,handshake:6301,notify:61005", TPSize: 8}},
 		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "10.0.0.2:8200"}, Record: instance.Record{
-			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2}},
+			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2,
+			ReceiverHost: "10.0.0.3", Ports: map[string][]int{"lmcache_init": {7300, 7301}, "lmcache_alloc": {7400, 7401}}}},
 		ID: "id-1", Key: "k",
 	}
 }
@@ -298,7 +299,7 @@ func FuzzLegs(f *testing.F) {
 			if r.MayBeStored() {
 				changes["request_id"] = change{value: `"` + openai.ResponseID("k", pair().Decode.Address) + `"`, add: true}
 			}
-			if own && (!h.Empty() || c.Flow() == connector.Concurrent) {
+			if own && (!h.Empty() || c.Flow() != connector.Sequential) {
 				changes["kv_transfer_params"] = change{value: string(params[name].Decode), add: true}
 			}
 			checkLeg(t, name+" decode", body, c.Decode(r, pair(), h).Body, changes)

@@ -89,6 +89,20 @@ func (t *Transfer) NIXL() bool {
 	return false
 }
 
+// LMCache tells whether LMCache's in-process connector is a part of the engine's. With
+// LMCache's PD backend it hands over by itself.
+func (t *Transfer) LMCache() bool {
+	if strings.EqualFold(t.Connector, "LMCacheConnectorV1") {
+		return true
+	}
+	for i := range t.Connectors {
+		if t.Connectors[i].LMCache() {
+			return true
+		}
+	}
+	return false
+}
+
 // Mooncake gives the part that is vLLM's MooncakeConnector, also within a
 // MultiConnector; nil if there is none. A producer of it has a bootstrap server.
 func (t *Transfer) Mooncake() *Transfer {

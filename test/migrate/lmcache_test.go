@@ -33,6 +33,10 @@ const (
     --decoder-init-port 7300 --decoder-alloc-port 7400`
 )
 
+// overStore is said to the proxy where the engines of a test share a store. LMCache's PD
+// backend, which the command line means, is served in package forward and by the demo.
+const overStore = "PD_CONNECTOR=plain"
+
 // saysAtStart waits until the proxy's log has all of the words.
 func saysAtStart(t *testing.T, p *fleet.Process, says ...string) {
 	t.Helper()
@@ -73,7 +77,7 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 		up(fakevllm.RoleDecode, "127.0.0.4", "host3-IP", "8000"),
 		up(fakevllm.RoleDecode, "127.0.0.5", "host4-IP", "8001"),
 	}
-	p := s.start(lmcacheHosts, "PD_PORT="+s.ports["8000"]) // which the line leaves at its default, 8000
+	p := s.start(lmcacheHosts, overStore, "PD_PORT="+s.ports["8000"]) // which the line leaves at its default, 8000
 	testkit.Eventually(t, soon, func() error {
 		if st := s.status(); !slices.Equal(st.PrefillNodes, prefills) || !slices.Equal(st.DecodeNodes, decodes) {
 			return fmt.Errorf("prefill %v, decode %v", st.PrefillNodes, st.DecodeNodes)
@@ -88,7 +92,7 @@ func TestLMCacheSeveralHosts(t *testing.T) {
 			t.Errorf("%s served nothing", name)
 		}
 	}
-	saysAtStart(t, p, `serving with connector \"plain\"`)
+	saysAtStart(t, p, `the connector is \"plain\"`)
 	s.strict(true)
 }
 
@@ -97,7 +101,7 @@ func TestLMCachePortLists(t *testing.T) {
 	s := newSite(t, fakevllm.Plain, "9100")
 	s.up(fakevllm.RolePrefill, "7100", "7101")
 	s.up(fakevllm.RoleDecode, "7200", "7201")
-	p := s.start(lmcachePorts)
+	p := s.start(lmcachePorts, overStore)
 	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
 	for range 4 {
 		s.serves(strings.ReplaceAll(elasticCompletion, "8000", "9100"), "hello", 50)
@@ -111,7 +115,7 @@ func TestLMCachePortLists(t *testing.T) {
 			t.Errorf("ports of %s:\n%s", port, diff)
 		}
 	}
-	saysAtStart(t, p, "--proxy-port has no effect", "kept in the instances' records", `serving with connector \"plain\"`)
+	saysAtStart(t, p, `the connector is \"plain\"`)
 	s.strict(true)
 }
 
@@ -120,7 +124,7 @@ func TestLMCacheConsecutivePorts(t *testing.T) {
 	s := newSite(t, fakevllm.Plain, "9100")
 	s.upConsecutive(fakevllm.RolePrefill, "7100", 2)
 	s.upConsecutive(fakevllm.RoleDecode, "7200", 2)
-	s.start(lmcacheCounts)
+	s.start(lmcacheCounts, overStore)
 	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
 	s.serves(strings.ReplaceAll(elasticChat, "8000", "9100"), "hello", 50)
 	for i, port := range []string{"7200", "7201"} {
@@ -138,7 +142,7 @@ func TestLMCacheBoundSessions(t *testing.T) {
 	s := newSite(t, fakevllm.Plain, "9100")
 	s.up(fakevllm.RolePrefill, "7100", "7101")
 	s.up(fakevllm.RoleDecode, "7200", "7201")
-	s.start(lmcachePorts, "CLIENT_BOUND=true", "CLIENT_BOUND_KEY=session-id")
+	s.start(lmcachePorts, overStore, "CLIENT_BOUND=true", "CLIENT_BOUND_KEY=session-id")
 	s.await([]string{"7100", "7101"}, []string{"7200", "7201"})
 	chat := strings.ReplaceAll(elasticChat, "8000", "9100")
 	took := func() [4]int64 {

@@ -87,6 +87,8 @@ func (c *completion) run() {
 		switch d.Flow() {
 		case connector.Concurrent:
 			done = c.concurrent(p, d)
+		case connector.Notified:
+			done = c.notified(p, d)
 		default:
 			done = c.sequential(p, d)
 		}

@@ -3,6 +3,7 @@
 //
 //	pick P ─▶ dialect ─▶ its flow:
 //	  sequential   prefill ─▶ hand-over ─▶ pick D ─▶ decode ─▶ client
+//	  notified     pick D ─▶ prefill ─▶ a notification of each rank ─▶ decode ─▶ client
 //	  concurrent   pick D ─▶ prefill and decode at once ─▶ client
 //	      any failure before the commit: another instance, or another pair
 //	none left: one decode instance alone, or an error

@@ -1,6 +1,7 @@
 package flow
 
 import (
+	"context"
 	"fmt"
 	"time"
 
@@ -39,6 +40,17 @@ type Health interface {
 	Available(k instance.Key) bool
 }
 
+// Notices hears what prefill instances say beside their answers, for the flow Notified.
+// Its methods may be called at once.
+type Notices interface {
+	// Can tells why an instance cannot be heard, nil if it can.
+	Can(in *instance.Instance) error
+	// Await returns when so many ranks of an instance have said that the KV cache of
+	// the attempt with this id has arrived. It may be called before or after they do;
+	// once it has returned nil they are forgotten.
+	Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
+}
+
 // Recorder hears of the events on a request's way. It must not block.
 type Recorder interface {
 	// Retried: a leg in this role failed in this way and was tried again.
@@ -59,6 +71,7 @@ type Recorder interface {
 type Settings struct {
 	Picker   Picker
 	Health   Health
+	Notices  Notices // nil: nobody can be heard
 	Recorder Recorder
 	Budget   *Budget
 	Log      logrus.FieldLogger
@@ -73,6 +86,7 @@ type Settings struct {
 	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
+	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
 	dialects map[string]connector.Dialect
 	asking   asking
@@ -93,8 +107,8 @@ func (s *Settings) Load() error {
 			return err
 		}
 		switch d.Flow() {
-		case connector.Sequential, connector.Concurrent:
-		case connector.DecodeFirst, connector.Notified:
+		case connector.Sequential, connector.Concurrent, connector.Notified:
+		case connector.DecodeFirst:
 			return fmt.Errorf("connector %s: there is no flow %s", name, d.Flow())
 		}
 		s.dialects[name] = d

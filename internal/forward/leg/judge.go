@@ -42,6 +42,8 @@ func classOf(err error) Class {
 		return HandoverExpired
 	case errors.Is(err, ErrPartner):
 		return PartnerFailed
+	case errors.Is(err, ErrNotNotified):
+		return NotNotified
 	case errors.Is(err, ErrPrefillTimeout):
 		return PrefillTimeout
 	case errors.Is(err, ErrFirstByteTimeout):
@@ -80,6 +82,9 @@ func lastWord(in *instance.Instance, class Class, model string) Answer {
 		return Ours(Unavailable(in.Role, model))
 	case NoSocket:
 		return Ours(noSocket())
+	case NotNotified:
+		return Ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
+			Message: "the prefill instance did not say in time that its KV cache has arrived"})
 	case PrefillTimeout, FirstByteTimeout, IdleTimeout:
 		return Ours(&openai.Error{Status: http.StatusGatewayTimeout, Type: openai.TypeGatewayTimeout,
 			Message: fmt.Sprintf("the %s instance did not answer in time", in.Role)})

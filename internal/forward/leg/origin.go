@@ -82,6 +82,9 @@ var (
 // pair has failed.
 var ErrPartner = errors.New("the other leg of the pair failed")
 
+// ErrNotNotified is the cause of a prefill leg whose notifications have not come.
+var ErrNotNotified error = timeoutError("the notifications of prefill did not come")
+
 // timeoutError is the cause of a leg that one of our own deadlines ended.
 type timeoutError string
 

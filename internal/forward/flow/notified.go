@@ -1,0 +1,157 @@
+package flow
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// notified runs prefill, waits until each of its ranks has said that decode has the KV
+// cache, and runs decode. Without the last of them decode must not begin: it would read
+// memory that is not filled yet, without an error. The KV cache goes to one decode
+// instance, so that a failure of either leg needs a new pair. done tells that the
+// request has been answered; if not, another pair is due.
+func (c *completion) notified(p *sched.Assignment, dialect connector.Dialect) (done bool) {
+	if c.s.Notices == nil || c.s.Notices.Can(p.Instance) != nil {
+		p.Done()
+		c.alone(alone.NotHeard)
+		return true
+	}
+	d, err := c.attempts.pick(instance.Decode, p)
+	if err != nil {
+		return c.withoutPartner(p, err)
+	}
+	defer d.Done()
+	pair := c.newPair(p, d)
+	if why := dialect.Unfit(c.kind, pair); why != "" {
+		p.Done()
+		d.Done()
+		c.alone(why)
+		return true
+	}
+	c.Route.took(d)
+	c.Route.Alone = "" // an attempt in another dialect may have had a reason
+	ofPrefill, ofDecode := c.sendKV(p, d, pair, dialect)
+	p.Done() // whatever it had to do is done, or given up
+	switch {
+	case ofPrefill != nil:
+		return c.prefillFailed(p.Instance, ofPrefill)
+	case ofDecode != nil:
+		return c.decodeFailed(d.Instance, ofDecode)
+	}
+	l := c.Origin.Begin(d, c.decodeWait())
+	f := c.decodeOn(l, pair.ID, dialect.Decode(c.req, pair, connector.Handover{}), dialect.Rewriter(connector.Handover{}),
+		func() { c.committed(d, p) })
+	l.End()
+	d.Done()
+	if f == nil {
+		return true
+	}
+	c.s.Recorder.HandoverSpent(f.Class)
+	return c.decodeFailed(d.Instance, f)
+}
+
+// sendKV makes prefill compute the prompt and send its KV cache, and waits until it has
+// arrived. A failure is that of prefill, or of decode, which was gone before it was
+// needed.
+func (c *completion) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
+	l := c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
+	defer l.End()
+	watch := c.watchReceiver(d, l)
+	defer watch.end()
+	out := dialect.Prefill(c.req, pair)
+	heard := c.hear(l, out.Awaits)
+	answer, f := c.prefillOn(l, pair.ID, out)
+	if f == nil {
+		l.Next(c.s.Notified, leg.ErrNotNotified)
+		watch.owes(time.Now())
+	} else {
+		l.End()
+	}
+	switch all := <-heard; {
+	case f != nil:
+	case !all:
+		f = l.CalledOff(context.Cause(l))
+	default:
+		c.usage.Prefilled(answer)
+		c.attempts.served(p.Instance)
+		return nil, nil
+	}
+	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
+		return nil, leg.NewFailure(leg.Gone, leg.Ours(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
+	}
+	return f, nil
+}
+
+// hear waits for the notifications of a prefill leg, from before it is sent. What it
+// gives tells whether all have come; if they cannot be heard the leg is called off.
+func (c *completion) hear(l *leg.Leg, n connector.Notices) <-chan bool {
+	heard := make(chan bool, 1)
+	go func() {
+		err := c.s.Notices.Await(l, l.Instance, n.ID, n.Ranks)
+		if err != nil {
+			l.CallOff(fmt.Errorf("%w: %w", leg.ErrNotNotified, err))
+		}
+		heard <- err == nil
+	}()
+	return heard
+}
+
+// watchReceiver calls a prefill leg off when the decode instance that its KV cache goes
+// to is found gone: nothing would say so otherwise.
+func (c *completion) watchReceiver(d *sched.Assignment, prefill *leg.Leg) *receiver {
+	w := &receiver{pick: d, prefill: prefill}
+	w.owes(time.Now().Add(notAsked))
+	if err := c.s.Picker.Gone(d); err != nil { // between the pick and Await
+		w.CallOff(err)
+	}
+	return w
+}
+
+// notAsked is how much later a decode instance that has not been asked for anything yet
+// begins to owe an answer: longer than any prefill.
+const notAsked = 365 * 24 * time.Hour
+
+// receiver is a decode instance before its leg begins. It implements sched.Leg.
+type receiver struct {
+	pick    *sched.Assignment
+	prefill *leg.Leg
+
+	mu  sync.Mutex // guards err
+	err error
+}
+
+var _ sched.Leg = (*receiver)(nil)
+
+// CallOff implements sched.Leg.
+func (w *receiver) CallOff(cause error) {
+	w.mu.Lock()
+	if w.err == nil {
+		w.err = cause
+	}
+	w.mu.Unlock()
+	w.prefill.CallOff(leg.ErrPartner)
+}
+
+// Silent implements sched.Leg: prefill has its own limit.
+func (w *receiver) Silent(time.Duration) {}
+
+// owes has the instance looked after as one that keeps a request waiting since then: if
+// it cannot be reached, prefill cannot send to it either, and does not say so.
+func (w *receiver) owes(since time.Time) { w.pick.Await(w, since) }
+
+// gone tells why the instance is gone, nil if it is not.
+func (w *receiver) gone() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.err
+}
+
+func (w *receiver) end() { w.pick.Settle() }

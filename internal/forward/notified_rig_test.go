@@ -1,0 +1,222 @@
+package forward_test
+
+import (
+	"context"
+	"encoding/json"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// lmcacheRanks is the tensor-parallel size of a rig's LMCache engines.
+const lmcacheRanks = 2
+
+// listenForNotices binds the socket that the rig's engines notify, and gives its address.
+func (r *rig) listenForNotices() string {
+	r.t.Helper()
+	if r.receiver == nil {
+		r.inbox = lmcache.NewInbox()
+		r.receiver = pull(r.t, r.inbox)
+	}
+	return r.receiver.Addr().String()
+}
+
+func pull(t *testing.T, inbox *lmcache.Inbox) *lmcache.Receiver {
+	t.Helper()
+	receiver, err := lmcache.Listen(t.Context(), "tcp://127.0.0.1:0", inbox, quiet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(receiver.Close)
+	return receiver
+}
+
+// lmcachePorts are what the record of an LMCache decode instance names, nil for others.
+func lmcachePorts(s *fakevllm.Server) map[string][]int {
+	if ports := s.AllocPorts(); ports != nil {
+		return map[string][]int{instance.PortLMCacheInit: ports, instance.PortLMCacheAlloc: ports}
+	}
+	return nil
+}
+
+// ward is a fleet of LMCache engines whose legs and notifications are the test's.
+type ward struct {
+	t     *testing.T
+	rig   *rig
+	legs  chan *wardLeg
+	ranks []*zmq.Sender // of the one process that stands for all prefill engines
+	P, D  []*instance.Instance
+}
+
+// wardLeg is one leg as an engine got it.
+type wardLeg struct {
+	role    instance.Role
+	address string
+	spec    struct {
+		ID    string `json:"req_id"`
+		Host  string `json:"receiver_host"`
+		Init  []int  `json:"receiver_init_port"`
+		Alloc []int  `json:"receiver_alloc_port"`
+	}
+	tag    string
+	body   []byte
+	left   <-chan struct{} // closed when the proxy has given the leg up
+	answer chan func(http.ResponseWriter)
+}
+
+func (l *wardLeg) say(f func(http.ResponseWriter)) { l.answer <- f }
+
+// startWard starts engines of so many ranks each. Where notify is not nil the
+// notifications go to the instances' agents, whose port it gives; else to the proxy.
+func startWard(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Options)) *ward {
+	t.Helper()
+	w := &ward{t: t, legs: make(chan *wardLeg, 64)}
+	inbox := lmcache.NewInbox()
+	receiver := pull(t, inbox)
+	w.rig = start(t, fakevllm.Plain, 0, 0, func(o *forward.Options) {
+		o.Notices = &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}
+		if tune != nil {
+			tune(o)
+		}
+	})
+	for range ranks {
+		w.ranks = append(w.ranks, push(t, receiver))
+	}
+	ports := make([]int, ranks)
+	for i := range ports {
+		ports[i] = 7300 + i
+	}
+	for i := range prefills + decodes {
+		role := instance.Prefill
+		if i >= prefills {
+			role = instance.Decode
+		}
+		s := httptest.NewServer(http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) { w.serve(role, rw, r) }))
+		t.Cleanup(s.Close)
+		one := in(role, strings.TrimPrefix(s.URL, "http://"), fakevllm.LMCache)
+		if role == instance.Decode {
+			one.Record.Ports = map[string][]int{instance.PortLMCacheInit: ports, instance.PortLMCacheAlloc: ports}
+			w.D = append(w.D, one)
+			continue
+		}
+		one.Record.TPSize = ranks
+		w.P = append(w.P, one)
+	}
+	w.join()
+	return w
+}
+
+func push(t *testing.T, to *lmcache.Receiver) *zmq.Sender {
+	t.Helper()
+	s, err := zmq.NewSender(zmq.Push, "tcp://"+to.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(s.Close)
+	return s
+}
+
+func (w *ward) join() { w.rig.members.set(append(slices.Clone(w.P), w.D...)...) }
+
+func (w *ward) serve(role instance.Role, rw http.ResponseWriter, r *http.Request) {
+	if r.Method != http.MethodPost {
+		return // asked whether it lives
+	}
+	body, err := io.ReadAll(r.Body)
+	if err != nil {
+		return
+	}
+	l := &wardLeg{role: role, address: r.Host, body: body, left: r.Context().Done(), answer: make(chan func(http.ResponseWriter), 1)}
+	var said struct {
+		KV map[string]json.RawMessage `json:"kv_transfer_params"`
+	}
+	if err := json.Unmarshal(body, &said); err != nil {
+		w.t.Errorf("a leg that is no JSON: %q", body)
+	}
+	if spec := said.KV["disagg_spec"]; spec != nil && json.Unmarshal(spec, &l.spec) != nil {
+		w.t.Errorf("disagg_spec: %s", spec)
+	}
+	l.tag = string(said.KV["lmcache.tag.pdmesh"])
+	w.legs <- l
+	select {
+	case f := <-l.answer:
+		f(rw)
+	case <-r.Context().Done():
+	}
+}
+
+// leg waits for the next leg, which must be for that role.
+func (w *ward) leg(role instance.Role) *wardLeg {
+	w.t.Helper()
+	l := await(w.t, "a "+string(role)+" leg", w.legs)
+	if l.role != role {
+		w.t.Fatalf("a %s leg came where one for %s was due: %s", l.role, role, l.body)
+	}
+	return l
+}
+
+// another sends a request of its own from its beginning to its end. What came to the
+// proxy before that has been dealt with when it is over.
+func (w *ward) another() {
+	w.t.Helper()
+	got := w.begin(w.t.Context(), chatBody(true, ""))
+	p := w.leg(instance.Prefill)
+	for rank := range w.ranks {
+		w.notify(rank, p.spec.ID)
+	}
+	p.say(ok)
+	d := w.leg(instance.Decode)
+	if d.tag != p.tag {
+		w.t.Fatalf("decode was sent for %s, due was %s", d.tag, p.tag)
+	}
+	d.say(streams)
+	w.served(got)
+}
+
+// none makes sure that no leg has come.
+func (w *ward) none(after string) {
+	w.t.Helper()
+	select {
+	case l := <-w.legs:
+		w.t.Fatalf("a %s leg after %s", l.role, after)
+	default:
+	}
+}
+
+// notify has a rank say that an attempt's chunks have arrived.
+func (w *ward) notify(rank int, id string) {
+	w.t.Helper()
+	frame, err := lmcache.AppendNotification(id)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	if err := w.ranks[rank].Send(w.t.Context(), frame); err != nil {
+		w.t.Fatal(err)
+	}
+}
+
+// begin sends a request, whose answer comes later.
+func (w *ward) begin(ctx context.Context, body string) <-chan answer {
+	got := make(chan answer, 1)
+	go func() { got <- w.rig.postCtx(ctx, "/v1/chat/completions", body) }()
+	return got
+}
+
+// served holds an answer to what decode streams.
+func (w *ward) served(got <-chan answer) forward.Entry {
+	w.t.Helper()
+	a := await(w.t, "the answer", got)
+	if a.status != http.StatusOK || !strings.Contains(string(a.body), "hello") || !strings.Contains(string(a.body), "[DONE]") {
+		w.t.Fatalf("%d %s", a.status, a.body)
+	}
+	return w.rig.entry()
+}

@@ -1,0 +1,339 @@
+package forward_test
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"net/http"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// counted wraps what hears the notifications, to see that a wait is not over.
+type counted struct {
+	inner interface {
+		Can(in *instance.Instance) error
+		Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
+	}
+	over atomic.Int64
+	fail func(id string) error // nil: none
+}
+
+func (c *counted) Can(in *instance.Instance) error { return c.inner.Can(in) }
+
+func (c *counted) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
+	if c.fail != nil {
+		if err := c.fail(id); err != nil {
+			return err
+		}
+	}
+	err := c.inner.Await(ctx, in, id, ranks)
+	c.over.Add(1)
+	return err
+}
+
+// Eight ranks: in any order, before the HTTP answer, after it, and around it. Decode is
+// sent after the eighth notification and not before.
+func TestNotifiedByEightRanks(t *testing.T) {
+	t.Parallel()
+	const ranks = 8
+	for _, before := range []int{0, 3, 7, 8} {
+		t.Run(fmt.Sprintf("%d before the answer", before), func(t *testing.T) {
+			t.Parallel()
+			w := startWard(t, 1, 1, ranks, nil)
+			got := w.begin(t.Context(), chatBody(true, `,"tools":[{"type":"function","function":{"name":"f"}}]`))
+			p := w.leg(instance.Prefill)
+			if len(p.spec.Init) != ranks || len(p.spec.Alloc) != ranks || p.spec.Host != "127.0.0.1" || p.spec.ID == "" || p.tag == "" {
+				t.Fatalf("disagg_spec %+v, tag %s", p.spec, p.tag)
+			}
+			order := rand.Perm(ranks)
+			for _, rank := range order[:before] {
+				w.notify(rank, p.spec.ID)
+				w.notify(rank, p.spec.ID) // twice: one rank counts once
+			}
+			w.another()
+			w.none("notifications without an answer")
+			p.say(ok)
+			for i, rank := range order[before:] {
+				if before+i+1 == ranks {
+					w.another() // what the proxy has to do with the others, it has done
+				}
+				w.none(fmt.Sprintf("%d of %d notifications", before+i, ranks))
+				w.notify(rank, p.spec.ID)
+				if before+i+1 < ranks {
+					w.notify(rank, p.spec.ID)
+				}
+			}
+			d := w.leg(instance.Decode)
+			if d.tag != p.tag || d.spec.ID != "" || !strings.Contains(string(d.body), `"tools"`) {
+				t.Errorf("decode got %s", d.body)
+			}
+			d.say(streams)
+			if e := w.served(got); e.Alone != "" || e.Attempts != 0 || e.Prefill != w.P[0].Address || e.Decode != w.D[0].Address {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// Seven of eight ranks, one of them twice: decode is never sent, the attempt ends by
+// its deadline, is counted, and another pair serves.
+func TestNotificationLost(t *testing.T) {
+	t.Parallel()
+	const ranks = 8
+	w := startWard(t, 2, 1, ranks, func(o *forward.Options) { o.Notified = 300 * time.Millisecond })
+	got := w.begin(t.Context(), chatBody(true, ""))
+	first := w.leg(instance.Prefill)
+	for rank := range ranks - 1 {
+		w.notify(rank, first.spec.ID)
+	}
+	w.notify(3, first.spec.ID)
+	first.say(ok)
+	second := w.leg(instance.Prefill) // and not decode
+	if second.address == first.address || second.spec.ID == first.spec.ID || second.tag == first.tag {
+		t.Fatalf("tried again as %s at %s", second.spec.ID, second.address)
+	}
+	w.notify(ranks-1, first.spec.ID) // too late, and about something else
+	for rank := range ranks {
+		w.notify(rank, second.spec.ID)
+	}
+	second.say(ok)
+	d := w.leg(instance.Decode)
+	if d.tag != second.tag {
+		t.Errorf("decode reads what %s left, not %s", d.tag, second.tag)
+	}
+	d.say(streams)
+	if e := w.served(got); e.Attempts != 1 || e.Prefill != second.address {
+		t.Errorf("%+v", e)
+	}
+	if r := w.rig.rec.retried(); r != "prefill/not_notified" {
+		t.Errorf("retried: %s", r)
+	}
+}
+
+// With a single pair a lost notification is tried again there; when none ever comes,
+// decode serves alone, and says so.
+func TestNotificationsNeverCome(t *testing.T) {
+	t.Parallel()
+	w := startWard(t, 1, 1, 1, func(o *forward.Options) { o.Notified = 50 * time.Millisecond; o.RetryRatio = -1 })
+	got := w.begin(t.Context(), chatBody(true, ""))
+	w.leg(instance.Prefill).say(ok)
+	w.leg(instance.Prefill).say(ok)
+	d := w.leg(instance.Decode)
+	if d.tag != "" || strings.Contains(string(d.body), "kv_transfer_params") {
+		t.Errorf("alone: %s", d.body)
+	}
+	d.say(streams)
+	if e := w.served(got); e.Alone != "prefill_failed" || e.Attempts != 2 {
+		t.Errorf("%+v", e)
+	}
+}
+
+// The client leaves while prefill computes, between its answer and the notifications,
+// and while decode computes: nothing runs on, and nobody is asked afterwards.
+func TestNotifiedClientLeaves(t *testing.T) {
+	t.Parallel()
+	for _, at := range []string{"prefill", "notifications", "decode"} {
+		t.Run(at, func(t *testing.T) {
+			t.Parallel()
+			var c counted
+			w := startWard(t, 1, 1, 1, func(o *forward.Options) { c.inner = o.Notices; o.Notices = &c })
+			ctx, leave := context.WithCancel(t.Context())
+			defer leave()
+			got := w.begin(ctx, chatBody(true, ""))
+			l := w.leg(instance.Prefill)
+			if at != "prefill" {
+				l.say(ok)
+			}
+			if at == "decode" {
+				w.notify(0, l.spec.ID)
+				l = w.leg(instance.Decode)
+			}
+			leave()
+			if e := w.rig.entry(); e.Outcome != forward.OutcomeClientGone {
+				t.Errorf("%+v", e)
+			}
+			await(t, "the end of the leg", l.left)
+			<-got
+			eventually(t, "the wait is over", func() bool { return c.over.Load() == 1 })
+			w.none("the client left")
+			w.rig.strict()
+		})
+	}
+}
+
+// Prefill fails, in any way and with its notification given or not: another pair.
+func TestNotifiedPrefillFails(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {
+		for _, said := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, notified=%v", name, said), func(t *testing.T) {
+				t.Parallel()
+				w := startWard(t, 2, 1, 1, nil)
+				got := w.begin(t.Context(), chatBody(true, ""))
+				p := w.leg(instance.Prefill)
+				if said {
+					w.notify(0, p.spec.ID)
+				}
+				p.say(fail)
+				again := w.leg(instance.Prefill)
+				if again.address == p.address || again.spec.ID == p.spec.ID {
+					t.Errorf("again %+v", again.spec)
+				}
+				again.say(ok)
+				w.notify(0, again.spec.ID)
+				w.leg(instance.Decode).say(streams)
+				if e := w.served(got); e.Attempts != 1 {
+					t.Errorf("%+v", e)
+				}
+			})
+		}
+	}
+}
+
+// Decode fails after it was sent its KV cache: that lies with it alone, so that prefill
+// has to work again for another one.
+func TestNotifiedDecodeFails(t *testing.T) {
+	t.Parallel()
+	for name, fail := range map[string]func(http.ResponseWriter){"500": fails(500), "503": fails(503), "429": fails(429), "broken": breaks} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := startWard(t, 1, 2, 1, nil)
+			got := w.begin(t.Context(), chatBody(true, ""))
+			p := w.leg(instance.Prefill)
+			p.say(ok)
+			w.notify(0, p.spec.ID)
+			d := w.leg(instance.Decode)
+			d.say(fail)
+			again := w.leg(instance.Prefill)
+			again.say(ok)
+			w.notify(0, again.spec.ID)
+			other := w.leg(instance.Decode)
+			if other.address == d.address || other.tag == d.tag || other.tag != again.tag {
+				t.Errorf("decode again at %s with %s", other.address, other.tag)
+			}
+			other.say(streams)
+			if e := w.served(got); e.Attempts != 1 || e.Decode != other.address {
+				t.Errorf("%+v", e)
+			}
+			if len(w.rig.rec.spent) != 1 {
+				t.Errorf("spent hand-overs: %v", w.rig.rec.spent)
+			}
+		})
+	}
+}
+
+// An instance of the pair leaves the membership or restarts while prefill computes, and
+// while its notifications are waited for: the attempt ends at once.
+func TestNotifiedInstanceGone(t *testing.T) {
+	t.Parallel()
+	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
+		for _, answered := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s, answered=%v", role, answered), func(t *testing.T) {
+				t.Parallel()
+				w := startWard(t, 2, 2, 1, nil)
+				got := w.begin(t.Context(), chatBody(true, ""))
+				p := w.leg(instance.Prefill)
+				if answered {
+					p.say(ok)
+				}
+				list := w.P
+				if role == instance.Decode {
+					list = w.D
+				}
+				for i, one := range list {
+					// The first by address of each role was picked.
+					if one.Address == p.address || role == instance.Decode && one.Address == min(list[0].Address, list[1].Address) {
+						next := *one
+						next.Record.ID += "again"
+						list[i] = &next
+					}
+				}
+				w.join()
+				again := w.leg(instance.Prefill)
+				again.say(ok)
+				w.notify(0, again.spec.ID)
+				d := w.leg(instance.Decode)
+				if d.tag != again.tag {
+					t.Errorf("decode reads %s, sent was %s", d.tag, again.tag)
+				}
+				d.say(streams)
+				if e := w.served(got); e.Attempts != 1 {
+					t.Errorf("%+v", e)
+				}
+				if r := w.rig.rec.retried(); r != string(role)+"/gone" {
+					t.Errorf("retried: %s", r)
+				}
+			})
+		}
+	}
+}
+
+// Pairs that cannot be notified, or whose ranks differ, are not tried: decode alone,
+// with the reason.
+func TestNotifiedUnfit(t *testing.T) {
+	t.Parallel()
+	for _, want := range []string{"not_heard", "ranks_differ"} {
+		t.Run(want, func(t *testing.T) {
+			t.Parallel()
+			w := startWard(t, 1, 1, 2, func(o *forward.Options) {
+				if want == "not_heard" {
+					o.Notices = nil
+				}
+			})
+			if want == "ranks_differ" {
+				w.P[0].Record.TPSize = 4
+				w.join()
+			}
+			got := w.begin(t.Context(), chatBody(true, ""))
+			w.leg(instance.Decode).say(streams)
+			if e := w.served(got); e.Alone != want {
+				t.Errorf("%+v", e)
+			}
+		})
+	}
+}
+
+// Engines that write slowly: whoever read early would answer wrong, and many requests
+// with one prompt at once do not read each other's chunks.
+func TestNotifiedEnginesAnswerRight(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.LMCache, 2, 2, nil)
+	var n atomic.Int64
+	for _, p := range r.P {
+		p.SetNotices(fakevllm.NoticePlan{
+			After:  true,
+			Listed: func(int) { time.Sleep(time.Duration(rand.IntN(3)) * time.Millisecond) },
+			Times: func(int) int { // some are lost, some come twice
+				switch i := n.Add(1); {
+				case i%97 == 0:
+					return 0
+				case i%5 == 0:
+					return 2
+				}
+				return 1
+			},
+		})
+	}
+	body := chatBody(true, "")
+	var all sync.WaitGroup
+	for range 8 {
+		all.Go(func() {
+			for range 6 {
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+			}
+		})
+	}
+	all.Wait()
+	r.strict()
+	if n := total(r.D, func(c fakevllm.Counters) int64 { return c.WrongKV }); n != 0 {
+		t.Errorf("%d read too early", n)
+	}
+}

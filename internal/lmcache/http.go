@@ -1,0 +1,128 @@
+package lmcache
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/url"
+	"strconv"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Path is where an agent answers proxies.
+const Path = "/lmcache/notified"
+
+// maxWait bounds one question: a proxy that has gone without a word holds nothing for
+// longer.
+const maxWait = 10 * time.Minute
+
+// Handler answers proxies out of an inbox:
+//
+//	GET /lmcache/notified?req_id=<id>&ranks=<n>
+//
+// The header of the answer comes at once, and its body, "notified", when so many ranks
+// have notified. An answer that ends without it is a notification that is lost.
+func Handler(inbox *Inbox) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET "+Path, func(w http.ResponseWriter, r *http.Request) {
+		q := r.URL.Query()
+		id := q.Get("req_id")
+		ranks, err := strconv.Atoi(q.Get("ranks"))
+		if err != nil || ranks < 1 || ranks > maxRanks || id == "" || len(id) > maxID {
+			http.Error(w, "give req_id and ranks, a number from 1 to "+strconv.Itoa(maxRanks), http.StatusBadRequest)
+			return
+		}
+		if err := http.NewResponseController(w).Flush(); err != nil {
+			return // the proxy has left
+		}
+		ctx, cancel := context.WithTimeout(r.Context(), maxWait)
+		defer cancel()
+		if inbox.Await(ctx, id, ranks) != nil {
+			panic(http.ErrAbortHandler) // a clean end would look like an answer
+		}
+		_, _ = io.WriteString(w, notified) // who has left needs no answer
+	})
+	return mux
+}
+
+const notified = "notified"
+
+// The errors of Await.
+var (
+	// ErrNowhere: nobody receives the notifications of a prefill instance.
+	ErrNowhere = errors.New("its record names no lmcache_notify port, and this proxy receives no notifications (--lmcache-notify)")
+	// ErrLost: whoever receives the notifications has gone, or does not know what was asked.
+	ErrLost = errors.New("LMCache's notifications cannot be heard")
+)
+
+// Asker waits for notifications, at the agents that have them.
+type Asker struct {
+	// Own is the inbox of this proxy, for prefill instances without an agent that
+	// receives. Nil: there is none.
+	Own *Inbox
+	// HTTP is how agents are asked.
+	HTTP *http.Client
+}
+
+// Can tells why the notifications of an instance cannot be waited for, nil if they can.
+func (a *Asker) Can(in *instance.Instance) error {
+	if a.Own == nil && len(in.Record.Ports[instance.PortLMCacheNotify]) == 0 {
+		return ErrNowhere
+	}
+	return nil
+}
+
+// Await returns when so many ranks of a prefill instance have notified for an id. The
+// error is ctx's cause, or wraps ErrNowhere or ErrLost.
+func (a *Asker) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
+	ports := in.Record.Ports[instance.PortLMCacheNotify]
+	switch {
+	case len(ports) > 0:
+		return a.ask(ctx, in, ports[0], ranks, id)
+	case a.Own != nil:
+		return a.Own.Await(ctx, id, ranks)
+	}
+	return ErrNowhere
+}
+
+func (a *Asker) ask(ctx context.Context, in *instance.Instance, port, ranks int, id string) error {
+	host, _, err := net.SplitHostPort(in.Address)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	u := url.URL{Scheme: "http", Host: net.JoinHostPort(host, strconv.Itoa(port)), Path: Path,
+		RawQuery: url.Values{"req_id": {id}, "ranks": {strconv.Itoa(ranks)}}.Encode()}
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrLost, err)
+	}
+	resp, err := a.HTTP.Do(req)
+	if err != nil {
+		return lost(ctx, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: the agent at %s answers %s", ErrLost, u.Host, resp.Status)
+	}
+	text, err := io.ReadAll(io.LimitReader(resp.Body, 64))
+	if err == nil && string(text) != notified {
+		err = io.ErrUnexpectedEOF
+	}
+	return lost(ctx, err)
+}
+
+// lost tells a wait that was called off from one that has failed.
+func lost(ctx context.Context, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	}
+	return fmt.Errorf("%w: %w", ErrLost, err)
+}

@@ -1,0 +1,122 @@
+package lmcache
+
+import (
+	"container/list"
+	"context"
+	"sync"
+	"time"
+)
+
+// Defaults of an Inbox.
+const (
+	// keep is how long a notification waits for its proxy to ask.
+	keep = 10 * time.Minute
+	// maxIDs bounds the ids that are kept. The oldest make room.
+	maxIDs = 1 << 16
+	// maxRanks bounds the senders that are told apart for one id.
+	maxRanks = 1024
+)
+
+// Inbox keeps notifications by request id until somebody waits for them. A
+// notification does not say which rank it is from. Each rank has one connection, so
+// that two from one connection count as one; those from two connections count as two.
+// Its methods may be called at once.
+type Inbox struct {
+	now func() time.Time
+
+	mu    sync.Mutex // guards what follows
+	ids   map[string]*entry
+	order *list.List // of *entry, oldest first
+}
+
+// entry is what has come for one id.
+type entry struct {
+	id      string
+	first   time.Time
+	senders map[string]struct{}
+	changed chan struct{} // closed with each new sender
+	waiting int
+	place   *list.Element
+}
+
+// NewInbox makes an empty one.
+func NewInbox() *Inbox { return newInbox(time.Now) }
+
+func newInbox(now func() time.Time) *Inbox {
+	return &Inbox{now: now, ids: make(map[string]*entry), order: list.New()}
+}
+
+// Add notes a notification. sender is its connection.
+func (b *Inbox) Add(id, sender string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	e := b.get(id)
+	if _, known := e.senders[sender]; known || len(e.senders) >= maxRanks {
+		return
+	}
+	e.senders[sender] = struct{}{}
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// Await returns when so many ranks have notified for an id, and forgets them. The
+// error is ctx's.
+func (b *Inbox) Await(ctx context.Context, id string, ranks int) error {
+	b.mu.Lock()
+	e := b.get(id)
+	e.waiting++
+	for len(e.senders) < ranks {
+		changed := e.changed
+		b.mu.Unlock()
+		select {
+		case <-changed:
+			b.mu.Lock()
+		case <-ctx.Done():
+			b.mu.Lock()
+			e.waiting--
+			b.mu.Unlock()
+			return context.Cause(ctx)
+		}
+	}
+	e.waiting--
+	b.drop(e)
+	b.mu.Unlock()
+	return nil
+}
+
+// get finds or makes an entry, and lets go of old ones; b.mu is held.
+func (b *Inbox) get(id string) *entry {
+	now := b.now()
+	for at := b.order.Front(); at != nil; {
+		e, next := at.Value.(*entry), at.Next() //nolint:forcetypeassert // there is nothing else in it
+		if now.Sub(e.first) < keep && b.order.Len() < maxIDs {
+			break
+		}
+		if e.waiting == 0 {
+			b.drop(e)
+		}
+		at = next
+	}
+	e := b.ids[id]
+	if e == nil {
+		e = &entry{id: id, first: now, senders: make(map[string]struct{}), changed: make(chan struct{})}
+		e.place = b.order.PushBack(e)
+		b.ids[id] = e
+	}
+	return e
+}
+
+// drop forgets an entry; b.mu is held.
+func (b *Inbox) drop(e *entry) {
+	if b.ids[e.id] == e {
+		delete(b.ids, e.id)
+		b.order.Remove(e.place)
+	}
+}
+
+// Len is how many ids are kept.
+func (b *Inbox) Len() int {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return len(b.ids)
+}
