@@ -211,6 +211,7 @@ func TestUnfit(t *testing.T) {
 		}
 		p := pair()
 		p.Prefill.Record.Version, p.Decode.Record.Version = tc.prefill, tc.decode
+		p.Prefill.Record.TPSize = 2 // as many ranks as decode has
 		if got := c.Unfit(tc.kind, p); got != tc.want {
 			t.Errorf("%s of %q and %q, %s: %q, want %q", tc.dialect, tc.prefill, tc.decode, tc.kind.Path(), got, tc.want)
 		}

@@ -62,7 +62,7 @@ func TestWhatAMoRIIOInstanceLacks(t *testing.T) {
 				t.Errorf("%s, %q: %v", name, version, err)
 			}
 		}
-		in.Record.ZMQAddress = ""
+		in.Record.Version, in.Record.ZMQAddress = "", ""
 		if err := d.Lacks(in); !errors.Is(err, connector.ErrZMQAddress) {
 			t.Errorf("%s without an address: %v", name, err)
 		}
