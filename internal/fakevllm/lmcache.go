@@ -302,10 +302,7 @@ func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan)
 	if plan.Times != nil {
 		times = plan.Times(rank)
 	}
-	frame, err := lmcache.AppendNotification(spec.ID)
-	if err != nil {
-		return err
-	}
+	frame := lmcache.AppendNotification(spec.ID)
 	for range times {
 		if rank >= len(l.pushers) {
 			return nil

@@ -195,11 +195,7 @@ func (w *ward) none(after string) {
 // notify has a rank say that an attempt's chunks have arrived.
 func (w *ward) notify(rank int, id string) {
 	w.t.Helper()
-	frame, err := lmcache.AppendNotification(id)
-	if err != nil {
-		w.t.Fatal(err)
-	}
-	if err := w.ranks[rank].Send(w.t.Context(), frame); err != nil {
+	if err := w.ranks[rank].Send(w.t.Context(), lmcache.AppendNotification(id)); err != nil {
 		w.t.Fatal(err)
 	}
 }

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/vmihailenco/msgpack/v5"
+	"github.com/tinylib/msgp/msgp"
 )
 
 // ErrMessage is wrapped by the errors of ParseNotification.
@@ -21,26 +21,41 @@ const typeNotification = "ProxyNotif"
 // "ProxyNotif", "req_id": "..."} (PDMsgBase in LMCache's pd_backend.py). Members that
 // are not known are no matter.
 func ParseNotification(frame []byte) (id string, err error) {
-	var m struct {
-		Type string `msgpack:"type"`
-		ID   string `msgpack:"req_id"`
-	}
-	if err := msgpack.Unmarshal(frame, &m); err != nil {
-		return "", fmt.Errorf("%w: %w", ErrMessage, err)
+	var kind string
+	members, b, err := msgp.ReadMapHeaderBytes(frame)
+	for range members { // a number that is too large ends at the end of the bytes
+		if err != nil {
+			break
+		}
+		var name []byte
+		if name, b, err = msgp.ReadMapKeyZC(b); err != nil {
+			break
+		}
+		switch string(name) {
+		case "type":
+			kind, b, err = msgp.ReadStringBytes(b)
+		case "req_id":
+			id, b, err = msgp.ReadStringBytes(b)
+		default:
+			b, err = msgp.Skip(b)
+		}
 	}
 	switch {
-	case m.Type != typeNotification:
-		return "", fmt.Errorf("%w: type %.40q", ErrMessage, m.Type)
-	case m.ID == "" || len(m.ID) > maxID:
-		return "", fmt.Errorf("%w: req_id of %d bytes", ErrMessage, len(m.ID))
+	case err != nil:
+		return "", fmt.Errorf("%w: %w", ErrMessage, err)
+	case len(b) > 0:
+		return "", fmt.Errorf("%w: something stands behind the map", ErrMessage)
+	case kind != typeNotification:
+		return "", fmt.Errorf("%w: type %.40q", ErrMessage, kind)
+	case id == "" || len(id) > maxID:
+		return "", fmt.Errorf("%w: req_id of %d bytes", ErrMessage, len(id))
 	}
-	return m.ID, nil
+	return id, nil
 }
 
 // AppendNotification renders a notification, as an engine sends it.
-func AppendNotification(id string) ([]byte, error) {
-	return msgpack.Marshal(struct {
-		Type string `msgpack:"type"`
-		ID   string `msgpack:"req_id"`
-	}{typeNotification, id})
+func AppendNotification(id string) []byte {
+	b := msgp.AppendMapHeader(nil, 2)
+	b = msgp.AppendString(msgp.AppendString(b, "type"), typeNotification)
+	return msgp.AppendString(msgp.AppendString(b, "req_id"), id)
 }

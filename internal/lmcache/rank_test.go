@@ -25,11 +25,7 @@ func newRank(t *testing.T, to *lmcache.Receiver) *rank {
 
 func (r *rank) notify(id string) {
 	r.t.Helper()
-	b, err := lmcache.AppendNotification(id)
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	if err := r.s.Send(r.t.Context(), b); err != nil {
+	if err := r.s.Send(r.t.Context(), lmcache.AppendNotification(id)); err != nil {
 		r.t.Fatal(err)
 	}
 }
