@@ -21,10 +21,12 @@ import (
 // aloneCase is a way to be served by decode alone: a request, and the engines of a model
 // of its own. Without any it uses those of the model "good".
 type aloneCase struct {
-	reason, path, body      string
-	prefill, decode         string // versions of the engines, "0.32.0" if empty
-	fault                   fakevllm.Fault
-	withoutPrefill, refused bool // refused: the simulated engine answers another status than 200
+	reason, path, body string
+	prefill, decode    string // versions of the engines, "0.32.0" if empty
+	// What their records say beside models and version; those of nothing are bare.
+	prefillRecord, decodeRecord string
+	fault                       fakevllm.Fault
+	withoutPrefill, refused     bool // refused: the simulated engine answers another status than 200
 }
 
 func aloneCases() []aloneCase {
@@ -34,6 +36,7 @@ func aloneCases() []aloneCase {
 		functions = `,"tools":[{"type":"function","function":{"name":"f","parameters":{"type":"object","properties":{}}}}],"tool_choice":"required"`
 	)
 	const completions, chats, responses, messages = "/v1/completions", "/v1/chat/completions", "/v1/responses", "/v1/messages"
+	const push, receiver = `"connector":"nixl_push"`, `"connector":"lmcache","ports":{"lmcache_init":[1],"lmcache_alloc":[1]}`
 	fails := fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500}
 	return []aloneCase{
 		{reason: alone.SeveralPrompts, path: completions, body: `"prompt":["a","b"],"max_tokens":2`},
@@ -49,9 +52,14 @@ func aloneCases() []aloneCase {
 		{reason: alone.ForcedTool, path: chats, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":400`, 1) + functions},
 		{reason: alone.ForcedTool, path: messages, body: strings.Replace(chat, `"max_tokens":4`, `"max_tokens":99`, 1) + `,"tools":[{"name":"f","input_schema":{"type":"object"}}],"tool_choice":{"type":"any"}`},
 		{reason: alone.ThinkingBudget, path: messages, body: chat + `,"thinking":{"type":"enabled","budget_tokens":9}`, fault: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 400}},
-		{reason: alone.MessagesNeedLength, path: messages, body: chat, prefill: "0.20.1"},
-		{reason: alone.EngineTooOld, path: responses, body: input, prefill: "0.18.2"},
-		{reason: alone.EngineTooOld, path: messages, body: chat, decode: "0.18.2"},
+		{reason: alone.MessagesNeedLength, path: messages, body: chat, prefill: "0.20.1", decode: "0.20.1"},
+		{reason: alone.EngineTooOld, path: responses, body: input, prefill: "0.18.2", decode: "0.18.2"},
+		{reason: alone.EngineTooOld, path: messages, body: chat, prefill: "0.18.2", decode: "0.18.2"},
+		{reason: alone.VersionMismatch, path: chats, body: chat, prefill: "0.31.0"},
+		{reason: alone.ConnectorMismatch, path: messages, body: chat, prefillRecord: `"connector":"plain"`},
+		{reason: alone.ResponsesOwnID, path: responses, body: input, prefillRecord: push, decodeRecord: push},
+		{reason: alone.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
+		{reason: alone.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
 		{reason: alone.NoHandover, path: completions, body: `"prompt":"a","max_tokens":2`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
 		{reason: alone.NoHandover, path: messages, body: chat + `,"stream":true`, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
 		{reason: alone.NoHandover, path: responses, body: input, fault: fakevllm.Fault{Kind: fakevllm.FaultNoKV}},
@@ -75,12 +83,16 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefills, decodes := 0, 0
-	engine := func(role instance.Role, model, version string) *fakevllm.Server {
+	engine := func(role instance.Role, model, version, record string) *fakevllm.Server {
 		if version == "" {
 			version = "0.32.0"
 		}
 		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.Role(role), Mode: fakevllm.NIXL, Models: []string{model}, Version: version})
-		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+s.Address(), ""); err != nil {
+		value := ""
+		if record != "" {
+			value = fmt.Sprintf(`{"models":[%q],"version":%q,%s}`, model, version, record)
+		}
+		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+s.Address(), value); err != nil {
 			t.Fatal(err)
 		}
 		if role == instance.Prefill {
@@ -90,21 +102,21 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		}
 		return s
 	}
-	engine(instance.Prefill, "good", "")
-	engine(instance.Decode, "good", "")
+	engine(instance.Prefill, "good", "", "")
+	engine(instance.Decode, "good", "", "")
 	cases := aloneCases()
 	models := make([]string, len(cases))
 	for i, c := range cases {
 		models[i] = "good"
-		if c.prefill+c.decode == "" && c.fault.Kind == "" && !c.withoutPrefill {
+		if c.prefill+c.decode+c.prefillRecord == "" && c.fault.Kind == "" && !c.withoutPrefill {
 			continue
 		}
 		models[i] = fmt.Sprintf("model-%d", i)
-		engine(instance.Decode, models[i], c.decode)
+		engine(instance.Decode, models[i], c.decode, c.decodeRecord)
 		if c.withoutPrefill {
 			continue
 		}
-		p := engine(instance.Prefill, models[i], c.prefill)
+		p := engine(instance.Prefill, models[i], c.prefill, c.prefillRecord)
 		if c.fault.Kind != "" {
 			if err := p.Script(c.fault); err != nil {
 				t.Fatal(err)
