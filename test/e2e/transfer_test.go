@@ -39,7 +39,7 @@ func TestNIXLWithoutItsConnector(t *testing.T) {
 				if err := json.Unmarshal(raw, &s); err != nil {
 					return err
 				}
-				if len(s.Prefill) != 1 || len(s.Decode) != 1 || strings.Count(string(raw), "give --connector nixl") != tc.warned {
+				if len(s.Prefill) != 1 || len(s.Decode) != 1 || strings.Count(string(raw), `"warning":"its engine hands over by NIXL`) != tc.warned {
 					return fmt.Errorf("/status: %s", raw)
 				}
 				return nil

@@ -43,7 +43,7 @@ func TestDisaggProxyDemo(t *testing.T) {
 	}
 	s.answers("curl http://127.0.0.1:8000/status", 200,
 		`{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`,
-		"instances", "revision", "etcd", "id", "version", "limits")
+		"instances", "notices", "revision", "etcd", "id", "version", "limits")
 	s.answers(at(elasticAdd, "8102"), 200, `{"message":"Added 127.0.0.1:8102 to prefill_instances."}`, lists...)
 	if code, body := s.curl(strings.Replace(elasticCompletion, "application/json", "text/plain", 1)); code != 400 {
 		t.Errorf("text/plain: %d %s", code, body)
@@ -182,7 +182,7 @@ func TestBadCommandLines(t *testing.T) {
 	s.refuse(strings.Replace(balanceStart, "0.0.0.0", "0.0.0.0:9000", 1), "--host:", "the port apart")
 	s.refuse("x.py --prefiller-host a,b --prefiller-port 1,2,3", "--prefiller-host names 2 hosts and --prefiller-port 3 ports")
 	s.refuse("x.py --prefiller-port 8100 --num-prefillers none", "--num-prefillers")
-	s.refuse("x.py --prefiller-port 8100 --connector lmcache", "--connector", "plain or nixl")
+	s.refuse("x.py --prefiller-port 8100 --connector teleport", "--connector", "known are plain, nixl")
 	s.refuse("x.py --prefill localhost:8100 extra:1 --model", "flag needs an argument")
 	s.refuse("x.py --unknown-flag 1", "unknown flag")
 	if _, err := os.Stat("etcd"); err == nil {
