@@ -108,10 +108,7 @@ func TestLMCacheBridge(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer s.Close()
-	frame, err := lmcache.AppendNotification("7")
-	if err != nil {
-		t.Fatal(err)
-	}
+	frame := lmcache.AppendNotification("7")
 	if err := s.Send(t.Context(), frame); err != nil {
 		t.Fatal(err)
 	}
