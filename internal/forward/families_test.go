@@ -3,6 +3,7 @@ package forward_test
 import (
 	"bytes"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -246,7 +247,7 @@ func TestBudgetOfTheEngine(t *testing.T) {
 	}{{"0.20.2", 0, 1}, {"0.32.0", 0, 2}, {"0.32.0", 600, 1}} {
 		r := start(t, fakevllm.NIXL, 1, 2, func(o *forward.Options) { o.KVBudget = time.Nanosecond })
 		r.ofVersions(fakevllm.NIXL, tc.version, tc.version, tc.version)
-		list := r.members.Snapshot().All()
+		list := slices.Clone(r.members.Snapshot().All())
 		for i, one := range list {
 			c := *one
 			c.Record.KVLease = tc.stated

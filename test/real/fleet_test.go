@@ -149,8 +149,9 @@ func (r *rig) answers(t *testing.T, list []request, want []answers.Answer) {
 	}
 }
 
-// transfers shows by decode's own counters that a prompt came from prefill.
-func (r *rig) transfers(t *testing.T, decode []*engine) {
+// transfers shows by decode's own counters that a prompt came from prefill, on every
+// route that generates but those that decode serves alone.
+func (r *rig) transfers(t *testing.T, decode []*engine, alone ...string) {
 	const name = "vllm:prompt_tokens_by_source_total"
 	count := func(source string) (sum float64) {
 		for _, e := range decode {
@@ -171,6 +172,9 @@ func (r *rig) transfers(t *testing.T, decode []*engine) {
 		"/v1/messages":           `{"model":"tiny","max_tokens":4,"messages":[{"role":"user","content":"` + long("Messaged:") + `"}]}`,
 		"/inference/v1/generate": `{"model":"tiny","token_ids":[7` + strings.Repeat(",99,98", 100) + `],"sampling_params":{"max_tokens":4}}`,
 	} {
+		if slices.Contains(alone, path) {
+			continue
+		}
 		computed, received = count("local_compute"), count("external_kv_transfer")
 		if status, answer, err := r.call(http.MethodPost, path, body); err != nil || status != http.StatusOK {
 			t.Errorf("%s: %d, %v: %s", path, status, err, answer)

@@ -38,6 +38,8 @@ type rig struct {
 	proxy *fleet.Proxy
 	http  *http.Client
 	more  []string // arguments that every engine of this rig has besides
+	// class is the connector of the engines, and dialect our word for it.
+	class, dialect string
 }
 
 func newRig(t *testing.T) *rig {
@@ -46,7 +48,7 @@ func newRig(t *testing.T) *rig {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &rig{t: t, fleet: f, http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
+	r := &rig{t: t, fleet: f, class: "NixlConnector", dialect: "nixl", http: &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}}
 	t.Cleanup(func() {
 		if t.Failed() {
 			logs, _ := filepath.Glob(filepath.Join(f.Dir(), "logs", "*.log")) // the pattern is right
@@ -98,9 +100,11 @@ func environment(more ...string) []string {
 }
 
 // transfer is the argument with which an engine hands over with NIXL.
-func transfer(role instance.Role) string {
+func transfer(role instance.Role) string { return transferBy("NixlConnector", role) }
+
+func transferBy(class string, role instance.Role) string {
 	kv := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[role]
-	return `--kv-transfer-config={"kv_connector":"NixlConnector","kv_role":"` + kv + `","kv_buffer_device":"cpu"}`
+	return `--kv-transfer-config={"kv_connector":"` + class + `","kv_role":"` + kv + `","kv_buffer_device":"cpu"}`
 }
 
 // launch starts an engine; without a role it is one alone, without NIXL.
@@ -111,7 +115,7 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 	}
 	args, env := append(command(ports[0]), r.more...), environment()
 	if role != "" {
-		args = append(args, transfer(role))
+		args = append(args, transferBy(r.class, role))
 		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(ports[1]))
 	}
 	e := &engine{name: name, address: "127.0.0.1:" + strconv.Itoa(ports[0]), role: role}
@@ -134,7 +138,7 @@ func (r *rig) beside(e *engine) {
 	e.agent, err = r.fleet.Start(r.t.Context(), fleet.Spec{
 		Name: e.name + "-agent", Program: "agent", Stage: 3,
 		Args: []string{
-			"--role", string(e.role), "--address", e.address, "--connector", "nixl", "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","),
+			"--role", string(e.role), "--address", e.address, "--connector", r.dialect, "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","),
 		},
 	})
 	if err != nil {
