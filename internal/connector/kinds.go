@@ -61,7 +61,7 @@ func tooOld(k openai.Kind, p Pair) string {
 func decodeEdit(r *openai.Request, p Pair) *openai.Edit {
 	e := r.NewEdit()
 	if r.Kind == openai.Responses && p.Decode != nil && r.MayBeStored() {
-		e.Set(openai.FieldRequestID, quote(openai.ResponseID(p.Key, p.Decode.Address)))
+		e.Set(openai.FieldRequestID, `"`+openai.ResponseID(p.Key, p.Decode.Address)+`"`)
 	}
 	return e
 }

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"encoding/hex"
-	"hash/fnv"
 	"strings"
 )
 
@@ -42,10 +41,19 @@ func madeHere(id string) (holder string, ok bool) {
 	return rest[responseKeyLen:], err == nil
 }
 
+// holder is FNV-1a with 32 bits, in hexadecimal digits.
 func holder(address string) string {
-	h := fnv.New32a()
-	_, _ = h.Write([]byte(address)) // never fails
-	return hex.EncodeToString(h.Sum(nil))
+	const offset, prime, digits = 2166136261, 16777619, "0123456789abcdef"
+	h := uint32(offset)
+	for i := range len(address) {
+		h = (h ^ uint32(address[i])) * prime
+	}
+	var text [holderLen]byte
+	for i := holderLen - 1; i >= 0; i-- {
+		text[i] = digits[h&0xf]
+		h >>= 4
+	}
+	return string(text[:])
 }
 
 // MayBeStored tells whether the answer may be asked for later by an id that the client
