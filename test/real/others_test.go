@@ -20,7 +20,7 @@ func TestOtherConnectors(t *testing.T) {
 		{"+pushed again", `"prompt":"` + long("Again:") + `","max_tokens":24`},
 	})
 	list = append(list, posts("/v1/chat/completions", `"model":"tiny","temperature":0,`, [][2]string{
-		{"+pushed", `"messages":[{"role":"user","content":"` + long("Chatted:") + `"}],"max_tokens":24`},
+		{"+pushed", `"messages":[{"role":"user","content":"` + long("Talked:") + `"}],"max_tokens":24`},
 	})...)
 	want := newRig(t).reference(list)
 	for class, dialect := range map[string]string{"NixlPushConnector": "nixl_push"} {
