@@ -169,7 +169,7 @@ type heldBody struct {
 
 var lastEvent = regexp.MustCompile(`\[DONE\]|message_stop|"response\.(completed|incomplete)"`)
 
-var firstContent = regexp.MustCompile(`"content":"[^"]|output_text\.delta|content_block_delta`)
+var firstContent = regexp.MustCompile(`"content":"[^"]|output_text\.delta|content_block_delta|"token_ids":\[\d`)
 
 func (b *heldBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
@@ -308,11 +308,12 @@ func TestCachedTokensAreThePrefills(t *testing.T) {
 		chatPath:      {`"cached_tokens":0`, `"created_cache_tokens":16`},
 		responsesPath: {`"cached_tokens":0`, `"cache_write_tokens":16`},
 		messagesPath:  {`"cache_creation_input_tokens":16`, `"cache_read_input_tokens":0`},
+		generatePath:  {`"cached_tokens":0`},
 	}
 	eachAPI(t, both(), func(t *testing.T, q ask) {
 		r := start(t, fakevllm.NIXL, 1, 1, nil)
 		more := ""
-		if q.stream && q.path == chatPath {
+		if q.stream && (q.path == chatPath || q.path == generatePath) {
 			more = `,"stream_options":{"include_usage":true}`
 		}
 		body := strings.Replace(q.body(more), "the sea", "the sea and of all that swims in it", 1) // more than a block of the cache

@@ -46,6 +46,18 @@ func (a answer) tokenIDs(t *testing.T) (ids []int) {
 	return ids
 }
 
+// tokensComplete checks an answer of token ids against what the model says.
+func (r *rig) tokensComplete(a answer, body string) {
+	r.t.Helper()
+	want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(r.t), want[0].Tokens) {
+		r.t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
+	}
+}
+
 func TestTokensGoThroughPairs(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.Plain, fakevllm.Mooncake} {
@@ -58,13 +70,7 @@ func TestTokensGoThroughPairs(t *testing.T) {
 				}
 				body := tokensBody(stream, "")
 				a := r.post(generatePath, body)
-				want, err := fakevllm.ExpectedAt(generatePath, []byte(body), 0)
-				if err != nil {
-					t.Fatal(err)
-				}
-				if a.err != nil || a.status != http.StatusOK || !slices.Equal(a.tokenIDs(t), want[0].Tokens) {
-					t.Fatalf("%d, %v: %s; want %v", a.status, a.err, a.body, want[0].Tokens)
-				}
+				r.tokensComplete(a, body)
 				if n := r.D[0].Counters().LocalPrefills; n != 0 {
 					t.Errorf("decode computed %d prompts", n)
 				}

@@ -18,10 +18,12 @@ type ask struct {
 	stream bool
 }
 
-func (q ask) String() string { return fmt.Sprintf("%s stream=%v", q.path[4:], q.stream) }
+func (q ask) String() string {
+	return fmt.Sprintf("%s stream=%v", q.path[strings.Index(q.path, "v1/")+3:], q.stream)
+}
 
 // apis are those that every scenario runs over.
-func apis() []string { return []string{chatPath, responsesPath, messagesPath} }
+func apis() []string { return []string{chatPath, responsesPath, messagesPath, generatePath} }
 
 // eachAPI runs a scenario over every API, for whole answers, streams or both.
 func eachAPI(t *testing.T, streams []bool, f func(t *testing.T, q ask)) {
@@ -96,6 +98,10 @@ func (q ask) body(more string) string {
 	if q.path == chatPath {
 		return chatBody(q.stream, more)
 	}
+	if q.path == generatePath {
+		body := tokensBody(q.stream, "")
+		return body[:len(body)-1] + more + "}"
+	}
 	return agentBody(q.path, q.stream, more)
 }
 
@@ -110,6 +116,10 @@ func (r *rig) whole(q ask, a answer) {
 	r.t.Helper()
 	if q.path == chatPath {
 		r.complete(a, true, q.body(""))
+		return
+	}
+	if q.path == generatePath {
+		r.tokensComplete(a, q.body(""))
 		return
 	}
 	r.agentComplete(a, q.path, q.body(""))
@@ -142,7 +152,7 @@ func (r *rig) broken(q ask, a answer) {
 		r.t.Fatalf("status %d, err %v: a cut stream ended cleanly: %s", a.status, a.err, a.body)
 	}
 	event := "data: {\"error\":"
-	if q.path != chatPath {
+	if q.path != chatPath && q.path != generatePath {
 		event = "event: error\ndata: {\"type\":\"error\","
 	}
 	if i := strings.LastIndex(string(a.body), event); i < 0 || strings.Count(string(a.body[i:]), "\n\n") != 1 {
