@@ -53,7 +53,7 @@ func Reasons() []Reason {
 		{ForcedTool, "a forced tool call cannot be cut after one token"},
 		{ThinkingBudget, "a thinking budget cannot be cut after one token"},
 		{MessagesNeedLength, "these engines may hand nothing over on /v1/messages"},
-		{EngineTooOld, "an engine is older than vLLM 0.19"},
+		{EngineTooOld, "an engine is too old to hand over on that route"},
 		{ResponsesOwnID, "the legs of these engines would not know each other on /v1/responses"},
 		{RanksDiffer, "prefill and decode have not as many ranks"},
 		{NotHeard, "prefill's notifications go to nobody who can be asked"},

@@ -200,3 +200,40 @@ func TestResponsesInTheBackground(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 }
+
+// An instance may have a connector that nobody here speaks, or not be verified yet: what
+// it has stored it gives all the same.
+func TestStoredResponsesOfAnyInstance(t *testing.T) {
+	t.Parallel()
+	for name, change := range map[string]func(*instance.Instance){
+		"unknown connector": func(in *instance.Instance) { in.Record.Connector = "teleport" },
+		"not verified":      func(in *instance.Instance) { in.View, in.Verified = instance.Unverified, false },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, 1, 1, nil)
+			id := r.stored("")
+			d := in(instance.Decode, r.D[0].Address(), fakevllm.NIXL)
+			change(d)
+			r.members.set(in(instance.Prefill, r.P[0].Address(), fakevllm.NIXL), d)
+			if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusOK {
+				t.Errorf("%d %s", status, body)
+			}
+			a := r.post(responsesPath, agentBody(responsesPath, true, `,"previous_response_id":"`+id+`"`))
+			if a.status != http.StatusOK || a.err != nil {
+				t.Errorf("%d %v %s", a.status, a.err, a.body)
+			}
+		})
+	}
+}
+
+// Before the membership has been read nobody knows what is stored where.
+func TestStoredResponsesBeforeTheMembershipIsRead(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	id := r.stored("")
+	r.members.p.Store(instance.NewSnapshot(0, nil))
+	if status, body := r.about(http.MethodGet, responsesPath+"/"+id); status != http.StatusServiceUnavailable {
+		t.Errorf("%d %s", status, body)
+	}
+}

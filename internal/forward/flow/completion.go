@@ -294,7 +294,10 @@ func (c *completion) decodeOn(l *leg.Leg, id string, out connector.Leg, rw conne
 	if resp.Status != http.StatusOK {
 		return relay.ReadError(l, resp, c.s.Idle)
 	}
-	givesUp := c.s.dialects[l.Connector()].Terms(l.Instance).GivesUp
+	givesUp := ""
+	if d := c.s.dialects[l.Connector()]; d != nil { // nobody speaks to some that have a stored response
+		givesUp = d.Terms(l.Instance).GivesUp
+	}
 	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)

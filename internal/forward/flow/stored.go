@@ -97,6 +97,8 @@ func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
 		r.Answer.Tell(failed)
 	case lacking != nil:
 		r.Answer.Tell(lacking)
+	case r.Settings.Picker.Members().Revision == 0:
+		r.Answer.Refuse(leg.Unread())
 	default:
 		r.Answer.Refuse(noResponse(id))
 	}
@@ -144,7 +146,7 @@ func (r *Request) mayHold(id string) []*instance.Instance {
 	for _, in := range r.Settings.Picker.Members().All() {
 		switch {
 		case in.Role != instance.Decode, in.Intent == instance.Removed:
-		case in.View != "" && in.View != instance.Orphan && in.View != instance.Ejected:
+		case !mayStore(in.View):
 		case openai.MadeHere(id) && !openai.HolderOf(id, in.Address):
 		case r.Settings.Health.Available(in.Key) && in.View != instance.Ejected:
 			list = append(list, in)
@@ -153,6 +155,16 @@ func (r *Request) mayHold(id string) []*instance.Instance {
 		}
 	}
 	return append(list, out...)
+}
+
+// mayStore tells whether an instance of which the proxy thinks so can have stored
+// something. One that is not verified yet may have done so for another proxy.
+func mayStore(v instance.View) bool {
+	switch v {
+	case "", instance.Orphan, instance.Ejected, instance.Unverified:
+		return true
+	}
+	return false
 }
 
 // noResponse is vLLM's answer about a response that it does not have.
