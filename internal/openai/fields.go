@@ -39,6 +39,10 @@ const (
 	FieldThinking
 	FieldTokenIDs
 	FieldRequestID
+	FieldTools
+	FieldSystem
+	FieldInstructions
+	FieldCacheSalt
 	FieldPriority
 	FieldKVTransferParams
 	FieldECTransferParams
@@ -78,6 +82,10 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldThinking:            "thinking",
 	FieldTokenIDs:            "token_ids",
 	FieldRequestID:           "request_id",
+	FieldTools:               "tools",
+	FieldSystem:              "system",
+	FieldInstructions:        "instructions",
+	FieldCacheSalt:           "cache_salt",
 	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
 	FieldECTransferParams:    "ec_transfer_params",
@@ -170,6 +178,14 @@ func fieldOf(tok []byte) Field {
 		return FieldTokenIDs
 	case "request_id":
 		return FieldRequestID
+	case "tools":
+		return FieldTools
+	case "system":
+		return FieldSystem
+	case "instructions":
+		return FieldInstructions
+	case "cache_salt":
+		return FieldCacheSalt
 	case "priority":
 		return FieldPriority
 	case "kv_transfer_params":

@@ -1,6 +1,9 @@
 package openai
 
-import "bytes"
+import (
+	"bytes"
+	"strconv"
+)
 
 // Cached is what an answer's usage tells about the prefix cache, as it stands there.
 // The zero value means that there is no usage.
@@ -9,6 +12,8 @@ type Cached struct {
 	Tokens string
 	// Created is how many were put into it, digits; "" if that is not told.
 	Created string
+	// Prompt is how many tokens the prompt has; 0 if that is not told.
+	Prompt int
 }
 
 // cacheNames are what an API calls the numbers of Cached, and the member of usage that
@@ -36,19 +41,48 @@ func (k Kind) CachedTokens(answer []byte) Cached {
 		return Cached{}
 	}
 	names := k.cacheNames()
+	c := Cached{Tokens: "0", Prompt: k.promptTokens(answer, usage)}
 	m, ok := names.find(answer, usage, names.tokens)
 	if !ok {
-		return Cached{Tokens: "0"}
+		return c
 	}
 	value := answer[m.val:m.end]
 	if digits(value, 0) < len(value) && !isNull(value) {
 		return Cached{}
 	}
-	c := Cached{Tokens: string(value)}
+	c.Tokens = string(value)
 	if m, ok := names.find(answer, usage, names.created); ok && digits(answer[m.val:m.end], 0) == m.end-m.val {
 		c.Created = string(answer[m.val:m.end])
 	}
 	return c
+}
+
+// promptTokens finds the length of the prompt in a usage. /v1/messages counts what came
+// from the cache, and what was put into it, apart.
+func (k Kind) promptTokens(answer []byte, usage int) (tokens int) {
+	for _, name := range k.promptNames() {
+		m, ok := findMember(answer, usage, name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(string(answer[m.val:m.end]), 10, 31)
+		if err != nil {
+			continue // null, or nothing that an engine says
+		}
+		tokens += int(n)
+	}
+	return tokens
+}
+
+func (k Kind) promptNames() []string {
+	switch k {
+	case Responses:
+		return []string{"input_tokens"}
+	case Messages:
+		return []string{"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"}
+	case Completion, Chat, Generate, Other:
+	}
+	return []string{"prompt_tokens"}
 }
 
 // SetCachedTokens gives the answer, or the data of an event, with the numbers

@@ -10,14 +10,14 @@ import (
 func TestCachedTokens(t *testing.T) {
 	t.Parallel()
 	prefills := openai.Cached{Tokens: "3", Created: "64"}
-	none, zero := openai.Cached{}, openai.Cached{Tokens: "0"}
+	none := openai.Cached{}
 	for _, tc := range []struct {
 		name, body string
 		cached     openai.Cached
 		set        string
 	}{
-		{"there", `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 8}}}`, openai.Cached{Tokens: "8"}, `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 3}}}`},
-		{"no details", `{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}`, zero, ""},
+		{"there", `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 8}}}`, openai.Cached{Tokens: "8", Prompt: 9}, `{"a":1,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens": 3}}}`},
+		{"no details", `{"usage":{"prompt_tokens":9,"prompt_tokens_details":null}}`, openai.Cached{Tokens: "0", Prompt: 9}, ""},
 		{"no usage", `{"usage":null,"x":{"cached_tokens":1}}`, none, ""},
 		{"in a text", `{"choices":[{"text":"{\"usage\":{\"prompt_tokens_details\":{\"cached_tokens\":8}}}"}]}`, none, ""},
 		{"null", `{"usage":{"prompt_tokens_details":{"cached_tokens":null}}}`, openai.Cached{Tokens: "null"}, ""},
@@ -68,22 +68,22 @@ func TestCachedTokensOfAgents(t *testing.T) {
 		prefill openai.Cached
 		set     string
 	}{
-		{"a response", openai.Responses, `{"a":1,` + response + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "16", Created: "64"},
+		{"a response", openai.Responses, `{"a":1,` + response + `}`, openai.Cached{Tokens: "85", Created: "0", Prompt: 86}, openai.Cached{Tokens: "16", Created: "64"},
 			`{"a":1,"usage":{"input_tokens":86,"input_tokens_details":{"cached_tokens":16,"cache_write_tokens":64,"cached_tokens_per_turn":[]},"output_tokens":1}}`},
 		{"the last event of a response", openai.Responses, `{"type":"response.completed","response":{"a":1,` + response + `}}`,
-			openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "16", Created: "64"},
+			openai.Cached{Tokens: "85", Created: "0", Prompt: 86}, openai.Cached{Tokens: "16", Created: "64"},
 			`{"type":"response.completed","response":{"a":1,"usage":{"input_tokens":86,"input_tokens_details":{"cached_tokens":16,"cache_write_tokens":64,"cached_tokens_per_turn":[]},"output_tokens":1}}}`},
 		{"a response that has not ended", openai.Responses, `{"response":{"usage":null}}`, openai.Cached{}, openai.Cached{Tokens: "1"}, ""},
-		{"a message", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "16", Created: "64"},
+		{"a message", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0", Prompt: 86}, openai.Cached{Tokens: "16", Created: "64"},
 			`{"usage":{"input_tokens":6,"output_tokens":2,"cache_creation_input_tokens":64,"cache_read_input_tokens":16}}`},
-		{"the beginning of a message", openai.Messages, `{"type":"message_start","message":{` + message + `}}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "0"},
+		{"the beginning of a message", openai.Messages, `{"type":"message_start","message":{` + message + `}}`, openai.Cached{Tokens: "85", Created: "0", Prompt: 86}, openai.Cached{Tokens: "0"},
 			`{"type":"message_start","message":{"usage":{"input_tokens":86,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":0}}}`},
-		{"a prefill that has cached more", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "90"},
+		{"a prefill that has cached more", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0", Prompt: 86}, openai.Cached{Tokens: "90"},
 			`{"usage":{"input_tokens":0,"output_tokens":2,"cache_creation_input_tokens":0,"cache_read_input_tokens":90}}`},
-		{"a message without details", openai.Messages, `{"usage":{"input_tokens":86,"output_tokens":2}}`, openai.Cached{Tokens: "0"}, openai.Cached{Tokens: "16", Created: "64"}, ""},
+		{"a message without details", openai.Messages, `{"usage":{"input_tokens":86,"output_tokens":2}}`, openai.Cached{Tokens: "0", Prompt: 86}, openai.Cached{Tokens: "16", Created: "64"}, ""},
 		{"no number", openai.Messages, `{"usage":{"input_tokens":1,"cache_read_input_tokens":"85"}}`, openai.Cached{}, openai.Cached{Tokens: "16"}, ""},
-		{"null of prefill", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0"}, openai.Cached{Tokens: "null"}, ""},
-		{"what a tool said", openai.Messages, `{"content":[{"input":{` + message + `}}],"usage":{"input_tokens":1}}`, openai.Cached{Tokens: "0"}, openai.Cached{Tokens: "16"}, ""},
+		{"null of prefill", openai.Messages, `{` + message + `}`, openai.Cached{Tokens: "85", Created: "0", Prompt: 86}, openai.Cached{Tokens: "null"}, ""},
+		{"what a tool said", openai.Messages, `{"content":[{"input":{` + message + `}}],"usage":{"input_tokens":1}}`, openai.Cached{Tokens: "0", Prompt: 1}, openai.Cached{Tokens: "16"}, ""},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()

@@ -18,8 +18,7 @@ type counter struct {
 	waiting waiting
 	// now is the entry of the snapshot that was built last; nil if it has none.
 	now     atomic.Pointer[instance.Instance]
-	present int     // memberships of the key in that snapshot; guarded by counters.mu
-	_       [8]byte // a smaller one would share its line
+	present int // memberships of the key in that snapshot; guarded by counters.mu
 }
 
 // counters live beside the snapshots, so that a membership change loses no count.

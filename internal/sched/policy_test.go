@@ -304,9 +304,9 @@ func TestPolicySeesTheRequest(t *testing.T) {
 // seeing notes what it is asked and leaves the choice to others.
 type seeing struct{ r policy.Request }
 
-func (s *seeing) Choose(_ policy.Candidates, r policy.Request) int {
+func (s *seeing) Choose(_ policy.Candidates, r policy.Request) (at, cached int) {
 	s.r = r
-	return -1
+	return -1, 0
 }
 
 // Picks from many goroutines while instances come, go, and change their weights:

@@ -100,6 +100,7 @@ type Scheduler struct {
 	last     *index         // built last; guarded by building
 	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
+	ratios   ratios
 	chains   map[instance.Role][]link
 	looks    sync.Pool // of *looked
 }
@@ -147,6 +148,9 @@ type Request struct {
 	Tried []instance.Key
 	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
 	Prompt []byte
+	// Head is what stands before the prompt in what the model reads, as it stands in the
+	// body: tools, instructions, the salt of the cache. It is not kept.
+	Head [][]byte
 	// Length of the body in bytes.
 	Length int
 	// Priority of the request, if it may have one; 0 usually.
@@ -166,10 +170,16 @@ type Assignment struct {
 	Policy string
 	// Revision of the snapshot that the choice was made from.
 	Revision int64
+	// Tokens of the prompt, by an estimate, and how many of them the policy expects in
+	// the cache of the instance; 0 where it does not know.
+	Tokens, Cached int
 
 	counter *counter
-	wish    wish // what else would do
-	wait    wait // guarded by counter.waiting.mu
+	bytes   int // of what Tokens is the estimate
+	ratio   *ratio
+	waiting atomic.Int64 // what it has added to Load.Waiting
+	wish    wish         // what else would do
+	wait    wait         // guarded by counter.waiting.mu
 	done    atomic.Bool
 }
 
@@ -182,7 +192,21 @@ func (a *Assignment) Heard() { a.counter.heard.Add(1) }
 // Done counts the pick back. Only the first call counts.
 func (a *Assignment) Done() {
 	if a != nil && a.done.CompareAndSwap(false, true) {
+		a.Computed(0)
 		a.counter.load.InFlight.Add(-1)
+		a.counter.load.Held.Add(-int64(a.Tokens))
+	}
+}
+
+// Computed tells that the instance has the KV cache of the prompt: what waits for it
+// there does so no longer. tokens are those of the prompt, 0 if they are not known.
+// Only the first call counts.
+func (a *Assignment) Computed(tokens int) {
+	if n := a.waiting.Swap(0); n != 0 {
+		a.counter.load.Waiting.Add(-n)
+	}
+	if tokens > 0 && a.ratio != nil {
+		a.ratio.learn(a.bytes, tokens)
 	}
 }
 
@@ -195,13 +219,17 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 		return nil, ErrUnknownModel
 	}
 	among, l := s.admitted(ix, list, &r)
-	at, by := list.choose(among, r.features())
+	var a *Assignment
+	if among.Len() > 0 {
+		a = s.assign(list, among, &r)
+		a.Revision = ix.snapshot.Revision
+	}
 	if l != nil {
 		s.looks.Put(l)
 	}
 	switch {
-	case at >= 0:
-		return list.assign(at, by, ix.snapshot.Revision, &r), nil
+	case a != nil:
+		return a, nil
 	case ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0:
 		return nil, ErrUnread
 	default:
@@ -231,34 +259,59 @@ func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot
 
 // features is what policies are told of a request.
 func (r *Request) features() policy.Request {
-	f := policy.Request{Role: r.Role, Model: r.Model, Session: r.Session, Prompt: r.Prompt, Length: r.Length, Priority: r.Priority}
+	f := policy.Request{
+		Role: r.Role, Model: r.Model, Session: r.Session,
+		Prompt: r.Prompt, Head: r.Head, Length: r.Length, Priority: r.Priority,
+	}
 	if r.Partner != nil {
 		f.Partner = r.Partner.Instance
 	}
 	return f
 }
 
-// choose asks the policies of the list for one of its candidates. It gives -1 if
-// there are none.
-func (c *candidates) choose(among policy.Candidates, r policy.Request) (at int, by string) {
-	if among.Len() == 0 {
-		return -1, ""
+// promptBytes is how long what the model reads is.
+func (r *Request) promptBytes() int {
+	n := len(r.Prompt)
+	for _, h := range r.Head {
+		n += len(h)
 	}
-	for _, p := range c.policies {
-		if i := p.Choose(among, r); i >= 0 {
-			p.picks.Add(1)
-			return among.Index(i), p.Name
-		}
-	}
-	return -1, "" // the last of the policies always chooses
+	return n
 }
 
-func (c *candidates) assign(at int, by string, revision int64, r *Request) *Assignment {
-	chosen, own := &c.items[at], &c.own[at]
-	own.counter.load.InFlight.Add(1)
+// choice is what the policies have chosen.
+type choice struct {
+	at     int // in the list
+	by     string
+	cached int // tokens of the prompt that should be in its cache
+}
+
+// choose asks the policies of the list for one of its candidates, of which there are some.
+func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choice) {
+	for _, p := range c.policies {
+		if i, cached := p.Choose(among, r); i >= 0 {
+			p.picks.Add(1)
+			return choice{among.Index(i), p.Name, min(cached, r.Tokens)}
+		}
+	}
+	return by // the last of the policies always chooses
+}
+
+// assign gives the request one of the candidates, of which there are some.
+func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *Assignment {
+	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
+	f.Tokens = ratio.tokens(bytes)
+	by := c.choose(among, f)
+	chosen, own := &c.items[by.at], &c.own[by.at]
 	a := &Assignment{
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build, Policy: by, Revision: revision,
-		counter: own.counter, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
+		Policy: by.by, Tokens: f.Tokens, Cached: by.cached,
+		counter: own.counter, bytes: bytes, ratio: ratio, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
+	}
+	own.counter.load.InFlight.Add(1)
+	own.counter.load.Held.Add(int64(f.Tokens))
+	if r.Role == instance.Prefill || r.Partner == nil {
+		a.waiting.Store(int64(f.Tokens - by.cached))
+		own.counter.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
 		a.wish.partner = r.Partner.half()

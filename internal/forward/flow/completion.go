@@ -46,7 +46,8 @@ func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build} }
 
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
-	r.begin(sched.Request{Prompt: req.Prompt(), Length: len(req.Body)})
+	var head [4][]byte
+	r.begin(sched.Request{Prompt: req.Prompt(), Head: req.Head(head[:]), Length: len(req.Body)})
 	if req.Media() {
 		r.Settings.Recorder.Media()
 	}
@@ -214,9 +215,17 @@ func (c *completion) aloneOn(d *sched.Assignment) *leg.Failure {
 // committed is called when the answer goes out: its pair has done its part.
 func (c *completion) committed(d, p *sched.Assignment) {
 	p.Done() // its KV has been pulled
+	d.Computed(0)
 	c.attempts.served(d.Instance)
 	c.req = nil
 	c.DropBody()
+}
+
+// prefilled notes what a prefill instance has answered.
+func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
+	c.usage.Prefilled(answer)
+	tokens, _ := c.usage.Prompt()
+	p.Computed(tokens)
 }
 
 // newPair names a new attempt.

@@ -89,7 +89,7 @@ func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id strin
 		}
 		other.served = true
 		other.leg.Unlimited()
-		c.usage.Prefilled(answer)
+		c.prefilled(p, answer)
 		decode.PartnerDone()
 	}()
 	return other

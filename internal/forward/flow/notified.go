@@ -80,7 +80,7 @@ func (c *completion) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect
 	case !all:
 		f = l.CalledOff(context.Cause(l))
 	default:
-		c.usage.Prefilled(answer)
+		c.prefilled(p, answer)
 		c.attempts.served(p.Instance)
 		return nil, nil
 	}

@@ -60,7 +60,7 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 			return l.OfAnswer("it hands nothing over")
 		}
 	}
-	c.usage.Prefilled(answer)
+	c.prefilled(kv.pick, answer)
 	c.attempts.served(kv.pick.Instance)
 	return nil
 }

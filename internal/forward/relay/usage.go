@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,17 @@ func (u *Usage) await() *openai.Cached {
 		u.Coming = nil // each event may have such numbers, and all would be late
 	}
 	return u.prefill.Load()
+}
+
+// Prompt is how many tokens prefill has counted in the prompt and found in its cache; 0
+// where that is not known.
+func (u *Usage) Prompt() (tokens, cached int) {
+	c := u.prefill.Load()
+	if c == nil {
+		return 0, 0
+	}
+	cached, _ = strconv.Atoi(c.Tokens) // null: not told
+	return c.Prompt, cached
 }
 
 // Prefilled notes the answer of the prefill instance; nil takes it back. The answer

@@ -54,7 +54,7 @@ func shares(p Policy, c Candidates, n, most int) []float64 {
 	got := make([]float64, len(c.list))
 	h := held{most: most}
 	for range n {
-		i := p.Choose(c, Request{})
+		i, _ := p.Choose(c, Request{})
 		h.take(c.At(i))
 		got[c.Index(i)] += 100 / float64(n)
 	}

@@ -9,7 +9,7 @@ type leastLoaded struct{ rand func() float64 }
 func newLeastLoaded(o Options) Policy { return leastLoaded{o.Rand} }
 
 // Choose implements Policy.
-func (p leastLoaded) Choose(c Candidates, _ Request) int {
+func (p leastLoaded) Choose(c Candidates, _ Request) (at, cached int) {
 	best, least, tied := 0, math.Inf(1), 0.0 // tied: the weights of all that hold least
 	seed := math.Float64bits(p.rand())
 	for i := range c.Len() {
@@ -29,5 +29,5 @@ func (p leastLoaded) Choose(c Candidates, _ Request) int {
 			best = i
 		}
 	}
-	return best
+	return best, 0
 }

@@ -20,7 +20,7 @@ func TestLeastLoaded(t *testing.T) {
 		}
 		p := newLeastLoaded(seeded())
 		for range 20 {
-			if got := p.Choose(c, Request{}); got != tc.want {
+			if got, _ := p.Choose(c, Request{}); got != tc.want {
 				t.Errorf("%s: %d", tc.name, got)
 			}
 		}

@@ -18,8 +18,9 @@ import (
 type Policy interface {
 	// Choose gives the place of the chosen candidate, from 0 up to c.Len(), which is
 	// at least 1. -1 means that nothing in the request says which one: then the
-	// default policy chooses.
-	Choose(c Candidates, r Request) int
+	// default policy chooses. cached is how many tokens of the prompt the cache of the
+	// chosen one should hold, 0 where the policy does not know.
+	Choose(c Candidates, r Request) (at, cached int)
 }
 
 // Options are what policies are made with.
@@ -41,7 +42,11 @@ type Request struct {
 	Session string
 	// Prompt is the prompt or the messages as the client sent them. It must not be
 	// kept: it is memory of the request.
-	Prompt   []byte
+	Prompt []byte
+	// Head is what stands before the prompt in what the model reads, as the client sent
+	// it: tools, instructions, the salt of the cache. It must not be kept either.
+	Head     [][]byte
+	Tokens   int // of the head and the prompt, by an estimate
 	Length   int // bytes of the body
 	Priority int // of requests that may have one; 0 usually
 }
@@ -63,7 +68,15 @@ func NewCandidate(in *instance.Instance, rank int, load *Load) Candidate {
 	return Candidate{Instance: in, Rank: rank, Weight: float64(in.Weight()), Load: load, Hash: mix(hashText(in.Address) + uint64(rank))}
 }
 
-// Load is what an instance has to do, as far as this proxy knows.
+// Load is what an instance has to do, as far as this proxy knows. All that a leg counts
+// is its own: whoever adds takes the same away again.
 type Load struct {
 	InFlight atomic.Int64 // legs of this proxy
+	// Waiting are the tokens that the legs of this proxy still wait for an instance to
+	// compute: those of their prompts without what its cache should hold. They are gone
+	// when prefill has answered, or decode has begun to.
+	Waiting atomic.Int64
+	// Held are the tokens of prompts that an instance holds for the legs of this proxy,
+	// from the pick to the end of the leg.
+	Held atomic.Int64
 }

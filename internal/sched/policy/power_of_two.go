@@ -7,10 +7,10 @@ type powerOfTwo struct{ rand func() float64 }
 func newPowerOfTwo(o Options) Policy { return powerOfTwo{o.Rand} }
 
 // Choose implements Policy.
-func (p powerOfTwo) Choose(c Candidates, _ Request) int {
+func (p powerOfTwo) Choose(c Candidates, _ Request) (at, cached int) {
 	first, begins := c.Share(p.rand())
 	if c.Len() == 1 {
-		return first
+		return first, 0
 	}
 	// The second is drawn from what the first leaves of the weights.
 	part := c.Part(first)
@@ -20,7 +20,7 @@ func (p powerOfTwo) Choose(c Candidates, _ Request) int {
 	}
 	second, _ := c.Share(point)
 	if c.Load(second) < c.Load(first) {
-		return second
+		return second, 0
 	}
-	return first
+	return first, 0
 }

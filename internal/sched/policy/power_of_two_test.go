@@ -11,7 +11,7 @@ func TestPowerOfTwo(t *testing.T) {
 			c.At(1 - idle).Load.InFlight.Store(3)
 			p := newPowerOfTwo(seeded())
 			for range 200 {
-				if got := p.Choose(c, Request{}); got != idle {
+				if got, _ := p.Choose(c, Request{}); got != idle {
 					t.Fatalf("%v: chose %d, which is busy", weights, got)
 				}
 			}
@@ -44,7 +44,8 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 					draws = draws[1:]
 					return x
 				}})
-				got[p.Choose(c, Request{})] += 100. / points
+				i, _ := p.Choose(c, Request{})
+				got[i] += 100. / points
 			}
 			want := make([]float64, len(weights))
 			for i := range weights {

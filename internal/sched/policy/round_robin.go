@@ -18,12 +18,12 @@ func newRoundRobin(o Options) Policy {
 }
 
 // Choose implements Policy.
-func (p *roundRobin) Choose(c Candidates, _ Request) int {
+func (p *roundRobin) Choose(c Candidates, _ Request) (at, cached int) {
 	if c.Even() && !c.Narrowed() {
-		return int((p.turn.Add(1) - 1) % uint64(c.Len()))
+		return int((p.turn.Add(1) - 1) % uint64(c.Len())), 0
 	}
 	i, _ := c.Share(golden(p.spread.Add(1) - 1))
-	return i
+	return i, 0
 }
 
 // golden gives the n-th of a sequence of points from 0 up to 1 (multiples of the

@@ -6,7 +6,7 @@ func TestRoundRobinTakesTurns(t *testing.T) {
 	t.Parallel()
 	p, c := newRoundRobin(Options{Start: 7}), All(fleet(1, 1, 1))
 	for turn := range 9 {
-		if i := p.Choose(c, Request{}); i != (7+turn)%3 {
+		if i, _ := p.Choose(c, Request{}); i != (7+turn)%3 {
 			t.Fatalf("turn %d is %d's", turn, i)
 		}
 	}
@@ -23,7 +23,7 @@ func TestRoundRobinByWeight(t *testing.T) {
 		// The light one is neither forgotten nor served twice in a row.
 		since := 1 // it may be the first
 		for range 1000 {
-			if p.Choose(All(fleet(3, 1)), Request{}) == 0 {
+			if i, _ := p.Choose(All(fleet(3, 1)), Request{}); i == 0 {
 				since++
 				continue
 			}
@@ -44,13 +44,15 @@ func TestRoundRobinIsNotLedByTheOrderOfRequests(t *testing.T) {
 	sets := []Candidates{some(list, true, 0, 1), some(list, true, 2, 3)}
 	for n := range 4000 {
 		c := sets[n%2]
-		got[c.Index(p.Choose(c, Request{}))] += 100. / 4000
+		i, _ := p.Choose(c, Request{})
+		got[c.Index(i)] += 100. / 4000
 	}
 	near(t, "two dialects in turn", got, 0.5, 25, 25, 25, 25)
 	// One of two fails every request, and each is tried again at the other one.
 	clear(got)
 	for range 2000 {
-		if c := All(list[:2]); p.Choose(c, Request{}) == 0 {
+		c := All(list[:2])
+		if i, _ := p.Choose(c, Request{}); i == 0 {
 			again := some(list[:2], true, 1)
 			p.Choose(again, Request{})
 			got[0] += 100. / 2000

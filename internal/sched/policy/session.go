@@ -12,9 +12,9 @@ func newSession(Options) Policy { return session{} }
 
 // Choose implements Policy. Scores are the same in every process and version: a
 // change would move every session once.
-func (session) Choose(c Candidates, r Request) int {
+func (session) Choose(c Candidates, r Request) (at, cached int) {
 	if r.Session == "" {
-		return -1
+		return -1, 0
 	}
 	of := mix(hashText(r.Session))
 	best, least := -1, math.Inf(1)
@@ -29,7 +29,7 @@ func (session) Choose(c Candidates, r Request) int {
 			best, least = i, score
 		}
 	}
-	return best
+	return best, 0
 }
 
 // hashText is FNV-1a with 64 bits.

@@ -9,7 +9,8 @@ import (
 func bound(c Candidates, n int) []int {
 	of := make([]int, n)
 	for i := range of {
-		of[i] = c.Index(session{}.Choose(c, Request{Session: fmt.Sprintf("user-%d", i)}))
+		at, _ := session{}.Choose(c, Request{Session: fmt.Sprintf("user-%d", i)})
+		of[i] = c.Index(at)
 	}
 	return of
 }
@@ -24,7 +25,7 @@ func parts(of []int, n int) []float64 {
 
 func TestSessionNeedsOne(t *testing.T) {
 	t.Parallel()
-	if i := newSession(Options{}).Choose(All(fleet(1, 1)), Request{}); i != -1 {
+	if i, _ := newSession(Options{}).Choose(All(fleet(1, 1)), Request{}); i != -1 {
 		t.Errorf("without a session it chose %d", i)
 	}
 }
