@@ -62,8 +62,8 @@ func (x *exchange) agentStream(j *job) {
 			x.gone()
 			return
 		}
-		n.ln.step()
-		x.life.generated(1)
+		id, _ := n.ln.step()
+		x.generated(n.ln, id)
 		n.token()
 		if !n.flush() || x.strike(AfterTokens, round) {
 			return

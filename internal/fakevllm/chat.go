@@ -295,14 +295,17 @@ func (p *params) render() error {
 		size += len(m.text)/4 + 4
 	}
 	ids := make([]int, 0, size)
+	if p.tokenize == nil {
+		p.tokenize = appendTokens
+	}
 	if len(p.tools) > 0 && p.toolChoice != "none" {
 		ids = append(ids, tokenTools)
-		ids = appendTokens(ids, string(p.raw.tools))
+		ids = p.tokenize(ids, string(p.raw.tools))
 		ids = append(ids, tokenEnd)
 	}
 	for i, m := range p.messages {
 		ids = append(ids, tokenStart, roleToken(m.role))
-		ids = appendTokens(ids, m.text)
+		ids = p.tokenize(ids, m.text)
 		if i < len(p.messages)-1 || !p.continueMsg {
 			ids = append(ids, tokenEnd)
 		}

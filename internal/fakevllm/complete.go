@@ -88,8 +88,14 @@ func (x *exchange) run(j *job) {
 	}
 	l.count.promptTokens.Add(int64(total))
 	l.stats.promptTokens.Add(int64(total))
+	hits := j.cached
+	if x.core.cache != nil {
+		hits = x.hits
+	}
 	l.stats.cacheQueries.Add(int64(total))
-	l.stats.cacheHits.Add(int64(j.cached))
+	l.stats.cacheHits.Add(int64(hits))
+	l.count.cacheQueries.Add(int64(total))
+	l.count.cacheHits.Add(int64(hits))
 	if j.stream {
 		x.stream(j)
 	} else {
@@ -145,6 +151,12 @@ func (x *exchange) admit(j *job) error {
 		return err
 	}
 	j.turn = turnOf(s.opt.Turns, j.params)
+	j.tokenize = s.opt.tokenizer()
+	for i, text := range j.promptText {
+		if s.opt.FineTokens && text != "" { // else it came as ids
+			j.prompts[i] = TokenizeFine(text)
+		}
+	}
 	if j.chat {
 		if err := j.render(); err != nil {
 			return err
@@ -352,7 +364,7 @@ func (x *exchange) handOver(j *job, finish string) {
 	}
 	requestID := j.id + "-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8]
 	g := NewGenerator(j.prompts[0], 0)
-	h := handover{prompt: g.hash(), token: newToken()}
+	h := handover{prompt: g.hash(), token: newToken(), free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
 		h.base = j.meeting(l.server.opt.Mode)
 	}
@@ -362,12 +374,14 @@ func (x *exchange) handOver(j *job, finish string) {
 	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
 }
 
-// queue waits for a free place among MaxRunning.
+// queue waits for a free place among MaxRunning, and for the request's turn.
 func (x *exchange) queue(j *job) bool {
 	l := x.life
-	if l.slots != nil {
+	if l.slots != nil || x.core.queues() {
 		l.waiting.Add(1)
 		defer l.waiting.Add(-1)
+	}
+	if l.slots != nil {
 		select {
 		case l.slots <- struct{}{}:
 		case <-x.r.Context().Done():
@@ -376,14 +390,22 @@ func (x *exchange) queue(j *job) bool {
 			return false
 		}
 	}
+	if !x.schedule(j) {
+		if l.slots != nil {
+			<-l.slots
+		}
+		return false
+	}
 	l.stats.queue.observe(time.Since(j.arrived))
 	l.running.Add(1)
 	x.placed = true
 	return true
 }
 
-// release gives the place back, once.
+// release gives the place and what is held of the cache back, once.
 func (x *exchange) release() {
+	x.endTurn()
+	x.unhold()
 	if !x.placed {
 		return
 	}

@@ -19,6 +19,9 @@ type Counters struct {
 	Waiting          int64 `json:"waiting"`           // queued now
 	PromptTokens     int64 `json:"prompt_tokens"`     // of requests that began to run
 	GenerationTokens int64 `json:"generation_tokens"` //
+	CacheQueries     int64 `json:"cache_queries"`     // prompt tokens looked for in the prefix cache
+	CacheHits        int64 `json:"cache_hits"`        // of these, tokens found
+	ComputedTokens   int64 `json:"computed_tokens"`   // prompt tokens computed by an engine with a queue
 	LocalPrefills    int64 `json:"local_prefills"`    // prompts a decode engine had to compute itself
 	Recomputed       int64 `json:"recomputed"`        // of these, after a hand-over that could not be used
 
@@ -42,6 +45,7 @@ type Counters struct {
 type counters struct {
 	requests, completed, rejected, failed, aborted atomic.Int64
 	promptTokens, generationTokens                 atomic.Int64
+	cacheQueries, cacheHits, computedTokens        atomic.Int64
 	localPrefills, recomputed                      atomic.Int64
 	made, loaded, refused, badKV, kvParams         atomic.Int64
 	crashes, violations                            atomic.Int64
@@ -60,6 +64,7 @@ func (s *Server) Counters() Counters {
 		Failed: c.failed.Load(), Aborted: c.aborted.Load(),
 		Running: l.running.Load(), Waiting: l.waiting.Load(),
 		PromptTokens: c.promptTokens.Load(), GenerationTokens: c.generationTokens.Load(),
+		CacheQueries: c.cacheQueries.Load(), CacheHits: c.cacheHits.Load(), ComputedTokens: c.computedTokens.Load(),
 		LocalPrefills: c.localPrefills.Load(), Recomputed: c.recomputed.Load(),
 		HandoversMade: c.made.Load(), HandoversLoaded: c.loaded.Load(), HandoversRefused: c.refused.Load(),
 		HandoversWaiting: waiting, HandoversExpired: expired,

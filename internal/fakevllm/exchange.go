@@ -4,6 +4,8 @@ import (
 	"net"
 	"net/http"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm/kvcache"
 )
 
 // exchange is one request on its way through the engine.
@@ -21,6 +23,13 @@ type exchange struct {
 	placed    bool // runs, and holds a place among MaxRunning
 	id        string
 	api       api
+
+	core  *core
+	turn  bool            // it is this request's turn to be computed
+	holds []*kvcache.Hold // one for each prompt, none without a cache
+	hits  int             // tokens found in the cache
+	last  int             // the last token generated
+	kept  bool            // there is one
 }
 
 // strike lets the fault happen if it is its time; ended tells that the

@@ -170,7 +170,7 @@ func appendTextLogprobs(b []byte, ids []int, nullFirst, offset int) []byte {
 	return append(b, '}')
 }
 
-// cacheBlock is how many tokens a block of the simulated prefix cache holds.
+// cacheBlock is how many tokens a block holds by default.
 const cacheBlock = 16
 
 // appendUsage renders a usage object; details are those of options. Chats tell
@@ -227,14 +227,14 @@ func (x *exchange) first(j *job) (pace, bool) {
 		return pace{}, false
 	}
 	began := time.Now()
-	ok := x.wait(ttft)
+	ok := x.compute(j) && x.wait(ttft)
 	now := time.Now()
 	if ok {
 		x.prefilled(j)
 		x.life.stats.prefill.observe(now.Sub(began))
 		x.life.stats.ttft.observe(now.Sub(j.arrived))
 	}
-	return pace{next: now.Add(itl), itl: itl, last: now}, ok
+	return pace{next: now.Add(itl + x.core.drag(x.life.running.Load())), itl: itl, last: now}, ok
 }
 
 // tick waits for the following token.
@@ -243,7 +243,7 @@ func (x *exchange) tick(p *pace) bool {
 		return x.alive()
 	}
 	ok := x.wait(time.Until(p.next))
-	p.next = p.next.Add(p.itl)
+	p.next = p.next.Add(p.itl + x.core.drag(x.life.running.Load()))
 	now := time.Now()
 	x.life.stats.itl.observe(now.Sub(p.last))
 	p.last = now

@@ -25,6 +25,7 @@ type handover struct {
 	base    string // X-Request-Id of the prefill, "" when it had none
 	token   string // the integer above 2^53 that must come back digit by digit
 	expires time.Time
+	free    func() // gives the blocks back
 }
 
 // claim is what a decode shows to get a hand-over.
@@ -108,6 +109,9 @@ func (l *ledger) free(engineID, requestID string) {
 // drop forgets a hand-over but remembers why; l.mu is held.
 func (l *ledger) drop(requestID string, why error) {
 	const remembered = 4096
+	if h := l.waiting[requestID]; h.free != nil {
+		h.free()
+	}
 	delete(l.waiting, requestID)
 	l.gone[requestID] = why
 	if len(l.order) < remembered {

@@ -55,7 +55,12 @@ func (l *life) metrics() []byte {
 	number("gauge", "vllm:num_requests_waiting_by_reason", `,reason="capacity"`, float64(l.waiting.Load()))
 	number("", "vllm:num_requests_waiting_by_reason", `,reason="deferred"`, float64(l.count.fetching.Load()))
 	pinned, _ := l.pinned(time.Now())
-	number("gauge", "vllm:kv_cache_usage_perc", "", min(1, float64(l.running.Load()+pinned)/256))
+	usage, blocks := min(1, float64(l.running.Load()+pinned)/256), 65536
+	if c := l.cores[0].cache; c != nil {
+		held := c.Stats()
+		usage, blocks = float64(held.Held)/float64(held.Blocks), held.Blocks
+	}
+	number("gauge", "vllm:kv_cache_usage_perc", "", usage)
 	number("counter", "vllm:prefix_cache_queries_total", "", float64(st.cacheQueries.Load()))
 	number("counter", "vllm:prefix_cache_hits_total", "", float64(st.cacheHits.Load()))
 	number("counter", "vllm:prompt_tokens_total", "", float64(st.promptTokens.Load()))
@@ -65,7 +70,7 @@ func (l *life) metrics() []byte {
 	number("", "vllm:request_success_total", `,finished_reason="length"`, float64(st.length.Load()))
 	number("", "vllm:request_success_total", `,finished_reason="abort"`, float64(st.abort.Load()))
 	number("", "vllm:request_success_total", `,finished_reason="error"`, float64(st.fail.Load()))
-	number("gauge", "vllm:cache_config_info", `,block_size="16",num_gpu_blocks="65536"`, 1)
+	number("gauge", "vllm:cache_config_info", `,block_size="`+strconv.Itoa(l.server.opt.BlockSize)+`",num_gpu_blocks="`+strconv.Itoa(blocks)+`"`, 1)
 	if l.server.opt.Mode == NIXL { // they are there from the start of such an engine
 		for _, name := range []string{"failed_transfers", "failed_notifications", "kv_expired_reqs", "notifications_after_expiry"} {
 			number("counter", "vllm:nixl_num_"+name+"_total", "", 0)

@@ -87,6 +87,24 @@ type Options struct {
 	ITL        time.Duration // time between tokens
 	MaxRunning int           // requests generating at once, others wait; 0 is no limit
 
+	// FineTokens cuts text as TokenizeFine does.
+	FineTokens bool
+	// BlockSize is how many tokens a block of the KV cache holds, default 16.
+	// CacheBlocks is how many blocks there are. 0 is no limit, and then nothing is
+	// found again but what the connector brings.
+	BlockSize   int
+	CacheBlocks int
+	// PrefillRate is how many tokens a second are computed of prompts, one after the
+	// other, LoadRate how many a connector loads; 0 is at once. Both come on top of
+	// TTFT.
+	PrefillRate float64
+	LoadRate    float64
+	// ITLPerRequest is what every other running request adds to ITL. ChunkTokens is
+	// vLLM's max_num_batched_tokens, default 2048: while a prompt is computed, every
+	// token waits for so many of it.
+	ITLPerRequest time.Duration
+	ChunkTokens   int
+
 	// Shared joins engines of one process: their KV pool, and a short cut for
 	// hand-overs. nil gives the engine one of its own; hand-overs then travel
 	// over the side channel, as between processes.
@@ -206,8 +224,24 @@ func (o Options) withDefaults() (Options, error) {
 	if o.Version == "" {
 		o.Version = "0.24.0"
 	}
+	if o.BlockSize == 0 {
+		o.BlockSize = cacheBlock
+	}
+	if o.ChunkTokens == 0 {
+		o.ChunkTokens = 2048
+	}
+	if o.BlockSize < 0 || o.CacheBlocks < 0 || o.PrefillRate < 0 || o.LoadRate < 0 || o.ITLPerRequest < 0 || o.ChunkTokens < 0 {
+		return o, fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
+	}
+	room := o.BlockSize * o.CacheBlocks
 	if o.MaxModelLen == 0 {
 		o.MaxModelLen = 1 << 20
+		if room > 0 {
+			o.MaxModelLen = min(o.MaxModelLen, room)
+		}
+	}
+	if room > 0 && room < o.MaxModelLen {
+		return o, fmt.Errorf("%w: a KV cache of %d tokens is too small for a model length of %d", ErrOptions, room, o.MaxModelLen)
 	}
 	if o.MaxModelLen < 0 || o.TTFT < 0 || o.ITL < 0 || o.KVLease < 0 || o.TransferTimeout < 0 || o.MaxRunning < 0 {
 		return o, fmt.Errorf("%w: lengths, times and limits cannot be negative", ErrOptions)

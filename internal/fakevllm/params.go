@@ -13,7 +13,8 @@ type params struct {
 	agent agentFields
 	model string // "" when absent: the first served model
 
-	prompts    [][]int  // token ids, one list per prompt
+	prompts    [][]int // token ids, one list per prompt
+	tokenize   func(dst []int, text string) []int
 	promptText []string // the text of prompts given as text, for echo; may be short
 
 	messages    []message
@@ -36,6 +37,7 @@ type params struct {
 	returnTokenIDs      bool
 	truncate            *int
 	requestID           string
+	cacheSalt           string
 	kv                  []byte // raw kv_transfer_params, nil when absent or null
 
 	temperature, topP, minP                              float64
@@ -269,7 +271,9 @@ func (p *params) samplingField(key string, raw []byte) (err error) {
 	case "vllm_xargs":
 		err = checkXArgs(raw)
 	case "cache_salt":
-		err = checkCacheSalt(raw)
+		if err = checkCacheSalt(raw); err == nil {
+			p.cacheSalt, err = unquote(raw)
+		}
 	case "reasoning_effort":
 		err = oneOf(key, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
 	}

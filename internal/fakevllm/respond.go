@@ -59,7 +59,7 @@ func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
 				continue
 			}
 			id, _ := ln.step()
-			x.life.generated(1)
+			x.generated(ln, id)
 			if keepIDs {
 				ln.tokens = append(ln.tokens, id)
 			}

@@ -77,7 +77,7 @@ func (x *exchange) background(j *job) {
 		return
 	}
 	quiet := &nowhere{header: http.Header{}}
-	behind := &exchange{life: x.life, w: quiet, flusher: quiet, r: x.r.WithContext(ctx), fault: x.fault, id: x.id, api: x.api}
+	behind := &exchange{life: x.life, w: quiet, flusher: quiet, r: x.r.WithContext(ctx), fault: x.fault, id: x.id, api: x.api, core: x.core}
 	j.stream = false
 	go func() {
 		defer x.life.leave()

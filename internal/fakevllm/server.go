@@ -61,6 +61,7 @@ type life struct {
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
 	done      chan struct{}  // closed when this life ends
 	slots     chan struct{}  // nil without MaxRunning
+	cores     []*core        // one for each data-parallel rank
 	responses *responses     // nil without StoreResponses
 	stats     stats
 	running   atomic.Int64
@@ -129,6 +130,7 @@ func (s *Server) begin(ctx context.Context) error {
 		l.responses = &responses{m: map[string]*response{}}
 	}
 	l.ledger = newLedger(l.engineID, s.opt)
+	l.cores = []*core{newCore(&s.opt, nil)}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),

@@ -89,7 +89,7 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 				continue
 			}
 			id, text := ln.step()
-			x.life.generated(1)
+			x.generated(ln, id)
 			buf = append(buf[:0], ln.head...)
 			switch {
 			case ln.call != nil:

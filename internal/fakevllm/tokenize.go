@@ -7,7 +7,7 @@ import (
 
 // tokenize answers /tokenize for a prompt or for messages.
 func (x *exchange) tokenize(body []byte) {
-	ids, strs, err := tokenizeRequest(body)
+	ids, strs, err := tokenizeRequest(body, x.life.server.opt.tokenizer())
 	if err != nil {
 		x.reject(judge(body, err))
 		return
@@ -38,7 +38,7 @@ func (x *exchange) tokenize(body []byte) {
 	writeJSON(x.w, http.StatusOK, append(b, '}'))
 }
 
-func tokenizeRequest(body []byte) (ids []int, strs bool, err error) {
+func tokenizeRequest(body []byte, tokenizer func(dst []int, text string) []int) (ids []int, strs bool, err error) {
 	var prompt, messages, wantStrs []byte
 	err = forEachMember(body, func(key string, raw []byte) error {
 		switch key {
@@ -62,6 +62,7 @@ func tokenizeRequest(body []byte) (ids []int, strs bool, err error) {
 	if messages != nil {
 		p, err := parseParams(body, true)
 		if err == nil {
+			p.tokenize = tokenizer
 			err = p.render()
 		}
 		if err != nil {
@@ -75,7 +76,7 @@ func tokenizeRequest(body []byte) (ids []int, strs bool, err error) {
 			problem{kind: "missing", loc: "body.messages", msg: "Field required", input: describe(body)})
 	}
 	text, err := strictString("prompt", prompt)
-	return Tokenize(text), strs, err
+	return tokenizer(make([]int, 0, len(text)/5+4), text), strs, err
 }
 
 // detokenize answers /detokenize.

@@ -182,7 +182,7 @@ func (x *exchange) streamIDs(j *job) {
 			return
 		}
 		id, _ := ln.step()
-		x.life.generated(1)
+		x.generated(ln, id)
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
 		if round == 1 && j.returnTokenIDs {
 			b = appendInts(append(b, `,"prompt_token_ids":`...), j.prompts[0])

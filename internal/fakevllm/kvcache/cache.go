@@ -1,0 +1,268 @@
+package kvcache
+
+import (
+	"slices"
+	"sync"
+)
+
+// Config describes a cache.
+type Config struct {
+	BlockSize int // tokens
+	Blocks    int
+	// Seed makes the hashes of one cache differ from those of another.
+	Seed uint64
+	// Tell hears of every change, in order and with the cache locked; nil for
+	// nobody.
+	Tell func(Event)
+}
+
+// Event is a change of what can be found in the cache.
+type Event struct {
+	Stored bool     // else removed
+	Hashes []uint64 // of the blocks, in order
+	Parent uint64   // of the first block stored, 0 for none
+	Tokens []int    // of the blocks stored
+	Salt   string   // of the prompt whose first block is the first of these
+}
+
+// Stats is a reading of a cache.
+type Stats struct {
+	Queries int64 // tokens looked for
+	Hits    int64 // of these, tokens found
+	Blocks  int   // in all
+	Held    int   // by requests
+}
+
+// Cache may be used from any goroutine.
+type Cache struct {
+	conf Config
+	room chan struct{} // has an element after blocks were freed
+
+	mu     sync.Mutex // guards everything below
+	blocks []block
+	found  map[uint64]int // by hash
+	free   int            // blocks that nobody holds
+	stats  Stats
+}
+
+// block is an element of the list of free blocks while nobody holds it. The list
+// is a ring through blocks[0], which holds nothing.
+type block struct {
+	hash       uint64 // 0 for none
+	holders    int
+	prev, next int
+}
+
+// New makes an empty cache.
+func New(conf Config) *Cache {
+	c := &Cache{conf: conf, room: make(chan struct{}, 1), blocks: make([]block, conf.Blocks+1), found: make(map[uint64]int)}
+	for i := 1; i <= conf.Blocks; i++ {
+		c.push(i)
+	}
+	return c
+}
+
+// push puts a block at the end of the free list, from where it is taken last.
+func (c *Cache) push(i int) {
+	last := c.blocks[0].prev
+	c.blocks[i].prev, c.blocks[i].next = last, 0
+	c.blocks[last].next, c.blocks[0].prev = i, i
+	c.free++
+}
+
+func (c *Cache) unlink(i int) {
+	b := &c.blocks[i]
+	c.blocks[b.prev].next, c.blocks[b.next].prev = b.next, b.prev
+	c.free--
+}
+
+// Hold is what one prompt has of the cache. Its methods are called by one
+// goroutine; Free may be called more than once.
+type Hold struct {
+	cache    *Cache
+	blocks   []int
+	computed int    // blocks that can be found, or whose like can
+	last     uint64 // hash of the last of these
+	salt     string
+	tokens   []int // behind the computed blocks
+	own      bool  // tokens are no part of the prompt
+	cached   int
+}
+
+// Cached is how many tokens were found.
+func (h *Hold) Cached() int { return h.cached }
+
+func (c *Cache) blocksOf(tokens int) int { return (tokens + c.conf.BlockSize - 1) / c.conf.BlockSize }
+
+// Room has an element after blocks were given back.
+func (c *Cache) Room() <-chan struct{} { return c.room }
+
+// TryTake holds the blocks of a prompt, those that are found and new ones for the
+// rest. It gives nil where there is no room now.
+func (c *Cache) TryTake(ids []int, salt string) *Hold {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	size := c.conf.BlockSize
+	h := &Hold{cache: c, salt: salt, last: c.root(salt), blocks: make([]int, 0, c.blocksOf(len(ids)))}
+	free := c.free
+	for len(ids) > (len(h.blocks)+1)*size { // the last token is always computed
+		at := len(h.blocks) * size
+		hash := chain(h.last, ids[at:at+size])
+		i, ok := c.found[hash]
+		if !ok {
+			break
+		}
+		if c.blocks[i].holders == 0 {
+			free--
+		}
+		h.blocks, h.last = append(h.blocks, i), hash
+	}
+	hits := len(h.blocks)
+	if c.blocksOf(len(ids))-hits > free {
+		return nil
+	}
+	h.computed, h.cached = hits, hits*size
+	c.stats.Queries += int64(len(ids))
+	c.stats.Hits += int64(h.cached)
+	for _, i := range h.blocks {
+		if c.blocks[i].holders == 0 {
+			c.unlink(i)
+		}
+		c.blocks[i].holders++
+	}
+	h.grow(c.blocksOf(len(ids)))
+	h.tokens = ids[h.cached:]
+	return h
+}
+
+// root is what the first block of a prompt hangs on.
+func (c *Cache) root(salt string) uint64 {
+	h := c.conf.Seed
+	for i := range len(salt) {
+		h = mix(h, uint64(salt[i])+1)
+	}
+	return h
+}
+
+// grow holds up to n blocks, fewer where there is no room; c.mu is held.
+func (h *Hold) grow(n int) {
+	c := h.cache
+	var gone []uint64
+	for len(h.blocks) < n && c.free > 0 {
+		i := c.blocks[0].next
+		c.unlink(i)
+		b := &c.blocks[i]
+		if b.hash != 0 {
+			delete(c.found, b.hash)
+			gone = append(gone, b.hash)
+		}
+		b.hash, b.holders = 0, 1
+		h.blocks = append(h.blocks, i)
+	}
+	if gone != nil {
+		c.tell(Event{Hashes: gone})
+	}
+}
+
+func (c *Cache) tell(e Event) {
+	if c.conf.Tell != nil {
+		c.conf.Tell(e)
+	}
+}
+
+// Computed makes the full blocks of the prompt findable.
+func (h *Hold) Computed() {
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	h.register()
+}
+
+// register makes findable what is full; the cache is locked.
+func (h *Hold) register() {
+	c, size := h.cache, h.cache.conf.BlockSize
+	first := h.computed == 0
+	e := Event{Stored: true, Parent: h.last}
+	if first {
+		e.Parent, e.Salt = 0, h.salt
+	}
+	tell := func() {
+		if e.Hashes != nil {
+			c.tell(e)
+		}
+	}
+	for len(h.tokens) >= size && h.computed < len(h.blocks) {
+		hash := chain(h.last, h.tokens[:size])
+		if _, twice := c.found[hash]; twice {
+			tell() // another request was quicker; the run ends here
+			e = Event{Stored: true, Parent: hash}
+		} else {
+			i := h.blocks[h.computed]
+			c.blocks[i].hash, c.found[hash] = hash, i
+			e.Hashes = append(e.Hashes, hash)
+			e.Tokens = append(e.Tokens, h.tokens[:size]...)
+		}
+		h.last, h.tokens = hash, h.tokens[size:]
+		h.computed++
+	}
+	tell()
+}
+
+// Append adds tokens that were generated. Where there is no room for them they
+// are not kept.
+func (h *Hold) Append(ids ...int) {
+	if !h.own {
+		h.tokens, h.own = slices.Clone(h.tokens), true
+	}
+	h.tokens = append(h.tokens, ids...)
+	n := h.cache.blocksOf(h.computed*h.cache.conf.BlockSize + len(h.tokens))
+	full := len(h.tokens) >= h.cache.conf.BlockSize
+	if n <= len(h.blocks) && !full {
+		return
+	}
+	h.cache.mu.Lock()
+	defer h.cache.mu.Unlock()
+	h.grow(n)
+	h.register()
+}
+
+// Free gives the blocks back. What is in them can be found until they are needed
+// for something else.
+func (h *Hold) Free() {
+	c := h.cache
+	c.mu.Lock()
+	for n := len(h.blocks) - 1; n >= 0; n-- {
+		i := h.blocks[n]
+		if c.blocks[i].holders--; c.blocks[i].holders == 0 {
+			c.push(i)
+		}
+	}
+	h.blocks = nil
+	c.mu.Unlock()
+	select {
+	case c.room <- struct{}{}:
+	default:
+	}
+}
+
+// Stats reads the counters.
+func (c *Cache) Stats() Stats {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.stats
+	s.Blocks, s.Held = c.conf.Blocks, c.conf.Blocks-c.free
+	return s
+}
+
+// chain is the hash of a block that follows another.
+func chain(parent uint64, ids []int) uint64 {
+	h := mix(parent, uint64(len(ids)))
+	for _, id := range ids {
+		h = mix(h, uint64(id))
+	}
+	return max(h, 1) // 0 is none
+}
+
+func mix(h, x uint64) uint64 {
+	h = (h ^ x) * 0xff51afd7ed558ccd
+	return h ^ h>>32
+}
