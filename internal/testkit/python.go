@@ -1,6 +1,7 @@
 package testkit
 
 import (
+	"bufio"
 	"io"
 	"os"
 	"os/exec"
@@ -32,6 +33,7 @@ func PythonWithZMQ(t testing.TB) string {
 type Python struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
+	lines *bufio.Scanner
 	ended bool
 	t     testing.TB
 }
@@ -47,14 +49,27 @@ func StartPython(t testing.TB, python, script string, args ...string) *Python {
 	if err != nil {
 		t.Fatal(err)
 	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	free, err := startOnThread(cmd)
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &Python{cmd: cmd, stdin: stdin, t: t}
+	p := &Python{cmd: cmd, stdin: stdin, lines: bufio.NewScanner(stdout), t: t}
 	t.Cleanup(free)
 	t.Cleanup(p.End)
 	return p
+}
+
+// Line waits for the next line that the script prints.
+func (p *Python) Line() string {
+	p.t.Helper()
+	if !p.lines.Scan() {
+		p.t.Fatalf("the script printed nothing more: %v", p.lines.Err())
+	}
+	return p.lines.Text()
 }
 
 // End ends the script, and waits for that. It may be called again.

@@ -3,6 +3,7 @@ package zmq
 import (
 	"encoding/binary"
 	"errors"
+	"io"
 	"net"
 )
 
@@ -12,16 +13,12 @@ var ErrTooLarge = errors.New("message is too large")
 // greetingSize is the length of ZMTP's greeting, which comes before all frames.
 const greetingSize = 64
 
-// The flags of a frame.
-const (
-	flagMore = 1 << iota
-	flagLong
-)
-
 // guard is a connection that reads along and ends what is above the bounds before
-// anybody makes room for it: the library allocates what a frame's header says.
+// anybody makes room for it: the library allocates what a frame's header says. It
+// stands before the library while that shakes hands.
 type guard struct {
 	net.Conn
+	from      io.Reader
 	maxBytes  int
 	maxFrames int
 
@@ -33,14 +30,14 @@ type guard struct {
 	frames   int // of the message so far
 }
 
-func newGuard(c net.Conn, b Bounds) *guard {
-	return &guard{Conn: c, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
+func newGuard(c net.Conn, from io.Reader, b Bounds) *guard {
+	return &guard{Conn: c, from: from, maxBytes: b.Bytes, maxFrames: b.Frames, greeting: greetingSize}
 }
 
-// Read gives what the connection gives, or ErrTooLarge in place of the header that
+// Read gives what there is to read, or ErrTooLarge in place of the header that
 // announces too much.
 func (g *guard) Read(p []byte) (int, error) {
-	n, err := g.Conn.Read(p)
+	n, err := g.from.Read(p)
 	if bad := g.follow(p[:n]); bad != nil {
 		return 0, bad
 	}

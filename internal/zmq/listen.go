@@ -5,10 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"sync"
 	"time"
-
-	"github.com/go-zeromq/zmq4"
 )
 
 // Kind is what a socket is.
@@ -16,10 +13,12 @@ type Kind string
 
 // The kinds.
 const (
-	Router Kind = "ROUTER" // bound; peers are DEALERs
+	Router Kind = "ROUTER" // bound; peers are DEALERs and REQs
 	Pull   Kind = "PULL"   // bound; peers are PUSHes
 	Dealer Kind = "DEALER" // connected
 	Push   Kind = "PUSH"   // connected
+	Sub    Kind = "SUB"    // bound or connected; peers are PUBs
+	Pub    Kind = "PUB"    // bound or connected; peers are SUBs
 )
 
 // Bounds are what peers may do. A zero field means the default.
@@ -60,53 +59,33 @@ type Message struct {
 	Identity []byte
 	Remote   string // ip:port of the peer's connection
 	Frames   [][]byte
+
+	peer *Conn
 }
 
-// Listener is a bound socket. Its methods may be called at once.
+// Answer sends a message to the peer that sent this one. A peer that is a REQ wants an
+// empty frame before the others.
+func (m Message) Answer(frames ...[]byte) error { return m.peer.Send(frames...) }
+
+// Listener is a bound socket that receives. Its methods may be called at once.
 type Listener struct {
-	kind    Kind
-	bounds  Bounds
-	trouble func(remote string, err error)
-
-	listener net.Listener
+	bound
 	messages chan Message
-	closing  chan struct{}
-	done     sync.WaitGroup
-
-	mu     sync.Mutex
-	peers  map[net.Conn]struct{}
-	closed bool
 }
 
-// Listen binds a Router or a Pull to an endpoint of the form that ParseEndpoint
-// takes. trouble, if it is not nil, hears of every peer that was refused or broke
-// the protocol; a peer that merely leaves is none.
+// Listen binds a Router, a Pull, or a Sub that wants every topic, to an endpoint of
+// the form that ParseEndpoint takes. trouble, if it is not nil, hears of every peer
+// that was refused or broke the protocol; a peer that merely leaves is none.
 func Listen(ctx context.Context, kind Kind, endpoint string, b Bounds, trouble func(remote string, err error)) (*Listener, error) {
-	address, err := ParseEndpoint(endpoint)
-	if err != nil {
+	if kind != Router && kind != Pull && kind != Sub {
+		return nil, fmt.Errorf("a %s is not bound to receive", kind)
+	}
+	s := &Listener{messages: make(chan Message)}
+	if err := s.bind(ctx, kind, endpoint, b, trouble, s.receive); err != nil {
 		return nil, err
 	}
-	if kind != Router && kind != Pull {
-		return nil, fmt.Errorf("a %s is not bound", kind)
-	}
-	var config net.ListenConfig
-	l, err := config.Listen(ctx, "tcp", address)
-	if err != nil {
-		return nil, fmt.Errorf("listen at %s: %w", endpoint, err)
-	}
-	if trouble == nil {
-		trouble = func(string, error) {}
-	}
-	s := &Listener{
-		kind: kind, bounds: b.filled(), trouble: trouble, listener: l,
-		messages: make(chan Message), closing: make(chan struct{}), peers: make(map[net.Conn]struct{}),
-	}
-	s.done.Go(s.accept)
 	return s, nil
 }
-
-// Addr is where the socket is bound.
-func (s *Listener) Addr() net.Addr { return s.listener.Addr() }
 
 // Receive gives the next message of any peer. The error is ctx's, or net.ErrClosed
 // after Close. Peers whose messages nobody receives wait.
@@ -121,111 +100,20 @@ func (s *Listener) Receive(ctx context.Context) (Message, error) {
 	}
 }
 
-// Close ends the socket and all its peers' connections. It returns when nothing of
-// them runs any more.
-func (s *Listener) Close() error {
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
-		return net.ErrClosed
-	}
-	s.closed = true
-	close(s.closing)
-	for c := range s.peers {
-		_ = c.Close() // its reader says what there is to say
-	}
-	s.mu.Unlock()
-	err := s.listener.Close()
-	s.done.Wait()
-	if err != nil {
-		return fmt.Errorf("close: %w", err)
-	}
-	return nil
-}
-
-// acceptPause is between two tries where a connection cannot be taken (no
-// descriptors left).
-const acceptPause = 100 * time.Millisecond
-
-func (s *Listener) accept() {
-	for {
-		c, err := s.listener.Accept()
-		if errors.Is(err, net.ErrClosed) {
-			return
+// receive passes on a peer's messages until it leaves.
+func (s *Listener) receive(peer *Conn) error {
+	if s.kind == Sub {
+		if err := peer.Subscribe(""); err != nil {
+			return err
 		}
+	}
+	for {
+		frames, err := peer.Receive()
 		if err != nil {
-			s.trouble("", err)
-			select {
-			case <-s.closing:
-				return
-			case <-time.After(acceptPause):
-			}
-			continue
-		}
-		if err := s.admit(c); err != nil {
-			_ = c.Close() // it was refused
-			s.trouble(c.RemoteAddr().String(), err)
-		}
-	}
-}
-
-// admit starts a peer, if there is room for it.
-func (s *Listener) admit(c net.Conn) error {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	switch {
-	case s.closed:
-		return net.ErrClosed
-	case len(s.peers) >= s.bounds.Peers:
-		return ErrTooManyPeers
-	}
-	s.peers[c] = struct{}{}
-	s.done.Go(func() { s.serve(c) })
-	return nil
-}
-
-func (s *Listener) serve(c net.Conn) {
-	err := s.read(c)
-	_ = c.Close() // nothing is written
-	s.mu.Lock()
-	delete(s.peers, c)
-	closed := s.closed
-	s.mu.Unlock()
-	if err != nil && !closed {
-		s.trouble(c.RemoteAddr().String(), err)
-	}
-}
-
-// read passes on a peer's messages until it leaves, which is no error.
-func (s *Listener) read(c net.Conn) (err error) {
-	defer func() { // the library indexes what a peer sent without looking at its length
-		if p := recover(); p != nil {
-			err = fmt.Errorf("%w: %v", errPanic, p)
-		}
-	}()
-	if err := c.SetDeadline(time.Now().Add(s.bounds.Handshake)); err != nil {
-		return fmt.Errorf("deadline: %w", err)
-	}
-	peer, err := open(c, s.kind, s.bounds, true)
-	if err != nil {
-		return err
-	}
-	if err := c.SetDeadline(time.Time{}); err != nil {
-		return fmt.Errorf("deadline: %w", err)
-	}
-	identity := []byte(peer.Peer.Meta["Identity"])
-	for {
-		m, err := peer.RecvMsg()
-		switch {
-		case err != nil && gone(err):
-			return nil
-		case err != nil:
-			return fmt.Errorf("receive: %w", err)
-		case m.Type == zmq4.CmdMsg: // a heartbeat, which the library answers
-			continue
+			return err
 		}
 		select {
-		case s.messages <- Message{Identity: identity, Remote: c.RemoteAddr().String(), Frames: m.Frames}:
+		case s.messages <- Message{Identity: peer.identity, Remote: peer.Remote(), Frames: frames, peer: peer}:
 		case <-s.closing:
 			return nil
 		}

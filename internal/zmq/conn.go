@@ -1,0 +1,240 @@
+package zmq
+
+import (
+	"bufio"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/go-zeromq/zmq4"
+	"github.com/go-zeromq/zmq4/security/null"
+)
+
+// The flags of a frame.
+const (
+	flagMore = 1 << iota
+	flagLong
+	flagCommand
+)
+
+// sendTimeout bounds connecting and sending, each.
+const sendTimeout = time.Second
+
+// readAhead is what a connection reads at once. A small message costs one system
+// call, not two for each of its frames.
+const readAhead = 32 << 10
+
+// bodyStep is how much room is made at first for a frame whose header announces
+// more: the rest comes as the bytes do.
+const bodyStep = 1 << 20
+
+var errFrame = errors.New("malformed frame")
+
+// Conn is one connection to one peer. One goroutine may receive while others send
+// and close.
+type Conn struct {
+	conn     net.Conn
+	read     *bufio.Reader
+	bounds   Bounds
+	identity []byte // what the peer calls itself, often nothing
+
+	mu  sync.Mutex // of out, and held while it is written
+	out []byte
+}
+
+// DialFunc makes a connection, as net.Dialer.DialContext does.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// Dial connects a socket to an endpoint of the form that ParseEndpoint takes. Within
+// the handshake time of the bounds the peer must have said that it fits. A nil dial
+// is a net.Dialer that notices within half a minute that a peer's machine is gone.
+func Dial(ctx context.Context, kind Kind, endpoint string, b Bounds, dial DialFunc) (*Conn, error) {
+	address, err := ParseEndpoint(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if kind == Router || kind == Pull {
+		return nil, fmt.Errorf("a %s does not connect", kind)
+	}
+	b = b.filled()
+	if dial == nil {
+		dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3}}
+		dial = dialer.DialContext
+	}
+	within, cancel := context.WithTimeout(ctx, b.Handshake)
+	defer cancel()
+	c, err := dial(within, "tcp", address)
+	if err != nil {
+		return nil, fmt.Errorf("connect: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = c.SetDeadline(time.Unix(1, 0)) })() // the handshake's error tells
+	peer, err := open(c, kind, b, false)
+	if err != nil {
+		_ = c.Close() // the error is told
+		return nil, err
+	}
+	return peer, nil
+}
+
+// open shakes hands over a connection, which stays the caller's to close if that
+// fails.
+func open(c net.Conn, kind Kind, b Bounds, server bool) (_ *Conn, err error) {
+	defer func() { // the library indexes what a peer sent without looking at its length
+		if p := recover(); p != nil {
+			err = fmt.Errorf("%w: %v", errPanic, p)
+		}
+	}()
+	if err := c.SetDeadline(time.Now().Add(b.Handshake)); err != nil {
+		return nil, fmt.Errorf("deadline: %w", err)
+	}
+	r := bufio.NewReaderSize(c, readAhead)
+	peer, err := zmq4.Open(newGuard(c, r, b), null.Security(), zmq4.SocketType(kind), nil, server, nil)
+	if err != nil {
+		return nil, fmt.Errorf("handshake: %w", err)
+	}
+	if err := c.SetDeadline(time.Time{}); err != nil {
+		return nil, fmt.Errorf("deadline: %w", err)
+	}
+	return &Conn{conn: c, read: r, bounds: b, identity: []byte(peer.Peer.Meta["Identity"])}, nil
+}
+
+// Subscribe asks a PUB for the messages whose first frame begins with the topic.
+func (c *Conn) Subscribe(topic string) error { return c.Send(append([]byte{1}, topic...)) }
+
+// Remote is ip:port of the peer.
+func (c *Conn) Remote() string { return c.conn.RemoteAddr().String() }
+
+// Close ends the connection; who receives gets net.ErrClosed.
+func (c *Conn) Close() error {
+	if err := c.conn.Close(); err != nil {
+		return fmt.Errorf("close: %w", err)
+	}
+	return nil
+}
+
+// Send sends one message. After an error, or when the peer does not take it within a
+// second, the connection is of no use any more.
+func (c *Conn) Send(frames ...[]byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.out = c.out[:0]
+	for i, f := range frames {
+		var flags byte
+		if i < len(frames)-1 {
+			flags = flagMore
+		}
+		c.out = appendFrame(c.out, flags, f)
+	}
+	return c.write()
+}
+
+// write sends what is in out. The caller holds mu.
+func (c *Conn) write() error {
+	if err := c.conn.SetWriteDeadline(time.Now().Add(sendTimeout)); err != nil {
+		return fmt.Errorf("deadline: %w", err)
+	}
+	if _, err := c.conn.Write(c.out); err != nil {
+		return fmt.Errorf("send: %w", err)
+	}
+	if cap(c.out) > bodyStep {
+		c.out = nil
+	}
+	return nil
+}
+
+func appendFrame(to []byte, flags byte, body []byte) []byte {
+	if len(body) > 255 {
+		to = append(to, flags|flagLong)
+		to = binary.BigEndian.AppendUint64(to, uint64(len(body)))
+	} else {
+		to = append(to, flags, byte(len(body)))
+	}
+	return append(to, body...)
+}
+
+// Receive gives the next message. It answers heartbeats by the way. Any error ends the
+// connection's use: io.EOF when the peer has left (or another where a heartbeat was to be answered),
+// net.ErrClosed after Close, ErrTooLarge for a message above the bounds.
+func (c *Conn) Receive() ([][]byte, error) {
+	var frames [][]byte
+	left := c.bounds.Bytes
+	for {
+		flags, body, err := c.frame(left)
+		switch {
+		case err != nil:
+			return nil, err
+		case flags&flagCommand != 0:
+			if command, err := c.command(flags, body); command != nil || err != nil {
+				return command, err
+			}
+			continue
+		}
+		if frames = append(frames, body); len(frames) > c.bounds.Frames {
+			return nil, ErrTooLarge
+		}
+		left -= len(body)
+		if flags&flagMore == 0 {
+			return frames, nil
+		}
+	}
+}
+
+// frame reads one frame of at most limit bytes.
+func (c *Conn) frame(limit int) (flags byte, body []byte, err error) {
+	var header [9]byte
+	if _, err := io.ReadFull(c.read, header[:2]); err != nil {
+		return 0, nil, receiveError(err)
+	}
+	size := uint64(header[1])
+	if header[0]&flagLong != 0 {
+		if _, err := io.ReadFull(c.read, header[2:]); err != nil {
+			return 0, nil, receiveError(err)
+		}
+		size = binary.BigEndian.Uint64(header[1:])
+	}
+	if size > uint64(limit) { //nolint:gosec // limit is what is left of the bounds, never negative
+		return 0, nil, ErrTooLarge
+	}
+	n := int(size) //nolint:gosec // not above limit
+	body = make([]byte, min(n, bodyStep))
+	for have := 0; ; {
+		if _, err := io.ReadFull(c.read, body[have:]); err != nil {
+			return 0, nil, receiveError(err)
+		}
+		if have = len(body); have == n {
+			return header[0], body, nil
+		}
+		body = append(body, make([]byte, min(have, n-have))...)
+	}
+}
+
+func receiveError(err error) error { return fmt.Errorf("receive: %w", err) }
+
+// command answers a heartbeat with what it carries, and gives a subscription in the
+// form that peers of ZMTP 3.0 send it. All others are of no interest.
+func (c *Conn) command(flags byte, body []byte) (subscription [][]byte, err error) {
+	if flags&flagMore != 0 || len(body) == 0 || int(body[0]) > len(body)-1 {
+		return nil, fmt.Errorf("%w: a command", errFrame)
+	}
+	name, rest := string(body[1:1+body[0]]), body[1+body[0]:]
+	switch name {
+	case zmq4.CmdPing:
+		if len(rest) < 2 { // how long the peer waits
+			return nil, fmt.Errorf("%w: PING", errFrame)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.out = appendFrame(c.out[:0], flagCommand, append([]byte("\x04"+zmq4.CmdPong), rest[2:]...))
+		return nil, c.write()
+	case zmq4.CmdSubscribe:
+		return [][]byte{append([]byte{1}, rest...)}, nil
+	case zmq4.CmdCancel:
+		return [][]byte{append([]byte{0}, rest...)}, nil
+	}
+	return nil, nil
+}
