@@ -136,6 +136,19 @@ func (i *Instance) Weight() int {
 	return *i.Record.Weight
 }
 
+// MaxRanks bounds the data-parallel ranks of one instance that are told apart.
+const MaxRanks = 256
+
+// Ranks is how many data-parallel ranks behind the address a request can be sent to,
+// each by its number. Of an instance with more than MaxRanks it is 1, as of one without
+// data parallelism: its engine chooses the rank.
+func (i *Instance) Ranks() int {
+	if n := i.Record.DPSize; n > 1 && n <= MaxRanks {
+		return n
+	}
+	return 1
+}
+
 // Usable tells whether the scheduler may pick it at all, this proxy's passing
 // health opinion aside.
 func (i *Instance) Usable() bool { return i.Record.State == Ready && i.wanted() }

@@ -14,10 +14,11 @@ import (
 // change is one difference between two snapshots, as of instance.Changes.
 type change struct{ was, is *instance.Instance }
 
-// edit is what becomes of one place in a list.
+// edit is what becomes of the places of one address in a list.
 type edit struct {
 	address string
-	is      candidate // without an instance: nobody stands there
+	is      candidate   // its first rank; without an instance: nobody stands there
+	more    []candidate // its other ranks
 }
 
 // edits are those of one role, in the order of its lists.
@@ -39,14 +40,12 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 	counters := s.counters.keep(changes)
 	var prefill, decode edits
 	for i, c := range changes {
-		var now candidate
+		var now edit
 		if listed(c.is) {
-			if dialect := s.opts.Connector(c.is); dialect != "" {
-				now = candidate{policy.NewCandidate(c.is, 0, &counters[i].load), slot{counters[i], half{dialect, s.opts.Build(c.is)}, c.is.Slow()}}
-			}
+			now = s.stands(c.is, counters[i])
 		}
 		switch {
-		case now.Instance == nil && !listed(c.was):
+		case now.is.Instance == nil && !listed(c.was):
 		case roleOf(c) == instance.Prefill:
 			prefill.add(c.was, now)
 		default:
@@ -60,6 +59,21 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 		decode:   old.decode.after(&decode, models, s.models),
 	}
 	return s.last
+}
+
+// stands gives the candidates that an instance is: one for each of its ranks, none if
+// nobody speaks to it.
+func (s *Scheduler) stands(in *instance.Instance, c *counter) (out edit) {
+	dialect := s.opts.Connector(in)
+	if dialect == "" {
+		return out
+	}
+	own := slot{c, half{dialect, s.opts.Build(in)}, in.Slow()}
+	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}
+	for i, load := range s.counters.ranks(in.Key, in.Ranks()) {
+		out.more = append(out.more, candidate{policy.NewCandidate(in, i+1, load), own})
+	}
+	return out
 }
 
 // listed tells that an instance is a candidate: usable, or slow, which is the last
@@ -103,11 +117,10 @@ func (s *Scheduler) countModels(changes []change) []string {
 }
 
 // add takes the change of one instance in. was may have been in no list.
-func (e *edits) add(was *instance.Instance, is candidate) {
-	here := edit{is: is}
+func (e *edits) add(was *instance.Instance, here edit) {
 	var models []string
-	if is.Instance != nil {
-		here.address, models = is.Instance.Address, is.Instance.Record.Models
+	if is := here.is.Instance; is != nil {
+		here.address, models = is.Address, is.Record.Models
 	} else {
 		here.address = was.Address
 	}
@@ -123,7 +136,7 @@ func (e *edits) add(was *instance.Instance, is candidate) {
 	if was == nil {
 		return
 	}
-	here.is = candidate{} // it leaves the lists of what it does not serve any more
+	here = edit{address: here.address} // it leaves the lists of what it does not serve any more
 	for i, m := range was.Record.Models {
 		if !slices.Contains(models, m) && !slices.Contains(was.Record.Models[:i], m) {
 			e.byModel[m] = append(e.byModel[m], here)
@@ -196,6 +209,9 @@ func sameEdits(model, all []edit) bool {
 // after gives the list after edits. halves, if any, are counted along.
 func (c *candidates) after(es []edit, halves map[half]int) *candidates {
 	most := len(c.items) + len(es)
+	for i := range es {
+		most += len(es[i].more)
+	}
 	items, own := make([]policy.Candidate, 0, most), make([]slot, 0, most)
 	from := 0
 	for i := range es {
@@ -210,10 +226,15 @@ func (c *candidates) after(es []edit, halves map[half]int) *candidates {
 			} else {
 				delete(halves, h)
 			}
-			from++
+			for from++; from < len(c.items) && c.items[from].Instance.Address == e.address; {
+				from++ // its other ranks
+			}
 		}
 		if e.is.Instance != nil {
 			items, own = append(items, e.is.Candidate), append(own, e.is.slot)
+			for j := range e.more {
+				items, own = append(items, e.more[j].Candidate), append(own, e.more[j].slot)
+			}
 			if halves != nil {
 				halves[e.is.half]++
 			}

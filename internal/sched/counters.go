@@ -4,6 +4,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -11,7 +12,8 @@ import (
 
 // counter is what is known of one instance beside the snapshots. All that a leg
 // needs of it is in one line of the processor's caches, of which no other
-// instance's counter has a part.
+// instance's counter has a part. Of an instance with data-parallel ranks it is the
+// whole's, but for the load, which is that of the first rank.
 type counter struct {
 	load    policy.Load
 	heard   atomic.Uint64 // signs of life that legs saw
@@ -26,6 +28,65 @@ type counters struct {
 	mu      sync.RWMutex // guards all below; taken at index building and by readers of metrics, never by Pick
 	m       map[instance.Key]*counter
 	leaving []instance.Key // gone, and not let go of yet
+	// more are the loads of the other ranks of instances that have or had some. They
+	// stay as long as the counter does.
+	more map[instance.Key][]*rankLoad
+}
+
+// rankLoad is the load of a rank that is not its instance's first: one line, as a
+// counter.
+type rankLoad struct {
+	policy.Load
+	_ [cacheLine - unsafe.Sizeof(policy.Load{})%cacheLine]byte
+}
+
+const cacheLine = 64
+
+// ranks gives the loads of all ranks of an instance but the first, which is that of its
+// counter.
+func (c *counters) ranks(k instance.Key, n int) []*policy.Load {
+	if n <= 1 {
+		return nil
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.more == nil {
+		c.more = map[instance.Key][]*rankLoad{}
+	}
+	for len(c.more[k]) < n-1 {
+		c.more[k] = append(c.more[k], new(rankLoad))
+	}
+	out := make([]*policy.Load, n-1)
+	for i := range out {
+		out[i] = &c.more[k][i].Load
+	}
+	return out
+}
+
+// inFlight is what all ranks of an instance hold. The lock is held.
+func (c *counters) inFlight(k instance.Key, n *counter) int64 {
+	sum := n.load.InFlight.Load()
+	for _, l := range c.more[k] {
+		sum += l.InFlight.Load()
+	}
+	return sum
+}
+
+// load is what the ranks of an instance hold, each; none if it is not known.
+func (c *counters) load(k instance.Key, ranks int) []int64 {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	n, ok := c.m[k]
+	if !ok {
+		return nil
+	}
+	out := []int64{n.load.InFlight.Load()}
+	for i, l := range c.more[k] {
+		if i+1 < ranks {
+			out = append(out, l.InFlight.Load())
+		}
+	}
+	return out
 }
 
 func (c *counters) find(k instance.Key) (*counter, bool) {
@@ -36,15 +97,15 @@ func (c *counters) find(k instance.Key) (*counter, bool) {
 }
 
 func (c *counters) each(f func(instance.Key, int64)) {
-	c.eachCounter(func(k instance.Key, n *counter) { f(k, n.load.InFlight.Load()) })
+	c.eachCounter(func(k instance.Key, _ *counter, inFlight int64) { f(k, inFlight) })
 }
 
-func (c *counters) eachCounter(f func(instance.Key, *counter)) {
+func (c *counters) eachCounter(f func(instance.Key, *counter, int64)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
 	for k, n := range c.m {
-		if n.present > 0 || n.load.InFlight.Load() != 0 {
-			f(k, n)
+		if inFlight := c.inFlight(k, n); n.present > 0 || inFlight != 0 {
+			f(k, n, inFlight)
 		}
 	}
 }
@@ -93,8 +154,9 @@ func (c *counters) letGo() {
 		switch n := c.m[k]; {
 		case n == nil, n.present > 0:
 			return true
-		case n.load.InFlight.Load() == 0:
+		case c.inFlight(k, n) == 0:
 			delete(c.m, k)
+			delete(c.more, k)
 			return true
 		default:
 			return false

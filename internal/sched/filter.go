@@ -15,6 +15,7 @@ const (
 	starting             // in, with a share of its picks
 	ejected              // out, but it can be connected to
 	unreachable          // out, or slow by its agent's word
+	beside               // the request has tried another rank of its instance
 	unfit                // the request has tried it, or it does not fit its partner
 	standings
 )
@@ -41,7 +42,7 @@ func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among pol
 	}
 	worst := admission(&n)
 	l.room = slices.Grow(l.room[:0], len(list.items))
-	among = policy.Some(list.items, l.room, n[unfit] > 0)
+	among = policy.Some(list.items, l.room, n[unfit]+n[beside] > 0)
 	for i, is := range l.standings {
 		if is > worst || worst == unreachable && !s.lastResort(list, i, r) {
 			continue
@@ -51,6 +52,13 @@ func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among pol
 			weight *= s.opts.Health.Share(list.items[i].Instance.Key)
 		}
 		among.Add(i, weight)
+	}
+	if among.Len() == 0 && n[beside] > 0 {
+		for i, is := range l.standings {
+			if is == beside && s.opts.Health.Available(list.items[i].Instance.Key) {
+				among.Add(i, list.items[i].Weight)
+			}
+		}
 	}
 	return among, l
 }
@@ -71,6 +79,8 @@ func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, tro
 			switch {
 			case !fit && !list.fits(i, ix, r):
 				mark(i, unfit)
+			case len(r.TriedRanks) > 0 && list.besideTried(i, r):
+				mark(i, beside)
 			case list.own[i].slow:
 				mark(i, unreachable)
 			}
@@ -134,7 +144,7 @@ func (s *Scheduler) lastResort(list *candidates, i int, r *Request) bool {
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	own := c.own[i].half
 	switch {
-	case slices.Contains(r.Tried, c.items[i].Instance.Key):
+	case c.tried(i, r):
 		return false
 	case r.Partner != nil:
 		return r.pairs(own, r.Partner.half())
@@ -145,12 +155,24 @@ func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	}
 }
 
+// tried tells that the request has tried a candidate.
+func (c *candidates) tried(i int, r *Request) bool {
+	k := c.items[i].Instance.Key
+	return slices.Contains(r.Tried, k) || len(r.TriedRanks) > 0 && slices.Contains(r.TriedRanks, Target{k, c.items[i].Rank})
+}
+
+// besideTried tells that the request has tried another rank of a candidate's instance.
+func (c *candidates) besideTried(i int, r *Request) bool {
+	k := c.items[i].Instance.Key
+	return slices.ContainsFunc(r.TriedRanks, func(t Target) bool { return t.Key == k })
+}
+
 // allFit tells that every candidate of the role fits the request, if that is
 // plain to see: it has tried nobody, and as for pairs all are alike.
 func (ix *index) allFit(r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
-	case len(r.Tried) > 0:
+	case len(r.Tried)+len(r.TriedRanks) > 0:
 		return false
 	case r.Partner != nil:
 		return ri.alike && r.pairs(ri.one, r.Partner.half())
@@ -173,7 +195,7 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 	}
 	var why error
 	for i := range list.items {
-		if slices.Contains(r.Tried, list.items[i].Instance.Key) || list.fits(i, ix, r) {
+		if list.tried(i, r) || list.fits(i, ix, r) {
 			continue
 		}
 		for partner := range partners {

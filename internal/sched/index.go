@@ -27,7 +27,7 @@ type roleIndex struct {
 	all *candidates // whoever serves anything: requests that name no model
 
 	byModel map[string]*candidates
-	// halves counts the candidates by what decides whom they can be paired with.
+	// halves counts the instances by what decides whom they can be paired with.
 	halves map[half]int
 	// alike tells that there is one such half, of all.
 	alike bool
@@ -69,8 +69,8 @@ func (ri *roleIndex) takes(prefill half) bool {
 	return false
 }
 
-// candidates are in the order of addresses, each once. With its weight 0 an
-// instance is none.
+// candidates are in the order of addresses, each once for each of its ranks, in their
+// order. With its weight 0 an instance is none.
 type candidates struct {
 	items    []policy.Candidate
 	own      []slot            // what policies need not know of each
@@ -119,7 +119,8 @@ func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
 	return next
 }
 
-// place is where an address stands in a list, or would; its ranks stand side by side.
+// place is where the first rank of an address stands in a list, or would; the others
+// stand behind it.
 func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }

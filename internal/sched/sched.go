@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -131,6 +132,12 @@ func New(o Options) *Scheduler {
 	return s
 }
 
+// Target is one data-parallel rank of an instance.
+type Target struct {
+	instance.Key
+	Rank int
+}
+
 // Request says what is wanted of one pick.
 type Request struct {
 	Role  instance.Role
@@ -146,6 +153,9 @@ type Request struct {
 	// Tried are the instances that this request must not get again. What stands in it
 	// does not change any more.
 	Tried []instance.Key
+	// TriedRanks are single ranks that it must not get again, of instances with several.
+	// Their other ranks it gets while there is no other instance that it may have.
+	TriedRanks []Target
 	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
 	Prompt []byte
 	// Head is what stands before the prompt in what the model reads, as it stands in the
@@ -175,12 +185,22 @@ type Assignment struct {
 	Tokens, Cached int
 
 	counter *counter
-	bytes   int // of what Tokens is the estimate
+	load    *policy.Load // of the rank
+	bytes   int          // of what Tokens is the estimate
 	ratio   *ratio
 	waiting atomic.Int64 // what it has added to Load.Waiting
 	wish    wish         // what else would do
 	wait    wait         // guarded by counter.waiting.mu
 	done    atomic.Bool
+}
+
+// Address is that of the instance, with the number of the rank behind a # if it has
+// several.
+func (a *Assignment) Address() string {
+	if a.Instance.Ranks() == 1 {
+		return a.Instance.Address
+	}
+	return a.Instance.Address + "#" + strconv.Itoa(a.Rank)
 }
 
 // half is what decides whom the instance can be paired with.
@@ -193,8 +213,8 @@ func (a *Assignment) Heard() { a.counter.heard.Add(1) }
 func (a *Assignment) Done() {
 	if a != nil && a.done.CompareAndSwap(false, true) {
 		a.Computed(0)
-		a.counter.load.InFlight.Add(-1)
-		a.counter.load.Held.Add(-int64(a.Tokens))
+		a.load.InFlight.Add(-1)
+		a.load.Held.Add(-int64(a.Tokens))
 	}
 }
 
@@ -203,7 +223,7 @@ func (a *Assignment) Done() {
 // Only the first call counts.
 func (a *Assignment) Computed(tokens int) {
 	if n := a.waiting.Swap(0); n != 0 {
-		a.counter.load.Waiting.Add(-n)
+		a.load.Waiting.Add(-n)
 	}
 	if tokens > 0 && a.ratio != nil {
 		a.ratio.learn(a.bytes, tokens)
@@ -241,16 +261,23 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 }
 
 // Take gives an assignment of one instance, which no policy has chosen: what is wanted
-// of it no other has. It may be one that Pick would not give.
+// of it no other has. It may be one that Pick would not give. Of several ranks it is the
+// one that holds least.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	revision := s.current().snapshot.Revision
 	c, ok := s.counters.find(in.Key)
 	if !ok {
 		return nil, ErrNone // it has just left
 	}
-	c.load.InFlight.Add(1)
+	rank, load := 0, &c.load
+	for i, other := range s.counters.ranks(in.Key, in.Ranks()) {
+		if other.InFlight.Load() < load.InFlight.Load() {
+			rank, load = i+1, other
+		}
+	}
+	load.InFlight.Add(1)
 	return &Assignment{
-		Instance: in, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c,
+		Instance: in, Rank: rank, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c, load: load,
 	}, nil
 }
 
@@ -305,13 +332,13 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 	a := &Assignment{
 		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
 		Policy: by.by, Tokens: f.Tokens, Cached: by.cached,
-		counter: own.counter, bytes: bytes, ratio: ratio, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
+		counter: own.counter, load: chosen.Load, bytes: bytes, ratio: ratio, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
 	}
-	own.counter.load.InFlight.Add(1)
-	own.counter.load.Held.Add(int64(f.Tokens))
+	a.load.InFlight.Add(1)
+	a.load.Held.Add(int64(f.Tokens))
 	if r.Role == instance.Prefill || r.Partner == nil {
 		a.waiting.Store(int64(f.Tokens - by.cached))
-		own.counter.load.Waiting.Add(int64(f.Tokens - by.cached))
+		a.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
 		a.wish.partner = r.Partner.half()
@@ -327,12 +354,23 @@ func (s *Scheduler) Heard(k instance.Key) uint64 {
 	return 0
 }
 
-// InFlight tells what this proxy holds on an instance.
+// InFlight tells what this proxy holds on an instance, on all its ranks together.
 func (s *Scheduler) InFlight(k instance.Key) int64 {
-	if c, ok := s.counters.find(k); ok {
-		return c.load.InFlight.Load()
+	s.counters.mu.RLock()
+	defer s.counters.mu.RUnlock()
+	if c, ok := s.counters.m[k]; ok {
+		return s.counters.inFlight(k, c)
 	}
 	return 0
+}
+
+// RanksInFlight tells what this proxy holds on each rank of an instance that has
+// several; nil of any other.
+func (s *Scheduler) RanksInFlight(in *instance.Instance) []int64 {
+	if in.Ranks() == 1 {
+		return nil
+	}
+	return s.counters.load(in.Key, in.Ranks())
 }
 
 // Picks calls f for every policy that may choose for a role, with how many picks it

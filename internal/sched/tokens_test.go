@@ -12,7 +12,7 @@ func TestTokensOfALeg(t *testing.T) {
 	t.Parallel()
 	member := func(role instance.Role, address string) *instance.Instance {
 		return &instance.Instance{
-			Key:    instance.Key{Role: role, Address: address}, Verified: true,
+			Key: instance.Key{Role: role, Address: address}, Verified: true,
 			Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
 		}
 	}

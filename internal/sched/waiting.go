@@ -149,6 +149,7 @@ type look struct {
 	heard uint64    // its signs of life
 	since time.Time // when they were so many for the first time
 	asked time.Time // when it was called silent last
+	seen  time.Time // when it was looked at last
 }
 
 // cancelGone calls off the legs that wait for what has changed since the last
@@ -160,7 +161,7 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 			return
 		}
 		c, ok := s.counters.find(was.Key)
-		if !ok || c.load.InFlight.Load() == 0 {
+		if !ok || s.InFlight(was.Key) == 0 {
 			return
 		}
 		for _, w := range c.waiting.list() {
@@ -176,12 +177,15 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 // elsewhere as soon as there is an elsewhere.
 func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
 	var waitFor []*counter
-	s.counters.eachCounter(func(_ instance.Key, c *counter) {
-		if c.load.InFlight.Load() > 0 {
+	s.counters.eachCounter(func(_ instance.Key, c *counter, inFlight int64) {
+		if inFlight > 0 {
 			waitFor = append(waitFor, c)
+			l := looks[c]
+			l.seen = now
+			looks[c] = l
 		}
 	})
-	maps.DeleteFunc(looks, func(c *counter, _ look) bool { return c.load.InFlight.Load() == 0 })
+	maps.DeleteFunc(looks, func(_ *counter, l look) bool { return !l.seen.Equal(now) })
 	for _, c := range waitFor {
 		l := looks[c]
 		if heard := c.heard.Load(); heard != l.heard {

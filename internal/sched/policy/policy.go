@@ -55,20 +55,20 @@ type Request struct {
 type Candidate struct {
 	Instance *instance.Instance
 	Rank     int
-	// Weight is the operator's, above 0.
+	// Weight is the operator's, above 0: that of the instance for each of its ranks.
 	Weight float64
-	// Load is shared by all lists that the instance is in.
+	// Load is shared by all lists that the rank is in.
 	Load *Load
 	// Hash is made of the address and the rank alone, the same in every proxy.
 	Hash uint64
 }
 
-// NewCandidate gives the candidate of an instance whose weight is above 0.
+// NewCandidate gives the candidate of a rank of an instance whose weight is above 0.
 func NewCandidate(in *instance.Instance, rank int, load *Load) Candidate {
 	return Candidate{Instance: in, Rank: rank, Weight: float64(in.Weight()), Load: load, Hash: mix(hashText(in.Address) + uint64(rank))}
 }
 
-// Load is what an instance has to do, as far as this proxy knows. All that a leg counts
+// Load is what one rank of an instance has to do, as far as this proxy knows. All that a leg counts
 // is its own: whoever adds takes the same away again.
 type Load struct {
 	InFlight atomic.Int64 // legs of this proxy

@@ -1,0 +1,202 @@
+package sched_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+func ranks(n int) func(*instance.Instance) {
+	return func(in *instance.Instance) { in.Record.DPSize = n }
+}
+
+// hold picks n times, ends the picks in the order they were made while 64 of them are
+// held, and gives how many each rank got.
+func hold(t *testing.T, s *sched.Scheduler, n int, r sched.Request) map[string]int {
+	t.Helper()
+	got := map[string]int{}
+	var held []*sched.Assignment
+	for range n {
+		a, err := s.Pick(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got[a.Address()]++
+		if held = append(held, a); len(held) > 64 {
+			held[0].Done()
+			held = held[1:]
+		}
+	}
+	for _, a := range held {
+		a.Done()
+	}
+	return got
+}
+
+// Each rank is an engine: it gets what an instance of its weight without ranks gets.
+func TestRanksGetTheirShare(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		s, _ := chosenBy(t, name, nil, false,
+			inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1"), inst(instance.Decode, "c:1", ranks(2), weighing(50)))
+		const n = 6000
+		got := hold(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
+		if len(got) != 7 {
+			t.Fatalf("%d targets: %v", len(got), got)
+		}
+		for target, weight := range map[string]float64{"a:1#0": 1, "a:1#1": 1, "a:1#2": 1, "a:1#3": 1, "b:1": 1, "c:1#0": .5, "c:1#1": .5} {
+			want := weight / 6 * n
+			if off := float64(got[target]) / want; off < .85 || off > 1.15 {
+				t.Errorf("%s: %d, want %.0f", target, got[target], want)
+			}
+		}
+	})
+}
+
+// Alike ranks are used alike.
+func TestRanksAreSpread(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"round_robin", "least_loaded"} {
+		s, _ := chosenBy(t, name, nil, false, inst(instance.Decode, "a:1", ranks(4)), inst(instance.Decode, "b:1", ranks(2)))
+		const n = 6000
+		most := 0
+		got := hold(t, s, n, sched.Request{Role: instance.Decode, Model: "m"})
+		for _, count := range got {
+			most = max(most, count)
+		}
+		if len(got) != 6 || float64(most)/(n/6) > 1.1 {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// More ranks than are told apart are the engine's own affair.
+func TestTooManyRanks(t *testing.T) {
+	t.Parallel()
+	for n, want := range map[int]int{-1: 1, 0: 1, 1: 1, 2: 2, instance.MaxRanks: instance.MaxRanks, instance.MaxRanks + 1: 1} {
+		s, _ := build(nil, inst(instance.Decode, "a:1", ranks(n)))
+		if got := hold(t, s, 2*instance.MaxRanks, decode("m")); len(got) != want {
+			t.Errorf("dp_size %d: %d targets", n, len(got))
+		}
+	}
+}
+
+// A rank that failed a request is not picked for it again, and the others of its
+// instance only when there is no other instance that it may have.
+func TestRanksBesideOneThatFailed(t *testing.T) {
+	t.Parallel()
+	key := func(a string) instance.Key { return instance.Key{Role: instance.Decode, Address: a} }
+	target := func(a string, rank int) sched.Target { return sched.Target{Key: key(a), Rank: rank} }
+	for _, tc := range []struct {
+		name  string
+		sick  sick
+		tried []instance.Key
+		ranks []sched.Target
+		want  []string
+	}{
+		{"nothing tried", nil, nil, nil, []string{"a:1#0", "a:1#1", "a:1#2", "b:1#0", "b:1#1"}},
+		{"one rank", nil, nil, []sched.Target{target("a:1", 1)}, []string{"b:1#0", "b:1#1"}},
+		{"one of each", nil, nil, []sched.Target{target("a:1", 1), target("b:1", 0)}, []string{"a:1#0", "a:1#2", "b:1#1"}},
+		{"the other one wholly", nil, []instance.Key{key("b:1")}, []sched.Target{target("a:1", 1)}, []string{"a:1#0", "a:1#2"}},
+		{"the other one out", sick{key("b:1"): true}, nil, []sched.Target{target("a:1", 1)}, []string{"b:1#0", "b:1#1"}},
+		{"its own instance out", sick{key("a:1"): true}, []instance.Key{key("b:1")}, []sched.Target{target("a:1", 1)}, nil},
+		{"all ranks", nil, []instance.Key{key("b:1")}, []sched.Target{target("a:1", 0), target("a:1", 1), target("a:1", 2)}, nil},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			s, _ := build(tc.sick, inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1", ranks(2)))
+			got := map[string]bool{}
+			for range 200 {
+				a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Tried: tc.tried, TriedRanks: tc.ranks})
+				if err != nil {
+					break
+				}
+				got[a.Address()] = true
+				a.Done()
+			}
+			var list []string
+			for a := range got {
+				list = append(list, a)
+			}
+			slices.Sort(list)
+			if !slices.Equal(list, tc.want) {
+				t.Errorf("got %v, want %v", list, tc.want)
+			}
+		})
+	}
+}
+
+// A membership in which instances come, go and change their ranks has the candidates of
+// one that was so from the beginning, and no count is lost.
+func TestRanksChange(t *testing.T) {
+	t.Parallel()
+	sizes := [][]int{{4, 0, 2}, {2, 0, 2}, {2, 3, 0}, {0, 3, 8}, {4, 4, 4}, {0, 0, 0}, {1, 1, 1}}
+	list := func(size []int) (out []*instance.Instance) {
+		for i, n := range size {
+			if n > 0 {
+				out = append(out, inst(instance.Decode, fmt.Sprintf("%c:1", 'a'+i), ranks(n)))
+			}
+		}
+		return out
+	}
+	s, src := build(nil, list(sizes[0])...)
+	var held []*sched.Assignment
+	for _, size := range sizes {
+		src.set(list(size)...)
+		want := 0
+		for _, n := range size {
+			want += n
+		}
+		got := map[string]bool{}
+		for range 3 * want {
+			a, err := s.Pick(decode("m"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			got[a.Address()] = true
+			held = append(held, a)
+		}
+		if len(got) != want {
+			t.Errorf("sizes %v: %v", size, got)
+		}
+		sum := int64(0)
+		s.Each(func(_ instance.Key, n int64) { sum += n })
+		if sum != int64(len(held)) {
+			t.Errorf("sizes %v: %d in flight, want %d", size, sum, len(held))
+		}
+	}
+	for _, a := range held {
+		a.Done()
+	}
+	s.Each(func(k instance.Key, n int64) {
+		if n != 0 {
+			t.Errorf("%s has %d in flight", k, n)
+		}
+	})
+}
+
+// The ranks of an instance are counted apart and told together.
+func TestRanksInFlight(t *testing.T) {
+	t.Parallel()
+	a, b := inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1")
+	s, _ := build(nil, a, b)
+	var held []*sched.Assignment
+	for range 3 {
+		taken, err := s.Take(a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		held = append(held, taken)
+	}
+	if got := s.RanksInFlight(a); !slices.Equal(got, []int64{1, 1, 1}) || s.InFlight(a.Key) != 3 || s.RanksInFlight(b) != nil {
+		t.Errorf("ranks %v, together %d; of one without ranks %v", got, s.InFlight(a.Key), s.RanksInFlight(b))
+	}
+	held[1].Done()
+	held[1].Done()
+	if got := s.RanksInFlight(a); !slices.Equal(got, []int64{1, 0, 1}) || s.InFlight(a.Key) != 2 {
+		t.Errorf("ranks %v, together %d", got, s.InFlight(a.Key))
+	}
+}
