@@ -132,5 +132,7 @@ type Rewriter interface {
 }
 
 // Alone is the leg of a decode instance that computes the prompt itself, in any
-// dialect. Of the pair it needs Decode and Key.
-func Alone(r *openai.Request, p Pair) Leg { return Leg{Body: decodeEdit(r, p).Body()} }
+// dialect. Of the pair it needs Decode, its rank and Key.
+func Alone(r *openai.Request, p Pair) Leg {
+	return Leg{Body: decodeEdit(r, p).Body(), Header: Pinned(p.Decode, p.DecodeRank)}
+}

@@ -48,8 +48,11 @@ func TestGolden(t *testing.T) {
 					p.Prefill.Record.DPSize, p.Decode.Record.DPSize = 4, 4
 					p.PrefillRank, p.DecodeRank = 2, 1
 				}
-				if strings.HasSuffix(dir, "-ranks-equal") {
+				switch {
+				case strings.HasSuffix(dir, "-ranks-equal"):
 					p.DecodeRank = 2
+				case strings.HasSuffix(dir, "-ranks-first"):
+					p.PrefillRank, p.DecodeRank = 0, 0
 				}
 				prefill := c.Prefill(r, p)
 				testkit.Golden(t, filepath.Join(dir, "prefill.json"), prefill.Body.Bytes())
@@ -84,7 +87,7 @@ func kindOf(t *testing.T, dir string) openai.Kind {
 func pair() connector.Pair {
 	return connector.Pair{
 		Prefill: &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "10.0.0.1:8100"}, Record: instance.Record{
-			EngineIDs: map[string]string{"0": `e-"1"`}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}},
+			EngineIDs: map[string]string{"0": `e-"1"`, "2": `e-"1"_dp2`}, Ports: map[string][]int{"bootstrap": {8998}, "p2p": {5710}},
 			ZMQAddress: "host:10.0.0.1,handshake:6301,notify:61005", TPSize: 8}},
 		Decode: &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: "[fd00::2]:8200"}, Record: instance.Record{
 			ZMQAddress: "host:fd00::2,handshake:6302,notify:61006", TPSize: 2,

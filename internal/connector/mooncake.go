@@ -39,8 +39,11 @@ func (mooncake) Lacks(in *instance.Instance) error {
 		return nil
 	case len(in.Record.Ports[instance.PortBootstrap]) == 0:
 		return errNoBootstrap
-	case in.Record.EngineIDs["0"] == "":
-		return errors.New("its record names no engine id of rank 0")
+	}
+	for rank := range in.Ranks() {
+		if in.Record.EngineIDs[strconv.Itoa(rank)] == "" {
+			return fmt.Errorf("its record names no engine id of rank %d", rank)
+		}
 	}
 	return nil
 }
@@ -61,7 +64,7 @@ func (mooncake) Prefill(r *openai.Request, p Pair) Leg {
 		`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+transferID(p)+`"}`)
 	return Leg{
 		Body:   e.Body(),
-		Header: []Field{{"X-data-parallel-rank", strconv.Itoa(p.PrefillRank)}},
+		Header: []Field{{headerRank, strconv.Itoa(p.PrefillRank)}},
 	}
 }
 

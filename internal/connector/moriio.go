@@ -109,7 +109,7 @@ func pinned(in *instance.Instance, rank int) []Field {
 	if in == nil || in.Record.DPSize <= 1 {
 		return nil
 	}
-	return []Field{{"X-data-parallel-rank", strconv.Itoa(rank)}}
+	return []Field{{headerRank, strconv.Itoa(rank)}}
 }
 
 // moriioRank tells decode at which rank of prefill its blocks are awaited. A decode of

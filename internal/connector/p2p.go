@@ -53,7 +53,7 @@ func (p2p) Prefill(r *openai.Request, p Pair) Leg {
 	e.Set(openai.FieldKVTransferParams, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`)
 	return Leg{
 		Body:   e.Body(),
-		Header: []Field{{"X-data-parallel-rank", strconv.Itoa(p.PrefillRank)}},
+		Header: []Field{{headerRank, strconv.Itoa(p.PrefillRank)}},
 	}
 }
 

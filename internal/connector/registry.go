@@ -63,7 +63,7 @@ func New(name string) (Dialect, error) {
 	}
 	for _, d := range registry() {
 		if d.Name() == short {
-			return d, nil
+			return ranked{d}, nil
 		}
 	}
 	return nil, fmt.Errorf("%w %q", ErrUnknown, name)

@@ -1,0 +1,43 @@
+package connector
+
+import (
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// headerRank is how engines are told which of their data-parallel ranks a request is
+// for. vLLM refuses a number that it does not have.
+const headerRank = "X-data-parallel-rank"
+
+// Pinned is the header of a leg to one rank of an instance that has several.
+func Pinned(in *instance.Instance, rank int) []Field {
+	if in == nil || in.Ranks() == 1 {
+		return nil
+	}
+	return []Field{{headerRank, strconv.Itoa(rank)}}
+}
+
+// ranked pins both legs of a dialect to the ranks that were chosen, where the dialect
+// has not done so: no dialect can forget it.
+type ranked struct{ Dialect }
+
+// Prefill implements Dialect.
+func (d ranked) Prefill(r *openai.Request, p Pair) Leg {
+	return pinnedTo(d.Dialect.Prefill(r, p), p.Prefill, p.PrefillRank)
+}
+
+// Decode implements Dialect.
+func (d ranked) Decode(r *openai.Request, p Pair, h Handover) Leg {
+	return pinnedTo(d.Dialect.Decode(r, p, h), p.Decode, p.DecodeRank)
+}
+
+func pinnedTo(l Leg, in *instance.Instance, rank int) Leg {
+	if !slices.ContainsFunc(l.Header, func(f Field) bool { return strings.EqualFold(f.Name, headerRank) }) {
+		l.Header = append(l.Header, Pinned(in, rank)...)
+	}
+	return l
+}
