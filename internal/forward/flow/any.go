@@ -40,14 +40,19 @@ func (r *Request) PassOn(p Passed) {
 		f := r.passOn(a, l, &p)
 		l.End()
 		a.Done()
-		if done = f == nil || !r.note(a.Instance, f); done && f != nil {
+		if done = f == nil || !r.note(a, f); done && f != nil {
 			r.Answer.Tell(f)
 		}
 	}
 }
 
+// pinned is what a leg of no dialect carries: the rank that it is for.
+func pinned(a *sched.Assignment) *connector.Leg {
+	return &connector.Leg{Header: connector.Pinned(a.Instance, a.Rank)}
+}
+
 func (r *Request) passOn(a *sched.Assignment, l *leg.Leg, p *Passed) *leg.Failure {
-	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), &connector.Leg{}), p.Body)
+	resp, err := l.Send(p.Method, p.Target, r.engineHeader(leg.EngineID(r.Origin.ID), pinned(a)), p.Body)
 	if err != nil {
 		return l.OfError(err)
 	}

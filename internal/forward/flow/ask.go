@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -97,7 +98,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	defer a.Done()
 	r.Route.took(a)
 	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint,
-		r.Origin.NewHeader(leg.EngineID(r.Origin.ID)), openai.BodyOf(r.Body.Bytes()))
+		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), openai.BodyOf(r.Body.Bytes()))
 	defer l.End()
 	if err != nil {
 		return nil, AskFailed

@@ -20,7 +20,8 @@ type attempts struct {
 	wanted sched.Request   // what every pick of the request asks for
 
 	tried byRole[[]instance.Key]
-	again byRole[bool] // everybody in the role was tried once
+	ranks byRole[[]sched.Target] // tried, of instances with several
+	again byRole[bool]           // everybody in the role was tried once
 	last  *leg.Failure
 	// failed are the legs that failed; counted those that count against MaxAttempts.
 	failed, counted int
@@ -51,7 +52,7 @@ const secondRoundWait = 50 * time.Millisecond
 // connection can still serve.
 func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.Assignment, error) {
 	a, err := t.pickOnce(role, partner, false)
-	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role)) == 0 {
+	if err == nil || !errors.Is(err, sched.ErrNone) || len(*t.tried.of(role))+len(*t.ranks.of(role)) == 0 {
 		return a, err
 	}
 	if *t.again.of(role) || !t.mayAskAgain() {
@@ -86,7 +87,8 @@ func (t *attempts) pickAny() (*sched.Assignment, error) {
 
 func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone bool) (*sched.Assignment, error) {
 	r := t.wanted
-	r.Role, r.Partner, r.Alone, r.Tried = role, partner, alone, *t.tried.of(role)
+	r.Role, r.Partner, r.Alone = role, partner, alone
+	r.Tried, r.TriedRanks = *t.tried.of(role), *t.ranks.of(role)
 	return t.s.Picker.Pick(r)
 }
 
@@ -97,7 +99,25 @@ func (t *attempts) pass(in *instance.Instance) {
 }
 
 // forget lets the instances of a role be tried again.
-func (t *attempts) forget(role instance.Role) { *t.tried.of(role) = nil }
+func (t *attempts) forget(role instance.Role) { *t.tried.of(role), *t.ranks.of(role) = nil, nil }
+
+// failedOn leaves out of what the request may get whatever the failure of a leg speaks
+// of: of an instance with several ranks mostly the one that it was sent to. A rank that
+// the engine does not have it has none behind, either.
+func (t *attempts) failedOn(a *sched.Assignment, class leg.Class) {
+	n := a.Instance.Ranks()
+	if n == 1 || class.OfInstance() {
+		t.pass(a.Instance)
+		return
+	}
+	ranks := t.ranks.of(a.Instance.Role)
+	if class != leg.RankMissing {
+		n = a.Rank + 1
+	}
+	for rank := a.Rank; rank < n; rank++ {
+		*ranks = append(*ranks, sched.Target{Key: a.Instance.Key, Rank: rank})
+	}
+}
 
 // mayAskAgain tells whether instances that failed may be tried once more. Not if all
 // that came back were refused connections, and not after a limit of ours: a request
@@ -113,12 +133,12 @@ func (t *attempts) mayAskAgain() bool {
 
 // note books a failed leg. It tells whether another try is allowed; if not,
 // t.last holds what to tell the client.
-func (t *attempts) note(in *instance.Instance, f *leg.Failure) bool {
+func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
+	in := a.Instance
 	t.last = f
 	t.failed++
 	if f.Class != leg.HandoverExpired { // it is the hand-over that will not do
-		tried := t.tried.of(in.Role)
-		*tried = append(*tried, in.Key)
+		t.failedOn(a, f.Class)
 	}
 	switch f.Rule.Blame {
 	case leg.BlameEject:

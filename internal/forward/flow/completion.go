@@ -151,8 +151,8 @@ func (c *completion) withoutDecode(err error) {
 
 // prefillFailed books a failed prefill leg. done tells that the request has been
 // answered; if not, another instance may be tried.
-func (c *completion) prefillFailed(in *instance.Instance, f *leg.Failure) (done bool) {
-	if c.note(in, f) {
+func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bool) {
+	if c.note(p, f) {
 		return false
 	}
 	switch {
@@ -168,8 +168,8 @@ func (c *completion) prefillFailed(in *instance.Instance, f *leg.Failure) (done 
 }
 
 // decodeFailed books a failed decode leg, in the same way.
-func (c *completion) decodeFailed(in *instance.Instance, f *leg.Failure) (done bool) {
-	if c.note(in, f) {
+func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done bool) {
+	if c.note(d, f) {
 		return false
 	}
 	c.Answer.Tell(f)
@@ -200,7 +200,7 @@ func (c *completion) alone(reason string) {
 		c.Route.took(d)
 		f := c.aloneOn(d)
 		d.Done()
-		done = f == nil || c.decodeFailed(d.Instance, f)
+		done = f == nil || c.decodeFailed(d, f)
 	}
 }
 

@@ -51,12 +51,12 @@ func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) 
 		return true
 	case cause != nil:
 		p.Done()
-		return c.prefillFailed(p.Instance, cause)
+		return c.prefillFailed(p, cause)
 	}
 	if other.served && f.Taken {
 		c.s.Recorder.HandoverSpent(f.Class)
 	}
-	return c.decodeFailed(d.Instance, f)
+	return c.decodeFailed(d, f)
 }
 
 // partner is the prefill leg of a concurrent pair, which runs beside its decode leg.

@@ -42,9 +42,9 @@ func (c *completion) notified(p *sched.Assignment, dialect connector.Dialect) (d
 	p.Done() // whatever it had to do is done, or given up
 	switch {
 	case ofPrefill != nil:
-		return c.prefillFailed(p.Instance, ofPrefill)
+		return c.prefillFailed(p, ofPrefill)
 	case ofDecode != nil:
-		return c.decodeFailed(d.Instance, ofDecode)
+		return c.decodeFailed(d, ofDecode)
 	}
 	l := c.Origin.Begin(d, c.decodeWait())
 	f := c.decodeOn(l, pair.ID, dialect.Decode(c.req, pair, connector.Handover{}), dialect.Rewriter(connector.Handover{}),
@@ -55,7 +55,7 @@ func (c *completion) notified(p *sched.Assignment, dialect connector.Dialect) (d
 		return true
 	}
 	c.s.Recorder.HandoverSpent(f.Class)
-	return c.decodeFailed(d.Instance, f)
+	return c.decodeFailed(d, f)
 }
 
 // sendKV makes prefill compute the prompt and send its KV cache, and waits until it has

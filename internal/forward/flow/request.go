@@ -33,7 +33,7 @@ type Route struct {
 	// Traced tells that the client may know all of it, not only Alone.
 	Traced bool
 
-	Prefill, Decode string // addresses, "" for none
+	Prefill, Decode string // addresses, with #rank for one of several; "" for none
 	// Alone says why one instance served the request without a prefill, "" if
 	// there was one.
 	Alone string
@@ -47,9 +47,9 @@ type Route struct {
 func (r *Route) took(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
-		r.Prefill, r.PrefillPolicy = a.Instance.Address, a.Policy
+		r.Prefill, r.PrefillPolicy = a.Address(), a.Policy
 	} else {
-		r.Decode, r.DecodePolicy = a.Instance.Address, a.Policy
+		r.Decode, r.DecodePolicy = a.Address(), a.Policy
 	}
 }
 
@@ -87,8 +87,8 @@ func (r *Request) begin(wanted sched.Request) {
 }
 
 // note books a failed leg; see attempts.note.
-func (r *Request) note(in *instance.Instance, f *leg.Failure) bool {
-	again := r.attempts.note(in, f)
+func (r *Request) note(a *sched.Assignment, f *leg.Failure) bool {
+	again := r.attempts.note(a, f)
 	r.Route.Failed = r.attempts.failed
 	return again
 }

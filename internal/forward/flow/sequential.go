@@ -33,7 +33,7 @@ func (c *completion) sequential(p *sched.Assignment, d connector.Dialect) (done 
 	kv := &handed{pick: p, dialect: d, pair: c.newPair(p, nil)}
 	if f := c.prefill(kv); f != nil {
 		p.Done()
-		return c.prefillFailed(p.Instance, f)
+		return c.prefillFailed(p, f)
 	}
 	return c.decode(kv)
 }
@@ -98,7 +98,7 @@ func (c *completion) decode(kv *handed) (done bool) {
 		if f.Class == leg.HandoverExpired {
 			c.silent += waited
 		}
-		if c.decodeFailed(d.Instance, f) {
+		if c.decodeFailed(d, f) {
 			return true
 		}
 		if kv.dialect.SharesPool() {

@@ -31,7 +31,7 @@ func (r *Request) Stored(id, method, target string) {
 }
 
 func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
-	header := r.engineHeader(leg.EngineID(r.Origin.ID), &connector.Leg{})
+	header := r.engineHeader(leg.EngineID(r.Origin.ID), pinned(a))
 	if method == http.MethodGet {
 		header = header.Without("Content-Type")
 	}
@@ -122,7 +122,7 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 	if f.Answer.Status == http.StatusNotFound {
 		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it is the response that it does not have
 	}
-	r.note(in, f)
+	r.note(a, f)
 	return f, false
 }
 

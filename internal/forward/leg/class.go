@@ -23,6 +23,7 @@ const (
 	Status4xx        Class = "status_4xx"
 	EngineKey        Class = "engine_key"
 	ModelMissing     Class = "model_missing"
+	RankMissing      Class = "rank_missing"
 	BadAnswer        Class = "bad_answer"
 	ErrorEvent       Class = "error_event"
 	Aborted          Class = "aborted"
@@ -37,6 +38,16 @@ const (
 // TimedOut tells that a limit of ours for an answer has passed.
 func (c Class) TimedOut() bool {
 	return c == PrefillTimeout || c == FirstByteTimeout || c == IdleTimeout
+}
+
+// OfInstance tells that a failure is one of the whole instance, on whichever of its
+// data-parallel ranks the leg was.
+func (c Class) OfInstance() bool {
+	switch c {
+	case NotConnected, ConnectTimeout, NoConnection, NoSocket, Gone, EngineKey, ModelMissing, NotNotified:
+		return true
+	}
+	return false
 }
 
 // Blame says who answers for a failure.
@@ -91,6 +102,7 @@ func Rules() []Rule {
 		{Status4xx, "400, 413, 422 and the rest of 4xx", false, false, false, BlameNobody, "the engine's answer"},
 		{EngineKey, "401 or 403 for the proxy's own key", false, false, false, BlameConfig, "502"},
 		{ModelMissing, "404 for a model that the record lists", true, false, true, BlameStrike, "the engine's answer"},
+		{RankMissing, "400 for a data-parallel rank that the record lists and the engine does not have: it has started with fewer", true, true, false, BlameNobody, "503, Retry-After"},
 		{BadAnswer, "no HTTP, a cut stream, JSON that is none, or a status no engine sends", true, false, false, BlameStrike, "502"},
 		{ErrorEvent, "an error event before the answer was committed (a failed KV load among them)", true, false, false, BlameStrike, "the event's status and error"},
 		{Aborted, "a finish by `abort` without a token: the engine is shutting down", true, false, true, BlameStrike, "503, Retry-After"},

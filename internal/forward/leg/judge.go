@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -128,6 +129,20 @@ func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
 }
 
+// OfBody judges a refusal anew by what it says, which is only read now.
+func (l *Leg) OfBody(f *Failure, body []byte) *Failure {
+	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
+		return f
+	}
+	var e struct {
+		Error struct{ Message string }
+	}
+	if json.Unmarshal(body, &e) != nil || !strings.HasPrefix(e.Error.Message, fmt.Sprintf("data_parallel_rank %d is out of range", l.pick.Rank)) {
+		return f
+	}
+	return NewFailure(RankMissing, Ours(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s has no rank %d", l.Instance.Key, l.pick.Rank))
+}
+
 // OfEvent judges an error event that came before the answer was committed. body is
 // what it says, for a client that gets no stream.
 func (l *Leg) OfEvent(code int, body []byte) *Failure {
@@ -137,7 +152,7 @@ func (l *Leg) OfEvent(code int, body []byte) *Failure {
 	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
 	if code >= 400 && code < 500 && !isBusy(code) {
-		return NewFailure(Status4xx, a, err)
+		return l.OfBody(NewFailure(Status4xx, a, err), body)
 	}
 	if code < 400 {
 		a.Status = http.StatusInternalServerError

@@ -68,5 +68,5 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 	if f.Class == leg.ModelMissing && bytes.Equal(body, noSuchRoute()) {
 		return leg.NewFailure(leg.Status4xx, f.Answer, f.Err) // it has the model, and not the route
 	}
-	return f
+	return l.OfBody(f, body)
 }
