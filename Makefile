@@ -143,6 +143,31 @@ bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs,
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
 
+# TARGETS=prefix,vllm-router:cache_aware PART=first SPEED=20 RATE=1 RUNS=3 PROXIES=4
+# DISAGGREGATE=auto CACHE=1; FLEETFLAGS goes to the program (bin/fleetbench run --help).
+# vllm-router and smg are those of the path; where they are not installed the report
+# says so.
+FLEET_JSON    ?= docs/scheduling/result.json
+FLEET_DOC     ?= docs/scheduling.md
+FLEET_TARGETS ?= round_robin,random,least_loaded,power_of_two,session,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
+PART          ?= second
+
+.PHONY: fleet-build
+fleet-build: build
+	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/fleetbench ./cmd/fleetbench
+
+.PHONY: fleet-bench
+fleet-bench: fleet-build ## scheduling policies before engines with finite caches, into docs/scheduling.md: TRACE=file [TARGETS=session,smg:cache_aware] [PART=second] [SPEED=20] [RATE=1] [RUNS=3] [PROXIES=1] [DISAGGREGATE=auto]
+	@test -n "$(TRACE)" || { echo "say which trace: make fleet-bench TRACE=conversation_trace.jsonl" >&2; exit 2; }
+	@mkdir -p $(basename $(FLEET_DOC)) && $(BIN)/fleetbench run --bin $(BIN) --trace "$(TRACE)" --part $(PART) --targets "$(or $(TARGETS),$(FLEET_TARGETS))" \
+		--json $(FLEET_JSON) --doc $(FLEET_DOC) $(if $(SPEED),--speed $(SPEED)) $(if $(RATE),--rate $(RATE)) $(if $(RUNS),--runs $(RUNS)) \
+		$(if $(PROXIES),--proxies $(PROXIES)) $(if $(CACHE),--cache $(CACHE)) $(if $(DISAGGREGATE),--proxy-flags=--disaggregate=$(DISAGGREGATE)) $(FLEETFLAGS)
+
+.PHONY: fleet-model
+fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
+	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }
+	@$(GO) run ./cmd/fleetbench model --trace "$(TRACE)" $(if $(filter command line,$(origin PART)),--part $(PART)) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATE),--rate $(RATE)) $(FLEETFLAGS)
+
 # Where the time goes, in runs of their own: to look costs some per cent.
 FLAMES := dist/bench/flames
 

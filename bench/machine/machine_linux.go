@@ -90,6 +90,29 @@ func CPU(pids []int) (float64, error) {
 	return sum, nil
 }
 
+// Times are the processor seconds of all cores since the start of the machine: those
+// in which somebody ran, and all of them.
+func Times() (busy, all float64, err error) {
+	data, err := os.ReadFile("/proc/stat")
+	if err != nil {
+		return 0, 0, fmt.Errorf("processor time of the machine: %w", err)
+	}
+	line, _, _ := bytes.Cut(data, []byte{'\n'})
+	// user nice system idle iowait irq softirq steal; guests count as user, too.
+	for i, text := range strings.Fields(string(line))[1:9] {
+		n, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return 0, 0, fmt.Errorf("processor time of the machine: %w", err)
+		}
+		const hertz = 100
+		all += n / hertz
+		if i != 3 && i != 4 {
+			busy += n / hertz
+		}
+	}
+	return busy, all, nil
+}
+
 // ResetPeak lets Usage.Peak begin anew.
 func ResetPeak(pids []int) error {
 	for _, pid := range pids {

@@ -14,6 +14,9 @@ func Memory([]int) (int64, error) { return 0, ErrUnknown }
 // CPU does not know.
 func CPU([]int) (float64, error) { return 0, ErrUnknown }
 
+// Times does not know.
+func Times() (busy, all float64, err error) { return 0, 0, ErrUnknown }
+
 // ResetPeak cannot.
 func ResetPeak([]int) error { return ErrUnknown }
 

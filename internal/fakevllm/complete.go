@@ -266,7 +266,7 @@ func (x *exchange) load(j *job) error {
 	c := j.kvReq.claim
 	g := NewGenerator(j.prompts[0], 0)
 	c.prompt, c.base, c.version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
-	if c.token == "" {
+	if c.token == "" && !l.server.opt.RewrittenParams {
 		return errTampered
 	}
 	if peer := l.server.opt.Shared.ledger(c.engineID); peer != nil {
@@ -368,10 +368,14 @@ func (x *exchange) handOver(j *job, finish string) {
 	if x.r.Header.Get("X-Request-Id") != "" {
 		h.base = j.meeting(l.server.opt.Mode)
 	}
+	token := h.token
+	if l.server.opt.RewrittenParams {
+		h.token = ""
+	}
 	l.ledger.put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised()
-	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, l.engineID, requestID, host, port, len(j.prompts[0]), h.token)
+	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, l.engineID, requestID, host, port, len(j.prompts[0]), token)
 }
 
 // queue waits for a free place among MaxRunning, and for the request's turn.

@@ -170,3 +170,25 @@ func running(t *testing.T, s *fakevllm.Server, run, wait int64) {
 		return errors.Join(want("running", c.Running, run), want("waiting", c.Waiting, wait))
 	})
 }
+
+// TestRewrittenParams: fields that were decoded and encoded again are refused, but
+// where the engine is told to be as lenient as real ones.
+func TestRewrittenParams(t *testing.T) {
+	t.Parallel()
+	for _, lenient := range []bool{false, true} {
+		shared := fakevllm.NewShared()
+		o := fakevllm.Options{Mode: fakevllm.NIXL, Shared: shared, RewrittenParams: lenient, PromptTokensDetails: true}
+		p, d := fakevllm.StartTest(t, o), fakevllm.StartTest(t, o)
+		r := post(t, client(t), p.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`)
+		var got struct {
+			KV map[string]any `json:"kv_transfer_params"`
+		}
+		if err := json.Unmarshal([]byte(r.body), &got); err != nil {
+			t.Fatal(err)
+		}
+		r = post(t, client(t), d.URL()+"/v1/completions", "", `{"prompt":[17,18,19],"max_tokens":1,"kv_transfer_params":`+jsonText(got.KV)+`}`)
+		if loaded := r.status == 200 && strings.Contains(r.body, `"cached_tokens":2,`); loaded != lenient {
+			t.Errorf("lenient %v: %d %s", lenient, r.status, r.body)
+		}
+	}
+}

@@ -23,7 +23,7 @@ var (
 type handover struct {
 	prompt  uint64 // hash of the prompt's tokens
 	base    string // X-Request-Id of the prefill, "" when it had none
-	token   string // the integer above 2^53 that must come back digit by digit
+	token   string // the integer above 2^53 that must come back digit by digit, "" if it need not
 	expires time.Time
 	free    func() // gives the blocks back
 }
@@ -90,7 +90,7 @@ func (l *ledger) take(c claim, now time.Time) error {
 		return errPrompt
 	case (h.base != "" || l.mode == NIXLPush) && h.base != c.base:
 		return errRequest
-	case h.token != c.token:
+	case h.token != "" && h.token != c.token:
 		return errTampered
 	}
 	l.drop(c.requestID, errUsed)

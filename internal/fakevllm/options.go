@@ -119,6 +119,9 @@ type Options struct {
 	// AnyVersion is enforce_handshake_compat false of a NIXL engine: it takes the KV
 	// cache of another version of vLLM.
 	AnyVersion bool
+	// RewrittenParams takes hand-overs whose fields were decoded and encoded again, as
+	// real engines do. By default what does not come back byte for byte is refused.
+	RewrittenParams bool
 	// SideChannelAddr is where a NIXL engine serves its hand-overs, default
 	// port 0 on the host of Addr; SideChannelHost is what it tells others,
 	// default the host it listens on.

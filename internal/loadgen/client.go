@@ -89,8 +89,13 @@ type Observer struct {
 // while it arrives. The body must ask for usage (stream_options.include_usage)
 // and must not be changed afterwards.
 func (c *Client) Stream(ctx context.Context, url string, body []byte, want Expected, o Observer) Result {
+	return c.StreamWith(ctx, url, nil, body, want, o)
+}
+
+// StreamWith is Stream with headers of this request.
+func (c *Client) StreamWith(ctx context.Context, url string, header http.Header, body []byte, want Expected, o Observer) Result {
 	start := time.Now()
-	res, err := c.post(ctx, url, body)
+	res, err := c.post(ctx, url, header, body)
 	if err != nil {
 		return Result{Total: time.Since(start), Err: err}
 	}
@@ -110,12 +115,13 @@ func (c *Client) Stream(ctx context.Context, url string, body []byte, want Expec
 	return r
 }
 
-func (c *Client) post(ctx context.Context, url string, body []byte) (*http.Response, error) {
+func (c *Client) post(ctx context.Context, url string, header http.Header, body []byte) (*http.Response, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
 	maps.Copy(req.Header, c.header)
+	maps.Copy(req.Header, header)
 	req.Header.Set("Content-Type", "application/json")
 	return c.http.Do(req)
 }

@@ -1,0 +1,88 @@
+package ground
+
+import (
+	"context"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+)
+
+// engines are a fleet of simulated engines in this process.
+type engines struct {
+	prefill, decode []*fakevllm.Server
+}
+
+// startEngines starts n of each role, that live speed times as fast as the trace.
+func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64, e Engine, c Caches) (*engines, error) {
+	shared := fakevllm.NewShared()
+	out := new(engines)
+	for i := range 2 * n {
+		o := fakevllm.Options{
+			Role: fakevllm.RolePrefill, Mode: mode, Models: []string{Served}, Shared: shared,
+			BlockSize: c.BlockSize, CacheBlocks: c.Blocks, RecordLimit: fakevllm.RecordNone,
+			PrefillRate: e.PrefillRate / Shrink * speed, LoadRate: e.LoadRate / Shrink * speed,
+			ITL: scaled(e.ITL, speed), ITLPerRequest: scaled(e.ITLPerRequest, speed),
+			ChunkTokens: max(1, e.ChunkTokens/Shrink), PromptTokensDetails: true, FineTokens: true,
+			RewrittenParams: true, // other routers decode them and encode them again
+			// Peers keep connections for longer than uvicorn does, and lose requests then,
+			// which is not the question here.
+			IdleTimeout: time.Minute,
+		}
+		if i >= n {
+			o.Role = fakevllm.RoleDecode
+		}
+		s, err := fakevllm.Start(ctx, o)
+		if err != nil {
+			out.close()
+			return nil, err
+		}
+		if i < n {
+			out.prefill = append(out.prefill, s)
+		} else {
+			out.decode = append(out.decode, s)
+		}
+	}
+	return out, nil
+}
+
+// scaled is a time between tokens of the trace as one between ours.
+func scaled(d time.Duration, speed float64) time.Duration {
+	return time.Duration(float64(d) * Shrink / speed)
+}
+
+func (e *engines) close() {
+	for _, s := range e.all() {
+		s.Close()
+	}
+}
+
+func (e *engines) all() []*fakevllm.Server {
+	return append(append([]*fakevllm.Server(nil), e.prefill...), e.decode...)
+}
+
+func addresses(list []*fakevllm.Server) []string {
+	out := make([]string, len(list))
+	for i, s := range list {
+		out[i] = s.Address()
+	}
+	return out
+}
+
+// caches adds up what prefill engines were asked for and found, and tells what each
+// has computed.
+func (e *engines) caches() (queries, hits int64, computed []int64) {
+	for _, s := range e.prefill {
+		c := s.Counters()
+		queries, hits = queries+c.CacheQueries, hits+c.CacheHits
+		computed = append(computed, c.ComputedTokens)
+	}
+	return queries, hits, computed
+}
+
+// local is how many prompts decode engines computed themselves.
+func (e *engines) local() (n int64) {
+	for _, s := range e.decode {
+		n += s.Counters().LocalPrefills
+	}
+	return n
+}

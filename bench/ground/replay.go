@@ -1,0 +1,221 @@
+package ground
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/loadgen"
+)
+
+// Replay runs workloads over HTTP.
+type Replay struct {
+	Lab      *target.Lab
+	Etcd     *target.Etcd
+	Workload *Workload
+	Engines  int // of each role
+	Engine   Engine
+	Caches   Caches
+	Limits   Limits
+	Speed    float64
+	Proxies  int     // of ours, before one fleet
+	Shared   float64 // what SharedHits says
+	// Patience is how long a run may wait in all for a machine with nothing else to do.
+	Patience time.Duration
+
+	runs int
+}
+
+const (
+	// busiest is the part of the machine that a run may use. Beyond it requests wait
+	// for processors, not for engines.
+	busiest = 0.7
+	// latest is how late a request may be sent, in our time.
+	latest = 250 * time.Millisecond
+	// longest is how long a request may take, in our time.
+	longest = 5 * time.Minute
+)
+
+// Run replays the workload through a router once, with engines of its own.
+func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
+	p.runs++
+	res := Result{Target: r.Name}
+	if err := p.calm(ctx); err != nil {
+		return res, err
+	}
+	e, err := startEngines(ctx, p.Engines, r.mode, p.Speed, p.Engine, p.Caches)
+	if err != nil {
+		return res, err
+	}
+	defer e.close()
+	site := target.Site{
+		Prefill: addresses(e.prefill), Decode: addresses(e.decode), Connector: "nixl",
+		Etcd: p.Etcd.Endpoint, Prefix: fmt.Sprintf("/ground-%d", p.runs),
+	}
+	proxies := 1
+	if r.command == nil {
+		proxies = max(1, p.Proxies)
+		leave, err := p.register(ctx, site)
+		if err != nil {
+			return res, err
+		}
+		defer leave()
+	}
+	var pids []int
+	urls := make([]string, proxies)
+	for i := range urls {
+		running, err := p.Lab.Start(ctx, r.spec(site.Prefill, site.Decode), site)
+		if err != nil {
+			return res, err
+		}
+		defer running.Stop()
+		urls[i] = "http://" + running.Address + "/v1/chat/completions"
+		pids = append(pids, running.PIDs()...)
+	}
+	if err := p.settle(ctx, urls); err != nil {
+		return res, err
+	}
+	return res, p.measure(ctx, &res, e, urls, pids)
+}
+
+// measure sends the workload and fills in a result.
+func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []string, pids []int) error {
+	queries0, hits0, computed0 := e.caches()
+	cpu0, err := machine.CPU(pids)
+	if err != nil {
+		return err
+	}
+	busy0, total0, err := machine.Times()
+	if err != nil {
+		return err
+	}
+	samples, failure, lag := p.send(ctx, urls)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	busy1, total1, err := machine.Times()
+	if err != nil {
+		return err
+	}
+	cpu1, err := machine.CPU(pids)
+	if err != nil {
+		return err
+	}
+	res.fill(samples, p.Limits)
+	if failure != nil {
+		res.Failure = failure.Error()
+	}
+	queries, hits, computed := e.caches()
+	for i := range computed {
+		computed[i] -= computed0[i]
+	}
+	res.weigh(queries-queries0, hits-hits0, computed, p.Shared)
+	res.Local = float64(e.local()) / float64(max(1, res.Requests))
+	res.RouterCPU = (cpu1 - cpu0) * 1e6 / float64(max(1, res.Requests))
+	res.Busy = (busy1 - busy0) / (total1 - total0)
+	switch {
+	case res.Busy > busiest:
+		res.Void = fmt.Sprintf("the machine was %.0f %% busy", 100*res.Busy)
+	case lag.Max > latest:
+		res.Void = fmt.Sprintf("a request was sent %v late", lag.Max.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// send replays the workload.
+func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, first error, lag loadgen.Lag) {
+	list := p.Workload.Requests
+	samples = make([]sample, len(list))
+	client := loadgen.NewClient(1024, nil)
+	defer client.Close()
+	var mu sync.Mutex // guards first
+	lag = loadgen.OpenLoop(ctx, loadgen.Schedule{
+		Requests: len(list),
+		At:       func(i int) time.Duration { return time.Duration(float64(list[i].At) / p.Speed) },
+		Send: func(ctx context.Context, i int) {
+			ctx, cancel := context.WithTimeout(ctx, longest)
+			defer cancel()
+			r := client.StreamWith(ctx, urls[i%len(urls)], http.Header{"Session-Id": {list[i].Session}}, list[i].Body(), list[i].expected(), loadgen.Observer{})
+			if r.Err != nil {
+				mu.Lock()
+				defer mu.Unlock()
+				if first == nil {
+					first = fmt.Errorf("request %d: %w", i, r.Err)
+				}
+				return
+			}
+			samples[i] = sample{ttft: p.real(r.TTFT), ok: true}
+			if n := list[i].Output; n > 1 {
+				samples[i].itl = p.real(r.Total-r.TTFT) / time.Duration((n-1)*Shrink)
+			}
+		},
+	})
+	return samples, first, lag
+}
+
+// real is a duration in the time of the trace.
+func (p *Replay) real(d time.Duration) time.Duration { return time.Duration(float64(d) * p.Speed) }
+
+// register makes the engines known to our proxies until it is taken back.
+func (p *Replay) register(ctx context.Context, site target.Site) (leave func(), err error) {
+	members, err := p.Etcd.Register(ctx, site.Prefix, site.Connector, site.Prefill, site.Decode)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var held sync.WaitGroup
+	held.Go(func() { _ = members.Run(ctx, 0, 0) }) // renews their leases; a proxy notices when it does not
+	return func() { cancel(); held.Wait() }, nil
+}
+
+// settle sends requests until a router has all engines and answers rightly.
+func (p *Replay) settle(ctx context.Context, urls []string) error {
+	client := loadgen.NewClient(1, nil)
+	defer client.Close()
+	deadline := time.Now().Add(20 * time.Second)
+	for _, url := range urls {
+		for good := 0; good < 2*p.Engines; {
+			r := Request{Messages: []fakevllm.Message{{Role: "user", Content: "hello"}}, Output: 1}
+			got := client.Stream(ctx, url, r.Body(), r.expected(), loadgen.Observer{})
+			if good++; got.Err != nil {
+				if good = 0; time.Now().After(deadline) {
+					return fmt.Errorf("%s does not serve: %w", url, got.Err)
+				}
+				select {
+				case <-ctx.Done():
+					return ctx.Err()
+				case <-time.After(200 * time.Millisecond):
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// calm waits until others have used little of the machine for a while, or until
+// patience ends.
+func (p *Replay) calm(ctx context.Context) error {
+	const look, others = 2 * time.Second, 0.25
+	for {
+		began := time.Now()
+		busy0, all0, err := machine.Times()
+		if err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(look):
+		}
+		busy1, all1, err := machine.Times()
+		if err != nil || (busy1-busy0)/(all1-all0) < others || p.Patience <= 0 {
+			return err
+		}
+		p.Patience -= time.Since(began)
+	}
+}

@@ -1,0 +1,113 @@
+package ground_test
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/bench/target"
+)
+
+// TestReplay: our proxy before the engines, with every answer right and caches that
+// are found again.
+func TestReplay(t *testing.T) {
+	t.Parallel()
+	if testing.Short() {
+		t.Skip("builds and runs the proxy")
+	}
+	bin := t.TempDir()
+	if out, err := exec.CommandContext(t.Context(), "go", "build", "-o", bin, "../../cmd/proxy").CombinedOutput(); err != nil { //nolint:gosec // ourselves
+		t.Fatalf("%v: %s", err, out)
+	}
+	lab, err := target.NewLab(target.Options{BinDir: bin})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lab.Close() })
+	etcd, err := lab.StartEtcd(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(etcd.Close)
+	w, err := ground.NewWorkload(conversations(), ground.Whole, 1, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	caches := ground.NewCaches(w, 2, 2) // nothing is given up
+	p := &ground.Replay{
+		Lab: lab, Etcd: etcd, Workload: w, Engines: 2, Engine: ground.DefaultEngine(), Caches: caches,
+		Limits: ground.DefaultLimits(), Speed: 200, Proxies: 2, Shared: ground.SharedHits(w, caches, 2),
+	}
+	r, err := ground.Find("session", ground.Programs{}, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := p.Run(t.Context(), r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got.Failures != 0 || got.Requests != len(w.Requests) || got.Local != 0 {
+		t.Errorf("%+v", got)
+	}
+	if got.OfShared < 0.9 || got.OfShared > 1.1 || got.TTFT50 <= 0 || got.RouterCPU <= 0 {
+		t.Errorf("two engines and a policy that keeps conversations together: %+v", got)
+	}
+}
+
+func TestFind(t *testing.T) {
+	t.Parallel()
+	if _, err := ground.Find("oracle:all", ground.Programs{}, nil); err == nil {
+		t.Error("a router that nobody knows was found")
+	}
+	if _, err := ground.Find("smg:cache_aware", ground.Programs{SMG: "/nowhere/smg"}, nil); err == nil || !strings.Contains(err.Error(), "not installed") {
+		t.Errorf("a router that is not there: %v", err)
+	}
+}
+
+func TestReport(t *testing.T) {
+	t.Parallel()
+	r := ground.Report{
+		Part: "second", Requests: 10, Runs: 3, Speed: 20, Rate: 1, Shared: 0.4, Absent: []string{"smg:x: not installed"},
+		Rows: [][]ground.Result{{
+			{Target: "session", TTFT50: 1, TTFT90: 4, Hits: 0.3},
+			{Target: "session", TTFT50: 3, TTFT90: 6, Hits: 0.3, Failures: 2},
+			{Target: "session", TTFT50: 2, TTFT90: 5, Hits: 0.2},
+			{Target: "session", TTFT50: 99, TTFT90: 99, Void: "the machine was 99 % busy"},
+		}, {{Target: "peer:policy", TTFT50: 7, Void: "the machine was 90 % busy"}}},
+	}
+	file := filepath.Join(t.TempDir(), "page.md")
+	if err := r.WriteDoc(file); err == nil {
+		t.Error("a page that does not exist was written")
+	}
+	page := "# Page\n\nbefore\n<!-- made by make fleet-bench: begin -->\nold\n<!-- made by make fleet-bench: end -->\nafter\n"
+	if err := os.WriteFile(file, []byte(page), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // the second time changes nothing
+		if err := r.WriteDoc(file); err != nil {
+			t.Fatal(err)
+		}
+	}
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := string(b)
+	for _, want := range []string{
+		"before\n", "after\n", "| session | 2.00 | 5.00 | 30.0 |", "| peer:policy (void) | 7.00 |",
+		"Not measured: smg:x: not installed", "(page/hits.svg)",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("no %q in:\n%s", want, text)
+		}
+	}
+	if strings.Contains(text, "old\n") || strings.Count(text, "| session |") != 1 {
+		t.Errorf("old figures are left:\n%s", text)
+	}
+	if svg, err := os.ReadFile(filepath.Join(filepath.Dir(file), "page", "hits.svg")); err != nil || !strings.Contains(string(svg), "one cache for all") {
+		t.Errorf("the plot: %v %s", err, svg)
+	}
+}

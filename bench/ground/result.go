@@ -1,0 +1,114 @@
+package ground
+
+import (
+	"slices"
+	"time"
+)
+
+// Result is one run of one target.
+type Result struct {
+	Target   string `json:"target"`
+	Requests int    `json:"requests"`
+	Failures int    `json:"failures"`
+	// Void tells why the figures mean nothing, "" if they do.
+	Void string `json:"void,omitempty"`
+
+	TTFT50 float64 `json:"ttft_p50_s"` // in the time of the trace
+	TTFT90 float64 `json:"ttft_p90_s"`
+	// Hits are the tokens found in the caches of prefill engines, of those looked for.
+	Hits float64 `json:"hit_ratio"`
+	// OfShared is Hits in proportion to what one cache of the size of all would have
+	// found.
+	OfShared float64 `json:"hits_of_shared_cache"`
+	// Spread is what the busiest prefill engine computed beside their mean.
+	Spread float64 `json:"load_max_to_mean"`
+	// Good is the part of the requests within the limits.
+	Good float64 `json:"goodput"`
+	// Local is the part of the prompts that decode engines computed themselves.
+	Local float64 `json:"computed_by_decode"`
+	// RouterCPU is processor time in microseconds a request, Busy the part of the
+	// machine's that was used while the replay ran. Both are 0 for the model.
+	RouterCPU float64 `json:"router_cpu_us"`
+	Busy      float64 `json:"machine_busy"`
+	Failure   string  `json:"failure,omitempty"` // the first
+}
+
+// sample is one answer in the time of the trace.
+type sample struct {
+	ttft, itl time.Duration
+	ok        bool
+}
+
+// fill takes from the samples what is told of them.
+func (r *Result) fill(samples []sample, limits Limits) {
+	var ttft []time.Duration
+	good := 0
+	for _, s := range samples {
+		if !s.ok {
+			r.Failures++
+			continue
+		}
+		ttft = append(ttft, s.ttft)
+		if s.ttft <= limits.TTFT && s.itl <= limits.ITL {
+			good++
+		}
+	}
+	slices.Sort(ttft)
+	r.Requests = len(samples)
+	r.Good = float64(good) / float64(max(len(samples), 1))
+	r.TTFT50, r.TTFT90 = quantile(ttft, 0.5), quantile(ttft, 0.9)
+}
+
+// quantile of a sorted list, in seconds.
+func quantile(sorted []time.Duration, q float64) float64 {
+	if len(sorted) == 0 {
+		return 0
+	}
+	return sorted[int(q*float64(len(sorted)-1))].Seconds()
+}
+
+// weigh fills in what the caches and the queues tell.
+func (r *Result) weigh(queries, hits int64, computed []int64, shared float64) {
+	if queries > 0 {
+		r.Hits = float64(hits) / float64(queries)
+	}
+	if shared > 0 {
+		r.OfShared = r.Hits / shared
+	}
+	sum := int64(0)
+	for _, n := range computed {
+		sum += n
+	}
+	if sum > 0 {
+		r.Spread = float64(slices.Max(computed)) * float64(len(computed)) / float64(sum)
+	}
+}
+
+// Median is the run in the middle, figure by figure. Void runs count only where there
+// are no others.
+func Median(runs []Result) Result {
+	valid := slices.DeleteFunc(slices.Clone(runs), func(r Result) bool { return r.Void != "" })
+	if len(valid) == 0 {
+		valid = runs
+	}
+	m := valid[0]
+	for _, f := range []func(*Result) *float64{
+		func(r *Result) *float64 { return &r.TTFT50 }, func(r *Result) *float64 { return &r.TTFT90 },
+		func(r *Result) *float64 { return &r.Hits }, func(r *Result) *float64 { return &r.OfShared },
+		func(r *Result) *float64 { return &r.Spread }, func(r *Result) *float64 { return &r.Good },
+		func(r *Result) *float64 { return &r.Local }, func(r *Result) *float64 { return &r.RouterCPU }, func(r *Result) *float64 { return &r.Busy },
+	} {
+		all := make([]float64, len(valid))
+		for i := range valid {
+			all[i] = *f(&valid[i])
+		}
+		slices.Sort(all)
+		*f(&m) = all[len(all)/2]
+	}
+	for i := range valid {
+		if valid[i].Failures > m.Failures {
+			m.Failures, m.Failure = valid[i].Failures, valid[i].Failure
+		}
+	}
+	return m
+}

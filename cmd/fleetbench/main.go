@@ -1,0 +1,153 @@
+// Command fleetbench replays recorded traffic before simulated engines with finite KV
+// caches, through our proxy with each policy and through other routers.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// errUsage marks what the command line got wrong.
+var errUsage = errors.New("usage")
+
+// flags are those of the subcommands.
+type flags struct {
+	trace, part string
+	rate, cache float64
+	limit       int
+	engines     int
+	seed        uint64
+	targets     []string
+	limits      ground.Limits
+
+	// of run
+	bin, vllmRouter, smg, json, doc string
+	speed                           float64
+	runs, proxies                   int
+	patience                        time.Duration
+	proxyFlags                      []string
+}
+
+// run is the whole program: 0 when figures came out, 1 for a failure, 2 for a wrong
+// command line.
+func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var f flags
+	root := &cobra.Command{
+		Use: "fleetbench", Short: "Recorded traffic before engines with finite KV caches",
+		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
+	}
+	replay := &cobra.Command{
+		Use: "run", Short: "replay over HTTP, through our proxy and other routers", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return replay(ctx, &f, stdout) },
+	}
+	model := &cobra.Command{
+		Use: "model", Short: "without HTTP and clock: policies alone, in seconds", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return model(&f, stdout) },
+	}
+	report := &cobra.Command{
+		Use: "report RESULT.json", Short: "write the report again from the figures of a run", Args: cobra.ExactArgs(1),
+		RunE: func(_ *cobra.Command, args []string) error { return rewrite(args[0], f.doc) },
+	}
+	for _, cmd := range []*cobra.Command{replay, model} {
+		fs := cmd.Flags()
+		fs.StringVar(&f.trace, "trace", "", "trace in Mooncake's format (timestamp, input_length, output_length, hash_ids)")
+		fs.StringVar(&f.part, "part", "first", "first half of the trace, for looking for constants; second, for figures; or whole")
+		fs.Float64Var(&f.rate, "rate", 1, "so many times as many requests in the same time")
+		fs.Float64Var(&f.cache, "cache", 1, "size of all prefill caches together, in proportion to all blocks of the part")
+		fs.IntVar(&f.limit, "limit", 0, "requests of the part, 0 for all")
+		fs.IntVar(&f.engines, "engines", 8, "engines of each role")
+		fs.Uint64Var(&f.seed, "seed", 1, "seed of all chance in the model")
+		fs.StringSliceVar(&f.targets, "targets", []string{"round_robin", "least_loaded", "session"}, "policies of ours, POLICY+FLAG for flags besides; vllm-router:POLICY, smg:POLICY")
+		fs.DurationVar(&f.limits.TTFT, "slo-ttft", ground.DefaultLimits().TTFT, "what a good answer's first token may take, in the time of the trace")
+		fs.DurationVar(&f.limits.ITL, "slo-itl", ground.DefaultLimits().ITL, "mean time between tokens that a good answer may take")
+	}
+	fs := replay.Flags()
+	fs.StringVar(&f.bin, "bin", "bin", "directory with our programs")
+	fs.StringVar(&f.vllmRouter, "vllm-router", "vllm-router", "vllm-router's program")
+	fs.StringVar(&f.smg, "smg", "smg", "smg's program")
+	fs.Float64Var(&f.speed, "speed", 20, "so many times as fast as the trace; engines are as much faster")
+	fs.IntVar(&f.runs, "runs", 3, "runs of each target; medians are told")
+	fs.IntVar(&f.proxies, "proxies", 1, "proxies of ours before one fleet, which take requests in turn")
+	fs.DurationVar(&f.patience, "patience", 10*time.Minute, "how long the runs may wait in all for a machine with nothing else to do")
+	fs.StringArrayVar(&f.proxyFlags, "proxy-flags", nil, "flag for our proxy in addition, repeated")
+	fs.StringVar(&f.json, "json", "", "file for the figures")
+	fs.StringVar(&f.doc, "doc", "", "document whose generated part is written; plots go into a directory of its name")
+	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document whose generated part is written")
+	root.AddCommand(replay, model, report)
+	root.SetArgs(args)
+	root.SetOut(stdout)
+	root.SetErr(stderr)
+	root.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return fmt.Errorf("%w: %w", errUsage, err) })
+	switch err := root.ExecuteContext(ctx); {
+	case err == nil:
+		return 0
+	case errors.Is(err, errUsage):
+		_, _ = fmt.Fprintf(stderr, "fleetbench: %v\nSee fleetbench --help.\n", err)
+		return 2
+	default:
+		_, _ = fmt.Fprintf(stderr, "fleetbench: %v\n", err)
+		return 1
+	}
+}
+
+// workload reads the trace.
+func (f *flags) workload() (*ground.Workload, error) {
+	if f.trace == "" {
+		return nil, fmt.Errorf("%w: --trace names no file", errUsage)
+	}
+	if f.rate <= 0 || f.cache <= 0 || f.engines < 1 || f.limit < 0 {
+		return nil, fmt.Errorf("%w: --rate, --cache and --engines must be above 0", errUsage)
+	}
+	file, err := os.Open(f.trace)
+	if err != nil {
+		return nil, fmt.Errorf("--trace: %w", err)
+	}
+	defer file.Close()
+	entries, err := loadgen.ReadTrace(file, 0)
+	if err != nil {
+		return nil, fmt.Errorf("--trace %s: %w", f.trace, err)
+	}
+	w, err := ground.NewWorkload(entries, ground.Part(f.part), f.rate, f.limit)
+	if err != nil {
+		return nil, fmt.Errorf("%w: --part: %w", errUsage, err)
+	}
+	return w, nil
+}
+
+// model runs policies without a network.
+func model(f *flags, stdout io.Writer) error {
+	w, err := f.workload()
+	if err != nil {
+		return err
+	}
+	caches := ground.NewCaches(w, f.engines, f.cache)
+	var rows []ground.Result
+	for _, name := range f.targets {
+		r, err := ground.Model(w, name, f.engines, ground.DefaultEngine(), caches, f.limits, f.seed)
+		if err != nil {
+			return err
+		}
+		rows = append(rows, r)
+	}
+	_, _ = io.WriteString(stdout, ground.Table(rows))
+	return nil
+}

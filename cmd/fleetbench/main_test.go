@@ -1,0 +1,53 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// traceFile is a small trace.
+func traceFile(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "trace.jsonl")
+	text := strings.Repeat(`{"timestamp":0,"input_length":1500,"output_length":320,"hash_ids":[0,1,2]}`+"\n", 20)
+	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	file := traceFile(t)
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		code   int
+		output string
+	}{
+		{"help", []string{"--help"}, 0, "model"},
+		{"unknown flag", []string{"run", "--gpu"}, 2, "unknown flag"},
+		{"no trace", []string{"model"}, 2, "--trace names no file"},
+		{"no such trace", []string{"model", "--trace", "/nowhere"}, 1, "no such file"},
+		{"part", []string{"model", "--trace", file, "--part", "third"}, 2, `part "third"`},
+		{"rate", []string{"model", "--trace", file, "--rate", "0"}, 2, "must be above 0"},
+		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be above 0"},
+		{"policy", []string{"model", "--trace", file, "--targets", "astrology"}, 1, "no such policy"},
+		{"model", []string{"model", "--trace", file, "--targets", "session"}, 0, "| model session |"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			if code := run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
+				t.Errorf("code %d, not %d: %s", code, tt.code, out.String())
+			}
+		})
+	}
+}
