@@ -31,7 +31,7 @@ func (r *reader) findBootstrap(f *facts, c *config) string {
 	if dialect == mooncakeDialect {
 		r.checkMooncakeRole(f, c.key.Role)
 	}
-	if dialect != mooncakeDialect || c.key.Role != instance.Prefill {
+	if dialect != mooncakeDialect || c.key.Role == instance.Decode {
 		if r.fs.Lookup(name).Changed {
 			r.fail(name, errBootstrapPort)
 		}

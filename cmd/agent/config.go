@@ -278,7 +278,7 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	var key instance.Key
 	if s := r.text("role", f.roles()...); s == "" {
 		r.fail("role", f.noRole())
-	} else if role, err := instance.ParseRole(s); err != nil {
+	} else if role, err := instance.ParseRoles(s); err != nil {
 		r.fail("role", err)
 	} else {
 		key.Role = role

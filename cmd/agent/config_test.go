@@ -89,7 +89,7 @@ func TestLoadRefuses(t *testing.T) {
 		want []string
 	}{
 		{"nothing", nil, nil, []string{"--role: is missing", "PD_ROLE", "--address: is missing"}},
-		{"role", nil, append(good[:6:6], "--role", "both"), []string{`--role: unknown role "both": use "prefill" or "decode"`}},
+		{"role", nil, append(good[:6:6], "--role", "all"), []string{`--role: unknown role "all": use "prefill", "decode" or "both"`}},
 		{"role from environment", map[string]string{"PD_ROLE": "x"}, good[2:], []string{"--role (from the environment):"}},
 		{"wildcard", nil, append(good[:6:6], "--address", "0.0.0.0:8100"), []string{"--address: ", "wildcard"}},
 		{"IPv6", nil, append(good[:6:6], "--address", "fd00::1:8100"), []string{"write IPv6 as [address]:port"}},

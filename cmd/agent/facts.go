@@ -161,14 +161,14 @@ func (r *reader) findConnector(f *facts) []fact {
 
 // kvRole is what the record says beside the role.
 func (f *facts) kvRole(role instance.Role, connector string) string {
-	byRole := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[role]
+	byRole := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer", instance.Both: "kv_both"}[role]
 	switch {
 	case f.transfer != nil && f.transfer.KVRole != "":
 		if other, ok := f.transfer.Role(); ok && role != "" && other != role {
 			f.notes = append(f.notes, fmt.Sprintf("the role is %s, but %s says %s", role, f.from, f.transfer.KVRole))
 		}
 		return f.transfer.KVRole
-	case connector != "":
+	case connector != "", role == instance.Both:
 		return byRole
 	}
 	return ""

@@ -15,7 +15,7 @@ import (
 
 func registerFlags(fs *pflag.FlagSet) {
 	fs.SortFlags = false
-	fs.String("role", "", "what the engine does: prefill or decode")
+	fs.String("role", "", "what the engine does: prefill, decode, or both: two instances under one lease; never taken from kv_role kv_both, which vLLM's examples give to either")
 	fs.String("address", "", "host:port by which proxies reach the engine; also its key in etcd")
 	fs.String("engine", "", "URL by which this agent reaches the engine (default http://<address>)")
 	fs.String("model", "", "register only if the engine serves this model; empty accepts any")
@@ -43,7 +43,7 @@ func registerFlags(fs *pflag.FlagSet) {
 	fs.Duration("probe-timeout", agent.DefaultProbeTimeout, "limit of one probe, in time that this agent gets to run; three in a row that are refused or fail make the instance down")
 	fs.Duration("slow-after", agent.DefaultSlowAfter, "how long probes must stay unanswered, three in a row at least, until the instance is down for being slow; proxies go on with it while no other one of its role is ready")
 	fs.Duration("drain-timeout", agent.DefaultDrainTimeout, "after SIGTERM: how long to wait for the engine to be idle")
-	fs.Duration("kv-lease", agent.DefaultKVLease, "after SIGTERM of a prefill instance: how long finished prefills stay for decode to pull; 0 for none")
+	fs.Duration("kv-lease", agent.DefaultKVLease, "after SIGTERM of an instance that prefills: how long finished prefills stay for decode to pull; 0 for none")
 	fs.String("socket", "", "unix socket of the local control: agent status, drain, health; \"off\" for none (default: by address, in $XDG_RUNTIME_DIR, /run or the temporary directory)")
 	fs.String("mooncake-config", "", "mooncake.json of any generation; etcd is found in it (default: $MOONCAKE_CONFIG_PATH)")
 	fs.String("kv-transfer-config", "", "the engine's own, as JSON; role and connector are found in it (default: that of the command)")

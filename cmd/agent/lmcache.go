@@ -63,7 +63,7 @@ func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
 	}
 	for role, names := range of {
 		for _, name := range names {
-			if r.fs.Lookup(name).Changed && (dialect != lmcacheDialect || role != c.key.Role) {
+			if r.fs.Lookup(name).Changed && (dialect != lmcacheDialect || c.key.Role == role.Other()) {
 				r.fail(name, errLMCacheRole)
 			}
 		}
@@ -75,8 +75,10 @@ func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
 	if f.lmcache != nil {
 		said = *f.lmcache
 	}
-	if c.key.Role == instance.Decode {
+	if c.key.Role != instance.Prefill {
 		r.findReceiver(f, c, said)
+	}
+	if c.key.Role == instance.Decode {
 		return noticeConfig{}
 	}
 	n := noticeConfig{Listen: r.v.GetString("lmcache-notify-listen")}
@@ -161,7 +163,10 @@ func (c *config) relayNotices(ctx context.Context, log logrus.FieldLogger) (stop
 		defer close(done)
 		_ = s.Serve(ln) // ends with Close
 	}()
-	c.facts.Ports = map[string][]int{instance.PortLMCacheNotify: {ln.Addr().(*net.TCPAddr).Port}} //nolint:forcetypeassert // a TCP listener's
+	if c.facts.Ports == nil {
+		c.facts.Ports = map[string][]int{}
+	}
+	c.facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
 	log.Infof("LMCache's notifications are taken at tcp://%s, and proxies ask at %s", receiver.Addr(), ln.Addr())
 	return func() { _ = s.Close(); <-done; receiver.Close() }, nil
 }

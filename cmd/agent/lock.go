@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // lockPoll is the pause between two attempts to get the lock.
@@ -31,7 +33,32 @@ func lock(ctx context.Context, c config, log logrus.FieldLogger) (io.Closer, err
 	if runtime.GOOS != "linux" {
 		return io.NopCloser(strings.NewReader("")), nil
 	}
-	what := strings.Join(append([]string{c.key.String(), c.hostID, c.etcdPrefix}, c.etcdEndpoints...), "\x00")
+	var held locks
+	for _, k := range c.key.Each() {
+		l, err := lockKey(ctx, c, k, log)
+		if l == nil {
+			_ = held.Close()
+			return nil, err
+		}
+		held = append(held, l)
+	}
+	return held, nil
+}
+
+// locks are those of all keys of an agent.
+type locks []io.Closer
+
+func (l locks) Close() error {
+	var errs []error
+	for _, one := range l {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// lockKey is lock for one key.
+func lockKey(ctx context.Context, c config, k instance.Key, log logrus.FieldLogger) (io.Closer, error) {
+	what := strings.Join(append([]string{k.String(), c.hostID, c.etcdPrefix}, c.etcdEndpoints...), "\x00")
 	sum := sha256.Sum256([]byte(what))
 	name := "@pd-agent-" + hex.EncodeToString(sum[:16])
 	warned := false
@@ -45,10 +72,10 @@ func lock(ctx context.Context, c config, log logrus.FieldLogger) (io.Closer, err
 		case ctx.Err() != nil:
 			return nil, nil
 		case !errors.Is(err, syscall.EADDRINUSE):
-			return nil, fmt.Errorf("lock %s: %w", c.key, err)
+			return nil, fmt.Errorf("lock %s: %w", k, err)
 		case !warned:
 			warned = true
-			log.Warnf("another agent of %s runs here already; waiting for it to end", c.key)
+			log.Warnf("another agent of %s runs here already; waiting for it to end", k)
 		}
 		select {
 		case <-ctx.Done():

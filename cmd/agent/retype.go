@@ -11,7 +11,7 @@ import (
 )
 
 // errNoRole is wrapped by the complaint that nothing says the role.
-var errNoRole = errors.New("give --role prefill or --role decode (or PD_ROLE)")
+var errNoRole = errors.New("give --role prefill, --role decode, or --role both for an engine that is to stand in either (or PD_ROLE)")
 
 // retype adds to an error what to type instead of args, where that is known. Secrets
 // are masked: the line may go to a log.
@@ -20,7 +20,7 @@ func retype(err error, args []string) error {
 		return err
 	}
 	var lines []string
-	for _, role := range instance.Roles() {
+	for _, role := range append(instance.Roles(), instance.Both) {
 		lines = append(lines, "  "+shellLine(slices.Concat([]string{"agent", "--role", string(role)}, vllmargs.Masked(args))))
 	}
 	return fmt.Errorf("%w\nThat is\n%s", err, strings.Join(lines, "\nor\n"))

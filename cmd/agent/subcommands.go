@@ -40,7 +40,7 @@ func (t *target) client() (*agentctl.Client, error) {
 		return nil, errors.New("--role and --address: give both or none")
 	}
 	if t.role != "" {
-		role, err := instance.ParseRole(t.role)
+		role, err := instance.ParseRoles(t.role)
 		if err != nil {
 			return nil, fmt.Errorf("--role: %w", err)
 		}

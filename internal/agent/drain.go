@@ -158,7 +158,7 @@ func (a *Agent) busy(s vllm.Stats, now time.Time) string {
 		return "the engine's /metrics do not tell what runs"
 	case !s.Idle():
 		return fmt.Sprintf("%g running, %g waiting", s.Running, s.Waiting)
-	case a.o.Key.Role == instance.Prefill && a.o.KVLease > 0 &&
+	case a.o.Key.Role != instance.Decode && a.o.KVLease > 0 &&
 		!a.load.lastBusy.IsZero() && now.Sub(a.load.lastBusy) < a.o.KVLease:
 		return "finished prefills may still be pulled by decode"
 	}

@@ -11,6 +11,7 @@ import (
 
 // Options of an Agent. Key and Log are required; zero durations take the defaults.
 type Options struct {
+	// Key of the instance, of role instance.Both for an engine that stands in either.
 	Key         instance.Key
 	Model       string // expected model; "" accepts any
 	StrictModel bool   // the last path component is not enough
@@ -23,7 +24,7 @@ type Options struct {
 	// row or more, before it is "down" for being slow. Default 15 s.
 	SlowAfter    time.Duration
 	DrainTimeout time.Duration // default 120 s
-	// KVLease is how long a prefill instance pins the blocks of a finished
+	// KVLease is how long an instance that prefills pins the blocks of a finished
 	// prefill for decode to pull; a drain waits it out. Default 30 s, negative none.
 	KVLease time.Duration
 	// EngineIDs asks a Mooncake prefill engine's bootstrap server for its engine ids

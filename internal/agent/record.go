@@ -14,7 +14,10 @@ import (
 func (a *Agent) record(facts instance.Facts) instance.Record {
 	rec := clone(a.o.Base)
 	rec.V = instance.RecordVersion
-	rec.Role, rec.Address = a.o.Key.Role, a.o.Key.Address
+	rec.Address = a.o.Key.Address
+	if rec.Role = a.o.Key.Role; rec.Role == instance.Both {
+		rec.Role = "" // each of its keys says its own
+	}
 	rec.ID = a.life.id
 	rec.State = instance.Ready
 	rec.Source = "agent"

@@ -1,23 +1,20 @@
 package discovery
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Registrar holds one instance's key under a lease for as long as it runs. It
+// Registrar holds one instance's key, or keys, under a lease for as long as it runs. It
 // writes only what it can prove to be its own, renews the same lease until
 // etcd says that it is gone, and puts the key back if somebody deletes it
 // without an operator's removal. No trouble with etcd ends it.
@@ -220,120 +217,37 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 
 // try makes one attempt. An error means that nothing is known for sure.
 func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Duration, err error) {
-	if err := fillRecord(r.o.Key, &rec); err != nil {
-		return 0, fmt.Errorf("register %s: %w", r.o.Key, err)
-	}
-	rec.HostID = r.o.HostID
-	value, err := EncodeRecord(rec)
-	if err != nil {
-		return 0, fmt.Errorf("register %s: %w", r.o.Key, err)
-	}
-	f, err := look(ctx, r.cli, r.o.Layout, r.o.Key, r.fails == 0)
+	claims, err := r.claims(ctx, rec)
 	if err != nil {
 		return 0, err
 	}
-	if err := checkFound(r.o.Layout, f); err != nil {
-		return 0, err
-	}
-	phase, why := r.judge(f, rec)
-	if phase != Registering {
-		r.become(phase, 0, why)
-		if phase == Overridden {
-			return jitter(r.o.TTL / 3), nil
+	phase, why, revision := outcome(claims)
+	if due := r.due(claims, phase); len(due) > 0 {
+		written, err := r.write(ctx, claims, due)
+		if err != nil {
+			return 0, err
 		}
+		if written == 0 {
+			return jitter(50 * time.Millisecond), nil
+		}
+		revision = written
+	}
+	// Nothing to write is right, too: the own-key check, or a write that timed out and
+	// was applied.
+	if phase == Registered {
+		r.registered(rec, revision, why)
 		return jitter(r.o.TTL), nil
 	}
-	if f.record != nil && r.ours(f) && bytes.Equal(f.record.Value, value) {
-		// Nothing to write: the own-key check, or a write that timed out and was
-		// applied.
-		r.registered(rec, f.record.ModRevision)
-		return jitter(r.o.TTL), nil
+	r.become(phase, 0, why)
+	if phase == Overridden {
+		return jitter(r.o.TTL / 3), nil
 	}
-	return r.write(ctx, f, rec, value)
-}
-
-// judge decides from the key as it is whether this agent may write it:
-// Registering means yes.
-func (r *Registrar) judge(f *found, rec instance.Record) (phase Phase, why string) {
-	if f.removed() {
-		return Overridden, "removed by an operator: pdctl allow lets it register again"
-	}
-	switch {
-	case f.record == nil, r.ours(f):
-		return Registering, ""
-	case f.record.Lease == 0:
-		return StaticPresent, "a static record of an operator stands at this key; it is left as it is"
-	}
-	other, _, err := DecodeRecord(r.o.Key, f.record.Value)
-	switch {
-	case err != nil:
-		return Conflict, "somebody else holds this key with a value that cannot be read: " + reasonOf(err)
-	case other.ID != "" && (other.ID == rec.ID || r.mine[other.ID]):
-		// Our own write under a lease we have lost.
-		return Registering, ""
-	case other.HostID != "" && other.HostID == r.o.HostID && !r.held:
-		// An earlier life of this agent left it; its lease has not run out yet.
-		return Registering, ""
-	case other.HostID != "" && other.HostID == r.o.HostID:
-		// We had it, and another on this host took it over. Taking it back would
-		// go on for ever: the later one keeps it.
-		return Conflict, "another agent on this host has taken the key over (id " + quote(other.ID, 64) + "); stop one of the two"
-	default:
-		return Conflict, "another host holds this key (host id " + quote(other.HostID, 64) + ", id " + quote(other.ID, 64) +
-			", agent " + quote(other.Agent, 64) + "); give one of the two another address"
-	}
-}
-
-// ours tells that the key hangs on the lease that we hold now.
-func (r *Registrar) ours(f *found) bool {
-	id := r.keeper.state().id
-	return id != 0 && f.record.Lease == int64(id)
-}
-
-// write puts the key under our lease, if nothing that was decided upon has
-// changed since it was read.
-func (r *Registrar) write(ctx context.Context, f *found, rec instance.Record, value []byte) (time.Duration, error) {
-	id, err := r.keeper.lease(ctx)
-	if err != nil {
-		return 0, err
-	}
-	l, k := r.o.Layout, r.o.Key
-	compares := []clientv3.Cmp{
-		unchanged(l.Instance(k), f.record),
-		unchanged(l.Override(k), f.override),
-		unchanged(l.Schema(), f.schema),
-	}
-	ops := []clientv3.Op{clientv3.OpPut(l.Instance(k), string(value), clientv3.WithLease(id))}
-	if f.record != nil {
-		compares = append(compares, clientv3.Compare(clientv3.LeaseValue(l.Instance(k)), "=", f.record.Lease))
-	}
-	if f.schema == nil {
-		ops = append(ops, clientv3.OpPut(l.Schema(), schemaValue))
-	}
-	cctx, cancel := context.WithTimeout(ctx, callTimeout)
-	defer cancel()
-	resp, err := r.cli.Txn(cctx).If(compares...).Then(ops...).Commit()
-	switch {
-	case errors.Is(err, rpctypes.ErrLeaseNotFound):
-		r.keeper.forget(id)
-		return 0, fmt.Errorf("register %s: %w", k, err)
-	case err != nil:
-		// It may have been applied; the next attempt looks first.
-		return 0, explain(ctx, r.cli, "register "+k.String(), err, r.fails == 0)
-	case !resp.Succeeded:
-		return jitter(50 * time.Millisecond), nil
-	}
-	if f.record == nil || f.record.Lease != int64(id) {
-		r.mu.Lock()
-		r.status.Registrations++
-		r.mu.Unlock()
-	}
-	r.registered(rec, resp.Header.Revision)
 	return jitter(r.o.TTL), nil
 }
 
-// registered notes that the key is ours at a revision.
-func (r *Registrar) registered(rec instance.Record, revision int64) {
+// registered notes that the key is ours at a revision. why says what is not as it was
+// wanted, "" usually.
+func (r *Registrar) registered(rec instance.Record, revision int64, why string) {
 	r.held = true
 	if rec.ID != "" {
 		r.mine[rec.ID] = true
@@ -342,18 +256,21 @@ func (r *Registrar) registered(rec instance.Record, revision int64) {
 		r.become(Unknown, revision, k.trouble.Error())
 		return
 	}
-	r.become(Registered, revision, "")
+	r.become(Registered, revision, why)
 }
 
 // become changes the phase and tells whoever wants to know.
 func (r *Registrar) become(phase Phase, revision int64, why string) {
 	r.mu.Lock()
-	was := r.status.Phase
+	was, wasWhy := r.status.Phase, r.status.Err
 	r.status.Phase, r.status.ModRevision, r.status.Err = phase, revision, why
 	if was != phase && phase == Conflict {
 		r.status.Conflicts++
 	}
 	r.mu.Unlock()
+	if phase == Registered && why != "" && (was != phase || wasWhy != why) {
+		r.log.Warn("registered in part: " + why)
+	}
 	if was == phase {
 		return
 	}

@@ -29,7 +29,7 @@ type RegistrationStatus struct {
 	LeaseID     int64     // 0 without a lease
 	ModRevision int64     // of our key, 0 while it is not ours
 	LastRenewal time.Time // last time etcd confirmed the lease, by the local clock
-	Err         string    // what is wrong, for people; "" while all is well
+	Err         string    // what is wrong, for people, or which of two keys is removed; "" while all is well
 
 	Registrations int64 // times the key was written by a new lease
 	LeasesLost    int64 // times etcd said that the lease is gone
@@ -41,7 +41,10 @@ type RegistrationStatus struct {
 // RegistrarOptions configure a Registrar. Layout, Key and HostID have to be set.
 type RegistrarOptions struct {
 	Layout Layout
-	Key    instance.Key
+	// Key is what is registered. Of role instance.Both it means two keys, under one
+	// lease and written together: both, or none while somebody else holds one of them.
+	// One that an operator has removed stays away without the other.
+	Key instance.Key
 	// TTL of the lease, default 15 s; etcd grants at least 2 s. It is renewed
 	// each third of it.
 	TTL time.Duration

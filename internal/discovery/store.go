@@ -204,16 +204,25 @@ func (s *Store) change(ctx context.Context, k instance.Key, why string, decide f
 
 // look reads the keys of one membership at one revision. why is as in explain.
 func look(ctx context.Context, cli *clientv3.Client, l Layout, k instance.Key, why bool) (*found, error) {
+	all, err := lookAll(ctx, cli, l, []instance.Key{k}, why)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// lookAll is look for several memberships, all at the same revision.
+func lookAll(ctx context.Context, cli *clientv3.Client, l Layout, keys []instance.Key, why bool) ([]*found, error) {
 	cctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	resp, err := cli.Txn(cctx).Then(
-		clientv3.OpGet(l.Instance(k)),
-		clientv3.OpGet(l.Pending(k)),
-		clientv3.OpGet(l.Override(k)),
-		clientv3.OpGet(l.Schema()),
-	).Commit()
+	const each = 3
+	ops := make([]clientv3.Op, 0, each*len(keys)+1)
+	for _, k := range keys {
+		ops = append(ops, clientv3.OpGet(l.Instance(k)), clientv3.OpGet(l.Pending(k)), clientv3.OpGet(l.Override(k)))
+	}
+	resp, err := cli.Txn(cctx).Then(append(ops, clientv3.OpGet(l.Schema()))...).Commit()
 	if err != nil {
-		return nil, explain(ctx, cli, "read "+k.String(), err, why)
+		return nil, explain(ctx, cli, "read "+keys[0].String(), err, why)
 	}
 	at := func(i int) *mvccpb.KeyValue {
 		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
@@ -221,7 +230,11 @@ func look(ctx context.Context, cli *clientv3.Client, l Layout, k instance.Key, w
 		}
 		return nil
 	}
-	return &found{record: at(0), pending: at(1), override: at(2), schema: at(3)}, nil
+	all := make([]*found, len(keys))
+	for i := range keys {
+		all[i] = &found{record: at(each * i), pending: at(each*i + 1), override: at(each*i + 2), schema: at(each * len(keys))}
+	}
+	return all, nil
 }
 
 // checkFound tells whether this code may write, by the schema key as found.
