@@ -33,6 +33,7 @@ const (
 	// Who is left could serve in no pair.
 	VersionMismatch   = "version_mismatch"
 	ConnectorMismatch = "connector_mismatch"
+	SameInstance      = "same_instance"
 )
 
 // Reason is a name and what it means to an operator.
@@ -62,6 +63,7 @@ func Reasons() []Reason {
 		{PrefillFailed, "every prefill instance has failed"},
 		{VersionMismatch, "no prefill and decode instance are of one vLLM release"},
 		{ConnectorMismatch, "no prefill and decode instance speak one connector"},
+		{SameInstance, "prefill and decode would be the same instance"},
 	}
 }
 

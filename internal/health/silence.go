@@ -75,7 +75,7 @@ func (t *Tracker) SilentFor(k instance.Key) time.Duration {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	r := t.records[k]
+	r := t.records[k.Address]
 	if r == nil || r.silentSince.IsZero() {
 		return 0
 	}
@@ -90,7 +90,7 @@ func (t *Tracker) Silent(k instance.Key) bool {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	r := t.records[k]
+	r := t.records[k.Address]
 	return r != nil && r.out && r.hard && !r.silentSince.IsZero()
 }
 
@@ -103,7 +103,7 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r.suspected = false
-	if t.records[in.Key] != r {
+	if t.records[in.Address] != r {
 		return // it left, or another life stands at its address
 	}
 	if v == alive {
@@ -126,13 +126,13 @@ func (t *Tracker) conclude(w *silenceWatch, v verdict, why string) {
 // it is silent again; the lock is held.
 func (t *Tracker) remember(k instance.Key, took time.Duration) {
 	now := time.Now()
-	for key, s := range t.history {
+	for address, s := range t.history {
 		if now.Sub(s.at) > historyLasts {
-			delete(t.history, key)
+			delete(t.history, address)
 		}
 	}
-	if took > look && took > t.history[k].took {
-		t.history[k] = slowAnswer{took, now}
+	if took > look && took > t.history[k.Address].took {
+		t.history[k.Address] = slowAnswer{took, now}
 	}
 }
 
@@ -140,7 +140,7 @@ func (t *Tracker) remember(k instance.Key, took time.Duration) {
 func (t *Tracker) slowest(k instance.Key) time.Duration {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	if s, ok := t.history[k]; ok && time.Since(s.at) <= historyLasts {
+	if s, ok := t.history[k.Address]; ok && time.Since(s.at) <= historyLasts {
 		return s.took
 	}
 	return 0
@@ -258,8 +258,7 @@ func (w *silenceWatch) look(now time.Time) (verdict, string, bool) {
 	if w.t.o.Heard(w.in.Key) != w.heard {
 		return alive, "", true
 	}
-	is, ok := w.t.o.Source.Snapshot().Lookup(w.in.Key)
-	if !ok || is.Incarnation() != w.in.Incarnation() {
+	if w.t.lives(w.t.o.Source.Snapshot(), w.in.Key, w.record) == nil {
 		return undecided, "", true
 	}
 	w.hearPeers(now)
@@ -333,7 +332,7 @@ func (t *Tracker) peers(in *instance.Instance) (list []*instance.Instance, least
 	of := func(role instance.Role) []*instance.Instance {
 		var out []*instance.Instance
 		for _, p := range snap.Usable(role) {
-			if p.Key != in.Key && t.Available(p.Key) {
+			if p.Address != in.Address && t.Available(p.Key) {
 				out = append(out, p)
 			}
 		}

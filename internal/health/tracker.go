@@ -11,9 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -107,29 +105,15 @@ type Tracker struct {
 	// is in here is not changed.
 	trouble atomic.Pointer[[]instance.Key]
 
-	mu         sync.RWMutex // guards what follows; never held across a probe
-	records    map[instance.Key]*record
-	history    map[instance.Key]slowAnswer // slow answers that are not long ago
+	mu         sync.RWMutex          // guards what follows; never held across a probe
+	records    map[string]*record    // by address: an engine that stands in both roles has one
+	history    map[string]slowAnswer // slow answers that are not long ago, likewise
 	closed     bool
 	complained time.Time // when complain was last heard
 
 	ctx    context.Context //nolint:containedctx // the probes' own lifetime, ended by Close
 	cancel context.CancelFunc
 	work   sync.WaitGroup
-}
-
-// record is what is held against one instance. Whoever is well has none.
-type record struct {
-	incarnation string
-	strikes     int
-	out         bool
-	hard        bool
-	since       time.Time
-	reason      string
-	ejections   int       // that followed each other soon
-	back        time.Time // when it was readmitted last
-	suspected   bool      // a silenceWatch is under way
-	silentSince time.Time // when it was asked for a sign of life that has not come; zero: it has
 }
 
 // Ejection says why and since when an instance is not picked.
@@ -146,7 +130,7 @@ type Ejection struct {
 func New(o Options) *Tracker {
 	o.setDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Tracker{o: o, records: map[instance.Key]*record{}, history: map[instance.Key]slowAnswer{}, ctx: ctx, cancel: cancel}
+	return &Tracker{o: o, records: map[string]*record{}, history: map[string]slowAnswer{}, ctx: ctx, cancel: cancel}
 }
 
 // Close stops the probes and waits for them.
@@ -176,7 +160,15 @@ func (t *Tracker) tell() {
 		t.trouble.Store(nil)
 		return
 	}
-	list := slices.Collect(maps.Keys(t.records))
+	roles := instance.Roles()
+	list := make([]instance.Key, 0, len(roles)*len(t.records))
+	for address, r := range t.records {
+		for _, role := range roles {
+			if *r.life(role) != "" {
+				list = append(list, instance.Key{Role: role, Address: address})
+			}
+		}
+	}
 	t.trouble.Store(&list)
 }
 
@@ -187,7 +179,7 @@ func (t *Tracker) Available(k instance.Key) bool {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	r := t.records[k]
+	r := t.records[k.Address]
 	return r == nil || !r.out
 }
 
@@ -199,7 +191,7 @@ func (t *Tracker) Unreachable(k instance.Key) bool {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	r := t.records[k]
+	r := t.records[k.Address]
 	return r != nil && r.out && r.hard
 }
 
@@ -211,7 +203,7 @@ func (t *Tracker) Share(k instance.Key) float64 {
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	r := t.records[k]
+	r := t.records[k.Address]
 	if r == nil || r.back.IsZero() {
 		return 1
 	}
@@ -222,7 +214,7 @@ func (t *Tracker) Share(k instance.Key) float64 {
 func (t *Tracker) Ejected(k instance.Key) (Ejection, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
-	r := t.records[k]
+	r := t.records[k.Address]
 	if r == nil || !r.out {
 		return Ejection{}, false
 	}
@@ -236,7 +228,7 @@ func (t *Tracker) Success(in *instance.Instance) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	r := t.records[in.Key]
+	r := t.records[in.Address]
 	if r == nil || r.out {
 		return
 	}
@@ -283,24 +275,10 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 	t.eject(in, r, true, true, reason)
 }
 
-// record finds or makes the record; the lock is held.
-func (t *Tracker) record(in *instance.Instance) *record {
-	r := t.records[in.Key]
-	if r == nil || r.incarnation != in.Incarnation() {
-		known := r != nil
-		r = &record{incarnation: in.Incarnation()}
-		t.records[in.Key] = r
-		if !known {
-			t.tell()
-		}
-	}
-	return r
-}
-
 // forget lets go of a record; the lock is held.
 func (t *Tracker) forget(k instance.Key) {
-	if t.records[k] != nil {
-		delete(t.records, k)
+	if t.records[k.Address] != nil {
+		delete(t.records, k.Address)
 		t.tell()
 	}
 }
@@ -343,8 +321,8 @@ func (t *Tracker) recover(in *instance.Instance, r *record) {
 	defer timer.Stop()
 	for {
 		snap := t.o.Source.Snapshot()
-		now, ok := snap.Lookup(in.Key)
-		if !ok || now.Incarnation() != r.incarnation {
+		now := t.lives(snap, in.Key, r)
+		if now == nil {
 			t.drop(in.Key, r)
 			return
 		}
@@ -379,7 +357,7 @@ func (t *Tracker) ask(in *instance.Instance) error {
 func (t *Tracker) drop(k instance.Key, r *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.records[k] == r {
+	if t.records[k.Address] == r {
 		t.forget(k)
 	}
 }

@@ -15,6 +15,9 @@ type Membership struct {
 	InFlight func(func(instance.Key, int64))
 	// Picks calls back for every policy of a role with how often it has chosen.
 	Picks func(func(role instance.Role, policy string, n uint64))
+	// Both calls back for each role and reason with how often an engine that stands in
+	// both roles was picked.
+	Both func(func(role instance.Role, reason string, n uint64))
 	// Available tells this proxy's own opinion of an instance.
 	Available func(instance.Key) bool
 	// Etcd tells how well the membership is being followed.
@@ -42,7 +45,7 @@ func (m Membership) Register(reg prometheus.Registerer) {
 }
 
 type descs struct {
-	revision, live, instances, inFlight, picks       *prometheus.Desc
+	revision, live, instances, inFlight, picks, both *prometheus.Desc
 	state, audits, drift, epochs, relists, suspended *prometheus.Desc
 	orphans, held, kept, age                         *prometheus.Desc
 	own, ownEnds                                     *prometheus.Desc
@@ -57,9 +60,11 @@ func newDescs() descs {
 		instances: prometheus.NewDesc("pd_membership_instances",
 			"Instances by role and view; view is serving, not_ready, weight_0, or what /status shows.", []string{"role", "view"}, nil),
 		inFlight: prometheus.NewDesc("pd_instance_in_flight",
-			"Legs that this proxy has open on an instance.", []string{"role", "instance"}, nil),
+			"Legs that this proxy has open on an instance; one that stands in both roles shows all of its legs with either.", []string{"role", "instance"}, nil),
 		picks: prometheus.NewDesc("pd_picks_total",
 			"Instances chosen for legs, by role and the policy that chose.", []string{"role", "policy"}, nil),
+		both: prometheus.NewDesc("pd_both_picks_total",
+			"Those of them that stand in both roles, by why: chosen beside instances of the role alone, or no_other.", []string{"role", "reason"}, nil),
 		state: prometheus.NewDesc("pd_membership_state",
 			"1 for the state in which etcd is being followed, 0 for the others.", []string{"state"}, nil),
 		audits: prometheus.NewDesc("pd_membership_audits_total",
@@ -101,6 +106,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- f.desc.instances
 	ch <- f.desc.inFlight
 	ch <- f.desc.picks
+	ch <- f.desc.both
 	d := f.desc
 	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age, d.own, d.ownEnds} {
 		ch <- desc
@@ -174,6 +180,9 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 	})
 	f.m.Picks(func(role instance.Role, policy string, n uint64) {
 		ch <- prometheus.MustNewConstMetric(f.desc.picks, prometheus.CounterValue, float64(n), string(role), policy)
+	})
+	f.m.Both(func(role instance.Role, reason string, n uint64) {
+		ch <- prometheus.MustNewConstMetric(f.desc.both, prometheus.CounterValue, float64(n), string(role), reason)
 	})
 }
 

@@ -3,6 +3,7 @@ package sched
 import (
 	"maps"
 	"slices"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -38,6 +39,9 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 	var changes []change
 	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
 	counters := s.counters.keep(changes)
+	models := s.countModels(changes)
+	n := len(changes)
+	changes, counters = s.withOthers(changes, counters)
 	var prefill, decode edits
 	for i, c := range changes {
 		var now edit
@@ -52,7 +56,10 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 			decode.add(c.was, now)
 		}
 	}
-	models := s.countModels(changes)
+	if len(changes) > n { // those at the end are out of order
+		prefill.sort()
+		decode.sort()
+	}
 	s.last = &index{
 		snapshot: snap,
 		prefill:  old.prefill.after(&prefill, models, s.models),
@@ -68,12 +75,51 @@ func (s *Scheduler) stands(in *instance.Instance, c *counter) (out edit) {
 	if dialect == "" {
 		return out
 	}
-	own := slot{c, half{dialect, s.opts.Build(in)}, in.Slow()}
+	other := c.in(in.Role.Other()).Load()
+	own := slot{
+		counter: c, half: half{dialect, s.opts.Build(in)}, slow: in.Slow(),
+		both: listed(other) && s.opts.Connector(other) != "",
+	}
 	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}
-	for i, load := range s.counters.ranks(in.Key, in.Ranks()) {
+	for i, load := range s.counters.ranks(in.Address, in.Ranks()) {
 		out.more = append(out.more, candidate{policy.NewCandidate(in, i+1, load), own})
 	}
 	return out
+}
+
+// withOthers adds to changes the other membership of each engine that stands in both roles:
+// whether it does is part of its place in the lists.
+func (s *Scheduler) withOthers(changes []change, counters []*counter) ([]change, []*counter) {
+	var among map[*instance.Instance]bool // what changes themselves, once that is asked
+	for i, n := 0, len(changes); i < n; i++ {
+		c := changes[i].is
+		if c == nil {
+			c = changes[i].was
+		}
+		if c.View == instance.Pending {
+			continue
+		}
+		count, ok := s.counters.find(c.Address)
+		if !ok {
+			continue
+		}
+		other := count.in(c.Role.Other()).Load()
+		if other == nil {
+			continue
+		}
+		if among == nil {
+			among = make(map[*instance.Instance]bool, n)
+			for _, c := range changes {
+				among[c.is] = true
+			}
+		}
+		if among[other] {
+			continue
+		}
+		among[other] = true
+		changes, counters = append(changes, change{other, other}), append(counters, count)
+	}
+	return changes, counters
 }
 
 // listed tells that an instance is a candidate: usable, or slow, which is the last
@@ -141,6 +187,15 @@ func (e *edits) add(was *instance.Instance, here edit) {
 		if !slices.Contains(models, m) && !slices.Contains(was.Record.Models[:i], m) {
 			e.byModel[m] = append(e.byModel[m], here)
 		}
+	}
+}
+
+// sort puts edits into the order of the lists.
+func (e *edits) sort() {
+	byAddress := func(a, b edit) int { return strings.Compare(a.address, b.address) }
+	slices.SortFunc(e.all, byAddress)
+	for _, es := range e.byModel {
+		slices.SortFunc(es, byAddress)
 	}
 }
 

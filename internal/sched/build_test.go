@@ -48,12 +48,12 @@ func described(ix *index) []string {
 	list := func(what string, c *candidates) {
 		for i := range c.whole.Len() {
 			one, own := c.whole.At(i), c.own[i]
-			out = append(out, fmt.Sprintf("%s: %s %p %s %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, one.Weight))
+			out = append(out, fmt.Sprintf("%s: %s %p %s %t %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, own.both, one.Weight))
 			if one.Load != &own.counter.load || one != &c.items[i] {
 				out = append(out, "with what belongs to another")
 			}
 		}
-		out = append(out, fmt.Sprintf("%d slow of %d, even %t", c.slow, len(c.items), c.whole.Even()))
+		out = append(out, fmt.Sprintf("%d slow, %d in both of %d, even %t", c.slow, c.both, len(c.items), c.whole.Even()))
 		if len(c.items) == 0 {
 			out = append(out, what+": nobody")
 		}
@@ -111,22 +111,37 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			if got, want := described(s.current()), described(fresh.current()); !slices.Equal(got, want) {
 				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
 			}
-			want := map[instance.Key]int64{}
+			// Each engine has one count, which is shown with each of its roles.
+			want, loads := map[instance.Key]int64{}, map[string]int64{}
+			for _, a := range running {
+				loads[a.Instance.Address]++
+			}
 			for p, in := range here {
 				if !p.pending {
-					want[p.k] = 0
-					if err := s.Gone(&Assignment{Instance: in, counter: s.counters.m[p.k]}); err != nil {
+					want[p.k] = loads[p.k.Address]
+					if err := s.Gone(&Assignment{Instance: in, counter: s.counters.m[p.k.Address].counter}); err != nil {
 						t.Fatalf("%s is there: %v", p.k, err)
 					}
 				}
 			}
-			for _, a := range running {
-				want[a.Instance.Key]++
-			}
 			got := map[instance.Key]int64{}
-			s.Each(func(k instance.Key, n int64) { got[k] = n })
-			if !maps.Equal(got, want) {
-				t.Fatalf("step %d: counters %v, want %v", step, got, want)
+			s.Each(func(k instance.Key, n int64) {
+				_, member := want[k]
+				_, other := want[instance.Key{Role: k.Role.Other(), Address: k.Address}]
+				if got[k] = n; !member && (other || n == 0 || n != loads[k.Address]) {
+					t.Fatalf("step %d: %s is shown with %d, its engine has %d", step, k, n, loads[k.Address])
+				}
+			})
+			for k, n := range want {
+				if shown, ok := got[k]; !ok || shown != n {
+					t.Fatalf("step %d: counters %v, want %v", step, got, want)
+				}
+			}
+			for address, n := range loads {
+				if got[instance.Key{Role: instance.Prefill, Address: address}] == n || got[instance.Key{Role: instance.Decode, Address: address}] == n {
+					continue
+				}
+				t.Fatalf("step %d: %d in flight at %s are not shown", step, n, address)
 			}
 			if n := len(s.counters.m); n > len(want)+4 {
 				t.Fatalf("step %d: %d counters are kept for %d", step, n, len(want))
@@ -236,7 +251,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 			t.Errorf("%s: %v", step.name, err)
 		}
 	}
-	if s.counters.m[first.Key] == idle.counter {
+	if s.counters.m[first.Address].counter == idle.counter {
 		t.Error("the counter was never let go of, so that nothing was shown")
 	}
 	// One in flight keeps its counter, which knows the entry that came after it.
@@ -245,7 +260,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
-	if s.current(); s.Gone(busy) == nil || s.counters.m[first.Key] != busy.counter {
+	if s.current(); s.Gone(busy) == nil || s.counters.m[first.Address].counter != busy.counter {
 		t.Error("another life stands at the address of one in flight")
 	}
 }

@@ -10,27 +10,57 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// counter is what is known of one instance beside the snapshots. All that a leg
-// needs of it is in one line of the processor's caches, of which no other
-// instance's counter has a part. Of an instance with data-parallel ranks it is the
-// whole's, but for the load, which is that of the first rank.
+// counter is what is known of one engine beside the snapshots. One that stands in both
+// roles has one: what it does as a prefill instance is load of the decode instance, too.
+// All that a leg needs of it is in one line of the processor's caches, of which no other
+// engine's counter has a part. Of an engine with data-parallel ranks it is the whole's, but
+// for the load, which is that of the first rank.
 type counter struct {
 	load    policy.Load
 	heard   atomic.Uint64 // signs of life that legs saw
 	waiting waiting
-	// now is the entry of the snapshot that was built last; nil if it has none.
-	now     atomic.Pointer[instance.Instance]
-	present int // memberships of the key in that snapshot; guarded by counters.mu
+	// now are the entries of the snapshot that was built last, by role; nil: none.
+	now [2]atomic.Pointer[instance.Instance]
 }
 
-// counters live beside the snapshots, so that a membership change loses no count.
+// in is the entry of a role.
+func (n *counter) in(role instance.Role) *atomic.Pointer[instance.Instance] {
+	return &n.now[side(role)]
+}
+
+// side is the place of a role where each has one.
+func side(role instance.Role) int {
+	if role == instance.Prefill {
+		return 0
+	}
+	return 1
+}
+
+// engine is a counter and in which roles it is counted.
+type engine struct {
+	*counter
+	more    []*rankLoad // the loads of its other ranks, if it has or had some
+	present [2]int      // memberships of each role in the snapshot that was built last
+	was     [2]bool     // it has stood in that role
+}
+
+func (e *engine) gone() bool { return e.present == [2]int{} }
+
+// inFlight is what all its ranks hold.
+func (e *engine) inFlight() int64 {
+	sum := e.load.InFlight.Load()
+	for _, l := range e.more {
+		sum += l.InFlight.Load()
+	}
+	return sum
+}
+
+// counters live beside the snapshots, so that a membership change loses no count. They
+// are found by address.
 type counters struct {
 	mu      sync.RWMutex // guards all below; taken at index building and by readers of metrics, never by Pick
-	m       map[instance.Key]*counter
-	leaving []instance.Key // gone, and not let go of yet
-	// more are the loads of the other ranks of instances that have or had some. They
-	// stay as long as the counter does.
-	more map[instance.Key][]*rankLoad
+	m       map[string]*engine
+	leaving []string // gone, and not let go of yet
 }
 
 // rankLoad is the load of a rank that is not its instance's first: one line, as a
@@ -44,44 +74,36 @@ const cacheLine = 64
 
 // ranks gives the loads of all ranks of an instance but the first, which is that of its
 // counter.
-func (c *counters) ranks(k instance.Key, n int) []*policy.Load {
+func (c *counters) ranks(address string, n int) []*policy.Load {
 	if n <= 1 {
 		return nil
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.more == nil {
-		c.more = map[instance.Key][]*rankLoad{}
+	e := c.m[address]
+	if e == nil { // it has just been let go of
+		e = &engine{}
 	}
-	for len(c.more[k]) < n-1 {
-		c.more[k] = append(c.more[k], new(rankLoad))
+	for len(e.more) < n-1 {
+		e.more = append(e.more, new(rankLoad))
 	}
 	out := make([]*policy.Load, n-1)
 	for i := range out {
-		out[i] = &c.more[k][i].Load
+		out[i] = &e.more[i].Load
 	}
 	return out
 }
 
-// inFlight is what all ranks of an instance hold. The lock is held.
-func (c *counters) inFlight(k instance.Key, n *counter) int64 {
-	sum := n.load.InFlight.Load()
-	for _, l := range c.more[k] {
-		sum += l.InFlight.Load()
-	}
-	return sum
-}
-
 // load is what the ranks of an instance hold, each; none if it is not known.
-func (c *counters) load(k instance.Key, ranks int) []int64 {
+func (c *counters) load(address string, ranks int) []int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	n, ok := c.m[k]
+	e, ok := c.m[address]
 	if !ok {
 		return nil
 	}
-	out := []int64{n.load.InFlight.Load()}
-	for i, l := range c.more[k] {
+	out := []int64{e.load.InFlight.Load()}
+	for i, l := range e.more {
 		if i+1 < ranks {
 			out = append(out, l.InFlight.Load())
 		}
@@ -89,25 +111,50 @@ func (c *counters) load(k instance.Key, ranks int) []int64 {
 	return out
 }
 
-func (c *counters) find(k instance.Key) (*counter, bool) {
+// inFlight is what all ranks of an engine hold, 0 if it is not known.
+func (c *counters) inFlight(address string) int64 {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	n, ok := c.m[k]
-	return n, ok
+	if e, ok := c.m[address]; ok {
+		return e.inFlight()
+	}
+	return 0
 }
 
+func (c *counters) find(address string) (*counter, bool) {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	if e, ok := c.m[address]; ok {
+		return e.counter, true
+	}
+	return nil, false
+}
+
+// each calls f for every membership with what its engine has in flight, in whatever role.
 func (c *counters) each(f func(instance.Key, int64)) {
-	c.eachCounter(func(k instance.Key, _ *counter, inFlight int64) { f(k, inFlight) })
-}
-
-func (c *counters) eachCounter(f func(instance.Key, *counter, int64)) {
 	c.mu.RLock()
 	defer c.mu.RUnlock()
-	for k, n := range c.m {
-		if inFlight := c.inFlight(k, n); n.present > 0 || inFlight != 0 {
-			f(k, n, inFlight)
+	for address, e := range c.m {
+		n := e.inFlight()
+		for _, role := range instance.Roles() {
+			if at := side(role); e.present[at] > 0 || e.gone() && n != 0 && e.was[at] {
+				f(instance.Key{Role: role, Address: address}, n)
+			}
 		}
 	}
+}
+
+// busy lists the counters of engines that have something in flight.
+func (c *counters) busy() []*counter {
+	c.mu.RLock()
+	defer c.mu.RUnlock()
+	var out []*counter
+	for _, e := range c.m {
+		if e.inFlight() > 0 {
+			out = append(out, e.counter)
+		}
+	}
+	return out
 }
 
 // keep makes sure that every instance has a counter. It gives that of each
@@ -117,7 +164,7 @@ func (c *counters) keep(changes []change) []*counter {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.m == nil {
-		c.m = make(map[instance.Key]*counter, len(changes))
+		c.m = make(map[string]*engine, len(changes))
 	}
 	c.letGo()
 	for i, ch := range changes {
@@ -126,22 +173,25 @@ func (c *counters) keep(changes []change) []*counter {
 			continue
 		}
 		if is == nil {
-			n := c.m[was.Key]
-			n.present--
-			n.now.CompareAndSwap(was, nil)
-			c.leaving = append(c.leaving, was.Key)
+			e := c.m[was.Address]
+			e.present[side(was.Role)]--
+			e.in(was.Role).CompareAndSwap(was, nil)
+			if e.gone() {
+				c.leaving = append(c.leaving, was.Address)
+			}
 			continue
 		}
-		n := c.m[is.Key]
-		if n == nil {
-			n = new(counter)
-			c.m[is.Key] = n
+		e := c.m[is.Address]
+		if e == nil {
+			e = &engine{counter: new(counter)}
+			c.m[is.Address] = e
 		}
 		if was == nil {
-			n.present++
+			e.present[side(is.Role)]++
 		}
-		n.now.Store(is)
-		out[i] = n
+		e.was[side(is.Role)] = true
+		e.in(is.Role).Store(is)
+		out[i] = e.counter
 	}
 	return out
 }
@@ -150,16 +200,38 @@ func (c *counters) keep(changes []change) []*counter {
 // done at once when an instance goes: until the snapshot without it is out, it
 // may still be picked, and its counter be needed. The lock is held.
 func (c *counters) letGo() {
-	c.leaving = slices.DeleteFunc(c.leaving, func(k instance.Key) bool {
-		switch n := c.m[k]; {
-		case n == nil, n.present > 0:
+	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
+		switch e := c.m[address]; {
+		case e == nil, !e.gone():
 			return true
-		case c.inFlight(k, n) == 0:
-			delete(c.m, k)
-			delete(c.more, k)
+		case e.inFlight() == 0:
+			delete(c.m, address)
 			return true
 		default:
 			return false
 		}
 	})
+}
+
+// Heard counts the signs of life that legs saw of an instance, in whatever role.
+func (s *Scheduler) Heard(k instance.Key) uint64 {
+	if c, ok := s.counters.find(k.Address); ok {
+		return c.heard.Load()
+	}
+	return 0
+}
+
+// InFlight tells what this proxy holds on an instance, on all its ranks together and in
+// whatever role: an engine that stands in both has one count.
+func (s *Scheduler) InFlight(k instance.Key) int64 {
+	return s.counters.inFlight(k.Address)
+}
+
+// RanksInFlight tells what this proxy holds on each rank of an instance that has
+// several; nil of any other.
+func (s *Scheduler) RanksInFlight(in *instance.Instance) []int64 {
+	if in.Ranks() == 1 {
+		return nil
+	}
+	return s.counters.load(in.Address, in.Ranks())
 }

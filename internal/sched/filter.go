@@ -14,6 +14,7 @@ const (
 	fine        standing = iota
 	starting             // in, with a share of its picks
 	ejected              // out, but it can be connected to
+	itself               // its engine is the partner's
 	unreachable          // out, or slow by its agent's word
 	beside               // the request has tried another rank of its instance
 	unfit                // the request has tried it, or it does not fit its partner
@@ -30,7 +31,7 @@ type looked struct {
 // whole list, as it is. Their memory is that of l, if that is not nil: it is given
 // back when a policy has chosen.
 func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *looked) {
-	troubled, fit := s.opts.Health.Troubled(), ix.allFit(r)
+	troubled, fit := s.opts.Health.Troubled(), ix.allFit(list, r)
 	if len(troubled) == 0 && list.slow == 0 && fit {
 		return list.whole, nil
 	}
@@ -97,7 +98,26 @@ func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, tro
 			}
 		}
 	}
+	for at := r.self(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
+		if was := l.standings[at]; was < itself {
+			n[was]--
+			n[itself]++
+			l.standings[at] = itself
+		}
+	}
 	return n
+}
+
+// self is where the engine of the partner stands in a list, -1 if it does not. It is no
+// partner of its own: a hand-over to itself would be none.
+func (r *Request) self(list *candidates) int {
+	if r.Partner == nil || r.Partner.Instance == nil || list.both == 0 {
+		return -1
+	}
+	if at, found := place(list.items, r.Partner.Instance.Address); found {
+		return at
+	}
+	return -1
 }
 
 // opinion is what health holds of an instance.
@@ -117,11 +137,14 @@ func (s *Scheduler) opinion(k instance.Key) standing {
 // admission decides up to which standing the candidates of a list may be picked, by
 // how many stand how. Usually those may that are in. When more than half of those
 // that can be reached are out, the opinion is likelier wrong than they are: all of
-// them may be picked. And when nobody can be reached everybody may: better to try
+// them may be picked. When nobody else can be reached, the partner's own engine does
+// it all. And when nobody can be reached everybody may: better to try
 // than to refuse, the opinion may be older than the recovery.
 func admission(n *[standings]int) standing {
 	in := n[fine] + n[starting]
 	switch reachable := in + n[ejected]; {
+	case reachable == 0 && n[itself] > 0:
+		return itself
 	case reachable == 0:
 		return unreachable
 	case in*2 < reachable:
@@ -149,10 +172,18 @@ func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	case r.Partner != nil:
 		return r.pairs(own, r.Partner.half())
 	case r.Role == instance.Prefill && !r.Alone:
-		return ix.decode.takes(own)
+		both := c.own[i].both
+		return ix.decode.takes(own, both) && !(both && ix.lone(r.Model))
 	default:
 		return true
 	}
+}
+
+// lone tells that one decode instance at most serves a model.
+func (ix *index) lone(model string) bool {
+	list, _ := ix.candidates(instance.Decode, model)
+	n := len(list.items)
+	return n == 0 || list.items[0].Instance == list.items[n-1].Instance
 }
 
 // tried tells that the request has tried a candidate.
@@ -169,15 +200,15 @@ func (c *candidates) besideTried(i int, r *Request) bool {
 
 // allFit tells that every candidate of the role fits the request, if that is
 // plain to see: it has tried nobody, and as for pairs all are alike.
-func (ix *index) allFit(r *Request) bool {
+func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
 	case len(r.Tried)+len(r.TriedRanks) > 0:
 		return false
 	case r.Partner != nil:
-		return ri.alike && r.pairs(ri.one, r.Partner.half())
+		return ri.alike && r.pairs(ri.one, r.Partner.half()) && r.self(list) < 0
 	case r.Role == instance.Prefill && !r.Alone:
-		return ri.alike && ix.decode.takes(ri.one)
+		return ri.alike && ix.decode.takes(ri.one, false) && (list.both == 0 || !ix.lone(r.Model) && ix.decode.alike)
 	default:
 		return true
 	}
@@ -198,7 +229,17 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 		if list.tried(i, r) || list.fits(i, ix, r) {
 			continue
 		}
+		self := list.own[i].both && r.Partner == nil
+		if self && why == nil {
+			why = ErrSelf
+		}
+		if self && ix.lone(r.Model) {
+			continue // who serves other models is no matter
+		}
 		for partner := range partners {
+			if self && pairs(list.own[i].half, partner) {
+				continue // that is itself
+			}
 			if partner.connector == list.own[i].half.connector {
 				return ErrVersions
 			}

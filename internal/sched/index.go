@@ -56,17 +56,19 @@ func (r *Request) pairs(own, partner half) bool {
 	return pairs(partner, own)
 }
 
-// takes tells whether a decode instance of the index can go with a prefill instance.
-func (ri *roleIndex) takes(prefill half) bool {
-	if ri.alike {
+// takes tells whether a decode instance of the index can go with a prefill instance. itself
+// tells that one of those that could is its own engine, which does not count.
+func (ri *roleIndex) takes(prefill half, itself bool) bool {
+	if ri.alike && !itself {
 		return pairs(prefill, ri.one)
 	}
-	for h := range ri.halves {
+	n := 0
+	for h, many := range ri.halves {
 		if pairs(prefill, h) {
-			return true
+			n += many
 		}
 	}
-	return false
+	return n > 1 || n == 1 && !itself
 }
 
 // candidates are in the order of addresses, each once for each of its ranks, in their
@@ -76,6 +78,7 @@ type candidates struct {
 	own      []slot            // what policies need not know of each
 	whole    policy.Candidates // all items
 	slow     int               // how many of them are slow
+	both     int               // how many of them stand in the other role, too
 	policies []chooser         // asked one after the other until one chooses
 }
 
@@ -84,6 +87,7 @@ type slot struct {
 	counter *counter
 	half    half
 	slow    bool // see instance.Slow: picked only while no other can be
+	both    bool // its engine is a candidate of the other role, too
 }
 
 // candidate is one of a list with both.
@@ -114,6 +118,9 @@ func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
 	for i := range own {
 		if own[i].slow {
 			next.slow++
+		}
+		if own[i].both {
+			next.both++
 		}
 	}
 	return next

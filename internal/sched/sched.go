@@ -30,6 +30,8 @@ var (
 	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
 	// ErrConnectors: those that are left speak another dialect than their partners.
 	ErrConnectors = fmt.Errorf("%w: those that are left have another connector than their partners", ErrNone)
+	// ErrSelf: they could only be paired with themselves.
+	ErrSelf = fmt.Errorf("%w: who is left is the only partner that it could have", ErrNone)
 	// ErrUnread: that is so because the membership was never read.
 	ErrUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
@@ -104,6 +106,7 @@ type Scheduler struct {
 	ratios   ratios
 	chains   map[instance.Role][]link
 	looks    sync.Pool // of *looked
+	both     [2]bothPicks
 }
 
 // link is one of the policies that are asked for a role.
@@ -265,12 +268,12 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 // one that holds least.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 	revision := s.current().snapshot.Revision
-	c, ok := s.counters.find(in.Key)
+	c, ok := s.counters.find(in.Address)
 	if !ok {
 		return nil, ErrNone // it has just left
 	}
 	rank, load := 0, &c.load
-	for i, other := range s.counters.ranks(in.Key, in.Ranks()) {
+	for i, other := range s.counters.ranks(in.Address, in.Ranks()) {
 		if other.InFlight.Load() < load.InFlight.Load() {
 			rank, load = i+1, other
 		}
@@ -329,6 +332,9 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 	f.Tokens = ratio.tokens(bytes)
 	by := c.choose(among, f)
 	chosen, own := &c.items[by.at], &c.own[by.at]
+	if own.both {
+		s.both[side(r.Role)].count(c, among)
+	}
 	a := &Assignment{
 		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
 		Policy: by.by, Tokens: f.Tokens, Cached: by.cached,
@@ -344,33 +350,6 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 		a.wish.partner = r.Partner.half()
 	}
 	return a
-}
-
-// Heard counts the signs of life that legs saw of an instance.
-func (s *Scheduler) Heard(k instance.Key) uint64 {
-	if c, ok := s.counters.find(k); ok {
-		return c.heard.Load()
-	}
-	return 0
-}
-
-// InFlight tells what this proxy holds on an instance, on all its ranks together.
-func (s *Scheduler) InFlight(k instance.Key) int64 {
-	s.counters.mu.RLock()
-	defer s.counters.mu.RUnlock()
-	if c, ok := s.counters.m[k]; ok {
-		return s.counters.inFlight(k, c)
-	}
-	return 0
-}
-
-// RanksInFlight tells what this proxy holds on each rank of an instance that has
-// several; nil of any other.
-func (s *Scheduler) RanksInFlight(in *instance.Instance) []int64 {
-	if in.Ranks() == 1 {
-		return nil
-	}
-	return s.counters.load(in.Key, in.Ranks())
 }
 
 // Picks calls f for every policy that may choose for a role, with how many picks it

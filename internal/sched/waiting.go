@@ -160,7 +160,7 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 		if was == nil || was.View == instance.Pending {
 			return
 		}
-		c, ok := s.counters.find(was.Key)
+		c, ok := s.counters.find(was.Address)
 		if !ok || s.InFlight(was.Key) == 0 {
 			return
 		}
@@ -176,15 +176,12 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 // life. Legs that wait for one which is out, or slow by its agent's word, go
 // elsewhere as soon as there is an elsewhere.
 func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
-	var waitFor []*counter
-	s.counters.eachCounter(func(_ instance.Key, c *counter, inFlight int64) {
-		if inFlight > 0 {
-			waitFor = append(waitFor, c)
-			l := looks[c]
-			l.seen = now
-			looks[c] = l
-		}
-	})
+	waitFor := s.counters.busy()
+	for _, c := range waitFor {
+		l := looks[c]
+		l.seen = now
+		looks[c] = l
+	}
 	maps.DeleteFunc(looks, func(_ *counter, l look) bool { return !l.seen.Equal(now) })
 	for _, c := range waitFor {
 		l := looks[c]
@@ -221,7 +218,7 @@ func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
 // the membership does that it is out. Those for which no other instance would do
 // are left to wait, unless nothing can come from this one any more.
 func (s *Scheduler) Abandon(k instance.Key, dead bool, why string) {
-	c, ok := s.counters.find(k)
+	c, ok := s.counters.find(k.Address)
 	if !ok {
 		return
 	}
@@ -256,7 +253,7 @@ func (s *Scheduler) another(ix *index, in *instance.Instance, r *Request) bool {
 	}
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if k != in.Key && !list.own[i].slow && list.fits(i, ix, r) && s.opts.Health.Available(k) {
+		if k.Address != in.Address && !list.own[i].slow && list.fits(i, ix, r) && s.opts.Health.Available(k) {
 			return true
 		}
 	}
@@ -270,7 +267,7 @@ func (s *Scheduler) Gone(a *Assignment) error {
 	snap := s.opts.Source.Snapshot()
 	// Nearly always it stands in the snapshot itself, which its counter knows: no
 	// search, and the counter is at hand. One that was let go of knows of none.
-	if ix := s.index.Load(); ix != nil && ix.snapshot == snap && a.counter.now.Load() == a.Instance {
+	if ix := s.index.Load(); ix != nil && ix.snapshot == snap && a.counter.in(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
 	return s.gone(snap, a.Instance, a.wish)

@@ -27,6 +27,7 @@ type aloneCase struct {
 	prefillRecord, decodeRecord string
 	fault                       fakevllm.Fault
 	withoutPrefill, refused     bool // refused: the simulated engine answers another status than 200
+	both                        bool // one engine in both roles
 }
 
 func aloneCases() []aloneCase {
@@ -57,6 +58,8 @@ func aloneCases() []aloneCase {
 		{reason: alone.EngineTooOld, path: messages, body: chat, prefill: "0.18.2", decode: "0.18.2"},
 		{reason: alone.VersionMismatch, path: chats, body: chat, prefill: "0.31.0"},
 		{reason: alone.ConnectorMismatch, path: messages, body: chat, prefillRecord: `"connector":"plain"`},
+		{reason: alone.SameInstance, path: chats, body: chat, both: true},
+		{reason: alone.SameInstance, path: responses, body: input + `,"stream":true`, both: true},
 		{reason: alone.ResponsesOwnID, path: responses, body: input, prefillRecord: push, decodeRecord: push},
 		{reason: alone.RanksDiffer, path: chats, body: chat, prefillRecord: `"connector":"lmcache","tp_size":2,"ports":{"lmcache_notify":[1]}`, decodeRecord: receiver},
 		{reason: alone.NotHeard, path: chats, body: chat, prefillRecord: `"connector":"lmcache"`, decodeRecord: receiver},
@@ -83,22 +86,31 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 		t.Fatal(err)
 	}
 	prefills, decodes := 0, 0
-	engine := func(role instance.Role, model, version, record string) *fakevllm.Server {
-		if version == "" {
-			version = "0.32.0"
-		}
-		s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.Role(role), Mode: fakevllm.NIXL, Models: []string{model}, Version: version})
-		value := ""
-		if record != "" {
-			value = fmt.Sprintf(`{"models":[%q],"version":%q,%s}`, model, version, record)
-		}
-		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+s.Address(), value); err != nil {
+	register := func(role instance.Role, address, value string) {
+		if err := gatewayPut(ctx, proxy.Etcd[0], "/pd/"+string(role)+"/"+address, value); err != nil {
 			t.Fatal(err)
 		}
 		if role == instance.Prefill {
 			prefills++
 		} else {
 			decodes++
+		}
+	}
+	engine := func(role instance.Role, model, version, record string) *fakevllm.Server {
+		if version == "" {
+			version = "0.32.0"
+		}
+		plays := fakevllm.Role(role)
+		if role == instance.Both {
+			plays = "" // whatever it is asked
+		}
+		s := fakevllm.StartTest(t, fakevllm.Options{Role: plays, Mode: fakevllm.NIXL, Models: []string{model}, Version: version})
+		value := ""
+		if record != "" {
+			value = fmt.Sprintf(`{"models":[%q],"version":%q,%s}`, model, version, record)
+		}
+		for _, k := range (instance.Key{Role: role, Address: s.Address()}).Each() {
+			register(k.Role, k.Address, value)
 		}
 		return s
 	}
@@ -108,10 +120,14 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 	models := make([]string, len(cases))
 	for i, c := range cases {
 		models[i] = "good"
-		if c.prefill+c.decode+c.prefillRecord == "" && c.fault.Kind == "" && !c.withoutPrefill {
+		if c.prefill+c.decode+c.prefillRecord == "" && c.fault.Kind == "" && !c.withoutPrefill && !c.both {
 			continue
 		}
 		models[i] = fmt.Sprintf("model-%d", i)
+		if c.both {
+			engine(instance.Both, models[i], "", "")
+			continue
+		}
 		engine(instance.Decode, models[i], c.decode, c.decodeRecord)
 		if c.withoutPrefill {
 			continue

@@ -79,7 +79,7 @@ func (c *completion) run() {
 			continue
 		}
 		d := c.s.dialects[p.Connector]
-		if why := d.Unfit(c.kind, connector.Pair{Prefill: p.Instance}); why != "" {
+		if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 			p.Done()
 			c.alone(why)
 			return
@@ -97,9 +97,21 @@ func (c *completion) run() {
 	}
 }
 
+// unfit tells why prefill must not hand over to decode, "" if it may; see
+// connector.Dialect. No engine hands over to itself: NIXL would shake hands with its own
+// id, the others would send where they receive.
+func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
+	if p.Decode != nil && p.Prefill.Address == p.Decode.Address {
+		return alone.SameInstance
+	}
+	return d.Unfit(c.kind, p)
+}
+
 // withoutPrefill ends or saves a request that no prefill instance can take.
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
+	case errors.Is(err, sched.ErrSelf):
+		c.alone(alone.SameInstance) // it is a prefill instance, too: no fallback
 	case fallback && c.mixed != "":
 		c.alone(c.mixed)
 	case fallback && c.attempts.last == nil && mixed(err) != "":

@@ -19,7 +19,7 @@ func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) 
 	}
 	defer d.Done()
 	pair := c.newPair(p, d)
-	if why := dialect.Unfit(c.kind, pair); why != "" {
+	if why := c.unfit(dialect, pair); why != "" {
 		p.Done()
 		d.Done()
 		c.alone(why)

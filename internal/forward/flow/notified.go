@@ -30,7 +30,7 @@ func (c *completion) notified(p *sched.Assignment, dialect connector.Dialect) (d
 	}
 	defer d.Done()
 	pair := c.newPair(p, d)
-	if why := dialect.Unfit(c.kind, pair); why != "" {
+	if why := c.unfit(dialect, pair); why != "" {
 		p.Done()
 		d.Done()
 		c.alone(why)

@@ -80,7 +80,7 @@ func (c *completion) decode(kv *handed) (done bool) {
 			return c.withoutPartner(kv.pick, err)
 		}
 		kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
-		if why := kv.dialect.Unfit(c.kind, kv.pair); why != "" && kv.dialect.NeedsPrefill() {
+		if why := c.unfit(kv.dialect, kv.pair); why != "" && kv.dialect.NeedsPrefill() {
 			d.Done()
 			c.Route.Alone = why
 			c.withoutPair()
@@ -128,7 +128,7 @@ func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, 
 	c.Route.took(d)
 	kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
 	handover := kv.handover
-	switch why := kv.dialect.Unfit(c.kind, kv.pair); {
+	switch why := c.unfit(kv.dialect, kv.pair); {
 	case why != "":
 		// It would not read the hand-over, and compute the prompt without a word.
 		c.Route.Alone, handover = why, connector.Handover{}

@@ -1,0 +1,118 @@
+package health_test
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// living is the engine at x:1 in a role and in one of its lives.
+func living(role instance.Role, id string) *instance.Instance {
+	in := at(role, "x:1")
+	in.Record.ID = id
+	return in
+}
+
+func quiet() *logrus.Logger {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return log
+}
+
+// An engine in both roles is one: what is learnt of it in one role holds in the other, and
+// it is asked once.
+func TestBothRolesAreOneOpinion(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, d := living(instance.Prefill, "A"), living(instance.Decode, "A")
+		src := &source{}
+		src.set(p, d)
+		e := &engine{err: errors.New("refused")}
+		var ejected atomic.Int64
+		tr := health.New(health.Options{
+			Source: src, Prober: e, Log: quiet(), MaxFailures: 3,
+			OnEject: func(instance.Key, bool, string) { ejected.Add(1) },
+		})
+		defer tr.Close()
+		// Strikes count together.
+		tr.Strike(p, "500")
+		tr.Strike(d, "500")
+		if !tr.Available(p.Key) || !tr.Available(d.Key) {
+			t.Fatal("two strikes have ejected it")
+		}
+		tr.Strike(p, "500")
+		if tr.Available(p.Key) || tr.Available(d.Key) {
+			t.Error("it is out in one role only")
+		}
+		tr.Eject(d, "cannot connect")
+		tr.Eject(p, "cannot connect")
+		if !tr.Unreachable(p.Key) || !tr.Unreachable(d.Key) {
+			t.Error("it can be reached in one role")
+		}
+		list := tr.Troubled()
+		slices.SortFunc(list, func(a, b instance.Key) int { return strings.Compare(a.String(), b.String()) })
+		if !slices.Equal(list, []instance.Key{d.Key, p.Key}) {
+			t.Errorf("in trouble are %v", list)
+		}
+		synctest.Wait()
+		if n := ejected.Load(); n != 2 { // as a soft ejection, then as a hard one
+			t.Errorf("%d ejections were told", n)
+		}
+		before := e.asked()
+		time.Sleep(10 * time.Second)
+		if n := e.asked() - before; n < 4 || n > 12 { // one prober's pace, 250 ms growing to 2 s
+			t.Errorf("%d probes in ten seconds", n)
+		}
+		// One role leaves: the other is still held for what it is.
+		src.set(d)
+		time.Sleep(5 * time.Second)
+		if tr.Available(d.Key) {
+			t.Error("the engine was forgiven because it left one role")
+		}
+		e.say(nil)
+		time.Sleep(5 * time.Second)
+		if !tr.Available(p.Key) || !tr.Available(d.Key) {
+			t.Error("it answers, and is not back")
+		}
+		// A new life owes nothing.
+		e.say(errors.New("refused"))
+		tr.Eject(d, "cannot connect")
+		src.set(living(instance.Prefill, "B"), living(instance.Decode, "B"))
+		synctest.Wait()
+		if tr.Trouble() {
+			t.Error("what an earlier life did is held against the next")
+		}
+	})
+}
+
+// An engine that stands in both roles is no peer of its own: that it answers in one does
+// not eject it from the other.
+func TestBothRolesAreNoPeers(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		p, d := living(instance.Prefill, "A"), living(instance.Decode, "A")
+		src := &source{}
+		src.set(p, d)
+		e := &engine{}
+		resume := e.stop("x:1")
+		tr := health.New(health.Options{Source: src, Prober: e, Log: quiet(), PrefillOptional: true})
+		defer tr.Close()
+		tr.Suspect(p)
+		time.Sleep(time.Minute)
+		if !tr.Available(p.Key) || tr.SilentFor(d.Key) == 0 {
+			t.Errorf("available %t, silent in its other role for %s", tr.Available(p.Key), tr.SilentFor(d.Key))
+		}
+		resume()
+		time.Sleep(time.Second)
+	})
+}

@@ -1,0 +1,51 @@
+package sched
+
+import (
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Why an engine that stands in both roles was picked for one of them.
+const (
+	// BothChosen: beside instances of that role alone.
+	BothChosen = "chosen"
+	// BothOnly: no instance of that role alone could be picked.
+	BothOnly = "no_other"
+)
+
+// bothPicks counts the picks, in one role, of engines that stand in both.
+type bothPicks struct{ chosen, only atomic.Uint64 }
+
+// count counts one that was among some of a list.
+func (b *bothPicks) count(list *candidates, among policy.Candidates) {
+	if oneRole(list, among) {
+		b.chosen.Add(1)
+	} else {
+		b.only.Add(1)
+	}
+}
+
+// oneRole tells that there is an instance of one role among those that may be picked.
+func oneRole(list *candidates, among policy.Candidates) bool {
+	if list.both == len(list.items) || among.Len() == len(list.items) {
+		return list.both < len(list.items)
+	}
+	for i := range among.Len() {
+		if !list.own[among.Index(i)].both {
+			return true
+		}
+	}
+	return false
+}
+
+// Both calls f for each role and each reason with how often an engine that stands in
+// both roles was picked.
+func (s *Scheduler) Both(f func(role instance.Role, reason string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		b := &s.both[side(role)]
+		f(role, BothChosen, b.chosen.Load())
+		f(role, BothOnly, b.only.Load())
+	}
+}

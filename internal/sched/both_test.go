@@ -1,0 +1,188 @@
+package sched_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// both are the two memberships of an engine that stands in either role.
+func both(address string, change ...func(*instance.Instance)) []*instance.Instance {
+	return []*instance.Instance{inst(instance.Prefill, address, change...), inst(instance.Decode, address, change...)}
+}
+
+// bothPicks are the counts of picks of engines in both roles.
+func bothPicks(s *sched.Scheduler) map[string]uint64 {
+	out := map[string]uint64{}
+	s.Both(func(role instance.Role, reason string, n uint64) {
+		if n > 0 {
+			out[string(role)+" "+reason] = n
+		}
+	})
+	return out
+}
+
+func pick(t *testing.T, s *sched.Scheduler, r sched.Request) *sched.Assignment {
+	t.Helper()
+	a, err := s.Pick(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// What an engine does in one role is its load in the other: a busy prefill is no place for
+// the next decode.
+func TestBothRolesShareOneCount(t *testing.T) {
+	t.Parallel()
+	src := &source{}
+	src.set(append(both("x:1"), inst(instance.Decode, "d:1"))...)
+	least, err := policy.Find("least_loaded")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Policies: map[instance.Role]policy.Kind{instance.Prefill: least, instance.Decode: least},
+	})
+	var held []*sched.Assignment
+	for range 8 {
+		held = append(held, pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"}))
+	}
+	for _, k := range []instance.Key{{Role: instance.Prefill, Address: "x:1"}, {Role: instance.Decode, Address: "x:1"}} {
+		if n := s.InFlight(k); n != 8 {
+			t.Errorf("%s has %d in flight", k, n)
+		}
+	}
+	for range 8 {
+		a := pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
+		if held = append(held, a); a.Instance.Address != "d:1" {
+			t.Errorf("a decode went to the engine that is busy with prefills")
+		}
+	}
+	held[0].Heard()
+	if p, d := s.Heard(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Heard(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
+		t.Errorf("heard %d and %d times", p, d)
+	}
+	for _, a := range held {
+		a.Done()
+	}
+	if n := s.InFlight(instance.Key{Role: instance.Decode, Address: "x:1"}); n != 0 {
+		t.Errorf("%d are left", n)
+	}
+}
+
+// An engine is no partner of its own while there is another.
+func TestNobodyIsHisOwnPartner(t *testing.T) {
+	t.Parallel()
+	s, _ := build(nil, append(both("x:1"), both("y:1")...)...)
+	for i := range 20 {
+		p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
+		d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p})
+		if p.Instance.Address == d.Instance.Address {
+			t.Fatalf("pick %d: %s is paired with itself", i, p.Instance.Address)
+		}
+		p.Done()
+		d.Done()
+	}
+	if got, want := fmt.Sprint(bothPicks(s)), "map[decode no_other:20 prefill no_other:20]"; got != want {
+		t.Errorf("counted %s, want %s", got, want)
+	}
+}
+
+// The engine does both itself where nobody else can be reached.
+func TestOwnPartnerIsTheLastResort(t *testing.T) {
+	t.Parallel()
+	out := sick{}
+	s, src := build(out, append(both("x:1"), both("y:1")...)...)
+	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
+	other := "x:1"
+	if p.Instance.Address == other {
+		other = "y:1"
+	}
+	out[instance.Key{Role: instance.Decode, Address: other}] = true
+	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p}); d.Instance.Address != p.Instance.Address {
+		t.Errorf("a leg goes to %s, which nobody can reach", d.Instance.Address)
+	}
+	// One that was tried is no other.
+	delete(out, instance.Key{Role: instance.Decode, Address: other})
+	tried := []instance.Key{{Role: instance.Decode, Address: other}}
+	if d := pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p, Tried: tried}); d.Instance.Address != p.Instance.Address {
+		t.Errorf("a leg goes to %s, which was tried", d.Instance.Address)
+	}
+	// While it is alone it is no prefill instance: nobody could take what it hands over.
+	src.set(both("x:1")...)
+	if _, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"}); !errors.Is(err, sched.ErrSelf) || !errors.Is(err, sched.ErrNone) {
+		t.Errorf("alone: %v", err)
+	}
+	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Alone: true})
+	pick(t, s, sched.Request{Role: instance.Decode, Model: "m"})
+}
+
+// What the other membership of an engine is changes its place in the lists of this one.
+func TestBothRolesFollowTheMembership(t *testing.T) {
+	t.Parallel()
+	src := &source{}
+	src.set()
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{}, Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Build: func(in *instance.Instance) string { return "v" + in.Record.Version },
+	})
+	prefill := sched.Request{Role: instance.Prefill, Model: "m"}
+	x := both("x:1")
+	other := func(change func(*instance.Instance)) *instance.Instance { return inst(instance.Decode, "x:1", change) }
+	for _, step := range []struct {
+		name string
+		all  []*instance.Instance
+		want error
+	}{
+		{"alone", x, sched.ErrSelf},
+		{"with a decode instance", append([]*instance.Instance{inst(instance.Decode, "d:1")}, x...), nil},
+		{"alone again", x, sched.ErrSelf},
+		{"with another one", append(both("y:1"), x...), nil},
+		{"one role only", x[:1], sched.ErrConnectors},
+		{"the decode instance serves another model", append([]*instance.Instance{inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.Models = []string{"n"} })}, x...), sched.ErrSelf},
+		{"so does one of another version", append([]*instance.Instance{inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.Models, in.Record.Version = []string{"n"}, "2" })}, x...), sched.ErrSelf},
+		{"its decode is cordoned, another is there", []*instance.Instance{x[0], other(func(in *instance.Instance) { in.Intent = instance.Cordon }), inst(instance.Decode, "d:1")}, nil},
+		{"the other speaks another dialect", append([]*instance.Instance{inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Record.Connector = "nixl" })}, x...), sched.ErrConnectors},
+	} {
+		src.set(step.all...)
+		a, err := s.Pick(prefill)
+		if a.Done(); step.want == nil && err != nil || step.want != nil && !errors.Is(err, sched.ErrNone) {
+			t.Errorf("%s: %v", step.name, err)
+		}
+		if errors.Is(step.want, sched.ErrSelf) && !errors.Is(err, sched.ErrSelf) {
+			t.Errorf("%s: %v, want %v", step.name, err, step.want)
+		}
+	}
+}
+
+// Whoever serves a role beside instances of that role alone, and who does so because
+// nobody else is left, are counted apart.
+func TestBothRolesAreCountedByReason(t *testing.T) {
+	t.Parallel()
+	s, src := build(nil, append(both("x:1"), inst(instance.Prefill, "p:1"), inst(instance.Decode, "d:1"))...)
+	for _, role := range instance.Roles() {
+		for range 10 {
+			pick(t, s, sched.Request{Role: role, Model: "m", Alone: true})
+		}
+	}
+	got := bothPicks(s)
+	if got["prefill chosen"] == 0 || got["decode chosen"] == 0 || got["prefill no_other"] != 0 {
+		t.Errorf("with others: %v", got)
+	}
+	src.set(append(both("x:1"), inst(instance.Decode, "d:1"))...)
+	pick(t, s, sched.Request{Role: instance.Prefill, Model: "m"})
+	src.set(append(both("x:1"), inst(instance.Prefill, "p:1"))...)
+	tried := []instance.Key{{Role: instance.Prefill, Address: "x:1"}}
+	p := pick(t, s, sched.Request{Role: instance.Prefill, Model: "m", Tried: tried})
+	before := bothPicks(s)["decode no_other"]
+	pick(t, s, sched.Request{Role: instance.Decode, Model: "m", Partner: p})
+	if got = bothPicks(s); got["prefill no_other"] != 1 || got["decode no_other"] != before+1 {
+		t.Errorf("without others: %v", got)
+	}
+}

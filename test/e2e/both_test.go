@@ -1,0 +1,135 @@
+package e2e_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// A fleet whose engines all stand in both roles: pairs are of two of them, one that is left
+// serves alone, and one that goes under load costs nobody anything.
+func TestFleetOfBoth(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	proxy := proxies(t, f, etcd, 1)[0]
+	nodes := make([]*fleet.Node, 3)
+	for i := range nodes {
+		nodes[i] = node(t, f, fmt.Sprintf("both-%d", i+1), instance.Both, 0, etcd)
+	}
+	wait := func(n int) {
+		t.Helper()
+		if err := proxy.WaitFor(t.Context(), n, n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wait(3)
+
+	// Everybody shows both memberships, and nobody complains of them.
+	agree(t, etcd, []*fleet.Proxy{proxy}, 6)
+	s, err := proxy.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, in := range s.Instances {
+		if in.Reason != "" || in.Warning != "" {
+			t.Errorf("%s/%s: %s %s", in.Role, in.Address, in.Reason, in.Warning)
+		}
+	}
+
+	c := newClient(t, adminKey)
+	prefills, decodes := map[string]int{}, map[string]int{}
+	for i := range 12 {
+		r := complete(t.Context(), c, proxy.URL(), fmt.Sprint("tell me ", i), 5)
+		p, d := r.Header.Get("X-Pd-Prefill"), r.Header.Get("X-Pd-Decode")
+		if r.Err != nil || p == "" || d == "" || p == d || r.Header.Get("X-Pd-Alone") != "" {
+			t.Fatalf("request %d: %v, prefill %q, decode %q, alone %q", i, r.Err, p, d, r.Header.Get("X-Pd-Alone"))
+		}
+		prefills[p]++
+		decodes[d]++
+	}
+	if len(prefills) != 3 || len(decodes) != 3 {
+		t.Errorf("prefill legs %v, decode legs %v", prefills, decodes)
+	}
+	if p, d := metric(t, proxy.URL(), "pd_both_picks_total", `role="prefill"`, `reason="no_other"`), metric(t, proxy.URL(), "pd_both_picks_total", `role="decode"`, `reason="no_other"`); p != 12 || d != 12 {
+		t.Errorf("counted %v picks for prefill, %v for decode", p, d)
+	}
+
+	// One leaves in order, one is killed, agent and all.
+	l := startLoad(t, 8, proxy.URL())
+	l.served(50)
+	if err := nodes[0].Agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	wait(2)
+	l.served(50)
+	if err := nodes[1].Kill(); err != nil {
+		t.Fatal(err)
+	}
+	l.served(50)
+	l.finish()
+
+	// What is left serves alone, and says why.
+	testkit.Eventually(t, soon, func() error {
+		r := complete(t.Context(), c, proxy.URL(), "and now", 5)
+		if r.Err != nil {
+			t.Fatal(r.Err)
+		}
+		if why := r.Header.Get("X-Pd-Alone"); why != alone.SameInstance || r.Header.Get("X-Pd-Decode") != nodes[2].Address {
+			return fmt.Errorf("alone %q, on %q", why, r.Header.Get("X-Pd-Decode"))
+		}
+		return nil
+	})
+	if n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", `reason="same_instance"`); n == 0 {
+		t.Error("it is not counted")
+	}
+}
+
+// An engine in both roles steps in where instances of one role are missing.
+func TestBothStepsIn(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	proxy := proxies(t, f, etcd, 1)[0]
+	p := node(t, f, "prefill", instance.Prefill, 0, etcd)
+	d := node(t, f, "decode", instance.Decode, 0, etcd)
+	b := node(t, f, "both", instance.Both, 0, etcd)
+	if err := proxy.WaitFor(t.Context(), 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	c := newClient(t, adminKey)
+	pair := func(prefill, decode *fleet.Node, role string) {
+		t.Helper()
+		before := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`)
+		for range 3 {
+			r := complete(t.Context(), c, proxy.URL(), "tell me", 5)
+			if got := r.Header.Get("X-Pd-Prefill") + " " + r.Header.Get("X-Pd-Decode"); r.Err != nil || got != prefill.Address+" "+decode.Address {
+				t.Fatalf("served by %s, %v", got, r.Err)
+			}
+		}
+		if n := metric(t, proxy.URL(), "pd_both_picks_total", `role="`+role+`"`, `reason="no_other"`); n < before+3 {
+			t.Errorf("counted %v times as %s, want 3 more than %v", n, role, before)
+		}
+	}
+	if err := p.Agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.WaitFor(t.Context(), 1, 2); err != nil {
+		t.Fatal(err)
+	}
+	pair(b, d, "prefill") // never with itself as decode
+	if err := p.StartAgent(t.Context(), etcd); err != nil {
+		t.Fatal(err)
+	}
+	if err := d.Agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.WaitFor(t.Context(), 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	pair(p, b, "decode") // never with itself as prefill
+}
