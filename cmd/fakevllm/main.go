@@ -34,13 +34,13 @@ var errUsage = errors.New("usage")
 var errDied = errors.New("the engine has died")
 
 type flags struct {
-	host, role, mode, policy, logLevel, logFormat, turns string
-	models                                               []string
-	port, bootstrap, side, records                       int
-	alloc                                                []int
-	drain                                                time.Duration
-	quiet                                                bool
-	opt                                                  fakevllm.Options
+	host, role, mode, policy, logLevel, logFormat, turns, events string
+	models                                                       []string
+	port, bootstrap, side, records                               int
+	alloc                                                        []int
+	drain                                                        time.Duration
+	quiet                                                        bool
+	opt                                                          fakevllm.Options
 }
 
 // run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
@@ -78,6 +78,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.BoolVar(&f.opt.FineTokens, "fine-tokens", false, "cut text into tokens of 1 to 8 bytes, as many as real vocabularies do")
 	fl.IntVar(&f.opt.BlockSize, "block-size", 0, "tokens of a block of the KV cache (default 16)")
 	fl.IntVar(&f.opt.CacheBlocks, "num-gpu-blocks-override", 0, "blocks of the KV cache, 0 for no limit and no prefix cache")
+	fl.StringVar(&f.events, "kv-events-config", "", "JSON of vLLM's option: where changes of the KV cache are published")
 	fl.IntVar(&f.opt.ChunkTokens, "max-num-batched-tokens", 0, "tokens of a prompt that a decode step waits for (default 2048)")
 	fl.Float64Var(&f.opt.PrefillRate, "prefill-rate", 0, "prompt tokens computed a second, one prompt after the other, 0 for at once")
 	fl.Float64Var(&f.opt.LoadRate, "load-rate", 0, "prompt tokens a second that the connector loads, 0 for at once")
@@ -151,6 +152,11 @@ func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
 	}
 	if o.RecordLimit = f.records; f.records <= 0 {
 		o.RecordLimit = fakevllm.RecordNone
+	}
+	if f.events != "" {
+		if o.KVEvents, err = fakevllm.ParseKVEvents(f.events); err != nil {
+			return err
+		}
 	}
 	if o.Turns, err = readTurns(f.turns); err != nil {
 		return fmt.Errorf("%w: --turns: %w", errUsage, err)

@@ -20,13 +20,18 @@ import (
 type core struct {
 	opt     *Options
 	cache   *kvcache.Cache // nil for one without limits
+	events  *events        // nil for one that publishes none
 	turns   turns
 	prefill atomic.Int64 // 1 while a prompt is computed
 }
 
-func newCore(o *Options, tell func(kvcache.Event)) *core {
-	c := &core{opt: o}
+func newCore(o *Options, e *events) *core {
+	c := &core{opt: o, events: e}
 	if o.CacheBlocks > 0 {
+		var tell func(kvcache.Event)
+		if e != nil {
+			tell = e.tell
+		}
 		c.cache = kvcache.New(kvcache.Config{BlockSize: o.BlockSize, Blocks: o.CacheBlocks, Seed: rand.Uint64(), Tell: tell})
 	}
 	return c

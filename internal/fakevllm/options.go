@@ -94,6 +94,8 @@ type Options struct {
 	// found again but what the connector brings.
 	BlockSize   int
 	CacheBlocks int
+	// KVEvents publishes what is stored in and removed from that cache; nil does not.
+	KVEvents *KVEvents
 	// PrefillRate is how many tokens a second are computed of prompts, one after the
 	// other, LoadRate how many a connector loads; 0 is at once. Both come on top of
 	// TTFT.
@@ -237,6 +239,9 @@ func (o Options) withDefaults() (Options, error) {
 		return o, fmt.Errorf("%w: sizes and rates cannot be negative", ErrOptions)
 	}
 	room := o.BlockSize * o.CacheBlocks
+	if o.KVEvents != nil && o.KVEvents.Enabled && o.CacheBlocks == 0 {
+		return o, fmt.Errorf("%w: KV events of an engine without a limited KV cache", ErrOptions)
+	}
 	if o.MaxModelLen == 0 {
 		o.MaxModelLen = 1 << 20
 		if room > 0 {

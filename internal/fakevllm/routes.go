@@ -18,6 +18,8 @@ const (
 	pathGenerate    = "/inference/v1/generate"
 	pathModels      = "/v1/models"
 
+	pathEventSources = "/kv_event_sources"
+
 	pathTranscriptions = "/v1/audio/transcriptions"
 	pathTranslations   = "/v1/audio/translations"
 
@@ -33,6 +35,10 @@ func method(path string, o *Options) string {
 		}
 	case "/tokenizer_info":
 		if o.TokenizerInfo {
+			return http.MethodGet
+		}
+	case pathEventSources:
+		if minor(o.Version) >= 31 {
 			return http.MethodGet
 		}
 	case pathCompletions, pathChat, pathResponses, pathMessages, pathGenerate, "/tokenize", "/detokenize":
@@ -140,6 +146,8 @@ func (l *life) get(w http.ResponseWriter, path string) {
 		w.WriteHeader(http.StatusOK)
 	case "/load":
 		writeJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
+	case pathEventSources:
+		l.eventSources(w)
 	case "/tokenizer_info":
 		writeJSON(w, http.StatusOK, []byte(`{"tokenizer_class":"FakeTokenizer","max_loras":null,"truncation_side":"right"}`))
 	case "/version":

@@ -130,7 +130,14 @@ func (s *Server) begin(ctx context.Context) error {
 		l.responses = &responses{m: map[string]*response{}}
 	}
 	l.ledger = newLedger(l.engineID, s.opt)
-	l.cores = []*core{newCore(&s.opt, nil)}
+	published, err := startEvents(ctx, &s.opt)
+	if err != nil {
+		return errors.Join(err, raw.Close())
+	}
+	l.cores = []*core{newCore(&s.opt, published)}
+	if published != nil && published.router != nil {
+		l.serving.Go(published.replay)
+	}
 	l.http = &http.Server{
 		Handler: l, MaxHeaderBytes: maxHeaderBytes, ReadHeaderTimeout: readHeaderTimeout,
 		IdleTimeout: s.opt.IdleTimeout, ConnState: l.ln.state, ErrorLog: stdlog.New(io.Discard, "", 0),
@@ -311,6 +318,11 @@ func (l *life) end() {
 		l.boot.close()
 	}
 	l.endLMCache()
+	for _, c := range l.cores {
+		if c.events != nil {
+			c.events.close()
+		}
+	}
 	l.client.close()
 }
 
