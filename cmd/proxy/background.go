@@ -36,6 +36,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
+	work.Go(func() { p.scrape(ctx) })
 	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.warn(ctx) })
 	work.Go(func() { p.begin(ctx) })

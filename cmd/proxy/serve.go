@@ -228,6 +228,7 @@ type proxy struct {
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
 	upstream upstream.Client
+	prober   prober
 	flags    *flagInstances
 	noticed  *notice.Counts
 	access   *accesslog.Log // nil: off
@@ -278,6 +279,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
+	p.prober = prober
 	p.flags = newFlagInstances(cfg, proxyName(cfg, address), p.watcher)
 
 	reg := prometheus.NewRegistry()
@@ -302,6 +304,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
+	metrics.Load{Each: p.sched.Totals}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
@@ -315,7 +318,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
-		Members: p.watcher, Load: p.sched, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
+		Members: p.watcher, Load: p.sched, Details: p.listLoad, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
 		CORS: httpapi.CORS{
 			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,
@@ -341,8 +344,8 @@ func limits(cfg *config.Proxy) map[string]any {
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": bodiesMemory(cfg),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
-		"max_connections": maxConnections(cfg),
-		"prefill_policy":  cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound,
+		"max_connections": maxConnections(cfg), "scrape_interval": cfg.ScrapeInterval.String(),
+		"prefill_policy": cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound,
 	}
 }
 

@@ -100,6 +100,8 @@ type Proxy struct {
 	MaxConnections         int    // clients connected at once; 0 = by the limit on descriptors
 	Fallback               string // FallbackDecode or FallbackNone
 
+	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
+
 	WaitingRetryInterval time.Duration // between two probes of a pending add
 	MaxWaitingRetries    int           // 0 = for ever
 

@@ -76,6 +76,8 @@ type Deps struct {
 	Admin   Admin
 	Members Members
 	Load    Load
+	// Details gives more of the load of an instance, nil for nothing; nil: never any.
+	Details func(instance.Key) *instance.ListedLoad
 	Opinion Opinion
 	Etcd    func() EtcdStatus
 	// Ready gives nil when the proxy may take traffic, else what it waits for.

@@ -76,6 +76,7 @@ func (d *Deps) status(c *gin.Context) {
 		if in.View != instance.Pending {
 			n := d.Load.InFlight(in.Key)
 			l.InFlight = &n
+			l.Load = d.listLoad(in.Key)
 			if in.Usable() {
 				if !d.Opinion.Available(in.Key) {
 					l.View = instance.Ejected
@@ -159,4 +160,11 @@ func (d *Deps) index(c *gin.Context) {
 			"GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics",
 		},
 	})
+}
+
+func (d *Deps) listLoad(k instance.Key) *instance.ListedLoad {
+	if d.Details == nil {
+		return nil
+	}
+	return d.Details(k)
 }

@@ -121,6 +121,29 @@ type Listing struct {
 	Version   string   `json:"version,omitempty"`
 	Revision  int64    `json:"revision"` // mod_revision of its key
 	InFlight  *int64   `json:"in_flight,omitempty"`
+	// Load is more of what is known of its load; none where nothing is.
+	Load *ListedLoad `json:"load,omitempty"`
+}
+
+// ListedLoad is what an instance has to do, for display.
+type ListedLoad struct {
+	WaitingTokens int64         `json:"waiting_tokens"` // of this proxy's legs: yet to be computed
+	HeldTokens    int64         `json:"held_tokens"`    // of this proxy's legs
+	Engine        *ListedEngine `json:"engine,omitempty"`
+}
+
+// ListedEngine is what an engine said of itself last.
+type ListedEngine struct {
+	Age      float64 `json:"age_seconds"`
+	Capacity int64   `json:"kv_capacity_tokens,omitempty"`
+	Usage    float64 `json:"kv_cache_usage"`
+	Running  float64 `json:"running"`
+	Waiting  float64 `json:"waiting"`
+	Starved  float64 `json:"waiting_for_kv_cache"`
+	Fetching float64 `json:"fetching_kv_cache"`
+	Ranks    int     `json:"ranks"`
+	// Full tells that it is passed over while another has room.
+	Full bool `json:"full,omitempty"`
 }
 
 // List renders one entry; strings that came from etcd are made printable.

@@ -42,6 +42,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	l := &listing{Registry: prometheus.NewRegistry()}
 	metrics.New(l, "test")
 	metrics.Membership{}.Register(l)
+	metrics.Load{}.Register(l)
 	metrics.Bodies{}.Register(l)
 	if len(l.names) < 20 {
 		t.Errorf("only %d families: %v", len(l.names), l.names)

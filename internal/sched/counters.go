@@ -12,13 +12,14 @@ import (
 
 // counter is what is known of one engine beside the snapshots. One that stands in both
 // roles has one: what it does as a prefill instance is load of the decode instance, too.
-// All that a leg needs of it is in one line of the processor's caches, of which no other
-// engine's counter has a part. Of an engine with data-parallel ranks it is the whole's, but
-// for the load, which is that of the first rank.
+// It is two lines of the processor's caches, of which no other engine's counter has a
+// part. What legs change is in the first, with all that the usual policies look at; the
+// second changes about once a second. Of an engine with data-parallel ranks it is the
+// whole's, but for the load, which is that of the first rank.
 type counter struct {
-	load    policy.Load
 	heard   atomic.Uint64 // signs of life that legs saw
 	waiting waiting
+	load    policy.Load
 	// now are the entries of the snapshot that was built last, by role; nil: none.
 	now [2]atomic.Pointer[instance.Instance]
 }
@@ -39,9 +40,10 @@ func side(role instance.Role) int {
 // engine is a counter and in which roles it is counted.
 type engine struct {
 	*counter
-	more    []*rankLoad // the loads of its other ranks, if it has or had some
-	present [2]int      // memberships of each role in the snapshot that was built last
-	was     [2]bool     // it has stood in that role
+	more    []*rankLoad    // the loads of its other ranks, if it has or had some
+	said    *policy.Engine // what it says of itself; nil: nothing, or that is too old
+	present [2]int         // memberships of each role in the snapshot that was built last
+	was     [2]bool        // it has stood in that role
 }
 
 func (e *engine) gone() bool { return e.present == [2]int{} }
@@ -63,7 +65,7 @@ type counters struct {
 	leaving []string // gone, and not let go of yet
 }
 
-// rankLoad is the load of a rank that is not its instance's first: one line, as a
+// rankLoad is the load of a rank that is not its instance's first: whole lines, as a
 // counter.
 type rankLoad struct {
 	policy.Load

@@ -13,6 +13,7 @@ type standing uint8
 const (
 	fine        standing = iota
 	starting             // in, with a share of its picks
+	full                 // in, but its KV cache has no room
 	ejected              // out, but it can be connected to
 	itself               // its engine is the partner's
 	unreachable          // out, or slow by its agent's word
@@ -32,11 +33,15 @@ type looked struct {
 // back when a policy has chosen.
 func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *looked) {
 	troubled, fit := s.opts.Health.Troubled(), ix.allFit(list, r)
-	if len(troubled) == 0 && list.slow == 0 && fit {
+	var crowded []instance.Key
+	if r.Role == instance.Decode {
+		crowded = s.Full()
+	}
+	if len(troubled) == 0 && len(crowded) == 0 && list.slow == 0 && fit {
 		return list.whole, nil
 	}
 	l, _ = s.looks.Get().(*looked)
-	n := l.look(s, ix, list, r, troubled, fit)
+	n := l.look(s, ix, list, r, troubled, crowded, fit)
 	if n[fine] == len(list.items) {
 		s.looks.Put(l)
 		return list.whole, nil
@@ -66,7 +71,7 @@ func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among pol
 
 // look finds out how every candidate stands, and how many stand so. Health is asked
 // about those in trouble only, and once: opinions may change meanwhile.
-func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, troubled []instance.Key, fit bool) (n [standings]int) {
+func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, troubled, crowded []instance.Key, fit bool) (n [standings]int) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
 	n[fine] = len(list.items)
@@ -87,17 +92,26 @@ func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, tro
 			}
 		}
 	}
-	for _, k := range troubled {
-		if k.Role != r.Role {
-			continue
-		}
-		at, _ := place(list.items, k.Address)
-		for ; at < len(list.items) && list.items[at].Instance.Address == k.Address; at++ {
-			if l.standings[at] == fine {
-				mark(at, s.opinion(k))
+	those := func(keys []instance.Key, is func(at int) standing) {
+		for _, k := range keys {
+			if k.Role != r.Role {
+				continue
+			}
+			at, _ := place(list.items, k.Address)
+			for ; at < len(list.items) && list.items[at].Instance.Address == k.Address; at++ {
+				if l.standings[at] == fine {
+					mark(at, is(at))
+				}
 			}
 		}
 	}
+	those(troubled, func(at int) standing { return s.opinion(list.items[at].Instance.Key) })
+	those(crowded, func(at int) standing {
+		if list.items[at].Load.Engine.Load().Full() {
+			return full
+		}
+		return fine
+	})
 	for at := r.self(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
 		if was := l.standings[at]; was < itself {
 			n[was]--
@@ -139,9 +153,11 @@ func (s *Scheduler) opinion(k instance.Key) standing {
 // that can be reached are out, the opinion is likelier wrong than they are: all of
 // them may be picked. When nobody else can be reached, the partner's own engine does
 // it all. And when nobody can be reached everybody may: better to try
-// than to refuse, the opinion may be older than the recovery.
+// than to refuse, the opinion may be older than the recovery. One that is full is
+// picked when nobody has room: a request waits there, which is better than failing.
 func admission(n *[standings]int) standing {
-	in := n[fine] + n[starting]
+	roomy := n[fine] + n[starting]
+	in := roomy + n[full]
 	switch reachable := in + n[ejected]; {
 	case reachable == 0 && n[itself] > 0:
 		return itself
@@ -149,6 +165,8 @@ func admission(n *[standings]int) standing {
 		return unreachable
 	case in*2 < reachable:
 		return ejected
+	case roomy == 0:
+		return full
 	default:
 		return starting
 	}

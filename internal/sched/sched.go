@@ -105,7 +105,9 @@ type Scheduler struct {
 	counters counters
 	ratios   ratios
 	chains   map[instance.Role][]link
-	looks    sync.Pool // of *looked
+	looks    sync.Pool                      // of *looked
+	full     atomic.Pointer[[]instance.Key] // see Full
+	fullMu   sync.Mutex                     // one change of full at a time
 	both     [2]bothPicks
 }
 

@@ -5,11 +5,7 @@
 // A new policy is one file, its test, and one line in registry.go.
 package policy
 
-import (
-	"sync/atomic"
-
-	"github.com/pdmesh/pdmesh/internal/instance"
-)
+import "github.com/pdmesh/pdmesh/internal/instance"
 
 // Policy chooses for one list of candidates: those of a role that serve a model.
 // Each list has its own, which stays with it while the membership changes, so a
@@ -66,17 +62,4 @@ type Candidate struct {
 // NewCandidate gives the candidate of a rank of an instance whose weight is above 0.
 func NewCandidate(in *instance.Instance, rank int, load *Load) Candidate {
 	return Candidate{Instance: in, Rank: rank, Weight: float64(in.Weight()), Load: load, Hash: mix(hashText(in.Address) + uint64(rank))}
-}
-
-// Load is what one rank of an instance has to do, as far as this proxy knows. All that a leg counts
-// is its own: whoever adds takes the same away again.
-type Load struct {
-	InFlight atomic.Int64 // legs of this proxy
-	// Waiting are the tokens that the legs of this proxy still wait for an instance to
-	// compute: those of their prompts without what its cache should hold. They are gone
-	// when prefill has answered, or decode has begun to.
-	Waiting atomic.Int64
-	// Held are the tokens of prompts that an instance holds for the legs of this proxy,
-	// from the pick to the end of the leg.
-	Held atomic.Int64
 }

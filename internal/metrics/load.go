@@ -1,0 +1,68 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// Load is what the gauges of the instances' load are read from, at scrape time.
+type Load struct {
+	// Each calls back for every instance.
+	Each func(func(instance.Key, sched.Total))
+}
+
+// Register adds them.
+func (l Load) Register(reg prometheus.Registerer) {
+	desc := func(name, help string, more ...string) *prometheus.Desc {
+		return prometheus.NewDesc("pd_instance_"+name, help, append([]string{"role", "instance"}, more...), nil)
+	}
+	reg.MustRegister(load{
+		l:        l,
+		waiting:  desc("waiting_tokens", "Tokens of this proxy's prompts that an instance has yet to compute."),
+		held:     desc("held_tokens", "Tokens of this proxy's prompts that an instance holds."),
+		capacity: desc("kv_capacity_tokens", "Tokens that the engine's KV cache holds, by its own word."),
+		usage:    desc("kv_cache_usage", "The part of the engine's KV cache in use, by its own word, from 0 to 1."),
+		requests: desc("engine_requests", "Requests by the engine's own word: running, waiting, starved (of KV cache), fetching (KV cache).", "state"),
+		age:      desc("engine_age_seconds", "Since the engine was asked for what it says of itself."),
+	})
+}
+
+type load struct {
+	l                                             Load
+	waiting, held, capacity, usage, requests, age *prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c load) Describe(ch chan<- *prometheus.Desc) {
+	for _, d := range []*prometheus.Desc{c.waiting, c.held, c.capacity, c.usage, c.requests, c.age} {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c load) Collect(ch chan<- prometheus.Metric) {
+	c.l.Each(func(k instance.Key, t sched.Total) {
+		gauge := func(d *prometheus.Desc, v float64, more ...string) {
+			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{string(k.Role), k.Address}, more...)...)
+		}
+		gauge(c.waiting, float64(t.Waiting))
+		gauge(c.held, float64(t.Held))
+		e := t.Engine
+		if e == nil {
+			return
+		}
+		if n := e.All.Capacity; n > 0 {
+			gauge(c.capacity, float64(n))
+		}
+		gauge(c.usage, e.All.Usage)
+		gauge(c.age, time.Since(e.At).Seconds())
+		gauge(c.requests, e.All.Running, "running")
+		gauge(c.requests, e.All.Waiting, "waiting")
+		gauge(c.requests, e.All.Starved, "starved")
+		gauge(c.requests, e.All.Fetching, "fetching")
+	})
+}

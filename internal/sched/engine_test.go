@@ -1,0 +1,93 @@
+package sched_test
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+func says(ranks ...policy.Rank) *policy.Engine {
+	e := &policy.Engine{Ranks: ranks}
+	for _, r := range ranks {
+		e.All.Capacity += r.Capacity
+		e.All.Usage += r.Usage / float64(len(ranks))
+		e.All.Waiting += r.Waiting
+	}
+	return e
+}
+
+// A decode instance without room is passed over, whatever the policy, while another
+// has room; when nobody has, requests wait there.
+func TestFullIsPassedOver(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		full, half := says(policy.Rank{Usage: 0.6, Waiting: 3, Starved: 3}), says(policy.Rank{Starved: 1}, policy.Rank{Usage: 0.5})
+		s, src := chosenBy(t, name, nil, false, inst(instance.Decode, "d:1"), inst(instance.Decode, "d:2"), inst(instance.Prefill, "p:1"))
+		of := func(role instance.Role) map[string]int {
+			got := map[string]int{}
+			for range 40 {
+				a, err := s.Pick(sched.Request{Role: role, Model: "m", Alone: true, Session: "s"})
+				if err != nil {
+					t.Fatal(err)
+				}
+				got[a.Instance.Address]++
+				a.Done()
+			}
+			return got
+		}
+		d1, d2, p1 := instance.Key{Role: instance.Decode, Address: "d:1"}, instance.Key{Role: instance.Decode, Address: "d:2"}, instance.Key{Role: instance.Prefill, Address: "p:1"}
+		of(instance.Decode)
+		s.SetEngine(d1, full)
+		s.SetEngine(d2, half)
+		s.SetEngine(p1, full)
+		if got := of(instance.Decode); got["d:2"] != 40 {
+			t.Errorf("one is full: %v", got)
+		}
+		if got := of(instance.Prefill); got["p:1"] != 40 {
+			t.Errorf("prefill: %v", got)
+		}
+		s.SetEngine(d2, says(policy.Rank{Usage: 0.97, Waiting: 1}))
+		s.SetEngine(d1, half)
+		if got := of(instance.Decode); got["d:1"] != 40 {
+			t.Errorf("the other one is, by its usage: %v", got)
+		}
+		s.SetEngine(d1, full)
+		of(instance.Decode) // nobody has room, and nobody is refused
+		s.SetEngine(d1, nil)
+		if got := of(instance.Decode); got["d:1"] != 40 {
+			t.Errorf("what it said is too old: %v", got)
+		}
+		src.set(inst(instance.Decode, "d:1"))
+		of(instance.Decode)
+		of(instance.Decode)
+		s.SetEngine(d2, full)
+		s.SetEngine(d2, nil)
+		if list := s.Full(); len(list) != 0 {
+			t.Errorf("full: %v, which have left", list)
+		}
+	})
+}
+
+// The size of the KV cache is known on when nothing else is.
+func TestCapacity(t *testing.T) {
+	t.Parallel()
+	s, _ := chosenBy(t, "random", nil, false, inst(instance.Decode, "d:1"))
+	if _, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m"}); err != nil {
+		t.Fatal(err)
+	}
+	k := instance.Key{Role: instance.Decode, Address: "d:1"}
+	s.SetEngine(k, says(policy.Rank{Capacity: 1600}, policy.Rank{Capacity: 800}))
+	s.SetEngine(k, nil)
+	if l := s.LoadOf(k.Address); l.Capacity.Load() != 2400 || l.Engine.Load() != nil {
+		t.Errorf("%d tokens, %v", l.Capacity.Load(), l.Engine.Load())
+	}
+	if _, ok := s.Total(k); !ok {
+		t.Error("it is not known")
+	}
+	s.SetEngine(instance.Key{Role: instance.Decode, Address: "d:9"}, says(policy.Rank{Starved: 1}))
+	if _, ok := s.Total(instance.Key{}); ok || len(s.Full()) != 0 {
+		t.Error("one that is not there is known")
+	}
+}

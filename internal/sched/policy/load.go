@@ -1,0 +1,102 @@
+package policy
+
+import (
+	"math"
+	"sync/atomic"
+	"time"
+)
+
+// Load is what one rank of an instance has to do, or the whole of an instance whose ranks
+// are no targets of their own. All that a leg counts is its own: whoever adds
+// takes the same away again. A policy that looks at every candidate should read no
+// more than the first four: they share one line of the processor's caches.
+type Load struct {
+	InFlight atomic.Int64 // legs of this proxy
+	// Waiting are the tokens that the legs of this proxy still wait for an instance to
+	// compute: those of their prompts without what its cache should hold. They are gone
+	// when prefill has answered, or decode has begun to.
+	Waiting atomic.Int64
+	// Held are the tokens of prompts that an instance holds for the legs of this proxy,
+	// from the pick to the end of the leg.
+	Held atomic.Int64
+	// Beyond is what is known from elsewhere, in legs.
+	Beyond Float
+
+	// Bytes are those of the bodies of the requests in flight, where the policy of the
+	// role goes by them.
+	Bytes atomic.Int64
+	// Others is what the other proxies say that they have there, all together; old
+	// words count for less.
+	Others Others
+	// Capacity is how many tokens the KV cache of the engine holds, all ranks
+	// together; 0 while it is not known. It outlives Engine.
+	Capacity atomic.Int64
+	// Engine is what the engine said of itself last; nil while that is not known, or
+	// too old.
+	Engine atomic.Pointer[Engine]
+}
+
+// Others is the load that the other proxies put on an instance.
+type Others struct{ InFlight, Waiting, Held Float }
+
+// Engine is what an engine says of itself in its metrics, at one moment. It does not
+// change.
+type Engine struct {
+	At    time.Time // when it was asked
+	Ranks []Rank    // by their numbers; one for an engine without data parallelism
+	All   Rank      // sums, and for Usage the mean
+}
+
+// Rank is what one data-parallel rank says of itself.
+type Rank struct {
+	Rank             int     // its number
+	Capacity         int64   // tokens that its KV cache holds, 0 where it does not say
+	Usage            float64 // the part of them in use, from 0 to 1
+	Running, Waiting float64 // requests
+	// Starved are those of the waiting requests for which the KV cache has no room.
+	Starved float64
+	// Fetching are requests whose KV cache is on its way to here, or has yet to be
+	// asked for.
+	Fetching float64
+}
+
+// Rank gives what one rank says, nil where it says nothing.
+func (e *Engine) Rank(number int) *Engine {
+	if e == nil {
+		return nil
+	}
+	for i := range e.Ranks {
+		if e.Ranks[i].Rank == number {
+			return &Engine{At: e.At, Ranks: e.Ranks[i : i+1], All: e.Ranks[i]}
+		}
+	}
+	return nil
+}
+
+// full is how much of the KV cache is in use when there is no room for another prompt,
+// for engines that do not say so themselves.
+const full = 0.95
+
+// Full tells that the KV cache of every rank has no room for one more prompt: requests
+// wait for that, or, as old engines do not say what theirs wait for, they wait and
+// hardly anything is free.
+func (e *Engine) Full() bool {
+	if e == nil || len(e.Ranks) == 0 {
+		return false
+	}
+	for i := range e.Ranks {
+		if r := &e.Ranks[i]; r.Starved == 0 && (r.Usage < full || r.Waiting == 0) {
+			return false
+		}
+	}
+	return true
+}
+
+// Float is a number that is read and written at once. Its zero value is 0.
+type Float struct{ bits atomic.Uint64 }
+
+// Load gives it.
+func (f *Float) Load() float64 { return math.Float64frombits(f.bits.Load()) }
+
+// Store sets it.
+func (f *Float) Store(v float64) { f.bits.Store(math.Float64bits(v)) }
