@@ -16,6 +16,7 @@ type engines struct {
 func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64, e Engine, c Caches) (*engines, error) {
 	shared := fakevllm.NewShared()
 	out := new(engines)
+	anyPort := "tcp://127.0.0.1:0"
 	for i := range 2 * n {
 		o := fakevllm.Options{
 			Role: fakevllm.RolePrefill, Mode: mode, Models: []string{Served}, Shared: shared,
@@ -23,6 +24,9 @@ func startEngines(ctx context.Context, n int, mode fakevllm.Mode, speed float64,
 			PrefillRate: e.PrefillRate / Shrink * speed, LoadRate: e.LoadRate / Shrink * speed,
 			ITL: scaled(e.ITL, speed), ITLPerRequest: scaled(e.ITLPerRequest, speed),
 			ChunkTokens: max(1, e.ChunkTokens/Shrink), PromptTokensDetails: true, FineTokens: true,
+			// One that tells where it publishes what is in its cache.
+			Version:         "0.33.0",
+			KVEvents:        &fakevllm.KVEvents{Enabled: true, Endpoint: anyPort, ReplayEndpoint: &anyPort},
 			RewrittenParams: true, // other routers decode them and encode them again
 			// Peers keep connections for longer than uvicorn does, and lose requests then,
 			// which is not the question here.

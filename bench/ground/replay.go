@@ -69,7 +69,11 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	var pids []int
 	urls := make([]string, proxies)
 	for i := range urls {
-		running, err := p.Lab.Start(ctx, r.spec(site.Prefill, site.Decode), site)
+		spec, err := r.spec(site.Prefill, site.Decode)
+		if err != nil {
+			return res, err
+		}
+		running, err := p.Lab.Start(ctx, spec, site)
 		if err != nil {
 			return res, err
 		}

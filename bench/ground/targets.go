@@ -7,12 +7,13 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
 )
 
 // Router is a target: a router and its policy.
 type Router struct {
 	Name    string
-	command func(port string, prefill, decode []string) string // nil for our proxy
+	command func(prefill, decode []string) string // nil for our proxy
 	program string
 	ready   string
 	mode    fakevllm.Mode // how KV caches travel behind it
@@ -35,8 +36,8 @@ func Find(name string, p Programs, more []string) (Router, error) {
 	switch peer {
 	case "vllm-router":
 		r.program = p.VLLMRouter
-		r.command = func(port string, prefill, decode []string) string {
-			return r.program + " --host 127.0.0.1 --port " + port + " --vllm-pd-disaggregation --prefill-policy " + chosen +
+		r.command = func(prefill, decode []string) string {
+			return r.program + " --host 127.0.0.1 --port {port} --vllm-pd-disaggregation --prefill-policy " + chosen +
 				" --decode-policy round_robin --max-concurrent-requests 100000 --log-level warning" + flags("--prefill", prefill) + flags("--decode", decode)
 		}
 	case "smg":
@@ -44,8 +45,8 @@ func Find(name string, p Programs, more []string) (Router, error) {
 		// To HTTP engines it says nothing of a transfer: it has prefill answer, then
 		// decode. A pool that both share is what that form is for.
 		r.mode = fakevllm.Plain
-		r.command = func(port string, prefill, decode []string) string {
-			return r.program + " launch --host 127.0.0.1 --port " + port + " --pd-disaggregation --prefill-policy " + chosen +
+		r.command = func(prefill, decode []string) string {
+			return r.program + " launch --host 127.0.0.1 --port {port} --pd-disaggregation --prefill-policy " + chosen +
 				" --decode-policy round_robin --max-concurrent-requests 100000 --log-level warn" + flags("--prefill", prefill) + flags("--decode", decode)
 		}
 	default:
@@ -66,9 +67,16 @@ func flags(name string, addrs []string) string {
 }
 
 // spec is how the lab starts it.
-func (r *Router) spec(prefill, decode []string) target.Spec {
+func (r *Router) spec(prefill, decode []string) (target.Spec, error) {
 	if r.command == nil {
-		return target.Spec{Name: "pdmesh", Kind: target.Mesh, Flags: r.flags}
+		return target.Spec{Name: "pdmesh", Kind: target.Mesh, Flags: r.flags}, nil
 	}
-	return target.Spec{Name: strings.ReplaceAll(r.Name, ":", "-"), Kind: target.Command, Ready: r.ready, Command: r.command("{port}", prefill, decode)}
+	ports, err := fleet.FreePorts(1) // both have one for metrics, which may be taken
+	if err != nil {
+		return target.Spec{}, err
+	}
+	return target.Spec{
+		Name: strings.ReplaceAll(r.Name, ":", "-"), Kind: target.Command, Ready: r.ready,
+		Command: r.command(prefill, decode) + fmt.Sprintf(" --prometheus-host 127.0.0.1 --prometheus-port %d", ports[0]),
+	}, nil
 }
