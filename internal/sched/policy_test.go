@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -56,6 +58,9 @@ func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 	}
 }
 
+// prompts counts those of share: nobody has any of them in its cache.
+var prompts atomic.Uint64 //nolint:gochecknoglobals // so that no two are alike
+
 // share picks for so many sessions, holds 64 picks at a time, and gives what part of
 // them each address got, in percent. again, if not nil, tells of a pick that its
 // request must go elsewhere.
@@ -64,7 +69,7 @@ func share(t *testing.T, s *sched.Scheduler, n int, again func(*sched.Assignment
 	got := map[string]float64{}
 	var held []*sched.Assignment
 	for i := range n {
-		r := sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprint("session-", i)}
+		r := sched.Request{Role: instance.Decode, Model: "m", Session: fmt.Sprint("session-", i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt-", prompts.Add(1)), 50))}
 		for {
 			a, err := s.Pick(r)
 			if err != nil {
@@ -237,7 +242,7 @@ func TestAssignmentNamesItsPolicy(t *testing.T) {
 					want = policy.Default
 				}
 				r := decode("m")
-				r.Session = session
+				r.Session, r.Prompt = session, make([]byte, 1000)
 				a, err := s.Pick(r)
 				if err != nil || a.Policy != want || a.Rank != 0 {
 					t.Errorf("bound %t, session %q: %+v, %v; want %s", bind, session, a, err, want)

@@ -5,7 +5,11 @@
 // A new policy is one file, its test, and one line in registry.go.
 package policy
 
-import "github.com/pdmesh/pdmesh/internal/instance"
+import (
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
 
 // Policy chooses for one list of candidates: those of a role that serve a model.
 // Each list has its own, which stays with it while the membership changes, so a
@@ -25,6 +29,20 @@ type Options struct {
 	Rand func() float64
 	// Start is the turn that a policy which takes turns begins with.
 	Start uint64
+	// Now is the time; nil: time.Now.
+	Now func() time.Time
+	// CacheWeight is how many tokens of prompts that wait for an instance weigh as much as
+	// one token in its cache, for policies that know caches; 0: DefaultCacheWeight.
+	CacheWeight float64
+	// Several tells whether other proxies choose among the same instances; nil: none do.
+	Several func() bool
+}
+
+func (o *Options) now() time.Time {
+	if o.Now == nil {
+		return time.Now()
+	}
+	return o.Now()
 }
 
 // Request is what a policy may know of a request.

@@ -27,6 +27,7 @@ func kinds() []Kind {
 		{"least_loaded", newLeastLoaded},
 		{"power_of_two", newPowerOfTwo},
 		{Session, newSession},
+		{"prefix", newPrefix},
 	}
 }
 

@@ -19,7 +19,7 @@ func TestFind(t *testing.T) {
 			t.Errorf("%s: %+v, %v", name, k, err)
 			continue
 		}
-		if i, _ := k.New(seeded()).Choose(All(fleet(1)), Request{Session: "s"}); i != 0 {
+		if i, _ := k.New(seeded()).Choose(All(fleet(1)), Request{Session: "s", Prompt: make([]byte, 1000)}); i != 0 {
 			t.Errorf("%s chose %d of one", name, i)
 		}
 	}

@@ -1,0 +1,197 @@
+package prefix
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// chain gives the borders of a text that is added in parts.
+func chain(model string, parts ...string) *Chain {
+	var c Chain
+	c.Start(model)
+	for _, p := range parts {
+		c.Add([]byte(p))
+	}
+	return &c
+}
+
+// text is so many bytes that no other number gives.
+func text(n, bytes int) string {
+	rng := rand.New(rand.NewPCG(uint64(n), 5))
+	b := make([]byte, bytes)
+	for i := range b {
+		b[i] = byte(rng.IntN(256))
+	}
+	return string(b)
+}
+
+func TestBordersAreOfThePositionAlone(t *testing.T) {
+	t.Parallel()
+	whole := text(1, 300_000)
+	a := chain("m", whole)
+	if got := chain("m", whole[:1], whole[1:77_777], "", whole[77_777:]); !slices.Equal(got.keys, a.keys) || !slices.Equal(got.ends, a.ends) {
+		t.Error("parts have other borders than the whole")
+	}
+	for _, n := range []int{0, 255, 256, 20_000, 123_456} {
+		b := chain("m", whole[:n]+text(2, 50_000))
+		same := 0
+		for same < b.Len() && b.keys[same] == a.keys[same] {
+			same++
+		}
+		if got := a.End(same); got > n || n-got > max(shortest, n/fineness) {
+			t.Errorf("of %d bytes in common %d are found", n, got)
+		}
+	}
+	if b := chain("other", whole); b.keys[0] == a.keys[0] {
+		t.Error("prompts of two models have something in common")
+	}
+	if n := a.Len(); n > 300 {
+		t.Errorf("%d borders", n)
+	}
+	if short := chain("m", "abc"); short.Len() != 0 || short.Key(0) == chain("m", "abd").Key(0) || short.Total() != 3 || short.End(0) != 0 {
+		t.Errorf("%+v", short)
+	}
+}
+
+// model is an Index that is as simple as can be.
+type model struct {
+	held []map[Key]*use
+	now  int
+}
+
+type use struct{ when, bytes int }
+
+func (m *model) note(t int, c *Chain, capacity int) {
+	total := 0
+	for i := c.Len() - 1; i >= 0; i-- {
+		m.now++
+		m.held[t][c.keys[i]] = &use{m.now, c.End(i+1) - c.End(i)}
+	}
+	for _, u := range m.held[t] {
+		total += u.bytes
+	}
+	for total > capacity {
+		var oldest Key
+		first := true
+		for k, u := range m.held[t] {
+			if first || u.when < m.held[t][oldest].when {
+				oldest, first = k, false
+			}
+		}
+		total -= m.held[t][oldest].bytes
+		delete(m.held[t], oldest)
+	}
+}
+
+func (m *model) longest(t int, c *Chain) int {
+	for i, k := range c.keys {
+		if m.held[t][k] == nil {
+			return i
+		}
+	}
+	return c.Len()
+}
+
+func TestIndexAgainstAModel(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(30) {
+		rng := rand.New(rand.NewPCG(seed, 1))
+		x := NewIndex(1 << 20)
+		m := &model{}
+		for range 3 + int(seed%2)*130 { // with more than one word of them, too
+			if x.Add() != len(m.held) {
+				t.Fatal("numbers in order")
+			}
+			m.held = append(m.held, map[Key]*use{})
+		}
+		var prompts []*Chain
+		for range 12 {
+			base := ""
+			if n := len(prompts); n > 0 && rng.IntN(3) > 0 {
+				base = text(rng.IntN(3), 2000)
+			}
+			prompts = append(prompts, chain("m", base, text(100+rng.IntN(20), 256*rng.IntN(20))))
+		}
+		const capacity = 9000
+		longest := make([]int, len(m.held))
+		for step := range 400 {
+			target, c := rng.IntN(len(m.held)), prompts[rng.IntN(len(prompts))]
+			switch rng.IntN(20) {
+			case 0:
+				x.Clear(target)
+				clear(m.held[target])
+			case 1:
+				x.Remove(target)
+				clear(m.held[target])
+				if got := x.Add(); got != target {
+					t.Fatalf("the free place %d was not used: %d", target, got)
+				}
+			default:
+				x.Note(target, c, capacity)
+				m.note(target, c, capacity)
+			}
+			c = prompts[rng.IntN(len(prompts))]
+			x.Longest(c, longest)
+			for i := range m.held {
+				if want := m.longest(i, c); longest[i] != want {
+					t.Fatalf("seed %d, step %d: target %d knows %d borders, want %d", seed, step, i, longest[i], want)
+				}
+			}
+		}
+		entries := 0
+		for i := range m.held {
+			entries += len(m.held[i])
+			x.Clear(i)
+		}
+		if x.Entries() != 0 || len(x.holders) != 0 {
+			t.Errorf("%d entries and %d holders are left of %d", x.Entries(), len(x.holders), entries)
+		}
+	}
+}
+
+// With the memory used up, whoever knows most forgets.
+func TestIndexIsBounded(t *testing.T) {
+	t.Parallel()
+	x := NewIndex(50)
+	a, b := x.Add(), x.Add()
+	small := chain("m", text(1, 256*5))
+	x.Note(b, small, 0)
+	for i := range 30 {
+		x.Note(a, chain("m", text(10+i, 256*7)), 0)
+	}
+	longest := make([]int, 2)
+	x.Longest(small, longest)
+	if x.Entries() != 50 || longest[b] != 5 || x.Bytes(b) != 5*256 || x.Bytes(a) != 45*256 {
+		t.Errorf("%d entries, %v, %d and %d bytes", x.Entries(), longest, x.Bytes(a), x.Bytes(b))
+	}
+}
+
+func BenchmarkIndex(b *testing.B) {
+	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			x := NewIndex(1 << 20)
+			for range 64 {
+				x.Add()
+			}
+			prompts := make([][]byte, 32)
+			for i := range prompts {
+				prompts[i] = append(bytes.Repeat([]byte("s"), size/2), text(i, size/2)...)
+			}
+			longest := make([]int, 64)
+			var c Chain
+			i := 0
+			b.ReportAllocs()
+			b.SetBytes(int64(size))
+			for b.Loop() {
+				c.Start("m")
+				c.Add(prompts[i%len(prompts)])
+				x.Longest(&c, longest)
+				x.Note(i*7%64, &c, 4*size)
+				i++
+			}
+		})
+	}
+}

@@ -1,0 +1,81 @@
+package policy
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/prefix"
+)
+
+// prefixCache sends a prompt to where most of it has been computed before, as far as the
+// requests of this proxy tell, unless so much waits there that another one would be done
+// earlier. It needs nothing of the engines.
+//
+// Among instances that would be done at about the same time the text decides: several
+// proxies agree about it without a word, so that a chat's next turn finds its cache
+// whichever of them gets it.
+type prefixCache struct {
+	now    func() time.Time
+	chains sync.Pool // of *prefix.Chain
+
+	mu      sync.Mutex // guards all below; never held for more than some microseconds
+	index   *prefix.Index
+	targets targets
+	balance balance
+	longest []int // borders that each target knows of the prompt
+}
+
+// prefixEntries bounds what is remembered for one model, to some 50 MiB.
+const prefixEntries = 1 << 19
+
+func newPrefix(o Options) Policy {
+	p := &prefixCache{now: o.now, index: prefix.NewIndex(prefixEntries), balance: newBalance(&o)}
+	p.targets.index = p.index
+	p.chains.New = func() any { return new(prefix.Chain) }
+	return p
+}
+
+// Choose implements Policy.
+func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
+	chain, _ := p.chains.Get().(*prefix.Chain)
+	chain.Start(r.Model)
+	for _, h := range r.Head {
+		chain.Add(h)
+	}
+	chain.Add(r.Prompt)
+	defer p.chains.Put(chain)
+	if chain.Len() == 0 {
+		return -1, 0 // hardly any work, and nothing that could be found again
+	}
+	now := p.now()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	numbers, changed := p.targets.numbers(&c, now)
+	p.longest = grown(p.longest, p.targets.most)
+	p.index.Longest(chain, p.longest)
+	perByte := float64(r.Tokens) / float64(max(chain.Total(), 1))
+	if changed {
+		p.balance.level()
+	}
+	p.balance.begin(now, p.targets.most)
+	for i := range c.Len() {
+		n := numbers[c.Index(i)]
+		known := p.longest[n]
+		p.balance.add(n, int(float64(chain.End(known))*perByte))
+	}
+	at, cached = p.balance.choose(&c, r.Tokens, uint64(p.index.Own(chain)))
+	capacity := 0
+	if room := c.At(at).Load.Capacity.Load(); room > 0 && perByte > 0 {
+		capacity = int(float64(room) / perByte)
+	}
+	p.index.Note(numbers[c.Index(at)], chain, capacity)
+	return at, cached
+}
+
+// grown gives a slice of this length, the same one if it is long enough.
+func grown(s []int, n int) []int {
+	if cap(s) < n {
+		return make([]int, n+n/2)[:n]
+	}
+	return s[:n]
+}

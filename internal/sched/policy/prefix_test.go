@@ -1,0 +1,192 @@
+package policy
+
+import (
+	"bytes"
+	"fmt"
+	"math/rand/v2"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// prompt gives a text that no other number gives, of so many bytes.
+func prompt(n, size int) []byte {
+	rng := rand.New(rand.NewPCG(uint64(n), 9))
+	b := make([]byte, size)
+	for i := range b {
+		b[i] = byte('a' + rng.IntN(26))
+	}
+	return b
+}
+
+// asking is a request with a prompt of these parts.
+func asking(parts ...[]byte) Request {
+	p := bytes.Join(parts, nil)
+	return Request{Role: instance.Prefill, Model: "m", Prompt: p, Tokens: len(p) / 4}
+}
+
+func TestPrefixFindsWhatWasComputed(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1, 1, 1)
+	p := newPrefix(Options{})
+	system := prompt(1, 600)
+	spread := map[int]int{}
+	for n := range 40 {
+		turn := [][]byte{system, prompt(100+n, 3000)}
+		first, cached := p.Choose(All(list), asking(turn...))
+		if n == 0 && cached != 0 {
+			t.Errorf("%d tokens of the first prompt are cached", cached)
+		}
+		spread[first]++
+		for more := range 3 {
+			turn = append(turn, prompt(1000*n+more, 700))
+			at, cached := p.Choose(All(list), asking(turn...))
+			if at != first {
+				t.Fatalf("turn %d of chat %d went to %d, the first to %d", more+2, n, at, first)
+			}
+			if want := (3600 + 700*more) / 4; cached > want || cached < want-64 {
+				t.Errorf("turn %d: %d tokens are cached, want %d or a border less", more+2, cached, want)
+			}
+		}
+	}
+	for i := range list {
+		if spread[i] < 6 {
+			t.Errorf("chats are spread %v", spread)
+		}
+	}
+}
+
+// What waits for an instance can be more than its cache saves.
+func TestPrefixLeavesWhoIsBusy(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		weight  float64
+		waiting int64
+		stays   bool
+	}{{1, 900, true}, {1, 1300, false}, {10, 9_000, true}, {10, 13_000, false}, {0, 4_500, true}, {0, 6_500, false}} {
+		list := fleet(1, 1)
+		p := newPrefix(Options{CacheWeight: tc.weight})
+		r := asking(prompt(1, 4096))
+		home, _ := p.Choose(All(list), r)
+		list[home].Load.Waiting.Store(tc.waiting)
+		if at, _ := p.Choose(All(list), r); (at == home) != tc.stays {
+			t.Errorf("weight %g, %d tokens wait: stays %t", tc.weight, tc.waiting, at == home)
+		}
+	}
+}
+
+// Another life of an instance has an empty cache. One that was out for a moment has its
+// own still.
+func TestPrefixForgetsWithTheEngine(t *testing.T) {
+	t.Parallel()
+	now := time.Unix(1000, 0)
+	p := newPrefix(Options{Now: func() time.Time { return now }})
+	r := asking(prompt(1, 4096))
+	list := fleet(1, 1, 1)
+	home, _ := p.Choose(All(list), r)
+	without := append([]Candidate{}, list[:home]...)
+	without = append(without, list[home+1:]...)
+	if _, cached := p.Choose(All(without), asking(prompt(2, 4096))); cached != 0 {
+		t.Errorf("%d tokens of a new prompt", cached)
+	}
+	now = now.Add(remembered - time.Second)
+	again := fleet(1, 1, 1)
+	if at, cached := p.Choose(All(again), r); at != home || cached != 1024 {
+		t.Errorf("back after a while: %d with %d tokens, want %d", at, cached, home)
+	}
+	other := fleet(1, 1, 1)
+	is := *other[home].Instance
+	is.Record.ID = "another life"
+	other[home].Instance = &is
+	if _, cached := p.Choose(All(other), r); cached != 0 {
+		t.Errorf("%d tokens in the cache of an engine that has just started", cached)
+	}
+	// Who is away for longer is forgotten.
+	p = newPrefix(Options{Now: func() time.Time { return now }})
+	p.Choose(All(list[:1]), r)
+	p.Choose(All(list[1:]), asking(prompt(3, 4096)))
+	now = now.Add(remembered + time.Second)
+	p.Choose(All(fleet(1, 1, 1)[1:2]), asking(prompt(4, 4096)))
+	if _, cached := p.Choose(All(fleet(1)), r); cached != 0 {
+		t.Errorf("%d tokens of one that was away for long", cached)
+	}
+}
+
+// Several proxies that know nothing of each other find the same instance for the next
+// turn of a chat, while nobody is busy.
+func TestPrefixAgrees(t *testing.T) {
+	t.Parallel()
+	several := func() bool { return true }
+	proxies := make([]Policy, 4)
+	for i := range proxies {
+		proxies[i] = newPrefix(Options{Several: several})
+	}
+	list := fleet(1, 1, 1, 1, 1, 1, 1, 1)
+	system := prompt(1, 4000)
+	kept, turns := 0, 0
+	for n := range 200 {
+		turn := [][]byte{system, prompt(n, 5000)}
+		home, _ := proxies[n%4].Choose(All(list), asking(turn...))
+		for more := range 3 {
+			turn = append(turn, prompt(1000*n+more, 900))
+			at, _ := proxies[(n+more+1)%4].Choose(All(list), asking(turn...))
+			if turns++; at == home {
+				kept++
+			}
+		}
+	}
+	if kept < turns*9/10 {
+		t.Errorf("%d of %d turns went where the chat began", kept, turns)
+	}
+}
+
+// Tools and the salt of the cache stand before the messages.
+func TestPrefixReadsTheHead(t *testing.T) {
+	t.Parallel()
+	p, list := newPrefix(Options{}), fleet(1, 1)
+	r := asking(prompt(1, 4096))
+	r.Head = [][]byte{prompt(2, 512), []byte(`"salt"`)}
+	p.Choose(All(list), r)
+	if _, cached := p.Choose(All(list), r); cached == 0 {
+		t.Error("the same request is not known")
+	}
+	r.Head[1] = []byte(`"other"`)
+	if _, cached := p.Choose(All(list), r); cached > 512/4 {
+		t.Errorf("%d tokens are known of a prompt with another salt", cached)
+	}
+	r.Model = "other"
+	if _, cached := p.Choose(All(list), r); cached != 0 {
+		t.Errorf("%d tokens are known of another model's prompt", cached)
+	}
+}
+
+func TestPrefixLeavesShortPromptsToOthers(t *testing.T) {
+	t.Parallel()
+	if at, _ := newPrefix(Options{}).Choose(All(fleet(1, 1)), asking([]byte("hello"))); at != -1 {
+		t.Errorf("chose %d", at)
+	}
+}
+
+func BenchmarkPrefix(b *testing.B) {
+	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
+		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
+			list := fleet(make([]int, 64)...)
+			for i := range list {
+				list[i].Weight = 100
+			}
+			p := newPrefix(Options{})
+			requests := make([]Request, 64)
+			system := prompt(0, size/2)
+			for i := range requests {
+				requests[i] = asking(system, prompt(i+1, size/2))
+			}
+			b.ReportAllocs()
+			i := 0
+			for b.Loop() {
+				p.Choose(All(list), requests[i%64])
+				i++
+			}
+		})
+	}
+}
