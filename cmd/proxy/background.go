@@ -37,6 +37,10 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
 	work.Go(func() { p.scrape(ctx) })
+	work.Go(func() { p.weigh(ctx) })
+	if p.loads != nil {
+		work.Go(func() { p.logEnd("watch of the load digests", p.loads.Run(ctx)) })
+	}
 	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.warn(ctx) })
 	work.Go(func() { p.begin(ctx) })
@@ -294,6 +298,6 @@ func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address str
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
-		Notices:    p.notices,
+		Notices:    p.notices, Load: p.loadSource(),
 	})
 }

@@ -2,9 +2,15 @@ package main
 
 import (
 	"context"
+	"math"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/others"
+	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/scrape"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
@@ -30,7 +36,7 @@ func (p *proxy) listLoad(k instance.Key) *instance.ListedLoad {
 	if !ok {
 		return nil
 	}
-	out := &instance.ListedLoad{WaitingTokens: l.Waiting, HeldTokens: l.Held}
+	out := &instance.ListedLoad{WaitingTokens: l.Waiting, HeldTokens: l.Held, Others: math.Round(l.Others*100) / 100}
 	if e := l.Engine; e != nil {
 		out.Engine = &instance.ListedEngine{
 			Age: time.Since(e.At).Round(time.Millisecond).Seconds(), Capacity: e.All.Capacity, Usage: e.All.Usage,
@@ -39,4 +45,89 @@ func (p *proxy) listLoad(k instance.Key) *instance.ListedLoad {
 		}
 	}
 	return out
+}
+
+// loadSource is what this proxy tells the others, nil when that is off.
+func (p *proxy) loadSource() *discovery.LoadSource {
+	if !p.cfg.LoadDigests {
+		return nil
+	}
+	last := int64(0)
+	return &discovery.LoadSource{
+		Applied: func() int64 {
+			// What was applied is picked from once it has been published.
+			if is := p.watcher.Status().Applied; p.watcher.Snapshot().Revision >= is {
+				last = is
+			}
+			return last
+		},
+		InFlight: p.inFlight,
+		Changed:  func() <-chan struct{} { return p.watcher.Snapshot().Changed() },
+	}
+}
+
+func (p *proxy) inFlight() []discovery.LoadEntry {
+	snap := p.watcher.Snapshot()
+	var out []discovery.LoadEntry
+	p.sched.Totals(func(k instance.Key, t sched.Total) {
+		if t.InFlight == 0 && t.Waiting == 0 && t.Held == 0 {
+			return
+		}
+		in, there := snap.Lookup(k)
+		out = append(out, discovery.LoadEntry{
+			Key: k, LoadCount: discovery.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
+			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
+		})
+	})
+	return out
+}
+
+// weigh keeps what policies know of the other proxies until ctx ends.
+func (p *proxy) weigh(ctx context.Context) {
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		var of map[string]sched.Counts
+		if p.loads != nil {
+			of = others.Sum(p.loads.All(), p.id, time.Now())
+		}
+		p.sched.SetOthers(of)
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// digests is what /status shows of the proxies' digests.
+func (p *proxy) digests() []httpapi.LoadDigest {
+	if p.loads == nil {
+		return nil
+	}
+	out := []httpapi.LoadDigest{}
+	for _, d := range p.loads.All() {
+		age := time.Since(d.Heard)
+		out = append(out, httpapi.LoadDigest{
+			ID: d.ID, Own: d.ID == p.id, Applied: d.Applied, Age: age.Round(time.Millisecond).Seconds(),
+			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: others.Worth(age), Ignored: d.Ignored,
+		})
+	}
+	return out
+}
+
+// digestMetrics counts the digests of the others.
+func (p *proxy) digestMetrics() (d metrics.Digests) {
+	for _, one := range p.digests() {
+		switch {
+		case one.Own:
+		case one.Ignored != "":
+			d.Ignored++
+		case one.Worth < 1 && one.Instances > 0:
+			d.Old++
+		default:
+			d.Used++
+		}
+	}
+	return d
 }

@@ -225,6 +225,7 @@ type proxy struct {
 	store    *discovery.Store
 	watcher  *discovery.Watcher
 	presence *discovery.Presence
+	loads    *discovery.Loads // nil: off
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
 	upstream upstream.Client
@@ -258,6 +259,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.noticed = notice.NewCounts(p.watcher.Snapshot)
+	if cfg.LoadDigests {
+		p.loads = discovery.NewLoads(etcd.client, layout, log.WithField("component", "load"))
+	}
 	p.presence = newPresence(etcd.client, layout, p, address)
 	p.tracker = health.New(health.Options{
 		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
@@ -304,7 +308,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
-	metrics.Load{Each: p.sched.Totals}.Register(reg)
+	metrics.Load{Each: p.sched.Totals, Digests: p.digestMetrics}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
@@ -318,7 +322,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
-		Members: p.watcher, Load: p.sched, Details: p.listLoad, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
+		Members: p.watcher, Load: p.sched, Details: p.listLoad, Digests: p.digests, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
 		CORS: httpapi.CORS{
 			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,
@@ -344,7 +348,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"decode_first_byte_timeout": cfg.DecodeFirstByteTimeout.String(), "non_stream_timeout": cfg.NonStreamTimeout.String(),
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": bodiesMemory(cfg),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
-		"max_connections": maxConnections(cfg), "scrape_interval": cfg.ScrapeInterval.String(),
+		"max_connections": maxConnections(cfg), "load_digests": cfg.LoadDigests, "scrape_interval": cfg.ScrapeInterval.String(),
 		"prefill_policy": cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound,
 	}
 }

@@ -101,6 +101,7 @@ func proxySettings() []setting {
 		{name: "policy", kind: kindText, def: policy.Default, usage: "which of several instances gets a request: " + strings.Join(policy.Names(), ", "), field: func(p *Proxy) any { return &p.Policy }},
 		{name: "prefill-policy", kind: kindText, usage: "the same for prefill instances (default that of --policy)", field: func(p *Proxy) any { return &p.PrefillPolicy }},
 		{name: "decode-policy", kind: kindText, usage: "the same for decode instances (default that of --policy)", field: func(p *Proxy) any { return &p.DecodePolicy }},
+		{name: "load-digests", kind: kindSwitch, def: "on", usage: "tell the other proxies, in etcd and at most once a second, what this one has in flight, and count what they have", field: func(p *Proxy) any { return &p.LoadDigests }},
 		{name: "scrape-interval", kind: kindDuration, def: "5s", usage: "between two looks at the metrics of one engine, for its KV cache and waiting requests; 0s never looks", field: func(p *Proxy) any { return &p.ScrapeInterval }},
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},
 		{name: "max-waiting-retries", kind: kindInt, def: "0", usage: "probes until such an instance is given up; 0 means never", field: func(p *Proxy) any { return &p.MaxWaitingRetries }},

@@ -12,6 +12,7 @@
 // The Watcher is the only reader that lives long. It follows etcd with one
 // list and one ordered watch, and what it publishes are immutable snapshots,
 // each made of the one before: the table notes what a change touches.
+// Loads follows, on a watch of its own, what the proxies' presences tell of their load.
 // The Store makes the writes of operators, each in one transaction with its
 // audit entry. The Registrar holds one leased key for an agent, and the
 // Presence one for a proxy. Nothing in this package ends a process or empties

@@ -20,6 +20,7 @@ const (
 	segOverride = "override/"
 	segPending  = "pending/"
 	segProxies  = "proxies/"
+	segLoad     = "load/"
 	keySchema   = "meta/schema"
 	keyKept     = "meta/kept"
 )
@@ -79,6 +80,9 @@ func (l Layout) Override(k instance.Key) string {
 
 // Proxy is the key of a proxy's presence.
 func (l Layout) Proxy(id string) string { return l.root + segProxies + id }
+
+// Load is the key under which a proxy tells what it has in flight.
+func (l Layout) Load(id string) string { return l.root + segLoad + id }
 
 // Audit is the key of one audit entry.
 func (l Layout) Audit(id string) string { return l.root + segAudit + id }

@@ -55,7 +55,10 @@ type PresenceOptions struct {
 	Connector  string
 	Unverified func() map[string]string
 	Notices    func() []string // the same
-	TTL        time.Duration   // of the lease, default 15 s
+	// Load, if it is not nil, is told to the other proxies, in a key of its own under
+	// the same lease.
+	Load *LoadSource
+	TTL  time.Duration // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
 	Interval time.Duration
 	Log      logrus.FieldLogger // nil: silent
@@ -98,6 +101,9 @@ func (p *Presence) Run(ctx context.Context) error {
 	g, gctx := errgroup.WithContext(ctx)
 	g.Go(func() error { p.keeper.run(gctx); return nil })
 	g.Go(func() error { p.hold(gctx); return nil })
+	if p.o.Load != nil {
+		g.Go(func() error { p.tellLoad(gctx); return nil })
+	}
 	err := g.Wait()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
 	defer cancel()
@@ -157,6 +163,15 @@ func numberless(s string) string {
 	}, s)
 }
 
+// put writes a key unless it is there already just so: an idle fleet does not make etcd's
+// revision grow.
+func (p *Presence) put(ctx context.Context, key, value string, id clientv3.LeaseID) error {
+	_, err := p.cli.Txn(ctx).
+		If(clientv3.Compare(clientv3.Value(key), "=", value), clientv3.Compare(clientv3.LeaseValue(key), "=", id)).
+		Else(clientv3.OpPut(key, value, clientv3.WithLease(id))).Commit()
+	return err
+}
+
 func (p *Presence) write(ctx context.Context, applied int64, unverified map[string]string, notices []string, started time.Time, look bool) (clientv3.LeaseID, error) {
 	value, err := encode(ProxyPresence{
 		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
@@ -171,7 +186,7 @@ func (p *Presence) write(ctx context.Context, applied int64, unverified map[stri
 	}
 	cctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err = p.cli.Put(cctx, p.o.Layout.Proxy(p.o.ID), string(value), clientv3.WithLease(id))
+	err = p.put(cctx, p.o.Layout.Proxy(p.o.ID), string(value), id)
 	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
 		p.keeper.forget(id)
 		return 0, fmt.Errorf("write presence: %w", err)

@@ -78,6 +78,8 @@ type Deps struct {
 	Load    Load
 	// Details gives more of the load of an instance, nil for nothing; nil: never any.
 	Details func(instance.Key) *instance.ListedLoad
+	// Digests gives what the proxies said of their load; nil: nothing.
+	Digests func() []LoadDigest
 	Opinion Opinion
 	Etcd    func() EtcdStatus
 	// Ready gives nil when the proxy may take traffic, else what it waits for.

@@ -27,6 +27,20 @@ type Status struct {
 	ID           string             `json:"id"`
 	Version      string             `json:"version"`
 	Limits       map[string]any     `json:"limits,omitempty"`
+	// Digests is what the proxies said of their load, this one's included.
+	Digests []LoadDigest `json:"load_digests,omitempty"`
+}
+
+// LoadDigest is what a proxy said of its load last.
+type LoadDigest struct {
+	ID        string  `json:"id"`
+	Own       bool    `json:"own,omitempty"`
+	Applied   int64   `json:"applied"`
+	Age       float64 `json:"age_seconds"` // since it was read; one that says nothing is not written anew
+	Instances int     `json:"instances"`
+	LeftOut   int     `json:"left_out,omitempty"`
+	Worth     float64 `json:"worth"` // what policies make of it, from 1 down to 0
+	Ignored   string  `json:"ignored,omitempty"`
 }
 
 func (d *Deps) operator(e *gin.Engine) {
@@ -68,6 +82,9 @@ func (d *Deps) status(c *gin.Context) {
 		Instances: make([]instance.Listing, 0, len(s.All())),
 		Notices:   append([]string{}, d.Notices()...),
 		Revision:  s.Revision, Etcd: d.Etcd(), ID: d.ID, Version: d.Version, Limits: d.Limits,
+	}
+	if d.Digests != nil {
+		out.Digests = d.Digests()
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {

@@ -127,8 +127,9 @@ type Listing struct {
 
 // ListedLoad is what an instance has to do, for display.
 type ListedLoad struct {
-	WaitingTokens int64         `json:"waiting_tokens"` // of this proxy's legs: yet to be computed
-	HeldTokens    int64         `json:"held_tokens"`    // of this proxy's legs
+	WaitingTokens int64         `json:"waiting_tokens"`             // of this proxy's legs: yet to be computed
+	HeldTokens    int64         `json:"held_tokens"`                // of this proxy's legs
+	Others        float64       `json:"others_in_flight,omitempty"` // legs of the other proxies, old words for less
 	Engine        *ListedEngine `json:"engine,omitempty"`
 }
 

@@ -13,7 +13,12 @@ import (
 type Load struct {
 	// Each calls back for every instance.
 	Each func(func(instance.Key, sched.Total))
+	// Digests tells how many proxies' digests there are.
+	Digests func() Digests
 }
+
+// Digests counts the load digests of the other proxies.
+type Digests struct{ Used, Old, Ignored int }
 
 // Register adds them.
 func (l Load) Register(reg prometheus.Registerer) {
@@ -21,7 +26,10 @@ func (l Load) Register(reg prometheus.Registerer) {
 		return prometheus.NewDesc("pd_instance_"+name, help, append([]string{"role", "instance"}, more...), nil)
 	}
 	reg.MustRegister(load{
-		l:        l,
+		l: l,
+		digests: prometheus.NewDesc("pd_load_digests",
+			"Load digests of other proxies: used, old (worth less), ignored (a newer schema, or nonsense).", []string{"state"}, nil),
+		others:   desc("others_in_flight", "Legs that the other proxies have open on an instance, by their digests."),
 		waiting:  desc("waiting_tokens", "Tokens of this proxy's prompts that an instance has yet to compute."),
 		held:     desc("held_tokens", "Tokens of this proxy's prompts that an instance holds."),
 		capacity: desc("kv_capacity_tokens", "Tokens that the engine's KV cache holds, by its own word."),
@@ -32,23 +40,28 @@ func (l Load) Register(reg prometheus.Registerer) {
 }
 
 type load struct {
-	l                                             Load
-	waiting, held, capacity, usage, requests, age *prometheus.Desc
+	l                                                              Load
+	digests, others, waiting, held, capacity, usage, requests, age *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c load) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.waiting, c.held, c.capacity, c.usage, c.requests, c.age} {
+	for _, d := range []*prometheus.Desc{c.digests, c.others, c.waiting, c.held, c.capacity, c.usage, c.requests, c.age} {
 		ch <- d
 	}
 }
 
 // Collect implements prometheus.Collector.
 func (c load) Collect(ch chan<- prometheus.Metric) {
+	d := c.l.Digests()
+	for state, n := range map[string]int{"used": d.Used, "old": d.Old, "ignored": d.Ignored} {
+		ch <- prometheus.MustNewConstMetric(c.digests, prometheus.GaugeValue, float64(n), state)
+	}
 	c.l.Each(func(k instance.Key, t sched.Total) {
 		gauge := func(d *prometheus.Desc, v float64, more ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{string(k.Role), k.Address}, more...)...)
 		}
+		gauge(c.others, t.Others)
 		gauge(c.waiting, float64(t.Waiting))
 		gauge(c.held, float64(t.Held))
 		e := t.Engine

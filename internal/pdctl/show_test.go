@@ -244,13 +244,18 @@ func TestStatus(t *testing.T) {
 	r.put("/pd/prefill/10.0.0.2:1", `{"models":["m"],"state":"down"}`)
 	r.put("/pd/decode/10.0.0.2:1", "")
 	r.put("/pd/proxies/p1", `{"address":"127.0.0.1:8000","version":"0.1.0","applied":3}`)
+	r.put("/pd/load/p1", `{"v":1,"applied":2,"load":{"decode/10.0.0.2:1":{"in_flight":4}}}`)
+	r.put("/pd/proxies/p2", `{"address":"127.0.0.1:8001","version":"0.1.0","applied":3}`)
+	r.put("/pd/load/p2", `{"v":2}`)
+	r.put("/pd/proxies/p3", `{"address":"127.0.0.1:8002","version":"0.1.0","applied":3}`)
 	code, out, errs := r.run("status")
 	if code != 0 {
 		t.Fatalf("exit %d\n%s%s", code, out, errs)
 	}
 	for _, want := range []string{
 		r.etcd.Endpoint() + "  3.", "leader", "alarms: none", "keys below: /pd/", "\nrevision: ",
-		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3\n",
+		"prefill          2  1 down, 1 ready\n", "decode           1  1 unverified\n", "p1     127.0.0.1:8000  0.1.0          3          4  ?\n",
+		"p2     127.0.0.1:8001  0.1.0          3          0  not usable\n", "p3     127.0.0.1:8002  0.1.0          3  -          -\n",
 	} {
 		if !strings.Contains(out, want) {
 			t.Errorf("%q is not in\n%s", want, out)

@@ -10,10 +10,14 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 const statusHelp = `status shows whether etcd is well, what is registered, and which proxies run.
+
+IN FLIGHT is what a proxy told the others that it has in flight, and TOLD how long ago,
+by its clock and this one. A proxy with nothing in flight says so once.
 
 ALARMS of etcd matter: with NOSPACE nothing can register any more until etcd is
 compacted, defragmented and the alarm disarmed. A proxy whose APPLIED stays
@@ -59,8 +63,44 @@ type proxyReport struct {
 	Address string `json:"address,omitempty"`
 	Version string `json:"version,omitempty"`
 	Applied int64  `json:"applied"`
+	// Load is what it tells the other proxies of its load; none: it does not.
+	Load *loadReport `json:"load,omitempty"`
 	// Notices are what the proxy says of the fleet in words.
 	Notices []string `json:"notices,omitempty"`
+}
+
+// loadReport is a proxy's load digest.
+type loadReport struct {
+	Applied   int64      `json:"applied"` // picks know the membership up to this
+	At        *time.Time `json:"at,omitempty"`
+	Instances int        `json:"instances"` // with something in flight
+	InFlight  int64      `json:"in_flight"`
+	Ignored   string     `json:"ignored,omitempty"`
+}
+
+func loadReports(loads []*discovery.ProxyLoad) map[string]*loadReport {
+	out := map[string]*loadReport{}
+	for _, l := range loads {
+		r := &loadReport{Applied: l.Applied, At: l.At, Instances: len(l.Load) + l.LeftOut, Ignored: l.Ignored}
+		for _, c := range l.Load {
+			r.InFlight += c.InFlight
+		}
+		out[l.ID] = r
+	}
+	return out
+}
+
+// age is how long ago the digest was written, by two clocks.
+func (r *loadReport) age(now time.Time) string {
+	switch {
+	case r == nil:
+		return "-"
+	case r.Ignored != "":
+		return "not usable"
+	case r.At == nil:
+		return "?"
+	}
+	return max(0, now.Sub(*r.At)).Round(100 * time.Millisecond).String()
 }
 
 func (a *app) status(ctx context.Context) error {
@@ -90,12 +130,17 @@ func (a *app) status(ctx context.Context) error {
 	if err != nil {
 		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
 	}
+	loads, err := s.store.Loads(ctx)
+	if err != nil {
+		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
+	}
+	told := loadReports(loads)
 	rep.Counts = counts(asProxiesSay(snap, proxies))
 	for _, p := range proxies {
 		rep.Proxies = append(rep.Proxies, proxyReport{
 			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
 			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
-			Notices: p.Notices,
+			Notices: p.Notices, Load: told[p.ID],
 		})
 	}
 	if a.json() {
@@ -198,9 +243,13 @@ func (a *app) printStatus(rep statusReport) error {
 	if len(rep.Proxies) == 0 {
 		fmt.Fprintln(a.stdout, "No proxy is present.")
 	} else {
-		t = newTable("PROXY", "ADDRESS", "VERSION", "APPLIED")
+		t = newTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "TOLD")
 		for _, p := range rep.Proxies {
-			t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied})
+			inFlight := any("-")
+			if p.Load != nil {
+				inFlight = p.Load.InFlight
+			}
+			t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
 		}
 		if err := render(a.stdout, t); err != nil {
 			return err

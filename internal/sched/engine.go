@@ -28,6 +28,7 @@ func (c *counters) setEngine(address string, said *policy.Engine) (full bool) {
 		if is != nil && is.All.Capacity > 0 {
 			l.Capacity.Store(is.All.Capacity)
 		}
+		l.Weigh()
 		full = full || is.Full()
 	}
 	if len(e.more) == 0 {
@@ -72,8 +73,10 @@ func (s *Scheduler) Full() []instance.Key {
 
 // Total is what all ranks of an instance have to do.
 type Total struct {
-	Waiting, Held int64          // as in policy.Load
-	Engine        *policy.Engine // what it says of itself; nil: nothing, or that is too old
+	InFlight, Waiting, Held int64 // as in policy.Load
+	// Others is what the other proxies have in flight there.
+	Others float64
+	Engine *policy.Engine // what it says of itself; nil: nothing, or that is too old
 }
 
 // Total gives the load of an instance; false for one that is not known.
@@ -86,22 +89,26 @@ func (s *Scheduler) Total(k instance.Key) (Total, bool) {
 	return Total{}, false
 }
 
-// Totals calls f for every membership with the load of its engine.
+// Totals calls f for every membership with the load of its engine, and for those that
+// have left and still have something in flight.
 func (s *Scheduler) Totals(f func(k instance.Key, t Total)) {
 	s.counters.mu.RLock()
 	defer s.counters.mu.RUnlock()
 	for address, e := range s.counters.m {
 		for _, role := range instance.Roles() {
-			if e.present[side(role)] > 0 {
-				f(instance.Key{Role: role, Address: address}, e.total())
+			at := side(role)
+			if t := e.total(); e.present[at] > 0 || e.gone() && t.InFlight != 0 && e.was[at] {
+				f(instance.Key{Role: role, Address: address}, t)
 			}
 		}
 	}
 }
 
 func (e *engine) total() Total {
-	t := Total{Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.said}
+	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.said}
 	for _, l := range e.more {
+		t.InFlight += l.InFlight.Load()
+		t.Others += l.Others.InFlight.Load()
 		t.Waiting += l.Waiting.Load()
 		t.Held += l.Held.Load()
 	}

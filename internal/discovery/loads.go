@@ -1,0 +1,182 @@
+package discovery
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ProxyLoad is what one proxy said of its load last.
+type ProxyLoad struct {
+	ID string
+	Digest
+	Heard time.Time // when that was read here
+	// Ignored is why its digest is not used; "" for one that is.
+	Ignored string
+
+	revision int64
+}
+
+// Loads follows the digests of all proxies, this one's included. It has a watch of its
+// own, and nothing depends on it: without etcd what was read grows old.
+type Loads struct {
+	cli    *clientv3.Client
+	layout Layout
+	log    logrus.FieldLogger
+
+	mu sync.Mutex // guards m; its values do not change
+	m  map[string]*ProxyLoad
+}
+
+// NewLoads makes a Loads on a client that the caller closes after Run has returned.
+func NewLoads(cli *clientv3.Client, l Layout, log logrus.FieldLogger) *Loads {
+	return &Loads{cli: cli, layout: l, log: orSilent(log), m: map[string]*ProxyLoad{}}
+}
+
+// All gives what is known, in the order of the ids.
+func (w *Loads) All() []*ProxyLoad {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	out := make([]*ProxyLoad, 0, len(w.m))
+	for _, p := range w.m {
+		out = append(out, p)
+	}
+	slices.SortFunc(out, func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
+	return out
+}
+
+// Run follows until ctx ends.
+func (w *Loads) Run(ctx context.Context) error {
+	tries := 0
+	for ctx.Err() == nil {
+		start := time.Now()
+		err := w.follow(ctx)
+		if ctx.Err() != nil {
+			break
+		}
+		w.log.WithField("error", err).Debug("the watch of the load digests ended, listing again")
+		if tries++; time.Since(start) > goodTime {
+			tries = 0
+		}
+		pause(ctx, rand.N(min(backoffCap, backoffBase<<min(tries, 10))))
+	}
+	return nil
+}
+
+// follow lists and watches until that fails.
+func (w *Loads) follow(ctx context.Context) error {
+	prefix := w.layout.Load("")
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	resp, err := w.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	cancel()
+	if err != nil {
+		return err
+	}
+	there := map[string]bool{}
+	for _, kv := range resp.Kvs {
+		there[string(kv.Key)] = true
+		w.put(kv)
+	}
+	w.mu.Lock()
+	for id := range w.m {
+		if !there[prefix+id] {
+			delete(w.m, id)
+		}
+	}
+	w.mu.Unlock()
+	wctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer stop()
+	// No watch is trusted for ever: one that is silent may hang.
+	again := time.NewTimer(jitter(time.Minute))
+	defer again.Stop()
+	events := w.cli.Watch(wctx, prefix, clientv3.WithPrefix(), clientv3.WithRev(resp.Header.Revision+1))
+	for {
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-again.C:
+			return nil
+		case resp, ok := <-events:
+			if !ok {
+				return fmt.Errorf("the watch was closed")
+			}
+			if err := resp.Err(); err != nil {
+				return err
+			}
+			for _, ev := range resp.Events {
+				if ev.Type == mvccpb.Event_DELETE {
+					w.mu.Lock()
+					delete(w.m, strings.TrimPrefix(string(ev.Kv.Key), prefix))
+					w.mu.Unlock()
+				} else {
+					w.put(ev.Kv)
+				}
+			}
+		}
+	}
+}
+
+// put takes a digest. One that was read before is as old as it was.
+func (w *Loads) put(kv *mvccpb.KeyValue) {
+	id := strings.TrimPrefix(string(kv.Key), w.layout.Load(""))
+	w.mu.Lock()
+	was := w.m[id]
+	w.mu.Unlock()
+	if was != nil && was.revision == kv.ModRevision {
+		return
+	}
+	if was == nil && w.many() {
+		return
+	}
+	p := readLoad(id, kv)
+	if p.Ignored != "" && (was == nil || was.Ignored != p.Ignored) {
+		w.log.WithField("proxy", p.ID).Warn("the load that another proxy tells of is not used: " + p.Ignored)
+	}
+	w.mu.Lock()
+	w.m[id] = p
+	w.mu.Unlock()
+}
+
+// maxLoads is how many proxies' digests are kept.
+const maxLoads = 1024
+
+func (w *Loads) many() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.m) >= maxLoads
+}
+
+func readLoad(id string, kv *mvccpb.KeyValue) *ProxyLoad {
+	p := &ProxyLoad{ID: instance.Printable(id, 128), Heard: time.Now(), revision: kv.ModRevision}
+	var err error
+	if p.Digest, err = DecodeDigest(kv.Value); err != nil {
+		p.Ignored = err.Error()
+	}
+	return p
+}
+
+// Loads lists the digests of the proxies, in the order of their ids.
+func (s *Store) Loads(ctx context.Context) ([]*ProxyLoad, error) {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	prefix := s.layout.Load("")
+	resp, err := s.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, explain(ctx, s.cli, "list the load digests", err, true)
+	}
+	out := make([]*ProxyLoad, 0, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		out = append(out, readLoad(strings.TrimPrefix(string(kv.Key), prefix), kv))
+	}
+	return out, nil
+}

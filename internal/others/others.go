@@ -1,0 +1,61 @@
+// Package others adds up what the other proxies say that they have in flight.
+//
+// A digest is worth less the older it is: one that tells of anything is written anew
+// every discovery.RefreshLoad, so an old one is of a proxy that hangs or was stopped, or
+// has not come because etcd cannot be reached.
+package others
+
+import (
+	"math"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+const (
+	// fresh is up to which age a digest is worth all of what it says: one was missed
+	// at most.
+	fresh = 2*discovery.RefreshLoad + time.Second
+	// half is in which time it loses half of that afterwards.
+	half = 3 * time.Second
+	// least is what is worth nothing any more.
+	least = 1.0 / 32
+)
+
+// Worth is what a digest of an age is worth, from 1 down to 0.
+func Worth(age time.Duration) float64 {
+	if age <= fresh {
+		return 1
+	}
+	worth := math.Exp2(-float64(age-fresh) / float64(half))
+	if worth < least {
+		return 0
+	}
+	return worth
+}
+
+// Sum adds up all digests but this proxy's own, by address. An engine that stands in
+// both roles is told of in either, with one count.
+func Sum(all []*discovery.ProxyLoad, own string, now time.Time) map[string]sched.Counts {
+	sums := map[string]sched.Counts{}
+	for _, p := range all {
+		worth := Worth(now.Sub(p.Heard))
+		if p.ID == own || p.Ignored != "" || worth == 0 {
+			continue
+		}
+		for key, c := range p.Load {
+			role, address, _ := strings.Cut(key, "/")
+			if _, both := p.Load["decode/"+address]; both && role == "prefill" {
+				continue
+			}
+			s := sums[address]
+			s.InFlight += worth * float64(c.InFlight)
+			s.Waiting += worth * float64(c.Waiting)
+			s.Held += worth * float64(c.Held)
+			sums[address] = s
+		}
+	}
+	return sums
+}

@@ -1,0 +1,53 @@
+package others_test
+
+import (
+	"maps"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/others"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// What a proxy said is worth less and less, and nothing in the end.
+func TestWorth(t *testing.T) {
+	t.Parallel()
+	last := 1.0
+	for age := time.Duration(0); age < time.Minute; age += 100 * time.Millisecond {
+		is := others.Worth(age)
+		if is > last || is < 0 {
+			t.Fatalf("%g at %s, after %g", is, age, last)
+		}
+		last = is
+	}
+	if others.Worth(0) != 1 || others.Worth(2*discovery.RefreshLoad) != 1 || last != 0 {
+		t.Error("a fresh one is not worth all, or an old one something")
+	}
+	if a, b := others.Worth(10*time.Second), others.Worth(13*time.Second); b != a/2 {
+		t.Errorf("%g, and %g three seconds later", a, b)
+	}
+}
+
+func TestSum(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	of := func(id string, age time.Duration, load map[string]discovery.LoadCount) *discovery.ProxyLoad {
+		return &discovery.ProxyLoad{ID: id, Heard: now.Add(-age), Digest: discovery.Digest{Load: load}}
+	}
+	c := discovery.LoadCount{InFlight: 2, Waiting: 20, Held: 200}
+	ignored := of("e", 0, map[string]discovery.LoadCount{"decode/d:1": c})
+	ignored.Ignored = "nonsense"
+	got := others.Sum([]*discovery.ProxyLoad{
+		of("own", 0, map[string]discovery.LoadCount{"decode/d:1": c}),
+		of("a", 0, map[string]discovery.LoadCount{"decode/d:1": c, "prefill/d:1": c, "prefill/p:1": c}),
+		of("b", time.Second, map[string]discovery.LoadCount{"decode/d:1": c}),
+		of("hangs", 10*time.Second, map[string]discovery.LoadCount{"decode/d:1": c}),
+		of("gone", time.Hour, map[string]discovery.LoadCount{"decode/d:1": c}),
+		ignored,
+	}, "own", now)
+	want := map[string]sched.Counts{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
+	if !maps.Equal(got, want) {
+		t.Errorf("%+v, want %+v", got, want)
+	}
+}
