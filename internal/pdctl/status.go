@@ -246,7 +246,7 @@ func (a *app) printStatus(rep statusReport) error {
 		t = newTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "TOLD")
 		for _, p := range rep.Proxies {
 			inFlight := any("-")
-			if p.Load != nil {
+			if p.Load != nil && p.Load.Ignored == "" {
 				inFlight = p.Load.InFlight
 			}
 			t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
