@@ -85,6 +85,9 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin", Proxies: s.o.Proxies(),
 		Transfer: facts.Transfer,
 	}
+	if k.Role == instance.Both {
+		rec.KVRole = "kv_both"
+	}
 	if !facts.StartedAt.IsZero() {
 		rec.StartedAt = &facts.StartedAt
 	}
@@ -92,19 +95,27 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	if err != nil {
 		return 0, storeError(err)
 	}
-	s.await(ctx, func(snap *instance.Snapshot) bool {
-		in, ok := snap.Lookup(k)
-		return ok && in.Intent != instance.Removed && in.View != instance.Elsewhere
-	})
+	s.await(ctx, func(snap *instance.Snapshot) bool { return member(snap, k) })
 	if outcome == discovery.AlreadyThere {
 		return httpapi.Already, nil
 	}
 	return httpapi.Added, nil
 }
 
+// member tells that an instance stands in all roles that a key means.
+func member(snap *instance.Snapshot, k instance.Key) bool {
+	for _, one := range k.Each() {
+		in, ok := snap.Lookup(one)
+		if !ok || in.Intent == instance.Removed || in.View == instance.Elsewhere {
+			return false
+		}
+	}
+	return true
+}
+
 // wait notes an add whose instance does not answer.
 func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.Outcome, error) {
-	if in, ok := s.o.Members.Snapshot().Lookup(k); ok && in.Intent != instance.Removed && in.View != instance.Elsewhere {
+	if member(s.o.Members.Snapshot(), k) {
 		return httpapi.Already, nil // a member that is away is a member
 	}
 	p := discovery.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
@@ -119,8 +130,13 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 		return httpapi.Already, nil
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool {
-		in, ok := snap.Lookup(k) // it may have come up meanwhile
-		return snap.Waiting(k) || ok && in.Intent != instance.Removed
+		for _, one := range k.Each() {
+			in, ok := snap.Lookup(one) // it may have come up meanwhile
+			if !snap.Waiting(one) && (!ok || in.Intent == instance.Removed) {
+				return false
+			}
+		}
+		return true
 	})
 	return httpapi.Waiting, nil
 }
@@ -129,6 +145,9 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 // "removed", so that an agent cannot bring the instance back. What belongs to other
 // proxies too stays theirs, and what belongs to others only is not known here.
 func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
+	if k.Role == instance.Both {
+		return s.removeBoth(ctx, k)
+	}
 	remove := s.o.Store.Remove
 	in, shown := s.o.Members.Snapshot().Lookup(k)
 	if shown && in.View == instance.Elsewhere {
@@ -164,6 +183,47 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 			in, ok := snap.Lookup(k)
 			return (!ok || !in.Usable()) && !snap.Waiting(k)
 		})
+	}
+	return existed, nil
+}
+
+// removeBoth removes an engine from either role: at once, unless one of its records belongs
+// to other proxies, too.
+func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool, err error) {
+	snap, together := s.o.Members.Snapshot(), true
+	for _, one := range k.Each() {
+		in, ok := snap.Lookup(one)
+		together = together && (!ok || in.View != instance.Elsewhere && len(in.Record.Proxies) < 2)
+		existed = existed || ok && in.Intent != instance.Removed
+	}
+	if together {
+		remove := s.o.Store.Remove
+		if existed {
+			remove = s.o.Store.ForceRemove // it may have lost its keys
+		}
+		held, err := remove(ctx, k, "removed through the admin route")
+		if err != nil {
+			return false, storeError(err)
+		}
+		if existed = existed || held; existed {
+			s.await(ctx, func(snap *instance.Snapshot) bool {
+				for _, one := range k.Each() {
+					if in, ok := snap.Lookup(one); ok && in.Usable() || snap.Waiting(one) {
+						return false
+					}
+				}
+				return true
+			})
+		}
+		return existed, nil
+	}
+	existed = false
+	for _, one := range k.Each() {
+		ok, err := s.Remove(ctx, one)
+		if err != nil {
+			return existed, err
+		}
+		existed = existed || ok
 	}
 	return existed, nil
 }

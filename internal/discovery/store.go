@@ -158,6 +158,19 @@ type plan struct {
 	what  string // for the audit entry
 	lease time.Duration
 	put   func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
+
+	puts []func(clientv3.LeaseID) clientv3.Op // those of several plans together
+}
+
+// add takes the plan for another membership in.
+func (p *plan) add(more plan) {
+	if p.what == "" {
+		p.what = more.what
+	}
+	p.ops, p.lease = append(p.ops, more.ops...), max(p.lease, more.lease)
+	if more.put != nil {
+		p.puts = append(p.puts, more.put)
+	}
 }
 
 const (
@@ -165,9 +178,15 @@ const (
 	storeTries   = 16
 )
 
-// change reads what is known of k, lets decide make a plan of it and applies
-// the plan if nothing of what was read has changed; else it starts over.
+// change is changeEach of one membership.
 func (s *Store) change(ctx context.Context, k instance.Key, why string, decide func(*found) (plan, error)) error {
+	return s.changeEach(ctx, k, why, func(_ instance.Key, f *found) (plan, error) { return decide(f) })
+}
+
+// changeEach reads what is known of the memberships that k means, lets decide make a plan
+// of each and applies the plans, in one transaction, if nothing of what was read has
+// changed; else it starts over.
+func (s *Store) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *found) (plan, error)) error {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var leases []clientv3.LeaseID // granted but not used
@@ -176,21 +195,25 @@ func (s *Store) change(ctx context.Context, k instance.Key, why string, decide f
 		if try > 0 && !pause(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
 			break
 		}
-		f, err := look(ctx, s.cli, s.layout, k, true)
+		all, err := lookAll(ctx, s.cli, s.layout, k.Each(), true)
 		if err != nil {
 			return err
 		}
-		if err := checkFound(s.layout, f); err != nil {
+		if err := checkFound(s.layout, all[0]); err != nil {
 			return err
 		}
-		p, err := decide(f)
-		if err != nil {
-			return err
+		var p plan
+		for i, one := range k.Each() {
+			own, err := decide(one, all[i])
+			if err != nil {
+				return err
+			}
+			p.add(own)
 		}
-		if len(p.ops) == 0 && p.put == nil {
+		if len(p.ops)+len(p.puts) == 0 {
 			return nil
 		}
-		done, unused, err := s.apply(ctx, k, why, f, p)
+		done, unused, err := s.apply(ctx, k, why, all, p)
 		leases = append(leases, unused...)
 		if err != nil {
 			return err
@@ -255,10 +278,10 @@ func unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
 
 // apply makes the one transaction of a change. It tells whether it was applied
 // and which leases it granted in vain.
-func (s *Store) apply(ctx context.Context, k instance.Key, why string, f *found, p plan) (done bool, unused []clientv3.LeaseID, err error) {
+func (s *Store) apply(ctx context.Context, k instance.Key, why string, all []*found, p plan) (done bool, unused []clientv3.LeaseID, err error) {
 	ops := p.ops
 	var granted []clientv3.LeaseID
-	if p.put != nil {
+	if len(p.puts) > 0 {
 		id := clientv3.NoLease
 		if p.lease > 0 {
 			id, err = s.grant(ctx, p.lease)
@@ -267,7 +290,9 @@ func (s *Store) apply(ctx context.Context, k instance.Key, why string, f *found,
 			}
 			granted = append(granted, id)
 		}
-		ops = append(ops, p.put(id))
+		for _, put := range p.puts {
+			ops = append(ops, put(id))
+		}
 	}
 	audit, lease, err := s.audit(ctx, k, p.what, why)
 	if err != nil {
@@ -275,17 +300,17 @@ func (s *Store) apply(ctx context.Context, k instance.Key, why string, f *found,
 	}
 	granted = append(granted, lease)
 	ops = append(ops, audit)
-	if f.schema == nil {
+	if all[0].schema == nil {
 		ops = append(ops, clientv3.OpPut(s.layout.Schema(), schemaValue))
 	}
-	compares := []clientv3.Cmp{
-		unchanged(s.layout.Instance(k), f.record),
-		unchanged(s.layout.Pending(k), f.pending),
-		unchanged(s.layout.Override(k), f.override),
-		unchanged(s.layout.Schema(), f.schema),
-	}
-	for _, kv := range f.aliases {
-		compares = append(compares, unchanged(string(kv.Key), kv))
+	compares := []clientv3.Cmp{unchanged(s.layout.Schema(), all[0].schema)}
+	for i, k := range k.Each() {
+		f := all[i]
+		compares = append(compares, unchanged(s.layout.Instance(k), f.record),
+			unchanged(s.layout.Pending(k), f.pending), unchanged(s.layout.Override(k), f.override))
+		for _, kv := range f.aliases {
+			compares = append(compares, unchanged(string(kv.Key), kv))
+		}
 	}
 	cctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()

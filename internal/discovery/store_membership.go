@@ -15,28 +15,30 @@ import (
 // rec are the caller's; a record without models is verified by each proxy. If
 // the instance is there already, static or leased, its record is left alone, but
 // that a static one which belongs to other proxies (Record.Proxies) becomes that of
-// rec's too. In all cases a removal is lifted and a pending add of it ends.
+// rec's too. In all cases a removal is lifted and a pending add of it ends. A key of role
+// instance.Both means both memberships, in one transaction; Added then tells that one of
+// them was not there.
 func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
-	if err := checkKey(k); err != nil {
+	if err := checkKeys(k); err != nil {
 		return "", err
 	}
-	value, err := staticValue(k, rec, "admin")
-	if err != nil {
-		return "", err
-	}
-	var outcome AddOutcome
-	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
+	outcomes := map[instance.Key]AddOutcome{}
+	err := s.changeEach(ctx, k, reason, func(k instance.Key, f *found) (plan, error) {
+		outcomes[k] = AlreadyThere
 		p := plan{what: "add"}
-		outcome = AlreadyThere
+		value, err := staticValue(k, rec, "admin")
+		if err != nil {
+			return plan{}, err
+		}
 		wider, err := widened(k, f.record, rec.Proxies)
 		switch {
 		case err != nil:
 			return plan{}, err
 		case f.record == nil:
-			outcome = Added
+			outcomes[k] = Added
 			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(value)))
 		case wider != nil:
-			outcome = Added
+			outcomes[k] = Added
 			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
 		}
 		if f.pending != nil {
@@ -48,7 +50,27 @@ func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, re
 	if err != nil {
 		return "", err
 	}
-	return outcome, nil
+	return together(outcomes), nil
+}
+
+// together is the outcome of an add of several memberships: what was done for any of them.
+func together(outcomes map[instance.Key]AddOutcome) AddOutcome {
+	for _, o := range outcomes {
+		if o != AlreadyThere {
+			return o
+		}
+	}
+	return AlreadyThere
+}
+
+// checkKeys is checkKey, and takes instance.Both as well.
+func checkKeys(k instance.Key) error {
+	for _, one := range k.Each() {
+		if err := checkKey(one); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // checkKey refuses to write a key that is not spelled in the canonical way: it
@@ -100,7 +122,7 @@ func (s *Store) lift(k instance.Key, f *found) []clientv3.Op {
 // earlier wait of the same instance is replaced, a removal is lifted. If the
 // instance is there already nothing waits.
 func (s *Store) AddPending(ctx context.Context, k instance.Key, p PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
-	if err := checkKey(k); err != nil {
+	if err := checkKeys(k); err != nil {
 		return "", err
 	}
 	if p.V == 0 {
@@ -116,28 +138,21 @@ func (s *Store) AddPending(ctx context.Context, k instance.Key, p PendingAdd, tt
 		now := time.Now().UTC()
 		p.Since = &now
 	}
-	if p.Record != nil {
-		rec := *p.Record
-		if err := fillRecord(k, &rec); err != nil {
-			return "", fmt.Errorf("add %s: %w", k, err)
+	outcomes := map[instance.Key]AddOutcome{}
+	err := s.changeEach(ctx, k, reason, func(k instance.Key, f *found) (plan, error) {
+		value, err := pendingValue(k, p)
+		if err != nil {
+			return plan{}, err
 		}
-		p.Record = &rec
-	}
-	value, err := encode(p)
-	if err != nil {
-		return "", err
-	}
-	var outcome AddOutcome
-	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
 		pl := plan{what: "wait", ops: s.lift(k, f)}
 		if f.record != nil {
-			outcome = AlreadyThere
+			outcomes[k] = AlreadyThere
 			if f.pending != nil {
 				pl.ops = append(pl.ops, clientv3.OpDelete(s.layout.Pending(k)))
 			}
 			return pl, nil
 		}
-		outcome = Waiting
+		outcomes[k] = Waiting
 		pl.lease = ttl
 		pl.put = func(id clientv3.LeaseID) clientv3.Op {
 			return clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithLease(id))
@@ -147,14 +162,26 @@ func (s *Store) AddPending(ctx context.Context, k instance.Key, p PendingAdd, tt
 	if err != nil {
 		return "", err
 	}
-	return outcome, nil
+	return together(outcomes), nil
+}
+
+// pendingValue encodes a pending add of one membership.
+func pendingValue(k instance.Key, p PendingAdd) ([]byte, error) {
+	if p.Record != nil {
+		rec := *p.Record
+		if err := fillRecord(k, &rec); err != nil {
+			return nil, fmt.Errorf("add %s: %w", k, err)
+		}
+		p.Record = &rec
+	}
+	return encode(p)
 }
 
 // Remove deletes the record of an instance and its pending add, and forbids
 // its return until somebody adds it again. It wins over an agent: that finds
 // the removal and stays away. If nothing is known of the instance, nothing is
 // written and existed is false. A key that spells the address in another way
-// goes too.
+// goes too. A key of role instance.Both means both memberships, in one transaction.
 func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	return s.remove(ctx, k, reason, false)
 }
@@ -164,21 +191,22 @@ func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (exis
 // proxy keeps of a former store. existed tells whether etcd held anything. The
 // key must be well formed.
 func (s *Store) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
-	if err := checkKey(k); err != nil {
+	if err := checkKeys(k); err != nil {
 		return false, err
 	}
 	return s.remove(ctx, k, reason, true)
 }
 
 func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
-	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
+	held := map[instance.Key]bool{}
+	err = s.changeEach(ctx, k, reason, func(k instance.Key, f *found) (plan, error) {
 		aliases, err := s.spellings(ctx, k)
 		if err != nil {
 			return plan{}, err
 		}
 		f.aliases = aliases
-		existed = f.record != nil || f.pending != nil || len(f.aliases) > 0
-		if !existed && (!force || f.removed()) {
+		held[k] = f.record != nil || f.pending != nil || len(f.aliases) > 0
+		if !held[k] && (!force || f.removed()) {
 			return plan{}, nil
 		}
 		p := plan{what: "remove"}
@@ -200,6 +228,9 @@ func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force
 		}
 		return p, nil
 	})
+	for _, h := range held {
+		existed = existed || h
+	}
 	return existed, err
 }
 

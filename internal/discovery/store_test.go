@@ -301,7 +301,7 @@ func TestStoreKeys(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), layout(t)
 	s := discovery.NewStore(cli, l, "ann")
-	for _, k := range []instance.Key{prefill("localhost:8100"), prefill("0.0.0.0:1"), prefill("x"), {Role: "both", Address: "127.0.0.1:1"}} {
+	for _, k := range []instance.Key{prefill("localhost:8100"), prefill("0.0.0.0:1"), prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
 		if _, err := s.Add(t.Context(), k, instance.Record{}, ""); err == nil {
 			t.Errorf("%s was added", k)
 		}

@@ -36,6 +36,8 @@ var ErrUnavailable = errors.New("etcd is not available")
 // Admin changes the membership, in etcd. The errors wrap ErrRefused or
 // ErrUnavailable, or are failures of our own.
 type Admin interface {
+	// Both take a key of role instance.Both, too: two memberships, changed together.
+
 	// Add returns when this proxy's own snapshot shows the change.
 	Add(ctx context.Context, k instance.Key) (Outcome, error)
 	// Remove tells whether there was anything to remove.
@@ -214,14 +216,14 @@ func readChange(r *http.Request) (change, error) {
 		Instances json.RawMessage `json:"instances"`
 	}
 	if err := json.Unmarshal(b, &body); err != nil {
-		return change{}, refused(`send {"type":"prefill"|"decode","instance":"host:port"}: %w`, err)
+		return change{}, refused(`send {"type":"prefill"|"decode"|"both","instance":"host:port"}: %w`, err)
 	}
 	var ch change
 	if body.Type == nil {
-		return change{}, refused(`Invalid instance type. "type" is missing: use "prefill" or "decode"`)
+		return change{}, refused(`Invalid instance type. "type" is missing: use "prefill", "decode" or "both"`)
 	}
-	if ch.role, err = instance.ParseRole(*body.Type); err != nil {
-		return change{}, refused("Invalid instance type. Use \"prefill\" or \"decode\", not %q.", instance.Printable(*body.Type, 40))
+	if ch.role, err = instance.ParseRoles(*body.Type); err != nil {
+		return change{}, refused("Invalid instance type. Use \"prefill\", \"decode\" or \"both\", not %q.", instance.Printable(*body.Type, 40))
 	}
 	var list []string
 	raw := bytes.TrimSpace(body.Instances)

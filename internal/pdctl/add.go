@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
@@ -30,6 +31,13 @@ model; what does not answer is not added. Two flags change that:
   --no-verify   do not ask: add it at once. Proxies use it only after a probe of
                 their own, so nothing is sent to a machine that is not there.
 
+"both" is for an engine that stands in either role (kv_role kv_both): two
+instances, in one transaction.
+
+A decode engine with LMCache's PD backend needs its ports in the record:
+--lmcache-init-port and --lmcache-alloc-port, as in its pd_peer_init_port and
+pd_peer_alloc_port, one of each for every rank.
+
 An instance that is there already is left as it is (exit 1 if it is there but
 rejected). Adding one that was removed lifts the removal and puts a static
 instance in its place; "pdctl allow" lifts it for the agent that ran there. An
@@ -40,6 +48,8 @@ any failed.`
 const addExamples = `  pdctl add prefill 10.0.0.7:8100
   pdctl add decode 10.0.0.8:8200 10.0.0.9:8200 --model Qwen/Qwen2.5-7B-Instruct
   pdctl add decode [fd00::7]:8200 --connector nixl --reason "third rack"
+  pdctl add both 10.0.0.6:8100 --connector nixl
+  pdctl add decode 10.0.0.8:8200 --connector lmcache --lmcache-init-port 7300 --lmcache-alloc-port 7400
   pdctl add prefill 10.0.0.7:8100 --wait            # still loading its weights
   pdctl add prefill 10.0.0.7:8100 --wait=10m --block`
 
@@ -54,16 +64,23 @@ type addFlags struct {
 	wait                                 string
 	block, noVerify, https, strict, loop bool
 
-	limit time.Duration // of --wait; 0 for none
+	init, alloc, host string // of LMCache's PD backend
+
+	limit time.Duration    // of --wait; 0 for none
+	ports map[string][]int // of LMCache
 }
 
 func (a *app) addCommand() *cobra.Command {
 	var f addFlags
 	cmd := &cobra.Command{
-		Use: "add prefill|decode host:port...", Short: "add static instances", Long: addHelp, Example: addExamples,
+		Use: "add prefill|decode|both host:port...", Short: "add static instances", Long: addHelp, Example: addExamples,
 		Args: cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := a.keys(args)
+			role, err := instance.ParseRoles(args[0])
+			if err != nil {
+				return &usageError{err}
+			}
+			keys, err := addresses(role, args[1:])
 			if err != nil {
 				if f.wait == forever && errors.Is(err, instance.ErrAddress) {
 					return usagef("%w (a limit of --wait is written --wait=10m)", err)
@@ -81,6 +98,9 @@ func (a *app) addCommand() *cobra.Command {
 	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
 	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
 	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect: "+strings.Join(connector.Names(), ", ")+", or the name of vLLM's class; empty leaves it to the proxies")
+	fs.StringVar(&f.init, "lmcache-init-port", "", "pd_peer_init_port of a decode engine with LMCache's PD backend, one port for each rank, comma separated")
+	fs.StringVar(&f.alloc, "lmcache-alloc-port", "", "its pd_peer_alloc_port, likewise")
+	fs.StringVar(&f.host, "lmcache-host", "", "host by which prefill engines reach these ports (default: that of the address)")
 	fs.StringVar(&f.wait, "wait", "", "leave what does not answer yet as a pending add; `--wait=10m` limits it")
 	fs.Lookup("wait").NoOptDefVal = forever // "--wait" alone
 	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")
@@ -103,8 +123,12 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 	case f.block && f.wait == "":
 		return usagef("--block needs --wait")
 	}
-	if _, err := connector.Canonical(f.connector); err != nil {
+	dialect, err := connector.Canonical(f.connector)
+	if err != nil {
 		return &usageError{fmt.Errorf("--connector: %w", err)}
+	}
+	if err := f.readPorts(dialect, keys[0].Role); err != nil {
+		return err
 	}
 	if f.wait != "" && f.wait != forever {
 		d, err := time.ParseDuration(f.wait)
@@ -120,6 +144,36 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 	}
 	return nil
 }
+
+// readPorts reads where prefill instances reach the ranks of an LMCache decode engine.
+func (f *addFlags) readPorts(dialect string, role instance.Role) error {
+	given := f.init+f.alloc+f.host != ""
+	switch {
+	case given && (dialect != lmcacheDialect || role == instance.Prefill):
+		return usagef("--lmcache-init-port, --lmcache-alloc-port and --lmcache-host are for decode instances with --connector %s", lmcacheDialect)
+	case dialect != lmcacheDialect || role == instance.Prefill:
+		return nil
+	}
+	lists := make([][]int, 2)
+	for i, flag := range []struct{ name, value string }{{"lmcache-init-port", f.init}, {"lmcache-alloc-port", f.alloc}} {
+		list, err := lmcache.Ports(flag.value)
+		if err != nil {
+			return usagef("--%s: %w", flag.name, err)
+		}
+		if list == nil {
+			return usagef("--%s is missing: give the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank; without them no prefill instance can send", flag.name)
+		}
+		lists[i] = list
+	}
+	if len(lists[0]) != len(lists[1]) {
+		return usagef("%d ports in --lmcache-init-port and %d in --lmcache-alloc-port: give one of each for every rank", len(lists[0]), len(lists[1]))
+	}
+	f.ports = map[string][]int{instance.PortLMCacheInit: lists[0], instance.PortLMCacheAlloc: lists[1]}
+	return nil
+}
+
+// lmcacheDialect is the one of LMCache's PD backend.
+const lmcacheDialect = "lmcache"
 
 // result is what came of one address.
 type result struct {
@@ -143,11 +197,17 @@ func (a *app) add(ctx context.Context, keys []instance.Key, f addFlags) error {
 	waiting := make(map[instance.Key]bool)
 	for _, k := range keys {
 		r := a.addOne(ctx, s, client, k, f)
-		if r.Outcome == "waiting" {
-			waiting[k] = true
+		for _, one := range k.Each() {
+			r := r
+			if r.Role = one.Role; r.Outcome == "already" {
+				r = r.already(ctx, s)
+			}
+			if r.Outcome == "waiting" {
+				waiting[one] = true
+			}
+			results = append(results, r)
+			a.line(r)
 		}
-		results = append(results, r)
-		a.line(r)
 	}
 	if len(waiting) > 0 {
 		a.warnWithoutProxy(ctx, s)
@@ -169,8 +229,11 @@ func (a *app) add(ctx context.Context, keys []instance.Key, f addFlags) error {
 func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k instance.Key, f addFlags) result {
 	r := result{Role: k.Role, Address: k.Address}
 	rec := instance.Record{
-		V: instance.RecordVersion, Role: k.Role, Address: k.Address, Connector: f.connector,
-		State: instance.Ready, Source: "admin",
+		V: instance.RecordVersion, Address: k.Address, Connector: f.connector,
+		State: instance.Ready, Source: "admin", Ports: f.ports, ReceiverHost: f.host,
+	}
+	if k.Role == instance.Both {
+		rec.KVRole = "kv_both"
 	}
 	if f.https {
 		rec.Scheme = "https"
@@ -200,7 +263,8 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 		r.Models = append(r.Models, instance.Printable(m, 256))
 	}
 	if outcome == discovery.AlreadyThere {
-		return r.already(ctx, s)
+		r.Outcome = "already"
+		return r
 	}
 	r.Outcome, r.line = "added", "added, serves "+shortModels(r.Models)
 	if f.noVerify {
@@ -239,7 +303,8 @@ func (a *app) addPending(ctx context.Context, s *session, k instance.Key, rec in
 		}
 		return r
 	}
-	return r.already(ctx, s)
+	r.Outcome = "already"
+	return r
 }
 
 // already tells that an entry was there. One that cannot be used is a failure:

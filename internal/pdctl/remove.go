@@ -20,17 +20,19 @@ lets the agent register again; "pdctl add" lifts it and adds a static instance.
 Removing what is not there is an error (exit 1) and changes nothing, unless
 --force is given: an instance whose lease was lost has no key, and proxies go on
 with it while it answers (view "orphan" in their /status). An entry
-whose address is not even well formed is removed by the address list shows.`
+whose address is not even well formed is removed by the address list shows.
+
+"both" removes an engine from either role, in one transaction.`
 
 func (a *app) removeCommand() *cobra.Command {
 	var reason string
 	var force bool
 	cmd := &cobra.Command{
-		Use: "remove prefill|decode host:port...", Short: "remove instances", Long: removeHelp,
+		Use: "remove prefill|decode|both host:port...", Short: "remove instances", Long: removeHelp,
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
 		Args:    cobra.MinimumNArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			role, err := instance.ParseRole(args[0])
+			role, err := instance.ParseRoles(args[0])
 			if err != nil {
 				return &usageError{err}
 			}
@@ -70,8 +72,11 @@ func (a *app) remove(ctx context.Context, role instance.Role, addresses []string
 		default:
 			r.Outcome, r.line = "removed", "removed"
 		}
-		results = append(results, r)
-		a.line(r)
+		for _, one := range k.Each() {
+			r.Role = one.Role
+			results = append(results, r)
+			a.line(r)
+		}
 	}
 	return a.finish(results)
 }
@@ -96,7 +101,7 @@ func (a *app) known(ctx context.Context, s *session, role instance.Role, address
 			}
 			listed = make(map[string]bool)
 			for _, in := range snap.All() {
-				if in.Role == role {
+				if in.Role == role || role == instance.Both {
 					listed[in.Address] = true
 				}
 			}

@@ -114,9 +114,14 @@ func (a *app) keys(args []string) ([]instance.Key, error) {
 	if err != nil {
 		return nil, &usageError{err}
 	}
+	return addresses(role, args[1:])
+}
+
+// addresses reads those of instances of a role.
+func addresses(role instance.Role, args []string) ([]instance.Key, error) {
 	var keys []instance.Key
 	var errs []error
-	for _, s := range args[1:] {
+	for _, s := range args {
 		address, err := instance.ParseAddress(s)
 		if err != nil {
 			errs = append(errs, err)

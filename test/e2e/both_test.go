@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
@@ -132,4 +133,40 @@ func TestBothStepsIn(t *testing.T) {
 		t.Fatal(err)
 	}
 	pair(p, b, "decode") // never with itself as prefill
+}
+
+// pdctl adds and removes both memberships of an engine at once, and so do the admin routes.
+func TestAddBoth(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	proxy := proxies(t, f, etcd, 1)[0]
+	n := node(t, f, "both", instance.Both, 0)
+	wait := func(want int) {
+		t.Helper()
+		if err := proxy.WaitFor(t.Context(), want, want); err != nil {
+			t.Fatal(err)
+		}
+	}
+	revisions := func() {
+		t.Helper()
+		list := pdctlList(t, etcd)
+		p, d := list["prefill/"+n.Address], list["decode/"+n.Address]
+		if !p.Static || p.Revision == 0 || p.Revision != d.Revision {
+			t.Errorf("not one transaction: %+v", list)
+		}
+	}
+	runProgram(t, "pdctl", "add", "both", n.Address, "--connector", "nixl", "--etcd-endpoints", etcd)
+	wait(1)
+	revisions()
+	out := runProgram(t, "pdctl", "remove", "both", n.Address, "--etcd-endpoints", etcd)
+	if !strings.Contains(out, "prefill/"+n.Address) || !strings.Contains(out, "decode/"+n.Address) {
+		t.Errorf("pdctl remove says %q", out)
+	}
+	wait(0)
+	if got := add(t, proxy.URL(), adminKey, "both", n.Address); !strings.Contains(got, "Added "+n.Address) {
+		t.Errorf("the route says %q", got)
+	}
+	wait(1)
+	revisions()
 }

@@ -1,0 +1,44 @@
+package pdctl_test
+
+import (
+	"strings"
+	"testing"
+)
+
+// An engine in both roles is added and removed at once.
+func TestAddBoth(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	e := startEngine(t, "org/m")
+	added := "prefill/" + e + ": added, serves org/m\ndecode/" + e + ": added, serves org/m\n"
+	r.want(0, added, "add", "both", e, "--connector", "nixl")
+	got := r.listings()
+	if len(got.Instances) != 2 || got.Instances[0].Revision != got.Instances[1].Revision {
+		t.Errorf("not one transaction: %+v", got)
+	}
+	if _, out, _ := r.run("get", "prefill", e); !strings.Contains(out, "kv_both") {
+		t.Errorf("the record says\n%s", out)
+	}
+	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "is there already; left as it is"), "add", "both", e)
+	r.want(0, "prefill/"+e+": removed\n", "remove", "prefill", e)
+	r.want(0, added, "add", "both", e) // what was missing is added
+	r.want(0, strings.ReplaceAll(added, "added, serves org/m", "removed"), "remove", "both", e)
+	if got := r.listings(); len(got.Instances) != 0 {
+		t.Errorf("after removal: %+v", got)
+	}
+}
+
+// A decode instance of LMCache's PD backend can be added without an agent.
+func TestAddLMCacheDecode(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	e := startEngine(t, "org/m")
+	r.want(0, "decode/"+e+": added, serves org/m\n", "add", "decode", e, "--connector", "lmcache",
+		"--lmcache-init-port", "7300,7301", "--lmcache-alloc-port", "7400, 7401", "--lmcache-host", "10.0.0.8")
+	_, out, _ := r.run("get", "decode", e)
+	for _, want := range []string{`"lmcache_init":[7300,7301]`, `"lmcache_alloc":[7400,7401]`, `"receiver_host":"10.0.0.8"`} {
+		if !strings.Contains(strings.Join(strings.Fields(out), ""), want) {
+			t.Errorf("the record lacks %s:\n%s", want, out)
+		}
+	}
+}
