@@ -1,0 +1,105 @@
+package kvevents_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/tinylib/msgp/msgp"
+)
+
+// recorded gives the messages of a file in testdata, which real vLLM sent: per message
+// the number of frames, then the length and bytes of each.
+func recorded(t testing.TB, name string) [][][]byte {
+	t.Helper()
+	data, err := os.ReadFile(filepath.Join("testdata", name+".frames"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := bytes.NewReader(data)
+	number := func() uint32 {
+		var n uint32
+		if err := binary.Read(r, binary.BigEndian, &n); err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	var out [][][]byte
+	for r.Len() > 0 {
+		frames := make([][]byte, number())
+		for i := range frames {
+			frames[i] = make([]byte, number())
+			if _, err := io.ReadFull(r, frames[i]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		out = append(out, frames)
+	}
+	return out
+}
+
+// payloads are the batches of a recording.
+func payloads(t testing.TB, name string) (out [][]byte) {
+	t.Helper()
+	for _, frames := range recorded(t, name) {
+		if p := frames[len(frames)-1]; len(p) > 0 {
+			out = append(out, p)
+		}
+	}
+	return out
+}
+
+// generic reads a value by the library alone.
+func generic(t testing.TB, p []byte) any {
+	t.Helper()
+	v, rest, err := msgp.ReadIntfBytes(p)
+	if err != nil || len(rest) > 0 {
+		t.Fatalf("%d bytes after the value, %v", len(rest), err)
+	}
+	return v
+}
+
+func pack(t testing.TB, v any) []byte {
+	t.Helper()
+	p, err := msgp.AppendIntf(nil, v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// older makes of a batch what vLLM up to 0.23 sent: each event is an array, whose last
+// fields are cut where they are null.
+func older(t testing.TB, p []byte) []byte {
+	t.Helper()
+	batch := generic(t, p).([]any) //nolint:errcheck // it panics
+	var events []any
+	for _, e := range batch[1].([]any) {
+		e := e.(map[string]any) //nolint:errcheck // it panics
+		var names []string
+		switch e["type"] {
+		case "BlockStored":
+			names = []string{
+				"type", "block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+				"lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window",
+			}
+		case "BlockRemoved":
+			names = []string{"type", "block_hashes", "medium", "group_idx"}
+		default:
+			names = []string{"type"}
+		}
+		var fields []any
+		for _, name := range names {
+			fields = append(fields, e[name])
+		}
+		for fields[len(fields)-1] == nil {
+			fields = fields[:len(fields)-1]
+		}
+		events = append(events, fields)
+	}
+	batch[1] = events
+	return pack(t, batch)
+}

@@ -1,0 +1,112 @@
+package kvindex
+
+import (
+	"math/bits"
+	"math/rand/v2"
+
+	"github.com/tinylib/msgp/msgp"
+)
+
+// Key is the name of a block: of its tokens and all that come before them. Names are
+// others in each process, so that nobody can prepare prompts whose names collide.
+type Key uint64
+
+// secrets are odd, so that no multiplication loses much.
+var secrets = [3]uint64{rand.Uint64() | 1, rand.Uint64() | 1, rand.Uint64() | 1}
+
+// mix is one round of a chain: both halves of a product of 128 bits.
+func mix(a, b uint64) uint64 {
+	hi, lo := bits.Mul64(a^secrets[0], b^secrets[1])
+	return hi ^ lo
+}
+
+// Chain appends to dst the names of the full blocks of a prompt, for instances whose
+// blocks hold blockSize tokens. lora is the adapter's name and salt is cache_salt, both
+// empty where a request has none. It allocates nothing but room in dst.
+func Chain(dst []Key, tokens []uint32, blockSize int, lora, salt string) []Key {
+	if blockSize <= 0 {
+		return dst
+	}
+	parent := root(lora)
+	extra := uint64(0)
+	if salt != "" {
+		extra = text(salt)
+	}
+	for len(tokens) >= blockSize {
+		parent = block(parent, tokens[:blockSize], extra)
+		extra = 0 // cache_salt is in the first block only, and in the others by their parents
+		dst = append(dst, parent)
+		tokens = tokens[blockSize:]
+	}
+	return dst
+}
+
+// root is what the first block of a prompt hangs on.
+func root(lora string) Key { return Key(mix(text(lora), secrets[2])) }
+
+// block is the name of a block. extra is what it depends on besides tokens, 0 for
+// nothing.
+func block(parent Key, tokens []uint32, extra uint64) Key {
+	h := mix(uint64(parent), uint64(len(tokens))^extra)
+	for len(tokens) >= 2 {
+		h = mix(h, uint64(tokens[0])|uint64(tokens[1])<<32)
+		tokens = tokens[2:]
+	}
+	if len(tokens) > 0 {
+		h = mix(h, uint64(tokens[0])|secrets[2]<<32)
+	}
+	return Key(h)
+}
+
+// text is a number for a text; two texts have the same one by accident only.
+func text[T string | []byte](s T) uint64 {
+	h := mix(uint64(len(s)), secrets[2])
+	for i := 0; i < len(s); i += 8 {
+		var word uint64
+		for j := i; j < min(i+8, len(s)); j++ {
+			word = word<<8 | uint64(s[j])
+		}
+		h = mix(h, word)
+	}
+	return h
+}
+
+// extras makes one number of what an event says that a block depends on: an array, in
+// MessagePack, of the adapter's name, which the chain begins with and is left out here,
+// cache_salt, and others, of which it only matters that they differ. It is what Chain
+// makes of cache_salt where that is all.
+func extras(array, lora []byte) uint64 {
+	if array == nil {
+		return 0
+	}
+	n, rest, err := msgp.ReadArrayHeaderBytes(array)
+	if err != nil {
+		return text(array)
+	}
+	var sum uint64
+	for range n {
+		next, err := msgp.Skip(rest)
+		if err != nil {
+			return text(array)
+		}
+		item := rest[:len(rest)-len(next)]
+		rest = next
+		var one uint64
+		if msgp.NextType(item) == msgp.StrType {
+			s, _, err := msgp.ReadStringZC(item)
+			if err == nil && len(lora) > 0 && string(s) == string(lora) {
+				lora = nil // once: cache_salt may be the same word
+				continue
+			}
+			one = text(s)
+		} else {
+			one = mix(text(item), secrets[2])
+		}
+		if sum == 0 {
+			sum = one
+		} else {
+			sum = mix(sum, one)
+		}
+	}
+	return sum
+}

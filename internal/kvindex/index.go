@@ -1,0 +1,232 @@
+package kvindex
+
+import (
+	"math/bits"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+)
+
+// Target is one data-parallel rank of one instance.
+type Target struct {
+	Address string // host:port of the instance
+	Rank    int
+}
+
+// Unknown is what Longest says of a target whose cache nobody follows.
+const Unknown = -1
+
+// DefaultMaxBlocks is how many blocks of one target the index holds: some 110 MiB for
+// it, and 16 million tokens in blocks of 16.
+const DefaultMaxBlocks = 1 << 20
+
+// Index knows which blocks are where. Its methods may be called at once; events of one
+// target are applied one batch after the other.
+type Index struct {
+	maxBlocks int
+	shards    [shards]shard
+	targets   atomic.Pointer[map[Target]*target] // replaced, never changed
+
+	mu   sync.Mutex // of what follows, and held while targets is replaced
+	free []slot
+	next slot
+}
+
+// New makes an empty index that holds at most so many blocks of each target; 0 means
+// DefaultMaxBlocks.
+func New(maxBlocks int) *Index {
+	if maxBlocks <= 0 {
+		maxBlocks = DefaultMaxBlocks
+	}
+	x := &Index{maxBlocks: maxBlocks}
+	for i := range x.shards {
+		x.shards[i].blocks = make(map[Key]holders)
+	}
+	x.targets.Store(new(map[Target]*target))
+	return x
+}
+
+func (x *Index) lookup(t Target) *target { return (*x.targets.Load())[t] }
+
+// target gives what is known of a target, which is made if need be. There is none
+// where 65,536 targets are known already.
+func (x *Index) target(t Target) *target {
+	if known := x.lookup(t); known != nil {
+		return known
+	}
+	x.mu.Lock()
+	defer x.mu.Unlock()
+	if known := x.lookup(t); known != nil {
+		return known
+	}
+	var s slot
+	switch n := len(x.free); {
+	case n > 0:
+		s, x.free = x.free[n-1], x.free[:n-1]
+	case x.next == ^slot(0):
+		return nil
+	default:
+		s = x.next
+		x.next++
+	}
+	made := &target{slot: s, blocks: make(map[kvevents.Hash]entry)}
+	x.replace(func(all map[Target]*target) { all[t] = made })
+	return made
+}
+
+// replace makes a changed copy the targets. The caller holds mu.
+func (x *Index) replace(change func(map[Target]*target)) {
+	was := *x.targets.Load()
+	all := make(map[Target]*target, len(was)+1)
+	for t, known := range was {
+		all[t] = known
+	}
+	change(all)
+	x.targets.Store(&all)
+}
+
+// Apply takes a batch of a target's events. A batch that comes twice changes nothing
+// the second time.
+func (x *Index) Apply(t Target, b *kvevents.Batch) {
+	known := x.target(t)
+	if known == nil {
+		return
+	}
+	known.mu.Lock()
+	defer known.mu.Unlock()
+	if known.dropped {
+		return
+	}
+	for i := range b.Events {
+		x.event(known, &b.Events[i])
+	}
+	known.publish()
+}
+
+// Reset forgets all blocks of a target, which stays known.
+func (x *Index) Reset(t Target) {
+	if known := x.lookup(t); known != nil {
+		known.mu.Lock()
+		defer known.mu.Unlock()
+		x.clear(known)
+		known.publish()
+	}
+}
+
+// SetLive says whether what the index knows of a target is up to date. As long as it is
+// not, which is so at first, Longest says Unknown.
+func (x *Index) SetLive(t Target, live bool) {
+	if known := x.target(t); known != nil {
+		known.live.Store(live)
+	}
+}
+
+// Drop forgets a target.
+func (x *Index) Drop(t Target) {
+	x.mu.Lock()
+	known := x.lookup(t)
+	if known == nil {
+		x.mu.Unlock()
+		return
+	}
+	x.replace(func(all map[Target]*target) { delete(all, t) })
+	x.mu.Unlock()
+
+	known.mu.Lock()
+	x.clear(known)
+	known.dropped = true
+	known.mu.Unlock()
+
+	x.mu.Lock()
+	x.free = append(x.free, known.slot) // nothing refers to it any more
+	x.mu.Unlock()
+}
+
+// BlockSize is how many tokens a target's blocks hold; 0 until it has stored one.
+func (x *Index) BlockSize(t Target) int {
+	if known := x.lookup(t); known != nil {
+		return int(known.blockSize.Load())
+	}
+	return 0
+}
+
+// Stats are what the index knows of one target.
+type Stats struct {
+	Blocks    int // that count
+	BlockSize int
+	Live      bool
+	Orphans   uint64 // blocks left out because what they hang on was not known
+	Full      uint64 // blocks left out because there were too many
+}
+
+// Stats gives what is known of a target; the zero Stats where nothing is.
+func (x *Index) Stats(t Target) Stats {
+	known := x.lookup(t)
+	if known == nil {
+		return Stats{}
+	}
+	return Stats{
+		Blocks: int(known.counted.Load()), BlockSize: int(known.blockSize.Load()), Live: known.live.Load(),
+		Orphans: known.orphans.Load(), Full: known.full.Load(),
+	}
+}
+
+// Targets are the targets that are known, in no order.
+func (x *Index) Targets() []Target {
+	all := *x.targets.Load()
+	out := make([]Target, 0, len(all))
+	for t := range all {
+		out = append(out, t)
+	}
+	return slices.Clip(out)
+}
+
+// Longest writes into out, for each target, how many of the first keys it has without
+// a gap, or Unknown. It allocates nothing. The keys are a Chain for the block size of
+// all these targets.
+func (x *Index) Longest(keys []Key, targets []Target, out []int) {
+	for len(targets) > 0 {
+		n := min(64, len(targets))
+		x.longest(keys, targets[:n], out[:n])
+		targets, out = targets[n:], out[n:]
+	}
+}
+
+func (x *Index) longest(keys []Key, targets []Target, out []int) {
+	all := *x.targets.Load()
+	var slots [64]slot
+	var alive uint64
+	for i, t := range targets {
+		known := all[t]
+		if known == nil || !known.live.Load() {
+			out[i] = Unknown
+			continue
+		}
+		slots[i] = known.slot
+		out[i] = len(keys)
+		alive |= 1 << i
+	}
+	for depth, k := range keys {
+		if alive == 0 {
+			return
+		}
+		left := x.keep(k, &slots, alive)
+		for gone := alive &^ left; gone != 0; gone &= gone - 1 {
+			out[bits.TrailingZeros64(gone)] = depth
+		}
+		alive = left
+	}
+}
+
+// among gives those of the alive ones that hold the block.
+func (h *holders) among(slots *[64]slot, alive uint64) uint64 {
+	var left uint64
+	for rest := alive; rest != 0; rest &= rest - 1 {
+		if i := bits.TrailingZeros64(rest); h.has(slots[i]) {
+			left |= 1 << i
+		}
+	}
+	return left
+}

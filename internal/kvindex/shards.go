@@ -1,0 +1,124 @@
+package kvindex
+
+import "sync"
+
+// slot is the number of a target while the index knows it.
+type slot uint16
+
+// few is how many holders of a block are kept without a set of their own.
+const few = 3
+
+// holders are the targets that have a block. A block that few have takes 16 bytes.
+type holders struct {
+	many *[]uint64 // a bit for each slot; nil while there are few
+	few  [few]slot
+	n    uint8 // of few
+}
+
+func (h *holders) has(s slot) bool {
+	if h.many != nil {
+		word := int(s / 64)
+		return word < len(*h.many) && (*h.many)[word]>>(s%64)&1 != 0
+	}
+	for _, have := range h.few[:h.n] {
+		if have == s {
+			return true
+		}
+	}
+	return false
+}
+
+func (h *holders) add(s slot) {
+	switch {
+	case h.has(s):
+	case h.many == nil && h.n < few:
+		h.few[h.n] = s
+		h.n++
+	default:
+		if h.many == nil {
+			h.many = new([]uint64)
+			for _, have := range h.few[:h.n] {
+				h.set(have)
+			}
+			h.n = 0
+		}
+		h.set(s)
+	}
+}
+
+func (h *holders) set(s slot) {
+	for int(s/64) >= len(*h.many) {
+		*h.many = append(*h.many, 0)
+	}
+	(*h.many)[s/64] |= 1 << (s % 64)
+}
+
+// remove tells whether nobody is left.
+func (h *holders) remove(s slot) bool {
+	if h.many != nil {
+		if word := int(s / 64); word < len(*h.many) {
+			(*h.many)[word] &^= 1 << (s % 64)
+		}
+		for _, word := range *h.many {
+			if word != 0 {
+				return false
+			}
+		}
+		return true
+	}
+	for i, have := range h.few[:h.n] {
+		if have == s {
+			h.n--
+			h.few[i] = h.few[h.n]
+			break
+		}
+	}
+	return h.n == 0
+}
+
+// shards spread the blocks over locks, so that requests and events seldom meet.
+const shards = 64
+
+type shard struct {
+	mu     sync.RWMutex
+	blocks map[Key]holders
+	_      [32]byte // a lock has a cache line for itself
+}
+
+func (x *Index) shard(k Key) *shard { return &x.shards[uint64(k)>>58] }
+
+func (x *Index) add(k Key, s slot) {
+	sh := x.shard(k)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	h := sh.blocks[k]
+	h.add(s)
+	sh.blocks[k] = h
+}
+
+func (x *Index) remove(k Key, s slot) {
+	sh := x.shard(k)
+	sh.mu.Lock()
+	defer sh.mu.Unlock()
+	h, ok := sh.blocks[k]
+	if !ok {
+		return
+	}
+	if h.remove(s) {
+		delete(sh.blocks, k)
+	} else {
+		sh.blocks[k] = h
+	}
+}
+
+// keep leaves of the alive ones those that have the block.
+func (x *Index) keep(k Key, slots *[64]slot, alive uint64) uint64 {
+	sh := x.shard(k)
+	sh.mu.RLock()
+	defer sh.mu.RUnlock()
+	h, ok := sh.blocks[k]
+	if !ok {
+		return 0
+	}
+	return h.among(slots, alive)
+}

@@ -1,0 +1,185 @@
+package kvindex
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+)
+
+// target is what is known of one rank's cache.
+type target struct {
+	slot slot
+	live atomic.Bool
+
+	blockSize atomic.Int32
+	counted   atomic.Int64
+	orphans   atomic.Uint64
+	full      atomic.Uint64
+
+	mu      sync.Mutex
+	dropped bool
+	groups  uint16 // that have full attention
+	have    int    // blocks in all of the groups
+	blocks  map[kvevents.Hash]entry
+}
+
+// entry is a block by the engine's name.
+type entry struct {
+	key    Key
+	groups uint16 // that have it
+}
+
+// publish makes the count readable without the lock. The caller holds mu.
+func (t *target) publish() { t.counted.Store(int64(t.have)) }
+
+// maxGroups is how many groups of layers are told apart. Others are left out.
+const maxGroups = 16
+
+// event applies one event. The caller holds the target's lock.
+func (x *Index) event(t *target, e *kvevents.Event) {
+	if e.Kind == kvevents.Cleared {
+		x.clear(t)
+		return
+	}
+	if e.Remote || !onGPU(e.Medium) {
+		return
+	}
+	switch e.Kind {
+	case kvevents.Stored:
+		if group, ok := fullAttention(e); ok {
+			x.stored(t, e, group)
+		}
+	case kvevents.Removed:
+		group := groupOf(e)
+		for _, h := range e.Hashes {
+			x.removed(t, h, group)
+		}
+	}
+}
+
+func onGPU(medium []byte) bool {
+	if len(medium) == 0 {
+		return true
+	}
+	return len(medium) == 3 && medium[0]|0x20 == 'g' && medium[1]|0x20 == 'p' && medium[2]|0x20 == 'u'
+}
+
+// groupOf is the bit of an event's group; 0 where there are too many.
+func groupOf(e *kvevents.Event) uint16 {
+	if e.Group == kvevents.Unsaid {
+		return 1
+	}
+	if e.Group >= maxGroups {
+		return 0
+	}
+	return 1 << e.Group
+}
+
+// fullAttention gives the bit of the event's group if its layers look at whole
+// prompts. Engines that do not say how layers look have one group, or it is the first.
+func fullAttention(e *kvevents.Event) (uint16, bool) {
+	group := groupOf(e)
+	switch string(e.Spec) {
+	case "full_attention", "mla_attention", "sink_full_attention":
+		return group, group != 0
+	case "", "unknown":
+		return group, group == 1
+	}
+	return 0, false
+}
+
+func (x *Index) stored(t *target, e *kvevents.Event, group uint16) {
+	if len(e.Tokens) == 0 || e.BlockSize <= 0 {
+		return // names without tokens say nothing
+	}
+	if t.groups&group == 0 {
+		x.widen(t, group)
+	}
+	parent := root(string(e.LoRA))
+	if len(e.LoRA) == 0 && e.LoRAID > 0 {
+		parent = Key(mix(uint64(e.LoRAID), secrets[0])) // without a name no request matches it
+	}
+	if e.HasParent {
+		on, ok := t.blocks[e.Parent]
+		if !ok {
+			t.orphans.Add(uint64(len(e.Hashes)))
+			return
+		}
+		parent = on.key
+	}
+	if int(t.blockSize.Load()) < e.BlockSize { // a partial block has a smaller one
+		t.blockSize.Store(int32(e.BlockSize)) //nolint:gosec // the reader bounds it
+	}
+	for i, h := range e.Hashes {
+		var extra uint64
+		if len(e.Extra) > 0 {
+			extra = extras(e.Extra[i], e.LoRA)
+		}
+		parent = block(parent, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra)
+		if !x.put(t, h, parent, group) {
+			t.full.Add(uint64(len(e.Hashes) - i)) //nolint:gosec // i is below the length
+			return
+		}
+	}
+}
+
+// put notes that a group has a block. It tells whether there was room.
+func (x *Index) put(t *target, h kvevents.Hash, k Key, group uint16) bool {
+	was, ok := t.blocks[h]
+	switch {
+	case ok && was.key != k: // another block by the same name: the old one is gone
+		x.forget(t, was)
+		was = entry{}
+	case !ok && len(t.blocks) >= x.maxBlocks:
+		return false
+	}
+	is := entry{key: k, groups: was.groups | group}
+	t.blocks[h] = is
+	if !t.counts(was) && t.counts(is) {
+		t.have++
+		x.add(k, t.slot)
+	}
+	return true
+}
+
+// counts tells that all groups have a block.
+func (t *target) counts(e entry) bool { return e.groups != 0 && e.groups&t.groups == t.groups }
+
+// forget takes a block out of what requests see.
+func (x *Index) forget(t *target, e entry) {
+	if t.counts(e) {
+		t.have--
+		x.remove(e.key, t.slot)
+	}
+}
+
+func (x *Index) removed(t *target, h kvevents.Hash, group uint16) {
+	was, ok := t.blocks[h]
+	if !ok || was.groups&group == 0 {
+		return
+	}
+	x.forget(t, was)
+	if was.groups &^= group; was.groups == 0 {
+		delete(t.blocks, h)
+	} else {
+		t.blocks[h] = was
+	}
+}
+
+// widen adds a group that was not known: what was there before lacks it.
+func (x *Index) widen(t *target, group uint16) {
+	for _, e := range t.blocks {
+		x.forget(t, e)
+	}
+	t.groups |= group
+}
+
+// clear forgets all blocks.
+func (x *Index) clear(t *target) {
+	for _, e := range t.blocks {
+		x.forget(t, e)
+	}
+	t.blocks = make(map[kvevents.Hash]entry)
+	t.have = 0
+}
