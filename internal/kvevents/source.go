@@ -1,0 +1,322 @@
+package kvevents
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v5"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// Publisher says where one rank of one engine publishes.
+type Publisher struct {
+	Endpoint string // tcp://host:port
+	Replay   string // of past batches; empty where the engine keeps none
+	Topic    string
+}
+
+// Handler takes what a Source reads. Its methods are called one after the other.
+type Handler interface {
+	Apply(b *Batch)    // the batch is the handler's until it returns
+	Reset()            // all that was applied is void
+	SetLive(live bool) // whether what was applied is up to date
+}
+
+// State is how a Source stands to its publisher.
+type State string
+
+// The states.
+const (
+	Lost      State = "lost"      // no connection
+	Replaying State = "replaying" // what was missed is being asked for
+	Following State = "following"
+	Silent    State = "no events" // following, but nothing was ever published
+)
+
+// Status is what a Source has seen.
+type Status struct {
+	State    State
+	Error    string // why it is lost, or the last that went wrong
+	Sequence uint64 // of the last batch
+	Batches  uint64
+	Bad      uint64 // batches or events that could not be read
+	Gaps     uint64 // batches were missed
+	Replays  uint64 // past batches were asked for
+	Resets   uint64 // all was forgotten
+	Lag      time.Duration
+}
+
+// bounds are what a publisher may send: a batch is one step of an engine, of which a
+// prompt of a million tokens takes some 6 MB.
+var bounds = zmq.Bounds{Bytes: 64 << 20, Frames: 8}
+
+const (
+	// waiting is how many messages may wait while others are applied or replayed.
+	// What comes then is read and dropped, which shows as a gap later.
+	waiting = 4096
+	// replayTimeout is how long a replay may take. Engines answer between batches.
+	replayTimeout = 30 * time.Second
+	pauseFirst    = 100 * time.Millisecond
+	pauseMost     = 5 * time.Second
+)
+
+// Source follows one publisher.
+type Source struct {
+	publisher Publisher
+	dial      zmq.DialFunc
+	handler   Handler
+
+	batch Batch
+	// last is the sequence of the last batch applied, and live of the last that was
+	// published over this connection; both count from 1, so that 0 is none.
+	last, live uint64
+
+	mu     sync.Mutex
+	status Status
+}
+
+// NewSource makes a Source that has not begun. A nil dial connects to any address.
+func NewSource(p Publisher, dial zmq.DialFunc, h Handler) *Source {
+	return &Source{publisher: p, dial: dial, handler: h, status: Status{State: Lost}}
+}
+
+// Status tells how it goes.
+func (s *Source) Status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.status
+}
+
+func (s *Source) note(change func(*Status)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	change(&s.status)
+}
+
+// Run follows the publisher until the context ends. It connects again, with pauses that
+// grow, whenever the connection ends.
+func (s *Source) Run(ctx context.Context) {
+	pause := backoff.NewExponentialBackOff()
+	pause.InitialInterval, pause.MaxInterval = pauseFirst, pauseMost
+	for ctx.Err() == nil {
+		err := s.follow(ctx, pause.Reset)
+		s.handler.SetLive(false)
+		s.note(func(st *Status) { st.State, st.Error = Lost, err.Error() })
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause.NextBackOff()):
+		}
+	}
+}
+
+// message is one batch, unread.
+type message struct {
+	sequence uint64 // from 1
+	payload  []byte
+}
+
+var errFrames = errors.New("not a message of KV events")
+
+// follow serves one connection. Whatever was known before is void: an engine that was
+// started anew counts from 0 again, and may have got further than the former one.
+func (s *Source) follow(ctx context.Context, connected func()) error {
+	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds, s.dial)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer func() { _ = conn.Close() }()                         // it may be closed
+	if err := conn.Subscribe(s.publisher.Topic); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	connected()
+	messages := make(chan message, waiting)
+	ended := make(chan error, 1)
+	go func() { // it reads whatever else is going on, so that the publisher drops nothing
+		defer close(messages)
+		for {
+			frames, err := conn.Receive()
+			if err != nil {
+				ended <- err
+				return
+			}
+			m, ok := read(frames)
+			if !ok {
+				ended <- errFrames
+				return
+			}
+			select {
+			case messages <- m:
+			default:
+			}
+		}
+	}()
+	s.live = 0
+	if err := s.rebuild(ctx); err != nil {
+		_ = conn.Close() // the reader ends with it
+		for range messages {
+			continue
+		}
+		return err
+	}
+	for m := range messages {
+		if err = s.take(ctx, m); err != nil {
+			_ = conn.Close() // the reader ends with it
+		}
+	}
+	if err != nil {
+		return err
+	}
+	return fmt.Errorf("the publisher's connection ended: %w", <-ended)
+}
+
+// read takes a message apart: topic, sequence, payload.
+func read(frames [][]byte) (message, bool) {
+	if len(frames) != 3 || len(frames[1]) != 8 {
+		return message{}, false
+	}
+	return message{sequence: binary.BigEndian.Uint64(frames[1]) + 1, payload: frames[2]}, true
+}
+
+// take applies a message that was published, after those before it.
+func (s *Source) take(ctx context.Context, m message) error {
+	backwards := m.sequence <= s.live
+	s.live = m.sequence
+	switch {
+	case backwards: // the engine was started anew behind the same connection
+		if err := s.rebuild(ctx); err != nil {
+			return err
+		}
+		if m.sequence <= s.last {
+			return nil
+		}
+	case m.sequence <= s.last: // a replay had it
+		return nil
+	case m.sequence > s.last+1 && (s.last > 0 || s.publisher.Replay != ""):
+		s.note(func(st *Status) { st.Gaps++ })
+		if err := s.fill(ctx, m); err != nil {
+			return err
+		}
+		if m.sequence <= s.last {
+			return nil
+		}
+	}
+	s.apply(m)
+	return nil
+}
+
+// fill gets what comes before a message. What is still missing then makes all that is
+// known void.
+func (s *Source) fill(ctx context.Context, m message) error {
+	if s.publisher.Replay != "" && s.last > 0 {
+		whole, err := s.replay(ctx, s.last+1)
+		if err != nil {
+			return err
+		}
+		if whole && m.sequence <= s.last+1 {
+			return nil
+		}
+	}
+	return s.rebuild(ctx)
+}
+
+// rebuild forgets everything and asks for all that the publisher still has.
+func (s *Source) rebuild(ctx context.Context) error {
+	s.handler.SetLive(false)
+	s.handler.Reset()
+	s.last = 0
+	s.note(func(st *Status) { st.Resets++ })
+	if s.publisher.Replay != "" {
+		if _, err := s.replay(ctx, 1); err != nil {
+			return err
+		}
+	}
+	s.handler.SetLive(true)
+	s.note(func(st *Status) {
+		if st.State, st.Error = Following, ""; st.Batches == 0 {
+			st.State = Silent
+		}
+	})
+	return nil
+}
+
+// replay asks for the batches from a sequence on, and applies them. It tells whether
+// none was missing.
+func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error) {
+	was := s.Status().State
+	s.note(func(st *Status) { st.State = Replaying; st.Replays++ })
+	defer s.note(func(st *Status) { st.State = was })
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
+	defer cancel()
+	conn, err := zmq.Dial(ctx, zmq.Dealer, s.publisher.Replay, bounds, s.dial)
+	if err != nil {
+		return false, fmt.Errorf("replay: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer func() { _ = conn.Close() }()                         // it may be closed
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, from-1)); err != nil {
+		return false, fmt.Errorf("replay: %w", err)
+	}
+	whole = true
+	for next := from; ; {
+		frames, err := conn.Receive()
+		if err != nil {
+			return false, fmt.Errorf("replay: %w", err)
+		}
+		m, ok := answer(frames)
+		switch {
+		case !ok:
+			return false, fmt.Errorf("replay: %w", errFrames)
+		case len(m.payload) == 0: // the end
+			return whole, nil
+		case m.sequence < next:
+			continue
+		case m.sequence > next:
+			whole = false
+		}
+		next = m.sequence + 1
+		s.apply(m)
+	}
+}
+
+// answer takes an answer of a replay apart: an empty frame, the topic since vLLM 0.26,
+// sequence, payload.
+func answer(frames [][]byte) (message, bool) {
+	n := len(frames)
+	if (n != 3 && n != 4) || len(frames[0]) != 0 || len(frames[n-2]) != 8 {
+		return message{}, false
+	}
+	return message{sequence: binary.BigEndian.Uint64(frames[n-2]) + 1, payload: frames[n-1]}, true
+}
+
+// apply hands a batch on. One that cannot be read may have said anything: what was
+// known before it is void.
+func (s *Source) apply(m message) {
+	s.last = m.sequence
+	err := Decode(m.payload, &s.batch)
+	if err != nil {
+		s.handler.Reset()
+	} else {
+		s.handler.Apply(&s.batch)
+	}
+	s.note(func(st *Status) {
+		st.Sequence = m.sequence - 1
+		st.Batches++
+		if st.State == Silent {
+			st.State = Following
+		}
+		if err != nil {
+			st.Bad++
+			st.Resets++
+			st.Error = err.Error()
+			return
+		}
+		st.Bad += uint64(s.batch.Bad) //nolint:gosec // never negative
+		st.Lag = max(0, time.Since(time.UnixMicro(int64(s.batch.Time*1e6))))
+	})
+}

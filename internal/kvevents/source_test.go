@@ -1,0 +1,229 @@
+package kvevents_test
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// publisher is an engine's two sockets and what it keeps for replay.
+type publisher struct {
+	pub    *zmq.Publisher
+	router *zmq.Listener
+	frames int // of a replay's answer, without the empty one
+
+	mu   sync.Mutex
+	next uint64
+	kept map[uint64][]byte
+}
+
+func publish(t *testing.T, frames int, endpoint, replay string) *publisher {
+	t.Helper()
+	p := &publisher{frames: frames, kept: map[uint64][]byte{}}
+	var err error
+	if p.pub, err = zmq.Publish(t.Context(), endpoint, 1000, nil); err != nil {
+		t.Fatal(err)
+	}
+	if p.router, err = zmq.Listen(t.Context(), zmq.Router, replay, zmq.Bounds{}, nil); err != nil {
+		t.Fatal(err)
+	}
+	served := make(chan struct{})
+	go func() {
+		defer close(served)
+		for {
+			m, err := p.router.Receive(context.Background())
+			if err != nil {
+				return
+			}
+			p.answer(m)
+		}
+	}()
+	t.Cleanup(func() {
+		p.close()
+		<-served
+	})
+	return p
+}
+
+func (p *publisher) close() {
+	_ = p.pub.Close()    // it may be closed
+	_ = p.router.Close() // it may be closed
+}
+
+func (p *publisher) answer(m zmq.Message) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	send := func(topic []byte, sequence uint64, payload []byte) {
+		frames := [][]byte{nil, topic, binary.BigEndian.AppendUint64(nil, sequence), payload}
+		if p.frames == 2 {
+			frames = append(frames[:1], frames[2:]...)
+		}
+		_ = m.Answer(frames...) // who asked may have left
+	}
+	for i := binary.BigEndian.Uint64(m.Frames[1]); i < p.next; i++ {
+		if payload, ok := p.kept[i]; ok {
+			send([]byte("kv"), i, payload)
+		}
+	}
+	send(nil, 1<<64-1, nil)
+}
+
+// batch stores one block whose name is its sequence and hangs on the one before it.
+func (p *publisher) batch(t *testing.T, sent bool) {
+	t.Helper()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	payload := pack(t, []any{float64(time.Now().Unix()), []any{[]any{"BlockRemoved", []any{p.next}}}, 0})
+	p.kept[p.next] = payload
+	if sent {
+		p.pub.Send([]byte("kv"), binary.BigEndian.AppendUint64(nil, p.next), payload)
+	}
+	p.next++
+}
+
+// log is a handler that writes down what it gets since the last reset.
+type log struct {
+	mu   sync.Mutex
+	got  []kvevents.Hash
+	live bool
+}
+
+func (l *log) Apply(b *kvevents.Batch) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, e := range b.Events {
+		l.got = append(l.got, e.Hashes...)
+	}
+}
+
+func (l *log) Reset() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.got = nil
+}
+
+func (l *log) SetLive(live bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.live = live
+}
+
+func (l *log) want(t *testing.T, live bool, want string) {
+	t.Helper()
+	testkit.Eventually(t, 20*time.Second, func() error {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		if got := fmt.Sprint(l.got); got != want || l.live != live {
+			return fmt.Errorf("%s, live %t; want %s", got, l.live, want)
+		}
+		return nil
+	})
+}
+
+func tcp(a net.Addr) string { return "tcp://" + a.String() }
+
+func start(t *testing.T, p *publisher, replay bool) (*kvevents.Source, *log) {
+	t.Helper()
+	at := kvevents.Publisher{Endpoint: tcp(p.pub.Addr()), Topic: "kv"}
+	if replay {
+		at.Replay = tcp(p.router.Addr())
+	}
+	l := new(log)
+	s := kvevents.NewSource(at, nil, l)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		s.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if p.pub.Subscribers() == 0 {
+			return fmt.Errorf("not subscribed: %+v", s.Status())
+		}
+		return nil
+	})
+	return s, l
+}
+
+// TestSource: what was before the connection is replayed, gaps are filled, what is gone
+// or counts anew leads to a new beginning; with answers of both forms.
+func TestSource(t *testing.T) {
+	t.Parallel()
+	for _, frames := range []int{2, 3} {
+		p := publish(t, frames, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+		for range 3 {
+			p.batch(t, false)
+		}
+		s, l := start(t, p, true)
+		l.want(t, true, "[0 1 2]")
+		p.batch(t, true)
+		l.want(t, true, "[0 1 2 3]")
+		p.batch(t, false)
+		p.batch(t, false)
+		p.batch(t, true) // 4 and 5 were missed
+		l.want(t, true, "[0 1 2 3 4 5 6]")
+		if st := s.Status(); st.Gaps != 1 || st.Replays != 2 || st.Resets != 1 || st.Sequence != 6 || st.Batches != 7 || st.State != kvevents.Following {
+			t.Errorf("%+v", st)
+		}
+		p.batch(t, false)
+		p.mu.Lock()
+		for i := range uint64(8) {
+			delete(p.kept, i)
+		}
+		p.mu.Unlock()
+		p.batch(t, true) // 7 is missing for good
+		l.want(t, true, "[8]")
+		p.mu.Lock()
+		p.next, p.kept = 0, map[uint64][]byte{}
+		p.mu.Unlock()
+		p.batch(t, true) // the engine counts anew
+		l.want(t, true, "[0]")
+
+		endpoint, replay := tcp(p.pub.Addr()), tcp(p.router.Addr())
+		p.close()
+		l.want(t, false, "[0]")
+		again := publish(t, frames, endpoint, replay)
+		again.batch(t, false)
+		again.batch(t, false)
+		l.want(t, true, "[0 1]")
+	}
+}
+
+// TestSourceWithoutReplay: there is nothing to ask for what was missed, so that nothing
+// is known after it but what comes.
+func TestSourceWithoutReplay(t *testing.T) {
+	t.Parallel()
+	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	p.batch(t, false)
+	s, l := start(t, p, false)
+	l.want(t, true, "[]")
+	if st := s.Status(); st.State != kvevents.Silent {
+		t.Errorf("%+v", st)
+	}
+	p.batch(t, true)
+	p.batch(t, true)
+	l.want(t, true, "[1 2]")
+	p.batch(t, false)
+	p.batch(t, true)
+	l.want(t, true, "[4]")
+	p.mu.Lock()
+	p.next = 0
+	p.mu.Unlock()
+	p.batch(t, true) // the engine counts anew
+	l.want(t, true, "[0]")
+	if st := s.Status(); st.Gaps != 1 || st.Resets != 3 || st.State != kvevents.Following {
+		t.Errorf("%+v", st)
+	}
+}
