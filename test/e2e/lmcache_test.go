@@ -1,0 +1,80 @@
+package e2e_test
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// Two proxies before one prefill engine with LMCache's PD backend, which knows one address
+// for its notifications, that of its agent. Each proxy hears those of its own requests: a
+// lost one, or one that the other proxy took, would be a request that waits in vain, fails
+// as not_notified, and is tried again.
+func TestLMCacheNotifiesTwoProxies(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	list := proxies(t, f, etcd, 2)
+	nodes := map[instance.Role]*fleet.Node{}
+	for _, role := range instance.Roles() {
+		n, err := f.StartNode(t.Context(), fleet.NodeSpec{
+			Name: string(role), Role: role, Connector: "lmcache", Model: model, Etcd: []string{etcd},
+			EngineArgs: []string{"--strict", "--faults"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		nodes[role] = n
+	}
+	for _, p := range list {
+		if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+
+	const each, clients = 50, 5
+	var work sync.WaitGroup
+	for i, p := range list {
+		c := newClient(t, adminKey)
+		for j := range clients {
+			work.Go(func() {
+				for n := range each / clients {
+					r := complete(t.Context(), c, p.URL(), fmt.Sprintf("proxy %d, client %d, request %d", i, j, n), 5)
+					switch alone := r.Header.Get("X-Pd-Alone"); {
+					case r.Err != nil:
+						t.Error(r.Err)
+					case alone != "" || r.Header.Get("X-Pd-Prefill") != nodes[instance.Prefill].Address:
+						t.Errorf("prefill %q, alone %q", r.Header.Get("X-Pd-Prefill"), alone)
+					}
+				}
+			})
+		}
+	}
+	work.Wait()
+
+	for _, p := range list {
+		for line := range strings.Lines(string(get(t, p.URL()+"/metrics"))) {
+			if strings.HasPrefix(line, "pd_forward_retries_total") && !strings.HasSuffix(line, " 0\n") {
+				t.Errorf("%s: a leg was tried again: %s", p.Name(), line)
+			}
+		}
+	}
+	var prefill, decode fakevllm.State
+	for role, s := range map[instance.Role]*fakevllm.State{instance.Prefill: &prefill, instance.Decode: &decode} {
+		if err := nodes[role].Get(t.Context(), "/fake/state", s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n := decode.Counters.HandoversLoaded; n != 2*each || decode.Counters.LocalPrefills != 0 || decode.Counters.WrongKV != 0 {
+		t.Errorf("%d of %d prompts came from prefill: %+v, %q", n, 2*each, decode.Counters, decode.Refusals)
+	}
+	if len(prefill.Refusals) > 0 {
+		t.Errorf("prefill refused: %q", prefill.Refusals)
+	}
+}
