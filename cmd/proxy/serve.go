@@ -98,6 +98,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	p.background(bg, &work)
 	work.Go(func() { p.tellSystemd(bg, ctx.Done()) })
 	if bridge != nil {
+		p.countPings(bridge)
 		work.Go(func() { p.logEnd("registration by ZeroMQ", bridge.Run(bg)) })
 	}
 	defer func() {
@@ -230,6 +231,7 @@ type proxy struct {
 	sched    *sched.Scheduler
 	upstream upstream.Client
 	prober   prober
+	registry *prometheus.Registry
 	flags    *flagInstances
 	noticed  *notice.Counts
 	access   *accesslog.Log // nil: off
@@ -287,6 +289,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.flags = newFlagInstances(cfg, proxyName(cfg, address), p.watcher)
 
 	reg := prometheus.NewRegistry()
+	p.registry = reg
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
 		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Available: p.tracker.Available,

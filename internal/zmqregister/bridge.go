@@ -53,6 +53,7 @@ type Bridge struct {
 	o        Options
 	listener *zmq.Listener
 	complain complaints
+	counts   counts
 
 	// The following belong to Run's goroutine.
 	members  map[instance.Key]*member
@@ -129,6 +130,7 @@ func (b *Bridge) Run(ctx context.Context) error {
 		case m := <-b.finished:
 			if b.members[m.ping.Key] == m {
 				delete(b.members, m.ping.Key)
+				b.counts.instances.Store(int64(len(b.members)))
 			}
 		case <-tick.C:
 			b.sweep(time.Now())
@@ -140,23 +142,28 @@ func (b *Bridge) Run(ctx context.Context) error {
 func (b *Bridge) hear(ctx context.Context, m zmq.Message, now time.Time) {
 	if len(m.Frames) != 1 {
 		b.complain.say(m.Remote, fmt.Errorf("%w: %d frames", ErrPing, len(m.Frames)))
+		b.counts.refused.Add(1)
 		return
 	}
 	p, err := ParsePing(m.Frames[0])
 	switch known := b.members[p.Key]; {
 	case errors.Is(err, ErrHello):
 	case err != nil:
+		b.counts.refused.Add(1)
 		b.complain.say(m.Remote, err)
 	case known == nil:
 		if err := b.join(ctx, p, now); err != nil {
+			b.counts.refused.Add(1)
 			b.complain.say(m.Remote, fmt.Errorf("%s: %w", p.Key, err))
 		}
 	case known.ping == p:
+		b.counts.pings.Add(1)
 		known.pinged = now
 	case now.Sub(known.pinged) < b.o.TTL/2:
+		b.counts.refused.Add(1)
 		b.complain.say(m.Remote, fmt.Errorf("%s: %w", p.Key, errTwo))
 	default:
-		known.end("the engine was restarted with other addresses, sizes or another mode")
+		b.lose(known, "the engine was restarted with other addresses, sizes or another mode")
 	}
 }
 
@@ -170,6 +177,9 @@ func (b *Bridge) join(ctx context.Context, p Ping, now time.Time) error {
 	}
 	m := &member{ping: p, pinged: now, exited: make(chan struct{}), log: b.o.Log.WithField("instance", p.Key.String())}
 	b.members[p.Key] = m
+	b.counts.pings.Add(1)
+	b.counts.registrations.Add(1)
+	b.counts.instances.Store(int64(len(b.members)))
 	m.log.WithFields(logrus.Fields{"zmq_address": p.ZMQ.String(), "transfer_mode": p.Mode, "dp_size": p.DPSize, "tp_size": p.TPSize}).
 		Info("an engine registers by ZeroMQ")
 	b.running.Go(func() {
@@ -193,8 +203,15 @@ func (b *Bridge) sweep(now time.Time) {
 		case asleep:
 			m.pinged = m.pinged.Add(gap)
 		case now.Sub(m.pinged) >= b.o.TTL:
-			m.end("its pings have ended")
+			b.lose(m, "its pings have ended")
 		}
+	}
+}
+
+// lose takes an instance out.
+func (b *Bridge) lose(m *member, why string) {
+	if m.end(why) {
+		b.counts.lost.Add(1)
 	}
 }
 

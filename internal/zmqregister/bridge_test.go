@@ -273,6 +273,20 @@ func TestMalformedPingsEndNothing(t *testing.T) {
 	}
 	p := engine(t, b, fakevllm.Options{Role: fakevllm.RolePrefill})
 	waitReady(t, cli, key(instance.Prefill, p))
+	testkit.Eventually(t, soon, func() error {
+		if n := b.Counts(); n.Refused != 3 || n.Instances != 1 || n.Registrations != 1 || n.Pings < 3 || n.Lost != 0 {
+			return fmt.Errorf("counted %+v", n)
+		}
+		return nil
+	})
+	p.Kill()
+	waitGone(t, cli, key(instance.Prefill, p))
+	testkit.Eventually(t, soon, func() error {
+		if n := b.Counts(); n.Instances != 0 || n.Registrations != 1 || n.Lost != 1 {
+			return fmt.Errorf("counted %+v", n)
+		}
+		return nil
+	})
 }
 
 // TestLibzmqPings: a heartbeat by libzmq, which crashes, and one that outlives a bridge.

@@ -21,14 +21,15 @@ type member struct {
 	log    logrus.FieldLogger
 }
 
-// end takes the instance out; run's end follows.
-func (m *member) end(why string) {
+// end takes the instance out; run's end follows. It tells whether that is new.
+func (m *member) end(why string) bool {
 	if m.ended {
-		return
+		return false
 	}
 	m.ended = true
 	m.log.Warn(why + ": the instance is taken out")
 	close(m.exited)
+	return true
 }
 
 // run is the instance's agent. Once ctx has ended it leaves the registration as it is.

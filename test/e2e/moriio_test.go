@@ -77,6 +77,11 @@ func TestMoRIIOFleet(t *testing.T) {
 			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
 				t.Fatal(err)
 			}
+			if !tc.agent { // else the bridge is not the proxy's
+				if n := metric(t, p.URL(), "pd_zmq_register_instances"); n != 2 {
+					t.Errorf("%v engines are counted", n)
+				}
+			}
 			serve("first")
 
 			registered := func(want int) {
