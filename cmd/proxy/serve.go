@@ -279,7 +279,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.sched = sched.New(sched.Options{
 		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Build: builds(cfg), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(),
+		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight),
 	})
 	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	if err != nil {

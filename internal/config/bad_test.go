@@ -39,6 +39,7 @@ func TestBadValues(t *testing.T) {
 		{"policy", "--policy best", []string{"--policy: \"best\": no such policy; use round_robin, random, least_loaded"}},
 		{"policies of the roles", "--prefill-policy p2c --decode-policy lru", []string{"--prefill-policy: \"p2c\"", "--decode-policy: \"lru\"", "power_of_two"}},
 		{"policy of both, once", "--policy=a --decode-policy=b", []string{"--policy: \"a\"", "--decode-policy: \"b\""}},
+		{"cache weight", "--cache-weight 0", []string{"--cache-weight: must be 1 or more"}},
 		{"log level", "--log-level loud", []string{"--log-level:", "error, warn, info"}},
 		{"log format", "--log-format xml", []string{"--log-format:", "text or json"}},
 		{"switch", "--etcd-gateway=maybe", []string{"--etcd-gateway:", "on or off"}},

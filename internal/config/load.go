@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"path/filepath"
@@ -11,6 +12,7 @@ import (
 	"github.com/spf13/viper"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // LoadProxy builds the configuration of a proxy. fs must hold the flags of
@@ -143,11 +145,8 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	canonical("decode", &p.Decode, instance.ParseAddress)
 	canonical("etcd-endpoints", &p.EtcdEndpoints, parseEndpoint)
 
-	for _, role := range []*string{&p.PrefillPolicy, &p.DecodePolicy} {
-		if *role == "" {
-			*role = p.Policy
-		}
-	}
+	p.PrefillPolicy = cmp.Or(p.PrefillPolicy, p.Policy, policy.DefaultPrefill)
+	p.DecodePolicy = cmp.Or(p.DecodePolicy, p.Policy, policy.Default)
 	p.EtcdPrefix = strings.TrimRight(p.EtcdPrefix, "/")
 	if p.Embedded() {
 		if address, err := instance.ParseAddress(p.EtcdListen); err == nil {

@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 		AllowedMethods: config.JSONList{"*"}, AllowedHeaders: config.JSONList{"*"},
 		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode",
-		Policy: "round_robin", PrefillPolicy: "round_robin", DecodePolicy: "round_robin",
+		PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 5,
 		LoadDigests: true, ScrapeInterval: 5 * time.Second, WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {
@@ -114,7 +114,7 @@ func TestPolicies(t *testing.T) {
 		args            string
 		prefill, decode string
 	}{
-		{nil, "", "round_robin", "round_robin"},
+		{nil, "", "prefix", "round_robin"},
 		{nil, "--policy least_loaded", "least_loaded", "least_loaded"},
 		{nil, "--policy least_loaded --decode-policy random", "least_loaded", "random"},
 		{map[string]string{"PD_PREFILL_POLICY": "session"}, "--policy power_of_two", "session", "power_of_two"},

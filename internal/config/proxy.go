@@ -106,11 +106,14 @@ type Proxy struct {
 	WaitingRetryInterval time.Duration // between two probes of a pending add
 	MaxWaitingRetries    int           // 0 = for ever
 
-	// Policy names what chooses among instances, for both roles; see package policy.
+	// Policy names what chooses among instances, for both roles; see package policy. ""
+	// leaves each its own.
 	Policy string
 	// PrefillPolicy and DecodePolicy are those of the roles. LoadProxy fills them with
 	// Policy where nothing else is said.
 	PrefillPolicy, DecodePolicy string
+	// CacheWeight is how many tokens that wait weigh as much as one in a cache.
+	CacheWeight int
 
 	// ClientBound sends requests with the same value of the header
 	// ClientBoundKey to the same instances while those can serve.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
@@ -98,9 +99,10 @@ func proxySettings() []setting {
 		{name: "max-connections", kind: kindInt, def: "0", usage: "clients connected at once; idle connections are closed for new ones, and the others wait; 0 means as many as the limit on descriptors leaves room for", field: func(p *Proxy) any { return &p.MaxConnections }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
 
-		{name: "policy", kind: kindText, def: policy.Default, usage: "which of several instances gets a request: " + strings.Join(policy.Names(), ", "), field: func(p *Proxy) any { return &p.Policy }},
-		{name: "prefill-policy", kind: kindText, usage: "the same for prefill instances (default that of --policy)", field: func(p *Proxy) any { return &p.PrefillPolicy }},
-		{name: "decode-policy", kind: kindText, usage: "the same for decode instances (default that of --policy)", field: func(p *Proxy) any { return &p.DecodePolicy }},
+		{name: "policy", kind: kindText, usage: "which of several instances gets a request, of either role: " + strings.Join(policy.Names(), ", "), field: func(p *Proxy) any { return &p.Policy }},
+		{name: "prefill-policy", kind: kindText, usage: "the same for prefill instances (default that of --policy, or " + policy.DefaultPrefill + ")", field: func(p *Proxy) any { return &p.PrefillPolicy }},
+		{name: "decode-policy", kind: kindText, usage: "the same for decode instances (default that of --policy, or " + policy.Default + ")", field: func(p *Proxy) any { return &p.DecodePolicy }},
+		{name: "cache-weight", kind: kindInt, def: strconv.Itoa(policy.DefaultCacheWeight), usage: "how many tokens of prompts that wait for an instance weigh as much as one token in its cache, for policies that know caches", field: func(p *Proxy) any { return &p.CacheWeight }},
 		{name: "load-digests", kind: kindSwitch, def: "on", usage: "tell the other proxies, in etcd and at most once a second, what this one has in flight, and count what they have", field: func(p *Proxy) any { return &p.LoadDigests }},
 		{name: "scrape-interval", kind: kindDuration, def: "5s", usage: "between two looks at the metrics of one engine, for its KV cache and waiting requests; 0s never looks", field: func(p *Proxy) any { return &p.ScrapeInterval }},
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},

@@ -135,7 +135,12 @@ func (p *Proxy) checkPolicies(bad complaint) {
 			bad(setting, "%q: %w", instance.Printable(name, 80), err)
 		}
 	}
-	check("policy", p.Policy)
+	if p.Policy != "" {
+		check("policy", p.Policy)
+	}
+	if p.CacheWeight < 1 {
+		bad("cache-weight", "must be 1 or more")
+	}
 	if p.PrefillPolicy != p.Policy {
 		check("prefill-policy", p.PrefillPolicy)
 	}

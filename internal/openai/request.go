@@ -230,19 +230,6 @@ func (r *Request) Raw(f Field) []byte {
 	return r.Body[o.val:o.end]
 }
 
-// Head gives what a chat's template puts before the messages, as sent, and the salt of
-// the cache: what two requests must have in common before their prompts matter. room is
-// memory for it.
-func (r *Request) Head(room [][]byte) [][]byte {
-	head := room[:0]
-	for _, f := range [...]Field{FieldCacheSalt, FieldTools, FieldSystem, FieldInstructions} {
-		if raw := r.Raw(f); raw != nil && !isNull(raw) {
-			head = append(head, raw)
-		}
-	}
-	return head
-}
-
 // Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
 // there is neither.
 func (r *Request) Prompt() []byte {

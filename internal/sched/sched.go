@@ -88,6 +88,8 @@ type Options struct {
 	// Start is the turn that policies begin with: another one in each proxy, so that
 	// several do not go through the same instances side by side.
 	Start uint64
+	// CacheWeight is for policies; see policy.Options.
+	CacheWeight float64
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }

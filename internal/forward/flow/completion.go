@@ -46,8 +46,9 @@ func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build} }
 
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
-	var head [4][]byte
-	r.begin(sched.Request{Prompt: req.Prompt(), Head: req.Head(head[:]), Length: len(req.Body)})
+	var room [4][]byte
+	head, prompt := req.Reading(room[:])
+	r.begin(sched.Request{Prompt: prompt, Head: head, Length: len(req.Body)})
 	if req.Media() {
 		r.Settings.Recorder.Media()
 	}

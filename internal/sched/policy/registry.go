@@ -6,9 +6,12 @@ import (
 	"strings"
 )
 
-// Default is the policy of a role for which none is named, and the one that chooses
-// where another cannot tell.
+// Default is the policy of decode instances for which none is named, and the one that
+// chooses where another cannot tell.
 const Default = "round_robin"
+
+// DefaultPrefill is the policy of prefill instances for which none is named.
+const DefaultPrefill = "prefix"
 
 // Session is the policy that binds requests to the instance of their session.
 const Session = "session"
@@ -27,7 +30,7 @@ func kinds() []Kind {
 		{"least_loaded", newLeastLoaded},
 		{"power_of_two", newPowerOfTwo},
 		{Session, newSession},
-		{"prefix", newPrefix},
+		{DefaultPrefill, newPrefix},
 	}
 }
 
