@@ -88,10 +88,12 @@ func (p *proxy) weigh(ctx context.Context) {
 	defer tick.Stop()
 	for {
 		var of map[string]sched.Counts
+		several := false
 		if p.loads != nil {
-			of = others.Sum(p.loads.All(), p.id, time.Now())
+			all, now := p.loads.All(), time.Now()
+			of, several = others.Sum(all, p.id, now), others.Any(all, p.id, now)
 		}
-		p.sched.SetOthers(of)
+		p.sched.SetOthers(of, several)
 		select {
 		case <-ctx.Done():
 			return

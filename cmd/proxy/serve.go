@@ -292,7 +292,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.registry = reg
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
-		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Available: p.tracker.Available,
+		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Hits: p.sched.Hits, Available: p.tracker.Available,
 		Etcd: func() metrics.Etcd { return p.etcdMetrics(etcd) },
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // Membership is what the gauges of the fleet are read from, at scrape time.
@@ -18,6 +19,8 @@ type Membership struct {
 	// Both calls back for each role and reason with how often an engine that stands in
 	// both roles was picked.
 	Both func(func(role instance.Role, reason string, n uint64))
+	// Hits calls back for every prefill instance with what prefill found in its cache.
+	Hits func(func(instance.Key, sched.Hits))
 	// Available tells this proxy's own opinion of an instance.
 	Available func(instance.Key) bool
 	// Etcd tells how well the membership is being followed.
@@ -49,6 +52,7 @@ type descs struct {
 	state, audits, drift, epochs, relists, suspended *prometheus.Desc
 	orphans, held, kept, age                         *prometheus.Desc
 	own, ownEnds                                     *prometheus.Desc
+	hits                                             *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -65,6 +69,8 @@ func newDescs() descs {
 			"Instances chosen for legs, by role and the policy that chose.", []string{"role", "policy"}, nil),
 		both: prometheus.NewDesc("pd_both_picks_total",
 			"Those of them that stand in both roles, by why: chosen beside instances of the role alone, or no_other.", []string{"role", "reason"}, nil),
+		hits: prometheus.NewDesc("pd_prompt_tokens_total",
+			"Tokens of prompts that a prefill instance has answered, by what: asked, all of them; expected, those that the policy expected in its cache; found, those that were there.", []string{"instance", "what"}, nil),
 		state: prometheus.NewDesc("pd_membership_state",
 			"1 for the state in which etcd is being followed, 0 for the others.", []string{"state"}, nil),
 		audits: prometheus.NewDesc("pd_membership_audits_total",
@@ -107,6 +113,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- f.desc.inFlight
 	ch <- f.desc.picks
 	ch <- f.desc.both
+	ch <- f.desc.hits
 	d := f.desc
 	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age, d.own, d.ownEnds} {
 		ch <- desc
@@ -180,6 +187,11 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 	})
 	f.m.Picks(func(role instance.Role, policy string, n uint64) {
 		ch <- prometheus.MustNewConstMetric(f.desc.picks, prometheus.CounterValue, float64(n), string(role), policy)
+	})
+	f.m.Hits(func(k instance.Key, h sched.Hits) {
+		for what, n := range map[string]int64{"asked": h.Asked, "expected": h.Expected, "found": h.Found} {
+			ch <- prometheus.MustNewConstMetric(f.desc.hits, prometheus.CounterValue, float64(n), k.Address, what)
+		}
 	})
 	f.m.Both(func(role instance.Role, reason string, n uint64) {
 		ch <- prometheus.MustNewConstMetric(f.desc.both, prometheus.CounterValue, float64(n), string(role), reason)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 func TestMembershipTellsOfEtcd(t *testing.T) {
@@ -21,6 +22,9 @@ func TestMembershipTellsOfEtcd(t *testing.T) {
 			f(instance.Prefill, "round_robin", 0)
 		},
 		Both: func(f func(instance.Role, string, uint64)) { f(instance.Decode, "no_other", 4) },
+		Hits: func(f func(instance.Key, sched.Hits)) {
+			f(instance.Key{Role: instance.Prefill, Address: "p:1"}, sched.Hits{Asked: 9, Expected: 6, Found: 5})
+		},
 		Etcd: func() metrics.Etcd {
 			return metrics.Etcd{
 				State: "suspect", States: []string{"live", "suspect"},

@@ -7,6 +7,7 @@ package others
 
 import (
 	"math"
+	"slices"
 	"strings"
 	"time"
 
@@ -34,6 +35,14 @@ func Worth(age time.Duration) float64 {
 		return 0
 	}
 	return worth
+}
+
+// Any tells whether another proxy chooses among the same instances. The digest of one
+// that has nothing in flight is not written anew, and counts until its lease ends.
+func Any(all []*discovery.ProxyLoad, own string, now time.Time) bool {
+	return slices.ContainsFunc(all, func(p *discovery.ProxyLoad) bool {
+		return p.ID != own && p.Ignored == "" && (len(p.Load) == 0 || Worth(now.Sub(p.Heard)) > 0)
+	})
 }
 
 // Sum adds up all digests but this proxy's own, by address. An engine that stands in

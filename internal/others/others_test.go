@@ -51,3 +51,27 @@ func TestSum(t *testing.T) {
 		t.Errorf("%+v, want %+v", got, want)
 	}
 }
+
+func TestAny(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	busy := map[string]discovery.LoadCount{"decode/d:1": {InFlight: 1}}
+	for _, tc := range []struct {
+		name string
+		one  discovery.ProxyLoad
+		want bool
+	}{
+		{"its own", discovery.ProxyLoad{ID: "own", Heard: now, Digest: discovery.Digest{Load: busy}}, false},
+		{"a busy one", discovery.ProxyLoad{ID: "a", Heard: now, Digest: discovery.Digest{Load: busy}}, true},
+		{"one that hangs", discovery.ProxyLoad{ID: "a", Heard: now.Add(-time.Hour), Digest: discovery.Digest{Load: busy}}, false},
+		{"an idle one, which writes nothing", discovery.ProxyLoad{ID: "a", Heard: now.Add(-time.Hour)}, true},
+		{"one that is not understood", discovery.ProxyLoad{ID: "a", Heard: now, Ignored: "newer"}, false},
+	} {
+		if got := others.Any([]*discovery.ProxyLoad{&tc.one}, "own", now); got != tc.want {
+			t.Errorf("%s: %t", tc.name, got)
+		}
+	}
+	if others.Any(nil, "own", now) {
+		t.Error("nobody is somebody")
+	}
+}

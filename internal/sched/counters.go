@@ -21,7 +21,8 @@ type counter struct {
 	waiting waiting
 	load    policy.Load
 	// now are the entries of the snapshot that was built last, by role; nil: none.
-	now [2]atomic.Pointer[instance.Instance]
+	now  [2]atomic.Pointer[instance.Instance]
+	hits *hits // of its cache
 }
 
 // in is the entry of a role.
@@ -185,7 +186,7 @@ func (c *counters) keep(changes []change) []*counter {
 		}
 		e := c.m[is.Address]
 		if e == nil {
-			e = &engine{counter: new(counter)}
+			e = &engine{counter: &counter{hits: new(hits)}}
 			c.m[is.Address] = e
 		}
 		if was == nil {

@@ -106,6 +106,7 @@ type Scheduler struct {
 	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
 	ratios   ratios
+	several  atomic.Bool // see policy.Options
 	chains   map[instance.Role][]link
 	looks    sync.Pool                      // of *looked
 	full     atomic.Pointer[[]instance.Key] // see Full

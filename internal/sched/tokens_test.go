@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // What a leg adds to the load of an instance is gone when it has ended, whatever it was
@@ -48,4 +49,39 @@ func TestTokensOfALeg(t *testing.T) {
 	}
 	holds(p, 0, 0, 0)
 	holds(d, 0, 0, 0)
+}
+
+// What prefill found in its cache is counted beside what the policy expected there.
+func TestHits(t *testing.T) {
+	t.Parallel()
+	in := &instance.Instance{
+		Key: instance.Key{Role: instance.Prefill, Address: "p:1"}, Verified: true,
+		Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+	}
+	kind, err := policy.Find("prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := New(Options{
+		Source: &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}, Health: well{},
+		Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind},
+	})
+	for turn := range 2 {
+		a, err := s.Pick(Request{Role: instance.Prefill, Alone: true, Model: "m", Prompt: make([]byte, 4096)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if want := turn * 1024; a.Cached != want || a.Tokens != 1024 {
+			t.Errorf("turn %d: %d of %d tokens are cached, want %d", turn, a.Cached, a.Tokens, want)
+		}
+		a.Prefilled(1024, 900*turn)
+		a.Prefilled(0, 0) // one that does not tell
+		a.Done()
+	}
+	s.Hits(func(k instance.Key, h Hits) {
+		if k != in.Key || h != (Hits{Asked: 2048, Expected: 1024, Found: 900}) {
+			t.Errorf("%s: %+v", k, h)
+		}
+	})
 }

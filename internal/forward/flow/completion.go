@@ -237,8 +237,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 // prefilled notes what a prefill instance has answered.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.usage.Prefilled(answer)
-	tokens, _ := c.usage.Prompt()
-	p.Computed(tokens)
+	p.Prefilled(c.usage.Prompt())
 }
 
 // newPair names a new attempt.
