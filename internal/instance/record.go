@@ -58,26 +58,36 @@ type Record struct {
 	Ports        map[string][]int  `json:"ports,omitempty"`
 	ReceiverHost string            `json:"receiver_host,omitempty"` // host of the lmcache ports, "" = that of Address
 	ZMQAddress   string            `json:"zmq_address,omitempty"`
-	TransferMode string            `json:"transfer_mode,omitempty"`
-	Transfer     string            `json:"transfer,omitempty"` // what the engine itself hands over by, see TransferNIXL; "" unknown
-	DPSize       int               `json:"dp_size,omitempty"`
-	TPSize       int               `json:"tp_size,omitempty"`
-	PPSize       int               `json:"pp_size,omitempty"`
-	BlockSize    int               `json:"block_size,omitempty"`
-	KVLease      int               `json:"kv_lease,omitempty"` // seconds that the engine keeps a hand-over; 0 its version's default
-	MaxModelLen  int               `json:"max_model_len,omitempty"`
-	Version      string            `json:"version,omitempty"`
-	Weight       *int              `json:"weight,omitempty"` // nil = 100
-	State        State             `json:"state,omitempty"`
-	Cause        string            `json:"cause,omitempty"`      // why State is Down, see CauseSlow; others are kept for display
-	StartedAt    *time.Time        `json:"started_at,omitempty"` // for people; never compared between machines
-	Source       string            `json:"source,omitempty"`     // agent, direct, admin, flags, import
-	HostID       string            `json:"host_id,omitempty"`    // tells network namespaces apart
-	Agent        string            `json:"agent,omitempty"`
-	Labels       map[string]string `json:"labels,omitempty"`
+	// KVEvents is where each data-parallel rank publishes what is in its KV cache.
+	KVEvents     map[string]KVEvents `json:"kv_events,omitempty"`
+	TransferMode string              `json:"transfer_mode,omitempty"`
+	Transfer     string              `json:"transfer,omitempty"` // what the engine itself hands over by, see TransferNIXL; "" unknown
+	DPSize       int                 `json:"dp_size,omitempty"`
+	TPSize       int                 `json:"tp_size,omitempty"`
+	PPSize       int                 `json:"pp_size,omitempty"`
+	BlockSize    int                 `json:"block_size,omitempty"`
+	KVLease      int                 `json:"kv_lease,omitempty"` // seconds that the engine keeps a hand-over; 0 its version's default
+	MaxModelLen  int                 `json:"max_model_len,omitempty"`
+	Version      string              `json:"version,omitempty"`
+	Weight       *int                `json:"weight,omitempty"` // nil = 100
+	State        State               `json:"state,omitempty"`
+	Cause        string              `json:"cause,omitempty"`      // why State is Down, see CauseSlow; others are kept for display
+	StartedAt    *time.Time          `json:"started_at,omitempty"` // for people; never compared between machines
+	Source       string              `json:"source,omitempty"`     // agent, direct, admin, flags, import
+	HostID       string              `json:"host_id,omitempty"`    // tells network namespaces apart
+	Agent        string              `json:"agent,omitempty"`
+	Labels       map[string]string   `json:"labels,omitempty"`
 	// Proxies are those that the instance belongs to, because it stands on their
 	// command lines or was added through one of them; none means every proxy.
 	Proxies []string `json:"proxies,omitempty"`
+}
+
+// KVEvents is where one rank publishes, as vLLM's --kv-events-config has it: a wildcard
+// stands for the instance's host.
+type KVEvents struct {
+	Endpoint       string `json:"endpoint"`
+	ReplayEndpoint string `json:"replay_endpoint,omitempty"`
+	Topic          string `json:"topic,omitempty"`
 }
 
 // For tells whether a record is for a proxy. The proxy's name is host:port of its

@@ -1,0 +1,228 @@
+// Package kvfollow keeps an index of KV caches in step with the membership: it follows
+// what each data-parallel rank of each usable instance publishes, and forgets what
+// belongs to an engine that has left or begun a new life.
+//
+// Where a rank publishes is what the engine itself says (GET /kv_event_sources, since
+// vLLM 0.31), else what its record says. A wildcard stands for the instance's host. The
+// dialer decides what may be connected to at all: an engine must not be able to send
+// the proxy elsewhere.
+package kvfollow
+
+import (
+	"context"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvindex"
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// Membership gives the present snapshot.
+type Membership func() *instance.Snapshot
+
+// Options are what a Follower needs.
+type Options struct {
+	Index      *kvindex.Index
+	Membership Membership
+	// Ask asks an engine for its sources; see Sources.
+	Ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error)
+	// Dial connects to endpoints. It must refuse what the proxy may not connect to.
+	Dial zmq.DialFunc
+	// AskAgain is between two questions to an engine that named no source; 30 s.
+	AskAgain time.Duration
+}
+
+// Follower follows all publishers of a membership.
+type Follower struct {
+	o Options
+
+	mu      sync.Mutex
+	members map[string]*member // by address
+}
+
+// member is one life of one engine.
+type member struct {
+	in   *instance.Instance
+	stop context.CancelFunc
+	done chan struct{}
+
+	mu      sync.Mutex
+	sources map[int]*kvevents.Source // by rank
+	trouble string                   // why there are none
+}
+
+// New makes a Follower that has not begun.
+func New(o Options) *Follower {
+	if o.AskAgain == 0 {
+		o.AskAgain = 30 * time.Second
+	}
+	return &Follower{o: o, members: make(map[string]*member)}
+}
+
+// Run follows the membership until the context ends.
+func (f *Follower) Run(ctx context.Context) {
+	defer f.leave(ctx, nil)
+	for {
+		snap := f.o.Membership()
+		f.leave(ctx, snap)
+		select {
+		case <-ctx.Done():
+			return
+		case <-snap.Changed():
+		}
+	}
+}
+
+// leave ends what a snapshot does not have any more, and begins what is new in it. A
+// nil snapshot ends everything.
+func (f *Follower) leave(ctx context.Context, snap *instance.Snapshot) {
+	want := map[string]*instance.Instance{}
+	if snap != nil {
+		for _, role := range instance.Roles() {
+			for _, in := range snap.Usable(role) {
+				want[in.Address] = in // the same engine may be there in both roles
+			}
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for address, m := range f.members {
+		if is := want[address]; is == nil || is.Incarnation() != m.in.Incarnation() {
+			m.stop()
+			<-m.done
+			delete(f.members, address)
+		}
+	}
+	for address, in := range want {
+		if f.members[address] == nil {
+			life, stop := context.WithCancel(ctx)
+			m := &member{in: in, stop: stop, done: make(chan struct{})}
+			f.members[address] = m
+			go func() {
+				defer close(m.done)
+				f.follow(life, m)
+			}()
+		}
+	}
+}
+
+// follow serves one life of an engine: asks where it publishes until that is known,
+// and follows each rank.
+func (f *Follower) follow(ctx context.Context, m *member) {
+	publishers := f.find(ctx, m)
+	var work sync.WaitGroup
+	m.mu.Lock()
+	m.sources = make(map[int]*kvevents.Source, len(publishers))
+	for rank, p := range publishers {
+		target := kvindex.Target{Address: m.in.Address, Rank: rank}
+		s := kvevents.NewSource(p, f.o.Dial, handler{f.o.Index, target})
+		m.sources[rank] = s
+		work.Go(func() {
+			defer f.o.Index.Drop(target)
+			s.Run(ctx)
+		})
+	}
+	m.mu.Unlock()
+	work.Wait()
+}
+
+// find gives where the ranks publish. There are none when the context has ended.
+func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
+	for {
+		publishers, err := f.o.Ask(ctx, m.in)
+		if len(publishers) == 0 {
+			publishers = FromRecord(m.in)
+		}
+		for rank, p := range publishers {
+			publishers[rank] = placed(p, m.in.Address)
+		}
+		m.mu.Lock()
+		m.trouble = ""
+		switch {
+		case len(publishers) > 0:
+		case err != nil:
+			m.trouble = err.Error()
+		default:
+			m.trouble = "it publishes no KV events"
+		}
+		m.mu.Unlock()
+		if len(publishers) > 0 {
+			return publishers
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(f.o.AskAgain):
+		}
+	}
+}
+
+// placed puts the instance's host where an endpoint has a wildcard.
+func placed(p kvevents.Publisher, address string) kvevents.Publisher {
+	p.Endpoint, p.Replay = onHost(p.Endpoint, address), onHost(p.Replay, address)
+	return p
+}
+
+func onHost(endpoint, address string) string {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return endpoint
+	}
+	at := strings.LastIndexByte(rest, ':')
+	host, _, err := net.SplitHostPort(address)
+	if at < 0 || err != nil {
+		return endpoint
+	}
+	switch strings.Trim(rest[:at], "[]") {
+	case "*", "0.0.0.0", "::":
+		return "tcp://" + net.JoinHostPort(host, rest[at+1:])
+	}
+	return endpoint
+}
+
+// handler writes what a Source reads into the index.
+type handler struct {
+	index  *kvindex.Index
+	target kvindex.Target
+}
+
+func (h handler) Apply(b *kvevents.Batch) { h.index.Apply(h.target, b) }
+func (h handler) Reset()                  { h.index.Reset(h.target) }
+func (h handler) SetLive(live bool)       { h.index.SetLive(h.target, live) }
+
+// Status is how one rank is followed.
+type Status struct {
+	Address string
+	Rank    int
+	kvevents.Status
+	Index kvindex.Stats
+}
+
+// Status lists all ranks of all members, by address and rank. A member whose sources
+// are not known is there once, as lost, with the reason.
+func (f *Follower) Status() []Status {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	var out []Status
+	for _, address := range slices.Sorted(maps.Keys(f.members)) {
+		m := f.members[address]
+		m.mu.Lock()
+		if len(m.sources) == 0 {
+			out = append(out, Status{Address: address, Status: kvevents.Status{State: kvevents.Lost, Error: m.trouble}})
+		}
+		for _, rank := range slices.Sorted(maps.Keys(m.sources)) {
+			out = append(out, Status{
+				Address: address, Rank: rank, Status: m.sources[rank].Status(),
+				Index: f.o.Index.Stats(kvindex.Target{Address: address, Rank: rank}),
+			})
+		}
+		m.mu.Unlock()
+	}
+	return out
+}
