@@ -103,7 +103,7 @@ func environment(more ...string) []string {
 func transfer(role instance.Role) string { return transferBy("NixlConnector", role) }
 
 func transferBy(class string, role instance.Role) string {
-	kv := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer"}[role]
+	kv := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer", instance.Both: "kv_both"}[role]
 	return `--kv-transfer-config={"kv_connector":"` + class + `","kv_role":"` + kv + `","kv_buffer_device":"cpu"}`
 }
 

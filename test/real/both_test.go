@@ -1,0 +1,71 @@
+package real_test
+
+import (
+	"slices"
+	"strconv"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// TestBothRoles has two engines with kv_both, each registered in both roles: a prompt is
+// computed by one of them and fetched by the other, and the answers are those of one vLLM
+// alone.
+func TestBothRoles(t *testing.T) {
+	r := newRig(t)
+	list := slices.DeleteFunc(table(), func(q request) bool { return !q.short })
+	want := r.reference(list)
+	var err error
+	if r.proxy, err = r.fleet.StartProxy(r.t.Context(), fleet.ProxySpec{Name: "proxy"}); err != nil {
+		t.Fatal(err)
+	}
+	engines, errs := make([]*engine, 2), make([]error, 2)
+	var group sync.WaitGroup
+	for i := range engines {
+		group.Go(func() { engines[i], errs[i] = r.launch("both-"+strconv.Itoa(i), instance.Both) })
+	}
+	group.Wait()
+	for i, err := range errs {
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.beside(engines[i])
+	}
+	if err := r.proxy.WaitFor(t.Context(), 2, 2); err != nil {
+		t.Fatal(err)
+	}
+	r.compare(t, list, want)
+
+	const name = "vllm:prompt_tokens_by_source_total"
+	type counts struct{ computed, received float64 }
+	of := func(e *engine) counts {
+		return counts{r.metric(e, name, `source="local_compute"`), r.metric(e, name, `source="external_kv_transfer"`)}
+	}
+	for i := range 2 { // each takes its turn as prefill
+		before := []counts{of(engines[0]), of(engines[1])}
+		tokens := float64(r.promptTokens(long("Counted " + strconv.Itoa(i) + ":")))
+		got := make([]counts, len(engines))
+		for i, e := range engines {
+			now := of(e)
+			got[i] = counts{now.computed - before[i].computed, now.received - before[i].received}
+		}
+		say("of a prompt of %v tokens the engines computed and received %v", tokens, got)
+		prefill, decode := counts{computed: tokens}, counts{received: tokens}
+		if !slices.Equal(got, []counts{prefill, decode}) && !slices.Equal(got, []counts{decode, prefill}) {
+			t.Errorf("of a prompt of %v tokens the engines computed and received %v", tokens, got)
+		}
+	}
+
+	// One alone does both itself, and hands nothing over.
+	if err := engines[1].agent.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	r.decodes(1)
+	before := of(engines[0])
+	tokens := float64(r.promptTokens(long("Alone:")))
+	if now := of(engines[0]); now.computed-before.computed != tokens || now.received != before.received {
+		t.Errorf("alone it computed %v of %v tokens and received %v", now.computed-before.computed, tokens, now.received-before.received)
+	}
+}
