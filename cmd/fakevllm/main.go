@@ -93,6 +93,7 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	fl.DurationVar(&f.opt.TransferTimeout, "transfer-timeout", 480*time.Second, "how long a mooncake decode waits for its prefill, and a prefill's blocks for a decode")
 	fl.StringVar(&f.opt.NotifyAddr, "notify", "", "host:port that an lmcache prefill notifies by ZeroMQ")
 	fl.IntSliceVar(&f.alloc, "alloc-port", nil, "ports of an lmcache decode, one for each rank (default a free one)")
+	fl.IntVar(&f.opt.DPSize, "data-parallel-size", 1, "data-parallel ranks behind the address (plain, nixl, nixl_push, ascend)")
 	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
 	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
 	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")

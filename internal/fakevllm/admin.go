@@ -98,6 +98,7 @@ type State struct {
 	Address      string   `json:"address"`
 	SideChannel  int      `json:"side_channel,omitempty"`
 	Bootstrap    int      `json:"bootstrap,omitempty"`
+	Ranks        []Rank   `json:"ranks"`
 	Counters     Counters `json:"counters"`
 	Aborted      []string `json:"aborted"`
 	Violations   []string `json:"violations"`
@@ -110,7 +111,7 @@ type State struct {
 func (s *Server) State() State {
 	return State{
 		EngineID: s.EngineID(), Role: s.opt.Role, Mode: s.opt.Mode, Address: s.Address(), SideChannel: s.SideChannel(), Bootstrap: s.Bootstrap(),
-		Counters: s.Counters(), Aborted: s.Aborted(), Violations: s.Violations(),
+		Ranks: s.Ranks(), Counters: s.Counters(), Aborted: s.Aborted(), Violations: s.Violations(),
 		BadHandovers: s.BadHandovers(), Refusals: s.Refusals(), Faults: s.faults.all(),
 	}
 }

@@ -51,7 +51,7 @@ func (x *exchange) agentStream(j *job) {
 		return
 	}
 	if j.loadErr != nil {
-		x.life.stats.fail.Add(1)
+		x.core.stats.fail.Add(1)
 		x.fail(internalError())
 		return
 	}
@@ -69,7 +69,7 @@ func (x *exchange) agentStream(j *job) {
 			return
 		}
 	}
-	x.life.finished(n.ln.seq.finish)
+	x.core.finished(n.ln.seq.finish)
 	x.offer(j, n.ln.seq.finish)
 	n.close()
 	n.form.ended(n)

@@ -141,7 +141,7 @@ func (s *Server) startProducer(ctx context.Context, l *life) (err error) {
 	if l.boot, err = startBootstrap(ctx, addr, l.count); err != nil {
 		return err
 	}
-	host, port := l.advertised()
+	host, port := l.advertised(l.cores[0])
 	l.boot.register(registration{EngineID: l.engineID, Addr: "tcp://" + net.JoinHostPort(host, strconv.Itoa(port))})
 	return nil
 }

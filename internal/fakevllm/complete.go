@@ -72,12 +72,12 @@ func (x *exchange) run(j *job) {
 		j.kv = nil // an engine that shuts down fetches nothing, and frees nothing elsewhere
 	}
 	if e := x.startKV(j); e != nil {
-		l.stats.fail.Add(1)
+		x.core.stats.fail.Add(1)
 		x.fail(e)
 		return
 	}
 	if !x.queue(j) {
-		l.stats.abort.Add(1)
+		x.core.stats.abort.Add(1)
 		x.aborted()
 		return
 	}
@@ -87,13 +87,13 @@ func (x *exchange) run(j *job) {
 		total += len(ids)
 	}
 	l.count.promptTokens.Add(int64(total))
-	l.stats.promptTokens.Add(int64(total))
+	x.core.stats.promptTokens.Add(int64(total))
 	hits := j.cached
 	if x.core.cache != nil {
 		hits = x.hits
 	}
-	l.stats.cacheQueries.Add(int64(total))
-	l.stats.cacheHits.Add(int64(hits))
+	x.core.stats.cacheQueries.Add(int64(total))
+	x.core.stats.cacheHits.Add(int64(hits))
 	l.count.cacheQueries.Add(int64(total))
 	l.count.cacheHits.Add(int64(hits))
 	if j.stream {
@@ -101,7 +101,7 @@ func (x *exchange) run(j *job) {
 	} else {
 		x.respond(j)
 	}
-	l.stats.e2e.observe(time.Since(j.arrived))
+	x.core.stats.e2e.observe(time.Since(j.arrived))
 }
 
 // responseID is the id of the answer: made of X-Request-Id, else of the
@@ -137,8 +137,8 @@ func (x *exchange) admit(j *job) error {
 	if j.stream && j.beamSearch {
 		return badRequest("", nil, "Streaming is not currently supported with beam search")
 	}
-	if rank, err := strconv.Atoi(strings.TrimSpace(x.r.Header.Get("X-data-parallel-rank"))); err == nil && rank != 0 {
-		return badRequest("", nil, "data_parallel_rank %d is out of range [0, 1).", rank)
+	if err := x.chooseRank(); err != nil {
+		return err
 	}
 	if !s.servesModel(j.params.model) {
 		return modelNotFound(j.params.model, s.opt.Models)
@@ -372,22 +372,22 @@ func (x *exchange) handOver(j *job, finish string) {
 	if l.server.opt.RewrittenParams {
 		h.token = ""
 	}
-	l.ledger.put(requestID, h, time.Now())
+	x.core.ledger.put(requestID, h, time.Now())
 	l.count.made.Add(1)
-	host, port := l.advertised()
-	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, l.engineID, requestID, host, port, len(j.prompts[0]), token)
+	host, port := l.advertised(x.core)
+	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)
 }
 
 // queue waits for a free place among MaxRunning, and for the request's turn.
 func (x *exchange) queue(j *job) bool {
 	l := x.life
-	if l.slots != nil || x.core.queues() {
-		l.waiting.Add(1)
-		defer l.waiting.Add(-1)
+	if x.core.slots != nil || x.core.queues() {
+		x.core.waiting.Add(1)
+		defer x.core.waiting.Add(-1)
 	}
-	if l.slots != nil {
+	if x.core.slots != nil {
 		select {
-		case l.slots <- struct{}{}:
+		case x.core.slots <- struct{}{}:
 		case <-x.r.Context().Done():
 			return false
 		case <-l.done:
@@ -395,13 +395,13 @@ func (x *exchange) queue(j *job) bool {
 		}
 	}
 	if !x.schedule(j) {
-		if l.slots != nil {
-			<-l.slots
+		if x.core.slots != nil {
+			<-x.core.slots
 		}
 		return false
 	}
-	l.stats.queue.observe(time.Since(j.arrived))
-	l.running.Add(1)
+	x.core.stats.queue.observe(time.Since(j.arrived))
+	x.core.running.Add(1)
 	x.placed = true
 	return true
 }
@@ -414,16 +414,16 @@ func (x *exchange) release() {
 		return
 	}
 	x.placed = false
-	x.life.running.Add(-1)
-	if x.life.slots != nil {
-		<-x.life.slots
+	x.core.running.Add(-1)
+	if x.core.slots != nil {
+		<-x.core.slots
 	}
 }
 
 // gone ends a request whose client left or whose engine died.
 func (x *exchange) gone() {
 	x.release()
-	x.life.stats.abort.Add(1)
+	x.core.stats.abort.Add(1)
 	x.aborted()
 }
 
@@ -434,12 +434,12 @@ func (x *exchange) completed() {
 }
 
 // finished counts one complete sequence.
-func (l *life) finished(reason string) {
+func (c *core) finished(reason string) {
 	if reason == "length" {
-		l.stats.length.Add(1)
+		c.stats.length.Add(1)
 		return
 	}
-	l.stats.stop.Add(1)
+	c.stats.stop.Add(1)
 }
 
 // cutCall is the answer to a required tool call that ended in its middle: what

@@ -18,15 +18,28 @@ import (
 // scheduler does with chunks of them; what is found in the cache is decided when
 // a prompt's turn comes.
 type core struct {
-	opt     *Options
-	cache   *kvcache.Cache // nil for one without limits
-	events  *events        // nil for one that publishes none
-	turns   turns
-	prefill atomic.Int64 // 1 while a prompt is computed
+	opt  *Options
+	rank int
+	// engineID names it in this life. Its ledger and its side channel are its own.
+	engineID string
+	ledger   *ledger
+	side     *sideServer   // nil unless hand-overs are fetched by it
+	slots    chan struct{} // nil without MaxRunning
+	stats    stats
+	running  atomic.Int64
+	waiting  atomic.Int64
+	requests atomic.Int64   // it has run, see Server.Ranks
+	cache    *kvcache.Cache // nil for one without limits
+	events   *events        // nil for one that publishes none
+	turns    turns
+	prefill  atomic.Int64 // 1 while a prompt is computed
 }
 
-func newCore(o *Options, e *events) *core {
-	c := &core{opt: o, events: e}
+func newCore(o *Options, rank int, engineID string, e *events) *core {
+	c := &core{opt: o, rank: rank, engineID: engineID, ledger: newLedger(engineID, *o), events: e}
+	if o.MaxRunning > 0 {
+		c.slots = make(chan struct{}, o.MaxRunning)
+	}
 	if o.CacheBlocks > 0 {
 		var tell func(kvcache.Event)
 		if e != nil {
@@ -178,7 +191,7 @@ func (x *exchange) awaitRoom() bool {
 	select {
 	case <-x.core.cache.Room():
 	case <-timer.C:
-		x.life.ledger.counts(time.Now()) // ends leases
+		x.core.ledger.counts(time.Now()) // ends leases
 	case <-x.r.Context().Done():
 		return false
 	case <-x.life.done:
@@ -247,7 +260,7 @@ func (x *exchange) keep(ln *lane, id int) {
 
 // generated counts a token of a lane.
 func (x *exchange) generated(ln *lane, id int) {
-	x.life.generated(1)
+	x.life.generated(x.core, 1)
 	x.keep(ln, id)
 }
 

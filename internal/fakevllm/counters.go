@@ -62,7 +62,7 @@ func (s *Server) Counters() Counters {
 	return Counters{
 		Requests: c.requests.Load(), Completed: c.completed.Load(), Rejected: c.rejected.Load(),
 		Failed: c.failed.Load(), Aborted: c.aborted.Load(),
-		Running: l.running.Load(), Waiting: l.waiting.Load(),
+		Running: l.sum(func(c *core) int64 { return c.running.Load() }), Waiting: l.sum(func(c *core) int64 { return c.waiting.Load() }),
 		PromptTokens: c.promptTokens.Load(), GenerationTokens: c.generationTokens.Load(),
 		CacheQueries: c.cacheQueries.Load(), CacheHits: c.cacheHits.Load(), ComputedTokens: c.computedTokens.Load(),
 		LocalPrefills: c.localPrefills.Load(), Recomputed: c.recomputed.Load(),
@@ -80,7 +80,11 @@ func (l *life) pinned(now time.Time) (waiting, expired int64) {
 	if l.transfers != nil {
 		return l.transfers.counts(now)
 	}
-	return l.ledger.counts(now)
+	for _, c := range l.cores {
+		w, e := c.ledger.counts(now)
+		waiting, expired = waiting+w, expired+e
+	}
+	return waiting, expired
 }
 
 // notes is a bounded list of remarks; the first ones are kept.

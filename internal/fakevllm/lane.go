@@ -231,10 +231,10 @@ func (x *exchange) first(j *job) (pace, bool) {
 	now := time.Now()
 	if ok {
 		x.prefilled(j)
-		x.life.stats.prefill.observe(now.Sub(began))
-		x.life.stats.ttft.observe(now.Sub(j.arrived))
+		x.core.stats.prefill.observe(now.Sub(began))
+		x.core.stats.ttft.observe(now.Sub(j.arrived))
 	}
-	return pace{next: now.Add(itl + x.core.drag(x.life.running.Load())), itl: itl, last: now}, ok
+	return pace{next: now.Add(itl + x.core.drag(x.core.running.Load())), itl: itl, last: now}, ok
 }
 
 // tick waits for the following token.
@@ -243,15 +243,15 @@ func (x *exchange) tick(p *pace) bool {
 		return x.alive()
 	}
 	ok := x.wait(time.Until(p.next))
-	p.next = p.next.Add(p.itl + x.core.drag(x.life.running.Load()))
+	p.next = p.next.Add(p.itl + x.core.drag(x.core.running.Load()))
 	now := time.Now()
-	x.life.stats.itl.observe(now.Sub(p.last))
+	x.core.stats.itl.observe(now.Sub(p.last))
 	p.last = now
 	return ok
 }
 
 // counted adds generated tokens to the engine's counters.
-func (l *life) generated(n int) {
+func (l *life) generated(c *core, n int) {
 	l.count.generationTokens.Add(int64(n))
-	l.stats.generationTokens.Add(int64(n))
+	c.stats.generationTokens.Add(int64(n))
 }

@@ -41,23 +41,36 @@ type stats struct {
 // metrics renders /metrics.
 func (l *life) metrics() []byte {
 	b := make([]byte, 0, 16<<10)
-	labels := string(appendJSONText([]byte(`model_name="`), l.server.opt.Models[0])) + `",engine="0"`
+	for _, c := range l.cores {
+		b = l.appendCore(b, c)
+	}
+	b = append(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds "...)
+	b = strconv.AppendFloat(b, float64(l.started.UnixNano())/1e9, 'f', 3, 64)
+	return append(b, '\n')
+}
+
+// appendCore renders the metrics of one rank, under its label. Names are typed once.
+func (l *life) appendCore(b []byte, c *core) []byte {
+	labels := string(appendJSONText([]byte(`model_name="`), l.server.opt.Models[0])) + `",engine="` + strconv.Itoa(c.rank) + `"`
 	number := func(kind, name, extra string, v float64) {
-		if kind != "" {
+		if kind != "" && c.rank == 0 {
 			b = append(b, "# TYPE "+name+" "+kind+"\n"...)
 		}
 		b = append(b, name+"{"+labels+extra+"} "...)
 		b = append(strconv.AppendFloat(b, v, 'g', -1, 64), '\n')
 	}
-	st, bounds := &l.stats, bucketBounds()
-	number("gauge", "vllm:num_requests_running", "", float64(l.running.Load()))
-	number("gauge", "vllm:num_requests_waiting", "", float64(l.waiting.Load()))
-	number("gauge", "vllm:num_requests_waiting_by_reason", `,reason="capacity"`, float64(l.waiting.Load()))
+	st, bounds := &c.stats, bucketBounds()
+	number("gauge", "vllm:num_requests_running", "", float64(c.running.Load()))
+	number("gauge", "vllm:num_requests_waiting", "", float64(c.waiting.Load()))
+	number("gauge", "vllm:num_requests_waiting_by_reason", `,reason="capacity"`, float64(c.waiting.Load()))
 	number("", "vllm:num_requests_waiting_by_reason", `,reason="deferred"`, float64(l.count.fetching.Load()))
-	pinned, _ := l.pinned(time.Now())
-	usage, blocks := min(1, float64(l.running.Load()+pinned)/256), 65536
-	if c := l.cores[0].cache; c != nil {
-		held := c.Stats()
+	pinned, _ := c.ledger.counts(time.Now())
+	if l.transfers != nil {
+		pinned, _ = l.transfers.counts(time.Now())
+	}
+	usage, blocks := min(1, float64(c.running.Load()+pinned)/256), 65536
+	if c.cache != nil {
+		held := c.cache.Stats()
 		usage, blocks = float64(held.Held)/float64(held.Blocks), held.Blocks
 	}
 	number("gauge", "vllm:kv_cache_usage_perc", "", usage)
@@ -87,7 +100,9 @@ func (l *life) metrics() []byte {
 		{"vllm:request_prefill_time_seconds", &st.prefill},
 		{"vllm:request_decode_time_seconds", &st.decode},
 	} {
-		b = append(b, "# TYPE "+h.name+" histogram\n"...)
+		if c.rank == 0 {
+			b = append(b, "# TYPE "+h.name+" histogram\n"...)
+		}
 		total := int64(0)
 		for i := range h.h.buckets {
 			total += h.h.buckets[i].Load()
@@ -100,7 +115,5 @@ func (l *life) metrics() []byte {
 		number("", h.name+"_sum", "", float64(h.h.micros.Load())/1e6)
 		number("", h.name+"_count", "", float64(total))
 	}
-	b = append(b, "# TYPE process_start_time_seconds gauge\nprocess_start_time_seconds "...)
-	b = strconv.AppendFloat(b, float64(l.started.UnixNano())/1e9, 'f', 3, 64)
-	return append(b, '\n')
+	return b
 }

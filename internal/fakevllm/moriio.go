@@ -156,7 +156,7 @@ func (x *exchange) startMoRIIO(j *job) *apiError {
 func (x *exchange) fetchMoRIIO(j *job, k moriioRequest) {
 	l := x.life
 	j.fetching = make(chan fetched, 1)
-	host, port := l.advertised()
+	host, port := l.advertised(l.cores[0])
 	line := fmt.Sprintf("PULL =%s =%s %d %d %s", url.QueryEscape(k.transferID),
 		url.QueryEscape(net.JoinHostPort(host, strconv.Itoa(port))), l.server.opt.TPSize, k.tp, k.token)
 	l.fetches.Go(func() { j.fetching <- l.fetchFrom(k.peer, line) })
@@ -166,7 +166,7 @@ func (x *exchange) fetchMoRIIO(j *job, k moriioRequest) {
 // unknown field and an integer that no float64 can hold.
 func (x *exchange) appendMoRIIO(dst []byte, transferID string, promptLen int) []byte {
 	l := x.life
-	host, port := l.advertised()
+	host, port := l.advertised(l.cores[0])
 	token := newToken()
 	l.moriio.token(transferID, token)
 	dst = append(dst, `{"do_remote_prefill":true,"do_remote_decode":false,"remote_block_ids":[[`...)

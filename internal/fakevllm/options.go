@@ -137,6 +137,9 @@ type Options struct {
 	// how long a decode waits for its prefill, and a prefill's blocks for a decode.
 	TransferTimeout time.Duration
 
+	// DPSize is how many data-parallel ranks there are behind the address, default 1. More
+	// than one is for the modes plain, nixl, nixl_push and ascend, without KV events.
+	DPSize int
 	// Ranks is the tensor-parallel size of an LMCache engine, default 1.
 	Ranks int
 	// AllocAddrs are where an LMCache decode takes buffers' requests, one for each
@@ -262,6 +265,12 @@ func (o Options) withDefaults() (Options, error) {
 	}
 	if o.BootstrapAddr == "" {
 		o.BootstrapAddr = net.JoinHostPort(host, "0")
+	}
+	if o.DPSize == 0 {
+		o.DPSize = 1
+	}
+	if o.DPSize < 0 || o.DPSize > 1 && (o.KVEvents != nil || o.Mode != Plain && !o.Mode.handsOver()) {
+		return o, fmt.Errorf("%w: %d data-parallel ranks: more than one is for plain, nixl, nixl_push and ascend without KV events", ErrOptions, o.DPSize)
 	}
 	if o.Ranks == 0 {
 		o.Ranks = 1

@@ -79,12 +79,12 @@ func (x *exchange) keepP2P(j *job) {
 	if to.ID == "" || x.fault != nil && x.fault.Kind == FaultNoKV {
 		return
 	}
-	if l.ledger.knows(to.ID) {
+	if x.core.ledger.knows(to.ID) {
 		x.reused(to.ID, "a prefill has had it")
 		return
 	}
 	g := NewGenerator(j.prompts[0], 0)
-	l.ledger.put(to.ID, handover{prompt: g.hash()}, time.Now())
+	x.core.ledger.put(to.ID, handover{prompt: g.hash()}, time.Now())
 	l.count.made.Add(1)
 }
 

@@ -42,7 +42,7 @@ func (s *Server) Mute(mute bool) { s.mute.Store(mute) }
 func (s *Server) ZMQAddress() string { return s.zmqAddress(s.current()) }
 
 func (s *Server) zmqAddress(l *life) string {
-	host, port := l.advertised()
+	host, port := l.advertised(l.cores[0])
 	return fmt.Sprintf("host:%s,handshake:%d,notify:%d", host, port, port)
 }
 
@@ -59,7 +59,7 @@ func (s *Server) pingMessage(l *life, index int64) []byte {
 	texts := [][2]string{{"type", role}, {"http_address", s.Address()}, {"zmq_address", s.zmqAddress(l)}, {"transfer_mode", mode}}
 	numbers := map[string]int64{"dp_size": 1, "tp_size": int64(s.opt.TPSize)}
 	if s.opt.PingOld {
-		_, port := l.advertised()
+		_, port := l.advertised(l.cores[0])
 		texts = [][2]string{{"type", "register"}, {"role", role}, {"request_address", s.URL() + "/v1/completions"}, {"transfer_mode", mode}}
 		numbers["handshake_port"], numbers["notify_port"], numbers["index"] = int64(port), int64(port), index
 	}

@@ -14,7 +14,7 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	if j.loadErr != nil {
-		x.life.stats.fail.Add(1)
+		x.core.stats.fail.Add(1)
 		x.fail(internalError())
 		return
 	}
@@ -24,7 +24,7 @@ func (x *exchange) respond(j *job) {
 		return
 	}
 	for i := range lanes {
-		x.life.finished(lanes[i].seq.finish)
+		x.core.finished(lanes[i].seq.finish)
 	}
 	if e := x.checkCalls(lanes); e != nil {
 		x.reject(e)

@@ -45,13 +45,12 @@ type Server struct {
 type life struct {
 	server    *Server
 	count     *counters
-	engineID  string
+	engineID  string // of rank 0
 	started   time.Time
 	ln        *listener
 	http      *http.Server
-	ledger    *ledger
 	transfers *transfers       // of a Mooncake producer
-	side      *sideServer      // nil in plain mode and for a Mooncake consumer
+	side      *sideServer      // of a Mooncake producer and of MoRI-IO; others have one for each core
 	boot      *bootstrapServer // nil for all but a Mooncake producer
 	receiver  *receiver        // nil for all but an LMCache decode
 	pushers   []*zmq.Sender    // of an LMCache prefill, one for each rank
@@ -60,12 +59,9 @@ type life struct {
 	moriio    moriioTransfers
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
 	done      chan struct{}  // closed when this life ends
-	slots     chan struct{}  // nil without MaxRunning
 	cores     []*core        // one for each data-parallel rank
 	responses *responses     // nil without StoreResponses
-	stats     stats
-	running   atomic.Int64
-	waiting   atomic.Int64
+	turn      atomic.Uint64  // whose rank a request gets that names none
 	serving   sync.WaitGroup // the accept loop
 
 	mu     sync.Mutex // guards everything below
@@ -123,18 +119,14 @@ func (s *Server) begin(ctx context.Context) error {
 		server: s, count: &s.count, engineID: newUUID(), started: time.Now(),
 		ln: track(raw), done: make(chan struct{}), idle: make(chan struct{}),
 	}
-	if s.opt.MaxRunning > 0 {
-		l.slots = make(chan struct{}, s.opt.MaxRunning)
-	}
 	if s.opt.StoreResponses {
 		l.responses = &responses{m: map[string]*response{}}
 	}
-	l.ledger = newLedger(l.engineID, s.opt)
 	published, err := startEvents(ctx, &s.opt)
 	if err != nil {
 		return errors.Join(err, raw.Close())
 	}
-	l.cores = []*core{newCore(&s.opt, published)}
+	l.addCores(published)
 	if published != nil && published.router != nil {
 		l.serving.Go(published.replay)
 	}
@@ -169,10 +161,7 @@ func (s *Server) begin(ctx context.Context) error {
 func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 	switch {
 	case s.opt.Mode.handsOver() || s.opt.Mode == P2P:
-		if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.ledger.answer); err != nil {
-			return err
-		}
-		s.opt.Shared.join(l.ledger)
+		return s.startSides(ctx, l)
 	case s.opt.Mode == Mooncake && s.opt.Role != RoleDecode:
 		l.transfers = newTransfers(s.opt.TransferTimeout, l.done, func(id string) {
 			s.violation("%s engine: transfer_id %q: a decode has had it", s.opt.Role, id)
@@ -205,13 +194,17 @@ func (s *Server) Address() string {
 // URL is the base URL, without a trailing slash.
 func (s *Server) URL() string { return "http://" + s.Address() }
 
-// EngineID names the present incarnation, as in kv_transfer_params.
+// EngineID names the present incarnation, as in kv_transfer_params: its rank 0.
 func (s *Server) EngineID() string { return s.current().engineID }
 
 // SideChannel is the port of the side channel, 0 in plain mode.
 func (s *Server) SideChannel() int {
-	if side := s.current().side; side != nil {
-		return side.port()
+	l := s.current()
+	switch {
+	case l.cores[0].side != nil:
+		return l.cores[0].side.port()
+	case l.side != nil:
+		return l.side.port()
 	}
 	return 0
 }
@@ -310,8 +303,13 @@ func (l *life) end() {
 	l.mu.Unlock()
 	l.ln.resetAll()
 	_ = l.http.Close()
+	for _, c := range l.cores {
+		if c.side != nil {
+			l.server.opt.Shared.leave(c.ledger)
+			c.side.close()
+		}
+	}
 	if l.side != nil {
-		l.server.opt.Shared.leave(l.ledger)
 		l.side.close()
 	}
 	if l.boot != nil {
@@ -343,10 +341,14 @@ func newUUID() string {
 }
 
 // advertised is where other engines reach the side channel.
-func (l *life) advertised() (host string, port int) {
+func (l *life) advertised(c *core) (host string, port int) {
+	side := l.side
+	if c.side != nil {
+		side = c.side
+	}
 	host = l.server.opt.SideChannelHost
 	if host == "" {
-		host, _, _ = net.SplitHostPort(l.side.ln.Addr().String())
+		host, _, _ = net.SplitHostPort(side.ln.Addr().String())
 	}
-	return host, l.side.port()
+	return host, side.port()
 }

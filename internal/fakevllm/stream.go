@@ -50,7 +50,7 @@ func (x *exchange) stream(j *job) {
 	if j.loadErr != nil {
 		// vLLM finds the failed load out with the first result: behind the
 		// role chunk, inside the 200.
-		x.life.stats.fail.Add(1)
+		x.core.stats.fail.Add(1)
 		x.fail(internalError())
 		return
 	}
@@ -117,7 +117,7 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 			}
 			if ln.seq.finish != "" {
 				open--
-				x.life.finished(ln.seq.finish)
+				x.core.finished(ln.seq.finish)
 			}
 			if !x.write(buf) {
 				x.gone()

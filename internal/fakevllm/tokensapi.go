@@ -169,7 +169,7 @@ func (x *exchange) streamIDs(j *job) {
 		return
 	}
 	if j.loadErr != nil {
-		x.life.stats.fail.Add(1)
+		x.core.stats.fail.Add(1)
 		x.fail(internalError())
 		return
 	}
@@ -197,7 +197,7 @@ func (x *exchange) streamIDs(j *job) {
 			return
 		}
 	}
-	x.life.finished(ln.seq.finish)
+	x.core.finished(ln.seq.finish)
 	x.offer(j, ln.seq.finish)
 	var b []byte
 	if j.includeUsage {
