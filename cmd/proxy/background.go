@@ -41,6 +41,9 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	if p.loads != nil {
 		work.Go(func() { p.logEnd("watch of the load digests", p.loads.Run(ctx)) })
 	}
+	if p.kv != nil {
+		work.Go(func() { p.kv.Run(ctx) })
+	}
 	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.warn(ctx) })
 	work.Go(func() { p.begin(ctx) })

@@ -31,6 +31,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/notice"
@@ -226,7 +227,8 @@ type proxy struct {
 	store    *discovery.Store
 	watcher  *discovery.Watcher
 	presence *discovery.Presence
-	loads    *discovery.Loads // nil: off
+	loads    *discovery.Loads   // nil: off
+	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
 	sched    *sched.Scheduler
 	upstream upstream.Client
@@ -313,6 +315,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}
 	metrics.Load{Each: p.sched.Totals, Digests: p.digestMetrics}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
+	if p.kv = newKVEvents(cfg, p.watcher.Snapshot, prober, guard); p.kv != nil {
+		metrics.KVEvents{Status: p.kv.Status}.Register(reg)
+	}
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
 			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Requests: h.Requests,
@@ -325,7 +330,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
-		Members: p.watcher, Load: p.sched, Details: p.listLoad, Digests: p.digests, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
+		Members: p.watcher, Load: p.sched, Details: p.listLoad, Digests: p.digests, KVEvents: p.kvStatus, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
 		CORS: httpapi.CORS{
 			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,

@@ -100,6 +100,7 @@ type Proxy struct {
 	MaxConnections         int    // clients connected at once; 0 = by the limit on descriptors
 	Fallback               string // FallbackDecode or FallbackNone
 
+	KVEvents       bool          // what engines publish of their KV caches is followed
 	LoadDigests    bool          // proxies tell each other what they have in flight
 	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
 

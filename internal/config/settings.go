@@ -103,6 +103,7 @@ func proxySettings() []setting {
 		{name: "prefill-policy", kind: kindText, usage: "the same for prefill instances (default that of --policy, or " + policy.DefaultPrefill + ")", field: func(p *Proxy) any { return &p.PrefillPolicy }},
 		{name: "decode-policy", kind: kindText, usage: "the same for decode instances (default that of --policy, or " + policy.Default + ")", field: func(p *Proxy) any { return &p.DecodePolicy }},
 		{name: "cache-weight", kind: kindInt, def: strconv.Itoa(policy.DefaultCacheWeight), usage: "how many tokens of prompts that wait for an instance weigh as much as one token in its cache, for policies that know caches", field: func(p *Proxy) any { return &p.CacheWeight }},
+		{name: "kv-events", kind: kindSwitch, def: "off", usage: "follow what engines publish of their KV caches (--kv-events-config), and count it", field: func(p *Proxy) any { return &p.KVEvents }},
 		{name: "load-digests", kind: kindSwitch, def: "on", usage: "tell the other proxies, in etcd and at most once a second, what this one has in flight, and count what they have", field: func(p *Proxy) any { return &p.LoadDigests }},
 		{name: "scrape-interval", kind: kindDuration, def: "5s", usage: "between two looks at the metrics of one engine, for its KV cache and waiting requests; 0s never looks", field: func(p *Proxy) any { return &p.ScrapeInterval }},
 		{name: "waiting-retry-interval", kind: kindDuration, def: "2s", usage: "between two probes of an instance that was added before it was up", field: func(p *Proxy) any { return &p.WaitingRetryInterval }},

@@ -80,8 +80,10 @@ type Deps struct {
 	Details func(instance.Key) *instance.ListedLoad
 	// Digests gives what the proxies said of their load; nil: nothing.
 	Digests func() []LoadDigest
-	Opinion Opinion
-	Etcd    func() EtcdStatus
+	// KVEvents tells how the engines' KV events are followed; nil: not at all.
+	KVEvents func() []KVEvents
+	Opinion  Opinion
+	Etcd     func() EtcdStatus
 	// Ready gives nil when the proxy may take traffic, else what it waits for.
 	Ready   func() error
 	Metrics http.Handler

@@ -29,6 +29,20 @@ type Status struct {
 	Limits       map[string]any     `json:"limits,omitempty"`
 	// Digests is what the proxies said of their load, this one's included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
+	// KVEvents is how the engines' KV events are followed, with --kv-events.
+	KVEvents []KVEvents `json:"kv_events,omitempty"`
+}
+
+// KVEvents is how one data-parallel rank is followed.
+type KVEvents struct {
+	Instance   string  `json:"instance"`
+	Rank       int     `json:"rank"`
+	State      string  `json:"state"` // lost, replaying, following, no events
+	Error      string  `json:"error,omitempty"`
+	Blocks     int     `json:"blocks"`
+	Batches    uint64  `json:"batches"`
+	Gaps       uint64  `json:"gaps"`
+	LagSeconds float64 `json:"lag_seconds"`
 }
 
 // LoadDigest is what a proxy said of its load last.
@@ -85,6 +99,9 @@ func (d *Deps) status(c *gin.Context) {
 	}
 	if d.Digests != nil {
 		out.Digests = d.Digests()
+	}
+	if d.KVEvents != nil {
+		out.KVEvents = d.KVEvents()
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {

@@ -235,7 +235,12 @@ func (r *rig) ask(prompt string, tokens int) (status int, body []byte, err error
 
 // call sends a request to the proxy.
 func (r *rig) call(method, path, body string) (status int, answer []byte, err error) {
-	req, err := http.NewRequestWithContext(r.t.Context(), method, r.proxy.URL()+path, strings.NewReader(body))
+	return r.callAt(r.proxy.URL(), method, path, body)
+}
+
+// callAt sends a request to a server.
+func (r *rig) callAt(url, method, path, body string) (status int, answer []byte, err error) {
+	req, err := http.NewRequestWithContext(r.t.Context(), method, url+path, strings.NewReader(body))
 	if err != nil {
 		return 0, nil, err
 	}
