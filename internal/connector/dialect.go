@@ -86,6 +86,8 @@ type Pair struct {
 	ID string
 	// Key is a random text of 32 hexadecimal digits that no other attempt has.
 	Key string
+	// TokenIDs has prefill tell the tokens of the prompt.
+	TokenIDs bool
 }
 
 // Leg is what one engine is sent.

@@ -71,9 +71,13 @@ func decodeEdit(r *openai.Request, p Pair) *openai.Edit {
 // engines hand nothing over when the single token ends the answer. The token
 // itself is thrown away. /v1/messages has no field that keeps its token from being
 // the last: Unfit says where that does not matter. /inference/v1/generate has its
-// limits in sampling_params, where Edit finds them.
-func prefillEdit(e *openai.Edit) {
+// limits in sampling_params, where Edit finds them. A prefill that is asked for the tokens
+// of the prompt tells them in an answer that no client sees.
+func prefillEdit(e *openai.Edit, p Pair) {
 	e.Set(openai.FieldStream, "false")
+	if p.TokenIDs {
+		e.Set(openai.FieldReturnTokenIDs, "true")
+	}
 	switch e.Kind() {
 	case openai.Responses:
 		e.Set(openai.FieldMaxOutputTokens, "1")

@@ -64,7 +64,7 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 // been read, so that an attempt must not find what another one has announced.
 func (lmcache) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	e.Set(openai.FieldKVTransferParams, `{"disagg_spec":{"req_id":`+quote(p.Key)+`,"receiver_host":`+quote(receiverHost(p.Decode))+
 		`,"receiver_init_port":`+list(p.Decode.Record.Ports[instance.PortLMCacheInit])+
 		`,"receiver_alloc_port":`+list(p.Decode.Record.Ports[instance.PortLMCacheAlloc])+`},`+tag(p)+`}`)

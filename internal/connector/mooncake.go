@@ -59,7 +59,7 @@ func (mooncake) Unfit(k openai.Kind, p Pair) string {
 
 func (mooncake) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	e.Set(openai.FieldKVTransferParams,
 		`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+transferID(p)+`"}`)
 	return Leg{

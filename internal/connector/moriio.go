@@ -136,7 +136,7 @@ func (moriioWrite) NeedsPrefill() bool                { return false }
 
 func (moriioWrite) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	e.Set(openai.FieldKVTransferParams, moriioPrefill(p, moriioPeer(p.Decode)))
 	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Prefill, p.PrefillRank)}
 }
@@ -161,7 +161,7 @@ func (moriioRead) NeedsPrefill() bool { return true }
 
 func (moriioRead) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	e.Set(openai.FieldKVTransferParams, moriioPrefill(p, ""))
 	return Leg{Body: e.Body(), Header: pinned(p.Prefill, p.PrefillRank)}
 }

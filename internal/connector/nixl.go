@@ -36,9 +36,9 @@ func (nixl) Unfit(k openai.Kind, p Pair) string {
 	return why
 }
 
-func (nixl) Prefill(r *openai.Request, _ Pair) Leg {
+func (nixl) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	e.Set(openai.FieldKVTransferParams, nixlPrefill)
 	return Leg{Body: e.Body()}
 }

@@ -49,7 +49,7 @@ func (p2p) Terms(in *instance.Instance) Terms {
 
 func (p2p) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	e.Set(openai.FieldKVTransferParams, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`)
 	return Leg{
 		Body:   e.Body(),

@@ -21,9 +21,9 @@ func (plain) NeedsPrefill() bool                { return false }
 // Unfit: the pool has what was computed, however the request came and ended.
 func (plain) Unfit(openai.Kind, Pair) string { return "" }
 
-func (plain) Prefill(r *openai.Request, _ Pair) Leg {
+func (plain) Prefill(r *openai.Request, p Pair) Leg {
 	e := r.NewEdit()
-	prefillEdit(e)
+	prefillEdit(e, p)
 	return Leg{Body: e.Body()}
 }
 

@@ -43,6 +43,7 @@ const (
 	FieldSystem
 	FieldInstructions
 	FieldCacheSalt
+	FieldReturnTokenIDs
 	FieldPriority
 	FieldKVTransferParams
 	FieldECTransferParams
@@ -86,6 +87,7 @@ var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant tabl
 	FieldSystem:              "system",
 	FieldInstructions:        "instructions",
 	FieldCacheSalt:           "cache_salt",
+	FieldReturnTokenIDs:      "return_token_ids",
 	FieldPriority:            "priority",
 	FieldKVTransferParams:    "kv_transfer_params",
 	FieldECTransferParams:    "ec_transfer_params",
@@ -186,6 +188,8 @@ func fieldOf(tok []byte) Field {
 		return FieldInstructions
 	case "cache_salt":
 		return FieldCacheSalt
+	case "return_token_ids":
+		return FieldReturnTokenIDs
 	case "priority":
 		return FieldPriority
 	case "kv_transfer_params":

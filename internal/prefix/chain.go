@@ -87,3 +87,8 @@ func (c *Chain) Key(i int) Key {
 	}
 	return Key(c.digest.Sum64())
 }
+
+// Clone gives the same chain, for keeping.
+func (c *Chain) Clone() *Chain {
+	return &Chain{keys: append([]Key(nil), c.keys...), ends: append([]int(nil), c.ends...), total: c.total, digest: c.digest, next: c.next}
+}

@@ -90,16 +90,16 @@ func (x *Index) Longest(c *Chain, longest []int) {
 	alive.each(func(t int) { longest[t] = len(c.keys) })
 }
 
-// Own gives the key of the text by which a prompt is known from others: that up to the
-// first border behind all at which prompts have parted. It stays the same while a chat
-// grows, and is the same for everybody who has seen prompts part there.
-func (x *Index) Own(c *Chain) Key {
+// Own gives the first border of the text that is a prompt's own: behind all at which
+// prompts have parted. It stays the same while a chat grows, and is the same for everybody
+// who has seen prompts part there.
+func (x *Index) Own(c *Chain) int {
 	for i := len(c.keys) - 1; i >= 0; i-- {
 		if x.holders[c.keys[i]].forked {
-			return c.Key(i + 1)
+			return i + 1
 		}
 	}
-	return c.Key(0)
+	return 0
 }
 
 // Note takes in that a target computes a prompt, or reads it from its cache. It can hold

@@ -106,7 +106,7 @@ type chooser struct {
 func (s *Scheduler) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
 	for _, l := range s.chains[role] {
-		c.policies = append(c.policies, chooser{l, l.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Several: s.several.Load})})
+		c.policies = append(c.policies, chooser{l, l.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Caches: s.opts.Caches, Several: s.several.Load})})
 	}
 	return c
 }

@@ -88,8 +88,9 @@ type Options struct {
 	// Start is the turn that policies begin with: another one in each proxy, so that
 	// several do not go through the same instances side by side.
 	Start uint64
-	// CacheWeight is for policies; see policy.Options.
+	// CacheWeight and Caches are for policies; see policy.Options.
 	CacheWeight float64
+	Caches      policy.Caches
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -169,6 +170,9 @@ type Request struct {
 	// Head is what stands before the prompt in what the model reads, as it stands in the
 	// body: tools, instructions, the salt of the cache. It is not kept.
 	Head [][]byte
+	// TokensTell says that the KV cache of the prompt follows from its tokens alone, and
+	// that a prefill instance can be asked for them.
+	TokensTell bool
 	// Length of the body in bytes.
 	Length int
 	// Priority of the request, if it may have one; 0 usually.
@@ -191,6 +195,8 @@ type Assignment struct {
 	// Tokens of the prompt, by an estimate, and how many of them the policy expects in
 	// the cache of the instance; 0 where it does not know.
 	Tokens, Cached int
+	// Lesson is what the policy wants to learn from prefill's answer.
+	Lesson policy.Lesson
 
 	counter *counter
 	load    *policy.Load // of the rank
@@ -335,16 +341,19 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
+	a := &Assignment{}
+	if r.TokensTell && r.Role == instance.Prefill {
+		f.Lesson = &a.Lesson
+	}
 	by := c.choose(among, f)
 	chosen, own := &c.items[by.at], &c.own[by.at]
 	if own.both {
 		s.both[side(r.Role)].count(c, among)
 	}
-	a := &Assignment{
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
-		Policy: by.by, Tokens: f.Tokens, Cached: by.cached,
-		counter: own.counter, load: chosen.Load, bytes: bytes, ratio: ratio, wish: wish{model: r.Model, tried: r.Tried, alone: r.Alone},
-	}
+	a.Instance, a.Rank, a.Connector, a.Build = chosen.Instance, chosen.Rank, own.half.connector, own.half.build
+	a.Policy, a.Tokens, a.Cached = by.by, f.Tokens, by.cached
+	a.counter, a.load, a.bytes, a.ratio = own.counter, chosen.Load, bytes, ratio
+	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
 	a.load.InFlight.Add(1)
 	a.load.Held.Add(int64(f.Tokens))
 	if r.Role == instance.Prefill || r.Partner == nil {

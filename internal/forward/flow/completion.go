@@ -48,8 +48,9 @@ func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build} }
 func (r *Request) Complete(req *openai.Request) {
 	var room [4][]byte
 	head, prompt := req.Reading(room[:])
-	r.begin(sched.Request{Prompt: prompt, Head: head, Length: len(req.Body)})
-	if req.Media() {
+	media := req.Media()
+	r.begin(sched.Request{Prompt: prompt, Head: head, TokensTell: !media && req.TokensTell(), Length: len(req.Body)})
+	if media {
 		r.Settings.Recorder.Media()
 	}
 	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind}}
@@ -238,13 +239,18 @@ func (c *completion) committed(d, p *sched.Assignment) {
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.usage.Prefilled(answer)
 	p.Prefilled(c.usage.Prompt())
+	if p.Lesson.Wanted() {
+		if ids := c.kind.PromptTokenIDs(answer); ids != nil {
+			p.Lesson.Learn(ids)
+		}
+	}
 }
 
 // newPair names a new attempt.
 func (c *completion) newPair(p, d *sched.Assignment) connector.Pair {
 	pair := connector.Pair{
 		Prefill: p.Instance, PrefillRank: p.Rank,
-		ID: leg.EngineID(c.Origin.ID), Key: leg.Key(),
+		ID: leg.EngineID(c.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted(),
 	}
 	if d != nil {
 		pair.Decode, pair.DecodeRank = d.Instance, d.Rank

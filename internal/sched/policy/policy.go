@@ -34,6 +34,8 @@ type Options struct {
 	// CacheWeight is how many tokens of prompts that wait for an instance weigh as much as
 	// one token in its cache, for policies that know caches; 0: DefaultCacheWeight.
 	CacheWeight float64
+	// Caches is what engines say of their KV caches; nil: nothing.
+	Caches Caches
 	// Several tells whether other proxies choose among the same instances; nil: none do.
 	Several func() bool
 }
@@ -59,8 +61,11 @@ type Request struct {
 	Prompt []byte
 	// Head is what stands before the prompt in what the model reads, as the client sent
 	// it: tools, instructions, the salt of the cache. It must not be kept either.
-	Head     [][]byte
-	Tokens   int // of the head and the prompt, by an estimate
+	Head   [][]byte
+	Tokens int // of the head and the prompt, by an estimate
+	// Lesson is where a policy says that it wants to learn the tokens of the prompt; nil
+	// where nobody can tell them.
+	Lesson   *Lesson
 	Length   int // bytes of the body
 	Priority int // of requests that may have one; 0 usually
 }

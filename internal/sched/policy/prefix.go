@@ -22,14 +22,17 @@ type prefixCache struct {
 	index   *prefix.Index
 	targets targets
 	balance balance
-	longest []int // borders that each target knows of the prompt
+	longest []int  // borders that each target knows of the prompt
+	exact   *exact // what engines say, nil: they are not listened to
 }
 
 // prefixEntries bounds what is remembered for one model, to some 50 MiB.
 const prefixEntries = 1 << 19
 
-func newPrefix(o Options) Policy {
-	p := &prefixCache{now: o.now, index: prefix.NewIndex(prefixEntries), balance: newBalance(&o)}
+func newPrefix(o Options) Policy { return newPrefixCache(&o) }
+
+func newPrefixCache(o *Options) *prefixCache {
+	p := &prefixCache{now: o.now, index: prefix.NewIndex(prefixEntries), balance: newBalance(o)}
 	p.targets.index = p.index
 	p.chains.New = func() any { return new(prefix.Chain) }
 	return p
@@ -58,12 +61,24 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 		p.balance.level()
 	}
 	p.balance.begin(now, p.targets.most)
+	if p.exact != nil {
+		p.exact.look(&c, chain)
+	}
+	most := 0
 	for i := range c.Len() {
 		n := numbers[c.Index(i)]
-		known := p.longest[n]
-		p.balance.add(n, int(float64(chain.End(known))*perByte))
+		most = max(most, p.longest[n])
+		expected := int(float64(chain.End(p.longest[n])) * perByte)
+		if p.exact != nil {
+			expected = min(p.exact.correct(i, expected), r.Tokens)
+		}
+		p.balance.add(n, expected)
 	}
-	at, cached = p.balance.choose(&c, r.Tokens, uint64(p.index.Own(chain)))
+	own := p.index.Own(chain)
+	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)))
+	if p.exact != nil {
+		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
+	}
 	capacity := 0
 	if room := c.At(at).Load.Capacity.Load(); room > 0 && perByte > 0 {
 		capacity = int(float64(room) / perByte)

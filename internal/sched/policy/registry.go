@@ -13,6 +13,9 @@ const Default = "round_robin"
 // DefaultPrefill is the policy of prefill instances for which none is named.
 const DefaultPrefill = "prefix"
 
+// KVAware is the policy that goes by the events of engines' KV caches.
+const KVAware = "kv_aware"
+
 // Session is the policy that binds requests to the instance of their session.
 const Session = "session"
 
@@ -31,6 +34,7 @@ func kinds() []Kind {
 		{"power_of_two", newPowerOfTwo},
 		{Session, newSession},
 		{DefaultPrefill, newPrefix},
+		{KVAware, newKVAware},
 	}
 }
 

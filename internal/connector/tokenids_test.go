@@ -1,0 +1,36 @@
+package connector_test
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Every dialect can have prefill tell the tokens of the prompt, and none asks decode.
+func TestPrefillTellsTokens(t *testing.T) {
+	t.Parallel()
+	for _, name := range connector.Names() {
+		d, err := connector.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, wanted := range []bool{false, true} {
+			r, err := openai.ParseRequest(openai.Chat, []byte(`{"messages":[],"return_token_ids":false}`))
+			if err != nil {
+				t.Fatal(err)
+			}
+			in := &instance.Instance{Key: instance.Key{Address: "10.0.0.1:80"}}
+			p := connector.Pair{Prefill: in, Decode: in, ID: "id", Key: "0123456789abcdef0123456789abcdef", TokenIDs: wanted}
+			asks := func(l connector.Leg) bool { return bytes.Contains(l.Body.Bytes(), []byte(`"return_token_ids":true`)) }
+			if asks(d.Prefill(r, p)) != wanted {
+				t.Errorf("%s: wanted %t: %s", name, wanted, d.Prefill(r, p).Body.Bytes())
+			}
+			if asks(d.Decode(r, p, connector.Handover{})) {
+				t.Errorf("%s: decode is asked", name)
+			}
+		}
+	}
+}

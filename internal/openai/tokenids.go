@@ -1,0 +1,53 @@
+package openai
+
+// TokensTell tells that the KV cache of a request without media follows from the tokens of
+// its prompt alone, which it does not with a salt, and that an engine tells them when it
+// is asked, which it does on two of the routes.
+func (r *Request) TokensTell() bool {
+	return (r.Kind == Chat || r.Kind == Completion) && r.last[FieldCacheSalt] == 0
+}
+
+// PromptTokenIDs finds the tokens of the prompt in an answer to a request that asked for
+// them with return_token_ids; nil if there are none.
+func (k Kind) PromptTokenIDs(answer []byte) []uint32 {
+	const name = "prompt_token_ids"
+	s, at := scanner{b: answer}, 0
+	if k == Completion {
+		m, ok := findMember(answer, 0, "choices")
+		if !ok || answer[m.val] != '[' {
+			return nil
+		}
+		at = s.space(m.val + 1)
+	}
+	m, ok := findMember(answer, at, name)
+	if !ok || answer[m.val] != '[' {
+		return nil
+	}
+	return numbers(answer[m.val+1 : m.end-1])
+}
+
+// numbers reads the inside of a list of numbers that are whole and not negative; nil if
+// it is anything else.
+func numbers(list []byte) []uint32 {
+	out := make([]uint32, 0, len(list)/5+1)
+	in, n := false, uint64(0)
+	for _, b := range list {
+		switch {
+		case b >= '0' && b <= '9':
+			if n = n*10 + uint64(b-'0'); n > 1<<32-1 {
+				return nil
+			}
+			in = true
+		case b == ',' && in:
+			out = append(out, uint32(n))
+			in, n = false, 0
+		case b == ' ' && !in, b == '\n' && !in:
+		default:
+			return nil
+		}
+	}
+	if in {
+		out = append(out, uint32(n))
+	}
+	return out
+}

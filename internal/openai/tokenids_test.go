@@ -1,0 +1,60 @@
+package openai_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+func TestPromptTokenIDs(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, answer string
+		kind         openai.Kind
+		want         []uint32
+	}{
+		{"a chat", `{"choices":[{"token_ids":[9]}],"prompt_token_ids":[1,22, 4294967295]}`, openai.Chat, []uint32{1, 22, 4294967295}},
+		{"a completion", `{"choices":[{"text":"x","prompt_token_ids":[7],"token_ids":[9]}]}`, openai.Completion, []uint32{7}},
+		{"none", `{"prompt_token_ids":null}`, openai.Chat, nil},
+		{"not there", `{"choices":[]}`, openai.Completion, nil},
+		{"an empty list", `{"prompt_token_ids":[]}`, openai.Chat, []uint32{}},
+		{"too large", `{"prompt_token_ids":[4294967296]}`, openai.Chat, nil},
+		{"negative", `{"prompt_token_ids":[1,-2]}`, openai.Chat, nil},
+		{"texts", `{"prompt_token_ids":["1"]}`, openai.Chat, nil},
+		{"no JSON", `{"prompt_token_ids":[1`, openai.Chat, nil},
+	} {
+		if got := tc.kind.PromptTokenIDs([]byte(tc.answer)); !slices.Equal(got, tc.want) || (got == nil) != (tc.want == nil) {
+			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestTokensTell(t *testing.T) {
+	t.Parallel()
+	for body, want := range map[string]bool{
+		`{"messages":[],"prompt":"p"}`:                  true,
+		`{"messages":[],"prompt":"p","cache_salt":"s"}`: false,
+	} {
+		for kind, tells := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
+			r, _ := openai.ParseRequest(kind, []byte(body)) // what is refused can be read all the same
+			if got := r.TokensTell(); got != (want && tells) {
+				t.Errorf("%s on %v: %t", body, kind, got)
+			}
+		}
+	}
+}
+
+func BenchmarkPromptTokenIDs(b *testing.B) {
+	answer := []byte(`{"choices":[],"prompt_token_ids":[1`)
+	for range 100_000 {
+		answer = append(answer, ",12345"...)
+	}
+	answer = append(answer, "]}"...)
+	b.ReportAllocs()
+	for b.Loop() {
+		if ids := openai.Chat.PromptTokenIDs(answer); len(ids) != 100_001 {
+			b.Fatal(len(ids))
+		}
+	}
+}

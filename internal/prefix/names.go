@@ -1,0 +1,103 @@
+package prefix
+
+import (
+	"container/list"
+	"sort"
+
+	"github.com/pdmesh/pdmesh/internal/kvindex"
+)
+
+// Names remembers the names of the KV blocks that texts begin with, from prompts whose
+// tokens an engine has told. A text is tokenized the same way wherever it stands at the
+// beginning of a prompt, but for its last tokens, which depend on what follows: so the
+// blocks of a text count as known when two prompts have that text in common, and go on
+// differently, and both begin with these blocks.
+//
+// It is not safe for concurrent use.
+type Names struct {
+	at     map[Key]place
+	oldest *list.List // of *told; the front was used last
+	size   int        // names, of all that is told
+	most   int
+}
+
+// told are the blocks of one prompt.
+type told struct {
+	names   []kvindex.Key
+	borders []Key // that have a place in it
+	element *list.Element
+}
+
+// place is where the blocks of the text up to a border are found.
+type place struct {
+	of     *told
+	blocks int // that are known to belong to the text
+}
+
+// NewNames makes one that holds at most so many names, of 8 bytes each.
+func NewNames(most int) *Names {
+	return &Names{at: map[Key]place{}, oldest: list.New(), most: most}
+}
+
+// Find gives the names of the blocks that a prompt begins with, as far as they are known,
+// and how many of its bytes that takes at most. They are not changed any more.
+func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
+	for i := len(c.keys) - 1; i >= 0; i-- {
+		if is, ok := n.at[c.keys[i]]; ok && is.blocks > 0 {
+			n.oldest.MoveToFront(is.of.element)
+			return is.of.names[:is.blocks], c.ends[i]
+		}
+	}
+	return nil, 0
+}
+
+// Learn takes in the names of a prompt's blocks, each of so many tokens.
+func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize int) {
+	border := len(c.keys) - 1
+	for border >= 0 {
+		if _, ok := n.at[c.keys[border]]; ok {
+			break
+		}
+		border--
+	}
+	own := &told{names: names}
+	own.element = n.oldest.PushFront(own)
+	n.size += len(names)
+	common := 0
+	if border >= 0 {
+		is := n.at[c.keys[border]]
+		common = inCommon(is.of.names, names)
+		// The two part somewhere between this border and the next. What another prompt
+		// shares with both may end right behind the border.
+		if sure := common - blocksIn(step(c.ends[border]), blockSize); sure > is.blocks {
+			n.at[c.keys[border]] = place{is.of, sure}
+		}
+	}
+	for _, key := range c.keys[border+1:] {
+		n.at[key] = place{own, common}
+		own.borders = append(own.borders, key)
+	}
+	for n.size > n.most {
+		n.forget()
+	}
+}
+
+// blocksIn is how many blocks so many bytes may reach into: a token has at least one.
+func blocksIn(bytes, blockSize int) int { return (bytes + blockSize - 1) / blockSize }
+
+// inCommon is how many names two prompts begin with. A name stands for all before it.
+func inCommon(a, b []kvindex.Key) int {
+	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
+}
+
+// forget forgets the prompt that was of use the longest time ago.
+func (n *Names) forget() {
+	last, _ := n.oldest.Back().Value.(*told)
+	n.oldest.Remove(last.element)
+	n.size -= len(last.names)
+	for _, key := range last.borders {
+		if n.at[key].of == last {
+			delete(n.at, key)
+		}
+	}
+}

@@ -1,0 +1,135 @@
+package policy
+
+import (
+	"sync"
+
+	"github.com/pdmesh/pdmesh/internal/kvindex"
+	"github.com/pdmesh/pdmesh/internal/prefix"
+)
+
+// Caches is what the engines' own events tell of their KV caches; see kvindex.Index. It
+// must be safe for concurrent use.
+type Caches interface {
+	// BlockSize is how many tokens a block of the target has, 0 while that is not known.
+	BlockSize(t kvindex.Target) int
+	// Longest finds for each target how many of a prompt's first blocks it holds, or
+	// kvindex.Unknown.
+	Longest(keys []kvindex.Key, targets []kvindex.Target, out []int)
+}
+
+// newKVAware makes the policy that goes by what engines say they have cached: prefix,
+// corrected where the tokens of a prompt's beginning are known. It sees what was evicted,
+// and what other proxies had computed.
+func newKVAware(o Options) Policy {
+	p := newPrefixCache(&o)
+	if o.Caches != nil {
+		p.exact = &exact{caches: o.Caches, names: prefix.NewNames(namesOfAModel)}
+	}
+	return p
+}
+
+// namesOfAModel bounds the names of blocks that are remembered for one model, to 32 MiB:
+// 64 million tokens in blocks of 16.
+const namesOfAModel = 1 << 22
+
+// exact knows what engines hold of prompts whose tokens are known. The lock of its policy
+// guards it.
+type exact struct {
+	caches Caches
+	names  *prefix.Names
+	// trusted tells that blocks were found under our names. Until then nothing is
+	// believed: engines may name more than the tokens, such as an adapter.
+	trusted bool
+
+	list    *Candidate // the first of the list that all is of
+	all     []kvindex.Target
+	targets []kvindex.Target // of one choice
+	held    []int            // blocks that each of them holds
+	known   int              // blocks of the prompt whose names are known
+	size    int              // tokens in a block
+	bytes   int              // of the prompt in these blocks, at most
+}
+
+// look finds out what the candidates hold of a prompt.
+func (e *exact) look(c *Candidates, chain *prefix.Chain) {
+	if e.list != &c.list[0] || len(e.all) != len(c.list) {
+		e.list, e.all = &c.list[0], e.all[:0]
+		for i := range c.list {
+			e.all = append(e.all, kvindex.Target{Address: c.list[i].Instance.Address, Rank: c.list[i].Rank})
+		}
+		e.size = 0
+	}
+	for i := 0; e.size == 0 && i < len(e.all); i++ {
+		e.size = e.caches.BlockSize(e.all[i])
+	}
+	e.known = 0
+	if e.size == 0 {
+		return // nobody publishes events
+	}
+	var names []kvindex.Key
+	names, e.bytes = e.names.Find(chain)
+	if len(names) == 0 {
+		return
+	}
+	e.targets = e.targets[:0]
+	for i := range c.Len() {
+		e.targets = append(e.targets, e.all[c.Index(i)])
+	}
+	e.held = grown(e.held, len(e.targets))
+	e.caches.Longest(names, e.targets, e.held)
+	for _, n := range e.held {
+		e.trusted = e.trusted || n > 0
+	}
+	if e.trusted {
+		e.known = len(names)
+	}
+}
+
+// correct gives how many tokens the i-th candidate holds, of whom so many are expected.
+// What lies behind the blocks that are known can only be expected.
+func (e *exact) correct(i, expected int) int {
+	if e.known == 0 {
+		return expected
+	}
+	switch held := e.held[i]; {
+	case held == kvindex.Unknown, e.caches.BlockSize(e.targets[i]) != e.size:
+		return expected
+	case held < e.known:
+		return held * e.size
+	default:
+		return max(expected, held*e.size)
+	}
+}
+
+// Lesson is what a policy wants to learn from the answer of the prefill instance that it
+// has chosen: the tokens of the prompt. The zero value wants nothing.
+type Lesson struct {
+	mu     *sync.Mutex
+	exact  *exact
+	chain  *prefix.Chain
+	tokens int // in a block
+}
+
+// Wanted tells that the tokens are wanted.
+func (l *Lesson) Wanted() bool { return l.exact != nil }
+
+// Learn takes the tokens in.
+func (l *Lesson) Learn(tokens []uint32) {
+	names := kvindex.Chain(nil, tokens, l.tokens, "", "")
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.exact.names.Learn(l.chain, names, l.tokens)
+}
+
+// unconfirmed is the part of a prompt that must be new for its tokens to be asked for. A
+// chat asks a few times while it doubles, not with each turn.
+const unconfirmed = 8
+
+// lesson asks for the tokens of a prompt if they are worth it: part of its own text was
+// seen before, so that it may come again, and much of it has no names yet.
+func (e *exact) lesson(l *Lesson, mu *sync.Mutex, chain *prefix.Chain, seen bool) {
+	if l == nil || e.size == 0 || !seen || (chain.Total()-e.bytes)*unconfirmed < chain.Total() {
+		return
+	}
+	*l = Lesson{mu: mu, exact: e, chain: chain.Clone(), tokens: e.size}
+}

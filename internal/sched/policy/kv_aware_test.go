@@ -1,0 +1,162 @@
+package policy
+
+import (
+	"bytes"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvindex"
+)
+
+// engine is what one instance publishes: blocks of four tokens, each token a byte.
+type engine struct {
+	index *kvindex.Index
+	at    kvindex.Target
+}
+
+const blockOf = 4
+
+func tokensOf(text []byte) []uint32 {
+	ids := make([]uint32, len(text))
+	for i, b := range text {
+		ids[i] = uint32(b)
+	}
+	return ids
+}
+
+// stores announces all blocks of a text.
+func (e engine) stores(text []byte) {
+	ids := tokensOf(text)
+	names := make([]kvevents.Hash, len(ids)/blockOf)
+	for i := range names {
+		names[i] = name(text[:(i+1)*blockOf])
+	}
+	e.says(kvevents.Event{Kind: kvevents.Stored, Hashes: names, Tokens: ids[:len(names)*blockOf], BlockSize: blockOf})
+}
+
+// evicts announces that all but the first so many blocks of a text are gone.
+func (e engine) evicts(text []byte, kept int) {
+	var names []kvevents.Hash
+	for i := kept; i < len(text)/blockOf; i++ {
+		names = append(names, name(text[:(i+1)*blockOf]))
+	}
+	e.says(kvevents.Event{Kind: kvevents.Removed, Hashes: names})
+}
+
+func (e engine) says(event kvevents.Event) {
+	event.LoRAID, event.Group = kvevents.Unsaid, kvevents.Unsaid
+	e.index.Apply(e.at, &kvevents.Batch{Events: []kvevents.Event{event}})
+}
+
+// name is what an engine calls a block: its own affair.
+func name(text []byte) kvevents.Hash { return kvevents.Hash(hashText(string(text)) ^ 0x5555) }
+
+func follow(t *testing.T, list []Candidate) (*kvindex.Index, []engine) {
+	t.Helper()
+	x := kvindex.New(0)
+	engines := make([]engine, len(list))
+	for i := range list {
+		engines[i] = engine{x, kvindex.Target{Address: list[i].Instance.Address}}
+		x.Apply(engines[i].at, &kvevents.Batch{})
+		x.SetLive(engines[i].at, true)
+	}
+	return x, engines
+}
+
+// turn asks a policy, and teaches it what it wants to learn.
+func turn(p Policy, list []Candidate, text []byte) (at, cached int, asked bool) {
+	r := asking(text)
+	var l Lesson
+	r.Tokens, r.Lesson = len(text), &l
+	at, cached = p.Choose(All(list), r)
+	if l.Wanted() {
+		l.Learn(tokensOf(text))
+	}
+	return at, cached, l.Wanted()
+}
+
+// What engines evict is not expected any more, and what they computed for others is.
+func TestKVAwareGoesByTheEngines(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1, 1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	other := prompt(99, 6000)
+	engines[0].stores(other) // so that the size of its blocks is known
+	text := prompt(1, 8000)
+	var home int
+	for i, n := range []int{2000, 4000, 6000, 8000} {
+		at, _, _ := turn(p, list, text[:n])
+		if i == 0 {
+			home = at
+		} else if at != home {
+			t.Fatalf("turn %d went to %d, the first to %d", i+1, at, home)
+		}
+		engines[at].stores(text[:n])
+	}
+	_, cached, _ := turn(p, list, text)
+	if cached < 7000 {
+		t.Fatalf("%d tokens are expected at home", cached)
+	}
+	// It evicts all but 100 blocks; another one was asked by another proxy.
+	engines[home].evicts(text, 100)
+	away := (home + 1) % 3
+	engines[away].stores(text)
+	at, cached, _ := turn(p, list, text)
+	if at != away || cached < 3800 {
+		t.Errorf("went to %d for %d tokens, want %d", at, cached, away)
+	}
+	engines[away].evicts(text, 600)
+	if at, cached, _ := turn(p, list, text); at != away || cached != 2400 {
+		t.Errorf("went to %d for %d tokens, want %d for 2400", at, cached, away)
+	}
+}
+
+// Only what was seen before is asked for, and a chat does not ask with each turn.
+func TestKVAwareAsksSeldom(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	if _, _, asked := turn(p, list, prompt(1, 4000)); asked {
+		t.Error("asked though nobody publishes events")
+	}
+	engines[0].stores(prompt(2, 400))
+	system := prompt(3, 2000)
+	asks := 0
+	for n := range 20 {
+		if _, _, asked := turn(p, list, bytes.Join([][]byte{system, prompt(10+n, 2000)}, nil)); asked && n > 1 {
+			asks++
+		}
+	}
+	if asks > 0 {
+		t.Errorf("%d of 18 prompts that only begin alike were asked for", asks)
+	}
+	chat, asks := prompt(4, 100_000), 0
+	const turns = 90
+	for n := range turns {
+		if _, _, asked := turn(p, list, chat[:10_000+1000*n]); asked {
+			asks++
+		}
+	}
+	if asks == 0 || asks > turns/2 {
+		t.Errorf("%d of %d turns were asked for", asks, turns)
+	}
+}
+
+// Blocks whose names depend on more than the tokens are found nowhere. That is no
+// reason to believe that nobody has anything.
+func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	engines[0].stores(prompt(2, 400))
+	text := prompt(1, 8000)
+	for _, n := range []int{2000, 4000, 6000} {
+		turn(p, list, text[:n])
+	}
+	if _, cached, _ := turn(p, list, text); cached < 5500 {
+		t.Errorf("%d tokens are expected", cached)
+	}
+}
