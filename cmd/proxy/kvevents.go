@@ -10,12 +10,30 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// newKVEvents makes what follows the engines' KV events, nil without --kv-events. An
+// newKVIndex makes the index of what engines hold, nil where nobody asks for it: without
+// --kv-events, and with policies that do not go by it.
+func newKVIndex(cfg *config.Proxy) *kvindex.Index {
+	if !cfg.KVEvents && cfg.PrefillPolicy != policy.KVAware && cfg.DecodePolicy != policy.KVAware {
+		return nil
+	}
+	return kvindex.New(0)
+}
+
+// caches is the index as policies see it.
+func caches(index *kvindex.Index) policy.Caches {
+	if index == nil {
+		return nil
+	}
+	return index
+}
+
+// newKVEvents makes what follows the engines' KV events, nil without an index. An
 // engine's endpoints are bound by --instance-allow as its address is.
-func newKVEvents(cfg *config.Proxy, members kvfollow.Membership, asker prober, guard netguard.Policy) *kvfollow.Follower {
-	if !cfg.KVEvents {
+func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker prober, guard netguard.Policy) *kvfollow.Follower {
+	if index == nil {
 		return nil
 	}
 	dialer := &net.Dialer{
@@ -25,7 +43,7 @@ func newKVEvents(cfg *config.Proxy, members kvfollow.Membership, asker prober, g
 	client := *asker.client.HTTP
 	client.Timeout = cfg.ProbeTimeout
 	return kvfollow.New(kvfollow.Options{
-		Index: kvindex.New(0), Membership: members, Ask: kvfollow.Sources(&client), Dial: dialer.DialContext,
+		Index: index, Membership: members, Ask: kvfollow.Sources(&client), Dial: dialer.DialContext,
 	})
 }
 

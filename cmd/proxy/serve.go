@@ -278,10 +278,11 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	if err != nil {
 		return nil, err
 	}
+	index := newKVIndex(cfg)
 	p.sched = sched.New(sched.Options{
 		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Build: builds(cfg), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight),
+		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
 	})
 	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	if err != nil {
@@ -315,7 +316,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	}
 	metrics.Load{Each: p.sched.Totals, Digests: p.digestMetrics}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
-	if p.kv = newKVEvents(cfg, p.watcher.Snapshot, prober, guard); p.kv != nil {
+	if p.kv = newKVEvents(cfg, index, p.watcher.Snapshot, prober, guard); p.kv != nil {
 		metrics.KVEvents{Status: p.kv.Status}.Register(reg)
 	}
 	deps := httpapi.Deps{
