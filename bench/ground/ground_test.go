@@ -100,7 +100,7 @@ func TestModel(t *testing.T) {
 	}
 	caches := ground.NewCaches(w, 4, 1)
 	found := map[string]float64{}
-	for _, name := range policy.Names() {
+	for _, name := range append(policy.Names(), ground.Oracle) {
 		r, err := ground.Model(w, name, 4, ground.DefaultEngine(), caches, ground.DefaultLimits(), 1)
 		if err != nil {
 			t.Fatal(err)
@@ -112,6 +112,9 @@ func TestModel(t *testing.T) {
 	}
 	if found["session"] <= found["random"] {
 		t.Errorf("session found %.3f of all tokens, random %.3f", found["session"], found["random"])
+	}
+	if found[ground.Oracle] <= found["round_robin"] {
+		t.Errorf("the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
 	}
 	if _, err := ground.Model(w, "astrology", 4, ground.DefaultEngine(), caches, ground.DefaultLimits(), 1); err == nil {
 		t.Error("a policy that does not exist has run")

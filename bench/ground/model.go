@@ -11,12 +11,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
+// Oracle is a policy of the model alone: it knows what is in every cache and how long
+// every queue is, and chooses where this prompt is done first. Others know less; but
+// they may look further.
+const Oracle = "oracle"
+
 // Model runs a workload through a policy without a network and without a clock: each
 // prefill engine is a queue with a cache. Decode is not looked at, so that goodput
 // is that of the first token.
 func Model(w *Workload, name string, engines int, e Engine, c Caches, limits Limits, seed uint64) (Result, error) {
 	kind, err := policy.Find(name)
-	if err != nil {
+	if err != nil && name != Oracle {
 		return Result{}, fmt.Errorf("policy %q: %w", name, err)
 	}
 	m := &model{engine: e, caches: make([]*kvcache.Cache, engines), free: make([]time.Duration, engines), computed: make([]int64, engines)}
@@ -27,15 +32,19 @@ func Model(w *Workload, name string, engines int, e Engine, c Caches, limits Lim
 		m.caches[i] = kvcache.New(kvcache.Config{BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: uint64(i)})
 	}
 	rng := rand.New(rand.NewPCG(seed, 1))
-	var chain []policy.Policy
-	for _, k := range policy.Chain(kind, false) {
-		chain = append(chain, k.New(policy.Options{Rand: rng.Float64}))
+	chain := []policy.Policy{oracle{m}}
+	if name != Oracle {
+		chain = chain[:0]
+		for _, k := range policy.Chain(kind, false) {
+			chain = append(chain, k.New(policy.Options{Rand: rng.Float64}))
+		}
 	}
 	samples := make([]sample, 0, len(w.Requests))
 	for i := range w.Requests {
 		r := &w.Requests[i]
 		m.until(r.At)
 		ids, chat := r.Prompt(), r.chat()
+		m.now, m.ids = r.At, ids
 		at, believed := choose(chain, policy.All(list), policy.Request{
 			Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat),
 		})
@@ -68,6 +77,24 @@ type model struct {
 	free     []time.Duration // when the queue of an engine is empty
 	computed []int64
 	ends     ends
+
+	now time.Duration
+	ids []int // of the prompt that is to go somewhere
+}
+
+type oracle struct{ *model }
+
+// Choose implements policy.Policy.
+func (o oracle) Choose(c policy.Candidates, _ policy.Request) (at, cached int) {
+	var first time.Duration
+	for i := range c.Len() {
+		found := o.caches[c.Index(i)].Peek(o.ids, "")
+		end := max(o.now, o.free[c.Index(i)]) + seconds(float64((len(o.ids)-found)*Shrink)/o.engine.PrefillRate)
+		if i == 0 || end < first {
+			at, cached, first = i, found, end
+		}
+	}
+	return at, cached
 }
 
 // compute queues a prompt at an engine, and tells when its first token is there. What

@@ -90,6 +90,7 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 // measure sends the workload and fills in a result.
 func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []string, pids []int) error {
 	queries0, hits0, computed0 := e.caches()
+	local0 := e.local()
 	cpu0, err := machine.CPU(pids)
 	if err != nil {
 		return err
@@ -119,7 +120,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 		computed[i] -= computed0[i]
 	}
 	res.weigh(queries-queries0, hits-hits0, computed, p.Shared)
-	res.Local = float64(e.local()) / float64(max(1, res.Requests))
+	res.Local = float64(e.local()-local0) / float64(max(1, res.Requests))
 	res.RouterCPU = (cpu1 - cpu0) * 1e6 / float64(max(1, res.Requests))
 	res.Busy = (busy1 - busy0) / (total1 - total0)
 	switch {

@@ -97,27 +97,43 @@ func (c *Cache) blocksOf(tokens int) int { return (tokens + c.conf.BlockSize - 1
 // Room has an element after blocks were given back.
 func (c *Cache) Room() <-chan struct{} { return c.room }
 
+// Peek tells how many tokens of a prompt would be found now.
+func (c *Cache) Peek(ids []int, salt string) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	list, _ := c.lookup(nil, ids, salt)
+	return len(list) * c.conf.BlockSize
+}
+
+// lookup appends the blocks that are found of a prompt, whose last token is always
+// computed; last is the hash of the last of them. c.mu is held.
+func (c *Cache) lookup(list []int, ids []int, salt string) (found []int, last uint64) {
+	size, last := c.conf.BlockSize, c.root(salt)
+	for at := 0; at+size < len(ids); at += size {
+		hash := chain(last, ids[at:at+size])
+		i, ok := c.found[hash]
+		if !ok {
+			break
+		}
+		list, last = append(list, i), hash
+	}
+	return list, last
+}
+
 // TryTake holds the blocks of a prompt, those that are found and new ones for the
 // rest. It gives nil where there is no room now.
 func (c *Cache) TryTake(ids []int, salt string) *Hold {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	size := c.conf.BlockSize
-	h := &Hold{cache: c, salt: salt, last: c.root(salt), blocks: make([]int, 0, c.blocksOf(len(ids)))}
-	free := c.free
-	for len(ids) > (len(h.blocks)+1)*size { // the last token is always computed
-		at := len(h.blocks) * size
-		hash := chain(h.last, ids[at:at+size])
-		i, ok := c.found[hash]
-		if !ok {
-			break
-		}
+	h := &Hold{cache: c, salt: salt}
+	h.blocks, h.last = c.lookup(make([]int, 0, c.blocksOf(len(ids))), ids, salt)
+	hits, free := len(h.blocks), c.free
+	for _, i := range h.blocks {
 		if c.blocks[i].holders == 0 {
 			free--
 		}
-		h.blocks, h.last = append(h.blocks, i), hash
 	}
-	hits := len(h.blocks)
 	if c.blocksOf(len(ids))-hits > free {
 		return nil
 	}

@@ -48,6 +48,9 @@ func TestHits(t *testing.T) {
 			t.Parallel()
 			c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 100})
 			run(t, c, a)
+			if got := c.Peek(tt.prompt, ""); got != tt.hits {
+				t.Errorf("%d tokens would be found, not %d", got, tt.hits)
+			}
 			if got := run(t, c, tt.prompt); got != tt.hits {
 				t.Errorf("%d tokens found, not %d", got, tt.hits)
 			}
