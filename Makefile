@@ -149,7 +149,7 @@ bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs,
 # says so.
 FLEET_JSON    ?= docs/scheduling/result.json
 FLEET_DOC     ?= docs/scheduling.md
-FLEET_TARGETS ?= round_robin,random,least_loaded,power_of_two,session,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
+FLEET_TARGETS ?= round_robin,least_loaded,power_of_two,session,prefix,kv_aware,vllm-router:round_robin,vllm-router:cache_aware,smg:round_robin,smg:cache_aware
 PART          ?= second
 
 .PHONY: fleet-build

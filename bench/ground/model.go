@@ -36,7 +36,7 @@ func Model(w *Workload, name string, engines int, e Engine, c Caches, limits Lim
 	if name != Oracle {
 		chain = chain[:0]
 		for _, k := range policy.Chain(kind, false) {
-			chain = append(chain, k.New(policy.Options{Rand: rng.Float64}))
+			chain = append(chain, k.New(policy.Options{Rand: rng.Float64, Now: func() time.Time { return time.Unix(0, 0).Add(m.now) }}))
 		}
 	}
 	samples := make([]sample, 0, len(w.Requests))
