@@ -66,7 +66,7 @@ func remark(log logrus.FieldLogger, was, is instance.Record) {
 		log.Warn(text)
 	}
 	if is.DPSize > 1 && is.DPSize != was.DPSize {
-		log.Infof("%d data-parallel ranks answer behind this address: one instance, and the engine chooses the rank", is.DPSize)
+		log.Infof("%d data-parallel ranks answer behind this address: one instance, and the proxy chooses the rank", is.DPSize)
 	}
 }
 
