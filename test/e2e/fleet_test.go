@@ -401,7 +401,7 @@ func TestStartErrors(t *testing.T) {
 		{"stray argument", []string{"proxy", "serve"}, []string{"serve", "--help"}, 2},
 		{"bad value", []string{"proxy", "--port", "x"}, []string{"--port", "whole number"}, 2},
 		{"pdctl without etcd", []string{"pdctl", "list", "--etcd-endpoints", "127.0.0.1:1"}, []string{"127.0.0.1:1"}, 1},
-		{"pdctl with a bad role", []string{"pdctl", "add", "both", "127.0.0.1:80"}, []string{"prefill", "decode"}, 2},
+		{"pdctl with a bad role", []string{"pdctl", "add", "router", "127.0.0.1:80"}, []string{"prefill", "decode"}, 2},
 		{"agent without a role", []string{"agent", "--address", "127.0.0.1:80"}, []string{"--role"}, 2},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
