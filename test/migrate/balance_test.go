@@ -105,7 +105,7 @@ func TestLoadBalanceProxyRefusals(t *testing.T) {
 		says       string
 	}{
 		{"no key, as the document has it", balanceAdd, 401, "send it as X-Api-Key"},
-		{"bad type", withKey(strings.Replace(balanceAdd, `"prefill"`, `"both"`, 1)), 400, "Invalid instance type."},
+		{"bad type", withKey(strings.Replace(balanceAdd, `"prefill"`, `"router"`, 1)), 400, "Invalid instance type."},
 		{"bad address", withKey(strings.Replace(balanceAdd, `"127.0.0.1:8102"`, `"127.0.0.1"`, 1)), 400, "Invalid instance format."},
 		{"unknown one", withKey(strings.Replace(balanceRemove, "8201", "8999", 1)), 404, "Instances ['127.0.0.1:8999'] are not in the decode instances."},
 	} {

@@ -65,7 +65,7 @@ func TestElasticProxy(t *testing.T) {
 		}
 	}
 	const printed = `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:8100","127.0.0.1:8101"],"decode_nodes":["127.0.0.1:8200","127.0.0.1:8201"]}`
-	s.answers(elasticStatus, 200, printed, "instances", "notices", "revision", "etcd", "id", "version", "limits")
+	s.answers(elasticStatus, 200, printed, "instances", "notices", "load_digests", "revision", "etcd", "id", "version", "limits")
 	// Byte for byte the same beginning, for those who cut text.
 	if _, body := s.curl(elasticStatus); !strings.HasPrefix(body, `{"prefill_node_count":2,"decode_node_count":2,"prefill_nodes":["127.0.0.1:`) {
 		t.Errorf("/status: %s", body)
@@ -118,7 +118,7 @@ func TestElasticProxyRefusals(t *testing.T) {
 	}
 	detail(strings.Replace(elasticAdd, key, "", 1), 401, "no admin key")
 	detail(strings.Replace(elasticAdd, key, `-H "X-Api-Key: wrong"`, 1), 403, "Forbidden: Invalid API Key.")
-	detail(strings.Replace(elasticAdd, "prefill", "both", 1), 400, "Invalid instance type.")
+	detail(strings.Replace(elasticAdd, "prefill", "router", 1), 400, "Invalid instance type.")
 	detail(strings.Replace(elasticAdd, "0.0.0.0:8100", "localhost", 1), 400, "Invalid instance format.")
 	detail(strings.Replace(elasticAdd, "0.0.0.0:8100", "localhost:99999", 1), 400, "Invalid instance address.")
 	detail(elasticAdd, 400, "Invalid instance address.") // 0.0.0.0 names no machine
