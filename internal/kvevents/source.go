@@ -122,9 +122,10 @@ type message struct {
 
 var errFrames = errors.New("not a message of KV events")
 
-// follow serves one connection. Whatever was known before is void: an engine that was
+// follow serves one connection, and calls follows when what was missed is known: a
+// publisher whose replay cannot be had is asked less and less often. Whatever was known before is void: an engine that was
 // started anew counts from 0 again, and may have got further than the former one.
-func (s *Source) follow(ctx context.Context, connected func()) error {
+func (s *Source) follow(ctx context.Context, follows func()) error {
 	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds, s.dial)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
@@ -134,7 +135,6 @@ func (s *Source) follow(ctx context.Context, connected func()) error {
 	if err := conn.Subscribe(s.publisher.Topic); err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
-	connected()
 	messages := make(chan message, waiting)
 	ended := make(chan error, 1)
 	go func() { // it reads whatever else is going on, so that the publisher drops nothing
@@ -164,6 +164,7 @@ func (s *Source) follow(ctx context.Context, connected func()) error {
 		}
 		return err
 	}
+	follows()
 	for m := range messages {
 		if err = s.take(ctx, m); err != nil {
 			_ = conn.Close() // the reader ends with it

@@ -152,6 +152,14 @@ func (x *Index) BlockSize(t Target) int {
 	return 0
 }
 
+// Complete tells that no block of a target was left out: what Longest does not find there
+// is not there. Of an engine that had more to tell than its replay keeps, blocks are
+// missing, and all that hang on them.
+func (x *Index) Complete(t Target) bool {
+	known := x.lookup(t)
+	return known != nil && !known.lacks.Load()
+}
+
 // Stats are what the index knows of one target.
 type Stats struct {
 	Blocks    int // that count

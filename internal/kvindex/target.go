@@ -16,6 +16,7 @@ type target struct {
 	counted   atomic.Int64
 	orphans   atomic.Uint64
 	full      atomic.Uint64
+	lacks     atomic.Bool // blocks were left out since the last clear
 
 	mu      sync.Mutex
 	dropped bool
@@ -104,6 +105,7 @@ func (x *Index) stored(t *target, e *kvevents.Event, group uint16) {
 		on, ok := t.blocks[e.Parent]
 		if !ok {
 			t.orphans.Add(uint64(len(e.Hashes)))
+			t.lacks.Store(true)
 			return
 		}
 		parent = on.key
@@ -119,6 +121,7 @@ func (x *Index) stored(t *target, e *kvevents.Event, group uint16) {
 		parent = block(parent, e.Tokens[i*e.BlockSize:(i+1)*e.BlockSize], extra)
 		if !x.put(t, h, parent, group) {
 			t.full.Add(uint64(len(e.Hashes) - i)) //nolint:gosec // i is below the length
+			t.lacks.Store(true)
 			return
 		}
 	}
@@ -182,4 +185,5 @@ func (x *Index) clear(t *target) {
 	}
 	t.blocks = make(map[kvevents.Hash]entry)
 	t.have = 0
+	t.lacks.Store(false)
 }

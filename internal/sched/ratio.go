@@ -29,15 +29,15 @@ func (r *ratio) tokens(bytes int) int { return int(float64(bytes) / r.value()) }
 // learn takes in that so many bytes were so many tokens. Of two at once one may be
 // lost. What is short says more of a chat's template than of its text.
 func (r *ratio) learn(bytes, tokens int) {
-	const short = 256
-	if bytes < short {
-		return
-	}
+	const short, least, most = 256, 0.5, 16
 	seen := float64(bytes) / float64(tokens)
+	if bytes < short || seen < least || seen > most {
+		return // no text: an image has few tokens for its bytes
+	}
 	if old := r.bits.Load(); old != 0 {
 		seen = math.Float64frombits(old)*(1-learning) + seen*learning
 	}
-	r.bits.Store(math.Float64bits(max(seen, 1.0/16)))
+	r.bits.Store(math.Float64bits(seen))
 }
 
 // ratios are those of all models. Names come from requests that have found candidates,

@@ -85,3 +85,17 @@ func TestHits(t *testing.T) {
 		}
 	})
 }
+
+// What is no text does not change how many bytes make a token.
+func TestRatioIsOfText(t *testing.T) {
+	t.Parallel()
+	var r ratio
+	for _, odd := range [][2]int{{1 << 20, 1000}, {4000, 1 << 20}, {100, 50}} {
+		if r.learn(odd[0], odd[1]); r.tokens(4000) != 1000 {
+			t.Errorf("after %v a token has %g bytes", odd, r.value())
+		}
+	}
+	if r.learn(4000, 2000); r.tokens(4000) != 2000 {
+		t.Errorf("a token has %g bytes", r.value())
+	}
+}

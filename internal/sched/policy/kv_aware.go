@@ -12,6 +12,8 @@ import (
 type Caches interface {
 	// BlockSize is how many tokens a block of the target has, 0 while that is not known.
 	BlockSize(t kvindex.Target) int
+	// Complete tells that what Longest does not find in a target is not there.
+	Complete(t kvindex.Target) bool
 	// Longest finds for each target how many of a prompt's first blocks it holds, or
 	// kvindex.Unknown.
 	Longest(keys []kvindex.Key, targets []kvindex.Target, out []int)
@@ -46,21 +48,18 @@ type exact struct {
 	targets []kvindex.Target // of one choice
 	held    []int            // blocks that each of them holds
 	known   int              // blocks of the prompt whose names are known
-	size    int              // tokens in a block
+	size    int              // tokens in a block; all names are of such blocks
 	bytes   int              // of the prompt in these blocks, at most
 }
 
 // look finds out what the candidates hold of a prompt.
 func (e *exact) look(c *Candidates, chain *prefix.Chain) {
-	if e.list != &c.list[0] || len(e.all) != len(c.list) {
+	if e.size == 0 || e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
 			e.all = append(e.all, kvindex.Target{Address: c.list[i].Instance.Address, Rank: c.list[i].Rank})
 		}
-		e.size = 0
-	}
-	for i := 0; e.size == 0 && i < len(e.all); i++ {
-		e.size = e.caches.BlockSize(e.all[i])
+		e.fit()
 	}
 	e.known = 0
 	if e.size == 0 {
@@ -85,6 +84,23 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain) {
 	}
 }
 
+// fit finds the size of the candidates' blocks. Names of blocks of another size are of no
+// use any more.
+func (e *exact) fit() {
+	size := 0
+	for _, t := range e.all {
+		if size = e.caches.BlockSize(t); size == e.size && size > 0 {
+			return
+		}
+		if size > 0 {
+			break
+		}
+	}
+	if size > 0 {
+		e.size, e.names = size, prefix.NewNames(namesOfAModel)
+	}
+}
+
 // correct gives how many tokens the i-th candidate holds, of whom so many are expected.
 // What lies behind the blocks that are known can only be expected.
 func (e *exact) correct(i, expected int) int {
@@ -94,6 +110,8 @@ func (e *exact) correct(i, expected int) int {
 	switch held := e.held[i]; {
 	case held == kvindex.Unknown, e.caches.BlockSize(e.targets[i]) != e.size:
 		return expected
+	case held < e.known && !e.caches.Complete(e.targets[i]):
+		return max(expected, held*e.size)
 	case held < e.known:
 		return held * e.size
 	default:
@@ -118,7 +136,9 @@ func (l *Lesson) Learn(tokens []uint32) {
 	names := kvindex.Chain(nil, tokens, l.tokens, "", "")
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.exact.names.Learn(l.chain, names, l.tokens)
+	if l.tokens == l.exact.size {
+		l.exact.names.Learn(l.chain, names, l.tokens)
+	}
 }
 
 // unconfirmed is the part of a prompt that must be new for its tokens to be asked for. A

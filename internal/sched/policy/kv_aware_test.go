@@ -160,3 +160,49 @@ func TestKVAwareDoesNotBelieveStrangers(t *testing.T) {
 		t.Errorf("%d tokens are expected", cached)
 	}
 }
+
+// An engine that had more to tell than was heard may hold what is not found.
+func TestKVAwareOfAnIncompleteIndex(t *testing.T) {
+	t.Parallel()
+	list := fleet(1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	text, other := prompt(1, 8000), prompt(2, 8000)
+	engines[0].stores(prompt(3, 400))
+	for _, n := range []int{2000, 4000, 6000} {
+		turn(p, list, text[:n])
+		engines[0].stores(text[:n])
+	}
+	engines[0].evicts(text, 100)
+	if _, cached, _ := turn(p, list, text); cached != 400 {
+		t.Fatalf("%d tokens are expected, want the 400 that are left", cached)
+	}
+	ids := tokensOf(other[:blockOf])
+	engines[0].says(kvevents.Event{
+		Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Parent: 2, HasParent: true, Tokens: ids, BlockSize: blockOf,
+	})
+	if _, cached, _ := turn(p, list, text); cached < 5500 {
+		t.Errorf("%d tokens are expected of an engine of which blocks are not known", cached)
+	}
+}
+
+// Names of blocks of another size are of no use when an engine comes back with it.
+func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
+	t.Parallel()
+	list := fleet(1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	text := prompt(1, 8000)
+	for _, n := range []int{2000, 4000, 6000} {
+		engines[0].stores(text[:n])
+		turn(p, list, text[:n])
+	}
+	x.Drop(engines[0].at)
+	ids := tokensOf(text[:400])
+	x.SetLive(engines[0].at, true)
+	engines[0].says(kvevents.Event{Kind: kvevents.Stored, Hashes: []kvevents.Hash{1}, Tokens: ids[:8], BlockSize: 8})
+	again := fleet(1)
+	if _, cached, _ := turn(p, again, text); cached < 5500 {
+		t.Errorf("%d tokens are expected by names of blocks of another size", cached)
+	}
+}
