@@ -193,7 +193,7 @@ func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
 	x, engines := follow(t, list)
 	p := newKVAware(Options{Caches: x})
 	text := prompt(1, 8000)
-	for _, n := range []int{2000, 4000, 6000} {
+	for _, n := range []int{2000, 4000, 6000, 7000} {
 		engines[0].stores(text[:n])
 		turn(p, list, text[:n])
 	}
