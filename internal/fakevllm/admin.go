@@ -21,6 +21,7 @@ const (
 type faultJSON struct {
 	Kind        Kind              `json:"kind"`
 	Path        string            `json:"path,omitempty"`
+	Rank        string            `json:"rank,omitempty"`
 	Nth         int               `json:"nth,omitempty"`
 	Times       int               `json:"times,omitempty"`
 	Probability float64           `json:"probability,omitempty"`
@@ -42,7 +43,7 @@ func (f *Fault) UnmarshalJSON(data []byte) error {
 		return err
 	}
 	*f = Fault{
-		Kind: w.Kind, Path: w.Path, Nth: w.Nth, Times: w.Times, Probability: w.Probability, Seed: w.Seed,
+		Kind: w.Kind, Path: w.Path, Rank: w.Rank, Nth: w.Nth, Times: w.Times, Probability: w.Probability, Seed: w.Seed,
 		At: w.At, Tokens: w.Tokens, Status: w.Status, Body: w.Body, Header: w.Header,
 	}
 	for _, d := range []struct {
@@ -66,7 +67,7 @@ func (f Fault) MarshalJSON() ([]byte, error) { return json.Marshal(f.wire()) }
 
 func (f Fault) wire() faultJSON {
 	w := faultJSON{
-		Kind: f.Kind, Path: f.Path, Nth: f.Nth, Times: f.Times, Probability: f.Probability, Seed: f.Seed,
+		Kind: f.Kind, Path: f.Path, Rank: f.Rank, Nth: f.Nth, Times: f.Times, Probability: f.Probability, Seed: f.Seed,
 		At: f.At, Tokens: f.Tokens, Status: f.Status, Body: f.Body, Header: f.Header,
 	}
 	if f.TTFT > 0 {

@@ -8,7 +8,9 @@ import (
 )
 
 // Data-parallel ranks are engine cores behind one address. Each has a queue, a cache, an
-// engine id and a side channel of its own; X-data-parallel-rank chooses one.
+// engine id and a side channel of its own; a header chooses one.
+
+const headerRank = "X-data-parallel-rank"
 
 // addCores makes the cores of a life. vLLM tells the ids of ranks apart by their ends.
 func (l *life) addCores(e *events) {
@@ -54,7 +56,7 @@ func (s *Server) startSides(ctx context.Context, l *life) error {
 func (x *exchange) chooseRank() error {
 	l := x.life
 	n := len(l.cores)
-	rank, err := strconv.Atoi(strings.TrimSpace(x.r.Header.Get("X-data-parallel-rank")))
+	rank, err := strconv.Atoi(strings.TrimSpace(x.r.Header.Get(headerRank)))
 	switch {
 	case err != nil:
 		rank = int((l.turn.Add(1) - 1) % uint64(n)) //nolint:gosec // a handful

@@ -48,6 +48,8 @@ type Fault struct {
 	// Path is the exact path; "" matches the routes that generate, and a path
 	// that ends in "*" every path with that prefix.
 	Path string
+	// Rank is the data-parallel rank that a request must name; "" matches all requests.
+	Rank string
 	// Nth skips that many less one matching requests: 3 begins at the third.
 	Nth int
 	// Times is how often it happens; 0 is until cleared, 1 once.
@@ -148,11 +150,11 @@ func (s *script) clear() {
 }
 
 // match picks the fault for a request, nil for none.
-func (s *script) match(path string) *Fault {
+func (s *script) match(path, rank string) *Fault {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, f := range s.list {
-		if !f.matches(path) || f.Times > 0 && f.hits >= f.Times {
+		if !f.matches(path, rank) || f.Times > 0 && f.hits >= f.Times {
 			continue
 		}
 		f.seen++
@@ -173,7 +175,10 @@ func (s *script) firedCount() int64 {
 	return s.fired
 }
 
-func (f *Fault) matches(path string) bool {
+func (f *Fault) matches(path, rank string) bool {
+	if f.Rank != "" && f.Rank != rank {
+		return false
+	}
 	if f.Path == "" {
 		_, generates := apiOf(path)
 		return generates

@@ -41,7 +41,7 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			if p2pMember(j.kv, "remote_decoder") == nil {
 				report("kv_transfer_params has no remote_decoder")
 			}
-			if r.Header.Get("X-data-parallel-rank") == "" {
+			if r.Header.Get(headerRank) == "" {
 				report("no X-data-parallel-rank")
 			}
 		}
@@ -54,7 +54,7 @@ func (s *Server) inspect(j *job, r *http.Request) {
 			if k := parseMooncake(j.kv); !k.produce || k.transferID == "" {
 				report("kv_transfer_params has not the prefill form")
 			}
-			if r.Header.Get("X-data-parallel-rank") == "" {
+			if r.Header.Get(headerRank) == "" {
 				report("no X-data-parallel-rank")
 			}
 		}

@@ -75,7 +75,7 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		s.serveAdmin(w, r)
 		return
 	}
-	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path), id: path, core: l.cores[0]}
+	x := &exchange{life: l, w: w, flusher: w.(flusher), r: r, fault: s.faults.match(path, r.Header.Get(headerRank)), id: path, core: l.cores[0]}
 	x.api, _ = apiOf(path)
 	if x.strike(BeforeRead, 0) {
 		return

@@ -90,7 +90,7 @@ type record struct {
 	media   int
 	spent   []forward.Class
 	asked   []string
-	ended   chan forward.Entry
+	ended   chan forward.Entry // what fits, see entry
 	onRetry func() // called once, at the first retry
 }
 
@@ -98,7 +98,10 @@ func (r *record) Done(e *forward.Entry) {
 	r.mu.Lock()
 	r.entries = append(r.entries, *e)
 	r.mu.Unlock()
-	r.ended <- *e
+	select {
+	case r.ended <- *e:
+	default: // nobody reads them: a request must not wait for that
+	}
 }
 
 func (r *record) Retried(role instance.Role, class forward.Class) {
@@ -231,6 +234,22 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 // startTold is startHealth with engines that are told what to answer.
 func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
+	return startTuned(t, mode, prefills, decodes, tuning{
+		forward: tune, health: opinion, engine: func(o *fakevllm.Options) { o.Turns = turns }, sched: func(*sched.Options) {},
+	})
+}
+
+// tuning changes the options of what a rig is made of.
+type tuning struct {
+	forward func(*forward.Options)
+	health  func(*health.Options)
+	engine  func(*fakevllm.Options)
+	sched   func(*sched.Options)
+}
+
+// startTuned is start with other options of anything.
+func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tuning) *rig {
+	t.Helper()
 	r := &rig{t: t, rec: &record{ended: make(chan forward.Entry, 1024)}}
 	shared := fakevllm.NewShared()
 	var list []*instance.Instance
@@ -243,15 +262,19 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 		o := fakevllm.Options{
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
-			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true, Turns: turns,
+			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
 		}
 		if mode == fakevllm.LMCache {
 			o.Ranks, o.NotifyAddr = lmcacheRanks, r.listenForNotices()
 		}
+		tune.engine(&o)
 		return fakevllm.StartTest(t, o)
 	}
 	join := func(role instance.Role, s *fakevllm.Server) {
 		one := inOf(role, s, mode)
+		if n := len(s.Ranks()); n > 1 {
+			one.Record.DPSize = n
+		}
 		if mode == fakevllm.MoRIIORead || mode == fakevllm.MoRIIOWrite {
 			one.Record.ZMQAddress, one.Record.TPSize = s.ZMQAddress(), 1
 		}
@@ -285,13 +308,15 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 		Heard:   func(k instance.Key) uint64 { return r.sched.Heard(k) },
 		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Abandon(k, dead, why) },
 	}
-	opinion(&ho)
+	tune.health(&ho)
 	r.tracker = health.New(ho)
-	r.sched = sched.New(sched.Options{
+	so := sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
 		Build:     build,
-	})
+	}
+	tune.sched(&so)
+	r.sched = sched.New(so)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { r.sched.Run(ctx) })
@@ -303,8 +328,8 @@ func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []
 		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
 		Notices: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 	}
-	if tune != nil {
-		tune(&o)
+	if tune.forward != nil {
+		tune.forward(&o)
 	}
 	h, err := forward.New(o)
 	if err != nil {

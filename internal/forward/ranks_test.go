@@ -1,0 +1,271 @@
+package forward_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+const (
+	prefillRanks = 4
+	decodeRanks  = 2
+)
+
+// startRanks is a rig of one prefill engine with four ranks and one decode engine with
+// two, each rank with a KV cache of its own, and the policies that a proxy has by default.
+func startRanks(t *testing.T) *rig {
+	t.Helper()
+	prefix, err := policy.Find(policy.DefaultPrefill)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
+		health: func(*health.Options) {},
+		// What is to be seen is who gets a retry, not how many there may be.
+		forward: func(o *forward.Options) { o.RetryRatio = -1 },
+		sched: func(o *sched.Options) {
+			o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix}
+		},
+		engine: func(o *fakevllm.Options) {
+			o.DPSize, o.CacheBlocks, o.MaxModelLen = decodeRanks, 1<<14, 1<<14
+			if o.Role == fakevllm.RolePrefill {
+				o.DPSize = prefillRanks
+			}
+		},
+	})
+}
+
+// turnBody is a chat with so many turns behind it. Chats have nothing in common.
+func turnBody(chat, turns int, stream bool) string {
+	type message struct {
+		Role    string `json:"role"`
+		Content string `json:"content"`
+	}
+	var list []message
+	for i := range turns {
+		if i > 0 {
+			list = append(list, message{"assistant", fmt.Sprintf("answer %d", i)})
+		}
+		list = append(list, message{"user", strings.Repeat(fmt.Sprintf("chat %d asks %d of the sea; ", chat, i), 30)})
+	}
+	b, err := json.Marshal(map[string]any{"model": model, "messages": list, "max_tokens": 4, "stream": stream})
+	if err != nil {
+		panic(err) // texts
+	}
+	return string(b)
+}
+
+// given is how many requests each rank of an engine was given in its present life.
+func given(s *fakevllm.Server) (list []int64) {
+	for _, r := range s.Ranks() {
+		list = append(list, r.Requests)
+	}
+	return list
+}
+
+// spread checks that nobody was given more than a tenth above the mean.
+func spread(t *testing.T, what string, list []int64) {
+	t.Helper()
+	sum := int64(0)
+	for _, n := range list {
+		sum += n
+	}
+	mean := float64(sum) / float64(len(list))
+	if most := float64(slices.Max(list)); sum == 0 || most/mean > 1.1 {
+		t.Errorf("%s: %v, max/mean %.3f", what, list, most/mean)
+	} else {
+		t.Logf("%s: %v, max/mean %.3f", what, list, most/mean)
+	}
+}
+
+// abreast does n things, eight at a time.
+func abreast(n int, do func(i int)) {
+	var running sync.WaitGroup
+	slots := make(chan struct{}, 8)
+	for i := range n {
+		slots <- struct{}{}
+		running.Go(func() {
+			defer func() { <-slots }()
+			do(i)
+		})
+	}
+	running.Wait()
+}
+
+// right poses a turn of a chat and checks the answer whole.
+func (r *rig) right(chat, turn int) answer {
+	r.t.Helper()
+	body := turnBody(chat, turn, (chat+turn)%2 == 0)
+	a := r.post(chatPath, body, "X-PD-Trace", "1")
+	want, err := fakevllm.ExpectedAnswers(true, []byte(body), 0)
+	if err != nil {
+		r.t.Error(err)
+		return a
+	}
+	if a.err != nil || a.status != http.StatusOK {
+		r.t.Errorf("chat %d, turn %d: status %d, %v: %.300s", chat, turn, a.status, a.err, a.body)
+	} else if got := a.text(r.t); got != want[0].Text {
+		r.t.Errorf("chat %d, turn %d: %q, want %q", chat, turn, got, want[0].Text)
+	}
+	return a
+}
+
+// tidy is strict, and tells that no connection is kept for what comes after.
+func (r *rig) tidy() {
+	r.t.Helper()
+	r.strict()
+	http.DefaultTransport.(*http.Transport).CloseIdleConnections()
+}
+
+// The ranks of a pair whose sides have not as many are all used, alike, and every answer
+// is right. Requests of prompts too short for a cache are, too.
+func TestRanksServe(t *testing.T) {
+	r := startRanks(t)
+	const n = 400
+	abreast(n, func(i int) { r.right(i, 1) })
+	spread(t, "prefill, long prompts", given(r.P[0]))
+	spread(t, "decode, long prompts", given(r.D[0]))
+	before := given(r.P[0])
+	body := chatBody(true, "")
+	for range n / 4 {
+		r.complete(r.post(chatPath, body), true, body)
+	}
+	short := given(r.P[0])
+	for i := range short {
+		short[i] -= before[i]
+	}
+	spread(t, "prefill, short prompts", short)
+	if got := r.rec.retried(); got != "" {
+		t.Errorf("retried %q", got)
+	}
+	r.tidy()
+}
+
+// The next turn of a chat goes to the rank that has computed those before it, and finds
+// them in its cache, while other chats take turns with it. (With several at a time load
+// may rightly send one elsewhere.)
+func TestRanksKeepTheirPrefixes(t *testing.T) {
+	r := startRanks(t)
+	const chats, turns = 64, 5
+	has := make([]string, chats)
+	for turn := 1; turn <= turns; turn++ {
+		for chat := range chats {
+			a := r.right(chat, turn)
+			rank := a.header.Get("X-Pd-Prefill")
+			if turn > 1 && rank != has[chat] {
+				t.Errorf("turn %d of chat %d went to %s, the one before to %s", turn, chat, rank, has[chat])
+			}
+			has[chat] = rank
+		}
+	}
+	used := map[string]bool{}
+	for _, rank := range has {
+		used[rank] = true
+	}
+	if len(used) != prefillRanks {
+		t.Errorf("%d ranks were used: %v", len(used), used)
+	}
+	// What the engine says: of a chat's last turn all is cached but what is new in it.
+	for chat := range chats {
+		body := turnBody(chat, turns+1, false)
+		a := r.post(chatPath, body)
+		var said struct {
+			Usage struct {
+				Prompt  int `json:"prompt_tokens"`
+				Details struct {
+					Cached int `json:"cached_tokens"`
+				} `json:"prompt_tokens_details"`
+			} `json:"usage"`
+		}
+		if err := json.Unmarshal(a.body, &said); err != nil {
+			t.Fatalf("%v: %s", err, a.body)
+		}
+		if possible := said.Usage.Prompt * turns / (turns + 1); said.Usage.Details.Cached < possible*9/10 {
+			t.Errorf("chat %d: %d of %d tokens cached", chat, said.Usage.Details.Cached, possible)
+		}
+	}
+	r.tidy()
+}
+
+// A rank that fails its requests loses none: its siblings serve them, and nobody is
+// ejected for it.
+func TestRanksFail(t *testing.T) {
+	r := startRanks(t)
+	script(t, r.P[0], fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 500, Rank: "2"})
+	script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultReset, Rank: "1"})
+	const n = 100
+	abreast(n, func(i int) { r.right(i, 1) })
+	retried := r.rec.retried()
+	if !strings.Contains(retried, "prefill/status_5xx") || !strings.Contains(retried, "decode/lost") {
+		t.Errorf("retried %q", retried)
+	}
+	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
+		if !r.tracker.Available(k) {
+			t.Errorf("%s is ejected for one of its ranks", k)
+		}
+	}
+	r.tidy()
+}
+
+// An engine that comes back with another number of ranks than its record says serves on
+// the ranks that it has; when the record says so, too, on all of them.
+func TestRanksChange(t *testing.T) {
+	r := startRanks(t)
+	abreast(64, func(i int) { r.right(i, 1) })
+	again := func(s *fakevllm.Server, ranks int) {
+		t.Helper()
+		s.Kill()
+		s.SetDPSize(ranks)
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	again(r.P[0], 2)
+	again(r.D[0], 1)
+	for _, k := range []instance.Key{key(instance.Prefill, r.P[0]), key(instance.Decode, r.D[0])} {
+		eventually(t, "it is not ejected", func() bool { return r.tracker.Available(k) })
+	}
+	abreast(64, func(i int) { r.right(i, 2) })
+	if retried := r.rec.retried(); !strings.Contains(retried, "prefill/rank_missing") || !strings.Contains(retried, "decode/rank_missing") {
+		t.Errorf("retried %q", retried)
+	}
+	for _, n := range append(given(r.P[0]), given(r.D[0])...) {
+		if n == 0 {
+			t.Errorf("given %v and %v", given(r.P[0]), given(r.D[0]))
+		}
+	}
+
+	// The agent has seen the new lives, the second one with more ranks than ever.
+	again(r.P[0], 6)
+	var next []*instance.Instance
+	for _, old := range r.members.Snapshot().All() {
+		c := *old
+		c.Record.ID += "-next"
+		if c.Record.DPSize = 1; c.Role == instance.Prefill {
+			c.Record.DPSize = 6
+		}
+		next = append(next, &c)
+	}
+	r.members.set(next...)
+	eventually(t, "it is not ejected", func() bool { return r.tracker.Available(key(instance.Prefill, r.P[0])) })
+	r.rec.mu.Lock()
+	r.rec.retries = nil
+	r.rec.mu.Unlock()
+	abreast(300, func(i int) { r.right(1000+i, 1) })
+	spread(t, "prefill in its new life", given(r.P[0]))
+	if retried := r.rec.retried(); strings.Contains(retried, "rank_missing") {
+		t.Errorf("retried %q", retried)
+	}
+	r.tidy()
+}
