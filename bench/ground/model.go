@@ -112,13 +112,11 @@ func (m *model) compute(now time.Duration, at int, ids []int, believed int, load
 	end := max(now, m.free[at]) + seconds(float64(rest*Shrink)/m.engine.PrefillRate)
 	m.free[at] = end
 	waiting := int64(max(0, len(ids)-believed))
-	load.InFlight.Add(1)
+	load.Begin(len(ids))
 	load.Waiting.Add(waiting)
-	load.Held.Add(int64(len(ids)))
 	heap.Push(&m.ends, ending{end, func() {
-		load.InFlight.Add(-1)
+		load.End(len(ids))
 		load.Waiting.Add(-waiting)
-		load.Held.Add(-int64(len(ids)))
 	}})
 	return end - now + seconds(float64(len(ids)*Shrink)/m.engine.LoadRate)
 }

@@ -276,8 +276,8 @@ func TestCounterIsTwoLines(t *testing.T) {
 	if size := unsafe.Sizeof(c); size <= 112 || size > 128 {
 		t.Errorf("a counter takes %d bytes; objects of more than 112 and up to 128 have two lines each", size)
 	}
-	if end := unsafe.Offsetof(c.load) + unsafe.Offsetof(c.load.Bytes) + unsafe.Sizeof(c.load.Bytes); end != 64 {
-		t.Errorf("what is needed often ends at byte %d, want 64", end)
+	if end := unsafe.Offsetof(c.load) + c.load.Shared(); end > 64 {
+		t.Errorf("what is needed often ends at byte %d, want 64 at most", end)
 	}
 	if size := unsafe.Sizeof(rankLoad{}); size%64 != 0 {
 		t.Errorf("the load of a rank takes %d bytes, no whole lines", size)

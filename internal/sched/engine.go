@@ -26,7 +26,7 @@ func (c *counters) setEngine(address string, said *policy.Engine) (full bool) {
 	set := func(l *policy.Load, is *policy.Engine) {
 		l.Engine.Store(is)
 		if is != nil && is.All.Capacity > 0 {
-			l.Capacity.Store(is.All.Capacity)
+			l.Capacity.Store(float64(is.All.Capacity))
 		}
 		l.Weigh()
 		full = full || is.Full()

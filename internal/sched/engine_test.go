@@ -81,7 +81,7 @@ func TestCapacity(t *testing.T) {
 	s.SetEngine(k, says(policy.Rank{Capacity: 1600}, policy.Rank{Capacity: 800}))
 	s.SetEngine(k, nil)
 	if l := s.LoadOf(k.Address); l.Capacity.Load() != 2400 || l.Engine.Load() != nil {
-		t.Errorf("%d tokens, %v", l.Capacity.Load(), l.Engine.Load())
+		t.Errorf("%g tokens, %v", l.Capacity.Load(), l.Engine.Load())
 	}
 	if _, ok := s.Total(k); !ok {
 		t.Error("it is not known")

@@ -113,6 +113,7 @@ type Scheduler struct {
 	full     atomic.Pointer[[]instance.Key] // see Full
 	fullMu   sync.Mutex                     // one change of full at a time
 	both     [2]bothPicks
+	scores   [2]func(instance.Role, int) int64 // see policy.Kind
 }
 
 // link is one of the policies that are asked for a role.
@@ -134,6 +135,7 @@ func New(o Options) *Scheduler {
 	}
 	s := &Scheduler{opts: o, chains: map[instance.Role][]link{}, looks: sync.Pool{New: func() any { return new(looked) }}}
 	for _, role := range instance.Roles() {
+		s.scores[side(role)] = o.Policies[role].Score
 		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
 			s.chains[role] = append(s.chains[role], link{k, new(atomic.Uint64)})
 		}
@@ -203,6 +205,7 @@ type Assignment struct {
 	bytes   int          // of what Tokens is the estimate
 	ratio   *ratio
 	waiting atomic.Int64 // what it has added to Load.Waiting
+	score   int64        // what it has added to Load.Scores
 	wish    wish         // what else would do
 	wait    wait         // guarded by counter.waiting.mu
 	done    atomic.Bool
@@ -227,8 +230,10 @@ func (a *Assignment) Heard() { a.counter.heard.Add(1) }
 func (a *Assignment) Done() {
 	if a != nil && a.done.CompareAndSwap(false, true) {
 		a.Computed(0)
-		a.load.InFlight.Add(-1)
-		a.load.Held.Add(-int64(a.Tokens))
+		a.load.End(a.Tokens)
+		if a.score != 0 {
+			a.load.ScoreOf(a.Instance.Role).Add(-a.score)
+		}
 	}
 }
 
@@ -289,7 +294,7 @@ func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 			rank, load = i+1, other
 		}
 	}
-	load.InFlight.Add(1)
+	load.Begin(0)
 	return &Assignment{
 		Instance: in, Rank: rank, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c, load: load,
 	}, nil
@@ -354,8 +359,11 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 	a.Policy, a.Tokens, a.Cached = by.by, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio = own.counter, chosen.Load, bytes, ratio
 	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
-	a.load.InFlight.Add(1)
-	a.load.Held.Add(int64(f.Tokens))
+	a.load.Begin(f.Tokens)
+	if score := s.scores[side(r.Role)]; score != nil {
+		a.score = score(r.Role, r.Length)
+		a.load.ScoreOf(r.Role).Add(a.score)
+	}
 	if r.Role == instance.Prefill || r.Partner == nil {
 		a.waiting.Store(int64(f.Tokens - by.cached))
 		a.load.Waiting.Add(int64(f.Tokens - by.cached))

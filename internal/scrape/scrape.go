@@ -139,7 +139,7 @@ func engine(at time.Time, ranks []vllm.RankLoad) *policy.Engine {
 	for i, r := range ranks {
 		one := policy.Rank{
 			Rank: r.Rank, Capacity: r.Blocks * r.Block, Usage: r.Usage,
-			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Fetching: r.Fetching,
+			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Deferred: r.Deferred, Fetching: r.Fetching,
 		}
 		e.Ranks[i] = one
 		e.All.Capacity += one.Capacity
@@ -147,6 +147,7 @@ func engine(at time.Time, ranks []vllm.RankLoad) *policy.Engine {
 		e.All.Running += one.Running
 		e.All.Waiting += one.Waiting
 		e.All.Starved += one.Starved
+		e.All.Deferred += one.Deferred
 		e.All.Fetching += one.Fetching
 	}
 	return e

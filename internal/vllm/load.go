@@ -26,6 +26,9 @@ type RankLoad struct {
 	// Starved are those of Waiting for which the KV cache has no room; 0 also where the
 	// engine, being older than 0.20, does not say.
 	Starved float64
+	// Deferred are those of Waiting that wait for something else, such as a KV cache from
+	// elsewhere; 0 where the engine does not say.
+	Deferred float64
 	// Fetching are requests of a decode instance whose KV cache is being fetched or has
 	// yet to be.
 	Fetching float64
@@ -101,8 +104,11 @@ func addLoad(ranks []RankLoad, line string) []RankLoad {
 	case "vllm:num_requests_waiting":
 		is.Waiting += value
 	case "vllm:num_requests_waiting_by_reason":
-		if label(labels, "reason") == "capacity" {
+		switch label(labels, "reason") {
+		case "capacity":
 			is.Starved += value
+		case "deferred":
+			is.Deferred += value
 		}
 	case "vllm:num_requests_kv_fetch_by_stage":
 		if label(labels, "stage") != "completed_waiting" {

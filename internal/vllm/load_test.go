@@ -31,7 +31,7 @@ vllm:cache_config_info{block_size="32",engine="1",num_gpu_blocks="None"} 1.0
 vllm:request_success_total{engine="2",finished_reason="stop"} 9.0
 `, []RankLoad{
 			{Rank: 0, Blocks: 1000, Block: 16, Usage: 0.25, Running: 2, Fetching: 3},
-			{Rank: 1, Block: 32, Usage: 1, Running: 3, Waiting: 5, Starved: 4},
+			{Rank: 1, Block: 32, Usage: 1, Running: 3, Waiting: 5, Starved: 4, Deferred: 1},
 		}},
 		{"an old engine without ranks", "vllm:num_requests_running 1\nvllm:gpu_cache_usage_perc{model_name=\"m\"} 0.5\n", []RankLoad{{Running: 1, Usage: 0.5}}},
 		{"no line end, and a line longer than any buffer",

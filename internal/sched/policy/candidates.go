@@ -68,9 +68,9 @@ func (c *Candidates) Weight(i int) float64 {
 	return c.list[i].Weight
 }
 
-// Load is what the i-th holds in proportion to its weight.
+// Load is what the i-th has to do in proportion to its weight: see Load.Legs.
 func (c *Candidates) Load(i int) float64 {
-	return float64(c.At(i).Load.InFlight.Load()) / c.Weight(i)
+	return float64(c.At(i).Load.sum.Load()) / c.Weight(i)
 }
 
 // Even tells that all have the same weight.

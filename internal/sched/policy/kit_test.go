@@ -41,9 +41,9 @@ type held struct {
 
 // take adds one, and ends the oldest if there are too many.
 func (h *held) take(c *Candidate) {
-	c.Load.InFlight.Add(1)
+	c.Load.Begin(0)
 	if h.legs = append(h.legs, c); len(h.legs) > h.most {
-		h.legs[0].Load.InFlight.Add(-1)
+		h.legs[0].Load.End(0)
 		h.legs = h.legs[1:]
 	}
 }
@@ -114,5 +114,15 @@ func TestSomeIsAsAll(t *testing.T) {
 				t.Errorf("%v: %d differs", weights, i)
 			}
 		}
+	}
+}
+
+// hold begins so many legs, or ends them.
+func hold(c *Candidate, legs int) {
+	for range legs {
+		c.Load.Begin(0)
+	}
+	for range -legs {
+		c.Load.End(0)
 	}
 }

@@ -2,32 +2,70 @@ package policy
 
 import "math"
 
-// leastLoaded takes the candidate that holds least in proportion to its weight;
+// leastLoaded takes the candidate that has least to do in proportion to its weight;
 // among several of those one by chance, in proportion to the weights.
 type leastLoaded struct{ rand func() float64 }
 
 func newLeastLoaded(o Options) Policy { return leastLoaded{o.Rand} }
 
+const (
+	// manyLoads is how many candidates are too many to look at for nothing.
+	manyLoads = 32
+	// draws is how many of them are drawn first. One that has nothing to do is as good as
+	// any; and while it is drawn, each of those is with the same chance.
+	draws = 8
+)
+
 // Choose implements Policy.
 func (p leastLoaded) Choose(c Candidates, _ Request) (at, cached int) {
-	best, least, tied := 0, math.Inf(1), 0.0 // tied: the weights of all that hold least
-	seed := math.Float64bits(p.rand())
+	if c.Even() && c.Len() > manyLoads {
+		for range draws {
+			if i, _ := c.Share(p.rand()); c.Load(i) <= 0 {
+				return i, 0
+			}
+		}
+	}
+	if c.Even() {
+		return p.leastEven(&c), 0
+	}
+	at, least, tied := 0, math.Inf(1), 0.0 // tied: the weights of all that have least
 	for i := range c.Len() {
 		load := c.Load(i)
 		if load > least {
 			continue
 		}
-		weight := c.Weight(i)
 		if load < least {
-			best, least, tied = i, load, weight
-			continue
+			at, least, tied = i, load, 0
 		}
-		// The next of several takes the place of the one before with this chance:
-		// in the end each has it by its weight.
-		tied += weight
-		if unit(mix(seed+uint64(i)))*tied < weight {
-			best = i
+		tied += c.Weight(i)
+	}
+	point := p.rand()*tied - c.Weight(at)
+	for i := at + 1; point > 0 && i < c.Len(); i++ {
+		if c.Load(i) == least {
+			at, point = i, point-c.Weight(i)
 		}
 	}
-	return best, 0
+	return at, 0
+}
+
+// leastEven is the same where all have the same weight.
+func (p leastLoaded) leastEven(c *Candidates) int {
+	at, least, tied := 0, int64(math.MaxInt64), 0
+	for i := range c.Len() {
+		sum := c.At(i).Load.sum.Load()
+		if sum > least {
+			continue
+		}
+		if sum < least {
+			at, least, tied = i, sum, 0
+		}
+		tied++
+	}
+	for n := int(p.rand() * float64(tied)); n > 0 && at+1 < c.Len(); {
+		at++
+		if c.At(at).Load.sum.Load() == least {
+			n--
+		}
+	}
+	return at
 }

@@ -16,7 +16,7 @@ func TestLeastLoaded(t *testing.T) {
 	} {
 		c := All(fleet(tc.weights...))
 		for i, n := range tc.holding {
-			c.At(i).Load.InFlight.Store(int64(n))
+			hold(c.At(i), n)
 		}
 		p := newLeastLoaded(seeded())
 		for range 20 {
@@ -28,7 +28,24 @@ func TestLeastLoaded(t *testing.T) {
 	near(t, "3:1, 64 held", shares(newLeastLoaded(seeded()), All(fleet(300, 100)), 10_000, 64), 2, 75, 25)
 	near(t, "3:1, all idle", shares(newLeastLoaded(seeded()), All(fleet(300, 100)), 10_000, 0), 2, 75, 25)
 	near(t, "even, all idle", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 0), 2, 25, 25, 25, 25)
+	many := make([]float64, 100)
+	for i := range many {
+		many[i] = 1
+	}
+	near(t, "many, all idle", shares(newLeastLoaded(seeded()), All(fleet(ones(100)...)), 100_000, 0), 0.2, many...)
+	near(t, "many, all the same", shares(newLeastLoaded(seeded()), All(busy(ones(100)...)), 100_000, 0), 0.2, many...)
+	near(t, "many, nearly all busy", shares(newLeastLoaded(seeded()), All(fleet(ones(100)...)), 100_000, 97), 0.2, many...)
+	near(t, "3:1, all the same", shares(newLeastLoaded(seeded()), All(busy(3, 1)), 10_000, 0), 2, 75, 25)
 	near(t, "even, 3 held", shares(newLeastLoaded(seeded()), All(fleet(1, 1, 1, 1)), 10_000, 3), 2, 25, 25, 25, 25)
+}
+
+// busy is a fleet in which each has as much to do as its weight says.
+func busy(weights ...int) []Candidate {
+	list := fleet(weights...)
+	for i, w := range weights {
+		hold(&list[i], w)
+	}
+	return list
 }
 
 func BenchmarkLeastLoaded(b *testing.B) {
@@ -37,7 +54,7 @@ func BenchmarkLeastLoaded(b *testing.B) {
 			c := All(fleet(make([]int, 1000)...))
 			for i := range c.list {
 				c.list[i].Weight = 100
-				c.list[i].Load.InFlight.Store(int64(load(i)))
+				hold(&c.list[i], load(i))
 			}
 			p := newLeastLoaded(seeded())
 			for b.Loop() {

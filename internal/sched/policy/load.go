@@ -4,12 +4,13 @@ import (
 	"math"
 	"sync/atomic"
 	"time"
+	"unsafe"
 )
 
 // Load is what one rank of an instance has to do, or the whole of an instance whose ranks
 // are no targets of their own. All that a leg counts is its own: whoever adds
-// takes the same away again. A policy that looks at every candidate should read no
-// more than the first four: they share one line of the processor's caches.
+// takes the same away again, by Begin and End. A policy that looks at every candidate
+// should read no more than the first four: they share one line of the processor's caches.
 type Load struct {
 	InFlight atomic.Int64 // legs of this proxy
 	// Waiting are the tokens that the legs of this proxy still wait for an instance to
@@ -19,22 +20,27 @@ type Load struct {
 	// Held are the tokens of prompts that an instance holds for the legs of this proxy,
 	// from the pick to the end of the leg.
 	Held atomic.Int64
-	// Beyond is what is known from elsewhere, in legs.
-	Beyond Float
+	// sum is InFlight, Held and beyond in one number, in parts of a leg: see Legs.
+	sum atomic.Int64
 
-	// Bytes are those of the bodies of the requests in flight, where the policy of the
-	// role goes by them.
-	Bytes atomic.Int64
+	// beyond is what is known from elsewhere, as Weigh made it last.
+	beyond atomic.Int64
+	// Scores are what the policy token_weighted goes by, of legs as prefill and as decode;
+	// 0 where another one chooses for the role. See Kind.Score.
+	Scores [2]atomic.Int64
 	// Others is what the other proxies say that they have there, all together; old
 	// words count for less.
 	Others Others
 	// Capacity is how many tokens the KV cache of the engine holds, all ranks
 	// together; 0 while it is not known. It outlives Engine.
-	Capacity atomic.Int64
+	Capacity Float
 	// Engine is what the engine said of itself last; nil while that is not known, or
 	// too old.
 	Engine atomic.Pointer[Engine]
 }
+
+// Shared is how many bytes from its beginning policies and legs look at often.
+func (l *Load) Shared() uintptr { return unsafe.Offsetof(l.sum) + unsafe.Sizeof(l.sum) }
 
 // Others is the load that the other proxies put on an instance.
 type Others struct{ InFlight, Waiting, Held Float }
@@ -55,6 +61,9 @@ type Rank struct {
 	Running, Waiting float64 // requests
 	// Starved are those of the waiting requests for which the KV cache has no room.
 	Starved float64
+	// Deferred are those of the waiting requests that wait for something else, mostly
+	// their KV cache; 0 from engines that do not tell.
+	Deferred float64
 	// Fetching are requests whose KV cache is on its way to here, or has yet to be
 	// asked for.
 	Fetching float64
@@ -92,11 +101,12 @@ func (e *Engine) Full() bool {
 	return true
 }
 
-// Float is a number that is read and written at once. Its zero value is 0.
-type Float struct{ bits atomic.Uint64 }
+// Float is a number that is read and written at once. Its zero value is 0. It has the
+// precision of 24 bits, as there is no room for more.
+type Float struct{ bits atomic.Uint32 }
 
 // Load gives it.
-func (f *Float) Load() float64 { return math.Float64frombits(f.bits.Load()) }
+func (f *Float) Load() float64 { return float64(math.Float32frombits(f.bits.Load())) }
 
 // Store sets it.
-func (f *Float) Store(v float64) { f.bits.Store(math.Float64bits(v)) }
+func (f *Float) Store(v float64) { f.bits.Store(math.Float32bits(float32(v))) }

@@ -8,7 +8,7 @@ func TestPowerOfTwo(t *testing.T) {
 	for _, weights := range [][]int{{1, 1}, {300, 100}, {1, 1000}} {
 		for idle := range 2 {
 			c := All(fleet(weights...))
-			c.At(1 - idle).Load.InFlight.Store(3)
+			hold(c.At(1-idle), 3)
 			p := newPowerOfTwo(seeded())
 			for range 200 {
 				if got, _ := p.Choose(c, Request{}); got != idle {
@@ -30,7 +30,7 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 	for _, weights := range [][]int{{2, 2, 2}, {1, 2, 5}} {
 		c := All(fleet(weights...))
 		for first := range weights {
-			c.At(first).Load.InFlight.Store(1) // whoever is drawn beside it wins
+			hold(c.At(first), 1) // whoever is drawn beside it wins
 			begins := 0.0
 			for i := range first {
 				begins += c.Part(i)
@@ -54,7 +54,7 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 				}
 			}
 			near(t, "beside the first", got, 0.2, want...)
-			c.At(first).Load.InFlight.Store(0)
+			hold(c.At(first), -1)
 		}
 	}
 }

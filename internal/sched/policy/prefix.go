@@ -81,7 +81,7 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 	}
 	capacity := 0
 	if room := c.At(at).Load.Capacity.Load(); room > 0 && perByte > 0 {
-		capacity = int(float64(room) / perByte)
+		capacity = int(room / perByte)
 	}
 	p.index.Note(numbers[c.Index(at)], chain, capacity)
 	return at, cached

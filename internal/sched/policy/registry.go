@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // Default is the policy of decode instances for which none is named, and the one that
@@ -19,22 +21,29 @@ const KVAware = "kv_aware"
 // Session is the policy that binds requests to the instance of their session.
 const Session = "session"
 
+// TokenWeighted is the policy that goes by the scores of vllm-ascend's proxy.
+const TokenWeighted = "token_weighted"
+
 // Kind is a policy that can be asked for by name.
 type Kind struct {
 	Name string
 	New  func(Options) Policy
+	// Score is what a leg with a body of so many bytes adds to Load.Scores of its role
+	// while it is in flight; nil where nobody looks at these.
+	Score func(role instance.Role, length int) int64
 }
 
 // kinds lists the policies that there are.
 func kinds() []Kind {
 	return []Kind{
-		{Default, newRoundRobin},
-		{"random", newRandom},
-		{"least_loaded", newLeastLoaded},
-		{"power_of_two", newPowerOfTwo},
-		{Session, newSession},
-		{DefaultPrefill, newPrefix},
-		{KVAware, newKVAware},
+		{Name: Default, New: newRoundRobin},
+		{Name: "random", New: newRandom},
+		{Name: "least_loaded", New: newLeastLoaded},
+		{Name: "power_of_two", New: newPowerOfTwo},
+		{Name: TokenWeighted, New: newTokenWeighted, Score: scoreOf},
+		{Name: Session, New: newSession},
+		{Name: DefaultPrefill, New: newPrefix},
+		{Name: KVAware, New: newKVAware},
 	}
 }
 
@@ -43,13 +52,13 @@ func kinds() []Kind {
 func Chain(own Kind, bind bool) []Kind {
 	var chain []Kind
 	if bind && own.Name != Session {
-		chain = append(chain, Kind{Session, newSession})
+		chain = append(chain, Kind{Name: Session, New: newSession})
 	}
 	if own.New != nil {
 		chain = append(chain, own)
 	}
 	if own.Name != Default {
-		chain = append(chain, Kind{Default, newRoundRobin})
+		chain = append(chain, Kind{Name: Default, New: newRoundRobin})
 	}
 	return chain
 }

@@ -1,0 +1,56 @@
+package sched_test
+
+import (
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// token_weighted sends the next request to whoever has the fewest bytes, and a leg gives
+// its score back when it ends, once. What an engine does as prefill is no score of it
+// as decode.
+func TestScoresAreGivenBack(t *testing.T) {
+	t.Parallel()
+	s, _ := chosenBy(t, policy.TokenWeighted, nil, false,
+		inst(instance.Prefill, "b:1"), inst(instance.Decode, "b:1"), inst(instance.Decode, "d:1"))
+	pick := func(role instance.Role, length int) *sched.Assignment {
+		a, err := s.Pick(sched.Request{Role: role, Model: "m", Length: length, Alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	p := pick(instance.Prefill, 1000)
+	first := pick(instance.Decode, 4000)
+	second := pick(instance.Decode, 3000)
+	if first.Instance == second.Instance {
+		t.Errorf("both went to %s", first.Instance.Key)
+	}
+	if third := pick(instance.Decode, 500); third.Instance != second.Instance {
+		t.Errorf("4,000 bytes against 3,000: the next went to %s", third.Instance.Key)
+	} else {
+		third.Done()
+	}
+	first.Done()
+	first.Done()
+	if next := pick(instance.Decode, 500); next.Instance != first.Instance {
+		t.Errorf("0 bytes against 3,000: the next went to %s", next.Instance.Key)
+	} else {
+		next.Done()
+	}
+	second.Done()
+	l := s.LoadOf("b:1")
+	if got := l.ScoreOf(instance.Prefill).Load(); got != 128_699_500 {
+		t.Errorf("prefill scores %d", got)
+	}
+	p.Done()
+	for _, address := range []string{"b:1", "d:1"} {
+		for _, role := range instance.Roles() {
+			if got := s.LoadOf(address).ScoreOf(role).Load(); got != 0 {
+				t.Errorf("%s %s: %d is left", role, address, got)
+			}
+		}
+	}
+}
