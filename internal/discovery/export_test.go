@@ -7,3 +7,6 @@ func (w *Watcher) Suspend() { w.pulse.beat(time.Now().Add(-time.Hour)) }
 
 // EncodeValue writes an override or a pending add as the Store does.
 func EncodeValue(v any) ([]byte, error) { return encode(v) }
+
+// KeepAudit makes the Store keep so many audit entries.
+func (s *Store) KeepAudit(n int64) { s.maxAudit = n }

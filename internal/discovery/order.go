@@ -67,14 +67,14 @@ func (s *Store) order(ctx context.Context, do string, keys []instance.Key, reaso
 	if len(keys) == 1 {
 		one = keys[0]
 	}
-	audit, _, err := s.audit(ctx, one, do, reason)
+	audit, err := s.audit(ctx, one, plan{what: do}, reason)
 	if err != nil {
 		s.giveBack(ctx, []clientv3.LeaseID{lease})
 		return err
 	}
 	cctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
-	_, err = s.cli.Txn(cctx).Then(clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease)), audit).Commit()
+	_, err = s.cli.Txn(cctx).Then(append(audit, clientv3.OpPut(s.layout.Kept(), string(value), clientv3.WithLease(lease)))...).Commit()
 	if err != nil {
 		return fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)", explain(ctx, s.cli, do, err, true))
 	}

@@ -47,15 +47,16 @@ const (
 // nothing to do. So a timed-out call, which may have been applied, is simply
 // made again. It is safe for concurrent use.
 type Store struct {
-	cli    *clientv3.Client
-	layout Layout
-	actor  string
+	cli      *clientv3.Client
+	layout   Layout
+	actor    string
+	maxAudit int64
 }
 
 // NewStore makes a Store. actor says in audit entries who did it, for example
 // "pdctl root@host" or "proxy <id>".
 func NewStore(cli *clientv3.Client, l Layout, actor string) *Store {
-	return &Store{cli: cli, layout: l, actor: actor}
+	return &Store{cli: cli, layout: l, actor: actor, maxAudit: maxAudit}
 }
 
 // Snapshot lists the membership once, linearizably. Nothing is verified by it:
@@ -154,10 +155,11 @@ func (f *found) removed() bool {
 
 // plan is what a decision wants written: nothing if ops is empty.
 type plan struct {
-	ops   []clientv3.Op
-	what  string // for the audit entry
-	lease time.Duration
-	put   func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
+	ops    []clientv3.Op
+	what   string // for the audit entry
+	weight *int   // the same
+	lease  time.Duration
+	put    func(clientv3.LeaseID) clientv3.Op // one more op, under a lease of that length
 
 	puts []func(clientv3.LeaseID) clientv3.Op // those of several plans together
 }
@@ -165,7 +167,7 @@ type plan struct {
 // add takes the plan for another membership in.
 func (p *plan) add(more plan) {
 	if p.what == "" {
-		p.what = more.what
+		p.what, p.weight = more.what, more.weight
 	}
 	p.ops, p.lease = append(p.ops, more.ops...), max(p.lease, more.lease)
 	if more.put != nil {
@@ -183,10 +185,17 @@ func (s *Store) change(ctx context.Context, k instance.Key, why string, decide f
 	return s.changeEach(ctx, k, why, func(_ instance.Key, f *found) (plan, error) { return decide(f) })
 }
 
-// changeEach reads what is known of the memberships that k means, lets decide make a plan
-// of each and applies the plans, in one transaction, if nothing of what was read has
-// changed; else it starts over.
+// changeEach is changeAt where nobody asks for the revision.
 func (s *Store) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *found) (plan, error)) error {
+	_, err := s.changeAt(ctx, k, why, decide)
+	return err
+}
+
+// changeAt reads what is known of the memberships that k means, lets decide make a plan
+// of each and applies the plans, in one transaction, if nothing of what was read has
+// changed; else it starts over. It gives the revision of the transaction, 0 if there was
+// nothing to write.
+func (s *Store) changeAt(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *found) (plan, error)) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var leases []clientv3.LeaseID // granted but not used
@@ -197,32 +206,32 @@ func (s *Store) changeEach(ctx context.Context, k instance.Key, why string, deci
 		}
 		all, err := lookAll(ctx, s.cli, s.layout, k.Each(), true)
 		if err != nil {
-			return err
+			return 0, err
 		}
 		if err := checkFound(s.layout, all[0]); err != nil {
-			return err
+			return 0, err
 		}
 		var p plan
 		for i, one := range k.Each() {
 			own, err := decide(one, all[i])
 			if err != nil {
-				return err
+				return 0, err
 			}
 			p.add(own)
 		}
 		if len(p.ops)+len(p.puts) == 0 {
-			return nil
+			return 0, nil
 		}
-		done, unused, err := s.apply(ctx, k, why, all, p)
+		revision, unused, err := s.apply(ctx, k, why, all, p)
 		leases = append(leases, unused...)
 		if err != nil {
-			return err
+			return 0, err
 		}
-		if done {
-			return nil
+		if revision > 0 {
+			return revision, nil
 		}
 	}
-	return fmt.Errorf("change %s: %w; try again", k, ErrBusy)
+	return 0, fmt.Errorf("change %s: %w; try again", k, ErrBusy)
 }
 
 // look reads the keys of one membership at one revision. why is as in explain.
@@ -276,9 +285,9 @@ func unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
 }
 
-// apply makes the one transaction of a change. It tells whether it was applied
-// and which leases it granted in vain.
-func (s *Store) apply(ctx context.Context, k instance.Key, why string, all []*found, p plan) (done bool, unused []clientv3.LeaseID, err error) {
+// apply makes the one transaction of a change. It gives its revision, 0 if it was not
+// applied, and the leases that it granted in vain.
+func (s *Store) apply(ctx context.Context, k instance.Key, why string, all []*found, p plan) (revision int64, unused []clientv3.LeaseID, err error) {
 	ops := p.ops
 	var granted []clientv3.LeaseID
 	if len(p.puts) > 0 {
@@ -286,7 +295,7 @@ func (s *Store) apply(ctx context.Context, k instance.Key, why string, all []*fo
 		if p.lease > 0 {
 			id, err = s.grant(ctx, p.lease)
 			if err != nil {
-				return false, nil, err
+				return 0, nil, err
 			}
 			granted = append(granted, id)
 		}
@@ -294,12 +303,11 @@ func (s *Store) apply(ctx context.Context, k instance.Key, why string, all []*fo
 			ops = append(ops, put(id))
 		}
 	}
-	audit, lease, err := s.audit(ctx, k, p.what, why)
+	audit, err := s.audit(ctx, k, p, why)
 	if err != nil {
-		return false, granted, err
+		return 0, granted, err
 	}
-	granted = append(granted, lease)
-	ops = append(ops, audit)
+	ops = append(ops, audit...)
 	if all[0].schema == nil {
 		ops = append(ops, clientv3.OpPut(s.layout.Schema(), schemaValue))
 	}
@@ -317,13 +325,13 @@ func (s *Store) apply(ctx context.Context, k instance.Key, why string, all []*fo
 	resp, err := s.cli.Txn(cctx).If(compares...).Then(ops...).Commit()
 	if err != nil {
 		// It may have been applied: its leases must not be taken back.
-		return false, nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
+		return 0, nil, fmt.Errorf("%w (it may have been applied all the same; repeating it does no harm)",
 			explain(ctx, s.cli, p.what+" "+k.String(), err, true))
 	}
 	if !resp.Succeeded {
-		return false, granted, nil
+		return 0, granted, nil
 	}
-	return true, nil, nil
+	return resp.Header.Revision, nil, nil
 }
 
 func (s *Store) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID, error) {

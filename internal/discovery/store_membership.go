@@ -250,49 +250,12 @@ func (s *Store) Allow(ctx context.Context, k instance.Key, reason string) (remov
 	return removed, err
 }
 
-// SetWeight has every proxy pick an instance by a weight, whatever its record says;
-// nil lifts that. What else is wanted of the instance stays. known tells whether etcd
-// holds anything of the instance: if not, nothing is written. The key must be well
-// formed.
-func (s *Store) SetWeight(ctx context.Context, k instance.Key, weight *int, reason string) (known bool, err error) {
-	if err := checkKey(k); err != nil {
-		return false, err
-	}
-	err = s.change(ctx, k, reason, func(f *found) (plan, error) {
-		known = f.record != nil || f.pending != nil || f.override != nil
-		if !known || f.override == nil && weight == nil {
-			return plan{}, nil
-		}
-		o := Override{V: 1}
-		put := []clientv3.OpOption{}
-		if f.override != nil {
-			if o, err = DecodeOverride(f.override.Value); err != nil {
-				return plan{}, fmt.Errorf("the override of %s: %w", k, err)
-			}
-			put = append(put, clientv3.WithIgnoreLease())
-		}
-		if o.Weight = weight; o.State == "" {
-			o.Reason, o.By = reason, s.actor
-		}
-		if o.State == "" && weight == nil {
-			return plan{what: "weight", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}}, nil
-		}
-		value, err := encode(o)
-		if err != nil {
-			return plan{}, err
-		}
-		return plan{what: "weight", ops: []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), put...)}}, nil
-	})
-	return known, err
-}
-
-// removal is the override of a removed instance; a weight set before stays.
+// removal is the override of a removed instance; a weight set before stays, unless it
+// was for a time: the removal is not.
 func (s *Store) removal(f *found, reason string) ([]byte, error) {
 	o := Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
-	if f.override != nil {
-		if old, err := DecodeOverride(f.override.Value); err == nil {
-			o.Weight = old.Weight
-		}
+	if old, err := f.wanted(); err == nil && !f.temporary() {
+		o.Weight = old.Weight
 	}
 	return encode(o)
 }

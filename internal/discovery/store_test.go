@@ -78,8 +78,8 @@ func TestStoreAddAndRemove(t *testing.T) {
 		t.Error(diff)
 	}
 	leases, err := cli.Leases(t.Context())
-	if err != nil || len(leases.Leases) != len(want) {
-		t.Errorf("%d leases for %d audit entries (%v)", len(leases.Leases), len(want), err)
+	if err != nil || len(leases.Leases) > 2 { // two over midnight
+		t.Errorf("%d leases for the %d audit entries of a day (%v)", len(leases.Leases), len(want), err)
 	}
 }
 

@@ -36,12 +36,14 @@ var ErrUnavailable = errors.New("etcd is not available")
 // Admin changes the membership, in etcd. The errors wrap ErrRefused or
 // ErrUnavailable, or are failures of our own.
 type Admin interface {
-	// Both take a key of role instance.Both, too: two memberships, changed together.
+	// All take a key of role instance.Both, too: two memberships, changed together.
 
 	// Add returns when this proxy's own snapshot shows the change.
 	Add(ctx context.Context, k instance.Key) (Outcome, error)
 	// Remove tells whether there was anything to remove.
 	Remove(ctx context.Context, k instance.Key) (bool, error)
+	// Intend changes what is wanted of an instance; it returns as Add does.
+	Intend(ctx context.Context, k instance.Key, w Wish) (Wished, error)
 }
 
 // maxAdminBody bounds the body of an admin request.
@@ -67,7 +69,7 @@ type changeAnswer struct {
 }
 
 func (d *Deps) add(c *gin.Context) {
-	ch, err := readChange(c.Request)
+	ch, err := readChangeOf(c.Request)
 	if err != nil {
 		d.adminError(c, err)
 		return
@@ -106,7 +108,7 @@ func addMessage(ch change, there, waiting []string) string {
 }
 
 func (d *Deps) remove(c *gin.Context) {
-	ch, err := readChange(c.Request)
+	ch, err := readChangeOf(c.Request)
 	if err != nil {
 		d.adminError(c, err)
 		return
@@ -143,10 +145,12 @@ func (d *Deps) remove(c *gin.Context) {
 }
 
 func (d *Deps) answerChange(c *gin.Context, message string) {
+	writeJSON(c, http.StatusOK, d.lists(message))
+}
+
+func (d *Deps) lists(message string) changeAnswer {
 	s := d.Members.Snapshot()
-	writeJSON(c, http.StatusOK, changeAnswer{
-		Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode),
-	})
+	return changeAnswer{Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode)}
 }
 
 func (d *Deps) adminError(c *gin.Context, err error) {
@@ -199,17 +203,29 @@ func refused(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-func readChange(r *http.Request) (change, error) {
+func readChangeOf(r *http.Request) (change, error) {
+	raw, err := readAdminBody(r)
+	if err != nil {
+		return change{}, err
+	}
+	return readChange(raw)
+}
+
+func readAdminBody(r *http.Request) ([]byte, error) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return change{}, refused("send Content-Type: application/json")
+		return nil, refused("send Content-Type: application/json")
 	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxAdminBody+1))
 	if err != nil {
-		return change{}, refused("the request body could not be read: %w", err)
+		return nil, refused("the request body could not be read: %w", err)
 	}
 	if len(b) > maxAdminBody {
-		return change{}, refused("the request body is larger than %d bytes", maxAdminBody)
+		return nil, refused("the request body is larger than %d bytes", maxAdminBody)
 	}
+	return b, nil
+}
+
+func readChange(b []byte) (change, error) {
 	var body struct {
 		Type      *string         `json:"type"`
 		Instance  *string         `json:"instance"`
@@ -222,6 +238,7 @@ func readChange(r *http.Request) (change, error) {
 	if body.Type == nil {
 		return change{}, refused(`Invalid instance type. "type" is missing: use "prefill", "decode" or "both"`)
 	}
+	var err error
 	if ch.role, err = instance.ParseRoles(*body.Type); err != nil {
 		return change{}, refused("Invalid instance type. Use \"prefill\", \"decode\" or \"both\", not %q.", instance.Printable(*body.Type, 40))
 	}

@@ -10,6 +10,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -56,6 +57,22 @@ func (admin) Add(_ context.Context, k instance.Key) (httpapi.Outcome, error) {
 
 func (admin) Remove(_ context.Context, k instance.Key) (bool, error) {
 	return !strings.HasPrefix(k.Address, "unknown"), nil
+}
+
+func (admin) Intend(_ context.Context, k instance.Key, w httpapi.Wish) (httpapi.Wished, error) {
+	switch host, _, _ := strings.Cut(k.Address, ":"); host {
+	case "unknown":
+		return httpapi.Wished{}, nil
+	case "wrong":
+		return httpapi.Wished{}, fmt.Errorf("%w: %s is removed", httpapi.ErrRefused, k)
+	case "noetcd":
+		return httpapi.Wished{}, fmt.Errorf("%w: no answer from 127.0.0.1:2379", httpapi.ErrUnavailable)
+	}
+	revision := int64(7)
+	if w.Weight != nil { // the test looks at what was understood
+		revision = int64(1000 + *w.Weight)
+	}
+	return httpapi.Wished{Known: true, Revision: revision + int64(w.For/time.Second)}, nil
 }
 
 func members() *instance.Snapshot {
@@ -388,6 +405,27 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"removed some", "remove", `{"type":"decode","instances":["a:1","unknown:1"]}`, 200, "remove decode instances: ['a:1']. Instances ['unknown:1'] are not"},
 		{"remove unknown", "remove", `{"type":"decode","instance":"unknown:1"}`, 404, `{"message":"Instance unknown:1 is not in the decode_instances.","error":{"message":"Instance unknown:1 is not`},
 		{"remove none known", "remove", `{"type":"decode","instances":["unknown:1"]}`, 404, "are not in"},
+		{"drained", "drain", `{"type":"decode","instance":"a:1","reason":"new disks"}`, 200, `{"message":"drain decode instances: ['a:1'].",` + lists + `,"revision":7}`},
+		{"drained for a time", "drain", `{"type":"both","instances":["a:1","b:1"],"for":"2m"}`, 200, `"revision":127`},
+		{"drained some", "drain", `{"type":"decode","instances":["a:1","unknown:1"]}`, 200, "drain decode instances: ['a:1']. Instances ['unknown:1'] are not in the decode instances."},
+		{"drain unknown", "drain", `{"type":"decode","instance":"unknown:1"}`, 404, `{"message":"Instances ['unknown:1'] are not in the decode instances.","error"`},
+		{"drain removed", "drain", `{"type":"decode","instance":"wrong:1"}`, 400, `{"detail":"decode/wrong:1 is removed"`},
+		{"drain without etcd", "drain", `{"type":"decode","instance":"noetcd:1"}`, 503, "etcd is not available"},
+		{"half drained", "drain", `{"type":"decode","instances":["a:1","wrong:1"]}`, 400, "already done: a:1"},
+		{"drain of nothing", "drain", `{"type":"decode"}`, 400, "Give"},
+		{"undrained", "undrain", `{"type":"decode","instance":"a:1"}`, 200, "undrain decode instances: ['a:1']."},
+		{"cordoned", "cordon", `{"type":"prefill","instance":"a:1"}`, 200, "cordon prefill instances: ['a:1']."},
+		{"uncordoned", "uncordon", `{"type":"prefill","instance":"a:1"}`, 200, "uncordon prefill instances: ['a:1']."},
+		{"uncordoned for a time", "uncordon", `{"type":"prefill","instance":"a:1","for":"1m"}`, 400, "goes with drain, cordon and weight"},
+		{"no duration", "cordon", `{"type":"prefill","instance":"a:1","for":"soon"}`, 400, `give a duration such as "10m"`},
+		{"duration is a number", "cordon", `{"type":"prefill","instance":"a:1","for":5}`, 400, `"for" a duration`},
+		{"long reason", "cordon", `{"type":"prefill","instance":"a:1","reason":"` + strings.Repeat("x", 2000) + `"}`, 400, "longer than"},
+		{"weighed", "weight", `{"type":"prefill","instance":"a:1","weight":300}`, 200, `"revision":1300`},
+		{"its own weight", "weight", `{"type":"prefill","instance":"a:1","weight":null}`, 200, `"revision":7`},
+		{"no weight", "weight", `{"type":"prefill","instance":"a:1"}`, 400, "is missing"},
+		{"bad weight", "weight", `{"type":"prefill","instance":"a:1","weight":-1}`, 400, "whole number"},
+		{"half a weight", "weight", `{"type":"prefill","instance":"a:1","weight":1.5}`, 400, "whole number"},
+		{"weight of a drain", "drain", `{"type":"prefill","instance":"a:1","weight":1}`, 400, "goes with /instances/weight"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			code, _, got := call(t, http.MethodPost, s.URL+"/instances/"+tc.path, tc.body, "Content-Type", "application/json", "X-Api-Key", "secret")

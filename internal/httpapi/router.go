@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"net/http"
 	"runtime/debug"
+	"slices"
+	"strings"
 
 	"github.com/gin-gonic/gin"
 	"github.com/sirupsen/logrus"
@@ -165,8 +167,11 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 
 // operators tells the routes that vLLM does not have, which answer in one form.
 func operators(path string) bool {
+	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
+		return verb == "add" || verb == "remove" || slices.Contains(verbs(), Verb(verb))
+	}
 	switch path {
-	case "/status", "/instances/add", "/instances/remove", "/livez", "/readyz", "/healthcheck":
+	case "/status", "/livez", "/readyz", "/healthcheck":
 		return true
 	}
 	return false

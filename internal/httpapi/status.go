@@ -63,6 +63,9 @@ func (d *Deps) operator(e *gin.Engine) {
 	admin := e.Group("/instances", requireAdmin(d.AdminKey))
 	admin.POST("/add", d.add)
 	admin.POST("/remove", d.remove)
+	for _, verb := range verbs() {
+		admin.POST("/"+string(verb), d.intend(verb))
+	}
 	for _, path := range fannedOut() {
 		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
 	}
@@ -191,6 +194,7 @@ func (d *Deps) index(c *gin.Context) {
 		"routes": []string{
 			"POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models",
 			"GET /status", "POST /instances/add", "POST /instances/remove",
+			"POST /instances/drain", "POST /instances/undrain", "POST /instances/cordon", "POST /instances/uncordon", "POST /instances/weight",
 			"GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics",
 		},
 	})

@@ -57,7 +57,7 @@ func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, reason str
 	results := make([]result, 0, len(keys))
 	for _, k := range keys {
 		r := result{Role: k.Role, Address: k.Address}
-		known, err := s.store.SetWeight(ctx, k, n, reason)
+		known, err := s.store.SetWeight(ctx, k, n, discovery.Wish{Reason: reason})
 		switch {
 		case err != nil:
 			r = r.failed("%w", err)
