@@ -23,6 +23,9 @@ type Digest struct {
 	Load map[string]LoadCount `json:"load"`
 	// LeftOut is how many there was no room for: those with least in flight.
 	LeftOut int `json:"left_out,omitempty"`
+	// LeavingLeftOut is how many of these somebody waits for. While there are any, what
+	// does not stand in Load may be in flight all the same.
+	LeavingLeftOut int `json:"leaving_left_out,omitempty"`
 	// At is when it was written, by the writer's clock: for people, never compared.
 	At *time.Time `json:"at,omitempty"`
 }
@@ -77,6 +80,9 @@ func newDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
 		}
 		if room -= n; room < 0 {
 			d.LeftOut++
+			if e.Leaving {
+				d.LeavingLeftOut++
+			}
 			continue
 		}
 		d.Load[key] = e.LoadCount
@@ -97,7 +103,7 @@ func DecodeDigest(value []byte) (Digest, error) {
 	if d.V != 1 {
 		return Digest{}, fmt.Errorf("%w: schema %d, this program reads 1", ErrDigest, d.V)
 	}
-	if d.Applied < 0 || d.LeftOut < 0 {
+	if d.Applied < 0 || d.LeftOut < 0 || d.LeavingLeftOut < 0 {
 		return Digest{}, fmt.Errorf("%w: a number below 0", ErrDigest)
 	}
 	for key, c := range d.Load {
@@ -135,7 +141,7 @@ func (d *Digest) tells(before *Digest) bool {
 
 // same tells that two digests say the same.
 func (d *Digest) same(before *Digest) bool {
-	if before == nil || d.Applied != before.Applied || d.LeftOut != before.LeftOut || len(d.Load) != len(before.Load) {
+	if before == nil || d.Applied != before.Applied || d.LeftOut != before.LeftOut || d.LeavingLeftOut != before.LeavingLeftOut || len(d.Load) != len(before.Load) {
 		return false
 	}
 	for key, c := range d.Load {

@@ -174,9 +174,13 @@ func (s *Store) Loads(ctx context.Context) ([]*ProxyLoad, error) {
 	if err != nil {
 		return nil, explain(ctx, s.cli, "list the load digests", err, true)
 	}
-	out := make([]*ProxyLoad, 0, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
-		out = append(out, readLoad(strings.TrimPrefix(string(kv.Key), prefix), kv))
+	return readLoads(s.layout, resp.Kvs), nil
+}
+
+func readLoads(l Layout, kvs []*mvccpb.KeyValue) []*ProxyLoad {
+	out := make([]*ProxyLoad, 0, len(kvs))
+	for _, kv := range kvs {
+		out = append(out, readLoad(strings.TrimPrefix(string(kv.Key), l.Load("")), kv))
 	}
-	return out, nil
+	return out
 }

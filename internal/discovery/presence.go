@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
@@ -207,13 +208,17 @@ func (s *Store) Proxies(ctx context.Context) ([]ProxyPresence, error) {
 	if err != nil {
 		return nil, explain(ctx, s.cli, "list the proxies", err, true)
 	}
-	out := make([]ProxyPresence, 0, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
+	return readProxies(s.layout, resp.Kvs), nil
+}
+
+func readProxies(l Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
+	out := make([]ProxyPresence, 0, len(kvs))
+	for _, kv := range kvs {
 		var p ProxyPresence
 		if err := json.Unmarshal(kv.Value, &p); err != nil {
 			p = ProxyPresence{}
 		}
-		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), prefix), 128)
+		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), l.Proxy("")), 128)
 		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
 		p.Connector = instance.Printable(p.Connector, 64)
 		p.Notices = p.Notices[:min(len(p.Notices), 16)]
@@ -223,5 +228,5 @@ func (s *Store) Proxies(ctx context.Context) ([]ProxyPresence, error) {
 		p.Revision = kv.ModRevision
 		out = append(out, p)
 	}
-	return out, nil
+	return out
 }

@@ -179,10 +179,12 @@ const lmcacheDialect = "lmcache"
 type result struct {
 	Role    instance.Role `json:"role"`
 	Address string        `json:"address"`
-	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, failed
+	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, drained, free, …, failed
 	Models  []string      `json:"models,omitempty"`
 	Error   string        `json:"error,omitempty"`
-	line    string
+	// Revision is the one that a proxy must have applied to know of it.
+	Revision int64 `json:"revision,omitempty"`
+	line     string
 }
 
 func (a *app) add(ctx context.Context, keys []instance.Key, f addFlags) error {

@@ -7,5 +7,5 @@
 //	status            etcd's health and who is present
 //
 // Whatever was read from etcd or from an engine is escaped before it is shown.
-// Exit codes: 0 done, 1 failed, 2 wrong usage.
+// Exit codes: 0 done, 1 failed, 2 wrong usage; 3 and 4 of commands that wait for proxies.
 package pdctl

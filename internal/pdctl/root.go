@@ -20,7 +20,8 @@ It speaks to etcd directly: no proxy and no agent needs to run. A proxy that was
 started without --etcd-endpoints embeds an etcd at 127.0.0.1:2379, which is
 where pdctl looks unless told otherwise by --etcd-endpoints or PD_ETCD_ENDPOINTS.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage.
+Exit codes: 0 done, 1 failed, 2 wrong usage; of drain --wait and wait also 3, a
+proxy vanished before it had answered, and 4, the time has passed.
 
 Environment, where the flag is not given: PD_ETCD_ENDPOINTS, PD_ETCD_PREFIX,
 PD_ETCD_USERNAME, PD_ETCD_PASSWORD, PD_ENGINE_API_KEY (or OPENAI_API_KEY).`
@@ -31,6 +32,7 @@ const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl get prefill/10.0.0.7:8100
   pdctl watch
   pdctl status
+  pdctl drain decode 10.0.0.8:8200 --wait
   pdctl remove prefill 10.0.0.7:8100 --reason "new disks"`
 
 // app is one invocation.
@@ -73,6 +75,9 @@ func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv
 		return 0
 	}
 	fmt.Fprintf(stderr, "pdctl: %v\n", err)
+	if e, ok := errors.AsType[*exitError](err); ok {
+		return e.code
+	}
 	if _, ok := errors.AsType[*runError](err); ok {
 		return 1
 	}
@@ -98,7 +103,9 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
 	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
 	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
-	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(), a.weightCommand(), a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand())
+	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(),
+		a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand(), a.waitCommand(),
+		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)
 	}

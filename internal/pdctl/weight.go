@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -18,58 +19,66 @@ last one of its role; what runs there is finished. Every policy of the proxies
 goes by weights.
 
 The weight is kept in etcd beside the instance's own record, wins over the one in
-it, and stays when the instance leaves and comes back. "default" lifts it.
+it, and stays when the instance leaves and comes back. "default" lifts it; with
+--for it ends by itself after that time.
 Saying it of what is not there is an error (exit 1).`
 
 func (a *app) weightCommand() *cobra.Command {
-	var reason string
+	var f intentFlags
 	cmd := &cobra.Command{
-		Use: "weight prefill|decode host:port... N|default", Short: "say how much of the requests instances get", Long: weightHelp,
-		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0\n  pdctl weight decode 10.0.0.8:8200 default",
+		Use: "weight prefill|decode|both host:port... N|default", Short: "say how much of the requests instances get", Long: weightHelp,
+		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
 		Args:    cobra.MinimumNArgs(3),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			last := len(args) - 1
-			keys, err := a.keys(args[:last])
+			keys, err := a.bothKeys(args[:last])
 			if err != nil {
 				return err
 			}
+			if err := f.check(); err != nil {
+				return err
+			}
 			if args[last] == "default" {
-				return a.weigh(cmd.Context(), keys, nil, reason)
+				if f.wish.For > 0 {
+					return usagef("--for goes with a weight, not with default")
+				}
+				return a.weigh(cmd.Context(), keys, nil, f.wish)
 			}
 			n, err := strconv.Atoi(args[last])
 			if err != nil || n < 0 {
 				return usagef("%q is no weight: give a whole number from 0 up, or \"default\", behind the addresses", instance.Printable(args[last], 80))
 			}
-			return a.weigh(cmd.Context(), keys, &n, reason)
+			return a.weigh(cmd.Context(), keys, &n, f.wish)
 		},
 	}
-	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	f.add(cmd)
 	return cmd
 }
 
 // weigh sets a weight, or lifts what was set with nil.
-func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, reason string) error {
+func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, wish discovery.Wish) error {
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	results := make([]result, 0, len(keys))
-	for _, k := range keys {
+	results, _ := a.each(keys, func(k instance.Key) (result, int64) {
 		r := result{Role: k.Role, Address: k.Address}
-		known, err := s.store.SetWeight(ctx, k, n, discovery.Wish{Reason: reason})
+		done, err := s.store.SetWeight(ctx, k, n, wish)
 		switch {
 		case err != nil:
-			r = r.failed("%w", err)
-		case !known:
-			r = r.failed("there is no such instance; see pdctl list")
+			return r.failed("%w", err), 0
+		case !done.Known:
+			return r.failed("there is no such instance; see pdctl list"), 0
 		case n == nil:
 			r.Outcome, r.line = "lifted", "its own weight is in force"
+		case wish.For > 0:
+			r.Outcome, r.line = "weighted", fmt.Sprintf("weight %d for %s", *n, wish.For)
 		default:
 			r.Outcome, r.line = "weighted", fmt.Sprintf("weight %d", *n)
 		}
-		results = append(results, r)
-		a.line(r)
-	}
+		r.Revision = done.Revision
+		return r, done.Revision
+	})
 	return a.finish(results)
 }

@@ -1,0 +1,95 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Testimony is what the proxies say of themselves, and what is wanted of some instances,
+// all of one revision.
+type Testimony struct {
+	Revision int64
+	Proxies  []ProxyPresence
+	Loads    []*ProxyLoad
+	// Intents are what is wanted of the instances that were asked about; those of which
+	// nothing is wanted are left out.
+	Intents map[instance.Key]instance.Intent
+}
+
+// Testify reads what the proxies say, and what is wanted of instances.
+func (s *Store) Testify(ctx context.Context, keys []instance.Key) (Testimony, error) {
+	cctx, cancel := context.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	ops := []clientv3.Op{
+		clientv3.OpGet(s.layout.Proxy(""), clientv3.WithPrefix()),
+		clientv3.OpGet(s.layout.Load(""), clientv3.WithPrefix()),
+	}
+	const most = 100 // a transaction holds 128 operations
+	each := len(keys) <= most
+	if each {
+		for _, k := range keys {
+			ops = append(ops, clientv3.OpGet(s.layout.Override(k)))
+		}
+	} else {
+		ops = append(ops, clientv3.OpGet(s.layout.root+segOverride, clientv3.WithPrefix()))
+	}
+	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
+	if err != nil {
+		return Testimony{}, explain(ctx, s.cli, "read what the proxies say", err, true)
+	}
+	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
+	t := Testimony{
+		Revision: resp.Header.Revision, Proxies: readProxies(s.layout, kvs(0)), Loads: readLoads(s.layout, kvs(1)),
+		Intents: map[instance.Key]instance.Intent{},
+	}
+	for i := 2; i < len(ops); i++ {
+		for _, kv := range kvs(i) {
+			n := s.layout.parse(string(kv.Key))
+			if o, err := DecodeOverride(kv.Value); err == nil && o.State != "" {
+				t.Intents[instance.Key{Role: n.role, Address: n.address}] = o.State
+			}
+		}
+	}
+	return t, nil
+}
+
+// SameMembership tells whether the keys of the membership were the same at two revisions:
+// whoever has applied the one has applied the other. false also where etcd does not know
+// any more.
+func (s *Store) SameMembership(ctx context.Context, a, b int64) (bool, error) {
+	switch {
+	case a <= 0 || b <= 0: // 0 would be the newest
+		return false, nil
+	case a == b:
+		return true, nil
+	}
+	type fact struct {
+		key string
+		mod int64
+	}
+	var facts [2][]fact
+	for i, revision := range []int64{a, b} {
+		for _, prefix := range s.layout.listedPrefixes() {
+			cctx, cancel := context.WithTimeout(ctx, callTimeout)
+			resp, err := s.cli.Get(cctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithRev(revision))
+			cancel()
+			switch {
+			case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
+				return false, nil
+			case err != nil:
+				return false, explain(ctx, s.cli, "list the membership of the past", err, true)
+			}
+			for _, kv := range resp.Kvs {
+				facts[i] = append(facts[i], fact{string(kv.Key), kv.ModRevision})
+			}
+		}
+	}
+	return slices.Equal(facts[0], facts[1]), nil
+}

@@ -1,0 +1,262 @@
+package pdctl
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const drainHelp = `drain has no proxy pick an instance any more; what runs there goes on.
+
+The intent is kept in etcd beside the instance's own record and wins over it: an
+instance whose engine or agent restarts is drained still, until "pdctl undrain".
+With --for it ends by itself after that time.
+
+With --wait, drain returns when the instance is free, and its exit code says so:
+
+  0  every proxy that was present since the drain has applied it and has nothing
+     in flight there: the node can be taken out
+  3  a proxy vanished, or stopped answering, before it had said so; it is named.
+     It may hold requests still: look at it, then drain again
+  4  --timeout has passed; the proxies that hold requests are named
+
+A prefill instance is free when decode has fetched what it computed, or when it
+does not keep that any longer. An engine in both roles has one count: drain
+"both". Progress goes to stderr. Whatever the exit code, the drain stays in force:
+"pdctl drain --wait" again goes on waiting.
+
+Draining what is not there is an error (exit 1), unless --force is given, which
+is for an instance that serves without its key (view "orphan" in /status).`
+
+const cordonHelp = `cordon has no proxy pick an instance any more; what runs there goes on.
+
+To the proxies it is the same as a drain. It says that nobody waits for the end:
+the instance is to be left alone, not to be taken out. "pdctl uncordon" lifts it,
+with --for it ends by itself. Of drain and cordon the last one counts.`
+
+const undrainHelp = `undrain lifts a drain: proxies use the instance again, as it registers.
+
+A cordon or a removal is not lifted by it, that is an error (exit 1). What is not
+drained is left as it is.`
+
+const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, as it registers.
+
+A drain or a removal is not lifted by it, that is an error (exit 1). What is not
+cordoned is left as it is.`
+
+// intentFlags are those of drain, cordon and weight.
+type intentFlags struct {
+	wish discovery.Wish
+	wait bool
+	// limit is --timeout: of --wait, else as at other commands.
+	limit time.Duration
+}
+
+func (f *intentFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail and /status")
+	fs.DurationVar(&f.wish.For, "for", 0, "how long it holds, e.g. 2h; 0: until it is lifted")
+}
+
+func (f *intentFlags) check() error {
+	if len(f.wish.Reason) > maxReason {
+		return usagef("--reason: longer than %d bytes", maxReason)
+	}
+	if f.wish.For < 0 || f.wish.For > 0 && f.wish.For < 2*time.Second {
+		return usagef("--for %s: give 2s or more, or leave it out", f.wish.For)
+	}
+	return nil
+}
+
+// maxReason bounds the text of a reason, in bytes.
+const maxReason = 1024
+
+// waitLimit is how long drain --wait and wait go on unless --timeout is given.
+const waitLimit = 5 * time.Minute
+
+func (a *app) drainCommand() *cobra.Command {
+	var f intentFlags
+	cmd := &cobra.Command{
+		Use: "drain prefill|decode|both host:port...", Short: "have no proxy pick instances, and wait until they are free", Long: drainHelp,
+		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
+			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := a.bothKeys(args)
+			if err != nil {
+				return err
+			}
+			switch given := cmd.Flags().Changed("timeout"); {
+			case given && f.limit <= 0:
+				return usagef("--timeout %s: must be more than zero", f.limit)
+			case given && !f.wait:
+				a.timeout = f.limit
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.intend(cmd.Context(), keys, instance.Drain, f)
+		},
+	}
+	f.add(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.wait, "wait", false, "return when every proxy has nothing in flight there")
+	fs.DurationVar(&f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	fs.BoolVar(&f.wish.Force, "force", false, "drain it also if etcd does not know it")
+	return cmd
+}
+
+func (a *app) cordonCommand() *cobra.Command {
+	var f intentFlags
+	cmd := &cobra.Command{
+		Use: "cordon prefill|decode|both host:port...", Short: "have no proxy pick instances", Long: cordonHelp,
+		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := a.bothKeys(args)
+			if err != nil {
+				return err
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.intend(cmd.Context(), keys, instance.Cordon, f)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.wish.Force, "force", false, "cordon it also if etcd does not know it")
+	return cmd
+}
+
+func (a *app) undrainCommand() *cobra.Command {
+	return a.liftCommand(instance.Drain, undrainHelp, "  pdctl undrain decode 10.0.0.8:8200 --reason \"disks replaced\"\n  pdctl undrain both 10.0.0.6:8100")
+}
+
+func (a *app) uncordonCommand() *cobra.Command {
+	return a.liftCommand(instance.Cordon, uncordonHelp, "  pdctl uncordon decode 10.0.0.8:8200 10.0.0.9:8200")
+}
+
+func (a *app) liftCommand(state instance.Intent, long, examples string) *cobra.Command {
+	var f intentFlags
+	name := "un" + string(state)
+	cmd := &cobra.Command{
+		Use: name + " prefill|decode|both host:port...", Short: "lift a " + string(state), Long: long, Example: examples,
+		Args: cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := a.bothKeys(args)
+			if err != nil {
+				return err
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			return a.lift(cmd.Context(), keys, state, f.wish.Reason)
+		},
+	}
+	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail")
+	return cmd
+}
+
+// bothKeys is keys, and takes the role "both".
+func (a *app) bothKeys(args []string) ([]instance.Key, error) {
+	role, err := instance.ParseRoles(args[0])
+	if err != nil {
+		return nil, &usageError{err}
+	}
+	return addresses(role, args[1:])
+}
+
+func (a *app) intend(ctx context.Context, keys []instance.Key, state instance.Intent, f intentFlags) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
+	results, revision := a.each(keys, func(k instance.Key) (result, int64) {
+		r := result{Role: k.Role, Address: k.Address}
+		done, err := s.store.Intend(ctx, k, state, f.wish)
+		switch {
+		case err != nil:
+			return r.failed("%w", err), 0
+		case !done.Known && !done.Changed:
+			return r.failed("there is no such instance; see pdctl list"), 0
+		}
+		r.Outcome, r.Revision, r.line = word, done.Revision, word
+		switch {
+		case !done.Changed:
+			r.line += " already"
+		case f.wish.For > 0:
+			r.line += fmt.Sprintf(" for %s", f.wish.For)
+		}
+		if done.Was != "" && done.Was != state {
+			r.line += fmt.Sprintf("; it was %s before", map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[done.Was])
+		}
+		return r, done.Revision
+	})
+	if !f.wait {
+		return a.finish(results)
+	}
+	var free []instance.Key
+	for _, r := range results {
+		if r.Outcome != "failed" {
+			free = append(free, instance.Key{Role: r.Role, Address: r.Address}.Each()...)
+		}
+	}
+	if len(free) == 0 {
+		return a.finish(results)
+	}
+	waited := a.awaitFree(ctx, s, revision, free, f.limit)
+	for i := range results {
+		if waited == nil && results[i].Outcome != "failed" {
+			results[i].Outcome, results[i].line = "free", "free: no proxy has anything in flight there"
+			a.line(results[i])
+		}
+	}
+	if err := a.finish(results); err != nil && waited == nil {
+		return err
+	}
+	return waited
+}
+
+func (a *app) lift(ctx context.Context, keys []instance.Key, state instance.Intent, reason string) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	results, _ := a.each(keys, func(k instance.Key) (result, int64) {
+		r := result{Role: k.Role, Address: k.Address}
+		done, err := s.store.Lift(ctx, k, state, reason)
+		switch {
+		case err != nil:
+			return r.failed("%w", err), 0
+		case !done.Known:
+			return r.failed("there is no such instance; see pdctl list"), 0
+		case !done.Changed:
+			r.Outcome, r.line = "already", fmt.Sprintf("there is no %s; left as it is", state)
+		default:
+			r.Outcome, r.Revision, r.line = "un"+string(state)+"ed", done.Revision, "un"+string(state)+"ed; used again as it registers"
+		}
+		return r, done.Revision
+	})
+	return a.finish(results)
+}
+
+// each does something about every key and prints what came of it. It gives the highest
+// revision, too.
+func (a *app) each(keys []instance.Key, do func(instance.Key) (result, int64)) ([]result, int64) {
+	results, revision := make([]result, 0, len(keys)), int64(0)
+	for _, k := range keys {
+		r, at := do(k)
+		revision = max(revision, at)
+		results = append(results, r)
+		a.line(r)
+	}
+	return results, revision
+}

@@ -1,0 +1,217 @@
+package pdctl
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proof"
+)
+
+const waitHelp = `wait returns when every proxy that is present has applied a revision: from
+then on all of them pick by what was in etcd then.
+
+The revision is that of any change: those that drain, cordon, weight and the
+proxies' admin routes answer with ("revision" of -o json), or the one that status
+shows. A proxy that vanishes meanwhile is not waited for, and said on stderr.
+
+Exit codes: 0 all have applied it, 4 --timeout has passed, the others are named.`
+
+// Exit codes beside 0, 1 and 2.
+const (
+	exitVanished = 3 // a proxy vanished before it had proven that an instance is free
+	exitTimeout  = 4 // --timeout of a wait has passed
+)
+
+// exitError is a failure with an exit code of its own.
+type exitError struct {
+	code int
+	err  error
+}
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// waitPoll is how often a wait looks, at most.
+const waitPoll = 200 * time.Millisecond
+
+func (a *app) waitCommand() *cobra.Command {
+	var revision int64
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "wait --revision N", Short: "wait until every proxy has applied a revision", Long: waitHelp,
+		Example: "  pdctl wait --revision 4711\n  pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case revision <= 0:
+				return usagef("--revision is missing: give the revision of a change, as drain -o json shows it")
+			case limit <= 0:
+				return usagef("--timeout %s: must be more than zero", limit)
+			}
+			return a.waitApplied(cmd.Context(), revision, limit)
+		},
+	}
+	cmd.Flags().Int64Var(&revision, "revision", 0, "what every proxy is to have applied")
+	cmd.Flags().DurationVar(&limit, "timeout", waitLimit, "how long to wait")
+	return cmd
+}
+
+func (a *app) waitApplied(ctx context.Context, revision int64, limit time.Duration) error {
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	at, err := discovery.Ping(ctx, s.cli, s.layout)
+	switch {
+	case err != nil:
+		return a.hint(err)
+	case at < revision:
+		return fmt.Errorf("there is no revision %d yet: etcd is at %d", revision, at)
+	}
+	state, err := a.await(ctx, s, revision, nil, limit)
+	switch {
+	case errors.Is(err, errTimeout):
+		return &exitError{exitTimeout, fmt.Errorf("after %s not every proxy has applied revision %d: %s", limit, revision, strings.Join(state.Open, "; "))}
+	case err != nil:
+		return err
+	}
+	if a.json() {
+		return writeJSON(a.stdout, map[string]any{"revision": revision, "proxies": state.Done})
+	}
+	fmt.Fprintf(a.stdout, "revision %d: applied by %s\n", revision, proxies(state.Done))
+	return nil
+}
+
+// awaitFree waits until no proxy has anything in flight on instances that were drained
+// with a revision.
+func (a *app) awaitFree(ctx context.Context, s *session, revision int64, keys []instance.Key, limit time.Duration) error {
+	t, err := s.store.Testify(ctx, keys)
+	if err != nil {
+		return a.hint(err)
+	}
+	// Of an engine in both roles there may be one only.
+	keys = slices.DeleteFunc(keys, func(k instance.Key) bool { return t.Intents[k] == "" })
+	if len(keys) == 0 {
+		return errors.New("the drain was lifted at once")
+	}
+	state, err := a.await(ctx, s, revision, keys, limit)
+	vanished := ""
+	if len(state.Vanished) > 0 {
+		verb, it := "vanished", "it"
+		if len(state.Vanished) > 1 {
+			it = "they"
+		}
+		vanished = fmt.Sprintf("%s %s before %s had proven that nothing is in flight there, and may still hold requests", strings.Join(state.Vanished, ", "), verb, it)
+	}
+	switch {
+	case errors.Is(err, errTimeout):
+		said := fmt.Sprintf("after %s not free: %s", limit, strings.Join(state.Open, "; "))
+		if vanished != "" {
+			said += "; " + vanished
+		}
+		return &exitError{exitTimeout, fmt.Errorf("%s. The drain stays in force", said)}
+	case err != nil:
+		return fmt.Errorf("%w. The drain stays in force unless it was lifted", err)
+	case vanished != "":
+		return &exitError{exitVanished, fmt.Errorf("%s. The drain stays in force", vanished)}
+	case state.Done == 0:
+		fmt.Fprintln(a.stderr, "Note: no proxy is present at this etcd, so nobody was asked.")
+	}
+	return nil
+}
+
+// errTimeout ends a wait whose limit has passed.
+var errTimeout = errors.New("the time has passed")
+
+// await looks at what the proxies say until all have proven what is wanted, or the limit
+// has passed. It tells how far that is on stderr.
+func (a *app) await(ctx context.Context, s *session, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
+	p, end := proof.New(revision, keys), time.NewTimer(limit)
+	defer end.Stop()
+	same := s.same(ctx)
+	var state proof.State
+	var said string
+	for {
+		start := time.Now()
+		t, err := s.store.Testify(ctx, keys)
+		switch {
+		case ctx.Err() != nil:
+			return state, errors.New("interrupted")
+		case errors.Is(err, discovery.ErrUnreachable):
+			a.progress(&said, "etcd does not answer, waiting on")
+		case err != nil:
+			return state, a.hint(err)
+		default:
+			if err := lifted(t, keys); err != nil {
+				return state, err
+			}
+			p.See(t, start, same)
+			if state = p.State(start); state.Over() {
+				return state, nil
+			}
+			a.progress(&said, fmt.Sprintf("%d of %s done; waiting for %s", state.Done,
+				proxies(state.Done+len(state.Open)+len(state.Vanished)), strings.Join(append(state.Open, state.Vanished...), "; ")))
+		}
+		next := time.NewTimer(max(waitPoll, 10*time.Since(start))) // many proxies say much
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return state, errors.New("interrupted")
+		case <-end.C:
+			next.Stop()
+			return state, errTimeout
+		case <-next.C:
+		}
+	}
+}
+
+// lifted tells that somebody has lifted the intent on which a wait rests.
+func lifted(t discovery.Testimony, keys []instance.Key) error {
+	for _, k := range keys {
+		if t.Intents[k] == "" {
+			return fmt.Errorf("the drain of %s was lifted meanwhile", k)
+		}
+	}
+	return nil
+}
+
+// same asks whether the membership is the same at two revisions, each question once.
+func (s *session) same(ctx context.Context) proof.Same {
+	known := map[[2]int64]bool{}
+	return func(a, b int64) bool {
+		q := [2]int64{a, b}
+		if is, ok := known[q]; ok {
+			return is
+		}
+		is, err := s.store.SameMembership(ctx, a, b)
+		if err != nil {
+			return false // asked again at the next look
+		}
+		known[q] = is
+		return is
+	}
+}
+
+// progress says something on stderr if it is new.
+func (a *app) progress(said *string, text string) {
+	if *said != text {
+		*said = text
+		fmt.Fprintln(a.stderr, text)
+	}
+}
+
+func proxies(n int) string {
+	if n == 1 {
+		return "1 proxy"
+	}
+	return fmt.Sprintf("%d proxies", n)
+}

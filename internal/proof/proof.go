@@ -1,0 +1,154 @@
+// Package proof tells when all proxies have applied a change and have nothing in flight
+// on the instances that it took out, by what they say of themselves in etcd.
+//
+// A proxy counts a request before it looks once more at the membership, and says which
+// revision its picks know together with what it has in flight. So once it has said of a
+// revision that an instance is free, it never sends to that instance again, unless the
+// change is lifted: what was proven stays proven, also when the proxy ends.
+package proof
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// grace is how long a proxy must be away to count as vanished: one whose lease was lost
+// with many others', as after a pause of etcd, is back by then.
+const grace = 3 * time.Second
+
+// Proof is what is known of every proxy that was seen since the beginning. It is not safe
+// for concurrent use.
+type Proof struct {
+	revision int64
+	keys     []string // of the instances, as in digests
+	m        map[string]*proxy
+}
+
+type proxy struct {
+	id, address string
+	done        bool
+	why         string // it is not done
+	away        time.Time
+}
+
+// New begins a proof that a revision has been applied, and that nothing is in flight on
+// instances since.
+func New(revision int64, keys []instance.Key) *Proof {
+	p := &Proof{revision: revision, m: map[string]*proxy{}}
+	for _, k := range keys {
+		p.keys = append(p.keys, k.String())
+	}
+	return p
+}
+
+// Same tells whether the membership is the same at two revisions, so that whoever has
+// applied the one has applied the other.
+type Same func(a, b int64) bool
+
+// See takes in what the proxies say now.
+func (p *Proof) See(t discovery.Testimony, now time.Time, same Same) {
+	loads := map[string]*discovery.ProxyLoad{}
+	for _, l := range t.Loads {
+		loads[l.ID] = l
+	}
+	there := map[string]bool{}
+	for i := range t.Proxies {
+		is := &t.Proxies[i]
+		there[is.ID] = true
+		one := p.m[is.ID]
+		if one == nil {
+			one = &proxy{id: is.ID}
+			p.m[is.ID] = one
+		}
+		one.address, one.away = is.Address, time.Time{}
+		if !one.done {
+			one.why = p.missing(is, loads[is.ID], same)
+			one.done = one.why == ""
+		}
+	}
+	for id, one := range p.m {
+		if !there[id] && one.away.IsZero() {
+			one.away = now
+		}
+	}
+}
+
+// missing says what a proxy lacks, "" for nothing.
+func (p *Proof) missing(is *discovery.ProxyPresence, l *discovery.ProxyLoad, same Same) string {
+	applied := is.Applied
+	switch {
+	case l != nil && l.Ignored != "":
+		return "says something of its load that is not understood: " + l.Ignored
+	case l != nil:
+		applied = l.Applied // its picks know that much
+	case len(p.keys) > 0:
+		return "says nothing of its load: it has just started, or runs with --load-digests=off"
+	}
+	if applied < p.revision && !same(applied, p.revision) {
+		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
+	}
+	var holds []string
+	for _, key := range p.keys {
+		if c, ok := l.Load[key]; ok {
+			holds = append(holds, fmt.Sprintf("%d on %s", c.InFlight, key))
+		}
+	}
+	switch {
+	case len(holds) > 0:
+		return "has in flight: " + strings.Join(holds, ", ")
+	case len(p.keys) > 0 && l.LeavingLeftOut > 0:
+		return "has more in flight on instances that leave than it can tell"
+	}
+	return ""
+}
+
+// State is how far a proof is.
+type State struct {
+	Done int
+	// Open are the proxies that are there and have not proven it, with the reason, and
+	// Vanished those that went before they had. Both in order.
+	Open, Vanished []string
+	// Away are those of Vanished that may still be back.
+	Away int
+}
+
+// State tells how far the proof is.
+func (p *Proof) State(now time.Time) State {
+	var s State
+	ids := make([]*proxy, 0, len(p.m))
+	for _, one := range p.m {
+		ids = append(ids, one)
+	}
+	slices.SortFunc(ids, func(a, b *proxy) int { return cmp.Or(cmp.Compare(a.address, b.address), cmp.Compare(a.id, b.id)) })
+	for _, one := range ids {
+		switch {
+		case one.done:
+			s.Done++
+		case one.away.IsZero():
+			s.Open = append(s.Open, one.name()+" "+one.why)
+		default:
+			s.Vanished = append(s.Vanished, one.name())
+			if now.Sub(one.away) < grace {
+				s.Away++
+			}
+		}
+	}
+	return s
+}
+
+// Over tells that waiting on changes nothing.
+func (s State) Over() bool { return len(s.Open) == 0 && s.Away == 0 }
+
+// name is how a person finds the proxy.
+func (p *proxy) name() string {
+	if p.address == "" {
+		return "proxy " + p.id
+	}
+	return fmt.Sprintf("proxy %s (%s)", p.address, p.id)
+}
