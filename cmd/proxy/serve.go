@@ -302,7 +302,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	h, err := forward.New(forward.Options{
 		Notices: heard.asker, Notified: cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
-		Recorder:  recorder{Metrics: counters, noticed: p.noticed, access: p.access},
+		Between: counters.Between, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace: holdsAdmin, TraceAll: cfg.TraceHeaders, Privileged: holdsAdmin,
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg),

@@ -129,6 +129,12 @@ func BenchmarkRequest(b *testing.B) {
 // answer like up.
 func benchHandler(b testing.TB, up upstream.Client, decode ...string) http.HandlerFunc {
 	b.Helper()
+	return handlerOf(b, up, func(*forward.Options) {}, decode...)
+}
+
+// handlerOf is benchHandler with other options.
+func handlerOf(b testing.TB, up upstream.Client, set func(*forward.Options), decode ...string) http.HandlerFunc {
+	b.Helper()
 	if len(decode) == 0 {
 		decode = []string{"d:1"}
 	}
@@ -140,10 +146,12 @@ func benchHandler(b testing.TB, up upstream.Client, decode ...string) http.Handl
 	m.set(list...)
 	tracker := health.New(health.Options{Source: &m, Prober: alive{}, Log: quiet()})
 	b.Cleanup(tracker.Close)
-	h, err := forward.New(forward.Options{
+	o := forward.Options{
 		Picker: sched.New(sched.Options{Source: &m, Health: tracker, Connector: func(i *instance.Instance) string { return i.Record.Connector }}),
 		Health: tracker, Upstream: up, Recorder: nobody{}, Log: quiet(),
-	})
+	}
+	set(&o)
+	h, err := forward.New(o)
 	if err != nil {
 		b.Fatal(err)
 	}

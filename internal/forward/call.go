@@ -11,6 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -23,19 +25,20 @@ type call struct {
 	stream   bool
 	bytesIn  int64
 
+	times  stage.Times
 	origin leg.Origin
 	answer relay.Answer
 	flow   flow.Request
 }
 
-func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind) *call {
-	c := &call{h: h, r: r, endpoint: endpoint}
+func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between *histogram.Histogram) *call {
+	c := &call{h: h, r: r, endpoint: endpoint, times: stage.Times{Start: time.Now()}}
 	id := leg.ClientsID(r.Header)
 	c.origin = leg.Origin{
-		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Optional: kind == openai.Other || kind == openai.Generate,
+		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Times: &c.times, Optional: kind == openai.Other || kind == openai.Generate,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
-	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Start: time.Now(), Idle: h.opts.Idle, Log: h.opts.Log}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Between: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
 	c.answer.Way = &c.flow.Route
@@ -43,7 +46,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 		c.flow.Session = r.Header.Get(name)
 	}
 	c.answer.ShowID() // whatever becomes of the request
-	h.flow.Budget.Request(c.answer.Start)
+	h.flow.Budget.Request(c.times.Start)
 	return c
 }
 
@@ -58,14 +61,14 @@ func (c *call) finish() {
 	if c.flow.Body != nil {
 		c.flow.DropBody()
 	}
-	result, route := &c.answer.Result, &c.flow.Route
+	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Attempts: route.Failed,
 		Failure: result.Failure, Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
-		Start: c.answer.Start, TTFT: result.TTFT, Duration: time.Since(c.answer.Start),
+		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, c.stream),
 	})
 	if result.Broken {
 		panic(http.ErrAbortHandler)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 )
 
 // Class is what a failed leg was; see leg.Class.
@@ -47,4 +48,7 @@ type Entry struct {
 	Start    time.Time
 	TTFT     time.Duration // 0 if nothing was committed
 	Duration time.Duration
+	// FirstToken is when the first content of a stream went out, 0 of anything else.
+	FirstToken time.Duration
+	Stages     stage.Stages
 }

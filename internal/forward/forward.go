@@ -26,6 +26,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -52,6 +53,9 @@ type Options struct {
 	Notices  flow.Notices // of prefill instances whose connector notifies; nil: none can be used
 	Recorder Recorder
 	Log      logrus.FieldLogger
+	// Between gives what counts the times between the events of an endpoint's streams;
+	// nil: nobody does.
+	Between func(endpoint string) *histogram.Histogram
 
 	// EngineKey is the key for the engines; ClientKeys tells that clients'
 	// keys are checked by the proxy and therefore end here.
@@ -156,10 +160,14 @@ func (h *Handler) Requests() int64 { return h.requests.Load() }
 
 // serve makes a call of each request, and ends it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
+	var between *histogram.Histogram
+	if h.opts.Between != nil && kind != openai.Other {
+		between = h.opts.Between(endpoint)
+	}
 	return func(client Client, r *http.Request) {
 		h.requests.Add(1)
 		defer h.requests.Add(-1)
-		c := h.newCall(client, r, endpoint, kind)
+		c := h.newCall(client, r, endpoint, kind, between)
 		answer(c)
 		c.finish()
 	}

@@ -12,14 +12,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // Metrics counts requests. It is safe for concurrent use.
 type Metrics struct {
 	requests *prometheus.CounterVec
-	duration *prometheus.HistogramVec
-	ttft     *prometheus.HistogramVec
 	retries  *prometheus.CounterVec
 	alone    *prometheus.CounterVec
 	missing  prometheus.Counter
@@ -27,14 +26,11 @@ type Metrics struct {
 	media    prometheus.Counter
 	asked    *prometheus.CounterVec
 
+	duration, firstToken, between, stages *latency
+
 	known atomic.Pointer[map[kind]*series]
 	usual atomic.Pointer[series] // one that most requests are of; seldom another
 	learn sync.Mutex             // one addition to known at a time
-}
-
-// latencies spans a first token from a warm cache to a prefill of minutes.
-func latencies() []float64 {
-	return []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 120, 300}
 }
 
 // New registers the counters, and the process' and runtime's own.
@@ -43,12 +39,14 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		requests: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_requests_total", Help: "Requests that have ended, by endpoint, outcome and status.",
 		}, []string{"endpoint", "outcome", "code"}),
-		duration: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pd_request_duration_seconds", Help: "From the request's arrival to its end.", Buckets: latencies(),
-		}, []string{"endpoint"}),
-		ttft: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "pd_request_ttft_seconds", Help: "From the request's arrival to the first content sent.", Buckets: latencies(),
-		}, []string{"endpoint"}),
+		duration: newLatency("pd_request_duration_seconds", "From the request's arrival to its end.", requests(), "endpoint"),
+		firstToken: newLatency("pd_time_to_first_token_seconds",
+			"From a request's arrival to the first content of its stream; way is pair or alone.", firstTokens(), "endpoint", "way"),
+		between: newLatency("pd_inter_token_seconds",
+			"Between two events of a stream, when they were sent to the client.", betweenTokens(), "endpoint"),
+		stages: newLatency("pd_stage_seconds",
+			"Parts of a request's way, which follow each other: queue, retry, prefill, handover, decode; by the role that it was then with.",
+			stages(), "endpoint", "stage", "role"),
 		retries: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_forward_retries_total", Help: "Failed legs that were tried again on another instance.",
 		}, []string{"role", "class"}),
@@ -75,7 +73,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.ttft, m.retries, m.alone, m.missing, m.spent, m.media, m.asked, info,
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.missing, m.spent, m.media, m.asked, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -84,13 +82,16 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 type kind struct {
 	endpoint, outcome string
 	status            int
+	alone             bool
 }
 
 // series are the counters of one kind, looked up once.
 type series struct {
-	of             kind
-	requests       prometheus.Counter
-	duration, ttft prometheus.Observer
+	of                   kind
+	requests             prometheus.Counter
+	duration, firstToken *histogram.Histogram
+
+	queue, retry, prefill, handover, decode *histogram.Histogram
 }
 
 // of gives the counters of a kind. There are few kinds, and a new one is rare:
@@ -103,12 +104,7 @@ func (m *Metrics) of(k kind) *series {
 	if s, ok := (*m.known.Load())[k]; ok {
 		return s
 	}
-	s := &series{
-		of:       k,
-		requests: m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
-		duration: m.duration.WithLabelValues(k.endpoint),
-		ttft:     m.ttft.WithLabelValues(k.endpoint),
-	}
+	s := m.newSeries(k)
 	m.learn.Lock()
 	defer m.learn.Unlock()
 	next := maps.Clone(*m.known.Load())
@@ -120,16 +116,55 @@ func (m *Metrics) of(k kind) *series {
 	return s
 }
 
+func (m *Metrics) newSeries(k kind) *series {
+	way, first := "pair", string(instance.Prefill)
+	if k.alone {
+		way, first = "alone", string(instance.Decode)
+	}
+	stage := func(name, role string) *histogram.Histogram { return m.stages.of([3]string{k.endpoint, name, role}) }
+	return &series{
+		of:         k,
+		requests:   m.requests.WithLabelValues(k.endpoint, k.outcome, strconv.Itoa(k.status)),
+		duration:   m.duration.of([3]string{k.endpoint}),
+		firstToken: m.firstToken.of([3]string{k.endpoint, way}),
+		queue:      stage("queue", first),
+		retry:      stage("retry", first),
+		prefill:    stage("prefill", first),
+		handover:   stage("handover", string(instance.Decode)),
+		decode:     stage("decode", string(instance.Decode)),
+	}
+}
+
 // Done counts one finished request.
 func (m *Metrics) Done(e *forward.Entry) {
-	s := m.of(kind{e.Endpoint, e.Outcome, e.Status})
+	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Alone != ""})
 	s.requests.Inc()
-	s.duration.Observe(e.Duration.Seconds())
-	if e.TTFT > 0 {
-		s.ttft.Observe(e.TTFT.Seconds())
+	s.duration.Observe(e.Duration)
+	if e.FirstToken > 0 {
+		s.firstToken.Observe(e.FirstToken)
+	}
+	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
+		s.passed(e)
 	}
 	if e.Alone != "" {
 		m.alone.WithLabelValues(e.Alone).Inc()
+	}
+}
+
+// passed counts the stages of a request whose answer has begun, and that was generated.
+func (s *series) passed(e *forward.Entry) {
+	s.queue.Observe(e.Stages.Queue)
+	if e.Attempts > 0 {
+		s.retry.Observe(e.Stages.Retry)
+	}
+	if e.Stages.Prefill > 0 {
+		s.prefill.Observe(e.Stages.Prefill)
+	}
+	if e.Stages.Handover > 0 {
+		s.handover.Observe(e.Stages.Handover)
+	}
+	if e.Outcome == forward.OutcomeOK {
+		s.decode.Observe(e.Stages.Decode)
 	}
 }
 

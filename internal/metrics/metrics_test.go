@@ -19,7 +19,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 	for range 8 {
 		clients.Go(func() {
 			for range 100 {
-				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, TTFT: time.Second})
+				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, TTFT: time.Second, FirstToken: time.Second})
 				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeClientError, Status: 400})
 				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Outcome: forward.OutcomeOK, Status: 200, Alone: "no_prefill"})
 			}
@@ -44,7 +44,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 		"pd_requests_total 200 /v1/completions ok": 800, "pd_requests_total 400 /v1/completions client_error": 800,
 		"pd_requests_total 200 /v1/chat/completions ok": 800, "pd_forward_decode_alone_total no_prefill": 800,
 		"pd_request_duration_seconds /v1/completions": 1600, "pd_request_duration_seconds /v1/chat/completions": 800,
-		"pd_request_ttft_seconds /v1/completions": 800, "pd_request_ttft_seconds /v1/chat/completions": 0,
+		"pd_time_to_first_token_seconds /v1/completions pair": 800, "pd_time_to_first_token_seconds /v1/chat/completions alone": 0,
 	} {
 		if counts[name] != n {
 			t.Errorf("%s counted %d, want %d", name, counts[name], n)

@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -193,6 +194,7 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 // alone lets one decode instance do the whole request, without KV transfer.
 func (c *completion) alone(reason string) {
 	c.Route.Alone, c.Route.Prefill = reason, ""
+	c.Origin.Times.WithoutPrefill()
 	c.usage.Prefilled(nil)
 	for done, passed := false, false; !done; {
 		d, err := c.attempts.pick(instance.Decode, nil)
@@ -237,6 +239,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 
 // prefilled notes what a prefill instance has answered.
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
+	c.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)
 	p.Prefilled(c.usage.Prompt())
 	if p.Lesson.Wanted() {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -33,6 +35,7 @@ type Origin struct {
 	Header   http.Header     // the client's, never changed
 	ID       string          // what the client calls the request
 	Model    string          // "" if the request names none
+	Times    *stage.Times    // where the beginnings of legs are noted; nil: nowhere
 	// Optional tells that engines have the route by an option: without it vLLM
 	// answers 403 since 0.32, which is not about a key.
 	Optional bool
@@ -101,12 +104,24 @@ func (timeoutError) Temporary() bool { return true }
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(w)
 	l.Instance, l.pick = a.Instance, a
+	o.began(l)
 	a.Await(l, l.sent)
 	// The membership may have changed between the pick and Await.
 	if err := o.Settings.Gone(a); err != nil {
 		l.cancel(err)
 	}
 	return l
+}
+
+// began notes when a leg has begun.
+func (o *Origin) began(l *Leg) {
+	switch {
+	case o.Times == nil:
+	case l.Instance.Role == instance.Prefill:
+		o.Times.BeginPrefill(l.sent)
+	default:
+		o.Times.BeginDecode(l.sent)
+	}
 }
 
 // newLeg starts a leg that nothing but its wait and the client ends.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
@@ -51,14 +53,17 @@ type Answer struct {
 	Kind   openai.Kind     // of the request: the form of streams and errors
 	Ctx    context.Context // the client's
 	ID     string          // what the client calls its request
-	Start  time.Time
-	Idle   time.Duration // between two reads of an engine's answer, and for a write to the client
+	Times  *stage.Times    // when what was passed, and from when on the first content is counted
+	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
 	Way    Way
 	Log    logrus.FieldLogger
+	// Between counts the times between the events of a stream, nil counts none.
+	Between *histogram.Histogram
 
 	Result
 
 	writeDeadline time.Time
+	wrote         time.Time // when the last write began
 }
 
 // Refuse answers an error of ours; anything that is not an *openai.Error is a
@@ -141,7 +146,7 @@ func (a *Answer) JSON(v any) {
 // begin gives the client the engine's status and header. length is the
 // Content-Length, -1 to leave it to the server.
 func (a *Answer) begin(resp *upstream.Response, length int64) {
-	a.TTFT = time.Since(a.Start)
+	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
 	a.copyHeader(resp.Header, length)
 	a.Client.WriteHeader(resp.Status)
@@ -189,10 +194,11 @@ func (a *Answer) write(b []byte) bool {
 
 // put sends bytes to the client, in the server's own time.
 func (a *Answer) put(b []byte) bool {
-	if now := time.Now(); a.writeDeadline.Sub(now) < a.Idle/2 {
+	a.wrote = time.Now()
+	if a.writeDeadline.Sub(a.wrote) < a.Idle/2 {
 		// A client that stops reading must not hold an instance for ever. The
 		// deadline is moved on seldom: it costs more than the write.
-		a.writeDeadline = now.Add(a.Idle)
+		a.writeDeadline = a.wrote.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
 	n, err := a.Client.Write(b)

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -46,7 +47,7 @@ func TestAnswerHeader(t *testing.T) {
 	want := []string{"Content-Length: 7", "Content-Type: application/json", "Server: uvicorn", "X-Request-Id: mine", "X-Two: a", "X-Two: b"}
 	for _, traced := range []bool{false, true} {
 		w := httptest.NewRecorder()
-		a := Answer{Client: Std(w), ID: "mine", Start: time.Now()}
+		a := Answer{Client: Std(w), ID: "mine", Times: &stage.Times{Start: time.Now()}}
 		all := want
 		if traced {
 			a.Way = way{}

@@ -11,6 +11,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -45,6 +47,10 @@ type events struct {
 	done      bool // the closing event has come
 	failed    bool // and says that the answer has failed
 	ended     bool // what is in Buf is the last of the engine's answer
+
+	gaps  histogram.Local // the times between events
+	last  time.Time       // when the last ones went to the client; zero before the first
+	fresh int             // events that look has gone through and that have not been sent
 }
 
 var (
@@ -56,7 +62,8 @@ var (
 // content everything is held back and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
 	var e events
-	defer e.Release()
+	e.gaps.For(a.Between)
+	defer e.end()
 	l := s.Leg
 	for {
 		if !e.Room() {
@@ -105,6 +112,7 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 			return s.Leg.CalledOff(cause), true
 		}
 		s.Commit()
+		a.Times.Pass(stage.First)
 		a.begin(s.Resp, -1)
 	}
 	end := openai.EventEnd(e.Buf[:e.N], e.seen)
@@ -136,14 +144,31 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 	batch := s.rewriteEvents(e.Buf[:end])
 	if e.done && e.ended {
 		a.put(batch) // the server flushes it together with the end of the body
+		e.sent(a.wrote)
 		return nil, true
 	}
 	if !a.write(batch) {
 		return nil, true
 	}
+	e.sent(a.wrote)
 	e.Drop(end)
 	e.seen = e.N
 	return nil, false
+}
+
+// sent counts the events that have gone out, one after the others of before, those that
+// came along with it at once. The closing event is none of them.
+func (e *events) sent(now time.Time) {
+	if e.gaps.On() && e.fresh > 0 && !e.last.IsZero() {
+		e.gaps.Observe(now.Sub(e.last), e.fresh-1)
+	}
+	e.last, e.fresh = now, 0
+}
+
+// end lets go of the buffer, and adds what was counted.
+func (e *events) end() {
+	e.gaps.Flush()
+	e.Release()
 }
 
 // look goes through the events that end before end. It gives the end of the first
@@ -162,6 +187,7 @@ func (e *events) look(kind openai.Kind, end int) (failed int) {
 		case openai.SignEnd:
 			e.done = true
 		case openai.SignNone:
+			e.fresh++
 		}
 		rest = tail
 	}

@@ -1,0 +1,110 @@
+// Package stage is when one request passed the points of its way, and how long the
+// stages between them took: for metrics, for the header that tells a client, and for
+// traces.
+package stage
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// Point of a request's way.
+type Point int
+
+// The points, in the order of a request that goes through a pair one leg after the
+// other. Of several attempts the last one counts, but for Sent.
+const (
+	Sent      Point = iota // the first leg of all began: until then the request was read, and waited
+	Prefill                // the prefill leg began
+	Prefilled              // prefill has answered
+	Decode                 // the decode leg began
+	First                  // the first content of a stream went to the client
+	points
+)
+
+// Times are when a request passed its points. Its legs may run at once: it is safe for
+// concurrent use.
+type Times struct {
+	Start time.Time // the request's arrival
+	at    [points]atomic.Int64
+}
+
+// Pass notes that a point is passed now.
+func (t *Times) Pass(p Point) { t.PassAt(p, time.Now()) }
+
+// PassAt notes when a point was passed.
+func (t *Times) PassAt(p Point, now time.Time) {
+	t.at[p].Store(max(int64(now.Sub(t.Start)), 1))
+}
+
+// At is when a point was passed, from Start; 0 if it was not.
+func (t *Times) At(p Point) time.Duration { return time.Duration(t.at[p].Load()) }
+
+// BeginPrefill notes that a prefill leg has begun: whatever an earlier one did is void.
+func (t *Times) BeginPrefill(now time.Time) {
+	t.at[Prefilled].Store(0)
+	t.PassAt(Prefill, now)
+	t.sent(now)
+}
+
+// BeginDecode notes that a decode leg, or one that answers alone, has begun.
+func (t *Times) BeginDecode(now time.Time) {
+	t.PassAt(Decode, now)
+	t.sent(now)
+}
+
+func (t *Times) sent(now time.Time) {
+	if t.At(Sent) == 0 {
+		t.PassAt(Sent, now)
+	}
+}
+
+// WithoutPrefill notes that the request goes on without a prefill.
+func (t *Times) WithoutPrefill() {
+	t.at[Prefill].Store(0)
+	t.at[Prefilled].Store(0)
+}
+
+// Stages are how long each part of a request's way took; they follow each other, and
+// together they are the way up to where they were taken. 0 is a stage that there was
+// not.
+type Stages struct {
+	Queue    time.Duration // until the first leg began: reading the body, waiting, picking
+	Retry    time.Duration // attempts that failed
+	Prefill  time.Duration // until prefill has answered; alone, the first content of a stream
+	Handover time.Duration // from prefill's answer to the first content of a stream, by which decode shows that it has the KV cache
+	Decode   time.Duration // from the first content; of a whole answer, from prefill's answer
+}
+
+// Stages gives those up to now, which is counted from Start. A stream that has no
+// content yet is in its hand-over, or in its prefill; a whole answer, whose first token
+// nobody sees, is in decode as soon as it can be.
+func (t *Times) Stages(now time.Duration, stream bool) Stages {
+	sent := t.At(Sent)
+	if sent == 0 {
+		return Stages{Queue: now}
+	}
+	begun, pair := t.At(Prefill), true
+	if begun == 0 {
+		begun, pair = max(t.At(Decode), sent), false
+	}
+	s := Stages{Queue: sent, Retry: begun - sent}
+	first := t.At(First)
+	if first == 0 {
+		first = now
+	}
+	prefilled := t.At(Prefilled)
+	switch {
+	case !pair && stream:
+		s.Prefill, s.Decode = first-begun, now-first
+	case !pair:
+		s.Decode = now - begun
+	case prefilled == 0 || prefilled > first: // both legs run at once, and decode was heard first
+		s.Prefill, s.Decode = first-begun, now-first
+	case stream:
+		s.Prefill, s.Handover, s.Decode = prefilled-begun, first-prefilled, now-first
+	default:
+		s.Prefill, s.Decode = prefilled-begun, now-prefilled
+	}
+	return s
+}

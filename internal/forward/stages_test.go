@@ -1,0 +1,130 @@
+package forward_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/histogram"
+	"github.com/pdmesh/pdmesh/internal/metrics"
+)
+
+const plainAnswer = `{"id":"c","object":"text_completion","choices":[{"index":0,"text":" a","finish_reason":"length"}],` +
+	`"usage":{"prompt_tokens":9,"completion_tokens":1,"total_tokens":10},` +
+	`"kv_transfer_params":{"do_remote_prefill":true,"remote_block_ids":[1,2],"remote_engine_id":"e","remote_host":"h","remote_port":5600}}`
+
+func token(i int) string {
+	return fmt.Sprintf(`data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t%d","logprobs":null,"finish_reason":null,"stop_reason":null}]}`+"\n\n", i)
+}
+
+const closing = "data: [DONE]\n\n"
+
+// ended is a Recorder that keeps the last entry.
+type ended struct {
+	nobody
+	last *forward.Entry
+}
+
+func (e ended) Done(entry *forward.Entry) { *e.last = *entry }
+
+// askOnce sends one request through a handler.
+func askOnce(tb testing.TB, h http.HandlerFunc, stream bool) {
+	tb.Helper()
+	body := fmt.Sprintf(`{"model":"m","prompt":"x","max_tokens":64,"stream":%t}`, stream)
+	r, err := http.NewRequestWithContext(tb.Context(), http.MethodPost, "/v1/completions", strings.NewReader(body))
+	if err != nil {
+		tb.Fatal(err)
+	}
+	r.Header.Set("Content-Type", "application/json")
+	h(&sink{header: http.Header{}}, r)
+}
+
+// What is counted between the events of a stream: neither its first content nor its
+// closing event, and what comes along with another event as no time.
+func TestBetweenTokens(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		reads []string
+		stuck uint64 // waited
+		along uint64 // came along with another
+	}{
+		{"one by one", []string{token(0), token(1), token(2), token(3), closing}, 3, 0},
+		{"in twos", []string{token(0), token(1) + token(2), token(3) + token(4) + closing}, 2, 2},
+		{"cut anywhere", []string{token(0) + token(1)[:9], token(1)[9:], token(2) + closing[:4], closing[4:]}, 2, 0},
+		{"all at once", []string{token(0) + token(1) + token(2) + closing}, 0, 0},
+		{"one", []string{token(0), closing}, 0, 0},
+	} {
+		h := histogram.New(histogram.Bounds{0, time.Hour})
+		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
+			o.Between = func(endpoint string) *histogram.Histogram {
+				if endpoint != "/v1/completions" {
+					t.Errorf("endpoint %q", endpoint)
+				}
+				return h
+			}
+		})
+		askOnce(t, serve, true)
+		var c histogram.Counts
+		h.Read(&c)
+		if c.N[1] != tc.stuck || c.N[0] != tc.along {
+			t.Errorf("%s: %d waited and %d came along, want %d and %d", tc.name, c.N[1], c.N[0], tc.stuck, tc.along)
+		}
+	}
+}
+
+// The stages of a request are all of its time.
+func TestStagesAreTheWholeRequest(t *testing.T) {
+	t.Parallel()
+	for _, stream := range []bool{true, false} {
+		up := &canned{prefill: []byte(plainAnswer)}
+		if stream {
+			up.stream = []string{token(0), token(1), closing}
+		}
+		var e forward.Entry
+		askOnce(t, handlerOf(t, up, func(o *forward.Options) { o.Recorder = ended{last: &e} }), stream)
+		s := e.Stages
+		if sum := s.Queue + s.Retry + s.Prefill + s.Handover + s.Decode; sum != e.Duration || sum == 0 {
+			t.Errorf("stages %v make %v of %v", s, sum, e.Duration)
+		}
+		if s.Queue == 0 || s.Prefill == 0 || s.Decode == 0 || (s.Handover > 0) != stream || (e.FirstToken > 0) != stream || s.Retry != 0 {
+			t.Errorf("stream %t: %+v, first token %v", stream, s, e.FirstToken)
+		}
+	}
+}
+
+// BenchmarkTokens is a stream of 128 tokens with and without the times between them.
+func BenchmarkTokens(b *testing.B) {
+	var stream []string
+	for i := range 128 {
+		stream = append(stream, token(i))
+	}
+	stream = append(stream, closing)
+	between := metrics.New(prometheus.NewRegistry(), "test").Between
+	for name, count := range map[string]func(string) *histogram.Histogram{"not_counted": nil, "counted": between} {
+		b.Run(name, func(b *testing.B) {
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.Between = count })
+			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
+			in := strings.NewReader(body)
+			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)
+			if err != nil {
+				b.Fatal(err)
+			}
+			r.Header.Set("Content-Type", "application/json")
+			r.ContentLength, r.Body = int64(len(body)), io.NopCloser(in)
+			w := &sink{header: http.Header{}}
+			b.ReportAllocs()
+			for b.Loop() {
+				in.Reset(body)
+				clear(w.header)
+				h(w, r)
+			}
+		})
+	}
+}
