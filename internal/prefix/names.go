@@ -40,15 +40,34 @@ func NewNames(most int) *Names {
 }
 
 // Find gives the names of the blocks that a prompt begins with, as far as they are known,
-// and how many of its bytes that takes at most. They are not changed any more.
+// and how many of its bytes that takes at most. They are not changed any more. What is
+// found is of use, and forgotten later.
 func (n *Names) Find(c *Chain) (names []kvindex.Key, bytes int) {
+	is, bytes := n.longest(c)
+	if is.of == nil {
+		return nil, 0
+	}
+	n.oldest.MoveToFront(is.of.element)
+	return is.of.names[:is.blocks], bytes
+}
+
+// Peek is Find for who only looks.
+func (n *Names) Peek(c *Chain) (names []kvindex.Key, bytes int) {
+	is, bytes := n.longest(c)
+	if is.of == nil {
+		return nil, 0
+	}
+	return is.of.names[:is.blocks], bytes
+}
+
+// longest is the place of the longest beginning of a prompt that has names, and its bytes.
+func (n *Names) longest(c *Chain) (is place, bytes int) {
 	for i := len(c.keys) - 1; i >= 0; i-- {
-		if is, ok := n.at[c.keys[i]]; ok && is.blocks > 0 {
-			n.oldest.MoveToFront(is.of.element)
-			return is.of.names[:is.blocks], c.ends[i]
+		if is := n.at[c.keys[i]]; is.blocks > 0 {
+			return is, c.ends[i]
 		}
 	}
-	return nil, 0
+	return place{}, 0
 }
 
 // Learn takes in the names of a prompt's blocks, each of so many tokens.

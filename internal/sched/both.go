@@ -18,13 +18,12 @@ const (
 // bothPicks counts the picks, in one role, of engines that stand in both.
 type bothPicks struct{ chosen, only atomic.Uint64 }
 
-// count counts one that was among some of a list.
-func (b *bothPicks) count(list *candidates, among policy.Candidates) {
+// of is what one counts in that was among some of a list.
+func (b *bothPicks) of(list *candidates, among policy.Candidates) *atomic.Uint64 {
 	if oneRole(list, among) {
-		b.chosen.Add(1)
-	} else {
-		b.only.Add(1)
+		return &b.chosen
 	}
+	return &b.only
 }
 
 // oneRole tells that there is an instance of one role among those that may be picked.

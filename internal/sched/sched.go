@@ -179,6 +179,10 @@ type Request struct {
 	Length int
 	// Priority of the request, if it may have one; 0 usually.
 	Priority int
+	// Tentative tells that the leg may not go to whom is picked; if it does,
+	// Assignment.Confirm says so. Until then policies and counts know nothing of the pick;
+	// what is in flight does.
+	Tentative bool
 }
 
 // Assignment is one pick. Done must be called when the leg has ended.
@@ -201,6 +205,8 @@ type Assignment struct {
 	Lesson policy.Lesson
 
 	counter *counter
+	counts  [2]*atomic.Uint64 // that the pick is counted in; nil: none
+	unsure  policy.Tentative
 	load    *policy.Load // of the rank
 	bytes   int          // of what Tokens is the estimate
 	ratio   *ratio
@@ -218,6 +224,17 @@ func (a *Assignment) Address() string {
 		return a.Instance.Address
 	}
 	return a.Instance.Address + "#" + strconv.Itoa(a.Rank)
+}
+
+// Confirm tells that the leg of a tentative pick goes where the pick says.
+func (a *Assignment) Confirm() {
+	a.unsure.Confirm()
+	for i, n := range a.counts {
+		if n != nil {
+			n.Add(1)
+		}
+		a.counts[i] = nil
+	}
 }
 
 // half is what decides whom the instance can be paired with.
@@ -327,16 +344,16 @@ func (r *Request) promptBytes() int {
 // choice is what the policies have chosen.
 type choice struct {
 	at     int // in the list
-	by     string
+	by     *link
 	cached int // tokens of the prompt that should be in its cache
 }
 
 // choose asks the policies of the list for one of its candidates, of which there are some.
 func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choice) {
-	for _, p := range c.policies {
+	for i := range c.policies {
+		p := &c.policies[i]
 		if i, cached := p.Choose(among, r); i >= 0 {
-			p.picks.Add(1)
-			return choice{among.Index(i), p.Name, min(cached, r.Tokens)}
+			return choice{among.Index(i), &p.link, min(cached, r.Tokens)}
 		}
 	}
 	return by // the last of the policies always chooses
@@ -350,13 +367,20 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 	if r.TokensTell && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}
+	if r.Tentative {
+		f.Tentative = &a.unsure
+	}
 	by := c.choose(among, f)
 	chosen, own := &c.items[by.at], &c.own[by.at]
+	a.counts[0] = by.by.picks
 	if own.both {
-		s.both[side(r.Role)].count(c, among)
+		a.counts[1] = s.both[side(r.Role)].of(c, among)
+	}
+	if !r.Tentative {
+		a.Confirm()
 	}
 	a.Instance, a.Rank, a.Connector, a.Build = chosen.Instance, chosen.Rank, own.half.connector, own.half.build
-	a.Policy, a.Tokens, a.Cached = by.by, f.Tokens, by.cached
+	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio = own.counter, chosen.Load, bytes, ratio
 	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
 	a.load.Begin(f.Tokens)

@@ -13,6 +13,7 @@ type balance struct {
 
 	at   time.Time // when work was brought up to date
 	work []float64 // tokens that each target was given, of late
+	fade float64   // what is left of it by now
 
 	costs []cost // of the candidates of one choice
 }
@@ -52,20 +53,29 @@ func newBalance(o *Options) balance {
 	return b
 }
 
-// begin starts a choice among targets with numbers below n.
-func (b *balance) begin(now time.Time, n int) {
+// begin starts a choice among targets with numbers below n. One that only looks leaves
+// work as it is, in its time too.
+func (b *balance) begin(now time.Time, n int, only bool) {
 	for len(b.work) < n {
 		b.work = append(b.work, 0)
 	}
-	if passed := now.Sub(b.at); passed > recent/64 {
-		keep := math.Exp2(-float64(passed) / float64(recent))
-		for i := range b.work {
-			b.work[i] *= keep
-		}
-		b.at = now
+	b.costs, b.fade = b.costs[:0], 1
+	passed := now.Sub(b.at)
+	if passed <= recent/64 {
+		return
 	}
-	b.costs = b.costs[:0]
+	b.fade = math.Exp2(-float64(passed) / float64(recent))
+	if only {
+		return
+	}
+	for i := range b.work {
+		b.work[i] *= b.fade
+	}
+	b.at, b.fade = now, 1
 }
+
+// gave notes that a target was given so many tokens to compute.
+func (b *balance) gave(number, tokens int) { b.work[number] += float64(tokens) }
 
 // level forgets who was given more than its share, as it does when the candidates change:
 // a new one must not get all that comes until it has caught up.
@@ -78,10 +88,10 @@ func (b *balance) add(number, cached int) {
 
 // choose gives the candidate that costs least for a prompt of so many tokens. Among those
 // that cost about as much the key decides, the same way in every proxy.
-func (b *balance) choose(c *Candidates, tokens int, key uint64) (at, cached int) {
+func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) (at, cached int) {
 	done := 0.0
 	for i := range b.costs {
-		done += b.work[b.costs[i].number]
+		done += b.work[b.costs[i].number] * b.fade
 	}
 	least := math.Inf(1)
 	for i := range b.costs {
@@ -90,9 +100,15 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64) (at, cached int)
 		alike := share * float64(len(b.costs)) // 1 where all have the same weight
 		load := c.At(i).Load
 		waits := (float64(load.Waiting.Load()) + load.Others.Waiting.Load()) / b.weight
-		beyond := (b.work[one.number] - done*share) * leaning
+		beyond := (b.work[one.number]*b.fade - done*share) * leaning
 		one.tokens = float64(tokens-one.cached) + (waits+beyond)/alike
 		least = min(least, one.tokens)
+		if e != nil {
+			e.Score(c, i, "uncached", float64(tokens-one.cached))
+			e.Score(c, i, "waiting", waits/alike)
+			e.Score(c, i, "beyond_share", beyond/alike)
+			e.Score(c, i, "cost", one.tokens)
+		}
 	}
 	limit := least + slack*float64(tokens)
 	if b.several() {
@@ -105,10 +121,10 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64) (at, cached int)
 			continue
 		}
 		score := -c.Weight(i) / math.Log(unit(mix(key^c.At(i).Hash)))
+		e.Score(c, i, "by_text", score)
 		if score > highest {
 			at, highest = i, score
 		}
 	}
-	b.work[b.costs[at].number] += float64(tokens - b.costs[at].cached)
 	return at, b.costs[at].cached
 }

@@ -48,12 +48,14 @@ type exact struct {
 	targets []kvindex.Target // of one choice
 	held    []int            // blocks that each of them holds
 	known   int              // blocks of the prompt whose names are known
+	seen    bool             // blocks were found, now or before: see trusted
 	size    int              // tokens in a block; all names are of such blocks
 	bytes   int              // of the prompt in these blocks, at most
 }
 
-// look finds out what the candidates hold of a prompt.
-func (e *exact) look(c *Candidates, chain *prefix.Chain) {
+// look finds out what the candidates hold of a prompt. Who only looks has nothing kept in
+// mind of it; then used says so later.
+func (e *exact) look(c *Candidates, chain *prefix.Chain, only bool) {
 	if e.size == 0 || e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
@@ -61,12 +63,16 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain) {
 		}
 		e.fit()
 	}
-	e.known = 0
+	e.known, e.seen = 0, e.trusted
 	if e.size == 0 {
 		return // nobody publishes events
 	}
 	var names []kvindex.Key
-	names, e.bytes = e.names.Find(chain)
+	if only {
+		names, e.bytes = e.names.Peek(chain)
+	} else {
+		names, e.bytes = e.names.Find(chain)
+	}
 	if len(names) == 0 {
 		return
 	}
@@ -77,11 +83,18 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain) {
 	e.held = grown(e.held, len(e.targets))
 	e.caches.Longest(names, e.targets, e.held)
 	for _, n := range e.held {
-		e.trusted = e.trusted || n > 0
+		e.seen = e.seen || n > 0
 	}
-	if e.trusted {
+	if e.seen {
 		e.known = len(names)
 	}
+	e.trusted = e.trusted || e.seen && !only
+}
+
+// used notes what look left out. seen is what it found.
+func (e *exact) used(chain *prefix.Chain, seen bool) {
+	e.names.Find(chain)
+	e.trusted = e.trusted || seen
 }
 
 // fit finds the size of the candidates' blocks. Names of blocks of another size are of no

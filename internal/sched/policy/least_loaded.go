@@ -17,16 +17,21 @@ const (
 )
 
 // Choose implements Policy.
-func (p leastLoaded) Choose(c Candidates, _ Request) (at, cached int) {
+func (p leastLoaded) Choose(c Candidates, r Request) (at, cached int) {
+	if r.Explanation != nil {
+		for i := range c.Len() {
+			r.Explanation.Score(&c, i, "load", c.Load(i))
+		}
+	}
 	if c.Even() && c.Len() > manyLoads {
 		for range draws {
-			if i, _ := c.Share(p.rand()); c.Load(i) <= 0 {
+			if i, _ := c.Share(r.chance(p.rand)); c.Load(i) <= 0 {
 				return i, 0
 			}
 		}
 	}
 	if c.Even() {
-		return p.leastEven(&c), 0
+		return p.leastEven(&c, &r), 0
 	}
 	at, least, tied := 0, math.Inf(1), 0.0 // tied: the weights of all that have least
 	for i := range c.Len() {
@@ -39,7 +44,7 @@ func (p leastLoaded) Choose(c Candidates, _ Request) (at, cached int) {
 		}
 		tied += c.Weight(i)
 	}
-	point := p.rand()*tied - c.Weight(at)
+	point := r.chance(p.rand)*tied - c.Weight(at)
 	for i := at + 1; point > 0 && i < c.Len(); i++ {
 		if c.Load(i) == least {
 			at, point = i, point-c.Weight(i)
@@ -49,7 +54,7 @@ func (p leastLoaded) Choose(c Candidates, _ Request) (at, cached int) {
 }
 
 // leastEven is the same where all have the same weight.
-func (p leastLoaded) leastEven(c *Candidates) int {
+func (p leastLoaded) leastEven(c *Candidates, r *Request) int {
 	at, least, tied := 0, int64(math.MaxInt64), 0
 	for i := range c.Len() {
 		sum := c.At(i).Load.sum.Load()
@@ -61,7 +66,7 @@ func (p leastLoaded) leastEven(c *Candidates) int {
 		}
 		tied++
 	}
-	for n := int(p.rand() * float64(tied)); n > 0 && at+1 < c.Len(); {
+	for n := int(r.chance(p.rand) * float64(tied)); n > 0 && at+1 < c.Len(); {
 		at++
 		if c.At(at).Load.sum.Load() == least {
 			n--

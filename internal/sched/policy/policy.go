@@ -19,7 +19,8 @@ type Policy interface {
 	// Choose gives the place of the chosen candidate, from 0 up to c.Len(), which is
 	// at least 1. -1 means that nothing in the request says which one: then the
 	// default policy chooses. cached is how many tokens of the prompt the cache of the
-	// chosen one should hold, 0 where the policy does not know.
+	// chosen one should hold, 0 where the policy does not know. A choice that is
+	// tentative changes nothing that a later one could see, until it is confirmed.
 	Choose(c Candidates, r Request) (at, cached int)
 }
 
@@ -68,6 +69,10 @@ type Request struct {
 	Lesson   *Lesson
 	Length   int // bytes of the body
 	Priority int // of requests that may have one; 0 usually
+	// Tentative is set where the leg may not go to whom is chosen, nil where it does.
+	Tentative *Tentative
+	// Explanation is where a policy says what it goes by; nil, as usual: nobody asks.
+	Explanation *Explanation
 }
 
 // Candidate is an instance, and one of its data-parallel ranks, that may be chosen.

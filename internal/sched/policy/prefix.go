@@ -60,9 +60,9 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 	if changed {
 		p.balance.level()
 	}
-	p.balance.begin(now, p.targets.most)
+	p.balance.begin(now, p.targets.most, r.Tentative != nil)
 	if p.exact != nil {
-		p.exact.look(&c, chain)
+		p.exact.look(&c, chain, r.Tentative != nil)
 	}
 	most := 0
 	for i := range c.Len() {
@@ -75,7 +75,7 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 		p.balance.add(n, expected)
 	}
 	own := p.index.Own(chain)
-	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)))
+	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)), r.Explanation)
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}
@@ -83,8 +83,33 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 	if room := c.At(at).Load.Capacity.Load(); room > 0 && perByte > 0 {
 		capacity = int(room / perByte)
 	}
+	if r.Tentative != nil {
+		p.noteLater(r.Tentative, c.At(at).Hash, chain.Clone(), r.Tokens-cached, capacity)
+		return at, cached
+	}
+	p.balance.gave(numbers[c.Index(at)], r.Tokens-cached)
 	p.index.Note(numbers[c.Index(at)], chain, capacity)
 	return at, cached
+}
+
+// noteLater has a choice noted when it is confirmed, if the chosen one is known by then
+// still.
+func (p *prefixCache) noteLater(t *Tentative, hash uint64, chain *prefix.Chain, tokens, capacity int) {
+	seen := p.exact != nil && p.exact.seen
+	t.note = func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		is := p.targets.of[hash]
+		if is == nil {
+			return
+		}
+		if p.exact != nil {
+			p.exact.used(chain, seen)
+		}
+		p.balance.begin(p.now(), p.targets.most, false)
+		p.balance.gave(is.number, tokens)
+		p.index.Note(is.number, chain, capacity)
+	}
 }
 
 // grown gives a slice of this length, the same one if it is long enough.

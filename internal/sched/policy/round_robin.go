@@ -18,12 +18,23 @@ func newRoundRobin(o Options) Policy {
 }
 
 // Choose implements Policy.
-func (p *roundRobin) Choose(c Candidates, _ Request) (at, cached int) {
+func (p *roundRobin) Choose(c Candidates, r Request) (at, cached int) {
 	if c.Even() && !c.Narrowed() {
-		return int((p.turn.Add(1) - 1) % uint64(c.Len())), 0
+		at = int(next(&p.turn, &r) % uint64(c.Len()))
+	} else {
+		at, _ = c.Share(golden(next(&p.spread, &r)))
 	}
-	i, _ := c.Share(golden(p.spread.Add(1) - 1))
-	return i, 0
+	r.Explanation.Score(&c, at, "turn", 1)
+	return at, 0
+}
+
+// next gives the next turn, and takes it.
+func next(of *atomic.Uint64, r *Request) uint64 {
+	if r.Tentative == nil {
+		return of.Add(1) - 1
+	}
+	r.noting(func() { of.Add(1) })
+	return of.Load()
 }
 
 // golden gives the n-th of a sequence of points from 0 up to 1 (multiples of the

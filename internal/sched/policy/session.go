@@ -18,6 +18,11 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 	}
 	of := mix(hashText(r.Session))
 	best, least := -1, math.Inf(1)
+	if r.Explanation != nil {
+		for i := range c.Len() {
+			r.Explanation.Score(&c, i, "distance", -math.Log(unit(mix(of^c.At(i).Hash)))/c.At(i).Weight)
+		}
+	}
 	for i := range c.Len() {
 		one := c.At(i)
 		x := unit(mix(of ^ one.Hash))

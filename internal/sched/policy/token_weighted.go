@@ -58,6 +58,7 @@ func (p tokenWeighted) Choose(c Candidates, r Request) (at, cached int) {
 	for i := range c.Len() {
 		weight := c.Weight(i)
 		score := c.At(i).Load.score(r.Role) / weight
+		r.Explanation.Score(&c, i, "score", score*1e-6)
 		if score > least {
 			continue
 		}
@@ -67,7 +68,7 @@ func (p tokenWeighted) Choose(c Candidates, r Request) (at, cached int) {
 		}
 		// The next of several takes the place of the one before with this chance: in
 		// the end each has it by its weight.
-		if tied += weight; p.rand()*tied < weight {
+		if tied += weight; r.chance(p.rand)*tied < weight {
 			at = i
 		}
 	}

@@ -1,0 +1,189 @@
+package sched
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Why a candidate may not be picked, beside what the membership says of it.
+const (
+	OutModel    = "model"       // it serves others
+	OutUnspoken = "connector"   // it has none that this proxy speaks
+	OutEjected  = "ejected"     // by this proxy's opinion
+	OutSilent   = "unreachable" // by the same, nobody can connect to it
+	OutSlow     = "slow"        // its agent gets no answer of it
+	OutFull     = "full"        // its KV cache has no room
+	OutTried    = "tried"       // by this request
+)
+
+// Explained is a pick that only tells: what it would do, and why.
+type Explained struct {
+	Role     instance.Role
+	Revision int64 // of the snapshot
+	// Candidates are all members of the role that serve something, each rank for itself.
+	Candidates []ExplainedCandidate
+	// Policy that chooses, "" where nobody can be chosen: then Err says why.
+	Policy string
+	Err    error
+	// Assignment is what the pick would give. It holds nothing, and no leg may use it.
+	Assignment *Assignment
+}
+
+// ExplainedCandidate is one that could be picked, or why not.
+type ExplainedCandidate struct {
+	Instance *instance.Instance
+	Rank     int
+	// Out is why it cannot be picked, "" if it can: a word of above, or of package alone,
+	// or the state, view or intent that it has.
+	Out    string
+	Chosen bool
+	Weight float64 // with its part in it while it starts slowly
+	Load   CandidateLoad
+	Scores []policy.Score
+}
+
+// CandidateLoad is what a candidate has to do; see policy.Load.
+type CandidateLoad struct {
+	InFlight, Waiting, Held int64
+	Others                  float64 // legs of other proxies
+}
+
+// Explain tells what Pick would do. It changes nothing: no turn is taken, nothing is
+// counted, noted or held.
+func (s *Scheduler) Explain(r Request) *Explained {
+	ix := s.current()
+	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision}
+	list, known := ix.candidates(r.Role, r.Model)
+	if !known {
+		e.Err = ErrUnknownModel
+		e.members(s, nil, &r)
+		return e
+	}
+	among, l := s.admitted(ix, list, &r)
+	var why policy.Explanation
+	r.Tentative, r.TokensTell = true, false
+	chosen := -1
+	if among.Len() > 0 {
+		f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
+		f.Tokens = ratio.tokens(bytes)
+		var unsure policy.Tentative
+		f.Tentative, f.Explanation = &unsure, &why
+		by := list.choose(among, f)
+		chosen = by.at
+		e.Policy, e.Assignment = by.by.Name, s.imagine(list, by, &f)
+		e.Assignment.Revision = e.Revision
+	} else {
+		e.Err = ErrNone
+		if err := ix.mixed(list, &r); err != nil {
+			e.Err = err
+		}
+		if e.Revision == 0 && len(ix.snapshot.All()) == 0 {
+			e.Err = ErrUnread
+		}
+	}
+	in := make(map[int]float64, among.Len()) // weights, by place
+	for i := range among.Len() {
+		in[among.Index(i)] = among.Weight(i)
+	}
+	if l != nil {
+		s.looks.Put(l)
+	}
+	for at := range list.items {
+		is := &list.items[at]
+		c := ExplainedCandidate{Instance: is.Instance, Rank: is.Rank, Chosen: at == chosen, Load: loadOf(is.Load), Weight: is.Weight}
+		if weight, ok := in[at]; ok {
+			c.Weight, c.Scores = weight, why.Of(at)
+		} else {
+			c.Out = s.out(ix, list, at, &r)
+		}
+		e.Candidates = append(e.Candidates, c)
+	}
+	e.members(s, list, &r)
+	return e
+}
+
+// imagine is assign without anything that could be seen.
+func (s *Scheduler) imagine(c *candidates, by choice, f *policy.Request) *Assignment {
+	chosen, own := &c.items[by.at], &c.own[by.at]
+	return &Assignment{
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
+		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
+	}
+}
+
+func loadOf(l *policy.Load) CandidateLoad {
+	return CandidateLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load()}
+}
+
+// members adds those of the role that are not in the list of the model; nil: nobody is.
+func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
+	var more []ExplainedCandidate
+	for _, in := range s.Members().All() {
+		if in.Role != r.Role {
+			continue
+		}
+		if list != nil {
+			if at, found := place(list.items, in.Address); found && list.items[at].Instance == in {
+				continue
+			}
+		}
+		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlisted(in, r)})
+	}
+	e.Candidates = append(e.Candidates, more...)
+}
+
+// unlisted is why a member is no candidate.
+func (s *Scheduler) unlisted(in *instance.Instance, r *Request) string {
+	switch {
+	case in.Intent != "":
+		return string(in.Intent)
+	case in.View != "" && in.View != instance.Orphan:
+		return string(in.View)
+	case in.Weight() == 0:
+		return "weight_0"
+	case in.Record.State != instance.Ready && !in.Slow():
+		return string(in.Record.State)
+	case !in.Verified:
+		return string(instance.Unverified)
+	case s.opts.Connector(in) == "":
+		return OutUnspoken
+	default:
+		return OutModel
+	}
+}
+
+// out is why a candidate of the list may not be picked for a request.
+func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string {
+	k := list.items[at].Instance.Key
+	switch {
+	case list.tried(at, r), list.besideTried(at, r):
+		return OutTried
+	case !list.fits(at, ix, r):
+		one := *list
+		one.items, one.own = list.items[at:at+1], list.own[at:at+1]
+		switch err := ix.mixed(&one, r); {
+		case errors.Is(err, ErrVersions):
+			return alone.VersionMismatch
+		case errors.Is(err, ErrSelf):
+			return alone.SameInstance
+		default:
+			return alone.ConnectorMismatch
+		}
+	case r.Partner != nil && r.Partner.Instance != nil && r.Partner.Instance.Address == k.Address:
+		return alone.SameInstance
+	case s.opts.Health.Unreachable(k):
+		return OutSilent
+	case !s.opts.Health.Available(k):
+		return OutEjected
+	case list.own[at].slow:
+		return OutSlow
+	case slices.Contains(s.Full(), k):
+		return OutFull
+	default:
+		return OutSilent
+	}
+}

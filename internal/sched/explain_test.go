@@ -1,0 +1,157 @@
+package sched_test
+
+import (
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// counted is all that picks count.
+func counted(s *sched.Scheduler) (out []string) {
+	s.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
+	s.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
+	s.Totals(func(k instance.Key, t sched.Total) { out = append(out, fmt.Sprint(k, t)) })
+	slices.Sort(out)
+	return out
+}
+
+// What is explained is what is picked next, whoever chooses, and nothing counts it.
+func TestExplainIsThePick(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		list := []*instance.Instance{inst(instance.Prefill, "d:1"), inst(instance.Decode, "d:1")} // in both roles
+		for _, a := range []string{"a:1", "b:1", "c:1", "e:1"} {
+			list = append(list, inst(instance.Prefill, a), inst(instance.Decode, a+"1"))
+		}
+		s, _ := chosenBy(t, name, sick{{Role: instance.Prefill, Address: "e:1"}: true}, true, list...)
+		s.Explain(sched.Request{Role: instance.Prefill, Model: "m"}) // the first look makes the counters
+		var held []*sched.Assignment
+		for i := range 120 {
+			chat := i * i % 7
+			r := sched.Request{
+				Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat(fmt.Sprint("chat-", chat), 100+i)),
+				TokensTell: true, Session: strings.Repeat("s", i%3*chat),
+			}
+			before := counted(s)
+			e := s.Explain(r)
+			if now := counted(s); !reflect.DeepEqual(before, now) {
+				t.Fatalf("counted %v, before %v", now, before)
+			}
+			a, err := s.Pick(r)
+			if err != nil || e.Err != nil {
+				t.Fatal(err, e.Err)
+			}
+			if e.Policy != a.Policy || e.Assignment.Tokens != a.Tokens || e.Revision != a.Revision {
+				t.Fatalf("explained %s, %d tokens at %d, picked %s, %d at %d", e.Policy, e.Assignment.Tokens, e.Revision, a.Policy, a.Tokens, a.Revision)
+			}
+			draws := a.Policy == "random" || a.Policy == "least_loaded" || a.Policy == "power_of_two" || a.Policy == policy.TokenWeighted
+			if !draws && (e.Assignment.Instance != a.Instance || e.Assignment.Cached != a.Cached) {
+				t.Fatalf("request %d: %s with %d tokens explained, %s with %d picked", i, e.Assignment.Instance.Key, e.Assignment.Cached, a.Instance.Key, a.Cached)
+			}
+			chosen, scores := 0, 0
+			for _, c := range e.Candidates {
+				if c.Chosen {
+					chosen++
+				}
+				scores += len(c.Scores)
+				if (c.Out == sched.OutSilent) != (c.Instance.Address == "e:1") {
+					t.Fatalf("%s is out: %q", c.Instance.Key, c.Out)
+				}
+			}
+			if chosen != 1 || scores == 0 || len(e.Candidates) != 5 {
+				t.Fatalf("%d chosen, %d scores, %d candidates", chosen, scores, len(e.Candidates))
+			}
+			if held = append(held, a); len(held) > 3 {
+				held[0].Done()
+				held = held[1:]
+			}
+		}
+	})
+}
+
+// A tentative pick counts when its leg goes there.
+func TestTentativePick(t *testing.T) {
+	t.Parallel()
+	s, _ := chosenBy(t, "prefix", nil, false, inst(instance.Prefill, "a:1"), inst(instance.Decode, "d:1"))
+	r := sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 500)), Tentative: true}
+	s.Explain(r) // the first look makes the counters
+	before := counted(s)
+	for range 2 {
+		a, err := s.Pick(r)
+		if err != nil || a.Cached != 0 {
+			t.Fatal(a.Cached, err)
+		}
+		a.Done()
+	}
+	if now := counted(s); !reflect.DeepEqual(before, now) {
+		t.Errorf("counted %v, before %v", now, before)
+	}
+	a, _ := s.Pick(r)
+	a.Confirm()
+	a.Confirm()
+	a.Done()
+	picks := uint64(0)
+	s.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
+	if again, _ := s.Pick(r); again.Cached == 0 || picks != 1 {
+		t.Errorf("%d tokens of what was computed, %d picks", again.Cached, picks)
+	}
+}
+
+// Everybody in the role is named, with what speaks against it.
+func TestExplainSaysWhyNot(t *testing.T) {
+	t.Parallel()
+	version := func(v string) func(*instance.Instance) {
+		return func(in *instance.Instance) { in.Record.Version = v }
+	}
+	change := func(f func(*instance.Instance)) func(*instance.Instance) { return f }
+	src := &source{}
+	src.set(
+		inst(instance.Prefill, "fit:1", version("1")),
+		inst(instance.Prefill, "version:1", version("2")),
+		inst(instance.Prefill, "dialect:1", change(func(in *instance.Instance) { in.Record.Connector = "nixl" })),
+		inst(instance.Prefill, "none:1", change(func(in *instance.Instance) { in.Record.Connector = "" })),
+		inst(instance.Prefill, "other:1", change(func(in *instance.Instance) { in.Record.Models = []string{"x"} })),
+		inst(instance.Prefill, "cordoned:1", change(func(in *instance.Instance) { in.Intent = instance.Cordon })),
+		inst(instance.Prefill, "starting:1", change(func(in *instance.Instance) { in.Record.State = instance.Starting })),
+		inst(instance.Prefill, "weightless:1", weighing(0)),
+		inst(instance.Prefill, "tried:1", version("1")),
+		inst(instance.Prefill, "sick:1", version("1")),
+		inst(instance.Prefill, "slow:1", version("1"), change(func(in *instance.Instance) { in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow })),
+		inst(instance.Prefill, "rejected:1", change(func(in *instance.Instance) { in.View = instance.Rejected })),
+		inst(instance.Decode, "d:1", version("1")),
+	)
+	s := sched.New(sched.Options{
+		Source: src, Health: sick{{Role: instance.Prefill, Address: "sick:1"}: true},
+		Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Build:     func(in *instance.Instance) string { return in.Record.Version },
+	})
+	r := sched.Request{Role: instance.Prefill, Model: "m", Tried: []instance.Key{{Role: instance.Prefill, Address: "tried:1"}}}
+	want := map[string]string{
+		"fit:1": "", "version:1": alone.VersionMismatch, "dialect:1": alone.ConnectorMismatch, "none:1": sched.OutUnspoken, "other:1": sched.OutModel,
+		"cordoned:1": "cordon", "starting:1": "starting", "weightless:1": "weight_0", "tried:1": sched.OutTried, "sick:1": sched.OutSilent,
+		"slow:1": sched.OutSlow, "rejected:1": "rejected",
+	}
+	got := map[string]string{}
+	e := s.Explain(r)
+	for _, c := range e.Candidates {
+		got[c.Instance.Address] = c.Out
+	}
+	if !reflect.DeepEqual(got, want) || e.Err != nil {
+		t.Errorf("got %v, %v\nwant %v", got, e.Err, want)
+	}
+	r.Tried = append(r.Tried, instance.Key{Role: instance.Prefill, Address: "fit:1"}, instance.Key{Role: instance.Prefill, Address: "sick:1"}, instance.Key{Role: instance.Prefill, Address: "slow:1"})
+	if e = s.Explain(r); !errors.Is(e.Err, sched.ErrVersions) || e.Assignment != nil || e.Policy != "" {
+		t.Errorf("nobody is left: %v, %+v", e.Err, e.Assignment)
+	}
+	if e = s.Explain(sched.Request{Role: instance.Prefill, Model: "y"}); !errors.Is(e.Err, sched.ErrUnknownModel) || len(e.Candidates) != 12 {
+		t.Errorf("unknown model: %v, %d candidates", e.Err, len(e.Candidates))
+	}
+}
