@@ -235,6 +235,7 @@ func (x *exchange) compute(j *job) bool {
 		ok := x.wait(time.Until(x.core.turns.work(seconds(float64(rest) / rate))))
 		x.core.prefill.Store(0)
 		if !ok {
+			x.core.turns.idle() // who comes next does not wait for what nobody computes
 			return false
 		}
 	}

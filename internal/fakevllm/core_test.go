@@ -124,11 +124,17 @@ func TestHandoverHoldsBlocks(t *testing.T) {
 	}
 }
 
-// TestOneAfterTheOther: prompts are computed one at a time, and those that wait are told of.
+// TestOneAfterTheOther: prompts are computed one at a time, those that wait are told of,
+// and one that is given up takes no more time.
 func TestOneAfterTheOther(t *testing.T) {
 	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 1000, PrefillRate: 500, PromptTokensDetails: true, Mode: fakevllm.NIXL})
+	s := fakevllm.StartTest(t, fakevllm.Options{CacheBlocks: 20_000, PrefillRate: 500, PromptTokensDetails: true, Mode: fakevllm.NIXL})
 	prompt := jsonText(fakevllm.TokenizeFine(words(1, 120))[:161])
+	// Somebody whose prompt takes minutes is in front until all others have come.
+	longest := dialRaw(t, s)
+	longest.send(t, "/v1/completions", "", `{"prompt":[17`+strings.Repeat(",17", 300_000)+`],"max_tokens":1}`)
+	running(t, s, 1, 0)
+	before := s.Counters()
 	var group sync.WaitGroup
 	for range 3 {
 		group.Go(func() {
@@ -137,9 +143,10 @@ func TestOneAfterTheOther(t *testing.T) {
 			}
 		})
 	}
-	running(t, s, 1, 2)
+	running(t, s, 1, 3)
+	_ = longest.conn.Close()
 	group.Wait()
-	if c := s.Counters(); c.ComputedTokens != 163 || c.CacheHits != 320 {
+	if c := s.Counters(); c.ComputedTokens-before.ComputedTokens != 163 || c.CacheHits-before.CacheHits != 320 {
 		t.Errorf("the second and the third have not found what the first has computed: %+v", c)
 	}
 }

@@ -34,6 +34,7 @@ type Counters struct {
 	KVParams         int64 `json:"kv_params"`         // requests that carried kv_transfer_params at all
 	Crashes          int64 `json:"crashes"`           // requests that would have crashed the engine
 	WaitingForKV     int64 `json:"waiting_for_kv"`    // Mooncake decodes that wait for their prefill now
+	Pulls            int64 `json:"pulls"`             // decodes that came to this life of a Mooncake or MoRI-IO prefill for blocks
 	WrongKV          int64 `json:"wrong_kv"`          // answers made from the blocks of another prompt, wrong in their text
 	ReusedTransfers  int64 `json:"reused_transfers"`  // transfer_ids that came a second time
 	BootstrapQueries int64 `json:"bootstrap_queries"` // GET /query, from decodes and proxies
@@ -69,7 +70,7 @@ func (s *Server) Counters() Counters {
 		HandoversMade: c.made.Load(), HandoversLoaded: c.loaded.Load(), HandoversRefused: c.refused.Load(),
 		HandoversWaiting: waiting, HandoversExpired: expired,
 		BadHandovers: c.badKV.Load(), KVParams: c.kvParams.Load(), Crashes: c.crashes.Load(),
-		WaitingForKV: c.fetching.Load(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.bootstrapQueries.Load(),
+		WaitingForKV: c.fetching.Load(), Pulls: l.transfers.asked(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.bootstrapQueries.Load(),
 		Faults: s.faults.firedCount(), Violations: c.violations.Load(),
 	}
 }

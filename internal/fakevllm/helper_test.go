@@ -23,7 +23,7 @@ func client(t *testing.T) *http.Client {
 	t.Helper()
 	tr := &http.Transport{DisableCompression: true}
 	t.Cleanup(tr.CloseIdleConnections)
-	return &http.Client{Transport: tr, Timeout: 20 * time.Second}
+	return &http.Client{Transport: tr, Timeout: time.Minute}
 }
 
 type reply struct {
@@ -70,7 +70,7 @@ func get(t *testing.T, c *http.Client, url string) reply {
 // eventually polls until cond is satisfied.
 func eventually(t *testing.T, cond func() error) {
 	t.Helper()
-	deadline := time.NewTimer(10 * time.Second)
+	deadline := time.NewTimer(time.Minute)
 	defer deadline.Stop()
 	tick := time.NewTicker(2 * time.Millisecond)
 	defer tick.Stop()

@@ -169,7 +169,7 @@ func TestIdleConnections(t *testing.T) {
 	slow := fakevllm.StartTest(t, fakevllm.Options{})
 	r = dialRaw(t, slow)
 	r.send(t, "/v1/completions", "x", `{"prompt":"x"}`)
-	r.until(t, "null}")
+	r.until(t, `"metrics":null}`)
 	eventually(t, func() error { // the server needs a moment to turn idle
 		slow.CloseIdle()
 		if err := r.conn.SetReadDeadline(time.Now().Add(20 * time.Millisecond)); err != nil {

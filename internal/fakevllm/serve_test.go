@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 	openai "github.com/openai/openai-go/v3"
@@ -98,7 +99,7 @@ func TestGolden(t *testing.T) {
 // the expectation without a request agree.
 func TestAsExpected(t *testing.T) {
 	t.Parallel()
-	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 4096})
+	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 4096, IdleTimeout: time.Hour})
 	c := client(t)
 	bodies := []string{
 		`"prompt":"once upon a time","max_tokens":100`, `"prompt":["a","b","c"],"n":3`, `"prompt":[5000,6000,7000],"max_tokens":900`,

@@ -34,6 +34,7 @@ type transfers struct {
 	order   []string            // of spent, oldest overwritten first
 	next    int
 	expired int64
+	pulls   int64 // decodes that came
 }
 
 func newTransfers(timeout time.Duration, done <-chan struct{}, reused func(id string)) *transfers {
@@ -100,6 +101,7 @@ func (t *transfers) pull(id string) (prompt uint64, err error) {
 	tr := t.get(id)
 	_, again := t.spent[id]
 	again, tr.pulled = again && !tr.begun || tr.pulled, true
+	t.pulls++
 	t.mu.Unlock()
 	if again {
 		t.reused(id)
@@ -167,4 +169,14 @@ func (t *transfers) counts(now time.Time) (waiting, expired int64) {
 		}
 	}
 	return waiting, t.expired
+}
+
+// asked is how many decodes have come for blocks.
+func (t *transfers) asked() int64 {
+	if t == nil {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.pulls
 }
