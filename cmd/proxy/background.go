@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -16,19 +15,15 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics"
-	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/notice"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/internal/version"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
 // background starts everything that follows etcd; it ends with ctx.
@@ -121,54 +116,6 @@ func (p *proxy) ready() error {
 		return errors.New(msg)
 	}
 	return p.flags.ready()
-}
-
-// prober asks engines through the same guard as the requests.
-type prober struct{ client *vllm.Client }
-
-func newProber(cfg *config.Proxy, guard netguard.Policy) prober {
-	d := upstream.NewDialer(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
-	c := vllm.New(cfg.EngineAPIKey)
-	c.Timeout = cfg.ProbeTimeout
-	c.HTTP = &http.Client{Transport: &http.Transport{
-		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
-	}}
-	return prober{client: c}
-}
-
-// Probe implements discovery.Prober.
-func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
-	return p.client.Probe(ctx, in)
-}
-
-// Alive implements health.Prober.
-func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
-	err := p.client.Health(ctx, vllm.BaseURL(in))
-	switch {
-	case errors.Is(err, vllm.ErrNotAsked):
-		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
-	case errors.Is(err, vllm.ErrTimeout):
-		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
-	}
-	return err
-}
-
-// usable refuses the records that no request of this proxy could be fitted to. def is
-// the connector of those that name none.
-func usable(def string) func(instance.Key, instance.Record) error {
-	return func(k instance.Key, rec instance.Record) error {
-		d, err := connector.OfRecord(&rec, def)
-		if err != nil {
-			return err
-		}
-		if rec.State == instance.Starting {
-			return nil // it gets no requests, and its agent is still asking for what it lacks
-		}
-		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
-			return fmt.Errorf("connector %s: %w", d.Name(), err)
-		}
-		return nil
-	}
 }
 
 // beginLimit is how long the first requests wait for an instance that answers.

@@ -259,7 +259,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
-		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable(cfg.Connector),
+		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: usable(cfg.Connector), Learns: learns(cfg.Connector),
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.noticed = notice.NewCounts(p.watcher.Snapshot)

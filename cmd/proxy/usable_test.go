@@ -19,9 +19,12 @@ func TestUsableRecords(t *testing.T) {
 		says string // "" if it can be used
 	}{
 		{"whole", instance.Record{Connector: "mooncake", Ports: ports, EngineIDs: map[string]string{"0": "e"}, State: instance.Ready}, ""},
-		{"by the proxy's default", instance.Record{Ports: ports, State: instance.Ready}, "connector mooncake: its record names no engine id"},
+		{"ids are asked for", instance.Record{Connector: "mooncake", State: instance.Ready}, ""},
+		{"ids are asked for, by the proxy's default", instance.Record{Ports: ports, State: instance.Ready}, ""},
+		{"a rank has no id", instance.Record{DPSize: 2, EngineIDs: map[string]string{"0": "e"}, State: instance.Ready}, "connector mooncake: its record names no engine id of rank 1"},
+		{"the other role", instance.Record{KVRole: "kv_consumer", State: instance.Ready}, "its engine is a kv_consumer"},
+		{"too old", instance.Record{Version: "0.15.1", State: instance.Ready}, "before 0.16"},
 		{"starting", instance.Record{Connector: "MooncakeConnector", Ports: ports, State: instance.Starting}, ""},
-		{"down", instance.Record{Connector: "mooncake", Ports: ports, State: instance.Down}, "no engine id"},
 		{"unknown, starting", instance.Record{Connector: "teleport", State: instance.Starting}, "unknown connector"},
 	} {
 		if err := usable("mooncake")(prefill, tc.rec); (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) {

@@ -23,7 +23,7 @@ import (
 )
 
 // DefaultPort is where vLLM has the server if nothing else is said.
-const DefaultPort = 8998
+const DefaultPort = instance.DefaultBootstrapPort
 
 // Errors of Query; test with errors.Is.
 var (

@@ -2,7 +2,6 @@ package connector
 
 import (
 	"encoding/json"
-	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -17,28 +16,32 @@ import (
 // server of its record; the answer of prefill says nothing about the transfer.
 type mooncake struct{}
 
-// errNoBootstrap tells that the record of a prefill instance does not say where
-// decode instances find it.
-var errNoBootstrap = errors.New("its record names no bootstrap port")
-
 func (mooncake) Name() string                      { return "mooncake" }
-func (mooncake) Terms(*instance.Instance) Terms    { return Terms{} }
 func (mooncake) Flow() Flow                        { return Concurrent }
 func (mooncake) Handover([]byte) (Handover, error) { return Handover{}, nil }
 func (mooncake) SharesPool() bool                  { return false }
 func (mooncake) Rewriter(Handover) Rewriter        { return nil }
 func (mooncake) NeedsPrefill() bool                { return false }
 
-// Lacks: a leg to an engine of the other role would end it, and without the engine's
-// id and its bootstrap server a decode instance waits for what nobody sends.
+// Terms: the engine ids are others after each start.
+func (mooncake) Terms(in *instance.Instance) Terms {
+	if in.Role != instance.Prefill {
+		return Terms{}
+	}
+	return Terms{Bootstrap: bootstrapAddress(in)}
+}
+
+// Lacks: a leg to an engine of the other role would end it, and without the id of a
+// rank a decode instance waits for what nobody sends. A record without any ids lacks
+// nothing: the server of Terms is asked for them.
 func (mooncake) Lacks(in *instance.Instance) error {
 	switch kv := in.Record.KVRole; {
 	case in.Role == instance.Prefill && kv == "kv_consumer", in.Role == instance.Decode && kv == "kv_producer":
 		return fmt.Errorf("its engine is a %s, which a leg in the role %s would end", kv, in.Role)
-	case in.Role == instance.Decode:
+	case older(in, release{0, 16}):
+		return fmt.Errorf("its engine is vLLM %s: MooncakeConnector before 0.16 has no transfer_id and another protocol, which is not served", in.Record.Version)
+	case in.Role == instance.Decode, len(in.Record.EngineIDs) == 0:
 		return nil
-	case len(in.Record.Ports[instance.PortBootstrap]) == 0:
-		return errNoBootstrap
 	}
 	for rank := range in.Ranks() {
 		if in.Record.EngineIDs[strconv.Itoa(rank)] == "" {
@@ -81,11 +84,14 @@ func transferID(p Pair) string { return "xfer-" + p.Key }
 // bootstrapAddress is host:port of an instance's bootstrap server.
 func bootstrapAddress(in *instance.Instance) string {
 	host, _, err := net.SplitHostPort(in.Address)
-	ports := in.Record.Ports[instance.PortBootstrap]
-	if err != nil || len(ports) == 0 { // Lacks keeps such an instance from being picked
+	if err != nil { // the address of every instance has both
 		return ""
 	}
-	return net.JoinHostPort(host, strconv.Itoa(ports[0]))
+	port := instance.DefaultBootstrapPort
+	if ports := in.Record.Ports[instance.PortBootstrap]; len(ports) > 0 {
+		port = ports[0]
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
 // quote gives a string as JSON: an engine's id may hold anything.

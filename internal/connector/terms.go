@@ -21,6 +21,9 @@ type Terms struct {
 	// GivesUp is the stop_reason by which decode says that it has given an answer up,
 	// "" if it has none.
 	GivesUp string
+	// Bootstrap is host:port of the server that tells the engine ids of the present
+	// life, by which decode is sent to prefill; "" if the legs need none.
+	Bootstrap string
 }
 
 // lease is what the record of an instance states, 0 if nothing.

@@ -34,7 +34,7 @@ type target struct {
 	model   string
 	rec     instance.Record // to write at promotion
 	drop    bool            // a record is there already: only end the wait
-	sign    bool            // only a sign of life is wanted, again and again
+	sign    bool            // it is known, and asked again and again: signs share out the time
 }
 
 type targetKey struct {
@@ -272,14 +272,19 @@ func (o *owner) target(e *entry) (target, bool) {
 		return o.waiting(e)
 	case e.absent != nil && e.absent.probed():
 		return target{
-			in: e.in, model: o.w.o.Model, sign: true,
+			in: e.instance(), model: o.w.o.Model, sign: true,
 			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
 	case o.facts.refuses(e.key, e.rec) != nil: // nothing it could say would help
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 		return target{
-			in: e.in, model: o.w.o.Model,
-			life: e.in.Incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+			in: e.instance(), model: o.w.o.Model, // without what was learned
+			life: e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	case o.facts.learns(e.key, e.rec):
+		return target{
+			in: e.instance(), model: o.w.o.Model, sign: true,
+			life: "learned " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
 	}
 	return target{}, false

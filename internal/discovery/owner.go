@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"maps"
 	"sync"
 	"time"
 
@@ -74,7 +75,7 @@ func newOwner(w *Watcher) *owner {
 		tick:     time.NewTimer(time.Hour),
 		complain: make(map[name]int64),
 		facts: VerifiedFacts{
-			Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check,
+			Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
 			Instances: make(map[instance.Key]*Verification),
 			Pending:   make(map[instance.Key]Wait),
 		},
@@ -374,17 +375,38 @@ func (o *owner) hear(v verdict) {
 	if e == nil {
 		return // it is gone
 	}
+	old := o.facts.Instances[v.key]
 	if e.absent != nil {
-		if e.absent.probed() && e.incarnation() == v.answer.Incarnation {
-			o.hearAbsent(e, v.answer)
+		if e.incarnation() == v.answer.Incarnation {
+			o.learn(e, v.answer)
+			if e.absent.probed() {
+				o.hearAbsent(e, v.answer)
+			}
 		}
 		return
 	}
-	old := o.facts.Instances[v.key]
 	if old != nil && old.Incarnation == v.answer.Incarnation && !old.ok() && !v.answer.ok() && old.Reason == v.answer.Reason {
 		return // nothing new
 	}
+	if old.ok() && old.Incarnation == v.answer.Incarnation && o.facts.learns(e.key, e.rec) &&
+		(!v.answer.ok() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
+		return // the life that is known goes on; whether it is well is health's to say
+	}
 	o.facts.Instances[v.key] = v.answer
 	o.table.touch(v.key)
+	o.dirty = true
+}
+
+// learn takes the engine ids of an entry that etcd does not hold: its engine may begin a
+// new life like any other.
+func (o *owner) learn(e *entry, v *Verification) {
+	if !v.ok() || !o.facts.learns(e.key, e.rec) {
+		return
+	}
+	if old := o.facts.Instances[e.key]; old.ok() && old.Incarnation == v.Incarnation && maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs) {
+		return
+	}
+	o.facts.Instances[e.key] = v
+	o.table.touch(e.key)
 	o.dirty = true
 }

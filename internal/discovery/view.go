@@ -24,6 +24,10 @@ type VerifiedFacts struct {
 	Proxy string
 	// Check refuses records that the reader cannot use; nil refuses none.
 	Check func(instance.Key, instance.Record) error
+	// Learns tells the records that say nothing of their engine ids, although those
+	// are needed: their engines are asked, and again and again, as nobody tells when
+	// one has begun a new life. nil: none does.
+	Learns func(instance.Key, instance.Record) bool
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Verification
 	// Pending says why a pending add is still pending.
@@ -81,6 +85,10 @@ func (v *VerifiedFacts) refuses(k instance.Key, rec instance.Record) error {
 		return nil
 	}
 	return v.Check(k, rec)
+}
+
+func (v *VerifiedFacts) learns(k instance.Key, rec instance.Record) bool {
+	return v.Learns != nil && v.Learns(k, rec)
 }
 
 // surroundings are what an instance is made of besides its own entry.
@@ -259,8 +267,8 @@ func verify(in *instance.Instance, answer *Verification, v VerifiedFacts, say fu
 	if answer != nil && answer.Incarnation != in.Incarnation() {
 		answer = nil
 	}
-	listed := len(in.Record.Models) > 0
-	if listed && (&instance.Facts{Models: in.Record.Models}).Serves(v.Model, false) {
+	listed, learns := len(in.Record.Models) > 0, v.learns(in.Key, in.Record)
+	if listed && !learns && (&instance.Facts{Models: in.Record.Models}).Serves(v.Model, false) {
 		in.Verified = true
 		return
 	}
@@ -270,16 +278,26 @@ func verify(in *instance.Instance, answer *Verification, v VerifiedFacts, say fu
 		if !listed {
 			in.Record = withFacts(in.Record, *answer.Facts)
 		}
+		if learns {
+			in.Record = withEngineIDs(in.Record, answer.Facts.EngineIDs)
+		}
+		// What was found out may be what the record is refused for.
+		if err := v.refuses(in.Key, in.Record); err != nil {
+			in.Verified, in.View = false, instance.Rejected
+			say("%s", instance.Printable(err.Error(), 300))
+		}
 	case answer != nil && answer.Mismatch:
 		in.View = instance.Rejected
 		say("%s", answer.Reason)
-	case listed && !v.Probing:
+	case listed && !learns && !v.Probing:
 		in.View = instance.Rejected
 		say("%s", wrongModel(in.Record.Models, v.Model))
 	default:
 		in.View = instance.Unverified
 		if answer != nil && answer.Reason != "" {
 			say("%s", answer.Reason)
+		} else if learns {
+			say("not verified yet: waits for an answer to /v1/models and of its bootstrap server")
 		} else {
 			say("not verified yet: waits for an answer to /v1/models")
 		}
@@ -367,4 +385,18 @@ func wrongModel(have []string, want string) string {
 		shown = shown[:3]
 	}
 	return fmt.Sprintf("serves %s, not %s", instance.Printable(strings.Join(shown, ", "), 200), instance.Printable(want, 200))
+}
+
+// withEngineIDs completes a record with what the bootstrap server of its engine told.
+// The id of its first rank, which is another one in each life, names the incarnation
+// where the record names none.
+func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
+	rec.EngineIDs = ids
+	if rec.DPSize == 0 && len(ids) > 1 {
+		rec.DPSize = len(ids)
+	}
+	if rec.ID == "" {
+		rec.ID = ids["0"]
+	}
+	return rec
 }

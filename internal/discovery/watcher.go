@@ -35,6 +35,9 @@ type WatcherOptions struct {
 	// Check refuses records that this process cannot use, with a reason for
 	// people; nil refuses none.
 	Check func(instance.Key, instance.Record) error
+	// Learns tells the records without the engine ids that they need, see
+	// VerifiedFacts.Learns; nil: none is such.
+	Learns func(instance.Key, instance.Record) bool
 	// Prepare is called with each snapshot before it is published, so that what
 	// readers derive from it is ready when they see it; nil: nothing is. It must
 	// not block.

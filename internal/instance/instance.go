@@ -184,4 +184,7 @@ type Facts struct {
 	Transfer    string   // how it hands over: TransferNIXL, or "" if it does not show
 	// StartedAt is process_start_time_seconds of /metrics, zero if not told.
 	StartedAt time.Time
+	// EngineIDs are those of a Mooncake prefill engine by rank, nil if nobody asked its
+	// bootstrap server.
+	EngineIDs map[string]string
 }

@@ -30,6 +30,9 @@ const TransferNIXL = "nixl"
 // prefill engine.
 const PortBootstrap = "bootstrap"
 
+// DefaultBootstrapPort is where vLLM has that server if nothing else is said.
+const DefaultBootstrapPort = 8998
+
 // PortP2P is the name in Record.Ports of the side channel of an engine whose
 // OffloadingConnector has a tier of type p2p: that of rank 0.
 const PortP2P = "p2p"

@@ -1,0 +1,122 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/bootstrap"
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// prober asks engines through the same guard as the requests.
+type prober struct {
+	client    *vllm.Client
+	connector string // of records that name none
+}
+
+func newProber(cfg *config.Proxy, guard netguard.Policy) prober {
+	d := upstream.NewDialer(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
+	c := vllm.New(cfg.EngineAPIKey)
+	c.Timeout = cfg.ProbeTimeout
+	c.HTTP = &http.Client{Transport: &http.Transport{
+		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
+	}}
+	return prober{client: c, connector: cfg.Connector}
+}
+
+// Probe implements discovery.Prober. Both servers of a Mooncake prefill engine are asked
+// at once, so that each has the whole time of the probe.
+func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	if !learns(p.connector)(in.Key, in.Record) {
+		return p.client.Probe(ctx, in)
+	}
+	var ids map[string]string
+	asked := make(chan error, 1)
+	go func() {
+		var err error
+		ids, err = bootstrap.Query(ctx, p.client.HTTP, bootstrapOf(in, p.connector))
+		asked <- err
+	}()
+	facts, err := p.client.Probe(ctx, in)
+	if said := <-asked; err == nil {
+		err = said
+	}
+	facts.EngineIDs = ids
+	return facts, err
+}
+
+// bootstrapOf is the server that tells the engine ids of an instance, "" for none. def
+// is the connector of records that name none.
+func bootstrapOf(in *instance.Instance, def string) string {
+	d, err := connector.OfRecord(&in.Record, def)
+	if err != nil {
+		return ""
+	}
+	return d.Terms(in).Bootstrap
+}
+
+// learns tells the records of whose engines the ids are asked, since no agent has put
+// them there.
+func learns(def string) func(instance.Key, instance.Record) bool {
+	return func(k instance.Key, rec instance.Record) bool {
+		return len(rec.EngineIDs) == 0 && rec.State != instance.Starting &&
+			bootstrapOf(&instance.Instance{Key: k, Record: rec}, def) != ""
+	}
+}
+
+// errAnotherLife tells of an engine that answers, and not as the one that is known.
+var errAnotherLife = errors.New("it has begun another life, whose engine ids are not known yet")
+
+// Alive implements health.Prober. An engine that has other ids than its record shows
+// would take legs that never meet: it waits until they are known.
+func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
+	err := p.client.Health(ctx, vllm.BaseURL(in))
+	switch {
+	case errors.Is(err, vllm.ErrNotAsked):
+		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
+	case errors.Is(err, vllm.ErrTimeout):
+		return fmt.Errorf("%w: %w", health.ErrNoAnswer, err)
+	case err != nil || len(in.Record.EngineIDs) == 0:
+		return err
+	}
+	address := bootstrapOf(in, p.connector)
+	if address == "" {
+		return nil
+	}
+	ids, err := bootstrap.Query(ctx, p.client.HTTP, address)
+	if err != nil {
+		return nil //nolint:nilerr // the engine is well; its agent may be who reaches that server
+	}
+	for rank, id := range in.Record.EngineIDs {
+		if ids[rank] != id {
+			return errAnotherLife
+		}
+	}
+	return nil
+}
+
+// usable refuses the records that no request of this proxy could be fitted to. def is
+// the connector of those that name none.
+func usable(def string) func(instance.Key, instance.Record) error {
+	return func(k instance.Key, rec instance.Record) error {
+		d, err := connector.OfRecord(&rec, def)
+		if err != nil {
+			return err
+		}
+		if rec.State == instance.Starting {
+			return nil // it gets no requests, and its agent is still asking for what it lacks
+		}
+		if err := d.Lacks(&instance.Instance{Key: k, Record: rec}); err != nil {
+			return fmt.Errorf("connector %s: %w", d.Name(), err)
+		}
+		return nil
+	}
+}
