@@ -92,3 +92,79 @@ func TestMooncakeFleet(t *testing.T) {
 		}
 	}
 }
+
+// Engines that nobody has an agent for: the proxy asks prefill's bootstrap server itself.
+// A prefill engine that begins a new life at its address is never taken for the old one,
+// and hands over again under its new id.
+func TestMooncakeWithoutAgents(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	p, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{etcd}, AdminKey: adminKey})
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodes := map[instance.Role]*fleet.Node{}
+	for _, role := range instance.Roles() {
+		spec := fleet.NodeSpec{Name: string(role), Role: role, Connector: "mooncake", Model: model, EngineArgs: []string{"--strict", "--faults"}}
+		if nodes[role], err = f.StartNode(t.Context(), spec); err != nil {
+			t.Fatal(err)
+		}
+		rec := `{"connector":"MooncakeConnector"}`
+		if role == instance.Prefill {
+			rec = fmt.Sprintf(`{"connector":"MooncakeConnector","ports":{"bootstrap":[%d]}}`, nodes[role].Spec.BootstrapPort)
+		}
+		if _, err := testkit.Client(t, etcd).Put(t.Context(), "/pd/"+string(role)+"/"+nodes[role].Address, rec); err != nil {
+			t.Fatal(err)
+		}
+	}
+	state := func(role instance.Role) fakevllm.State {
+		var s fakevllm.State
+		if err := nodes[role].Get(t.Context(), "/fake/state", &s); err != nil {
+			t.Fatal(err)
+		}
+		return s
+	}
+	if err := p.WaitFor(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	c, n := newClient(t, adminKey), 0
+	ask := func() error {
+		n++
+		return complete(t.Context(), c, p.URL(), fmt.Sprint("request ", n), 5).Err
+	}
+	for range 5 {
+		if err := ask(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if s := state(instance.Decode); s.Counters.HandoversLoaded != 5 || s.Counters.LocalPrefills != 0 {
+		t.Errorf("%+v", s.Counters)
+	}
+	old := state(instance.Prefill).EngineID
+	if err := nodes[instance.Prefill].Engine.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	again := nodes[instance.Prefill].Spec
+	again.Name = "prefill-again"
+	if nodes[instance.Prefill], err = f.StartNode(t.Context(), again); err != nil {
+		t.Fatal(err)
+	}
+	if state(instance.Prefill).EngineID == old {
+		t.Fatalf("the engine is %s in both of its lives", old)
+	}
+	testkit.Eventually(t, soon, func() error {
+		if err := ask(); err != nil {
+			t.Fatal(err) // also while the new life is not known yet
+		}
+		if s := state(instance.Decode); s.Counters.HandoversLoaded <= 5 {
+			return fmt.Errorf("%+v", s.Counters)
+		}
+		return nil
+	})
+	for _, role := range instance.Roles() {
+		if s := state(role); len(s.Violations) > 0 || len(s.BadHandovers) > 0 || s.Counters.Crashes > 0 || s.Counters.WrongKV > 0 {
+			t.Errorf("%s: %q, %q, %+v", role, s.Violations, s.BadHandovers, s.Counters)
+		}
+	}
+}
