@@ -282,7 +282,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.sched = sched.New(sched.Options{
 		Source: p.watcher, Health: p.tracker, Connector: dialects(cfg.Connector), Build: builds(cfg), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !cfg.ClientBound, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
+		Policies:        kinds, NoBinding: !cfg.ClientBound, Zone: cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
 	})
 	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	if err != nil {
@@ -295,7 +295,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	p.registry = reg
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
-		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Hits: p.sched.Hits, Available: p.tracker.Available,
+		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Elsewhere: p.sched.Elsewhere, Hits: p.sched.Hits, Available: p.tracker.Available,
 		Etcd: func() metrics.Etcd { return p.etcdMetrics(etcd) },
 	}.Register(reg)
 	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
@@ -358,7 +358,7 @@ func limits(cfg *config.Proxy) map[string]any {
 		"max_body_bytes": cfg.MaxBodyBytes, "max_bodies_memory": bodiesMemory(cfg),
 		"idle_timeout": cfg.IdleTimeout.String(), "kv_lease_budget": cfg.KVLeaseBudget.String(),
 		"max_connections": maxConnections(cfg), "load_digests": cfg.LoadDigests, "scrape_interval": cfg.ScrapeInterval.String(),
-		"prefill_policy": cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound,
+		"prefill_policy": cfg.PrefillPolicy, "decode_policy": cfg.DecodePolicy, "client_bound": cfg.ClientBound, "zone": cfg.Zone,
 	}
 }
 

@@ -52,6 +52,9 @@ func appendText(b []byte, c *clock, e *forward.Entry) []byte {
 	if e.Alone != "" {
 		b = appendValue(append(b, " alone="...), e.Alone)
 	}
+	if e.Elsewhere != "" {
+		b = appendValue(append(b, " elsewhere="...), e.Elsewhere)
+	}
 	if e.Failure != "" {
 		b = appendValue(append(b, " failure="...), string(e.Failure))
 	}
@@ -130,6 +133,9 @@ func appendJSON(b []byte, c *clock, e *forward.Entry) []byte {
 	}
 	if e.Alone != "" {
 		b = appendString(append(b, `,"alone":`...), e.Alone)
+	}
+	if e.Elsewhere != "" {
+		b = appendString(append(b, `,"elsewhere":`...), e.Elsewhere)
 	}
 	if e.Failure != "" {
 		b = appendString(append(b, `,"failure":`...), string(e.Failure))

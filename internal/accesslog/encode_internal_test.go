@@ -56,6 +56,7 @@ func TestFields(t *testing.T) {
 		with(func(e *forward.Entry) { e.Stream = false }),
 		with(func(e *forward.Entry) { e.Prefill, e.Alone = "", "no_prefill" }),
 		with(func(e *forward.Entry) { e.Decode, e.Failure = "", "connect" }),
+		with(func(e *forward.Entry) { e.Elsewhere = "prefill:session_overloaded(10.0.0.1:8100);decode:zone_none" }),
 		with(func(e *forward.Entry) { e.Outcome, e.Status, e.Attempts = forward.OutcomeClientError, 499, 3 }),
 		with(func(e *forward.Entry) {
 			e.RequestID, e.Client, e.Method, e.Path, e.Model, e.Outcome = "a b", `c"d`, "E\x00", "/ü", "f\\g", "h\xff"
@@ -201,7 +202,7 @@ func FuzzLine(f *testing.F) {
 	f.Fuzz(func(t *testing.T, id, client, path, model, decode, alone string, stream bool, status int, revision, n, start, duration, ttft, later int64, offset int) {
 		e := &forward.Entry{
 			RequestID: id, Client: client, Method: alone, Path: path, Model: model, Stream: stream, Status: status, Outcome: decode,
-			Prefill: client, Decode: decode, Alone: alone, Attempts: status, Failure: forward.Class(id), Revision: revision,
+			Prefill: client, Decode: decode, Alone: alone, Elsewhere: decode, Attempts: status, Failure: forward.Class(id), Revision: revision,
 			BytesIn: n, BytesOut: n, Start: time.Unix(0, start).UTC(), Duration: time.Duration(duration), TTFT: time.Duration(ttft),
 		}
 		next := *e

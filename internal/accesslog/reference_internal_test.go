@@ -41,6 +41,7 @@ func referenceFields(e *forward.Entry) []field {
 	some("prefill", e.Prefill)
 	some("decode", e.Decode)
 	some("alone", e.Alone)
+	some("elsewhere", e.Elsewhere)
 	some("failure", string(e.Failure))
 	other("failed_legs", e.Attempts)
 	other("revision", e.Revision)

@@ -121,6 +121,9 @@ type Proxy struct {
 	ClientBound    bool
 	ClientBoundKey string
 
+	// Zone is where this proxy is; instances with the same label zone are preferred.
+	Zone string
+
 	AccessLog       bool
 	TraceHeaders    bool          // X-PD-... response headers for everybody
 	ShutdownTimeout time.Duration // for running streams at SIGTERM

@@ -112,6 +112,7 @@ func proxySettings() []setting {
 		{name: "client-bound", kind: kindSwitch, def: "off", env: []string{"CLIENT_BOUND"}, usage: "send requests of one session to the same instances, whatever the policy; env CLIENT_BOUND too", field: func(p *Proxy) any { return &p.ClientBound }},
 		{name: "client-bound-key", kind: kindText, def: "session-id", env: []string{"CLIENT_BOUND_KEY"}, usage: "header that names the session, for --client-bound and the policy session; env CLIENT_BOUND_KEY too", field: func(p *Proxy) any { return &p.ClientBoundKey }},
 
+		{name: "zone", kind: kindText, usage: "where this proxy is: instances whose label zone is the same are preferred; without one, decode instances in the zone of the prefill instance", field: func(p *Proxy) any { return &p.Zone }},
 		{name: "access-log", kind: kindSwitch, def: "on", usage: "one log line per request", field: func(p *Proxy) any { return &p.AccessLog }},
 		{name: "trace-headers", kind: kindSwitch, def: "off", usage: "tell every client in X-PD-... headers which instances served it", field: func(p *Proxy) any { return &p.TraceHeaders }},
 		{name: "shutdown-timeout", kind: kindDuration, def: "30s", usage: "for running requests when the proxy is told to stop", field: func(p *Proxy) any { return &p.ShutdownTimeout }},

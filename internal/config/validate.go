@@ -78,6 +78,9 @@ func (p *Proxy) Validate() error {
 	if !isToken(p.ClientBoundKey) {
 		bad("client-bound-key", "%q is no name of a header; use letters, digits and dashes", instance.Printable(p.ClientBoundKey, 80))
 	}
+	if p.Zone != instance.Printable(p.Zone, 0) || len(p.Zone) > 128 || strings.TrimSpace(p.Zone) != p.Zone {
+		bad("zone", "%q is no name of a zone; use up to 128 bytes, without spaces around", instance.Printable(p.Zone, 80))
+	}
 	p.checkCORS(bad)
 	p.checkEtcd(bad)
 	p.checkInstances(bad)

@@ -65,7 +65,7 @@ func (c *call) finish() {
 	c.h.opts.Recorder.Done(&Entry{
 		RequestID: c.origin.ID, Client: c.r.RemoteAddr, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
-		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Attempts: route.Failed,
+		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
 		Failure: result.Failure, Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, c.stream),

@@ -39,15 +39,18 @@ type Entry struct {
 	Decode    string
 	// Alone says why the decode instance served the request without a
 	// prefill, "" if it did not.
-	Alone    string
-	Attempts int   // failed legs, hidden or not
-	Failure  Class // of the leg whose failure the client was told of
-	Revision int64
-	BytesIn  int64
-	BytesOut int64
-	Start    time.Time
-	TTFT     time.Duration // 0 if nothing was committed
-	Duration time.Duration
+	Alone string
+	// Elsewhere says why another instance would have been preferred, and in which role;
+	// "" if none would.
+	Elsewhere string
+	Attempts  int   // failed legs, hidden or not
+	Failure   Class // of the leg whose failure the client was told of
+	Revision  int64
+	BytesIn   int64
+	BytesOut  int64
+	Start     time.Time
+	TTFT      time.Duration // 0 if nothing was committed
+	Duration  time.Duration
 	// FirstToken is when the first content of a stream went out, 0 of anything else.
 	FirstToken time.Duration
 	Stages     stage.Stages

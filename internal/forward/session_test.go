@@ -7,6 +7,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // pairOf sends a chat request and gives the pair that served it.
@@ -68,5 +69,47 @@ func TestSessionHeaderIsNothingByDefault(t *testing.T) {
 	r := start(t, fakevllm.Plain, 2, 2, nil)
 	if a, b := pairOf(r, "Session-Id", "s"), pairOf(r, "Session-Id", "s"); a == b {
 		t.Errorf("both requests went to %s", a)
+	}
+}
+
+// A session whose instance has far too much to do is served by another one, and the
+// answer and the log say so.
+func TestSessionPassesTheOverloaded(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 3, func(o *forward.Options) { o.SessionHeader = "session-id" })
+	ask := func() answer {
+		a := r.post("/v1/chat/completions", chatBody(true, ""), "Session-Id", "s", "X-PD-Trace", "1")
+		r.complete(a, true, chatBody(true, ""))
+		return a
+	}
+	first := ask().header
+	home := first.Get("X-Pd-Decode")
+	if e := r.entry(); e.Elsewhere != "" || first.Get("X-Pd-Elsewhere") != "" {
+		t.Errorf("while all are idle: %q, %q", e.Elsewhere, first.Get("X-Pd-Elsewhere"))
+	}
+	r.sched.SetOthers(map[string]sched.Counts{home: {InFlight: 9}}, true)
+	then, want := ask().header, "decode:session_overloaded("+home+")"
+	if e := r.entry(); then.Get("X-Pd-Decode") == home || then.Get("X-Pd-Elsewhere") != want || e.Elsewhere != want {
+		t.Errorf("served by %s: %q in the answer, %q in the log", then.Get("X-Pd-Decode"), then.Get("X-Pd-Elsewhere"), e.Elsewhere)
+	}
+	r.sched.SetOthers(nil, true)
+	if back := ask().header; back.Get("X-Pd-Decode") != home {
+		t.Errorf("idle again, and %s serves", back.Get("X-Pd-Decode"))
+	}
+	r.strict()
+}
+
+// What a client says of its session is passed on: engines have a use for it, too.
+func TestSessionHeadersReachEngines(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"session-id", ""} {
+		r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.SessionHeader = name })
+		r.complete(r.post("/v1/chat/completions", chatBody(false, ""), "X-Session-ID", "s-1", "Session-Id", "s-2"), true, chatBody(false, ""))
+		for _, e := range []*fakevllm.Server{r.P[0], r.D[0]} {
+			got := posted(e)
+			if len(got) != 1 || got[0].Header.Get("X-Session-Id") != "s-1" || got[0].Header.Get("Session-Id") != "s-2" {
+				t.Errorf("%s, bound by %q: %v", e.Address(), name, got)
+			}
+		}
 	}
 }

@@ -16,6 +16,9 @@ type Membership struct {
 	InFlight func(func(instance.Key, int64))
 	// Picks calls back for every policy of a role with how often it has chosen.
 	Picks func(func(role instance.Role, policy string, n uint64))
+	// Elsewhere calls back for each role and reason with how many picks went elsewhere
+	// than their session or their zone would have it.
+	Elsewhere func(func(role instance.Role, reason string, n uint64))
 	// Both calls back for each role and reason with how often an engine that stands in
 	// both roles was picked.
 	Both func(func(role instance.Role, reason string, n uint64))
@@ -48,11 +51,11 @@ func (m Membership) Register(reg prometheus.Registerer) {
 }
 
 type descs struct {
-	revision, live, instances, inFlight, picks, both *prometheus.Desc
-	state, audits, drift, epochs, relists, suspended *prometheus.Desc
-	orphans, held, kept, age                         *prometheus.Desc
-	own, ownEnds                                     *prometheus.Desc
-	hits                                             *prometheus.Desc
+	revision, live, instances, inFlight, picks, both, elsewhere *prometheus.Desc
+	state, audits, drift, epochs, relists, suspended            *prometheus.Desc
+	orphans, held, kept, age                                    *prometheus.Desc
+	own, ownEnds                                                *prometheus.Desc
+	hits                                                        *prometheus.Desc
 }
 
 func newDescs() descs {
@@ -67,6 +70,8 @@ func newDescs() descs {
 			"Legs that this proxy has open on an instance; one that stands in both roles shows all of its legs with either.", []string{"role", "instance"}, nil),
 		picks: prometheus.NewDesc("pd_picks_total",
 			"Instances chosen for legs, by role and the policy that chose.", []string{"role", "policy"}, nil),
+		elsewhere: prometheus.NewDesc("pd_picks_elsewhere_total",
+			"Those of them that went elsewhere than a session or a zone would have it, by why.", []string{"role", "reason"}, nil),
 		both: prometheus.NewDesc("pd_both_picks_total",
 			"Those of them that stand in both roles, by why: chosen beside instances of the role alone, or no_other.", []string{"role", "reason"}, nil),
 		hits: prometheus.NewDesc("pd_prompt_tokens_total",
@@ -113,6 +118,7 @@ func (f fleet) Describe(ch chan<- *prometheus.Desc) {
 	ch <- f.desc.inFlight
 	ch <- f.desc.picks
 	ch <- f.desc.both
+	ch <- f.desc.elsewhere
 	ch <- f.desc.hits
 	d := f.desc
 	for _, desc := range []*prometheus.Desc{d.state, d.audits, d.drift, d.epochs, d.relists, d.suspended, d.orphans, d.held, d.kept, d.age, d.own, d.ownEnds} {
@@ -192,6 +198,9 @@ func (f fleet) Collect(ch chan<- prometheus.Metric) {
 		for what, n := range map[string]int64{"asked": h.Asked, "expected": h.Expected, "found": h.Found} {
 			ch <- prometheus.MustNewConstMetric(f.desc.hits, prometheus.CounterValue, float64(n), k.Address, what)
 		}
+	})
+	f.m.Elsewhere(func(role instance.Role, reason string, n uint64) {
+		ch <- prometheus.MustNewConstMetric(f.desc.elsewhere, prometheus.CounterValue, float64(n), string(role), reason)
 	})
 	f.m.Both(func(role instance.Role, reason string, n uint64) {
 		ch <- prometheus.MustNewConstMetric(f.desc.both, prometheus.CounterValue, float64(n), string(role), reason)

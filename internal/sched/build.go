@@ -78,7 +78,7 @@ func (s *Scheduler) stands(in *instance.Instance, c *counter) (out edit) {
 	other := c.in(in.Role.Other()).Load()
 	own := slot{
 		counter: c, half: half{dialect, s.opts.Build(in)}, slow: in.Slow(),
-		both: listed(other) && s.opts.Connector(other) != "",
+		both: listed(other) && s.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
 	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}
 	for i, load := range s.counters.ranks(in.Address, in.Ranks()) {

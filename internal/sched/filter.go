@@ -26,6 +26,7 @@ const (
 type looked struct {
 	standings []standing
 	room      []policy.Choice
+	zone      []policy.Choice // see zoned
 }
 
 // admitted gives those of a list that a request may have now. Mostly that is the

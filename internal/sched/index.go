@@ -79,6 +79,7 @@ type candidates struct {
 	whole    policy.Candidates // all items
 	slow     int               // how many of them are slow
 	both     int               // how many of them stand in the other role, too
+	zones    int               // how many of them say where they are
 	policies []chooser         // asked one after the other until one chooses
 }
 
@@ -88,6 +89,7 @@ type slot struct {
 	half    half
 	slow    bool // see instance.Slow: picked only while no other can be
 	both    bool // its engine is a candidate of the other role, too
+	zone    string
 }
 
 // candidate is one of a list with both.
@@ -121,6 +123,9 @@ func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
 		}
 		if own[i].both {
 			next.both++
+		}
+		if own[i].zone != "" {
+			next.zones++
 		}
 	}
 	return next

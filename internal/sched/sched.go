@@ -85,6 +85,9 @@ type Options struct {
 	// NoBinding leaves requests with a session to the policy of their role. Else
 	// policy.Session chooses for them, whatever that is.
 	NoBinding bool
+	// Zone is where this proxy is: instances whose label zone is the same are preferred.
+	// Without one the other instance of a pair says where that is.
+	Zone string
 	// Start is the turn that policies begin with: another one in each proxy, so that
 	// several do not go through the same instances side by side.
 	Start uint64
@@ -114,6 +117,8 @@ type Scheduler struct {
 	fullMu   sync.Mutex                     // one change of full at a time
 	both     [2]bothPicks
 	scores   [2]func(instance.Role, int) int64 // see policy.Kind
+
+	away [2]elsewheres
 }
 
 // link is one of the policies that are asked for a role.
@@ -203,7 +208,11 @@ type Assignment struct {
 	Tokens, Cached int
 	// Lesson is what the policy wants to learn from prefill's answer.
 	Lesson policy.Lesson
+	// Elsewhere is why another instance would have been preferred; "" if none would. See
+	// Scheduler.Elsewhere.
+	Elsewhere string
 
+	passed  *policy.Candidate // that is its session's, while it is being picked
 	counter *counter
 	counts  [2]*atomic.Uint64 // that the pick is counted in; nil: none
 	unsure  policy.Tentative
@@ -275,10 +284,15 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 		return nil, ErrUnknownModel
 	}
 	among, l := s.admitted(ix, list, &r)
+	among, l, elsewhere := s.zoned(list, among, &r, l)
 	var a *Assignment
 	if among.Len() > 0 {
 		a = s.assign(list, among, &r)
 		a.Revision = ix.snapshot.Revision
+		if a.passed != nil || elsewhere != 0 {
+			a.Elsewhere = s.away[side(r.Role)].count(elsewhere, a.passed)
+			a.passed = nil
+		}
 	}
 	if l != nil {
 		s.looks.Put(l)
@@ -364,6 +378,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
+	f.Passed = &a.passed
 	if r.TokensTell && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}

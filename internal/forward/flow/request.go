@@ -39,17 +39,20 @@ type Route struct {
 	Alone string
 	// Policies that chose the two, "" for none.
 	PrefillPolicy, DecodePolicy string
-	Revision                    int64 // of the snapshot of the last pick
-	Failed                      int   // legs, hidden or not
+	// PrefillElsewhere and DecodeElsewhere are why others would have been preferred.
+	PrefillElsewhere, DecodeElsewhere string
+
+	Revision int64 // of the snapshot of the last pick
+	Failed   int   // legs, hidden or not
 }
 
 // took notes a pick.
 func (r *Route) took(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
-		r.Prefill, r.PrefillPolicy = a.Address(), a.Policy
+		r.Prefill, r.PrefillPolicy, r.PrefillElsewhere = a.Address(), a.Policy, a.Elsewhere
 	} else {
-		r.Decode, r.DecodePolicy = a.Address(), a.Policy
+		r.Decode, r.DecodePolicy, r.DecodeElsewhere = a.Address(), a.Policy, a.Elsewhere
 	}
 }
 
@@ -66,6 +69,24 @@ func (r *Route) Header(h http.Header) {
 	h.Set("X-PD-Policy", r.policy())
 	h.Set("X-PD-Revision", strconv.FormatInt(r.Revision, 10))
 	h.Set("X-PD-Attempts", strconv.Itoa(r.Failed+1))
+	if why := r.Elsewhere(); why != "" {
+		h.Set("X-PD-Elsewhere", why)
+	}
+}
+
+// Elsewhere says for which role, and why, the request went to another instance than its
+// session or its zone would have it; "" if it did not.
+func (r *Route) Elsewhere() string {
+	prefill, decode := r.PrefillElsewhere, r.DecodeElsewhere
+	switch {
+	case prefill == "" && decode == "":
+		return ""
+	case decode == "":
+		return "prefill:" + prefill
+	case prefill == "":
+		return "decode:" + decode
+	}
+	return "prefill:" + prefill + ";decode:" + decode
 }
 
 // policy names what chose: one name where both roles have the same, else prefill's and

@@ -66,7 +66,10 @@ type Request struct {
 	Tokens int // of the head and the prompt, by an estimate
 	// Lesson is where a policy says that it wants to learn the tokens of the prompt; nil
 	// where nobody can tell them.
-	Lesson   *Lesson
+	Lesson *Lesson
+	// Passed is where a policy says which candidate, to which the request is bound, it has
+	// passed over since that has too much to do; nil where nobody asks.
+	Passed   **Candidate
 	Length   int // bytes of the body
 	Priority int // of requests that may have one; 0 usually
 	// Tentative is set where the leg may not go to whom is chosen, nil where it does.

@@ -6,17 +6,36 @@ import "math"
 // rendezvous hashing). Nothing is remembered, so every proxy gives the same answer
 // over the same membership, and when an instance comes or goes only the sessions
 // that it wins or had move. One that starts slowly has its sessions at once.
+//
+// One that has far more to do than the others is passed over for the next best, the same
+// one for each request of the session.
 type session struct{}
 
 func newSession(Options) Policy { return session{} }
 
-// Choose implements Policy. Scores are the same in every process and version: a
-// change would move every session once.
+// Choose implements Policy.
 func (session) Choose(c Candidates, r Request) (at, cached int) {
 	if r.Session == "" {
 		return -1, 0
 	}
 	of := mix(hashText(r.Session))
+	at = best(&c, of, math.Inf(1))
+	if c.Requests(at) <= few {
+		return at, 0
+	}
+	if limit := c.Limit(); Overloaded(c.Requests(at), 1, c.At(at).Weight, limit) {
+		if r.Passed != nil {
+			*r.Passed = c.At(at)
+		}
+		at = best(&c, of, limit)
+	}
+	return at, 0
+}
+
+// best is the candidate with the best score that is within a limit: some always are.
+// Scores are the same in every process and version: a change would move every session
+// once.
+func best(c *Candidates, of uint64, limit float64) int {
 	best, least := -1, math.Inf(1)
 	if r.Explanation != nil {
 		for i := range c.Len() {
@@ -30,11 +49,16 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 		if best >= 0 && (1-x)/one.Weight >= least {
 			continue
 		}
-		if score := -math.Log(x) / one.Weight; best < 0 || score < least {
-			best, least = i, score
+		score := -math.Log(x) / one.Weight
+		if best >= 0 && score >= least {
+			continue
 		}
+		if !math.IsInf(limit, 1) && Overloaded(c.Requests(i), 1, one.Weight, limit) {
+			continue
+		}
+		best, least = i, score
 	}
-	return best, 0
+	return max(best, 0)
 }
 
 // hashText is FNV-1a with 64 bits.

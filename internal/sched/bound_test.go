@@ -1,0 +1,140 @@
+package sched_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// away gives how many picks of a role went elsewhere, by reason.
+func away(s *sched.Scheduler, of instance.Role) map[string]uint64 {
+	got := map[string]uint64{}
+	s.Elsewhere(func(role instance.Role, reason string, n uint64) {
+		if role == of && n > 0 {
+			got[reason] = n
+		}
+	})
+	return got
+}
+
+// The instance of a session is left while it has more than twice as much in flight as
+// instances have on average, for one that stays the same; then it has its session again.
+func TestSessionLeavesTheOverloaded(t *testing.T) {
+	t.Parallel()
+	s, _ := chosenBy(t, policy.Session, nil, false, fleetOf(4)...)
+	pick := func(session string) *sched.Assignment {
+		t.Helper()
+		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	const one = "one"
+	var held []*sched.Assignment
+	for range 9 { // 8 are few, however idle the others are
+		held = append(held, pick(one))
+	}
+	home := held[0].Instance
+	for i, a := range held {
+		if a.Instance != home || a.Elsewhere != "" {
+			t.Fatalf("request %d went to %s: %q", i, a.Instance.Key, a.Elsewhere)
+		}
+	}
+	next := pick(one)
+	if next.Instance == home || next.Elsewhere != "session_overloaded("+home.Address+")" || next.Policy != policy.Session {
+		t.Errorf("with 9 of 9 in flight it went to %s by %s: %q", next.Instance.Key, next.Policy, next.Elsewhere)
+	}
+	if again := pick(one); again.Instance != next.Instance {
+		t.Errorf("then to %s and to %s", next.Instance.Key, again.Instance.Key)
+	}
+	if got := away(s, instance.Decode); got["session_overloaded"] != 2 || len(got) != 1 {
+		t.Errorf("counted: %v", got)
+	}
+	for _, a := range held[:2] {
+		a.Done()
+	}
+	if back := pick(one); back.Instance != home || back.Elsewhere != "" {
+		t.Errorf("with 7 it went to %s: %q", back.Instance.Key, back.Elsewhere)
+	}
+	// What other proxies have there counts as well, and what they have elsewhere is
+	// part of the mean.
+	s.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}}, true)
+	if a := pick(one); a.Instance == home {
+		t.Error("others have it overloaded")
+	}
+	others := map[string]sched.Counts{}
+	for _, in := range fleetOf(4) {
+		others[in.Address] = sched.Counts{InFlight: 6}
+	}
+	s.SetOthers(others, true)
+	if a := pick(one); a.Instance != home {
+		t.Error("others have all of them loaded")
+	}
+}
+
+// An instance of three times the weight may have three times as much.
+func TestSessionBoundIsByWeight(t *testing.T) {
+	t.Parallel()
+	heavy := inst(instance.Decode, "h:1", weighing(600))
+	s, _ := chosenBy(t, policy.Session, nil, false, heavy, inst(instance.Decode, "l:1"), inst(instance.Decode, "l:2"), inst(instance.Decode, "l:3"))
+	var session string
+	for i := 0; ; i++ {
+		session = fmt.Sprint("s", i)
+		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Done()
+		if a.Instance == heavy {
+			break
+		}
+	}
+	for range 40 { // all there are: 1.5 times the mean of its weight
+		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session})
+		if err != nil || a.Instance != heavy {
+			t.Fatalf("%v: %v", a.Instance.Key, err)
+		}
+	}
+}
+
+// With --client-bound the header decides where it is sent, and the policy of the role
+// where it is not.
+func TestBindingBeforePrefix(t *testing.T) {
+	t.Parallel()
+	s, _ := chosenBy(t, policy.DefaultPrefill, nil, true, fleetOf(4)...)
+	prompt := []byte(strings.Repeat("the same text ", 100))
+	of := func(session string) (address, by string) {
+		a, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Session: session, Prompt: prompt})
+		if err != nil {
+			t.Fatal(err)
+		}
+		a.Done()
+		return a.Instance.Address, a.Policy
+	}
+	plain, by := of("")
+	if by != policy.DefaultPrefill {
+		t.Errorf("without a session %s chose", by)
+	}
+	homes := map[string]bool{}
+	for i := range 20 {
+		home, by := of(fmt.Sprint("session-", i))
+		if by != policy.Session {
+			t.Errorf("with one %s chose", by)
+		}
+		homes[home] = true
+		if again, _ := of(fmt.Sprint("session-", i)); again != home {
+			t.Errorf("%s, then %s", home, again)
+		}
+		if still, _ := of(""); still != plain {
+			t.Errorf("without one: %s, then %s", plain, still)
+		}
+	}
+	if len(homes) < 2 {
+		t.Errorf("all sessions are on %v: the prompt decided", homes)
+	}
+}

@@ -1,0 +1,121 @@
+package sched
+
+import (
+	"slices"
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// zoneLabel is the label of a record that names the zone of its instance: who shares one is
+// near.
+const zoneLabel = "zone"
+
+// elsewhere is why a request goes elsewhere than its session, or the zone that is near,
+// would have it.
+type elsewhere uint8
+
+const (
+	nowhereElse elsewhere = iota
+	// sessionOverloaded: the instance of the session has more than twice as much in
+	// flight as instances have on average.
+	sessionOverloaded
+	// zoneOverloaded: so has the zone.
+	zoneOverloaded
+	// zoneNone: nobody of the zone may be picked.
+	zoneNone
+)
+
+func (e elsewhere) String() string {
+	switch e {
+	case sessionOverloaded:
+		return "session_overloaded"
+	case zoneOverloaded:
+		return "zone_overloaded"
+	case zoneNone:
+		return "zone_none"
+	default:
+		return ""
+	}
+}
+
+// elsewheres counts them.
+type elsewheres [zoneNone + 1]atomic.Uint64
+
+// count counts a pick, which went to another zone, or passed over the instance of its
+// session, and says so in words.
+func (c *elsewheres) count(zone elsewhere, passed *policy.Candidate) string {
+	if zone != nowhereElse {
+		c[zone].Add(1)
+	}
+	if passed == nil {
+		return zone.String()
+	}
+	c[sessionOverloaded].Add(1)
+	words := sessionOverloaded.String() + "(" + passed.Instance.Address + ")"
+	if zone != nowhereElse {
+		words += "," + zone.String()
+	}
+	return words
+}
+
+// Elsewhere calls f for each role and each reason with how many picks went elsewhere.
+func (s *Scheduler) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		for e := sessionOverloaded; e <= zoneNone; e++ {
+			f(role, e.String(), s.away[side(role)][e].Load())
+		}
+	}
+}
+
+// near is the zone in which a request should be served: this proxy's, or else that of the
+// other instance of the pair; "" for any.
+func (s *Scheduler) near(r *Request) string {
+	if s.opts.Zone == "" && r.Partner != nil && r.Partner.Instance != nil {
+		return r.Partner.Instance.Record.Labels[zoneLabel]
+	}
+	return s.opts.Zone
+}
+
+// zoned gives those of the candidates of a request that are in the zone that is near. When
+// there is none, or when they have far more to do than the others, it gives the others.
+// It costs nothing while no instance of the list has a zone.
+func (s *Scheduler) zoned(list *candidates, among policy.Candidates, r *Request, l *looked) (policy.Candidates, *looked, elsewhere) {
+	if list.zones == 0 || among.Len() == 0 {
+		return among, l, nowhereElse
+	}
+	near := s.near(r)
+	if near == "" {
+		return among, l, nowhereElse
+	}
+	n, weights, requests := 0, 0.0, 0.0
+	for i := range among.Len() {
+		if list.own[among.Index(i)].zone == near {
+			n++
+			weights += among.At(i).Weight
+			requests += among.Requests(i)
+		}
+	}
+	if n == among.Len() {
+		return among, l, nowhereElse
+	}
+	if n == 0 {
+		return among, l, zoneNone
+	}
+	over := policy.Overloaded(requests, n, weights, 0) && policy.Overloaded(requests, n, weights, among.Limit())
+	if l == nil {
+		l, _ = s.looks.Get().(*looked)
+	}
+	l.zone = slices.Grow(l.zone[:0], among.Len())
+	some := policy.Some(list.items, l.zone, true)
+	for i := range among.Len() {
+		if at := among.Index(i); (list.own[at].zone == near) != over {
+			some.Add(at, among.Weight(i))
+		}
+	}
+	if over {
+		return some, l, zoneOverloaded
+	}
+	return some, l, nowhereElse
+}

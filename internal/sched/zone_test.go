@@ -1,0 +1,172 @@
+package sched_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+func labelled(zone string) func(*instance.Instance) {
+	return func(in *instance.Instance) { in.Record.Labels = map[string]string{"zone": zone} }
+}
+
+// inZone builds a scheduler of a proxy in a zone.
+func inZone(t *testing.T, zone, name string, health sched.Health, list ...*instance.Instance) *sched.Scheduler {
+	t.Helper()
+	kind, err := policy.Find(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if health == nil {
+		health = sick{}
+	}
+	src := &source{}
+	src.set(list...)
+	return sched.New(sched.Options{
+		Source: src, Health: health, Zone: zone, NoBinding: true,
+		Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		Policies:  map[instance.Role]policy.Kind{instance.Prefill: kind, instance.Decode: kind},
+	})
+}
+
+// twoZones are two prefill and two decode instances in either zone.
+func twoZones() (list []*instance.Instance) {
+	for _, zone := range []string{"a", "b"} {
+		for i := range 2 {
+			list = append(list, inst(instance.Prefill, fmt.Sprintf("%s:%d", zone, 10+i), labelled(zone)),
+				inst(instance.Decode, fmt.Sprintf("%s:%d", zone, 20+i), labelled(zone)))
+		}
+	}
+	return list
+}
+
+// zoneOf is that of a pick, by its address.
+func zoneOf(a *sched.Assignment) string { return a.Instance.Address[:1] }
+
+// Whatever the policy, a proxy in a zone sends what it gets to instances of the zone.
+func TestZoneIsPreferred(t *testing.T) {
+	t.Parallel()
+	eachPolicy(t, func(t *testing.T, name string) {
+		s := inZone(t, "b", name, nil, twoZones()...)
+		for _, role := range instance.Roles() {
+			got := map[string]int{}
+			for i := range 40 {
+				a, err := s.Pick(sched.Request{Role: role, Model: "m", Session: fmt.Sprint(i), Prompt: []byte(strings.Repeat(fmt.Sprint("prompt ", i, ", "), 50))})
+				if err != nil {
+					t.Fatal(err)
+				}
+				a.Done()
+				if zoneOf(a) != "b" || a.Elsewhere != "" {
+					t.Errorf("%s: %q", a.Instance.Key, a.Elsewhere)
+				}
+				got[a.Instance.Address]++
+			}
+			if len(got) != 2 {
+				t.Errorf("not all of the zone are used: %v", got)
+			}
+			if n := away(s, role); len(n) != 0 {
+				t.Errorf("counted: %v", n)
+			}
+		}
+	})
+}
+
+// A proxy without a zone lets decode be where prefill was.
+func TestDecodeIsNearPrefill(t *testing.T) {
+	t.Parallel()
+	s := inZone(t, "", "round_robin", nil, twoZones()...)
+	zones := map[string]bool{}
+	for range 16 {
+		p, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		d, err := s.Pick(sched.Request{Role: instance.Decode, Model: "m", Partner: p})
+		if err != nil || zoneOf(d) != zoneOf(p) {
+			t.Errorf("prefill on %s, decode on %s: %v", p.Instance.Key, d.Instance.Key, err)
+		}
+		zones[zoneOf(p)] = true
+		p.Done()
+		d.Done()
+	}
+	if len(zones) != 2 {
+		t.Errorf("prefill stayed in %v", zones)
+	}
+}
+
+// Nobody of the zone may be picked: those of others serve, and that is counted.
+func TestZoneWithoutAny(t *testing.T) {
+	t.Parallel()
+	out := sick{}
+	for _, in := range twoZones() {
+		if in.Address[:1] == "b" {
+			out[in.Key] = true
+		}
+	}
+	none := inst(instance.Decode, "c:1") // says nothing of a zone
+	for name, s := range map[string]*sched.Scheduler{
+		"all out":     inZone(t, "b", "round_robin", out, append(twoZones(), none)...),
+		"there is no": inZone(t, "z", "round_robin", nil, append(twoZones(), none)...),
+	} {
+		a, err := s.Pick(decode("m"))
+		if err != nil || zoneOf(a) == "z" || a.Elsewhere != "zone_none" {
+			t.Fatalf("%s: %v, %v", name, a, err)
+		}
+		if n := away(s, instance.Decode); n["zone_none"] != 1 {
+			t.Errorf("%s: counted %v", name, n)
+		}
+	}
+	// Where nobody says where it is, there is nothing to prefer and nothing to count.
+	s := inZone(t, "b", "round_robin", nil, none, inst(instance.Decode, "c:2"))
+	if a, err := s.Pick(decode("m")); err != nil || a.Elsewhere != "" || len(away(s, instance.Decode)) != 0 {
+		t.Errorf("%v, %v, counted %v", a, err, away(s, instance.Decode))
+	}
+}
+
+// A zone with more than twice as much to do as all have on average is left for the
+// others until it has less.
+func TestZoneOverloaded(t *testing.T) {
+	t.Parallel()
+	var list []*instance.Instance
+	for i := range 6 {
+		list = append(list, inst(instance.Decode, fmt.Sprintf("a:%d", i), labelled("a")))
+	}
+	list = append(list, inst(instance.Decode, "b:1", labelled("b")))
+	s := inZone(t, "b", "round_robin", nil, list...)
+	var held []*sched.Assignment
+	for range 9 {
+		a, err := s.Pick(decode("m"))
+		if err != nil || zoneOf(a) != "b" {
+			t.Fatalf("%d are few: %v, %v", len(held), a.Instance.Key, err)
+		}
+		held = append(held, a)
+	}
+	a, err := s.Pick(decode("m"))
+	if err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_overloaded" {
+		t.Fatalf("%v, %v", a, err)
+	}
+	if n := away(s, instance.Decode); n["zone_overloaded"] != 1 {
+		t.Errorf("counted %v", n)
+	}
+	held[0].Done()
+	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
+		t.Errorf("it has room again: %v, %v", a.Instance.Key, err)
+	}
+}
+
+// Decode in the zone whose KV caches have no room is no place to be near.
+func TestZoneWithoutRoom(t *testing.T) {
+	t.Parallel()
+	s := inZone(t, "b", "least_loaded", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
+	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
+		t.Fatalf("%v, %v", a, err)
+	}
+	s.SetEngine(instance.Key{Role: instance.Decode, Address: "b:1"}, says(policy.Rank{Starved: 1}))
+	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_none" {
+		t.Errorf("%v, %v", a, err)
+	}
+}
