@@ -19,6 +19,11 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 		return -1, 0
 	}
 	of := mix(hashText(r.Session))
+	if r.Explanation != nil {
+		for i := range c.Len() {
+			r.Explanation.Score(&c, i, "distance", -math.Log(unit(mix(of^c.At(i).Hash)))/c.At(i).Weight)
+		}
+	}
 	at = best(&c, of, math.Inf(1))
 	if c.Requests(at) <= few {
 		return at, 0
@@ -37,11 +42,6 @@ func (session) Choose(c Candidates, r Request) (at, cached int) {
 // once.
 func best(c *Candidates, of uint64, limit float64) int {
 	best, least := -1, math.Inf(1)
-	if r.Explanation != nil {
-		for i := range c.Len() {
-			r.Explanation.Score(&c, i, "distance", -math.Log(unit(mix(of^c.At(i).Hash)))/c.At(i).Weight)
-		}
-	}
 	for i := range c.Len() {
 		one := c.At(i)
 		x := unit(mix(of ^ one.Hash))
