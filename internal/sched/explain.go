@@ -18,6 +18,7 @@ const (
 	OutSlow     = "slow"        // its agent gets no answer of it
 	OutFull     = "full"        // its KV cache has no room
 	OutTried    = "tried"       // by this request
+	OutZone     = "zone"        // it is not where the request should be served
 )
 
 // Explained is a pick that only tells: what it would do, and why.
@@ -64,6 +65,11 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		return e
 	}
 	among, l := s.admitted(ix, list, &r)
+	in := make(map[int]bool, among.Len())
+	for i := range among.Len() {
+		in[among.Index(i)] = true
+	}
+	among, l, zone := s.zoned(list, among, &r, l)
 	var why policy.Explanation
 	r.Tentative, r.TokensTell = true, false
 	chosen := -1
@@ -71,11 +77,12 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 		f.Tokens = ratio.tokens(bytes)
 		var unsure policy.Tentative
-		f.Tentative, f.Explanation = &unsure, &why
+		var passed *policy.Candidate
+		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
 		e.Policy, e.Assignment = by.by.Name, s.imagine(list, by, &f)
-		e.Assignment.Revision = e.Revision
+		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, inWords(zone, passed)
 	} else {
 		e.Err = ErrNone
 		if err := ix.mixed(list, &r); err != nil {
@@ -85,9 +92,9 @@ func (s *Scheduler) Explain(r Request) *Explained {
 			e.Err = ErrUnread
 		}
 	}
-	in := make(map[int]float64, among.Len()) // weights, by place
+	weights := make(map[int]float64, among.Len()) // by place
 	for i := range among.Len() {
-		in[among.Index(i)] = among.Weight(i)
+		weights[among.Index(i)] = among.Weight(i)
 	}
 	if l != nil {
 		s.looks.Put(l)
@@ -95,9 +102,12 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	for at := range list.items {
 		is := &list.items[at]
 		c := ExplainedCandidate{Instance: is.Instance, Rank: is.Rank, Chosen: at == chosen, Load: loadOf(is.Load), Weight: is.Weight}
-		if weight, ok := in[at]; ok {
+		switch weight, ok := weights[at]; {
+		case ok:
 			c.Weight, c.Scores = weight, why.Of(at)
-		} else {
+		case in[at]:
+			c.Out = OutZone
+		default:
 			c.Out = s.out(ix, list, at, &r)
 		}
 		e.Candidates = append(e.Candidates, c)

@@ -18,6 +18,7 @@ import (
 func counted(s *sched.Scheduler) (out []string) {
 	s.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
 	s.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
+	s.Elsewhere(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
 	s.Totals(func(k instance.Key, t sched.Total) { out = append(out, fmt.Sprint(k, t)) })
 	slices.Sort(out)
 	return out

@@ -116,9 +116,8 @@ type Scheduler struct {
 	full     atomic.Pointer[[]instance.Key] // see Full
 	fullMu   sync.Mutex                     // one change of full at a time
 	both     [2]bothPicks
+	away     [2]elsewheres
 	scores   [2]func(instance.Role, int) int64 // see policy.Kind
-
-	away [2]elsewheres
 }
 
 // link is one of the policies that are asked for a role.
@@ -214,7 +213,7 @@ type Assignment struct {
 
 	passed  *policy.Candidate // that is its session's, while it is being picked
 	counter *counter
-	counts  [2]*atomic.Uint64 // that the pick is counted in; nil: none
+	counts  [4]*atomic.Uint64 // that the pick is counted in; nil: none
 	unsure  policy.Tentative
 	load    *policy.Load // of the rank
 	bytes   int          // of what Tokens is the estimate
@@ -287,12 +286,8 @@ func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	among, l, elsewhere := s.zoned(list, among, &r, l)
 	var a *Assignment
 	if among.Len() > 0 {
-		a = s.assign(list, among, &r)
+		a = s.assign(list, among, elsewhere, &r)
 		a.Revision = ix.snapshot.Revision
-		if a.passed != nil || elsewhere != 0 {
-			a.Elsewhere = s.away[side(r.Role)].count(elsewhere, a.passed)
-			a.passed = nil
-		}
 	}
 	if l != nil {
 		s.looks.Put(l)
@@ -374,7 +369,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 }
 
 // assign gives the request one of the candidates, of which there are some.
-func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *Assignment {
+func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewhere, r *Request) *Assignment {
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
@@ -390,6 +385,14 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, r *Request) *
 	a.counts[0] = by.by.picks
 	if own.both {
 		a.counts[1] = s.both[side(r.Role)].of(c, among)
+	}
+	if a.passed != nil || zone != nowhereElse {
+		away := &s.away[side(r.Role)]
+		a.Elsewhere, a.counts[2] = inWords(zone, a.passed), away.of(zone)
+		if a.passed != nil {
+			a.counts[3] = away.of(sessionOverloaded)
+		}
+		a.passed = nil
 	}
 	if !r.Tentative {
 		a.Confirm()

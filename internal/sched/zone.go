@@ -43,16 +43,20 @@ func (e elsewhere) String() string {
 // elsewheres counts them.
 type elsewheres [zoneNone + 1]atomic.Uint64
 
-// count counts a pick, which went to another zone, or passed over the instance of its
-// session, and says so in words.
-func (c *elsewheres) count(zone elsewhere, passed *policy.Candidate) string {
-	if zone != nowhereElse {
-		c[zone].Add(1)
+// of is what one counts in; nil for nothing.
+func (c *elsewheres) of(e elsewhere) *atomic.Uint64 {
+	if e == nowhereElse {
+		return nil
 	}
+	return &c[e]
+}
+
+// inWords says where a pick would have been preferred: in the zone that is near, or on
+// the instance of its session, which was passed over.
+func inWords(zone elsewhere, passed *policy.Candidate) string {
 	if passed == nil {
 		return zone.String()
 	}
-	c[sessionOverloaded].Add(1)
 	words := sessionOverloaded.String() + "(" + passed.Instance.Address + ")"
 	if zone != nowhereElse {
 		words += "," + zone.String()

@@ -170,3 +170,35 @@ func TestZoneWithoutRoom(t *testing.T) {
 		t.Errorf("%v, %v", a, err)
 	}
 }
+
+// What is explained says who is too far away, and a pick that comes to nothing is not
+// counted.
+func TestZoneIsExplained(t *testing.T) {
+	t.Parallel()
+	s := inZone(t, "b", "round_robin", nil, inst(instance.Decode, "a:1", labelled("a")), inst(instance.Decode, "b:1", labelled("b")))
+	outs := func() string {
+		out := ""
+		for _, c := range s.Explain(decode("m")).Candidates {
+			out += c.Instance.Address + "=" + c.Out + " "
+		}
+		return out
+	}
+	if got := outs(); got != "a:1=zone b:1= " {
+		t.Error(got)
+	}
+	s.SetOthers(map[string]sched.Counts{"b:1": {InFlight: 100}}, true)
+	if got := outs(); got != "a:1=zone b:1= " {
+		t.Errorf("of two none is overloaded: %s", got)
+	}
+	r := decode("m")
+	r.Tentative, r.Tried = true, []instance.Key{{Role: instance.Decode, Address: "b:1"}}
+	a, err := s.Pick(r)
+	if err != nil || a.Elsewhere != "zone_none" || len(away(s, instance.Decode)) != 0 {
+		t.Fatalf("%v, %v, counted %v", a, err, away(s, instance.Decode))
+	}
+	a.Confirm()
+	if n := away(s, instance.Decode); n["zone_none"] != 1 {
+		t.Errorf("counted %v", n)
+	}
+	a.Done()
+}

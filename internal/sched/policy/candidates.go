@@ -1,5 +1,7 @@
 package policy
 
+import "github.com/pdmesh/pdmesh/internal/instance"
+
 // Candidates are those that one request may have, in the order of their addresses.
 type Candidates struct {
 	list     []Candidate
@@ -71,6 +73,11 @@ func (c *Candidates) Weight(i int) float64 {
 // Load is what the i-th has to do in proportion to its weight: see Load.Legs.
 func (c *Candidates) Load(i int) float64 {
 	return float64(c.At(i).Load.sum.Load()) / c.Weight(i)
+}
+
+// legs is the same for people: in legs, of an instance of the usual weight.
+func (c *Candidates) legs(i int) float64 {
+	return c.At(i).Load.Legs() * instance.DefaultWeight / c.Weight(i)
 }
 
 // Even tells that all have the same weight.

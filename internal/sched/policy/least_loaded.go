@@ -20,7 +20,7 @@ const (
 func (p leastLoaded) Choose(c Candidates, r Request) (at, cached int) {
 	if r.Explanation != nil {
 		for i := range c.Len() {
-			r.Explanation.Score(&c, i, "load", c.Load(i))
+			r.Explanation.Score(&c, i, "legs", c.legs(i))
 		}
 	}
 	if c.Even() && c.Len() > manyLoads {

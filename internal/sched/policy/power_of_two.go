@@ -9,7 +9,7 @@ func newPowerOfTwo(o Options) Policy { return powerOfTwo{o.Rand} }
 // Choose implements Policy.
 func (p powerOfTwo) Choose(c Candidates, r Request) (at, cached int) {
 	first, begins := c.Share(r.chance(p.rand))
-	r.Explanation.Score(&c, first, "load", c.Load(first))
+	r.Explanation.Score(&c, first, "legs", c.legs(first))
 	if c.Len() == 1 {
 		return first, 0
 	}
@@ -20,7 +20,7 @@ func (p powerOfTwo) Choose(c Candidates, r Request) (at, cached int) {
 		point += part
 	}
 	second, _ := c.Share(point)
-	r.Explanation.Score(&c, second, "load", c.Load(second))
+	r.Explanation.Score(&c, second, "legs", c.legs(second))
 	if c.Load(second) < c.Load(first) {
 		return second, 0
 	}

@@ -58,7 +58,7 @@ func (p tokenWeighted) Choose(c Candidates, r Request) (at, cached int) {
 	for i := range c.Len() {
 		weight := c.Weight(i)
 		score := c.At(i).Load.score(r.Role) / weight
-		r.Explanation.Score(&c, i, "score", score*1e-6)
+		r.Explanation.Score(&c, i, "score", score*instance.DefaultWeight*1e-6)
 		if score > least {
 			continue
 		}
