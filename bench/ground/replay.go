@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"sync"
 	"time"
 
@@ -60,6 +61,10 @@ func (p *Replay) Run(ctx context.Context, r Router) (Result, error) {
 	proxies := 1
 	if r.command == nil {
 		proxies = max(1, p.Proxies)
+		// Time passes faster: digests of the load come as much more often, or they would
+		// tell of seconds long past.
+		often := max(20*time.Millisecond, time.Duration(float64(time.Second)/p.Speed))
+		r.flags = append(slices.Clone(r.flags), "--load-interval="+often.String())
 		leave, err := p.register(ctx, site)
 		if err != nil {
 			return res, err

@@ -248,6 +248,6 @@ func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address str
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
-		Notices:    p.notices, Load: p.loadSource(),
+		Notices:    p.notices, Load: p.loadSource(), LoadInterval: p.cfg.LoadInterval,
 	})
 }

@@ -102,6 +102,7 @@ type Proxy struct {
 
 	KVEvents       bool          // what engines publish of their KV caches is followed
 	LoadDigests    bool          // proxies tell each other what they have in flight
+	LoadInterval   time.Duration // the least time between two times that one tells
 	ScrapeInterval time.Duration // between two looks at an engine's metrics; 0 = none
 
 	WaitingRetryInterval time.Duration // between two probes of a pending add

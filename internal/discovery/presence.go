@@ -62,6 +62,8 @@ type PresenceOptions struct {
 	TTL  time.Duration // of the lease, default 15 s
 	// Interval is the least time between two writes, default 1 s.
 	Interval time.Duration
+	// LoadInterval is the same for digests of the load, default Interval.
+	LoadInterval time.Duration
 	Log      logrus.FieldLogger // nil: silent
 }
 
@@ -83,6 +85,9 @@ func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
 	}
 	if o.Interval <= 0 {
 		o.Interval = time.Second
+	}
+	if o.LoadInterval <= 0 {
+		o.LoadInterval = o.Interval
 	}
 	if o.Unverified == nil {
 		o.Unverified = func() map[string]string { return nil }

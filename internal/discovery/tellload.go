@@ -61,7 +61,7 @@ func (s *settled) see(applied int64, at time.Time) int64 {
 }
 
 // tellLoad keeps the digest of this proxy's load until ctx ends. It is written when
-// there is much to tell, at most once an Interval; each RefreshLoad when there is
+// there is much to tell, at most once a LoadInterval; each RefreshLoad when there is
 // anything; at once when an instance that leaves has nothing in flight any more; and
 // never while nothing happens.
 func (p *Presence) tellLoad(ctx context.Context) {
@@ -93,7 +93,7 @@ func (p *Presence) tell(ctx context.Context, t *teller) time.Duration {
 	applied := t.applied.see(p.o.Load.Applied(), now) // first: it must not promise more
 	entries := p.o.Load.InFlight()
 	is := newDigest(applied, entries, now.UTC().Round(time.Millisecond))
-	wait, leaves := p.o.Interval, map[string]bool{}
+	wait, leaves := p.o.LoadInterval, map[string]bool{}
 	for _, e := range entries {
 		if e.Leaving && e.LoadCount != (LoadCount{}) {
 			leaves[e.Key.String()] = true
@@ -111,7 +111,7 @@ func (p *Presence) tell(ctx context.Context, t *teller) time.Duration {
 	if id == 0 {
 		return wait // the presence gets a lease first
 	}
-	age, least := now.Sub(t.at), max(p.o.Interval, time.Duration(len(t.value))*time.Second/perSecond)
+	age, least := now.Sub(t.at), max(p.o.LoadInterval, time.Duration(len(t.value))*time.Second/perSecond)
 	due := id != t.under || left ||
 		is.tells(t.last) && age >= least ||
 		age >= max(min(RefreshLoad, p.o.TTL/3), least) && (len(is.Load) > 0 || !is.same(t.last))
