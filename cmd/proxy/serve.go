@@ -37,6 +37,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/notice"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
@@ -107,6 +108,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		work.Wait()
 		p.tracker.Close()
 		p.upstream.Close()
+		p.closeTracer()
 	}()
 
 	clients := connlimit.New(maxConnections(cfg), log)
@@ -233,6 +235,7 @@ type proxy struct {
 	sched    *sched.Scheduler
 	upstream upstream.Client
 	prober   prober
+	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
 	flags    *flagInstances
 	noticed  *notice.Counts
@@ -289,6 +292,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		return nil, err
 	}
 	p.prober = prober
+	if p.tracer, err = openTracer(cfg, p.id, log); err != nil {
+		return nil, err
+	}
 	p.flags = newFlagInstances(cfg, proxyName(cfg, address), p.watcher)
 
 	reg := prometheus.NewRegistry()
@@ -302,7 +308,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 	h, err := forward.New(forward.Options{
 		Notices: heard.asker, Notified: cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
-		Between: counters.Between, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access},
+		Between: counters.Between, Tracer: p.tracer, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace: holdsAdmin, TraceAll: cfg.TraceHeaders, Privileged: holdsAdmin,
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg),

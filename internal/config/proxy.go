@@ -127,6 +127,8 @@ type Proxy struct {
 
 	AccessLog       bool
 	TraceHeaders    bool          // X-PD-... response headers for everybody
+	OTLPEndpoint    string        // URL of a collector; "" = what the OTEL_ variables say
+	TraceSample     string        // share of the requests that are traced; "" = the same, or the default
 	ShutdownTimeout time.Duration // for running streams at SIGTERM
 
 	LogLevel  string

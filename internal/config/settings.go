@@ -116,6 +116,8 @@ func proxySettings() []setting {
 		{name: "zone", kind: kindText, usage: "where this proxy is: instances whose label zone is the same are preferred; without one, decode instances in the zone of the prefill instance", field: func(p *Proxy) any { return &p.Zone }},
 		{name: "access-log", kind: kindSwitch, def: "on", usage: "one log line per request", field: func(p *Proxy) any { return &p.AccessLog }},
 		{name: "trace-headers", kind: kindSwitch, def: "off", usage: "tell every client in X-PD-... headers which instances served it", field: func(p *Proxy) any { return &p.TraceHeaders }},
+		{name: "otlp-endpoint", kind: kindText, usage: "URL of a collector that takes traces by OTLP, such as http://127.0.0.1:4318; OTEL_EXPORTER_OTLP_ENDPOINT and the other OTEL_ variables count too; without either none are made", field: func(p *Proxy) any { return &p.OTLPEndpoint }},
+		{name: "trace-sample", kind: kindText, usage: "share of the requests that are traced, from 0 to 1; a request whose client sent a traceparent is traced if that says so (default 0.01, or what OTEL_TRACES_SAMPLER says)", field: func(p *Proxy) any { return &p.TraceSample }},
 		{name: "shutdown-timeout", kind: kindDuration, def: "30s", usage: "for running requests when the proxy is told to stop", field: func(p *Proxy) any { return &p.ShutdownTimeout }},
 		{name: "log-level", kind: kindText, def: "info", usage: "error, warn, info, debug or trace", field: func(p *Proxy) any { return &p.LogLevel }},
 		{name: "log-format", kind: kindText, def: "text", usage: "text or json", field: func(p *Proxy) any { return &p.LogFormat }},

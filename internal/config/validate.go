@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"net/url"
 	"slices"
 	"strconv"
 	"strings"
@@ -86,6 +87,12 @@ func (p *Proxy) Validate() error {
 	p.checkInstances(bad)
 	p.checkKeys(bad)
 	p.checkLimits(bad)
+	if u, err := url.Parse(p.OTLPEndpoint); p.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
+		bad("otlp-endpoint", "%q is no URL; give one such as http://127.0.0.1:4318", p.OTLPEndpoint)
+	}
+	if share, err := strconv.ParseFloat(p.TraceSample, 64); p.TraceSample != "" && (err != nil || !(share >= 0 && share <= 1)) {
+		bad("trace-sample", "%q: give a share from 0 to 1, such as 0.01", p.TraceSample)
+	}
 	if !slices.Contains(logging.Levels(), strings.ToLower(p.LogLevel)) && !strings.EqualFold(p.LogLevel, "warning") {
 		bad("log-level", "%q is not known; use %s", p.LogLevel, strings.Join(logging.Levels(), ", "))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 )
 
 // call is one client's request, from its first byte to its entry in the log. It
@@ -38,6 +39,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Times: &c.times, Optional: kind == openai.Other || kind == openai.Generate,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
+	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
 	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Between: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
@@ -70,9 +72,24 @@ func (c *call) finish() {
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, c.stream),
 	})
+	if c.origin.Trace != nil {
+		c.endTrace()
+	}
 	if result.Broken {
 		panic(http.ErrAbortHandler)
 	}
+}
+
+func (c *call) endTrace() {
+	result, route := &c.answer.Result, &c.flow.Route
+	o := tracing.Outcome{
+		ID: c.origin.ID, Model: c.origin.Model, Outcome: result.Outcome, Failure: string(result.Failure), Alone: route.Alone,
+		Status: result.Status, Failed: route.Failed, Stream: c.stream,
+	}
+	if handed, first := c.times.At(stage.Prefilled), c.times.At(stage.First); handed > 0 && first > 0 {
+		o.Handed, o.First = c.times.Start.Add(handed), c.times.Start.Add(first)
+	}
+	c.origin.Trace.End(&o)
 }
 
 func (c *call) completion(kind openai.Kind) {

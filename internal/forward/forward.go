@@ -28,6 +28,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
@@ -53,6 +54,7 @@ type Options struct {
 	Notices  flow.Notices // of prefill instances whose connector notifies; nil: none can be used
 	Recorder Recorder
 	Log      logrus.FieldLogger
+	Tracer   *tracing.Tracer // nil: off
 	// Between gives what counts the times between the events of an endpoint's streams;
 	// nil: nobody does.
 	Between func(endpoint string) *histogram.Histogram

@@ -91,7 +91,7 @@ type record struct {
 	spent   []forward.Class
 	asked   []string
 	ended   chan forward.Entry // what fits, see entry
-	onRetry func() // called once, at the first retry
+	onRetry func()             // called once, at the first retry
 }
 
 func (r *record) Done(e *forward.Entry) {

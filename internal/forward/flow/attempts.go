@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 )
 
 // attempts is who was tried for one request, and what is left to try. It belongs to
@@ -17,7 +18,8 @@ type attempts struct {
 	s      *Settings
 	ctx    context.Context //nolint:containedctx // the client's, for the life of the request
 	id     string          // of the request, for the log
-	wanted sched.Request   // what every pick of the request asks for
+	trace  *tracing.Request
+	wanted sched.Request // what every pick of the request asks for
 
 	tried byRole[[]instance.Key]
 	ranks byRole[[]sched.Target] // tried, of instances with several
@@ -86,10 +88,19 @@ func (t *attempts) pickAny() (*sched.Assignment, error) {
 }
 
 func (t *attempts) pickOnce(role instance.Role, partner *sched.Assignment, alone bool) (*sched.Assignment, error) {
+	span := t.trace.Pick(string(role))
 	r := t.wanted
 	r.Role, r.Partner, r.Alone = role, partner, alone
 	r.Tried, r.TriedRanks = *t.tried.of(role), *t.ranks.of(role)
-	return t.s.Picker.Pick(r)
+	a, err := t.s.Picker.Pick(r)
+	switch {
+	case span == nil:
+	case err != nil:
+		span.Picked(err, "", "")
+	default:
+		span.Picked(nil, a.Address(), a.Policy)
+	}
+	return a, err
 }
 
 // pass leaves an instance out of what the request may get, though it has not failed.

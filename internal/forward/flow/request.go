@@ -104,7 +104,7 @@ func (r *Route) policy() string {
 // begin makes the request ready for its first pick.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
-	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, wanted: wanted}
+	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }
 
 // note books a failed leg; see attempts.note.

@@ -16,16 +16,22 @@ import (
 // OfError judges an error of the upstream client.
 func (l *Leg) OfError(err error) *Failure {
 	if l.origin.Client.Err() != nil {
-		return NewFailure(ClientGone, Answer{}, err)
+		return l.failed(ClientGone, Answer{}, err)
 	}
 	class := classOf(err)
-	f := NewFailure(class, lastWord(l.Instance, class, l.origin.Model), err)
+	f := l.failed(class, lastWord(l.Instance, class, l.origin.Model), err)
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
 		// Refused now, but an earlier try on a pooled connection may have
 		// reached it.
 		f.Taken = f.Taken || e.MaybeTaken
 	}
 	return f
+}
+
+// failed makes a failure of a class, which the trace shows.
+func (l *Leg) failed(class Class, a Answer, err error) *Failure {
+	l.Span.Failed(string(class))
+	return NewFailure(class, a, err)
 }
 
 // CalledOff judges a leg that has ended for a cause of ours while some of its
@@ -105,21 +111,21 @@ func (l *Leg) OfStatus(status int, header http.Header) *Failure {
 	err := fmt.Errorf("%s answered %d", in.Key, status)
 	switch {
 	case isBusy(status):
-		return NewFailure(Busy, theirs, err)
+		return l.failed(Busy, theirs, err)
 	case (status == http.StatusUnauthorized || status == http.StatusForbidden && !l.origin.Optional) && l.ownKey:
 		l.origin.Settings.Log.WithField("instance", in.Key.String()).
 			Errorf("engine refused the proxy's key with %d: check --engine-api-key", status)
-		return NewFailure(EngineKey, Ours(badGateway(
+		return l.failed(EngineKey, Ours(badGateway(
 			"the engines refuse the proxy's key for them; this is a configuration error of the proxy (--engine-api-key)")), err)
 	case status == http.StatusNotFound && l.origin.Model != "" && in.ServesModel(l.origin.Model):
 		// The record promises the model: the instance is wrong, not the client.
-		return NewFailure(ModelMissing, theirs, err)
+		return l.failed(ModelMissing, theirs, err)
 	case status >= 400 && status < 500:
-		return NewFailure(Status4xx, theirs, err)
+		return l.failed(Status4xx, theirs, err)
 	case status == http.StatusServiceUnavailable:
-		return NewFailure(Unavailable503, theirs, err)
+		return l.failed(Unavailable503, theirs, err)
 	case status >= 500:
-		return NewFailure(Status5xx, theirs, err)
+		return l.failed(Status5xx, theirs, err)
 	default:
 		return l.OfAnswer(fmt.Sprintf("status %d", status))
 	}
@@ -140,7 +146,7 @@ func (l *Leg) OfBody(f *Failure, body []byte) *Failure {
 	if json.Unmarshal(body, &e) != nil || !strings.HasPrefix(e.Error.Message, fmt.Sprintf("data_parallel_rank %d is out of range", l.pick.Rank)) {
 		return f
 	}
-	return NewFailure(RankMissing, Ours(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s has no rank %d", l.Instance.Key, l.pick.Rank))
+	return l.failed(RankMissing, Ours(Unavailable(l.Instance.Role, l.origin.Model)), fmt.Errorf("%s has no rank %d", l.Instance.Key, l.pick.Rank))
 }
 
 // OfEvent judges an error event that came before the answer was committed. body is
@@ -152,22 +158,22 @@ func (l *Leg) OfEvent(code int, body []byte) *Failure {
 	a := Answer{Status: code, Body: body, Header: http.Header{"Content-Type": {"application/json"}}}
 	err := fmt.Errorf("%s sent an error event (%d)", l.Instance.Key, code)
 	if code >= 400 && code < 500 && !isBusy(code) {
-		return l.OfBody(NewFailure(Status4xx, a, err), body)
+		return l.OfBody(l.failed(Status4xx, a, err), body)
 	}
 	if code < 400 {
 		a.Status = http.StatusInternalServerError
 	}
-	return NewFailure(ErrorEvent, a, err)
+	return l.failed(ErrorEvent, a, err)
 }
 
 // OfFinish judges an answer that ends before it has begun: without a token, and for a
 // reason of the engine's own.
 func (l *Leg) OfFinish(class Class) *Failure {
-	return NewFailure(class, Ours(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
+	return l.failed(class, Ours(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }
 
 // OfAnswer judges an answer that is not what an engine sends.
 func (l *Leg) OfAnswer(what string) *Failure {
-	return NewFailure(BadAnswer, Ours(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
+	return l.failed(BadAnswer, Ours(badGateway(fmt.Sprintf("the %s instance sent an answer that cannot be used: %s", l.Instance.Role, what))),
 		fmt.Errorf("%s: %s", l.Instance.Key, what))
 }

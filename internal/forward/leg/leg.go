@@ -9,6 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
@@ -21,6 +22,7 @@ import (
 type Leg struct {
 	context.Context
 	Instance *instance.Instance
+	Span     *tracing.Span // in the trace of its request; nil: none
 
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg that nobody can call off
@@ -49,14 +51,17 @@ var (
 func (l *Leg) Send(method, path string, h Header, body openai.Body) (*upstream.Response, error) {
 	o := l.origin
 	l.ownKey = h.ownKey
+	o.Trace.Inject(l.Span, h.fields)
+	l.Span.Sent(method, path)
 	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments()}
 	defer o.Hold()()
 	if r.Body != nil && !o.Settings.Upstream.ReleasesBody(&r) {
 		o.lent.Store(true)
 	}
 	resp, err := o.Settings.Upstream.Do(l, &r)
-	if err == nil && l.pick != nil {
-		l.pick.Heard()
+	if err == nil {
+		l.Span.Answered(resp.Status)
+		l.Heard()
 	}
 	return resp, err
 }
@@ -165,6 +170,7 @@ func (l *Leg) End() {
 	}
 	l.timer.Stop()
 	l.cancel(errDone)
+	l.Span.End()
 }
 
 // Ask sends one question beside all picks and gives its answer: nothing but its

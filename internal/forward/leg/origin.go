@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
@@ -31,11 +32,12 @@ type Settings struct {
 // Origin is the client's request that legs are made for.
 type Origin struct {
 	Settings *Settings
-	Client   context.Context // ends every leg
-	Header   http.Header     // the client's, never changed
-	ID       string          // what the client calls the request
-	Model    string          // "" if the request names none
-	Times    *stage.Times    // where the beginnings of legs are noted; nil: nowhere
+	Client   context.Context  // ends every leg
+	Header   http.Header      // the client's, never changed
+	ID       string           // what the client calls the request
+	Model    string           // "" if the request names none
+	Times    *stage.Times     // where the beginnings of legs are noted; nil: nowhere
+	Trace    *tracing.Request // of the request; nil: none
 	// Optional tells that engines have the route by an option: without it vLLM
 	// answers 403 since 0.32, which is not about a key.
 	Optional bool
@@ -105,6 +107,7 @@ func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(w)
 	l.Instance, l.pick = a.Instance, a
 	o.began(l)
+	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.sent)
 	a.Await(l, l.sent)
 	// The membership may have changed between the pick and Await.
 	if err := o.Settings.Gone(a); err != nil {

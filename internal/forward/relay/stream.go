@@ -113,6 +113,7 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 		}
 		s.Commit()
 		a.Times.Pass(stage.First)
+		s.Leg.Span.First()
 		a.begin(s.Resp, -1)
 	}
 	end := openai.EventEnd(e.Buf[:e.N], e.seen)

@@ -1,0 +1,34 @@
+package main
+
+import (
+	"context"
+	"strconv"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/tracing"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// openTracer gives nil where nobody takes traces.
+func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.Tracer, error) {
+	o := tracing.Options{Endpoint: cfg.OTLPEndpoint, Version: version.String(), ID: id, Log: log.WithField("component", "tracing")}
+	if share, err := strconv.ParseFloat(cfg.TraceSample, 64); err == nil { // Validate has looked at it
+		o.Sample = &share
+	}
+	return tracing.Open(context.Background(), o)
+}
+
+// traceGrace is how long the last traces may take to reach their collector.
+const traceGrace = 2 * time.Second
+
+// closeTracer sends what is left.
+func (p *proxy) closeTracer() {
+	ctx, cancel := context.WithTimeout(context.Background(), traceGrace)
+	defer cancel()
+	if err := p.tracer.Close(ctx); err != nil {
+		p.log.WithError(err).Warn("the last traces are lost")
+	}
+}

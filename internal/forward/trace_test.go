@@ -1,0 +1,203 @@
+package forward_test
+
+import (
+	"fmt"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"google.golang.org/protobuf/encoding/protojson"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/testkit/collector"
+	"github.com/pdmesh/pdmesh/internal/tracing"
+)
+
+const (
+	clientTrace = "0af7651916cd43dd8448eb211c80319c"
+	clientSpan  = "b7ad6b7169203331"
+)
+
+// traced starts a rig whose requests are traced.
+func traced(t *testing.T, mode fakevllm.Mode, share float64) (*rig, *collector.Collector, *tracing.Tracer) {
+	t.Helper()
+	c := collector.Start(t)
+	tracer, err := tracing.Open(t.Context(), tracing.Options{Endpoint: c.URL, Sample: &share, Version: "v", ID: "i", Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := start(t, mode, 1, 1, func(o *forward.Options) { o.Tracer = tracer })
+	return r, c, tracer
+}
+
+// sentTo gives the one request that an engine got for the path.
+func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
+	t.Helper()
+	var found []http.Header
+	for _, req := range posted(s) {
+		if req.Path == path {
+			found = append(found, req.Header)
+		}
+	}
+	if len(found) != 1 {
+		t.Fatalf("%s got %d requests, want one", s.Address(), len(found))
+	}
+	return found[0]
+}
+
+// One request is one tree with both legs in it, whatever the order of the legs is, and
+// engines are told the spans that theirs belong below.
+func TestTraceHasBothLegs(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.LMCache} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r, c, tracer := traced(t, mode, 0) // a parent that is sampled decides
+			a := r.post("/v1/chat/completions", chatBody(true, ""),
+				"traceparent", "00-"+clientTrace+"-"+clientSpan+"-01", "tracestate", "vendor=1,other=2")
+			if a.status != http.StatusOK {
+				t.Fatal(a.status, string(a.body))
+			}
+			r.entry()
+			if err := tracer.Close(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			byName := map[string]collector.Span{}
+			for _, s := range c.Spans() {
+				if s.Trace() != clientTrace {
+					t.Errorf("%s is of the trace %s", s.Name, s.Trace())
+				}
+				byName[s.Name] = s
+			}
+			root := byName["POST /v1/chat/completions"]
+			if root.Span == nil || root.Parent() != clientSpan || root.Service() != "pdmesh-proxy" || root.Attribute("gen_ai.request.model") != model {
+				t.Fatalf("the request's own span: %v of %v", root, byName)
+			}
+			for _, name := range []string{"pick prefill", "prefill", "pick decode", "decode", "hand-over"} {
+				s, ok := byName[name]
+				if !ok && name == "hand-over" && mode == fakevllm.Mooncake {
+					continue // decode may be heard first where both legs run at once
+				}
+				if !ok || s.Parent() != root.ID() {
+					t.Errorf("%s: %v, whose parent should be %s", name, s, root.ID())
+				}
+			}
+			if e := byName["decode"].Events; len(e) != 1 || e[0].Name != "first token" {
+				t.Errorf("events of decode: %v", e)
+			}
+			for name, engine := range map[string]*fakevllm.Server{"prefill": r.P[0], "decode": r.D[0]} {
+				h := sentTo(t, engine, "/v1/chat/completions")
+				if got, want := h.Get("Traceparent"), "00-"+clientTrace+"-"+byName[name].ID()+"-01"; got != want {
+					t.Errorf("%s got traceparent %q, want %q", name, got, want)
+				}
+				if got := h.Get("Tracestate"); got != "vendor=1,other=2" {
+					t.Errorf("%s got tracestate %q", name, got)
+				}
+				if got := byName[name].Attribute("pd.instance"); got != engine.Address() {
+					t.Errorf("%s was on %q", name, got)
+				}
+			}
+		})
+	}
+}
+
+// A trace shows the legs that failed, and never what was asked.
+func TestTraceOfARetry(t *testing.T) {
+	t.Parallel()
+	r, c, tracer := traced(t, fakevllm.NIXL, 1)
+	if err := r.P[0].Script(fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: http.StatusInternalServerError, Times: 1}); err != nil {
+		t.Fatal(err)
+	}
+	a := r.post("/v1/chat/completions", `{"model":"`+model+`","messages":[{"role":"user","content":"THE-PROMPT"}],"stream":true,"max_tokens":4}`)
+	if a.status != http.StatusOK {
+		t.Fatal(a.status, string(a.body))
+	}
+	r.entry()
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	var prefills []string
+	for _, s := range c.Spans() {
+		if text := protojson.Format(s.Span); strings.Contains(text, "THE-PROMPT") {
+			t.Errorf("the prompt is in %s", text)
+		}
+		if s.Name == "prefill" {
+			prefills = append(prefills, s.Attribute("error.type"))
+		}
+	}
+	if slices.Sort(prefills); !slices.Equal(prefills, []string{"", "status_5xx"}) {
+		t.Errorf("prefill legs: %q", prefills)
+	}
+}
+
+// A request that is not chosen makes no span, and engines that choose for themselves
+// are told so; a client's own word reaches them as it is.
+func TestUnsampledTrace(t *testing.T) {
+	t.Parallel()
+	r, c, tracer := traced(t, fakevllm.NIXL, 0)
+	refused := "00-" + clientTrace + "-" + clientSpan + "-00"
+	for i, sent := range [][]string{nil, {"traceparent", refused, "tracestate", "vendor=1"}, {"traceparent", "nonsense", "tracestate", "vendor=1"}} {
+		r.P[0].ForgetRequests()
+		r.D[0].ForgetRequests()
+		if a := r.post("/v1/chat/completions", chatBody(true, ""), sent...); a.status != http.StatusOK {
+			t.Fatal(a.status, string(a.body))
+		}
+		r.entry()
+		p, d := sentTo(t, r.P[0], "/v1/chat/completions"), sentTo(t, r.D[0], "/v1/chat/completions")
+		got := p.Get("Traceparent")
+		if got != d.Get("Traceparent") || len(got) != 55 || !strings.HasSuffix(got, "-00") {
+			t.Errorf("%d: %q and %q", i, got, d.Get("Traceparent"))
+		}
+		if own := i == 1; own != (got == refused) || own != (p.Get("Tracestate") == "vendor=1") {
+			t.Errorf("%d: %q with %q", i, got, p.Get("Tracestate"))
+		}
+	}
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if spans := c.Spans(); len(spans) > 0 {
+		t.Errorf("%d spans", len(spans))
+	}
+}
+
+// Without tracing a client's header passes on as it is, and nothing is allocated.
+func TestTracingOff(t *testing.T) { //nolint:paralleltest // it counts allocations
+	r := start(t, fakevllm.NIXL, 1, 1, nil)
+	own := "00-" + clientTrace + "-" + clientSpan + "-01"
+	if a := r.post("/v1/chat/completions", chatBody(true, ""), "traceparent", own, "tracestate", "vendor=1"); a.status != http.StatusOK {
+		t.Fatal(a.status, string(a.body))
+	}
+	for _, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
+		if h := sentTo(t, s, "/v1/chat/completions"); h.Get("Traceparent") != own || h.Get("Tracestate") != "vendor=1" {
+			t.Errorf("%v", h)
+		}
+	}
+}
+
+// BenchmarkTracing is what traces cost one request.
+func BenchmarkTracing(b *testing.B) {
+	c := collector.Start(b)
+	for _, share := range []float64{-1, 0, .01, 1} {
+		var tracer *tracing.Tracer
+		name := "off"
+		if share >= 0 {
+			name = fmt.Sprintf("share=%v", share)
+			var err error
+			if tracer, err = tracing.Open(b.Context(), tracing.Options{Endpoint: c.URL, Sample: &share, Log: quiet()}); err != nil {
+				b.Fatal(err)
+			}
+		}
+		b.Run(name, func(b *testing.B) {
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer)}, func(o *forward.Options) { o.Tracer = tracer })
+			b.ReportAllocs()
+			for b.Loop() {
+				askOnce(b, h, false)
+			}
+		})
+		if err := tracer.Close(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,106 @@
+package tracing
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
+	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
+	"go.opentelemetry.io/otel/sdk/resource"
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+)
+
+// DefaultSample is the share of the requests without a parent that are traced.
+const DefaultSample = 0.01
+
+// Options say where traces go. What they leave open is for the standard variables
+// OTEL_..., which the SDK reads itself.
+type Options struct {
+	Endpoint string   // URL of a collector, "" for what the variables say
+	Sample   *float64 // nil for what the variables say, or DefaultSample
+	Version  string   // of this program
+	ID       string   // of this process
+	Log      logrus.FieldLogger
+}
+
+// Open gives a tracer that sends to the collector, nil if nobody named one.
+func Open(ctx context.Context, o Options) (*Tracer, error) {
+	named := cmp.Or(o.Endpoint, os.Getenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"), os.Getenv("OTEL_EXPORTER_OTLP_ENDPOINT"))
+	if named == "" || strings.EqualFold(os.Getenv("OTEL_SDK_DISABLED"), "true") {
+		return nil, nil //nolint:nilnil // tracing is off
+	}
+	exporter, err := newExporter(ctx, o.Endpoint)
+	if err != nil {
+		return nil, fmt.Errorf("traces to %s: %w", named, err)
+	}
+	// The variables, read last, have the last word.
+	about, err := resource.New(ctx, resource.WithTelemetrySDK(), resource.WithHost(), resource.WithAttributes(
+		attribute.String("service.name", "pdmesh-proxy"), attribute.String("service.version", o.Version),
+		attribute.String("service.instance.id", o.ID)), resource.WithFromEnv())
+	if err != nil && !errors.Is(err, resource.ErrPartialResource) {
+		return nil, fmt.Errorf("OTEL_RESOURCE_ATTRIBUTES: %w", err)
+	}
+	settings := []sdktrace.TracerProviderOption{sdktrace.WithBatcher(exporter), sdktrace.WithResource(about)}
+	var choose func() bool
+	if o.Sample != nil || os.Getenv("OTEL_TRACES_SAMPLER") == "" {
+		of := DefaultSample
+		if o.Sample != nil {
+			of = *o.Sample
+		}
+		var s sdktrace.Sampler
+		choose, s = share(of)
+		settings = append(settings, sdktrace.WithSampler(s))
+	}
+	otel.SetErrorHandler(&complaints{log: o.Log})
+	return newTracer(sdktrace.NewTracerProvider(settings...), choose), nil
+}
+
+// tracesPath is where a collector takes traces over HTTP.
+const tracesPath = "/v1/traces"
+
+func newExporter(ctx context.Context, endpoint string) (*otlptrace.Exporter, error) {
+	protocol := cmp.Or(os.Getenv("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL"), os.Getenv("OTEL_EXPORTER_OTLP_PROTOCOL"), "http/protobuf")
+	switch protocol {
+	case "http/protobuf":
+		var to []otlptracehttp.Option
+		if endpoint != "" {
+			if !strings.HasSuffix(endpoint, tracesPath) {
+				endpoint = strings.TrimRight(endpoint, "/") + tracesPath
+			}
+			to = append(to, otlptracehttp.WithEndpointURL(endpoint))
+		}
+		return otlptracehttp.New(ctx, to...)
+	case "grpc":
+		var to []otlptracegrpc.Option
+		if endpoint != "" {
+			to = append(to, otlptracegrpc.WithEndpointURL(endpoint))
+		}
+		return otlptracegrpc.New(ctx, to...)
+	}
+	return nil, fmt.Errorf("OTEL_EXPORTER_OTLP_PROTOCOL %q is not known; use http/protobuf or grpc", protocol)
+}
+
+// complaints are what the SDK has to say, mostly of a collector that is away. The log
+// hears of it once a minute.
+type complaints struct {
+	log  logrus.FieldLogger
+	last atomic.Int64 // when it was told, in seconds
+}
+
+// Handle implements otel.ErrorHandler.
+func (c *complaints) Handle(err error) {
+	now := time.Now().Unix()
+	if last := c.last.Load(); now-last >= 60 && c.last.CompareAndSwap(last, now) {
+		c.log.WithError(err).Warn("traces are lost")
+	}
+}

@@ -1,0 +1,79 @@
+package tracing
+
+import (
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"testing"
+	"time"
+
+	sdktrace "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// Tracing that is off, and a request that is not traced, cost nothing.
+func TestOffAllocatesNothing(t *testing.T) { //nolint:paralleltest // it counts allocations
+	var tracer *Tracer
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
+	now, h, err := time.Now(), http.Header{}, errors.New("none")
+	if n := testing.AllocsPerRun(100, func() {
+		q := tracer.Begin(r, "/v1/completions", now)
+		p := q.Pick("prefill")
+		p.Picked(err, "", "")
+		l := q.Leg("prefill", "10.0.0.1:8000", "nixl", now)
+		q.Inject(l, h)
+		l.Sent(http.MethodPost, "/v1/completions")
+		l.Answered(http.StatusOK)
+		l.First()
+		l.Failed("lost")
+		l.End()
+		q.End(&Outcome{})
+	}); n > 0 {
+		t.Errorf("%v allocations", n)
+	}
+	if err := tracer.Close(t.Context()); err != nil || len(h) > 0 {
+		t.Error(err, h)
+	}
+}
+
+func TestOpenWithoutACollector(t *testing.T) {
+	for _, name := range []string{"OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"} {
+		t.Setenv(name, "")
+	}
+	if tracer, err := Open(t.Context(), Options{}); tracer != nil || err != nil {
+		t.Error(tracer, err)
+	}
+	t.Setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+	t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier/pigeon")
+	if _, err := Open(t.Context(), Options{}); err == nil {
+		t.Error("a protocol that there is not")
+	}
+	for _, protocol := range []string{"grpc", "http/protobuf"} {
+		t.Setenv("OTEL_EXPORTER_OTLP_PROTOCOL", protocol)
+		tracer, err := Open(t.Context(), Options{})
+		if tracer == nil || err != nil {
+			t.Error(protocol, tracer, err)
+		}
+		_ = tracer.Close(t.Context())
+	}
+	t.Setenv("OTEL_SDK_DISABLED", "true")
+	if tracer, err := Open(t.Context(), Options{}); tracer != nil || err != nil {
+		t.Error(tracer, err)
+	}
+}
+
+// The share is that of requests without a parent.
+func TestSampling(t *testing.T) {
+	t.Parallel()
+	spans := tracetest.NewInMemoryExporter()
+	choose, sampler := share(.25)
+	tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans), sdktrace.WithSampler(sampler)), choose)
+	const requests = 4000
+	for range requests {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
+		tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
+	}
+	if n := len(spans.GetSpans()); n < requests/5 || n > requests*3/10 {
+		t.Errorf("%d of %d requests were traced", n, requests)
+	}
+}
