@@ -51,7 +51,7 @@ func sentTo(t *testing.T, s *fakevllm.Server, path string) http.Header {
 // engines are told the spans that theirs belong below.
 func TestTraceHasBothLegs(t *testing.T) {
 	t.Parallel()
-	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.LMCache} {
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.LMCache, fakevllm.MoRIIOWrite} {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
 			r, c, tracer := traced(t, mode, 0) // a parent that is sampled decides
@@ -77,7 +77,7 @@ func TestTraceHasBothLegs(t *testing.T) {
 			}
 			for _, name := range []string{"pick prefill", "prefill", "pick decode", "decode", "hand-over"} {
 				s, ok := byName[name]
-				if !ok && name == "hand-over" && mode == fakevllm.Mooncake {
+				if !ok && name == "hand-over" && mode == fakevllm.MoRIIOWrite {
 					continue // decode may be heard first where both legs run at once
 				}
 				if !ok || s.Parent() != root.ID() {
