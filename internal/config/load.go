@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 	"github.com/spf13/viper"
 
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
@@ -143,7 +144,17 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 	}
 	canonical("prefill", &p.Prefill, instance.ParseAddress)
 	canonical("decode", &p.Decode, instance.ParseAddress)
-	canonical("etcd-endpoints", &p.EtcdEndpoints, parseEndpoint)
+	endpoints, https, err := etcdaccess.ParseEndpoints(p.EtcdEndpoints)
+	if err != nil {
+		errs = append(errs, p.complain("etcd-endpoints", "%w", err))
+	}
+	p.EtcdEndpoints, p.EtcdHTTPS = endpoints, https
+	if p.EtcdPasswordFile != "" && p.EtcdPassword == "" {
+		if p.EtcdPassword, err = etcdaccess.ReadPassword(p.EtcdPasswordFile); err != nil {
+			errs = append(errs, p.complain("etcd-password-file", "%w", err))
+		}
+		p.sources["etcd-password"] = "file " + p.EtcdPasswordFile
+	}
 
 	p.PrefillPolicy = cmp.Or(p.PrefillPolicy, p.Policy, policy.DefaultPrefill)
 	p.DecodePolicy = cmp.Or(p.DecodePolicy, p.Policy, policy.Default)
@@ -173,14 +184,6 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 		p.noticeNames()
 	}
 	return errors.Join(errs...)
-}
-
-// parseEndpoint takes host:port and http://host:port.
-func parseEndpoint(s string) (string, error) {
-	if strings.HasPrefix(s, "https://") {
-		return "", fmt.Errorf("%w %q: TLS to etcd is not supported; give host:port", errValue, instance.Printable(s, 80))
-	}
-	return etcdAddress(strings.TrimSuffix(strings.TrimPrefix(s, "http://"), "/"))
 }
 
 // etcdAddress is ParseAddress with errors that do not speak of instances.

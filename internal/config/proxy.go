@@ -3,6 +3,9 @@ package config
 import (
 	"net/netip"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 )
 
 // The values of Proxy.Fallback.
@@ -53,10 +56,16 @@ type Proxy struct {
 	EtcdEndpoints []string
 	EtcdUsername  string
 	EtcdPassword  string
-	EtcdListen    string // loopback host:port of the embedded etcd's client port
-	EtcdDataDir   string // never empty while etcd is embedded
-	EtcdPrefix    string // root of all keys, no trailing slash
-	EtcdGateway   bool   // the embedded etcd's JSON gateway
+	// EtcdPasswordFile is where LoadProxy has EtcdPassword from; "" = from elsewhere.
+	EtcdPasswordFile string
+	EtcdHTTPS        bool // an endpoint was written with https://
+	// Files for TLS to etcd; each may be "".
+	EtcdCA, EtcdCert, EtcdKey string
+
+	EtcdListen  string // loopback host:port of the embedded etcd's client port
+	EtcdDataDir string // never empty while etcd is embedded
+	EtcdPrefix  string // root of all keys, no trailing slash
+	EtcdGateway bool   // the embedded etcd's JSON gateway
 
 	StateDir      string        // where the membership is saved; "" = nowhere
 	AuditInterval time.Duration // between two comparisons of all keys with etcd
@@ -67,10 +76,18 @@ type Proxy struct {
 	InstanceAllow []netip.Prefix
 
 	APIKeys      []string // keys of clients; none = no key is asked for
+	APIKeysFile  string   // further ones, with names and rights; "" = none
 	EngineAPIKey string   // key sent to the engines
 	AdminAPIKey  string   // key of the routes that change the fleet; "" = these routes refuse
 	AdminListen  string   // host:port for status, admin and metrics; "" = same as clients
 	PprofListen  string   // loopback host:port for Go's profiles; "" = none
+
+	// Files for TLS with clients; without TLSCert they speak plain HTTP. TLSClientCA makes
+	// them show a certificate.
+	TLSCert, TLSKey, TLSClientCA string
+	// Files for TLS to engines with scheme https, and the name in their certificates
+	// where it is not the host of their address; each may be "".
+	EngineCA, EngineCert, EngineKey, EngineServerName string
 
 	// Which pages of other origins may use the proxy from a browser; see httpapi.CORS.
 	AllowedOrigins, AllowedMethods, AllowedHeaders JSONList
@@ -144,6 +161,11 @@ type Proxy struct {
 
 	// sources says for each setting that is no default where it came from.
 	sources map[string]string
+}
+
+// EtcdTLS says how etcd is reached.
+func (p *Proxy) EtcdTLS() etcdaccess.TLS {
+	return etcdaccess.TLS{On: p.EtcdHTTPS, Files: certs.Files{CA: p.EtcdCA, Cert: p.EtcdCert, Key: p.EtcdKey}}
 }
 
 // Embedded tells whether this proxy is to run its own etcd.

@@ -51,9 +51,13 @@ func proxySettings() []setting {
 
 		{name: "zmq-register", kind: kindText, usage: "tcp://host:port at which MoRI-IO engines register themselves (vLLM's examples use port 36367); each is registered in etcd for as long as it pings; empty takes none", field: func(p *Proxy) any { return &p.ZMQRegister }},
 
-		{name: "etcd-endpoints", kind: kindList, usage: "host:port of the etcd to use; without it the proxy runs its own", field: func(p *Proxy) any { return &p.EtcdEndpoints }},
+		{name: "etcd-endpoints", kind: kindList, usage: "host:port of the etcd to use, with https:// in front for TLS; without it the proxy runs its own", field: func(p *Proxy) any { return &p.EtcdEndpoints }},
 		{name: "etcd-username", kind: kindText, usage: "user at the etcd of --etcd-endpoints", field: func(p *Proxy) any { return &p.EtcdUsername }},
 		{name: "etcd-password", kind: kindText, secret: true, usage: "password of that user (better given as PD_ETCD_PASSWORD)", field: func(p *Proxy) any { return &p.EtcdPassword }},
+		{name: "etcd-password-file", kind: kindText, usage: "file with that password in its first line", field: func(p *Proxy) any { return &p.EtcdPasswordFile }},
+		{name: "etcd-ca", kind: kindText, usage: "PEM file of the authorities that have signed etcd's certificate; means TLS (default the system's)", field: func(p *Proxy) any { return &p.EtcdCA }},
+		{name: "etcd-cert", kind: kindText, usage: "PEM file of the certificate that etcd is shown, with --etcd-key; read again when it changes, as all such files", field: func(p *Proxy) any { return &p.EtcdCert }},
+		{name: "etcd-key", kind: kindText, usage: "PEM file of its key", field: func(p *Proxy) any { return &p.EtcdKey }},
 		{name: "etcd-listen", kind: kindText, def: "127.0.0.1:2379", usage: "client address of the proxy's own etcd; loopback only", field: func(p *Proxy) any { return &p.EtcdListen }},
 		{name: "etcd-data-dir", kind: kindText, usage: "data of the proxy's own etcd (default pdmesh/etcd-<port> in the user's state directory)", field: func(p *Proxy) any { return &p.EtcdDataDir }},
 		{name: "etcd-prefix", kind: kindText, def: "/pd", usage: "root of all keys in etcd", field: func(p *Proxy) any { return &p.EtcdPrefix }},
@@ -65,10 +69,19 @@ func proxySettings() []setting {
 
 		{name: "instance-allow", kind: kindList, usage: "networks instances may be in (CIDR or address; \"any\" for all); default loopback when etcd is on loopback", field: func(p *Proxy) any { return &p.InstanceAllow }},
 		{name: "api-key", kind: kindList, secret: true, usage: "keys clients must send (better given as PD_API_KEY); none lets everybody in", field: func(p *Proxy) any { return &p.APIKeys }},
+		{name: "api-keys-file", kind: kindText, usage: "file of further keys of clients, one \"key name rights\" a line; rights are priority, rank and trace, by comma; read again when it changes", field: func(p *Proxy) any { return &p.APIKeysFile }},
 		{name: "engine-api-key", kind: kindText, secret: true, env: []string{"OPENAI_API_KEY"}, usage: "key sent to the engines: always with --api-key, else when the client sent none; env OPENAI_API_KEY too", field: func(p *Proxy) any { return &p.EngineAPIKey }},
 		{name: "admin-api-key", kind: kindText, secret: true, env: []string{"ADMIN_API_KEY"}, usage: "key for changing the fleet over HTTP; env ADMIN_API_KEY too", field: func(p *Proxy) any { return &p.AdminAPIKey }},
 		{name: "admin-listen", kind: kindText, usage: "own host:port for status, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
 		{name: "pprof-listen", kind: kindText, usage: "loopback host:port for Go's profiles (/debug/pprof/); empty offers none", field: func(p *Proxy) any { return &p.PprofListen }},
+
+		{name: "tls-cert", kind: kindText, usage: "PEM file of the certificate for clients, and for --admin-listen; with --tls-key these speak HTTPS alone", field: func(p *Proxy) any { return &p.TLSCert }},
+		{name: "tls-key", kind: kindText, usage: "PEM file of its key", field: func(p *Proxy) any { return &p.TLSKey }},
+		{name: "tls-client-ca", kind: kindText, usage: "PEM file of authorities: every client must show a certificate that one of them has signed", field: func(p *Proxy) any { return &p.TLSClientCA }},
+		{name: "engine-ca", kind: kindText, usage: "PEM file of the authorities that have signed the certificates of engines with scheme https (default the system's)", field: func(p *Proxy) any { return &p.EngineCA }},
+		{name: "engine-cert", kind: kindText, usage: "PEM file of the certificate that engines are shown, with --engine-key", field: func(p *Proxy) any { return &p.EngineCert }},
+		{name: "engine-key", kind: kindText, usage: "PEM file of its key", field: func(p *Proxy) any { return &p.EngineKey }},
+		{name: "engine-server-name", kind: kindText, usage: "name that the certificate of every engine must bear (default the host of its address)", field: func(p *Proxy) any { return &p.EngineServerName }},
 
 		{name: "allowed-origins", kind: kindJSON, usage: `origins whose pages may use the proxy from a browser, such as '["https://chat.example.com"]', or '["*"]' for all; none by default, as with vLLM`, field: func(p *Proxy) any { return &p.AllowedOrigins }},
 		{name: "allowed-methods", kind: kindJSON, def: `["*"]`, usage: "methods that they may use", field: func(p *Proxy) any { return &p.AllowedMethods }},

@@ -86,6 +86,7 @@ func (p *Proxy) Validate() error {
 	p.checkEtcd(bad)
 	p.checkInstances(bad)
 	p.checkKeys(bad)
+	p.checkTLS(bad)
 	p.checkLimits(bad)
 	if u, err := url.Parse(p.OTLPEndpoint); p.OTLPEndpoint != "" && (err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "") {
 		bad("otlp-endpoint", "%q is no URL; give one such as http://127.0.0.1:4318", p.OTLPEndpoint)
@@ -115,12 +116,18 @@ func (p *Proxy) checkEtcd(bad complaint) {
 		switch {
 		case every.Addr().IsUnspecified(), err == nil && !instance.IsLoopback(address):
 			bad("etcd-listen", "%s is not a loopback address, and the proxy's own etcd has no TLS or users: "+
-				"whoever reaches it could send prompts anywhere. Use 127.0.0.1, or run an etcd cluster and give --etcd-endpoints", p.EtcdListen)
+				"whoever reaches it could send prompts anywhere. Use 127.0.0.1, or run an etcd with TLS and users (docs/tls.md) and give "+
+				"--etcd-endpoints https://...", p.EtcdListen)
 		case err != nil:
 			bad("etcd-listen", "%w", err)
 		}
 		if p.EtcdUsername != "" || p.EtcdPassword != "" {
 			bad("etcd-username", "the proxy's own etcd has no users; give --etcd-endpoints or leave user and password out")
+		}
+		for _, f := range []struct{ name, path string }{{"etcd-ca", p.EtcdCA}, {"etcd-cert", p.EtcdCert}, {"etcd-key", p.EtcdKey}} {
+			if f.path != "" {
+				bad(f.name, "is for an etcd that is reached over TLS, and the proxy's own has none; give --etcd-endpoints or leave it out")
+			}
 		}
 		return
 	}

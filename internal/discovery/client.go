@@ -19,6 +19,8 @@ import (
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
 )
 
 // Deadlines of single calls to etcd.
@@ -47,8 +49,9 @@ var ErrUnreachable = errors.New("etcd does not answer")
 type ClientConfig struct {
 	Endpoints          []string // host:port or http(s)://host:port
 	Username, Password string
-	TLS                *tls.Config
-	Log                logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
+	// TLS gives the configuration for a connection that is made now; nil: plain TCP.
+	TLS func() *tls.Config
+	Log logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
 	// DialTimeout bounds a single login, default 3 s.
 	DialTimeout time.Duration
 }
@@ -78,16 +81,24 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 	if timeout <= 0 {
 		timeout = callTimeout
 	}
+	why := &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil}
+	var secure []grpc.DialOption
+	var first *tls.Config
+	if cfg.TLS != nil {
+		first = cfg.TLS()
+		secure = append(secure, grpc.WithTransportCredentials(newShaker(cfg.TLS, why)))
+	}
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,
 		Token:                firstToken(cfg.Username),
-		TLS:                  cfg.TLS,
+		TLS:                  first, // endpoints then need no https:// in front; secure shakes hands
+		Context:              context.WithValue(context.Background(), refusalKey{}, why),
 		DialTimeout:          timeout,
 		DialKeepAliveTime:    10 * time.Second,
 		DialKeepAliveTimeout: 3 * time.Second,
 		PermitWithoutStream:  true,
 		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
-		DialOptions: []grpc.DialOption{
+		DialOptions: append(secure,
 			grpc.WithConnectParams(grpc.ConnectParams{
 				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
 				MinConnectTimeout: 2 * time.Second,
@@ -96,7 +107,7 @@ func Dial(cfg ClientConfig) (*clientv3.Client, error) {
 			grpc.WithStaticConnWindowSize(connWindow),
 			grpc.WithDisableServiceConfig(), // that of the library: calls in turn
 			grpc.WithDefaultServiceConfig(stickyConfig),
-		},
+		),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
@@ -121,7 +132,7 @@ func checkEndpoint(e string) error {
 	if strings.Contains(e, "://") {
 		u, err := url.Parse(e)
 		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || (u.Path != "" && u.Path != "/") {
-			return fmt.Errorf("%w %q: write host:port or http://host:port", ErrEndpoint, e)
+			return fmt.Errorf("%w %q: write host:port or https://host:port", ErrEndpoint, e)
 		}
 		address = u.Host
 	}
@@ -167,8 +178,11 @@ func explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 	case errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrInvalidAuthToken):
 		return fmt.Errorf("%s: etcd at %s does not accept this user name and password: %w", what, at, err)
 	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unavailable:
-		if look {
-			at += " (" + lookAt(ctx, cli.Endpoints()) + ")"
+		switch text := refusal(cli); {
+		case text != "":
+			at += " (" + text + ")"
+		case look:
+			at += " (" + lookAt(ctx, cli.Endpoints(), overTLS(cli)) + ")"
 		}
 		return fmt.Errorf("%s: %w: %s; is it running, and is the address right? (%w)", what, ErrUnreachable, at, err)
 	default:
@@ -177,7 +191,7 @@ func explain(ctx context.Context, cli *clientv3.Client, what string, err error, 
 }
 
 // lookAt dials each endpoint once and says in words what came of it.
-func lookAt(ctx context.Context, endpoints []string) string {
+func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
 	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
 	defer cancel()
 	said := make([]string, 0, len(endpoints))
@@ -190,11 +204,12 @@ func lookAt(ctx context.Context, endpoints []string) string {
 			said = append(said, err.Error())
 			continue
 		}
-		if err := conn.Close(); err != nil {
-			said = append(said, err.Error())
-			continue
+		text := e + " takes connections but does not answer as etcd"
+		if !overTLS && certs.Speaks(ctx, conn) {
+			text = e + " speaks TLS: write https://" + e + ", and name its authority by --etcd-ca"
 		}
-		said = append(said, e+" takes connections but does not answer as etcd")
+		_ = conn.Close() // nothing was asked
+		said = append(said, text)
 	}
 	return strings.Join(said, "; ")
 }

@@ -1,0 +1,83 @@
+package certs
+
+import (
+	"context"
+	"crypto/tls"
+	"net"
+	"time"
+)
+
+// DialFunc is the shape of net.Dialer.DialContext.
+type DialFunc func(ctx context.Context, network, address string) (net.Conn, error)
+
+// DialTLS gives a function that dials and shakes hands within limit. config is asked for
+// each connection, so that new files are in force with the next; nil, or a nil
+// answer, stands for the system's authorities.
+func DialTLS(dial DialFunc, config func() *tls.Config, limit time.Duration) DialFunc {
+	return func(ctx context.Context, network, address string) (net.Conn, error) {
+		nc, err := dial(ctx, network, address)
+		if err != nil {
+			return nil, err
+		}
+		var base *tls.Config
+		if config != nil {
+			base = config()
+		}
+		ctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		tc := tls.Client(nc, named(base, address))
+		if err := tc.HandshakeContext(ctx); err != nil {
+			_ = nc.Close()
+			return nil, Explain(err)
+		}
+		return &clientConn{tc}, nil
+	}
+}
+
+// named is a configuration for a server at that address.
+func named(base *tls.Config, address string) *tls.Config {
+	var c *tls.Config
+	if base == nil {
+		c = &tls.Config{MinVersion: tls.VersionTLS12}
+	} else {
+		c = base.Clone()
+	}
+	if c.ServerName == "" {
+		host, _, err := net.SplitHostPort(address)
+		if err != nil {
+			host = address
+		}
+		c.ServerName = host
+	}
+	return c
+}
+
+// clientConn explains what comes after the handshake: in TLS 1.3 a server looks at our
+// certificate only when the handshake is over for us.
+type clientConn struct{ *tls.Conn }
+
+// Read implements net.Conn.
+func (c *clientConn) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if err != nil {
+		err = Explain(err)
+	}
+	return n, err
+}
+
+// Write implements net.Conn.
+func (c *clientConn) Write(p []byte) (int, error) {
+	n, err := c.Conn.Write(p)
+	if err != nil {
+		err = Explain(err)
+	}
+	return n, err
+}
+
+// Speaks tells whether the other side of a fresh connection answers a handshake; whose
+// certificate it shows is not looked at. Nothing else is sent, and nothing of it is used.
+func Speaks(ctx context.Context, nc net.Conn) bool {
+	err := tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"h2", "http/1.1"}}).HandshakeContext(ctx)
+	reason, _, ok := Refused(err)
+	return err == nil || ok && reason != NoTLS && reason != Protocol
+}

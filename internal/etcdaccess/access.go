@@ -1,0 +1,104 @@
+// Package etcdaccess reads how etcd is reached, in the same words for all programs:
+// endpoints, files for TLS, a password in a file.
+package etcdaccess
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrEndpoint is wrapped when an endpoint is not usable as written.
+var ErrEndpoint = errors.New("invalid etcd endpoint")
+
+// ErrMixed is given for endpoints of which only some are to be reached over TLS.
+var ErrMixed = errors.New("endpoints with http:// and with https:// in one list: all members of a cluster are reached in one way")
+
+// ParseEndpoints gives the addresses of endpoints that are written as host:port,
+// http://host:port or https://host:port, each once, and whether https:// was written.
+func ParseEndpoints(list []string) (addresses []string, secure bool, err error) {
+	var errs []error
+	plain := false
+	seen := map[string]bool{}
+	for _, s := range list {
+		if s = strings.TrimSpace(s); s == "" {
+			continue
+		}
+		scheme, rest, ok := strings.Cut(s, "://")
+		if !ok {
+			scheme, rest = "", s
+		}
+		switch scheme {
+		case "https":
+			secure = true
+		case "http":
+			plain = true
+		case "":
+		default:
+			errs = append(errs, fmt.Errorf("%w %q: write host:port or https://host:port", ErrEndpoint, instance.Printable(s, 80)))
+			continue
+		}
+		address, err := instance.ParseAddress(strings.TrimSuffix(rest, "/"))
+		if err != nil {
+			errs = append(errs, fmt.Errorf("%w%s", ErrEndpoint, strings.TrimPrefix(err.Error(), instance.ErrAddress.Error())))
+			continue
+		}
+		if !seen[address] {
+			seen[address] = true
+			addresses = append(addresses, address)
+		}
+	}
+	if plain && secure {
+		errs = append(errs, ErrMixed)
+	}
+	return addresses, secure, errors.Join(errs...)
+}
+
+// TLS says by which files etcd is reached.
+type TLS struct {
+	On    bool // https:// was written; files mean the same
+	Files certs.Files
+}
+
+// Used tells whether etcd is reached over TLS.
+func (t TLS) Used() bool { return t.On || !t.Files.None() }
+
+// Open reads the files; nil, nil where etcd is reached without TLS.
+func (t TLS) Open(log logrus.FieldLogger) (*certs.Source, error) {
+	if !t.Used() {
+		return nil, nil
+	}
+	s, err := certs.Open(certs.Options{Use: certs.UseEtcd, Files: t.Files, Log: log})
+	if err != nil {
+		return nil, fmt.Errorf("certificates for etcd: %w", err)
+	}
+	return s, nil
+}
+
+// ConfigOf is what a client of etcd needs of a source; nil for none.
+func ConfigOf(s *certs.Source) func() *tls.Config {
+	if s == nil {
+		return nil
+	}
+	return s.Client
+}
+
+// ReadPassword reads a password from the first line of a file.
+func ReadPassword(path string) (string, error) {
+	raw, err := os.ReadFile(path)
+	if err != nil {
+		return "", err
+	}
+	line, _, _ := strings.Cut(string(raw), "\n")
+	if line = strings.TrimSpace(line); line == "" {
+		return "", fmt.Errorf("%s: its first line is empty", path)
+	}
+	return line, nil
+}
