@@ -25,7 +25,7 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	s.log.WithFields(logrus.Fields{
 		"zmq_register": s.zmqRegister, "etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,
 	}).Info("pd-agent " + version.String())
-	cli, err := dial(s.config, s.log)
+	cli, err := dial(s.config, s.certs, s.log)
 	if err != nil {
 		return 1, err
 	}

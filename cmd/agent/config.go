@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 	"github.com/pdmesh/pdmesh/internal/zmq"
@@ -46,6 +46,7 @@ type config struct {
 	etcdPrefix    string
 	etcdUsername  string
 	etcdPassword  string
+	tls           secured
 	ttl           time.Duration
 	probeInterval time.Duration
 	probeTimeout  time.Duration
@@ -116,8 +117,9 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
 	c.etcdEndpoints = r.findEndpoints(f)
 	if c.etcdEndpoints == nil {
-		c.etcdEndpoints = r.endpoints()
+		c.etcdEndpoints, c.tls.etcd.On = r.endpoints()
 	}
+	r.readTLS(&c)
 	c.notes = f.notes
 	if c.zmqRegister = v.GetString("zmq-register"); c.zmqRegister != "" {
 		r.checkBridge(&c)
@@ -300,26 +302,14 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	return key
 }
 
-func (r *reader) endpoints() []string {
-	var out []string
-	for _, s := range r.list("etcd-endpoints") {
-		if strings.HasPrefix(s, "https://") {
-			r.fail("etcd-endpoints", fmt.Errorf("%q: TLS to etcd is not supported; give host:port", instance.Printable(s, 80)))
-			continue
-		}
-		address, err := instance.ParseAddress(strings.TrimSuffix(strings.TrimPrefix(s, "http://"), "/"))
-		if err != nil {
-			r.fail("etcd-endpoints", err)
-			continue
-		}
-		if !slices.Contains(out, address) {
-			out = append(out, address)
-		}
-	}
-	if len(out) == 0 && len(r.errs) == 0 {
+func (r *reader) endpoints() (addresses []string, https bool) {
+	addresses, https, err := etcdaccess.ParseEndpoints(r.list("etcd-endpoints"))
+	if err != nil {
+		r.fail("etcd-endpoints", err)
+	} else if len(addresses) == 0 && len(r.errs) == 0 {
 		r.fail("etcd-endpoints", errors.New("is empty: an agent needs etcd, e.g. 127.0.0.1:2379"))
 	}
-	return out
+	return addresses, https
 }
 
 // Bounds of labels: they travel in every record.

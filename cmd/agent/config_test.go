@@ -39,7 +39,7 @@ func TestLoadDefaults(t *testing.T) {
 		logLevel: "info", logFormat: "text",
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second, sources: map[string]string{},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{})); d != "" {
 		t.Error(d)
 	}
 }
@@ -65,7 +65,7 @@ func TestLoadSources(t *testing.T) {
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
 		sources: map[string]string{"engine-api-key": "OPENAI_API_KEY"},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{})); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"
@@ -105,7 +105,9 @@ func TestLoadRefuses(t *testing.T) {
 		{"engine with credentials", nil, append(good[:6:6], "--engine", "http://u:topsecret@h:1"), []string{"--engine-api-key"}},
 		{"no endpoints", nil, append(good[:4:4], "--etcd-endpoints", ","), []string{"--etcd-endpoints: is empty"}},
 		{"endpoint", nil, append(good[:6:6], "--etcd-endpoints", "10.0.0.1"), []string{"--etcd-endpoints: invalid"}},
-		{"etcd by TLS", nil, append(good[:6:6], "--etcd-endpoints", "https://h:1"), []string{"TLS to etcd is not supported"}},
+		{"etcd by TLS and without", nil, append(good[:6:6], "--etcd-endpoints", "https://h:1,http://i:1"), []string{"reached in one way"}},
+		{"a certificate without its key", nil, append(good[:6:6], "--engine-cert", "c.pem"), []string{"--engine-cert and --engine-key together"}},
+		{"no password file", nil, append(good[:6:6], "--etcd-username", "u", "--etcd-password-file", "/nowhere/f"), []string{"--etcd-password-file: open /nowhere/f"}},
 		{"password alone", nil, append(good[:6:6], "--etcd-password", "topsecret"), []string{"--etcd-password: given without --etcd-username"}},
 		{"label", nil, append(good[:6:6], "--label", "zone"), []string{`--label: "zone": write name=value`}},
 		{"label with control characters", nil, append(good[:6:6], "--label", "a=\x1b"), []string{`u001b`}},

@@ -13,10 +13,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/bootstrap"
 	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/version"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 	"github.com/pdmesh/pdmesh/internal/wrap"
 )
 
@@ -31,6 +31,7 @@ type service struct {
 	orders *orders
 	ctl    *control
 	cli    *clientv3.Client
+	certs  certificates
 	notify *notifier
 	reaper *wrap.Reaper // nil where nothing is reaped
 }
@@ -44,6 +45,10 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	log := s.log
+	if s.certs, err = s.tls.open(log); err != nil {
+		return 1, err
+	}
+	defer s.certs.watch(ctx)()
 	if s.zmqRegister != "" {
 		return s.bridge(ctx)
 	}
@@ -78,7 +83,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 	}
 	defer stopControl()
 	s.ctl = ctl
-	if s.cli, err = dial(s.config, log); err != nil {
+	if s.cli, err = dial(s.config, s.certs, log); err != nil {
 		return 1, err
 	}
 	defer func() { _ = s.cli.Close() }()
@@ -105,7 +110,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 			ag.Registered(st.Phase == discovery.Registered || st.Phase == discovery.Unknown)
 		},
 	})
-	client := vllm.New(s.engineAPIKey)
+	client := s.certs.client(s.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, reg, agent.Options{
 		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
 		EngineIDs: s.engineIDs(), ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
@@ -189,9 +194,10 @@ func base(c config) instance.Record {
 
 // dial makes the client of the registrar. It waits for nothing: logging in is
 // part of the first call, and tried again with it.
-func dial(c config, log logrus.FieldLogger) (*clientv3.Client, error) {
+func dial(c config, own certificates, log logrus.FieldLogger) (*clientv3.Client, error) {
 	return discovery.Dial(discovery.ClientConfig{
 		Endpoints: c.etcdEndpoints, Username: c.etcdUsername, Password: c.etcdPassword,
+		TLS: etcdaccess.ConfigOf(own.etcd),
 		Log: log.WithField(logging.FieldComponent, "etcd"),
 	})
 }

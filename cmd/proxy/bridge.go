@@ -22,7 +22,7 @@ func (p *proxy) countPings(b *zmqregister.Bridge) {
 
 // newBridge binds the port of --zmq-register; nil without it. registrar is asked when
 // the bridge runs.
-func newBridge(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, registrar func(discovery.RegistrarOptions) *discovery.Registrar) (*zmqregister.Bridge, error) {
+func newBridge(ctx context.Context, cfg *config.Proxy, secure *certificates, log *logrus.Logger, registrar func(discovery.RegistrarOptions) *discovery.Registrar) (*zmqregister.Bridge, error) {
 	if cfg.ZMQRegister == "" {
 		return nil, nil
 	}
@@ -31,7 +31,7 @@ func newBridge(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, regis
 		return nil, err
 	}
 	return zmqregister.Listen(ctx, zmqregister.Options{
-		Endpoint: cfg.ZMQRegister, Registrar: registrar, Client: newProber(cfg, netguard.New(cfg.InstanceAllow)).client,
+		Endpoint: cfg.ZMQRegister, Registrar: registrar, Client: newProber(cfg, netguard.New(cfg.InstanceAllow), secure).client,
 		Agent: "pdmesh-proxy/" + version.Version, HostID: host, Model: cfg.Model,
 		AllowLoopback: cfg.EtcdIsLoopback(), ProbeTimeout: cfg.ProbeTimeout,
 		Log: log.WithField("component", "zmq-register"),

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
@@ -27,7 +28,7 @@ type etcdHandle struct {
 	log       logrus.FieldLogger
 }
 
-func openEtcd(ctx context.Context, cfg *config.Proxy, log *logrus.Logger) (*etcdHandle, error) {
+func openEtcd(ctx context.Context, cfg *config.Proxy, secure *certificates, log *logrus.Logger) (*etcdHandle, error) {
 	h := &etcdHandle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
 	if cfg.Embedded() {
 		server, err := process.Start(ctx, process.Config{
@@ -46,6 +47,7 @@ func openEtcd(ctx context.Context, cfg *config.Proxy, log *logrus.Logger) (*etcd
 	}
 	client, err := discovery.Dial(discovery.ClientConfig{
 		Endpoints: h.endpoints, Username: cfg.EtcdUsername, Password: cfg.EtcdPassword, Log: h.log,
+		TLS: etcdaccess.ConfigOf(secure.etcd),
 	})
 	if err != nil {
 		h.close()

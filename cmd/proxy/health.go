@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -35,7 +36,9 @@ func healthCommand(env func(string) (string, bool)) *cobra.Command {
 		Long: `health is for container health checks (no shell is needed) and scripts: one line, exit
 0 while the proxy answers /readyz with 200 (or /livez, with --live), 1 with the reason
 otherwise, after three seconds at most. It looks where the settings say that the proxy
-listens: host and port by flag, environment or file, as for the proxy itself.`,
+listens: host, port and certificate by flag, environment or file, as for the proxy itself.
+Over TLS it shows the proxy's own certificate, which must be good for clients too where
+--tls-client-ca is given.`,
 		Example: `  proxy health
   proxy health --port 9000 --live`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -45,7 +48,7 @@ listens: host and port by flag, environment or file, as for the proxy itself.`,
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			host, port, err := config.LoadListen(cmd.Flags(), env)
+			at, err := config.LoadListen(cmd.Flags(), env)
 			if err != nil {
 				return usageError{err}
 			}
@@ -53,7 +56,7 @@ listens: host and port by flag, environment or file, as for the proxy itself.`,
 			if live {
 				path = "/livez"
 			}
-			answer, err := askHealth(cmd.Context(), localAddress(host, port), path)
+			answer, err := askHealth(cmd.Context(), at, path)
 			if err != nil {
 				return err
 			}
@@ -78,14 +81,36 @@ func localAddress(host string, port int) string {
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 
-func askHealth(ctx context.Context, address, path string) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
-	defer cancel()
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+address+path, nil)
+// selfClient speaks to the proxy of this machine. It does not look at the certificate, which
+// need not name the address that is asked: nothing secret is sent.
+func selfClient(at config.Listen) (hc *http.Client, scheme string, err error) {
+	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
+	if at.TLSCert == "" {
+		return &http.Client{Transport: t}, "http", nil
+	}
+	pair, err := tls.LoadX509KeyPair(at.TLSCert, at.TLSKey)
+	if err != nil {
+		return nil, "", err
+	}
+	t.TLSClientConfig = &tls.Config{
+		InsecureSkipVerify:   true,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
+	}
+	return &http.Client{Transport: t}, "https", nil
+}
+
+func askHealth(ctx context.Context, at config.Listen, path string) (string, error) {
+	address := localAddress(at.Host, at.Port)
+	hc, scheme, err := selfClient(at)
 	if err != nil {
 		return "", fmt.Errorf("ask %s: %w", address, err)
 	}
-	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}} // no HTTP proxy from the environment
+	ctx, cancel := context.WithTimeout(ctx, healthTimeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+path, nil)
+	if err != nil {
+		return "", fmt.Errorf("ask %s: %w", address, err)
+	}
 	resp, err := hc.Do(req)
 	switch {
 	case errors.Is(err, context.DeadlineExceeded):

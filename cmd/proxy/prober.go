@@ -22,13 +22,13 @@ type prober struct {
 	connector string // of records that name none
 }
 
-func newProber(cfg *config.Proxy, guard netguard.Policy) prober {
+func newProber(cfg *config.Proxy, guard netguard.Policy, secure *certificates) prober {
 	d := upstream.NewDialer(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	c := vllm.New(cfg.EngineAPIKey)
 	c.Timeout = cfg.ProbeTimeout
-	c.HTTP = &http.Client{Transport: &http.Transport{
-		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
-	}}
+	t := &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
+	secure.secureEngines(t, cfg.ProbeTimeout)
+	c.HTTP = &http.Client{Transport: t}
 	return prober{client: c, connector: cfg.Connector}
 }
 

@@ -45,6 +45,10 @@ import (
 // serve runs the proxy until ctx ends and stops it in order: take no new
 // requests, finish the running ones, then let go of the membership, then of etcd.
 func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
+	secure, err := openCertificates(cfg, log)
+	if err != nil {
+		return err
+	}
 	// Sockets first: a port in use is the commonest mistake and must not cost
 	// the start of an etcd.
 	ln, err := listen(net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port)), "--port")
@@ -69,7 +73,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	}
 
 	var etcd *etcdHandle
-	bridge, err := newBridge(ctx, cfg, log, func(o discovery.RegistrarOptions) *discovery.Registrar {
+	bridge, err := newBridge(ctx, cfg, secure, log, func(o discovery.RegistrarOptions) *discovery.Registrar {
 		o.Layout, _ = discovery.NewLayout(cfg.EtcdPrefix) // build has looked at it
 		return discovery.NewRegistrar(etcd.client, o)
 	})
@@ -79,7 +83,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	if bridge != nil {
 		defer func() { _ = bridge.Close() }() // Run has
 	}
-	etcd, err = openEtcd(ctx, cfg, log)
+	etcd, err = openEtcd(ctx, cfg, secure, log)
 	if err != nil {
 		return err
 	}
@@ -90,7 +94,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		return err
 	}
 	defer heard.close()
-	p, err := build(cfg, log, etcd, ln.Addr().String(), heard)
+	p, err := build(cfg, log, etcd, secure, ln.Addr().String(), heard)
 	if err != nil {
 		return err
 	}
@@ -98,6 +102,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	bg, stopBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var work sync.WaitGroup
 	p.background(bg, &work)
+	secure.watch(bg, &work)
 	work.Go(func() { p.tellSystemd(bg, ctx.Done()) })
 	if bridge != nil {
 		p.countPings(bridge)
@@ -121,20 +126,20 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 			}
 		})
 	}
-	start(servers[0], clients.Listen(ln))
+	start(servers[0], secure.listen(clients.Listen(ln), log))
 	if adminLn != nil {
 		// Whoever looks after the proxy gets in while clients have all their places.
 		operators, s := connlimit.New(adminConnections, log), newServer(p.adminRouter)
 		operators.Watch(s.Server)
 		servers = append(servers, s)
-		start(s, operators.Listen(adminLn))
+		start(s, secure.listen(operators.Listen(adminLn), log))
 	}
 	if pprofLn != nil {
 		servers = append(servers, newServer(profiles()))
 		start(servers[len(servers)-1], pprofLn)
 	}
 	settleMemory()
-	fmt.Fprintf(stdout, "proxy %s: serving on http://%s, etcd at %s\n", version.String(), ln.Addr(), etcd.describe())
+	fmt.Fprintf(stdout, "proxy %s: serving on %s://%s, etcd at %s\n", version.String(), secure.scheme(), ln.Addr(), etcd.describe())
 	select {
 	case <-ctx.Done():
 		err = nil
@@ -237,6 +242,7 @@ type proxy struct {
 	prober   prober
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
+	secure   *certificates
 	flags    *flagInstances
 	noticed  *notice.Counts
 	access   *accesslog.Log // nil: off
@@ -247,14 +253,14 @@ type proxy struct {
 	direct              map[string]http.HandlerFunc // routes that need no router
 }
 
-func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address string, heard *notices) (*proxy, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *certificates, address string, heard *notices) (*proxy, error) {
 	layout, err := discovery.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{cfg: cfg, log: log, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
+	p := &proxy{cfg: cfg, log: log, secure: secure, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
 	guard := netguard.New(cfg.InstanceAllow)
-	prober := newProber(cfg, guard)
+	prober := newProber(cfg, guard, secure)
 	actor := "proxy " + p.id
 	p.store = discovery.NewStore(etcd.client, layout, actor)
 	p.watcher = discovery.NewWatcher(etcd.client, discovery.WatcherOptions{
@@ -287,7 +293,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !cfg.ClientBound, Zone: cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
 	})
-	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
+	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard, TLS: secure.engines.Client})
 	if err != nil {
 		return nil, err
 	}
@@ -321,6 +327,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, address stri
 		return nil, err
 	}
 	metrics.Load{Each: p.sched.Totals, Digests: p.digestMetrics}.Register(reg)
+	secure.metrics().Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	if p.kv = newKVEvents(cfg, index, p.watcher.Snapshot, prober, guard); p.kv != nil {
 		metrics.KVEvents{Status: p.kv.Status}.Register(reg)

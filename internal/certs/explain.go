@@ -51,7 +51,7 @@ func Refused(err error) (reason Reason, text string, ok bool) {
 	case errors.As(err, &invalid):
 		return BadCertificate, "its certificate cannot be used: " + strings.TrimPrefix(invalid.Error(), "x509: "), true
 	case errors.As(err, &record):
-		return NoTLS, "it does not speak TLS", true
+		return NoTLS, "it does not speak TLS; if it speaks plain HTTP, use http://", true
 	case errors.As(err, &op) && op.Op == "remote error":
 		reason, text = alert(op.Err.Error())
 		return reason, text, true

@@ -59,7 +59,10 @@ func (l *Listener) RefusedCounts() map[Reason]int64 {
 // failed counts a handshake, and logs it if its reason was not logged a moment ago.
 func (l *Listener) failed(client net.Addr, err error) {
 	reason, text, ok := Refused(err)
-	if !ok {
+	switch {
+	case reason == NoTLS:
+		text = "it does not speak TLS"
+	case !ok:
 		reason, text = Closed, "it went away, or said nothing in time"
 	}
 	l.mu.Lock()

@@ -2,11 +2,18 @@ package config
 
 import "github.com/spf13/pflag"
 
-// LoadListen gives host and port of the proxy that the same flags, environment
+// Listen is where a proxy listens for clients, and in which way.
+type Listen struct {
+	Host            string
+	Port            int
+	TLSCert, TLSKey string // "": plain HTTP
+}
+
+// LoadListen gives where the proxy listens that the same flags, environment
 // and file start, and nothing else: whoever asks a running proxy how it is need
 // not know all that the proxy was started with. The parameters are those of
 // LoadProxy.
-func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (host string, port int, err error) {
+func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (l Listen, err error) {
 	p := Proxy{sources: make(map[string]string)}
 	settings := proxySettings()
 	env := environment(settings, lookupEnv)
@@ -17,11 +24,13 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (host 
 	file := map[string]any{}
 	if path != "" {
 		if file, err = readFile(path, settings); err != nil {
-			return "", 0, err
+			return Listen{}, err
 		}
 	}
 	for _, s := range settings {
-		if s.name != "host" && s.name != "port" {
+		switch s.name {
+		case "host", "port", "tls-cert", "tls-key":
+		default:
 			continue
 		}
 		flag := fs.Lookup(s.name)
@@ -35,11 +44,11 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (host 
 			raw, p.sources[s.name] = file[s.name], "file "+path
 		}
 		if err := assign(s.field(&p), raw); err != nil {
-			return "", 0, p.complain(s.name, "%w", err)
+			return Listen{}, p.complain(s.name, "%w", err)
 		}
 	}
 	if p.Port < 1 || p.Port > 65535 {
-		return "", 0, p.complain("port", "%w: %d: say which port the running proxy has", errValue, p.Port)
+		return Listen{}, p.complain("port", "%w: %d: say which port the running proxy has", errValue, p.Port)
 	}
-	return p.Host, p.Port, nil
+	return Listen{Host: p.Host, Port: p.Port, TLSCert: p.TLSCert, TLSKey: p.TLSKey}, nil
 }

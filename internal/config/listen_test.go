@@ -35,9 +35,9 @@ func TestLoadListen(t *testing.T) {
 		if err := fs.Parse(config.NormalizeArgs(tc.args)); err != nil {
 			t.Fatal(err)
 		}
-		host, port, err := config.LoadListen(fs, func(name string) (string, bool) { v, ok := tc.env[name]; return v, ok })
-		if host != tc.host || port != tc.port || (err != nil) != (tc.port == 0) {
-			t.Errorf("%s: %s %d %v", name, host, port, err)
+		l, err := config.LoadListen(fs, func(name string) (string, bool) { v, ok := tc.env[name]; return v, ok })
+		if l.Host != tc.host || l.Port != tc.port || (err != nil) != (tc.port == 0) {
+			t.Errorf("%s: %s %d %v", name, l.Host, l.Port, err)
 		}
 	}
 }

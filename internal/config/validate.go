@@ -139,10 +139,10 @@ func (p *Proxy) checkEtcd(bad complaint) {
 	if (p.EtcdUsername == "") != (p.EtcdPassword == "") {
 		bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
-	if p.InstanceAllow == nil && !p.EtcdIsLoopback() && p.EtcdUsername == "" {
-		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password: whoever can write there "+
+	if p.InstanceAllow == nil && !p.EtcdIsLoopback() && p.EtcdUsername == "" && p.EtcdCert == "" {
+		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password or certificate: whoever can write there "+
 			"could make this proxy send prompts to any address. Name the networks your instances are in, e.g. --instance-allow 10.0.0.0/8 "+
-			"(--instance-allow any takes all), or set --etcd-username and --etcd-password", strings.Join(p.EtcdEndpoints, ","))
+			"(--instance-allow any takes all), or set --etcd-username and --etcd-password, or --etcd-cert", strings.Join(p.EtcdEndpoints, ","))
 	}
 }
 

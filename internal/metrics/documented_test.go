@@ -45,6 +45,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	metrics.Load{}.Register(l)
 	metrics.Bodies{}.Register(l)
 	metrics.KVEvents{}.Register(l)
+	metrics.TLS{}.Register(l)
 	metrics.ZMQRegister{}.Register(l)
 	if len(l.names) < 20 {
 		t.Errorf("only %d families: %v", len(l.names), l.names)

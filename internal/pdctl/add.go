@@ -66,6 +66,8 @@ type addFlags struct {
 
 	init, alloc, host string // of LMCache's PD backend
 
+	engine engineFlags
+
 	limit time.Duration    // of --wait; 0 for none
 	ports map[string][]int // of LMCache
 }
@@ -106,6 +108,7 @@ func (a *app) addCommand() *cobra.Command {
 	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")
 	fs.BoolVar(&f.noVerify, "no-verify", false, "do not ask the instance; proxies will")
 	fs.BoolVar(&f.https, "https", false, "the instances speak HTTPS")
+	f.engine.register(fs)
 	fs.StringVar(&f.reason, "reason", "", "why, for the audit trail")
 	fs.StringVar(&f.apiKey, "engine-api-key", "", "key of the engines; better given as PD_ENGINE_API_KEY or OPENAI_API_KEY")
 	fs.BoolVar(&f.loop, "allow-loopback", false, "add a loopback address although etcd is on another machine")
@@ -188,12 +191,15 @@ type result struct {
 }
 
 func (a *app) add(ctx context.Context, keys []instance.Key, f addFlags) error {
+	client, err := f.engine.client(f.apiKey)
+	if err != nil {
+		return err
+	}
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	client := vllm.New(f.apiKey)
 	client.Timeout = a.timeout
 	var results []result
 	waiting := make(map[instance.Key]bool)

@@ -24,7 +24,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage; of drain --wait and wait also 3, a
 proxy vanished before it had answered, and 4, the time has passed.
 
 Environment, where the flag is not given: PD_ETCD_ENDPOINTS, PD_ETCD_PREFIX,
-PD_ETCD_USERNAME, PD_ETCD_PASSWORD, PD_ENGINE_API_KEY (or OPENAI_API_KEY).`
+PD_ETCD_USERNAME, PD_ETCD_PASSWORD, PD_ETCD_PASSWORD_FILE, PD_ETCD_CA, PD_ETCD_CERT,
+PD_ETCD_KEY, PD_ENGINE_API_KEY (or OPENAI_API_KEY), PD_ENGINE_CA, PD_ENGINE_CERT,
+PD_ENGINE_KEY, PD_ENGINE_SERVER_NAME.`
 
 const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl list
@@ -44,6 +46,7 @@ type app struct {
 	prefix    string
 	username  string
 	password  string
+	access    access
 	timeout   time.Duration
 	output    string
 }
@@ -97,10 +100,11 @@ func (a *app) root() *cobra.Command {
 	root.SetOut(a.stdout)
 	root.SetErr(a.stderr)
 	fs := root.PersistentFlags()
-	fs.StringSliceVar(&a.endpoints, "etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated")
+	fs.StringSliceVar(&a.endpoints, "etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated, with https:// in front for TLS")
 	fs.StringVar(&a.prefix, "etcd-prefix", "/pd", "root of all keys")
 	fs.StringVar(&a.username, "etcd-username", "", "user of etcd")
 	fs.StringVar(&a.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
+	a.access.register(fs)
 	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
 	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
 	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(),
@@ -130,7 +134,8 @@ func (a *app) wrap(do func(*cobra.Command, []string) error) func(*cobra.Command,
 // settle fills flags that were not given from the environment and checks them.
 func (a *app) settle(cmd *cobra.Command) error {
 	fs := cmd.Flags()
-	for _, name := range []string{"etcd-endpoints", "etcd-prefix", "etcd-username", "etcd-password", "engine-api-key"} {
+	for _, name := range []string{"etcd-endpoints", "etcd-prefix", "etcd-username", "etcd-password", "etcd-password-file", "etcd-ca", "etcd-cert", "etcd-key",
+		"engine-api-key", "engine-ca", "engine-cert", "engine-key", "engine-server-name"} {
 		f := fs.Lookup(name)
 		if f == nil || f.Changed {
 			continue
@@ -153,6 +158,9 @@ func (a *app) settle(cmd *cobra.Command) error {
 	}
 	if a.timeout <= 0 {
 		return usagef("--timeout %s: must be more than zero", a.timeout)
+	}
+	if err := a.settleAccess(); err != nil {
+		return err
 	}
 	if a.password != "" && a.username == "" {
 		return usagef("--etcd-password without --etcd-username")

@@ -10,6 +10,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -25,21 +26,14 @@ func (s *session) close() { _ = s.cli.Close() }
 // settleEndpoints checks the endpoints and the prefix, so that a typing error
 // is called one before anything is tried.
 func (a *app) settleEndpoints() error {
-	var out []string
-	for _, e := range a.endpoints {
-		if e = strings.TrimSpace(e); e != "" {
-			out = append(out, e)
-		}
-	}
-	if len(out) == 0 {
+	out, https, err := etcdaccess.ParseEndpoints(a.endpoints)
+	switch {
+	case err != nil:
+		return usagef("--etcd-endpoints: %w", err)
+	case len(out) == 0:
 		return usagef("--etcd-endpoints is empty: give host:port, e.g. 127.0.0.1:2379")
 	}
-	a.endpoints = out
-	for _, e := range out {
-		if strings.HasPrefix(e, "https://") {
-			return usagef("--etcd-endpoints %q: TLS to etcd is not supported; give host:port", instance.Printable(e, 80))
-		}
-	}
+	a.endpoints, a.access.etcd.On = out, https
 	if _, err := discovery.NewLayout(a.prefix); err != nil {
 		return &usageError{err}
 	}
@@ -52,8 +46,13 @@ func (a *app) dial() (*session, error) {
 	if err != nil {
 		return nil, &usageError{err}
 	}
+	source, err := a.access.etcd.Open(nil)
+	if err != nil {
+		return nil, &usageError{err}
+	}
 	cli, err := discovery.Dial(discovery.ClientConfig{
 		Endpoints: a.endpoints, Username: a.username, Password: a.password, DialTimeout: a.timeout,
+		TLS: etcdaccess.ConfigOf(source),
 	})
 	if errors.Is(err, discovery.ErrEndpoint) {
 		return nil, &usageError{err}
@@ -95,12 +94,7 @@ func (a *app) hint(err error) error {
 // etcdIsLocal tells whether every endpoint is on this machine's loopback.
 func (a *app) etcdIsLocal() bool {
 	for _, e := range a.endpoints {
-		_, rest, ok := strings.Cut(e, "://")
-		if !ok {
-			rest = e
-		}
-		address, err := instance.ParseAddress(strings.TrimSuffix(rest, "/"))
-		if err != nil || !instance.IsLoopback(address) {
+		if !instance.IsLoopback(e) {
 			return false
 		}
 	}

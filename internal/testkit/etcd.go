@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"go.etcd.io/etcd/client/pkg/v3/transport"
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.uber.org/zap"
@@ -48,6 +49,20 @@ func StartEtcd(t testing.TB) *Etcd {
 	return e
 }
 
+// StartEtcdTLS is StartEtcd for one that speaks TLS with clients by these files; with ca
+// they must show a certificate that it has signed.
+func StartEtcdTLS(t testing.TB, cert, key, ca string) *Etcd {
+	t.Helper()
+	e := &Etcd{t: t, dir: t.TempDir(), listen: FreePort(t)}
+	server, err := runEtcd(memberConfig{Dir: e.dir, Listen: e.listen, Cert: cert, Key: key, CA: ca})
+	if err != nil {
+		t.Fatalf("start etcd with TLS: %v", err)
+	}
+	e.server = server
+	t.Cleanup(e.Stop)
+	return e
+}
+
 func (e *Etcd) start() {
 	e.t.Helper()
 	server, err := runEtcd(memberConfig{Dir: e.dir, Listen: e.listen})
@@ -69,6 +84,8 @@ type memberConfig struct {
 	QuotaBytes int64
 	// TokenTTL is how many seconds a login lasts; 0 is etcd's default of 300.
 	TokenTTL uint
+	// Files for TLS with clients, who must show a certificate of CA; none: plain.
+	Cert, Key, CA string
 }
 
 // runEtcd starts an embedded etcd and waits until it serves.
@@ -78,6 +95,10 @@ func runEtcd(m memberConfig) (*embed.Etcd, error) {
 	cfg.Name = cmp.Or(m.Name, "test")
 	peer := url.URL{Scheme: "http", Host: cmp.Or(m.Peer, "127.0.0.1:0")}
 	client := url.URL{Scheme: "http", Host: m.Listen}
+	if m.Cert != "" {
+		client.Scheme = "https"
+		cfg.ClientTLSInfo = transport.TLSInfo{CertFile: m.Cert, KeyFile: m.Key, TrustedCAFile: m.CA, ClientCertAuth: m.CA != ""}
+	}
 	cfg.ListenPeerUrls, cfg.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	cfg.ListenClientUrls, cfg.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	cfg.InitialCluster = cmp.Or(m.Cluster, cfg.InitialClusterFromName(cfg.Name))

@@ -2,6 +2,7 @@ package upstream
 
 import (
 	"context"
+	"crypto/tls"
 	"io"
 	"net"
 	"net/http"
@@ -106,7 +107,8 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 	t.Parallel()
 	a, b := serving(t, "a", (*httptest.Server).Start), serving(t, "b", (*httptest.Server).Start)
 	secret := serving(t, "secret", (*httptest.Server).StartTLS)
-	p := NewPool(Options{TLS: secret.Client().Transport.(*http.Transport).TLSClientConfig})
+	trusting := secret.Client().Transport.(*http.Transport).TLSClientConfig
+	p := NewPool(Options{TLS: func() *tls.Config { return trusting }})
 	defer p.Close()
 	overTLS := secret.life("1")
 	overTLS.Record.Scheme = "https"

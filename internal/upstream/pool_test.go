@@ -3,6 +3,7 @@ package upstream_test
 import (
 	"bufio"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -216,7 +217,8 @@ func TestSecureInstances(t *testing.T) {
 	t.Cleanup(srv.Close)
 	in := at(srv.Listener.Addr().String())
 	in.Record.Scheme = "https"
-	p := own(t, upstream.Options{TLS: srv.Client().Transport.(*http.Transport).TLSClientConfig})
+	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
+	p := own(t, upstream.Options{TLS: func() *tls.Config { return trusting }})
 	if _, b, err := fetch(t.Context(), p, &upstream.Request{Instance: in, Method: "GET", Path: "/", Header: http.Header{}}); err != nil || b != "secret" {
 		t.Fatalf("%q, %v", b, err)
 	}

@@ -12,6 +12,8 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
 )
 
 // Std is a Client on top of http.Transport.
@@ -25,15 +27,15 @@ type Std struct {
 // NewStd builds a Std.
 func NewStd(o Options) *Std {
 	o.setDefaults()
+	dial := NewDialer(o).DialContext
 	t := &http.Transport{
-		DialContext: NewDialer(o).DialContext,
+		DialContext:    dial,
+		DialTLSContext: certs.DialTLS(dial, o.TLS, o.ConnectTimeout+2*time.Second),
 		// No proxy of the environment between us and the fleet, no compression
 		// that would hide event boundaries, no HTTP/2 that would share one
 		// connection's fate among streams.
 		DisableCompression:     true,
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
-		TLSClientConfig:        o.TLS,
-		TLSHandshakeTimeout:    o.ConnectTimeout + 2*time.Second,
 		MaxIdleConnsPerHost:    1024,
 		IdleConnTimeout:        o.IdleTimeout,
 		MaxResponseHeaderBytes: 64 << 10,
@@ -137,6 +139,8 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.Time, err error) *Error {
 	e := &Error{Address: r.Instance.Address, Err: err}
 	switch {
+	case e.Untrusted() != nil && !p.answered.Load():
+		e.Stage = StageNotConnected // also where the engine says so after the handshake
 	case !p.connected.Load():
 		e.Stage = StageNotConnected
 	case p.answered.Load():

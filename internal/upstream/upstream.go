@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/sock"
@@ -57,7 +58,9 @@ type Options struct {
 	// uvicorn's 5 s. Default 4 s.
 	IdleTimeout time.Duration
 	Guard       netguard.Policy
-	TLS         *tls.Config // for instances with scheme https
+	// TLS gives the configuration for a new connection to an instance with scheme https;
+	// nil: the system's authorities, and the name of the address.
+	TLS func() *tls.Config
 }
 
 func (o *Options) setDefaults() {
@@ -157,6 +160,13 @@ func (e *Error) Refused() bool {
 			errors.Is(e.Err, syscall.ENETUNREACH))
 }
 
+// Untrusted gives why TLS with the engine was refused, by either side; nil where it was
+// not. An engine that refuses has taken nothing.
+func (e *Error) Untrusted() *certs.Error {
+	refused, _ := errors.AsType[*certs.Error](e.Err)
+	return refused
+}
+
 // Exhausted tells that there was no connection because nothing is left here to make
 // one of, whoever it is to.
 func (e *Error) Exhausted() bool { return e.Stage == StageNotConnected && sock.Exhausted(e.Err) }
@@ -169,6 +179,9 @@ func (e *Error) Timeout() bool {
 
 // plainCause drops the nesting that net errors print in front of the cause.
 func plainCause(err error) string {
+	if refused, ok := errors.AsType[*certs.Error](err); ok {
+		return refused.Error()
+	}
 	var op *net.OpError
 	if errors.As(err, &op) && op.Err != nil {
 		return op.Op + ": " + strings.TrimPrefix(op.Err.Error(), "connect: ")

@@ -3,6 +3,7 @@ package vllm
 import (
 	"bytes"
 	"context"
+	"crypto/tls"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -40,12 +42,20 @@ type Client struct {
 	Timeout time.Duration
 }
 
+// SecureTransport is for the HTTP client of those who ask engines over TLS: config gives the
+// configuration of a new connection, nil stands for the system's authorities.
+func SecureTransport(config func() *tls.Config) *http.Transport {
+	t := freshTransport()
+	t.DialTLSContext = certs.DialTLS(dial, config, maxDial)
+	return t
+}
+
 // New returns a client that opens a fresh connection for each call: a probe over
 // a connection from an earlier one would not notice that nobody accepts any more.
 // The deadline of a call is the caller's: only it knows how long a busy engine may
 // take.
 func New(apiKey string) *Client {
-	return &Client{HTTP: &http.Client{Transport: freshTransport()}, APIKey: apiKey}
+	return &Client{HTTP: &http.Client{Transport: SecureTransport(nil)}, APIKey: apiKey}
 }
 
 func freshTransport() *http.Transport {
@@ -233,7 +243,7 @@ func (c *Client) client() *http.Client {
 		hc = *c.HTTP
 	}
 	if hc.Transport == nil {
-		hc.Transport = freshTransport()
+		hc.Transport = SecureTransport(nil)
 	}
 	hc.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	return &hc

@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
@@ -28,6 +29,9 @@ var (
 	ErrTimeout = errors.New("no answer")
 	// ErrClosed: the connection broke before the whole answer was there.
 	ErrClosed = errors.New("connection closed")
+	// ErrTLS: one of the two sides does not trust the other's certificate, or they do not
+	// understand each other.
+	ErrTLS = errors.New("no TLS")
 	// ErrTooLarge: the answer exceeds its bound.
 	ErrTooLarge = errors.New("answer too large")
 	// ErrNotVLLM: an answer, but not what vLLM says there.
@@ -72,10 +76,15 @@ func (e *StatusError) quoted() string {
 // caller's, cctx the call's own with its deadline.
 func explain(ctx, cctx context.Context, base string, timeout time.Duration, err error) error {
 	var dns *net.DNSError
+	var refused *certs.Error
 	text := err.Error()
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled):
 		return context.Cause(ctx)
+	case errors.As(certs.Explain(err), &refused) && refused.Reason == certs.NoTLS:
+		return fmt.Errorf("%w: it speaks plain HTTP; use http://", ErrNotVLLM)
+	case refused != nil:
+		return fmt.Errorf("%w with %s: %s", ErrTLS, hostOf(base), refused.Text)
 	case sock.Exhausted(err):
 		return fmt.Errorf("%w: %w", ErrNotAsked, unwrapURL(err))
 	case errors.As(err, &dns) && dns.Temporary():
@@ -86,8 +95,6 @@ func explain(ctx, cctx context.Context, base string, timeout time.Duration, err 
 		return fmt.Errorf("%w: is vLLM running at %s?", ErrRefused, hostOf(base))
 	case errors.As(err, &dns):
 		return fmt.Errorf("cannot resolve %s: %s", hostOf(base), dns.Err)
-	case strings.Contains(text, "server gave HTTP response to HTTPS client"):
-		return fmt.Errorf("%w: it speaks plain HTTP; use http://", ErrNotVLLM)
 	case strings.Contains(text, "malformed HTTP"):
 		return fmt.Errorf("%w: %s does not speak HTTP there", ErrNotVLLM, hostOf(base))
 	case isEOF(err), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):

@@ -11,6 +11,7 @@ const (
 	ConnectTimeout   Class = "connect_timeout"
 	NoConnection     Class = "no_connection"
 	NoSocket         Class = "no_socket"
+	Untrusted        Class = "untrusted"
 	Lost             Class = "lost"
 	BrokeOff         Class = "broke_off"
 	PrefillTimeout   Class = "prefill_timeout"
@@ -44,7 +45,7 @@ func (c Class) TimedOut() bool {
 // data-parallel ranks the leg was.
 func (c Class) OfInstance() bool {
 	switch c {
-	case NotConnected, ConnectTimeout, NoConnection, NoSocket, Gone, EngineKey, ModelMissing, NotNotified:
+	case NotConnected, ConnectTimeout, NoConnection, NoSocket, Untrusted, Gone, EngineKey, ModelMissing, NotNotified:
 		return true
 	}
 	return false
@@ -90,6 +91,7 @@ func Rules() []Rule {
 		{ConnectTimeout, "no connection within --connect-timeout", true, true, true, BlameStrike, "503, Retry-After"},
 		{NoConnection, "no connection for another reason: no port left here for that address, an address that may not be used", true, false, true, BlameStrike, "503, Retry-After"},
 		{NoSocket, "no connection, since no descriptor or memory for one is left here", true, false, true, BlameNobody, "503, Retry-After"},
+		{Untrusted, "TLS was refused, by the engine or by the proxy: a certificate that has expired, for another name, of an unknown authority, or none; the log says which", true, false, true, BlameStrike, "502"},
 		{Lost, "sent, and the connection ended before any byte of an answer", true, false, false, BlameStrike, "502"},
 		{BrokeOff, "the answer began and broke off before it was committed", true, false, false, BlameStrike, "502"},
 		{PrefillTimeout, "no prefill answer within --prefill-timeout", true, false, false, BlameStrike, "504"},

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -21,6 +22,10 @@ func (l *Leg) OfError(err error) *Failure {
 	class := classOf(err)
 	f := l.failed(class, lastWord(l.Instance, class, l.origin.Model), err)
 	if e, ok := errors.AsType[*upstream.Error](err); ok {
+		if refused := e.Untrusted(); class == Untrusted {
+			l.origin.Settings.Log.WithField("instance", l.Instance.Key.String()).Errorf("no TLS with an engine: %s", refused.Text)
+			f.Answer = Ours(untrusted(l.Instance.Role, refused.Reason))
+		}
 		// Refused now, but an earlier try on a pooled connection may have
 		// reached it.
 		f.Taken = f.Taken || e.MaybeTaken
@@ -71,6 +76,8 @@ func classOf(err error) Class {
 			return ConnectTimeout
 		case e.Exhausted():
 			return NoSocket
+		case e.Untrusted() != nil:
+			return Untrusted
 		}
 		return NoConnection
 	case upstream.StageHeaders:
@@ -98,6 +105,12 @@ func lastWord(in *instance.Instance, class Class, model string) Answer {
 	default:
 		return Ours(badGateway(fmt.Sprintf("the connection to the %s instance was lost before it answered", in.Role)))
 	}
+}
+
+// untrusted names the reason alone: names and authorities inside the fleet are no matter of
+// clients.
+func untrusted(role instance.Role, why certs.Reason) *openai.Error {
+	return badGateway(fmt.Sprintf("no TLS between the proxy and the %s instance (%s); this is a configuration error of the fleet, and the proxy's log says more", role, why))
 }
 
 func badGateway(message string) *openai.Error {

@@ -1,0 +1,144 @@
+package testkit
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"math/big"
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// Authority signs certificates for a test.
+type Authority struct {
+	t    testing.TB
+	dir  string
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	// CA is the file with its own certificate.
+	CA string
+}
+
+// NewAuthority makes one with a directory of its own.
+func NewAuthority(t testing.TB, name string) *Authority {
+	t.Helper()
+	a := &Authority{t: t, dir: t.TempDir()}
+	template := &x509.Certificate{
+		SerialNumber: serial(t), Subject: pkix.Name{CommonName: name},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(24 * time.Hour),
+		IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
+	}
+	var der []byte
+	a.key, der = a.sign(template, nil)
+	var err error
+	if a.cert, err = x509.ParseCertificate(der); err != nil {
+		t.Fatal(err)
+	}
+	a.CA = filepath.Join(a.dir, "ca.pem")
+	a.write(a.CA, "CERTIFICATE", der)
+	return a
+}
+
+func serial(t testing.TB) *big.Int {
+	t.Helper()
+	n, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 120))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}
+
+// sign makes a key and a certificate for it, signed by itself without a parent.
+func (a *Authority) sign(template, parent *x509.Certificate) (*ecdsa.PrivateKey, []byte) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	signer := a.key
+	if parent == nil {
+		parent, signer = template, key
+	}
+	der, err := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return key, der
+}
+
+func (a *Authority) write(path, kind string, der []byte) {
+	a.t.Helper()
+	// Put in place whole, as whoever rolls certificates does.
+	next := path + ".next"
+	if err := os.WriteFile(next, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
+		a.t.Fatal(err)
+	}
+	if err := os.Rename(next, path); err != nil {
+		a.t.Fatal(err)
+	}
+}
+
+// Certificate says what a certificate is like. It is good for servers and clients.
+type Certificate struct {
+	CN    string
+	Hosts []string // names and addresses
+	// From and Until are the times it is valid, in relation to now; zero means an hour
+	// ago and in a day.
+	From, Until time.Duration
+}
+
+// Issue writes a certificate and its key to files of that name, over former ones.
+func (a *Authority) Issue(name string, c Certificate) (cert, key string) {
+	a.t.Helper()
+	if c.From == 0 {
+		c.From = -time.Hour
+	}
+	if c.Until == 0 {
+		c.Until = 24 * time.Hour
+	}
+	template := &x509.Certificate{
+		SerialNumber: serial(a.t), Subject: pkix.Name{CommonName: c.CN},
+		NotBefore: time.Now().Add(c.From), NotAfter: time.Now().Add(c.Until),
+		KeyUsage: x509.KeyUsageDigitalSignature, ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+	}
+	for _, h := range c.Hosts {
+		if ip := net.ParseIP(h); ip != nil {
+			template.IPAddresses = append(template.IPAddresses, ip)
+		} else {
+			template.DNSNames = append(template.DNSNames, h)
+		}
+	}
+	private, der := a.sign(template, a.cert)
+	raw, err := x509.MarshalPKCS8PrivateKey(private)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	cert, key = filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem")
+	a.write(key, "PRIVATE KEY", raw)
+	a.write(cert, "CERTIFICATE", der)
+	return cert, key
+}
+
+// Pool trusts this authority.
+func (a *Authority) Pool() *x509.CertPool {
+	p := x509.NewCertPool()
+	p.AddCert(a.cert)
+	return p
+}
+
+// Pair reads a certificate that Issue has written.
+func (a *Authority) Pair(name string) tls.Certificate {
+	a.t.Helper()
+	pair, err := tls.LoadX509KeyPair(filepath.Join(a.dir, name+".pem"), filepath.Join(a.dir, name+"-key.pem"))
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return pair
+}
