@@ -109,7 +109,11 @@ func (c *certificates) metrics() metrics.TLS {
 	}
 }
 
-// secureEngines puts the proxy's certificates on a transport to engines.
+// secureEngines puts the proxy's certificates on a transport to engines; without any the
+// system's authorities count.
 func (c *certificates) secureEngines(t *http.Transport, limit time.Duration) {
+	if c == nil {
+		return
+	}
 	t.DialTLSContext = certs.DialTLS(t.DialContext, c.engines.Client, limit)
 }

@@ -109,7 +109,7 @@ func (a *app) root() *cobra.Command {
 	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
 	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(),
 		a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand(), a.waitCommand(),
-		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand())
+		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand(), a.authCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)
 	}

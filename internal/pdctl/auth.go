@@ -1,0 +1,222 @@
+package pdctl
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+)
+
+const authHelp = `init sets up roles and users in etcd, one of each for whoever works with the keys
+below --etcd-prefix, and turns authentication on:
+
+  pd-agent-prefill   writes prefill instances; an agent beside a prefill engine
+  pd-agent-decode    the same for decode; an agent with --role both needs both roles
+  pd-proxy           proxies
+  pd-operator        people with pdctl
+  root               etcd itself; needed for a change of users
+
+Authentication is about the whole etcd: whoever else uses it, such as Mooncake, needs a
+user from then on as well.
+
+Without --apply the commands of etcdctl that do the same are printed, and nothing is
+changed. With --apply passwords that no --password-file gives are made, and printed
+once. What is there already is kept: roles get what they lack, users keep their
+passwords unless a file gives another one. Where authentication is on already, say
+--etcd-username root.`
+
+const authExamples = `  pdctl auth init --dry-run
+  pdctl --etcd-endpoints https://10.0.0.1:2379 --etcd-ca ca.pem auth init --apply
+  pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass`
+
+const (
+	rootUser = "root"
+	// authLimit is for all steps together: a password takes etcd a tenth of a second.
+	authLimit = 30 * time.Second
+)
+
+func (a *app) authCommand() *cobra.Command {
+	auth := &cobra.Command{
+		Use: "auth", Short: "users of etcd", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	var dry, apply bool
+	var files []string
+	init := &cobra.Command{
+		Use: "init", Short: "set up roles and users in etcd", Long: authHelp, Example: authExamples, Args: cobra.NoArgs,
+		RunE: a.wrap(func(cmd *cobra.Command, _ []string) error {
+			if dry && apply {
+				return usagef("--dry-run and --apply: give one of the two")
+			}
+			layout, err := discovery.NewLayout(a.prefix)
+			if err != nil {
+				return &usageError{err}
+			}
+			u := users{roles: discovery.EtcdRoles(layout), given: map[string]string{}}
+			if err := u.readPasswords(files); err != nil {
+				return err
+			}
+			if !apply {
+				a.printAuth(&u)
+				return nil
+			}
+			return a.applyAuth(cmd.Context(), &u)
+		}),
+	}
+	fs := init.Flags()
+	fs.BoolVar(&dry, "dry-run", false, "print the commands and change nothing (what happens without --apply)")
+	fs.BoolVar(&apply, "apply", false, "do it")
+	fs.StringArrayVar(&files, "password-file", nil, "USER=FILE: the password of a user, in the first line of a file; may be repeated")
+	auth.AddCommand(init)
+	return auth
+}
+
+// users are those to be set up.
+type users struct {
+	roles []discovery.EtcdRole
+	given map[string]string // passwords from files, by user
+}
+
+func (u *users) names() []string {
+	names := []string{rootUser}
+	for _, r := range u.roles {
+		names = append(names, r.Name)
+	}
+	return names
+}
+
+func (u *users) readPasswords(files []string) error {
+	for _, f := range files {
+		name, path, ok := strings.Cut(f, "=")
+		if !ok || !slices.Contains(u.names(), name) {
+			return usagef("--password-file %q: write USER=FILE; the users are %s", f, strings.Join(u.names(), ", "))
+		}
+		password, err := etcdaccess.ReadPassword(path)
+		if err != nil {
+			return usagef("--password-file %s: %w", name, err)
+		}
+		u.given[name] = password
+	}
+	return nil
+}
+
+// printAuth prints what etcdctl would have to be told.
+func (a *app) printAuth(u *users) {
+	out := a.stdout
+	fmt.Fprintln(out, "# Nothing is changed. These commands do the same as --apply; etcdctl asks for the passwords.")
+	for _, r := range u.roles {
+		fmt.Fprintf(out, "\n# %s\netcdctl role add %s\n", r.What, r.Name)
+		for _, g := range r.Grants {
+			kind := "read"
+			if g.Write {
+				kind = "readwrite"
+			}
+			if strings.HasSuffix(g.Prefix, "/") {
+				fmt.Fprintf(out, "etcdctl role grant-permission --prefix=true %s %s %s\n", r.Name, kind, g.Prefix)
+			} else {
+				fmt.Fprintf(out, "etcdctl role grant-permission %s %s %s\n", r.Name, kind, g.Prefix)
+			}
+		}
+		fmt.Fprintf(out, "etcdctl user add %s\netcdctl user grant-role %s %s\n", r.Name, r.Name, r.Name)
+	}
+	fmt.Fprint(out, "\n# etcd itself\netcdctl user add root\netcdctl user grant-role root root\netcdctl auth enable\n")
+}
+
+// applyAuth does it. The order leaves nobody half set up who is needed to go on: root and
+// authentication come last.
+func (a *app) applyAuth(ctx context.Context, u *users) error {
+	if !a.access.etcd.Used() && !a.etcdIsLocal() {
+		return usagef("passwords would cross the network in clear: give https:// endpoints and --etcd-ca, or run this on etcd's own machine")
+	}
+	s, err := a.connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer s.close()
+	if err := s.store.EnsureSchema(ctx); err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, max(a.timeout, authLimit))
+	defer cancel()
+	auth := authSteps{ctx: ctx, cli: s.cli, given: u.given}
+	for _, r := range u.roles {
+		if err := auth.role(r); err != nil {
+			return fmt.Errorf("role %s: %w", r.Name, err)
+		}
+	}
+	for _, name := range append(u.names()[1:], rootUser) {
+		if err := auth.user(name); err != nil {
+			return fmt.Errorf("user %s: %w", name, err)
+		}
+	}
+	// Before the last step: whoever cannot read them any more has not lost them.
+	for _, line := range auth.said {
+		fmt.Fprintln(a.stdout, line)
+	}
+	if _, err := s.cli.AuthEnable(ctx); err != nil {
+		return fmt.Errorf("enable authentication: %w", err)
+	}
+	fmt.Fprintln(a.stdout, "authentication is on; give proxies, agents and pdctl their --etcd-username and --etcd-password-file")
+	return nil
+}
+
+type authSteps struct {
+	ctx   context.Context //nolint:containedctx // of this one run
+	cli   *clientv3.Client
+	given map[string]string
+	said  []string
+}
+
+func (s *authSteps) role(r discovery.EtcdRole) error {
+	if _, err := s.cli.RoleAdd(s.ctx, r.Name); err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
+		return err
+	}
+	for _, g := range r.Grants {
+		end, kind := "", clientv3.PermissionType(clientv3.PermRead)
+		if strings.HasSuffix(g.Prefix, "/") {
+			end = clientv3.GetPrefixRangeEnd(g.Prefix)
+		}
+		if g.Write {
+			kind = clientv3.PermissionType(clientv3.PermReadWrite)
+		}
+		if _, err := s.cli.RoleGrantPermission(s.ctx, r.Name, g.Prefix, end, kind); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *authSteps) user(name string) error {
+	password, given := s.given[name]
+	if !given {
+		password = rand.Text()
+	}
+	_, err := s.cli.UserAdd(s.ctx, name, password)
+	switch {
+	case errors.Is(err, rpctypes.ErrUserAlreadyExist) && given:
+		if _, err := s.cli.UserChangePassword(s.ctx, name, password); err != nil {
+			return err
+		}
+		s.said = append(s.said, fmt.Sprintf("%s: was there; its password is that of its file now", name))
+	case errors.Is(err, rpctypes.ErrUserAlreadyExist):
+		s.said = append(s.said, fmt.Sprintf("%s: was there and keeps its password", name))
+	case err != nil:
+		return err
+	case given:
+		s.said = append(s.said, fmt.Sprintf("%s: its password is that of its file", name))
+	default:
+		s.said = append(s.said, fmt.Sprintf("%s: password %s", name, password))
+	}
+	_, err = s.cli.UserGrantRole(s.ctx, name, name)
+	return err
+}
