@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
@@ -250,4 +251,12 @@ func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address str
 		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
 		Notices:    p.notices, Load: p.loadSource(), LoadInterval: p.cfg.LoadInterval,
 	})
+}
+
+// disaggregate is who decides about prefill and decode, nil for nobody.
+func disaggregate(cfg *config.Proxy) *flow.Disaggregate {
+	if cfg.Disaggregate == config.DisaggregateAlways {
+		return nil
+	}
+	return &flow.Disaggregate{Never: cfg.Disaggregate == config.DisaggregateNever}
 }

@@ -34,6 +34,12 @@ const (
 	VersionMismatch   = "version_mismatch"
 	ConnectorMismatch = "connector_mismatch"
 	SameInstance      = "same_instance"
+
+	// Decode alone should be the better way, or is wanted.
+	SmallUncached = "small_uncached"
+	PrefillQueue  = "prefill_queue"
+	Explore       = "explore"
+	Never         = "never"
 )
 
 // Reason is a name and what it means to an operator.
@@ -64,7 +70,20 @@ func Reasons() []Reason {
 		{VersionMismatch, "no prefill and decode instance are of one vLLM release"},
 		{ConnectorMismatch, "no prefill and decode instance speak one connector"},
 		{SameInstance, "prefill and decode would be the same instance"},
+		{SmallUncached, "decode computes it sooner than prefill would hand it over"},
+		{PrefillQueue, "prefill's queue is longer than decode takes"},
+		{Explore, "now and then, to know how long decode takes"},
+		{Never, "--disaggregate never"},
 	}
+}
+
+// Chosen tells of a reason that nothing is wrong with: prefill could have served.
+func Chosen(name string) bool {
+	switch name {
+	case SmallUncached, PrefillQueue, Explore, Never:
+		return true
+	}
+	return false
 }
 
 // Words says what a reason means, the name itself of one that is not known.

@@ -35,6 +35,7 @@ func TestBadValues(t *testing.T) {
 		{"origin empty", `--allowed-origins ["*",""]`, []string{"--allowed-origins:", "empty"}},
 		{"header of two lines", `--allowed-headers ["a\r\nb"]`, []string{"--allowed-headers:", "no name"}},
 		{"upstream", "--upstream grpc", []string{"--upstream:", "own or std"}},
+		{"disaggregate", "--disaggregate maybe", []string{"--disaggregate:", "always, auto or never"}},
 		{"fallback", "--fallback maybe", []string{"--fallback:", "decode or none"}},
 		{"policy", "--policy best", []string{"--policy: \"best\": no such policy; use round_robin, random, least_loaded"}},
 		{"policies of the roles", "--prefill-policy p2c --decode-policy lru", []string{"--prefill-policy: \"p2c\"", "--decode-policy: \"lru\"", "power_of_two"}},

@@ -17,6 +17,16 @@ const (
 	FallbackNone = "none"
 )
 
+// The values of Proxy.Disaggregate.
+const (
+	// DisaggregateAlways sends every request that can through prefill and decode.
+	DisaggregateAlways = "always"
+	// DisaggregateAuto leaves it to decode alone where that is better.
+	DisaggregateAuto = "auto"
+	// DisaggregateNever leaves all to decode alone, for comparison.
+	DisaggregateNever = "never"
+)
+
 // The values of Proxy.Upstream.
 const (
 	// ServerOwn is the proxy's own HTTP/1.1 server for completions.
@@ -115,6 +125,7 @@ type Proxy struct {
 	MaxBodyBytes           int64
 	MaxBodiesMemory        int64  // bytes of all request bodies together; 0 = by the memory limit
 	MaxConnections         int    // clients connected at once; 0 = by the limit on descriptors
+	Disaggregate           string // DisaggregateAlways, DisaggregateAuto or DisaggregateNever
 	Fallback               string // FallbackDecode or FallbackNone
 
 	KVEvents       bool          // what engines publish of their KV caches is followed

@@ -112,6 +112,7 @@ func proxySettings() []setting {
 		{name: "max-connections", kind: kindInt, def: "0", usage: "clients connected at once; idle connections are closed for new ones, and the others wait; 0 means as many as the limit on descriptors leaves room for", field: func(p *Proxy) any { return &p.MaxConnections }},
 		{name: "fallback", kind: kindText, def: FallbackDecode, usage: "when no prefill instance is left: decode (decode instances alone) or none (503)", field: func(p *Proxy) any { return &p.Fallback }},
 
+		{name: "disaggregate", kind: kindText, def: DisaggregateAlways, usage: "who goes through prefill and decode: always (all that can), auto (who is not better served by decode alone, as far as earlier requests tell) or never (for comparison)", field: func(p *Proxy) any { return &p.Disaggregate }},
 		{name: "policy", kind: kindText, usage: "which of several instances gets a request, of either role: " + strings.Join(policy.Names(), ", "), field: func(p *Proxy) any { return &p.Policy }},
 		{name: "prefill-policy", kind: kindText, usage: "the same for prefill instances (default that of --policy, or " + policy.DefaultPrefill + ")", field: func(p *Proxy) any { return &p.PrefillPolicy }},
 		{name: "decode-policy", kind: kindText, usage: "the same for decode instances (default that of --policy, or " + policy.Default + ")", field: func(p *Proxy) any { return &p.DecodePolicy }},

@@ -66,6 +66,11 @@ func (p *Proxy) Validate() error {
 	if p.Fallback != FallbackDecode && p.Fallback != FallbackNone {
 		bad("fallback", "%q is not known; use %s or %s", p.Fallback, FallbackDecode, FallbackNone)
 	}
+	switch p.Disaggregate {
+	case DisaggregateAlways, DisaggregateAuto, DisaggregateNever:
+	default:
+		bad("disaggregate", "%q is not known; use %s, %s or %s", p.Disaggregate, DisaggregateAlways, DisaggregateAuto, DisaggregateNever)
+	}
 	if p.Server != ServerOwn && p.Server != ServerStd {
 		bad("server", "%q is not known; use %s or %s", p.Server, ServerOwn, ServerStd)
 	}

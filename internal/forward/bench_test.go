@@ -79,6 +79,7 @@ type nobody struct{}
 func (nobody) Done(*forward.Entry)                  {}
 func (nobody) Retried(instance.Role, forward.Class) {}
 func (nobody) Handed(*instance.Instance, bool)      {}
+func (nobody) Disaggregated(bool, string, float64)  {}
 func (nobody) HandoverSpent(forward.Class)          {}
 func (nobody) Media()                               {}
 func (nobody) Asked(string)                         {}

@@ -75,6 +75,8 @@ type Options struct {
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
+	// Disaggregate decides who goes through prefill and decode; nil: everybody.
+	Disaggregate *flow.Disaggregate
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
@@ -114,7 +116,7 @@ func New(o Options) (*Handler, error) {
 		},
 		flow: flow.Settings{
 			Picker: o.Picker, Health: o.Health, Notices: o.Notices, Recorder: o.Recorder, Log: o.Log,
-			Fallback: o.Fallback, MaxAttempts: o.MaxAttempts,
+			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"net/http"
@@ -90,6 +91,7 @@ type record struct {
 	media   int
 	spent   []forward.Class
 	asked   []string
+	decided map[string]int     // by "alone reason"
 	ended   chan forward.Entry // what fits, see entry
 	onRetry func()             // called once, at the first retry
 }
@@ -113,6 +115,15 @@ func (r *record) Retried(role instance.Role, class forward.Class) {
 	if hook != nil {
 		hook()
 	}
+}
+
+func (r *record) Disaggregated(alone bool, reason string, _ float64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.decided == nil {
+		r.decided = map[string]int{}
+	}
+	r.decided[fmt.Sprint(alone, " ", reason)]++
 }
 
 func (r *record) HandoverSpent(class forward.Class) {

@@ -91,6 +91,7 @@ func (content) Success(*instance.Instance)           {}
 func (content) Done(*forward.Entry)                  {}
 func (content) Retried(instance.Role, forward.Class) {}
 func (content) Handed(*instance.Instance, bool)      {}
+func (content) Disaggregated(bool, string, float64)  {}
 func (content) HandoverSpent(forward.Class)          {}
 func (content) Media()                               {}
 func (content) Asked(string)                         {}

@@ -21,6 +21,8 @@ type Metrics struct {
 	requests *prometheus.CounterVec
 	retries  *prometheus.CounterVec
 	alone    *prometheus.CounterVec
+	decided  *prometheus.CounterVec
+	stalls   prometheus.Counter
 	missing  prometheus.Counter
 	spent    *prometheus.CounterVec
 	media    prometheus.Counter
@@ -53,6 +55,12 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		alone: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "pd_forward_decode_alone_total", Help: "Requests that a decode instance served without a prefill, by reason.",
 		}, []string{"reason"}),
+		decided: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "pd_disaggregate_total", Help: "Decisions whether a request goes through prefill and decode, and why.",
+		}, []string{"decision", "reason"}),
+		stalls: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "pd_disaggregate_stall_seconds_total", Help: "Seconds that running streams, all together, waited for prompts that decode computed alone by such a decision, as estimated.",
+		}),
 		missing: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "pd_forward_handover_missing_total", Help: "Prefill answers without the hand-over that their connector needs.",
 		}),
@@ -73,7 +81,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 		ConstLabels: prometheus.Labels{"version": version},
 	})
 	info.Set(1)
-	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.missing, m.spent, m.media, m.asked, info,
+	reg.MustRegister(m.requests, m.duration, m.firstToken, m.between, m.stages, m.retries, m.alone, m.decided, m.stalls, m.missing, m.spent, m.media, m.asked, info,
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return m
 }
@@ -178,6 +186,16 @@ func (m *Metrics) Handed(_ *instance.Instance, something bool) {
 	if !something {
 		m.missing.Inc()
 	}
+}
+
+// Disaggregated counts a decision.
+func (m *Metrics) Disaggregated(alone bool, reason string, stall float64) {
+	decision := "pair"
+	if alone {
+		decision = "alone"
+	}
+	m.decided.WithLabelValues(decision, reason).Inc()
+	m.stalls.Add(stall)
 }
 
 // HandoverSpent counts a hand-over that was given away in vain.

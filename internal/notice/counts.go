@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -39,10 +40,10 @@ func NewCounts(members func() *instance.Snapshot) *Counts {
 }
 
 // Done hears of a request that has ended. Requests that decode served alone are counted
-// until one is served by a pair.
+// until one is served by a pair, but for those that could have been.
 func (c *Counts) Done(e *forward.Entry) {
 	switch {
-	case e.Decode == "":
+	case e.Decode == "", alone.Chosen(e.Alone):
 	case e.Alone != "":
 		c.mu.Lock()
 		c.alone[e.Alone]++

@@ -122,6 +122,9 @@ func TestWordsOfRequests(t *testing.T) {
 		f.counts.Done(alone("n"))
 	}
 	f.counts.Done(&forward.Entry{Alone: "n"}) // nobody served it
+	for range 9 {
+		f.counts.Done(alone("small_uncached")) // because that is better
+	}
 	if got := f.words(); got != "" {
 		t.Errorf("after a few: %q", got)
 	}

@@ -183,6 +183,8 @@ type Request struct {
 	Length int
 	// Priority of the request, if it may have one; 0 usually.
 	Priority int
+	// Measure has the assignment say what there was to do before it.
+	Measure bool
 	// Tentative tells that the leg may not go to whom is picked; if it does,
 	// Assignment.Confirm says so. Until then policies and counts know nothing of the pick;
 	// what is in flight does.
@@ -205,6 +207,9 @@ type Assignment struct {
 	// Tokens of the prompt, by an estimate, and how many of them the policy expects in
 	// the cache of the instance; 0 where it does not know.
 	Tokens, Cached int
+	// Queued are the tokens that waited there before it, by Load.Waiting and what other
+	// proxies say, and Running the legs that were in flight; see Request.Measure.
+	Queued, Running int64
 	// Lesson is what the policy wants to learn from prefill's answer.
 	Lesson policy.Lesson
 	// Elsewhere is why another instance would have been preferred; "" if none would. See
@@ -243,6 +248,18 @@ func (a *Assignment) Confirm() {
 		}
 		a.counts[i] = nil
 	}
+}
+
+// Full tells that no prompt should be put on the instance that another can compute: as
+// far as its engine said last, requests wait for their turn or its KV cache has no room, or
+// the prompts of all legs there leave none. Requests that wait for their KV cache wait
+// for nobody's turn; engines that do not tell them apart are full more often.
+func (a *Assignment) Full() bool {
+	if room := a.load.Capacity.Load(); room > 0 && float64(a.load.Held.Load())+a.load.Others.Held.Load() > room {
+		return true
+	}
+	said := a.load.Engine.Load()
+	return said != nil && (said.Full() || said.All.Waiting > max(said.All.Deferred, said.All.Fetching))
 }
 
 // half is what decides whom the instance can be paired with.
@@ -401,6 +418,10 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio = own.counter, chosen.Load, bytes, ratio
 	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
+	if r.Measure {
+		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
+		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
+	}
 	a.load.Begin(f.Tokens)
 	if score := s.scores[side(r.Role)]; score != nil {
 		a.score = score(r.Role, r.Length)

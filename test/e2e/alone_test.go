@@ -9,6 +9,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
@@ -162,6 +163,7 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 			return nil
 		})
 	}
+	decided(t, f, counts)
 	for _, r := range alone.Reasons() {
 		if counts[r.Name] == 0 {
 			t.Errorf("no way is tried to %s", r.Name)
@@ -170,6 +172,53 @@ func TestNobodyIsAloneInSilence(t *testing.T) {
 
 	testkit.Eventually(t, soon, func() error { return logged(proxy.LogFile(), wanted) })
 	told(t, proxy, models[slices.IndexFunc(cases, func(c aloneCase) bool { return c.reason == alone.NoHandover })])
+}
+
+// decided counts the reasons that proxies give which may leave prefill out. A prefill
+// that takes its time has a queue when several requests come at once.
+func decided(t *testing.T, f *fleet.Fleet, counts map[string]float64) {
+	t.Helper()
+	const model = "decided"
+	engine := func(role fakevllm.Role) string {
+		return fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.NIXL, Models: []string{model}, Version: "0.32.0", PrefillRate: 2000}).Address()
+	}
+	prefill, decode := engine(fakevllm.RolePrefill), engine(fakevllm.RoleDecode)
+	text := strings.Repeat("the sea ", 30)
+	for _, value := range []string{"auto", "never"} {
+		proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy-" + value, Args: []string{
+			"--connector", "nixl", "--disaggregate", value, "--prefill", prefill, "--decode", decode,
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := proxy.WaitFor(t.Context(), 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		wanted := []string{alone.Never}
+		if value == "auto" {
+			wanted = []string{alone.Explore, alone.SmallUncached, alone.PrefillQueue}
+		}
+		testkit.Eventually(t, soon, func() error {
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					resp, body, err := posted(t, proxy.URL()+"/v1/completions", "", `{"model":"`+model+`","prompt":"`+text+`","max_tokens":2,"stream":true}`)
+					if err != nil || resp.StatusCode != http.StatusOK {
+						t.Errorf("%v: %s", err, body)
+					}
+				})
+			}
+			all.Wait()
+			for _, reason := range wanted {
+				label := fmt.Sprintf("reason=%q", reason)
+				n := metric(t, proxy.URL(), "pd_forward_decode_alone_total", label)
+				if counts[reason] = n; n == 0 || n > metric(t, proxy.URL(), "pd_disaggregate_total", label) {
+					return fmt.Errorf("--disaggregate %s: %v requests are alone for %s", value, n, reason)
+				}
+			}
+			return nil
+		})
+	}
 }
 
 // posted sends a request and reads its answer.

@@ -72,6 +72,14 @@ func (t *attempts) pick(role instance.Role, partner *sched.Assignment) (*sched.A
 	return t.pickOnce(role, partner, false)
 }
 
+// consider is pick without a partner, for who may not send the leg there.
+func (t *attempts) consider(role instance.Role) (*sched.Assignment, error) {
+	t.wanted.Tentative = true
+	a, err := t.pick(role, nil)
+	t.wanted.Tentative = false
+	return a, err
+}
+
 // pickAny chooses one instance that serves without another: a decode instance, or
 // a prefill instance where there is none, or none that may be sent a request alone.
 func (t *attempts) pickAny() (*sched.Assignment, error) {

@@ -38,6 +38,7 @@ type completion struct {
 	// silent is how long decode legs waited that were sent again because their
 	// hand-over had run out.
 	silent time.Duration
+	media  bool // images, video or sound: bytes of the body tell nothing of its tokens
 }
 
 // kind of a prefill instance, by which it is paired.
@@ -54,7 +55,7 @@ func (r *Request) Complete(req *openai.Request) {
 	if media {
 		r.Settings.Recorder.Media()
 	}
-	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason, usage: relay.Usage{Kind: req.Kind}}
+	c := &completion{Request: r, s: r.Settings, req: req, kind: req.Kind, cutReason: req.CutReason, media: media, usage: relay.Usage{Kind: req.Kind}}
 	c.run()
 }
 
@@ -71,7 +72,7 @@ func (c *completion) run() {
 	}
 	for done := false; !done; {
 		c.Route.Alone = "" // an attempt before may have had a reason
-		p, err := c.attempts.pick(instance.Prefill, nil)
+		p, err := c.pickPrefill()
 		if err != nil {
 			c.withoutPrefill(err)
 			return
@@ -87,6 +88,10 @@ func (c *completion) run() {
 			c.alone(why)
 			return
 		}
+		if c.better(p, d) {
+			return
+		}
+		p.Confirm()
 		c.Route.took(p)
 		switch d.Flow() {
 		case connector.Concurrent:
@@ -192,12 +197,18 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 }
 
 // alone lets one decode instance do the whole request, without KV transfer.
-func (c *completion) alone(reason string) {
+func (c *completion) alone(reason string) { c.aloneFrom(nil, reason) }
+
+// aloneFrom is alone with the pick that is tried first, nil for any.
+func (c *completion) aloneFrom(first *sched.Assignment, reason string) {
 	c.Route.Alone, c.Route.Prefill = reason, ""
 	c.Origin.Times.WithoutPrefill()
 	c.usage.Prefilled(nil)
 	for done, passed := false, false; !done; {
-		d, err := c.attempts.pick(instance.Decode, nil)
+		d, err := first, error(nil)
+		if first = nil; d == nil {
+			d, err = c.attempts.pick(instance.Decode, nil)
+		}
 		switch {
 		case err == nil:
 		case passed && errors.Is(err, sched.ErrNone):
@@ -230,6 +241,7 @@ func (c *completion) aloneOn(d *sched.Assignment) *leg.Failure {
 
 // committed is called when the answer goes out: its pair has done its part.
 func (c *completion) committed(d, p *sched.Assignment) {
+	c.learn(d, p)
 	p.Done() // its KV has been pulled
 	d.Computed(0)
 	c.attempts.served(d.Instance)
@@ -241,6 +253,7 @@ func (c *completion) committed(d, p *sched.Assignment) {
 func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.Origin.Times.Pass(stage.Prefilled)
 	c.usage.Prefilled(answer)
+	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())
 	if p.Lesson.Wanted() {
 		if ids := c.kind.PromptTokenIDs(answer); ids != nil {

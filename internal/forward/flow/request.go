@@ -37,6 +37,9 @@ type Route struct {
 	// Alone says why one instance served the request without a prefill, "" if
 	// there was one.
 	Alone string
+	// Decided is why the request goes through both, or why not, where that was decided
+	// and not plain; see Settings.Disaggregate.
+	Decided string
 	// Policies that chose the two, "" for none.
 	PrefillPolicy, DecodePolicy string
 	// PrefillElsewhere and DecodeElsewhere are why others would have been preferred.
@@ -69,6 +72,9 @@ func (r *Route) Header(h http.Header) {
 	h.Set("X-PD-Policy", r.policy())
 	h.Set("X-PD-Revision", strconv.FormatInt(r.Revision, 10))
 	h.Set("X-PD-Attempts", strconv.Itoa(r.Failed+1))
+	if r.Decided != "" {
+		h.Set("X-PD-Decided", r.Decided)
+	}
 	if why := r.Elsewhere(); why != "" {
 		h.Set("X-PD-Elsewhere", why)
 	}
@@ -104,6 +110,7 @@ func (r *Route) policy() string {
 // begin makes the request ready for its first pick.
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
+	wanted.Measure = r.Settings.Disaggregate != nil
 	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }
 

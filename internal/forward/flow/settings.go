@@ -63,6 +63,10 @@ type Recorder interface {
 	HandoverSpent(class leg.Class)
 	// Media: a request with images, video or sound, which goes the ordinary way.
 	Media()
+	// Disaggregated: it was decided whether a request goes through prefill. stall is how
+	// many seconds all streams of the decode instance together wait for a prompt that it
+	// computes alone, by the estimate.
+	Disaggregated(alone bool, reason string, stall float64)
 	// Asked: what became of an invalid request, one of AskRefused and so on.
 	Asked(outcome string)
 }
@@ -77,13 +81,15 @@ type Settings struct {
 	Log      logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
-	Fallback    bool
-	MaxAttempts int           // counted failures per request
-	Prefill     time.Duration // for a whole prefill
-	FirstByte   time.Duration // until decode answers
-	Idle        time.Duration // between two reads of an answer
-	NonStream   time.Duration // for a non-streamed answer to begin
-	KVBudget    time.Duration // how long a hand-over may wait whose lease is not known
+	Fallback bool
+	// Disaggregate decides who goes through prefill and decode; nil: everybody.
+	Disaggregate *Disaggregate
+	MaxAttempts  int           // counted failures per request
+	Prefill      time.Duration // for a whole prefill
+	FirstByte    time.Duration // until decode answers
+	Idle         time.Duration // between two reads of an answer
+	NonStream    time.Duration // for a non-streamed answer to begin
+	KVBudget     time.Duration // how long a hand-over may wait whose lease is not known
 	// RewriteHost puts the host by which prefill was reached into what it hands over.
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications

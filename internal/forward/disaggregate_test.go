@@ -1,0 +1,149 @@
+package forward_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Nobody is sent another way before enough has been seen; then some are, and each is told
+// why and counted once. It is so in every flow.
+func TestDisaggregateLearns(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.Plain, fakevllm.NIXL, fakevllm.Mooncake, fakevllm.LMCache} {
+		t.Run(string(mode), func(t *testing.T) {
+			t.Parallel()
+			r := start(t, mode, 1, 2, func(o *forward.Options) { o.Disaggregate = new(flow.Disaggregate) })
+			if mode == fakevllm.Mooncake {
+				r.bootstraps()
+			}
+			told := map[string]int{}
+			for range 64 {
+				body := chatBody(true, "")
+				a := r.post("/v1/chat/completions", body)
+				r.complete(a, true, body)
+				why := r.entry().Alone
+				if got := a.header.Get("X-PD-Alone"); got != why {
+					t.Errorf("the client is told %q, the log %q", got, why)
+				}
+				told[why]++
+			}
+			r.rec.mu.Lock()
+			defer r.rec.mu.Unlock()
+			if told[alone.Explore] == 0 || told[""] < 4 {
+				t.Errorf("alone by reason: %v, decisions %v", told, r.rec.decided)
+			}
+			pairs := 0
+			for decision, n := range r.rec.decided {
+				if strings.HasPrefix(decision, "false") {
+					pairs += n
+				}
+			}
+			if pairs != told[""] {
+				t.Errorf("%d through prefill, decisions %v", told[""], r.rec.decided)
+			}
+		})
+	}
+}
+
+func TestDisaggregateNever(t *testing.T) {
+	t.Parallel()
+	never := func(o *forward.Options) { o.Disaggregate = &flow.Disaggregate{Never: true} }
+	r := start(t, fakevllm.NIXL, 1, 1, never)
+	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Alone") != alone.Never {
+		t.Errorf("%d, alone: %q", a.status, a.header.Get("X-PD-Alone"))
+	}
+	// These would answer with the wrong text.
+	r = start(t, fakevllm.MoRIIORead, 1, 1, never)
+	if a := r.post("/v1/chat/completions", chatBody(false, "")); a.status != http.StatusOK || a.header.Get("X-PD-Alone") != "" {
+		t.Errorf("moriio_read: %d, alone: %q", a.status, a.header.Get("X-PD-Alone"))
+	}
+}
+
+// rememberer is a proxy whose prefill instances are chosen by what they were given.
+func rememberer(t *testing.T, mode fakevllm.Mode, d *flow.Disaggregate) *rig {
+	t.Helper()
+	prefix, err := policy.Find("prefix")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return startTuned(t, mode, 1, 1, tuning{
+		forward: func(o *forward.Options) { o.Disaggregate = d }, health: func(*health.Options) {}, engine: func(*fakevllm.Options) {},
+		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+	})
+}
+
+// text is a chat that is long enough to be remembered.
+func text(stream bool) string {
+	return strings.Replace(chatBody(stream, ""), "tell me", strings.Repeat("tell me ", 60), 1)
+}
+
+// A prompt that decode has computed alone is expected in no cache of prefill's, and no
+// pick is counted for a leg that was not sent.
+func TestDisaggregateLeavesNoTrace(t *testing.T) {
+	t.Parallel()
+	for _, never := range []bool{true, false} {
+		r := rememberer(t, fakevllm.NIXL, &flow.Disaggregate{Never: never})
+		for range 3 {
+			body := text(true)
+			r.complete(r.post("/v1/chat/completions", body), true, body)
+			r.entry()
+		}
+		picks := uint64(0)
+		r.sched.Picks(func(role instance.Role, _ string, n uint64) {
+			if role == instance.Prefill {
+				picks += n
+			}
+		})
+		prompt := text(true)
+		e := r.sched.Explain(sched.Request{Role: instance.Prefill, Model: model, Prompt: []byte(prompt[strings.Index(prompt, "[") : strings.Index(prompt, "]")+1])})
+		if known := e.Assignment.Cached > 0; known == never || (picks > 0) == never {
+			t.Errorf("never %t: %d of %d tokens are expected at prefill, %d picks", never, e.Assignment.Cached, e.Assignment.Tokens, picks)
+		}
+	}
+}
+
+// Nobody computes a prompt where others wait for their turn, or where there is no room:
+// it waits for prefill. Requests that wait for their KV cache are in nobody's way.
+func TestDisaggregateSparesWhoIsFull(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		said policy.Rank
+		full bool
+	}{
+		"idle":             {policy.Rank{Capacity: 1 << 20}, false},
+		"fetching":         {policy.Rank{Capacity: 1 << 20, Waiting: 3, Fetching: 3, Deferred: 3}, false},
+		"waiting":          {policy.Rank{Capacity: 1 << 20, Waiting: 3, Deferred: 2}, true},
+		"starved":          {policy.Rank{Capacity: 1 << 20, Waiting: 1, Deferred: 1, Starved: 1}, true},
+		"prompts too long": {policy.Rank{Capacity: 10}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := rememberer(t, fakevllm.NIXL, new(flow.Disaggregate))
+			r.sched.Explain(sched.Request{Role: instance.Decode, Model: model}) // the first look makes the counters
+			r.sched.SetEngine(instance.Key{Role: instance.Decode, Address: r.D[0].Address()}, &policy.Engine{Ranks: []policy.Rank{tc.said}, All: tc.said})
+			for range 32 {
+				body := text(true)
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+				r.entry()
+			}
+			r.rec.mu.Lock()
+			defer r.rec.mu.Unlock()
+			if full := r.rec.decided["false decode_full"] > 0; full != tc.full {
+				t.Errorf("decided %v", r.rec.decided)
+			}
+			if tc.full && r.rec.decided["true "+alone.Explore] > 0 {
+				t.Errorf("explored a decode instance that is full: %v", r.rec.decided)
+			}
+		})
+	}
+}

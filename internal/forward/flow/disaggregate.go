@@ -1,0 +1,120 @@
+package flow
+
+import (
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+// Disaggregate decides whether a request goes through prefill and decode. Its zero value
+// learns which way is better.
+type Disaggregate struct {
+	// Never lets decode alone serve all that it can.
+	Never bool
+
+	estimate estimate.Estimator
+}
+
+// pickPrefill chooses a prefill instance. Where somebody decides about it the pick is
+// tentative: a prompt that decode computes alone is in no cache of prefill's.
+func (c *completion) pickPrefill() (*sched.Assignment, error) {
+	if c.s.Disaggregate == nil {
+		return c.attempts.pick(instance.Prefill, nil)
+	}
+	return c.attempts.consider(instance.Prefill)
+}
+
+// better serves the request by decode alone where that is better than this pick of a
+// prefill instance, and tells whether it has. After a failure it decides nothing: then it
+// counts that somebody answers.
+func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (served bool) {
+	s := c.s.Disaggregate
+	if s == nil || c.attempts.last != nil || len(c.lonely) > 0 {
+		return false
+	}
+	why, d := s.decide(c, p, dialect)
+	c.Route.Decided = why.Reason
+	c.s.Recorder.Disaggregated(why.Alone, why.Reason, why.Stall)
+	if !why.Alone {
+		d.Done()
+		return false
+	}
+	p.Done()
+	if d != nil {
+		d.Confirm()
+	}
+	c.aloneFrom(d, why.Reason)
+	return true
+}
+
+// decide also gives the decode instance that it has looked at, nil if it did not have to.
+func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connector.Dialect) (why estimate.Decision, d *sched.Assignment) {
+	switch {
+	case dialect.NeedsPrefill():
+		return estimate.Decision{Reason: estimate.Connector}, nil
+	case s.Never:
+		return estimate.Decision{Alone: true, Reason: alone.Never}, nil
+	case c.media:
+		return estimate.Decision{Reason: estimate.Media}, nil
+	}
+	model, there := c.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
+	why = s.estimate.Ask(model, there, float64(p.Tokens))
+	if !why.Alone {
+		return why, nil
+	}
+	d, err := c.attempts.consider(instance.Decode)
+	switch {
+	case err != nil:
+		return estimate.Decision{Reason: estimate.Full}, nil
+	case c.s.needsPrefill(d):
+		return estimate.Decision{Reason: estimate.Connector}, d
+	}
+	return s.estimate.Confirm(model, why, there, onDecode(d)), d
+}
+
+func onPrefill(p *sched.Assignment, uncached float64) estimate.Prefill {
+	return estimate.Prefill{Address: p.Address(), Queued: float64(p.Queued), Uncached: uncached}
+}
+
+func onDecode(d *sched.Assignment) estimate.Decode {
+	return estimate.Decode{
+		Address: d.Address(), Queued: float64(d.Queued), Running: float64(d.Running), Tokens: float64(d.Tokens), Full: d.Full(),
+	}
+}
+
+// learnPrefill notes how long a prefill took that has just answered.
+func (c *completion) learnPrefill(p *sched.Assignment) {
+	if c.s.Disaggregate == nil || c.media {
+		return
+	}
+	uncached := p.Tokens - p.Cached
+	if tokens, cached := c.usage.Prompt(); tokens > 0 {
+		uncached = tokens - cached
+	}
+	t := c.Origin.Times
+	c.s.Disaggregate.estimate.Prefilled(c.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
+}
+
+// learn notes how long decode took until it began to answer; p is nil for decode alone.
+// An answer that is no stream begins when it is whole, and the streams of other APIs
+// begin before anything is computed: they teach nothing. Nor do images, which are no text.
+func (c *completion) learn(d, p *sched.Assignment) {
+	s := c.s.Disaggregate
+	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.Route.Failed > 0 {
+		return
+	}
+	t := c.Origin.Times
+	now := time.Since(t.Start)
+	switch prefilled := t.At(stage.Prefilled); {
+	case p != nil && prefilled != 0 && c.Route.Alone == "":
+		s.estimate.Handed(c.Origin.Model, onDecode(d), max(0, now-prefilled))
+	case p == nil && c.req.Bypass == "":
+		s.estimate.Alone(c.Origin.Model, onDecode(d), now-t.At(stage.Decode))
+	}
+}

@@ -1,0 +1,248 @@
+// Package estimate tells whether a prompt is answered earlier through prefill and decode
+// or by decode alone. It knows nothing but what earlier requests took.
+package estimate
+
+import (
+	"math"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+)
+
+// Why a request goes through prefill and decode. Those of decode alone stand in package
+// alone.
+const (
+	Learning = "learning" // too little has been seen yet
+	Faster   = "faster"   // that is quicker, or spares running streams more than it costs
+	Full     = "decode_full"
+	Refresh  = "explore" // alone would be better, and what is known must stay fresh
+	// Nobody was asked:
+	Connector = "connector" // decode cannot do without a prefill
+	Media     = "media"     // the request has images or sound
+)
+
+const (
+	// exploring is how many decisions for a model there are to one that goes the other
+	// way, and learningAlone the same while nothing is known of decode alone.
+	exploring     = 64
+	learningAlone = 8
+	// tooDear is how many times as long as the better way an exploration may take.
+	tooDear = 3
+	// margin by which the other way must be better before prompts of this length change
+	// to it.
+	margin = 0.1
+	// kept instances of a model are the most that are remembered by themselves.
+	kept = 1024
+)
+
+// Prefill is what there would be to do on a prefill instance, in tokens.
+type Prefill struct {
+	Address          string
+	Queued, Uncached float64
+}
+
+// Decode is the same of a decode instance. Nobody knows what of the prompt is in its
+// cache, so that all of it counts.
+type Decode struct {
+	Address        string
+	Queued, Tokens float64
+	Running        float64 // streams that wait while it computes a prompt
+	Full           bool    // no prompt may be put on it
+}
+
+// Decision is a way and why.
+type Decision struct {
+	Alone  bool
+	Reason string
+	// Stall is how many seconds all running streams together wait for a prompt alone.
+	Stall float64
+}
+
+// Estimator learns and decides. It is safe for concurrent use; its zero value is ready.
+type Estimator struct {
+	mu     sync.Mutex // guards all below; never held for more than some microseconds
+	models map[string]*model
+}
+
+// lines are what is known of one instance, or of all of a model.
+type lines struct {
+	prefill line // to prefill's answer, by the tokens computed and those before them
+	hand    line // from there to the first content, by the tokens of the prompt
+	alone   line // to the first content of decode alone, as prefill
+}
+
+type model struct {
+	lines
+	by              map[string]*lines
+	queued, running mean // of decode instances
+	alone           [64]bool
+	decisions       uint64
+}
+
+type mean struct{ n, value float64 }
+
+func (m *mean) learn(v float64) {
+	m.n = min(m.n+1, 16)
+	m.value += (v - m.value) / m.n
+}
+
+// Prefilled: a prefill instance has answered.
+func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
+	e.learn(name, p.Address, func(l *lines) { l.prefill.learn(p.Queued+p.Uncached, took.Seconds()) })
+}
+
+// Handed: decode has begun to answer so long after prefill had.
+func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
+	e.learn(name, d.Address, func(l *lines) { l.hand.learn(d.Tokens, took.Seconds()) })
+	e.saw(name, d)
+}
+
+// Alone: decode has begun to answer without a prefill.
+func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
+	e.learn(name, d.Address, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
+	e.saw(name, d)
+}
+
+func (e *Estimator) learn(name, address string, f func(*lines)) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := e.model(name)
+	f(&m.lines)
+	l := m.by[address]
+	if l == nil {
+		if len(m.by) >= kept {
+			clear(m.by) // the model's own lines stay
+		}
+		l = new(lines)
+		m.by[address] = l
+	}
+	f(l)
+}
+
+func (e *Estimator) saw(name string, d Decode) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := e.model(name)
+	m.queued.learn(d.Queued)
+	m.running.learn(d.Running)
+}
+
+// model gives what is known of one. There are as many as instances list. The lock is held.
+func (e *Estimator) model(name string) *model {
+	m := e.models[name]
+	if m == nil {
+		if e.models == nil {
+			e.models = map[string]*model{}
+		}
+		m = &model{by: map[string]*lines{}}
+		e.models[name] = m
+	}
+	return m
+}
+
+// Ask decides before a decode instance is picked, by what they have had to do lately.
+func (e *Estimator) Ask(name string, p Prefill, tokens float64) Decision {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := e.model(name)
+	m.decisions++
+	d := Decode{Queued: m.queued.value, Running: m.running.value, Tokens: tokens}
+	return m.decide(p, d, m.decisions)
+}
+
+// Confirm looks at a decision for decode alone again, now that the instance is known.
+func (e *Estimator) Confirm(name string, was Decision, p Prefill, d Decode) Decision {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if d.Full {
+		return Decision{Reason: Full}
+	}
+	m := e.model(name)
+	is := was
+	if was.Reason != alone.Explore {
+		is = m.decide(p, d, 1)
+	}
+	if c, ok := m.costs(p, d); ok && is.Alone {
+		is.Stall = c.stall
+	}
+	return is
+}
+
+// decide is the decision of that number.
+func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
+	c, ok := m.costs(p, d)
+	if !ok {
+		return Decision{Reason: Learning}
+	}
+	bucket := &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
+	cost := c.alone
+	if *bucket {
+		cost *= 1 - margin
+	} else {
+		cost *= 1 + margin
+	}
+	better := cost < c.pair
+	bearable := c.alone <= tooDear*c.pair
+	switch {
+	case !c.seen: // decode is taken for as fast as prefill, which it may not be
+		if number%learningAlone == 0 && bearable {
+			return Decision{Alone: true, Reason: alone.Explore}
+		}
+		return Decision{Reason: Learning}
+	case number%exploring == 0 && better && c.pair <= tooDear*c.alone:
+		return Decision{Reason: Refresh}
+	case number%exploring == 0 && !better && bearable:
+		return Decision{Alone: true, Reason: alone.Explore}
+	}
+	*bucket = better
+	switch {
+	case !better:
+		return Decision{Reason: Faster}
+	case cost < c.pair-c.queue:
+		return Decision{Alone: true, Reason: alone.SmallUncached}
+	default:
+		return Decision{Alone: true, Reason: alone.PrefillQueue}
+	}
+}
+
+// costs are seconds of all whom a decision concerns.
+type costs struct {
+	pair, alone float64
+	queue       float64 // part of pair that is the queue of prefill
+	stall       float64 // part of alone that others wait
+	seen        bool    // decode alone has been seen
+}
+
+// costs weighs both ways; false while too little is known. A prompt on a decode instance
+// keeps every running stream waiting: while it is computed, in one chunk or in several, a
+// step takes longer by what the chunk takes, and all steps together by the time of the
+// prompt. That is the batch times the growth of the time between its tokens, and counts
+// like a wait for a first token. Who waits behind a prompt at prefill is not counted.
+func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
+	prefill := m.pick(p.Address, func(l *lines) *line { return &l.prefill })
+	hand := m.pick(d.Address, func(l *lines) *line { return &l.hand })
+	own := m.pick(d.Address, func(l *lines) *line { return &l.alone })
+	if !prefill.known() || !hand.known() {
+		return c, false
+	}
+	c.seen = own.known()
+	if !c.seen {
+		own = &m.prefill
+	}
+	_, each := prefill.parts()
+	c.queue = each * p.Queued
+	c.pair = prefill.at(p.Queued+p.Uncached) + hand.at(d.Tokens)
+	_, each = own.parts()
+	c.stall = d.Running * each * d.Tokens
+	c.alone = own.at(d.Queued+d.Tokens) + c.stall
+	return c, true
+}
+
+// pick gives the line of an instance, the model's while that is not known.
+func (m *model) pick(address string, of func(*lines) *line) *line {
+	if l := m.by[address]; l != nil && of(l).known() {
+		return of(l)
+	}
+	return of(&m.lines)
+}

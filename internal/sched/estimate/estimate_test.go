@@ -1,0 +1,184 @@
+package estimate_test
+
+import (
+	"math"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+const name = "m"
+
+// taught has seen a fleet: a millisecond for each token of prefill, 20 ms for a
+// hand-over, and perToken for each that decode computes.
+func taught(perToken time.Duration) *estimate.Estimator {
+	e := new(estimate.Estimator)
+	for i := range 32 {
+		tokens := float64(100 + 100*(i%7))
+		e.Prefilled(name, estimate.Prefill{Address: "p", Uncached: tokens}, time.Duration(tokens)*time.Millisecond)
+		e.Handed(name, estimate.Decode{Address: "d", Tokens: tokens}, 20*time.Millisecond)
+		e.Alone(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*perToken)
+	}
+	return e
+}
+
+func TestDecisions(t *testing.T) {
+	t.Parallel()
+	ms := time.Millisecond
+	for _, tc := range []struct {
+		name     string
+		perToken time.Duration
+		p        estimate.Prefill
+		d        estimate.Decode
+		want     estimate.Decision
+	}{
+		{"short, nobody is disturbed", ms, estimate.Prefill{Uncached: 50}, estimate.Decode{Tokens: 50}, estimate.Decision{Alone: true, Reason: alone.SmallUncached}},
+		{"streams would wait", ms, estimate.Prefill{Uncached: 500}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Reason: estimate.Faster}},
+		{"prefill has a queue", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1}, estimate.Decision{Alone: true, Reason: alone.PrefillQueue}},
+		{"so has decode", ms, estimate.Prefill{Uncached: 500, Queued: 2000}, estimate.Decode{Tokens: 500, Running: 1, Queued: 2000}, estimate.Decision{Reason: estimate.Faster}},
+		{"prefill has most of it in its cache", ms, estimate.Prefill{Uncached: 10}, estimate.Decode{Tokens: 500}, estimate.Decision{Reason: estimate.Faster}},
+		{"decode is slow", 4 * ms, estimate.Prefill{Uncached: 300}, estimate.Decode{Tokens: 300}, estimate.Decision{Reason: estimate.Faster}},
+		{"decode is full", ms, estimate.Prefill{Uncached: 50, Queued: 9000}, estimate.Decode{Tokens: 50, Full: true}, estimate.Decision{Reason: estimate.Full}},
+	} {
+		tc.p.Address, tc.d.Address = "p", "d"
+		was := estimate.Decision{Alone: true, Reason: alone.SmallUncached}
+		got := taught(tc.perToken).Confirm(name, was, tc.p, tc.d)
+		stall := tc.d.Running * tc.d.Tokens * tc.perToken.Seconds()
+		if !got.Alone {
+			stall = 0
+		}
+		if math.Abs(got.Stall-stall) > 0.01*stall {
+			t.Errorf("%s: streams wait %v s, want %v", tc.name, got.Stall, stall)
+		}
+		if got.Stall = 0; got != tc.want {
+			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// More before prefill never turns a request away from decode, more on decode never to it.
+func TestMonotonic(t *testing.T) {
+	t.Parallel()
+	ask := func(p estimate.Prefill, d estimate.Decode) bool {
+		p.Address, d.Address = "p", "d"
+		return taught(time.Millisecond).Confirm(name, estimate.Decision{Alone: true}, p, d).Alone
+	}
+	for tokens := 20.0; tokens < 2000; tokens *= 3 {
+		before := false
+		for queued := 0.0; queued < 20000; queued += 500 {
+			is := ask(estimate.Prefill{Uncached: tokens, Queued: queued}, estimate.Decode{Tokens: tokens, Running: 3})
+			if before && !is {
+				t.Errorf("%v tokens: not alone any more with %v queued", tokens, queued)
+			}
+			before = is
+		}
+		if !before {
+			t.Errorf("%v tokens wait behind everything", tokens)
+		}
+		before = true
+		for running := 0.0; running < 100; running++ {
+			is := ask(estimate.Prefill{Uncached: tokens, Queued: 500}, estimate.Decode{Tokens: tokens, Running: running})
+			if is && !before {
+				t.Errorf("%v tokens: alone again beside %v streams", tokens, running)
+			}
+			before = is
+		}
+		if before {
+			t.Errorf("%v tokens disturb whoever is there", tokens)
+		}
+	}
+}
+
+// Nothing is known, then little, then all; and it stays fresh.
+func TestLearnsAndExplores(t *testing.T) {
+	t.Parallel()
+	e := new(estimate.Estimator)
+	p := estimate.Prefill{Address: "p", Uncached: 100}
+	if got := e.Ask(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
+		t.Fatalf("knows nothing and says %+v", got)
+	}
+	for range 4 {
+		e.Prefilled(name, p, 100*time.Millisecond)
+		e.Handed(name, estimate.Decode{Address: "d", Tokens: 100}, 20*time.Millisecond)
+	}
+	count := map[estimate.Decision]int{}
+	for range 64 {
+		count[e.Ask(name, p, 100)]++
+	}
+	if count[estimate.Decision{Alone: true, Reason: alone.Explore}] != 8 || len(count) != 2 {
+		t.Fatalf("without a sample of decode alone: %v", count)
+	}
+	for range 4 {
+		e.Alone(name, estimate.Decode{Address: "d", Tokens: 100}, 100*time.Millisecond)
+	}
+	clear(count)
+	for range 640 {
+		count[e.Ask(name, p, 100)]++
+	}
+	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{Alone: true, Reason: alone.SmallUncached}] != 630 {
+		t.Errorf("of 640 decisions: %v", count)
+	}
+}
+
+// The better decode alone should be, the more it is worth a try; and what would take far
+// too long is not tried.
+func TestExploresWhatMayBeBetter(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		queued float64
+		want   bool
+	}{{0, true}, {5000, false}} {
+		e := new(estimate.Estimator)
+		for range 8 {
+			e.Prefilled(name, estimate.Prefill{Address: "p", Uncached: 100}, 10*time.Millisecond)
+			e.Handed(name, estimate.Decode{Address: "d", Tokens: 100, Queued: tc.queued}, 100*time.Millisecond)
+		}
+		tried := false
+		for range 64 {
+			tried = tried || e.Ask(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == alone.Explore
+		}
+		if tried != tc.want {
+			t.Errorf("%v tokens wait at decode: tried %t", tc.queued, tried)
+		}
+	}
+}
+
+// A decision near the border does not flap with every sample.
+func TestHysteresis(t *testing.T) {
+	t.Parallel()
+	e := taught(time.Millisecond)
+	at := func(queued float64) bool {
+		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 500, Queued: queued}, estimate.Decode{Address: "d", Tokens: 500, Running: 1}).Alone
+	}
+	// The border without a margin is at 480.
+	for _, step := range []struct {
+		queued float64
+		want   bool
+	}{{480, false}, {540, false}, {700, true}, {480, true}, {420, true}, {300, false}, {480, false}} {
+		if got := at(step.queued); got != step.want {
+			t.Fatalf("%v queued: alone %v, want %v", step.queued, got, step.want)
+		}
+	}
+}
+
+// One odd sample is not believed; a change is.
+func TestRobust(t *testing.T) {
+	t.Parallel()
+	e := taught(time.Millisecond)
+	ask := func() bool {
+		return e.Confirm(name, estimate.Decision{Alone: true}, estimate.Prefill{Address: "p", Uncached: 100}, estimate.Decode{Address: "d", Tokens: 50}).Alone
+	}
+	e.Alone(name, estimate.Decode{Address: "d", Tokens: 300}, time.Hour)
+	if !ask() {
+		t.Error("an hour that one request took is believed")
+	}
+	for i := range 100 {
+		tokens := float64(50 + 50*(i%5))
+		e.Alone(name, estimate.Decode{Address: "d", Tokens: tokens}, time.Duration(tokens)*20*time.Millisecond)
+	}
+	if ask() {
+		t.Error("decode has become slow, and nobody has noticed")
+	}
+}
