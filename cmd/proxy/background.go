@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
@@ -47,6 +48,9 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.flags.watch(ctx, p.log) })
 	if p.access != nil {
 		work.Go(func() { p.access.Run(ctx) })
+	}
+	if p.board != nil {
+		work.Go(func() { p.board.Run(ctx) })
 	}
 }
 
@@ -216,7 +220,8 @@ const tellSilence = 3 * time.Second
 type recorder struct {
 	*metrics.Metrics
 	noticed *notice.Counts
-	access  *accesslog.Log // nil: off
+	access  *accesslog.Log          // nil: off
+	board   func() *dashboard.Board // nil: off
 }
 
 // newAccessLog gives nil when there is to be none: access lines are information.
@@ -235,6 +240,9 @@ func (r recorder) Done(e *forward.Entry) {
 	r.noticed.Done(e)
 	if r.access != nil {
 		r.access.Write(e)
+	}
+	if b := r.board(); b != nil {
+		b.Done(sample(e))
 	}
 }
 

@@ -24,6 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/connlimit"
+	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/framing"
@@ -146,6 +147,7 @@ func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	case err = <-failed:
 	}
 	p.stopping.Store(true)
+	p.board.Close()
 	return errors.Join(err, shutdown(ctx, cfg.ShutdownTimeout, log, servers))
 }
 
@@ -245,7 +247,8 @@ type proxy struct {
 	secure   *certificates
 	flags    *flagInstances
 	noticed  *notice.Counts
-	access   *accesslog.Log // nil: off
+	access   *accesslog.Log   // nil: off
+	board    *dashboard.Board // nil: off
 	stopping atomic.Bool
 	begun    chan struct{} // closed when requests need not wait for the start any more
 
@@ -314,7 +317,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 	h, err := forward.New(forward.Options{
 		Notices: heard.asker, Notified: cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
-		Between: counters.Between, Tracer: p.tracer, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access},
+		Between: counters.Between, Tracer: p.tracer, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access, board: func() *dashboard.Board { return p.board }},
 		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
 		Trace: holdsAdmin, TraceAll: cfg.TraceHeaders, Privileged: holdsAdmin,
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg), Disaggregate: disaggregate(cfg),
@@ -352,6 +355,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
 		Fallback: cfg.Fallback == config.FallbackDecode,
 		Limits:   limits(cfg), Connector: cfg.Connector, Notices: p.notices,
+	}
+	if p.board = p.newBoard(deps.List, deps.Etcd, h.Requests, address); p.board != nil {
+		deps.Dashboard = p.board
 	}
 	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
 	p.direct = httpapi.Direct(deps)

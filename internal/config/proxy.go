@@ -154,6 +154,7 @@ type Proxy struct {
 	Zone string
 
 	AccessLog       bool
+	Dashboard       bool          // the page at /
 	TraceHeaders    bool          // X-PD-... response headers for everybody
 	OTLPEndpoint    string        // URL of a collector; "" = what the OTEL_ variables say
 	TraceSample     string        // share of the requests that are traced; "" = the same, or the default

@@ -72,7 +72,8 @@ func proxySettings() []setting {
 		{name: "api-keys-file", kind: kindText, usage: "file of further keys of clients, one \"key name rights\" a line; rights are priority, rank and trace, by comma; read again when it changes", field: func(p *Proxy) any { return &p.APIKeysFile }},
 		{name: "engine-api-key", kind: kindText, secret: true, env: []string{"OPENAI_API_KEY"}, usage: "key sent to the engines: always with --api-key, else when the client sent none; env OPENAI_API_KEY too", field: func(p *Proxy) any { return &p.EngineAPIKey }},
 		{name: "admin-api-key", kind: kindText, secret: true, env: []string{"ADMIN_API_KEY"}, usage: "key for changing the fleet over HTTP; env ADMIN_API_KEY too", field: func(p *Proxy) any { return &p.AdminAPIKey }},
-		{name: "admin-listen", kind: kindText, usage: "own host:port for status, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
+		{name: "admin-listen", kind: kindText, usage: "own host:port for status, dashboard, admin routes and metrics; empty keeps them on --port", field: func(p *Proxy) any { return &p.AdminListen }},
+		{name: "dashboard", kind: kindSwitch, def: "on", usage: "a page for people at /, where the fleet is seen and, with the admin key, changed; it may be seen by whoever may see /status", field: func(p *Proxy) any { return &p.Dashboard }},
 		{name: "pprof-listen", kind: kindText, usage: "loopback host:port for Go's profiles (/debug/pprof/); empty offers none", field: func(p *Proxy) any { return &p.PprofListen }},
 
 		{name: "tls-cert", kind: kindText, usage: "PEM file of the certificate for clients, and for --admin-listen; with --tls-key these speak HTTPS alone", field: func(p *Proxy) any { return &p.TLSCert }},

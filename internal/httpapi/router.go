@@ -89,7 +89,10 @@ type Deps struct {
 	// Ready gives nil when the proxy may take traffic, else what it waits for.
 	Ready   func() error
 	Metrics http.Handler
-	Log     logrus.FieldLogger
+	// Dashboard answers browsers at / with a page, and its events at DashboardEvents;
+	// nil: there is none.
+	Dashboard http.Handler
+	Log       logrus.FieldLogger
 
 	CORS       CORS
 	ClientKeys []string // none: clients need no key
@@ -129,10 +132,12 @@ func NewRouter(d Deps, split bool) http.Handler {
 	client.GET("/v1/models/*id", data(d.Data.Models(func(r *http.Request) string {
 		return r.URL.Path[len("/v1/models/"):]
 	})))
-	d.probes(e)
-	if !split {
+	if split {
+		d.Dashboard = nil // it is at the operators' address
+	} else {
 		d.operator(e)
 	}
+	d.probes(e)
 	return e
 }
 
@@ -171,7 +176,7 @@ func operators(path string) bool {
 		return verb == "add" || verb == "remove" || slices.Contains(verbs(), Verb(verb))
 	}
 	switch path {
-	case "/status", "/livez", "/readyz", "/healthcheck":
+	case "/status", "/livez", "/readyz", "/healthcheck", DashboardEvents:
 		return true
 	}
 	return false

@@ -70,6 +70,7 @@ func (d *Deps) operator(e *gin.Engine) {
 		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
+	d.dashboard(e)
 }
 
 func (d *Deps) probes(e *gin.Engine) {
@@ -108,24 +109,30 @@ func (d *Deps) status(c *gin.Context) {
 	}
 	out.PrefillCount, out.DecodeCount = len(out.Prefill), len(out.Decode)
 	for _, in := range s.All() {
-		l := in.List()
-		l.Warning = in.Warning(d.Connector)
-		if in.View != instance.Pending {
-			n := d.Load.InFlight(in.Key)
-			l.InFlight = &n
-			l.Load = d.listLoad(in.Key)
-			if in.Usable() {
-				if !d.Opinion.Available(in.Key) {
-					l.View = instance.Ejected
-				}
-				if why := d.Opinion.Why(in.Key); why != "" {
-					l.Reason = instance.Printable(why, 300)
-				}
-			}
-		}
-		out.Instances = append(out.Instances, l)
+		out.Instances = append(out.Instances, d.List(in))
 	}
 	writeJSON(c, http.StatusOK, out)
+}
+
+// List is what /status says of one entry: with this proxy's load and opinion.
+func (d *Deps) List(in *instance.Instance) instance.Listing {
+	l := in.List()
+	l.Warning = in.Warning(d.Connector)
+	if in.View == instance.Pending {
+		return l
+	}
+	n := d.Load.InFlight(in.Key)
+	l.InFlight = &n
+	l.Load = d.listLoad(in.Key)
+	if in.Usable() {
+		if !d.Opinion.Available(in.Key) {
+			l.View = instance.Ejected
+		}
+		if why := d.Opinion.Why(in.Key); why != "" {
+			l.Reason = instance.Printable(why, 300)
+		}
+	}
+	return l
 }
 
 // available tells whether some instance of the role can be picked with hope.
@@ -186,18 +193,6 @@ func (d *Deps) readyz(c *gin.Context) {
 		body["ready"], body["reason"] = false, err.Error()
 	}
 	writeJSON(c, status, body)
-}
-
-func (d *Deps) index(c *gin.Context) {
-	writeJSON(c, http.StatusOK, gin.H{
-		"name": "pdmesh", "version": d.Version,
-		"routes": []string{
-			"POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models",
-			"GET /status", "POST /instances/add", "POST /instances/remove",
-			"POST /instances/drain", "POST /instances/undrain", "POST /instances/cordon", "POST /instances/uncordon", "POST /instances/weight",
-			"GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics",
-		},
-	})
 }
 
 func (d *Deps) listLoad(k instance.Key) *instance.ListedLoad {

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"context"
+
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/dashboard"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// newBoard makes the dashboard, nil where it is off. list gives an entry as /status
+// lists it.
+func (p *proxy) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, requests func() int64, address string) *dashboard.Board {
+	if !p.cfg.Dashboard {
+		return nil
+	}
+	resolve, group := dialects(p.cfg.Connector), builds(p.cfg)
+	return dashboard.New(dashboard.Options{
+		Self: dashboard.Self{
+			ID: p.id, Address: address, Version: version.String(), Fallback: p.cfg.Fallback == config.FallbackDecode,
+			Admin: p.cfg.AdminAPIKey != "", Actions: httpapi.AdminActions(),
+		},
+		Members: p.watcher.Snapshot, List: list, Requests: requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
+		Facts: func(in *instance.Instance) dashboard.Facts {
+			f := dashboard.Facts{Connector: resolve(in), Ranks: p.sched.RanksInFlight(in)}
+			if group != nil {
+				f.Group = instance.Printable(group(in), 64)
+			}
+			return f
+		},
+		Hits: func(each func(instance.Key, dashboard.Hits)) {
+			p.sched.Hits(func(k instance.Key, h sched.Hits) { each(k, dashboard.Hits{Asked: h.Asked, Found: h.Found}) })
+		},
+		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
+		Proxies: p.boardProxies,
+	})
+}
+
+func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
+	return dashboard.Etcd{
+		State: s.State, Live: s.State == string(discovery.Live), Embedded: s.Embedded, Endpoints: s.Endpoints, Ended: s.Ended,
+		LastContact: s.LastContact, LastError: instance.Printable(s.LastError, 300), Orphans: s.Orphans, Held: s.Held, Kept: len(s.Kept),
+	}
+}
+
+func (p *proxy) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
+	list, err := p.store.Proxies(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := make([]dashboard.Proxy, 0, len(list))
+	for _, one := range list {
+		is := dashboard.Proxy{ID: one.ID, Address: one.Address, Version: one.Version, Applied: one.Applied, Own: one.ID == p.id}
+		if one.StartedAt != nil {
+			is.Started = one.StartedAt.UnixMilli()
+		}
+		out = append(out, is)
+	}
+	return out, nil
+}
+
+// sample is what the dashboard remembers of a request.
+func sample(e *forward.Entry) dashboard.Sample {
+	s := dashboard.Sample{Prefill: e.Prefill, Decode: e.Decode, Alone: e.Alone != "", FirstToken: e.TTFT, Total: e.Duration}
+	switch e.Outcome {
+	case forward.OutcomeOK:
+		s.End = dashboard.Served
+	case forward.OutcomeClientError, forward.OutcomeClientGone:
+		s.End = dashboard.Refused
+	default:
+		s.End = dashboard.Failed
+	}
+	return s
+}

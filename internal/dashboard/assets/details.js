@@ -1,0 +1,53 @@
+// What is known of one instance, below its row.
+
+function toggleDetails(line) {
+  const open = !line.more;
+  line.open.setAttribute('aria-expanded', String(open));
+  if (!open) {
+    line.more.remove();
+    line.more = null;
+    return;
+  }
+  line.list = el('dl', { class: 'facts' });
+  line.more = el('tr', { role: 'row', class: 'more-row' }, el('td', { role: 'cell' }, line.list));
+  writeDetails(line);
+  line.tr.after(line.more);
+}
+
+function details(row, load) {
+  const list = [];
+  const say = (name, value, wide) => { if (value !== undefined && value !== null && value !== '') list.push([name, value, wide]); };
+  say('Why', row.reason, true);
+  say('Warning', row.warning, true);
+  say('Models', row.models.join(', '), true);
+  say('Connector', row.connector);
+  say('Pairs with', row.group ? 'its own: ' + row.group : '');
+  say('vLLM', row.version);
+  say('Weight', String(row.weight));
+  say(row.static ? 'Static' : 'Lease', `known since ${moment(row.since)}${row.at_least ? ' or longer' : ''}`);
+  say('Engine began', row.started ? moment(row.started) : '');
+  say('Written by', row.source);
+  say('Revision', String(row.revision));
+  say('Life', row.id);
+  if (load.held) say('Prompts held', count(load.held) + ' tokens');
+  if (load.others) say('Other proxies', plural(load.others, 'leg'));
+  if (load.engine) {
+    const e = load.engine;
+    say('Engine', `${count(e.running)} running, ${count(e.waiting)} waiting, KV cache ${percent(e.usage)}${e.capacity ? ' of ' + count(e.capacity) + ' tokens' : ''}${e.old ? ' (told a while ago)' : ''}`, true);
+  }
+  return list;
+}
+
+function writeDetails(line) {
+  const row = state.rows.get(line.name), load = loadOf(line.name);
+  const list = details(row, load), ranks = load.ranks || [];
+  const text = JSON.stringify([list, ranks]);
+  if (line.written === text && line.list.childElementCount) return;
+  line.written = text;
+  const nodes = list.flatMap(([name, value, wide]) => [el('dt', null, name), el('dd', { class: wide ? 'wide' : null }, value)]);
+  if (ranks.length) {
+    nodes.push(el('dt', null, 'Ranks'), el('dd', { class: 'wide' },
+      el('ul', { class: 'ranks' }, ...ranks.map((n, i) => el('li', null, el('span', null, `${i}: `), count(n))))));
+  }
+  line.list.replaceChildren(...nodes);
+}

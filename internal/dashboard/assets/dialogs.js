@@ -1,0 +1,203 @@
+// Changes of the fleet, through the admin routes and with the admin key.
+
+const keyPlace = 'pdmesh-admin-key';
+const admin = { key: sessionStorage.getItem(keyPlace) || '', then: null };
+
+const can = (action) => Boolean(state.self && state.self.actions.includes(action));
+
+let saidTimer = 0;
+function say(text) {
+  clearTimeout(saidTimer);
+  setText(byId('said'), text);
+  saidTimer = setTimeout(() => setText(byId('said'), ''), 8000);
+}
+
+function renderKey() {
+  setText(byId('key-text'), admin.key ? 'Forget key' : 'Enter key');
+}
+
+function setKey(key, keep) {
+  admin.key = key;
+  if (key && keep) sessionStorage.setItem(keyPlace, key);
+  else sessionStorage.removeItem(keyPlace);
+  renderKey();
+}
+
+// withKey does something as soon as there is a key.
+function withKey(then) {
+  if (state.self && !state.self.admin) {
+    say('This proxy takes no changes over HTTP: start it with ADMIN_API_KEY set, or use pdctl.');
+    return;
+  }
+  if (admin.key) { then(); return; }
+  admin.then = then;
+  byId('key-input').value = '';
+  byId('key-dialog').showModal();
+}
+
+// post asks an admin route. It gives the proxy's message, or throws what went wrong.
+async function post(action, body) {
+  let response;
+  try {
+    response = await fetch('instances/' + action, {
+      method: 'POST', credentials: 'omit', cache: 'no-store', redirect: 'error', referrerPolicy: 'no-referrer',
+      headers: { 'Content-Type': 'application/json', 'X-Api-Key': admin.key }, body: JSON.stringify(body),
+    });
+  } catch {
+    throw new Error('The proxy cannot be reached, or the key has characters that no header can have.');
+  }
+  let answer = {};
+  try { answer = await response.json(); } catch { /* an answer without JSON has a status all the same */ }
+  if (response.ok) return answer.message || 'Done.';
+  if (response.status === 401 || response.status === 403) setKey('', false);
+  if (response.status === 404 && !answer.message && !answer.error) throw new Error(`This proxy has no route for ${action}; pdctl may have it.`);
+  throw new Error(answer.message || (typeof answer.detail === 'string' && answer.detail) || answer.error?.message || `The proxy answered ${response.status}.`);
+}
+
+// submit runs a dialog's action once, with its button out of reach meanwhile.
+async function submit(dialog, button, error, action) {
+  button.disabled = true;
+  setText(error, '');
+  try {
+    say(await action());
+    dialog.close();
+  } catch (e) {
+    setText(error, admin.key ? e.message : e.message + ' Close this and enter the key again.');
+  } finally {
+    button.disabled = false;
+  }
+}
+
+function openAdd() {
+  withKey(() => {
+    setText(byId('add-error'), '');
+    byId('add-dialog').showModal();
+    byId('add-address').focus();
+  });
+}
+
+function readAdd() {
+  const role = document.querySelector('input[name=role]:checked').value, address = byId('add-address').value.trim();
+  if (!address) {
+    setText(byId('add-error'), 'Give its host and port.');
+    return;
+  }
+  submit(byId('add-dialog'), byId('add-ok'), byId('add-error'), async () => {
+    const message = await post('add', { type: role, instance: address });
+    byId('add-address').value = '';
+    return message;
+  });
+}
+
+// The acts, with what they say of themselves. takes tells that the instance gets no new
+// requests then.
+const acts = {
+  undrain: { title: 'Let it serve again', note: 'Takes the drain back', takes: false, fits: (r) => r.intent === 'drain' },
+  uncordon: { title: 'Let it serve again', note: 'Takes the cordon back', takes: false, fits: (r) => r.intent === 'cordon' },
+  drain: { title: 'Drain', note: 'Nothing new; what runs ends, then it can be stopped', takes: true, fits: (r) => r.intent !== 'drain' && r.intent !== 'removed' },
+  cordon: { title: 'Cordon', note: 'Nothing new until you take it back', takes: true, fits: (r) => !r.intent },
+  weight: { title: 'Set its weight', note: 'Its share of the requests of its role', takes: false, fits: (r) => r.intent !== 'removed' },
+  remove: { title: 'Remove', note: 'Deletes it from etcd; its agent cannot bring it back', takes: true, fits: () => true },
+};
+
+let managed = null; // { name, row } that the dialog is about
+
+function manage(name) {
+  withKey(() => {
+    const row = state.rows.get(name);
+    if (!row) return;
+    managed = { name, row };
+    const list = Object.entries(acts).filter(([id, act]) => can(id) && (row.view === 'pending' || row.view === 'rejected' ? id === 'remove' : act.fits(row)));
+    setText(byId('act-h'), `${row.role} ${row.address}`);
+    byId('act-list').replaceChildren(el('legend', { class: 'hidden' }, 'What to do'), ...list.map(([id, act], i) => {
+      const input = el('input', { type: 'radio', name: 'act', value: id });
+      input.checked = i === 0;
+      return el('label', null, input, el('b', null, act.title), el('span', null, act.note));
+    }));
+    byId('act-weight').value = row.weight;
+    byId('act-reason').value = '';
+    byId('act-sure').checked = false;
+    setText(byId('act-error'), '');
+    writeAct();
+    byId('act-dialog').showModal();
+  });
+}
+
+const chosen = () => document.querySelector('input[name=act]:checked')?.value;
+
+// The effect of an act on the role, in words; last tells that nobody remains.
+function effect(act, row, weight) {
+  const all = [...state.rows.values()].filter((r) => r.role === row.role && r.view !== 'pending' && r.view !== 'elsewhere' && r.intent !== 'removed');
+  const serving = all.filter((r) => r.usable), goes = acts[act].takes || act === 'weight' && weight === 0;
+  const running = loadOf(managed.name).n, others = loadOf(managed.name).others || 0;
+  if (!goes) {
+    if (act === 'undrain' || act === 'uncordon') return { text: `It takes requests again: ${plural(serving.length + 1, row.role + ' instance')} of ${all.length} will serve, if it is well.` };
+    return { text: `${serving.length} of ${all.length} ${row.role} instances go on serving.` };
+  }
+  const left = serving.filter((r) => r.address !== row.address).length, of = act === 'remove' ? all.length - 1 : all.length;
+  const ends = running || others ? ` ${count(running)} in flight here${others ? ` and about ${count(others)} at other proxies` : ''} ${act === 'remove' ? 'lose their place in the plan but run on' : 'run to their end'}.` : '';
+  if (!row.usable) return { text: `It does not serve now, so nothing changes for requests: ${left} of ${of} ${row.role} instances serve.${ends}` };
+  if (left > 0) return { text: `${left} of ${serving.length} ${row.role} instances remain.${ends}` };
+  const then = row.role === 'decode' ? 'every request is refused with 503' : state.self.fallback ? 'decode computes every prompt itself' : 'every request is refused with 503';
+  return { text: `No ${row.role} instance remains: ${then}.${ends}`, last: true };
+}
+
+function writeAct() {
+  const id = chosen(), ok = byId('act-ok'), text = byId('act-effect');
+  const row = managed.row = state.rows.get(managed.name) || managed.row;
+  const is = condition(row);
+  setText(byId('act-now'), `Now ${is.text}${row.reason ? ': ' + row.reason : ''}. ${count(loadOf(managed.name).n)} in flight here.`);
+  if (!id) {
+    setText(text, 'This proxy has no route by which it could be changed; use pdctl.');
+    ok.hidden = true;
+    return;
+  }
+  const e = effect(id, row, Number(byId('act-weight').value));
+  setText(text, e.text);
+  setClass(text, e.last ? 'effect bad' : 'effect');
+  byId('act-weight-field').hidden = id !== 'weight';
+  byId('act-reason-field').hidden = id === 'remove';
+  byId('act-sure-field').hidden = !e.last;
+  setText(byId('act-sure-text'), `I know that no ${row.role} instance remains`);
+  ok.hidden = false;
+  ok.disabled = Boolean(e.last) && !byId('act-sure').checked;
+  setClass(ok, acts[id].takes ? 'main danger' : 'main');
+  setText(ok, { undrain: 'Let it serve:', uncordon: 'Let it serve:', drain: 'Drain', cordon: 'Cordon', weight: 'Set weight', remove: 'Remove' }[id] + ' ' + row.address);
+}
+
+function readAct() {
+  const id = chosen(), row = managed.row;
+  if (!id || byId('act-ok').disabled) return;
+  const body = { type: row.role, instance: row.address }, reason = byId('act-reason').value.trim();
+  if (reason && !byId('act-reason-field').hidden) body.reason = reason;
+  if (id === 'weight') {
+    const weight = byId('act-weight').valueAsNumber;
+    if (!Number.isInteger(weight) || weight < 0) {
+      setText(byId('act-error'), 'A weight is a whole number, 0 or more.');
+      return;
+    }
+    body.weight = weight;
+  }
+  submit(byId('act-dialog'), byId('act-ok'), byId('act-error'), () => post(id, body));
+}
+
+function buildDialogs() {
+  const on = (id, type, f) => byId(id).addEventListener(type, f);
+  const form = (id, read) => byId(id).querySelector('form').addEventListener('submit', (e) => { e.preventDefault(); read(); });
+  for (const button of document.querySelectorAll('[data-close]')) button.addEventListener('click', () => button.closest('dialog').close());
+  form('key-dialog', () => {
+    const key = byId('key-input').value, then = admin.then;
+    if (!key) { byId('key-input').focus(); return; }
+    setKey(key, byId('key-keep').checked);
+    byId('key-input').value = '';
+    byId('key-dialog').close();
+    if (then) then();
+  });
+  on('key-dialog', 'close', () => { admin.then = null; byId('key-input').value = ''; });
+  form('add-dialog', readAdd);
+  form('act-dialog', readAct);
+  on('act-dialog', 'input', writeAct);
+  on('act-dialog', 'close', () => { managed = null; });
+  on('add', 'click', openAdd);
+  on('key', 'click', () => { if (admin.key) { setKey('', false); say('The key is forgotten.'); } else withKey(() => say('The key is kept in this page.')); });
+}

@@ -1,0 +1,241 @@
+// The tables of instances, one for each role.
+
+const roles = [['prefill', 'Prefill'], ['decode', 'Decode']];
+const columns = [
+  ['who', 'Instance', (n) => state.rows.get(n).address],
+  ['state', 'State', (n) => condition(state.rows.get(n)).text],
+  ['load', 'Load', (n) => loadOf(n).n],
+  ['first', 'First token', (n) => latest(lineOf(n, 0)) ?? -1],
+  ['between', 'Between tokens', (n) => latest(lineOf(n, 1)) ?? -1],
+  ['cache', 'Cache', (n) => loadOf(n).hit ?? (loadOf(n).engine ? loadOf(n).engine.usage : -1)],
+  ['lease', 'Lease', (n) => -state.rows.get(n).since],
+  ['act', '', null],
+];
+
+const noLoad = { n: 0, hit: null };
+const loadOf = (name) => state.loads.get(name) || noLoad;
+const keyOf = (row) => row.role + '/' + row.address;
+const noLines = [[], []];
+const lineOf = (name, i) => (state.history.of.get(keyOf(state.rows.get(name))) || noLines)[i];
+
+// What an instance is, in a word, and how good that is.
+function condition(row) {
+  const label = (text, kind) => ({ text, kind });
+  if (row.view === 'pending') return label('awaited', 'warn');
+  if (row.view === 'rejected') return label('rejected', 'bad');
+  if (row.intent === 'removed') return label('removed', '');
+  if (row.intent === 'drain') return label(row.state === 'down' ? 'drain, down' : 'draining', 'warn');
+  if (row.intent === 'cordon') return label('cordoned', 'warn');
+  if (row.view === 'ejected') return label('ejected', 'bad');
+  if (row.view === 'elsewhere') return label('elsewhere', '');
+  if (row.state === 'down') return label(row.cause === 'slow' ? 'slow' : 'down', row.cause === 'slow' ? 'warn' : 'bad');
+  if (row.view === 'unverified') return label('unverified', 'warn');
+  if (row.state !== 'ready') return label(row.state || 'unknown', 'warn');
+  if (row.weight === 0) return label('weight 0', 'warn');
+  if (row.view === 'orphan') return label('orphan', 'warn');
+  return label('ready', 'good');
+}
+
+const fleet = { tables: new Map(), lines: new Map(), sort: ['who', 1], order: '' };
+
+// Only lines that are near the visible part of the page are drawn.
+const seen = new IntersectionObserver((entries) => {
+  for (const e of entries) {
+    const line = fleet.lines.get(e.target.dataset.name);
+    if (!line) continue;
+    line.near = e.isIntersecting;
+    if (line.near) drawLine(line);
+  }
+}, { rootMargin: '200px' });
+
+function buildTables() {
+  for (const [role, title] of roles) {
+    const note = el('p');
+    const head = el('tr', { role: 'row' });
+    for (const [id, text, by] of columns) {
+      head.append(el('th', { role: 'columnheader', scope: 'col', 'data-by': id }, by
+        ? el('button', { type: 'button', onclick: () => sortBy(id) }, text)
+        : el('span', { class: 'hidden' }, 'Actions')));
+    }
+    const body = el('tbody', { role: 'rowgroup' });
+    const empty = el('p', { class: 'empty' });
+    const table = el('table', { role: 'table', 'aria-labelledby': 'h-' + role }, el('thead', { role: 'rowgroup' }, head), body);
+    byId('tables').append(el('div', { class: 'table c-' + role }, el('div', { class: 'caption' }, el('h3', { id: 'h-' + role }, title), note), table, empty));
+    fleet.tables.set(role, { note, head, body, empty, table });
+  }
+  markSort();
+}
+
+function sortBy(id) {
+  fleet.sort = [id, fleet.sort[0] === id ? -fleet.sort[1] : ['load', 'first', 'between', 'cache'].includes(id) ? -1 : 1];
+  markSort();
+  arrange();
+}
+
+function markSort() {
+  for (const { head } of fleet.tables.values()) {
+    for (const th of head.children) {
+      if (th.dataset.by !== fleet.sort[0]) th.removeAttribute('aria-sort');
+      else th.setAttribute('aria-sort', fleet.sort[1] > 0 ? 'ascending' : 'descending');
+    }
+  }
+}
+
+// wanted tells whether the filters let an entry through.
+function wanted(row) {
+  const only = byId('only').value, text = byId('search').value.trim().toLowerCase();
+  if (only === 'serving' && !row.usable || only === 'out' && row.usable) return false;
+  if (!text) return true;
+  return [row.address, row.connector, row.version, row.group, row.state, row.view, row.intent, row.id, row.source, condition(row).text, ...row.models]
+    .some((s) => s && s.toLowerCase().includes(text));
+}
+
+const compareText = new Intl.Collator('en', { numeric: true }).compare;
+
+// arrange puts the rows that are wanted into their order.
+function arrange() {
+  const [id, direction] = fleet.sort, by = columns.find((c) => c[0] === id)[2];
+  const names = [...state.rows.keys()].filter((n) => wanted(state.rows.get(n)));
+  const value = new Map(names.map((n) => [n, by(n)]));
+  names.sort((a, b) => {
+    const x = value.get(a), y = value.get(b);
+    return direction * (typeof x === 'string' ? compareText(x, y) : x - y) || compareText(a, b);
+  });
+  for (const [role, table] of fleet.tables) {
+    const nodes = [];
+    for (const n of names) {
+      if (state.rows.get(n).role !== role) continue;
+      const line = fleet.lines.get(n) || newLine(n);
+      nodes.push(line.tr);
+      if (line.more) nodes.push(line.more);
+    }
+    const same = nodes.length === table.body.children.length && nodes.every((node, i) => table.body.children[i] === node);
+    if (!same) {
+      const focused = document.activeElement;
+      table.body.replaceChildren(...nodes);
+      if (focused && table.body.contains(focused)) focused.focus();
+    }
+    const all = [...state.rows.values()].filter((r) => r.role === role);
+    table.table.hidden = nodes.length === 0;
+    table.empty.hidden = nodes.length > 0;
+    setText(table.empty, all.length === 0 ? `No ${role} instance is known. Start an agent beside one, or add it here.` : 'None of them is as the filter wants.');
+  }
+  const filtered = byId('only').value || byId('search').value.trim();
+  setText(byId('shown'), filtered ? `${plural(names.length, 'instance')} shown of ${state.rows.size}` : '');
+}
+
+function newLine(name) {
+  const cell = (id, label, ...children) => el('td', { role: 'cell', class: id, 'data-label': label }, ...children);
+  const spark = () => {
+    const c = chart(28), value = el('b');
+    return { draw: c.draw, value, box: el('div', { class: 'spark' }, c.node, value) };
+  };
+  const line = {
+    name, near: false, more: null, open: el('button', { type: 'button', class: 'name', 'aria-expanded': 'false', onclick: () => toggleDetails(line) }),
+    about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }),
+    n: el('b'), waits: el('span'), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), lease: el('span'),
+    manage: el('button', { type: 'button', class: 'quiet', onclick: () => manage(name) }, 'Manage'),
+  };
+  line.usage.style.padding = '0';
+  line.tr = el('tr', { role: 'row' },
+    cell('who', null, line.open, line.about),
+    cell('state', null, line.badge, line.why),
+    cell('load', 'Load', line.n, line.waits, el('div', { class: 'meter' }, line.meter)),
+    cell('first', 'First token', line.first.box),
+    cell('between', 'Between tokens', line.between.box),
+    cell('cache', 'Cache', line.hits, line.usage),
+    cell('lease', 'Lease', line.lease),
+    cell('act', null, line.manage));
+  line.tr.dataset.name = name;
+  fleet.lines.set(name, line);
+  writeRow(line);
+  writeLoad(line);
+  seen.observe(line.tr);
+  return line;
+}
+
+function dropLine(name) {
+  const line = fleet.lines.get(name);
+  if (!line) return;
+  seen.unobserve(line.tr);
+  line.tr.remove();
+  if (line.more) line.more.remove();
+  fleet.lines.delete(name);
+}
+
+function writeRow(line) {
+  const row = state.rows.get(line.name), is = condition(row);
+  setText(line.open, row.address);
+  setText(line.about, [row.models[0] + (row.models.length > 1 ? ` +${row.models.length - 1}` : ''), row.connector, row.version && 'vLLM ' + row.version]
+    .filter((s) => s && s !== 'undefined').join(' · '));
+  line.about.title = line.about.textContent;
+  setText(line.badge, is.text);
+  setClass(line.badge, 'badge ' + is.kind);
+  const why = row.reason || row.warning || (row.weight !== 100 ? `weight ${row.weight}` : '');
+  setText(line.why, why);
+  line.why.title = why;
+  setClass(line.tr, row.usable ? '' : 'out');
+  line.manage.setAttribute('aria-label', `Manage ${row.role} ${row.address}`);
+  writeAge(line);
+  if (line.more) writeDetails(line);
+}
+
+function writeAge(line) {
+  const row = state.rows.get(line.name);
+  setText(line.lease, (row.at_least ? '> ' : '') + age(now() - row.since));
+  line.lease.title = (row.static ? 'Static, no lease; known' : 'Under this lease') + ' since ' + moment(row.since) + (row.at_least ? ' or longer' : '');
+}
+
+function writeLoad(line) {
+  const load = loadOf(line.name), row = state.rows.get(line.name);
+  setText(line.n, count(load.n));
+  setText(line.waits, load.waiting ? ` in flight, ${count(load.waiting)} tokens wait` : ' in flight');
+  line.meter.style.transform = `scaleX(${Math.min(1, load.n / (fleet.most?.[row.role] || 1)).toFixed(3)})`;
+  setText(line.hits, load.hit === null ? '' : percent(load.hit) + ' hits');
+  setText(line.usage, load.engine ? 'KV ' + percent(load.engine.usage) + (load.engine.old ? ' (old)' : '') : load.hit === null ? '–' : '');
+  if (line.more) writeDetails(line);
+}
+
+function drawLine(line) {
+  const row = state.rows.get(line.name);
+  if (!row) return;
+  ['first', 'between'].forEach((id, i) => {
+    const values = lineOf(line.name, i), is = latest(values), spark = line[id];
+    setClass(spark.box, is === null ? 'spark none' : 'spark');
+    setText(spark.value, latency(is));
+    spark.draw(values);
+  });
+}
+
+// renderFleet brings the tables up to date with what one event has changed.
+function renderFleet(change) {
+  if (change.whole) for (const name of [...fleet.lines.keys()]) if (!state.rows.has(name)) dropLine(name);
+  for (const name of change.rows) if (!state.rows.has(name)) dropLine(name);
+  const most = { prefill: 1, decode: 1 };
+  for (const [name, row] of state.rows) most[row.role] = Math.max(most[row.role], loadOf(name).n);
+  const scale = fleet.most && most.prefill === fleet.most.prefill && most.decode === fleet.most.decode;
+  fleet.most = most;
+  for (const [name, line] of fleet.lines) {
+    if (change.whole || change.rows.has(name)) writeRow(line);
+    if (change.whole || !scale || change.loads.has(name)) writeLoad(line);
+    if (change.point && line.near) drawLine(line);
+  }
+  const moves = fleet.sort[0] === 'who' || fleet.sort[0] === 'lease' ? change.rows.size > 0 : true;
+  if (change.members || moves) arrange();
+  writeNotes();
+}
+
+function writeNotes() {
+  for (const [role, table] of fleet.tables) {
+    let serving = 0, all = 0, running = 0, waiting = 0;
+    for (const [name, row] of state.rows) {
+      if (row.role !== role) continue;
+      all++;
+      serving += row.usable ? 1 : 0;
+      running += loadOf(name).n;
+      waiting += loadOf(name).waiting || 0;
+    }
+    setText(table.note, all === 0 ? 'none' : `${serving} of ${all} serving · ${count(running)} in flight` + (waiting ? ` · ${count(waiting)} tokens wait` : ''));
+    setClass(table.note, all > 0 && serving === 0 ? 'bad' : '');
+  }
+}

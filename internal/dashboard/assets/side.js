@@ -1,0 +1,136 @@
+// What stands around the fleet: figures of the requests, findings, changes, proxies, etcd.
+
+const tiles = [
+  { id: 'rate', title: 'Requests per second', colour: 'accent', lines: ['served', 'refused'], unit: '' },
+  { id: 'flight', title: 'In flight', colour: 'accent', lines: ['in_flight'], unit: '' },
+  { id: 'first', title: 'First token', colour: 'prefill', lines: ['first50', 'first95'], unit: 'ms' },
+  { id: 'between', title: 'Between tokens', colour: 'decode', lines: ['between50', 'between95'], unit: 'ms' },
+  { id: 'failed', title: 'Failed per second', colour: 'bad', lines: ['failed'], unit: '' },
+];
+
+function buildTiles() {
+  for (const tile of tiles) {
+    tile.value = el('span');
+    tile.small = el('small');
+    tile.more = el('span', { class: 'more' });
+    tile.chart = chart(44, tile.lines.length > 1);
+    byId('tiles').append(el('div', { class: 'tile c-' + tile.colour }, el('h3', null, tile.title),
+      el('p', { class: 'big' }, tile.value, tile.small, tile.more), tile.chart.node));
+  }
+}
+
+function renderTiles(change) {
+  const lines = state.history.total;
+  const last = (name) => latest(lines[name]);
+  for (const tile of tiles) {
+    if (change.point) tile.chart.draw(lines[tile.lines[0]] || [], lines[tile.lines[1]] || []);
+    const is = last(tile.lines[0]);
+    if (tile.unit) {
+      const [n, unit] = millis(is);
+      setText(tile.value, n);
+      setText(tile.small, unit ? ' ' + unit : '');
+      setText(tile.more, is === null ? 'no streams' : '95 %: ' + latency(last(tile.lines[1])));
+    } else {
+      setText(tile.value, is === null ? '–' : number.format(is));
+    }
+  }
+  const [rate, flight, , , failed] = tiles;
+  setText(flight.value, count(state.parts.requests || 0));
+  const alone = last('alone');
+  setText(rate.more, alone ? `${number.format(alone)} by decode alone` : '');
+  const lost = highest(lines.failed || []) > 0;
+  setText(failed.more, lost ? 'in the last five minutes' : 'none in five minutes');
+  setClass(failed.more, lost ? 'more bad' : 'more');
+  setText(rate.small, last('refused') ? ` +${number.format(last('refused'))} refused` : '');
+}
+
+function renderFindings() {
+  const list = state.parts.findings || [];
+  byId('findings').hidden = list.length === 0;
+  byId('findings-list').replaceChildren(...list.map((text) => el('li', null, text)));
+}
+
+function feedEntry(c) {
+  const at = el('time', { datetime: new Date(c.at).toISOString(), title: moment(c.at) }, clock(c.at));
+  const what = el('span', { class: 'what' }, el('span', { class: 'mark ' + c.kind, 'aria-hidden': 'true' }));
+  if (c.role) what.append(el('span', { class: 'tag ' + c.role }, c.role), ' ');
+  what.append(el('span', { class: c.role ? 'mono' : null }, c.who || ''), ' ', c.text);
+  return el('li', null, at, what);
+}
+
+function renderFeed(change) {
+  const list = byId('feed');
+  if (change.whole) list.replaceChildren(...state.feed.slice().reverse().map(feedEntry));
+  else {
+    list.prepend(...change.feed.slice().reverse().map(feedEntry));
+    while (list.childElementCount > 100) list.lastElementChild.remove();
+  }
+  if (!list.childElementCount) list.append(el('li', { class: 'muted' }, 'Nothing has changed yet.'));
+  else if (state.feed.length) list.querySelector('.muted')?.remove();
+}
+
+function renderProxies() {
+  const part = state.parts.proxies;
+  if (!part) {
+    byId('proxies').replaceChildren(el('p', { class: 'muted' }, 'Being asked for.'));
+    return;
+  }
+  const list = part.list || [];
+  const newest = Math.max(0, ...list.map((p) => p.applied));
+  const nodes = list.map((p) => {
+    const lag = newest - p.applied;
+    return el('div', { class: 'proxy' },
+      el('span', { class: 'mono' }, p.address || p.id), el('span', { class: 'badge ' + (lag ? 'warn' : 'good') }, lag ? `${count(lag)} behind` : 'up to date'),
+      el('span', { class: 'sub' }, [p.own ? 'this one' : '', p.version, p.started ? 'up ' + age(now() - p.started) : '', 'revision ' + p.applied].filter(Boolean).join(' · ')));
+  });
+  if (part.error) nodes.push(el('p', { class: 'error' }, `As of ${clock(part.at)}: ${part.error}`));
+  if (!nodes.length) nodes.push(el('p', { class: 'muted' }, 'None has said that it is there.'));
+  byId('proxies').replaceChildren(...nodes);
+}
+
+function renderEtcd() {
+  const e = state.parts.etcd, list = [];
+  if (!e) return;
+  const say = (name, value) => { if (value) list.push(el('dt', null, name), el('dd', null, value)); };
+  say('State', e.live ? 'followed' : e.state);
+  say('Revision', String(state.parts.revision || 0));
+  say('At', (e.endpoints || []).join(', ') + (e.embedded ? ' (its own)' : ''));
+  say('Orphans', e.orphans ? `${e.orphans} serve without their lease` : '');
+  say('Held', e.held ? `${e.held} that went with most of their role` : '');
+  say('Kept', e.kept ? `${plural(e.kept, 'key')} that this etcd lacks: see pdctl restore` : '');
+  byId('etcd').replaceChildren(...list);
+  renderAlarm(e);
+}
+
+// The alarm is read aloud when its text changes, so that it has no running clock in it.
+function renderAlarm(e) {
+  const box = byId('alarm');
+  let text = '', title = '', kind = 'bad';
+  if (!e.live && e.state !== 'cold' && e.state !== 'listing') {
+    title = 'etcd does not answer';
+    text = (e.last_contact ? `since ${clock(Date.parse(e.last_contact))}. ` : '. ') +
+      'Requests go on with the instances below. Who comes, goes or is changed now is seen when etcd is back.';
+    if (e.ended) text += ' This proxy’s own etcd has ended: ' + e.ended;
+  } else if (!e.live) {
+    title = 'The membership is being read';
+    kind = 'warn';
+    text = e.last_error ? 'Last error: ' + e.last_error : '';
+  }
+  if (box.dataset.text === title + text) return;
+  box.dataset.text = title + text;
+  box.replaceChildren(...(title ? [el('p', { class: 'banner ' + kind }, el('b', null, title), el('span', null, text))] : []));
+}
+
+function renderLink() {
+  const quiet = Date.now() - state.heard, link = byId('link');
+  const lost = state.broken || state.heard > 0 && quiet > 6000;
+  link.dataset.state = lost ? 'lost' : state.heard ? 'live' : 'wait';
+  setText(byId('link-text'), lost ? (state.heard ? `no news since ${clock(state.heard)}` : 'cannot be reached') : state.heard ? 'live' : 'connecting');
+}
+
+function renderSelf() {
+  const s = state.self;
+  setText(byId('where'), s.address);
+  document.title = `pdmesh ${s.address}`;
+  setText(byId('foot'), `Proxy ${s.id} · ${s.version} · also as JSON at /status and as metrics at /metrics`);
+}

@@ -1,0 +1,270 @@
+package dashboard
+
+import (
+	"context"
+	"encoding/json"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Options configure a Board. All functions have to be set; they are called by one
+// goroutine, and but for Members, Etcd, Hits and Requests only while somebody looks.
+type Options struct {
+	Self    Self
+	Members func() *instance.Snapshot
+	// List gives an entry as /status lists it.
+	List  func(*instance.Instance) instance.Listing
+	Facts func(*instance.Instance) Facts
+	Hits  func(func(instance.Key, Hits))
+	Etcd  func() Etcd
+	// Requests tells how many requests are being answered.
+	Requests func() int64
+	// Findings say in words what is not as it should be.
+	Findings func() []string
+	// Proxies lists the proxies that run. It may take its time.
+	Proxies func(context.Context) ([]Proxy, error)
+	Log     logrus.FieldLogger
+}
+
+// Board collects what the page shows. It is safe for concurrent use.
+type Board struct {
+	o        Options
+	page     *page
+	requests requests
+	viewers  viewers
+
+	closed chan struct{}
+	close  sync.Once
+
+	// What follows belongs to Run's goroutine.
+
+	history *history
+	feed    feed
+	members *instance.Snapshot // that has been followed
+	kept    *instance.Snapshot // that the lines are of
+	tenures map[instance.Key]tenure
+	etcd    string // its state
+	ticks   int
+	told    told
+
+	proxies atomic.Pointer[proxies]
+	asking  atomic.Bool // a list of the proxies is under way
+}
+
+// told is what all viewers know.
+type told struct {
+	frame  *frame // nil: nothing, since nobody looked
+	at     time.Time
+	feed   int64
+	rounds int64
+	whole  []byte // the snapshot event of it; nil: not made yet
+}
+
+// proxies is what the last look at the proxies gave.
+type proxies struct {
+	list  []Proxy
+	at    time.Time
+	error string
+}
+
+// New makes a Board. Run has to run for it to show anything.
+func New(o Options) *Board {
+	b := &Board{o: o, page: newPage(), closed: make(chan struct{}), tenures: map[instance.Key]tenure{}}
+	b.viewers.init()
+	b.history = newHistory(&b.requests)
+	b.members = instance.NewSnapshot(0, nil)
+	return b
+}
+
+// Done counts a request that has ended.
+func (b *Board) Done(s Sample) { b.requests.done(&s) }
+
+// Close sends the viewers away, so that their connections end. Whoever comes later is
+// refused. A nil Board has none.
+func (b *Board) Close() {
+	if b != nil {
+		b.close.Do(func() { close(b.closed) })
+	}
+}
+
+// Run collects until ctx ends.
+func (b *Board) Run(ctx context.Context) {
+	defer b.Close()
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	b.follow(time.Now())
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-b.members.Changed():
+			b.follow(time.Now())
+		case now := <-tick.C:
+			b.tick(ctx, now)
+		case <-b.viewers.came:
+			b.greet(ctx, time.Now())
+		}
+	}
+}
+
+// follow takes a newer snapshot in.
+func (b *Board) follow(now time.Time) {
+	is := b.o.Members()
+	b.feed.follow(b.members, is, now)
+	first := b.members.Revision == 0 && len(b.members.All()) == 0
+	instance.Changes(b.members, is, func(_, is *instance.Instance) {
+		if is == nil {
+			return
+		}
+		if t, ok := b.tenures[is.Key]; !ok || t.lease != is.Lease || t.create != is.CreateRevision {
+			b.tenures[is.Key] = tenure{is.Lease, is.CreateRevision, now, first}
+		}
+	})
+	b.members = is
+}
+
+// tick is what happens every second.
+func (b *Board) tick(ctx context.Context, now time.Time) {
+	b.look(now)
+	if b.kept != b.members {
+		b.history.keep(b.members)
+		for k := range b.tenures {
+			if b.history.of[k] == nil {
+				delete(b.tenures, k)
+			}
+		}
+		b.kept = b.members
+	}
+	if b.ticks++; b.ticks%step == 0 {
+		hits := map[instance.Key]Hits{}
+		b.o.Hits(func(k instance.Key, h Hits) { hits[k] = h })
+		b.history.point(b.o.Requests(), hits)
+	}
+	if b.viewers.none() {
+		b.told = told{}
+		return
+	}
+	b.show(ctx, now)
+}
+
+// look notes it when etcd is in another state.
+func (b *Board) look(now time.Time) {
+	is := b.o.Etcd()
+	switch {
+	case b.etcd == "" || b.etcd == is.State:
+	case is.Live:
+		b.feed.add(Change{Kind: good, Who: "etcd", Text: "answers, and the membership is followed again"}, now)
+	default:
+		b.feed.add(Change{Kind: bad, Who: "etcd", Text: "is " + is.State + because(is.LastError)}, now)
+	}
+	b.etcd = is.State
+}
+
+// greet gives a new viewer the whole state. It collects only if nobody has looked before:
+// what was collected for the others is a second old at most.
+func (b *Board) greet(ctx context.Context, now time.Time) {
+	if b.told.frame == nil {
+		b.show(ctx, now)
+	}
+	b.viewers.welcome(b.whole)
+}
+
+// show collects, and sends what has changed.
+func (b *Board) show(ctx context.Context, now time.Time) {
+	b.askProxies(ctx, now)
+	is := b.collect()
+	if was := b.told.frame; was != nil {
+		m := &message{
+			Now: now.UnixMilli(), Rows: changed(was.rows, is.rows), Loads: changed(was.loads, is.loads),
+			Parts: changed(was.parts, is.parts), Feed: b.feed.since(b.told.feed),
+		}
+		if b.told.rounds != b.history.rounds {
+			m.Point = b.history.newest()
+		}
+		if e, err := event("diff", m); err == nil {
+			b.viewers.send(e)
+		}
+	}
+	b.told = told{frame: is, at: now, feed: b.feed.n, rounds: b.history.rounds}
+}
+
+// whole gives the snapshot event of what the viewers know.
+func (b *Board) whole() []byte {
+	if b.told.whole == nil {
+		t := &b.told
+		e, err := event("snapshot", &message{
+			Now: t.at.UnixMilli(), Self: &b.o.Self, Rows: t.frame.rows, Loads: t.frame.loads, Parts: t.frame.parts,
+			Feed: b.feed.all, History: b.history.lines(),
+		})
+		if err != nil {
+			b.o.Log.WithError(err).Error("the dashboard cannot be shown")
+			return nil
+		}
+		t.whole = e
+	}
+	return b.told.whole
+}
+
+// collect makes a frame of the present.
+func (b *Board) collect() *frame {
+	n := len(b.members.All())
+	f := &frame{rows: make(map[string]json.RawMessage, n), loads: make(map[string]json.RawMessage, n), parts: map[string]json.RawMessage{}}
+	for _, in := range b.members.All() {
+		l, facts, name := b.o.List(in), b.o.Facts(in), f.name(in)
+		f.rows[name] = encode(row(in, &l, facts, b.tenures[in.Key]))
+		if in.View != instance.Pending {
+			f.loads[name] = encode(load(&l, facts, b.history.hit(in.Key)))
+		}
+	}
+	f.parts["etcd"] = encode(b.o.Etcd())
+	f.parts["revision"] = encode(b.members.Revision)
+	f.parts["findings"] = encode(b.o.Findings())
+	f.parts["requests"] = encode(b.o.Requests())
+	if p := b.proxies.Load(); p != nil {
+		f.parts["proxies"] = encode(map[string]any{"list": p.list, "at": p.at.UnixMilli(), "error": p.error})
+	}
+	return f
+}
+
+// encode writes a value of which nothing can fail to be JSON.
+func encode(v any) json.RawMessage {
+	b, err := json.Marshal(v)
+	if err != nil {
+		return json.RawMessage("null")
+	}
+	return b
+}
+
+const (
+	// proxiesEvery is how often the proxies are looked at while somebody looks, and
+	// proxiesLimit how long that may take.
+	proxiesEvery = 3 * time.Second
+	proxiesLimit = 3 * time.Second
+)
+
+// askProxies has the proxies listed, beside Run's goroutine.
+func (b *Board) askProxies(ctx context.Context, now time.Time) {
+	was := b.proxies.Load()
+	if was != nil && now.Sub(was.at) < proxiesEvery || !b.asking.CompareAndSwap(false, true) {
+		return
+	}
+	go func() {
+		defer b.asking.Store(false)
+		ctx, cancel := context.WithTimeout(ctx, proxiesLimit)
+		defer cancel()
+		list, err := b.o.Proxies(ctx)
+		is := &proxies{list: list, at: time.Now()}
+		if err != nil {
+			is.error = instance.Printable(err.Error(), 200)
+			if was != nil {
+				is.list = was.list
+			}
+		}
+		b.proxies.Store(is)
+	}()
+}

@@ -1,0 +1,153 @@
+package dashboard
+
+import (
+	"cmp"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// maxFeed is how many changes are remembered.
+const maxFeed = 100
+
+// Change is one entry of the feed: what came, went or became another.
+type Change struct {
+	N    int64         `json:"n"` // counts the changes
+	At   int64         `json:"at"`
+	Role instance.Role `json:"role,omitempty"`
+	Who  string        `json:"who,omitempty"` // an address, or what else has changed
+	Kind string        `json:"kind"`          // good, bad or plain, for the mark in front
+	Text string        `json:"text"`
+}
+
+const (
+	good  = "good"
+	bad   = "bad"
+	plain = "plain"
+)
+
+// feed remembers the last changes. It belongs to the goroutine of the Board.
+type feed struct {
+	all []Change
+	n   int64
+}
+
+func (f *feed) add(c Change, at time.Time) {
+	f.n++
+	c.N, c.At = f.n, at.UnixMilli()
+	if len(f.all) == maxFeed {
+		f.all = f.all[:copy(f.all, f.all[1:])]
+	}
+	f.all = append(f.all, c)
+}
+
+// since gives the changes behind the nth.
+func (f *feed) since(n int64) []Change {
+	for i, c := range f.all {
+		if c.N > n {
+			return f.all[i:]
+		}
+	}
+	return nil
+}
+
+// follow tells how one snapshot became the next. What is there at first is told as a
+// number.
+func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
+	if was.Revision == 0 && len(was.All()) == 0 {
+		if n := len(is.All()); n > 0 {
+			f.add(Change{Kind: plain, Who: "this proxy", Text: fmt.Sprintf("has read the membership: %d entries", n)}, at)
+		}
+		return
+	}
+	instance.Changes(was, is, func(was, is *instance.Instance) {
+		for _, c := range changes(was, is) {
+			f.add(c, at)
+		}
+	})
+}
+
+// changes tells in words how an entry became another; nil stands for none.
+func changes(was, is *instance.Instance) []Change {
+	tell := func(in *instance.Instance, kind, format string, args ...any) Change {
+		return Change{Role: in.Role, Who: in.Address, Kind: kind, Text: fmt.Sprintf(format, args...)}
+	}
+	switch {
+	case was == nil && is.View == instance.Pending:
+		return []Change{tell(is, plain, "was added and does not answer yet")}
+	case was == nil && is.Usable():
+		return []Change{tell(is, good, "joined")}
+	case was == nil:
+		return []Change{tell(is, plain, "joined, %s", condition(is))}
+	case is == nil && was.View == instance.Pending:
+		return nil // it is a member now, or somebody took the add back
+	case is == nil:
+		return []Change{tell(was, bad, "left%s", leftHow(was))}
+	}
+	if was.View == instance.Pending || is.View == instance.Pending {
+		return nil
+	}
+	var out []Change
+	switch c := condition(is); {
+	case is.Intent != was.Intent && is.Intent == "":
+		out = append(out, tell(is, good, "%s was taken back", was.Intent))
+	case is.Intent != was.Intent:
+		out = append(out, tell(is, bad, "%s%s", asked(is.Intent), because(is.Reason)))
+	case is.Usable() && !was.Usable():
+		out = append(out, tell(is, good, "is %s again", c))
+	case c != condition(was) && was.Usable() && !is.Usable():
+		out = append(out, tell(is, bad, "is %s%s", c, because(is.Reason)))
+	case c != condition(was):
+		out = append(out, tell(is, plain, "is %s%s", c, because(is.Reason)))
+	}
+	if was.Incarnation() != is.Incarnation() && was.Verified {
+		out = append(out, tell(is, plain, "began a new life"))
+	}
+	if was.Weight() != is.Weight() {
+		out = append(out, tell(is, plain, "has weight %d (it was %d)", is.Weight(), was.Weight()))
+	}
+	return out
+}
+
+// condition is the word for how an instance is.
+func condition(in *instance.Instance) string {
+	switch {
+	case in.View != "":
+		return string(in.View)
+	case in.Record.State == instance.Down && in.Record.Cause == instance.CauseSlow:
+		return "slow"
+	}
+	return cmp.Or(string(in.Record.State), "of no state")
+}
+
+func asked(intent instance.Intent) string {
+	switch intent {
+	case instance.Drain:
+		return "is to be drained"
+	case instance.Cordon:
+		return "is cordoned"
+	case instance.Removed:
+		return "is removed"
+	}
+	return "is meant to be " + instance.Printable(string(intent), 32)
+}
+
+func because(reason string) string {
+	if reason == "" {
+		return ""
+	}
+	return ": " + instance.Printable(reason, 160)
+}
+
+func leftHow(in *instance.Instance) string {
+	switch {
+	case in.Intent == instance.Removed:
+		return " (removed)"
+	case in.Record.State == instance.Draining:
+		return " after its drain"
+	case in.View == instance.Orphan:
+		return ": its lease was lost, and it does not answer any more"
+	}
+	return ""
+}

@@ -1,0 +1,78 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// message is one event of the stream: a snapshot with everything, or a diff with what
+// has changed since the last one.
+type message struct {
+	Now   int64                      `json:"now"`
+	Self  *Self                      `json:"self,omitempty"`
+	Rows  map[string]json.RawMessage `json:"rows,omitempty"`
+	Loads map[string]json.RawMessage `json:"loads,omitempty"`
+	Parts map[string]json.RawMessage `json:"parts,omitempty"`
+	Feed  []Change                   `json:"feed,omitempty"`
+	// History has whole lines, in a snapshot; Point has one more point of each.
+	History *lines `json:"history,omitempty"`
+	Point   *point `json:"point,omitempty"`
+}
+
+// lines are all points that are kept, by name.
+type lines struct {
+	Step  int                   `json:"step"` // seconds
+	Total map[string][]value    `json:"total"`
+	Of    map[string][2][]value `json:"of"` // first token, between tokens, by role/address
+}
+
+// point is the newest point of the lines; of instances those that have one.
+type point struct {
+	Total map[string]value    `json:"total"`
+	Of    map[string][2]value `json:"of"`
+}
+
+func (h *history) lines() *lines {
+	out := &lines{Step: step, Total: map[string][]value{}, Of: map[string][2][]value{}}
+	for name, r := range h.total.lines() {
+		out.Total[name] = r.line()
+	}
+	for k, l := range h.of {
+		if first, between := l.first.line(), l.between.line(); first != nil || between != nil {
+			out.Of[k.String()] = [2][]value{first, between}
+		}
+	}
+	return out
+}
+
+func (h *history) newest() *point {
+	out := &point{Total: map[string]value{}, Of: map[string][2]value{}}
+	for name, r := range h.total.lines() {
+		out.Total[name] = r.last()
+	}
+	for k, l := range h.of {
+		if first, between := l.first.last(), l.between.last(); first >= 0 || between >= 0 {
+			out.Of[k.String()] = [2]value{first, between}
+		}
+	}
+	return out
+}
+
+// hit is the share of an instance's prompts that was in its cache.
+func (h *history) hit(k instance.Key) value {
+	if l := h.of[k]; l != nil && k.Role == instance.Prefill {
+		return l.ratio()
+	}
+	return value(none)
+}
+
+// event writes a message as a server-sent event. JSON has no line ends in it.
+func event(name string, m *message) ([]byte, error) {
+	b, err := json.Marshal(m)
+	if err != nil {
+		return nil, fmt.Errorf("dashboard: encode %s: %w", name, err)
+	}
+	return fmt.Appendf(nil, "event: %s\ndata: %s\n\n", name, b), nil
+}

@@ -1,0 +1,67 @@
+package dashboard
+
+import (
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// End is how a request ended, as far as the page tells it apart.
+type End uint8
+
+// The ends.
+const (
+	Served  End = iota
+	Refused     // the client's mistake, or it left
+	Failed
+	ends
+)
+
+// Sample is what the page knows of a request that has ended.
+type Sample struct {
+	Prefill, Decode string // addresses, "" if there was none
+	End             End
+	Alone           bool          // decode served it without a prefill
+	FirstToken      time.Duration // from its arrival; 0 if there was none to see
+	BetweenTokens   time.Duration // on average, of a stream
+	Total           time.Duration
+}
+
+// requests are the counters that requests leave their times in. They are found by a map
+// that is replaced as a whole, so that no request waits.
+type requests struct {
+	ends           [ends]atomic.Uint64
+	alone          atomic.Uint64
+	first, between latency
+	total          latency
+	of             atomic.Pointer[map[instance.Key]*timed]
+}
+
+// timed are the times of the requests of one instance.
+type timed struct{ first, between latency }
+
+// done counts a request.
+func (r *requests) done(s *Sample) {
+	r.ends[s.End].Add(1)
+	if s.Alone {
+		r.alone.Add(1)
+	}
+	if s.End != Served {
+		return
+	}
+	r.first.add(s.FirstToken)
+	r.between.add(s.BetweenTokens)
+	r.total.add(s.Total)
+	of := *r.of.Load()
+	if t := of[instance.Key{Role: instance.Decode, Address: s.Decode}]; t != nil {
+		t.first.add(s.FirstToken)
+		t.between.add(s.BetweenTokens)
+	}
+	if s.Prefill == "" {
+		return
+	}
+	if t := of[instance.Key{Role: instance.Prefill, Address: s.Prefill}]; t != nil {
+		t.first.add(s.FirstToken)
+	}
+}

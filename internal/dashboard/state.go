@@ -1,0 +1,183 @@
+package dashboard
+
+import (
+	"encoding/json"
+	"math"
+	"strconv"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Row is what the page shows of one entry of the membership, but for its load.
+type Row struct {
+	Role      instance.Role   `json:"role"`
+	Address   string          `json:"address"`
+	State     instance.State  `json:"state"`
+	Cause     string          `json:"cause,omitempty"`
+	View      instance.View   `json:"view,omitempty"`
+	Intent    instance.Intent `json:"intent,omitempty"`
+	Reason    string          `json:"reason,omitempty"`
+	Warning   string          `json:"warning,omitempty"`
+	Models    []string        `json:"models"`
+	Connector string          `json:"connector,omitempty"`
+	Group     string          `json:"group,omitempty"` // which instances it pairs with
+	Version   string          `json:"version,omitempty"`
+	Weight    int             `json:"weight"`
+	ID        string          `json:"id,omitempty"`
+	Source    string          `json:"source,omitempty"`
+	Revision  int64           `json:"revision"`
+	Static    bool            `json:"static"`
+	// Since is from when on this proxy knows the entry's lease, or a static entry;
+	// AtLeast tells that it was there when the proxy began.
+	Since   int64 `json:"since"`
+	AtLeast bool  `json:"at_least,omitempty"`
+	Started int64 `json:"started,omitempty"` // when its engine began, by its own clock
+	// Usable tells that new requests may be sent to it.
+	Usable bool `json:"usable"`
+}
+
+// Facts are what a proxy makes of an entry beside what /status lists.
+type Facts struct {
+	Connector string  // that it is served by
+	Group     string  // which instances it pairs with, "" for all of its connector
+	Ranks     []int64 // what each of its data-parallel ranks has in flight; none if it has one
+}
+
+// Proxy is one of the proxies in front of the fleet.
+type Proxy struct {
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"`
+	Version string `json:"version,omitempty"`
+	Applied int64  `json:"applied"`
+	Started int64  `json:"started,omitempty"`
+	Own     bool   `json:"own,omitempty"`
+}
+
+// Etcd is how this proxy is with etcd.
+type Etcd struct {
+	State       string   `json:"state"`
+	Live        bool     `json:"live"` // the membership is being followed
+	Embedded    bool     `json:"embedded,omitempty"`
+	Endpoints   []string `json:"endpoints"`
+	Ended       string   `json:"ended,omitempty"`
+	LastContact string   `json:"last_contact,omitempty"`
+	LastError   string   `json:"last_error,omitempty"`
+	Orphans     int      `json:"orphans,omitempty"`
+	Held        int      `json:"held,omitempty"`
+	Kept        int      `json:"kept,omitempty"`
+}
+
+// Self is what the page is told once of the proxy it comes from.
+type Self struct {
+	ID       string `json:"id"`
+	Address  string `json:"address"`
+	Version  string `json:"version"`
+	Fallback bool   `json:"fallback"` // decode can serve without prefill
+	// Admin tells that there is an admin key, Actions which admin routes there are.
+	Admin   bool     `json:"admin"`
+	Actions []string `json:"actions"`
+}
+
+// tenure is since when an entry has been there under its lease.
+type tenure struct {
+	lease, create int64
+	since         time.Time
+	atLeast       bool
+}
+
+// row makes a Row of what /status lists.
+func row(in *instance.Instance, l *instance.Listing, f Facts, since tenure) Row {
+	r := Row{
+		Role: l.Role, Address: l.Address, State: l.State, Cause: l.Cause, View: l.View, Intent: l.Intent, Reason: l.Reason,
+		Warning: l.Warning, Models: l.Models, Connector: f.Connector, Group: f.Group, Version: l.Version,
+		Weight: in.Weight(), ID: l.ID, Source: l.Source, Revision: l.Revision, Static: l.Static,
+		Since: since.since.UnixMilli(), AtLeast: since.atLeast,
+		Usable: in.Usable() && l.View != instance.Ejected,
+	}
+	if at := in.Record.StartedAt; at != nil {
+		r.Started = at.UnixMilli()
+	}
+	return r
+}
+
+// Load is what changes with every request, without what never is.
+type Load struct {
+	InFlight int64   `json:"n"`
+	Waiting  int64   `json:"waiting,omitempty"` // tokens of prompts
+	Held     int64   `json:"held,omitempty"`    // tokens of prompts
+	Others   float64 `json:"others,omitempty"`  // legs of the other proxies
+	Hit      value   `json:"hit"`
+	Ranks    []int64 `json:"ranks,omitempty"`
+	Engine   *Engine `json:"engine,omitempty"`
+}
+
+// Engine is what an engine said of itself last.
+type Engine struct {
+	Usage    float64 `json:"usage"` // of its KV cache, from 0 to 1
+	Capacity int64   `json:"capacity,omitempty"`
+	Running  float64 `json:"running"`
+	Waiting  float64 `json:"waiting"`
+	Old      bool    `json:"old,omitempty"` // it was longer ago than engines are asked
+}
+
+// oldEngine is how old the numbers of an engine may be, in seconds.
+const oldEngine = 30
+
+func load(l *instance.Listing, f Facts, hit value) Load {
+	out := Load{Hit: hit, Ranks: f.Ranks}
+	if l.InFlight != nil {
+		out.InFlight = *l.InFlight
+	}
+	if more := l.Load; more != nil {
+		out.Waiting, out.Held, out.Others = more.WaitingTokens, more.HeldTokens, math.Round(more.Others)
+		if e := more.Engine; e != nil {
+			out.Engine = &Engine{
+				Usage: math.Round(e.Usage*100) / 100, Capacity: e.Capacity, Running: e.Running, Waiting: e.Waiting, Old: e.Age > oldEngine,
+			}
+		}
+	}
+	return out
+}
+
+// frame is the whole state of the page at one moment, each part as JSON: parts that are
+// equal need not be sent again.
+type frame struct {
+	rows, loads map[string]json.RawMessage
+	parts       map[string]json.RawMessage
+}
+
+// name gives every entry of a frame a name of its own: an address can stand for a
+// membership and a pending add, or for several values that cannot be read.
+func (f *frame) name(in *instance.Instance) string {
+	name := in.String()
+	if in.View == instance.Pending {
+		name += " pending"
+	}
+	for n, base := 2, name; f.rows[name] != nil; n++ {
+		name = base + " " + strconv.Itoa(n)
+	}
+	return name
+}
+
+// changed gives what differs between two frames; null stands for what is gone.
+func changed(was, is map[string]json.RawMessage) map[string]json.RawMessage {
+	var out map[string]json.RawMessage
+	put := func(name string, v json.RawMessage) {
+		if out == nil {
+			out = map[string]json.RawMessage{}
+		}
+		out[name] = v
+	}
+	for name, v := range is {
+		if string(was[name]) != string(v) {
+			put(name, v)
+		}
+	}
+	for name := range was {
+		if is[name] == nil {
+			put(name, json.RawMessage("null"))
+		}
+	}
+	return out
+}

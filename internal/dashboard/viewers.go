@@ -1,0 +1,103 @@
+package dashboard
+
+import (
+	"errors"
+	"sync"
+)
+
+const (
+	// maxViewers is how many may look at once.
+	maxViewers = 32
+	// behind is how many events a viewer may lag behind before it is sent away. It comes
+	// back by itself and gets everything anew.
+	behind = 8
+)
+
+var errFull = errors.New("too many viewers")
+
+// viewers are those who look.
+type viewers struct {
+	came chan struct{} // somebody new has come
+
+	mu  sync.Mutex // guards all; requests of clients never take it
+	all map[*viewer]bool
+	new []*viewer // who have got nothing yet
+}
+
+// viewer is one of them.
+type viewer struct {
+	events chan []byte
+	slow   chan struct{} // closed when it is sent away
+}
+
+func (v *viewers) init() {
+	v.came, v.all = make(chan struct{}, 1), map[*viewer]bool{}
+}
+
+// join adds a viewer, who gets a snapshot soon.
+func (v *viewers) join() (*viewer, error) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if len(v.all)+len(v.new) >= maxViewers {
+		return nil, errFull
+	}
+	one := &viewer{events: make(chan []byte, behind), slow: make(chan struct{})}
+	v.new = append(v.new, one)
+	select {
+	case v.came <- struct{}{}:
+	default: // it is known already that somebody has come
+	}
+	return one, nil
+}
+
+func (v *viewers) leave(one *viewer) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	delete(v.all, one)
+	for i := range v.new {
+		if v.new[i] == one {
+			v.new = append(v.new[:i], v.new[i+1:]...)
+			break
+		}
+	}
+}
+
+// none tells that nobody looks.
+func (v *viewers) none() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return len(v.all)+len(v.new) == 0
+}
+
+// welcome gives the new ones the event that makes makes; from then on they get the
+// others.
+func (v *viewers) welcome(makes func() []byte) {
+	v.mu.Lock()
+	fresh := v.new
+	v.new = nil
+	for _, one := range fresh {
+		v.all[one] = true
+	}
+	v.mu.Unlock()
+	if len(fresh) == 0 {
+		return
+	}
+	e := makes()
+	for _, one := range fresh {
+		one.events <- e // it is the first
+	}
+}
+
+// send gives an event to all who have got a snapshot. Who is too slow is sent away.
+func (v *viewers) send(e []byte) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	for one := range v.all {
+		select {
+		case one.events <- e:
+		default:
+			delete(v.all, one)
+			close(one.slow)
+		}
+	}
+}

@@ -1,0 +1,63 @@
+package browser_test
+
+import (
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+const adminKey = "operators-key"
+
+// rig is an etcd, proxies before it, and engines with their agents.
+type rig struct {
+	*testing.T
+	etcd    *testkit.EtcdProcess
+	fleet   *fleet.Fleet
+	proxies []*fleet.Proxy
+}
+
+func newRig(t *testing.T, proxies int, args ...string) *rig {
+	t.Helper()
+	chromium(t) // before anything is started
+	r := &rig{T: t, etcd: testkit.StartEtcdProcess(t), fleet: harness.NewFleet(t, binDir)}
+	for range proxies {
+		p, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
+			EtcdEndpoints: []string{r.etcd.Endpoint()}, AdminKey: adminKey, Args: args,
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.proxies = append(r.proxies, p)
+	}
+	return r
+}
+
+func (r *rig) url() string { return r.proxies[0].URL() }
+
+// node starts an engine, with an agent that registers it or without.
+func (r *rig) node(role instance.Role, registered bool, args ...string) *fleet.Node {
+	r.Helper()
+	spec := fleet.NodeSpec{
+		Role: role, Model: harness.Model, Connector: "nixl", TTFT: 30 * time.Millisecond, ITL: 6 * time.Millisecond, EngineArgs: args,
+	}
+	if registered {
+		spec.Etcd = []string{r.etcd.Endpoint()}
+	}
+	n, err := r.fleet.StartNode(r.Context(), spec)
+	if err != nil {
+		r.Fatal(err)
+	}
+	return n
+}
+
+// serves waits until the first proxy can use so many instances.
+func (r *rig) serves(prefill, decode int) {
+	r.Helper()
+	if err := r.proxies[0].WaitFor(r.Context(), prefill, decode); err != nil {
+		r.Fatal(err)
+	}
+}
