@@ -66,7 +66,7 @@ func (p *proxy) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
 
 // sample is what the dashboard remembers of a request.
 func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: e.Prefill, Decode: e.Decode, Alone: e.Alone != "", FirstToken: e.TTFT, Total: e.Duration}
+	s := dashboard.Sample{Prefill: e.Prefill, Decode: e.Decode, Alone: e.Alone != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
 	switch e.Outcome {
 	case forward.OutcomeOK:
 		s.End = dashboard.Served

@@ -70,7 +70,7 @@ func (c *call) finish() {
 		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
 		Failure: result.Failure, Revision: route.Revision,
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
-		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Stages: c.times.Stages(took, c.stream),
+		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
 	if c.origin.Trace != nil {
 		c.endTrace()

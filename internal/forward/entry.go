@@ -53,5 +53,7 @@ type Entry struct {
 	Duration  time.Duration
 	// FirstToken is when the first content of a stream went out, 0 of anything else.
 	FirstToken time.Duration
-	Stages     stage.Stages
+	// Gap is the time between two events of a stream, on average; 0 of anything else.
+	Gap    time.Duration
+	Stages stage.Stages
 }

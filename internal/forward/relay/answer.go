@@ -39,6 +39,7 @@ type Result struct {
 	Failure leg.Class // of the leg whose failure the client was told of
 	Bytes   int64     // of the body
 	TTFT    time.Duration
+	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
 	// Broken tells that the client's connection must be broken, not ended.
 	Broken bool
 }

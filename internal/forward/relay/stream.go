@@ -51,6 +51,8 @@ type events struct {
 	gaps  histogram.Local // the times between events
 	last  time.Time       // when the last ones went to the client; zero before the first
 	fresh int             // events that look has gone through and that have not been sent
+	later int             // events that have been sent behind the first ones
+	span  time.Duration   // from the first ones to the last
 }
 
 var (
@@ -63,7 +65,7 @@ var (
 func (a *Answer) stream(s *Source) *leg.Failure {
 	var e events
 	e.gaps.For(a.Between)
-	defer e.end()
+	defer e.end(a)
 	l := s.Leg
 	for {
 		if !e.Room() {
@@ -160,14 +162,22 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 // sent counts the events that have gone out, one after the others of before, those that
 // came along with it at once. The closing event is none of them.
 func (e *events) sent(now time.Time) {
-	if e.gaps.On() && e.fresh > 0 && !e.last.IsZero() {
-		e.gaps.Observe(now.Sub(e.last), e.fresh-1)
+	if e.fresh > 0 && !e.last.IsZero() {
+		gap := now.Sub(e.last)
+		e.later += e.fresh
+		e.span += gap
+		if e.gaps.On() {
+			e.gaps.Observe(gap, e.fresh-1)
+		}
 	}
 	e.last, e.fresh = now, 0
 }
 
 // end lets go of the buffer, and adds what was counted.
-func (e *events) end() {
+func (e *events) end(a *Answer) {
+	if e.later > 0 {
+		a.Gap = e.span / time.Duration(e.later)
+	}
 	e.gaps.Flush()
 	e.Release()
 }

@@ -1,0 +1,403 @@
+package dashboard
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// stage is what a Board looks at.
+type stage struct {
+	snapshot atomic.Pointer[instance.Snapshot]
+	inFlight atomic.Int64
+	lists    atomic.Int64 // entries that were listed
+	mu       sync.Mutex   // guards the rest
+	etcd     Etcd
+	proxies  []Proxy
+	broken   error // of the proxies' list
+	hits     map[instance.Key]Hits
+}
+
+func member(role instance.Role, address string, change ...func(*instance.Instance)) *instance.Instance {
+	in := &instance.Instance{
+		Key: instance.Key{Role: role, Address: address}, Verified: true, Lease: 7, CreateRevision: 3, ModRevision: 3,
+		Record: instance.Record{State: instance.Ready, Models: []string{"m"}, ID: "life"},
+	}
+	for _, f := range change {
+		f(in)
+	}
+	return in
+}
+
+func (s *stage) set(revision int64, all ...*instance.Instance) {
+	was := s.snapshot.Swap(instance.NewSnapshot(revision, all))
+	if was != nil {
+		was.Supersede()
+	}
+}
+
+func newStage() *stage {
+	s := &stage{etcd: Etcd{State: "live", Live: true}, proxies: []Proxy{{ID: "me", Own: true, Applied: 3}}, hits: map[instance.Key]Hits{}}
+	s.set(3, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1"))
+	return s
+}
+
+func (s *stage) board() *Board {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	return New(Options{
+		Self:    Self{ID: "me", Admin: true, Actions: []string{"add"}},
+		Members: s.snapshot.Load,
+		List: func(in *instance.Instance) instance.Listing {
+			s.lists.Add(1)
+			l, n := in.List(), s.inFlight.Load()
+			l.InFlight = &n
+			return l
+		},
+		Facts: func(*instance.Instance) Facts { return Facts{Connector: "nixl"} },
+		Hits: func(f func(instance.Key, Hits)) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			for k, h := range s.hits {
+				f(k, h)
+			}
+		},
+		Etcd: func() Etcd {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.etcd
+		},
+		Requests: s.inFlight.Load, Findings: func() []string { return []string{"all is well"} },
+		Proxies: func(context.Context) ([]Proxy, error) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			return s.proxies, s.broken
+		},
+		Log: log,
+	})
+}
+
+// read takes the events that a viewer has got.
+func read(t *testing.T, v *viewer) (names []string, all []message) {
+	t.Helper()
+	for {
+		select {
+		case e := <-v.events:
+			head, data, _ := strings.Cut(string(e), "\n")
+			var m message
+			if err := json.Unmarshal([]byte(strings.TrimPrefix(strings.TrimSpace(data), "data: ")), &m); err != nil {
+				t.Fatalf("%v in %s", err, e)
+			}
+			names, all = append(names, strings.TrimPrefix(head, "event: ")), append(all, m)
+		default:
+			return names, all
+		}
+	}
+}
+
+// run has a Board run in a bubble of virtual time until f ends.
+func run(t *testing.T, f func(t *testing.T, s *stage, b *Board)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		s := newStage()
+		b := s.board()
+		ctx, cancel := context.WithCancel(t.Context())
+		go b.Run(ctx)
+		synctest.Wait()
+		f(t, s, b)
+		cancel()
+		synctest.Wait()
+	})
+}
+
+func join(t *testing.T, b *Board) *viewer {
+	t.Helper()
+	v, err := b.viewers.join()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return v
+}
+
+func TestSnapshotThenDiffs(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		v := join(t, b)
+		synctest.Wait()
+		names, all := read(t, v)
+		if len(names) != 1 || names[0] != "snapshot" || len(all[0].Rows) != 2 || len(all[0].Loads) != 2 || all[0].Self.ID != "me" || all[0].History == nil {
+			t.Fatalf("at first %v: %+v", names, all)
+		}
+		s.inFlight.Store(4)
+		s.set(5, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.3:1"))
+		time.Sleep(time.Second)
+		synctest.Wait()
+		names, all = read(t, v)
+		if len(names) != 1 || names[0] != "diff" {
+			t.Fatalf("then %v", names)
+		}
+		m := all[0]
+		if len(m.Rows) != 2 || string(m.Rows["decode/10.0.0.2:1"]) != "null" || !strings.Contains(string(m.Rows["decode/10.0.0.3:1"]), `"connector":"nixl"`) {
+			t.Errorf("rows %s", m.Rows)
+		}
+		if !strings.Contains(string(m.Loads["prefill/10.0.0.1:1"]), `"n":4`) {
+			t.Errorf("loads %s", m.Loads)
+		}
+		if len(m.Feed) != 2 || m.Feed[0].Text != "left" || m.Feed[1].Text != "joined" {
+			t.Errorf("feed %+v", m.Feed)
+		}
+		if string(m.Parts["requests"]) != "4" || m.Parts["findings"] != nil {
+			t.Errorf("parts %s", m.Parts)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		if _, all = read(t, v); len(all) != 1 || all[0].Rows != nil || all[0].Loads != nil || all[0].Feed != nil {
+			t.Errorf("nothing has changed, and still %+v", all)
+		}
+	})
+}
+
+// One viewer or many: each entry is listed once a second, and not at all when nobody looks.
+func TestOneCollectorForAll(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := s.lists.Load(); n != 0 {
+			t.Errorf("%d entries were listed for nobody", n)
+		}
+		var all []*viewer
+		for range maxViewers {
+			all = append(all, join(t, b))
+		}
+		if _, err := b.viewers.join(); !errors.Is(err, errFull) {
+			t.Errorf("one more is %v", err)
+		}
+		time.Sleep(3 * time.Second)
+		synctest.Wait()
+		if n := s.lists.Load(); n > 2*4 {
+			t.Errorf("2 entries were listed %d times in 3 s", n)
+		}
+		for _, v := range all {
+			if names, _ := read(t, v); len(names) < 3 || names[0] != "snapshot" || names[1] != "diff" {
+				t.Fatalf("a viewer got %v", names)
+			}
+			b.viewers.leave(v)
+		}
+		time.Sleep(time.Second)
+		synctest.Wait()
+		before := s.lists.Load()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if n := s.lists.Load(); n != before {
+			t.Errorf("%d entries were listed after all had left", n-before)
+		}
+	})
+}
+
+func TestSlowViewersAreSentAway(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, _ *stage, b *Board) {
+		slow, quick := join(t, b), join(t, b)
+		for range behind + 3 {
+			time.Sleep(time.Second)
+			synctest.Wait()
+			read(t, quick)
+		}
+		select {
+		case <-slow.slow:
+		default:
+			t.Error("the slow one is still there")
+		}
+		select {
+		case <-quick.slow:
+			t.Error("the quick one was sent away")
+		default:
+		}
+	})
+}
+
+// The lines have what requests took, of the instances that they were on.
+func TestLines(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		time.Sleep(time.Second) // the members are known
+		synctest.Wait()
+		p := instance.Key{Role: instance.Prefill, Address: "10.0.0.1:1"}
+		count := func(asked, found int64) {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			s.hits[p] = Hits{asked, found}
+		}
+		count(1000, 900) // of a time that is not shown
+		time.Sleep(step * time.Second)
+		synctest.Wait()
+		count(1200, 950)
+		for range 10 {
+			b.Done(Sample{Prefill: p.Address, Decode: "10.0.0.2:1", FirstToken: 100 * time.Millisecond, BetweenTokens: 10 * time.Millisecond, Total: time.Second})
+		}
+		b.Done(Sample{Decode: "gone:1", End: Served, Alone: true})
+		b.Done(Sample{End: Failed, FirstToken: time.Hour})
+		b.Done(Sample{End: Refused})
+		time.Sleep(step * time.Second)
+		synctest.Wait()
+		v := join(t, b)
+		synctest.Wait()
+		_, all := read(t, v)
+		h := all[0].History
+		last := func(line []value) value { return line[len(line)-1] }
+		for name, want := range map[string]value{"served": 11. / step, "failed": 1. / step, "refused": 1. / step, "alone": 1. / step} {
+			if got := last(h.Total[name]); got < want*.99 || got > want*1.01 {
+				t.Errorf("%s is %v, want %v", name, got, want)
+			}
+		}
+		near := func(what string, line []value, want value) {
+			if len(line) == 0 || last(line) < want*.85 || last(line) > want*1.15 {
+				t.Errorf("%s is %v, want about %v", what, line, want)
+			}
+		}
+		near("first token", h.Total["first50"], 100)
+		near("between tokens", h.Total["between95"], 10)
+		near("prefill's first token", h.Of[p.String()][0], 100)
+		near("decode's first token", h.Of["decode/10.0.0.2:1"][0], 100)
+		near("decode's between tokens", h.Of["decode/10.0.0.2:1"][1], 10)
+		if line := h.Of[p.String()][1]; line != nil {
+			t.Errorf("prefill has %v between tokens", line)
+		}
+		if load := string(all[0].Loads[p.String()]); !strings.Contains(load, `"hit":0.25`) {
+			t.Errorf("load of prefill is %s", load)
+		}
+	})
+}
+
+func TestEtcdAndProxies(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		v := join(t, b)
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		s.mu.Lock()
+		s.etcd, s.broken = Etcd{State: "suspect", LastError: "no answer\x1b[2J"}, errors.New("no answer")
+		s.mu.Unlock()
+		time.Sleep(proxiesEvery + 2*time.Second)
+		synctest.Wait()
+		_, all := read(t, v)
+		parts, feed := map[string]string{}, []Change{}
+		for _, m := range all {
+			for name, p := range m.Parts {
+				parts[name] = string(p)
+			}
+			feed = append(feed, m.Feed...)
+		}
+		if !strings.Contains(parts["etcd"], `"state":"suspect","live":false`) {
+			t.Errorf("etcd is %s", parts["etcd"])
+		}
+		if !strings.Contains(parts["proxies"], `"id":"me"`) || !strings.Contains(parts["proxies"], `"error":"no answer"`) {
+			t.Errorf("the proxies are %s: the last ones that were read, and why they are old", parts["proxies"])
+		}
+		if n := len(feed); n == 0 || feed[n-1].Who != "etcd" || feed[n-1].Kind != bad || strings.Contains(feed[n-1].Text, "\x1b") {
+			t.Errorf("feed %+v", feed)
+		}
+	})
+}
+
+func TestTenure(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		time.Sleep(time.Hour)
+		s.set(9, member(instance.Prefill, "10.0.0.1:1"), member(instance.Decode, "10.0.0.2:1", func(in *instance.Instance) { in.Lease, in.CreateRevision = 8, 9 }))
+		synctest.Wait()
+		v := join(t, b)
+		synctest.Wait()
+		_, all := read(t, v)
+		var old, fresh Row
+		_, _ = json.Unmarshal(all[0].Rows["prefill/10.0.0.1:1"], &old), json.Unmarshal(all[0].Rows["decode/10.0.0.2:1"], &fresh)
+		now := time.Now().UnixMilli()
+		if now-old.Since != time.Hour.Milliseconds() || !old.AtLeast {
+			t.Errorf("known for %d ms, at least: %t", now-old.Since, old.AtLeast)
+		}
+		if fresh.Since != now || fresh.AtLeast {
+			t.Errorf("a new lease is %d ms old, at least: %t", now-fresh.Since, fresh.AtLeast)
+		}
+	})
+}
+
+// What is at an address twice is shown twice.
+func TestNames(t *testing.T) {
+	t.Parallel()
+	f := &frame{rows: map[string]json.RawMessage{}}
+	view := func(v instance.View) func(*instance.Instance) { return func(in *instance.Instance) { in.View = v } }
+	var got []string
+	for _, in := range []*instance.Instance{
+		member(instance.Decode, "a:1"), member(instance.Decode, "a:1", view(instance.Pending)),
+		member(instance.Decode, "b:1", view(instance.Rejected)), member(instance.Decode, "b:1", view(instance.Rejected)),
+	} {
+		name := f.name(in)
+		f.rows[name] = json.RawMessage("{}")
+		got = append(got, name)
+	}
+	if want := "decode/a:1, decode/a:1 pending, decode/b:1, decode/b:1 2"; strings.Join(got, ", ") != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+// The stream over HTTP: its headers, its form, and its end when the proxy stops.
+func TestEventsOverHTTP(t *testing.T) {
+	t.Parallel()
+	s := newStage()
+	b := s.board()
+	var work sync.WaitGroup
+	ctx, cancel := context.WithCancel(t.Context())
+	work.Go(func() { b.Run(ctx) })
+	server := httptest.NewServer(b)
+	t.Cleanup(func() { server.Close(); cancel(); work.Wait() })
+	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	get := func(path string) *http.Response {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := hc.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp
+	}
+	resp := get(EventsPath)
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Content-Type"); got != "text/event-stream" || resp.Header.Get("Cache-Control") != "no-store" {
+		t.Errorf("header %v", resp.Header)
+	}
+	in := bufio.NewReader(resp.Body)
+	for _, want := range []string{"retry: 2000\n", "\n", "event: snapshot\n", "data: {", "\n", "event: diff\n"} {
+		if line, err := in.ReadString('\n'); err != nil || !strings.HasPrefix(line, want) {
+			t.Fatalf("%q, %v; want %q", line, err, want)
+		}
+	}
+	b.Close()
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		t.Errorf("the end of the proxy: %v", err)
+	}
+	late := get(EventsPath)
+	defer late.Body.Close()
+	if late.StatusCode != http.StatusServiceUnavailable || late.Header.Get("Retry-After") == "" {
+		t.Errorf("after the end: %s", late.Status)
+	}
+}

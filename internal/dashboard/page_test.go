@@ -1,0 +1,76 @@
+package dashboard
+
+import (
+	"bytes"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// largest is how many bytes the whole page may have.
+const largest = 200 << 10
+
+func TestPage(t *testing.T) {
+	t.Parallel()
+	p := newPage()
+	if len(p.body) > largest {
+		t.Errorf("the page has %d bytes, more than %d", len(p.body), largest)
+	}
+	w := httptest.NewRecorder()
+	p.serve(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	h := w.Header()
+	for name, want := range map[string]string{
+		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Type": "text/html; charset=utf-8",
+	} {
+		if got := h.Get(name); got != want {
+			t.Errorf("%s is %q, want %q", name, got, want)
+		}
+	}
+	policy := h.Get("Content-Security-Policy")
+	for _, want := range []string{"default-src 'none'", "connect-src 'self'", "frame-ancestors 'none'", "base-uri 'none'", "require-trusted-types-for 'script'"} {
+		if !strings.Contains(policy, want) {
+			t.Errorf("the policy lacks %s: %s", want, policy)
+		}
+	}
+	if strings.Contains(policy, "unsafe") {
+		t.Errorf("the policy has something unsafe: %s", policy)
+	}
+	// The digests are those of what stands in the page.
+	for _, tag := range []string{"script", "style"} {
+		m := regexp.MustCompile(`(?s)<` + tag + `>(.*?)</` + tag + `>`).FindAllSubmatch(w.Body.Bytes(), -1)
+		if len(m) != 1 {
+			t.Fatalf("%d times <%s>", len(m), tag)
+		}
+		if want := tag + "-src 'sha256-" + hash(m[0][1]) + "'"; !strings.Contains(policy, want) {
+			t.Errorf("the policy lacks %s", want)
+		}
+	}
+	again := httptest.NewRequest(http.MethodGet, "/", nil)
+	again.Header.Set("If-None-Match", h.Get("ETag"))
+	w = httptest.NewRecorder()
+	if p.serve(w, again); w.Code != http.StatusNotModified || w.Body.Len() > 0 {
+		t.Errorf("unchanged: %d with %d bytes", w.Code, w.Body.Len())
+	}
+}
+
+// Nothing comes from elsewhere, and nothing makes HTML of text or runs what stands in an
+// attribute.
+func TestPageHasNothingUnsafe(t *testing.T) {
+	t.Parallel()
+	body := newPage().body
+	for _, bad := range []string{
+		`innerHTML`, `outerHTML`, `insertAdjacentHTML`, `document\.write`, `\beval\(`, `new Function`, `document\.cookie`,
+		`<[a-z]+[^>]*\son[a-z]+=`, `<[a-z]+[^>]*\sstyle=`, `<script[^>]+src`, `<link[^>]+stylesheet`, `@import`, `url\(`, `setAttribute\('style'`,
+	} {
+		if m := regexp.MustCompile(bad).Find(body); m != nil {
+			t.Errorf("the page has %q", m)
+		}
+	}
+	for _, m := range regexp.MustCompile(`https?://[^\s'"<>)]+`).FindAll(body, -1) {
+		if !bytes.HasPrefix(m, []byte("http://www.w3.org/2000/svg")) { // a name, not an address
+			t.Errorf("the page names %s", m)
+		}
+	}
+}

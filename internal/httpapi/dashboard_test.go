@@ -1,0 +1,84 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+)
+
+// Browsers get the page, and whoever got JSON before still does.
+func TestRootByWhatIsAccepted(t *testing.T) {
+	t.Parallel()
+	s := serve(t, deps(), false)
+	for _, tc := range []struct {
+		accept string
+		page   bool
+	}{
+		{"", false}, {"*/*", false}, {"application/json", false}, {"text/plain", false}, {"text/html;q=0", false},
+		{"application/json, text/html;q=0.9", false}, {"text/html;q=x", false},
+		{"text/html", true}, {"TEXT/HTML; charset=utf-8", true},
+		{"text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8", true},
+		{"application/json;q=0.5, text/html", true},
+	} {
+		_, header, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", tc.accept)
+		if got := body == "dashboard /"; got != tc.page {
+			t.Errorf("Accept %q: %q", tc.accept, body)
+		}
+		if !tc.page && !strings.Contains(body, `"name":"pdmesh"`) {
+			t.Errorf("Accept %q: %q", tc.accept, body)
+		}
+		if header.Get("Vary") != "Accept" {
+			t.Errorf("Accept %q: Vary is %q", tc.accept, header.Get("Vary"))
+		}
+	}
+}
+
+// The dashboard is where /status is.
+func TestDashboardMovesWithStatus(t *testing.T) {
+	t.Parallel()
+	const html = "text/html"
+	clients, operators := serve(t, deps(), true), httptest.NewServer(httpapi.NewAdminRouter(deps()))
+	t.Cleanup(operators.Close)
+	for _, tc := range []struct {
+		name, url string
+		code      int
+		body      string
+	}{
+		{"clients' root", clients.URL + "/", 200, `"name":"pdmesh"`},
+		{"clients' events", clients.URL + httpapi.DashboardEvents, 404, "Not Found"},
+		{"operators' root", operators.URL + "/", 200, "dashboard /"},
+		{"operators' events", operators.URL + httpapi.DashboardEvents, 200, "dashboard " + httpapi.DashboardEvents},
+	} {
+		code, header, body := call(t, http.MethodGet, tc.url, "", "Accept", html, "Origin", "https://evil.example")
+		if code != tc.code || !strings.Contains(body, tc.body) {
+			t.Errorf("%s: %d %s", tc.name, code, body)
+		}
+		if got := header.Get("Access-Control-Allow-Origin"); got != "" {
+			t.Errorf("%s: pages of %s may read it", tc.name, got)
+		}
+	}
+	off := deps()
+	off.Dashboard = nil
+	s := serve(t, off, false)
+	if _, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", html); !strings.Contains(body, `"name":"pdmesh"`) {
+		t.Errorf("with the dashboard off: %s", body)
+	}
+	if code, _, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, ""); code != 404 {
+		t.Errorf("events with the dashboard off: %d", code)
+	}
+}
+
+// No page of another origin may read the events, whatever --allowed-origins says.
+func TestNoOtherPageReadsTheDashboard(t *testing.T) {
+	t.Parallel()
+	d := deps()
+	d.CORS = httpapi.CORS{Origins: []string{"*"}, Methods: []string{"*"}, Headers: []string{"*"}}
+	s := serve(t, d, false)
+	_, header, _ := call(t, http.MethodGet, s.URL+httpapi.DashboardEvents, "", "Origin", "https://evil.example")
+	if got := header.Get("Access-Control-Allow-Origin"); got != "" {
+		t.Errorf("it is allowed to %s", got)
+	}
+}
