@@ -88,6 +88,10 @@ test-clients: ## official clients and recorded tools against a fleet, with their
 	@out=$$($(GO) test -count=1 -timeout $(TEST_TIMEOUT) -v $(TESTFLAGS) ./test/clients 2>&1) && code=0 || code=$$?; \
 		printf '%s\n' "$$out" | grep -v '^ *==='; exit $$code
 
+.PHONY: test-observe
+test-observe: ## alert rules and board with a real Prometheus (scripts/get-prometheus.sh); REQUIRE_PROMETHEUS=1 makes its absence a failure
+	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/observe
+
 # PYTHON names a python3 of 3.11 to 3.13, PD_LAB_DIR where vLLM is installed.
 .PHONY: test-real
 test-real: ## our programs before real vLLM and NIXL (docs/real.md); installs 3.3 GB the first time; SHORT=1 for ten requests and one kill

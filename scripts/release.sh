@@ -109,7 +109,7 @@ unit() {
 # documents DIR: what is read and run beside the programs, where the repository has
 # it, so that what README.md prints works there too.
 documents() {
-	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd \
+	git ls-files -z -- README.md CHANGELOG.md LICENSE docker-compose.yml docs deploy/systemd deploy/prometheus deploy/grafana \
 		scripts/fleet scripts/register-node.sh | xargs -0 cp --parents -t "$1"
 	cp "$work/THIRD_PARTY_LICENSES" "$1/"
 }

@@ -68,7 +68,7 @@ func whole(t *testing.T) *types.Project {
 func TestComposeSchema(t *testing.T) {
 	t.Parallel()
 	raw := string(read(t, composeFile))
-	for _, profile := range []string{"", "vllm", "agents"} {
+	for _, profile := range []string{"", "vllm", "agents", "monitoring"} {
 		if _, err := loadCompose(t, []byte(raw), types.Mapping{}, profile); err != nil {
 			t.Errorf("profile %q: %v", profile, err)
 		}

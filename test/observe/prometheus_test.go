@@ -1,0 +1,230 @@
+package observe_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// patience is for what takes milliseconds on a quiet machine.
+const patience = 2 * time.Minute
+
+// prometheus is a real one.
+type prometheus struct {
+	t   *testing.T
+	url string
+}
+
+// get asks its API.
+func (p *prometheus) get(path string, q url.Values, into any) {
+	p.t.Helper()
+	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/api/v1/"+path+"?"+q.Encode(), nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	var answer struct {
+		Status, Error string
+		Warnings      []string
+		Data          json.RawMessage
+	}
+	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+		p.t.Fatal(err)
+	}
+	if answer.Status != "success" || len(answer.Warnings) > 0 {
+		p.t.Fatalf("%s %v: %s %v", path, q, answer.Error, answer.Warnings)
+	}
+	if err := json.Unmarshal(answer.Data, into); err != nil {
+		p.t.Fatal(err)
+	}
+}
+
+// count gives how many series a query has.
+func (p *prometheus) count(expr string) int {
+	p.t.Helper()
+	var data struct{ Result []json.RawMessage }
+	p.get("query", url.Values{"query": {expr}}, &data)
+	return len(data.Result)
+}
+
+// await waits until a query has a series.
+func (p *prometheus) await(expr string) {
+	p.t.Helper()
+	for end := time.Now().Add(patience); p.count(expr) == 0; {
+		if time.Now().After(end) {
+			p.t.Fatalf("nothing came of %s", expr)
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+}
+
+// follow starts a Prometheus with our configuration, that follows these proxies.
+func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
+	t.Helper()
+	program, dir := tool(t, "prometheus"), t.TempDir()
+	config := read(t, deploy("prometheus", "prometheus.yml"))
+	for was, is := range map[string]string{
+		`["proxy-1:8000", "proxy-2:8000"]`: `["` + strings.Join(proxies, `", "`) + `"]`,
+		"scrape_interval: 15s":             "scrape_interval: 500ms", "evaluation_interval: 15s": "evaluation_interval: 500ms",
+	} {
+		if !strings.Contains(config, was) {
+			t.Fatalf("prometheus.yml has no %q", was)
+		}
+		config = strings.Replace(config, was, is, 1)
+	}
+	for name, text := range map[string]string{"prometheus.yml": config, "rules.yml": read(t, deploy("prometheus", "rules.yml"))} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	ports, err := fleet.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &prometheus{t: t, url: fmt.Sprintf("http://127.0.0.1:%d", ports[0])}
+	_, err = f.Start(t.Context(), fleet.Spec{
+		Name: "prometheus", Program: program, Stage: 1,
+		Args: []string{"--config.file=" + filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path=" + filepath.Join(dir, "data"),
+			"--web.listen-address=" + strings.TrimPrefix(p.url, "http://")},
+		Ready: func(ctx context.Context) error {
+			req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/-/ready", nil)
+			if err != nil {
+				return err
+			}
+			resp, err := http.DefaultClient.Do(req)
+			if err != nil {
+				return err
+			}
+			_ = resp.Body.Close()
+			if resp.StatusCode != http.StatusOK {
+				return fmt.Errorf("prometheus: %s", resp.Status)
+			}
+			return nil
+		},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+// quiet are the panels that have nothing to show of a fleet which is well.
+var quiet = map[string]bool{
+	"Retries": true, "Hand-overs in vain": true,
+}
+
+// A real Prometheus follows a proxy with traffic by our configuration: every rule is
+// evaluated, no alert of a page fires, and every panel of the board shows something.
+func TestPrometheus(t *testing.T) {
+	t.Parallel()
+	tool(t, "prometheus")
+	ctx := t.Context()
+	f := harness.NewFleet(t, binDir)
+	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{Name: "proxy", AdminKey: "k", Args: []string{"--connector", "nixl", "--scrape-interval", "200ms", "--kv-events", "on"}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
+		if _, err := f.StartNode(ctx, fleet.NodeSpec{
+			Name: string(role), Role: role, Connector: "nixl", Model: harness.Model, Etcd: proxy.Etcd,
+			EngineArgs: []string{"--enable-prompt-tokens-details"},
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	p := follow(t, f, proxy.Address)
+	client := harness.NewClient(t, "k")
+	p.await(`pd_build_info`)
+	alone := `{"model":"` + harness.Model + `","prompt":["a","b"],"max_tokens":4}` // several prompts: no prefill
+	for range 2 {
+		for i := range 20 {
+			if r := harness.Complete(ctx, client, proxy.URL(), strings.Repeat("the same beginning ", 40)+fmt.Sprint(i%3), 8); r.Err != nil {
+				t.Fatal(r.Err)
+			}
+		}
+		post(t, proxy.URL()+"/v1/completions", alone)
+		p.await(`count_over_time(pd_requests_total[1m]) > 1`)
+	}
+	p.await(`sum(rate(pd_inter_token_seconds_count[1m])) > 0`)
+	p.await(`sum(rate(pd_stage_seconds_count{stage="handover"}[1m])) > 0`)
+	p.await(`sum(rate(pd_forward_decode_alone_total[1m])) >= 0`)
+
+	var rules struct {
+		Groups []struct {
+			Rules []struct {
+				Name, Health, LastError, State, Type string
+				Labels                               map[string]string
+			}
+		}
+	}
+	p.await(`pd:retries:ratio_rate5m or pd:time_to_first_token_seconds:p99_rate5m`) // rules have been evaluated
+	p.get("rules", nil, &rules)
+	n := 0
+	for _, g := range rules.Groups {
+		for _, r := range g.Rules {
+			n++
+			if r.Health == "err" || r.LastError != "" {
+				t.Errorf("rule %s: %s %s", r.Name, r.Health, r.LastError)
+			}
+			if r.State == "firing" && r.Labels["severity"] == "page" {
+				t.Errorf("%s fires of a fleet that is well", r.Name)
+			}
+		}
+	}
+	if n < 15 {
+		t.Errorf("only %d rules", n)
+	}
+	for _, panel := range loadBoard(t).Panels {
+		shown := 0
+		for _, q := range panel.Targets {
+			expr := strings.NewReplacer("$__rate_interval", "1m", "$proxy", ".*").Replace(q.Expr)
+			if strings.Contains(expr, "$") {
+				t.Errorf("%s: a variable is left in %s", panel.Title, expr)
+			}
+			shown += p.count(expr)
+		}
+		if shown == 0 && panel.Type != "row" && !quiet[panel.Title] {
+			t.Errorf("panel %q shows nothing", panel.Title)
+		}
+	}
+	if n := p.count(`label_replace(pd_build_info, "found", "$1", "proxy", "(.+:.+)")`); n != 1 {
+		t.Errorf("%d proxies by label", n)
+	}
+}
+
+func post(t *testing.T, to, body string) {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, to, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		t.Fatalf("%s: %s", to, resp.Status)
+	}
+}

@@ -1,0 +1,71 @@
+package observe_test
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// promtool checks the configuration and runs the unit tests of the rules.
+func TestRules(t *testing.T) {
+	t.Parallel()
+	promtool := tool(t, "promtool")
+	for _, args := range [][]string{
+		{"check", "config", deploy("prometheus", "prometheus.yml")},
+		{"test", "rules", deploy("prometheus", "rules_test.yml")},
+	} {
+		if out, err := exec.CommandContext(t.Context(), promtool, args...).CombinedOutput(); err != nil {
+			t.Errorf("promtool %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+}
+
+// Each alert has a unit test in which it fires, and is on the page.
+func TestEveryAlertIsTried(t *testing.T) {
+	t.Parallel()
+	rules, tests, page := read(t, deploy("prometheus", "rules.yml")), read(t, deploy("prometheus", "rules_test.yml")), read(t, "../../docs/observe.md")
+	alerts := regexp.MustCompile(`(?m)^ *- alert: (\w+)$`).FindAllStringSubmatch(rules, -1)
+	if len(alerts) < 10 {
+		t.Errorf("only %d alerts", len(alerts))
+	}
+	for _, a := range alerts {
+		if !strings.Contains(tests, `{alertname="`+a[1]+`"}`) {
+			t.Errorf("no unit test has %s fire", a[1])
+		}
+		if !strings.Contains(page, "`"+a[1]+"`") {
+			t.Errorf("docs/observe.md does not tell of %s", a[1])
+		}
+	}
+}
+
+// Rules and board ask for metrics that there are.
+func TestMetricsExist(t *testing.T) {
+	t.Parallel()
+	known := strings.Fields(regexp.MustCompile("[^a-z_]+").ReplaceAllString(read(t, "../../docs/metrics.md"), " "))
+	there := map[string]bool{}
+	for _, name := range known {
+		there[name] = true
+	}
+	for _, file := range []string{deploy("prometheus", "rules.yml"), deploy("prometheus", "rules_test.yml"), deploy("grafana", "pdmesh.json")} {
+		for _, name := range regexp.MustCompile(`\bpd_[a-z_]+`).FindAllString(read(t, file), -1) {
+			base := name
+			for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+				base = strings.TrimSuffix(base, suffix)
+			}
+			if !there[name] && !there[base] {
+				t.Errorf("%s: docs/metrics.md knows no %s", file, name)
+			}
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
