@@ -71,15 +71,6 @@ var ErrMarks = errors.New("the document has no marks around a generated part")
 
 // WriteDoc writes the figures into a document, and the plots beside it.
 func (r *Report) WriteDoc(file string) error {
-	old, err := os.ReadFile(file)
-	if err != nil {
-		return err
-	}
-	before, rest, ok1 := strings.Cut(string(old), begin)
-	_, after, ok2 := strings.Cut(rest, end)
-	if !ok1 || !ok2 {
-		return fmt.Errorf("%s: %w", file, ErrMarks)
-	}
 	dir := strings.TrimSuffix(file, ".md")
 	if err := os.MkdirAll(dir, 0o755); err != nil { //nolint:gosec // documents are for everybody
 		return err
@@ -89,8 +80,21 @@ func (r *Report) WriteDoc(file string) error {
 			return err
 		}
 	}
-	text := before + begin + r.markdown(filepath.Base(dir)) + end + after
-	return os.WriteFile(file, []byte(text), 0o644) //nolint:gosec // likewise
+	return replaceBetween(file, begin, end, r.markdown(filepath.Base(dir)))
+}
+
+// replaceBetween puts another text between two marks of a document.
+func replaceBetween(file, begin, end, text string) error {
+	old, err := os.ReadFile(file)
+	if err != nil {
+		return err
+	}
+	before, rest, ok1 := strings.Cut(string(old), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok1 || !ok2 {
+		return fmt.Errorf("%s: %w", file, ErrMarks)
+	}
+	return os.WriteFile(file, []byte(before+begin+text+end+after), 0o644) //nolint:gosec // documents are for everybody
 }
 
 func (r *Report) markdown(dir string) string {

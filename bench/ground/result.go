@@ -15,6 +15,8 @@ type Result struct {
 
 	TTFT50 float64 `json:"ttft_p50_s"` // in the time of the trace
 	TTFT90 float64 `json:"ttft_p90_s"`
+	// ITL90 is of the mean times between tokens of the answers.
+	ITL90 float64 `json:"itl_p90_s"`
 	// Hits are the tokens found in the caches of prefill engines, of those looked for.
 	Hits float64 `json:"hit_ratio"`
 	// OfShared is Hits in proportion to what one cache of the size of all would have
@@ -41,7 +43,7 @@ type sample struct {
 
 // fill takes from the samples what is told of them.
 func (r *Result) fill(samples []sample, limits Limits) {
-	var ttft []time.Duration
+	var ttft, itl []time.Duration
 	good := 0
 	for _, s := range samples {
 		if !s.ok {
@@ -49,11 +51,16 @@ func (r *Result) fill(samples []sample, limits Limits) {
 			continue
 		}
 		ttft = append(ttft, s.ttft)
+		if s.itl > 0 {
+			itl = append(itl, s.itl)
+		}
 		if s.ttft <= limits.TTFT && s.itl <= limits.ITL {
 			good++
 		}
 	}
 	slices.Sort(ttft)
+	slices.Sort(itl)
+	r.ITL90 = quantile(itl, 0.9)
 	r.Requests = len(samples)
 	r.Good = float64(good) / float64(max(len(samples), 1))
 	r.TTFT50, r.TTFT90 = quantile(ttft, 0.5), quantile(ttft, 0.9)
@@ -94,6 +101,7 @@ func Median(runs []Result) Result {
 	m := valid[0]
 	for _, f := range []func(*Result) *float64{
 		func(r *Result) *float64 { return &r.TTFT50 }, func(r *Result) *float64 { return &r.TTFT90 },
+		func(r *Result) *float64 { return &r.ITL90 },
 		func(r *Result) *float64 { return &r.Hits }, func(r *Result) *float64 { return &r.OfShared },
 		func(r *Result) *float64 { return &r.Spread }, func(r *Result) *float64 { return &r.Good },
 		func(r *Result) *float64 { return &r.Local }, func(r *Result) *float64 { return &r.RouterCPU }, func(r *Result) *float64 { return &r.Busy },

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/internal/loadgen"
@@ -33,6 +34,7 @@ var errUsage = errors.New("usage")
 type flags struct {
 	trace, part string
 	rate, cache float64
+	rates       []float64 // of disaggregate
 	limit       int
 	engines     int
 	seed        uint64
@@ -50,7 +52,7 @@ type flags struct {
 // run is the whole program: 0 when figures came out, 1 for a failure, 2 for a wrong
 // command line.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var f flags
+	var f, g flags // g of disaggregate, whose defaults differ
 	root := &cobra.Command{
 		Use: "fleetbench", Short: "Recorded traffic before engines with finite KV caches",
 		Version: version.String(), SilenceUsage: true, SilenceErrors: true,
@@ -63,36 +65,35 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		Use: "model", Short: "without HTTP and clock: policies alone, in seconds", Args: cobra.NoArgs,
 		RunE: func(*cobra.Command, []string) error { return model(&f, stdout) },
 	}
+	compare := &cobra.Command{
+		Use: "disaggregate", Short: "replay through our proxy with each value of --disaggregate, at several loads", Args: cobra.NoArgs,
+		RunE: func(*cobra.Command, []string) error { return disaggregate(ctx, &g, stdout) },
+	}
 	report := &cobra.Command{
 		Use: "report RESULT.json", Short: "write the report again from the figures of a run", Args: cobra.ExactArgs(1),
 		RunE: func(_ *cobra.Command, args []string) error { return rewrite(args[0], f.doc) },
 	}
-	for _, cmd := range []*cobra.Command{replay, model} {
-		fs := cmd.Flags()
-		fs.StringVar(&f.trace, "trace", "", "trace in Mooncake's format (timestamp, input_length, output_length, hash_ids)")
-		fs.StringVar(&f.part, "part", "first", "first half of the trace, for looking for constants; second, for figures; or whole")
-		fs.Float64Var(&f.rate, "rate", 1, "so many times as many requests in the same time")
-		fs.Float64Var(&f.cache, "cache", 1, "size of all prefill caches together, in proportion to all blocks of the part")
-		fs.IntVar(&f.limit, "limit", 0, "requests of the part, 0 for all")
-		fs.IntVar(&f.engines, "engines", 8, "engines of each role")
-		fs.Uint64Var(&f.seed, "seed", 1, "seed of all chance in the model")
-		fs.StringSliceVar(&f.targets, "targets", []string{"round_robin", "least_loaded", "session"}, "policies of ours, POLICY+FLAG for flags besides; vllm-router:POLICY, smg:POLICY")
-		fs.DurationVar(&f.limits.TTFT, "slo-ttft", ground.DefaultLimits().TTFT, "what a good answer's first token may take, in the time of the trace")
-		fs.DurationVar(&f.limits.ITL, "slo-itl", ground.DefaultLimits().ITL, "mean time between tokens that a good answer may take")
-	}
+	f.workloadFlags(model.Flags())
+	f.workloadFlags(replay.Flags())
+	f.replayFlags(replay.Flags())
 	fs := replay.Flags()
-	fs.StringVar(&f.bin, "bin", "bin", "directory with our programs")
 	fs.StringVar(&f.vllmRouter, "vllm-router", "vllm-router", "vllm-router's program")
 	fs.StringVar(&f.smg, "smg", "smg", "smg's program")
-	fs.Float64Var(&f.speed, "speed", 20, "so many times as fast as the trace; engines are as much faster")
-	fs.IntVar(&f.runs, "runs", 3, "runs of each target; medians are told")
-	fs.IntVar(&f.proxies, "proxies", 1, "proxies of ours before one fleet, which take requests in turn")
-	fs.DurationVar(&f.patience, "patience", 10*time.Minute, "how long the runs may wait in all for a machine with nothing else to do")
-	fs.StringArrayVar(&f.proxyFlags, "proxy-flags", nil, "flag for our proxy in addition, repeated")
-	fs.StringVar(&f.json, "json", "", "file for the figures")
-	fs.StringVar(&f.doc, "doc", "", "document whose generated part is written; plots go into a directory of its name")
+	for _, fs := range []*pflag.FlagSet{model.Flags(), replay.Flags()} {
+		fs.Float64Var(&f.rate, "rate", 1, "so many times as many requests in the same time")
+		fs.IntVar(&f.limit, "limit", 0, "requests of the part, 0 for all")
+		fs.StringSliceVar(&f.targets, "targets", []string{"round_robin", "least_loaded", "session"}, "policies of ours, POLICY+FLAG for flags besides; vllm-router:POLICY, smg:POLICY")
+	}
+	g.workloadFlags(compare.Flags())
+	g.replayFlags(compare.Flags())
+	fs = compare.Flags()
+	fs.Float64SliceVar(&g.rates, "rates", []float64{0.5, 1, 1.5}, "loads: so many times as many requests in the same time")
+	fs.IntVar(&g.limit, "limit", 1000, "requests of the part at load 1, and in proportion at others")
+	fs.StringSliceVar(&g.targets, "targets", []string{"prefix"}, "the policy of prefill instances")
+	_ = fs.Set("speed", "12") // decode computes prompts as well, and two cores must be enough
+	fs.Lookup("speed").DefValue = "12"
 	report.Flags().StringVar(&f.doc, "doc", "docs/scheduling.md", "document whose generated part is written")
-	root.AddCommand(replay, model, report)
+	root.AddCommand(replay, model, compare, report)
 	root.SetArgs(args)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
@@ -107,6 +108,29 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		_, _ = fmt.Fprintf(stderr, "fleetbench: %v\n", err)
 		return 1
 	}
+}
+
+// workloadFlags are those of all commands that look at a trace.
+func (f *flags) workloadFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.trace, "trace", "", "trace in Mooncake's format (timestamp, input_length, output_length, hash_ids)")
+	fs.StringVar(&f.part, "part", "first", "first half of the trace, for looking for constants; second, for figures; or whole")
+	fs.Float64Var(&f.cache, "cache", 1, "size of all prefill caches together, in proportion to all blocks of the part")
+	fs.IntVar(&f.engines, "engines", 8, "engines of each role")
+	fs.Uint64Var(&f.seed, "seed", 1, "seed of all chance in the model")
+	fs.DurationVar(&f.limits.TTFT, "slo-ttft", ground.DefaultLimits().TTFT, "what a good answer's first token may take, in the time of the trace")
+	fs.DurationVar(&f.limits.ITL, "slo-itl", ground.DefaultLimits().ITL, "mean time between tokens that a good answer may take")
+}
+
+// replayFlags are those of commands that start engines.
+func (f *flags) replayFlags(fs *pflag.FlagSet) {
+	fs.StringVar(&f.bin, "bin", "bin", "directory with our programs")
+	fs.Float64Var(&f.speed, "speed", 20, "so many times as fast as the trace; engines are as much faster")
+	fs.IntVar(&f.runs, "runs", 3, "runs of each target; medians are told")
+	fs.IntVar(&f.proxies, "proxies", 1, "proxies of ours before one fleet, which take requests in turn")
+	fs.DurationVar(&f.patience, "patience", 10*time.Minute, "how long the runs may wait in all for a machine with nothing else to do")
+	fs.StringArrayVar(&f.proxyFlags, "proxy-flags", nil, "flag for our proxy in addition, repeated")
+	fs.StringVar(&f.json, "json", "", "file for the figures")
+	fs.StringVar(&f.doc, "doc", "", "document whose generated part is written; plots go into a directory of its name")
 }
 
 // workload reads the trace.

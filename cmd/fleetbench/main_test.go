@@ -39,6 +39,8 @@ func TestCommandLine(t *testing.T) {
 		{"part", []string{"model", "--trace", file, "--part", "third"}, 2, `part "third"`},
 		{"rate", []string{"model", "--trace", file, "--rate", "0"}, 2, "must be above 0"},
 		{"speed", []string{"run", "--trace", file, "--speed", "0"}, 2, "must be above 0"},
+		{"rates", []string{"disaggregate", "--trace", file, "--rates", "0,1"}, 2, "must be above 0"},
+		{"two policies", []string{"disaggregate", "--trace", file, "--targets", "prefix,session"}, 2, "one policy"},
 		{"policy", []string{"model", "--trace", file, "--targets", "astrology"}, 1, "no such policy"},
 		{"model", []string{"model", "--trace", file, "--targets", "session"}, 0, "| model session |"},
 	} {

@@ -1,0 +1,131 @@
+package ground
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/bench/machine"
+)
+
+// Ways are the values of our proxy's --disaggregate that are compared.
+func Ways() []string { return []string{"always", "auto", "never"} }
+
+// auto is the way that is compared with the better of the others.
+const auto = "auto"
+
+// Disaggregated are the figures of conditional disaggregation at several loads.
+type Disaggregated struct {
+	Version string        `json:"version"`
+	Machine machine.Facts `json:"machine"`
+	Part    string        `json:"part"`
+	Policy  string        `json:"policy"`
+	Speed   float64       `json:"speed"`
+	Engines int           `json:"engines"`
+	Runs    int           `json:"runs"`
+	Levels  []Level       `json:"levels"`
+}
+
+// Level is one load.
+type Level struct {
+	Rate     float64             `json:"rate"`
+	Requests int                 `json:"requests"`
+	Runs     map[string][]Result `json:"runs"` // by way
+}
+
+// figure is one that is compared: the lower the better.
+type figure struct {
+	name   string
+	format string
+	scale  float64
+	of     func(*Result) float64
+}
+
+func figures() []figure {
+	return []figure{
+		{"TTFT p50 s", "%.2f", 1, func(r *Result) float64 { return r.TTFT50 }},
+		{"TTFT p90 s", "%.2f", 1, func(r *Result) float64 { return r.TTFT90 }},
+		{"ITL p90 ms", "%.1f", 1000, func(r *Result) float64 { return r.ITL90 }},
+	}
+}
+
+// worse is how much worse a figure of auto is than that of the better of the other ways,
+// as a part of it; below 0 where it is better than both. false where a way has no runs.
+func (l *Level) worse(f figure) (float64, bool) {
+	better, own := 0.0, 0.0
+	for _, way := range Ways() {
+		if len(l.Runs[way]) == 0 {
+			return 0, false
+		}
+		m := Median(l.Runs[way])
+		switch is := f.of(&m); {
+		case way == auto:
+			own = is
+		case better == 0 || is < better:
+			better = is
+		}
+	}
+	if better == 0 {
+		return 0, false
+	}
+	return own/better - 1, true
+}
+
+// Table is the figures as Markdown. What stands in brackets is auto beside the better of
+// the other two.
+func (d *Disaggregated) Table() string {
+	var b strings.Builder
+	b.WriteString("| load | requests | way |")
+	for _, f := range figures() {
+		b.WriteString(" " + f.name + " |")
+	}
+	b.WriteString(" goodput % | computed by decode % | failures | machine busy % |\n|---|---|---|")
+	b.WriteString(strings.Repeat("---|", len(figures())+4) + "\n")
+	for i := range d.Levels {
+		l := &d.Levels[i]
+		for _, way := range Ways() {
+			if len(l.Runs[way]) == 0 {
+				continue
+			}
+			m := Median(l.Runs[way])
+			name := way
+			if m.Void != "" {
+				name += " (void)"
+			}
+			fmt.Fprintf(&b, "| %g | %d | %s |", l.Rate, l.Requests, name)
+			for _, f := range figures() {
+				fmt.Fprintf(&b, " "+f.format, f.scale*f.of(&m))
+				if worse, ok := l.worse(f); ok && way == auto {
+					fmt.Fprintf(&b, " (%+.0f %%)", 100*worse)
+				}
+				b.WriteString(" |")
+			}
+			fmt.Fprintf(&b, " %.1f | %.1f | %d | %.0f |\n", 100*m.Good, 100*m.Local, m.Failures, 100*m.Busy)
+		}
+	}
+	return b.String()
+}
+
+// What stands around the figures in a document.
+const (
+	beginDisaggregated = "<!-- made by make fleet-disaggregate: begin -->\n"
+	endDisaggregated   = "<!-- made by make fleet-disaggregate: end -->\n"
+)
+
+// WriteDoc writes the figures into a document.
+func (d *Disaggregated) WriteDoc(file string) error {
+	var loads []string
+	for i := range d.Levels {
+		loads = append(loads, fmt.Sprintf("%g", d.Levels[i].Rate))
+	}
+	text := fmt.Sprintf("\n%s, %d cores, %s. The first requests of the %s part of the trace, at %s times the recorded rate, sent %g times as fast; "+
+		"%d prefill and %d decode engines, `%s`. Medians of %d runs, the ways in turn. In brackets: `auto` beside the better of the other two. "+
+		"ITL is the mean time between the tokens of an answer.\n\n%s\n",
+		d.Machine.CPU, d.Machine.Cores, d.Version, d.Part, strings.Join(loads, ", "), d.Speed, d.Engines, d.Engines, d.Policy, d.Runs, d.Table())
+	return replaceBetween(file, beginDisaggregated, endDisaggregated, text)
+}
+
+// Valid is how many runs of a way are not void.
+func (l *Level) Valid(way string) int {
+	return len(slices.DeleteFunc(slices.Clone(l.Runs[way]), func(r Result) bool { return r.Void != "" }))
+}
