@@ -67,17 +67,21 @@ func (p *proxy) loadSource() *discovery.LoadSource {
 }
 
 func (p *proxy) inFlight() []discovery.LoadEntry {
-	snap := p.watcher.Snapshot()
+	snap, now := p.watcher.Snapshot(), time.Now()
 	var out []discovery.LoadEntry
 	p.sched.Totals(func(k instance.Key, t sched.Total) {
-		if t.InFlight == 0 && t.Waiting == 0 && t.Held == 0 {
-			return
-		}
 		in, there := snap.Lookup(k)
-		out = append(out, discovery.LoadEntry{
+		e := discovery.LoadEntry{
 			Key: k, LoadCount: discovery.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
-		})
+		}
+		// Whoever waits for its end waits for that of its KV caches.
+		if e.Leaving && e.InFlight == 0 && p.sched.Pinned(k, now) {
+			e.InFlight = 1
+		}
+		if e.LoadCount != (discovery.LoadCount{}) {
+			out = append(out, e)
+		}
 	})
 	return out
 }

@@ -62,7 +62,8 @@ type WatcherOptions struct {
 	// that is registered it is served as long as it answers.
 	OrphanGrace time.Duration
 	// SuspendedAfter is how long this process must not have run at all to count
-	// as suspended, see Fresh; default 15 s, the TTL of a presence.
+	// as suspended, see Fresh; default half of the TTL of a presence, which was renewed a
+	// third of that before: its presence must not end sooner.
 	SuspendedAfter time.Duration
 	// StateDir is where what is known is written, so that it outlives this
 	// process; "" writes nothing.
@@ -173,7 +174,7 @@ func NewWatcher(cli *clientv3.Client, o WatcherOptions) *Watcher {
 		o.OrphanGrace = time.Minute
 	}
 	if o.SuspendedAfter <= 0 {
-		o.SuspendedAfter = DefaultTTL
+		o.SuspendedAfter = DefaultTTL / 2
 	}
 	if o.StateAge <= 0 {
 		o.StateAge = 24 * time.Hour

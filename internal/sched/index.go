@@ -154,9 +154,25 @@ func (s *Scheduler) current() *index {
 		s.building.Lock()
 	}
 	defer s.building.Unlock()
-	old = s.index.Load()
-	if snap = s.opts.Source.Snapshot(); old != nil && old.snapshot == snap {
+	return s.rebuild()
+}
+
+// newest is current for who must not go on with an old one.
+func (s *Scheduler) newest() *index {
+	s.building.Lock()
+	defer s.building.Unlock()
+	return s.rebuild()
+}
+
+// rebuild gives the index of the current snapshot. The lock is held.
+func (s *Scheduler) rebuild() *index {
+	snap, old := s.opts.Source.Snapshot(), s.index.Load()
+	if old != nil && old.snapshot == snap {
 		return old
+	}
+	if next := s.next.Load(); next != nil && next.snapshot == snap {
+		s.index.Store(next)
+		return next
 	}
 	ix := s.build(snap)
 	s.index.Store(ix)

@@ -118,6 +118,7 @@ type Scheduler struct {
 	both     [2]bothPicks
 	away     [2]elsewheres
 	scores   [2]func(instance.Role, int) int64 // see policy.Kind
+	pins     pins
 }
 
 // link is one of the policies that are asked for a role.
@@ -220,6 +221,7 @@ type Assignment struct {
 	counter *counter
 	counts  [4]*atomic.Uint64 // that the pick is counted in; nil: none
 	unsure  policy.Tentative
+	pins    *pins
 	load    *policy.Load // of the rank
 	bytes   int          // of what Tokens is the estimate
 	ratio   *ratio
@@ -293,8 +295,32 @@ func (a *Assignment) Computed(tokens int) {
 
 // Pick chooses an instance. It takes no lock and does no I/O unless the
 // membership changed since the last pick, or its policy needs a lock.
+//
+// A pick is counted before the membership is looked at again. So whoever sees the
+// membership without an instance, and then nothing in flight there, knows that nothing
+// will be: pdctl drain --wait rests on it, and a process may be suspended between any two
+// lines of this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
-	ix := s.current()
+	for ix := s.current(); ; ix = s.newest() {
+		a, err := s.pick(ix, r)
+		if err != nil || s.stillIn(ix, a) {
+			return a, err
+		}
+		a.Done()
+	}
+}
+
+// stillIn tells that an instance may be picked by the newest membership, too.
+func (s *Scheduler) stillIn(ix *index, a *Assignment) bool {
+	snap := s.opts.Source.Snapshot()
+	if snap == ix.snapshot {
+		return true
+	}
+	in, ok := snap.Lookup(a.Instance.Key)
+	return ok && (in.Usable() || in.Slow())
+}
+
+func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		return nil, ErrUnknownModel
@@ -416,7 +442,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	a.Instance, a.Rank, a.Connector, a.Build = chosen.Instance, chosen.Rank, own.half.connector, own.half.build
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
-	a.counter, a.load, a.bytes, a.ratio = own.counter, chosen.Load, bytes, ratio
+	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.pins
 	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
 	if r.Measure {
 		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"context"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
@@ -45,6 +46,7 @@ func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) 
 	c.usage.Coming = nil
 	if other.served {
 		c.attempts.served(p.Instance)
+		p.Unfetched(other.kept)
 	}
 	switch {
 	case f == nil:
@@ -64,6 +66,7 @@ type partner struct {
 	leg     *leg.Leg
 	done    chan struct{} // closed when what follows is settled
 	served  bool
+	kept    time.Time // when it lets go of what it has computed
 	failure *leg.Failure
 }
 
@@ -87,7 +90,7 @@ func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id strin
 			other.leg.End()
 			return
 		}
-		other.served = true
+		other.served, other.kept = true, c.kept(p, c.s.dialects[p.Connector])
 		other.leg.Unlimited()
 		c.prefilled(p, answer)
 		decode.PartnerDone()

@@ -18,6 +18,7 @@ type handed struct {
 	pair     connector.Pair
 	handover connector.Handover
 	until    time.Time
+	kept     time.Time // when prefill lets go of it
 }
 
 // lost tells that prefill has worked in vain: it has handed nothing over.
@@ -35,7 +36,19 @@ func (c *completion) sequential(p *sched.Assignment, d connector.Dialect) (done 
 		p.Done()
 		return c.prefillFailed(p, f)
 	}
-	return c.decode(kv)
+	done = c.decode(kv)
+	if kv.singleUse() {
+		p.Unfetched(kv.kept)
+	}
+	return done
+}
+
+// kept is until when a prefill instance keeps what it has just computed.
+func (c *completion) kept(p *sched.Assignment, d connector.Dialect) time.Time {
+	if lease := d.Terms(p.Instance).Lease; lease > 0 {
+		return time.Now().Add(lease)
+	}
+	return time.Now().Add(c.s.KVBudget)
 }
 
 // prefill makes the instance compute the prompt.
@@ -46,7 +59,7 @@ func (c *completion) prefill(kv *handed) *leg.Failure {
 	if f != nil {
 		return f
 	}
-	kv.until = time.Now().Add(c.budget(kv.dialect.Terms(kv.pick.Instance).Lease))
+	kv.until, kv.kept = time.Now().Add(c.budget(kv.dialect.Terms(kv.pick.Instance).Lease)), c.kept(kv.pick, kv.dialect)
 	var err error
 	if kv.handover, err = kv.dialect.Handover(answer); err != nil {
 		return l.OfAnswer(err.Error())

@@ -1,0 +1,94 @@
+package proof_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proof"
+)
+
+var x = instance.Key{Role: instance.Decode, Address: "x:1"}
+
+// saying puts together what proxies say: each is its id, what it has applied, and what it
+// has in flight on x; -1 for one without a digest.
+func saying(proxies ...[3]any) discovery.Testimony {
+	var t discovery.Testimony
+	for _, p := range proxies {
+		id, applied, held := p[0].(string), p[1].(int), p[2].(int)
+		t.Proxies = append(t.Proxies, discovery.ProxyPresence{ID: id, Address: id + ":8000", Applied: int64(applied)})
+		if held < 0 {
+			continue
+		}
+		d := discovery.Digest{V: 1, Applied: int64(applied), Load: map[string]discovery.LoadCount{"decode/other:1": {InFlight: 9}}}
+		if held > 0 {
+			d.Load[x.String()] = discovery.LoadCount{InFlight: int64(held)}
+		}
+		t.Loads = append(t.Loads, &discovery.ProxyLoad{ID: id, Digest: d})
+	}
+	return t
+}
+
+func never(int64, int64) bool { return false }
+
+func TestProof(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := proof.New(50, []instance.Key{x})
+	see := func(after time.Duration, t discovery.Testimony) proof.State {
+		p.See(t, now.Add(after), never)
+		return p.State(now.Add(after))
+	}
+	want := func(s proof.State, done int, over bool, open, vanished string) {
+		t.Helper()
+		if s.Done != done || s.Over() != over || strings.Join(s.Open, "; ") != open || strings.Join(s.Vanished, "; ") != vanished {
+			t.Errorf("%+v, over %t", s, s.Over())
+		}
+	}
+	const a, b, c = "proxy a:8000 (a)", "proxy b:8000 (b)", "proxy c:8000 (c)"
+	want(see(0, saying([3]any{"a", 49, 0}, [3]any{"b", 50, 3}, [3]any{"c", 50, -1})), 0, false,
+		a+" has not applied revision 50 yet, it is at 49; "+b+" has in flight: 3 on decode/x:1; "+
+			c+" says nothing of its load: it has just started, or runs with --load-digests=off", "")
+	// What is proven stays so, whatever becomes of the proxy.
+	want(see(time.Second, saying([3]any{"a", 50, 0}, [3]any{"b", 51, 1})), 1, false, b+" has in flight: 1 on decode/x:1", c)
+	want(see(2*time.Second, saying([3]any{"b", 51, 0})), 2, false, "", c)
+	// One that is away for a moment may be back, and then has to prove it.
+	want(see(3*time.Second, saying([3]any{"b", 51, 7}, [3]any{"c", 50, 2})), 2, false, c+" has in flight: 2 on decode/x:1", "")
+	want(see(4*time.Second, saying([3]any{"b", 51, 7})), 2, false, "", c)
+	want(see(10*time.Second, saying([3]any{"b", 51, 7})), 2, true, "", c)
+	// A proxy that comes later has to prove it, too: it may have begun with what it knew.
+	want(see(11*time.Second, saying([3]any{"d", 3, 0})), 2, false, "proxy d:8000 (d) has not applied revision 50 yet, it is at 3", c)
+	want(see(12*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, true, "", "")
+}
+
+// A digest that left out some of what leaves, or is not understood, proves nothing.
+func TestNoProof(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	for name, change := range map[string]func(*discovery.ProxyLoad){
+		"more in flight on instances that leave": func(l *discovery.ProxyLoad) { l.LeavingLeftOut = 1 },
+		"not understood: newer":                  func(l *discovery.ProxyLoad) { l.Ignored = "newer" },
+	} {
+		said := saying([3]any{"a", 50, 0})
+		change(said.Loads[0])
+		p := proof.New(50, []instance.Key{x})
+		p.See(said, now, never)
+		if s := p.State(now); s.Done != 0 || len(s.Open) != 1 || !strings.Contains(s.Open[0], name) {
+			t.Errorf("%s: %+v", name, s)
+		}
+	}
+}
+
+// Without instances a revision is to be applied, and that is so also where nothing has
+// changed between the revisions.
+func TestApplied(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := proof.New(50, nil)
+	p.See(saying([3]any{"a", 50, -1}, [3]any{"b", 40, 5}, [3]any{"c", 39, 0}), now, func(a, b int64) bool { return a == 40 && b == 50 })
+	if s := p.State(now); s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy c:8000") {
+		t.Errorf("%+v", s)
+	}
+}

@@ -1,0 +1,94 @@
+package sched_test
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// turning gives one snapshot at its first look, and the other from then on: the
+// membership changes while a pick is under way.
+type turning struct{ looks []*instance.Snapshot }
+
+func (s *turning) Snapshot() *instance.Snapshot {
+	snap := s.looks[0]
+	if len(s.looks) > 1 {
+		s.looks = s.looks[1:]
+	}
+	return snap
+}
+
+// A pick that was under way when an instance was drained is made again: who saw the
+// drain and nothing in flight has seen the end of it.
+func TestPickAgainWhenDrainedMeanwhile(t *testing.T) {
+	t.Parallel()
+	drained := inst(instance.Decode, "d:1", func(in *instance.Instance) { in.Intent = instance.Drain })
+	before := instance.NewSnapshot(1, []*instance.Instance{inst(instance.Decode, "d:1")})
+	for _, tc := range []struct {
+		name  string
+		after *instance.Snapshot
+		want  string
+	}{
+		{"another is left", instance.NewSnapshot(2, []*instance.Instance{drained, inst(instance.Decode, "d:2")}), "d:2"},
+		{"none is left", instance.NewSnapshot(2, []*instance.Instance{drained}), ""},
+		{"it is still in", instance.NewSnapshot(2, []*instance.Instance{inst(instance.Decode, "d:1")}), "d:1"},
+	} {
+		s := sched.New(sched.Options{
+			Source: &turning{looks: []*instance.Snapshot{before, before, tc.after}}, Health: sick{},
+			Connector: func(in *instance.Instance) string { return in.Record.Connector },
+		})
+		a, err := s.Pick(decode("m"))
+		switch {
+		case tc.want == "" && !errors.Is(err, sched.ErrNone):
+			t.Errorf("%s: %v", tc.name, err)
+		case tc.want != "" && (err != nil || a.Instance.Address != tc.want):
+			t.Errorf("%s: %+v, %v", tc.name, a, err)
+		}
+		if n := s.InFlight(drained.Key); tc.want != "d:1" && n != 0 {
+			t.Errorf("%s: %d in flight on the drained one", tc.name, n)
+		}
+	}
+}
+
+// A prefill instance keeps what nobody has fetched until its lease ends, and nothing of
+// what was fetched.
+func TestPinned(t *testing.T) {
+	t.Parallel()
+	s, _ := build(nil, inst(instance.Prefill, "p:1"), inst(instance.Prefill, "p:2"))
+	now := time.Now()
+	pick := func() *sched.Assignment {
+		t.Helper()
+		a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Alone: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return a
+	}
+	fetched, lost := pick(), pick()
+	fetched.Done()
+	fetched.Unfetched(now.Add(time.Hour))
+	lost.Unfetched(now.Add(time.Hour))
+	lost.Unfetched(now.Add(time.Minute)) // that of an earlier one ends earlier
+	lost.Done()
+	if lost.Instance == fetched.Instance {
+		t.Fatal("both on one instance")
+	}
+	for _, tc := range []struct {
+		k    instance.Key
+		at   time.Time
+		want bool
+	}{
+		{fetched.Instance.Key, now, false},
+		{lost.Instance.Key, now, true},
+		{lost.Instance.Key, now.Add(30 * time.Minute), true},
+		{lost.Instance.Key, now.Add(2 * time.Hour), false},
+		{instance.Key{Role: instance.Decode, Address: lost.Instance.Address}, now, false},
+	} {
+		if got := s.Pinned(tc.k, tc.at); got != tc.want {
+			t.Errorf("%s after %s: %t", tc.k, tc.at.Sub(now), got)
+		}
+	}
+}

@@ -1,0 +1,49 @@
+package sched
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// pins is which prefill instances keep KV caches that nobody has fetched, and until when.
+// It is written where a request has failed, and read where an instance is drained.
+type pins struct {
+	mu    sync.Mutex // guards until
+	until map[string]time.Time
+}
+
+func (p *pins) add(address string, until, now time.Time) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for a, t := range p.until {
+		if !t.After(now) {
+			delete(p.until, a)
+		}
+	}
+	if until.After(now) && until.After(p.until[address]) {
+		if p.until == nil {
+			p.until = map[string]time.Time{}
+		}
+		p.until[address] = until
+	}
+}
+
+// Unfetched tells that a prefill instance keeps what it has computed until then, because
+// decode has not fetched it. Of a pick that is done decode has.
+func (a *Assignment) Unfetched(until time.Time) {
+	if a.pins != nil && !a.done.Load() {
+		a.pins.add(a.Instance.Address, until, time.Now())
+	}
+}
+
+// Pinned tells whether a prefill instance keeps KV caches of requests that have ended.
+func (s *Scheduler) Pinned(k instance.Key, now time.Time) bool {
+	if k.Role != instance.Prefill {
+		return false
+	}
+	s.pins.mu.Lock()
+	defer s.pins.mu.Unlock()
+	return s.pins.until[k.Address].After(now)
+}
