@@ -2,6 +2,7 @@ package testkit
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -57,6 +58,13 @@ func (h *History) add(events []*clientv3.Event) {
 			Lease: e.Kv.Lease, Revision: e.Kv.ModRevision, At: time.Now(),
 		})
 	}
+}
+
+// All lists what happened so far, in order.
+func (h *History) All() []Event {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return slices.Clone(h.events)
 }
 
 // Of lists what happened to one key, in order.

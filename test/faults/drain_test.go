@@ -1,0 +1,410 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// pdctl runs it at the rig's etcd.
+func (r *rig) pdctl(args ...string) (string, int) {
+	r.t.Helper()
+	return command(r.t, "pdctl", append(args, "--etcd-endpoints", strings.Join(r.etcd, ","))...)
+}
+
+// does is pdctl, which must do what it is told.
+func (r *rig) does(args ...string) string {
+	r.t.Helper()
+	out, code := r.pdctl(args...)
+	if code != 0 {
+		r.t.Fatalf("pdctl %s: exit %d\n%s", strings.Join(args, " "), code, out)
+	}
+	return out
+}
+
+// restart ends a node as a supervisor does, agent first, and starts it anew at the same
+// address.
+func (r *rig) restart(n *fleet.Node) *fleet.Node {
+	r.t.Helper()
+	for _, p := range []*fleet.Process{n.Agent, n.Engine} {
+		if err := p.Stop(r.t.Context()); err != nil {
+			r.t.Fatalf("end of %s: %v", p.Name(), err)
+		}
+	}
+	again, err := r.f.StartNode(r.t.Context(), n.Spec)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return again
+}
+
+// isReady waits until every proxy has a registered, verified entry with that intent.
+func (r *rig) isReady(address string, intent instance.Intent) {
+	r.t.Helper()
+	r.shows(func(s status) error {
+		in, ok := s.entry(address)
+		if !ok || in.State != instance.Ready || in.View != "" || in.Intent != intent {
+			return fmt.Errorf("%s is %+v", address, in)
+		}
+		return nil
+	})
+}
+
+// working is what an engine says that it has to do.
+type working struct {
+	Counters struct {
+		Running  int64 `json:"running"`
+		Waiting  int64 `json:"waiting"`
+		Unpulled int64 `json:"handovers_waiting"`
+	} `json:"counters"`
+}
+
+// idle fails the test if an engine has anything to do.
+func idle(t testing.TB, n *fleet.Node) {
+	t.Helper()
+	var w working
+	engineState(t, n, &w)
+	if w.Counters.Running+w.Counters.Waiting+w.Counters.Unpulled != 0 {
+		t.Errorf("%s has something left: %+v", n.Address, w.Counters)
+	}
+}
+
+// An agent that registers anew does not undo a drain.
+func TestFault22_DrainThenRegister(t *testing.T) {
+	row(t, 22)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
+	l := r.load()
+	for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
+		nodes := [][]*fleet.Node{r.prefill, r.decode}[i]
+		n := nodes[1]
+		r.does("drain", string(role), n.Address, "--wait", "--timeout", "1m", "--reason", "row 22")
+		before := requestsOf(t, n)
+		// Only the agent, which comes back with the same engine, then both.
+		if err := n.Agent.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-n.Agent.Done()
+		if err := n.StartAgent(t.Context(), r.agents...); err != nil {
+			t.Fatal(err)
+		}
+		r.agentSays(n, registrationIs(discovery.Registered))
+		r.isReady(n.Address, instance.Drain)
+		l.Served(40)
+		picks := requestsOf(t, n) - before
+		n = r.restart(n)
+		nodes[1] = n
+		r.isReady(n.Address, instance.Drain)
+		l.Served(40)
+		picks += requestsOf(t, n)
+		counted(t, 22, string(role)+": picks while drained, its agent and its engine restarted", picks, 0)
+		if picks != 0 {
+			t.Errorf("%d requests went to %s", picks, n.Address)
+		}
+		r.does("undrain", string(role), n.Address)
+		r.isReady(n.Address, "")
+		testkit.Eventually(t, soon, func() error {
+			if requestsOf(t, n) == 0 {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
+
+// What an operator has removed stays out, whatever its agent does.
+func TestFault23_RemovedStaysOut(t *testing.T) {
+	row(t, 23)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	l := r.load()
+	n := r.decode[1]
+	r.does("remove", "decode", n.Address, "--reason", "row 23")
+	r.agentSays(n, func(rep agentctl.Report) error {
+		if rep.Registration.Phase == string(discovery.Registered) {
+			return fmt.Errorf("%s still is registered", rep.Address)
+		}
+		return nil
+	})
+	r.shows(func(s status) error {
+		if in, ok := s.entry(n.Address); ok && in.Intent != instance.Removed {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	l.Turn()
+	before := requestsOf(t, n)
+	wait(t, outage(2*ttl, 10*ttl)) // its agent looks after its key each TTL
+	n = r.restart(n)
+	r.agentSays(n, func(rep agentctl.Report) error {
+		if rep.Registration.Phase == "" || rep.Registration.Reason == "" {
+			return fmt.Errorf("the agent says %+v", rep.Registration)
+		}
+		return nil
+	})
+	wait(t, 2*ttl)
+	l.Served(40)
+	if got := requestsOf(t, n); got != 0 || before == 0 {
+		t.Errorf("%d requests went to the removed instance, %d before", got, before)
+	}
+	var puts int64
+	gone := false
+	for _, e := range h.Of(keyOf(t, n)) {
+		if gone && !e.Deleted {
+			puts++
+		}
+		gone = gone || e.Deleted
+	}
+	counted(t, 23, "writes of the record while the removal stood", puts, 0)
+	if puts != 0 || !gone {
+		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, gone, h.Of(keyOf(t, n)))
+	}
+	r.does("allow", "decode", n.Address)
+	r.isReady(n.Address, "")
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
+
+// long streams through one proxy, which are to end well.
+type streams struct {
+	t  *testing.T
+	wg sync.WaitGroup
+}
+
+// longTokens is how many tokens each has: enough to last through what is done meanwhile.
+const longTokens = 4000
+
+// open begins streams and waits until the proxy has some on the instance.
+func (r *rig) open(p *fleet.Proxy, n int, on *fleet.Node) *streams {
+	r.t.Helper()
+	s := &streams{t: r.t}
+	client := harness.NewClient(r.t, adminKey)
+	for i := range n {
+		s.wg.Go(func() {
+			ctx := context.WithoutCancel(r.t.Context())
+			if res := harness.Complete(ctx, client, p.URL(), fmt.Sprintf("long stream %d of %s", i, p.Name()), longTokens); res.Err != nil {
+				s.t.Errorf("a long stream of %s: %v", p.Name(), res.Err)
+			}
+		})
+	}
+	testkit.Eventually(r.t, soon, func() error {
+		got, err := fetchStatus(r.t.Context(), p)
+		if err != nil {
+			return err
+		}
+		if in, ok := got.entry(on.Address); !ok || in.InFlight == nil || *in.InFlight == 0 {
+			return fmt.Errorf("nothing in flight on %s: %+v", on.Address, in)
+		}
+		return nil
+	})
+	return s
+}
+
+// ended waits until all have ended.
+func (s *streams) ended() { s.wg.Wait() }
+
+// pdctl drain --wait returns when the engine has nothing left to do, and cuts nothing.
+func TestDrainUntilFree(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
+	l := r.load()
+	x, p := r.decode[1], r.prefill[1]
+	var open []*streams
+	for _, proxy := range r.proxies {
+		open = append(open, r.open(proxy, 4, x))
+	}
+	out := r.does("drain", "decode", x.Address, "--wait", "--timeout", "1m")
+	idle(t, x)
+	if !contains(out, "free") {
+		t.Errorf("pdctl says %q", out)
+	}
+	r.does("drain", "prefill", p.Address, "--wait", "--timeout", "1m")
+	idle(t, p)
+	drained := []int64{requestsOf(t, x), requestsOf(t, p)}
+	l.Served(60)
+	if got := []int64{requestsOf(t, x), requestsOf(t, p)}; got[0] != drained[0] || got[1] != drained[1] {
+		t.Errorf("requests of the drained instances grew from %d to %d", drained, got)
+	}
+	// Both again, and every proxy knows it when wait returns.
+	revision := strings.TrimSpace(r.does("undrain", "decode", x.Address, "-o", "json"))
+	r.does("undrain", "prefill", p.Address)
+	if _, after, ok := strings.Cut(revision, `"revision": `); ok {
+		n := strings.FieldsFunc(after, func(c rune) bool { return c < '0' || c > '9' })[0]
+		r.does("wait", "--revision", n, "--timeout", "1m")
+	} else {
+		t.Errorf("no revision in %s", revision)
+	}
+	r.full()
+	for _, s := range open {
+		s.ended()
+	}
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
+
+// A proxy that is suspended while an instance is drained is named, and sends nothing there
+// when it wakes up. What it had in flight ends well.
+func TestDrainWithASuspendedProxy(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
+	x, suspended := r.decode[1], r.proxies[2]
+	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
+	others.Served(20)
+	open := r.open(suspended, 4, x)
+	if err := suspended.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
+	out, code := r.pdctl("drain", "decode", x.Address, "--wait", "--timeout", "50s")
+	if code != 3 || !contains(out, suspended.Address) || !contains(out, "vanished") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	for _, p := range r.proxies[:2] {
+		if _, last, _ := strings.Cut(out, "pdctl: "); contains(last, p.Address) {
+			t.Errorf("%s is named, too: %s", p.Address, out)
+		}
+	}
+	before := requestsOf(t, x)
+	// These connect to the suspended proxy and are the first that it sees.
+	l := harness.StartLoad(t, clients, pause, suspended.URL())
+	wait(t, 200*time.Millisecond)
+	if err := suspended.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	l.Served(60)
+	open.ended()
+	for _, l := range []*harness.Load{l, others} {
+		l.Finish()
+		if n := l.Broken(); n > 0 {
+			t.Errorf("%d streams were cut", n)
+		}
+	}
+	if n := requestsOf(t, x) - before; n != 0 {
+		t.Errorf("%d requests went to the drained instance", n)
+	}
+	// It is back, and says so itself.
+	r.does("drain", "decode", x.Address, "--wait", "--timeout", "1m")
+	idle(t, x)
+}
+
+// While a proxy holds requests for longer than the time given, the exit code says so.
+func TestDrainTimesOut(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
+	open := r.open(r.proxies[0], 2, r.decode[0])
+	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "300ms")
+	if code != 4 || !contains(out, r.proxies[0].Address) || !contains(out, "in flight: ") {
+		t.Errorf("exit %d: %s", code, out)
+	}
+	open.ended()
+	r.does("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "1m")
+}
+
+// rounds is how many times a node is taken out and put back: PD_DRAIN_ROUNDS, or a few.
+func rounds(t testing.TB) int {
+	t.Helper()
+	n, err := strconv.Atoi(os.Getenv("PD_DRAIN_ROUNDS"))
+	if err != nil {
+		return 8
+	}
+	return n
+}
+
+// Nodes are taken out, restarted and put back, one after the other and under load, as the
+// page for operators says it. Nobody notices.
+func TestDrainRounds(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, decode: 4})
+	l := r.load()
+	n := rounds(t)
+	for i := range n {
+		x := r.decode[i%len(r.decode)]
+		r.does("drain", "decode", x.Address, "--wait", "--timeout", "50s", "--reason", fmt.Sprintf("round %d", i+1))
+		idle(t, x)
+		x = r.restart(x)
+		r.decode[i%len(r.decode)] = x
+		r.isReady(x.Address, instance.Drain)
+		r.does("undrain", "decode", x.Address)
+		r.isReady(x.Address, "")
+		l.Served(8)
+		if failed := l.Failures(); len(failed) > 0 || l.Broken() > 0 {
+			t.Fatalf("round %d: %d failed, %d cut: %s", i+1, len(failed), l.Broken(), strings.Join(failed, "\n"))
+		}
+	}
+	l.Finish()
+	t.Logf("%d rounds of drain, restart, undrain: %d right answers, %d cut", n, l.Answered(), l.Broken())
+	if l.Broken() > 0 {
+		t.Errorf("%d streams were cut", l.Broken())
+	}
+}
+
+// Proxies that have nothing to tell write nothing: their presences do not chase each
+// other. Under load they write what they have in flight, and nothing else.
+func TestIdleProxiesWriteNothing(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := dial(t, etcd.Endpoint())
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})
+	revision := func() int64 {
+		t.Helper()
+		resp, err := cli.Get(t.Context(), layout(t).Schema())
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.Header.Revision
+	}
+	// The last of what the start has to say is written within a second.
+	testkit.Eventually(t, soon, func() error {
+		before := revision()
+		wait(t, 3*time.Second)
+		if after := revision(); after != before {
+			return fmt.Errorf("%d revisions in three seconds", after-before)
+		}
+		return nil
+	})
+	before := revision()
+	wait(t, outage(discovery.DefaultTTL+5*time.Second, 5*time.Minute)) // longer than their leases
+	if after := revision(); after != before {
+		t.Errorf("%d revisions while nothing happened", after-before)
+	}
+	h := testkit.Record(t, cli, "/pd/")
+	l := r.load()
+	l.Served(200)
+	l.Finish()
+	if n := revision() - before; n == 0 {
+		t.Error("nobody tells of the load")
+	} else {
+		t.Logf("%d revisions while 5 proxies answered %d requests", n, l.Answered())
+	}
+	for _, e := range h.All() {
+		if !strings.HasPrefix(e.Key, layout(t).Load("")) {
+			t.Errorf("%s was written", e.Key)
+		}
+	}
+}
