@@ -194,29 +194,33 @@ type streams struct {
 // longTokens is how many tokens each has: enough to last through what is done meanwhile.
 const longTokens = 4000
 
-// open begins streams and waits until the proxy has some on the instance.
-func (r *rig) open(p *fleet.Proxy, n int, on *fleet.Node) *streams {
+// open begins streams, and sees the proxy have some on the instance.
+func (r *rig) open(p *fleet.Proxy, n, tokens int, on *fleet.Node) *streams {
 	r.t.Helper()
 	s := &streams{t: r.t}
 	client := harness.NewClient(r.t, adminKey)
+	var begun sync.WaitGroup // with their first text: no leg is on its way any more
+	begun.Add(n)
 	for i := range n {
 		s.wg.Go(func() {
 			ctx := context.WithoutCancel(r.t.Context())
-			if res := harness.Complete(ctx, client, p.URL(), fmt.Sprintf("long stream %d of %s", i, p.Name()), longTokens); res.Err != nil {
+			var first sync.Once
+			defer first.Do(begun.Done)
+			res := harness.CompleteSeen(ctx, client, p.URL(), fmt.Sprintf("long stream %d of %s", i, p.Name()), tokens,
+				func([]byte) { first.Do(begun.Done) })
+			if res.Err != nil {
 				s.t.Errorf("a long stream of %s: %v", p.Name(), res.Err)
 			}
 		})
 	}
-	testkit.Eventually(r.t, soon, func() error {
-		got, err := fetchStatus(r.t.Context(), p)
-		if err != nil {
-			return err
-		}
-		if in, ok := got.entry(on.Address); !ok || in.InFlight == nil || *in.InFlight == 0 {
-			return fmt.Errorf("nothing in flight on %s: %+v", on.Address, in)
-		}
-		return nil
-	})
+	begun.Wait()
+	got, err := fetchStatus(r.t.Context(), p)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	if in, ok := got.entry(on.Address); !ok || in.InFlight == nil || *in.InFlight == 0 {
+		r.t.Errorf("%s has nothing in flight on %s: %+v", p.Name(), on.Address, in)
+	}
 	return s
 }
 
@@ -232,7 +236,7 @@ func TestDrainUntilFree(t *testing.T) {
 	x, p := r.decode[1], r.prefill[1]
 	var open []*streams
 	for _, proxy := range r.proxies {
-		open = append(open, r.open(proxy, 4, x))
+		open = append(open, r.open(proxy, 4, longTokens, x))
 	}
 	out := r.does("drain", "decode", x.Address, "--wait", "--timeout", "1m")
 	idle(t, x)
@@ -274,7 +278,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 	x, suspended := r.decode[1], r.proxies[2]
 	others := harness.StartLoad(t, clients, pause, r.proxies[0].URL(), r.proxies[1].URL())
 	others.Served(20)
-	open := r.open(suspended, 4, x)
+	open := r.open(suspended, 4, longTokens, x)
 	if err := suspended.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -316,9 +320,9 @@ func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
-	open := r.open(r.proxies[0], 2, r.decode[0])
-	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "300ms")
-	if code != 4 || !contains(out, r.proxies[0].Address) || !contains(out, "in flight: ") {
+	open := r.open(r.proxies[0], 2, 3*longTokens, r.decode[0])
+	out, code := r.pdctl("drain", "decode", r.decode[0].Address, "--wait", "--timeout", "2s")
+	if code != 4 || !contains(out, r.proxies[0].Address) || !contains(out, "in flight: ") && !contains(out, "not applied") {
 		t.Errorf("exit %d: %s", code, out)
 	}
 	open.ended()

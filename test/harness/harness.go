@@ -106,12 +106,21 @@ func Complete(ctx context.Context, c *loadgen.Client, url, prompt string, tokens
 	return completeOf(ctx, c, Model, url, prompt, tokens)
 }
 
+// CompleteSeen is Complete, and tells of every text that comes.
+func CompleteSeen(ctx context.Context, c *loadgen.Client, url, prompt string, tokens int, text func([]byte)) loadgen.Result {
+	return observe(ctx, c, Model, url, prompt, tokens, loadgen.Observer{Text: text})
+}
+
 func completeOf(ctx context.Context, c *loadgen.Client, model, url, prompt string, tokens int) loadgen.Result {
+	return observe(ctx, c, model, url, prompt, tokens, loadgen.Observer{})
+}
+
+func observe(ctx context.Context, c *loadgen.Client, model, url, prompt string, tokens int, o loadgen.Observer) loadgen.Result {
 	body := fmt.Appendf(nil, `{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true,"stream_options":{"include_usage":true}}`, model, prompt, tokens)
 	a := fakevllm.ExpectedText(prompt, fakevllm.Sampling{MaxTokens: tokens, IgnoreEOS: true})
 	ctx, cancel := context.WithTimeout(ctx, 60*time.Second)
 	defer cancel()
 	return c.Stream(ctx, url+"/v1/completions", body, loadgen.Expected{
 		Text: []byte(a.Text), PromptTokens: a.PromptTokens, CompletionTokens: len(a.Tokens), FinishReason: a.FinishReason,
-	}, loadgen.Observer{})
+	}, o)
 }
