@@ -113,6 +113,17 @@ reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=
 	mv docs/reliability.md.new docs/reliability.md
 	@sed -n '/^## Not met/,/^## All rows/p' docs/reliability.md
 
+# Nodes are taken out, restarted and put back under load; 100 rounds take five minutes.
+ROUNDS ?= 100
+
+.PHONY: drain-rounds
+drain-rounds: ## drain --wait, restart, undrain, over four decode instances under load: [ROUNDS=100]
+	PD_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
+
+.PHONY: idle-check
+idle-check: ## five idle proxies write nothing to etcd for five minutes
+	PD_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
+
 .PHONY: demo
 demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
 	@$(BIN)/demo $(if $(call on,$(ONCE)),--once) $(if $(CONNECTOR),--connector $(CONNECTOR))

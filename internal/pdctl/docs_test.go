@@ -1,0 +1,107 @@
+package pdctl_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/pdctl"
+)
+
+var (
+	call = regexp.MustCompile(`^\s*(?:\$ )?(?:bin/)?pdctl ([a-z].*)$`)
+	word = regexp.MustCompile(`"[^"]*"|'[^']*'|\S+`)
+	// inner is what a shell would put in place of a command.
+	inner = regexp.MustCompile(`\$\([^)]*\)`)
+)
+
+// arguments reads a line as a shell does, as far as our pages need it. nil: no call.
+func arguments(line string) []string {
+	m := call.FindStringSubmatch(line)
+	if m == nil {
+		return nil
+	}
+	var args []string
+	for _, w := range word.FindAllString(inner.ReplaceAllString(m[1], "1"), -1) {
+		if strings.HasPrefix(w, "#") || strings.HasPrefix(w, "|") || strings.HasPrefix(w, ">") || w == "&&" || w == "2>/dev/null" {
+			break
+		}
+		args = append(args, strings.Trim(w, `"'`))
+	}
+	return args
+}
+
+// Every call of pdctl that a page tells to type is taken.
+func TestCommandsOfThePages(t *testing.T) {
+	t.Parallel()
+	pages, err := filepath.Glob("../../docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	calls := 0
+	for _, page := range append(pages, "../../README.md") {
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, block := range strings.Split(string(text), "```") {
+			if i%2 == 0 {
+				continue
+			}
+			for line := range strings.Lines(block) {
+				args := arguments(strings.TrimRight(line, "\n"))
+				if args == nil {
+					continue
+				}
+				calls++
+				if err := pdctl.Parse(args); err != nil {
+					t.Errorf("%s: %q: %v", page, args, err)
+				}
+			}
+		}
+	}
+	if calls < 25 {
+		t.Errorf("only %d calls found", calls)
+	}
+}
+
+// Every command has examples, and takes them.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	for name, text := range pdctl.AllExamples() {
+		calls := 0
+		for line := range strings.Lines(text) {
+			args := arguments(strings.TrimRight(line, "\n"))
+			if args == nil {
+				t.Errorf("%s: %q is no call", name, line)
+				continue
+			}
+			if err := pdctl.Parse(args); err != nil {
+				t.Errorf("%s: %q: %v", name, args, err)
+			}
+			if strings.HasPrefix("pdctl "+strings.Join(args, " "), name) {
+				calls++
+			}
+		}
+		if calls == 0 {
+			t.Errorf("%s has no example of itself", name)
+		}
+	}
+}
+
+// The table of exit codes on the page has those that there are.
+func TestExitCodesOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, help, _ := execute(t.Context(), nil, "drain", "--help")
+	for _, code := range []string{"0", "3", "4"} {
+		if !strings.Contains(string(page), "\n| "+code+" | ") || !strings.Contains(help, "\n  "+code+"  ") {
+			t.Errorf("exit code %s is not on the page, or not in the help", code)
+		}
+	}
+}

@@ -1,0 +1,172 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestDrainAndCordon(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
+	r.want(1, "decode/"+x+": failed: there is no such instance; see pdctl list\n", "drain", "decode", x)
+	for _, a := range []string{x, y} {
+		r.put("/pd/decode/"+a, `{"v":1,"state":"ready","models":["m"]}`)
+	}
+	intents := func(want ...instance.Intent) {
+		t.Helper()
+		for i, in := range r.listings().Instances {
+			if in.Intent != want[i] {
+				t.Errorf("%s is %q, want %q", in.Address, in.Intent, want[i])
+			}
+		}
+	}
+	r.want(0, "decode/"+x+": drained\ndecode/"+y+": drained\n", "drain", "decode", x, y, "--reason", "disks")
+	intents(instance.Drain, instance.Drain)
+	r.want(0, "decode/"+x+": drained already\n", "drain", "decode", x)
+	errs := r.want(1, "decode/"+x+": failed: not done: decode/"+x+" is drained; undrain lifts that\n", "uncordon", "decode", x)
+	if !strings.Contains(errs, "1 of 1 failed") {
+		t.Errorf("%q", errs)
+	}
+	r.want(0, "decode/"+x+": cordoned for 1h0m0s; it was drained before\n", "cordon", "decode", x, "--for", "1h")
+	intents(instance.Cordon, instance.Drain)
+	r.want(0, "decode/"+x+": uncordoned; used again as it registers\n", "uncordon", "decode", x)
+	r.want(0, "decode/"+x+": there is no cordon; left as it is\n", "uncordon", "decode", x)
+	r.want(0, "decode/"+y+": undrained; used again as it registers\n", "undrain", "decode", y)
+	intents("", "")
+	r.want(1, "decode/10.0.0.9:1: failed: there is no such instance; see pdctl list\n", "undrain", "decode", "10.0.0.9:1")
+	// An orphan has no key, and serves.
+	r.want(0, "decode/10.0.0.9:1: drained\n", "drain", "decode", "10.0.0.9:1", "--force")
+	r.want(0, "decode/10.0.0.9:1: undrained; used again as it registers\n", "undrain", "decode", "10.0.0.9:1")
+	// With its time a weight ends, too.
+	r.want(0, "decode/"+x+": weight 20 for 1m0s\n", "weight", "decode", x, "20", "--for", "1m")
+	r.want(1, "decode/"+x+": failed: not done: decode/"+x+" has a weight of 20 beside its record, which would end together with it; lift the weight first, or leave out the time\n",
+		"drain", "decode", x)
+
+	for _, args := range [][]string{
+		{"drain", "decode", x, "--for", "1s"}, {"drain", "decode", x, "--for", "soon"}, {"drain", "decode", "10.0.0.1"}, {"drain", "all", x},
+		{"drain", "decode", x, "--wait", "--timeout", "0s"}, {"cordon", "decode", x, "--reason", strings.Repeat("x", 2000)},
+		{"weight", "decode", x, "default", "--for", "1m"}, {"wait"}, {"wait", "--revision", "7", "--timeout", "-1s"}, {"wait", "--revision", "x"},
+	} {
+		r.want(2, "", args...)
+	}
+}
+
+// say puts what a proxy says of itself.
+func (r *rig) say(id string, applied int64, load string) {
+	r.t.Helper()
+	r.put("/pd/proxies/"+id, fmt.Sprintf(`{"v":1,"id":%q,"address":"%s:8000","applied":%d}`, id, id, applied))
+	r.put("/pd/load/"+id, fmt.Sprintf(`{"v":1,"applied":%d,"load":{%s}}`, applied, load))
+}
+
+// What drain --wait tells, and with which code: here a test plays the proxies.
+func TestDrainWait(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x = "10.0.0.1:8200"
+	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
+	drain := []string{"drain", "decode", x, "--wait", "--timeout", "60s"}
+	free := "decode/" + x + ": free: no proxy has anything in flight there\n"
+	if errs := r.want(0, "decode/"+x+": drained\n"+free, drain...); !strings.Contains(errs, "no proxy is present") {
+		t.Errorf("%q", errs)
+	}
+	revision := r.revision("/pd/override/decode/" + x)
+
+	// All free; the digest of one that went is not missed when it had proven it.
+	r.say("a", revision, `"decode/other:1":{"in_flight":3}`)
+	r.want(0, "decode/"+x+": drained already\n"+free, drain...)
+
+	// One holds requests until the time has passed.
+	r.say("b", revision, `"decode/`+x+`":{"in_flight":3}`)
+	errs := r.want(4, "decode/"+x+": drained already\n", "drain", "decode", x, "--wait", "--timeout", "300ms")
+	if !strings.Contains(errs, "proxy b:8000 (b) has in flight: 3 on decode/"+x) || strings.Contains(errs, "a:8000") {
+		t.Errorf("%q", errs)
+	}
+
+	// It lets go of them while somebody waits. The wait is seen to begin by its progress.
+	out, stop := r.background(drain...)
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	r.say("b", revision, "")
+	if code := stop(false); code != 0 {
+		t.Errorf("exit %d: %s", code, out)
+	}
+
+	// One that goes before is named.
+	r.say("b", revision-1, "")
+	out, stop = r.background(drain...)
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	r.gone("b")
+	if code := stop(false); code != 3 || out.has("proxy b:8000 (b) vanished before it had proven") != nil {
+		t.Errorf("exit %d: %s", code, out)
+	}
+
+	// Whoever lifts the drain ends the wait.
+	r.say("b", revision-1, "")
+	out, stop = r.background(drain...)
+	testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	r.want(0, "decode/"+x+": undrained; used again as it registers\n", "undrain", "decode", x)
+	if code := stop(false); code != 1 {
+		t.Errorf("exit %d: %s", code, out)
+	}
+}
+
+// gone takes a proxy away.
+func (r *rig) gone(id string) {
+	r.t.Helper()
+	_, err := r.cli.Txn(r.t.Context()).Then(clientv3.OpDelete("/pd/proxies/"+id), clientv3.OpDelete("/pd/load/"+id)).Commit()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) revision(key string) int64 {
+	r.t.Helper()
+	resp, err := r.cli.Get(r.t.Context(), key)
+	if err != nil || len(resp.Kvs) != 1 {
+		r.t.Fatalf("%s: %v, %v", key, resp, err)
+	}
+	return resp.Kvs[0].ModRevision
+}
+
+func TestWait(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x = "10.0.0.1:8200"
+	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
+	_, out, _ := r.run("cordon", "decode", x, "-o", "json")
+	var got struct {
+		Results []struct {
+			Outcome  string
+			Revision int64
+		}
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Results) != 1 || got.Results[0].Outcome != "cordoned" {
+		t.Fatalf("%v: %s", err, out)
+	}
+	revision := got.Results[0].Revision
+	if revision != r.revision("/pd/override/decode/"+x) {
+		t.Errorf("revision %d", revision)
+	}
+	at := fmt.Sprint(revision)
+	r.want(0, "revision "+at+": applied by 0 proxies\n", "wait", "--revision", at)
+	r.say("a", revision, "")
+	r.say("b", revision-2, "")
+	if errs := r.want(4, "", "wait", "--revision", at, "--timeout", "300ms"); !strings.Contains(errs, "proxy b:8000 (b) has not applied revision "+at+" yet, it is at ") || strings.Contains(errs, "a:8000") {
+		t.Errorf("%q", errs)
+	}
+	// What moves etcd's revision and not the membership is applied by all.
+	r.say("b", revision, "")
+	now := r.revision("/pd/load/b")
+	r.want(0, fmt.Sprintf("revision %d: applied by 2 proxies\n", now), "wait", "--revision", fmt.Sprint(now))
+	if errs := r.want(1, "", "wait", "--revision", fmt.Sprint(now+1000)); !strings.Contains(errs, "there is no revision") {
+		t.Errorf("%q", errs)
+	}
+}
