@@ -64,6 +64,7 @@ type config struct {
 	notes []string        // what the person who starts it should know
 
 	side      sideChannel // of a NIXL engine that this agent starts
+	events    kvEvents    // of an engine that this agent starts
 	notices   noticeConfig
 	bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
@@ -168,6 +169,7 @@ func (r *reader) instance(c *config, f *facts) {
 	r.checkEngine(c, f)
 	c.bootstrap = r.findBootstrap(f, c)
 	r.findP2P(f, c)
+	r.findEvents(f, c)
 	c.notices = r.findLMCache(f, c)
 	c.notes = f.notes
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {

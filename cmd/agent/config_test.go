@@ -39,7 +39,7 @@ func TestLoadDefaults(t *testing.T) {
 		logLevel: "info", logFormat: "text",
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second, sources: map[string]string{},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{})); d != "" {
 		t.Error(d)
 	}
 }
@@ -65,7 +65,7 @@ func TestLoadSources(t *testing.T) {
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
 		sources: map[string]string{"engine-api-key": "OPENAI_API_KEY"},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{})); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"

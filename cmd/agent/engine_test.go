@@ -58,8 +58,17 @@ func engineMain(kind string, args []string) int {
 	defer tick.Stop()
 	port, o := "", fakevllm.Options{Models: []string{"org/m"}}
 	for i, a := range args {
-		if a == "--port" {
+		switch a {
+		case "--port":
 			port = args[i+1]
+		case "--kv-events-config":
+			fmt.Println("engine's KV events", args[i+1])
+			var err error
+			if o.KVEvents, err = fakevllm.ParseKVEvents(args[i+1]); err != nil {
+				fmt.Println("engine:", err)
+				return 1
+			}
+			o.CacheBlocks, o.MaxModelLen = 64, 512
 		}
 	}
 	if is("slow") {
@@ -117,6 +126,7 @@ type wrapped struct {
 	key     string
 	address string
 	socket  string
+	argv    []string // more of the engine's
 	done    chan error
 }
 
@@ -146,6 +156,7 @@ func (w *wrapped) start(t *testing.T, kind string, more ...string) {
 	}, more...)
 	// Address, model and port are found in the command.
 	args = append(args, "--", "env", envRun+"=", envEngine+"="+kind, self, "--model", "org/m", "--port", port)
+	args = append(args, w.argv...)
 	w.process = startProcess(t, args)
 	w.done = make(chan error, 1)
 	go func() { w.done <- w.Wait() }()

@@ -96,6 +96,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			if err != nil {
 				return retype(err, args)
 			}
+			defer c.events.release()
 			if c.printConfig {
 				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)
 			}

@@ -86,8 +86,16 @@ func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (s
 		}
 		line("nixl_side_channel_port", text, from)
 	}
+	if c.events.Publishes {
+		from := fromCommand
+		if c.events.command != nil {
+			from = "free; given to the engine"
+		}
+		line("kv_events_endpoint", c.events.Endpoint, from)
+		line("kv_events_replay_endpoint", c.events.Replay, from)
+	}
 	if c.command != nil {
-		line("command", strings.Join(vllmargs.Masked(c.command), " "), "")
+		line("command", strings.Join(vllmargs.Masked(c.argv()), " "), "")
 	}
 	for _, n := range c.notes {
 		line("# note", n, "")

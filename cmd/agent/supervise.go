@@ -49,6 +49,9 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 	if s.side.chosen {
 		log.Infof("%s=%s: NIXL's side channel, a port that is free", envSidePort, &s.side)
 	}
+	if s.events.command != nil {
+		log.Infof("KV events at %s, replay at %s: ports that are free", s.events.Endpoint, s.events.Replay)
+	}
 	backoff := wrap.Backoff{First: s.restartDelay, Max: s.restartDelayMax}
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
@@ -57,18 +60,21 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 		if failed == nil {
 			failed = s.side.free(ctx)
 		}
+		if failed == nil {
+			failed = s.events.free(ctx)
+		}
 		switch {
 		case failed != nil && start == 1:
 			return 1, failed
 		case failed == nil:
 			proc, err := wrap.Start(wrap.Options{
-				Argv: s.command, Env: append(engineEnv(os.Environ()), s.side.env()...), Stdout: s.stdout, Stderr: s.stderr,
+				Argv: s.argv(), Env: append(engineEnv(os.Environ()), s.side.env()...), Stdout: s.stdout, Stderr: s.stderr,
 				DieWith: s.dieWith, Reaper: s.reaper, Log: log,
 			})
 			if err != nil {
 				return wrap.StartStatus(err), fmt.Errorf("%w: is the program installed, and what stands behind -- its name?", err)
 			}
-			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.command), " "))
+			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.argv()), " "))
 			s.ctl.engine.started(proc)
 			if start == 1 {
 				s.notify.ready()

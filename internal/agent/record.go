@@ -91,5 +91,6 @@ func clone(rec instance.Record) instance.Record {
 	rec.Labels = maps.Clone(rec.Labels)
 	rec.EngineIDs = maps.Clone(rec.EngineIDs)
 	rec.Ports = maps.Clone(rec.Ports)
+	rec.KVEvents = maps.Clone(rec.KVEvents)
 	return rec
 }

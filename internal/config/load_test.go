@@ -71,7 +71,7 @@ func TestDefaults(t *testing.T) {
 		AllowedMethods: config.JSONList{"*"}, AllowedHeaders: config.JSONList{"*"},
 		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode", Disaggregate: "always",
-		PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 5,
+		PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10,
 		LoadDigests: true, LoadInterval: time.Second, ScrapeInterval: 5 * time.Second, WaitingRetryInterval: 2 * time.Second, ClientBoundKey: "session-id", AccessLog: true, Dashboard: true, ShutdownTimeout: 30 * time.Second, LogLevel: "info", LogFormat: "text",
 	}
 	if diff := cmp.Diff(want, p, ignoreSources, cmp.Comparer(func(a, b netip.Prefix) bool { return a == b })); diff != "" {

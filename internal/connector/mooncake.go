@@ -44,7 +44,7 @@ func (mooncake) Lacks(in *instance.Instance) error {
 		return nil
 	}
 	for rank := range in.Ranks() {
-		if in.Record.EngineIDs[strconv.Itoa(rank)] == "" {
+		if in.EngineID(rank) == "" {
 			return fmt.Errorf("its record names no engine id of rank %d", rank)
 		}
 	}
@@ -75,7 +75,7 @@ func (mooncake) Decode(r *openai.Request, p Pair, _ Handover) Leg {
 	e := decodeEdit(r, p)
 	e.Set(openai.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
 		quote("http://"+bootstrapAddress(p.Prefill))+`,"remote_engine_id":`+
-		quote(p.Prefill.Record.EngineIDs[strconv.Itoa(p.PrefillRank)])+`,"transfer_id":"`+transferID(p)+`"}`)
+		quote(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)
 	return Leg{Body: e.Body()}
 }
 

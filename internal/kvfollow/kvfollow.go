@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
+	"github.com/pdmesh/pdmesh/internal/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
@@ -55,6 +56,7 @@ type member struct {
 	mu      sync.Mutex
 	sources map[int]*kvevents.Source // by rank
 	trouble string                   // why there are none
+	hints   map[int]string           // what it may be if a rank is lost
 }
 
 // New makes a Follower that has not begun.
@@ -136,14 +138,16 @@ func (f *Follower) follow(ctx context.Context, m *member) {
 func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
 	for {
 		publishers, err := f.o.Ask(ctx, m.in)
+		hints := connecting(publishers)
 		if len(publishers) == 0 {
 			publishers = FromRecord(m.in)
 		}
+		publishers = instance.LocalRanks(m.in, publishers)
 		for rank, p := range publishers {
 			publishers[rank] = placed(p, m.in.Address)
 		}
 		m.mu.Lock()
-		m.trouble = ""
+		m.trouble, m.hints = "", instance.LocalRanks(m.in, hints)
 		switch {
 		case len(publishers) > 0:
 		case err != nil:
@@ -161,6 +165,18 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 		case <-time.After(f.o.AskAgain):
 		}
 	}
+}
+
+// connecting gives what is to be said of ranks whose endpoint, as the engine says it, has
+// no wildcard: their publisher connects to it, unless the system has chosen its port.
+func connecting(publishers map[int]kvevents.Publisher) map[int]string {
+	hints := map[int]string{}
+	for rank, p := range publishers {
+		if !vllmargs.Binds(p.Endpoint) {
+			hints[rank] = "the engine's endpoint " + instance.Printable(p.Endpoint, 80) + " has no wildcard: its publisher connects there instead of listening, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+		}
+	}
+	return hints
 }
 
 // placed puts the instance's host where an endpoint has a wildcard.
@@ -217,8 +233,12 @@ func (f *Follower) Status() []Status {
 			out = append(out, Status{Address: address, Status: kvevents.Status{State: kvevents.Lost, Error: m.trouble}})
 		}
 		for _, rank := range slices.Sorted(maps.Keys(m.sources)) {
+			is := m.sources[rank].Status()
+			if hint := m.hints[rank]; hint != "" && is.State == kvevents.Lost {
+				is.Error = hint + " (" + is.Error + ")"
+			}
 			out = append(out, Status{
-				Address: address, Rank: rank, Status: m.sources[rank].Status(),
+				Address: address, Rank: rank, Status: is,
 				Index: f.o.Index.Stats(kvindex.Target{Address: address, Rank: rank}),
 			})
 		}

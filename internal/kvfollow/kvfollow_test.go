@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/netguard"
@@ -83,16 +85,7 @@ func follow(t *testing.T, m *members, guard netguard.Policy) (*kvfollow.Follower
 		Index: x, Membership: m.snap.Load, Dial: dialer.DialContext, AskAgain: 10 * time.Millisecond,
 		Ask: kvfollow.Sources(&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}),
 	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		f.Run(ctx)
-	}()
-	t.Cleanup(func() {
-		cancel()
-		<-done
-	})
+	run(t, f)
 	return f, x
 }
 
@@ -173,6 +166,74 @@ func TestNoEvents(t *testing.T) {
 	testkit.Eventually(t, 20*time.Second, func() error {
 		if st := f.Status(); len(st) != 1 || st[0].Error != "it publishes no KV events" {
 			return errors.New(fmt.Sprint(st))
+		}
+		return nil
+	})
+}
+
+// answers is Options.Ask of an engine that says this.
+func answers(by map[int]kvevents.Publisher) func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
+	return func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error) {
+		return maps.Clone(by), nil
+	}
+}
+
+// run follows until the test ends.
+func run(t *testing.T, f *kvfollow.Follower) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+}
+
+// TestConnects: a publisher that connects to somebody cannot be followed, and why is said.
+func TestConnects(t *testing.T) {
+	t.Parallel()
+	port := testkit.FreePort(t)
+	s := fakevllm.StartTest(t, fakevllm.Options{
+		Version: "0.33.0", CacheBlocks: 64, BlockSize: 4, Mode: fakevllm.Plain,
+		KVEvents: &fakevllm.KVEvents{Enabled: true, Endpoint: "tcp://" + port},
+	})
+	var m members
+	m.set(usable(s, "one"))
+	f, _ := follow(t, &m, netguard.New(nil))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := f.Status(); len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
+}
+
+// TestSecondServerOfAGroup: the ranks of a server that are 2 and 3 of their group are
+// followed as those that requests name 0 and 1.
+func TestSecondServerOfAGroup(t *testing.T) {
+	t.Parallel()
+	a, b := engine(t, "0.33.0"), engine(t, "0.33.0")
+	ids := []uint32{20, 21, 22, 23, 24, 25, 26, 27, 28}
+	complete(t, b, ids)
+	by := map[int]kvevents.Publisher{}
+	for i, s := range []*fakevllm.Server{a, b} {
+		conf := s.KVEventSources()
+		by[2+i] = kvevents.Publisher{Endpoint: conf.Endpoint, Replay: *conf.ReplayEndpoint, Topic: conf.Topic}
+	}
+	in := usable(a, "one")
+	in.Record.DPSize = 2
+	var m members
+	m.set(in)
+	x := kvindex.New(0)
+	run(t, kvfollow.New(kvfollow.Options{Index: x, Membership: m.snap.Load, Ask: answers(by), Dial: new(net.Dialer).DialContext}))
+	testkit.Eventually(t, 20*time.Second, func() error {
+		first, second := x.Stats(kvindex.Target{Address: in.Address}), x.Stats(kvindex.Target{Address: in.Address, Rank: 1})
+		if !first.Live || first.Blocks != 0 || !second.Live || second.Blocks == 0 {
+			return fmt.Errorf("%+v, %+v", first, second)
 		}
 		return nil
 	})

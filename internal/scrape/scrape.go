@@ -117,7 +117,7 @@ func (s *Scraper) ask(ctx context.Context, in *instance.Instance) {
 	s.mu.Lock()
 	s.known[in.Key] = now
 	s.mu.Unlock()
-	s.o.Sink(in.Key, engine(now, ranks))
+	s.o.Sink(in.Key, engine(now, in, ranks))
 }
 
 // forget drops what was said too long ago.
@@ -134,11 +134,19 @@ func (s *Scraper) forget() {
 }
 
 // engine makes of what the ranks say what policies look at.
-func engine(at time.Time, ranks []vllm.RankLoad) *policy.Engine {
+func engine(at time.Time, in *instance.Instance, ranks []vllm.RankLoad) *policy.Engine {
 	e := &policy.Engine{At: at, Ranks: make([]policy.Rank, len(ranks))}
+	own := make(map[int]int, len(ranks)) // as the engine numbers them
+	for _, r := range ranks {
+		own[r.Rank] = r.Rank
+	}
+	number := make(map[int]int, len(ranks))
+	for as, is := range instance.LocalRanks(in, own) {
+		number[is] = as
+	}
 	for i, r := range ranks {
 		one := policy.Rank{
-			Rank: r.Rank, Capacity: r.Blocks * r.Block, Usage: r.Usage,
+			Rank: number[r.Rank], Capacity: r.Blocks * r.Block, Usage: r.Usage,
 			Running: r.Running, Waiting: r.Waiting, Starved: r.Starved, Deferred: r.Deferred, Fetching: r.Fetching,
 		}
 		e.Ranks[i] = one

@@ -24,6 +24,7 @@ type engines struct {
 	known            map[instance.Key]*policy.Engine
 	takes            time.Duration
 	earliest, latest time.Time
+	first            int // rank of the group
 }
 
 func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
@@ -47,8 +48,8 @@ func (e *engines) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankL
 	}
 	time.Sleep(e.takes)
 	return []vllm.RankLoad{
-		{Rank: 0, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Starved: 1},
-		{Rank: 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Fetching: 2},
+		{Rank: e.first, Blocks: 100, Block: 16, Usage: 0.5, Running: 1, Waiting: 2, Starved: 1},
+		{Rank: e.first + 1, Blocks: 50, Block: 16, Usage: 1, Running: 3, Waiting: 4, Fetching: 2},
 	}, nil
 }
 
@@ -131,6 +132,34 @@ func TestScrape(t *testing.T) {
 			}
 		}
 		e.mu.Unlock()
+		cancel()
+		<-done
+	})
+}
+
+// What the second server of a data-parallel group says of its ranks, 2 and 3 of the group,
+// is about those that requests name 0 and 1.
+func TestScrapeSecondServerOfAGroup(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		e := &engines{silent: map[string]bool{}, asked: map[string]int{}, known: map[instance.Key]*policy.Engine{}, first: 2}
+		members := fleet(1)
+		one := members.All()[0]
+		one.Record.DPSize = 2
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			scrape.New(scrape.Options{Members: func() *instance.Snapshot { return members }, Asker: e, Sink: e.sink, Interval: 10 * time.Second}).Run(ctx)
+		}()
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		e.mu.Lock()
+		got := e.known[one.Key]
+		e.mu.Unlock()
+		if got.Rank(0) == nil || got.Rank(0).All.Running != 1 || got.Rank(1) == nil || got.Rank(1).All.Running != 3 {
+			t.Errorf("known of it: %+v", got)
+		}
 		cancel()
 		<-done
 	})

@@ -31,6 +31,7 @@ type Command struct {
 
 	ConfigFile string // --config: a file that is not read here
 	Transfer   *Transfer
+	Events     Events
 }
 
 // Ranks are the data-parallel ranks of which a command starts some. It is zero for a
@@ -225,6 +226,9 @@ func (c *Command) fill(f flags) error {
 		}
 	case local > 0 && (f.has("data-parallel-hybrid-lb") || f.has("data-parallel-start-rank")):
 		c.DataParallel = local
+	}
+	if err := c.events(f); err != nil {
+		return err
 	}
 	return c.transfer(f)
 }

@@ -39,7 +39,7 @@ const (
 	agreement = 0.6
 	// DefaultCacheWeight is a good one for the production trace of docs/scheduling.md, at
 	// all loads: a hit saves work that everybody behind would have to wait for.
-	DefaultCacheWeight = 5
+	DefaultCacheWeight = 10
 )
 
 func newBalance(o *Options) balance {

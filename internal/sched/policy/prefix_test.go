@@ -64,7 +64,7 @@ func TestPrefixLeavesWhoIsBusy(t *testing.T) {
 		weight  float64
 		waiting int64
 		stays   bool
-	}{{1, 900, true}, {1, 1300, false}, {10, 9_000, true}, {10, 13_000, false}, {0, 4_500, true}, {0, 6_500, false}} {
+	}{{1, 900, true}, {1, 1300, false}, {10, 9_000, true}, {10, 13_000, false}, {0, 9_000, true}, {0, 13_000, false}} {
 		list := fleet(1, 1)
 		p := newPrefix(Options{CacheWeight: tc.weight})
 		r := asking(prompt(1, 4096))

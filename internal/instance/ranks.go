@@ -1,0 +1,41 @@
+package instance
+
+import (
+	"maps"
+	"slices"
+	"strconv"
+)
+
+// Where each server has some ranks of a larger data-parallel group (hybrid and external
+// load balancing), engines tell of themselves by their number in the group, and a request
+// names them by that among those of the server, from 0.
+
+// LocalRanks gives what an instance tells of its ranks by the numbers that requests name.
+// What does not tell of just these ranks stays as it is.
+func LocalRanks[V any](in *Instance, by map[int]V) map[int]V {
+	if _, ok := by[0]; ok || len(by) != in.Ranks() {
+		return by
+	}
+	out := make(map[int]V, len(by))
+	for i, rank := range slices.Sorted(maps.Keys(by)) {
+		out[i] = by[rank]
+	}
+	return out
+}
+
+// EngineID is how the engine of a rank calls itself, "" if the record does not say it.
+func (i *Instance) EngineID(rank int) string {
+	ids := i.Record.EngineIDs
+	if _, ok := ids["0"]; ok || len(ids) != i.Ranks() {
+		return ids[strconv.Itoa(rank)]
+	}
+	by := make(map[int]string, len(ids))
+	for text, id := range ids {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			return ""
+		}
+		by[n] = id
+	}
+	return LocalRanks(i, by)[rank]
+}

@@ -1,0 +1,192 @@
+package vllmargs
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrEvents: a --kv-events-config that cannot be read.
+var ErrEvents = errors.New("unusable configuration of KV events")
+
+const flagEvents = "kv-events-config"
+
+// Events is what --kv-events-config says.
+type Events struct {
+	Publishes bool   // by ZeroMQ
+	Endpoint  string // of data-parallel rank 0, "" for vLLM's default
+	Replay    string // likewise, "" for none
+	Topic     string
+}
+
+// DefaultEvents is where vLLM publishes if it is not told.
+const DefaultEvents = "tcp://*:5557"
+
+// ParseEvents reads the JSON of --kv-events-config.
+func ParseEvents(text string) (Events, error) {
+	var raw struct {
+		Enabled   bool    `json:"enable_kv_cache_events"`
+		Publisher *string `json:"publisher"`
+		Endpoint  *string `json:"endpoint"`
+		Replay    *string `json:"replay_endpoint"`
+		Topic     *string `json:"topic"`
+	}
+	if s := strings.TrimSpace(text); s == "" || s[0] != '{' {
+		return Events{}, fmt.Errorf("%w: %q is no JSON object: quote it as one argument, '{\"enable_kv_cache_events\":true,\"publisher\":\"zmq\"}'",
+			ErrEvents, instance.Printable(text, 60))
+	}
+	if err := json.Unmarshal([]byte(text), &raw); err != nil {
+		return Events{}, fmt.Errorf("%w: %s", ErrEvents, instance.Printable(err.Error(), 120))
+	}
+	e := Events{Publishes: raw.Enabled, Endpoint: value(raw.Endpoint), Replay: value(raw.Replay), Topic: value(raw.Topic)}
+	if raw.Publisher != nil && *raw.Publisher != "zmq" {
+		e.Publishes = false
+	}
+	return e, nil
+}
+
+func value(s *string) string {
+	if s == nil {
+		return ""
+	}
+	return *s
+}
+
+// events reads the flag. Fields that are given one by one count instead of it, as in vLLM.
+func (c *Command) events(f flags) error {
+	field := func(name string) string { return f.text(flagEvents + "." + name) }
+	for name := range f {
+		if strings.HasPrefix(name, flagEvents+".") {
+			c.Events = Events{
+				Publishes: strings.EqualFold(field("enable_kv_cache_events"), "true") && (field("publisher") == "" || field("publisher") == "zmq"),
+				Endpoint:  field("endpoint"), Replay: field("replay_endpoint"), Topic: field("topic"),
+			}
+			return nil
+		}
+	}
+	if !f.has(flagEvents) {
+		return nil
+	}
+	e, err := ParseEvents(f.text(flagEvents))
+	if err != nil {
+		return fmt.Errorf("--%s of the command: %w", flagEvents, err)
+	}
+	c.Events = e
+	return nil
+}
+
+// Binds tells whether vLLM's publisher listens at an endpoint: it connects to one that
+// has no wildcard, and nobody can then connect to it.
+func Binds(endpoint string) bool {
+	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::")
+}
+
+// EndpointPort is the port of rank 0, 0 where there is none, as in ipc://, or the system chooses it.
+func EndpointPort(endpoint string) int {
+	rest, ok := strings.CutPrefix(endpoint, "tcp://")
+	if !ok {
+		return 0
+	}
+	n, err := strconv.Atoi(rest[strings.LastIndexByte(rest, ':')+1:])
+	if err != nil || n < 1 || n > 65535 {
+		return 0
+	}
+	return n
+}
+
+// EndpointHost is the host of a tcp endpoint, "" where it has a wildcard.
+func EndpointHost(endpoint string) string {
+	rest := strings.TrimPrefix(endpoint, "tcp://")
+	host := strings.Trim(rest[:max(strings.LastIndexByte(rest, ':'), 0)], "[]")
+	if ip, err := netip.ParseAddr(host); host == "*" || err == nil && ip.IsUnspecified() {
+		return ""
+	}
+	return host
+}
+
+// Sources is where each rank that the command starts is reached at a host, by its number
+// in the whole group: vLLM adds that number to the ports. There are none where the ports
+// are not known, and of a publisher that connects.
+func (e *Events) Sources(host string, ranks Ranks) map[string]instance.KVEvents {
+	port := EndpointPort(e.Endpoint)
+	if !e.Publishes || port == 0 || !Binds(e.Endpoint) {
+		return nil
+	}
+	at := func(endpoint string, rank int) string {
+		port, own := EndpointPort(endpoint), EndpointHost(endpoint)
+		if port == 0 {
+			return ""
+		}
+		if own == "" {
+			own = host
+		}
+		return "tcp://" + net.JoinHostPort(own, strconv.Itoa(port+rank))
+	}
+	out := map[string]instance.KVEvents{}
+	for rank := ranks.First; rank < ranks.First+min(max(ranks.Local, 1), instance.MaxRanks); rank++ {
+		out[strconv.Itoa(rank)] = instance.KVEvents{Endpoint: at(e.Endpoint, rank), ReplayEndpoint: at(e.Replay, rank), Topic: e.Topic}
+	}
+	return out
+}
+
+// Told gives a command line in which the endpoints are those of e. The rest of what is
+// configured stays as it was written.
+func (e *Events) Told(argv []string) ([]string, error) {
+	out := slices.Clone(argv)
+	whole := -1
+	for i, a := range slices.Backward(out) {
+		name, _, _ := strings.Cut(a, "=")
+		if !strings.HasPrefix(name, "--") {
+			continue
+		}
+		switch head, _, isField := strings.Cut(strings.ReplaceAll(name[2:], "_", "-"), "."); {
+		case head != flagEvents:
+		case isField: // these count
+			more := []string{"--" + flagEvents + ".endpoint=" + e.Endpoint}
+			if e.Replay != "" {
+				more = append(more, "--"+flagEvents+".replay_endpoint="+e.Replay)
+			}
+			return slices.Insert(out, i, more...), nil
+		case whole < 0:
+			whole = i
+		}
+	}
+	if whole < 0 {
+		return out, fmt.Errorf("%w: the command has no --%s", ErrEvents, flagEvents)
+	}
+	var err error
+	if name, text, joined := strings.Cut(out[whole], "="); joined {
+		text, err = e.merged(text)
+		out[whole] = name + "=" + text
+	} else if whole+1 < len(out) {
+		out[whole+1], err = e.merged(out[whole+1])
+	}
+	return out, err
+}
+
+// merged is a JSON object with the endpoints in it.
+func (e *Events) merged(text string) (string, error) {
+	var all map[string]json.RawMessage
+	if err := json.Unmarshal([]byte(text), &all); err != nil {
+		return "", fmt.Errorf("%w: %w", ErrEvents, err)
+	}
+	for name, endpoint := range map[string]string{"endpoint": e.Endpoint, "replay_endpoint": e.Replay} {
+		if endpoint == "" {
+			continue
+		}
+		b, err := json.Marshal(endpoint)
+		if err != nil {
+			return "", err
+		}
+		all[name] = b
+	}
+	b, err := json.Marshal(all)
+	return string(b), err
+}
