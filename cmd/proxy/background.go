@@ -43,6 +43,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	}
 	work.Go(func() { p.forgetOldLives(ctx) })
 	work.Go(func() { p.warn(ctx) })
+	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.begin(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
 	work.Go(func() { p.flags.watch(ctx, p.log) })

@@ -21,6 +21,9 @@ import (
 )
 
 func main() {
+	// Until the log is there, and for good in the process of the own etcd, which has the
+	// same name: else they would end it.
+	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
 	if err := tuneMemory(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)

@@ -33,6 +33,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/notice"
@@ -250,6 +251,7 @@ type proxy struct {
 	access   *accesslog.Log   // nil: off
 	board    *dashboard.Board // nil: off
 	stopping atomic.Bool
+	level    *logging.Level
 	begun    chan struct{} // closed when requests need not wait for the start any more
 
 	router, adminRouter http.Handler
@@ -262,6 +264,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 		return nil, err
 	}
 	p := &proxy{cfg: cfg, log: log, secure: secure, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
+	p.level = logging.NewLevel(log)
 	guard := netguard.New(cfg.InstanceAllow)
 	prober := newProber(cfg, guard, secure)
 	actor := "proxy " + p.id
@@ -348,7 +351,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
 		Members: p.watcher, Load: p.sched, Details: p.listLoad, Digests: p.digests, KVEvents: p.kvStatus, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return p.etcdStatus(etcd) },
-		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"),
+		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"), LogLevel: p.level,
 		CORS: httpapi.CORS{
 			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,
 		},

@@ -93,6 +93,7 @@ type Deps struct {
 	// nil: there is none.
 	Dashboard http.Handler
 	Log       logrus.FieldLogger
+	LogLevel  LogLevel // nil: it cannot be changed
 
 	CORS       CORS
 	ClientKeys []string // none: clients need no key
@@ -176,7 +177,7 @@ func operators(path string) bool {
 		return verb == "add" || verb == "remove" || slices.Contains(verbs(), Verb(verb))
 	}
 	switch path {
-	case "/status", "/livez", "/readyz", "/healthcheck", DashboardEvents:
+	case "/status", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
 		return true
 	}
 	return false

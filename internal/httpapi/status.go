@@ -70,6 +70,7 @@ func (d *Deps) operator(e *gin.Engine) {
 		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
+	d.logLevel(e)
 	d.dashboard(e)
 }
 

@@ -1,0 +1,46 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"net/http"
+
+	"github.com/gin-gonic/gin"
+)
+
+// LogLevel is the level of the proxy's log; see logging.Level.
+type LogLevel interface {
+	Name() string
+	Set(name string) error
+}
+
+// logLevelPath is where it is asked for and changed.
+const logLevelPath = "/log-level"
+
+// logLevel adds the routes of the log's level, for who has the admin key.
+func (d *Deps) logLevel(e *gin.Engine) {
+	if d.LogLevel == nil {
+		return
+	}
+	tell := func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"level": d.LogLevel.Name()}) }
+	g := e.Group(logLevelPath, requireAdmin(d.AdminKey))
+	g.GET("", tell)
+	g.PUT("", func(c *gin.Context) {
+		raw, err := readAdminBody(c.Request)
+		if err != nil {
+			d.adminError(c, err)
+			return
+		}
+		var body struct {
+			Level string `json:"level"`
+		}
+		if err := json.Unmarshal(raw, &body); err != nil || body.Level == "" {
+			d.adminError(c, refused(`send {"level":"debug"}`))
+			return
+		}
+		if err := d.LogLevel.Set(body.Level); err != nil {
+			d.adminError(c, refused("%w", err))
+			return
+		}
+		tell(c)
+	})
+}

@@ -1,0 +1,115 @@
+package observe_test
+
+import (
+	"context"
+	"encoding/json"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/collector"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// until waits until something is so.
+func until(t *testing.T, what string, so func() bool) {
+	t.Helper()
+	for end := time.Now().Add(patience); !so(); {
+		if time.Now().After(end) {
+			t.Fatal("it did not come to this: " + what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// The level of the log follows the route and signals. The own etcd, whose process has
+// the same name, outlives the signals.
+func TestLogLevel(t *testing.T) {
+	t.Parallel()
+	f := harness.NewFleet(t, binDir)
+	proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: "k"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ask := func(method, body string) string {
+		ctx, cancel := context.WithTimeout(t.Context(), patience)
+		defer cancel()
+		req, err := http.NewRequestWithContext(ctx, method, proxy.URL()+"/log-level", strings.NewReader(body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("X-Api-Key", "k")
+		req.Header.Set("Content-Type", "application/json")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		var answer struct{ Level string }
+		if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
+			t.Fatal(err)
+		}
+		return answer.Level
+	}
+	if got := ask(http.MethodPut, `{"level":"warn"}`); got != "warn" {
+		t.Errorf("level %q", got)
+	}
+	for _, step := range []struct {
+		signal syscall.Signal
+		want   string
+	}{{syscall.SIGUSR2, "info"}, {syscall.SIGUSR1, "debug"}, {syscall.SIGUSR1, "trace"}, {syscall.SIGUSR2, "info"}} {
+		if err := proxy.Signal(step.signal); err != nil {
+			t.Fatal(err)
+		}
+		until(t, "level "+step.want, func() bool { return ask(http.MethodGet, "") == step.want })
+	}
+}
+
+// A proxy as people start it sends traces to a collector: one tree for a request, with
+// both legs in it.
+func TestTraces(t *testing.T) {
+	t.Parallel()
+	c := collector.Start(t)
+	f := harness.NewFleet(t, binDir)
+	ctx := t.Context()
+	proxy, err := f.StartProxy(ctx, fleet.ProxySpec{
+		Name: "proxy", AdminKey: "k", Args: []string{"--connector", "nixl", "--otlp-endpoint", c.URL, "--trace-sample", "1"},
+		Env: []string{"OTEL_BSP_SCHEDULE_DELAY=50", "OTEL_RESOURCE_ATTRIBUTES=service.name=ours,deployment.environment.name=test"},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, role := range []instance.Role{instance.Prefill, instance.Decode} {
+		if _, err := f.StartNode(ctx, fleet.NodeSpec{Name: string(role), Role: role, Connector: "nixl", Model: harness.Model, Etcd: proxy.Etcd}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := proxy.WaitFor(ctx, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if r := harness.Complete(ctx, harness.NewClient(t, "k"), proxy.URL(), "hello", 8); r.Err != nil {
+		t.Fatal(r.Err)
+	}
+	tree := func() map[string]collector.Span {
+		found := map[string]collector.Span{}
+		for _, s := range c.Spans() {
+			found[s.Name] = s
+		}
+		return found
+	}
+	const root = "POST /v1/completions"
+	until(t, "the request's span", func() bool { return tree()[root].Span != nil })
+	all := tree()
+	if s := all[root]; s.Parent() != "" || s.Service() != "ours" {
+		t.Errorf("the request's span: %v", s)
+	}
+	for _, name := range []string{"pick prefill", "prefill", "hand-over", "pick decode", "decode"} {
+		if s := all[name]; s.Span == nil || s.Trace() != all[root].Trace() || s.Parent() != all[root].ID() {
+			t.Errorf("%s: %v", name, s)
+		}
+	}
+}
