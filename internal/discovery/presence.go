@@ -64,7 +64,7 @@ type PresenceOptions struct {
 	Interval time.Duration
 	// LoadInterval is the same for digests of the load, default Interval.
 	LoadInterval time.Duration
-	Log      logrus.FieldLogger // nil: silent
+	Log          logrus.FieldLogger // nil: silent
 }
 
 // Presence holds a proxy's key, so that others see that it runs and how far it

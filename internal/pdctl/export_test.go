@@ -3,6 +3,8 @@ package pdctl
 import (
 	"fmt"
 	"io"
+
+	"github.com/spf13/cobra"
 )
 
 // Parse reads a command line as Run does, and does nothing.
@@ -25,11 +27,17 @@ func Parse(args []string) error {
 func AllExamples() map[string]string {
 	out := map[string]string{}
 	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
-	out[root.Name()] = root.Example
-	for _, c := range root.Commands() {
-		if c.Name() != "help" && c.Name() != "completion" {
+	var add func(c *cobra.Command)
+	add = func(c *cobra.Command) {
+		if !c.HasSubCommands() || c.Example != "" {
 			out[c.CommandPath()] = c.Example
 		}
+		for _, sub := range c.Commands() {
+			if sub.Name() != "help" && sub.Name() != "completion" {
+				add(sub)
+			}
+		}
 	}
+	add(root)
 	return out
 }

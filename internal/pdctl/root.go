@@ -108,7 +108,7 @@ func (a *app) root() *cobra.Command {
 	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
 	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
 	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(),
-		a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand(), a.waitCommand(),
+		a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand(), a.waitCommand(), a.historyCommand(),
 		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand(), a.authCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)

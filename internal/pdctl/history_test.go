@@ -1,0 +1,86 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+	"testing"
+)
+
+func TestHistory(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
+	r.want(0, "Nothing is known.\n", "history")
+	for _, a := range []string{x, y} {
+		r.put("/pd/decode/"+a, `{"v":1,"state":"ready","models":["m"]}`)
+	}
+	r.put("/pd/load/p", `{"v":1}`)
+	r.want(0, "decode/"+x+": drained for 1h0m0s\n", "drain", "decode", x, "--for", "1h", "--reason", "new \x1b[2Jdisks")
+	r.put("/pd/decode/"+x, `{"v":1,"state":"down","cause":"slow","models":["m"]}`)
+	r.want(0, "decode/"+y+": weight 20\n", "weight", "decode", y, "20")
+	r.want(0, "decode/"+x+": undrained; used again as it registers\n", "undrain", "decode", x)
+	if _, err := r.cli.Delete(t.Context(), "/pd/decode/"+y); err != nil {
+		t.Fatal(err)
+	}
+
+	read := func(args ...string) (out []string) {
+		t.Helper()
+		var got struct {
+			Events []struct {
+				Revision                          int64
+				At, Who, What, Role, Address, Why string
+				For                               string
+				Weight                            *int
+			}
+			Since int64 `json:"remembered_since"`
+		}
+		code, text, errs := r.run(append([]string{"history", "-o", "json"}, args...)...)
+		if err := json.Unmarshal([]byte(text), &got); err != nil || code != 0 {
+			t.Fatalf("%d %s %v: %s", code, errs, err, text)
+		}
+		last := int64(0)
+		for _, e := range got.Events {
+			if e.Revision < last || (e.Who == "") != (e.At == "") {
+				t.Errorf("%+v after %d", e, last)
+			}
+			last = e.Revision
+			weight := ""
+			if e.Weight != nil {
+				weight = fmt.Sprint(*e.Weight)
+			}
+			out = append(out, strings.TrimSpace(strings.Join([]string{e.What, e.Address, e.Why, e.For, weight}, " ")))
+		}
+		return out
+	}
+	all := []string{
+		"registered: ready " + x, "registered: ready " + y, `drain ` + x + ` new \u001b[2Jdisks 1h0m0s`,
+		"record changed: down (slow) " + x, "weight " + y + "   20", "undrain " + x, "registration ended " + y,
+	}
+	same := func(got, want []string) {
+		t.Helper()
+		if strings.Join(got, "\n") != strings.Join(want, "\n") {
+			t.Errorf("got\n%s\nwant\n%s", strings.Join(got, "\n"), strings.Join(want, "\n"))
+		}
+	}
+	same(read(), all)
+	same(read("decode", y), []string{all[1], all[4], all[6]})
+	same(read("--limit", "2"), all[5:])
+	if _, out, _ := r.run("history", "decode", y); !strings.Contains(out, "weight 20") || !strings.Contains(out, "registration ended") || strings.Contains(out, "remembers") {
+		t.Errorf("%s", out)
+	}
+
+	// What etcd has compacted away is gone; the audit entries are not.
+	revision := r.revision("/pd/decode/" + x)
+	if _, err := r.cli.Compact(t.Context(), revision); err != nil {
+		t.Fatal(err)
+	}
+	got := read()
+	same(got, append([]string{all[2]}, all[3:]...))
+	if _, out, _ := r.run("history"); !strings.Contains(out, fmt.Sprintf("since revision %d.", revision)) {
+		t.Errorf("%s", out)
+	}
+	for _, args := range [][]string{{"history", "decode"}, {"history", "both", x}, {"history", "--limit", "0"}} {
+		r.want(2, "", args...)
+	}
+}

@@ -1,0 +1,115 @@
+package faults_test
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// An agent that registers anew does not undo a drain.
+func TestFault22_DrainThenRegister(t *testing.T) {
+	row(t, 22)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
+	l := r.load()
+	for i, role := range []instance.Role{instance.Prefill, instance.Decode} {
+		nodes := [][]*fleet.Node{r.prefill, r.decode}[i]
+		n := nodes[1]
+		r.does("drain", string(role), n.Address, "--wait", "--timeout", "1m", "--reason", "row 22")
+		before := requestsOf(t, n)
+		// Only the agent, which comes back with the same engine, then both.
+		if err := n.Agent.Kill(); err != nil {
+			t.Fatal(err)
+		}
+		<-n.Agent.Done()
+		if err := n.StartAgent(t.Context(), r.agents...); err != nil {
+			t.Fatal(err)
+		}
+		r.agentSays(n, registrationIs(discovery.Registered))
+		r.isReady(n.Address, instance.Drain)
+		l.Served(40)
+		picks := requestsOf(t, n) - before
+		n = r.restart(n)
+		nodes[1] = n
+		r.isReady(n.Address, instance.Drain)
+		l.Served(40)
+		picks += requestsOf(t, n)
+		counted(t, 22, string(role)+": picks while drained, its agent and its engine restarted", picks, 0)
+		if picks != 0 {
+			t.Errorf("%d requests went to %s", picks, n.Address)
+		}
+		r.does("undrain", string(role), n.Address)
+		r.isReady(n.Address, "")
+		testkit.Eventually(t, soon, func() error {
+			if requestsOf(t, n) == 0 {
+				return errNotYet
+			}
+			return nil
+		})
+	}
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
+
+// What an operator has removed stays out, whatever its agent does.
+func TestFault23_RemovedStaysOut(t *testing.T) {
+	row(t, 23)
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2})
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	l := r.load()
+	n := r.decode[1]
+	r.does("remove", "decode", n.Address, "--reason", "row 23")
+	r.agentSays(n, func(rep agentctl.Report) error {
+		if rep.Registration.Phase == string(discovery.Registered) {
+			return fmt.Errorf("%s still is registered", rep.Address)
+		}
+		return nil
+	})
+	r.shows(func(s status) error {
+		if in, ok := s.entry(n.Address); ok && in.Intent != instance.Removed {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	l.Turn()
+	before := requestsOf(t, n)
+	wait(t, outage(2*ttl, 10*ttl)) // its agent looks after its key each TTL
+	n = r.restart(n)
+	r.agentSays(n, func(rep agentctl.Report) error {
+		if rep.Registration.Phase == "" || rep.Registration.Reason == "" {
+			return fmt.Errorf("the agent says %+v", rep.Registration)
+		}
+		return nil
+	})
+	wait(t, 2*ttl)
+	l.Served(40)
+	if got := requestsOf(t, n); got != 0 || before == 0 {
+		t.Errorf("%d requests went to the removed instance, %d before", got, before)
+	}
+	var puts int64
+	gone := false
+	for _, e := range h.Of(keyOf(t, n)) {
+		if gone && !e.Deleted {
+			puts++
+		}
+		gone = gone || e.Deleted
+	}
+	counted(t, 23, "writes of the record while the removal stood", puts, 0)
+	if puts != 0 || !gone {
+		t.Errorf("%d writes after the removal (deleted: %t): %+v", puts, gone, h.Of(keyOf(t, n)))
+	}
+	r.does("allow", "decode", n.Address)
+	r.isReady(n.Address, "")
+	l.Finish()
+	if n := l.Broken(); n > 0 {
+		t.Errorf("%d streams were cut", n)
+	}
+}
