@@ -98,10 +98,10 @@ func TestModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	caches := ground.NewCaches(w, 4, 1)
+	model := ground.Model{Engines: 4, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, 4, 1), Limits: ground.DefaultLimits(), Seed: 1}
 	found := map[string]float64{}
 	for _, name := range append(policy.Names(), ground.Oracle) {
-		r, err := ground.Model(w, name, 4, ground.DefaultEngine(), caches, ground.DefaultLimits(), 1)
+		r, err := model.Run(w, name)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -116,7 +116,7 @@ func TestModel(t *testing.T) {
 	if found[ground.Oracle] <= found["round_robin"] {
 		t.Errorf("the oracle found %.3f of all tokens, round_robin %.3f", found[ground.Oracle], found["round_robin"])
 	}
-	if _, err := ground.Model(w, "astrology", 4, ground.DefaultEngine(), caches, ground.DefaultLimits(), 1); err == nil {
+	if _, err := model.Run(w, "astrology"); err == nil {
 		t.Error("a policy that does not exist has run")
 	}
 }

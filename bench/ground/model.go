@@ -16,48 +16,76 @@ import (
 // they may look further.
 const Oracle = "oracle"
 
-// Model runs a workload through a policy without a network and without a clock: each
-// prefill engine is a queue with a cache. Decode is not looked at, so that goodput
-// is that of the first token.
-func Model(w *Workload, name string, engines int, e Engine, c Caches, limits Limits, seed uint64) (Result, error) {
+// Model is a fleet without a network and without a clock: each prefill engine is a queue
+// with a cache. Decode is not looked at, so that goodput is that of the first token.
+type Model struct {
+	Engines     int
+	Engine      Engine
+	Caches      Caches
+	Limits      Limits
+	Seed        uint64
+	CacheWeight float64 // see policy.Options; 0 is the default
+	// Proxies take the requests in turn. They tell each other every second what waits for
+	// them, unless Silent.
+	Proxies int
+	Silent  bool
+}
+
+// Run sends a workload through a policy.
+func (o *Model) Run(w *Workload, name string) (Result, error) {
 	kind, err := policy.Find(name)
 	if err != nil && name != Oracle {
 		return Result{}, fmt.Errorf("policy %q: %w", name, err)
 	}
-	m := &model{engine: e, caches: make([]*kvcache.Cache, engines), free: make([]time.Duration, engines), computed: make([]int64, engines)}
-	list := make([]policy.Candidate, engines)
-	for i := range list {
-		in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: fmt.Sprintf("10.0.0.%d:8000", i+1)}}
-		list[i] = policy.NewCandidate(in, 0, new(policy.Load))
-		m.caches[i] = kvcache.New(kvcache.Config{BlockSize: c.BlockSize, Blocks: c.Blocks, Seed: uint64(i)})
+	m := &model{engine: o.Engine, caches: make([]*kvcache.Cache, o.Engines), free: make([]time.Duration, o.Engines), computed: make([]int64, o.Engines)}
+	for i := range m.caches {
+		m.caches[i] = kvcache.New(kvcache.Config{BlockSize: o.Caches.BlockSize, Blocks: o.Caches.Blocks, Seed: uint64(i)})
 	}
-	rng := rand.New(rand.NewPCG(seed, 1))
-	chain := []policy.Policy{oracle{m}}
-	if name != Oracle {
-		chain = chain[:0]
-		for _, k := range policy.Chain(kind, false) {
-			chain = append(chain, k.New(policy.Options{Rand: rng.Float64, Now: func() time.Time { return time.Unix(0, 0).Add(m.now) }}))
+	rng := rand.New(rand.NewPCG(o.Seed, 1))
+	for range max(1, o.Proxies) {
+		list := make([]policy.Candidate, o.Engines)
+		for i := range list {
+			in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: fmt.Sprintf("10.0.0.%d:8000", i+1)}}
+			list[i] = policy.NewCandidate(in, 0, new(policy.Load))
 		}
+		chain := []policy.Policy{oracle{m}}
+		if name != Oracle {
+			chain = chain[:0]
+			for _, k := range policy.Chain(kind, false) {
+				chain = append(chain, k.New(policy.Options{
+					Rand: rng.Float64, CacheWeight: o.CacheWeight, Now: func() time.Time { return time.Unix(0, 0).Add(m.now) },
+					Several: func() bool { return o.Proxies > 1 && !o.Silent },
+				}))
+			}
+		}
+		m.proxies = append(m.proxies, proxy{chain, list})
 	}
 	samples := make([]sample, 0, len(w.Requests))
 	for i := range w.Requests {
 		r := &w.Requests[i]
+		if !o.Silent {
+			for ; m.told+tellEvery <= r.At; m.told += tellEvery {
+				m.until(m.told + tellEvery)
+				m.tell()
+			}
+		}
 		m.until(r.At)
 		ids, chat := r.Prompt(), r.chat()
 		m.now, m.ids = r.At, ids
-		at, believed := choose(chain, policy.All(list), policy.Request{
+		one := &m.proxies[i%len(m.proxies)]
+		at, believed := choose(one.chain, policy.All(one.list), policy.Request{
 			Role: instance.Prefill, Model: Served, Session: r.Session, Prompt: chat, Tokens: len(chat) / 4, Length: len(chat),
 		})
-		samples = append(samples, sample{ttft: m.compute(r.At, at, ids, believed, list[at].Load), ok: true})
+		samples = append(samples, sample{ttft: m.compute(r.At, at, ids, believed, one.list[at].Load), ok: true})
 	}
 	res := Result{Target: "model " + name}
-	res.fill(samples, limits)
+	res.fill(samples, o.Limits)
 	queries, hits := int64(0), int64(0)
 	for _, cache := range m.caches {
 		s := cache.Stats()
 		queries, hits = queries+s.Queries, hits+s.Hits
 	}
-	res.weigh(queries, hits, m.computed, SharedHits(w, c, engines))
+	res.weigh(queries, hits, m.computed, SharedHits(w, o.Caches, o.Engines))
 	return res, nil
 }
 
@@ -70,8 +98,33 @@ func choose(chain []policy.Policy, c policy.Candidates, r policy.Request) (at, c
 	return at, cached
 }
 
+// tellEvery is how often proxies tell each other of their load.
+const tellEvery = time.Second
+
+// proxy is what one of several proxies knows.
+type proxy struct {
+	chain []policy.Policy
+	list  []policy.Candidate
+}
+
+// tell lets each proxy know what waits for the others.
+func (m *model) tell() {
+	for i := range m.computed {
+		all := int64(0)
+		for _, p := range m.proxies {
+			all += p.list[i].Load.Waiting.Load()
+		}
+		for _, p := range m.proxies {
+			p.list[i].Load.Others.Waiting.Store(float64(all - p.list[i].Load.Waiting.Load()))
+			p.list[i].Load.Weigh()
+		}
+	}
+}
+
 // model is the prefill side of a fleet.
 type model struct {
+	proxies  []proxy
+	told     time.Duration // when they told each other last
 	engine   Engine
 	caches   []*kvcache.Cache
 	free     []time.Duration // when the queue of an engine is empty

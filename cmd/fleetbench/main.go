@@ -41,10 +41,16 @@ type flags struct {
 	targets     []string
 	limits      ground.Limits
 
+	proxies int
+
+	// of model
+	weight float64
+	silent bool
+
 	// of run
 	bin, vllmRouter, smg, json, doc string
 	speed                           float64
-	runs, proxies                   int
+	runs                            int
 	patience                        time.Duration
 	proxyFlags                      []string
 }
@@ -76,7 +82,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	f.workloadFlags(model.Flags())
 	f.workloadFlags(replay.Flags())
 	f.replayFlags(replay.Flags())
-	fs := replay.Flags()
+	fs := model.Flags()
+	fs.Float64Var(&f.weight, "cache-weight", 0, "the proxy's setting of this name; 0 is its default")
+	fs.BoolVar(&f.silent, "silent", false, "several proxies tell each other nothing")
+	fs = replay.Flags()
 	fs.StringVar(&f.vllmRouter, "vllm-router", "vllm-router", "vllm-router's program")
 	fs.StringVar(&f.smg, "smg", "smg", "smg's program")
 	for _, fs := range []*pflag.FlagSet{model.Flags(), replay.Flags()} {
@@ -116,6 +125,7 @@ func (f *flags) workloadFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.part, "part", "first", "first half of the trace, for looking for constants; second, for figures; or whole")
 	fs.Float64Var(&f.cache, "cache", 1, "size of all prefill caches together, in proportion to all blocks of the part")
 	fs.IntVar(&f.engines, "engines", 8, "engines of each role")
+	fs.IntVar(&f.proxies, "proxies", 1, "proxies of ours before one fleet, which take requests in turn")
 	fs.Uint64Var(&f.seed, "seed", 1, "seed of all chance in the model")
 	fs.DurationVar(&f.limits.TTFT, "slo-ttft", ground.DefaultLimits().TTFT, "what a good answer's first token may take, in the time of the trace")
 	fs.DurationVar(&f.limits.ITL, "slo-itl", ground.DefaultLimits().ITL, "mean time between tokens that a good answer may take")
@@ -126,7 +136,6 @@ func (f *flags) replayFlags(fs *pflag.FlagSet) {
 	fs.StringVar(&f.bin, "bin", "bin", "directory with our programs")
 	fs.Float64Var(&f.speed, "speed", 20, "so many times as fast as the trace; engines are as much faster")
 	fs.IntVar(&f.runs, "runs", 3, "runs of each target; medians are told")
-	fs.IntVar(&f.proxies, "proxies", 1, "proxies of ours before one fleet, which take requests in turn")
 	fs.DurationVar(&f.patience, "patience", 10*time.Minute, "how long the runs may wait in all for a machine with nothing else to do")
 	fs.StringArrayVar(&f.proxyFlags, "proxy-flags", nil, "flag for our proxy in addition, repeated")
 	fs.StringVar(&f.json, "json", "", "file for the figures")
@@ -163,10 +172,13 @@ func model(f *flags, stdout io.Writer) error {
 	if err != nil {
 		return err
 	}
-	caches := ground.NewCaches(w, f.engines, f.cache)
+	m := ground.Model{
+		Engines: f.engines, Engine: ground.DefaultEngine(), Caches: ground.NewCaches(w, f.engines, f.cache), Limits: f.limits, Seed: f.seed,
+		CacheWeight: f.weight, Proxies: f.proxies, Silent: f.silent,
+	}
 	var rows []ground.Result
 	for _, name := range f.targets {
-		r, err := ground.Model(w, name, f.engines, ground.DefaultEngine(), caches, f.limits, f.seed)
+		r, err := m.Run(w, name)
 		if err != nil {
 			return err
 		}

@@ -86,14 +86,20 @@ func (p *proxy) inFlight() []discovery.LoadEntry {
 	return out
 }
 
-// weigh keeps what policies know of the other proxies until ctx ends.
+// soon is how long what other proxies tell may wait for more of it.
+const soon = 10 * time.Millisecond
+
+// weigh keeps what policies know of the other proxies until ctx ends: it takes in what
+// they tell when they do, and once a second what has become old.
 func (p *proxy) weigh(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
 		var of map[string]sched.Counts
+		var changed <-chan struct{}
 		several := false
 		if p.loads != nil {
+			changed = p.loads.Changed()
 			all, now := p.loads.All(), time.Now()
 			of, several = others.Sum(all, p.id, now), others.Any(all, p.id, now)
 		}
@@ -102,6 +108,12 @@ func (p *proxy) weigh(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
+		case <-changed:
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(soon):
+			}
 		}
 	}
 }

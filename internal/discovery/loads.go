@@ -34,13 +34,14 @@ type Loads struct {
 	layout Layout
 	log    logrus.FieldLogger
 
-	mu sync.Mutex // guards m; its values do not change
-	m  map[string]*ProxyLoad
+	mu      sync.Mutex            // guards what follows
+	m       map[string]*ProxyLoad // its values do not change
+	changed chan struct{}
 }
 
 // NewLoads makes a Loads on a client that the caller closes after Run has returned.
 func NewLoads(cli *clientv3.Client, l Layout, log logrus.FieldLogger) *Loads {
-	return &Loads{cli: cli, layout: l, log: orSilent(log), m: map[string]*ProxyLoad{}}
+	return &Loads{cli: cli, layout: l, log: orSilent(log), m: map[string]*ProxyLoad{}, changed: make(chan struct{})}
 }
 
 // All gives what is known, in the order of the ids.
@@ -53,6 +54,24 @@ func (w *Loads) All() []*ProxyLoad {
 	}
 	slices.SortFunc(out, func(a, b *ProxyLoad) int { return strings.Compare(a.ID, b.ID) })
 	return out
+}
+
+// Changed gives a channel that is closed when what All gives is another.
+func (w *Loads) Changed() <-chan struct{} {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.changed
+}
+
+// set changes what is known of one proxy; nil is nothing. The caller holds mu.
+func (w *Loads) set(id string, p *ProxyLoad) {
+	if p == nil {
+		delete(w.m, id)
+	} else {
+		w.m[id] = p
+	}
+	close(w.changed)
+	w.changed = make(chan struct{})
 }
 
 // Run follows until ctx ends.
@@ -90,7 +109,7 @@ func (w *Loads) follow(ctx context.Context) error {
 	w.mu.Lock()
 	for id := range w.m {
 		if !there[prefix+id] {
-			delete(w.m, id)
+			w.set(id, nil)
 		}
 	}
 	w.mu.Unlock()
@@ -116,7 +135,7 @@ func (w *Loads) follow(ctx context.Context) error {
 			for _, ev := range resp.Events {
 				if ev.Type == mvccpb.Event_DELETE {
 					w.mu.Lock()
-					delete(w.m, strings.TrimPrefix(string(ev.Kv.Key), prefix))
+					w.set(strings.TrimPrefix(string(ev.Kv.Key), prefix), nil)
 					w.mu.Unlock()
 				} else {
 					w.put(ev.Kv)
@@ -143,7 +162,7 @@ func (w *Loads) put(kv *mvccpb.KeyValue) {
 		w.log.WithField("proxy", p.ID).Warn("the load that another proxy tells of is not used: " + p.Ignored)
 	}
 	w.mu.Lock()
-	w.m[id] = p
+	w.set(id, p)
 	w.mu.Unlock()
 }
 

@@ -96,7 +96,13 @@ func TestLoadsOfThree(t *testing.T) {
 	sums("a", 5, 30)
 	sums("b", 4, 20)
 	sums("c", 3, 10)
+	changed := w.Changed()
 	tellers["c"].stop()
+	select {
+	case <-changed:
+	case <-time.After(soon):
+		t.Error("nobody was told that a proxy left")
+	}
 	sums("a", 2, 10)
 	testkit.Eventually(t, soon, func() error {
 		for _, p := range w.All() {

@@ -30,13 +30,14 @@ const (
 	// where engines are quick, and without a memory the cache alone would decide.
 	recent = time.Minute
 	// leaning is how many tokens of a prompt one token counts that a candidate was given
-	// beyond its share of late.
+	// beyond its share of late. Where other proxies choose too that tells too little, and
+	// would make them disagree.
 	leaning = 0.02
 	// slack is the part of a prompt by which costs may differ and be alike.
 	slack = 0.1
 	// agreement is the same where other proxies choose too: more waiting is the price for
 	// finding what they have sent there.
-	agreement = 0.6
+	agreement = 0.25
 	// DefaultCacheWeight is a good one for the production trace of docs/scheduling.md, at
 	// all loads: a hit saves work that everybody behind would have to wait for.
 	DefaultCacheWeight = 10
@@ -93,6 +94,10 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 	for i := range b.costs {
 		done += b.work[b.costs[i].number] * b.fade
 	}
+	near, lean := slack, leaning
+	if b.several() {
+		near, lean = agreement, 0
+	}
 	least := math.Inf(1)
 	for i := range b.costs {
 		one := &b.costs[i]
@@ -100,7 +105,7 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 		alike := share * float64(len(b.costs)) // 1 where all have the same weight
 		load := c.At(i).Load
 		waits := (float64(load.Waiting.Load()) + load.Others.Waiting.Load()) / b.weight
-		beyond := (b.work[one.number]*b.fade - done*share) * leaning
+		beyond := (b.work[one.number]*b.fade - done*share) * lean
 		one.tokens = float64(tokens-one.cached) + (waits+beyond)/alike
 		least = min(least, one.tokens)
 		if e != nil {
@@ -110,10 +115,7 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 			e.Score(c, i, "cost", one.tokens)
 		}
 	}
-	limit := least + slack*float64(tokens)
-	if b.several() {
-		limit = least + agreement*float64(tokens)
-	}
+	limit := least + near*float64(tokens)
 	highest := 0.0
 	for i := range b.costs {
 		one := &b.costs[i]
