@@ -64,14 +64,18 @@ func (x *exchange) complete(body []byte, chat bool) {
 	x.run(j)
 }
 
+// shutsDown tells that the engine ends the request before it has begun with it.
+func (x *exchange) shutsDown() bool {
+	return x.fault != nil && x.fault.Kind == FaultAbort && x.fault.At == AfterRole
+}
+
 // run generates the answer of an admitted request.
 func (x *exchange) run(j *job) {
 	l := x.life
 	defer x.withdraw(j)
-	if f := x.fault; f != nil && f.Kind == FaultAbort && f.At == AfterRole {
-		j.kv = nil // an engine that shuts down fetches nothing, and frees nothing elsewhere
-	}
-	if e := x.startKV(j); e != nil {
+	if x.shutsDown() {
+		j.kv = nil // it fetches nothing, and frees nothing elsewhere
+	} else if e := x.startKV(j); e != nil {
 		x.core.stats.fail.Add(1)
 		x.fail(e)
 		return

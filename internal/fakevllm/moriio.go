@@ -233,6 +233,10 @@ func (l *life) answerMoRIIO(line string) string {
 	if errors.Join(errID, errPeer, errTP, errMine) != nil {
 		return "ERR " + errSideSyntax.Error()
 	}
+	if l.server.opt.Mode == MoRIIORead && !l.transfers.holds(id, time.Now()) {
+		// A one-sided read: what stands in the blocks now is taken for the prompt's.
+		return "OK 0"
+	}
 	prompt, err := l.transfers.pull(id)
 	if err != nil {
 		return "ERR " + err.Error()

@@ -171,6 +171,23 @@ func (t *transfers) counts(now time.Time) (waiting, expired int64) {
 	return waiting, t.expired
 }
 
+// holds tells that the blocks of an id wait for their decode.
+func (t *transfers) holds(id string, now time.Time) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.expire(now)
+	tr := t.open[id]
+	if tr == nil {
+		return false
+	}
+	select {
+	case <-tr.ready:
+		return true
+	default:
+		return false
+	}
+}
+
 // asked is how many decodes have come for blocks.
 func (t *transfers) asked() int64 {
 	if t == nil {
