@@ -164,8 +164,11 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 		if !ok || s.InFlight(was.Key) == 0 {
 			return
 		}
-		for _, w := range c.waiting.list() {
-			if err := s.gone(snap, w.instance, w.wish); err != nil {
+		legs := c.waiting.list()
+		// A leg among them may be of a pick from a snapshot after this one.
+		now := s.opts.Source.Snapshot()
+		for _, w := range legs {
+			if err := s.gone(now, w.instance, w.wish); err != nil {
 				w.leg.CallOff(err)
 			}
 		}
