@@ -94,6 +94,8 @@ type record struct {
 	decided map[string]int     // by "alone reason"
 	ended   chan forward.Entry // what fits, see entry
 	onRetry func()             // called once, at the first retry
+	// onHanded is called once, when the first prefill of a sequential pair has answered.
+	onHanded func()
 }
 
 func (r *record) Done(e *forward.Entry) {
@@ -134,9 +136,14 @@ func (r *record) HandoverSpent(class forward.Class) {
 
 func (r *record) Handed(_ *instance.Instance, something bool) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	if !something {
 		r.missing++
+	}
+	hook := r.onHanded
+	r.onHanded = nil
+	r.mu.Unlock()
+	if hook != nil {
+		hook()
 	}
 }
 
@@ -223,8 +230,16 @@ func build(i *instance.Instance) string {
 // inOf is in for an engine, with the ports that its dialect needs.
 func inOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
 	is := in(role, s.Address(), mode)
-	if mode == fakevllm.P2P {
+	switch {
+	case mode == fakevllm.P2P:
 		is.Record.Ports = map[string][]int{instance.PortP2P: {s.SideChannel()}}
+	case mode == fakevllm.Mooncake && role == instance.Prefill:
+		is.Record.Ports = map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}
+		is.Record.EngineIDs = map[string]string{"0": s.EngineID()}
+	case mode == fakevllm.MoRIIORead, mode == fakevllm.MoRIIOWrite:
+		is.Record.ZMQAddress, is.Record.TPSize = s.ZMQAddress(), 1
+	case mode == fakevllm.LMCache && role == instance.Decode:
+		is.Record.Ports = lmcachePorts(s)
 	}
 	return is
 }
@@ -266,7 +281,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	var list []*instance.Instance
 	engine := func(role fakevllm.Role) *fakevllm.Server {
 		// At a port that nobody else is given while the engine is killed.
-		ports, err := fleet.FreePorts(1)
+		ports, err := fleet.FreePorts(2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -274,6 +289,9 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 			Addr: net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[0])),
 			Role: role, Mode: mode, Models: []string{model}, Shared: shared, StrictPrefill: true, PromptTokensDetails: true,
 			ScaleOut: true, StoreResponses: true, Transcription: true, TokenizerInfo: true,
+		}
+		if mode == fakevllm.P2P {
+			o.SideChannelAddr = net.JoinHostPort("127.0.0.1", strconv.Itoa(ports[1])) // the record names it
 		}
 		if mode == fakevllm.LMCache {
 			o.Ranks, o.NotifyAddr = lmcacheRanks, r.listenForNotices()
@@ -285,12 +303,6 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		one := inOf(role, s, mode)
 		if n := len(s.Ranks()); n > 1 {
 			one.Record.DPSize = n
-		}
-		if mode == fakevllm.MoRIIORead || mode == fakevllm.MoRIIOWrite {
-			one.Record.ZMQAddress, one.Record.TPSize = s.ZMQAddress(), 1
-		}
-		if mode == fakevllm.LMCache && role == instance.Decode {
-			one.Record.Ports = lmcachePorts(s)
 		}
 		list = append(list, one)
 	}

@@ -104,6 +104,10 @@ func (c *completion) decode(kv *handed) (done bool) {
 		if f == nil {
 			return true
 		}
+		if f.Class == leg.PartnerFailed { // nobody can read the hand-over any more
+			c.s.Recorder.Retried(instance.Prefill, leg.Gone)
+			return false
+		}
 		f.Taken = f.Taken || f.Refused() && kv.dialect.Terms(d.Instance).RefusalSpends
 		if f.Taken && kv.singleUse() {
 			c.s.Recorder.HandoverSpent(f.Class)
@@ -156,10 +160,45 @@ func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, 
 	}
 	l := c.Origin.Begin(d, w)
 	defer l.End()
-	f := c.decodeOn(l, kv.pair.ID, kv.dialect.Decode(c.req, kv.pair, handover), kv.dialect.Rewriter(handover),
-		func() { c.committed(d, kv.pick) })
+	if !w.KVUntil.IsZero() {
+		c.watchGiver(kv.pick, l)
+		defer kv.pick.Settle()
+	}
+	f := c.decodeOn(l, kv.pair.ID, kv.dialect.Decode(c.req, kv.pair, handover), kv.dialect.Rewriter(handover), func() {
+		kv.pick.Settle()
+		c.committed(d, kv.pick)
+	})
 	return f, l.Waited()
 }
+
+// watchGiver calls a decode leg off when the prefill instance whose blocks it is to read
+// is found gone. Where an engine has the same name in its next life decode would read
+// whatever that one has at the place, without an error.
+func (c *completion) watchGiver(p *sched.Assignment, decode *leg.Leg) {
+	g := &giver{pick: p, decode: decode, gone: c.s.Picker.Gone}
+	p.Await(g, time.Now().Add(notAsked)) // it owes no answer
+	g.CallOff(nil)                       // if it went between the last look and Await
+}
+
+// giver is a prefill instance whose blocks a decode leg reads. It implements sched.Leg.
+type giver struct {
+	pick   *sched.Assignment
+	decode *leg.Leg
+	gone   func(*sched.Assignment) error
+}
+
+var _ sched.Leg = (*giver)(nil)
+
+// CallOff implements sched.Leg. One that is merely slow, or refuses connections, may be
+// read from all the same; decode says if not.
+func (g *giver) CallOff(error) {
+	if g.gone(g.pick) != nil {
+		g.decode.CallOff(leg.ErrPartner)
+	}
+}
+
+// Silent implements sched.Leg.
+func (*giver) Silent(time.Duration) {}
 
 // spoilt tells why a hand-over must not be used any more, "" if it may: its lease is
 // about to end, which is no matter when it has just been made, or the life of the

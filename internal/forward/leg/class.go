@@ -111,7 +111,7 @@ func Rules() []Rule {
 		{GaveUp, "a stop reason by which the engine says that it has given the answer up, before it was committed (vllm-ascend's `recomputed`)", true, false, false, BlameNobody, "503, Retry-After"},
 		{OurEdit, "400 to a prefill with a forced tool call or a thinking budget, which our cut at one token causes; on `/v1/messages` and `/v1/responses` also 500", false, true, false, BlameNobody, "nothing: decode serves alone"},
 		{HandoverExpired, "--kv-lease-budget passed between the legs, or while the decode instance was silent", true, true, false, BlameNobody, "nothing: a new prefill"},
-		{PartnerFailed, "the other leg of a concurrent pair failed, whose failure counts", true, true, false, BlameNobody, "the other leg's"},
+		{PartnerFailed, "the other leg of the pair failed, or its instance is gone: that counts", true, true, false, BlameNobody, "the other leg's"},
 		{NotNotified, "prefill has answered, and not all of its ranks have said in --lmcache-notify-timeout that decode has its KV, or nobody can hear them", true, false, false, BlameStrike, "504"},
 		{ClientGone, "the client left", false, true, false, BlameNobody, "nobody is there; 499 in metrics"},
 	}

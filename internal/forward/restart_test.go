@@ -1,0 +1,153 @@
+package forward_test
+
+import (
+	"context"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// nextLife has a prefill engine begin another life at its address. told tells the
+// membership, as its agent does.
+func (r *rig) nextLife(s *fakevllm.Server, told bool) {
+	s.Kill()
+	if err := s.Restart(context.WithoutCancel(r.t.Context())); err != nil {
+		r.t.Error(err)
+		return
+	}
+	r.up.Forget(s.Address()) // as health does when it has refused connections
+	if !told {
+		return
+	}
+	var next []*instance.Instance
+	for _, old := range r.members.Snapshot().All() {
+		c := *old
+		if c.Address == s.Address() {
+			c = *inOf(c.Role, s, fakevllm.Mode(c.Record.Connector))
+			c.Record.ID += "-next"
+		}
+		next = append(next, &c)
+	}
+	r.members.set(next...)
+}
+
+// everyFamily runs a test for every dialect of the registry whose hand-over is good for
+// one decode instance alone.
+func everyFamily(t *testing.T, f func(t *testing.T, c connector.Dialect)) {
+	t.Helper()
+	for _, name := range connector.Names() {
+		c, err := connector.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.SharesPool() {
+			continue // the pool outlives its engines
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, c)
+		})
+	}
+}
+
+// afterRestart holds that what the client got is right, and that decode has read nothing
+// of the new life but what was made for it there.
+func (r *rig) afterRestart(a answer, body string) {
+	r.t.Helper()
+	r.complete(a, true, body)
+	r.allRight()
+}
+
+// The prefill engine begins another life when it has answered, before decode is asked.
+func TestRestartBetweenTheLegs(t *testing.T) {
+	t.Parallel()
+	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+		if c.Flow() != connector.Sequential {
+			t.Skip("the legs overlap: TestRestartWhileDecodeWaits")
+		}
+		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
+		r.rec.onHanded = func() { r.nextLife(r.P[0], true) }
+		body := chatBody(true, "")
+		a := r.post("/v1/chat/completions", body)
+		r.afterRestart(a, body)
+		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" {
+			t.Errorf("alone %q, retried %q", e.Alone, r.rec.retried())
+		}
+		d := r.D[0].Counters()
+		if d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 || legs(r.D) != 1 || legs(r.P) != 2 {
+			t.Errorf("%d prefills, %d decodes: %+v", legs(r.P), legs(r.D), d)
+		}
+	})
+}
+
+// A first decode instance cannot be reached. Before the hand-over goes to the second one
+// the prefill engine begins another life.
+func TestRestartBeforeTheSecondDecode(t *testing.T) {
+	t.Parallel()
+	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+		if c.Flow() != connector.Sequential {
+			t.Skip("a decode that fails ends the pair")
+		}
+		r := start(t, fakevllm.Mode(c.Name()), 1, 2, nil)
+		r.D[0].Kill()
+		r.rec.onRetry = func() { r.nextLife(r.P[0], true) }
+		body := chatBody(true, "")
+		a := r.post("/v1/chat/completions", body)
+		r.afterRestart(a, body)
+		d := r.D[1].Counters()
+		if d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 || legs(r.P) != 2 {
+			t.Errorf("%d prefills: %+v", legs(r.P), d)
+		}
+	})
+}
+
+// Decode has its leg and has not read yet when the prefill engine begins another life:
+// the leg is called off, and decode is not blamed.
+func TestRestartWhileDecodeWaits(t *testing.T) {
+	t.Parallel()
+	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+		if c.Flow() == connector.Notified {
+			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceGone")
+		}
+		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
+		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.BeforeRead, Times: 1})
+		body := chatBody(true, "")
+		got := make(chan answer, 1)
+		go func() { got <- r.post("/v1/chat/completions", body) }()
+		eventually(t, "decode has its leg, and prefill has answered", func() bool {
+			return r.D[0].Counters().Faults == 1 && r.P[0].Counters().HandoversMade == 1
+		})
+		r.nextLife(r.P[0], true)
+		r.afterRestart(await(t, "the answer", got), body)
+		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {
+			t.Errorf("%+v, retried %q", e, r.rec.retried())
+		}
+		if d := r.D[0].Counters(); d.HandoversLoaded != 1 || d.HandoversRefused != 0 || d.LocalPrefills != 0 {
+			t.Errorf("%+v", d)
+		}
+	})
+}
+
+// Nobody has told of the new life yet. Engines that know each other by an id of the life
+// refuse the hand-over, and the request goes on with another one.
+func TestRestartThatNobodyTold(t *testing.T) {
+	t.Parallel()
+	everyFamily(t, func(t *testing.T, c connector.Dialect) {
+		switch {
+		case c.Flow() != connector.Sequential:
+			t.Skip("decode is called off when the connection to prefill ends")
+		case c.NeedsPrefill():
+			t.Skip("its engines have the same name in each life: the bridge tells (docs/connectors/moriio.md)")
+		}
+		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
+		r.rec.onHanded = func() { r.nextLife(r.P[0], false) }
+		body := chatBody(true, "")
+		a := r.post("/v1/chat/completions", body)
+		r.afterRestart(a, body)
+		if d := r.D[0].Counters(); d.HandoversRefused != 1 || d.HandoversLoaded+d.LocalPrefills != 1 {
+			t.Errorf("%+v", d)
+		}
+	})
+}

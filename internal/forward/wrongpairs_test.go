@@ -1,0 +1,137 @@
+package forward_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// half is one side of a pair that may be wrong.
+type half struct {
+	dialect, version string
+}
+
+func (h half) String() string { return strings.Trim(h.dialect+"-"+h.version, "-") }
+
+// wrongPair is a prefill and a decode instance that are all there is, and what is said
+// of them; "" if they are a pair.
+type wrongPair struct {
+	prefill, decode half
+	alone, says     string
+}
+
+// wrongPairs is the matrix: every dialect with every other, and each with itself in two
+// versions. It is made of the registry, so that a new connector stands in it.
+func wrongPairs(t *testing.T) (list []wrongPair) {
+	t.Helper()
+	const older, newer = "0.31.0", "0.32.0"
+	for _, p := range connector.Names() {
+		for _, d := range connector.Names() {
+			if p != d {
+				list = append(list, wrongPair{half{p, newer}, half{d, newer}, "connector_mismatch", "with one connector"})
+			}
+		}
+		c, err := connector.New(p)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, v := range [][2]string{{older, newer}, {newer, older}, {newer, newer}, {newer, ""}, {"", older}} {
+			w := wrongPair{prefill: half{p, v[0]}, decode: half{p, v[1]}}
+			ofPrefill := c.Terms(&instance.Instance{Record: instance.Record{Version: v[0]}}).Build
+			ofDecode := c.Terms(&instance.Instance{Record: instance.Record{Version: v[1]}}).Build
+			if ofPrefill != "" && ofDecode != "" && ofPrefill != ofDecode {
+				w.alone, w.says = "version_mismatch", "of one vLLM version"
+			}
+			list = append(list, w)
+		}
+	}
+	return list
+}
+
+// No pair is ever made of two that do not go together. Where nothing else is left decode
+// serves alone, and its answer is right and says why; without a fallback, and where
+// decode cannot serve alone, the client is told why, and no engine gets anything.
+func TestWrongPairs(t *testing.T) {
+	t.Parallel()
+	seen := map[string]int{}
+	for _, w := range wrongPairs(t) {
+		seen[w.alone]++
+		t.Run(w.prefill.String()+"_to_"+w.decode.String(), func(t *testing.T) {
+			t.Parallel()
+			w.test(t)
+		})
+	}
+	n := len(connector.Names())
+	// Two dialects compare versions, both ways.
+	if seen["connector_mismatch"] != n*(n-1) || seen["version_mismatch"] != 4 || seen[""] != 5*n-4 {
+		t.Errorf("the matrix has %v", seen)
+	}
+}
+
+func (w wrongPair) test(t *testing.T) {
+	t.Helper()
+	c, err := connector.New(w.decode.dialect)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, fallback := range []bool{true, false} {
+		r := start(t, fakevllm.Mode(w.prefill.dialect), 1, 0, func(o *forward.Options) { o.Fallback = fallback })
+		r.decodes(fakevllm.Mode(w.decode.dialect))
+		var list []*instance.Instance
+		for i, s := range []*fakevllm.Server{r.P[0], r.D[0]} {
+			h, role := w.prefill, instance.Prefill
+			if i == 1 {
+				h, role = w.decode, instance.Decode
+			}
+			one := inOf(role, s, fakevllm.Mode(h.dialect))
+			one.Record.Version = h.version
+			list = append(list, one)
+		}
+		r.members.set(list...)
+		body := chatBody(true, "")
+		a := r.post("/v1/chat/completions", body)
+		e := r.entry()
+		switch refused := !fallback || c.NeedsPrefill(); {
+		case w.alone == "":
+			r.complete(a, true, body)
+			if e.Alone != "" || e.Prefill != r.P[0].Address() || e.Decode != r.D[0].Address() {
+				t.Errorf("no pair: %+v", e)
+			}
+		case refused:
+			says := w.says
+			if fallback {
+				says = w.alone // and that decode cannot serve alone
+			}
+			if a.status != http.StatusServiceUnavailable || !strings.Contains(string(a.body), says) {
+				t.Errorf("fallback %t: %d %s", fallback, a.status, a.body)
+			}
+			if n := legs(r.P) + legs(r.D); n != 0 {
+				t.Errorf("fallback %t: %d legs", fallback, n)
+			}
+		default:
+			r.complete(a, true, body)
+			if e.Alone != w.alone || a.header.Get("X-PD-Alone") != w.alone || e.Prefill != "" || legs(r.P) != 0 {
+				t.Errorf("alone %q, header %q, prefill %q", e.Alone, a.header.Get("X-PD-Alone"), e.Prefill)
+			}
+			if n := r.D[0].Counters(); n.HandoversLoaded+n.WrongKV+n.KVParams != 0 {
+				t.Errorf("decode got a hand-over: %+v", n)
+			}
+		}
+		r.strict()
+	}
+}
+
+// decodes starts a decode engine in another mode than the rig's.
+func (r *rig) decodes(mode fakevllm.Mode) {
+	r.t.Helper()
+	o := fakevllm.Options{Role: fakevllm.RoleDecode, Mode: mode, Models: []string{model}, StrictPrefill: true}
+	if mode == fakevllm.LMCache {
+		o.Ranks = lmcacheRanks
+	}
+	r.D = append(r.D, fakevllm.StartTest(r.t, o))
+}
