@@ -10,8 +10,10 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -43,11 +45,36 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	if err != nil {
 		return 1, err
 	}
+	stopMetrics, err := s.showBridge(ctx, b)
+	if err != nil {
+		return 1, errors.Join(err, b.Close())
+	}
+	defer stopMetrics()
 	if err := b.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		return 1, err
 	}
 	s.log.Info("the registrations stay until their leases end")
 	return 0, nil
+}
+
+// showBridge serves the bridge's metrics on the socket of --socket, if one is named: there
+// is no instance to give it a name by default. stop waits.
+func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop func(), err error) {
+	if s.socket == "" || s.socket == socketOff {
+		return func() {}, nil
+	}
+	lis, err := agentctl.Listen(ctx, s.socket)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		shown := bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) })
+		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown.Handler()}, s.log.WithField(logging.FieldComponent, "control"))
+	}()
+	return func() { cancel(); <-done }, nil
 }
 
 // guarded asks no address that no engine has: these are from whoever reaches the port.

@@ -58,7 +58,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 			}
 		}
 	}
-	if agents != 2 || engines != 2 {
+	if agents != 3 || engines != 2 {
 		t.Errorf("%d commands of agents, %d of engines", agents, engines)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/discovery"
-	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/zmqregister"
@@ -17,7 +17,7 @@ import (
 
 // countPings shows what a bridge does in the metrics.
 func (p *proxy) countPings(b *zmqregister.Bridge) {
-	metrics.ZMQRegister{Counts: func() metrics.ZMQCounts { return metrics.ZMQCounts(b.Counts()) }}.Register(p.registry)
+	bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) }).Register(p.registry)
 }
 
 // newBridge binds the port of --zmq-register; nil without it. registrar is asked when

@@ -14,8 +14,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// Source is what the socket shows and does. Its functions are called from
-// several goroutines.
+// Source is what the socket shows and does; what is nil it does not. Its functions are
+// called from several goroutines.
 type Source struct {
 	Report  func() Report
 	Drain   func()
@@ -64,17 +64,21 @@ func Listen(ctx context.Context, path string) (net.Listener, error) {
 // the socket gone.
 func Serve(ctx context.Context, lis net.Listener, s Source, log logrus.FieldLogger) {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		e := json.NewEncoder(w)
-		e.SetIndent("", "  ")
-		_ = e.Encode(s.Report()) // a client that is gone needs no answer
-	})
-	mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) {
-		log.Info("asked to drain on the control socket")
-		s.Drain()
-		w.WriteHeader(http.StatusAccepted)
-	})
+	if s.Report != nil {
+		mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Content-Type", "application/json")
+			e := json.NewEncoder(w)
+			e.SetIndent("", "  ")
+			_ = e.Encode(s.Report()) // a client that is gone needs no answer
+		})
+	}
+	if s.Drain != nil {
+		mux.HandleFunc("POST /drain", func(w http.ResponseWriter, _ *http.Request) {
+			log.Info("asked to drain on the control socket")
+			s.Drain()
+			w.WriteHeader(http.StatusAccepted)
+		})
+	}
 	if s.Metrics != nil {
 		mux.Handle("GET /metrics", s.Metrics)
 	}

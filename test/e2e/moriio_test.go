@@ -2,9 +2,12 @@ package e2e_test
 
 import (
 	"fmt"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -35,9 +38,10 @@ func TestMoRIIOFleet(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
+			socket := filepath.Join(f.Dir(), "b.sock")
 			startBridge := func() *fleet.Process {
 				b, err := f.Start(t.Context(), fleet.Spec{Name: "bridge", Program: "agent",
-					Args: []string{"--zmq-register", pingTo, "--etcd-endpoints", etcd, "--ttl", "5s"}})
+					Args: []string{"--zmq-register", pingTo, "--etcd-endpoints", etcd, "--ttl", "5s", "--socket", socket}})
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -77,10 +81,13 @@ func TestMoRIIOFleet(t *testing.T) {
 			if err := p.WaitFor(t.Context(), 1, 1); err != nil {
 				t.Fatal(err)
 			}
-			if !tc.agent { // else the bridge is not the proxy's
-				if n := metric(t, p.URL(), "pd_zmq_register_instances"); n != 2 {
-					t.Errorf("%v engines are counted", n)
+			if tc.agent {
+				raw, err := agentctl.NewClient(socket).Metrics(t.Context())
+				if err != nil || !strings.Contains(string(raw), "\npd_zmq_register_instances 2\n") {
+					t.Errorf("%v, the bridge counts %s", err, raw)
 				}
+			} else if n := metric(t, p.URL(), "pd_zmq_register_instances"); n != 2 {
+				t.Errorf("%v engines are counted", n)
 			}
 			serve("first")
 

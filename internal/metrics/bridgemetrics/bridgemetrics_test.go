@@ -1,19 +1,19 @@
-package metrics_test
+package bridgemetrics_test
 
 import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
 
-	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
 )
 
-func TestZMQRegister(t *testing.T) {
+func TestBridge(t *testing.T) {
 	t.Parallel()
 	reg := prometheus.NewPedanticRegistry()
-	metrics.ZMQRegister{Counts: func() metrics.ZMQCounts {
-		return metrics.ZMQCounts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
-	}}.Register(reg)
+	bridgemetrics.Bridge(func() bridgemetrics.Counts {
+		return bridgemetrics.Counts{Instances: 1, Pings: 2, Refused: 3, Registrations: 4, Lost: 5}
+	}).Register(reg)
 	families, err := reg.Gather()
 	if err != nil {
 		t.Fatal(err)

@@ -1,0 +1,65 @@
+// Package bridgemetrics shows to Prometheus what a bridge does that registers engines by
+// their pings. It stands apart from package metrics, since agents have one, too.
+package bridgemetrics
+
+import (
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// Counts are those of zmqregister.Counts.
+type Counts struct{ Instances, Pings, Refused, Registrations, Lost int64 }
+
+// Bridge is what engines do that register themselves by ZeroMQ, read at scrape time.
+type Bridge func() Counts
+
+// Handler serves it alone, for an agent.
+func (b Bridge) Handler() http.Handler {
+	reg := prometheus.NewRegistry()
+	b.Register(reg)
+	reg.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	return promhttp.HandlerFor(reg, promhttp.HandlerOpts{})
+}
+
+// Register adds it.
+func (b Bridge) Register(reg prometheus.Registerer) {
+	d := func(name, help string) *prometheus.Desc {
+		return prometheus.NewDesc("pd_zmq_register_"+name, help, nil, nil)
+	}
+	reg.MustRegister(collector{
+		bridge:    b,
+		instances: d("instances", "Engines that are registered by their pings."),
+		counters: [4]*prometheus.Desc{
+			d("pings_total", "Pings of engines that were followed."),
+			d("refused_total", "Messages that were not followed: no ping, or of an engine that is not taken."),
+			d("registrations_total", "Registrations that a ping began."),
+			d("lost_total", "Registrations that ended, because the pings did or the engine came back with other addresses."),
+		},
+	})
+}
+
+type collector struct {
+	bridge    Bridge
+	instances *prometheus.Desc
+	counters  [4]*prometheus.Desc
+}
+
+// Describe implements prometheus.Collector.
+func (c collector) Describe(ch chan<- *prometheus.Desc) {
+	ch <- c.instances
+	for _, d := range c.counters {
+		ch <- d
+	}
+}
+
+// Collect implements prometheus.Collector.
+func (c collector) Collect(ch chan<- prometheus.Metric) {
+	n := c.bridge()
+	ch <- prometheus.MustNewConstMetric(c.instances, prometheus.GaugeValue, float64(n.Instances))
+	for i, v := range []int64{n.Pings, n.Refused, n.Registrations, n.Lost} {
+		ch <- prometheus.MustNewConstMetric(c.counters[i], prometheus.CounterValue, float64(v))
+	}
+}
