@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -89,11 +90,7 @@ func withZygote(m *testing.M, dir string) (code int, err error) {
 	defer func() { err = errors.Join(err, f.Close()) }()
 	began := time.Now()
 	lab.socket = filepath.Join(dir, "zygote.sock")
-	p, err := f.Start(context.Background(), fleet.Spec{
-		Name: "zygote", Program: filepath.Join(lab.dir, "venv", "bin", "python"), Env: lab.env,
-		Args:  []string{absolute("lab/zygote.py"), lab.socket},
-		Ready: func(context.Context) error { return exists(lab.socket) },
-	})
+	p, err := f.Start(context.Background(), zygote("zygote", lab.socket))
 	if err != nil {
 		return 1, err
 	}
@@ -104,19 +101,34 @@ func withZygote(m *testing.M, dir string) (code int, err error) {
 	return code, nil
 }
 
-// install runs install.py, which says what a machine lacks.
-func install() error {
+// zygote is the process that has imported vLLM and forks engines.
+func zygote(name, socket string, env ...string) fleet.Spec {
+	return fleet.Spec{
+		Name: name, Program: filepath.Join(lab.dir, "venv", "bin", "python"), Env: slices.Concat(lab.env, env),
+		Args:  []string{absolute("lab/zygote.py"), socket},
+		Ready: func(context.Context) error { return exists(socket) },
+	}
+}
+
+// runInstall runs install.py, which says what a machine lacks, and gives the folder.
+func runInstall(args ...string) (dir string, err error) {
 	python := os.Getenv("PYTHON")
 	if python == "" {
 		python = "python3"
 	}
-	cmd := exec.Command(python, absolute("lab/install.py"))
+	cmd := exec.Command(python, append([]string{absolute("lab/install.py")}, args...)...)
 	var out bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, os.Stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("real vLLM is not installed: %w", err)
+		return "", fmt.Errorf("real vLLM is not installed: %w", err)
 	}
-	lab.dir = strings.TrimSpace(out.String())
+	return strings.TrimSpace(out.String()), nil
+}
+
+func install() (err error) {
+	if lab.dir, err = runInstall(); err != nil {
+		return err
+	}
 	raw, err := os.ReadFile(absolute("lab/environment"))
 	if err != nil {
 		return err

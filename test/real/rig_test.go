@@ -38,6 +38,7 @@ type rig struct {
 	proxy *fleet.Proxy
 	http  *http.Client
 	more  []string // arguments that every engine of this rig has besides
+	env   []string // and variables
 	// class is the connector of the engines, and dialect our word for it.
 	class, dialect string
 }
@@ -113,7 +114,7 @@ func (r *rig) launch(name string, role instance.Role) (*engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	args, env := append(command(ports[0]), r.more...), environment()
+	args, env := append(command(ports[0]), r.more...), environment(r.env...)
 	if role != "" {
 		args = append(args, transferBy(r.class, role))
 		env = append(env, "VLLM_NIXL_SIDE_CHANNEL_PORT="+strconv.Itoa(ports[1]))

