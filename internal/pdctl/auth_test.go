@@ -1,0 +1,292 @@
+package pdctl_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// withUsers is an etcd that "auth init" has been applied to. as makes a client of a user.
+func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
+	t.Helper()
+	r = newRig(t)
+	for _, key := range []string{"mooncake/segment", "mooncake-store/x", "/oplog/1", "/pd-other/decode/10.0.0.1:1", "foreign"} {
+		if _, err := r.cli.Put(t.Context(), key, "theirs"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	file := filepath.Join(t.TempDir(), "proxy.pass")
+	if err := os.WriteFile(file, []byte("from a file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	code, out, errs := r.run("auth", "init", "--apply", "--password-file", "pd-proxy="+file)
+	if code != 0 {
+		t.Fatalf("%d %s%s", code, out, errs)
+	}
+	passwords := map[string]string{"pd-proxy": "from a file"}
+	for _, m := range regexp.MustCompile(`(?m)^(\S+): password (\S+)$`).FindAllStringSubmatch(out, -1) {
+		passwords[m[1]] = m[2]
+	}
+	if len(passwords) != 5 || strings.Contains(out, "from a file") {
+		t.Fatalf("passwords of %d users in\n%s", len(passwords), out)
+	}
+	return r, func(user string) *clientv3.Client {
+		t.Helper()
+		cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = cli.Close() })
+		return cli
+	}
+}
+
+// Each user can write what is its own, read what it goes by, and nothing else.
+func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
+	t.Parallel()
+	_, as := withUsers(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	type right int
+	const (
+		nothing right = iota
+		reads
+		writes
+	)
+	keys := []string{
+		"/pd/prefill/10.0.0.1:1", "/pd/decode/10.0.0.1:1", "/pd/pending/prefill/10.0.0.1:1", "/pd/pending/decode/10.0.0.1:1",
+		"/pd/override/prefill/10.0.0.1:1", "/pd/override/decode/10.0.0.1:1", "/pd/proxies/p", "/pd/load/p", "/pd/audit/a", "/pd/meta/schema", "/pd/meta/kept",
+		"mooncake/segment", "mooncake-store/x", "/oplog/1", "/pd-other/decode/10.0.0.1:1", "foreign",
+	}
+	for user, rights := range map[string][]right{
+		discovery.RoleAgentPrefill: {writes, nothing, reads, nothing, reads, nothing, nothing, nothing, nothing, reads, nothing},
+		discovery.RoleAgentDecode:  {nothing, writes, nothing, reads, nothing, reads, nothing, nothing, nothing, reads, nothing},
+		discovery.RoleProxy:        {writes, writes, writes, writes, writes, writes, writes, writes, writes, writes, writes},
+		discovery.RoleOperator:     {writes, writes, writes, writes, writes, writes, reads, reads, writes, writes, writes},
+	} {
+		cli := as(user)
+		for i, key := range keys {
+			has := nothing
+			if i < len(rights) {
+				has = rights[i]
+			}
+			denied := func(what string, err error, allowed bool) {
+				t.Helper()
+				if allowed && err != nil || !allowed && !errors.Is(err, rpctypes.ErrPermissionDenied) {
+					t.Errorf("%s %s %s: %v", user, what, key, err)
+				}
+			}
+			_, err := cli.Get(ctx, key)
+			denied("reads", err, has >= reads)
+			_, err = cli.Txn(ctx).If(clientv3.Compare(clientv3.CreateRevision(key), "=", 0)).Commit()
+			denied("compares", err, has >= reads)
+			if key == "/pd/meta/schema" && has == writes {
+				continue // it stays as it is
+			}
+			_, err = cli.Put(ctx, key, "mine")
+			denied("puts", err, has == writes)
+			_, err = cli.Delete(ctx, key)
+			denied("deletes", err, has == writes)
+		}
+		_, err := cli.UserAdd(ctx, "mallory", "x")
+		if !errors.Is(err, rpctypes.ErrPermissionDenied) {
+			t.Errorf("%s adds users: %v", user, err)
+		}
+		w := <-cli.Watch(clientv3.WithRequireLeader(ctx), "mooncake/", clientv3.WithPrefix())
+		if w.Err() == nil {
+			t.Errorf("%s watches Mooncake's keys", user)
+		}
+	}
+}
+
+// The parts of the programs themselves work as these users: an agent registers and renews
+// its lease, also one of both roles if it has both; nobody but its own role lets it; a proxy tells
+// of itself and of its load, follows, and promotes what waits; an operator steers. A
+// lease is asked for and revoked under authentication.
+func TestProgramsWorkAsTheirUsers(t *testing.T) {
+	t.Parallel()
+	_, as := withUsers(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	layout, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	log := logrus.New()
+	log.SetOutput(t.Output())
+	decode := instance.Key{Role: instance.Decode, Address: "10.0.0.1:8200"}
+	record := func(k instance.Key) instance.Record {
+		return instance.Record{ID: "1", Address: k.Address, Models: []string{"m"}, State: instance.Ready}
+	}
+	register := func(user string, k instance.Key) *discovery.Registrar {
+		reg := discovery.NewRegistrar(as(user), discovery.RegistrarOptions{Layout: layout, Key: k, TTL: 5 * time.Second, HostID: "h", Log: log})
+		reg.Set(record(k))
+		rctx, stop := context.WithCancel(ctx)
+		done := make(chan struct{})
+		go func() { defer close(done); _ = reg.Run(rctx) }()
+		t.Cleanup(func() { stop(); <-done })
+		return reg
+	}
+	phase := func(reg *discovery.Registrar, want discovery.Phase, says string) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			if st := reg.Status(); st.Phase != want || !strings.Contains(st.Err, says) {
+				return fmt.Errorf("%s, %q", st.Phase, st.Err)
+			}
+			return nil
+		})
+	}
+	// A proxy is there first, and follows.
+	proxy := as(discovery.RoleProxy)
+	watcher := discovery.NewWatcher(proxy, discovery.WatcherOptions{
+		Layout: layout, Actor: "proxy p", Log: log, AuditInterval: time.Second, Prober: answering{}, WaitingInterval: 100 * time.Millisecond,
+	})
+	wctx, stopWatcher := context.WithCancel(ctx)
+	watched := make(chan struct{})
+	go func() { defer close(watched); _ = watcher.Run(wctx) }()
+	defer func() { stopWatcher(); <-watched }()
+	if err := discovery.NewStore(proxy, layout, "proxy p").EnsureSchema(ctx); err != nil {
+		t.Error(err)
+	}
+	presence := discovery.NewPresence(proxy, discovery.PresenceOptions{
+		Layout: layout, ID: "p", Address: "10.0.0.9:8000", Version: "test", Log: log,
+		Applied: func() int64 { return watcher.Status().Applied },
+		Load: &discovery.LoadSource{
+			Applied: func() int64 { return watcher.Status().Applied }, Changed: func() <-chan struct{} { return watcher.Snapshot().Changed() },
+			InFlight: func() []discovery.LoadEntry { return nil },
+		},
+	})
+	pctx, stopPresence := context.WithCancel(ctx)
+	present := make(chan struct{})
+	go func() { defer close(present); _ = presence.Run(pctx) }()
+	defer func() { stopPresence(); <-present }()
+
+	reg := register(discovery.RoleAgentDecode, decode)
+	phase(reg, discovery.Registered, "")
+	phase(register(discovery.RoleAgentDecode, instance.Key{Role: instance.Prefill, Address: "10.0.0.2:8100"}), discovery.Registering, "denies this user access")
+
+	sees := func(what string, ok func(*instance.Snapshot) bool) {
+		t.Helper()
+		testkit.Eventually(t, time.Minute, func() error {
+			if !ok(watcher.Snapshot()) {
+				return fmt.Errorf("%s: %+v", what, watcher.Status())
+			}
+			return nil
+		})
+	}
+	has := func(k instance.Key, usable bool) func(*instance.Snapshot) bool {
+		return func(s *instance.Snapshot) bool {
+			in, there := s.Lookup(k)
+			return there == usable && (!there || in.Usable())
+		}
+	}
+	sees("registered", has(decode, true))
+	for _, key := range []string{layout.Proxy("p"), layout.Load("p")} {
+		testkit.Eventually(t, time.Minute, func() error {
+			resp, err := as(discovery.RoleOperator).Get(ctx, key)
+			if err == nil && len(resp.Kvs) == 0 {
+				err = fmt.Errorf("%s is not there", key)
+			}
+			return err
+		})
+	}
+	// A pending add becomes an instance.
+	waiting := instance.Key{Role: instance.Prefill, Address: "10.0.0.3:8100"}
+	operator := discovery.NewStore(as(discovery.RoleOperator), layout, "operator")
+	if _, err := operator.AddPending(ctx, waiting, discovery.PendingAdd{}, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	sees("promoted", func(s *instance.Snapshot) bool {
+		in, ok := s.Lookup(waiting)
+		return ok && in.View != instance.Pending
+	})
+	// The lease of an agent is looked at by a proxy, and revoked by its agent alone.
+	resp, err := proxy.Get(ctx, layout.Instance(decode))
+	if err != nil || len(resp.Kvs) != 1 {
+		t.Fatalf("%v %v", resp, err)
+	}
+	lease := clientv3.LeaseID(resp.Kvs[0].Lease)
+	if ttl, err := proxy.TimeToLive(ctx, lease); err != nil || ttl.TTL <= 0 {
+		t.Errorf("time to live: %+v, %v", ttl, err)
+	}
+	if _, err := as(discovery.RoleAgentPrefill).Revoke(ctx, lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+		t.Errorf("an agent of the other role revokes it: %v", err)
+	}
+	leaving := record(decode)
+	leaving.State = instance.Draining
+	reg.Set(leaving)
+	sees("draining", func(s *instance.Snapshot) bool {
+		in, ok := s.Lookup(decode)
+		return ok && in.Record.State == instance.Draining
+	})
+	if err := reg.Revoke(ctx); err != nil {
+		t.Errorf("revoke: %v", err)
+	}
+	sees("gone", has(decode, false))
+}
+
+// answering says that every engine is there.
+type answering struct{}
+
+func (answering) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
+	return instance.Facts{Models: []string{"m"}}, nil
+}
+
+// Without --apply nothing is changed, and what is printed are commands; applied again it
+// keeps what is there, and gives a user the password of a file.
+func TestAuthInitAgain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	code, out, errs := r.run("auth", "init", "--dry-run")
+	for _, want := range []string{
+		"etcdctl role grant-permission --prefix=true pd-agent-decode readwrite /pd/decode/\n",
+		"etcdctl role grant-permission pd-agent-decode read /pd/meta/schema\n", "etcdctl user grant-role pd-proxy pd-proxy\n", "etcdctl auth enable\n",
+	} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("%d %q is not in\n%s%s", code, want, out, errs)
+		}
+	}
+	if resp, err := r.cli.AuthStatus(t.Context()); err != nil || resp.Enabled {
+		t.Fatalf("%v %v", resp, err)
+	}
+	file := filepath.Join(t.TempDir(), "pass")
+	if err := os.WriteFile(file, []byte("secret\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if code, out, errs := r.run("auth", "init", "--apply", "--password-file", "root="+file); code != 0 {
+		t.Fatalf("%d %s%s", code, out, errs)
+	}
+	if code, _, errs := r.run("auth", "init", "--apply"); code != 1 || !strings.Contains(errs, "user name") {
+		t.Errorf("without a user: %d %s", code, errs)
+	}
+	as := []string{"--etcd-username", "root", "--etcd-password-file", file}
+	code, out, errs = r.run(append(as, "auth", "init", "--apply", "--password-file", "pd-operator="+file)...)
+	if code != 0 || strings.Contains(out, ": password ") || !strings.Contains(out, "pd-proxy: was there and keeps its password") {
+		t.Errorf("again: %d %s%s", code, out, errs)
+	}
+	if code, out, errs := r.run("list", "--etcd-username", "pd-operator", "--etcd-password-file", file); code != 0 {
+		t.Errorf("the operator: %d %s%s", code, out, errs)
+	}
+	for _, bad := range [][]string{
+		{"auth", "init", "--apply", "--dry-run"}, {"auth", "init", "--password-file", "nobody=" + file}, {"auth", "init", "--password-file", "root=/nowhere/f"},
+		{"auth", "init", "--apply", "--etcd-endpoints", "10.0.0.1:2379"},
+	} {
+		if code, out, errs := r.run(bad...); code != 2 {
+			t.Errorf("%q: %d %s%s", bad, code, out, errs)
+		}
+	}
+}
