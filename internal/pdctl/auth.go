@@ -47,7 +47,7 @@ const (
 
 func (a *app) authCommand() *cobra.Command {
 	auth := &cobra.Command{
-		Use: "auth", Short: "users of etcd", Args: cobra.NoArgs,
+		Use: "auth", Short: "users of etcd", Example: "  pdctl auth init --dry-run", Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
 	var dry, apply bool
