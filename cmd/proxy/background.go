@@ -47,6 +47,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.begin(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
 	work.Go(func() { p.flags.watch(ctx, p.log) })
+	work.Go(func() { p.keys.Watch(ctx) })
 	if p.access != nil {
 		work.Go(func() { p.access.Run(ctx) })
 	}

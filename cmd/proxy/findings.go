@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
@@ -29,9 +30,9 @@ func unverified(snap *instance.Snapshot) map[string]string {
 
 // notices are what this proxy has to say of the fleet in words.
 func (p *proxy) notices() []string {
-	return notice.View{
+	return slices.Concat(p.secure.findings(), p.keyFindings(), notice.View{
 		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: dialects(p.cfg.Connector), Counts: p.noticed,
-	}.Words()
+	}.Words())
 }
 
 // warn says once of each life of an instance what is not as it should be.

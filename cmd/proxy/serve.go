@@ -21,6 +21,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/admin"
+	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/connlimit"
@@ -246,6 +247,7 @@ type proxy struct {
 	tracer   *tracing.Tracer // nil: off
 	registry *prometheus.Registry
 	secure   *certificates
+	keys     *apikeys.Ring // nil: clients need none
 	flags    *flagInstances
 	noticed  *notice.Counts
 	access   *accesslog.Log   // nil: off
@@ -304,6 +306,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 		return nil, err
 	}
 	p.prober = prober
+	if p.keys, err = openKeys(cfg, log); err != nil {
+		return nil, err
+	}
 	if p.tracer, err = openTracer(cfg, p.id, log); err != nil {
 		return nil, err
 	}
@@ -316,24 +321,25 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Elsewhere: p.sched.Elsewhere, Hits: p.sched.Hits, Available: p.tracker.Available,
 		Etcd: func() metrics.Etcd { return p.etcdMetrics(etcd) },
 	}.Register(reg)
-	holdsAdmin := httpapi.HoldsAdminKey(cfg.AdminAPIKey)
-	h, err := forward.New(forward.Options{
+	options := forward.Options{
 		Notices: heard.asker, Notified: cfg.LMCacheNotifyTimeout,
 		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
 		Between: counters.Between, Tracer: p.tracer, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access, board: func() *dashboard.Board { return p.board }},
-		EngineKey: cfg.EngineAPIKey, ClientKeys: len(cfg.APIKeys) > 0,
-		Trace: holdsAdmin, TraceAll: cfg.TraceHeaders, Privileged: holdsAdmin,
+		EngineKey: cfg.EngineAPIKey, TraceAll: cfg.TraceHeaders,
 		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg), Disaggregate: disaggregate(cfg),
 		MaxBody: cfg.MaxBodyBytes, MaxBodies: bodiesMemory(cfg), MaxAttempts: cfg.MaxAttempts,
 		RetryRatio: retryRatio(cfg.RetryBudget),
 		Prefill:    cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
 		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, RewriteHost: cfg.RewriteRemoteHost, NonStream: cfg.NonStreamTimeout,
-	})
+	}
+	allow(p.keys, cfg.AdminAPIKey, &options)
+	h, err := forward.New(options)
 	if err != nil {
 		return nil, err
 	}
 	metrics.Load{Each: p.sched.Totals, Digests: p.digestMetrics}.Register(reg)
 	secure.metrics().Register(reg)
+	metrics.APIKeys{Ring: p.keys}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
 	if p.kv = newKVEvents(cfg, index, p.watcher.Snapshot, prober, guard); p.kv != nil {
 		metrics.KVEvents{Status: p.kv.Status}.Register(reg)
@@ -355,7 +361,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 		CORS: httpapi.CORS{
 			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,
 		},
-		ClientKeys: cfg.APIKeys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
+		ClientKeys: p.keys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
 		Fallback: cfg.Fallback == config.FallbackDecode,
 		Limits:   limits(cfg), Connector: cfg.Connector, Notices: p.notices,
 	}

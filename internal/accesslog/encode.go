@@ -33,6 +33,9 @@ func appendText(b []byte, c *clock, e *forward.Entry) []byte {
 	b = append(b, c.tail...)
 	b = appendValue(b, e.RequestID)
 	b = appendValue(append(b, " client="...), e.Client)
+	if e.KeyName != "" {
+		b = appendValue(append(b, " key_name="...), e.KeyName)
+	}
 	b = appendValue(append(b, " method="...), e.Method)
 	b = appendValue(append(b, " path="...), e.Path)
 	b = appendValue(append(b, " "+logging.FieldModel+"="...), model(e))
@@ -115,6 +118,9 @@ func appendJSON(b []byte, c *clock, e *forward.Entry) []byte {
 	b = append(b, c.tail...)
 	b = appendString(b, e.RequestID)
 	b = appendString(append(b, `,"client":`...), e.Client)
+	if e.KeyName != "" {
+		b = appendString(append(b, `,"key_name":`...), e.KeyName)
+	}
 	b = appendString(append(b, `,"method":`...), e.Method)
 	b = appendString(append(b, `,"path":`...), e.Path)
 	b = appendString(append(b, `,"`+logging.FieldModel+`":`...), model(e))

@@ -56,6 +56,7 @@ func TestFields(t *testing.T) {
 		with(func(e *forward.Entry) { e.Stream = false }),
 		with(func(e *forward.Entry) { e.Prefill, e.Alone = "", "no_prefill" }),
 		with(func(e *forward.Entry) { e.Decode, e.Failure = "", "connect" }),
+		with(func(e *forward.Entry) { e.KeyName = "team-a" }),
 		with(func(e *forward.Entry) { e.Elsewhere = "prefill:session_overloaded(10.0.0.1:8100);decode:zone_none" }),
 		with(func(e *forward.Entry) { e.Outcome, e.Status, e.Attempts = forward.OutcomeClientError, 499, 3 }),
 		with(func(e *forward.Entry) {

@@ -32,6 +32,7 @@ func referenceFields(e *forward.Entry) []field {
 	}
 	text("request_id", e.RequestID)
 	text("client", e.Client)
+	some("key_name", e.KeyName)
 	text("method", e.Method)
 	text("path", e.Path)
 	text("model", instance.Printable(e.Model, 200))

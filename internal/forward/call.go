@@ -44,6 +44,12 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
 	c.answer.Way = &c.flow.Route
+	if v := r.Header["X-Data-Parallel-Rank"]; len(v) == 1 && h.opts.Ranked(r) {
+		// vLLM, too, passes over what is no number.
+		if n, err := strconv.ParseUint(v[0], 10, 16); err == nil {
+			c.flow.Ranked, c.flow.Rank = true, int(n)
+		}
+	}
 	if name := h.opts.SessionHeader; name != "" {
 		c.flow.Session = r.Header.Get(name)
 	}
@@ -65,7 +71,7 @@ func (c *call) finish() {
 	}
 	result, route, took := &c.answer.Result, &c.flow.Route, time.Since(c.times.Start)
 	c.h.opts.Recorder.Done(&Entry{
-		RequestID: c.origin.ID, Client: c.r.RemoteAddr, Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
+		RequestID: c.origin.ID, Client: c.r.RemoteAddr, KeyName: c.h.opts.KeyName(c.r), Method: c.r.Method, Path: c.r.URL.Path, Endpoint: c.endpoint,
 		Model: c.origin.Model, Stream: c.stream, Status: result.Status, Outcome: result.Outcome,
 		Prefill: route.Prefill, Decode: route.Decode, Alone: route.Alone, Elsewhere: route.Elsewhere(), Attempts: route.Failed,
 		Failure: result.Failure, Revision: route.Revision,

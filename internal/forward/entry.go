@@ -28,6 +28,7 @@ const StatusClientGone = relay.StatusClientGone
 type Entry struct {
 	RequestID string
 	Client    string
+	KeyName   string // of the client's key, "" for one without a name
 	Method    string
 	Path      string
 	Endpoint  string // the route, for metrics: one of a fixed few

@@ -69,6 +69,10 @@ type Options struct {
 	TraceAll bool
 	// Privileged tells whether this client may give its requests a priority.
 	Privileged func(*http.Request) bool
+	// Ranked tells whether this client may say which data-parallel rank it wants.
+	Ranked func(*http.Request) bool
+	// KeyName names the client's key for the log, "" for none; nil: none has a name.
+	KeyName func(*http.Request) string
 	// SessionHeader names the request header whose value binds requests to the
 	// same instances; "" binds none.
 	SessionHeader string
@@ -212,5 +216,11 @@ func (o *Options) setDefaults() {
 	}
 	if o.Privileged == nil {
 		o.Privileged = nobody
+	}
+	if o.Ranked == nil {
+		o.Ranked = nobody
+	}
+	if o.KeyName == nil {
+		o.KeyName = func(*http.Request) string { return "" }
 	}
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -62,7 +63,7 @@ func TestCORSAsVLLM(t *testing.T) {
 		d := deps()
 		o := tc.Options
 		d.CORS = httpapi.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
-		d.ClientKeys = []string{"k"}
+		d.ClientKeys = apikeys.Of("k")
 		for _, path := range []string{"/v1/completions", "/v1/nothing", "/health", "/v1/embeddings"} {
 			status, header, body := call(t, tc.Method, serve(t, d, false).URL+path, "{}", pairs(tc.Header)...)
 			want := maps.Clone(tc.Answer)
@@ -112,7 +113,7 @@ func TestCORSOfTheOwnServer(t *testing.T) {
 	t.Parallel()
 	d := deps()
 	d.CORS = httpapi.CORS{Origins: []string{"https://a.example"}, Methods: []string{"*"}, Headers: []string{"*"}}
-	d.ClientKeys = []string{"k"}
+	d.ClientKeys = apikeys.Of("k")
 	ask := func(key string, answer forward.HandlerFunc) http.Header {
 		d.Data.Generate = func(openai.Kind) forward.HandlerFunc { return answer }
 		w := httptest.NewRecorder()

@@ -22,10 +22,10 @@ func Direct(d Deps) map[string]http.HandlerFunc {
 }
 
 func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc {
-	ring, pages := newKeyring(d.ClientKeys), newCORS(d.CORS)
+	ring, pages := d.ClientKeys, newCORS(d.CORS)
 	return func(w http.ResponseWriter, r *http.Request) {
 		pages.mark(w.Header(), r)
-		if e := ring.refuses(r); e != nil {
+		if e := refuses(ring, r); e != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			kind.WriteError(w, e)
 			return

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -62,7 +63,7 @@ func TestDirectPanic(t *testing.T) {
 func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.ClientKeys = []string{"k"}
+	d.ClientKeys = apikeys.Of("k")
 	routed := serve(t, d, true)
 	for path, want := range map[string]string{
 		"/v1/messages":  `{"type":"error","error":{"type":"AuthenticationError","message":"wrong API key"}}`,

@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -320,7 +321,7 @@ func TestReadyz(t *testing.T) {
 func TestClientKeys(t *testing.T) {
 	t.Parallel()
 	d := deps()
-	d.ClientKeys = []string{"k1", "k2"}
+	d.ClientKeys = apikeys.Of("k1", "k2")
 	s := serve(t, d, false)
 	for _, tc := range []struct {
 		auth string

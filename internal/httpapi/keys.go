@@ -4,10 +4,10 @@ import (
 	"crypto/sha256"
 	"crypto/subtle"
 	"net/http"
-	"strings"
 
 	"github.com/gin-gonic/gin"
 
+	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
@@ -31,21 +31,10 @@ func (k keyring) holds(key string) bool {
 	return found == 1
 }
 
-// bearer gives the token of an Authorization header; the scheme's case does
-// not matter, as at vLLM.
-func bearer(r *http.Request) (string, bool) {
-	scheme, token, ok := strings.Cut(r.Header.Get("Authorization"), " ")
-	if !ok || !strings.EqualFold(scheme, "bearer") {
-		return "", false
-	}
-	return strings.TrimSpace(token), true
-}
-
 // requireClient lets through who shows one of the clients' keys.
-func requireClient(keys []string) gin.HandlerFunc {
-	ring := newKeyring(keys)
+func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		if e := ring.refuses(c.Request); e != nil {
+		if e := refuses(ring, c.Request); e != nil {
 			c.Header("WWW-Authenticate", "Bearer")
 			openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, e)
 			c.Abort()
@@ -53,17 +42,17 @@ func requireClient(keys []string) gin.HandlerFunc {
 	}
 }
 
-// refuses tells why a client's request may not pass; nil if it may. A ring
-// without keys refuses nobody.
-func (k keyring) refuses(r *http.Request) *openai.Error {
-	if len(k) == 0 {
+// refuses tells why a client's request may not pass; nil if it may. Without a ring
+// nobody is refused.
+func refuses(ring *apikeys.Ring, r *http.Request) *openai.Error {
+	if ring == nil {
 		return nil
 	}
-	key, ok := bearer(r)
-	switch {
-	case !ok:
+	key, ok := apikeys.Bearer(r)
+	if !ok {
 		return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: "no API key: send it as Authorization: Bearer KEY"}
-	case !k.holds(key):
+	}
+	if _, held := ring.Find(key); !held {
 		return &openai.Error{Status: http.StatusUnauthorized, Type: openai.TypeAuth, Message: "wrong API key"}
 	}
 	return nil
@@ -105,7 +94,7 @@ func adminKeyOf(r *http.Request) (string, bool) {
 	if key := r.Header.Get("X-Api-Key"); key != "" {
 		return key, true
 	}
-	return bearer(r)
+	return apikeys.Bearer(r)
 }
 
 // HoldsAdminKey tells whether the request shows the admin key; without one

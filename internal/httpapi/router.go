@@ -11,6 +11,7 @@ import (
 	"github.com/gin-gonic/gin"
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
@@ -96,8 +97,8 @@ type Deps struct {
 	LogLevel  LogLevel // nil: it cannot be changed
 
 	CORS       CORS
-	ClientKeys []string // none: clients need no key
-	AdminKey   string   // "": the admin routes refuse everybody
+	ClientKeys *apikeys.Ring // nil: clients need no key
+	AdminKey   string        // "": the admin routes refuse everybody
 	Version    string
 	ID         string // of this proxy, as in etcd
 	Connector  string // dialect of instances whose record names none

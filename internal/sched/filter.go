@@ -186,7 +186,7 @@ func (s *Scheduler) lastResort(list *candidates, i int, r *Request) bool {
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	own := c.own[i].half
 	switch {
-	case c.tried(i, r):
+	case c.tried(i, r), r.Ranked && c.otherRank(i, r):
 		return false
 	case r.Partner != nil:
 		return r.pairs(own, r.Partner.half())
@@ -211,6 +211,12 @@ func (c *candidates) tried(i int, r *Request) bool {
 	return slices.Contains(r.Tried, k) || len(r.TriedRanks) > 0 && slices.Contains(r.TriedRanks, Target{k, c.items[i].Rank})
 }
 
+// otherRank tells that a candidate is another rank than the one that the request wants, of
+// an instance that has that one.
+func (c *candidates) otherRank(i int, r *Request) bool {
+	return c.items[i].Rank != r.Rank && c.items[i].Instance.Ranks() > r.Rank
+}
+
 // besideTried tells that the request has tried another rank of a candidate's instance.
 func (c *candidates) besideTried(i int, r *Request) bool {
 	k := c.items[i].Instance.Key
@@ -222,7 +228,7 @@ func (c *candidates) besideTried(i int, r *Request) bool {
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
-	case len(r.Tried)+len(r.TriedRanks) > 0:
+	case len(r.Tried)+len(r.TriedRanks) > 0, r.Ranked:
 		return false
 	case r.Partner != nil:
 		return ri.alike && r.pairs(ri.one, r.Partner.half()) && r.self(list) < 0
@@ -245,7 +251,7 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 	}
 	var why error
 	for i := range list.items {
-		if list.tried(i, r) || list.fits(i, ix, r) {
+		if list.tried(i, r) || r.Ranked && list.otherRank(i, r) || list.fits(i, ix, r) {
 			continue
 		}
 		self := list.own[i].both && r.Partner == nil

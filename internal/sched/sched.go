@@ -172,6 +172,10 @@ type Request struct {
 	// TriedRanks are single ranks that it must not get again, of instances with several.
 	// Their other ranks it gets while there is no other instance that it may have.
 	TriedRanks []Target
+	// Rank is the data-parallel rank that it wants of an instance that has it, if Ranked.
+	// An instance with fewer ranks may be picked on any of them.
+	Ranked bool
+	Rank   int
 	// Prompt is the prompt or the messages, as they stand in the body. It is not kept.
 	Prompt []byte
 	// Head is what stands before the prompt in what the model reads, as it stands in the

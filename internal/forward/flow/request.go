@@ -22,6 +22,9 @@ type Request struct {
 	Body     *scratch.Body
 	Endpoint string // the path of the route
 	Session  string // what the client calls its session, "" for none
+	// Rank is the data-parallel rank that the client wants, if Ranked.
+	Ranked bool
+	Rank   int
 
 	Route Route // filled in on the way
 
@@ -111,6 +114,7 @@ func (r *Route) policy() string {
 func (r *Request) begin(wanted sched.Request) {
 	wanted.Model, wanted.Session = r.Origin.Model, r.Session
 	wanted.Measure = r.Settings.Disaggregate != nil
+	wanted.Ranked, wanted.Rank = r.Ranked, r.Rank
 	r.attempts = attempts{s: r.Settings, ctx: r.Origin.Client, id: r.Origin.ID, trace: r.Origin.Trace, wanted: wanted}
 }
 

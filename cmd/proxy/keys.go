@@ -1,0 +1,44 @@
+package main
+
+import (
+	"fmt"
+	"net/http"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/apikeys"
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+)
+
+// openKeys reads the clients' keys; nil if they need none.
+func openKeys(cfg *config.Proxy, log *logrus.Logger) (*apikeys.Ring, error) {
+	ring, err := apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"))
+	if err != nil {
+		return nil, fmt.Errorf("keys of clients (--api-keys-file): %w", err)
+	}
+	if _, both := ring.Find(cfg.AdminAPIKey); both && cfg.AdminAPIKey != "" {
+		return nil, fmt.Errorf("--api-keys-file: the admin key stands in it: %w: that client could change the fleet", apikeys.ErrLine)
+	}
+	return ring, nil
+}
+
+// allow says what holders of the admin key and of keys with rights may do.
+func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
+	admin := httpapi.HoldsAdminKey(adminKey)
+	may := func(right apikeys.Rights) func(*http.Request) bool {
+		return func(r *http.Request) bool { return admin(r) || ring.Of(r).Rights.Has(right) }
+	}
+	o.Trace, o.Privileged, o.Ranked = may(apikeys.Trace), may(apikeys.Priority), may(apikeys.Rank)
+	o.KeyName = func(r *http.Request) string { return ring.Of(r).Name }
+	o.ClientKeys = ring != nil
+}
+
+// keyFindings are what an operator has to see to.
+func (p *proxy) keyFindings() []string {
+	if why := p.keys.Problem(); why != "" {
+		return []string{"the new file of API keys cannot be used, and the keys that were read before stay in force: " + why}
+	}
+	return nil
+}

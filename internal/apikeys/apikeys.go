@@ -1,0 +1,274 @@
+// Package apikeys knows the keys of clients: those of --api-key, which have no name and no
+// rights, and those of a file, which is read again when it changes.
+package apikeys
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/http1"
+)
+
+// Rights are what a key allows beside sending requests.
+type Rights uint8
+
+// The rights.
+const (
+	Priority Rights = 1 << iota // X-Vllm-Priority and the body's priority count
+	Rank                        // X-data-parallel-rank counts
+	Trace                       // X-PD-Trace is answered
+)
+
+// Has tells whether a right is among them.
+func (r Rights) Has(one Rights) bool { return r&one != 0 }
+
+var words = map[string]Rights{"priority": Priority, "rank": Rank, "trace": Trace} //nolint:gochecknoglobals // a table
+
+// Key is what is known of a key, without the key itself.
+type Key struct {
+	Name   string // "" of one from --api-key
+	Rights Rights
+}
+
+type entry struct {
+	sum [sha256.Size]byte
+	Key
+}
+
+const (
+	maxFile = 1 << 20
+	maxKeys = 10_000
+	maxName = 64
+	// lookEvery is between two looks at the file.
+	lookEvery = 2 * time.Second
+)
+
+// ErrLine is wrapped by what is wrong with a line of a file.
+var ErrLine = errors.New("unusable")
+
+// parse reads lines of "key name rights". Errors name the line, never what is in it.
+func parse(raw []byte) (list []entry, err error) {
+	names, sums := map[string]bool{}, map[[sha256.Size]byte]bool{}
+	lines := bufio.NewScanner(bytes.NewReader(raw))
+	lines.Buffer(nil, maxFile+1)
+	for n := 1; lines.Scan(); n++ {
+		fail := func(why string) ([]entry, error) { return nil, fmt.Errorf("line %d is %w: %s", n, ErrLine, why) }
+		fields := strings.Fields(lines.Text())
+		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
+			continue
+		}
+		if len(fields) < 2 || len(fields) > 3 {
+			return fail(`write "key name" or "key name rights"`)
+		}
+		for _, c := range []byte(fields[0]) {
+			if c <= ' ' || c > '~' {
+				return fail("a key may hold visible ASCII characters only")
+			}
+		}
+		e := entry{sum: sha256.Sum256([]byte(fields[0])), Key: Key{Name: fields[1]}}
+		if !isName(e.Name) {
+			return fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
+		}
+		if len(fields) == 3 {
+			for word := range strings.SplitSeq(fields[2], ",") {
+				right, ok := words[word]
+				if !ok {
+					return fail("the rights, its third word, are priority, rank and trace, by comma")
+				}
+				e.Rights |= right
+			}
+		}
+		if names[e.Name] || sums[e.sum] {
+			return fail("its name or its key stands in an earlier line")
+		}
+		names[e.Name], sums[e.sum] = true, true
+		if list = append(list, e); len(list) > maxKeys {
+			return fail(fmt.Sprintf("more than %d keys", maxKeys))
+		}
+	}
+	return list, lines.Err()
+}
+
+func isName(s string) bool {
+	for _, c := range []byte(s) {
+		if !http1.IsToken(c) {
+			return false
+		}
+	}
+	return len(s) <= maxName
+}
+
+// Ring holds the keys. It is safe for concurrent use; a nil Ring asks nobody for a key.
+type Ring struct {
+	path  string
+	fixed []entry
+	log   logrus.FieldLogger // nil: silent
+	now   atomic.Pointer[[]entry]
+
+	mu      sync.Mutex // guards what follows
+	seen    []byte
+	problem string
+}
+
+// Open makes the ring of some keys without rights and those of a file; nil if there are to
+// be none at all. What is wrong with the file is an error.
+func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
+	if len(keys) == 0 && path == "" {
+		return nil, nil
+	}
+	r := &Ring{path: path, log: log}
+	for _, key := range keys {
+		r.fixed = append(r.fixed, entry{sum: sha256.Sum256([]byte(key))})
+	}
+	r.now.Store(&r.fixed)
+	if path == "" {
+		return r, nil
+	}
+	raw, list, err := r.read()
+	if err != nil {
+		return nil, err
+	}
+	r.take(raw, list)
+	return r, nil
+}
+
+// Of is a ring of keys without rights.
+func Of(keys ...string) *Ring {
+	r, _ := Open(keys, "", nil) // without a file nothing fails
+	return r
+}
+
+func (r *Ring) read() ([]byte, []entry, error) {
+	f, err := os.Open(r.path)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer f.Close()
+	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
+	if err == nil && len(raw) > maxFile {
+		err = fmt.Errorf("%w: more than %d bytes", ErrLine, maxFile)
+	}
+	var list []entry
+	if err == nil {
+		list, err = parse(raw)
+	}
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: %w", r.path, err)
+	}
+	return raw, list, nil
+}
+
+func (r *Ring) take(raw []byte, list []entry) {
+	all := append(list, r.fixed...)
+	r.seen, r.problem = raw, ""
+	r.now.Store(&all)
+}
+
+// Watch reads the file again from time to time until ctx ends.
+func (r *Ring) Watch(ctx context.Context) {
+	if r == nil || r.path == "" {
+		return
+	}
+	tick := time.NewTicker(lookEvery)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+			r.Look()
+		}
+	}
+}
+
+// Look reads the file once. One that cannot be used changes nothing.
+func (r *Ring) Look() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	raw, list, err := r.read()
+	switch {
+	case err != nil:
+		if err.Error() != r.problem && r.log != nil {
+			r.log.WithError(err).Error("the file of API keys cannot be used: the keys that were read before stay in force")
+		}
+		r.problem = err.Error()
+	case bytes.Equal(raw, r.seen):
+		r.problem = ""
+	default:
+		r.take(raw, list)
+		if r.log != nil {
+			r.log.WithField("keys", len(list)).Info("the file of API keys has changed and is in force")
+		}
+	}
+}
+
+// Problem tells why the file as it is now is not in force; "" if it is.
+func (r *Ring) Problem() string {
+	if r == nil {
+		return ""
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.problem
+}
+
+// Len is how many keys there are.
+func (r *Ring) Len() int {
+	if r == nil {
+		return 0
+	}
+	return len(*r.now.Load())
+}
+
+// Find looks a key up. Every key is compared, in constant time, as digests of one length.
+func (r *Ring) Find(key string) (found Key, ok bool) {
+	if r == nil {
+		return Key{}, false
+	}
+	sum, at := sha256.Sum256([]byte(key)), -1
+	list := *r.now.Load()
+	for i := range list {
+		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(list[i].sum[:], sum[:]), i, at)
+	}
+	if at < 0 {
+		return Key{}, false
+	}
+	return list[at].Key, true
+}
+
+// Of gives what is known of the key that a request shows; nothing without one.
+func (r *Ring) Of(req *http.Request) Key {
+	if r == nil || r.path == "" {
+		return Key{} // none has a name or rights
+	}
+	key, ok := Bearer(req)
+	if !ok {
+		return Key{}
+	}
+	found, _ := r.Find(key)
+	return found
+}
+
+// Bearer gives the token of an Authorization header; the scheme's case does not matter,
+// as at vLLM.
+func Bearer(req *http.Request) (string, bool) {
+	scheme, token, ok := strings.Cut(req.Header.Get("Authorization"), " ")
+	if !ok || !strings.EqualFold(scheme, "bearer") {
+		return "", false
+	}
+	return strings.TrimSpace(token), true
+}

@@ -1,0 +1,27 @@
+package metrics
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/pdmesh/pdmesh/internal/apikeys"
+)
+
+// APIKeys is what the families about clients' keys are read from, at scrape time.
+type APIKeys struct{ Ring *apikeys.Ring }
+
+// Register adds them.
+func (k APIKeys) Register(reg prometheus.Registerer) {
+	reg.MustRegister(
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pd_api_keys", Help: "Keys of clients that are in force; 0 lets everybody in, unless there is a file.",
+		}, func() float64 { return float64(k.Ring.Len()) }),
+		prometheus.NewGaugeFunc(prometheus.GaugeOpts{
+			Name: "pd_api_keys_file_rejected", Help: "1 while the changed file of keys cannot be used and the former keys are in force.",
+		}, func() float64 {
+			if k.Ring.Problem() != "" {
+				return 1
+			}
+			return 0
+		}),
+	)
+}
