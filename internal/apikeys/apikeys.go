@@ -112,12 +112,26 @@ func isName(s string) bool {
 	return len(s) <= maxName
 }
 
+// table finds keys by the beginning of their digests, so that the time for a request does
+// not grow with their number.
+type table map[[8]byte][]entry
+
+func tableOf(lists ...[]entry) *table {
+	t := table{}
+	for _, list := range lists {
+		for _, e := range list {
+			t[[8]byte(e.sum[:8])] = append(t[[8]byte(e.sum[:8])], e)
+		}
+	}
+	return &t
+}
+
 // Ring holds the keys. It is safe for concurrent use; a nil Ring asks nobody for a key.
 type Ring struct {
 	path  string
 	fixed []entry
 	log   logrus.FieldLogger // nil: silent
-	now   atomic.Pointer[[]entry]
+	now   atomic.Pointer[table]
 
 	mu      sync.Mutex // guards what follows
 	seen    []byte
@@ -134,7 +148,7 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	for _, key := range keys {
 		r.fixed = append(r.fixed, entry{sum: sha256.Sum256([]byte(key))})
 	}
-	r.now.Store(&r.fixed)
+	r.now.Store(tableOf(r.fixed))
 	if path == "" {
 		return r, nil
 	}
@@ -173,9 +187,8 @@ func (r *Ring) read() ([]byte, []entry, error) {
 }
 
 func (r *Ring) take(raw []byte, list []entry) {
-	all := append(list, r.fixed...)
 	r.seen, r.problem = raw, ""
-	r.now.Store(&all)
+	r.now.Store(tableOf(list, r.fixed))
 }
 
 // Watch reads the file again from time to time until ctx ends.
@@ -234,20 +247,20 @@ func (r *Ring) Len() int {
 	return len(*r.now.Load())
 }
 
-// Find looks a key up. Every key is compared, in constant time, as digests of one length.
+// Find looks a key up. What is compared are digests: where one begins as that of a key does
+// follows from the key in no way that would help to guess it, and the whole is compared in
+// constant time.
 func (r *Ring) Find(key string) (found Key, ok bool) {
 	if r == nil {
 		return Key{}, false
 	}
-	sum, at := sha256.Sum256([]byte(key)), -1
-	list := *r.now.Load()
-	for i := range list {
-		at = subtle.ConstantTimeSelect(subtle.ConstantTimeCompare(list[i].sum[:], sum[:]), i, at)
+	sum := sha256.Sum256([]byte(key))
+	for _, e := range (*r.now.Load())[[8]byte(sum[:8])] {
+		if subtle.ConstantTimeCompare(e.sum[:], sum[:]) == 1 {
+			return e.Key, true
+		}
 	}
-	if at < 0 {
-		return Key{}, false
-	}
-	return list[at].Key, true
+	return Key{}, false
 }
 
 // Of gives what is known of the key that a request shows; nothing without one.

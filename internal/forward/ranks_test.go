@@ -24,7 +24,7 @@ const (
 
 // startRanks is a rig of one prefill engine with four ranks and one decode engine with
 // two, each rank with a KV cache of its own, and the policies that a proxy has by default.
-func startRanks(t *testing.T) *rig {
+func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 	t.Helper()
 	prefix, err := policy.Find(policy.DefaultPrefill)
 	if err != nil {
@@ -33,7 +33,12 @@ func startRanks(t *testing.T) *rig {
 	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
 		health: func(*health.Options) {},
 		// What is to be seen is who gets a retry, not how many there may be.
-		forward: func(o *forward.Options) { o.RetryRatio = -1 },
+		forward: func(o *forward.Options) {
+			o.RetryRatio = -1
+			for _, change := range more {
+				change(o)
+			}
+		},
 		sched: func(o *sched.Options) {
 			o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix}
 		},
@@ -268,4 +273,35 @@ func TestRanksChange(t *testing.T) {
 		t.Errorf("retried %q", retried)
 	}
 	r.tidy()
+}
+
+// Clients that may say which rank they want get it on both engines, as far as these have
+// it; what others say of ranks is passed over.
+func TestWantedRanks(t *testing.T) {
+	t.Parallel()
+	r := startRanks(t)
+	for i := range 8 {
+		if a := r.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", "1"); a.status != http.StatusOK {
+			t.Fatalf("%d: %s", a.status, a.body)
+		}
+	}
+	if p := given(r.P[0]); p[1] == 8 {
+		t.Errorf("a client without the right chose its rank: %v", p)
+	}
+	may := startRanks(t, func(o *forward.Options) { o.Ranked = func(*http.Request) bool { return true } })
+	for i, rank := range []string{"1", "1", "3", "3", "x", "-1", ""} {
+		if a := may.post("/v1/chat/completions", turnBody(i, 1, false), "X-Data-Parallel-Rank", rank); a.status != http.StatusOK {
+			t.Fatalf("%q: %d: %s", rank, a.status, a.body)
+		}
+		if i == 1 {
+			if p, d := given(may.P[0]), given(may.D[0]); !slices.Equal(p, []int64{0, 2, 0, 0}) || !slices.Equal(d, []int64{0, 2}) {
+				t.Errorf("rank 1: prefill %v, decode %v", p, d)
+			}
+		}
+		if i == 3 {
+			if p := given(may.P[0]); !slices.Equal(p, []int64{0, 2, 0, 2}) {
+				t.Errorf("rank 3, which decode does not have: prefill %v", p)
+			}
+		}
+	}
 }

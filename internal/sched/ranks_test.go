@@ -2,6 +2,7 @@ package sched_test
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 
@@ -198,5 +199,34 @@ func TestRanksInFlight(t *testing.T) {
 	held[1].Done()
 	if got := s.RanksInFlight(a); !slices.Equal(got, []int64{1, 0, 1}) || s.InFlight(a.Key) != 2 {
 		t.Errorf("ranks %v, together %d", got, s.InFlight(a.Key))
+	}
+}
+
+// A wanted rank is the one that is picked of an instance that has it. One with fewer is
+// picked on any of its own.
+func TestWantedRank(t *testing.T) {
+	t.Parallel()
+	s, _ := build(nil, inst(instance.Decode, "a:1", ranks(3)), inst(instance.Decode, "b:1", ranks(2)), inst(instance.Decode, "c:1"))
+	for rank, want := range map[int][]string{
+		0: {"a:1#0", "b:1#0", "c:1"},
+		1: {"a:1#1", "b:1#1", "c:1"},
+		2: {"a:1#2", "b:1#0", "b:1#1", "c:1"},
+		7: {"a:1#0", "a:1#1", "a:1#2", "b:1#0", "b:1#1", "c:1"},
+	} {
+		r := decode("m")
+		r.Ranked, r.Rank = true, rank
+		got := slices.Sorted(maps.Keys(hold(t, s, 300, r)))
+		if !slices.Equal(got, want) {
+			t.Errorf("rank %d: got %v, want %v", rank, got, want)
+		}
+	}
+	// Its rank has failed, and there is nobody else: no other one will do.
+	r := decode("m")
+	r.Ranked, r.Rank = true, 1
+	a := instance.Key{Role: instance.Decode, Address: "a:1"}
+	r.Tried = []instance.Key{{Role: instance.Decode, Address: "b:1"}, {Role: instance.Decode, Address: "c:1"}}
+	r.TriedRanks = []sched.Target{{Key: a, Rank: 1}}
+	if got, err := s.Pick(r); err == nil {
+		t.Errorf("picked %s", got.Address())
 	}
 }
