@@ -203,6 +203,10 @@ flames: bench-build ## flame graphs of the proxy into docs/performance
 soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
 	@$(BIN)/bench soak --bin $(BIN) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
 
+.PHONY: bench-tls
+bench-tls: build ## what TLS with clients costs the proxy, for a small request on a kept connection
+	$(GO) run ./bench/tlscost --proxy $(BIN)/proxy
+
 .PHONY: bench-report
 bench-report: bench-build ## the report again, from the figures of the last make bench
 	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme $(BENCH_README)
