@@ -45,6 +45,21 @@ func TestFreshAfterSuspension(t *testing.T) {
 	}
 }
 
+// A presence is renewed each third of its TTL, so it may end two thirds of it after its
+// process was suspended. Who was away for so long is not believed to know the membership:
+// pdctl drain --wait has named it by then.
+func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	w := watch(t, etcd.Client(t), discovery.WatcherOptions{Layout: layout(t)})
+	waitState(t, w, discovery.Live)
+	w.SuspendFor(discovery.DefaultTTL * 6 / 10)
+	w.Fresh(t.Context(), time.Now())
+	if s := w.Status(); s.Suspensions != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // Without etcd the wait ends by itself, and only the first picks wait.
 func TestFreshWithoutEtcd(t *testing.T) {
 	t.Parallel()
