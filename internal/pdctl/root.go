@@ -11,6 +11,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -107,9 +108,13 @@ func (a *app) root() *cobra.Command {
 	a.access.register(fs)
 	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
 	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
-	root.AddCommand(a.addCommand(), a.removeCommand(), a.allowCommand(),
-		a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand(), a.waitCommand(), a.historyCommand(),
-		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.getCommand(), a.watchCommand(), a.statusCommand(), a.exportCommand(), a.importCommand(), a.authCommand())
+	all, one := []instance.Role{instance.Prefill, instance.Decode, instance.Both}, instance.Roles()
+	root.AddCommand(a.addCommand(), a.completes(a.removeCommand(), all...), a.allowCommand(),
+		a.completes(a.drainCommand(), all...), a.completes(a.undrainCommand(), all...),
+		a.completes(a.cordonCommand(), all...), a.completes(a.uncordonCommand(), all...), a.completes(a.weightCommand(), all...),
+		a.waitCommand(), a.completes(a.historyCommand(), one...),
+		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.completes(a.getCommand(), one...), a.watchCommand(), a.statusCommand(),
+		a.exportCommand(), a.importCommand(), a.authCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)
 	}

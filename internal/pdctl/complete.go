@@ -1,0 +1,66 @@
+package pdctl
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// completeLimit bounds how long a shell waits for names.
+const completeLimit = time.Second
+
+// completes has a shell complete a command's arguments: the role, then addresses that are
+// in etcd. roles are those that the command takes.
+func (a *app) completes(cmd *cobra.Command, roles ...instance.Role) *cobra.Command {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var out []string
+		if len(args) == 0 {
+			for _, r := range roles {
+				out = append(out, string(r))
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		}
+		role, err := instance.ParseRoles(args[0])
+		if err != nil || a.settle(cmd) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		given := map[string]bool{}
+		for _, arg := range args[1:] {
+			given[arg] = true
+		}
+		for _, address := range a.addresses(cmd.Context(), role) {
+			if !given[address] {
+				out = append(out, address)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+// addresses lists those of a role in etcd; none if etcd does not answer at once.
+func (a *app) addresses(ctx context.Context, role instance.Role) []string {
+	ctx, cancel := context.WithTimeout(ctx, completeLimit)
+	defer cancel()
+	s, err := a.dial()
+	if err != nil {
+		return nil
+	}
+	defer s.close()
+	snap, err := s.store.Snapshot(ctx)
+	if err != nil {
+		return nil
+	}
+	var out []string
+	seen := map[string]bool{}
+	for _, in := range snap.All() {
+		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
+			seen[in.Address] = true
+			out = append(out, in.Address)
+		}
+	}
+	return out
+}
