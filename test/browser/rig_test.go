@@ -1,6 +1,7 @@
 package browser_test
 
 import (
+	"fmt"
 	"testing"
 	"time"
 
@@ -18,15 +19,16 @@ type rig struct {
 	etcd    *testkit.EtcdProcess
 	fleet   *fleet.Fleet
 	proxies []*fleet.Proxy
+	nodes   int
 }
 
 func newRig(t *testing.T, proxies int, args ...string) *rig {
 	t.Helper()
 	chromium(t) // before anything is started
 	r := &rig{T: t, etcd: testkit.StartEtcdProcess(t), fleet: harness.NewFleet(t, binDir)}
-	for range proxies {
+	for i := range proxies {
 		p, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
-			EtcdEndpoints: []string{r.etcd.Endpoint()}, AdminKey: adminKey, Args: args,
+			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{r.etcd.Endpoint()}, AdminKey: adminKey, Args: append([]string{"--connector", "nixl"}, args...),
 		})
 		if err != nil {
 			t.Fatal(err)
@@ -41,8 +43,9 @@ func (r *rig) url() string { return r.proxies[0].URL() }
 // node starts an engine, with an agent that registers it or without.
 func (r *rig) node(role instance.Role, registered bool, args ...string) *fleet.Node {
 	r.Helper()
+	r.nodes++
 	spec := fleet.NodeSpec{
-		Role: role, Model: harness.Model, Connector: "nixl", TTFT: 30 * time.Millisecond, ITL: 6 * time.Millisecond, EngineArgs: args,
+		Name: fmt.Sprintf("%s-%d", role, r.nodes), Role: role, Model: harness.Model, Connector: "nixl", TTFT: 30 * time.Millisecond, ITL: 6 * time.Millisecond, EngineArgs: args,
 	}
 	if registered {
 		spec.Etcd = []string{r.etcd.Endpoint()}

@@ -133,14 +133,15 @@ function newLine(name) {
   const line = {
     name, near: false, more: null, open: el('button', { type: 'button', class: 'name', 'aria-expanded': 'false', onclick: () => toggleDetails(line) }),
     about: el('div', { class: 'sub' }), badge: el('span', { class: 'badge' }), why: el('div', { class: 'sub' }),
-    n: el('b'), waits: el('span'), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), lease: el('span'),
+    n: el('b'), flying: el('span'), waits: el('span', { title: 'Tokens of prompts that wait to be computed' }), meter: el('i'), first: spark(), between: spark(), hits: el('div'), usage: el('div', { class: 'sub' }), lease: el('span'),
     manage: el('button', { type: 'button', class: 'quiet', onclick: () => manage(name) }, 'Manage'),
   };
   line.usage.style.padding = '0';
+  line.flying.append(line.n, ' in flight');
   line.tr = el('tr', { role: 'row' },
     cell('who', null, line.open, line.about),
     cell('state', null, line.badge, line.why),
-    cell('load', 'Load', line.n, line.waits, el('div', { class: 'meter' }, line.meter)),
+    cell('load', 'Load', el('p', null, line.flying, line.waits), el('div', { class: 'meter' }, line.meter)),
     cell('first', 'First token', line.first.box),
     cell('between', 'Between tokens', line.between.box),
     cell('cache', 'Cache', line.hits, line.usage),
@@ -171,7 +172,7 @@ function writeRow(line) {
   line.about.title = line.about.textContent;
   setText(line.badge, is.text);
   setClass(line.badge, 'badge ' + is.kind);
-  const why = row.reason || row.warning || (row.weight !== 100 ? `weight ${row.weight}` : '');
+  const why = [row.weight !== 100 && `weight ${row.weight}`, row.reason || row.warning].filter(Boolean).join(' · ');
   setText(line.why, why);
   line.why.title = why;
   setClass(line.tr, row.usable ? '' : 'out');
@@ -189,7 +190,7 @@ function writeAge(line) {
 function writeLoad(line) {
   const load = loadOf(line.name), row = state.rows.get(line.name);
   setText(line.n, count(load.n));
-  setText(line.waits, load.waiting ? ` in flight, ${count(load.waiting)} tokens wait` : ' in flight');
+  setText(line.waits, load.waiting ? count(load.waiting) + ' tok' : '');
   line.meter.style.transform = `scaleX(${Math.min(1, load.n / (fleet.most?.[row.role] || 1)).toFixed(3)})`;
   setText(line.hits, load.hit === null ? '' : percent(load.hit) + ' hits');
   setText(line.usage, load.engine ? 'KV ' + percent(load.engine.usage) + (load.engine.old ? ' (old)' : '') : load.hit === null ? '–' : '');

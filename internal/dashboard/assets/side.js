@@ -14,8 +14,9 @@ function buildTiles() {
     tile.small = el('small');
     tile.more = el('span', { class: 'more' });
     tile.chart = chart(44, tile.lines.length > 1);
-    byId('tiles').append(el('div', { class: 'tile c-' + tile.colour }, el('h3', null, tile.title),
-      el('p', { class: 'big' }, tile.value, tile.small, tile.more), tile.chart.node));
+    tile.box = el('div', { class: 'tile c-' + tile.colour }, el('h3', null, tile.title),
+      el('p', { class: 'big' }, tile.value, tile.small, tile.more), tile.chart.node);
+    byId('tiles').append(tile.box);
   }
 }
 
@@ -41,6 +42,7 @@ function renderTiles(change) {
   const lost = highest(lines.failed || []) > 0;
   setText(failed.more, lost ? 'in the last five minutes' : 'none in five minutes');
   setClass(failed.more, lost ? 'more bad' : 'more');
+  setClass(failed.box, lost ? 'tile c-bad' : 'tile c-soft');
   setText(rate.small, last('refused') ? ` +${number.format(last('refused'))} refused` : '');
 }
 

@@ -1,0 +1,106 @@
+package browser_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// manage opens the dialog of an instance and chooses an act in it.
+func (p *tab) manage(role, address, act string) {
+	p.Helper()
+	p.until(fmt.Sprintf(`(%s)?.querySelector('.act button')`, row(role, address)))
+	value[any](p, fmt.Sprintf(`(%s).querySelector('.act button').click()`, row(role, address)))
+	p.until(`document.getElementById('act-dialog').open`)
+	p.do(chromedp.Click(chromedp.CSS(`input[name=act][value=` + act + `]`)))
+}
+
+// shownText waits until an element has a text.
+func (p *tab) shownText(id, text string) {
+	p.Helper()
+	p.until(fmt.Sprintf(`document.getElementById(%q).textContent.includes(%q)`, id, text))
+}
+
+// An instance is added, drained and removed by its page, with the key that is typed there.
+func TestAddDrainRemove(t *testing.T) {
+	r := newRig(t, 1)
+	r.node(instance.Prefill, true)
+	r.node(instance.Decode, true)
+	r.node(instance.Decode, true)
+	third := r.node(instance.Decode, false)
+	r.serves(1, 2)
+	p := open(t, r.url(), desktop(), "status of 403") // a wrong key is typed once
+	p.shownText("link-text", "live")
+
+	// The key is asked for. A wrong one is told, and forgotten.
+	click := func(css string) { p.do(chromedp.Click(chromedp.CSS(css))) }
+	enter := func(css, text string) { p.do(chromedp.SendKeys(chromedp.CSS(css), text)) }
+	click("#add")
+	enter("#key-input", "wrong\r")
+	p.until(`document.getElementById('add-dialog').open`)
+	enter("#add-address", third.Address+"\r")
+	p.shownText("add-error", "Invalid API Key")
+	click("#add-dialog [data-close]")
+	click("#add")
+	enter("#key-input", adminKey+"\r")
+	p.until(`document.getElementById('add-dialog').open`)
+	click(`input[name=role][value=decode]`)
+	click("#add-ok")
+	p.shows("decode", third.Address, "ready")
+	p.shownText("said", "Added "+third.Address)
+	p.until(fmt.Sprintf(`[...document.querySelectorAll('#feed li')].some((li) => li.textContent.includes(%q) && li.textContent.includes('joined'))`, third.Address))
+	r.serves(1, 3)
+
+	// Every act says what becomes of the role before it is done.
+	p.manage("decode", third.Address, "drain")
+	p.shownText("act-effect", "2 of 3 decode instances remain")
+	enter("#act-reason", "a new disk")
+	click("#act-ok")
+	p.shows("decode", third.Address, "draining")
+	p.until(fmt.Sprintf(`(%s).textContent.includes('a new disk')`, row("decode", third.Address)))
+	r.serves(1, 2)
+
+	p.manage("decode", third.Address, "undrain")
+	p.shownText("act-effect", "takes requests again")
+	click("#act-ok")
+	p.shows("decode", third.Address, "ready")
+
+	p.manage("decode", third.Address, "weight")
+	value[any](p, `document.getElementById('act-weight').value = ''`)
+	enter("#act-weight", "50")
+	click("#act-ok")
+	p.until(fmt.Sprintf(`(%s).textContent.includes('weight 50')`, row("decode", third.Address)))
+
+	p.manage("decode", third.Address, "remove")
+	p.shownText("act-effect", "2 of 3 decode instances remain")
+	click("#act-ok")
+	p.until(fmt.Sprintf(`!(%s) || (%[1]s).querySelector('.badge').textContent === 'removed'`, row("decode", third.Address)))
+	r.serves(1, 2)
+
+	// Whoever takes the last one away has to say so twice.
+	last := value[string](p, `[...document.querySelectorAll('tr[data-name^="prefill/"] .name')][0].textContent`)
+	p.manage("prefill", last, "cordon")
+	p.shownText("act-effect", "No prefill instance remains: decode computes every prompt itself")
+	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
+		t.Error("the last prefill instance can be cordoned without another word")
+	}
+	click("#act-sure")
+	click("#act-ok")
+	p.shows("prefill", last, "cordoned")
+	r.serves(0, 2)
+	p.manage("prefill", last, "uncordon")
+	click("#act-ok")
+	p.shows("prefill", last, "ready")
+
+	// The key is nowhere but in the memory of the page.
+	left := value[string](p, `location.href + document.cookie + JSON.stringify(sessionStorage) + JSON.stringify(localStorage) + document.documentElement.outerHTML`)
+	if strings.Contains(left, adminKey) {
+		t.Error("the key is left somewhere")
+	}
+	click("#key") // and is forgotten when asked for
+	p.shownText("key-text", "Enter key")
+}

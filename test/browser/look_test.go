@@ -1,0 +1,225 @@
+package browser_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/chromedp/chromedp"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// Names come from etcd, where others write them: none of them becomes HTML.
+func TestHostileNames(t *testing.T) {
+	r := newRig(t, 1)
+	const evil = `<img src=x onerror="document.title='owned'">`
+	put := func(key, value string) {
+		if _, err := r.etcd.Client(t).Put(t.Context(), "/pd/"+key, value); err != nil {
+			t.Fatal(err)
+		}
+	}
+	rec, err := json.Marshal(instance.Record{
+		V: 1, ID: evil, Models: []string{evil, evil + "2"}, Version: evil, Source: evil, State: instance.Ready, Connector: "plain",
+		Labels: map[string]string{evil: evil}, Agent: evil,
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	put("decode/127.0.0.1:9", string(rec))
+	put("decode/127.0.0.1:10", `{"v":1,"connector":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`)
+	put("override/decode/127.0.0.1:9", `{"v":1,"state":"drain","reason":"`+strings.ReplaceAll(evil, `"`, `\"`)+`"}`)
+	put("proxies/"+evil, `{"v":1,"address":"`+strings.ReplaceAll(evil, `"`, `\"`)+`","version":"<script>1</script>"}`)
+	p := open(t, r.url(), desktop(), "requires 'TrustedHTML' assignment") // by the last check
+	p.shows("decode", "127.0.0.1:9", "draining")
+	p.shows("decode", "127.0.0.1:10", "rejected")
+	p.until(fmt.Sprintf(`document.getElementById('proxies').textContent.includes(%q)`, evil))
+	value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", "127.0.0.1:9")))
+	p.until(fmt.Sprintf(`document.querySelector('.more-row')?.textContent.includes(%q)`, evil))
+	if n := value[int](p, `document.querySelectorAll('img, iframe, object, script:not(:last-of-type)').length`); n != 0 {
+		t.Errorf("%d elements were made of names", n)
+	}
+	if title := value[string](p, `document.title`); strings.Contains(title, "owned") {
+		t.Error("a name was run")
+	}
+	// Were the page to try, the browser would not let it.
+	if !value[bool](p, `(() => { try { document.createElement('p').innerHTML = '<b>'; return false } catch { return true } })()`) {
+		t.Error("text can become HTML")
+	}
+}
+
+// violations runs axe-core over the page and gives what is serious.
+func (p *tab) violations(axe string) []string {
+	p.Helper()
+	value[any](p, axe+"; null")
+	return value[[]string](p, `axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations
+		.filter((v) => v.impact === 'serious' || v.impact === 'critical')
+		.map((v) => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map((n) => n.target + ' ' + n.failureSummary).join(' | ')))`)
+}
+
+func axeCore(t *testing.T) string {
+	t.Helper()
+	b, err := os.ReadFile("axe/node_modules/axe-core/axe.min.js")
+	if err != nil {
+		missing(t, "axe-core is not installed (cd test/browser/axe && npm ci)")
+	}
+	return string(b)
+}
+
+// The page is held to axe-core's rules in every state that it has, light and dark.
+func TestAccessibility(t *testing.T) {
+	axe := axeCore(t)
+	r := newRig(t, 1)
+	for _, role := range instance.Roles() {
+		r.node(role, true)
+	}
+	odd := r.node(instance.Decode, true)
+	r.serves(1, 2)
+	pages := map[string]*tab{
+		"light": open(t, r.url(), desktop()), "dark": open(t, r.url(), look{1440, 900, true}), "narrow": open(t, r.url(), look{360, 780, false}),
+	}
+	check := func(state string) {
+		t.Helper()
+		for name, p := range pages {
+			for _, v := range p.violations(axe) {
+				t.Errorf("%s, %s: %s", name, state, v)
+			}
+			if over := value[int](p, `document.documentElement.scrollWidth - document.documentElement.clientWidth`); over > 0 {
+				t.Errorf("%s, %s: the page is %d px wider than its window", name, state, over)
+			}
+		}
+	}
+	each := func(f func(p *tab)) {
+		for _, p := range pages {
+			f(p)
+		}
+	}
+	each(func(p *tab) { p.shows("decode", odd.Address, "ready") })
+	check("at first")
+	each(func(p *tab) {
+		value[any](p, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", odd.Address)))
+		p.do(chromedp.Click(chromedp.CSS("#add")))
+	})
+	check("the key is asked for")
+	each(func(p *tab) {
+		p.do(chromedp.SendKeys(chromedp.CSS("#key-input"), adminKey+"\r"))
+		p.until(`document.getElementById('add-dialog').open`)
+	})
+	check("adding")
+	each(func(p *tab) {
+		p.do(chromedp.Click(chromedp.CSS("#add-dialog [data-close]")))
+		p.manage("decode", odd.Address, "drain")
+	})
+	check("managing")
+	pages["light"].do(chromedp.Click(chromedp.CSS("#act-ok")))
+	each(func(p *tab) { p.shows("decode", odd.Address, "draining") })
+	each(func(p *tab) { value[any](p, `document.getElementById('act-dialog').close()`) })
+	r.etcd.Kill()
+	each(func(p *tab) { p.shownText("alarm", "etcd does not answer") })
+	check("etcd is down")
+}
+
+// Everything can be reached and done with the keyboard alone.
+func TestKeyboard(t *testing.T) {
+	r := newRig(t, 1)
+	r.node(instance.Decode, true)
+	r.serves(0, 1)
+	p := open(t, r.url(), desktop())
+	p.until(`document.querySelector('tr[data-name] .name')`)
+	var order []string
+	for range 16 {
+		p.do(chromedp.KeyEvent("\t"))
+		at := value[string](p, `(() => { const e = document.activeElement, s = getComputedStyle(e);
+			return (e.id || e.className || e.textContent) + (s.outlineStyle === 'none' ? ' without a mark' : '') })()`)
+		order = append(order, at)
+	}
+	all := strings.Join(order, ", ")
+	for _, want := range []string{"skip", "theme", "key", "search", "only", "add", "name", "quiet"} {
+		if !strings.Contains(", "+all+",", ", "+want+",") {
+			t.Errorf("%s is not reached: %s", want, all)
+		}
+	}
+	if strings.Contains(all, "without a mark") {
+		t.Errorf("the focus cannot be seen: %s", all)
+	}
+	value[any](p, `document.querySelector('tr[data-name] .act button').focus()`)
+	p.do(chromedp.KeyEvent("\r"))
+	p.until(`document.getElementById('key-dialog').open`)
+	p.do(chromedp.KeyEvent("\x1b"))
+	p.until(`!document.getElementById('key-dialog').open && document.activeElement.textContent === 'Manage'`)
+}
+
+const many = 500
+
+// A fleet of 500 with load on it: all are in the page, only those near the window are
+// drawn, and a filter finds one.
+func TestManyInstances(t *testing.T) {
+	r := newRig(t, 1, "--scrape-interval=20s")
+	p := manyInstances(t, r)
+	if n := value[int](p, `[...fleet.lines.values()].filter((l) => l.near).length`); n == 0 || n > 60 {
+		t.Errorf("%d rows are drawn", n)
+	}
+	p.do(chromedp.SendKeys(chromedp.CSS("#search"), "127.0.2.7:"))
+	p.until(`document.querySelectorAll('tr[data-name]').length === 1`)
+	p.shownText("shown", "1 instance shown of 500")
+	if n := value[int](p, `state.feed.length`); n > 100 {
+		t.Errorf("the feed has %d entries", n)
+	}
+}
+
+// manyInstances registers many addresses behind two engines, sends requests, and waits
+// until the page has all and has drawn some.
+func manyInstances(t *testing.T, r *rig) *tab {
+	t.Helper()
+	shared := fakevllm.NewShared()
+	cli := r.etcd.Client(t)
+	for i, role := range []fakevllm.Role{fakevllm.RolePrefill, fakevllm.RoleDecode} {
+		// One that listens at every loopback address is as many engines as are wanted.
+		e := fakevllm.StartTest(t, fakevllm.Options{
+			Addr: "0.0.0.0:0", Role: role, Models: []string{harness.Model}, Shared: shared, TTFT: 20 * time.Millisecond, ITL: 5 * time.Millisecond,
+		})
+		port := e.Address()[strings.LastIndexByte(e.Address(), ':')+1:]
+		for n := range many / 2 {
+			address := "127.0." + strconv.Itoa(i+1) + "." + strconv.Itoa(n+1) + ":" + port
+			key := "/pd/" + string(role) + "/" + address
+			if _, err := cli.Put(t.Context(), key, `{"v":1,"models":["`+harness.Model+`"],"connector":"plain","version":"0.32.0","state":"ready"}`); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	r.serves(many/2, many/2)
+	harness.StartLoad(t, 4, 50*time.Millisecond, r.url())
+	p := open(t, r.url(), desktop())
+	p.until(fmt.Sprintf(`document.querySelectorAll('tr[data-name]').length === %d`, many))
+	p.until(`[...document.querySelectorAll('tr[data-name] .spark:not(.none)')].length > 2`)
+	return p
+}
+
+// Who looks at a proxy that ends is told, and sees the next one without doing anything.
+func TestProxyRestarts(t *testing.T) {
+	r := newRig(t, 1)
+	r.node(instance.Decode, true)
+	r.serves(0, 1)
+	p := open(t, r.url(), desktop(), "ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE_CHUNKED_ENCODING", "ERR_CONNECTION_RESET", "ERR_EMPTY_RESPONSE")
+	p.shownText("link-text", "live")
+	first := value[string](p, `document.getElementById('foot').textContent`)
+	ctx, cancel := context.WithTimeout(t.Context(), patience)
+	defer cancel()
+	spec := r.proxies[0].Spec
+	if err := r.proxies[0].Stop(ctx); err != nil {
+		t.Fatal(err)
+	}
+	p.until(`document.getElementById('link').dataset.state === 'lost'`)
+	if _, err := r.fleet.StartProxy(ctx, spec); err != nil {
+		t.Fatal(err)
+	}
+	p.shownText("link-text", "live")
+	p.until(fmt.Sprintf(`document.getElementById('foot').textContent !== %q`, first))
+}
