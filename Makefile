@@ -92,6 +92,18 @@ test-clients: ## official clients and recorded tools against a fleet, with their
 test-observe: ## alert rules and board with a real Prometheus (scripts/get-prometheus.sh); REQUIRE_PROMETHEUS=1 makes its absence a failure
 	$(GO) test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/observe
 
+# Debian's chromium, npm for axe-core.
+.PHONY: test-browser
+test-browser: ## the dashboard in a headless Chromium, with axe-core; fails where one of them is missing
+	cd test/browser/axe && npm ci --no-progress
+	REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./test/browser
+
+# The pictures look as meant with Debian's fonts-inter and fonts-jetbrains-mono.
+.PHONY: screenshots
+screenshots: ## the pictures of docs/dashboard.md, after five minutes of load; [AFTER=5m]
+	@mkdir -p docs/dashboard
+	PD_SCREENSHOTS=$(CURDIR)/docs/dashboard PD_SCREENSHOTS_AFTER=$(AFTER) REQUIRE_BROWSER=1 $(GO) test -count=1 -timeout 20m -run TestScreenshots $(TESTFLAGS) ./test/browser
+
 # PYTHON names a python3 of 3.11 to 3.13, PD_LAB_DIR where vLLM is installed.
 .PHONY: test-real
 test-real: ## our programs before real vLLM and NIXL (docs/real.md); installs 3.3 GB the first time; SHORT=1 for ten requests and one kill

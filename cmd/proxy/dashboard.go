@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
@@ -66,7 +67,7 @@ func (p *proxy) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
 
 // sample is what the dashboard remembers of a request.
 func sample(e *forward.Entry) dashboard.Sample {
-	s := dashboard.Sample{Prefill: e.Prefill, Decode: e.Decode, Alone: e.Alone != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
+	s := dashboard.Sample{Prefill: addressOf(e.Prefill), Decode: addressOf(e.Decode), Alone: e.Alone != "", FirstToken: e.FirstToken, BetweenTokens: e.Gap, Total: e.Duration}
 	switch e.Outcome {
 	case forward.OutcomeOK:
 		s.End = dashboard.Served
@@ -76,4 +77,10 @@ func sample(e *forward.Entry) dashboard.Sample {
 		s.End = dashboard.Failed
 	}
 	return s
+}
+
+// addressOf is the instance of a target, which may be one of its ranks: address#rank.
+func addressOf(target string) string {
+	address, _, _ := strings.Cut(target, "#")
+	return address
 }

@@ -59,7 +59,7 @@ func TestHostileNames(t *testing.T) {
 func (p *tab) violations(axe string) []string {
 	p.Helper()
 	value[any](p, axe+"; null")
-	return value[[]string](p, `axe.run(document, {resultTypes: ['violations']}).then((r) => r.violations
+	return value[[]string](p, `axe.run(document).then((r) => r.passes.length < 15 ? ['only ' + r.passes.length + ' rules applied'] : r.violations
 		.filter((v) => v.impact === 'serious' || v.impact === 'critical')
 		.map((v) => v.id + ': ' + v.help + ': ' + v.nodes.slice(0, 3).map((n) => n.target + ' ' + n.failureSummary).join(' | ')))`)
 }

@@ -20,12 +20,13 @@ type rig struct {
 	fleet   *fleet.Fleet
 	proxies []*fleet.Proxy
 	nodes   int
+	model   string
 }
 
 func newRig(t *testing.T, proxies int, args ...string) *rig {
 	t.Helper()
 	chromium(t) // before anything is started
-	r := &rig{T: t, etcd: testkit.StartEtcdProcess(t), fleet: harness.NewFleet(t, binDir)}
+	r := &rig{T: t, etcd: testkit.StartEtcdProcess(t), fleet: harness.NewFleet(t, binDir), model: harness.Model}
 	for i := range proxies {
 		p, err := r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
 			Name: fmt.Sprintf("proxy-%d", i+1), EtcdEndpoints: []string{r.etcd.Endpoint()}, AdminKey: adminKey, Args: append([]string{"--connector", "nixl"}, args...),
@@ -45,7 +46,7 @@ func (r *rig) node(role instance.Role, registered bool, args ...string) *fleet.N
 	r.Helper()
 	r.nodes++
 	spec := fleet.NodeSpec{
-		Name: fmt.Sprintf("%s-%d", role, r.nodes), Role: role, Model: harness.Model, Connector: "nixl", TTFT: 30 * time.Millisecond, ITL: 6 * time.Millisecond, EngineArgs: args,
+		Name: fmt.Sprintf("%s-%d", role, r.nodes), Role: role, Model: r.model, Connector: "nixl", TTFT: 30 * time.Millisecond, ITL: 6 * time.Millisecond, EngineArgs: args,
 	}
 	if registered {
 		spec.Etcd = []string{r.etcd.Endpoint()}

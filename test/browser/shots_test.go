@@ -2,15 +2,21 @@ package browser_test
 
 import (
 	"context"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/chromedp/chromedp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/test/harness"
 )
 
 // largestShot is how many bytes a picture may have in the repository.
@@ -33,6 +39,45 @@ func (p *tab) shoot(dir, name string) {
 	}
 }
 
+// traffic is load that looks like that of a day: prompts that begin alike, answers of
+// different lengths, more and less of it.
+func traffic(t *testing.T, model string, clients int, urls ...string) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	var work sync.WaitGroup
+	t.Cleanup(func() { cancel(); work.Wait() })
+	hc := &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: clients}}
+	t.Cleanup(hc.CloseIdleConnections)
+	begun := time.Now()
+	for c := range clients {
+		work.Go(func() {
+			for i := 0; ; i++ {
+				swing := 1 + .8*math.Sin(time.Since(begun).Seconds()/23+float64(c)/3)
+				timer := time.NewTimer(time.Duration(float64(rand.N(600*time.Millisecond)) * swing))
+				select {
+				case <-ctx.Done():
+					timer.Stop()
+					return
+				case <-timer.C:
+				}
+				system := strings.Repeat(fmt.Sprintf("You are helper %d and answer questions about the sea. ", rand.N(6)), 40)
+				body := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":%d,"ignore_eos":true,"stream":true}`,
+					model, system+fmt.Sprintf("Question %d of %d: ", i, c)+strings.Repeat("why is it so? ", rand.N(30)), 10+rand.N(90))
+				req, err := http.NewRequestWithContext(ctx, http.MethodPost, urls[(c+i)%len(urls)]+"/v1/completions", strings.NewReader(body))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				req.Header.Set("Content-Type", "application/json")
+				if resp, err := hc.Do(req); err == nil { // at the end all are cut
+					_, _ = io.Copy(io.Discard, resp.Body)
+					resp.Body.Close()
+				}
+			}
+		})
+	}
+}
+
 // TestScreenshots takes the pictures of docs/dashboard.md, into the folder that
 // PD_SCREENSHOTS names, for which make screenshots is there.
 func TestScreenshots(t *testing.T) {
@@ -40,31 +85,59 @@ func TestScreenshots(t *testing.T) {
 	if dir == "" {
 		t.Skip("PD_SCREENSHOTS names no folder (make screenshots)")
 	}
-	warm := 150 * time.Second // until the lines have something to show
+	warm := 5 * time.Minute // until the lines are whole
 	if text := os.Getenv("PD_SCREENSHOTS_AFTER"); text != "" {
 		var err error
 		if warm, err = time.ParseDuration(text); err != nil {
 			t.Fatal(err)
 		}
 	}
+	t.Run("four", func(t *testing.T) { fourInstances(t, dir, warm) })
+	t.Run("many", func(t *testing.T) {
+		r := newRig(t, 1, "--scrape-interval=20s")
+		p := manyInstances(t, r)
+		p.until(`(state.history.total.served || []).length > 6`)
+		p.do(chromedp.Click(chromedp.CSS(`th[data-by=load] button`)))
+		p.shoot(dir, "500")
+	})
+}
+
+func fourInstances(t *testing.T, dir string, warm time.Duration) {
 	r := newRig(t, 2)
-	for range 2 {
-		r.node(instance.Prefill, true)
-		r.node(instance.Decode, true)
-	}
+	r.model = "Qwen/Qwen3-32B"
+	common := []string{"--vllm-version", "0.32.0", "--num-gpu-blocks-override", "3000", "--enable-prompt-tokens-details", "--prefill-rate", "12000", "--itl-per-request", "1ms"}
+	r.node(instance.Prefill, true, common...)
+	r.node(instance.Prefill, true, common...)
+	r.node(instance.Decode, true, common...)
+	ranks := r.node(instance.Decode, true, append(common, "--data-parallel-size", "4")...)
 	r.serves(2, 2)
-	harness.StartLoad(t, 6, 80*time.Millisecond, r.proxies[0].URL(), r.proxies[1].URL())
-	light := open(t, r.url(), desktop())
-	dark := open(t, r.url(), look{1440, 900, true})
+	traffic(t, r.model, 10, r.proxies[0].URL(), r.proxies[1].URL())
+	light, dark := open(t, r.url(), desktop()), open(t, r.url(), look{1440, 900, true})
 	narrow := open(t, r.url(), look{360, 780, false})
+	timer := time.NewTimer(warm)
+	defer timer.Stop()
 	select {
 	case <-t.Context().Done():
-	case <-time.After(warm):
+	case <-timer.C:
 	}
+	busy := func(p *tab) { p.until(`[...state.loads.values()].filter((l) => l.n > 0).length > 2`) }
+	busy(light)
 	light.shoot(dir, "light")
+	busy(dark)
 	dark.shoot(dir, "dark")
+	value[any](narrow, `document.getElementById('fleet').scrollIntoView()`)
+	busy(narrow)
 	narrow.shoot(dir, "narrow")
+
+	value[any](light, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", ranks.Address)))
+	value[any](dark, fmt.Sprintf(`(%s).querySelector('.act button').click()`, row("decode", ranks.Address)))
+	dark.do(chromedp.SendKeys(chromedp.CSS("#key-input"), adminKey+"\r"))
+	dark.until(`document.getElementById('act-dialog').open`)
+	dark.do(chromedp.EmulateViewport(1100, 820))
+	dark.shoot(dir, "drain")
+
 	r.etcd.Kill()
 	light.until(`document.getElementById('alarm').textContent.includes('etcd does not answer')`)
+	busy(light)
 	light.shoot(dir, "etcd-down")
 }

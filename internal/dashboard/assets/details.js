@@ -21,7 +21,7 @@ function details(row, load) {
   say('Warning', row.warning, true);
   say('Models', row.models.join(', '), true);
   say('Connector', row.connector);
-  say('Pairs with', row.group ? 'its own: ' + row.group : '');
+  say('Pairs with', row.group ? 'its own version group, ' + row.group : '');
   say('vLLM', row.version);
   say('Weight', String(row.weight));
   say(row.static ? 'Static' : 'Lease', `known since ${moment(row.since)}${row.at_least ? ' or longer' : ''}`);
@@ -44,9 +44,9 @@ function writeDetails(line) {
   const text = JSON.stringify([list, ranks]);
   if (line.written === text && line.list.childElementCount) return;
   line.written = text;
-  const nodes = list.flatMap(([name, value, wide]) => [el('dt', null, name), el('dd', { class: wide ? 'wide' : null }, value)]);
+  const nodes = list.flatMap(([name, value, wide]) => [el('dt', { class: wide ? 'wide' : null }, name), el('dd', { class: wide ? 'wide' : null }, value)]);
   if (ranks.length) {
-    nodes.push(el('dt', null, 'Ranks'), el('dd', { class: 'wide' },
+    nodes.push(el('dt', { class: 'wide' }, 'Ranks'), el('dd', { class: 'wide' },
       el('ul', { class: 'ranks' }, ...ranks.map((n, i) => el('li', null, el('span', null, `${i}: `), count(n))))));
   }
   line.list.replaceChildren(...nodes);
