@@ -199,7 +199,7 @@ func (b *Board) whole() []byte {
 		t := &b.told
 		e, err := event("snapshot", &message{
 			Now: t.at.UnixMilli(), Self: &b.o.Self, Rows: t.frame.rows, Loads: t.frame.loads, Parts: t.frame.parts,
-			Feed: b.feed.all, History: b.history.lines(),
+			Feed: b.feed.until(t.feed), History: b.history.lines(),
 		})
 		if err != nil {
 			b.o.Log.WithError(err).Error("the dashboard cannot be shown")

@@ -52,6 +52,14 @@ func (f *feed) since(n int64) []Change {
 	return nil
 }
 
+// until gives the changes up to the nth.
+func (f *feed) until(n int64) []Change {
+	if rest := f.since(n); len(rest) < len(f.all) {
+		return f.all[:len(f.all)-len(rest)]
+	}
+	return nil
+}
+
 // follow tells how one snapshot became the next. What is there at first is told as a
 // number.
 func (f *feed) follow(was, is *instance.Snapshot, at time.Time) {
@@ -117,6 +125,9 @@ func condition(in *instance.Instance) string {
 		return string(in.View)
 	case in.Record.State == instance.Down && in.Record.Cause == instance.CauseSlow:
 		return "slow"
+	}
+	if in.Record.State == instance.Ready && in.Weight() == 0 {
+		return "of weight 0"
 	}
 	return cmp.Or(string(in.Record.State), "of no state")
 }

@@ -39,7 +39,7 @@ func TestPage(t *testing.T) {
 	}
 	// The digests are those of what stands in the page.
 	for _, tag := range []string{"script", "style"} {
-		m := regexp.MustCompile(`(?s)<` + tag + `>(.*?)</` + tag + `>`).FindAllSubmatch(w.Body.Bytes(), -1)
+		m := regexp.MustCompile(`(?s)<`+tag+`>(.*?)</`+tag+`>`).FindAllSubmatch(w.Body.Bytes(), -1)
 		if len(m) != 1 {
 			t.Fatalf("%d times <%s>", len(m), tag)
 		}

@@ -1,0 +1,92 @@
+package dashboard
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// What happened to an instance, in words.
+func TestChangesInWords(t *testing.T) {
+	t.Parallel()
+	with := func(change ...func(*instance.Instance)) *instance.Instance {
+		return member(instance.Decode, "a:1", change...)
+	}
+	state := func(s instance.State) func(*instance.Instance) {
+		return func(in *instance.Instance) { in.Record.State = s }
+	}
+	view := func(v instance.View, why string) func(*instance.Instance) {
+		return func(in *instance.Instance) { in.View, in.Reason = v, why }
+	}
+	intent := func(i instance.Intent, why string) func(*instance.Instance) {
+		return func(in *instance.Instance) { in.Intent, in.Reason = i, why }
+	}
+	weight := func(w int) func(*instance.Instance) { return func(in *instance.Instance) { in.Record.Weight = &w } }
+	life := func(in *instance.Instance) { in.Record.ID = "another" }
+	slow := func(in *instance.Instance) { in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow }
+	pending := view(instance.Pending, "")
+	for _, tc := range []struct {
+		name    string
+		was, is *instance.Instance
+		want    string // kind and text of each, with semicolons
+	}{
+		{"came", nil, with(), "good joined"},
+		{"came and loads", nil, with(state(instance.Starting)), "plain joined, starting"},
+		{"came and is bad", nil, with(view(instance.Rejected, "no JSON")), "plain joined, rejected"},
+		{"is awaited", nil, with(pending), "plain was added and does not answer yet"},
+		{"is not awaited any more", with(pending), nil, ""},
+		{"went", with(), nil, "bad left"},
+		{"went after its drain", with(state(instance.Draining)), nil, "bad left after its drain"},
+		{"was removed", with(intent(instance.Removed, "")), nil, "bad left (removed)"},
+		{"went for good", with(view(instance.Orphan, "")), nil, "bad left: its lease was lost, and it does not answer any more"},
+		{"is down", with(), with(state(instance.Down)), "bad is down"},
+		{"is slow", with(), with(slow), "bad is slow"},
+		{"is back", with(state(instance.Down)), with(), "good is ready again"},
+		{"lost its lease", with(), with(view(instance.Orphan, "gone")), "plain is orphan: gone"},
+		{"to be drained", with(), with(intent(instance.Drain, "disks\x1b")), `bad is to be drained: disks\u001b`},
+		{"cordoned", with(), with(intent(instance.Cordon, "")), "bad is cordoned"},
+		{"taken back", with(intent(instance.Drain, "")), with(), "good drain was taken back"},
+		{"began again", with(), with(life), "plain began a new life"},
+		{"weighs less", with(), with(weight(50)), "plain has weight 50 (it was 100)"},
+		{"weighs nothing", with(), with(weight(0)), "bad is of weight 0; plain has weight 0 (it was 100)"},
+		{"the same", with(), with(), ""},
+	} {
+		var got []string
+		for _, c := range changes(tc.was, tc.is) {
+			if c.Who != "a:1" || c.Role != instance.Decode {
+				t.Errorf("%s: of %s %s", tc.name, c.Role, c.Who)
+			}
+			got = append(got, c.Kind+" "+c.Text)
+		}
+		if text := strings.Join(got, "; "); text != tc.want {
+			t.Errorf("%s: %q, want %q", tc.name, text, tc.want)
+		}
+	}
+}
+
+func TestFeedKeepsTheLast(t *testing.T) {
+	t.Parallel()
+	var f feed
+	empty := instance.NewSnapshot(0, nil)
+	f.follow(empty, instance.NewSnapshot(7, []*instance.Instance{member(instance.Decode, "a:1"), member(instance.Prefill, "b:1")}), time.Now())
+	if len(f.all) != 1 || !strings.Contains(f.all[0].Text, "2 entries") {
+		t.Errorf("at first %+v", f.all)
+	}
+	for range maxFeed + 20 {
+		f.add(Change{Text: "x"}, time.Now())
+	}
+	if len(f.all) != maxFeed || f.all[0].N != 22 || f.n != maxFeed+21 {
+		t.Errorf("%d entries from %d on", len(f.all), f.all[0].N)
+	}
+	if got := f.since(f.n - 2); len(got) != 2 || got[1].N != f.n {
+		t.Errorf("the last two are %+v", got)
+	}
+	if got := f.until(30); len(got) != 9 || got[8].N != 30 {
+		t.Errorf("up to 30 there are %d", len(got))
+	}
+	if f.since(f.n) != nil || f.until(3) != nil {
+		t.Error("there is something where nothing is")
+	}
+}
