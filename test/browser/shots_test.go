@@ -98,6 +98,7 @@ func TestScreenshots(t *testing.T) {
 		p := manyInstances(t, r)
 		p.until(`(state.history.total.served || []).length > 6`)
 		p.do(chromedp.Click(chromedp.CSS(`th[data-by=load] button`)))
+		p.do(chromedp.EmulateViewport(1280, 820))
 		p.shoot(dir, "500")
 	})
 }
@@ -123,13 +124,14 @@ func fourInstances(t *testing.T, dir string, warm time.Duration) {
 	busy := func(p *tab) { p.until(`[...state.loads.values()].filter((l) => l.n > 0).length > 2`) }
 	busy(light)
 	light.shoot(dir, "light")
+	dark.do(chromedp.EmulateViewport(1280, 860))
+	value[any](dark, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", ranks.Address)))
 	busy(dark)
 	dark.shoot(dir, "dark")
 	value[any](narrow, `document.getElementById('fleet').scrollIntoView()`)
 	busy(narrow)
 	narrow.shoot(dir, "narrow")
 
-	value[any](light, fmt.Sprintf(`(%s).querySelector('.name').click()`, row("decode", ranks.Address)))
 	value[any](dark, fmt.Sprintf(`(%s).querySelector('.act button').click()`, row("decode", ranks.Address)))
 	dark.do(chromedp.SendKeys(chromedp.CSS("#key-input"), adminKey+"\r"))
 	dark.until(`document.getElementById('act-dialog').open`)
