@@ -73,6 +73,9 @@ func (x *exchange) shutsDown() bool {
 func (x *exchange) run(j *job) {
 	l := x.life
 	defer x.withdraw(j)
+	if x.paused(j) {
+		return
+	}
 	if x.shutsDown() {
 		j.kv = nil // it fetches nothing, and frees nothing elsewhere
 	} else if e := x.startKV(j); e != nil {
@@ -360,7 +363,8 @@ func (x *exchange) handOver(j *job, finish string) {
 		x.keepP2P(j)
 		return
 	}
-	if j.kvReq.form != kvProduce || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
+	back := l.server.opt.Bidirectional && l.server.opt.Role == RoleDecode
+	if j.kvReq.form != kvProduce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
 		return
 	}
 	if f := x.fault; f != nil && f.Kind == FaultNoKV {

@@ -118,6 +118,10 @@ type Options struct {
 	// KVOnLengthOnly hands over only what ended by length, as connectors
 	// other than the newest NIXL do.
 	KVOnLengthOnly bool
+	// Bidirectional is bidirectional_kv_xfer of a NIXL decode engine: it hands over what
+	// it has when it ends, in its answer and, as vLLM 0.33 does, in the chunk of a stream
+	// that has the finish reason.
+	Bidirectional bool
 	// AnyVersion is enforce_handshake_compat false of a NIXL engine: it takes the KV
 	// cache of another version of vLLM.
 	AnyVersion bool

@@ -23,11 +23,12 @@ const (
 
 // Server is one engine. Its methods may be called from any goroutine.
 type Server struct {
-	opt    Options
-	count  counters
-	faults script
-	mute   atomic.Bool // no pings
-	record record
+	opt     Options
+	count   counters
+	pausing atomic.Bool // see Pause
+	faults  script
+	mute    atomic.Bool // no pings
+	record  record
 
 	mu     sync.Mutex // guards everything below
 	addr   string     // host:port, the same in every life

@@ -270,6 +270,11 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	if j.continuousUsage {
 		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[ln.prompt]), ln.seq.n, false, false)
 	}
+	if ln.seq.finish != "" && ln.index == 0 && x.life.server.opt.Bidirectional {
+		if x.handOver(j, ln.seq.finish); j.kvJSON != nil {
+			b = append(append(b, `,"kv_transfer_params":`...), j.kvJSON...)
+		}
+	}
 	return append(b, "}\n\n"...)
 }
 

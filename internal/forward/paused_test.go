@@ -1,0 +1,74 @@
+package forward_test
+
+import (
+	"bytes"
+	"net/http"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/health"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// A decode engine that is paused or asleep says that it is well, and refuses what is new:
+// streams inside a 200. Another one serves, with a new prefill, as the refusal has spent
+// the hand-over. When all are paused the client hears it, and when they go on it is served.
+func TestPausedDecode(t *testing.T) {
+	t.Parallel()
+	for _, mode := range []fakevllm.Mode{fakevllm.NIXL, fakevllm.NIXLPush, fakevllm.Mooncake} {
+		for _, stream := range both() {
+			r := start(t, mode, 1, 2, nil)
+			body := chatBody(stream, "")
+			r.D[0].Pause(true)
+			for range 3 {
+				r.complete(r.post("/v1/chat/completions", body), true, body)
+				if e := r.entry(); e.Alone != "" || e.Decode != r.D[1].Address() {
+					t.Errorf("%s, stream %t: %+v", mode, stream, e)
+				}
+			}
+			r.D[1].Pause(true)
+			a := r.post("/v1/chat/completions", body)
+			r.entry()
+			if a.status != http.StatusServiceUnavailable || !bytes.Contains(a.body, []byte(`"ServiceUnavailableError"`)) {
+				t.Errorf("%s, stream %t: %d %s", mode, stream, a.status, a.body)
+			}
+			r.D[0].Pause(false)
+			r.D[1].Pause(false)
+			eventually(t, "they serve again", func() bool {
+				a := r.post("/v1/chat/completions", body)
+				e := r.entry()
+				return a.status == http.StatusOK && e.Alone == ""
+			})
+			r.allRight()
+		}
+	}
+}
+
+// What a decode engine hands over itself is not told to clients: since vLLM 0.33 it is in
+// the last chunk of a stream, too.
+func TestDecodeHandsOver(t *testing.T) {
+	t.Parallel()
+	for _, stream := range both() {
+		r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{
+			forward: func(*forward.Options) {}, health: func(*health.Options) {}, sched: func(*sched.Options) {},
+			engine: func(o *fakevllm.Options) { o.Bidirectional = o.Role == fakevllm.RoleDecode },
+		})
+		body := chatBody(stream, `,"stream_options":null`)
+		a := r.post("/v1/chat/completions", body)
+		r.complete(a, true, body)
+		r.entry()
+		if n := r.D[0].Counters(); n.HandoversMade != 1 || n.HandoversLoaded != 1 {
+			t.Errorf("stream %t: %+v", stream, n)
+		}
+		for _, secret := range []string{"remote_host", "remote_engine_id", r.D[0].EngineID()} {
+			if bytes.Contains(a.body, []byte(secret)) {
+				t.Errorf("stream %t tells %s: %s", stream, secret, a.body)
+			}
+		}
+		if !bytes.Contains(a.body, []byte(`"kv_transfer_params":null`)) {
+			t.Errorf("stream %t: the engine has told nothing: %s", stream, a.body)
+		}
+		r.strict()
+	}
+}
