@@ -346,7 +346,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *cert
 	}
 	deps := httpapi.Deps{
 		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Requests: h.Requests,
+			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, p.watcher.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return h.Models(p.watcher.Snapshot, id)

@@ -43,6 +43,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Between: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
+	c.flow.Route.Times = &c.times
 	c.answer.Way = &c.flow.Route
 	if v := r.Header["X-Data-Parallel-Rank"]; len(v) == 1 && h.opts.Ranked(r) {
 		// vLLM, too, passes over what is no number.
@@ -152,6 +153,7 @@ func (c *call) target() string {
 func (c *call) parsed(req *openai.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream
+		c.flow.Route.Stream = req.Stream
 	}
 	if err != nil {
 		model := c.origin.Model

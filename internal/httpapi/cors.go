@@ -19,7 +19,7 @@ type CORS struct {
 
 // exposed are the headers of answers that a page may read beside those it always may.
 // vLLM exposes none.
-const exposed = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision"
+const exposed = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 
 // The headers are those of the middleware that vLLM uses (Starlette's CORSMiddleware),
 // which test/real asks: see testdata/cors.json.

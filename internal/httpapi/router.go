@@ -69,6 +69,8 @@ type Completions struct {
 	// Models builds the handler of GET /v1/models; its argument gives the id
 	// of a single model, "" for the list.
 	Models func(id func(*http.Request) string) forward.HandlerFunc
+	// Explain answers where a request would go, and sends nothing.
+	Explain http.HandlerFunc
 	// Requests tells how many requests are being answered.
 	Requests func() int64
 }
@@ -178,7 +180,7 @@ func operators(path string) bool {
 		return verb == "add" || verb == "remove" || slices.Contains(verbs(), Verb(verb))
 	}
 	switch path {
-	case "/status", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
+	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
 		return true
 	}
 	return false

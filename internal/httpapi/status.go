@@ -66,6 +66,7 @@ func (d *Deps) operator(e *gin.Engine) {
 	for _, verb := range verbs() {
 		admin.POST("/"+string(verb), d.intend(verb))
 	}
+	e.POST("/route", requireAdmin(d.AdminKey), func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
 	for _, path := range fannedOut() {
 		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
 	}

@@ -17,9 +17,10 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-It speaks to etcd directly: no proxy and no agent needs to run. A proxy that was
-started without --etcd-endpoints embeds an etcd at 127.0.0.1:2379, which is
-where pdctl looks unless told otherwise by --etcd-endpoints or PD_ETCD_ENDPOINTS.
+It speaks to etcd directly: no proxy and no agent needs to run, but for route, which
+asks a proxy. A proxy that was started without --etcd-endpoints embeds an etcd at
+127.0.0.1:2379, which is where pdctl looks unless told otherwise by --etcd-endpoints or
+PD_ETCD_ENDPOINTS.
 
 Exit codes: 0 done, 1 failed, 2 wrong usage; of drain --wait and wait also 3, a
 proxy vanished before it had answered, and 4, the time has passed.

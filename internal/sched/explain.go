@@ -81,7 +81,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, s.imagine(list, by, &f)
+		e.Policy, e.Assignment = by.by.Name, imagine(list, by, &f)
 		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, inWords(zone, passed)
 	} else {
 		e.Err = ErrNone
@@ -117,9 +117,11 @@ func (s *Scheduler) Explain(r Request) *Explained {
 }
 
 // imagine is assign without anything that could be seen.
-func (s *Scheduler) imagine(c *candidates, by choice, f *policy.Request) *Assignment {
+func imagine(c *candidates, by choice, f *policy.Request) *Assignment {
 	chosen, own := &c.items[by.at], &c.own[by.at]
+	l := chosen.Load
 	return &Assignment{
+		Queued: l.Waiting.Load() + int64(l.Others.Waiting.Load()), Running: l.InFlight.Load() + int64(l.Others.InFlight.Load()),
 		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
 		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
 	}

@@ -238,11 +238,14 @@ type Assignment struct {
 
 // Address is that of the instance, with the number of the rank behind a # if it has
 // several.
-func (a *Assignment) Address() string {
-	if a.Instance.Ranks() == 1 {
-		return a.Instance.Address
+func (a *Assignment) Address() string { return AddressOf(a.Instance, a.Rank) }
+
+// AddressOf is Assignment.Address of a rank of an instance.
+func AddressOf(in *instance.Instance, rank int) string {
+	if in.Ranks() == 1 {
+		return in.Address
 	}
-	return a.Instance.Address + "#" + strconv.Itoa(a.Rank)
+	return in.Address + "#" + strconv.Itoa(rank)
 }
 
 // Confirm tells that the leg of a tentative pick goes where the pick says.

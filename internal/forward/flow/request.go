@@ -4,11 +4,13 @@ import (
 	"errors"
 	"net/http"
 	"strconv"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/forward/scratch"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -35,6 +37,10 @@ type Request struct {
 type Route struct {
 	// Traced tells that the client may know all of it, not only Alone.
 	Traced bool
+	// Times are when the request passed what, of a stream or of a whole answer; nil: it
+	// is not told.
+	Times  *stage.Times
+	Stream bool
 
 	Prefill, Decode string // addresses, with #rank for one of several; "" for none
 	// Alone says why one instance served the request without a prefill, "" if
@@ -48,6 +54,7 @@ type Route struct {
 	// PrefillElsewhere and DecodeElsewhere are why others would have been preferred.
 	PrefillElsewhere, DecodeElsewhere string
 
+	Cached   int   // tokens of the prompt that the policy expects in prefill's cache
 	Revision int64 // of the snapshot of the last pick
 	Failed   int   // legs, hidden or not
 }
@@ -56,6 +63,7 @@ type Route struct {
 func (r *Route) took(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
+		r.Cached = a.Cached
 		r.Prefill, r.PrefillPolicy, r.PrefillElsewhere = a.Address(), a.Policy, a.Elsewhere
 	} else {
 		r.Decode, r.DecodePolicy, r.DecodeElsewhere = a.Address(), a.Policy, a.Elsewhere
@@ -78,9 +86,42 @@ func (r *Route) Header(h http.Header) {
 	if r.Decided != "" {
 		h.Set("X-PD-Decided", r.Decided)
 	}
+	if r.Prefill != "" {
+		h.Set("X-PD-Cached-Tokens", strconv.Itoa(r.Cached))
+	}
+	if r.Times != nil {
+		h.Set("X-PD-Timing", r.timing(time.Since(r.Times.Start)))
+	}
 	if why := r.Elsewhere(); why != "" {
 		h.Set("X-PD-Elsewhere", why)
 	}
+}
+
+// timing is how long the stages took until now, in milliseconds, in the form of a
+// Server-Timing header. The first token is that of a stream, which begins now.
+func (r *Route) timing(now time.Duration) string {
+	s := r.Times.Stages(now, r.Stream)
+	var b []byte
+	add := func(name string, d time.Duration) {
+		if d <= 0 {
+			return
+		}
+		if len(b) > 0 {
+			b = append(b, ", "...)
+		}
+		b = append(append(b, name...), ";dur="...)
+		b = strconv.AppendFloat(b, float64(d)/float64(time.Millisecond), 'f', 2, 64)
+	}
+	add("queue", s.Queue)
+	add("retry", s.Retry)
+	add("prefill", s.Prefill)
+	add("handover", s.Handover)
+	if r.Stream {
+		add("first", now)
+	} else {
+		add("decode", s.Decode)
+	}
+	return string(b)
 }
 
 // Elsewhere says for which role, and why, the request went to another instance than its

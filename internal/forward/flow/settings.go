@@ -16,6 +16,8 @@ import (
 // Picker chooses instances; see sched.Scheduler.
 type Picker interface {
 	Pick(r sched.Request) (*sched.Assignment, error)
+	// Explain tells what Pick would do, and changes nothing.
+	Explain(r sched.Request) *sched.Explained
 	// Take gives an assignment of one instance.
 	Take(in *instance.Instance) (*sched.Assignment, error)
 	Members() *instance.Snapshot

@@ -175,14 +175,8 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	if !ok {
 		return Decision{Reason: Learning}
 	}
-	bucket := &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
-	cost := c.alone
-	if *bucket {
-		cost *= 1 - margin
-	} else {
-		cost *= 1 + margin
-	}
-	better := cost < c.pair
+	bucket := m.bucket(d)
+	cost, better := c.better(*bucket)
 	bearable := c.alone <= tooDear*c.pair
 	switch {
 	case !c.seen: // decode is taken for as fast as prefill, which it may not be
@@ -196,14 +190,62 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 		return Decision{Alone: true, Reason: alone.Explore}
 	}
 	*bucket = better
+	return c.decision(cost, better)
+}
+
+// bucket is the way that prompts of about this length went last.
+func (m *model) bucket(d Decode) *bool {
+	return &m.alone[int(math.Log2(max(d.Tokens, 1)))&63]
+}
+
+// better tells whether decode alone is better, with what it costs beside the way that
+// went last.
+func (c *costs) better(was bool) (cost float64, is bool) {
+	if cost = c.alone * (1 + margin); was {
+		cost = c.alone * (1 - margin)
+	}
+	return cost, cost < c.pair
+}
+
+func (c *costs) decision(cost float64, better bool) Decision {
 	switch {
 	case !better:
 		return Decision{Reason: Faster}
 	case cost < c.pair-c.queue:
-		return Decision{Alone: true, Reason: alone.SmallUncached}
+		return Decision{Alone: true, Reason: alone.SmallUncached, Stall: c.stall}
 	default:
-		return Decision{Alone: true, Reason: alone.PrefillQueue}
+		return Decision{Alone: true, Reason: alone.PrefillQueue, Stall: c.stall}
 	}
+}
+
+// Explanation is what a decision would be, and what both ways would take in seconds, with
+// what others wait; 0 and 0 while too little is known.
+type Explanation struct {
+	Decision
+	Pair, DecodeAlone float64
+}
+
+// Explain tells of both ways, and changes nothing. Whether a request is one of those that
+// go the other way only the count of the decisions knows.
+func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	m := e.models[name]
+	if m == nil {
+		return Explanation{Decision: Decision{Reason: Learning}}
+	}
+	c, ok := m.costs(p, d)
+	switch {
+	case !ok:
+		return Explanation{Decision: Decision{Reason: Learning}}
+	case !c.seen:
+		return Explanation{Decision{Reason: Learning}, c.pair, c.alone}
+	}
+	is := c.decision(c.better(*m.bucket(d)))
+	if is.Alone && d.Full {
+		is = Decision{Reason: Full}
+	}
+	return Explanation{is, c.pair, c.alone}
 }
 
 // costs are seconds of all whom a decision concerns.

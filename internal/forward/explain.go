@@ -1,0 +1,52 @@
+package forward
+
+import (
+	"encoding/json"
+	"errors"
+	"io"
+	"net/http"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+)
+
+// Explain answers where a request with this body would go, and why: the endpoint is in
+// the query. Nothing is sent to an engine, and it is no request of a client: nothing is
+// counted.
+func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
+	endpoint := r.URL.Query().Get("endpoint")
+	if endpoint == "" {
+		endpoint = openai.Chat.Path()
+	}
+	kind := openai.KindOf(endpoint)
+	if kind == openai.Other {
+		openai.WriteError(w, &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Param: "endpoint",
+			Message: "endpoint is the path of a route that goes through prefill and decode, such as /v1/chat/completions"})
+		return
+	}
+	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.opts.MaxBody))
+	var over *http.MaxBytesError
+	switch {
+	case errors.As(err, &over):
+		openai.WriteError(w, tooLarge(h.opts.MaxBody))
+		return
+	case err != nil:
+		return // who asks has gone
+	}
+	req, err := openai.ParseRequest(kind, body)
+	if err != nil {
+		var said *openai.Error
+		if !errors.As(err, &said) {
+			said = &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: err.Error()}
+		}
+		openai.WriteError(w, said)
+		return
+	}
+	session := ""
+	if name := h.opts.SessionHeader; name != "" {
+		session = r.Header.Get(name)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	_ = e.Encode(h.flow.Explain(req, session)) // who asks may have gone
+}

@@ -1,0 +1,171 @@
+package forward_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/plan"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// explain asks where a chat would go.
+func (r *rig) explain(body string) plan.Plan {
+	r.t.Helper()
+	w := httptest.NewRecorder()
+	r.handler.Explain(w, httptest.NewRequestWithContext(r.t.Context(), http.MethodPost, "/route?endpoint=/v1/chat/completions", strings.NewReader(body)))
+	var p plan.Plan
+	if err := json.Unmarshal(w.Body.Bytes(), &p); err != nil || w.Code != http.StatusOK {
+		r.t.Fatalf("%d: %s", w.Code, w.Body)
+	}
+	return p
+}
+
+// What is explained is what is done next, and asking has no consequences: no engine hears
+// of it, nothing is counted.
+func TestExplainIsWhatIsDone(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 3, 2, nil)
+	for i := range 12 {
+		body := chatBody(i%2 == 0, "")
+		var p plan.Plan
+		for range i % 4 {
+			p = r.explain(body)
+		}
+		a := r.post("/v1/chat/completions", body, "X-PD-Trace", "1")
+		r.complete(a, true, body)
+		e := r.entry()
+		if i%4 == 0 {
+			continue
+		}
+		if p.Way != plan.Pair || p.Prefill.Chosen != e.Prefill || p.Decode.Chosen != e.Decode || p.Revision != e.Revision {
+			t.Errorf("explained %s %s to %s at %d, done %s to %s at %d", p.Way, p.Prefill.Chosen, p.Decode.Chosen, p.Revision, e.Prefill, e.Decode, e.Revision)
+		}
+		if len(p.Prefill.Candidates) != 3 || len(p.Decode.Candidates) != 2 || p.Tokens == 0 || p.Disaggregate != nil {
+			t.Errorf("%+v", p)
+		}
+		if got := a.header.Get("X-PD-Cached-Tokens"); got != "0" {
+			t.Errorf("%q tokens are cached", got)
+		}
+		want := `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, handover;dur=[0-9.]+, first;dur=[0-9.]+$`
+		if i%2 == 1 {
+			want = `^queue;dur=[0-9.]+, prefill;dur=[0-9.]+, decode;dur=[0-9.]+$`
+		}
+		if got := a.header.Get("X-PD-Timing"); !regexp.MustCompile(want).MatchString(got) {
+			t.Errorf("timing %q", got)
+		}
+	}
+	asked := 0
+	for _, s := range append(r.P, r.D...) {
+		asked += len(s.Requests())
+	}
+	if asked != 24 || len(r.rec.ended) != 0 {
+		t.Errorf("engines were asked %d times for 12 requests; %d more have ended", asked, len(r.rec.ended))
+	}
+}
+
+// The way of every request is explained, with the reason that it would be served with.
+func TestExplainWays(t *testing.T) {
+	t.Parallel()
+	for name, tc := range map[string]struct {
+		body        string
+		disaggr     *flow.Disaggregate
+		prefills    int
+		way, reason string
+	}{
+		"pair":       {chatBody(false, ""), nil, 1, plan.Pair, ""},
+		"n":          {chatBody(false, `,"n":2`), nil, 1, plan.Alone, alone.N},
+		"no prefill": {chatBody(false, ""), nil, 0, plan.Alone, alone.NoPrefill},
+		"never":      {chatBody(false, ""), &flow.Disaggregate{Never: true}, 1, plan.Alone, alone.Never},
+		"auto":       {chatBody(false, ""), new(flow.Disaggregate), 1, plan.Pair, ""},
+		"model":      {strings.Replace(chatBody(false, ""), `"m"`, `"other"`, 1), nil, 1, plan.None, sched.ErrUnknownModel.Error()},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := start(t, fakevllm.NIXL, tc.prefills, 1, func(o *forward.Options) { o.Disaggregate = tc.disaggr })
+			p := r.explain(tc.body)
+			if p.Way != tc.way || p.Reason != tc.reason {
+				t.Errorf("%s (%s), want %s (%s)", p.Way, p.Reason, tc.way, tc.reason)
+			}
+			if (p.Disaggregate != nil) != (tc.disaggr != nil) {
+				t.Errorf("decided %+v", p.Disaggregate)
+			}
+			if p.Way != plan.None && p.Decode.Chosen != r.D[0].Address() {
+				t.Errorf("decode %+v", p.Decode)
+			}
+			r.post("/v1/chat/completions", tc.body)
+			if e := r.entry(); p.Way == plan.Alone && e.Alone != p.Reason {
+				t.Errorf("served alone because of %q", e.Alone)
+			}
+		})
+	}
+}
+
+// What was learned for --disaggregate auto is explained, and what is explained is not
+// learned from: decisions come in the same order.
+func TestExplainDecisions(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.Disaggregate = new(flow.Disaggregate) })
+	explored := 0
+	for i := range 24 {
+		body := chatBody(true, "")
+		for range 5 {
+			if p := r.explain(body); p.Disaggregate.Decision == plan.Pair && p.Way != plan.Pair {
+				t.Fatalf("%+v", p)
+			}
+		}
+		r.complete(r.post("/v1/chat/completions", body), true, body)
+		if r.entry().Alone == alone.Explore {
+			explored++
+		}
+		if p := r.explain(body); i > 8 && p.Disaggregate.Pair <= 0 {
+			t.Errorf("after %d requests: %+v", i, p.Disaggregate)
+		}
+	}
+	// One in eight is tried; questions in between would have counted as well.
+	if explored > 3 {
+		t.Errorf("%d of 24 requests are explored", explored)
+	}
+	r.rec.mu.Lock()
+	defer r.rec.mu.Unlock()
+	total := 0
+	for _, n := range r.rec.decided {
+		total += n
+	}
+	if total != 24 {
+		t.Errorf("24 requests, decided %v", r.rec.decided)
+	}
+}
+
+func TestExplainRefuses(t *testing.T) {
+	t.Parallel()
+	r := start(t, fakevllm.NIXL, 1, 1, func(o *forward.Options) { o.MaxBody = 2000 })
+	for _, tc := range []struct {
+		endpoint, body string
+		code           int
+		says           string
+	}{
+		{"/v1/embeddings", `{}`, http.StatusBadRequest, "/v1/chat/completions"},
+		{"/v1/completions", `{"prompt":`, http.StatusBadRequest, `"error"`},
+		{"/v1/completions", `[]`, http.StatusBadRequest, `"error"`},
+		{"", fmt.Sprintf(`{"messages":%q}`, strings.Repeat("x", 3000)), http.StatusRequestEntityTooLarge, "max-body-bytes"},
+	} {
+		w := httptest.NewRecorder()
+		r.handler.Explain(w, httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/route?endpoint="+tc.endpoint, strings.NewReader(tc.body)))
+		if w.Code != tc.code || !strings.Contains(w.Body.String(), tc.says) {
+			t.Errorf("%s %s: %d %s", tc.endpoint, tc.body, w.Code, w.Body)
+		}
+	}
+	if n := r.sched.InFlight(instance.Key{Role: instance.Prefill, Address: r.P[0].Address()}); n != 0 {
+		t.Errorf("%d in flight", n)
+	}
+}

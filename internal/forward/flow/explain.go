@@ -1,0 +1,150 @@
+package flow
+
+import (
+	"errors"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/plan"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+)
+
+// Explain tells where a request with this session would go.
+func (s *Settings) Explain(req *openai.Request, session string) *plan.Plan {
+	var room [4][]byte
+	head, prompt := req.Reading(room[:])
+	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}
+	p := &plan.Plan{Endpoint: req.Kind.Path(), Model: req.Model, Bytes: len(prompt)}
+	for _, h := range head {
+		p.Bytes += len(h)
+	}
+	if req.Bypass != "" {
+		s.explainAlone(p, wanted, req.Bypass)
+		return p
+	}
+	wanted.Role = instance.Prefill
+	prefill := s.Picker.Explain(wanted)
+	take(p, prefill)
+	a := prefill.Assignment
+	if a == nil {
+		s.explainWithout(p, wanted, prefill.Err)
+		return p
+	}
+	d := s.dialects[a.Connector]
+	if why := d.Unfit(req.Kind, connector.Pair{Prefill: a.Instance}); why != "" {
+		s.explainAlone(p, wanted, why)
+		return p
+	}
+	wanted.Role = instance.Decode
+	if s.Disaggregate != nil && s.explainDecision(p, wanted, a, d, req.Media()) {
+		s.explainAlone(p, wanted, p.Disaggregate.Reason)
+		return p
+	}
+	wanted.Partner = a
+	decode := s.Picker.Explain(wanted)
+	take(p, decode)
+	if decode.Assignment == nil {
+		p.Way, p.Reason = plan.None, decode.Err.Error()
+		if why := mixed(decode.Err); why != "" && s.Fallback {
+			s.explainAlone(p, wanted, why)
+		}
+		return p
+	}
+	p.Way = plan.Pair
+	if why := s.unfitPair(d, req.Kind, a, decode.Assignment); why != "" {
+		p.Way, p.Reason = plan.Alone, why
+	}
+	return p
+}
+
+// unfitPair tells why prefill would not hand over to decode, "" if it would.
+func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.Assignment) string {
+	if p.Instance.Address == to.Instance.Address {
+		return alone.SameInstance
+	}
+	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
+}
+
+// explainDecision tells whether decode alone should be better.
+func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
+	var is estimate.Explanation
+	decode := s.Picker.Explain(wanted).Assignment
+	switch {
+	case d.NeedsPrefill() || decode != nil && s.needsPrefill(decode):
+		is.Reason = estimate.Connector
+	case s.Disaggregate.Never:
+		is.Alone, is.Reason = true, alone.Never
+	case media:
+		is.Reason = estimate.Media
+	case decode == nil:
+		is.Reason = estimate.Full
+	default:
+		is = s.Disaggregate.estimate.Explain(wanted.Model, onPrefill(a, float64(a.Tokens-a.Cached)), onDecode(decode))
+	}
+	p.Disaggregate = &plan.Weighed{Decision: plan.Pair, Reason: is.Reason, Pair: is.Pair, Alone: is.DecodeAlone, Stall: is.Stall}
+	if is.Alone {
+		p.Disaggregate.Decision = plan.Alone
+	}
+	return is.Alone
+}
+
+// explainWithout is the plan of a request that no prefill instance can take.
+func (s *Settings) explainWithout(p *plan.Plan, wanted sched.Request, err error) {
+	switch why := mixed(err); {
+	case errors.Is(err, sched.ErrSelf):
+		s.explainAlone(p, wanted, alone.SameInstance)
+	case errors.Is(err, sched.ErrUnknownModel) || !s.Fallback:
+		p.Way, p.Reason = plan.None, err.Error()
+	case why != "":
+		s.explainAlone(p, wanted, why)
+	default:
+		s.explainAlone(p, wanted, alone.NoPrefill)
+	}
+}
+
+// explainAlone is the plan of a request that one decode instance serves.
+func (s *Settings) explainAlone(p *plan.Plan, wanted sched.Request, reason string) {
+	wanted.Role, wanted.Partner = instance.Decode, nil
+	decode := s.Picker.Explain(wanted)
+	for decode.Assignment != nil && s.needsPrefill(decode.Assignment) {
+		wanted.Tried = append(wanted.Tried, decode.Assignment.Instance.Key)
+		decode = s.Picker.Explain(wanted)
+	}
+	take(p, decode)
+	p.Way, p.Reason = plan.Alone, reason
+	if decode.Assignment == nil {
+		p.Way, p.Reason = plan.None, decode.Err.Error()
+	}
+}
+
+// take puts into a plan what was explained of one role.
+func take(p *plan.Plan, e *sched.Explained) {
+	one := &plan.Leg{Policy: e.Policy, Candidates: make([]plan.Candidate, 0, len(e.Candidates))}
+	if e.Role == instance.Prefill {
+		p.Prefill = one
+	} else {
+		p.Decode = one
+	}
+	p.Revision = e.Revision
+	if e.Err != nil {
+		one.Error = e.Err.Error()
+	}
+	if a := e.Assignment; a != nil {
+		one.Chosen, one.Cached, one.Elsewhere = a.Address(), a.Cached, a.Elsewhere
+		p.Tokens = a.Tokens
+	}
+	for i := range e.Candidates {
+		c := &e.Candidates[i]
+		var scores []plan.Score
+		for _, s := range c.Scores {
+			scores = append(scores, plan.Score{Name: s.Name, Value: s.Value})
+		}
+		one.Candidates = append(one.Candidates, plan.Candidate{
+			Address: sched.AddressOf(c.Instance, c.Rank), Chosen: c.Chosen, Out: c.Out, Weight: c.Weight,
+			InFlight: c.Load.InFlight, Waiting: c.Load.Waiting, Held: c.Load.Held, Others: c.Load.Others, Scores: scores,
+		})
+	}
+}

@@ -1,0 +1,68 @@
+// Package plan is where a request would go, and why, as a proxy tells it: the answer of
+// POST /route.
+package plan
+
+// The ways of a plan.
+const (
+	Pair  = "pair"  // prefill on one instance, decode on another
+	Alone = "alone" // one instance serves it without a prefill
+	None  = "none"  // it would be refused
+)
+
+// Plan is where a request would go now, and why. Nothing is sent, counted or noted.
+type Plan struct {
+	Endpoint string `json:"endpoint"`
+	Model    string `json:"model"`
+	Revision int64  `json:"revision"`
+	// Bytes of what the model reads, and the tokens that they should be.
+	Bytes  int `json:"prompt_bytes"`
+	Tokens int `json:"prompt_tokens"`
+	// Way is one of pair, alone and none, and Reason why it is not pair: the word in
+	// X-PD-Alone, or what the client would be told.
+	Way          string   `json:"way"`
+	Reason       string   `json:"reason,omitempty"`
+	Disaggregate *Weighed `json:"disaggregate,omitempty"`
+	Prefill      *Leg     `json:"prefill,omitempty"`
+	Decode       *Leg     `json:"decode,omitempty"`
+}
+
+// Weighed is whether the request should go through prefill and decode, by --disaggregate
+// auto or never.
+type Weighed struct {
+	Decision string  `json:"decision"` // pair, alone
+	Reason   string  `json:"reason"`
+	Pair     float64 `json:"pair_seconds"` // what each way should take, with what others wait
+	Alone    float64 `json:"alone_seconds"`
+	Stall    float64 `json:"stall_seconds"` // part of alone that others wait
+}
+
+// Leg is the plan of one leg.
+type Leg struct {
+	Chosen string `json:"chosen,omitempty"` // the address
+	Policy string `json:"policy,omitempty"` // that chose
+	// Cached are the tokens that the policy expects in its cache.
+	Cached    int    `json:"cached_tokens"`
+	Elsewhere string `json:"elsewhere,omitempty"` // why another one would have been preferred
+	Error     string `json:"error,omitempty"`     // why nobody can be chosen
+
+	Candidates []Candidate `json:"candidates"`
+}
+
+// Candidate is an instance of the role, or one of its data-parallel ranks.
+type Candidate struct {
+	Address  string  `json:"address"`
+	Chosen   bool    `json:"chosen,omitempty"`
+	Out      string  `json:"out,omitempty"` // why it cannot be chosen
+	Weight   float64 `json:"weight"`
+	InFlight int64   `json:"in_flight"`
+	Waiting  int64   `json:"waiting_tokens"`
+	Held     int64   `json:"held_tokens"`
+	Others   float64 `json:"others_in_flight"`
+	Scores   []Score `json:"scores,omitempty"` // by the policy, in its own words
+}
+
+// Score is one number that a policy goes by.
+type Score struct {
+	Name  string  `json:"name"`
+	Value float64 `json:"value"`
+}

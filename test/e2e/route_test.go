@@ -1,0 +1,96 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/plan"
+)
+
+// pdctl route asks a proxy where a request would go: the one that is named, or the first
+// in etcd, which it names. The answer is where the request goes then.
+func TestRouteIsExplained(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t)
+	engine := func(role fakevllm.Role) string {
+		return fakevllm.StartTest(t, fakevllm.Options{Role: role, Mode: fakevllm.NIXL, Models: []string{model}, Version: "0.32.0"}).Address()
+	}
+	proxy, err := f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{
+		"--connector", "nixl", "--disaggregate", "auto", "--prefill", engine(fakevllm.RolePrefill), engine(fakevllm.RolePrefill), "--decode", engine(fakevllm.RoleDecode),
+	}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := proxy.WaitFor(t.Context(), 2, 1); err != nil {
+		t.Fatal(err)
+	}
+	body := filepath.Join(t.TempDir(), "body.json")
+	text := `{"model":"` + model + `","prompt":"` + strings.Repeat("the sea ", 60) + `","max_tokens":2}`
+	if err := os.WriteFile(body, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	run := func(args ...string) (stdout, stderr string) {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), filepath.Join(binDir, "pdctl"), append([]string{"route", "--explain", body, "--endpoint", "/v1/completions"}, args...)...)
+		cmd.Env = append(os.Environ(), "ADMIN_API_KEY="+adminKey)
+		var out, errs strings.Builder
+		cmd.Stdout, cmd.Stderr = &out, &errs
+		if err := cmd.Run(); err != nil {
+			t.Fatalf("%v: %s", err, errs.String())
+		}
+		return out.String(), errs.String()
+	}
+	out, errs := run("--etcd-endpoints", proxy.Etcd[0], "-o", "json")
+	var p plan.Plan
+	if err := json.Unmarshal([]byte(out), &p); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	if !strings.Contains(errs, "asked: "+proxy.URL()) {
+		t.Errorf("it does not say whom it asked: %q", errs)
+	}
+	if p.Way != plan.Pair || p.Prefill.Policy != "prefix" || len(p.Prefill.Candidates) != 2 || len(p.Prefill.Candidates[0].Scores) == 0 || p.Disaggregate.Reason != "learning" {
+		t.Errorf("%s", out)
+	}
+	shown, errs := run("--proxy", proxy.URL())
+	if errs != "" {
+		t.Errorf("%q", errs)
+	}
+	for _, want := range []string{"way       pair", p.Prefill.Chosen + " by prefix", "uncached=", "learning", "revision"} {
+		if !strings.Contains(shown, want) {
+			t.Errorf("%q is not in\n%s", want, shown)
+		}
+	}
+	if n := metric(t, proxy.URL(), "pd_picks_total") + metric(t, proxy.URL(), "pd_requests_total"); n != 0 {
+		t.Errorf("questions count as %v picks and requests", n)
+	}
+	if resp, _, err := posted(t, proxy.URL()+"/v1/completions", "", text); err != nil || resp.Header.Get("X-PD-Prefill") != "" {
+		t.Errorf("who does not ask is told: %v, %v", resp.Header, err)
+	}
+	out, _ = run("--proxy", proxy.URL(), "-o", "json")
+	var again plan.Plan
+	if err := json.Unmarshal([]byte(out), &again); err != nil || again.Prefill.Chosen != p.Prefill.Chosen || again.Prefill.Cached == 0 {
+		t.Errorf("explained %s, then %s with %d tokens cached", p.Prefill.Chosen, again.Prefill.Chosen, again.Prefill.Cached)
+	}
+	// Without the key, and with a wrong one, nobody is told.
+	for key, says := range map[string]string{"": "no admin key", "wrong": "Invalid API Key"} {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, proxy.URL()+"/route?endpoint=/v1/completions", strings.NewReader(text))
+		req.Header.Set("X-Api-Key", key)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, _ := io.ReadAll(resp.Body)
+		_ = resp.Body.Close()
+		if resp.StatusCode/100 != 4 || !strings.Contains(string(b), says) {
+			t.Errorf("key %q: %s %s", key, resp.Status, b)
+		}
+	}
+}
