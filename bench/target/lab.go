@@ -37,6 +37,8 @@ type Lab struct {
 	dir   string
 	http  *http.Client
 	n     int
+
+	collector *http.Server // of traces; nil: none was needed
 }
 
 // NewLab prepares; nothing runs yet. Close must be called.
@@ -66,6 +68,9 @@ func (l *Lab) Dir() string { return l.dir }
 // Close ends every process.
 func (l *Lab) Close() error {
 	err := l.fleet.Abandon()
+	if l.collector != nil {
+		err = errors.Join(err, l.collector.Close())
+	}
 	if !l.o.KeepLogs {
 		err = errors.Join(err, os.RemoveAll(l.dir))
 	}

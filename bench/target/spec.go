@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/fleet"
@@ -45,6 +46,8 @@ type Spec struct {
 	Command, Ready string
 	// Flags go to our proxy in addition.
 	Flags []string
+	// Extra targets answer a question of their own, and are measured when they are named.
+	Extra bool
 }
 
 // ErrSpec is wrapped by complaints about a --target.
@@ -61,6 +64,8 @@ func Known() []Spec {
 		{Name: "pdmesh", Kind: Mesh},
 		// What our own server and client save is seen beside the standard library's.
 		{Name: "pdmesh-std", Kind: Mesh, Flags: []string{"--server", "std", "--upstream", "std"}},
+		// What traces cost: beside pdmesh, with a collector that takes all and does nothing.
+		{Name: "pdmesh-traced", Kind: Mesh, Extra: true, Flags: []string{"--otlp-endpoint", "{collector}", "--trace-sample", "0.01"}},
 	}
 }
 
@@ -69,6 +74,17 @@ func KnownNames() []string {
 	var names []string
 	for _, s := range Known() {
 		names = append(names, s.Name)
+	}
+	return names
+}
+
+// UsualNames lists the names of those that are measured where none are named.
+func UsualNames() []string {
+	var names []string
+	for _, s := range Known() {
+		if !s.Extra {
+			names = append(names, s.Name)
+		}
 	}
 	return names
 }
@@ -171,9 +187,15 @@ func (l *Lab) meshCommand(s Spec, site Site, port int) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
+	flags := slices.Clone(s.Flags)
+	if i := slices.Index(flags, "{collector}"); i >= 0 {
+		if flags[i], err = l.collect(); err != nil {
+			return nil, err
+		}
+	}
 	return append([]string{program, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--connector", site.Connector,
 		"--state-dir", filepath.Join(l.dir, fmt.Sprintf("state-%d", port)),
-		"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}, s.Flags...), nil
+		"--etcd-endpoints", site.Etcd, "--etcd-prefix", site.Prefix}, flags...), nil
 }
 
 // routerCommand is the command line of vllm-router: the same engines, in turn. It may

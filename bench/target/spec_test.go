@@ -14,7 +14,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestParseSpec(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"direct", "two-hop", "nginx", "vllm-router", "floor", "pdmesh", "pdmesh-std"} {
+	for _, name := range []string{"direct", "two-hop", "nginx", "vllm-router", "floor", "pdmesh", "pdmesh-std", "pdmesh-traced"} {
 		if s, err := ParseSpec(name); err != nil || s.Name != name {
 			t.Errorf("%s: %+v, %v", name, s, err)
 		}

@@ -48,7 +48,7 @@ func runCommand() *cobra.Command {
 	fs := cmd.Flags()
 	fs.SortFlags = false
 	fs.StringSliceVar(&f.workloads, "workloads", nil, "names of workloads, by comma (default all)")
-	fs.StringSliceVar(&f.targets, "targets", target.KnownNames(), "which of the targets that we know, by comma")
+	fs.StringSliceVar(&f.targets, "targets", target.UsualNames(), "which of the targets that we know, by comma")
 	var more []string
 	fs.StringArrayVar(&more, "target", nil, "another proxy, NAME[@/READY]=COMMAND with {port}, {prefill}, {decode} and their _csv, _host, _port")
 	fs.StringArrayVar(&f.builds, "build", nil, "NAME=FILE: one more build of our proxy as a target, set up the same way, to compare two")

@@ -77,8 +77,12 @@ func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request 
 	ctx, span := t.tracer.Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start))
 	switch {
 	case span.IsRecording():
+		scheme := "http"
+		if r.TLS != nil {
+			scheme = "https"
+		}
 		span.SetAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route),
-			attribute.String("url.path", r.URL.Path), attribute.String("url.scheme", "http"))
+			attribute.String("url.path", r.URL.Path), attribute.String("url.scheme", scheme))
 		if name := operation(route); name != "" {
 			span.SetAttributes(attribute.String("gen_ai.operation.name", name))
 		}
@@ -205,12 +209,11 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 	if !r.chosen() {
 		return nil
 	}
-	_, s := r.tracer.Start(r.ctx, role, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start),
-		trace.WithAttributes(attribute.String("pd.role", role), attribute.String("pd.instance", address), attribute.String("pd.connector", connector)))
-	if host, port, err := net.SplitHostPort(address); err == nil {
-		n, _ := strconv.Atoi(port)
-		s.SetAttributes(attribute.String("server.address", host), attribute.Int("server.port", n))
-	}
+	host, port, _ := net.SplitHostPort(address)
+	n, _ := strconv.Atoi(port)
+	_, s := r.tracer.Start(r.ctx, role, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start), trace.WithAttributes(
+		attribute.String("pd.role", role), attribute.String("pd.instance", address), attribute.String("pd.connector", connector),
+		attribute.String("server.address", host), attribute.Int("server.port", n)))
 	return &Span{s}
 }
 

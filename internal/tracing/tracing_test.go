@@ -1,6 +1,7 @@
 package tracing
 
 import (
+	"context"
 	"errors"
 	"net/http"
 	"net/http/httptest"
@@ -75,5 +76,37 @@ func TestSampling(t *testing.T) {
 	}
 	if n := len(spans.GetSpans()); n < requests/5 || n > requests*3/10 {
 		t.Errorf("%d of %d requests were traced", n, requests)
+	}
+}
+
+// nowhere takes spans and drops them.
+type nowhere struct{}
+
+func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
+func (nowhere) Shutdown(context.Context) error                             { return nil }
+
+// BenchmarkRequest is the trace of a whole answer through a pair, without sending it.
+func BenchmarkRequest(b *testing.B) {
+	for name, of := range map[string]float64{"not_chosen": 0, "chosen": 1} {
+		b.Run(name, func(b *testing.B) {
+			choose, sampler := share(of)
+			tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}), sdktrace.WithSampler(sampler)), choose)
+			r := httptest.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)
+			now, h := time.Now(), http.Header{}
+			b.ReportAllocs()
+			for b.Loop() {
+				q := tracer.Begin(r, "/v1/completions", now)
+				for _, role := range []string{"prefill", "decode"} {
+					q.Pick(role).Picked(nil, "10.0.0.1:8000", "prefix")
+					l := q.Leg(role, "10.0.0.1:8000", "nixl", now)
+					q.Inject(l, h)
+					l.Sent(http.MethodPost, "/v1/completions")
+					l.Answered(http.StatusOK)
+					l.End()
+				}
+				q.End(&Outcome{ID: "id", Model: "m", Outcome: "ok", Status: http.StatusOK, Stream: true})
+			}
+			_ = tracer.Close(b.Context())
+		})
 	}
 }

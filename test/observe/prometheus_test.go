@@ -127,7 +127,7 @@ func follow(t *testing.T, f *fleet.Fleet, proxies ...string) *prometheus {
 
 // quiet are the panels that have nothing to show of a fleet which is well.
 var quiet = map[string]bool{
-	"Retries": true, "Hand-overs in vain": true,
+	"Retries": true, "Hand-overs in vain": true, "Certificates": true,
 }
 
 // A real Prometheus follows a proxy with traffic by our configuration: every rule is
