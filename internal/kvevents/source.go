@@ -252,37 +252,16 @@ func (s *Source) replay(ctx context.Context, from uint64) (whole bool, err error
 	was := s.Status().State
 	s.note(func(st *Status) { st.State = Replaying; st.Replays++ })
 	defer s.note(func(st *Status) { st.State = was })
-	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
-	defer cancel()
-	conn, err := zmq.Dial(ctx, zmq.Dealer, s.publisher.Replay, bounds, s.dial)
-	if err != nil {
-		return false, fmt.Errorf("replay: %w", err)
-	}
-	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
-	defer func() { _ = conn.Close() }()                         // it may be closed
-	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, from-1)); err != nil {
-		return false, fmt.Errorf("replay: %w", err)
-	}
-	whole = true
-	for next := from; ; {
-		frames, err := conn.Receive()
-		if err != nil {
-			return false, fmt.Errorf("replay: %w", err)
+	whole, next := true, from
+	err = past(ctx, s.publisher, s.dial, from, func(m message) {
+		if m.sequence < next {
+			return
 		}
-		m, ok := answer(frames)
-		switch {
-		case !ok:
-			return false, fmt.Errorf("replay: %w", errFrames)
-		case len(m.payload) == 0: // the end
-			return whole, nil
-		case m.sequence < next:
-			continue
-		case m.sequence > next:
-			whole = false
-		}
+		whole = whole && m.sequence == next
 		next = m.sequence + 1
 		s.apply(m)
-	}
+	})
+	return whole && err == nil, err
 }
 
 // answer takes an answer of a replay apart: an empty frame, the topic since vLLM 0.26,

@@ -137,17 +137,9 @@ func (f *Follower) follow(ctx context.Context, m *member) {
 // find gives where the ranks publish. There are none when the context has ended.
 func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publisher {
 	for {
-		publishers, err := f.o.Ask(ctx, m.in)
-		hints := connecting(publishers)
-		if len(publishers) == 0 {
-			publishers = FromRecord(m.in)
-		}
-		publishers = instance.LocalRanks(m.in, publishers)
-		for rank, p := range publishers {
-			publishers[rank] = placed(p, m.in.Address)
-		}
+		publishers, hints, err := Find(ctx, f.o.Ask, m.in)
 		m.mu.Lock()
-		m.trouble, m.hints = "", instance.LocalRanks(m.in, hints)
+		m.trouble, m.hints = "", hints
 		switch {
 		case len(publishers) > 0:
 		case err != nil:
@@ -165,6 +157,22 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 		case <-time.After(f.o.AskAgain):
 		}
 	}
+}
+
+// Find gives where each rank of an instance publishes, by the numbers that requests name:
+// what the engine says, else what its record says. hints tell of ranks why nobody may be
+// found there.
+func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (map[int]kvevents.Publisher, error), in *instance.Instance) (publishers map[int]kvevents.Publisher, hints map[int]string, err error) {
+	publishers, err = ask(ctx, in)
+	hints = connecting(publishers)
+	if len(publishers) == 0 {
+		publishers = FromRecord(in)
+	}
+	publishers = instance.LocalRanks(in, publishers)
+	for rank, p := range publishers {
+		publishers[rank] = placed(p, in.Address)
+	}
+	return publishers, instance.LocalRanks(in, hints), err
 }
 
 // connecting gives what is to be said of ranks whose endpoint, as the engine says it, has

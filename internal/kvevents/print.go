@@ -1,0 +1,150 @@
+package kvevents
+
+import (
+	"encoding/hex"
+	"fmt"
+	"strconv"
+	"strings"
+
+	"github.com/tinylib/msgp/msgp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Text is what vLLM's own example of a subscriber prints of a message: a line with the
+// time, and a line for each event. of stands behind the time, "" for nothing. Events
+// have all members that were sent, by the names that vLLM gives them.
+func Text(payload []byte, of string) (string, error) {
+	ts, events, err := halves(payload)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "Received event batch at %s%s:\n", strconv.FormatFloat(ts, 'f', -1, 64), of)
+	err = eachItem(events, func(_ int, item []byte) error {
+		b.WriteString("  - ")
+		if err := printEvent(&b, item); err != nil {
+			return err
+		}
+		b.WriteByte('\n')
+		return nil
+	})
+	return b.String(), err
+}
+
+// halves are the time and the events of a message, in either of their forms.
+func halves(payload []byte) (ts float64, events []byte, err error) {
+	member := func(name string, value []byte) error {
+		switch name {
+		case "ts":
+			ts, err = float(value)
+			return err
+		case "events":
+			events = value
+		}
+		return nil
+	}
+	if len(payload) > 0 && msgp.NextType(payload) == msgp.MapType {
+		err = eachMember(payload, func(key, value []byte) error { return member(string(key), value) })
+	} else {
+		err = eachItem(payload, func(i int, item []byte) error {
+			if i < 2 {
+				return member([]string{"ts", "events"}[i], item)
+			}
+			return nil
+		})
+	}
+	if err == nil && events == nil {
+		err = errShort
+	}
+	return ts, events, err
+}
+
+func float(p []byte) (float64, error) {
+	if msgp.NextType(p) == msgp.Float64Type {
+		f, _, err := msgp.ReadFloat64Bytes(p)
+		return f, err
+	}
+	n, _, err := msgp.ReadInt64Bytes(p)
+	return float64(n), err
+}
+
+// members are the names of what stands in an event that is an array, behind its type.
+func members(kind string) []string {
+	return map[string][]string{
+		"BlockStored":  {"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium", "lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind", "kv_cache_spec_sliding_window"},
+		"BlockRemoved": {"block_hashes", "medium", "group_idx"},
+	}[kind]
+}
+
+func printEvent(b *strings.Builder, p []byte) error {
+	kind, rest := "", strings.Builder{}
+	add := func(name string, value []byte) error {
+		if rest.Len() > 0 {
+			rest.WriteString(", ")
+		}
+		rest.WriteString(instance.Printable(name, 80) + "=")
+		return printValue(&rest, value)
+	}
+	var err error
+	if len(p) > 0 && msgp.NextType(p) == msgp.MapType {
+		err = eachMember(p, func(key, value []byte) error {
+			if string(key) == "type" {
+				kind, _, err = msgp.ReadStringBytes(value)
+				return err
+			}
+			return add(string(key), value)
+		})
+	} else {
+		var names []string
+		err = eachItem(p, func(i int, item []byte) error {
+			switch {
+			case i == 0:
+				kind, _, err = msgp.ReadStringBytes(item)
+				names = members(kind)
+				return err
+			case i <= len(names):
+				return add(names[i-1], item)
+			}
+			return add("field_"+strconv.Itoa(i), item)
+		})
+	}
+	b.WriteString(instance.Printable(kind, 80) + "(" + rest.String() + ")")
+	return err
+}
+
+// printValue writes a value as Python does; digests are in hexadecimal.
+func printValue(b *strings.Builder, p []byte) error {
+	if len(p) == 0 {
+		return errShort
+	}
+	switch msgp.NextType(p) {
+	case msgp.ArrayType:
+		b.WriteByte('[')
+		defer b.WriteByte(']')
+		return eachItem(p, func(i int, item []byte) error {
+			if i > 0 {
+				b.WriteString(", ")
+			}
+			return printValue(b, item)
+		})
+	case msgp.StrType:
+		s, _, err := msgp.ReadStringBytes(p)
+		b.WriteString("'" + strings.ReplaceAll(instance.Printable(s, 0), "'", `\'`) + "'")
+		return err
+	case msgp.BinType:
+		raw, _, err := msgp.ReadBytesZC(p)
+		b.WriteString("0x" + hex.EncodeToString(raw))
+		return err
+	case msgp.NilType:
+		b.WriteString("None")
+		return nil
+	case msgp.BoolType:
+		is, _, err := msgp.ReadBoolBytes(p)
+		b.WriteString(map[bool]string{true: "True", false: "False"}[is])
+		return err
+	}
+	v, _, err := msgp.ReadIntfBytes(p)
+	fmt.Fprint(b, v)
+	return err
+}

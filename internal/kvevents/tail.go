@@ -1,0 +1,135 @@
+package kvevents
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// Tail reads what a publisher sends as it comes, and what was missed where the publisher
+// still has it. Its functions are called one after the other.
+type Tail struct {
+	Publisher Publisher
+	Dial      zmq.DialFunc
+	Past      bool                                  // begin with what the publisher still has
+	Ready     func()                                // it listens; again after each connection
+	Batch     func(sequence uint64, payload []byte) // the payload is the function's
+	Missed    func(missed, last, current uint64)    // before those of them that can be had
+	Lost      func(err error, again time.Duration)  // it connects again after a while; 0: it goes on
+	Backwards func(last, current uint64)            // the engine has begun anew
+
+	last uint64 // counts from 1
+}
+
+// tailPause is between two connections.
+const tailPause = time.Second
+
+// Run reads until the context ends.
+func (t *Tail) Run(ctx context.Context) {
+	for {
+		err := t.listen(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		t.Lost(err, tailPause)
+		wait := time.NewTimer(tailPause)
+		select {
+		case <-ctx.Done():
+		case <-wait.C:
+		}
+		wait.Stop()
+	}
+}
+
+func (t *Tail) listen(ctx context.Context) error {
+	conn, err := zmq.Dial(ctx, zmq.Sub, t.Publisher.Endpoint, bounds, t.Dial)
+	if err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer func() { _ = conn.Close() }()                         // it may be closed
+	if err := conn.Subscribe(t.Publisher.Topic); err != nil {
+		return fmt.Errorf("subscribe: %w", err)
+	}
+	t.Ready()
+	replayed := uint64(0) // up to which sequence, over this connection
+	if t.Past && t.last == 0 {
+		replayed = t.past(ctx, 1)
+	}
+	for {
+		frames, err := conn.Receive()
+		if err != nil {
+			return err
+		}
+		m, ok := read(frames)
+		switch {
+		case !ok:
+			return errFrames
+		case m.sequence <= replayed:
+			continue
+		case m.sequence <= t.last: // nothing is published twice
+			t.Backwards(t.last-1, m.sequence-1)
+		case t.last > 0 && m.sequence > t.last+1:
+			t.Missed(m.sequence-t.last-1, t.last-1, m.sequence-1)
+			if replayed = t.past(ctx, t.last+1); m.sequence <= replayed {
+				continue
+			}
+		}
+		replayed = 0
+		t.give(m)
+	}
+}
+
+func (t *Tail) give(m message) {
+	t.last = m.sequence
+	t.Batch(m.sequence-1, m.payload)
+}
+
+// past gives what the publisher still has from a sequence on, and tells up to which. What
+// cannot be had does not end what comes.
+func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
+	if t.Publisher.Replay == "" {
+		return 0
+	}
+	err := past(ctx, t.Publisher, t.Dial, from, func(m message) {
+		if m.sequence > t.last {
+			t.give(m)
+		}
+	})
+	if err != nil && ctx.Err() == nil {
+		t.Lost(err, 0)
+	}
+	return t.last
+}
+
+// past asks a publisher for what it still has from a sequence on.
+func past(ctx context.Context, p Publisher, dial zmq.DialFunc, from uint64, each func(message)) error {
+	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
+	defer cancel()
+	conn, err := zmq.Dial(ctx, zmq.Dealer, p.Replay, bounds, dial)
+	if err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	defer context.AfterFunc(ctx, func() { _ = conn.Close() })() // it is given up
+	defer func() { _ = conn.Close() }()                         // it may be closed
+	if err := conn.Send(nil, binary.BigEndian.AppendUint64(nil, from-1)); err != nil {
+		return fmt.Errorf("replay: %w", err)
+	}
+	for {
+		frames, err := conn.Receive()
+		if err != nil {
+			return fmt.Errorf("replay: %w", err)
+		}
+		m, ok := answer(frames)
+		switch {
+		case !ok:
+			return fmt.Errorf("replay: %w", errFrames)
+		case len(m.payload) == 0: // the end
+			return nil
+		}
+		each(m)
+	}
+}

@@ -1,0 +1,192 @@
+package pdctl_test
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func publisher(t *testing.T, version, endpoint, replay string) *fakevllm.Server {
+	t.Helper()
+	return fakevllm.StartTest(t, fakevllm.Options{
+		Version: version, CacheBlocks: 64, BlockSize: 4, MaxModelLen: 200, Mode: fakevllm.Plain,
+		KVEvents: &fakevllm.KVEvents{Enabled: true, Endpoint: endpoint, ReplayEndpoint: &replay, Topic: "kv-events"},
+	})
+}
+
+// completes makes an engine store blocks.
+func completes(t *testing.T, s *fakevllm.Server, ids ...int) {
+	t.Helper()
+	body, err := json.Marshal(map[string]any{"prompt": ids, "max_tokens": 1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", bytes.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := (&http.Client{Transport: &http.Transport{DisableKeepAlives: true}}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _ = resp.Body.Close(); resp.StatusCode != http.StatusOK {
+		t.Fatal(resp.Status)
+	}
+}
+
+// record is what etcd has of an engine that does not say where it publishes.
+func (r *rig) record(s *fakevllm.Server, kv map[string]instance.KVEvents) (address string) {
+	r.t.Helper()
+	address = s.Address()
+	b, err := json.Marshal(instance.Record{V: 1, Address: address, KVEvents: kv})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	r.put("/pd/prefill/"+address, string(b))
+	return address
+}
+
+var printed = regexp.MustCompile(`^Listening for KV cache events on topic: kv-events
+Received event batch at \d{10}\.\d+:
+  - BlockStored\(block_hashes=\[\d+, \d+\], parent_block_hash=None, token_ids=\[20, 21, 22, 23, 24, 25, 26, 27\], block_size=4, lora_id=None, medium='GPU', lora_name=None, extra_keys=\[None, None\](, group_idx=0, kv_cache_spec_kind='full_attention')?\)
+Received event batch at \d{10}\.\d+:
+  - BlockStored\(block_hashes=\[\d+\], parent_block_hash=\d+, token_ids=\[28, 29, 30, 31\], block_size=4, .*\)
+$`)
+
+// What came before and what comes is printed, of engines of either encoding, which say
+// where they publish or whose record does; and it ends after so many batches.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	for _, version := range []string{"0.33.0", "0.22.0"} {
+		s := publisher(t, version, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+		var kv map[string]instance.KVEvents
+		if version == "0.22.0" { // it does not know the question
+			conf := s.KVEventSources()
+			kv = map[string]instance.KVEvents{"0": {Endpoint: conf.Endpoint, ReplayEndpoint: *conf.ReplayEndpoint, Topic: conf.Topic}}
+		}
+		address := r.record(s, kv)
+		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28)
+		completes(t, s, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32)
+		code, out, errs := r.run("events", "prefill", address, "--past", "--count", "2")
+		if code != 0 || !printed.MatchString(out) {
+			t.Errorf("%s: exit %d\n%s%s", version, code, out, errs)
+		}
+	}
+}
+
+// awaited is an output of which a part is waited for.
+type awaited struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (a *awaited) Write(p []byte) (int, error) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.b.Write(p)
+}
+
+func (a *awaited) String() string {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	return a.b.String()
+}
+
+func (a *awaited) awaits(t *testing.T, part string) {
+	t.Helper()
+	testkit.Eventually(t, time.Minute, func() error {
+		if s := a.String(); !strings.Contains(s, part) {
+			return fmt.Errorf("%q is not in %q", part, s)
+		}
+		return nil
+	})
+}
+
+// An engine that goes and comes back is listened to again; the end of the context, which
+// is Ctrl-C, ends it with 0.
+func TestEventsUntilInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	at := testkit.FreePort(t)
+	_, port, err := net.SplitHostPort(at)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := publisher(t, "0.33.0", "tcp://*:"+port, "tcp://"+testkit.FreePort(t))
+	address := r.record(s, nil)
+	ctx, interrupt := context.WithCancel(t.Context())
+	defer interrupt()
+	var out, errs awaited
+	done := make(chan int, 1)
+	go func() {
+		done <- pdctl.Run(ctx, []string{"events", "prefill", address, "--past", "--etcd-endpoints", r.etcd.Endpoint()}, &out, &errs, func(string) (string, bool) { return "", false })
+	}()
+	next := 100
+	prints := func() { // what is published before it listens is lost
+		t.Helper()
+		before := strings.Count(out.String(), "BlockStored(")
+		testkit.Eventually(t, time.Minute, func() error {
+			completes(t, s, next, next+1, next+2, next+3, next+4)
+			next += 4
+			if s := out.String(); strings.Count(s, "BlockStored(") == before {
+				return errors.New(s)
+			}
+			return nil
+		})
+	}
+	prints()
+	s.Kill()
+	errs.awaits(t, "trying again")
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	prints()
+	interrupt()
+	if code := <-done; code != 0 {
+		t.Errorf("exit %d\n%s", code, errs.String())
+	}
+}
+
+// What cannot be printed is said.
+func TestEventsThatAreNone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	silent := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Plain})
+	address := r.record(silent, nil)
+	connects := publisher(t, "0.33.0", "tcp://"+testkit.FreePort(t), "tcp://127.0.0.1:0")
+	other := r.record(connects, nil)
+	for _, tc := range []struct {
+		code int
+		says string
+		args []string
+	}{
+		{1, "publishes no KV events", []string{"prefill", address}},
+		{1, "no instance decode/" + address, []string{"decode", address}},
+		{1, "has no rank 3 that publishes; those that do: [0]", []string{"prefill", other, "--rank", "3"}},
+		{1, "has no wildcard: its publisher connects there", []string{"prefill", other, "--rank", "3"}},
+		{2, "unknown role", []string{"both", address}},
+		{2, "--count -1", []string{"prefill", address, "--count=-1"}},
+		{2, "text only", []string{"prefill", address, "-o", "json"}},
+	} {
+		code, out, errs := r.run(append([]string{"events"}, tc.args...)...)
+		if code != tc.code || !strings.Contains(errs, tc.says) || out != "" {
+			t.Errorf("%q: exit %d\n%s%s", tc.args, code, out, errs)
+		}
+	}
+}
