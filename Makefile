@@ -149,6 +149,16 @@ replay: build ## send a recorded trace: TRACE=file [LIMIT=500] [SPEED=20]
 bench-check: ## fail if the hot path got dearer than at the merge base; BASE=commit for another one
 	@scripts/bench-check.sh $(BASE)
 
+# CPU of a request with each policy beside round_robin: TARGETS=round_robin,prefix
+# WORKLOADS=pick1000 REPEATS=3 DURATION=10s
+PICK_WORKLOADS := pick1000,pick64-2k,pick64-32k,pick64-100k
+PICK_TARGETS   := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv_aware
+
+.PHONY: bench-policies
+bench-policies: bench-build ## what a request costs with each policy, beside round_robin, among 1,000 and 64 instances: [WORKLOADS=pick1000] [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=10s]
+	@$(BIN)/bench run --bin $(BIN) --json dist/bench/policies.json --doc dist/bench/policies.md --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
+		--workloads $(or $(WORKLOADS),$(PICK_WORKLOADS)) --targets $(or $(TARGETS),$(PICK_TARGETS)) --repeats $(or $(REPEATS),3) --duration $(or $(DURATION),10s) $(BENCHFLAGS)
+
 # What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
 # DURATION=5s; BENCHFLAGS goes to the program (bin/bench run --help).
 # PATIENCE is how long it may wait in all for a quiet machine, QUIET what the probe

@@ -87,13 +87,14 @@ func Workloads() []Workload {
 // ErrWorkload is wrapped by complaints about a list of workloads.
 var ErrWorkload = errors.New("no such workload")
 
-// Choose finds workloads by name; no name means all. churn brings quiet, which
+// Choose finds workloads by name; no name means all
+// of Workloads. churn brings quiet, which
 // it is compared with.
 func Choose(names []string) ([]Workload, error) {
-	all := Workloads()
 	if len(names) == 0 {
-		return all, nil
+		return Workloads(), nil
 	}
+	all := Named()
 	wanted := make(map[string]bool)
 	for _, n := range names {
 		wanted[n] = true

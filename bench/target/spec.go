@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // Kind is how requests get from the generator to the engines.
@@ -69,6 +70,21 @@ func Known() []Spec {
 	}
 }
 
+// Policies lists the targets that are our proxy with one policy, by the names of the
+// policies: for both roles, but those that know caches for prefill only, which is what they
+// are for.
+func Policies() []Spec {
+	var out []Spec
+	for _, name := range policy.Names() {
+		decode := name
+		if name == policy.DefaultPrefill || name == policy.KVAware {
+			decode = policy.Default
+		}
+		out = append(out, Spec{Name: name, Kind: Mesh, Flags: []string{"--prefill-policy", name, "--decode-policy", decode}})
+	}
+	return out
+}
+
 // KnownNames lists the names of Known.
 func KnownNames() []string {
 	var names []string
@@ -92,7 +108,7 @@ func UsualNames() []string {
 // ParseSpec reads a target from the command line: the name of a known one, or
 // NAME[@/READY/PATH]=COMMAND with placeholders.
 func ParseSpec(s string) (Spec, error) {
-	for _, known := range Known() {
+	for _, known := range slices.Concat(Known(), Policies()) {
 		if known.Name == s {
 			return known, nil
 		}

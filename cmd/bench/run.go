@@ -37,6 +37,7 @@ type runFlags struct {
 	profile            bool
 	pprofURL           string
 	jsonOut            string
+	against            string
 }
 
 func runCommand() *cobra.Command {
@@ -62,6 +63,7 @@ func runCommand() *cobra.Command {
 	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
 	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
 	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
+	fs.StringVar(&f.against, "against", "", "a target; the CPU of a request with each is told beside that with this one")
 	f.labFlags.register(fs)
 	f.outFlags.register(fs)
 	cmd.PreRunE = func(*cobra.Command, []string) error {
@@ -131,6 +133,11 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 	fmt.Fprintf(cmd.OutOrStdout(), "figures in %s\n", f.jsonOut)
 	if err := f.outFlags.write(cmd.OutOrStdout(), run); err != nil {
 		return err
+	}
+	if f.against != "" {
+		if err := run.Against(cmd.OutOrStdout(), f.against); err != nil {
+			return err
+		}
 	}
 	for i := range run.Cells {
 		if run.Cells[i].Bad() > 0 {
