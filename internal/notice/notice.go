@@ -43,6 +43,7 @@ func (v View) Words() []string {
 	v.unusable(instance.Prefill, prefill, "decode computes every prompt", say)
 	if len(prefill) > 0 && len(decode) > 0 {
 		v.unpaired(prefill, decode, say)
+		v.blocks(prefill, decode, say)
 		v.models(prefill, decode, say)
 	}
 	for _, in := range prefill {
