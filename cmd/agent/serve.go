@@ -186,6 +186,7 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *di
 func base(c config) instance.Record {
 	rec := c.facts
 	rec.Connector, rec.HostID, rec.Agent, rec.Labels = c.connector, c.hostID, "pd-agent/"+version.Version, c.labels
+	rec.Ports = c.side.shown(rec.Ports)
 	if strings.HasPrefix(c.engine, "https://") {
 		rec.Scheme = "https"
 	}

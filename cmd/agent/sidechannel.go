@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"syscall"
@@ -112,6 +113,21 @@ func (s *sideChannel) env() []string {
 		return nil
 	}
 	return []string{envSidePort + "=" + strconv.Itoa(s.port)}
+}
+
+// shown adds the ports to those of a record.
+func (s *sideChannel) shown(ports map[string][]int) map[string][]int {
+	if s.port == 0 {
+		return ports
+	}
+	out := maps.Clone(ports)
+	if out == nil {
+		out = map[string][]int{}
+	}
+	for n := s.port + s.first; n <= s.last() && len(out[instance.PortNIXL]) < instance.MaxRanks; n++ {
+		out[instance.PortNIXL] = append(out[instance.PortNIXL], n)
+	}
+	return out
 }
 
 // String says the ports in words, "" for none.

@@ -112,6 +112,18 @@ func Find(k instance.Key, getenv func(string) string) (string, error) {
 	return found[0], nil
 }
 
+// All gives the sockets of every agent of this user that answers on this machine.
+func All(getenv func(string) string) []string {
+	var found []string
+	for _, dir := range dirs(getenv) {
+		if private(dir) == nil {
+			list, _ := filepath.Glob(filepath.Join(dir, "*.sock")) // the pattern is well formed
+			found = append(found, list...)
+		}
+	}
+	return answering(found)
+}
+
 // answering drops what dead agents have left behind, which a container that was
 // killed and started again finds in its file system.
 func answering(paths []string) []string {

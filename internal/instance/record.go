@@ -30,6 +30,11 @@ const TransferNIXL = "nixl"
 // prefill engine.
 const PortBootstrap = "bootstrap"
 
+// PortNIXL is the name in Record.Ports of the side channels of a NIXL engine, where its
+// peers ask for blocks: one port for each rank that its agent starts. Nobody dials them
+// by the record; it shows two engines that were given one.
+const PortNIXL = "nixl_side_channel"
+
 // DefaultBootstrapPort is where vLLM has that server if nothing else is said.
 const DefaultBootstrapPort = 8998
 

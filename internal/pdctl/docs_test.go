@@ -7,6 +7,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 )
 
@@ -25,7 +26,7 @@ func arguments(line string) []string {
 	}
 	var args []string
 	for _, w := range word.FindAllString(inner.ReplaceAllString(m[1], "1"), -1) {
-		if strings.HasPrefix(w, "#") || strings.HasPrefix(w, "|") || strings.HasPrefix(w, ">") || w == "&&" || w == "2>/dev/null" {
+		if strings.HasPrefix(w, "#") || strings.HasPrefix(w, "|") || strings.HasPrefix(w, ">") || w == "<" || w == "&&" || w == "2>/dev/null" {
 			break
 		}
 		args = append(args, strings.Trim(w, `"'`))
@@ -103,5 +104,22 @@ func TestExitCodesOfThePage(t *testing.T) {
 		if !strings.Contains(string(page), "\n| "+code+" | ") || !strings.Contains(help, "\n  "+code+"  ") {
 			t.Errorf("exit code %s is not on the page, or not in the help", code)
 		}
+	}
+}
+
+// The page has every check of doctor, in the same words.
+func TestChecksOfThePage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../../docs/cli.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range doctor.Checks() {
+		if !strings.Contains(string(page), "\n| `"+c.Name+"` | "+c.Looks+" |") {
+			t.Errorf("check %s is not on the page, or says something else", c.Name)
+		}
+	}
+	if !strings.Contains(string(page), "\n| 5 | there are errors or warnings |") {
+		t.Error("exit code 5 is not on the page")
 	}
 }

@@ -21,7 +21,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
-func TestMain(m *testing.M) { leak.Main(m) }
+func TestMain(m *testing.M) {
+	testkit.MaybeRunEtcd()
+	leak.Main(m)
+}
 
 // rig is an etcd and pdctl pointed at it.
 type rig struct {

@@ -113,7 +113,7 @@ func TestRemoveOfABadAddressIsWrongUsage(t *testing.T) {
 
 func TestHelpAndVersion(t *testing.T) {
 	t.Parallel()
-	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "export", "import", "auth"} {
+	for _, sub := range []string{"", "add", "remove", "allow", "drain", "undrain", "cordon", "uncordon", "weight", "wait", "history", "list", "get", "watch", "status", "export", "import", "auth", "doctor"} {
 		code, out, errs := execute(t.Context(), nil, strings.Fields(sub+" --help")...)
 		if code != 0 || errs != "" || !strings.Contains(out, "Examples:\n  pdctl "+sub) || !strings.Contains(out, "--etcd-endpoints") {
 			t.Errorf("pdctl %s --help: exit %d %s\n%s", sub, code, errs, out)

@@ -1,0 +1,182 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// members are the entries of the snapshot, pending adds left out.
+func (p *Picture) members() (out []*instance.Instance) {
+	if p.Snapshot == nil {
+		return nil
+	}
+	for _, in := range p.Snapshot.All() {
+		if in.View != instance.Pending {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// defaultConnector is what all proxies take for records that name none, "" if they differ.
+func (p *Picture) defaultConnector() string {
+	if len(p.Proxies) == 0 {
+		return connector.Default
+	}
+	for i := range p.Proxies {
+		if p.Proxies[i].Connector != p.Proxies[0].Connector {
+			return ""
+		}
+	}
+	return cmp.Or(p.Proxies[0].Connector, connector.Default)
+}
+
+// dialect is how an instance is spoken to, and why nobody does.
+func (p *Picture) dialect(in *instance.Instance) (connector.Dialect, error) {
+	d, err := connector.OfRecord(&in.Record, p.defaultConnector())
+	if err == nil && in.Record.State != instance.Starting {
+		err = d.Lacks(in)
+	}
+	return d, err
+}
+
+func (p *Picture) rejected(say func(Finding)) {
+	for _, in := range p.members() {
+		f := Finding{Severity: Error, Subject: in.Key.String(), What: "its value in etcd is rejected: no proxy uses it", Why: in.Reason}
+		if in.View != instance.Rejected {
+			_, err := p.dialect(in)
+			if err == nil || in.Intent == instance.Removed {
+				continue
+			}
+			f.What, f.Why = "its record is rejected by every proxy: nobody can speak to it", err.Error()
+		}
+		show := p.pdctl("get", in.Key.String())
+		if in.Static() {
+			f.Cure = "write it anew: take the entry out and add the instance again, which asks the engine for its facts"
+			f.Commands = []string{show, p.pdctl("remove", string(in.Role), in.Address), p.pdctl("add", string(in.Role), in.Address)}
+		} else {
+			f.Cure = "who holds its lease has written it: correct or upgrade the agent, or what else registers this instance, and restart it"
+			f.Commands = []string{show}
+		}
+		if strings.Contains(f.Why, "connector") {
+			f.Cure += fmt.Sprintf("; --connector is one of %s", strings.Join(connector.Names(), ", "))
+		}
+		say(f)
+	}
+}
+
+// wrongModel matches what agents and proxies say of an engine with another model.
+var wrongModel = regexp.MustCompile(`serves .+, not `) //nolint:gochecknoglobals // a constant
+
+func (p *Picture) models(say func(Finding)) {
+	tell := func(subject, why string, commands ...string) {
+		say(Finding{
+			Severity: Error, Subject: subject, What: "it serves the wrong model, and gets no requests", Why: why,
+			Cure:     "start the engine with the wanted model (vllm serve MODEL, or --served-model-name), or correct --model of the agent or the proxies",
+			Commands: commands,
+		})
+	}
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		for _, key := range slices.Sorted(maps.Keys(x.Unverified)) {
+			if reason := x.Unverified[key]; wrongModel.MatchString(reason) {
+				tell(key, x.name()+": "+reason, p.pdctl("get", key))
+			}
+		}
+	}
+	for _, r := range p.Agents {
+		if wrongModel.MatchString(r.Reason) {
+			tell(string(r.Role)+"/"+r.Address, "its agent on this machine: "+r.Reason, shell("agent", "status", "--role", string(r.Role), "--address", r.Address))
+		}
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(p.Models), compareKeys) {
+		facts := p.Models[k]
+		for _, in := range p.Snapshot.All() {
+			if in.Key != k {
+				continue
+			}
+			if want := missing(in.Record.Models, facts); want != "" {
+				tell(k.String(), fmt.Sprintf("asked from here it serves %s, not %s", strings.Join(facts.Models, ", "), want), p.pdctl("get", k.String()))
+			}
+		}
+	}
+}
+
+// missing is a model that the record lists and the engine does not serve.
+func missing(models []string, facts instance.Facts) string {
+	for _, m := range models {
+		if !facts.Serves(m, false) {
+			return m
+		}
+	}
+	return ""
+}
+
+func compareKeys(a, b instance.Key) int { return cmp.Compare(a.String(), b.String()) }
+
+func (p *Picture) engines(say func(Finding)) {
+	for _, in := range p.members() {
+		if in.View == instance.Rejected || in.Intent == instance.Removed {
+			continue
+		}
+		host, _, _ := net.SplitHostPort(in.Address)
+		look := []string{shell("curl", "-i", cmp.Or(in.Record.Scheme, "http")+"://"+in.Address+"/health"), p.pdctl("history", string(in.Role), in.Address)}
+		probe, asked := p.Probes[in.Key]
+		switch {
+		case in.Record.State == instance.Down && !in.Static():
+			what := "its engine is dead, and its agent lives"
+			why := "the agent renews the lease and says down: the engine refuses, or answers with an error"
+			if in.Record.Cause == instance.CauseSlow {
+				what, why = "its engine does not answer, and its agent lives", "the agent renews the lease and says down (slow): the engine leaves probes unanswered, and is busy or hangs"
+			}
+			say(Finding{
+				Severity: Error, Subject: in.Key.String(), What: what, Why: why,
+				Cure: fmt.Sprintf("restart the engine on %s, after a look at its log; the agent registers it again by itself, with no restart of its own", host), Commands: look,
+			})
+		case in.Record.State == instance.Down:
+			say(Finding{
+				Severity: Error, Subject: in.Key.String(), What: "its static record says down", Why: "nobody watches a static record: it says so until somebody writes another",
+				Cure: "write it anew when the engine runs", Commands: []string{p.pdctl("remove", string(in.Role), in.Address), p.pdctl("add", string(in.Role), in.Address)},
+			})
+		case asked && probe != nil:
+			say(Finding{
+				Severity: Error, Subject: in.Key.String(), What: "it does not answer /health from here", Why: probe.Error(),
+				Cure:     fmt.Sprintf("see whether the engine runs on %s and a firewall lets this machine through; if it is gone for good, remove it", host),
+				Commands: append(look, p.pdctl("remove", string(in.Role), in.Address)),
+			})
+		default:
+			p.unverified(in, look, say)
+		}
+	}
+}
+
+// unverified tells of what proxies say of an instance that they have to ask themselves.
+func (p *Picture) unverified(in *instance.Instance, look []string, say func(Finding)) {
+	var by []string
+	reason := ""
+	for i := range p.Proxies {
+		x := &p.Proxies[i]
+		if why, no := x.Unverified[in.Key.String()]; no && !wrongModel.MatchString(why) && x.Applied >= in.ModRevision {
+			by, reason = append(by, x.name()), why
+		}
+	}
+	if len(by) == 0 {
+		return
+	}
+	f := Finding{
+		Severity: Error, Subject: in.Key.String(), What: fmt.Sprintf("%d of %d proxies cannot use it", len(by), len(p.Proxies)), Why: some(by) + ": " + reason,
+		Cure: "see whether the engine runs, and whether the machines of these proxies reach its address", Commands: look,
+	}
+	if len(by) < len(p.Proxies) {
+		f.Severity = Warning
+	}
+	say(f)
+}

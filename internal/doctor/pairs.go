@@ -1,0 +1,98 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// half is what of an instance decides whom it is paired with, by the connector's own
+// rules.
+type half struct{ dialect, build string }
+
+// goes tells whether two are a pair: an empty build goes with any.
+func (h half) goes(o half) bool {
+	return h.dialect == o.dialect && (h.build == o.build || h.build == "" || o.build == "")
+}
+
+// group are the instances of one role that are alike.
+type group struct {
+	half
+	members []*instance.Instance
+}
+
+// groups are those of a role that requests could go to.
+func (p *Picture) groups(role instance.Role) (out []group) {
+	for _, in := range p.members() {
+		d, err := p.dialect(in)
+		if in.Role != role || err != nil || in.View == instance.Rejected || in.Intent != "" ||
+			in.Record.State == instance.Down || in.Record.State == instance.Draining {
+			continue
+		}
+		h := half{d.Name(), d.Terms(in).Build}
+		i := slices.IndexFunc(out, func(g group) bool { return g.half == h })
+		if i < 0 {
+			i, out = len(out), append(out, group{half: h})
+		}
+		out[i].members = append(out[i].members, in)
+	}
+	return out
+}
+
+// pairs tells of instances that have no partner.
+func (p *Picture) pairs(say func(Finding)) {
+	prefill, decode := p.groups(instance.Prefill), p.groups(instance.Decode)
+	if len(prefill) == 0 || len(decode) == 0 {
+		return // of a role that is missing the proxies tell
+	}
+	any := false
+	for _, g := range prefill {
+		any = any || slices.ContainsFunc(decode, func(o group) bool { return g.goes(o.half) })
+	}
+	for _, side := range []struct {
+		role      instance.Role
+		own, them []group
+	}{{instance.Prefill, prefill, decode}, {instance.Decode, decode, prefill}} {
+		for _, g := range side.own {
+			if !slices.ContainsFunc(side.them, func(o group) bool { return g.goes(o.half) }) {
+				f := p.lonely(side.role, g, side.them)
+				if !any {
+					f.Severity = Error
+				}
+				say(f)
+			}
+		}
+	}
+}
+
+// lonely words that a group of one role has no partner among the other.
+func (p *Picture) lonely(role instance.Role, g group, them []group) Finding {
+	first := g.members[0]
+	f := Finding{
+		Severity: Warning, Subject: first.Key.String(), Commands: []string{p.pdctl("list")},
+		What: fmt.Sprintf("no %s instance can be paired with %s", role.Other(), keys(g.members)),
+	}
+	at := slices.IndexFunc(them, func(o group) bool { return o.dialect == g.dialect })
+	switch {
+	case at >= 0:
+		f.Why = fmt.Sprintf("they are two builds: connector %s pairs engines of one vLLM build alone, and these are %s and %s (%s)",
+			g.dialect, g.build, them[at].build, keys(them[at].members))
+		f.Cure = fmt.Sprintf("run the same vLLM build in both roles: upgrade one side, %s %s or %s %s; during an upgrade keep one pair of each build",
+			role, g.build, role.Other(), them[at].build)
+	case first.Record.TransferMode != them[0].members[0].Record.TransferMode:
+		f.Why = fmt.Sprintf("their transfer modes differ: %s speaks %s (mode %s), %s %s (mode %s)", role, g.dialect, cmp.Or(first.Record.TransferMode, "none"),
+			role.Other(), them[0].dialect, cmp.Or(them[0].members[0].Record.TransferMode, "none"))
+		f.Cure = "start both engines with the same transfer mode"
+	default:
+		var names []string
+		for _, o := range them {
+			names = append(names, o.dialect)
+		}
+		slices.Sort(names)
+		f.Why = fmt.Sprintf("%s speaks %s, %s %s", role, g.dialect, role.Other(), some(slices.Compact(names)))
+		f.Cure = "start both engines with the same connector (--kv-transfer-config), or give the one that is meant by --connector of agent or pdctl add"
+	}
+	return f
+}

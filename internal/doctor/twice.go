@@ -1,0 +1,154 @@
+package doctor
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// conflicts tells of two that stand for one address. The agent that came second writes
+// nothing into etcd, so only its own machine knows of it; what stands in etcd under two
+// keys is seen from everywhere.
+func (p *Picture) conflicts(say func(Finding)) {
+	for _, r := range p.Agents {
+		if r.Registration.Phase != string(discovery.Conflict) {
+			continue
+		}
+		say(Finding{
+			Severity: Error, Subject: string(r.Role) + "/" + r.Address, What: "two agents claim this address: the one on this machine is not registered",
+			Why: r.Registration.Reason,
+			Cure: "stop one of the two agents, or give one of the two engines another --address: that by which proxies reach it; " +
+				"the first command names who holds the key",
+			Commands: []string{
+				p.pdctl("get", string(r.Role)+"/"+r.Address),
+				shell("agent", "drain", "--role", string(r.Role), "--address", r.Address),
+			},
+		})
+	}
+	engines := map[string][]*instance.Instance{}
+	for _, in := range p.members() {
+		if in.View != instance.Rejected {
+			at := cmp.Or(in.Record.Address, in.Address)
+			engines[at] = append(engines[at], in)
+		}
+	}
+	for _, at := range slices.Sorted(maps.Keys(engines)) {
+		p.oneEngine(at, engines[at], say)
+	}
+}
+
+// oneEngine tells of several keys with one engine.
+func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Finding)) {
+	byRole := map[instance.Role][]*instance.Instance{}
+	for _, in := range list {
+		byRole[in.Role] = append(byRole[in.Role], in)
+	}
+	for _, role := range instance.Roles() {
+		if same := byRole[role]; len(same) > 1 {
+			last := same[len(same)-1]
+			say(Finding{
+				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
+				Why:      "two agents, or an agent and a static record, name one address in two ways: the engine gets as many shares of the requests",
+				Cure:     "stop one of the two agents, or remove the static record; give the engine one --address",
+				Commands: []string{p.pdctl("get", same[0].Key.String()), p.pdctl("remove", string(role), last.Address)},
+			})
+		}
+	}
+	ps, ds := byRole[instance.Prefill], byRole[instance.Decode]
+	if len(ps) != 1 || len(ds) != 1 || fine(ps[0]) && fine(ds[0]) {
+		return
+	}
+	f := Finding{
+		Severity: Warning, Subject: at, What: "it is registered as prefill and as decode, and its records do not say that one engine is both",
+		Why:      "two agents have registered one address, or one was started with the wrong --role",
+		Cure:     "stop one of the two agents; for an engine that is to be in both roles run one agent with --role both",
+		Commands: []string{p.pdctl("get", ps[0].Key.String()), p.pdctl("get", ds[0].Key.String())},
+	}
+	if a, b := ps[0].Record, ds[0].Record; a.HostID != "" && b.HostID != "" && a.HostID != b.HostID {
+		f.Severity, f.Why = Error, "two agents on different machines have registered one address, so one of them registers an engine that is not its own"
+		f.Cure = "stop one of the two agents, or give it the --address of its own engine"
+	}
+	say(f)
+}
+
+// fine tells that a record may share its address with the other role.
+func fine(in *instance.Instance) bool { return in.Static() || in.Record.KVRole == "kv_both" }
+
+func keys(list []*instance.Instance) string {
+	var out []string
+	for _, in := range list {
+		out = append(out, in.Key.String())
+	}
+	return some(out)
+}
+
+// side is a port on one machine.
+type side struct {
+	host string
+	port int
+}
+
+// ports tells of ports for peers that two engines of one machine have both: the later one
+// cannot listen, and what is meant for it reaches the other, or never ends.
+func (p *Picture) ports(say func(Finding)) {
+	type use struct {
+		in   *instance.Instance
+		name string
+	}
+	used := map[side][]use{}
+	for _, in := range p.members() {
+		if in.View == instance.Rejected || in.Record.State == instance.Down {
+			continue
+		}
+		host, _, err := net.SplitHostPort(in.Address)
+		if err != nil {
+			continue
+		}
+		host = cmp.Or(in.Record.HostID, host)
+		for _, name := range slices.Sorted(maps.Keys(in.Record.Ports)) {
+			for _, port := range in.Record.Ports[name] {
+				at := side{host, port}
+				if !slices.ContainsFunc(used[at], func(u use) bool { return u.in.Address == in.Address }) {
+					used[at] = append(used[at], use{in, name})
+				}
+			}
+		}
+	}
+	order := slices.SortedFunc(maps.Keys(used), func(a, b side) int { return cmp.Or(cmp.Compare(a.host, b.host), cmp.Compare(a.port, b.port)) })
+	for _, at := range order {
+		list := used[at]
+		if len(list) < 2 {
+			continue
+		}
+		var who, commands []string
+		for _, u := range list {
+			who = append(who, u.in.Key.String()+" ("+u.name+")")
+			commands = append(commands, p.pdctl("get", u.in.Key.String()))
+		}
+		say(Finding{
+			Severity: Error, Subject: list[1].in.Key.String(),
+			What:     fmt.Sprintf("port %d is the side channel of %d engines on one machine: %s", at.port, len(list), some(who)),
+			Why:      "only one of them can listen there: hand-overs of the other reach the wrong engine, or nobody",
+			Cure:     cureOfPort(list[1].name),
+			Commands: commands[:min(len(commands), 4)],
+		})
+	}
+}
+
+// cureOfPort says by what an engine gets a port of its own.
+func cureOfPort(name string) string {
+	by := map[string]string{
+		instance.PortNIXL:         "VLLM_NIXL_SIDE_CHANNEL_PORT (an agent that starts the engine chooses a free one where it is not set)",
+		instance.PortBootstrap:    "VLLM_MOONCAKE_BOOTSTRAP_PORT",
+		instance.PortP2P:          "VLLM_P2P_SIDE_CHANNEL_PORT and --p2p-port",
+		instance.PortLMCacheInit:  "pd_peer_init_port in LMCache's configuration",
+		instance.PortLMCacheAlloc: "pd_peer_alloc_port in LMCache's configuration",
+	}[name]
+	return strings.TrimSuffix("give each engine a port of its own by "+cmp.Or(by, "its settings of "+name)+", and restart the later one", " ")
+}

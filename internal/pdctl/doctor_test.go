@@ -1,0 +1,430 @@
+package pdctl_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/doctor"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+const well = `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{}}`
+
+// examined runs doctor on the rig.
+func (r *rig) examined(code int, args ...string) []doctor.Finding {
+	r.t.Helper()
+	args = append([]string{"doctor", "-o", "json"}, args...)
+	if !strings.Contains(strings.Join(args, " "), "--agents") {
+		args = append(args, "--agents=false")
+	}
+	got, out, errs := r.run(args...)
+	if got != code {
+		r.t.Errorf("exit %d, want %d\n%s%s", got, code, out, errs)
+	}
+	var d struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		r.t.Fatalf("%v\n%s%s", err, out, errs)
+	}
+	return d.Findings
+}
+
+// finds checks that one finding is of a check, about a subject, and that its cure and
+// its commands have some words.
+func finds(t *testing.T, list []doctor.Finding, check, subject string, words ...string) doctor.Finding {
+	t.Helper()
+	for _, f := range list {
+		if f.Check != check || f.Subject != subject {
+			continue
+		}
+		text := f.What + "\n" + f.Why + "\n" + f.Cure + "\n" + strings.Join(f.Commands, "\n")
+		for _, w := range words {
+			if !strings.Contains(text, w) {
+				t.Errorf("%s %s: %q is not in\n%s", check, subject, w, text)
+			}
+		}
+		return f
+	}
+	t.Errorf("nothing of %s about %s in %+v", check, subject, list)
+	return doctor.Finding{}
+}
+
+// leased registers as an agent does.
+func (r *rig) leased(key, value string) {
+	r.t.Helper()
+	lease, err := r.cli.Grant(r.t.Context(), 600)
+	if err == nil {
+		_, err = r.cli.Put(r.t.Context(), key, value, clientv3.WithLease(lease.ID))
+	}
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func TestDoctorFindsNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/prefill/10.0.0.7:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","host_id":"h","ports":{"nixl_side_channel":[5600]}}`)
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"connector":"nixl","version":"0.33.0","host_id":"h","ports":{"nixl_side_channel":[5601]}}`)
+	r.leased("/pd/prefill/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.9:8100", `{"models":["m"],"connector":"nixl","version":"0.33.0","kv_role":"kv_both"}`)
+	r.put("/pd/proxies/p1", well)
+	if got := r.examined(0); len(got) != 0 {
+		t.Errorf("%+v", got)
+	}
+	if code, out, _ := r.run("doctor", "--agents=false"); code != 0 || !strings.Contains(out, "Nothing is wrong.") {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+// The commands that doctor prints for a full etcd are those that bring it back.
+func TestDoctorNOSPACE(t *testing.T) {
+	t.Parallel()
+	e := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	cli := e.Client(t)
+	testkit.FillUp(t, cli)
+	env := map[string]string{"PD_ETCD_ENDPOINTS": e.Endpoint()}
+	code, out, errs := execute(t.Context(), env, "doctor", "--agents=false")
+	if code != 5 {
+		t.Fatalf("exit %d\n%s%s", code, out, errs)
+	}
+	for _, want := range []string{"error  etcd member", "NOSPACE", "compact its history, defragment it, then disarm the alarm", "defrag --cluster", "alarm disarm"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	m := regexp.MustCompile(`etcdctl --endpoints ` + e.Endpoint() + ` compact (\d+)`).FindStringSubmatch(out)
+	if m == nil {
+		t.Fatalf("no compact in\n%s", out)
+	}
+	revision, err := strconv.ParseInt(m[1], 10, 64)
+	if err == nil {
+		_, err = cli.Compact(t.Context(), revision, clientv3.WithCompactPhysical())
+	}
+	if err == nil {
+		_, err = cli.Defragment(t.Context(), e.Endpoint())
+	}
+	if err == nil {
+		_, err = cli.AlarmDisarm(t.Context(), &clientv3.AlarmMember{})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, out, _ := execute(t.Context(), env, "doctor", "--agents=false"); strings.Contains(out, "NOSPACE") {
+		t.Errorf("after the cure:\n%s", out)
+	}
+}
+
+func TestDoctorNewerSchema(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/meta/schema", `{"v":2}`)
+	finds(t, r.examined(5), "schema", "/pd/meta/schema", "newer version", "upgrade pdctl, and every proxy and agent", "etcdctl --endpoints "+r.etcd.Endpoint()+" get /pd/meta/schema")
+}
+
+func TestDoctorRejectedValue(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	r.put("/pd/prefill/10.0.0.1:1", `{"state":"asleep"}`)
+	r.leased("/pd/decode/10.0.0.2:1", `{broken`)
+	r.put("/pd/decode/10.0.0.3:1", `{"models":["m"],"connector":"teleport"}`)
+	r.put("/pd/decode/$(rm -rf x):1", ``)
+	got := r.examined(5)
+	at := " --etcd-endpoints " + r.etcd.Endpoint()
+	finds(t, got, "rejected", "prefill/10.0.0.1:1", "use starting, ready, draining or down", "add the instance again", "pdctl remove prefill 10.0.0.1:1"+at, "pdctl add prefill 10.0.0.1:1"+at)
+	f := finds(t, got, "rejected", "decode/10.0.0.2:1", "broken JSON", "correct or upgrade the agent", "pdctl get decode/10.0.0.2:1")
+	if strings.Contains(strings.Join(f.Commands, " "), "remove") {
+		t.Errorf("a leased entry is to be removed: %q", f.Commands)
+	}
+	finds(t, got, "rejected", "decode/10.0.0.3:1", "unknown connector", "--connector is one of plain, nixl")
+	finds(t, got, "rejected", "decode/$(rm -rf x):1", "pdctl remove decode '$(rm -rf x):1'")
+}
+
+// Two agents of one address: the second is refused, and its own machine knows of it.
+func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	layout, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	k := instance.Key{Role: instance.Decode, Address: "10.0.0.8:8200"}
+	start := func(host string) *discovery.Registrar {
+		reg := discovery.NewRegistrar(r.cli, discovery.RegistrarOptions{Layout: layout, Key: k, HostID: host})
+		reg.Set(instance.Record{ID: "life-of-" + host, Models: []string{"m"}, HostID: host, Agent: "agent-" + host})
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- reg.Run(ctx) }()
+		t.Cleanup(func() { cancel(); <-done })
+		return reg
+	}
+	phase := func(reg *discovery.Registrar, want discovery.Phase) {
+		testkit.Eventually(t, 20*time.Second, func() error {
+			if st := reg.Status(); st.Phase != want {
+				return fmt.Errorf("phase %s, %s", st.Phase, st.Err)
+			}
+			return nil
+		})
+	}
+	phase(start("one"), discovery.Registered)
+	second := start("two")
+	phase(second, discovery.Conflict)
+
+	env := agentSocket(t, "decode-x", func() agentctl.Report {
+		st := second.Status()
+		return agentctl.Report{Role: k.Role, Address: k.Address, Phase: "registering", Registration: agentctl.Registration{Phase: string(st.Phase), Reason: st.Err}}
+	})
+	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
+	code, out, errs := r.runEnv(env, "doctor", "-o", "json")
+	var d struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(out), &d); err != nil || code != 5 {
+		t.Fatalf("exit %d, %v\n%s%s", code, err, out, errs)
+	}
+	finds(t, d.Findings, "conflict", "decode/10.0.0.8:8200", "another host holds this key", "agent-one", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200", "agent drain --role decode --address 10.0.0.8:8200")
+}
+
+// agentSocket answers as an agent of this machine; it gives the environment in which it
+// is found.
+func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[string]string {
+	t.Helper()
+	run, err := os.MkdirTemp("", "pd") // short enough for a socket
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(run) })
+	dir := filepath.Join(run, "pd-agent")
+	if err := os.Mkdir(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	ln, err := agentctl.Listen(t.Context(), filepath.Join(dir, name+".sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	serveAgent(t, ln, agentctl.Source{Report: report})
+	return map[string]string{"XDG_RUNTIME_DIR": run}
+}
+
+// What stands in etcd of two agents is seen from everywhere.
+func TestDoctorOneEngineTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	r.leased("/pd/prefill/node7:8100", `{"models":["m"],"address":"10.0.0.7:8100","host_id":"a"}`)
+	r.leased("/pd/prefill/10.0.0.7:8100", `{"models":["m"],"host_id":"a"}`)
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"host_id":"a","kv_role":"kv_consumer"}`)
+	r.leased("/pd/prefill/10.0.0.8:8200", `{"models":["m"],"host_id":"b","kv_role":"kv_producer"}`)
+	got := r.examined(5)
+	finds(t, got, "conflict", "prefill/10.0.0.7:8100", "stop one of the two agents", "pdctl remove prefill node7:8100")
+	finds(t, got, "conflict", "10.0.0.8:8200", "two agents on different machines", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200")
+}
+
+func TestDoctorPairs(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, prefill, decode string
+		words                 []string
+	}{
+		{
+			"two builds", `{"models":["m"],"connector":"nixl","version":"0.32.0"}`, `{"models":["m"],"connector":"nixl","version":"0.33.0"}`,
+			[]string{"one vLLM build alone, and these are 0.32.0 and 0.33.0", "run the same vLLM build in both roles", "pdctl list"},
+		},
+		{
+			"connectors", `{"models":["m"],"connector":"nixl"}`, `{"models":["m"]}`,
+			[]string{"prefill speaks nixl, decode plain", "same connector (--kv-transfer-config)"},
+		},
+		{
+			"modes", `{"models":["m"],"connector":"moriio","transfer_mode":"READ","version":"0.33.0","tp_size":1,"dp_size":1,"zmq_address":"host:10.0.0.7,handshake:6301,notify:61005"}`,
+			`{"models":["m"],"connector":"moriio","transfer_mode":"WRITE","version":"0.33.0","tp_size":1,"dp_size":1,"zmq_address":"host:10.0.0.8,handshake:6301,notify:61005"}`,
+			[]string{"(mode READ)", "(mode WRITE)", "same transfer mode"},
+		},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			r.put("/pd/proxies/p1", well)
+			r.leased("/pd/prefill/10.0.0.7:8100", tc.prefill)
+			r.leased("/pd/decode/10.0.0.8:8200", tc.decode)
+			got := r.examined(5)
+			if f := finds(t, got, "pair", "prefill/10.0.0.7:8100", tc.words...); f.Severity != doctor.Error {
+				t.Errorf("severity %s: there is no pair at all", f.Severity)
+			}
+			finds(t, got, "pair", "decode/10.0.0.8:8200")
+		})
+	}
+}
+
+func TestDoctorWrongModel(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	// The text is that of a proxy with --model.
+	layout, err := discovery.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	elsewhere := startEngine(t, "llama")
+	r.put("/pd/decode/"+elsewhere, `{"models":["llama"]}`)
+	kvs, err := r.cli.Get(t.Context(), "/pd/", clientv3.WithPrefix())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, _ := discovery.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, discovery.VerifiedFacts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
+	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.put("/pd/proxies/p1", string(presence))
+	engine := startEngine(t, "mistral")
+	r.put("/pd/prefill/"+engine, `{"models":["qwen"]}`)
+	env := agentSocket(t, "decode-y", func() agentctl.Report {
+		return agentctl.Report{Role: instance.Decode, Address: "10.0.0.9:8200", Phase: "probing", Reason: "the engine serves llama, not qwen: start it with that model or change --model", Registration: agentctl.Registration{Phase: "idle"}}
+	})
+	env["PD_ETCD_ENDPOINTS"] = r.etcd.Endpoint()
+	_, out, errs := r.runEnv(env, "doctor", "-o", "json", "--probe", "--timeout", "2s")
+	var d struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		t.Fatalf("%v\n%s%s", err, out, errs)
+	}
+	const cure = "start the engine with the wanted model"
+	finds(t, d.Findings, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
+	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
+	finds(t, d.Findings, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
+}
+
+func TestDoctorDeadEngines(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	gone, quiet := testkit.FreePort(t), "10.0.0.9:8200"
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"state":"down"}`)
+	r.leased("/pd/decode/10.0.0.7:8200", `{"models":["m"],"state":"down","cause":"slow"}`)
+	r.put("/pd/decode/"+gone, `{"models":["m"]}`)
+	r.put("/pd/decode/"+quiet, "")
+	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{"decode/`+quiet+`":"no answer yet: connection refused"}}`)
+	got := r.examined(5)
+	finds(t, got, "engine", "decode/10.0.0.8:8200", "its engine is dead, and its agent lives", "restart the engine on 10.0.0.8", "with no restart of its own", "curl -i http://10.0.0.8:8200/health")
+	finds(t, got, "engine", "decode/10.0.0.7:8200", "down (slow)", "restart the engine on 10.0.0.7")
+	finds(t, got, "engine", "decode/"+quiet, "1 of 1 proxies cannot use it", "connection refused", "reach its address")
+	for _, f := range got {
+		if f.Subject == "decode/"+gone {
+			t.Errorf("asked without --probe: %+v", f)
+		}
+	}
+	for _, a := range []string{quiet, "10.0.0.8:8200", "10.0.0.7:8200"} { // nobody asks another machine in a test
+		if _, err := r.cli.Delete(t.Context(), "/pd/decode/"+a); err != nil {
+			t.Fatal(err)
+		}
+	}
+	finds(t, r.examined(5, "--probe", "--timeout", "500ms"), "engine", "decode/"+gone, "does not answer /health from here", "connection refused", "pdctl remove decode "+gone)
+}
+
+func TestDoctorStaleProxy(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
+	r.put("/pd/proxies/behind", `{"v":1,"applied":1,"address":"10.0.0.1:8000","unverified":{}}`)
+	r.put("/pd/proxies/silent", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.2"))
+	r.put("/pd/load/silent", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}},"at":"2020-01-01T00:00:00Z"}`)
+	r.put("/pd/proxies/idle", strings.ReplaceAll(well, "10.0.0.1", "10.0.0.3"))
+	r.put("/pd/load/idle", `{"v":1,"applied":9,"load":{},"at":"2020-01-01T00:00:00Z"}`)
+	got := r.examined(5)
+	finds(t, got, "proxy", "proxy 10.0.0.1:8000", "it is stale", "applied revision 1 ", "restart this proxy", "curl -s http://10.0.0.1:8000/status", "pdctl wait --revision 2 --timeout 30s")
+	finds(t, got, "proxy", "proxy 10.0.0.2:8000", "was not renewed", "not stopped", "restart this proxy")
+	for _, f := range got {
+		if strings.Contains(f.Subject, "10.0.0.3") {
+			t.Errorf("a proxy with nothing in flight says so once: %+v", f)
+		}
+	}
+}
+
+// A proxy that catches up between two looks is no finding.
+func TestDoctorWaitsForAProxyThatCatchesUp(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
+	r.put("/pd/proxies/p1", strings.ReplaceAll(well, "1000000", "1"))
+	out, stop := r.background("doctor", "--agents=false")
+	r.put("/pd/proxies/p1", well)
+	if code := stop(false); code != 0 {
+		t.Errorf("exit %d\n%s", code, out)
+	}
+}
+
+func TestDoctorCertificates(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", `{"v":1,"applied":1000000,"address":"10.0.0.1:8000","unverified":{},"notices":["the certificate for clients has expired at 2026-01-01T00:00:00Z","4 prefill instances are unused"]}`)
+	got := r.examined(5)
+	finds(t, got, "certificate", "proxy 10.0.0.1:8000", "has expired at", "write new files over the old ones", "without a restart", "openssl x509")
+	finds(t, got, "notice", "fleet", "4 prefill instances are unused", "said by 10.0.0.1:8000", "pdctl list")
+
+	ca := testkit.NewAuthority(t, "ca")
+	cert, key := ca.Issue("server", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
+	e := testkit.StartEtcdTLS(t, cert, key, ca.CA)
+	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "operator", From: -2 * time.Hour, Until: -time.Hour})
+	code, out, errs := execute(t.Context(), nil, "doctor", "--agents=false", "--etcd-endpoints", "https://"+e.Endpoint(), "--etcd-ca", ca.CA, "--etcd-cert", old, "--etcd-key", oldKey, "--timeout", "2s")
+	if code != 1 || !strings.Contains(out, "this pdctl: the certificate for etcd has expired at") || !strings.Contains(out, "have the certificate issued anew") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+}
+
+func TestDoctorOneSideChannelPortTwice(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	record := `{"models":["m"],"connector":"nixl","version":"0.33.0","host_id":"%s","ports":{"nixl_side_channel":[%d,%d]}}`
+	r.leased("/pd/prefill/10.0.0.7:8100", fmt.Sprintf(record, "h", 5600, 5601))
+	r.leased("/pd/decode/10.0.0.7:8200", fmt.Sprintf(record, "h", 5601, 5602))
+	r.leased("/pd/decode/10.0.0.8:8200", fmt.Sprintf(record, "other", 5600, 5601))
+	got := r.examined(5)
+	finds(t, got, "ports", "decode/10.0.0.7:8200", "port 5601", "prefill/10.0.0.7:8100 (nixl_side_channel)", "a port of its own by VLLM_NIXL_SIDE_CHANNEL_PORT", "pdctl get decode/10.0.0.7:8200")
+	for _, f := range got {
+		if strings.Contains(f.What, "10.0.0.8") {
+			t.Errorf("another machine: %+v", f)
+		}
+	}
+}
+
+func TestDoctorCannotLook(t *testing.T) {
+	t.Parallel()
+	code, out, errs := execute(t.Context(), map[string]string{"PD_ETCD_ENDPOINTS": testkit.FreePort(t)}, "doctor", "--agents=false", "--timeout", "500ms")
+	if code != 1 || !strings.Contains(out, "etcd does not answer") || !strings.Contains(errs, "connection refused") {
+		t.Errorf("exit %d\n%s%s", code, out, errs)
+	}
+	r := newRig(t)
+	testkit.EnableAuth(t, r.cli, "reader", "secret", "/other/")
+	for _, args := range [][]string{nil, {"--etcd-username", "reader", "--etcd-password", "secret"}, {"--etcd-username", "reader", "--etcd-password", "wrong"}} {
+		code, out, errs := r.run(append([]string{"doctor", "--agents=false"}, args...)...)
+		if code != 1 || !strings.Contains(out, "etcd refuses this user") || !strings.Contains(out, "--etcd-username pd-operator") || !strings.Contains(out, "pdctl auth init --dry-run") {
+			t.Errorf("%q: exit %d\n%s%s", args, code, out, errs)
+		}
+		if strings.Contains(out, "secret") {
+			t.Errorf("a password is shown\n%s", out)
+		}
+	}
+}
+
+func serveAgent(t *testing.T, ln net.Listener, src agentctl.Source) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	done := make(chan struct{})
+	go func() { defer close(done); agentctl.Serve(ctx, ln, src, log) }()
+	t.Cleanup(func() { cancel(); <-done })
+}
