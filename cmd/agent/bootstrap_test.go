@@ -59,12 +59,12 @@ func TestBootstrapFacts(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			var ports map[string][]int
+			var ports []int
 			if tc.port > 0 {
-				ports = map[string][]int{instance.PortBootstrap: {tc.port}}
+				ports = []int{tc.port}
 			}
 			rec := base(c)
-			if d := cmp.Diff(ports, rec.Ports); d != "" || c.bootstrap != tc.asked || c.sources["bootstrap-port"] != tc.from {
+			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.bootstrap != tc.asked || c.sources["bootstrap-port"] != tc.from {
 				t.Errorf("asks %q from %q: %s", c.bootstrap, c.sources["bootstrap-port"], d)
 			}
 			if tc.asked != "" && rec.EngineIDs != nil {
