@@ -115,7 +115,7 @@ func (a *app) root() *cobra.Command {
 		a.completes(a.cordonCommand(), all...), a.completes(a.uncordonCommand(), all...), a.completes(a.weightCommand(), all...),
 		a.waitCommand(), a.completes(a.historyCommand(), one...),
 		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.completes(a.getCommand(), one...), a.watchCommand(), a.completes(a.eventsCommand(), one...), a.statusCommand(), a.routeCommand(),
-		a.exportCommand(), a.importCommand(), a.authCommand(), a.doctorCommand())
+		a.exportCommand(), a.importCommand(), a.authCommand(), a.doctorCommand(), a.mooncakeCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)
 	}
