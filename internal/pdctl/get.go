@@ -13,7 +13,8 @@ import (
 
 const getHelp = `get shows one instance exactly as it is in etcd: the value as it was written,
 revisions and lease, the pending add and the operator's intent for that address
-where there are any. Control characters are escaped.
+where there are any. Control characters are escaped. Below them stand what each
+proxy says of it, in flight and what it objects to, and what was done to it last.
 
 The instance is named role/host:port, as list and watch print it, or by two
 words. The exit code is 1 when nothing of it is in etcd.`
@@ -85,8 +86,13 @@ func (a *app) get(ctx context.Context, k instance.Key) error {
 		}
 		out = append(out, r)
 	}
+	views, events, notes := a.around(ctx, s, k)
 	if a.json() {
-		return writeJSON(a.stdout, map[string]any{"role": k.Role, "address": k.Address, "keys": out})
+		all := map[string]any{"role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
+		if len(notes) > 0 {
+			all["notes"] = notes
+		}
+		return writeJSON(a.stdout, all)
 	}
 	for i, r := range out {
 		if i > 0 {
@@ -111,7 +117,7 @@ func (a *app) get(ctx context.Context, k instance.Key) error {
 		fmt.Fprintf(a.stdout, "%s\n  key       %s\n  value     %s\n  created   revision %d\n  changed   revision %d, written %d times\n  lease     %s\n",
 			r.Kind, r.Key, value, r.CreateRevision, r.ModRevision, r.Version, lease)
 	}
-	return nil
+	return a.printAround(views, events, notes)
 }
 
 // maxShown bounds a value on a terminal; a usable one is at most 16 KiB.

@@ -75,13 +75,36 @@ func (a *app) history(ctx context.Context, of *instance.Key, limit int) error {
 		return err
 	}
 	defer s.close()
+	events, since, err := a.happened(ctx, s, of, limit)
+	if err != nil {
+		return err
+	}
+	if a.json() {
+		return writeJSON(a.stdout, map[string]any{"events": events, "remembered_since": since})
+	}
+	if len(events) == 0 {
+		fmt.Fprintln(a.stdout, "Nothing is known.")
+		return nil
+	}
+	if err := a.printEvents(events); err != nil {
+		return err
+	}
+	if since > 1 {
+		fmt.Fprintf(a.stdout, "\nOf registrations etcd remembers what was since revision %d.\n", since)
+	}
+	return nil
+}
+
+// happened gives the newest of what is known, oldest first, and since when etcd
+// remembers.
+func (a *app) happened(ctx context.Context, s *session, of *instance.Key, limit int) ([]happening, int64, error) {
 	entries, err := s.store.AuditLog(ctx, 0)
 	if err != nil {
-		return a.hint(err)
+		return nil, 0, a.hint(err)
 	}
 	changes, since, err := s.store.Past(ctx)
 	if err != nil {
-		return a.hint(err)
+		return nil, 0, a.hint(err)
 	}
 	events := []happening{}
 	audited := map[int64]bool{}
@@ -99,14 +122,10 @@ func (a *app) history(ctx context.Context, of *instance.Key, limit int) error {
 	}
 	events = slices.DeleteFunc(events, func(h happening) bool { return !h.about(of) })
 	slices.SortStableFunc(events, func(a, b happening) int { return cmp.Compare(a.Revision, b.Revision) })
-	events = events[max(0, len(events)-limit):]
-	if a.json() {
-		return writeJSON(a.stdout, map[string]any{"events": events, "remembered_since": since})
-	}
-	if len(events) == 0 {
-		fmt.Fprintln(a.stdout, "Nothing is known.")
-		return nil
-	}
+	return events[max(0, len(events)-limit):], since, nil
+}
+
+func (a *app) printEvents(events []happening) error {
 	t := newTable("REVISION", "AT", "WHO", "WHAT", "INSTANCE", "WHY")
 	for _, h := range events {
 		at := "-"
@@ -128,13 +147,7 @@ func (a *app) history(ctx context.Context, of *instance.Key, limit int) error {
 		}
 		t.AppendRow([]any{h.Revision, at, cmp.Or(h.Who, "-"), what, in, cmp.Or(h.Why, "-")})
 	}
-	if err := render(a.stdout, t); err != nil {
-		return err
-	}
-	if since > 1 {
-		fmt.Fprintf(a.stdout, "\nOf registrations etcd remembers what was since revision %d.\n", since)
-	}
-	return nil
+	return render(a.stdout, t)
 }
 
 // inWords says what a change of the past was that nobody has audited.

@@ -48,6 +48,35 @@ func TestGet(t *testing.T) {
 	}
 }
 
+// One answer has the record, what each proxy says, what is wanted, and what happened.
+func TestGetShowsWhatIsAround(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.8:8200", "")
+	r.put("/pd/proxies/p1", `{"v":1,"applied":9,"address":"10.0.0.1:8000","unverified":{"decode/10.0.0.8:8200":"no answer yet: \u001b[2J"}}`)
+	r.put("/pd/load/p1", `{"v":1,"applied":9,"load":{"decode/10.0.0.8:8200":{"in_flight":3}}}`)
+	r.put("/pd/proxies/p2", `{"v":1,"applied":9,"address":"10.0.0.2:8000","unverified":{}}`)
+	if code, _, errs := r.run("drain", "decode", "10.0.0.8:8200", "--reason", "new disks"); code != 0 {
+		t.Fatal(errs)
+	}
+	code, out, errs := r.run("get", "decode", "10.0.0.8:8200")
+	for _, want := range []string{"\noverride\n", "10.0.0.1:8000        9  3          -     no answer yet: \\u001b[2J\n", "10.0.0.2:8000        9  -          -     -\n", "registered", "new disks"} {
+		if code != 0 || !strings.Contains(out, want) {
+			t.Errorf("exit %d, %q is not in\n%s%s", code, want, out, errs)
+		}
+	}
+	_, out, _ = r.run("get", "decode", "10.0.0.8:8200", "-o", "json")
+	var got struct {
+		Proxies []struct {
+			InFlight *int64 `json:"in_flight"`
+		}
+		History []struct{ What string }
+	}
+	if err := json.Unmarshal([]byte(out), &got); err != nil || len(got.Proxies) != 2 || got.Proxies[0].InFlight == nil || *got.Proxies[0].InFlight != 3 || len(got.History) != 2 {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
 func TestListSaysWhyAnInstanceIsDown(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
