@@ -114,7 +114,11 @@ func TestConformanceFailures(t *testing.T) {
 				script(t, engine, fault)
 				body := chatBody(true, "")
 				r.complete(r.post("/v1/chat/completions", body), true, body)
-				if e := r.entry(); e.Alone != "" || e.Attempts != 1 {
+				// Beside a decode leg, prefill may have handed over all before it fails: then decode
+				// may have begun to answer, and there is nothing to repeat.
+				e := r.entry()
+				begun := prefill && c.Flow() == connector.Concurrent && e.Attempts == 0
+				if e.Alone != "" || e.Attempts != 1 && !begun {
 					t.Errorf("%s, of prefill %t: %+v", name, prefill, e)
 				}
 				r.allRight()
