@@ -5,6 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 	"time"
@@ -148,7 +149,7 @@ func (a *app) applyAuth(ctx context.Context, u *users) error {
 	}
 	ctx, cancel := context.WithTimeout(ctx, max(a.timeout, authLimit))
 	defer cancel()
-	auth := authSteps{ctx: ctx, cli: s.cli, given: u.given}
+	auth := authSteps{ctx: ctx, cli: s.cli, given: u.given, out: a.stdout}
 	for _, r := range u.roles {
 		if err := auth.role(r); err != nil {
 			return fmt.Errorf("role %s: %w", r.Name, err)
@@ -158,10 +159,6 @@ func (a *app) applyAuth(ctx context.Context, u *users) error {
 		if err := auth.user(name); err != nil {
 			return fmt.Errorf("user %s: %w", name, err)
 		}
-	}
-	// Before the last step: whoever cannot read them any more has not lost them.
-	for _, line := range auth.said {
-		fmt.Fprintln(a.stdout, line)
 	}
 	if _, err := s.cli.AuthEnable(ctx); err != nil {
 		return fmt.Errorf("enable authentication: %w", err)
@@ -174,8 +171,12 @@ type authSteps struct {
 	ctx   context.Context //nolint:containedctx // of this one run
 	cli   *clientv3.Client
 	given map[string]string
-	said  []string
+	out   io.Writer
 }
+
+// say prints what became of a user, at once: a later step may fail, and nobody else knows
+// a password that was made.
+func (s *authSteps) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
 func (s *authSteps) role(r discovery.EtcdRole) error {
 	if _, err := s.cli.RoleAdd(s.ctx, r.Name); err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
@@ -207,15 +208,15 @@ func (s *authSteps) user(name string) error {
 		if _, err := s.cli.UserChangePassword(s.ctx, name, password); err != nil {
 			return err
 		}
-		s.said = append(s.said, fmt.Sprintf("%s: was there; its password is that of its file now", name))
+		s.say("%s: was there; its password is that of its file now", name)
 	case errors.Is(err, rpctypes.ErrUserAlreadyExist):
-		s.said = append(s.said, fmt.Sprintf("%s: was there and keeps its password", name))
+		s.say("%s: was there and keeps its password", name)
 	case err != nil:
 		return err
 	case given:
-		s.said = append(s.said, fmt.Sprintf("%s: its password is that of its file", name))
+		s.say("%s: its password is that of its file", name)
 	default:
-		s.said = append(s.said, fmt.Sprintf("%s: password %s", name, password))
+		s.say("%s: password %s", name, password)
 	}
 	_, err = s.cli.UserGrantRole(s.ctx, name, name)
 	return err

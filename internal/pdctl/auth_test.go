@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
@@ -244,6 +245,38 @@ type answering struct{}
 
 func (answering) Probe(context.Context, *instance.Instance) (instance.Facts, error) {
 	return instance.Facts{Models: []string{"m"}}, nil
+}
+
+// interrupted is an output that calls off as soon as a line of it holds a word.
+type interrupted struct {
+	testkit.Buffer
+	word string
+	off  func()
+}
+
+func (i *interrupted) Write(p []byte) (int, error) {
+	n, err := i.Buffer.Write(p)
+	if strings.Contains(string(p), i.word) {
+		i.off()
+	}
+	return n, err
+}
+
+// A password that was made is printed before the next user is made: however the command
+// ends, no user is left whose password nobody knows.
+func TestAuthInitInterrupted(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out := &interrupted{word: ": password ", off: cancel}
+	code := pdctl.Run(ctx, []string{"auth", "init", "--apply"}, out, out, func(name string) (string, bool) {
+		return r.etcd.Endpoint(), name == "PD_ETCD_ENDPOINTS"
+	})
+	made, err := r.cli.UserList(t.Context())
+	if err != nil || code == 0 || len(made.Users) != 1 || !strings.Contains(out.String(), made.Users[0]+": password ") {
+		t.Errorf("%d, %v, users %v\n%s", code, err, made, out)
+	}
 }
 
 // Without --apply nothing is changed, and what is printed are commands; applied again it
