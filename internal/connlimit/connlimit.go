@@ -214,7 +214,8 @@ func (w *idle) state(c net.Conn, s http.ConnState) {
 	}
 }
 
-// close closes those that have waited longest.
+// close closes those that have waited longest. It does not wait for their ends: over TLS
+// each may take five seconds, if its client does not read.
 func (w *idle) close(n int) int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -231,8 +232,8 @@ func (w *idle) close(n int) int {
 	slices.SortFunc(all, func(a, b one) int { return cmp.Compare(a.since.Sub(b.since), 0) })
 	all = all[:min(n, len(all))]
 	for _, o := range all {
-		delete(w.since, o.conn) // so that nobody closes it twice
-		_ = o.conn.Close()      // its client may have done so just now
+		delete(w.since, o.conn)            // so that nobody closes it twice
+		go func() { _ = o.conn.Close() }() // its client may have done so just now
 	}
 	return len(all)
 }

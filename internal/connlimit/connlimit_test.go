@@ -229,3 +229,70 @@ func TestNoLimit(t *testing.T) {
 		}
 	})
 }
+
+// stuck is a connection whose end takes its time, as over TLS that of a client that reads
+// nothing.
+type stuck struct {
+	net.Conn
+	ends  chan struct{} // closed when its end has begun
+	ended chan struct{}
+}
+
+func (s *stuck) Close() error {
+	close(s.ends)
+	<-s.ended
+	return s.Conn.Close()
+}
+
+// While a client gives way the others are served.
+func TestNobodyWaitsForWhoGivesWay(t *testing.T) {
+	t.Parallel()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	limit, server := connlimit.New(1, log), &http.Server{ReadHeaderTimeout: patience}
+	limit.Watch(server)
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	slow := &stuck{Conn: ours, ends: make(chan struct{}), ended: make(chan struct{})}
+	defer close(slow.ended)
+	server.ConnState(slow, http.StateNew)
+	server.ConnState(slow, http.StateIdle)
+	next, err := net.Dial("tcp", ln.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer next.Close()
+	served := make(chan error, 1)
+	go func() {
+		c, err := limit.Listen(ln).Accept()
+		if err == nil {
+			err = c.Close()
+		}
+		served <- err
+	}()
+	<-slow.ends
+	other, _ := net.Pipe()
+	passed := make(chan struct{})
+	go func() {
+		server.ConnState(other, http.StateActive)
+		server.ConnState(slow, http.StateClosed)
+		close(passed)
+	}()
+	for range 2 {
+		select {
+		case <-passed:
+			passed = nil
+		case err := <-served:
+			if err != nil {
+				t.Error(err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatal("all wait for the one that goes")
+		}
+	}
+}
