@@ -23,7 +23,7 @@ func (o *owner) removed(k instance.Key) bool {
 // not in a list.
 //
 // What an operator wrote goes at once, unless it is not that it was deleted but
-// that another store took over. What an agent holds goes at once if it was
+// that another store took over; what was to end by itself goes also then. What an agent holds goes at once if it was
 // leaving or of no use; else its lease is asked for, since leases also end when
 // nothing is wrong with their instances.
 func (o *owner) lose(e *entry, gone int64) *absence {
@@ -37,6 +37,8 @@ func (o *owner) lose(e *entry, gone int64) *absence {
 	switch {
 	case o.w.o.Prober == nil, !e.good, e.kind == kindPending:
 		return nil // without probes nobody could tell that it still serves
+	case e.kind == kindOverride && e.leased != 0:
+		return nil // kept, an intent for a time would have no end
 	case e.kind == kindOverride, e.leased == 0:
 		if !o.foreign || (e.kind == kindInstance && o.removed(e.key)) {
 			return nil

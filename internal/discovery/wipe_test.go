@@ -125,6 +125,53 @@ func TestWipedStore(t *testing.T) {
 	}
 }
 
+// An intent for a time is gone together with its store: kept, it would have no end, and
+// restored, it would stand in the new one for ever.
+func TestIntentForATimeIsNotKept(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := dial(t, etcd.Endpoint()), layout(t), newProber()
+	a, b := decode("10.0.0.1:8200"), decode("10.0.0.2:8200")
+	for _, k := range []instance.Key{a, b} {
+		prober.answer(k.Address, "m")
+		put(t, cli, l.Instance(k), ready)
+	}
+	store := discovery.NewStore(cli, l, "test")
+	if _, err := store.Intend(t.Context(), a, instance.Drain, discovery.Wish{For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := store.Intend(t.Context(), b, instance.Drain, discovery.Wish{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		put(t, cli, "/other", "")
+	}
+	w := watch(t, cli, probing(t, prober, ""))
+	intent := func(k instance.Key, want instance.Intent) {
+		t.Helper()
+		waitFor(t, w, k, func(in *instance.Instance) error {
+			if in.Intent != want {
+				return fmt.Errorf("%+v", in)
+			}
+			return nil
+		})
+	}
+	intent(a, instance.Drain)
+	intent(b, instance.Drain)
+	waitState(t, w, discovery.Live)
+	etcd.Wipe()
+	etcd.Restart()
+	testkit.Eventually(t, soon, func() error {
+		s := w.Status()
+		if want := []string{"decode/" + a.Address, "decode/" + b.Address, "override/decode/" + b.Address}; !slices.Equal(s.Kept, want) {
+			return fmt.Errorf("kept %v, want %v", s.Kept, want)
+		}
+		return nil
+	})
+	intent(a, "")
+	intent(b, instance.Drain)
+}
+
 func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 	t.Parallel()
 	etcd := testkit.StartEtcdProcess(t)
