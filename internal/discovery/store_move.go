@@ -29,7 +29,7 @@ type Carried struct {
 	Kind  MoveKind
 	Key   instance.Key
 	Value []byte
-	TTL   time.Duration // left of a pending add's limit, 0 for none
+	TTL   time.Duration // left of the time of a pending add or an override, 0 for one without
 	// Skip says why it is not carried; "" if it is.
 	Skip string
 }
@@ -70,7 +70,7 @@ func (s *Store) Export(ctx context.Context) (entries []Carried, revision int64, 
 			continue
 		}
 		c := carried(n, kv)
-		if c.Skip == "" && c.Kind == MovePending && kv.Lease != 0 {
+		if c.Skip == "" && kv.Lease != 0 {
 			if c.TTL, err = s.left(ctx, clientv3.LeaseID(kv.Lease)); err != nil {
 				return nil, 0, err
 			}
@@ -185,14 +185,14 @@ func (s *Store) carry(c Carried, f *found, outcome *MoveOutcome) plan {
 		*outcome = MoveDiffers
 	case c.Kind != MoveOverride && f.removed(), c.Kind == MovePending && f.record != nil:
 		*outcome = MoveMoot
-	case c.Kind == MovePending:
+	case c.Kind != MoveRecord:
 		p.lease = c.TTL
 		p.put = func(id clientv3.LeaseID) clientv3.Op {
 			return clientv3.OpPut(key, string(c.Value), clientv3.WithLease(id))
 		}
 	default:
 		p.ops = append(p.ops, clientv3.OpPut(key, string(c.Value)))
-		if c.Kind == MoveRecord && f.pending != nil {
+		if f.pending != nil {
 			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(c.Key)))
 		}
 	}

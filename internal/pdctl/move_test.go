@@ -67,6 +67,9 @@ func furnish(t *testing.T, r *rig) {
 	if _, err := r.cli.Put(t.Context(), "/pd/decode/10.0.0.7:8200", `{"v":1,"id":"X"}`, clientv3.WithLease(lease.ID)); err != nil {
 		t.Fatal(err)
 	}
+	if code, _, errs := r.run("drain", "decode", "10.0.0.7:8200", "--for", "10m"); code != 0 {
+		t.Fatal(errs)
+	}
 }
 
 func TestExportAndImport(t *testing.T) {
@@ -110,14 +113,16 @@ func TestExportAndImport(t *testing.T) {
 	if got := fresh.raw("/pd/"); !maps.Equal(got, want) {
 		t.Errorf("carried\n%v, want\n%v", got, want)
 	}
-	// The wait ends there when it would have ended here.
-	resp, err := fresh.cli.Get(t.Context(), "/pd/pending/decode/127.0.0.1:1")
-	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 {
-		t.Fatalf("%v, %v", resp, err)
-	}
-	ttl, err := fresh.cli.TimeToLive(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
-	if err != nil || ttl.GrantedTTL < 1 || ttl.GrantedTTL > 600 {
-		t.Errorf("%+v, %v", ttl, err)
+	// The wait and the intent for a time end there when they would have ended here.
+	for _, key := range []string{"/pd/pending/decode/127.0.0.1:1", "/pd/override/decode/10.0.0.7:8200"} {
+		resp, err := fresh.cli.Get(t.Context(), key)
+		if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 {
+			t.Fatalf("%v, %v", resp, err)
+		}
+		ttl, err := fresh.cli.TimeToLive(t.Context(), clientv3.LeaseID(resp.Kvs[0].Lease))
+		if err != nil || ttl.GrantedTTL < 1 || ttl.GrantedTTL > 600 {
+			t.Errorf("%s: %+v, %v", key, ttl, err)
+		}
 	}
 	// A second time nothing is written.
 	before := revision(t, fresh)

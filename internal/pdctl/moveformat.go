@@ -38,7 +38,7 @@ type moveLine struct {
 	Role    instance.Role      `json:"role"`
 	Address string             `json:"address"`
 	Value   *string            `json:"value,omitempty"`
-	TTL     int64              `json:"ttl,omitempty"`     // of a pending add: seconds left
+	TTL     int64              `json:"ttl,omitempty"`     // of what ends by itself: seconds left
 	Skipped string             `json:"skipped,omitempty"` // why it is not carried; then it has no value
 }
 
@@ -129,8 +129,8 @@ func readMoveLine(text []byte) (discovery.Carried, error) {
 	if err := c.Check(); err != nil {
 		return discovery.Carried{}, err
 	}
-	if line.TTL < 0 || (line.TTL > 0 && c.Kind != discovery.MovePending) {
-		return discovery.Carried{}, fmt.Errorf("ttl %d: only pending adds have one, in seconds", line.TTL)
+	if line.TTL < 0 || (line.TTL > 0 && c.Kind == discovery.MoveRecord) {
+		return discovery.Carried{}, fmt.Errorf("ttl %d: only pending adds and overrides have one, in seconds", line.TTL)
 	}
 	return c, nil
 }
