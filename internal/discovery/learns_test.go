@@ -65,6 +65,27 @@ func TestEngineIDsAreLearned(t *testing.T) {
 	await(func(in *instance.Instance) bool { return in.Usable() && in.Incarnation() == "b" })
 }
 
+// The second server of a data-parallel group names its ranks by their numbers in the
+// group. A new life of its engine is told from the one before all the same.
+func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
+	t.Parallel()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), layout(t), newProber()
+	o := probing(t, prober, "")
+	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
+	w := watch(t, cli, o)
+	k := prefill("127.0.0.1:8100")
+	put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`)
+	for _, life := range []string{"a", "b"} {
+		prober.set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: map[string]string{"8": life, "9": life + "_dp1"}})
+		waitFor(t, w, k, func(in *instance.Instance) error {
+			if !in.Usable() || in.EngineID(1) != life+"_dp1" || in.Incarnation() != life {
+				return fmt.Errorf("%s %q, ids %v, life %s", in.View, in.Reason, in.Record.EngineIDs, in.Incarnation())
+			}
+			return nil
+		})
+	}
+}
+
 // What an engine tells of itself may be what its record is refused for, until it tells
 // something else.
 func TestWhatIsFoundOutMayBeRefused(t *testing.T) {

@@ -396,7 +396,7 @@ func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
 		rec.DPSize = len(ids)
 	}
 	if rec.ID == "" {
-		rec.ID = ids["0"]
+		rec.ID = (&instance.Instance{Record: rec}).EngineID(0)
 	}
 	return rec
 }
