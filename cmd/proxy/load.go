@@ -86,8 +86,13 @@ func (p *proxy) inFlight() []discovery.LoadEntry {
 	return out
 }
 
-// soon is how long what other proxies tell may wait for more of it.
-const soon = 10 * time.Millisecond
+// soon is how long what other proxies tell waits for more of it, seldom the longest that it
+// waits: a thousand proxies tell of much all the time, and adding that up again and again
+// must not cost more than a tenth of one core.
+const (
+	soon   = 10 * time.Millisecond
+	seldom = time.Second / 2
+)
 
 // weigh keeps what policies know of the other proxies until ctx ends: it takes in what
 // they tell when they do, and once a second what has become old.
@@ -95,6 +100,7 @@ func (p *proxy) weigh(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
+		start := time.Now()
 		var of map[string]sched.Counts
 		var changed <-chan struct{}
 		several := false
@@ -104,6 +110,7 @@ func (p *proxy) weigh(ctx context.Context) {
 			of, several = others.Sum(all, p.id, now), others.Any(all, p.id, now)
 		}
 		p.sched.SetOthers(of, several)
+		more := min(max(soon, 10*time.Since(start)), seldom)
 		select {
 		case <-ctx.Done():
 			return
@@ -112,7 +119,7 @@ func (p *proxy) weigh(ctx context.Context) {
 			select {
 			case <-ctx.Done():
 				return
-			case <-time.After(soon):
+			case <-time.After(more):
 			}
 		}
 	}
