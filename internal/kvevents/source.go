@@ -123,8 +123,9 @@ type message struct {
 var errFrames = errors.New("not a message of KV events")
 
 // follow serves one connection, and calls follows when what was missed is known: a
-// publisher whose replay cannot be had is asked less and less often. Whatever was known before is void: an engine that was
-// started anew counts from 0 again, and may have got further than the former one.
+// publisher whose replay cannot be had is asked less and less often. Whatever was known
+// before is void: an engine that was started anew counts from 0 again, and may have got
+// further than the former one.
 func (s *Source) follow(ctx context.Context, follows func()) error {
 	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds, s.dial)
 	if err != nil {
@@ -166,6 +167,9 @@ func (s *Source) follow(ctx context.Context, follows func()) error {
 	}
 	follows()
 	for m := range messages {
+		if err != nil {
+			continue // what has come meanwhile: the next connection begins anew
+		}
 		if err = s.take(ctx, m); err != nil {
 			_ = conn.Close() // the reader ends with it
 		}

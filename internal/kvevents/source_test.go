@@ -3,9 +3,12 @@ package kvevents_test
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -132,12 +135,17 @@ func tcp(a net.Addr) string { return "tcp://" + a.String() }
 
 func start(t *testing.T, p *publisher, replay bool) (*kvevents.Source, *log) {
 	t.Helper()
+	return startBy(t, p, replay, nil)
+}
+
+func startBy(t *testing.T, p *publisher, replay bool, dial zmq.DialFunc) (*kvevents.Source, *log) {
+	t.Helper()
 	at := kvevents.Publisher{Endpoint: tcp(p.pub.Addr()), Topic: "kv"}
 	if replay {
 		at.Replay = tcp(p.router.Addr())
 	}
 	l := new(log)
-	s := kvevents.NewSource(at, nil, l)
+	s := kvevents.NewSource(at, dial, l)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() {
@@ -199,6 +207,74 @@ func TestSource(t *testing.T) {
 		again.batch(t, false)
 		l.want(t, true, "[0 1]")
 	}
+}
+
+// counted counts what is read from a connection.
+type counted struct {
+	net.Conn
+	bytes *atomic.Int64
+}
+
+func (c counted) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	c.bytes.Add(int64(n))
+	return n, err
+}
+
+// TestReplayThatCannotBeHad: it is asked for once over a connection, however much has come
+// meanwhile, and again over the next one.
+func TestReplayThatCannotBeHad(t *testing.T) {
+	t.Parallel()
+	p := publish(t, 3, "tcp://127.0.0.1:0", "tcp://127.0.0.1:0")
+	var broken atomic.Bool
+	var read atomic.Int64
+	refuse, dialed := make(chan struct{}), make(chan string, 1000)
+	s, l := startBy(t, p, true, func(ctx context.Context, network, address string) (net.Conn, error) {
+		what := "replay"
+		if "tcp://"+address == tcp(p.pub.Addr()) {
+			what = "publisher"
+		}
+		dialed <- what
+		if broken.Load() && what == "replay" {
+			<-refuse
+			return nil, errors.New("refused")
+		}
+		c, err := (&net.Dialer{}).DialContext(ctx, network, address)
+		if err != nil || what == "replay" {
+			return c, err
+		}
+		return counted{c, &read}, nil
+	})
+	p.batch(t, true)
+	l.want(t, true, "[0]")
+	broken.Store(true)
+	p.batch(t, false)
+	before := read.Load()
+	const more, least = 100, 20 // batches, and bytes of each
+	for range more {
+		p.batch(t, true)
+	}
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if n := read.Load() - before; n < more*least {
+			return fmt.Errorf("%d bytes have come", n)
+		}
+		return nil
+	})
+	close(refuse)
+	var got []string
+	for range 5 {
+		got = append(got, <-dialed)
+	}
+	if want := []string{"publisher", "replay", "replay", "publisher", "replay"}; !slices.Equal(got, want) {
+		t.Errorf("connected to %v, want %v", got, want)
+	}
+	broken.Store(false)
+	testkit.Eventually(t, 20*time.Second, func() error {
+		if st := s.Status(); st.State != kvevents.Following || st.Sequence != more+1 {
+			return fmt.Errorf("%+v", st)
+		}
+		return nil
+	})
 }
 
 // TestSourceWithoutReplay: there is nothing to ask for what was missed, so that nothing
