@@ -7,13 +7,17 @@ import (
 	"net"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
+	"unicode/utf8"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	"go.opentelemetry.io/otel/propagation"
 	sdktrace "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // The headers of W3C Trace Context, in Go's spelling.
@@ -82,7 +86,7 @@ func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request 
 			scheme = "https"
 		}
 		span.SetAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route),
-			attribute.String("url.path", r.URL.Path), attribute.String("url.scheme", scheme))
+			attribute.String("url.path", written(r.URL.Path)), attribute.String("url.scheme", scheme))
 		if name := operation(route); name != "" {
 			span.SetAttributes(attribute.String("gen_ai.operation.name", name))
 		}
@@ -140,6 +144,18 @@ func appendHex(b, of []byte) []byte {
 	return b
 }
 
+// maxWritten bounds what a client may have written, such as a model's name.
+const maxWritten = 200
+
+// written is what a client has written as a trace may hold it: spans wait in memory for
+// their collector, and one that is not UTF-8 cannot be sent, nor what would go with it.
+func written(s string) string {
+	if len(s) <= maxWritten && utf8.ValidString(s) {
+		return s
+	}
+	return instance.Printable(s, maxWritten)
+}
+
 // chosen tells that there are spans to be made.
 func (r *Request) chosen() bool { return r != nil && r.span != nil }
 
@@ -165,7 +181,7 @@ func (r *Request) End(o *Outcome) {
 	r.span.SetAttributes(attribute.Int("http.response.status_code", o.Status), attribute.String("pd.request.id", o.ID),
 		attribute.String("pd.outcome", o.Outcome), attribute.Int("pd.legs.failed", o.Failed), attribute.Bool("pd.stream", o.Stream))
 	if o.Model != "" {
-		r.span.SetAttributes(attribute.String("gen_ai.request.model", o.Model))
+		r.span.SetAttributes(attribute.String("gen_ai.request.model", written(o.Model)))
 	}
 	if o.Alone != "" {
 		r.span.SetAttributes(attribute.String("pd.alone", o.Alone))
@@ -237,10 +253,11 @@ func (r *Request) Inject(s *Span, h http.Header) {
 	}
 }
 
-// Sent notes what was asked of the engine.
-func (s *Span) Sent(method, path string) {
+// Sent notes what was asked of the engine. target is the path, which may have a query.
+func (s *Span) Sent(method, target string) {
 	if s != nil {
-		s.span.SetAttributes(attribute.String("http.request.method", method), attribute.String("url.path", path))
+		path, _, _ := strings.Cut(target, "?")
+		s.span.SetAttributes(attribute.String("http.request.method", method), attribute.String("url.path", written(path)))
 	}
 }
 

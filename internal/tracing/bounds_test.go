@@ -1,0 +1,90 @@
+package tracing
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"net/http/httptest"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/testkit/collector"
+)
+
+// openTo gives a tracer of every request that sends to a collector.
+func openTo(t *testing.T, url string) *Tracer {
+	t.Helper()
+	log, all := logrus.New(), 1.
+	log.SetOutput(t.Output())
+	tracer, err := Open(t.Context(), Options{Endpoint: url, Sample: &all, Version: "v", ID: "i", Log: log})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return tracer
+}
+
+// What a client writes is short in its trace and always UTF-8, which the spans of others
+// depend on that are sent along with it. A query is not in it.
+func TestWhatClientsWriteIsBounded(t *testing.T) {
+	t.Parallel()
+	c := collector.Start(t)
+	tracer := openTo(t, c.URL)
+	const route = "/v1/responses/{response_id}"
+	path := "/v1/responses/\xff" + strings.Repeat("i", 1<<12)
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
+	r.URL.Path = path
+	q := tracer.Begin(r, route, time.Now())
+	l := q.Leg("decode", "10.0.0.1:8000", "nixl", time.Now())
+	l.Sent(http.MethodGet, path+"?key=secret")
+	l.End()
+	q.End(&Outcome{Model: strings.Repeat("m", 1<<20), Status: http.StatusOK})
+	if err := tracer.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	spans := c.Spans()
+	if len(spans) != 2 {
+		t.Fatalf("%d spans have come, want 2", len(spans))
+	}
+	for _, s := range spans {
+		for _, a := range s.Attributes {
+			if text := a.Value.GetStringValue(); len(text) > 300 || strings.Contains(text, "secret") {
+				t.Errorf("%s of %s has %d bytes: %.300s", a.Key, s.Name, len(text), text)
+			}
+		}
+		if got := s.Attribute("url.path"); !strings.HasPrefix(got, `/v1/responses/\xff`) {
+			t.Errorf("url.path of %s is %q", s.Name, got)
+		}
+	}
+}
+
+// A collector that takes a request and never answers holds nobody up: neither those whose
+// traces it gets, more of them than wait for it, nor the end of the program.
+func TestCollectorThatHangs(t *testing.T) {
+	t.Parallel()
+	asked, release := make(chan struct{}, 100), make(chan struct{})
+	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		asked <- struct{}{}
+		<-release
+	}))
+	t.Cleanup(func() { close(release); server.Close() })
+	tracer := openTo(t, server.URL)
+	request := func() {
+		r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
+		tracer.Begin(r, "/v1/completions", time.Now()).End(&Outcome{Status: http.StatusOK})
+	}
+	for range 10_000 {
+		request()
+	}
+	<-asked
+	for range 10_000 {
+		request()
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	if err := tracer.Close(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("%v, want the end of the wait", err)
+	}
+}
