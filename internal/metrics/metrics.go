@@ -90,7 +90,7 @@ func New(reg prometheus.Registerer, version string) *Metrics {
 type kind struct {
 	endpoint, outcome string
 	status            int
-	alone             bool
+	alone             bool // without a prefill; one that handed nothing over was there all the same
 }
 
 // series are the counters of one kind, looked up once.
@@ -145,12 +145,9 @@ func (m *Metrics) newSeries(k kind) *series {
 
 // Done counts one finished request.
 func (m *Metrics) Done(e *forward.Entry) {
-	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Alone != ""})
+	s := m.of(kind{e.Endpoint, e.Outcome, e.Status, e.Prefill == ""})
 	s.requests.Inc()
 	s.duration.Observe(e.Duration)
-	if e.FirstToken > 0 {
-		s.firstToken.Observe(e.FirstToken)
-	}
 	if e.TTFT > 0 && (e.Prefill != "" || e.Alone != "") {
 		s.passed(e)
 	}
@@ -159,8 +156,12 @@ func (m *Metrics) Done(e *forward.Entry) {
 	}
 }
 
-// passed counts the stages of a request whose answer has begun, and that was generated.
+// passed counts the first token and the stages of a request whose answer was generated
+// and has begun.
 func (s *series) passed(e *forward.Entry) {
+	if e.FirstToken > 0 {
+		s.firstToken.Observe(e.FirstToken)
+	}
 	s.queue.Observe(e.Stages.Queue)
 	if e.Attempts > 0 {
 		s.retry.Observe(e.Stages.Retry)

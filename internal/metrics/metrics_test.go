@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 )
 
@@ -19,7 +21,7 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 	for range 8 {
 		clients.Go(func() {
 			for range 100 {
-				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, TTFT: time.Second, FirstToken: time.Second})
+				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", TTFT: time.Second, FirstToken: time.Second})
 				m.Done(&forward.Entry{Endpoint: "/v1/completions", Outcome: forward.OutcomeClientError, Status: 400})
 				m.Done(&forward.Entry{Endpoint: "/v1/chat/completions", Outcome: forward.OutcomeOK, Status: 200, Alone: "no_prefill"})
 			}
@@ -49,6 +51,51 @@ func TestRequestsAreCountedByKind(t *testing.T) {
 		if counts[name] != n {
 			t.Errorf("%s counted %d, want %d", name, counts[name], n)
 		}
+	}
+}
+
+// A request is with prefill as far as it was: also where that handed nothing over, so that
+// decode served alone. What was generated before has neither a first token nor stages.
+func TestStagesAreOfTheRoleThatHadTheRequest(t *testing.T) {
+	t.Parallel()
+	reg := prometheus.NewRegistry()
+	m := metrics.New(reg, "test")
+	times := stage.Stages{Queue: 1, Prefill: time.Second, Handover: time.Second, Decode: time.Second}
+	lost := forward.Entry{Endpoint: "/lost", Outcome: forward.OutcomeOK, Status: 200, Prefill: "p:1", Decode: "d:1", Alone: "no_handover", TTFT: 2 * time.Second, FirstToken: 2 * time.Second, Stages: times}
+	alone := lost
+	alone.Endpoint, alone.Prefill, alone.Alone, alone.Stages.Handover = "/alone", "", "no_prefill", 0
+	stored := alone
+	stored.Endpoint, stored.Alone = "/stored", ""
+	for _, e := range []*forward.Entry{&lost, &alone, &stored} {
+		m.Done(e)
+	}
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, f := range families {
+		if name := f.GetName(); name != "pd_stage_seconds" && name != "pd_time_to_first_token_seconds" {
+			continue
+		}
+		for _, x := range f.GetMetric() {
+			if x.GetHistogram().GetSampleCount() == 0 {
+				continue
+			}
+			name := ""
+			for _, l := range x.GetLabel() {
+				name += " " + l.GetValue()
+			}
+			got = append(got, name[1:])
+		}
+	}
+	want := []string{
+		"/alone decode decode", "/alone decode prefill", "/alone decode queue",
+		"/lost decode decode", "/lost decode handover", "/lost prefill prefill", "/lost prefill queue",
+		"/alone alone", "/lost pair",
+	}
+	if !slices.Equal(got, want) {
+		t.Errorf("counted\n%q, want\n%q", got, want)
 	}
 }
 
