@@ -14,6 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -67,12 +68,12 @@ func (p *prometheus) count(expr string) int {
 // await waits until a query has a series.
 func (p *prometheus) await(expr string) {
 	p.t.Helper()
-	for end := time.Now().Add(patience); p.count(expr) == 0; {
-		if time.Now().After(end) {
-			p.t.Fatalf("nothing came of %s", expr)
+	testkit.Eventually(p.t, patience, func() error {
+		if p.count(expr) == 0 {
+			return fmt.Errorf("nothing came of %s", expr)
 		}
-		time.Sleep(100 * time.Millisecond)
-	}
+		return nil
+	})
 }
 
 // follow starts a Prometheus with our configuration, that follows these proxies.

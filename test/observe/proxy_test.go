@@ -3,28 +3,19 @@ package observe_test
 import (
 	"context"
 	"encoding/json"
+	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/testkit/collector"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
-
-// until waits until something is so.
-func until(t *testing.T, what string, so func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !so(); {
-		if time.Now().After(end) {
-			t.Fatal("it did not come to this: " + what)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-}
 
 // The level of the log follows the route and signals. The own etcd, whose process has
 // the same name, outlives the signals.
@@ -65,7 +56,12 @@ func TestLogLevel(t *testing.T) {
 		if err := proxy.Signal(step.signal); err != nil {
 			t.Fatal(err)
 		}
-		until(t, "level "+step.want, func() bool { return ask(http.MethodGet, "") == step.want })
+		testkit.Eventually(t, patience, func() error {
+			if got := ask(http.MethodGet, ""); got != step.want {
+				return fmt.Errorf("the level is %s, want %s", got, step.want)
+			}
+			return nil
+		})
 	}
 }
 
@@ -102,7 +98,12 @@ func TestTraces(t *testing.T) {
 		return found
 	}
 	const root = "POST /v1/completions"
-	until(t, "the request's span", func() bool { return tree()[root].Span != nil })
+	testkit.Eventually(t, patience, func() error {
+		if tree()[root].Span == nil {
+			return errors.New("no span of the request has come")
+		}
+		return nil
+	})
 	all := tree()
 	if s := all[root]; s.Parent() != "" || s.Service() != "ours" {
 		t.Errorf("the request's span: %v", s)
