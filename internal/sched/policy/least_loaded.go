@@ -66,10 +66,10 @@ func (p leastLoaded) leastEven(c *Candidates, r *Request) int {
 		}
 		tied++
 	}
-	for n := int(r.chance(p.rand) * float64(tied)); n > 0 && at+1 < c.Len(); {
-		at++
-		if c.At(at).Load.sum.Load() == least {
-			n--
+	n := int(r.chance(p.rand) * float64(tied))
+	for i := at + 1; n > 0 && i < c.Len(); i++ { // loads may have changed: at stays one of those that had least
+		if c.At(i).Load.sum.Load() == least {
+			at, n = i, n-1
 		}
 	}
 	return at
