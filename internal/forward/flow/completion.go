@@ -70,38 +70,42 @@ func (c *completion) run() {
 		c.alone(c.req.Bypass)
 		return
 	}
-	for done := false; !done; {
-		c.Route.Alone = "" // an attempt before may have had a reason
-		p, err := c.pickPrefill()
-		if err != nil {
-			c.withoutPrefill(err)
-			return
-		}
-		if slices.Contains(c.lonely, kindOf(p)) {
-			p.Done() // it would compute the prompt for nobody
-			c.attempts.pass(p.Instance)
-			continue
-		}
-		d := c.s.dialects[p.Connector]
-		if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
-			p.Done()
-			c.alone(why)
-			return
-		}
-		if c.better(p, d) {
-			return
-		}
-		p.Confirm()
-		c.Route.took(p)
-		switch d.Flow() {
-		case connector.Concurrent:
-			done = c.concurrent(p, d)
-		case connector.Notified:
-			done = c.notified(p, d)
-		default:
-			done = c.sequential(p, d)
-		}
+	for !c.attempt() {
+	}
+}
+
+// attempt tries one pair. done tells that the request has been answered; if not, another
+// pair is due.
+func (c *completion) attempt() (done bool) {
+	c.Route.Alone = "" // an attempt before may have had a reason
+	p, err := c.pickPrefill()
+	if err != nil {
+		c.withoutPrefill(err)
+		return true
+	}
+	defer p.Done()
+	if slices.Contains(c.lonely, kindOf(p)) {
+		c.attempts.pass(p.Instance) // it would compute the prompt for nobody
+		return false
+	}
+	d := c.s.dialects[p.Connector]
+	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
+		c.alone(why)
+		return true
+	}
+	if c.better(p, d) {
+		return true
+	}
+	p.Confirm()
+	c.Route.took(p)
+	switch d.Flow() {
+	case connector.Concurrent:
+		return c.concurrent(p, d)
+	case connector.Notified:
+		return c.notified(p, d)
+	default:
+		return c.sequential(p, d)
 	}
 }
 
@@ -226,13 +230,13 @@ func (c *completion) aloneFrom(first *sched.Assignment, reason string) {
 		}
 		c.Route.took(d)
 		f := c.aloneOn(d)
-		d.Done()
 		done = f == nil || c.decodeFailed(d, f)
 	}
 }
 
-// aloneOn lets this decode instance do it.
+// aloneOn lets this decode instance do it. The pick is done then.
 func (c *completion) aloneOn(d *sched.Assignment) *leg.Failure {
+	defer d.Done()
 	l := c.Origin.Begin(d, c.decodeWait())
 	defer l.End()
 	out := connector.Alone(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})

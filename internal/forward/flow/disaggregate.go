@@ -39,10 +39,10 @@ func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (ser
 		return false
 	}
 	why, d := s.decide(c, p, dialect)
+	defer d.Done()
 	c.Route.Decided = why.Reason
 	c.s.Recorder.Disaggregated(why.Alone, why.Reason, why.Stall)
 	if !why.Alone {
-		d.Done()
 		return false
 	}
 	p.Done()

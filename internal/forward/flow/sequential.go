@@ -100,7 +100,6 @@ func (c *completion) decode(kv *handed) (done bool) {
 			return true
 		}
 		f, waited := c.decodeWith(d, kv)
-		d.Done()
 		if f == nil {
 			return true
 		}
@@ -140,8 +139,9 @@ func (c *completion) budget(lease time.Duration) time.Duration {
 	return c.s.KVBudget
 }
 
-// decodeWith runs one decode leg, and tells how long it took.
+// decodeWith runs one decode leg, and tells how long it took. The pick is done then.
 func (c *completion) decodeWith(d *sched.Assignment, kv *handed) (*leg.Failure, time.Duration) {
+	defer d.Done()
 	c.Route.took(d)
 	kv.pair.Decode, kv.pair.DecodeRank = d.Instance, d.Rank
 	handover := kv.handover

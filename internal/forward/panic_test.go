@@ -1,0 +1,80 @@
+package forward_test
+
+import (
+	"sync/atomic"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// faulty panics when an instance of a role has served.
+type faulty struct {
+	flow.Health
+	role   instance.Role
+	panics *atomic.Int64
+}
+
+func (f faulty) Success(in *instance.Instance) {
+	if in.Role == f.role {
+		f.panics.Add(1)
+		panic("test")
+	}
+}
+
+// unsure panics when it was decided whether a request goes through prefill.
+type unsure struct {
+	*record
+	panics *atomic.Int64
+}
+
+func (u unsure) Disaggregated(bool, string, float64) {
+	u.panics.Add(1)
+	panic("test")
+}
+
+// The router goes on after a panic: whatever the request had in flight must be counted
+// back, or no drain would ever end.
+func TestPanicLeavesNothingInFlight(t *testing.T) {
+	t.Parallel()
+	type tune func(*forward.Options, *atomic.Int64)
+	of := func(role instance.Role, never bool) tune {
+		return func(o *forward.Options, panics *atomic.Int64) {
+			o.Health = faulty{o.Health, role, panics}
+			if never {
+				o.Disaggregate = &flow.Disaggregate{Never: true}
+			}
+		}
+	}
+	for name, tc := range map[string]struct {
+		mode fakevllm.Mode
+		tune tune
+	}{
+		"prefill":            {fakevllm.NIXL, of(instance.Prefill, false)},
+		"decode":             {fakevllm.NIXL, of(instance.Decode, false)},
+		"concurrent prefill": {fakevllm.Mooncake, of(instance.Prefill, false)},
+		"concurrent decode":  {fakevllm.Mooncake, of(instance.Decode, false)},
+		"notified decode":    {fakevllm.LMCache, of(instance.Decode, false)},
+		"alone":              {fakevllm.NIXL, of(instance.Decode, true)},
+		"a decision": {fakevllm.NIXL, func(o *forward.Options, panics *atomic.Int64) {
+			o.Disaggregate, o.Recorder = new(flow.Disaggregate), unsure{o.Recorder.(*record), panics}
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var panics atomic.Int64
+			r := start(t, tc.mode, 1, 1, func(o *forward.Options) { tc.tune(o, &panics) })
+			if tc.mode == fakevllm.Mooncake {
+				r.bootstraps()
+			}
+			r.post("/v1/chat/completions", chatBody(false, ""))
+			eventually(t, "nothing is in flight", func() bool {
+				left := panics.Load() == 0 // the answer may be out before the panic
+				r.sched.Each(func(_ instance.Key, n int64) { left = left || n != 0 })
+				return !left
+			})
+		})
+	}
+}
