@@ -20,7 +20,13 @@ type Testimony struct {
 	Loads    []*ProxyLoad
 	// Intents are what is wanted of the instances that were asked about; those of which
 	// nothing is wanted are left out.
-	Intents map[instance.Key]instance.Intent
+	Intents map[instance.Key]Standing
+}
+
+// Standing is an intent, and the revision at which its key was written last.
+type Standing struct {
+	Intent   instance.Intent
+	Revision int64
 }
 
 // Testify reads what the proxies say, and what is wanted of instances.
@@ -47,13 +53,13 @@ func (s *Store) Testify(ctx context.Context, keys []instance.Key) (Testimony, er
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
 	t := Testimony{
 		Revision: resp.Header.Revision, Proxies: readProxies(s.layout, kvs(0)), Loads: readLoads(s.layout, kvs(1)),
-		Intents: map[instance.Key]instance.Intent{},
+		Intents: map[instance.Key]Standing{},
 	}
 	for i := 2; i < len(ops); i++ {
 		for _, kv := range kvs(i) {
 			n := s.layout.parse(string(kv.Key))
 			if o, err := DecodeOverride(kv.Value); err == nil && o.State != "" {
-				t.Intents[instance.Key{Role: n.role, Address: n.address}] = o.State
+				t.Intents[instance.Key{Role: n.role, Address: n.address}] = Standing{o.State, kv.ModRevision}
 			}
 		}
 	}

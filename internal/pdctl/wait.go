@@ -99,7 +99,7 @@ func (a *app) awaitFree(ctx context.Context, s *session, revision int64, keys []
 		return a.hint(err)
 	}
 	// Of an engine in both roles there may be one only.
-	keys = slices.DeleteFunc(keys, func(k instance.Key) bool { return t.Intents[k] == "" })
+	keys = slices.DeleteFunc(keys, func(k instance.Key) bool { return t.Intents[k].Intent == "" })
 	if len(keys) == 0 {
 		return errors.New("the drain was lifted at once")
 	}
@@ -177,7 +177,7 @@ func (a *app) await(ctx context.Context, s *session, revision int64, keys []inst
 // lifted tells that somebody has lifted the intent on which a wait rests.
 func lifted(t discovery.Testimony, keys []instance.Key) error {
 	for _, k := range keys {
-		if t.Intents[k] == "" {
+		if t.Intents[k].Intent == "" {
 			return fmt.Errorf("the drain of %s was lifted meanwhile", k)
 		}
 	}

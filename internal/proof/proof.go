@@ -26,7 +26,7 @@ const grace = 3 * time.Second
 // for concurrent use.
 type Proof struct {
 	revision int64
-	keys     []string // of the instances, as in digests
+	keys     []instance.Key
 	m        map[string]*proxy
 }
 
@@ -40,19 +40,22 @@ type proxy struct {
 // New begins a proof that a revision has been applied, and that nothing is in flight on
 // instances since.
 func New(revision int64, keys []instance.Key) *Proof {
-	p := &Proof{revision: revision, m: map[string]*proxy{}}
-	for _, k := range keys {
-		p.keys = append(p.keys, k.String())
-	}
-	return p
+	return &Proof{revision: revision, keys: keys, m: map[string]*proxy{}}
 }
 
 // Same tells whether the membership is the same at two revisions, so that whoever has
 // applied the one has applied the other.
 type Same func(a, b int64) bool
 
-// See takes in what the proxies say now.
+// See takes in what the proxies say now. Where an intent was written anew it may have been
+// lifted in between, so that those that are there have to prove it again.
 func (p *Proof) See(t discovery.Testimony, now time.Time, same Same) {
+	anew := false
+	for _, k := range p.keys {
+		if at := t.Intents[k].Revision; at > p.revision {
+			p.revision, anew = at, true
+		}
+	}
 	loads := map[string]*discovery.ProxyLoad{}
 	for _, l := range t.Loads {
 		loads[l.ID] = l
@@ -67,7 +70,7 @@ func (p *Proof) See(t discovery.Testimony, now time.Time, same Same) {
 			p.m[is.ID] = one
 		}
 		one.address, one.away = is.Address, time.Time{}
-		if !one.done {
+		if anew || !one.done {
 			one.why = p.missing(is, loads[is.ID], same)
 			one.done = one.why == ""
 		}
@@ -94,7 +97,8 @@ func (p *Proof) missing(is *discovery.ProxyPresence, l *discovery.ProxyLoad, sam
 		return fmt.Sprintf("has not applied revision %d yet, it is at %d", p.revision, applied)
 	}
 	var holds []string
-	for _, key := range p.keys {
+	for _, k := range p.keys {
+		key := k.String()
 		if c, ok := l.Load[key]; ok {
 			holds = append(holds, fmt.Sprintf("%d on %s", c.InFlight, key))
 		}

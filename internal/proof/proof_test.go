@@ -63,6 +63,30 @@ func TestProof(t *testing.T) {
 	want(see(12*time.Second, saying([3]any{"c", 60, 0}, [3]any{"d", 60, 0})), 4, true, "", "")
 }
 
+// Where a drain is lifted and comes again between two looks, what was proven of the first
+// says nothing about the second: it is proven anew by all that are there.
+func TestProofOfTheNewestIntent(t *testing.T) {
+	t.Parallel()
+	now := time.Now()
+	p := proof.New(50, []instance.Key{x})
+	see := func(intent int64, proxies ...[3]any) proof.State {
+		said := saying(proxies...)
+		said.Intents = map[instance.Key]discovery.Standing{x: {Intent: instance.Drain, Revision: intent}}
+		p.See(said, now, never)
+		return p.State(now)
+	}
+	if s := see(50, [3]any{"a", 50, 0}, [3]any{"b", 50, 1}, [3]any{"gone", 50, 0}); s.Done != 2 || s.Over() {
+		t.Fatalf("%+v", s)
+	}
+	s := see(60, [3]any{"a", 60, 4}, [3]any{"b", 60, 0})
+	if s.Done != 2 || len(s.Open) != 1 || !strings.Contains(s.Open[0], "proxy a:8000 (a) has in flight: 4") || len(s.Vanished) != 0 {
+		t.Errorf("%+v", s)
+	}
+	if s = see(60, [3]any{"a", 60, 0}, [3]any{"b", 60, 0}); !s.Over() || s.Done != 3 {
+		t.Errorf("%+v", s)
+	}
+}
+
 // A digest that left out some of what leaves, or is not understood, proves nothing.
 func TestNoProof(t *testing.T) {
 	t.Parallel()
