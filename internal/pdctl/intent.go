@@ -24,6 +24,7 @@ With --wait, drain returns when the instance is free, and its exit code says so:
   3  a proxy vanished, or stopped answering, before it had said so; it is named.
      It may hold requests still: look at it, then drain again
   4  --timeout has passed; the proxies that hold requests are named
+  1  any other failure, as when somebody lifts the drain meanwhile
 
 A prefill instance is free when decode has fetched what it computed, or when it
 does not keep that any longer. An engine in both roles has one count: drain
@@ -178,16 +179,10 @@ func (a *app) intend(ctx context.Context, keys []instance.Key, state instance.In
 	}
 	defer s.close()
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
-	results, revision := a.each(keys, func(k instance.Key) (result, int64) {
-		r := result{Role: k.Role, Address: k.Address}
-		done, err := s.store.Intend(ctx, k, state, f.wish)
-		switch {
-		case err != nil:
-			return r.failed("%w", err), 0
-		case !done.Known && !done.Changed:
-			return r.failed("there is no such instance; see pdctl list"), 0
-		}
-		r.Outcome, r.Revision, r.line = word, done.Revision, word
+	results, revision := a.each(keys, func(k instance.Key) (discovery.Intended, error) {
+		return s.store.Intend(ctx, k, state, f.wish)
+	}, func(r *result, done discovery.Intended) {
+		r.Outcome, r.line = word, word
 		switch {
 		case !done.Changed:
 			r.line += " already"
@@ -197,21 +192,20 @@ func (a *app) intend(ctx context.Context, keys []instance.Key, state instance.In
 		if done.Was != "" && done.Was != state {
 			r.line += fmt.Sprintf("; it was %s before", map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[done.Was])
 		}
-		return r, done.Revision
 	})
 	if !f.wait {
 		return a.finish(results)
 	}
-	var free []instance.Key
+	var drained []instance.Key
 	for _, r := range results {
 		if r.Outcome != "failed" {
-			free = append(free, instance.Key{Role: r.Role, Address: r.Address}.Each()...)
+			drained = append(drained, instance.Key{Role: r.Role, Address: r.Address})
 		}
 	}
-	if len(free) == 0 {
+	if len(drained) == 0 {
 		return a.finish(results)
 	}
-	waited := a.awaitFree(ctx, s, revision, free, f.limit)
+	waited := a.awaitFree(ctx, s, revision, drained, f.limit)
 	for i := range results {
 		if waited == nil && results[i].Outcome != "failed" {
 			results[i].Outcome, results[i].line = "free", "free: no proxy has anything in flight there"
@@ -230,31 +224,33 @@ func (a *app) lift(ctx context.Context, keys []instance.Key, state instance.Inte
 		return err
 	}
 	defer s.close()
-	results, _ := a.each(keys, func(k instance.Key) (result, int64) {
-		r := result{Role: k.Role, Address: k.Address}
-		done, err := s.store.Lift(ctx, k, state, reason)
-		switch {
-		case err != nil:
-			return r.failed("%w", err), 0
-		case !done.Known:
-			return r.failed("there is no such instance; see pdctl list"), 0
-		case !done.Changed:
-			r.Outcome, r.line = "already", fmt.Sprintf("there is no %s; left as it is", state)
-		default:
-			r.Outcome, r.Revision, r.line = "un"+string(state)+"ed", done.Revision, "un"+string(state)+"ed; used again as it registers"
+	results, _ := a.each(keys, func(k instance.Key) (discovery.Intended, error) {
+		return s.store.Lift(ctx, k, state, reason)
+	}, func(r *result, done discovery.Intended) {
+		if r.Outcome, r.line = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
+			r.Outcome, r.line = "un"+string(state)+"ed", "un"+string(state)+"ed; used again as it registers"
 		}
-		return r, done.Revision
 	})
 	return a.finish(results)
 }
 
-// each does something about every key and prints what came of it. It gives the highest
-// revision, too.
-func (a *app) each(keys []instance.Key, do func(instance.Key) (result, int64)) ([]result, int64) {
+// each changes what is wanted of every instance and prints what came of it, which say puts
+// into words. It gives the highest revision, too.
+func (a *app) each(keys []instance.Key, do func(instance.Key) (discovery.Intended, error), say func(*result, discovery.Intended)) ([]result, int64) {
 	results, revision := make([]result, 0, len(keys)), int64(0)
 	for _, k := range keys {
-		r, at := do(k)
-		revision = max(revision, at)
+		r := result{Role: k.Role, Address: k.Address}
+		done, err := do(k)
+		switch {
+		case err != nil:
+			r = r.failed("%w", err)
+		case !done.Known && !done.Changed:
+			r = r.failed("there is no such instance; see pdctl list")
+		default:
+			r.Revision = done.Revision
+			say(&r, done)
+		}
+		revision = max(revision, done.Revision)
 		results = append(results, r)
 		a.line(r)
 	}

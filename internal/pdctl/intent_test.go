@@ -118,6 +118,55 @@ func TestDrainWait(t *testing.T) {
 	}
 }
 
+// An etcd that does not answer is waited for. When the time is over it is named, beside
+// those that had not proven it when it was asked last.
+func TestDrainWaitWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x = "10.0.0.1:8200"
+	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
+	r.say("b", 1, "")
+	r.want(0, "decode/"+x+": drained\n", "drain", "decode", x)
+	revision := r.revision("/pd/override/decode/" + x)
+
+	waits, end := r.background("drain", "decode", x, "--wait", "--timeout", "5m")
+	late, endLate := r.background("drain", "decode", x, "--wait", "--timeout", "6s")
+	for _, out := range []*lockedBuffer{waits, late} {
+		testkit.Eventually(t, time.Minute, func() error { return out.has("waiting for proxy b:8000") })
+	}
+	r.etcd.Stop()
+	if code := endLate(false); code != 4 || late.has("is at 1; etcd does not answer. The drain stays in force") != nil {
+		t.Errorf("exit %d: %s", code, late)
+	}
+	testkit.Eventually(t, time.Minute, func() error { return waits.has("etcd does not answer, waiting on") })
+	r.etcd.Restart()
+	testkit.Eventually(t, time.Minute, func() error {
+		_, err := r.cli.Put(t.Context(), "/pd/load/b", fmt.Sprintf(`{"v":1,"applied":%d,"load":{}}`, revision))
+		return err
+	})
+	if code := end(false); code != 0 {
+		t.Errorf("exit %d: %s", code, waits)
+	}
+}
+
+// Of an engine in both roles there may be one only; each instance that is waited for has
+// its own drain.
+func TestDrainWaitEndsWithItsDrain(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const x, y = "10.0.0.1:8200", "10.0.0.2:8200"
+	r.put("/pd/decode/"+x, `{"v":1,"state":"ready","models":["m"]}`)
+	r.put("/pd/decode/"+y, `{"v":1,"state":"ready","models":["m"]}`)
+	if errs := r.want(0, "both/"+x+": drained\nboth/"+x+": free: no proxy has anything in flight there\n", "drain", "both", x, "--wait"); errs == "" {
+		t.Error("it is not said that nobody was asked")
+	}
+	r.say("b", 1, "")
+	out, stop := r.background("drain", "decode", x, y, "--wait", "--for", "3s")
+	if code := stop(false); code != 1 || out.has("has ended meanwhile: somebody has lifted it, or its time is over") != nil {
+		t.Errorf("exit %d: %s", code, out)
+	}
+}
+
 // gone takes a proxy away.
 func (r *rig) gone(id string) {
 	r.t.Helper()

@@ -84,6 +84,9 @@ func (a *app) waitApplied(ctx context.Context, revision int64, limit time.Durati
 	case err != nil:
 		return err
 	}
+	if len(state.Vanished) > 0 {
+		fmt.Fprintf(a.stderr, "Note: not waited for, having vanished meanwhile: %s\n", strings.Join(state.Vanished, ", "))
+	}
 	if a.json() {
 		return writeJSON(a.stdout, map[string]any{"revision": revision, "proxies": state.Done})
 	}
@@ -93,15 +96,22 @@ func (a *app) waitApplied(ctx context.Context, revision int64, limit time.Durati
 
 // awaitFree waits until no proxy has anything in flight on instances that were drained
 // with a revision.
-func (a *app) awaitFree(ctx context.Context, s *session, revision int64, keys []instance.Key, limit time.Duration) error {
-	t, err := s.store.Testify(ctx, keys)
+func (a *app) awaitFree(ctx context.Context, s *session, revision int64, drained []instance.Key, limit time.Duration) error {
+	var all, keys []instance.Key
+	for _, k := range drained {
+		all = append(all, k.Each()...)
+	}
+	t, err := s.store.Testify(ctx, all)
 	if err != nil {
 		return a.hint(err)
 	}
-	// Of an engine in both roles there may be one only.
-	keys = slices.DeleteFunc(keys, func(k instance.Key) bool { return t.Intents[k].Intent == "" })
-	if len(keys) == 0 {
-		return errors.New("the drain was lifted at once")
+	for _, k := range drained {
+		// Of an engine in both roles there may be one only.
+		held := slices.DeleteFunc(k.Each(), func(one instance.Key) bool { return t.Intents[one].Intent == "" })
+		if len(held) == 0 {
+			return ended(k)
+		}
+		keys = append(keys, held...)
 	}
 	state, err := a.await(ctx, s, revision, keys, limit)
 	vanished := ""
@@ -119,8 +129,10 @@ func (a *app) awaitFree(ctx context.Context, s *session, revision int64, keys []
 			said += "; " + vanished
 		}
 		return &exitError{exitTimeout, fmt.Errorf("%s. The drain stays in force", said)}
+	case errors.Is(err, errInterrupted):
+		return fmt.Errorf("%w. The drain stays in force", err)
 	case err != nil:
-		return fmt.Errorf("%w. The drain stays in force unless it was lifted", err)
+		return err
 	case vanished != "":
 		return &exitError{exitVanished, fmt.Errorf("%s. The drain stays in force", vanished)}
 	case state.Done == 0:
@@ -129,8 +141,11 @@ func (a *app) awaitFree(ctx context.Context, s *session, revision int64, keys []
 	return nil
 }
 
-// errTimeout ends a wait whose limit has passed.
-var errTimeout = errors.New("the time has passed")
+// The ends of a wait whose limit has passed, and of one that was told to end.
+var (
+	errTimeout     = errors.New("the time has passed")
+	errInterrupted = errors.New("interrupted")
+)
 
 // await looks at what the proxies say until all have proven what is wanted, or the limit
 // has passed. It tells how far that is on stderr.
@@ -141,15 +156,20 @@ func (a *app) await(ctx context.Context, s *session, revision int64, keys []inst
 	var state proof.State
 	var said string
 	for {
-		start := time.Now()
+		start, gap := time.Now(), waitPoll
+		var away []string // why etcd could not be asked, nothing if it could
 		t, err := s.store.Testify(ctx, keys)
 		switch {
 		case ctx.Err() != nil:
-			return state, errors.New("interrupted")
-		case errors.Is(err, discovery.ErrUnreachable):
-			a.progress(&said, "etcd does not answer, waiting on")
-		case err != nil:
-			return state, a.hint(err)
+			return state, errInterrupted
+		case refusedUser(err):
+			return state, err
+		case err != nil: // it may be without a leader for a moment
+			away = []string{"etcd does not answer"}
+			if !errors.Is(err, discovery.ErrUnreachable) {
+				away[0] = instance.Printable(err.Error(), 300)
+			}
+			a.progress(&said, away[0]+", waiting on")
 		default:
 			if err := lifted(t, keys); err != nil {
 				return state, err
@@ -158,30 +178,39 @@ func (a *app) await(ctx context.Context, s *session, revision int64, keys []inst
 			if state = p.State(start); state.Over() {
 				return state, nil
 			}
-			a.progress(&said, fmt.Sprintf("%d of %s done; waiting for %s", state.Done,
-				proxies(state.Done+len(state.Open)+len(state.Vanished)), strings.Join(append(state.Open, state.Vanished...), "; ")))
+			waiting := slices.Clone(state.Open)
+			for _, name := range state.Vanished {
+				waiting = append(waiting, name+", which is away")
+			}
+			a.progress(&said, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			gap = max(gap, 10*time.Since(start)) // many proxies say much
 		}
-		next := time.NewTimer(max(waitPoll, 10*time.Since(start))) // many proxies say much
+		next := time.NewTimer(gap)
 		select {
 		case <-ctx.Done():
 			next.Stop()
-			return state, errors.New("interrupted")
+			return state, errInterrupted
 		case <-end.C:
 			next.Stop()
+			state.Open = append(state.Open, away...)
 			return state, errTimeout
 		case <-next.C:
 		}
 	}
 }
 
-// lifted tells that somebody has lifted the intent on which a wait rests.
+// lifted tells that the intent on which a wait rests is there no more.
 func lifted(t discovery.Testimony, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {
-			return fmt.Errorf("the drain of %s was lifted meanwhile", k)
+			return ended(k)
 		}
 	}
 	return nil
+}
+
+func ended(k instance.Key) error {
+	return fmt.Errorf("the drain of %s has ended meanwhile: somebody has lifted it, or its time is over", k)
 }
 
 // same asks whether the membership is the same at two revisions, each question once.

@@ -62,14 +62,10 @@ func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, wish disco
 		return err
 	}
 	defer s.close()
-	results, _ := a.each(keys, func(k instance.Key) (result, int64) {
-		r := result{Role: k.Role, Address: k.Address}
-		done, err := s.store.SetWeight(ctx, k, n, wish)
+	results, _ := a.each(keys, func(k instance.Key) (discovery.Intended, error) {
+		return s.store.SetWeight(ctx, k, n, wish)
+	}, func(r *result, _ discovery.Intended) {
 		switch {
-		case err != nil:
-			return r.failed("%w", err), 0
-		case !done.Known:
-			return r.failed("there is no such instance; see pdctl list"), 0
 		case n == nil:
 			r.Outcome, r.line = "lifted", "its own weight is in force"
 		case wish.For > 0:
@@ -77,8 +73,6 @@ func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, wish disco
 		default:
 			r.Outcome, r.line = "weighted", fmt.Sprintf("weight %d", *n)
 		}
-		r.Revision = done.Revision
-		return r, done.Revision
 	})
 	return a.finish(results)
 }
