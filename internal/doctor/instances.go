@@ -59,6 +59,14 @@ func (p *Picture) rejected(say func(Finding)) {
 			f.What, f.Why = "its record is rejected by every proxy: nobody can speak to it", err.Error()
 		}
 		show := p.pdctl("get", in.Key.String())
+		if _, err := instance.ParseAddress(in.Address); err != nil {
+			f.What = "its key is not that of an instance: no proxy uses it"
+			f.Cure = "remove it, and have who writes it name the engine by host:port"
+			// Behind "--" whatever somebody has written is a word and no flag.
+			f.Commands = []string{shell(slices.Concat([]string{"pdctl"}, p.Reach.Pdctl, []string{"remove", string(in.Role), "--", in.Address})...)}
+			say(f)
+			continue
+		}
 		if in.Static() {
 			f.Cure = "write it anew: take the entry out and add the instance again, which asks the engine for its facts"
 			f.Commands = []string{show, p.pdctl("remove", string(in.Role), in.Address), p.pdctl("add", string(in.Role), in.Address)}
@@ -84,11 +92,12 @@ func (p *Picture) models(say func(Finding)) {
 			Commands: commands,
 		})
 	}
+	members := p.members() // a proxy may tell of what is there no more
 	for i := range p.Proxies {
 		x := &p.Proxies[i]
-		for _, key := range slices.Sorted(maps.Keys(x.Unverified)) {
-			if reason := x.Unverified[key]; wrongModel.MatchString(reason) {
-				tell(key, x.name()+": "+reason, p.pdctl("get", key))
+		for _, in := range members {
+			if reason := x.Unverified[in.Key.String()]; wrongModel.MatchString(reason) && x.Applied >= in.ModRevision {
+				tell(in.Key.String(), x.name()+": "+reason, p.pdctl("get", in.Key.String()))
 			}
 		}
 	}

@@ -51,12 +51,19 @@ func (p *Picture) oneEngine(at string, list []*instance.Instance, say func(Findi
 	}
 	for _, role := range instance.Roles() {
 		if same := byRole[role]; len(same) > 1 {
-			last := same[len(same)-1]
+			var commands, removals []string
+			for _, in := range same[:min(len(same), 4)] {
+				commands = append(commands, p.pdctl("get", in.Key.String()))
+				// The record at the address itself stays: another that names it may be wrong.
+				if in.Static() && in.Address != at {
+					removals = append(removals, p.pdctl("remove", string(role), in.Address))
+				}
+			}
 			say(Finding{
 				Severity: Error, Subject: string(role) + "/" + at, What: fmt.Sprintf("one engine is registered %d times: %s", len(same), keys(same)),
 				Why:      "two agents, or an agent and a static record, name one address in two ways: the engine gets as many shares of the requests",
 				Cure:     "stop one of the two agents, or remove the static record; give the engine one --address",
-				Commands: []string{p.pdctl("get", same[0].Key.String()), p.pdctl("remove", string(role), last.Address)},
+				Commands: append(commands, removals...),
 			})
 		}
 	}

@@ -145,6 +145,7 @@ func TestDoctorRejectedValue(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.2:1", `{broken`)
 	r.put("/pd/decode/10.0.0.3:1", `{"models":["m"],"connector":"teleport"}`)
 	r.put("/pd/decode/$(rm -rf x):1", ``)
+	r.put("/pd/decode/--force", ``)
 	got := r.examined(5)
 	at := " --etcd-endpoints " + r.etcd.Endpoint()
 	finds(t, got, "rejected", "prefill/10.0.0.1:1", "use starting, ready, draining or down", "add the instance again", "pdctl remove prefill 10.0.0.1:1"+at, "pdctl add prefill 10.0.0.1:1"+at)
@@ -153,7 +154,13 @@ func TestDoctorRejectedValue(t *testing.T) {
 		t.Errorf("a leased entry is to be removed: %q", f.Commands)
 	}
 	finds(t, got, "rejected", "decode/10.0.0.3:1", "unknown connector", "--connector is one of plain, nixl")
-	finds(t, got, "rejected", "decode/$(rm -rf x):1", "pdctl remove decode '$(rm -rf x):1'")
+	for address, quoted := range map[string]string{"$(rm -rf x):1": "'$(rm -rf x):1'", "--force": "--force"} {
+		f := finds(t, got, "rejected", "decode/"+address, "its key is not that of an instance", "pdctl"+at+" remove decode -- "+quoted)
+		if len(f.Commands) != 1 {
+			t.Errorf("%q: get and add take no such address", f.Commands)
+		}
+	}
+	r.want(0, "decode/--force: removed\n", "remove", "decode", "--", "--force")
 }
 
 // Two agents of one address: the second is refused, and its own machine knows of it.
@@ -231,7 +238,21 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"host_id":"a","kv_role":"kv_consumer"}`)
 	r.leased("/pd/prefill/10.0.0.8:8200", `{"models":["m"],"host_id":"b","kv_role":"kv_producer"}`)
 	got := r.examined(5)
-	finds(t, got, "conflict", "prefill/10.0.0.7:8100", "stop one of the two agents", "pdctl remove prefill node7:8100")
+	r.leased("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
+	r.put("/pd/decode/node9:8200", `{"models":["m"],"address":"10.0.0.9:8200"}`)
+	// Who writes the address of another into a record does not have that one removed.
+	r.put("/pd/decode/zone-a:8300", `{"models":["m"]}`)
+	r.leased("/pd/decode/liar:8300", `{"models":["m"],"address":"zone-a:8300"}`)
+	got = r.examined(5)
+	noRemoval := func(f doctor.Finding) {
+		t.Helper()
+		if strings.Contains(strings.Join(f.Commands, " "), "remove") {
+			t.Errorf("%q", f.Commands)
+		}
+	}
+	noRemoval(finds(t, got, "conflict", "prefill/10.0.0.7:8100", "stop one of the two agents", "pdctl get prefill/10.0.0.7:8100", "pdctl get prefill/node7:8100"))
+	finds(t, got, "conflict", "decode/10.0.0.9:8200", "pdctl remove decode node9:8200")
+	noRemoval(finds(t, got, "conflict", "decode/zone-a:8300", "pdctl get decode/liar:8300"))
 	finds(t, got, "conflict", "10.0.0.8:8200", "two agents on different machines", "stop one of the two agents", "pdctl get decode/10.0.0.8:8200")
 }
 
@@ -285,7 +306,7 @@ func TestDoctorWrongModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, _ := discovery.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, discovery.VerifiedFacts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
-	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason}})
+	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason, "-h": in.Reason, "decode/gone:1": in.Reason}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,6 +326,9 @@ func TestDoctorWrongModel(t *testing.T) {
 	finds(t, d.Findings, "model", "decode/"+elsewhere, "serves llama, not qwen", cure, "pdctl get decode/"+elsewhere)
 	finds(t, d.Findings, "model", "decode/10.0.0.9:8200", "agent on this machine", cure, "agent status --role decode --address 10.0.0.9:8200")
 	finds(t, d.Findings, "model", "prefill/"+engine, "serves mistral, not qwen", cure)
+	if len(d.Findings) != 3 {
+		t.Errorf("of what is not registered nothing is said: %+v", d.Findings)
+	}
 }
 
 func TestDoctorDeadEngines(t *testing.T) {
