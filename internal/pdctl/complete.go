@@ -45,6 +45,7 @@ func (a *app) completes(cmd *cobra.Command, roles ...instance.Role) *cobra.Comma
 func (a *app) addresses(ctx context.Context, role instance.Role) []string {
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()
+	a.timeout = completeLimit // of a user's log-in
 	s, err := a.dial()
 	if err != nil {
 		return nil
@@ -57,6 +58,9 @@ func (a *app) addresses(ctx context.Context, role instance.Role) []string {
 	var out []string
 	seen := map[string]bool{}
 	for _, in := range snap.All() {
+		if _, err := instance.ParseAddress(in.Address); err != nil {
+			continue // anything that somebody has written, and nothing for a shell
+		}
 		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
 			seen[in.Address] = true
 			out = append(out, in.Address)

@@ -12,6 +12,8 @@ func TestCompletion(t *testing.T) {
 	r.put("/pd/decode/10.0.0.1:8200", "")
 	r.put("/pd/decode/10.0.0.2:8200", "")
 	r.put("/pd/prefill/10.0.0.3:8100", "")
+	r.put("/pd/decode/$(touch x):1", "") // no address, and nothing that a shell should be handed
+	r.put("/pd/decode/--force", "")
 	for _, tc := range []struct{ args, want string }{
 		{"drain ", "prefill decode both"},
 		{"history ", "prefill decode"},
