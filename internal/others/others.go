@@ -56,8 +56,10 @@ func Sum(all []*discovery.ProxyLoad, own string, now time.Time) map[string]sched
 		}
 		for key, c := range p.Load {
 			role, address, _ := strings.Cut(key, "/")
-			if _, both := p.Load["decode/"+address]; both && role == "prefill" {
-				continue
+			if role == "prefill" {
+				if _, both := p.Load["decode/"+address]; both {
+					continue
+				}
 			}
 			s := sums[address]
 			s.InFlight += worth * float64(c.InFlight)

@@ -1,6 +1,7 @@
 package others_test
 
 import (
+	"fmt"
 	"maps"
 	"testing"
 	"time"
@@ -73,5 +74,22 @@ func TestAny(t *testing.T) {
 	}
 	if others.Any(nil, "own", now) {
 		t.Error("nobody is somebody")
+	}
+}
+
+// What a thousand proxies cost one of them each time that it adds up what they tell.
+func BenchmarkSum(b *testing.B) {
+	now := time.Now()
+	all := make([]*discovery.ProxyLoad, 1000)
+	for p := range all {
+		d := discovery.Digest{Load: map[string]discovery.LoadCount{}}
+		for i := range 50 {
+			d.Load[fmt.Sprintf("prefill/10.0.1.%d:8100", (p+5*i)%250)] = discovery.LoadCount{InFlight: 1}
+			d.Load[fmt.Sprintf("decode/10.0.2.%d:8200", (p+5*i)%250)] = discovery.LoadCount{InFlight: 1}
+		}
+		all[p] = &discovery.ProxyLoad{ID: fmt.Sprint(p), Digest: d, Heard: now}
+	}
+	for b.Loop() {
+		others.Sum(all, "own", now)
 	}
 }
