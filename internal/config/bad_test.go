@@ -48,6 +48,7 @@ func TestBadValues(t *testing.T) {
 		{"traces, no number", "--trace-sample NaN", []string{"--trace-sample:", "from 0 to 1"}},
 		{"log level", "--log-level loud", []string{"--log-level:", "error, warn, info"}},
 		{"log format", "--log-format xml", []string{"--log-format:", "text or json"}},
+		{"digests that are old before the next", "--load-interval 4s", []string{"--load-interval:", "20ms to 3s"}},
 		{"switch", "--etcd-gateway=maybe", []string{"--etcd-gateway:", "on or off"}},
 		{"prefill without port", "--prefill 10.0.0.1", []string{"--prefill:", "host:port"}},
 		{"prefill URL", "--prefill http://10.0.0.1:80", []string{"--prefill:", "without a scheme"}},
