@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -18,7 +20,7 @@ import (
 )
 
 // The level of the log follows the route and signals. The own etcd, whose process has
-// the same name, outlives the signals.
+// the same name (pidof gives both), outlives the signals.
 func TestLogLevel(t *testing.T) {
 	t.Parallel()
 	f := harness.NewFleet(t, binDir)
@@ -53,8 +55,10 @@ func TestLogLevel(t *testing.T) {
 		signal syscall.Signal
 		want   string
 	}{{syscall.SIGUSR2, "info"}, {syscall.SIGUSR1, "debug"}, {syscall.SIGUSR1, "trace"}, {syscall.SIGUSR2, "info"}} {
-		if err := proxy.Signal(step.signal); err != nil {
-			t.Fatal(err)
+		for _, pid := range append(children(t, proxy.PID()), proxy.PID()) {
+			if err := syscall.Kill(pid, step.signal); err != nil {
+				t.Fatal(err)
+			}
 		}
 		testkit.Eventually(t, patience, func() error {
 			if got := ask(http.MethodGet, ""); got != step.want {
@@ -63,6 +67,28 @@ func TestLogLevel(t *testing.T) {
 			return nil
 		})
 	}
+	if n := harness.Metric(t, proxy.URL(), "pd_etcd_embedded_ends_total"); n != 0 || harness.Metric(t, proxy.URL(), "pd_etcd_embedded_up") != 1 {
+		t.Errorf("the own etcd has ended %v times", n)
+	}
+}
+
+// children are the processes that a process has started, at least one.
+func children(t *testing.T, pid int) (pids []int) {
+	t.Helper()
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well
+	for _, list := range lists {
+		for _, field := range strings.Fields(read(t, list)) {
+			child, err := strconv.Atoi(field)
+			if err != nil {
+				t.Fatal(err)
+			}
+			pids = append(pids, child)
+		}
+	}
+	if len(pids) == 0 {
+		t.Fatal("no own etcd runs")
+	}
+	return pids
 }
 
 // A proxy as people start it sends traces to a collector: one tree for a request, with
