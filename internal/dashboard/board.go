@@ -12,8 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Options configure a Board. All functions have to be set; they are called by one
-// goroutine, and but for Members, Etcd, Hits and Requests only while somebody looks.
+// Options configure a Board. All functions have to be set. One goroutine calls them,
+// Proxies another one; all but Members, Etcd, Hits and Requests are called only while
+// somebody looks.
 type Options struct {
 	Self    Self
 	Members func() *instance.Snapshot
@@ -48,7 +49,7 @@ type Board struct {
 	members *instance.Snapshot // that has been followed
 	kept    *instance.Snapshot // that the lines are of
 	tenures map[instance.Key]tenure
-	etcd    string // its state
+	etcd    string // its state that was noted last
 	ticks   int
 	told    told
 
@@ -152,15 +153,17 @@ func (b *Board) tick(ctx context.Context, now time.Time) {
 	b.show(ctx, now)
 }
 
-// look notes it when etcd is in another state.
+// look notes it when etcd stops or begins to answer. That the membership is read anew is
+// no news: it is, every few minutes.
 func (b *Board) look(now time.Time) {
 	is := b.o.Etcd()
 	switch {
-	case b.etcd == "" || b.etcd == is.State:
-	case is.Live:
-		b.feed.add(Change{Kind: good, Who: "etcd", Text: "answers, and the membership is followed again"}, now)
-	default:
+	case is.State == b.etcd || is.reading():
+		return
+	case !is.Live:
 		b.feed.add(Change{Kind: bad, Who: "etcd", Text: "is " + is.State + because(is.LastError)}, now)
+	case b.etcd != "":
+		b.feed.add(Change{Kind: good, Who: "etcd", Text: "answers, and the membership is followed again"}, now)
 	}
 	b.etcd = is.State
 }

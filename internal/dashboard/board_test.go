@@ -318,6 +318,32 @@ func TestEtcdAndProxies(t *testing.T) {
 	})
 }
 
+// Reading the membership anew is routine; only an etcd that does not answer is news.
+func TestEtcdInTheFeed(t *testing.T) {
+	t.Parallel()
+	run(t, func(t *testing.T, s *stage, b *Board) {
+		for _, state := range []string{"listing", "live", "listing", "live", "suspect", "stale", "listing", "stale", "listing", "live"} {
+			s.mu.Lock()
+			s.etcd = Etcd{State: state, Live: state == "live"}
+			s.mu.Unlock()
+			time.Sleep(time.Second)
+			synctest.Wait()
+		}
+		v := join(t, b)
+		synctest.Wait()
+		_, all := read(t, v)
+		var got []string
+		for _, c := range all[0].Feed {
+			if c.Who == "etcd" {
+				got = append(got, c.Text)
+			}
+		}
+		if want := "is suspect; is stale; answers, and the membership is followed again"; strings.Join(got, "; ") != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	})
+}
+
 func TestTenure(t *testing.T) {
 	t.Parallel()
 	run(t, func(t *testing.T, s *stage, b *Board) {

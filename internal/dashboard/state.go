@@ -56,8 +56,8 @@ type Proxy struct {
 
 // Etcd is how this proxy is with etcd.
 type Etcd struct {
-	State       string   `json:"state"`
-	Live        bool     `json:"live"` // the membership is being followed
+	State       string   `json:"state"` // cold, listing, live, suspect or stale, as in /status
+	Live        bool     `json:"live"`  // the membership is being followed
 	Embedded    bool     `json:"embedded,omitempty"`
 	Endpoints   []string `json:"endpoints"`
 	Ended       string   `json:"ended,omitempty"`
@@ -67,6 +67,9 @@ type Etcd struct {
 	Held        int      `json:"held,omitempty"`
 	Kept        int      `json:"kept,omitempty"`
 }
+
+// reading tells that the membership is being read, the first time or anew.
+func (e *Etcd) reading() bool { return e.State == "cold" || e.State == "listing" }
 
 // Self is what the page is told once of the proxy it comes from.
 type Self struct {

@@ -113,7 +113,7 @@ function renderAlarm(e) {
     text = (e.last_contact ? `since ${clock(Date.parse(e.last_contact))}. ` : '. ') +
       'Requests go on with the instances below. Who comes, goes or is changed now is seen when etcd is back.';
     if (e.ended) text += ' This proxy’s own etcd has ended: ' + e.ended;
-  } else if (!e.live) {
+  } else if (e.state === 'cold') { // later it is read anew every few minutes
     title = 'The membership is being read';
     kind = 'warn';
     text = e.last_error ? 'Last error: ' + e.last_error : '';
