@@ -172,6 +172,12 @@ func TestManyInstances(t *testing.T) {
 	if n := value[int](p, `state.feed.length`); n > 100 {
 		t.Errorf("the feed has %d entries", n)
 	}
+	// Lines of instances that have gone do not stay for ever.
+	if value[bool](p, `(() => { state.history.of.set('decode/gone:1', [[5], [5]]);
+		for (let i = 0; i < maxPoints; i++) addPoint({ total: {}, of: {} });
+		return state.history.of.has('decode/gone:1') })()`) {
+		t.Error("the lines of an instance that has gone are kept")
+	}
 }
 
 // manyInstances registers many addresses behind two engines, sends requests, and waits

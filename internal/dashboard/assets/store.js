@@ -64,6 +64,7 @@ function push(line, value) {
 }
 
 // addPoint makes every line one point longer; who has none in the event had no requests.
+// Lines on which nothing is left go, so that addresses of the past do not pile up.
 function addPoint(point) {
   for (const [name, value] of Object.entries(point.total)) push(state.history.total[name] ||= [], value);
   const length = (state.history.total.served || []).length;
@@ -73,6 +74,7 @@ function addPoint(point) {
   for (const [key, lines] of state.history.of) {
     const values = point.of[key] || [null, null];
     lines.forEach((line, i) => push(line, values[i]));
+    if (lines.every((line) => line.every((v) => v === null))) state.history.of.delete(key);
   }
 }
 
