@@ -104,3 +104,30 @@ func TestAddDrainRemove(t *testing.T) {
 	click("#key") // and is forgotten when asked for
 	p.shownText("key-text", "Enter key")
 }
+
+// An answer that is long in coming is waited for once, and belongs to the dialog that asked.
+func TestLateAnswer(t *testing.T) {
+	r := newRig(t, 1)
+	first, second := r.node(instance.Decode, true), r.node(instance.Decode, true)
+	r.serves(0, 2)
+	p := open(t, r.url(), desktop())
+	value[any](p, `setKey('`+adminKey+`', false);
+		window.fetch = () => new Promise((done) => { window.answer = () => done(new Response('{"message":"late"}')) }); null`)
+	p.manage("decode", first.Address, "drain")
+	p.do(chromedp.Click(chromedp.CSS("#act-ok")))
+	p.until(`window.answer`)
+	heard := value[int](p, `state.heard`)
+	p.until(fmt.Sprintf(`state.heard > %d`, heard)) // an event has come, and the dialog was brought up to date
+	if !value[bool](p, `document.getElementById('act-ok').disabled`) {
+		t.Error("what is under way can be asked for once more")
+	}
+	p.do(chromedp.Click(chromedp.CSS("#act-dialog [data-close]")))
+	p.until(`!managed`)
+	p.manage("decode", second.Address, "cordon")
+	value[any](p, `window.answer(); null`)
+	p.shownText("said", "late")
+	if !value[bool](p, `document.getElementById('act-dialog').open && !document.getElementById('act-ok').disabled`) {
+		t.Error("the answer was taken for one to another dialog")
+	}
+	p.shownText("act-h", second.Address)
+}

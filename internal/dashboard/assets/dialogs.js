@@ -54,18 +54,35 @@ async function post(action, body) {
   throw new Error(answer.message || (typeof answer.detail === 'string' && answer.detail) || answer.error?.message || `The proxy answered ${response.status}.`);
 }
 
-// submit runs a dialog's action once, with its button out of reach meanwhile.
+let underway = null; // the action whose answer the open dialog waits for
+
+// submit runs a dialog's action once, with its button out of reach meanwhile. Whoever
+// closes the dialog before the answer comes is told it all the same, and it touches no
+// other dialog.
 async function submit(dialog, button, error, action) {
+  if (underway) return;
+  const mine = underway = {};
   button.disabled = true;
   setText(error, '');
-  try {
-    say(await action());
-    dialog.close();
-  } catch (e) {
-    setText(error, admin.key ? e.message : e.message + ' Close this and enter the key again.');
-  } finally {
-    button.disabled = false;
+  let answer, failure;
+  try { answer = await action(); } catch (e) { failure = e.message; }
+  if (underway !== mine) {
+    say(failure || answer);
+    return;
   }
+  leave(button);
+  if (failure) {
+    setText(error, admin.key ? failure : failure + ' Close this and enter the key again.');
+    return;
+  }
+  say(answer);
+  dialog.close();
+}
+
+// leave makes a dialog's button ready for another action.
+function leave(button) {
+  underway = null;
+  button.disabled = false;
 }
 
 function openAdd() {
@@ -160,7 +177,7 @@ function writeAct() {
   byId('act-sure-field').hidden = !e.last;
   setText(byId('act-sure-text'), `I know that no ${row.role} instance remains`);
   ok.hidden = false;
-  ok.disabled = Boolean(e.last) && !byId('act-sure').checked;
+  ok.disabled = Boolean(underway) || Boolean(e.last) && !byId('act-sure').checked;
   setClass(ok, acts[id].takes ? 'main danger' : 'main');
   setText(ok, { undrain: 'Let it serve:', uncordon: 'Let it serve:', drain: 'Drain', cordon: 'Cordon', weight: 'Set weight', remove: 'Remove' }[id] + ' ' + row.address);
 }
@@ -197,7 +214,8 @@ function buildDialogs() {
   form('add-dialog', readAdd);
   form('act-dialog', readAct);
   on('act-dialog', 'input', writeAct);
-  on('act-dialog', 'close', () => { managed = null; });
+  on('add-dialog', 'close', () => leave(byId('add-ok')));
+  on('act-dialog', 'close', () => { managed = null; leave(byId('act-ok')); });
   on('add', 'click', openAdd);
   on('key', 'click', () => { if (admin.key) { setKey('', false); say('The key is forgotten.'); } else withKey(() => say('The key is kept in this page.')); });
 }
