@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/chromedp/cdproto/page"
 	"github.com/chromedp/chromedp"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
@@ -206,6 +207,23 @@ func manyInstances(t *testing.T, r *rig) *tab {
 	p.until(fmt.Sprintf(`document.querySelectorAll('tr[data-name]').length === %d`, many))
 	p.until(`[...document.querySelectorAll('tr[data-name] .spark:not(.none)')].length > 2`)
 	return p
+}
+
+// A browser that is told to keep nothing, such as one without cookies, shows the page all
+// the same.
+func TestWithoutStorage(t *testing.T) {
+	r := newRig(t, 1)
+	p := open(t, "about:blank", desktop())
+	p.do(func(ctx context.Context, _ *chromedp.Target) (chromedp.Void, error) {
+		_, err := chromedp.Call(ctx, page.AddScriptToEvaluateOnNewDocument, page.AddScriptToEvaluateOnNewDocumentParams{
+			Source: `for (const name of ['localStorage', 'sessionStorage'])
+				Object.defineProperty(window, name, { get() { throw new DOMException('denied', 'SecurityError') } })`,
+		})
+		return chromedp.Void{}, err
+	}, chromedp.Navigate(r.url()))
+	p.shownText("link-text", "live")
+	p.do(chromedp.Click(chromedp.CSS("#theme")))
+	p.until(`document.getElementById('theme').getAttribute('aria-label') === 'Colours: light'`)
 }
 
 // Who looks at a proxy that ends is told, and sees the next one without doing anything.

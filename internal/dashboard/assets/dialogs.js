@@ -1,7 +1,7 @@
 // Changes of the fleet, through the admin routes and with the admin key.
 
-const keyPlace = 'pdmesh-admin-key';
-const admin = { key: sessionStorage.getItem(keyPlace) || '', then: null };
+const keyPlace = 'pdmesh-admin-key', keyStorage = storage('sessionStorage');
+const admin = { key: keyStorage.getItem(keyPlace) || '', then: null };
 
 const can = (action) => Boolean(state.self && state.self.actions.includes(action));
 
@@ -18,8 +18,8 @@ function renderKey() {
 
 function setKey(key, keep) {
   admin.key = key;
-  if (key && keep) sessionStorage.setItem(keyPlace, key);
-  else sessionStorage.removeItem(keyPlace);
+  if (key && keep) keyStorage.setItem(keyPlace, key);
+  else keyStorage.removeItem(keyPlace);
   renderKey();
 }
 

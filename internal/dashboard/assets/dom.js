@@ -1,6 +1,14 @@
 // Elements, and how things are written. Text goes in as text, never as HTML: names come
 // from etcd, where others write them.
 
+// storage gives one of the browser's, or memory where the browser is told to keep nothing:
+// then even asking for one throws.
+function storage(name) {
+  try { if (window[name]) return window[name]; } catch { /* as below */ }
+  const kept = new Map();
+  return { getItem: (key) => kept.get(key) ?? null, setItem: (key, value) => kept.set(key, value), removeItem: (key) => kept.delete(key) };
+}
+
 const byId = (id) => document.getElementById(id);
 
 function el(tag, attributes, ...children) {

@@ -1,7 +1,7 @@
 // The page.
 
 const themes = [['', 'as the system has them'], ['light', 'light'], ['dark', 'dark']];
-const themePlace = 'pdmesh-theme';
+const themePlace = 'pdmesh-theme', themeStorage = storage('localStorage');
 const darkSystem = matchMedia('(prefers-color-scheme: dark)');
 
 function setTheme(choice) {
@@ -11,7 +11,7 @@ function setTheme(choice) {
 }
 
 const themeChoice = () => {
-  const choice = localStorage.getItem(themePlace) || '';
+  const choice = themeStorage.getItem(themePlace) || '';
   return themes.some((t) => t[0] === choice) ? choice : '';
 };
 
@@ -31,7 +31,7 @@ setTheme(themeChoice());
 darkSystem.addEventListener('change', () => setTheme(themeChoice()));
 byId('theme').addEventListener('click', () => {
   const next = themes[(themes.findIndex((t) => t[0] === themeChoice()) + 1) % themes.length][0];
-  localStorage.setItem(themePlace, next);
+  themeStorage.setItem(themePlace, next);
   setTheme(next);
 });
 buildTiles();
