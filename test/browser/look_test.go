@@ -4,6 +4,8 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"strconv"
 	"strings"
@@ -207,6 +209,32 @@ func manyInstances(t *testing.T, r *rig) *tab {
 	p.until(fmt.Sprintf(`document.querySelectorAll('tr[data-name]').length === %d`, many))
 	p.until(`[...document.querySelectorAll('tr[data-name] .spark:not(.none)')].length > 2`)
 	return p
+}
+
+// Who comes when all places are taken is told, and gets in when one is free.
+func TestTooManyViewers(t *testing.T) {
+	r := newRig(t, 1)
+	ctx, leave := context.WithCancel(t.Context())
+	defer leave()
+	for {
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, r.url()+"/dashboard/events", nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { resp.Body.Close() })
+		if resp.StatusCode != http.StatusOK {
+			break
+		}
+		go func() { _, _ = io.Copy(io.Discard, resp.Body) }() // until it is closed
+	}
+	p := open(t, r.url(), desktop(), "status of 503")
+	p.shownText("said", "too many people look at this dashboard")
+	leave()
+	p.shownText("link-text", "live")
 }
 
 // A browser that is told to keep nothing, such as one without cookies, shows the page all

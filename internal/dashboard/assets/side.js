@@ -127,7 +127,7 @@ function renderLink() {
   const quiet = Date.now() - state.heard, link = byId('link');
   const lost = state.broken || state.heard > 0 && quiet > 6000;
   link.dataset.state = lost ? 'lost' : state.heard ? 'live' : 'wait';
-  setText(byId('link-text'), lost ? (state.heard ? `no news since ${clock(state.heard)}` : 'cannot be reached') : state.heard ? 'live' : 'connecting');
+  setText(byId('link-text'), lost ? (state.heard ? `no news since ${clock(state.heard)}` : 'no connection') : state.heard ? 'live' : 'connecting');
 }
 
 function renderSelf() {

@@ -100,10 +100,22 @@ function connect() {
     // A browser comes back by itself, but not after an answer that is no stream.
     if (source && source.readyState === EventSource.CLOSED) {
       disconnect();
+      sayWhy();
       setTimeout(() => { if (!source && !document.hidden) connect(); }, 5000);
     }
     renderLink();
   });
+}
+
+// sayWhy asks for the events once more: an EventSource does not tell what was answered
+// in their place.
+async function sayWhy() {
+  const stop = new AbortController();
+  try {
+    const answer = await fetch('dashboard/events', { credentials: 'omit', cache: 'no-store', signal: stop.signal });
+    if (answer.status === 503 && answer.headers.get('Content-Type')?.startsWith('text/plain')) say((await answer.text()).trim());
+  } catch { /* it cannot be reached, as the page says already */ }
+  stop.abort();
 }
 
 function disconnect() {
