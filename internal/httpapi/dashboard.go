@@ -37,15 +37,12 @@ func (d *Deps) index(c *gin.Context) {
 			return
 		}
 	}
-	writeJSON(c, http.StatusOK, gin.H{
-		"name": "pdmesh", "version": d.Version,
-		"routes": []string{
-			"POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models",
-			"GET /status", "POST /instances/add", "POST /instances/remove",
-			"POST /instances/drain", "POST /instances/undrain", "POST /instances/cordon", "POST /instances/uncordon", "POST /instances/weight",
-			"GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics",
-		},
-	})
+	routes := []string{"POST /v1/completions", "POST /v1/chat/completions", "GET /v1/models", "GET /status"}
+	for _, action := range AdminActions() {
+		routes = append(routes, "POST /instances/"+action)
+	}
+	routes = append(routes, "GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics")
+	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 
 // wantsPage tells whether a client names HTML and does not like JSON better. Browsers

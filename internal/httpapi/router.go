@@ -177,7 +177,7 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 // operators tells the routes that vLLM does not have, which answer in one form.
 func operators(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
-		return verb == "add" || verb == "remove" || slices.Contains(verbs(), Verb(verb))
+		return slices.Contains(AdminActions(), verb)
 	}
 	switch path {
 	case "/status", "/route", "/livez", "/readyz", "/healthcheck", logLevelPath, DashboardEvents:
