@@ -10,17 +10,13 @@ import (
 	"crypto/subtle"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
-	"os"
 	"strings"
-	"sync"
-	"sync/atomic"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/http1"
+	"github.com/pdmesh/pdmesh/internal/reread"
 )
 
 // Rights are what a key allows beside sending requests.
@@ -53,8 +49,6 @@ const (
 	maxFile = 1 << 20
 	maxKeys = 10_000
 	maxName = 64
-	// lookEvery is between two looks at the file.
-	lookEvery = 2 * time.Second
 )
 
 // ErrLine is wrapped by what is wrong with a line of a file.
@@ -128,14 +122,8 @@ func tableOf(lists ...[]entry) *table {
 
 // Ring holds the keys. It is safe for concurrent use; a nil Ring asks nobody for a key.
 type Ring struct {
-	path  string
-	fixed []entry
-	log   logrus.FieldLogger // nil: silent
-	now   atomic.Pointer[table]
-
-	mu      sync.Mutex // guards what follows
-	seen    []byte
-	problem string
+	fixed *table               // without a file
+	files *reread.Files[table] // nil: there is none
 }
 
 // Open makes the ring of some keys without rights and those of a file; nil if there are to
@@ -144,19 +132,33 @@ func Open(keys []string, path string, log logrus.FieldLogger) (*Ring, error) {
 	if len(keys) == 0 && path == "" {
 		return nil, nil
 	}
-	r := &Ring{path: path, log: log}
+	var fixed []entry
 	for _, key := range keys {
-		r.fixed = append(r.fixed, entry{sum: sha256.Sum256([]byte(key))})
+		fixed = append(fixed, entry{sum: sha256.Sum256([]byte(key))})
 	}
-	r.now.Store(tableOf(r.fixed))
+	r := &Ring{fixed: tableOf(fixed)}
 	if path == "" {
 		return r, nil
 	}
-	raw, list, err := r.read()
-	if err != nil {
+	file := reread.Options[table]{Paths: []string{path}, Most: maxFile, Make: func(held [][]byte, _ *table) (*table, error) {
+		list, err := parse(held[0])
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", path, err)
+		}
+		return tableOf(list, fixed), nil
+	}}
+	if log != nil {
+		file.Taken = func(t *table) {
+			log.WithField("keys", len(*t)).Info("the file of API keys has changed and is in force")
+		}
+		file.Refused = func(why error) {
+			log.WithError(why).Error("the file of API keys cannot be used: the keys that were read before stay in force")
+		}
+	}
+	var err error
+	if r.files, err = reread.Open(file); err != nil {
 		return nil, err
 	}
-	r.take(raw, list)
 	return r, nil
 }
 
@@ -166,77 +168,30 @@ func Of(keys ...string) *Ring {
 	return r
 }
 
-func (r *Ring) read() ([]byte, []entry, error) {
-	f, err := os.Open(r.path)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(raw) > maxFile {
-		err = fmt.Errorf("%w: more than %d bytes", ErrLine, maxFile)
-	}
-	var list []entry
-	if err == nil {
-		list, err = parse(raw)
-	}
-	if err != nil {
-		return nil, nil, fmt.Errorf("%s: %w", r.path, err)
-	}
-	return raw, list, nil
-}
-
-func (r *Ring) take(raw []byte, list []entry) {
-	r.seen, r.problem = raw, ""
-	r.now.Store(tableOf(list, r.fixed))
-}
-
 // Watch reads the file again from time to time until ctx ends.
 func (r *Ring) Watch(ctx context.Context) {
-	if r == nil || r.path == "" {
-		return
-	}
-	tick := time.NewTicker(lookEvery)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-			r.Look()
-		}
+	if r != nil && r.files != nil {
+		r.files.Watch(ctx)
 	}
 }
 
-// Look reads the file once. One that cannot be used changes nothing.
-func (r *Ring) Look() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	raw, list, err := r.read()
-	switch {
-	case err != nil:
-		if err.Error() != r.problem && r.log != nil {
-			r.log.WithError(err).Error("the file of API keys cannot be used: the keys that were read before stay in force")
-		}
-		r.problem = err.Error()
-	case bytes.Equal(raw, r.seen):
-		r.problem = ""
-	default:
-		r.take(raw, list)
-		if r.log != nil {
-			r.log.WithField("keys", len(list)).Info("the file of API keys has changed and is in force")
-		}
-	}
-}
+// Look reads the file once; see reread.
+func (r *Ring) Look() { r.files.Look() }
 
 // Problem tells why the file as it is now is not in force; "" if it is.
 func (r *Ring) Problem() string {
-	if r == nil {
+	if r == nil || r.files == nil {
 		return ""
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.problem
+	return r.files.Status().Problem
+}
+
+// now are the keys in force.
+func (r *Ring) now() table {
+	if r.files == nil {
+		return *r.fixed
+	}
+	return *r.files.Now()
 }
 
 // Len is how many keys there are.
@@ -244,7 +199,7 @@ func (r *Ring) Len() int {
 	if r == nil {
 		return 0
 	}
-	return len(*r.now.Load())
+	return len(r.now())
 }
 
 // Find looks a key up. What is compared are digests: where one begins as that of a key does
@@ -255,7 +210,7 @@ func (r *Ring) Find(key string) (found Key, ok bool) {
 		return Key{}, false
 	}
 	sum := sha256.Sum256([]byte(key))
-	for _, e := range (*r.now.Load())[[8]byte(sum[:8])] {
+	for _, e := range r.now()[[8]byte(sum[:8])] {
 		if subtle.ConstantTimeCompare(e.sum[:], sum[:]) == 1 {
 			return e.Key, true
 		}
@@ -265,7 +220,7 @@ func (r *Ring) Find(key string) (found Key, ok bool) {
 
 // Of gives what is known of the key that a request shows; nothing without one.
 func (r *Ring) Of(req *http.Request) Key {
-	if r == nil || r.path == "" {
+	if r == nil || r.files == nil {
 		return Key{} // none has a name or rights
 	}
 	key, ok := Bearer(req)

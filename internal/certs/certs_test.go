@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -225,6 +226,7 @@ func TestReload(t *testing.T) {
 	step := func(what, want, finding string, reloads int64) {
 		t.Helper()
 		s.Look()
+		s.Look() // changed files are taken by the second
 		nc, err := ask(t, client, address)
 		if err != nil || shown(nc) != want {
 			t.Fatalf("%s: %v, shows %q", what, err, shown(nc))
@@ -254,6 +256,50 @@ func TestReload(t *testing.T) {
 	step("mended", "third", "the certificate for clients expires at ", 2)
 	if n := strings.Count(log.String(), "the old ones stay in force"); n != 3 {
 		t.Errorf("said %d times:\n%s", n, &log)
+	}
+}
+
+// Whoever is still writing a file puts nothing in force: half of the authorities would
+// refuse the clients of the others.
+func TestFilesThatAreBeingWritten(t *testing.T) {
+	t.Parallel()
+	old, ours := testkit.NewAuthority(t, "old"), testkit.NewAuthority(t, "ours")
+	both := testkit.Certificate{CN: "server", Hosts: []string{"127.0.0.1"}}
+	server := certs.Files{CA: filepath.Join(t.TempDir(), "bundle.pem")}
+	server.Cert, server.Key = ours.Issue("server", both)
+	bundle, err := os.ReadFile(old.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	second, err := os.ReadFile(ours.CA)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(text []byte) {
+		t.Helper()
+		if err := os.WriteFile(server.CA, text, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(second)
+	s := open(t, server, nil)
+	_, address := serve(t, s, io.Discard)
+	client := certs.Files{CA: ours.CA}
+	client.Cert, client.Key = ours.Issue("client", testkit.Certificate{CN: "client"})
+	bundle = append(bundle, second...)
+	for _, n := range []int{0, 10, len(bundle) - len(second), len(bundle) - 10} {
+		write(bundle[:n])
+		s.Look()
+		if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Problem != "" {
+			t.Fatalf("after %d of %d bytes: %v, %q", n, len(bundle), err, s.Status().Problem)
+		}
+	}
+	write(bundle)
+	s.Look()
+	s.Look()
+	client.Cert, client.Key = old.Issue("client", testkit.Certificate{CN: "client"})
+	if _, err := ask(t, open(t, client, nil), address); err != nil || s.Status().Reloads != 1 {
+		t.Errorf("written: %v, %+v", err, s.Status())
 	}
 }
 

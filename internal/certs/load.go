@@ -1,13 +1,10 @@
 package certs
 
 import (
-	"bytes"
 	"crypto/tls"
 	"crypto/x509"
 	"errors"
 	"fmt"
-	"io"
-	"os"
 	"time"
 )
 
@@ -23,56 +20,21 @@ const maxFile = 4 << 20
 // ErrFile is wrapped by what is wrong with a file.
 var ErrFile = errors.New("unusable")
 
-// content is what the files held when they were last looked at.
-type content struct{ cert, key, ca []byte }
-
-func (c content) equal(o content) bool {
-	return bytes.Equal(c.cert, o.cert) && bytes.Equal(c.key, o.key) && bytes.Equal(c.ca, o.ca)
-}
-
-func (f Files) read() (c content, err error) {
-	for _, one := range []struct {
-		path string
-		into *[]byte
-	}{{f.Cert, &c.cert}, {f.Key, &c.key}, {f.CA, &c.ca}} {
-		if one.path == "" {
-			continue
-		}
-		if *one.into, err = readFile(one.path); err != nil {
-			return content{}, err
-		}
-	}
-	return c, nil
-}
-
-func readFile(path string) ([]byte, error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
-	if err == nil && len(raw) > maxFile {
-		err = fmt.Errorf("%s: %w: more than %d bytes", path, ErrFile, maxFile)
-	}
-	return raw, err
-}
-
 // material is a set of files that fit each other.
 type material struct {
 	client, server *tls.Config
 	leaf           *x509.Certificate // nil without Cert
 }
 
-// parse makes the configurations of what was read.
-func (f Files) parse(c content) (*material, error) {
+// parse makes the configurations of what the files hold.
+func (f Files) parse(cert, key, ca []byte) (*material, error) {
 	m := &material{
 		client: &tls.Config{MinVersion: tls.VersionTLS12},
 		// HTTP/1.1 alone: one connection's fate must not be that of many streams.
 		server: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
 	}
 	if f.Cert != "" {
-		pair, err := tls.X509KeyPair(c.cert, c.key)
+		pair, err := tls.X509KeyPair(cert, key)
 		if err != nil {
 			return nil, fmt.Errorf("%s and %s: %w: %w", f.Cert, f.Key, ErrFile, err)
 		}
@@ -84,7 +46,7 @@ func (f Files) parse(c content) (*material, error) {
 	}
 	if f.CA != "" {
 		pool := x509.NewCertPool()
-		if !pool.AppendCertsFromPEM(c.ca) {
+		if !pool.AppendCertsFromPEM(ca) {
 			return nil, fmt.Errorf("%s: %w: it holds no certificate in PEM form", f.CA, ErrFile)
 		}
 		m.client.RootCAs, m.server.ClientCAs = pool, pool
