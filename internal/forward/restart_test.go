@@ -2,11 +2,16 @@ package forward_test
 
 import (
 	"context"
+	"errors"
+	"io"
+	"sync"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // nextLife has a prefill engine begin another life at its address. told tells the
@@ -31,6 +36,35 @@ func (r *rig) nextLife(s *fakevllm.Server, told bool) {
 		next = append(next, &c)
 	}
 	r.members.set(next...)
+}
+
+// readToEnd is an upstream client that tells when the answer of an instance of a role
+// has been read to its end.
+type readToEnd struct {
+	upstream.Client
+	role instance.Role
+	read func()
+}
+
+func (w *readToEnd) Do(ctx context.Context, r *upstream.Request) (*upstream.Response, error) {
+	resp, err := w.Client.Do(ctx, r)
+	if err == nil && r.Instance.Role == w.role {
+		resp.Body = &endOfBody{resp.Body, w.read}
+	}
+	return resp, err
+}
+
+type endOfBody struct {
+	io.ReadCloser
+	read func()
+}
+
+func (b *endOfBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if errors.Is(err, io.EOF) {
+		b.read()
+	}
+	return n, err
 }
 
 // everyFamily runs a test for every dialect of the registry whose hand-over is good for
@@ -111,14 +145,16 @@ func TestRestartWhileDecodeWaits(t *testing.T) {
 		if c.Flow() == connector.Notified {
 			t.Skip("decode has the blocks before its leg begins: TestNotifiedInstanceGone")
 		}
-		r := start(t, fakevllm.Mode(c.Name()), 1, 1, nil)
+		answered := make(chan struct{})
+		r := start(t, fakevllm.Mode(c.Name()), 1, 1, func(o *forward.Options) {
+			o.Upstream = &readToEnd{Client: o.Upstream, role: instance.Prefill, read: sync.OnceFunc(func() { close(answered) })}
+		})
 		script(t, r.D[0], fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.BeforeRead, Times: 1})
 		body := chatBody(true, "")
 		got := make(chan answer, 1)
 		go func() { got <- r.post("/v1/chat/completions", body) }()
-		eventually(t, "decode has its leg, and prefill has answered", func() bool {
-			return r.D[0].Counters().Faults == 1 && r.P[0].Counters().HandoversMade == 1
-		})
+		await(t, "prefill's answer", answered)
+		eventually(t, "decode has its leg", func() bool { return r.D[0].Counters().Faults == 1 })
 		r.nextLife(r.P[0], true)
 		r.afterRestart(await(t, "the answer", got), body)
 		if e := r.entry(); e.Alone != "" || r.rec.retried() != "prefill/gone" || e.Prefill != r.P[0].Address() {

@@ -129,7 +129,10 @@ func (s *Scheduler) Run(ctx context.Context) {
 	tick := time.NewTicker(s.opts.SilentAfter / looksPerSilence)
 	defer tick.Stop()
 	looks := map[*counter]look{}
-	var last *instance.Snapshot
+	last := s.opts.Source.Snapshot()
+	for _, c := range s.counters.busy() { // what happened before Run began
+		s.cancelLegs(c)
+	}
 	for {
 		snap := s.opts.Source.Snapshot()
 		s.cancelGone(last, snap)
@@ -164,15 +167,20 @@ func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
 		if !ok || s.InFlight(was.Key) == 0 {
 			return
 		}
-		legs := c.waiting.list()
-		// A leg among them may be of a pick from a snapshot after this one.
-		now := s.opts.Source.Snapshot()
-		for _, w := range legs {
-			if err := s.gone(now, w.instance, w.wish); err != nil {
-				w.leg.CallOff(err)
-			}
-		}
+		s.cancelLegs(c)
 	})
+}
+
+// cancelLegs calls off the legs that wait for an instance which is gone. What counts is
+// the newest snapshot: a leg among them may be of a pick from it.
+func (s *Scheduler) cancelLegs(c *counter) {
+	legs := c.waiting.list()
+	now := s.opts.Source.Snapshot()
+	for _, w := range legs {
+		if err := s.gone(now, w.instance, w.wish); err != nil {
+			w.leg.CallOff(err)
+		}
+	}
 }
 
 // lookForSilent finds the instances that keep legs waiting without any sign of

@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -40,6 +41,31 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	src.s = instance.NewSnapshot(4, nil)
 	s.cancelGone(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
 	s.cancelGone(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
+	if leg.cause == nil {
+		t.Error("its instance is gone, and it waits")
+	}
+}
+
+// What changed before anybody looked calls legs off, too: a proxy that has just begun may
+// pick before Run has looked for the first time.
+func TestChangeBeforeTheFirstLook(t *testing.T) {
+	t.Parallel()
+	in := &instance.Instance{
+		Key: instance.Key{Role: instance.Decode, Address: "d:1"}, Verified: true,
+		Record: instance.Record{Models: []string{"m"}, State: instance.Ready, Connector: "plain"},
+	}
+	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{in})}
+	s := schedulerOf(src)
+	pick, err := s.Pick(Request{Role: instance.Decode})
+	if err != nil {
+		t.Fatal(err)
+	}
+	leg := &waits{}
+	pick.Await(leg, time.Now())
+	src.s = instance.NewSnapshot(2, nil)
+	ended, end := context.WithCancel(t.Context())
+	end()
+	s.Run(ended)
 	if leg.cause == nil {
 		t.Error("its instance is gone, and it waits")
 	}
