@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/proxy"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -25,7 +26,7 @@ func main() {
 	// same name: else they would end it.
 	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
-	if err := tuneMemory(); err != nil {
+	if err := proxy.TuneMemory(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
 	}
 	logging.OutliveReader()
@@ -136,7 +137,7 @@ they are, with this program in place of "python3 x.py":
 		for _, notice := range cfg.Notices {
 			log.Warn(notice)
 		}
-		return serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
+		return proxy.Serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
 	}
 	return cmd
 }

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 
 // newBoard makes the dashboard, nil where it is off. list gives an entry as /status
 // lists it.
-func (p *proxy) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, requests func() int64, address string) *dashboard.Board {
+func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, requests func() int64, address string) *dashboard.Board {
 	if !p.cfg.Dashboard {
 		return nil
 	}
@@ -49,7 +49,7 @@ func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 	}
 }
 
-func (p *proxy) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
+func (p *app) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
 	list, err := p.store.Proxies(ctx)
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"errors"
@@ -19,9 +19,9 @@ import (
 // with Go's 100 there are four times as many.
 const garbagePercent = 400
 
-// tuneMemory lets the garbage collector run seldom, and bounds what that costs: near the
+// TuneMemory lets the garbage collector run seldom, and bounds what that costs: near the
 // memory limit it runs as often as it takes. GOGC and GOMEMLIMIT win where they are set.
-func tuneMemory() error {
+func TuneMemory() error {
 	if !wantsProfiles() {
 		// Go samples allocations as soon as a program could ask for them, which
 		// this one can (--pprof-listen); that is a hundredth of the whole time.

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -142,7 +142,7 @@ func (f *flagInstances) watch(ctx context.Context, log logrus.FieldLogger) {
 
 // syncFlags writes the instances of the command line. A proxy without any has
 // nothing to say about those that another one's command line named.
-func (p *proxy) syncFlags(ctx context.Context) error {
+func (p *app) syncFlags(ctx context.Context) error {
 	if len(p.flags.records) == 0 {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -18,7 +18,7 @@ const stopMargin = 15 * time.Second
 
 // tellSystemd says READY when /readyz would say 200, feeds the watchdog while
 // the proxy is sane, and says STOPPING when stopping ends. It returns with ctx.
-func (p *proxy) tellSystemd(ctx context.Context, stopping <-chan struct{}) {
+func (p *app) tellSystemd(ctx context.Context, stopping <-chan struct{}) {
 	log := p.log.WithField("component", "systemd")
 	sd, err := sdnotify.New(os.LookupEnv, os.Getpid())
 	if err != nil {
@@ -71,7 +71,7 @@ var errStuck = errors.New("the proxy's parts do not answer")
 // sane goes once through what every request needs: the router, the snapshot,
 // the locks of watcher and scheduler. It is not asked over the network: a proxy
 // that is merely busy must not be restarted.
-func (p *proxy) sane(ctx context.Context) error {
+func (p *app) sane(ctx context.Context) error {
 	done := make(chan int, 1)
 	go func() { // ends at once, or never where the proxy hangs; then it is killed
 		w := &statusOnly{header: http.Header{}, code: http.StatusOK}

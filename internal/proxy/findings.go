@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -29,14 +29,14 @@ func unverified(snap *instance.Snapshot) map[string]string {
 }
 
 // notices are what this proxy has to say of the fleet in words.
-func (p *proxy) notices() []string {
+func (p *app) notices() []string {
 	return slices.Concat(p.secure.findings(), p.keyFindings(), notice.View{
 		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: dialects(p.cfg.Connector), Counts: p.noticed,
 	}.Words())
 }
 
 // warn says once of each life of an instance what is not as it should be.
-func (p *proxy) warn(ctx context.Context) {
+func (p *app) warn(ctx context.Context) {
 	var last *instance.Snapshot
 	for {
 		snap := p.watcher.Snapshot()

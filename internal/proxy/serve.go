@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -45,9 +45,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// serve runs the proxy until ctx ends and stops it in order: take no new
+// Serve runs the proxy until ctx ends and stops it in order: take no new
 // requests, finish the running ones, then let go of the membership, then of etcd.
-func serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
+func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io.Writer) error {
 	secure, err := openCertificates(cfg, log)
 	if err != nil {
 		return err
@@ -189,7 +189,7 @@ type server interface {
 
 // clientServer is the server at the clients' address, whose connections are
 // counted in limit.
-func (p *proxy) clientServer(limit *connlimit.Limit) server {
+func (p *app) clientServer(limit *connlimit.Limit) server {
 	std := newServer(p.router)
 	limit.Watch(std.Server)
 	if p.cfg.Server == config.ServerStd {
@@ -230,8 +230,8 @@ func listen(address, flag string) (net.Listener, error) {
 	return ln, nil
 }
 
-// proxy is the wired program.
-type proxy struct {
+// app is the wired program.
+type app struct {
 	cfg      *config.Proxy
 	log      *logrus.Logger
 	id       string
@@ -260,12 +260,12 @@ type proxy struct {
 	direct              map[string]http.HandlerFunc // routes that need no router
 }
 
-func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *certificates, address string, heard *notices) (*proxy, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, etcd *etcdHandle, secure *certificates, address string, heard *notices) (*app, error) {
 	layout, err := discovery.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
-	p := &proxy{cfg: cfg, log: log, secure: secure, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
+	p := &app{cfg: cfg, log: log, secure: secure, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
 	p.level = logging.NewLevel(log)
 	guard := netguard.New(cfg.InstanceAllow)
 	prober := newProber(cfg, guard, secure)

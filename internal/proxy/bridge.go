@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -16,7 +16,7 @@ import (
 )
 
 // countPings shows what a bridge does in the metrics.
-func (p *proxy) countPings(b *zmqregister.Bridge) {
+func (p *app) countPings(b *zmqregister.Bridge) {
 	bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) }).Register(p.registry)
 }
 

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"bufio"
@@ -30,7 +30,7 @@ func TestDoubtfulRequests(t *testing.T) {
 				served := func(w http.ResponseWriter, r *http.Request) { _, _ = io.Copy(w, r.Body) }
 				log := logrus.New()
 				log.SetOutput(io.Discard)
-				p := &proxy{
+				p := &app{
 					cfg: &config.Proxy{Server: kind}, log: log, router: http.HandlerFunc(served),
 					direct: map[string]http.HandlerFunc{"/v1/completions": served},
 				}

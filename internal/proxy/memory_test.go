@@ -1,22 +1,15 @@
-package main
+package proxy
 
 import (
 	"errors"
-	"fmt"
-	"io"
 	"math"
-	"net"
-	"net/http"
 	"os"
 	"runtime/debug"
-	"strings"
 	"testing"
-	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
 
 	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
 // The collector's settings are the process', so this test has no others beside it.
@@ -50,7 +43,7 @@ func TestTuneMemory(t *testing.T) {
 					_ = os.Unsetenv(name) // t.Setenv sees to what was there before
 				}
 			}
-			if err := tuneMemory(); err != nil {
+			if err := TuneMemory(); err != nil {
 				t.Fatal(err)
 			}
 			if got := debug.SetGCPercent(100); got != tc.percent {
@@ -85,27 +78,4 @@ func TestBodiesMemory(t *testing.T) {
 			t.Errorf("limit %d, setting %d: %d bytes, want %d", tc.limit, tc.cfg.MaxBodiesMemory, got, tc.want)
 		}
 	}
-}
-
-// The bound is that of the handler, which counts.
-func TestBodiesMemoryIsInForce(t *testing.T) {
-	t.Parallel()
-	address := testkit.FreePort(t)
-	_, port, err := net.SplitHostPort(address)
-	if err != nil {
-		t.Fatal(err)
-	}
-	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--max-bodies-memory", "5MiB")
-	testkit.Eventually(t, time.Minute, func() error {
-		resp, err := http.Get("http://" + address + "/metrics")
-		if err != nil {
-			return err
-		}
-		defer func() { _ = resp.Body.Close() }()
-		text, err := io.ReadAll(resp.Body)
-		if want := "\npd_request_bodies_limit_bytes 5.24288e+06\n"; err != nil || !strings.Contains(string(text), want) {
-			return fmt.Errorf("%q is not in\n%s, %v", want, text, err)
-		}
-		return nil
-	})
 }

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"fmt"
@@ -36,7 +36,7 @@ func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
 }
 
 // keyFindings are what an operator has to see to.
-func (p *proxy) keyFindings() []string {
+func (p *app) keyFindings() []string {
 	if why := p.keys.Problem(); why != "" {
 		return []string{"the new file of API keys cannot be used, and the keys that were read before stay in force: " + why}
 	}

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -21,7 +21,7 @@ func (p prober) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoa
 }
 
 // scrape asks the engines for their load until ctx ends, unless that is off.
-func (p *proxy) scrape(ctx context.Context) {
+func (p *app) scrape(ctx context.Context) {
 	if p.cfg.ScrapeInterval == 0 {
 		return
 	}
@@ -31,7 +31,7 @@ func (p *proxy) scrape(ctx context.Context) {
 }
 
 // listLoad is what /status tells of the load of an instance, beside its legs.
-func (p *proxy) listLoad(k instance.Key) *instance.ListedLoad {
+func (p *app) listLoad(k instance.Key) *instance.ListedLoad {
 	l, ok := p.sched.Total(k)
 	if !ok {
 		return nil
@@ -48,7 +48,7 @@ func (p *proxy) listLoad(k instance.Key) *instance.ListedLoad {
 }
 
 // loadSource is what this proxy tells the others, nil when that is off.
-func (p *proxy) loadSource() *discovery.LoadSource {
+func (p *app) loadSource() *discovery.LoadSource {
 	if !p.cfg.LoadDigests {
 		return nil
 	}
@@ -66,7 +66,7 @@ func (p *proxy) loadSource() *discovery.LoadSource {
 	}
 }
 
-func (p *proxy) inFlight() []discovery.LoadEntry {
+func (p *app) inFlight() []discovery.LoadEntry {
 	snap, now := p.watcher.Snapshot(), time.Now()
 	var out []discovery.LoadEntry
 	p.sched.Totals(func(k instance.Key, t sched.Total) {
@@ -96,7 +96,7 @@ const (
 
 // weigh keeps what policies know of the other proxies until ctx ends: it takes in what
 // they tell when they do, and once a second what has become old.
-func (p *proxy) weigh(ctx context.Context) {
+func (p *app) weigh(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -126,7 +126,7 @@ func (p *proxy) weigh(ctx context.Context) {
 }
 
 // digests is what /status shows of the proxies' digests.
-func (p *proxy) digests() []httpapi.LoadDigest {
+func (p *app) digests() []httpapi.LoadDigest {
 	if p.loads == nil {
 		return nil
 	}
@@ -142,7 +142,7 @@ func (p *proxy) digests() []httpapi.LoadDigest {
 }
 
 // digestMetrics counts the digests of the others.
-func (p *proxy) digestMetrics() (d metrics.Digests) {
+func (p *app) digestMetrics() (d metrics.Digests) {
 	for _, one := range p.digests() {
 		switch {
 		case one.Own:

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"net"
@@ -48,7 +48,7 @@ func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membe
 }
 
 // kvStatus is how the engines are followed, as /status shows it.
-func (p *proxy) kvStatus() (out []httpapi.KVEvents) {
+func (p *app) kvStatus() (out []httpapi.KVEvents) {
 	if p.kv == nil {
 		return nil
 	}

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 )
 
 // background starts everything that follows etcd; it ends with ctx.
-func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
+func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
@@ -58,7 +58,7 @@ func (p *proxy) background(ctx context.Context, work *sync.WaitGroup) {
 
 // forgetOldLives drops pooled connections to engines that have begun a new
 // life at the same address.
-func (p *proxy) forgetOldLives(ctx context.Context) {
+func (p *app) forgetOldLives(ctx context.Context) {
 	var last *instance.Snapshot
 	for {
 		snap := p.watcher.Snapshot()
@@ -76,14 +76,14 @@ func (p *proxy) forgetOldLives(ctx context.Context) {
 	}
 }
 
-func (p *proxy) logEnd(what string, err error) {
+func (p *app) logEnd(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		p.log.WithError(err).Errorf("%s ended", what)
 	}
 }
 
 // writeOnce writes what this start has to say to etcd, as soon as etcd takes it.
-func (p *proxy) writeOnce(ctx context.Context) {
+func (p *app) writeOnce(ctx context.Context) {
 	b := backoff.NewExponentialBackOff()
 	b.MaxInterval = 3 * time.Second
 	for {
@@ -109,7 +109,7 @@ func (p *proxy) writeOnce(ctx context.Context) {
 }
 
 // ready tells what /readyz waits for, nil for nothing.
-func (p *proxy) ready() error {
+func (p *app) ready() error {
 	if p.stopping.Load() {
 		return errors.New("the proxy is stopping")
 	}
@@ -132,7 +132,7 @@ const beginLimit = 5 * time.Second
 // has answered. A proxy takes connections before it has read the membership and
 // asked the instances, which takes milliseconds; clients that came from a proxy
 // which was restarted would be refused in that time, although nothing is wrong.
-func (p *proxy) begin(ctx context.Context) {
+func (p *app) begin(ctx context.Context) {
 	defer close(p.begun)
 	timer := time.NewTimer(beginLimit)
 	defer timer.Stop()
@@ -254,7 +254,7 @@ func (r recorder) Handed(in *instance.Instance, something bool) {
 	r.noticed.Handed(in, something)
 }
 
-func newPresence(cli *clientv3.Client, l discovery.Layout, p *proxy, address string) *discovery.Presence {
+func newPresence(cli *clientv3.Client, l discovery.Layout, p *app, address string) *discovery.Presence {
 	return discovery.NewPresence(cli, discovery.PresenceOptions{
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.
 const traceGrace = 2 * time.Second
 
 // closeTracer sends what is left.
-func (p *proxy) closeTracer() {
+func (p *app) closeTracer() {
 	ctx, cancel := context.WithTimeout(context.Background(), traceGrace)
 	defer cancel()
 	if err := p.tracer.Close(ctx); err != nil {

@@ -1,4 +1,4 @@
-package main
+package proxy
 
 import (
 	"context"
@@ -76,7 +76,7 @@ func (h *etcdHandle) describe() string {
 	return s
 }
 
-func (p *proxy) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
+func (p *app) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
 	w := p.watcher.Status()
 	s := httpapi.EtcdStatus{
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
@@ -93,7 +93,7 @@ func (p *proxy) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
 }
 
 // etcdMetrics is the same for the counters.
-func (p *proxy) etcdMetrics(h *etcdHandle) metrics.Etcd {
+func (p *app) etcdMetrics(h *etcdHandle) metrics.Etcd {
 	w := p.watcher.Status()
 	e := metrics.Etcd{
 		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,
