@@ -38,7 +38,7 @@ func (a *app) routeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "route --explain body.json", Short: "explain where a proxy would send a request", Long: routeHelp,
 		Example: "  pdctl route --explain body.json --proxy http://10.0.0.1:8000\n" +
-			"  pdctl route --explain - --endpoint /v1/completions -o json < body.json",
+			"  pdctl route --explain - --endpoint /v1/completions -o json < completion.json",
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return a.route(cmd.Context(), cmd.InOrStdin(), &o) },
 	}

@@ -1,0 +1,285 @@
+package cli_test
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+const (
+	modelName = "Qwen/Qwen2.5-7B-Instruct" // as the examples have it
+	adminKey  = "admin"
+	patience  = 60 * time.Second
+)
+
+// stage is the fleet of the examples, each of whose addresses stands for one of it.
+type stage struct {
+	t     *testing.T
+	cli   *clientv3.Client
+	proxy *fleet.Proxy
+	dir   string // where commands are typed
+	env   []string
+
+	registered, spare map[string]string // by the address of an example
+	book              map[string]string // the one of the two that counts now
+	etcd              string            // of the fleet
+	other             *testkit.Etcd     // the one that things are moved to
+}
+
+// newStage starts a proxy, two instances of each role and one of both with their agents,
+// and engines that nobody has registered.
+func newStage(t *testing.T) *stage {
+	f := harness.NewFleet(t, binDir)
+	s := &stage{t: t, dir: t.TempDir(), other: testkit.StartEtcd(t)}
+	var err error
+	if s.proxy, err = f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", AdminKey: adminKey, Args: []string{"--connector", "nixl"}}); err != nil {
+		t.Fatal(err)
+	}
+	s.etcd = s.proxy.Etcd[0]
+	s.cli = testkit.Client(t, s.etcd)
+	ports, err := fleet.FreePorts(7)
+	if err != nil {
+		t.Fatal(err)
+	}
+	node := fleet.NodeSpec{Connector: "nixl", Model: modelName, Etcd: s.proxy.Etcd, TTL: 5 * time.Second, EngineArgs: []string{"--vllm-version", "0.32.0"}}
+	s.registered = map[string]string{}
+	for i, at := range []struct {
+		address string
+		role    instance.Role
+	}{
+		{"10.0.0.7:8100", instance.Prefill}, {"10.0.0.8:8100", instance.Prefill},
+		{"10.0.0.8:8200", instance.Decode}, {"10.0.0.9:8200", instance.Decode}, {"10.0.0.6:8100", instance.Both},
+	} {
+		n := node
+		n.Name, n.Role, n.Port = fmt.Sprintf("engine-%d", i), at.role, ports[i]
+		if i == 0 {
+			n.EngineArgs = append(n.EngineArgs[:2:2], "--num-gpu-blocks-override", "1000", "--kv-events-config", fmt.Sprintf(
+				`{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv-events","endpoint":"tcp://*:%d","replay_endpoint":"tcp://*:%d"}`, ports[5], ports[6]))
+		}
+		started, err := f.StartNode(t.Context(), n)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.registered[at.address] = started.Address
+	}
+	s.spare = map[string]string{}
+	for _, at := range []struct {
+		address string
+		mode    fakevllm.Mode
+	}{
+		{"10.0.0.7:8100", fakevllm.NIXL}, {"10.0.0.8:8100", fakevllm.NIXL}, {"10.0.0.8:8200", fakevllm.NIXL}, {"10.0.0.9:8200", fakevllm.NIXL},
+		{"10.0.0.6:8100", fakevllm.NIXL}, {"[fd00::7]:8200", fakevllm.NIXL},
+	} {
+		s.spare[at.address] = fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleBoth, Mode: at.mode, Models: []string{modelName}, Version: "0.32.0"}).Address()
+	}
+	s.furnish(f.Dir())
+	s.settled()
+	return s
+}
+
+// furnish makes the files that commands read, and the environment in which they are typed.
+func (s *stage) furnish(sockets string) {
+	body := fmt.Sprintf(`{"model":%q,"messages":[{"role":"user","content":"where to?"}],"max_tokens":2}`, modelName)
+	wrapper := "#!/bin/sh\necho $$ > " + filepath.Join(s.dir, "pdctl.pid") + "\nexec " + filepath.Join(binDir, "pdctl") + " \"$@\"\n"
+	if err := os.Mkdir(filepath.Join(s.dir, "bin"), 0o700); err != nil {
+		s.t.Fatal(err)
+	}
+	for name, text := range map[string]string{
+		"body.json": body, "completion.json": strings.Replace(body, `"messages":[{"role":"user","content":"where to?"}]`, `"prompt":"where to?"`, 1),
+		"proxy.pass": "secret of proxies\n", "root.pass": "secret of root\n", "bin/pdctl": wrapper,
+	} {
+		if err := os.WriteFile(filepath.Join(s.dir, name), []byte(text), 0o700); err != nil {
+			s.t.Fatal(err)
+		}
+	}
+	s.env = []string{
+		"PATH=" + filepath.Join(s.dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "TMPDIR=" + s.dir, "XDG_RUNTIME_DIR=" + sockets,
+		"ADMIN_API_KEY=" + adminKey,
+	}
+}
+
+// settled waits until the proxy serves all that are registered.
+func (s *stage) settled() {
+	s.t.Helper()
+	if err := s.proxy.WaitFor(s.t.Context(), 3, 3); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// put writes into the fleet's etcd.
+func (s *stage) put(key, value string) {
+	s.t.Helper()
+	if _, err := s.cli.Put(s.t.Context(), key, value); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// reset takes back what a command has changed.
+func (s *stage) reset() {
+	s.t.Helper()
+	for _, prefix := range []string{"/pd/override/", "/pd/pending/", "/pd/meta/kept", "mooncake/"} {
+		s.remove(prefix, clientv3.WithPrefix())
+	}
+	all, err := s.cli.Get(s.t.Context(), "/pd/", clientv3.WithPrefix())
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	for _, kv := range all.Kvs {
+		if key := string(kv.Key); kv.Lease == 0 && (strings.HasPrefix(key, "/pd/prefill/") || strings.HasPrefix(key, "/pd/decode/")) {
+			s.remove(key)
+		}
+	}
+	s.settled()
+}
+
+func (s *stage) remove(key string, opts ...clientv3.OpOption) {
+	s.t.Helper()
+	if _, err := s.cli.Delete(s.t.Context(), key, opts...); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// revision is that of the fleet's etcd.
+func (s *stage) revision() int64 {
+	s.t.Helper()
+	resp, err := s.cli.Get(s.t.Context(), "/pd/meta/schema")
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+// here puts what stands there into a line in place of an example's addresses.
+func (s *stage) here(line string) string {
+	var pairs []string
+	for example, real := range s.book {
+		pairs = append(pairs, example, real)
+	}
+	pairs = append(pairs,
+		"10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379", s.other.Endpoint(), "10.0.0.1:2379", s.other.Endpoint(),
+		"10.0.0.1:8000", s.proxy.Address, "4711", strconv.FormatInt(s.revision(), 10))
+	return strings.NewReplacer(pairs...).Replace(line)
+}
+
+// typed is one line in a shell.
+type typed struct {
+	out  testkit.Buffer
+	cmd  *exec.Cmd
+	stop context.CancelFunc
+}
+
+// begin types a line. Both outputs come into one.
+func (s *stage) begin(line, etcd string) *typed {
+	s.t.Helper()
+	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
+	c := &typed{cmd: exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", line), stop: cancel}
+	c.cmd.Dir, c.cmd.Env = s.dir, append(s.env[:len(s.env):len(s.env)], "PD_ETCD_ENDPOINTS="+etcd)
+	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
+	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }
+	if err := c.cmd.Start(); err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// end waits for the exit code.
+func (c *typed) end() int {
+	defer c.stop()
+	_ = c.cmd.Wait() // the code tells
+	return c.cmd.ProcessState.ExitCode()
+}
+
+// sees waits until the output has some words.
+func (c *typed) sees(t *testing.T, words string) {
+	t.Helper()
+	testkit.Eventually(t, patience, func() error {
+		if !strings.Contains(c.out.String(), words) {
+			return fmt.Errorf("%q is not in\n%s", words, c.out.String())
+		}
+		return nil
+	})
+}
+
+// interrupt does to pdctl, and to nothing else of the line, what Ctrl-C does.
+func (s *stage) interrupt() {
+	s.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(s.dir, "pdctl.pid"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	pid, err := strconv.Atoi(strings.TrimSpace(string(raw)))
+	if err == nil {
+		err = syscall.Kill(pid, syscall.SIGINT)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}
+
+// request sends one through the proxy, so that engines have something to tell.
+func (s *stage) request() {
+	s.t.Helper()
+	text := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60))
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.proxy.URL()+"/v1/completions", strings.NewReader(text))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := http.DefaultClient.Do(req)
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		s.t.Fatal(resp.Status)
+	}
+}
+
+// fillCache has a prefix of a prompt stored by every prefill engine, and its events told.
+func (s *stage) fillCache() {
+	s.t.Helper()
+	for range 3 {
+		s.request()
+	}
+}
+
+// exported looks at the file of an export.
+func exported(s *stage) {
+	s.t.Helper()
+	raw, err := os.ReadFile(filepath.Join(s.dir, "fleet.jsonl"))
+	if want := s.here("10.0.0.7:8100"); err != nil || !strings.Contains(string(raw), want) {
+		s.t.Errorf("%s is not in the file (%v)\n%s", want, err, raw)
+	}
+}
+
+// secure has the other etcd speak TLS alone.
+func (s *stage) secure() {
+	s.t.Helper()
+	ca := testkit.NewAuthority(s.t, "ca")
+	cert, key := ca.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{"127.0.0.1"}})
+	s.book = map[string]string{"https://10.0.0.1:2379": "https://" + testkit.StartEtcdTLS(s.t, cert, key, "").Endpoint()}
+	raw, err := os.ReadFile(ca.CA)
+	if err == nil {
+		err = os.WriteFile(filepath.Join(s.dir, "ca.pem"), raw, 0o600)
+	}
+	if err != nil {
+		s.t.Fatal(err)
+	}
+}

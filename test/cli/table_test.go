@@ -1,0 +1,138 @@
+package cli_test
+
+import (
+	"net"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// examples says of every line how it is typed.
+var examples = map[string]example{
+	"pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100": {spare: true, want: []string{"prefill/10.0.0.7:8100: added, serves " + modelName, "prefill/10.0.0.8:8100: added"}},
+	"pdctl add prefill 10.0.0.7:8100":               {spare: true, want: []string{"prefill/10.0.0.7:8100: added, serves " + modelName}, after: has("/pd/prefill/10.0.0.7:8100")},
+	"pdctl add decode 10.0.0.8:8200 10.0.0.9:8200 --model Qwen/Qwen2.5-7B-Instruct": {
+		spare: true, want: []string{"decode/10.0.0.8:8200: added", "decode/10.0.0.9:8200: added"},
+	},
+	`pdctl add decode [fd00::7]:8200 --connector nixl --reason "third rack"`: {spare: true, want: []string{"decode/[fd00::7]:8200: added"}, after: has("/pd/decode/[fd00::7]:8200")},
+	"pdctl add both 10.0.0.6:8100 --connector nixl":                          {spare: true, want: []string{"prefill/10.0.0.6:8100: added", "decode/10.0.0.6:8100: added"}},
+	"pdctl add decode 10.0.0.8:8200 --connector lmcache --lmcache-init-port 7300 --lmcache-alloc-port 7400": {
+		spare: true, want: []string{"decode/10.0.0.8:8200: added"}, after: has("/pd/decode/10.0.0.8:8200"),
+	},
+	"pdctl add prefill 10.0.0.7:8100 --wait": {late: true, want: []string{"Waiting for prefill/10.0.0.7:8100: ", "refused"}, after: has("/pd/pending/prefill/10.0.0.7:8100")},
+	"pdctl add prefill 10.0.0.7:8100 --wait=10m --block": {
+		late: true, want: []string{"(for 10m0s)", "prefill/10.0.0.7:8100: added"}, after: has("/pd/prefill/10.0.0.7:8100"),
+		during: func(s *stage, c *typed) {
+			c.sees(s.t, "Waiting for prefill/")
+			fakevllm.StartTest(s.t, fakevllm.Options{Addr: s.here("10.0.0.7:8100"), Role: fakevllm.RolePrefill, Mode: fakevllm.NIXL, Models: []string{modelName}, Version: "0.32.0"})
+		},
+	},
+
+	"pdctl remove prefill 10.0.0.7:8100": {
+		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"prefill/10.0.0.7:8100: removed"}, after: has("/pd/override/prefill/10.0.0.7:8100"),
+	},
+	`pdctl remove prefill 10.0.0.7:8100 --reason "new disks"`: {
+		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"prefill/10.0.0.7:8100: removed"},
+	},
+	`pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason "new disks"`: {
+		spare: true, before: []string{"pdctl add decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: removed", "decode/10.0.0.9:8200: removed"},
+	},
+	// Their agents register again, which the reset waits for.
+	`pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason "disks replaced"`: {
+		before: []string{"pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: allowed", "decode/10.0.0.9:8200: allowed"},
+	},
+
+	"pdctl drain decode 10.0.0.8:8200 --wait":                                    {want: []string{"decode/10.0.0.8:8200: free"}},
+	`pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason "new disks"`:  {want: []string{"decode/10.0.0.8:8200: drained", "decode/10.0.0.8:8200: free"}},
+	"pdctl drain both 10.0.0.6:8100":                                             {want: []string{"both/10.0.0.6:8100: drained"}},
+	"pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m":                  {want: []string{"prefill/10.0.0.7:8100: drained for 30m0s", "prefill/10.0.0.8:8100: drained for 30m0s"}},
+	"pdctl undrain decode 10.0.0.8:8200":                                         {before: []string{"pdctl drain decode 10.0.0.8:8200"}, want: []string{"decode/10.0.0.8:8200: undrained"}},
+	`pdctl undrain decode 10.0.0.8:8200 --reason "disks replaced"`:               {before: []string{"pdctl drain decode 10.0.0.8:8200"}, want: []string{"decode/10.0.0.8:8200: undrained"}},
+	"pdctl undrain both 10.0.0.6:8100":                                           {before: []string{"pdctl drain both 10.0.0.6:8100"}, want: []string{"both/10.0.0.6:8100: undrained"}},
+	`pdctl cordon decode 10.0.0.8:8200 --reason "being looked at"`:               {want: []string{"decode/10.0.0.8:8200: cordoned"}},
+	"pdctl cordon prefill 10.0.0.7:8100 --for 1h":                                {want: []string{"prefill/10.0.0.7:8100: cordoned for 1h0m0s"}},
+	`pdctl cordon prefill 10.0.0.7:8100 --for 1h --reason "being looked at"`:     {want: []string{"prefill/10.0.0.7:8100: cordoned for 1h0m0s"}},
+	"pdctl cordon decode 10.0.0.9:8200 -o json":                                  {want: []string{`"outcome": "cordoned"`, `"revision": `}},
+	"pdctl uncordon decode 10.0.0.8:8200 10.0.0.9:8200":                          {before: []string{"pdctl cordon decode 10.0.0.8:8200 10.0.0.9:8200"}, want: []string{"decode/10.0.0.8:8200: uncordoned", "decode/10.0.0.9:8200: uncordoned"}},
+	"pdctl uncordon prefill 10.0.0.7:8100":                                       {before: []string{"pdctl cordon prefill 10.0.0.7:8100"}, want: []string{"prefill/10.0.0.7:8100: uncordoned"}},
+	`pdctl weight decode 10.0.0.8:8200 300 --reason "more memory"`:               {want: []string{"decode/10.0.0.8:8200: weight 300"}},
+	"pdctl weight decode 10.0.0.8:8200 300":                                      {want: []string{"decode/10.0.0.8:8200: weight 300"}},
+	"pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h":                {want: []string{"prefill/10.0.0.7:8100: weight 0 for 1h0m0s", "prefill/10.0.0.8:8100: weight 0 for 1h0m0s"}},
+	"pdctl weight both 10.0.0.6:8100 50 --for 30m":                               {want: []string{"both/10.0.0.6:8100: weight 50 for 30m0s"}},
+	"pdctl weight decode 10.0.0.8:8200 default":                                  {before: []string{"pdctl weight decode 10.0.0.8:8200 300"}, want: []string{"decode/10.0.0.8:8200: its own weight is in force"}},
+	"pdctl wait --revision 4711":                                                 {want: []string{"applied by 1 proxy"}},
+	"pdctl wait --revision 4711 --timeout 30s":                                   {want: []string{"applied by 1 proxy"}},
+	"pdctl wait --revision $(pdctl status -o json | jq .revision)":               {want: []string{"applied by 1 proxy"}},
+	"pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s": {want: []string{"applied by 1 proxy"}},
+
+	"pdctl list":        {want: []string{"prefill  10.0.0.7:8100", "decode   10.0.0.8:8200", "leased", modelName}},
+	"pdctl list decode": {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.6:8100"}},
+	"pdctl list decode -o json | jq '.instances[].address'":               {want: []string{`"10.0.0.8:8200"`, `"10.0.0.9:8200"`}},
+	"pdctl list -o json | jq '.instances[] | select(.state == \"down\")'": {set: down, want: []string{`"address": "127.0.0.1:9"`}},
+	"pdctl get prefill/10.0.0.7:8100":                                     {want: []string{"key       /pd/prefill/10.0.0.7:8100", modelName, "of 5 s left", "10.0.0.1:8000"}},
+	"pdctl get decode 10.0.0.8:8200 -o json":                              {want: []string{`"key": "/pd/decode/10.0.0.8:8200"`, `"proxies"`, `"history"`}},
+	"pdctl status":                                                        {want: []string{"leader", "alarms: none", "3 ready", "10.0.0.1:8000"}},
+	"pdctl status -o json | jq .proxies":                                  {want: []string{`"address": "10.0.0.1:8000"`, `"applied"`}},
+	"pdctl history":                                                       {before: []string{"pdctl cordon decode 10.0.0.9:8200"}, want: []string{"cordon", "decode/10.0.0.9:8200", "registered: ready"}},
+	"pdctl history decode 10.0.0.8:8200 --limit 20":                       {want: []string{"registered: ready", "decode/10.0.0.8:8200"}},
+	"pdctl history decode 10.0.0.8:8200 -o json":                          {want: []string{`"what": "registered: ready"`, `"remembered_since"`}},
+	"pdctl history -o json | jq '.events[] | select(.what == \"drain\")'": {before: []string{"pdctl drain decode 10.0.0.9:8200"}, want: []string{`"address": "10.0.0.9:8200"`}},
+	"pdctl doctor":                      {want: []string{"Nothing is wrong."}},
+	"pdctl doctor --probe --timeout 3s": {want: []string{"Nothing is wrong."}},
+	"pdctl doctor -o json | jq '.findings[] | select(.severity == \"error\")'": {set: down, code: 5, want: []string{`"check": "engine"`, `"subject": "decode/127.0.0.1:9"`, "errors"}},
+
+	"pdctl watch": {want: []string{"decode/10.0.0.9:8200  cordon  intent - -> cordon"}, during: func(s *stage, c *typed) {
+		c.sees(s.t, "Watching 6 instances")
+		s.put(s.here("/pd/override/decode/10.0.0.9:8200"), `{"v":1,"state":"cordon"}`)
+		c.sees(s.t, "intent - -> cordon")
+		s.interrupt()
+	}},
+	"pdctl watch --initial -o json | jq -c 'select(.state == \"down\")'": {
+		set: down, during: watched("Watching 7 instances"), want: []string{`"address":"127.0.0.1:9"`, `"change":"present"`},
+	},
+	"pdctl events prefill 10.0.0.7:8100": {during: func(s *stage, c *typed) {
+		c.sees(s.t, "Listening for KV cache events on topic: kv-events")
+		s.interrupt()
+	}},
+	"pdctl events prefill 10.0.0.7:8100 --past --count 1": {set: (*stage).fillCache, want: []string{"Received event batch at", "BlockStored("}},
+
+	"pdctl route --explain body.json --proxy http://10.0.0.1:8000":                 {want: []string{"way       pair", "prefill   ", "10.0.0.7:8100", "SCORES"}},
+	"pdctl route --explain - --endpoint /v1/completions -o json < completion.json": {want: []string{"asked: http://10.0.0.1:8000", `"pair"`}},
+
+	"pdctl restore --all":                 {want: []string{"told 1 proxies to restore what they keep"}, after: has("/pd/meta/kept")},
+	"pdctl restore prefill 10.0.0.7:8100": {want: []string{"told 1 proxies to restore what they keep"}},
+	"pdctl forget --all":                  {want: []string{"told 1 proxies to forget what they keep"}},
+	"pdctl forget prefill 10.0.0.7:8100":  {want: []string{"told 1 proxies to forget what they keep"}},
+	"pdctl export > fleet.jsonl":          {spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, after: exported},
+	"pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -": {
+		spare: true, before: []string{"pdctl add prefill 10.0.0.7:8100"}, want: []string{"10.0.0.7:8100: written", "skipped"},
+	},
+	"pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl": {
+		spare: true, before: []string{"pdctl add prefill 10.0.0.8:8100", "pdctl export > fleet.jsonl"}, want: []string{"10.0.0.8:8100: would be written"},
+	},
+	"pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl": {
+		spare: true, before: []string{"pdctl add decode 10.0.0.8:8200", "pdctl export > fleet.jsonl"}, want: []string{"10.0.0.8:8200: written"},
+	},
+
+	"pdctl auth init --dry-run": {want: []string{"# Nothing is changed.", "etcdctl role add pd-proxy", "etcdctl auth enable"}},
+	"pdctl auth init --apply --password-file pd-proxy=proxy.pass --password-file root=root.pass": {
+		alone: true, want: []string{"pd-proxy: its password is that of its file", "pd-operator: password ", "authentication is on"},
+	},
+	"pdctl --etcd-endpoints https://10.0.0.1:2379 --etcd-ca ca.pem auth init --apply": {
+		set: (*stage).secure, want: []string{"root: password ", "authentication is on"},
+	},
+
+	"pdctl mooncake segments":                                             {set: segments, want: []string{"127.0.0.1:12001", "nobody listens"}},
+	"pdctl mooncake segments --dial=false":                                {set: segments, want: []string{"127.0.0.1:12001"}},
+	"pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'": {set: segments, want: []string{`"stale": "nobody listens"`}},
+
+	"source <(pdctl completion bash)": {},
+	"systemctl stop pd-agent":         {skip: "it stands for whatever takes a node down, and there is no such unit here"},
+}
+
+// segments are what a Mooncake that has died left.
+func segments(s *stage) {
+	s.put("mooncake/ram/127.0.0.1:12001", `{"name":"x","protocol":"tcp"}`)
+	_, port, _ := net.SplitHostPort(testkit.FreePort(s.t))
+	s.put("mooncake/rpc_meta/127.0.0.1:12001", `{"ip_or_host_name":"127.0.0.1","rpc_port":`+port+`}`)
+}
