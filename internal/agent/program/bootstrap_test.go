@@ -1,0 +1,181 @@
+package program
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+const mooncakeProducer = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","engine_id":"base"}`
+
+func mooncakeServer(address string) string {
+	return `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","kv_connector_extra_config":{"bootstrap_server_address":"` + address + `"}}`
+}
+
+// Where the bootstrap server is comes from the flag, the engine's configuration,
+// its environment, or vLLM's default.
+func TestBootstrapFacts(t *testing.T) {
+	t.Parallel()
+	serve := func(transfer string) []string {
+		return []string{"--", "vllm", "serve", "M", "--host", "10.0.0.7", "--kv-transfer-config", transfer}
+	}
+	port := map[string]string{"VLLM_MOONCAKE_BOOTSTRAP_PORT": "9001"}
+	for _, tc := range []struct {
+		name  string
+		env   map[string]string
+		args  []string
+		asked string
+		port  int
+		from  string
+	}{
+		{"default", nil, serve(mooncakeProducer), "10.0.0.7:8998", 8998, "default"},
+		{"environment", port, serve(mooncakeProducer), "10.0.0.7:9001", 9001, "VLLM_MOONCAKE_BOOTSTRAP_PORT"},
+		{
+			"environment of the command", port,
+			[]string{"--", "env", "VLLM_MOONCAKE_BOOTSTRAP_PORT=9002", "vllm", "serve", "M", "--host", "10.0.0.7", "--kv-transfer-config", mooncakeProducer},
+			"10.0.0.7:9002", 9002, "VLLM_MOONCAKE_BOOTSTRAP_PORT",
+		},
+		{"a server of its own", port, serve(mooncakeServer("127.0.0.1:9003")), "127.0.0.1:9003", 9003, "--kv-transfer-config of the command (bootstrap_server_address)"},
+		{"flag", port, append([]string{"--bootstrap-port=9004"}, serve(mooncakeServer("10.0.0.7:9003"))...), "10.0.0.7:9004", 9004, ""},
+		{"flag by environment", map[string]string{"PD_BOOTSTRAP_PORT": "9005"}, serve(mooncakeProducer), "10.0.0.7:9005", 9005, ""},
+		{"beside an engine", nil, []string{"--role=prefill", "--connector=MooncakeConnector", "--address=10.0.0.7:8100", "--engine=http://127.0.0.1:8100"}, "127.0.0.1:8998", 8998, "default"},
+		{"a listener on every address", nil, []string{"--address=10.0.0.7:8000", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, "127.0.0.1:8998", 8998, "default"},
+		{"decode", port, []string{"--role=decode", "--connector=mooncake", "--address=10.0.0.7:8100"}, "", 0, ""},
+		{"another connector", port, serve(nixlProducer), "", 0, ""},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := loadArgs(t, tc.env, append([]string{"--host-id=h", "--etcd-endpoints=10.0.0.9:2379"}, tc.args...)...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			var ports []int
+			if tc.port > 0 {
+				ports = []int{tc.port}
+			}
+			rec := base(c)
+			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.bootstrap != tc.asked || c.sources["bootstrap-port"] != tc.from {
+				t.Errorf("asks %q from %q: %s", c.bootstrap, c.sources["bootstrap-port"], d)
+			}
+			if tc.asked != "" && rec.EngineIDs != nil {
+				t.Errorf("engine ids that nobody has asked for: %v", rec.EngineIDs)
+			}
+		})
+	}
+}
+
+func TestBootstrapFactsRefuse(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		env  map[string]string
+		args []string
+		want string
+	}{
+		{"no port", map[string]string{"VLLM_MOONCAKE_BOOTSTRAP_PORT": "x"}, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, `--bootstrap-port (from VLLM_MOONCAKE_BOOTSTRAP_PORT): "x" is no port`},
+		{"another machine", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("10.0.0.8:9000")}, "bootstrap_server_address 10.0.0.8:9000 is not on the engine's machine"},
+		{"no address", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeServer("9000")}, `bootstrap_server_address "9000" is no host:port`},
+		{"decode", nil, []string{"--role=decode", "--connector=mooncake", "--address=127.0.0.1:1", "--bootstrap-port=1"}, "--bootstrap-port: a bootstrap port is for a prefill engine with MooncakeConnector"},
+		{"NIXL", nil, []string{"--role=prefill", "--connector=nixl", "--address=127.0.0.1:1", "--bootstrap-port=1"}, "--bootstrap-port: a bootstrap port is for"},
+		{"the wrong role", nil, []string{"--role=decode", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, "--role: decode, but --kv-transfer-config of the command says kv_producer: a request for the other role ends a Mooncake engine"},
+		{"both, and no role", nil, []string{"--", "vllm", "serve", "M", "--kv-transfer-config", strings.Replace(mooncakeProducer, "kv_producer", "kv_both", 1)}, "says kv_both, which leaves it open"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			if _, err := loadArgs(t, tc.env, tc.args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}
+
+func TestPrintBootstrap(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	if code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, &out, &out); code != 0 {
+		t.Fatalf("exit %d: %s", code, &out)
+	}
+	for _, want := range []string{"connector: mooncake  # --kv-transfer-config of the command\n", "bootstrap-port: 8998  # default\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q in\n%s", want, &out)
+		}
+	}
+}
+
+// The engine's id is in the record, a new one after each start.
+func TestMooncakeEngine(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Mooncake, Role: fakevllm.RolePrefill})
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", strconv.Itoa(s.Bootstrap())))
+	id := ""
+	for range 2 {
+		testkit.Eventually(t, patience, func() error {
+			_, rec := look(t, cli, key("prefill", s.Address()))
+			if rec.State != instance.Ready || rec.EngineIDs["0"] != s.EngineID() || !slices.Equal(rec.Ports[instance.PortBootstrap], []int{s.Bootstrap()}) || rec.ID == id {
+				return fmt.Errorf("the engine is %s, the record %+v", s.EngineID(), rec)
+			}
+			return nil
+		})
+		_, rec := look(t, cli, key("prefill", s.Address()))
+		id = rec.ID
+		s.Kill()
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d: %s", code, log)
+	}
+}
+
+// Until the bootstrap server answers, the instance is there but not ready.
+func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	s := fakevllm.StartTest(t, fakevllm.Options{})
+	address := testkit.FreePort(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", port))
+	awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
+	log.awaits(t, "engine answers, but is not ready: bootstrap server "+address+": ")
+	log.awaits(t, "connection refused")
+
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"0":{"engine_id":"e","worker_addr":{"0":{"0":"tcp://127.0.0.1:1"}}}}`))
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	t.Cleanup(func() { _ = server.Close(); <-served })
+
+	_, rec := awaitState(t, cli, key("prefill", s.Address()), instance.Ready)
+	if d := cmp.Diff(map[string]string{"0": "e"}, rec.EngineIDs); d != "" {
+		t.Error(d)
+	}
+	log.awaits(t, "bootstrap server answers: ready")
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d: %s", code, log)
+	}
+	if got := history(t, cli, key("prefill", s.Address())); !slices.Equal(slices.Compact(got), []string{"starting", "ready", "draining", "gone"}) {
+		t.Errorf("history %q", got)
+	}
+}

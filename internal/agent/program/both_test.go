@@ -1,0 +1,129 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// An engine in both roles lives its life under two keys, which say the same at each
+// revision.
+func TestBothRoles(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t), Models: []string{"org/m"}, TTFT: time.Hour})
+	p, d := key("prefill", engine.Address()), key("decode", engine.Address())
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "both", engine.Address(), "--connector", "nixl", "--socket", socket, "--kv-lease", "0s"))
+	alike := func(want instance.State) (id string) {
+		t.Helper()
+		pk, pr := awaitState(t, cli, p, want)
+		dk, dr := awaitState(t, cli, d, want)
+		if pk.Lease == 0 || pk.Lease != dk.Lease || pk.ModRevision != dk.ModRevision || pk.CreateRevision != dk.CreateRevision {
+			t.Errorf("%s: not one lease and one transaction: %+v, %+v", want, pk, dk)
+		}
+		if pr.ID != dr.ID || pr.KVRole != "kv_both" || dr.KVRole != "kv_both" || pr.Role != instance.Prefill || dr.Role != instance.Decode {
+			t.Errorf("%s: prefill %+v, decode %+v", want, pr, dr)
+		}
+		return pr.ID
+	}
+	first := alike(instance.Ready)
+	for _, where := range [][]string{{"--socket", socket}, {"--socket", socket, "-o", "json"}} {
+		code, out, errs := ask(t, append([]string{"status"}, where...)...)
+		if code != 0 || !strings.Contains(out, "both") || !strings.Contains(out, engine.Address()) || !strings.Contains(out, "registered") {
+			t.Errorf("status: %d %s\n%s", code, errs, out)
+		}
+	}
+	if code, out, errs := ask(t, "health", "--socket", socket); code != 0 || !strings.Contains(out, "both/"+engine.Address()) {
+		t.Errorf("health: %d %s %s", code, out, errs)
+	}
+
+	engine.Kill()
+	alike(instance.Down)
+	if err := engine.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if second := alike(instance.Ready); second == first {
+		t.Error("a new life of the engine has the old incarnation")
+	}
+
+	leave := longRequest(t, engine)
+	code := make(chan int, 1)
+	go func() { code <- stop() }()
+	alike(instance.Draining)
+	log.awaits(t, "still draining: 1 running, 0 waiting")
+	leave()
+	if c := <-code; c != 0 {
+		t.Errorf("exit %d", c)
+	}
+	want := []string{"ready", "down", "ready", "draining", "gone"}
+	for _, k := range []string{p, d} {
+		if diff := cmp.Diff(want, history(t, cli, k)); diff != "" {
+			t.Errorf("%s: %s", k, diff)
+		}
+	}
+}
+
+// A drain of both roles waits for what decode instances may still pull.
+func TestBothRolesKeepFinishedPrefills(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "both", engine.Address(), "--kv-lease", "1s"))
+	awaitState(t, cli, key("prefill", engine.Address()), instance.Ready)
+	resp, err := http.Post(engine.URL()+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hi","max_tokens":1}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_ = resp.Body.Close()
+	code := make(chan int, 1)
+	go func() { code <- stop() }()
+	log.awaits(t, "finished prefills may still be pulled by decode")
+	if c := <-code; c != 0 {
+		t.Errorf("exit %d", c)
+	}
+}
+
+// The role is never guessed to be both: most engines that say kv_both are meant for one.
+func TestBothRolesFacts(t *testing.T) {
+	t.Parallel()
+	serve := []string{"--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--port", "8100", "--kv-transfer-config"}
+	config := func(role string) []string {
+		return append(serve[:len(serve):len(serve)], `{"kv_connector":"NixlConnector","kv_role":"`+role+`"}`)
+	}
+	if _, err := loadArgs(t, nil, config("kv_both")...); err == nil || !errors.Is(err, errNoRole) || !strings.Contains(err.Error(), "--role both") {
+		t.Errorf("kv_both alone: %v", err)
+	}
+	for _, tc := range []struct {
+		env    map[string]string
+		args   []string
+		kvRole string
+		note   bool
+	}{
+		{nil, append([]string{"--role=both"}, config("kv_both")...), "kv_both", false},
+		{map[string]string{"PD_ROLE": "both"}, config("kv_both"), "kv_both", false},
+		{map[string]string{"PD_ROLE": "both"}, []string{"--address=127.0.0.1:1", "--etcd-endpoints=127.0.0.1:2"}, "kv_both", false},
+		{nil, append([]string{"--role=both"}, config("kv_producer")...), "kv_producer", true},
+	} {
+		c, err := loadArgs(t, tc.env, tc.args...)
+		if err != nil {
+			t.Errorf("%v: %v", tc.args, err)
+			continue
+		}
+		if c.key.Role != instance.Both || c.facts.KVRole != tc.kvRole || strings.Contains(fmt.Sprint(c.notes), "the role is both, but") != tc.note {
+			t.Errorf("%v: role %s, kv_role %s, notes %v", tc.args, c.key.Role, c.facts.KVRole, c.notes)
+		}
+	}
+}

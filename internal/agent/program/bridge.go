@@ -1,0 +1,87 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/http"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
+	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/internal/zmqregister"
+)
+
+// bridge registers the engines that ping, until ctx or a signal ends it.
+func (s *service) bridge(ctx context.Context) (code int, err error) {
+	ctx, _, _, stopListening := listen(ctx, false, s.log)
+	defer stopListening()
+	s.log.WithFields(logrus.Fields{
+		"zmq_register": s.zmqRegister, "etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,
+	}).Info("pd-agent " + version.String())
+	cli, err := dial(s.config, s.certs, s.log)
+	if err != nil {
+		return 1, err
+	}
+	defer func() { _ = cli.Close() }()
+	b, err := zmqregister.Listen(ctx, zmqregister.Options{
+		Endpoint: s.zmqRegister, Client: guarded(vllm.New(s.engineAPIKey)),
+		Registrar: func(o discovery.RegistrarOptions) *discovery.Registrar {
+			o.Layout = s.layout
+			return discovery.NewRegistrar(cli, o)
+		},
+		Agent: "pd-agent/" + version.Version, HostID: s.hostID, TTL: s.ttl, Model: s.model, StrictModel: s.strictModel,
+		AllowLoopback: s.allowLoopback, ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter,
+		Log: s.log.WithField(logging.FieldComponent, "zmq-register"),
+	})
+	if err != nil {
+		return 1, err
+	}
+	stopMetrics, err := s.showBridge(ctx, b)
+	if err != nil {
+		return 1, errors.Join(err, b.Close())
+	}
+	defer stopMetrics()
+	if err := b.Run(ctx); err != nil && !errors.Is(err, context.Canceled) {
+		return 1, err
+	}
+	s.log.Info("the registrations stay until their leases end")
+	return 0, nil
+}
+
+// showBridge serves the bridge's metrics on the socket of --socket, if one is named: there
+// is no instance to give it a name by default. stop waits.
+func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop func(), err error) {
+	if s.socket == "" || s.socket == socketOff {
+		return func() {}, nil
+	}
+	lis, err := agentctl.Listen(ctx, s.socket)
+	if err != nil {
+		return nil, err
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		shown := bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) })
+		agentctl.Serve(ctx, lis, agentctl.Source{Metrics: shown.Handler()}, s.log.WithField(logging.FieldComponent, "control"))
+	}()
+	return func() { cancel(); <-done }, nil
+}
+
+// guarded asks no address that no engine has: these are from whoever reaches the port.
+func guarded(c *vllm.Client) *vllm.Client {
+	d := net.Dialer{Timeout: time.Minute, Control: netguard.New(nil).Control}
+	c.HTTP = &http.Client{Transport: &http.Transport{
+		DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10,
+	}}
+	return c
+}

@@ -1,0 +1,149 @@
+package program
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+func loadArgs(t *testing.T, env map[string]string, args ...string) (config, error) {
+	t.Helper()
+	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+	registerFlags(fs)
+	if err := fs.Parse(args); err != nil {
+		return config{}, err
+	}
+	var command []string
+	if fs.ArgsLenAtDash() >= 0 {
+		command = fs.Args()
+	}
+	return load(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, command)
+}
+
+func TestLoadDefaults(t *testing.T) {
+	t.Parallel()
+	got, err := loadArgs(t, nil, "--role", "prefill", "--address", "localhost:8100", "--host-id", "h")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config{
+		key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
+		engine: "http://127.0.0.1:8100", hostID: "h",
+		etcdEndpoints: []string{"127.0.0.1:2379"}, etcdPrefix: "/pd",
+		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
+		logLevel: "info", logFormat: "text",
+		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second, sources: map[string]string{},
+	}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{})); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLoadSources(t *testing.T) {
+	t.Parallel()
+	env := map[string]string{
+		"PD_ROLE": "decode", "PD_ADDRESS": "10.0.0.7:8200", "PD_ETCD_ENDPOINTS": "http://10.0.0.1:2379/, 10.0.0.2:2379,10.0.0.1:2379",
+		"PD_ETCD_USERNAME": "u", "PD_ETCD_PASSWORD": "007", "PD_TTL": "20s", "PD_STRICT_MODEL": "true", "PD_LABEL": "zone=a,rack=1",
+		"PD_KV_LEASE": "0s", "PD_MODEL": "", "OPENAI_API_KEY": "from-openai",
+	}
+	got, err := loadArgs(t, env, "--role", "prefill", "--label", "zone=b,c", "--label", "empty=", "--host-id=h", "--engine=https://127.0.0.1:1/base")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := config{
+		key:    instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8200"},
+		engine: "https://127.0.0.1:1/base", hostID: "h", engineAPIKey: "from-openai", strictModel: true,
+		labels:        map[string]string{"zone": "b,c", "empty": ""},
+		etcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, etcdPrefix: "/pd", etcdUsername: "u", etcdPassword: "007",
+		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
+		logLevel: "info", logFormat: "text",
+		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
+		sources: map[string]string{"engine-api-key": "OPENAI_API_KEY"},
+	}
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{})); d != "" {
+		t.Error(d)
+	}
+	env["PD_ENGINE_API_KEY"] = "ours"
+	delete(env, "PD_ROLE")
+	got, err = loadArgs(t, env, "--role", "prefill")
+	if err != nil || got.engineAPIKey != "ours" || len(got.hostID) != 16 {
+		t.Errorf("%+v, %v", got, err)
+	}
+	if d := cmp.Diff(map[string]string{"zone": "a", "rack": "1"}, got.labels); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestLoadRefuses(t *testing.T) {
+	t.Parallel()
+	good := []string{"--role", "prefill", "--address", "10.0.0.7:8100", "--etcd-endpoints", "10.0.0.1:2379"}
+	for _, tc := range []struct {
+		name string
+		env  map[string]string
+		args []string
+		want []string
+	}{
+		{"nothing", nil, nil, []string{"--role: is missing", "PD_ROLE", "--address: is missing"}},
+		{"role", nil, append(good[:6:6], "--role", "all"), []string{`--role: unknown role "all": use "prefill", "decode" or "both"`}},
+		{"role from environment", map[string]string{"PD_ROLE": "x"}, good[2:], []string{"--role (from the environment):"}},
+		{"wildcard", nil, append(good[:6:6], "--address", "0.0.0.0:8100"), []string{"--address: ", "wildcard"}},
+		{"IPv6", nil, append(good[:6:6], "--address", "fd00::1:8100"), []string{"write IPv6 as [address]:port"}},
+		{"port", nil, append(good[:6:6], "--address", "h:99999"), []string{"the port must be a number from 1 to 65535"}},
+		{"loopback with etcd elsewhere", nil, append(good[:6:6], "--address", "127.0.0.1:8100"), []string{"--address: 127.0.0.1:8100 is a loopback address", "--allow-loopback"}},
+		{"ttl below the floor", nil, append(good[:6:6], "--ttl", "4s"), []string{"--ttl: 4s: from 5s to 10m0s"}},
+		{"ttl not whole", nil, append(good[:6:6], "--ttl", "5500ms"), []string{"etcd counts whole seconds"}},
+		{"ttl from environment", map[string]string{"PD_TTL": "soon"}, good, []string{`--ttl (from the environment): "soon" is no duration`}},
+		{"probe interval", nil, append(good[:6:6], "--probe-interval", "1ms"), []string{"--probe-interval: 1ms: from 50ms"}},
+		{"kv lease", nil, append(good[:6:6], "--kv-lease", "-1s"), []string{"--kv-lease: -1s: from 0s"}},
+		{"drain timeout", nil, append(good[:6:6], "--drain-timeout", "0s"), []string{"--drain-timeout: 0s: from 1ms"}},
+		{"engine", nil, append(good[:6:6], "--engine", "127.0.0.1:8100"), []string{"--engine: invalid engine URL", "write http://host:port"}},
+		{"engine with credentials", nil, append(good[:6:6], "--engine", "http://u:topsecret@h:1"), []string{"--engine-api-key"}},
+		{"no endpoints", nil, append(good[:4:4], "--etcd-endpoints", ","), []string{"--etcd-endpoints: is empty"}},
+		{"endpoint", nil, append(good[:6:6], "--etcd-endpoints", "10.0.0.1"), []string{"--etcd-endpoints: invalid"}},
+		{"etcd by TLS and without", nil, append(good[:6:6], "--etcd-endpoints", "https://h:1,http://i:1"), []string{"reached in one way"}},
+		{"a certificate without its key", nil, append(good[:6:6], "--engine-cert", "c.pem"), []string{"--engine-cert and --engine-key together"}},
+		{"no password file", nil, append(good[:6:6], "--etcd-username", "u", "--etcd-password-file", "/nowhere/f"), []string{"--etcd-password-file: open /nowhere/f"}},
+		{"password alone", nil, append(good[:6:6], "--etcd-password", "topsecret"), []string{"--etcd-password: given without --etcd-username"}},
+		{"label", nil, append(good[:6:6], "--label", "zone"), []string{`--label: "zone": write name=value`}},
+		{"label with control characters", nil, append(good[:6:6], "--label", "a=\x1b"), []string{`u001b`}},
+		{"long label", nil, append(good[:6:6], "--label", "a="+strings.Repeat("x", 200)), []string{"at most 128 bytes"}},
+		{"key with newline", map[string]string{"OPENAI_API_KEY": "topsecret\n"}, good, []string{"--engine-api-key (from OPENAI_API_KEY)", "control character"}},
+		{"bool", map[string]string{"PD_STRICT_MODEL": "perhaps"}, good, []string{`"perhaps" is neither true nor false`}},
+		{"all at once", map[string]string{"PD_TTL": "x"}, []string{"--role=x", "--address=y"}, []string{"--role", "--address", "--ttl"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c, err := loadArgs(t, tc.env, tc.args...)
+			if err == nil {
+				t.Fatalf("accepted: %+v", c)
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q lacks %q", err, w)
+				}
+			}
+			if strings.Contains(err.Error(), "topsecret") || strings.Contains(err.Error(), "\x1b") {
+				t.Errorf("shown in the clear: %q", err)
+			}
+		})
+	}
+	if _, err := loadArgs(t, nil, append(good[:6:6], "--address", "127.0.0.1:8100", "--allow-loopback", "--ttl", "2s", "--allow-short-ttl")...); err != nil {
+		t.Errorf("allowed by flag: %v", err)
+	}
+	if _, err := loadArgs(t, map[string]string{"PD_LABEL": many(40)}, good...); err == nil || !strings.Contains(err.Error(), "at most 32 labels") {
+		t.Errorf("40 labels: %v", err)
+	}
+}
+
+func many(n int) string {
+	var parts []string
+	for i := range n {
+		parts = append(parts, "l"+string(rune('a'+i/26))+string(rune('a'+i%26))+"=v")
+	}
+	return strings.Join(parts, ",")
+}

@@ -1,0 +1,191 @@
+package program
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/metrics/agentmetrics"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// socketOff is the value of --socket that does without local control.
+const socketOff = "off"
+
+// control is the agent's local control. It can be asked from the start.
+type control struct {
+	c      config
+	life   atomic.Pointer[parts]
+	engine engineState
+}
+
+// parts are what a running agent consists of.
+type parts struct {
+	agent     *agent.Agent
+	registrar *discovery.Registrar
+}
+
+// startControl opens the socket. A socket that was asked for must work; without
+// the default one an agent is still an agent. stop is never nil and waits.
+func startControl(ctx context.Context, c config, drain func(), log logrus.FieldLogger) (ctl *control, stop func(), err error) {
+	ctl = &control{c: c}
+	if c.socket == socketOff {
+		return ctl, func() {}, nil
+	}
+	lis, err := openSocket(ctx, c)
+	switch {
+	case err != nil && c.socket != "":
+		return nil, nil, err
+	case err != nil:
+		log.WithError(err).Warn("no local control: agent status, drain and health will not find this agent")
+		return ctl, func() {}, nil
+	}
+	log.WithField("socket", lis.Addr().String()).Debug("local control")
+	// It outlives ctx: a drain is watched through it.
+	sctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		agentctl.Serve(sctx, lis, agentctl.Source{
+			Report: ctl.report, Drain: drain,
+			Metrics: agentmetrics.Handler(ctl.report, phases()),
+		}, log.WithField(logging.FieldComponent, "control"))
+	}()
+	return ctl, func() { cancel(); <-done }, nil
+}
+
+func openSocket(ctx context.Context, c config) (net.Listener, error) {
+	path := c.socket
+	if path == "" {
+		var err error
+		if path, err = agentctl.DefaultPath(c.key, os.Getenv); err != nil {
+			return nil, err
+		}
+	}
+	return agentctl.Listen(ctx, path)
+}
+
+func phases() agentmetrics.Phases {
+	var p agentmetrics.Phases
+	for _, a := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone, agent.Restarting} {
+		p.Agent = append(p.Agent, string(a))
+	}
+	for _, r := range []discovery.Phase{
+		discovery.Idle, discovery.Registering, discovery.Registered, discovery.Unknown,
+		discovery.Conflict, discovery.Overridden, discovery.StaticPresent,
+	} {
+		p.Registration = append(p.Registration, string(r))
+	}
+	return p
+}
+
+// report puts together what the parts say.
+func (ctl *control) report() agentctl.Report {
+	r := agentctl.Report{
+		Version: version.String(), Role: ctl.c.key.Role, Address: ctl.c.key.Address, Engine: ctl.c.engine,
+		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(discovery.Idle)},
+		Process: ctl.engine.report(),
+	}
+	p := ctl.life.Load()
+	if p == nil {
+		if r.Reason = "starting"; r.Process != nil && r.Process.PID == 0 && r.Process.LastExit != "" {
+			r.Phase, r.Reason = string(agent.Restarting), "the engine has failed: "+r.Process.LastExit
+		}
+		return r
+	}
+	a, g := p.agent.Status(), p.registrar.Status()
+	r.Phase, r.Reason = string(a.Phase), a.Reason
+	r.State, r.Incarnation, r.Models = a.Record.State, a.Record.ID, a.Record.Models
+	r.Registration = agentctl.Registration{
+		Phase: string(g.Phase), Reason: g.Err, Revision: g.ModRevision,
+		Renewals: g.Renewals, RenewalFails: g.RenewalFails, LeasesLost: g.LeasesLost,
+		Registrations: g.Registrations, Conflicts: g.Conflicts,
+	}
+	if g.LeaseID != 0 {
+		r.Registration.Lease = strconv.FormatInt(g.LeaseID, 16)
+	}
+	if !g.LastRenewal.IsZero() {
+		r.Registration.LastRenewal = &g.LastRenewal
+		r.Registration.AgeSeconds = time.Since(g.LastRenewal).Seconds()
+	}
+	return r
+}
+
+// showReport writes a report for people.
+func showReport(w io.Writer, r agentctl.Report) {
+	line := func(name, format string, args ...any) {
+		fmt.Fprintf(w, "%-14s "+format+"\n", append([]any{name}, args...)...)
+	}
+	line("instance", "%s/%s", r.Role, r.Address)
+	line("phase", "%s", withReason(r.Phase, r.Reason))
+	line("engine", "%s", r.Engine)
+	if p := r.Process; p != nil {
+		showProcess(line, p)
+	}
+	if r.Incarnation != "" {
+		line("incarnation", "%s", r.Incarnation)
+		for _, m := range r.Models {
+			line("model", "%s", instance.Printable(m, 256))
+		}
+	}
+	g := r.Registration
+	line("registration", "%s", withReason(g.Phase, g.Reason))
+	if g.Lease != "" {
+		line("lease", "%s, renewed %s ago, %d renewals, %d failed, %d lost", g.Lease,
+			time.Duration(g.AgeSeconds*float64(time.Second)).Round(100*time.Millisecond), g.Renewals, g.RenewalFails, g.LeasesLost)
+	}
+	if g.Revision != 0 {
+		line("revision", "%d, written %d times under a new lease", g.Revision, g.Registrations)
+	}
+	if g.Conflicts > 0 {
+		line("conflicts", "%d", g.Conflicts)
+	}
+}
+
+func showProcess(line func(name, format string, args ...any), p *agentctl.Process) {
+	seconds := func(s float64) time.Duration {
+		return time.Duration(s * float64(time.Second)).Round(100 * time.Millisecond)
+	}
+	switch {
+	case p.PID != 0:
+		line("process", "%d, for %s", p.PID, seconds(p.AgeSeconds))
+	case p.NextStartSeconds > 0:
+		line("process", "none, next start in %s", seconds(p.NextStartSeconds))
+	default:
+		line("process", "none")
+	}
+	line("starts", "%d", p.Starts)
+	if p.LastExit != "" {
+		line("last exit", "%s", instance.Printable(p.LastExit, 200))
+	}
+}
+
+func withReason(phase, reason string) string {
+	if reason == "" {
+		return phase
+	}
+	return phase + ": " + instance.Printable(reason, 400)
+}
+
+func writeJSON(w io.Writer, v any) error {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+// errOutput is a value of -o that nobody knows.
+var errOutput = errors.New("use table or json")

@@ -1,0 +1,165 @@
+package program
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// ask runs a subcommand.
+func ask(t *testing.T, args ...string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	code = run(t.Context(), args, &o, &e)
+	return code, o.String(), e.String()
+}
+
+func TestControl(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+	k := key("decode", engine.Address())
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	_, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
+	kv, rec := awaitState(t, cli, k, instance.Ready)
+	testkit.Eventually(t, patience, func() error {
+		if code, _, errs := ask(t, "health", "--socket", socket); code != 0 {
+			return fmt.Errorf("health: %d %s", code, errs)
+		}
+		return nil
+	})
+	info, err := os.Stat(socket)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("socket: %v %v", info, err)
+	}
+
+	code, out, errs := ask(t, "status", "--socket", socket, "-o", "json")
+	var r agentctl.Report
+	if err := json.Unmarshal([]byte(out), &r); err != nil || code != 0 {
+		t.Fatalf("status: %d %v %s", code, err, errs)
+	}
+	if r.Phase != "serving" || r.Registration.Phase != "registered" || r.Incarnation != rec.ID ||
+		r.Registration.Lease != fmt.Sprintf("%x", kv.Lease) || r.Registration.LastRenewal == nil || r.Models[0] != "org/m" {
+		t.Errorf("report %+v", r)
+	}
+	if _, out, _ := ask(t, "status", "--socket", socket); !strings.Contains(out, "decode/"+engine.Address()) || !strings.Contains(out, "registered") {
+		t.Errorf("status says\n%s", out)
+	}
+	text, err := agentctl.NewClient(socket).Metrics(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		`pd_agent_registration_phase{phase="registered"} 1`, `pd_agent_registration_phase{phase="conflict"} 0`,
+		`pd_agent_phase{phase="serving"} 1`, "pd_agent_engine_up 1", "pd_agent_lease_renewals_total ",
+		"pd_agent_lease_renewal_failures_total 0", "pd_agent_registration_conflicts_total 0", "pd_agent_lease_last_renewal_age_seconds ",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is not in the metrics", want)
+		}
+	}
+
+	// The engine fails: not healthy, and the reason is told.
+	engine.Kill()
+	awaitState(t, cli, k, instance.Down)
+	testkit.Eventually(t, patience, func() error {
+		if code, _, errs := ask(t, "health", "--socket", socket); code != 1 || !strings.Contains(errs, "down") {
+			return fmt.Errorf("health: %d %s", code, errs)
+		}
+		return nil
+	})
+
+	if code, _, errs := ask(t, "drain", "--socket", socket, "--wait", "30s"); code != 0 {
+		t.Fatalf("drain: %d %s", code, errs)
+	}
+	awaitGone(t, cli, k)
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if _, err := os.Stat(socket); !os.IsNotExist(err) {
+		t.Errorf("the socket is left behind: %v", err)
+	}
+	for _, sub := range []string{"status", "drain", "health"} {
+		if code, _, errs := ask(t, sub, "--socket", socket); code != 1 || !strings.Contains(errs, "no agent runs") {
+			t.Errorf("%s without an agent: %d %s", sub, code, errs)
+		}
+	}
+}
+
+// etcd away: the instance that was registered stays healthy, and what is wrong
+// is shown.
+func TestHealthDoesNotDependOnEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	socket := filepath.Join(t.TempDir(), "a.sock")
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--socket", socket))
+	awaitState(t, cli, key("decode", engine.Address()), instance.Ready)
+	etcd.Stop()
+	c := agentctl.NewClient(socket)
+	testkit.Eventually(t, patience, func() error {
+		r, err := c.Status(t.Context())
+		if err != nil || r.Registration.Phase != "unknown" || r.Registration.RenewalFails == 0 || r.Registration.Reason == "" {
+			return fmt.Errorf("%+v %w", r, err)
+		}
+		if err := r.Health(); err != nil {
+			t.Errorf("health: %v", err)
+		}
+		return nil
+	})
+	etcd.Restart()
+}
+
+func TestSocketTrouble(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	taken := filepath.Join(dir, "taken.sock")
+	lis, err := net.Listen("unix", taken)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lis.Close()
+	for _, tc := range []struct{ path, says string }{
+		{file, "is no socket"},
+		{taken, "another agent uses this control socket"},
+		{filepath.Join(dir, "no", "such", "dir"), "control socket"},
+	} {
+		code, _, errs := ask(t, fast("127.0.0.1:1", "decode", "127.0.0.1:"+fmt.Sprint(2+len(tc.path)), "--socket", tc.path)...)
+		if code != 1 || !strings.Contains(errs, tc.says) {
+			t.Errorf("%s: exit %d, %q", tc.path, code, errs)
+		}
+	}
+	for _, tc := range []struct {
+		args []string
+		code int
+		says string
+	}{
+		{[]string{"status", "--role", "decode"}, 2, "give both or none"},
+		{[]string{"status", "--role", "x", "--address", "127.0.0.1:1"}, 2, "--role"},
+		{[]string{"status", "--role", "decode", "--address", "x"}, 2, "--address"},
+		{[]string{"status", "--role", "decode", "--address", "127.0.0.1:1"}, 1, "no agent runs of decode/127.0.0.1:1"},
+		{[]string{"status", "--socket", taken + "x", "-o", "yaml"}, 2, "table or json"},
+		{[]string{"drain", "--socket", taken + "x", "--wait", "-1s"}, 2, "--wait"},
+		{[]string{"health", "now"}, 2, "now"},
+	} {
+		if code, _, errs := ask(t, tc.args...); code != tc.code || !strings.Contains(errs, tc.says) {
+			t.Errorf("%v: exit %d, %q", tc.args, code, errs)
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package program
+
+import (
+	"bytes"
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// What the pages of the connectors tell to type is taken.
+func TestCommandsOfTheConnectorPages(t *testing.T) {
+	t.Parallel()
+	calls := testkit.ShellCalls(t, "../../../docs/connectors/*.md", "agent")
+	if len(calls) < 15 {
+		t.Errorf("only %d commands: %q", len(calls), calls)
+	}
+	for _, args := range calls {
+		var out bytes.Buffer
+		if code := run(t.Context(), slices.Concat([]string{"--print-config", "--host-id=h"}, args), &out, &out); code != 0 {
+			t.Errorf("%q: exit %d\n%s", args, code, &out)
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package program
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// envEngine makes the test binary be an engine; its value says what kind of.
+// Its port is that of --port.
+const envEngine = "PDMESH_TEST_ENGINE"
+
+// engineMain is the life of an engine: kind is words separated by commas.
+//
+//	load=FILE    listens once FILE is there
+//	crash=FILE   exits with code 3 once FILE is there
+//	exit=N       exits with code N at once
+//	stubborn     takes no notice of SIGTERM
+//	die          leaves SIGTERM to the system
+//	word         exits with 128+n after signal n, as a shell does
+//	look=EP=KEY  at the end says whether KEY is in the etcd at EP
+//	slow         holds completions for ever
+func engineMain(kind string, args []string) int {
+	has := map[string]string{}
+	for w := range strings.SplitSeq(kind, ",") {
+		name, value, _ := strings.Cut(w, "=")
+		has[name] = value
+	}
+	is := func(w string) bool { _, ok := has[w]; return ok }
+	end := make(chan os.Signal, 4)
+	switch {
+	case is("stubborn"):
+		signal.Ignore(syscall.SIGTERM, syscall.SIGINT)
+	case !is("die"):
+		signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
+	}
+	fmt.Println("engine starts", os.Getpid())
+	fmt.Println("engine's side channel", os.Getenv(envSidePort))
+	if n, err := strconv.Atoi(has["exit"]); err == nil {
+		return n
+	}
+	there := func(path string) bool { _, err := os.Stat(path); return path != "" && err == nil }
+	tick := time.NewTicker(5 * time.Millisecond)
+	defer tick.Stop()
+	port, o := "", fakevllm.Options{Models: []string{"org/m"}}
+	for i, a := range args {
+		switch a {
+		case "--port":
+			port = args[i+1]
+		case "--kv-events-config":
+			fmt.Println("engine's KV events", args[i+1])
+			var err error
+			if o.KVEvents, err = fakevllm.ParseKVEvents(args[i+1]); err != nil {
+				fmt.Println("engine:", err)
+				return 1
+			}
+			o.CacheBlocks, o.MaxModelLen = 64, 512
+		}
+	}
+	if is("slow") {
+		o.TTFT = time.Hour
+	}
+	o.Addr = net.JoinHostPort("127.0.0.1", port)
+	var s *fakevllm.Server
+	for {
+		if s == nil && (!is("load") || there(has["load"])) {
+			var err error
+			if s, err = fakevllm.Start(context.Background(), o); err != nil {
+				fmt.Println("engine:", err)
+				return 1
+			}
+			fmt.Println("engine serves")
+		}
+		if there(has["crash"]) {
+			return 3
+		}
+		select {
+		case sig := <-end:
+			fmt.Println("engine got", sig)
+			if ep, key, ok := strings.Cut(has["look"], "="); ok {
+				fmt.Println("engine finds", lookFrom(ep, key))
+			}
+			if n, ok := sig.(syscall.Signal); ok && is("word") {
+				return 128 + int(n)
+			}
+			return 7
+		case <-tick.C:
+		}
+	}
+}
+
+func lookFrom(endpoint, key string) string {
+	cli, err := clientv3.New(clientv3.Config{Endpoints: []string{endpoint}})
+	if err != nil {
+		return err.Error()
+	}
+	defer cli.Close()
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	resp, err := cli.Get(ctx, key)
+	if err != nil {
+		return err.Error()
+	}
+	return fmt.Sprintf("%d keys", len(resp.Kvs))
+}
+
+// wrapped is an agent with an engine behind it, in a process of its own.
+type wrapped struct {
+	*process
+	etcd    *testkit.Etcd
+	cli     *clientv3.Client
+	key     string
+	address string
+	socket  string
+	argv    []string // more of the engine's
+	done    chan error
+}
+
+// wrapEngine starts one. more are further flags of the agent.
+func wrapEngine(t *testing.T, kind string, more ...string) *wrapped {
+	t.Helper()
+	w := &wrapped{etcd: testkit.StartEtcd(t), address: testkit.FreePort(t)}
+	w.cli, w.key = w.etcd.Client(t), key("decode", w.address)
+	w.socket = filepath.Join(t.TempDir(), "a.sock")
+	w.start(t, kind, more...)
+	return w
+}
+
+func (w *wrapped) start(t *testing.T, kind string, more ...string) {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(w.address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	args := append([]string{
+		"--etcd-endpoints", w.etcd.Endpoint(), "--role", "decode", "--probe-interval", "50ms", "--ttl", "10s",
+		"--kv-lease", "0s", "--log-level", "debug", "--socket", w.socket,
+	}, more...)
+	// Address, model and port are found in the command.
+	args = append(args, "--", "env", envRun+"=", envEngine+"="+kind, self, "--model", "org/m", "--port", port)
+	args = append(args, w.argv...)
+	w.process = startProcess(t, args)
+	w.done = make(chan error, 1)
+	go func() { w.done <- w.Wait() }()
+	t.Cleanup(func() { // the engine may outlive its agent
+		for line := range strings.Lines(w.log.String()) {
+			if rest, ok := strings.CutPrefix(line, "engine starts "); ok {
+				if pid, err := strconv.Atoi(strings.TrimSpace(rest)); err == nil && isEngine(pid) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+			}
+		}
+	})
+}
+
+// isEngine guards against numbers that mean other processes by now.
+func isEngine(pid int) bool {
+	env, err := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+	return err == nil && strings.Contains(string(env), envEngine+"=")
+}
+
+// code waits for the agent's end and gives its exit code.
+func (w *wrapped) code(t *testing.T) int {
+	t.Helper()
+	select {
+	case <-w.done:
+		return w.ProcessState.ExitCode()
+	case <-t.Context().Done():
+		return -1
+	}
+}
+
+func (w *wrapped) send(t *testing.T, sig os.Signal) {
+	t.Helper()
+	if err := w.Process.Signal(sig); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (w *wrapped) status(t *testing.T) agentctl.Report {
+	t.Helper()
+	r, err := agentctl.NewClient(w.socket).Status(t.Context())
+	if err != nil {
+		t.Log(err)
+	}
+	return r
+}
+
+func touch(t *testing.T, path string) {
+	t.Helper()
+	if err := os.WriteFile(path, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func running(pid int) bool {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return false
+	}
+	_, state, _ := strings.Cut(string(raw), ") ")
+	return state[0] != 'Z' && state[0] != 'X'
+}

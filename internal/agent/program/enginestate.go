@@ -1,0 +1,61 @@
+package program
+
+import (
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/wrap"
+)
+
+// engineState is what is shown of a wrapped engine's process. Its methods may
+// be called from several goroutines.
+type engineState struct {
+	mu     sync.Mutex // guards all below
+	proc   *wrap.Process
+	starts int64
+	last   string // how the life before this one ended
+	lastAt time.Time
+	until  time.Time // next start, while none runs
+}
+
+func (e *engineState) started(p *wrap.Process) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.proc, e.until = p, time.Time{}
+	e.starts++
+}
+
+func (e *engineState) waits(failed error, delay time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.proc, e.last, e.lastAt, e.until = nil, failed.Error(), time.Now(), time.Now().Add(delay)
+}
+
+// report is nil while no engine was started here.
+func (e *engineState) report() *agentctl.Process {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.starts == 0 && e.last == "" {
+		return nil
+	}
+	p := &agentctl.Process{Starts: e.starts, LastExit: e.last}
+	if !e.lastAt.IsZero() {
+		at := e.lastAt
+		p.LastExitAt = &at
+	}
+	if !e.until.IsZero() {
+		p.NextStartSeconds = max(0, time.Until(e.until).Seconds())
+	}
+	if e.proc == nil {
+		return p
+	}
+	select {
+	case <-e.proc.Exited():
+		p.LastExit = e.proc.Exit().String()
+	default:
+		p.PID = e.proc.PID()
+		p.AgeSeconds = time.Since(e.proc.Since()).Seconds()
+	}
+	return p
+}

@@ -1,0 +1,283 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
+	"github.com/pdmesh/pdmesh/internal/mooncake"
+	"github.com/pdmesh/pdmesh/internal/vllmargs"
+)
+
+// fact is a value that was found, and where.
+type fact struct{ value, from string }
+
+// facts are what the surroundings of the engine say: its command line, the
+// variables it is started with, mooncake.json. Settings that were given count
+// more than any of it.
+type facts struct {
+	lookup      func(string) (string, bool)
+	command     vllmargs.Command
+	wrapped     bool
+	transfer    *vllmargs.Transfer
+	from        string // of transfer
+	moon        *mooncake.Config
+	moonFrom    string
+	lmcache     *lmcache.Config // nil without LMCache's PD backend
+	lmcacheFrom string
+	envRole     string // the kv_role of VLLM_DISTRIBUTED_KV_ROLE
+	notes       []string
+}
+
+// Where facts are from.
+const (
+	fromCommand = "the command"
+	fromDefault = "default"
+)
+
+// find reads everything there is to read. What cannot be read is an error where
+// it was given to the agent, or where the engine could not use it either.
+func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *facts {
+	f := &facts{lookup: lookupEnv, wrapped: len(command) > 0}
+	if f.wrapped {
+		c, err := vllmargs.ParseCommand(command)
+		if err != nil {
+			r.errs = append(r.errs, err)
+		}
+		f.command = c
+		f.lookup = func(name string) (string, bool) { // as the engine will see it
+			if v, ok := c.Env[name]; ok {
+				return v, true
+			}
+			return lookupEnv(name)
+		}
+		if c.ConfigFile != "" {
+			f.notes = append(f.notes, "the engine's --config "+instance.Printable(c.ConfigFile, 120)+" is not read here: what it says must be given to the agent, too")
+		}
+	}
+	f.transfer, f.from = f.command.Transfer, "--kv-transfer-config of the command"
+	if s := r.v.GetString("kv-transfer-config"); s != "" {
+		t, err := vllmargs.ParseTransfer(s)
+		if err != nil {
+			r.fail("kv-transfer-config", err)
+		}
+		f.transfer, f.from = &t, "--kv-transfer-config"
+	}
+	if s := f.env(vllmargs.EnvKVRole); s != "" {
+		role, err := vllmargs.ParseEnvRole(s)
+		if err != nil && !r.given("role") {
+			r.errs = append(r.errs, err)
+		}
+		f.envRole = role
+	}
+	r.findMooncake(f)
+	r.findLMCacheFile(f)
+	return f
+}
+
+func (f *facts) env(name string) string {
+	v, _ := f.lookup(name)
+	return v
+}
+
+func (r *reader) findMooncake(f *facts) {
+	path, from := r.v.GetString("mooncake-config"), "--mooncake-config"
+	if path == "" {
+		path, from = f.env(mooncake.EnvPath), mooncake.EnvPath
+	}
+	if path == "" {
+		return
+	}
+	c, err := mooncake.Load(path)
+	switch {
+	case err == nil:
+		f.moon, f.moonFrom = &c, from+" "+path
+	case from == mooncake.EnvPath && r.given("etcd-endpoints"):
+		f.notes = append(f.notes, from+": "+err.Error()) // the engine's business
+	case from == mooncake.EnvPath:
+		r.errs = append(r.errs, fmt.Errorf("%s: %w; or give --etcd-endpoints", from, err))
+	default:
+		r.fail("mooncake-config", err)
+	}
+}
+
+// endpoints of etcd that mooncake.json names.
+func (r *reader) findEndpoints(f *facts) []string {
+	if f.moon == nil || r.given("etcd-endpoints") {
+		return nil
+	}
+	etcd, err := f.moon.Etcd()
+	if err != nil {
+		r.errs = append(r.errs, fmt.Errorf("%s: %w: give --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
+		return nil
+	}
+	r.sources["etcd-endpoints"] = f.moonFrom + " (metadata_server)"
+	return etcd
+}
+
+// roles that are known without --role, best first.
+func (f *facts) roles() []fact {
+	var out []fact
+	if f.transfer != nil {
+		if role, ok := f.transfer.Role(); ok {
+			out = append(out, fact{string(role), f.from})
+		}
+	}
+	if role, ok := vllmargs.EnvRole(f.envRole); ok {
+		out = append(out, fact{string(role), vllmargs.EnvKVRole})
+	}
+	return out
+}
+
+// noRole says why the role is not known.
+func (f *facts) noRole() error {
+	switch {
+	case f.transfer != nil && f.transfer.KVRole != "":
+		return fmt.Errorf("is missing: %s says %s, which leaves it open: %w", f.from, f.transfer.KVRole, errNoRole)
+	case f.envRole != "":
+		return fmt.Errorf("is missing: %s says both: %w", vllmargs.EnvKVRole, errNoRole)
+	}
+	return fmt.Errorf("is missing: %w", errNoRole)
+}
+
+// connector is the dialect that follows from the KV transfer.
+func (r *reader) findConnector(f *facts) []fact {
+	if f.transfer == nil || r.given("connector") {
+		return nil
+	}
+	if f.lmcache != nil && f.transfer.LMCache() {
+		return []fact{{lmcacheDialect, f.lmcacheFrom}}
+	}
+	dialect, err := f.transfer.Dialect()
+	if err != nil {
+		r.errs = append(r.errs, fmt.Errorf("%s: %w", f.from, err))
+	}
+	return []fact{{dialect, f.from}}
+}
+
+// kvRole is what the record says beside the role.
+func (f *facts) kvRole(role instance.Role, connector string) string {
+	byRole := map[instance.Role]string{instance.Prefill: "kv_producer", instance.Decode: "kv_consumer", instance.Both: "kv_both"}[role]
+	switch {
+	case f.transfer != nil && f.transfer.KVRole != "":
+		if other, ok := f.transfer.Role(); ok && role != "" && other != role {
+			f.notes = append(f.notes, fmt.Sprintf("the role is %s, but %s says %s", role, f.from, f.transfer.KVRole))
+		}
+		return f.transfer.KVRole
+	case connector != "", role == instance.Both:
+		return byRole
+	}
+	return ""
+}
+
+// findAddress makes the address out of the command's port and a host by which
+// others reach this machine.
+func (f *facts) findAddress(role instance.Role, etcdIsLocal bool) (fact, error) {
+	switch {
+	case !f.wrapped:
+		return fact{}, errors.New("is missing: give the host:port by which proxies reach the engine")
+	case f.command.Port == 0:
+		return fact{}, errors.New("is missing, and the command does not show the engine's port: give the host:port by which proxies reach the engine")
+	}
+	hosts := []fact{{f.command.Host, fromCommand}}
+	if etcdIsLocal {
+		hosts = append(hosts, fact{"127.0.0.1", fromCommand + ", as etcd is on this machine"})
+	}
+	hosts = append(hosts, fact{f.env("VLLM_HOST_IP"), "VLLM_HOST_IP and " + fromCommand})
+	if f.moon != nil {
+		hosts = append(hosts, fact{f.moon.Host(role), f.moonFrom + " and " + fromCommand})
+	}
+	for _, h := range hosts {
+		if h.value != "" && !wildcard(h.value) {
+			return fact{net.JoinHostPort(h.value, strconv.Itoa(f.command.Port)), h.from}, nil
+		}
+	}
+	return fact{}, fmt.Errorf("is missing: the command listens on every address of this machine: give the host:%d by which proxies reach the engine (or VLLM_HOST_IP)", f.command.Port)
+}
+
+func wildcard(host string) bool {
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsUnspecified()
+}
+
+// findEngine is how this machine reaches what the command starts.
+func (f *facts) findEngine() fact {
+	if !f.wrapped || f.command.Port == 0 {
+		return fact{}
+	}
+	host := f.command.Host
+	switch ip, err := netip.ParseAddr(host); {
+	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
+		host = "127.0.0.1"
+	case err == nil && ip.IsUnspecified():
+		host = "::1"
+	}
+	scheme := "http://"
+	if f.command.TLS {
+		scheme = "https://"
+	}
+	return fact{scheme + net.JoinHostPort(host, strconv.Itoa(f.command.Port)), fromCommand}
+}
+
+// models by which the engine is recognised.
+func (f *facts) models() []fact {
+	out := []fact{{f.command.Model, fromCommand}}
+	if len(f.command.Served) > 0 {
+		return append([]fact{{f.command.Served[0], fromCommand + " (--served-model-name)"}}, out...)
+	}
+	return out
+}
+
+// keys of the engine.
+func (f *facts) keys() []fact {
+	out := []fact{{f.command.APIKey, fromCommand}}
+	if f.wrapped {
+		out = append(out, fact{f.env("VLLM_API_KEY"), "VLLM_API_KEY"})
+	}
+	return append(out, fact{f.env("OPENAI_API_KEY"), "OPENAI_API_KEY"})
+}
+
+// labels that are shown beside those of --label.
+func (f *facts) labels() map[string]string {
+	out := make(map[string]string)
+	if f.moon != nil {
+		out = f.moon.Labels()
+	}
+	if f.transfer != nil {
+		if s := instance.Printable(f.transfer.Describe(), 0); s != "" && len(s) <= maxLabelSize {
+			out["kv_connector"] = s
+		}
+	}
+	return out
+}
+
+// maxRankIDs bounds the engine ids in a record.
+const maxRankIDs = 64
+
+// record adds the sizes and ids to what the agent registers.
+func (f *facts) record(rec *instance.Record) {
+	rec.TPSize, rec.PPSize, rec.DPSize = f.command.TensorParallel, f.command.PipelineParallel, f.command.DataParallel
+	if f.transfer != nil && f.transfer.NIXL() {
+		rec.Transfer = instance.TransferNIXL
+	}
+	if f.transfer != nil {
+		rec.KVLease = f.transfer.LeaseSeconds()
+	}
+	if f.transfer == nil || f.transfer.EngineID == "" {
+		return
+	}
+	id, ranks := f.transfer.EngineID, f.command.Ranks
+	if ranks.Total <= 1 {
+		rec.EngineIDs = map[string]string{"0": id}
+		return
+	}
+	rec.EngineIDs = make(map[string]string)
+	for n := ranks.First; n < ranks.First+min(f.command.DataParallel, maxRankIDs); n++ {
+		rank := strconv.Itoa(n)
+		rec.EngineIDs[rank] = id + "_dp" + rank // as vLLM tells its ranks apart
+	}
+}

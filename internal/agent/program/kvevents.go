@@ -1,0 +1,145 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strconv"
+	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllmargs"
+)
+
+// Where KV events are published if the command does not say it: vLLM's own port while
+// that is free, else a range by the engine's port, below those of NIXL's side channels.
+const (
+	eventsDefault = 5557
+	eventsFirst   = 10557
+	eventsRange   = 16 // ports for each engine
+	eventsEngines = 250
+)
+
+// errEventsTaken is what an engine would end with.
+var errEventsTaken = errors.New("something listens at the port of the engine's KV events already")
+
+// kvEvents is where a wrapped engine publishes its KV events. The zero value is that of
+// an engine that publishes none.
+type kvEvents struct {
+	vllmargs.Events
+	ranks   vllmargs.Ranks
+	command []string  // with the endpoints that were chosen; nil: as it was given
+	claimed io.Closer // see claim
+}
+
+// findEvents reads where the engine is told to publish, or chooses a place.
+func (r *reader) findEvents(f *facts, c *config) {
+	e := kvEvents{Events: f.command.Events, ranks: f.command.Ranks}
+	if !f.wrapped || !e.Publishes {
+		return
+	}
+	switch {
+	case e.Endpoint == "":
+		e.choose(c.key.Address)
+		told, err := e.Told(c.command)
+		if err != nil {
+			r.errs = append(r.errs, err)
+		}
+		e.command = told
+	case !vllmargs.Binds(e.Endpoint):
+		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: its publisher connects to %s, as it does to every endpoint without a wildcard, and proxies connect to it: write tcp://*:%d",
+			instance.Printable(e.Endpoint, 80), eventsDefault))
+	case vllmargs.EndpointPort(e.Endpoint) == 0:
+		f.notes = append(f.notes, "where the engine publishes KV events ("+instance.Printable(e.Endpoint, 80)+") is known when it runs: proxies ask it, which engines before vLLM 0.31 do not answer")
+	}
+	if host, _, err := net.SplitHostPort(c.key.Address); err == nil {
+		c.facts.KVEvents = e.Sources(host, e.ranks)
+	}
+	c.events = e
+}
+
+// span is one more than the highest rank that is started here.
+func (e *kvEvents) span() int { return e.ranks.First + max(e.ranks.Local, 1) }
+
+// choose takes the first range of ports that is free and that no other agent has chosen.
+// What was missed can then be asked for, too, unless a place for that is given.
+func (e *kvEvents) choose(engine string) {
+	at := 0
+	if _, text, err := net.SplitHostPort(engine); err == nil {
+		if n, err := strconv.Atoi(text); err == nil {
+			at = ((n-enginePort)%eventsEngines + eventsEngines) % eventsEngines
+		}
+	}
+	replay := e.Replay
+	for i := range eventsEngines + 1 {
+		port := eventsDefault
+		if i > 0 {
+			port = eventsFirst + (at+i-1)%eventsEngines*eventsRange
+		}
+		e.Endpoint = fmt.Sprintf("tcp://*:%d", port)
+		if replay == "" {
+			e.Replay = fmt.Sprintf("tcp://*:%d", port+e.span())
+		}
+		if !e.claim(port) {
+			continue
+		}
+		if e.free(context.Background()) == nil {
+			return
+		}
+		e.release()
+	}
+	e.Endpoint, e.Replay = vllmargs.DefaultEvents, replay // the start says what is wrong with it
+}
+
+// claim makes this agent the only one that chooses a port, as long as it lives: two that
+// start side by side find the same one free. See lock.
+func (e *kvEvents) claim(port int) bool {
+	if runtime.GOOS != "linux" {
+		return true
+	}
+	l, err := (&net.ListenConfig{}).Listen(context.Background(), "unix", fmt.Sprintf("@pd-agent-kv-events-%d", port))
+	if err != nil {
+		return false
+	}
+	e.claimed = l
+	return true
+}
+
+// release gives back what was claimed.
+func (e *kvEvents) release() {
+	if e.claimed != nil {
+		_ = e.claimed.Close()
+	}
+}
+
+// free makes sure that the engine can listen: vLLM ends when it cannot.
+func (e *kvEvents) free(ctx context.Context) error {
+	for _, endpoint := range []string{e.Endpoint, e.Replay} {
+		port := vllmargs.EndpointPort(endpoint)
+		if !e.Publishes || port == 0 || endpoint == e.Endpoint && !vllmargs.Binds(endpoint) {
+			continue
+		}
+		for rank := e.ranks.First; rank < e.span(); rank++ {
+			address := net.JoinHostPort(vllmargs.EndpointHost(endpoint), strconv.Itoa(port+rank))
+			l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+			switch {
+			case err == nil:
+				_ = l.Close()
+			case errors.Is(err, syscall.EADDRINUSE):
+				return fmt.Errorf("%w (%s): another engine? vLLM would end: give this one an endpoint of its own in --kv-events-config, or leave endpoint out, and a free one is chosen", errEventsTaken, address)
+			}
+		}
+	}
+	return nil
+}
+
+// argv is the command line that the engine is started with.
+func (c *config) argv() []string {
+	if c.events.command != nil {
+		return c.events.command
+	}
+	return c.command
+}

@@ -1,0 +1,150 @@
+package program
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/vllmargs"
+)
+
+// seedEvents is what vLLM's own example of events has.
+const seedEvents = `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
+
+// Where the command says where it publishes, that is what the record says; where nobody
+// can follow, the person who starts it is told.
+func TestEventsThatAreGiven(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name   string
+		events string
+		more   []string
+		want   map[string]instance.KVEvents
+		note   string
+	}{
+		{name: "none", events: `{}`},
+		{
+			name: "given", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://*:7000","replay_endpoint":"tcp://*:7100","topic":"t"}`,
+			want: map[string]instance.KVEvents{"0": {Endpoint: "tcp://10.0.0.7:7000", ReplayEndpoint: "tcp://10.0.0.7:7100", Topic: "t"}},
+		},
+		{
+			name: "ranks", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://*:7000"}`, more: []string{"-dp=4", "--data-parallel-size-local=2", "--data-parallel-start-rank=2"},
+			want: map[string]instance.KVEvents{"2": {Endpoint: "tcp://10.0.0.7:7002"}, "3": {Endpoint: "tcp://10.0.0.7:7003"}},
+		},
+		{name: "it connects", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://10.0.0.5:7000"}`, note: "connects to tcp://10.0.0.5:7000"},
+		{name: "the system's port", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://*:0"}`, note: "is known when it runs"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			args := append([]string{"--role=prefill", "--etcd-endpoints=10.0.0.1:1", "--", "vllm", "serve", "M", "--host=10.0.0.7", "--kv-events-config", tc.events}, tc.more...)
+			c, err := loadArgs(t, nil, args...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.events.release()
+			if d := cmp.Diff(tc.want, c.facts.KVEvents); d != "" {
+				t.Error(d)
+			}
+			if c.events.command != nil {
+				t.Errorf("the engine is told %q", c.events.command)
+			}
+			if got := strings.Join(c.notes, "\n"); tc.note == "" && got != "" || !strings.Contains(got, tc.note) {
+				t.Errorf("notes %q", got)
+			}
+		})
+	}
+}
+
+// Nobody gets ports that another agent has chosen and whose engine has not begun to
+// listen, nor those at which somebody listens.
+func TestEventsOfTwoEngines(t *testing.T) {
+	t.Parallel()
+	var all []kvEvents
+	for range 3 {
+		e := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: vllmargs.Ranks{Total: 2, Local: 2}}
+		e.choose("127.0.0.1:8777")
+		defer e.release()
+		for _, other := range all {
+			if e.Endpoint == other.Endpoint || e.Replay == other.Replay {
+				t.Errorf("twice: %s, %s", e.Endpoint, e.Replay)
+			}
+		}
+		all = append(all, e)
+	}
+	last := all[2]
+	if p, q := vllmargs.EndpointPort(last.Endpoint), vllmargs.EndpointPort(last.Replay); p < eventsFirst || q != p+2 {
+		t.Errorf("%s, replay %s", last.Endpoint, last.Replay)
+	}
+	last.release()
+	used, err := net.Listen("tcp", ":"+strconv.Itoa(vllmargs.EndpointPort(last.Replay)+1)) // of its second rank
+	if err == nil {                                                                        // else somebody has taken it meanwhile, which is as good
+		defer func() { _ = used.Close() }()
+	}
+	again := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: last.ranks}
+	again.choose("127.0.0.1:8777")
+	defer again.release()
+	if again.Endpoint == last.Endpoint {
+		t.Errorf("chose %s, whose replay is taken", again.Endpoint)
+	}
+}
+
+// Two engines with the same line, which names no port, publish both, and their records
+// say where.
+func TestWrappedEnginesPublish(t *testing.T) {
+	t.Parallel()
+	first := &wrapped{etcd: testkit.StartEtcd(t)}
+	first.cli = first.etcd.Client(t)
+	second := &wrapped{etcd: first.etcd, cli: first.cli}
+	seen := map[string]bool{}
+	for _, w := range []*wrapped{first, second} {
+		w.address, w.argv = testkit.FreePort(t), []string{"--kv-events-config", seedEvents}
+		w.socket, w.key = filepath.Join(t.TempDir(), "a.sock"), key("decode", w.address)
+		w.start(t, "serve")
+	}
+	for _, w := range []*wrapped{first, second} {
+		_, rec := awaitState(t, w.cli, w.key, instance.Ready)
+		is := rec.KVEvents["0"]
+		if len(rec.KVEvents) != 1 || is.Topic != "kv-events" || seen[is.Endpoint] || seen[is.ReplayEndpoint] || is.Endpoint == is.ReplayEndpoint {
+			t.Errorf("record %+v, others %v", rec.KVEvents, seen)
+		}
+		for _, endpoint := range []string{is.Endpoint, is.ReplayEndpoint} {
+			seen[endpoint] = true
+			conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+			if err != nil {
+				t.Errorf("nobody publishes: %v", err)
+				continue
+			}
+			_ = conn.Close()
+		}
+		w.log.awaits(t, fmt.Sprintf(`engine's KV events {"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"`, vllmargs.EndpointPort(is.Endpoint)))
+	}
+	for _, w := range []*wrapped{first, second} {
+		w.send(t, syscall.SIGTERM)
+		if code := w.code(t); code != 7 {
+			t.Errorf("exit %d", code)
+		}
+	}
+}
+
+// An engine that is told a port at which somebody listens would end: it is not started.
+func TestEventsAreTaken(t *testing.T) {
+	t.Parallel()
+	used := taken(t)
+	var out bytes.Buffer
+	args := []string{
+		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "/no/such/vllm", "--port", "1",
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"}`, used),
+	}
+	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
+		t.Errorf("exit %d\n%s", code, &out)
+	}
+}

@@ -1,0 +1,255 @@
+package program
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestRegistersAndDrains(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m", "lora"}, MaxModelLen: 4096, TTFT: time.Hour})
+	k := key("decode", engine.Address())
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--model", "m", "--connector", "nixl",
+		"--label", "zone=a", "--host-id", "h1"))
+	kv, rec := awaitState(t, cli, k, instance.Ready)
+	if kv.Lease == 0 || rec.StartedAt == nil || len(rec.ID) != 26 {
+		t.Errorf("lease %d, record %+v", kv.Lease, rec)
+	}
+	want := instance.Record{
+		V: 1, ID: rec.ID, Role: instance.Decode, Address: engine.Address(), Scheme: rec.Scheme, Models: []string{"org/m", "lora"},
+		Connector: "nixl", KVRole: "kv_consumer", MaxModelLen: 4096, Version: "0.24.0", State: instance.Ready,
+		StartedAt: rec.StartedAt, Source: "agent", HostID: "h1", Agent: "pd-agent/0.1.0", Labels: map[string]string{"zone": "a"},
+	}
+	if d := cmp.Diff(want, rec); d != "" {
+		t.Error(d)
+	}
+
+	// A request that runs keeps the drain waiting; the record says so meanwhile.
+	leave := longRequest(t, engine)
+	code := make(chan int, 1)
+	go func() { code <- stop() }()
+	now, _ := awaitState(t, cli, k, instance.Draining)
+	if now.Lease != kv.Lease || now.CreateRevision != kv.CreateRevision {
+		t.Errorf("draining under lease %x, was %x", now.Lease, kv.Lease)
+	}
+	log.awaits(t, "still draining: 1 running, 0 waiting")
+	leave()
+	if c := <-code; c != 0 {
+		t.Errorf("exit %d", c)
+	}
+	if kv, _ := look(t, cli, k); kv != nil {
+		t.Error("the key outlives the agent")
+	}
+	if d := cmp.Diff([]string{"ready", "draining", "gone"}, history(t, cli, k)); d != "" {
+		t.Error(d)
+	}
+	log.awaits(t, "drained: the engine is idle")
+}
+
+// longRequest starts a completion that runs until leave is called.
+func longRequest(t *testing.T, engine *fakevllm.Server) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, engine.URL()+"/v1/completions",
+			strings.NewReader(`{"model":"org/m","prompt":"hi","max_tokens":4}`))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header.Set("Content-Type", "application/json")
+		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		if resp, err := hc.Do(req); err == nil {
+			_, _ = io.Copy(io.Discard, resp.Body)
+			_ = resp.Body.Close()
+			t.Errorf("the long request ended by itself: %s", resp.Status)
+		}
+	}()
+	testkit.Eventually(t, patience, func() error {
+		if len(engine.Requests()) == 0 {
+			return errors.New("the engine has not seen the request")
+		}
+		return nil
+	})
+	return func() { cancel(); <-done }
+}
+
+func TestEngineDiesAndComesBack(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Addr: testkit.FreePort(t)}) // nobody else is given it while it is dead
+	k := key("prefill", engine.Address())
+	_, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
+	first, was := awaitState(t, cli, k, instance.Ready)
+	engine.Kill()
+	down, rec := awaitState(t, cli, k, instance.Down)
+	if down.Lease != first.Lease || down.CreateRevision != first.CreateRevision || rec.ID != was.ID {
+		t.Errorf("down: %+v, was %+v", rec, was)
+	}
+	if err := engine.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	back, rec := awaitState(t, cli, k, instance.Ready)
+	if back.Lease != first.Lease || rec.ID == was.ID {
+		t.Errorf("lease %x, was %x; incarnation %s, was %s", back.Lease, first.Lease, rec.ID, was.ID)
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	if d := cmp.Diff([]string{"ready", "down", "ready", "draining", "gone"}, history(t, cli, k)); d != "" {
+		t.Error(d)
+	}
+}
+
+func TestWrongModelNeverRegisters(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/other"}})
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address(), "--model", "m"))
+	log.awaits(t, "not registered: the engine serves org/other, not m")
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	resp, err := etcd.Client(t).Get(t.Context(), "", clientv3.WithFromKey())
+	if err != nil || resp.Header.Revision != 1 {
+		t.Errorf("something was written: revision %d, %v, %v", resp.Header.Revision, resp.Kvs, err)
+	}
+}
+
+func TestEngineNeedsAKey(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{APIKey: "k"})
+	log, _ := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
+	log.awaits(t, "HTTP 401: the engine wants an API key (--engine-api-key)")
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine-api-key", "k"))
+	awaitState(t, etcd.Client(t), key("decode", engine.Address()), instance.Ready)
+}
+
+func TestEtcdDownAtStart(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	etcd.Stop()
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	log, _ := startAgent(t, fast(etcd.Endpoint(), "prefill", engine.Address()))
+	log.awaits(t, "engine answers: registering")
+	etcd.Restart()
+	awaitState(t, etcd.Client(t), key("prefill", engine.Address()), instance.Ready)
+}
+
+func TestEtcdAwayFromStartToEnd(t *testing.T) {
+	t.Parallel()
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	log, stop := startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address()))
+	log.awaits(t, "engine answers: registering")
+	log.awaits(t, "not registered yet; trying on")
+	log.awaits(t, "connection refused")
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	// With a user name nothing is different, and the password stays out of the log.
+	log, stop = startAgent(t, fast(testkit.FreePort(t), "prefill", engine.Address(), "--etcd-username", "u", "--etcd-password", "topsecret"))
+	log.awaits(t, "not registered yet; trying on")
+	if code := stop(); code != 0 || strings.Contains(log.String(), "topsecret") {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestEtcdRestartKeepsLeaseAndKey(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	k := key("decode", engine.Address())
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--ttl", "6s"))
+	before, _ := awaitState(t, etcd.Client(t), k, instance.Ready)
+	etcd.Restart()
+	cli := etcd.Client(t)
+	// Two renewals after the restart: what is left of the lease jumps up twice.
+	left, jumps := int64(1<<30), 0
+	testkit.Eventually(t, patience, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+		defer cancel()
+		ttl, err := cli.TimeToLive(ctx, clientv3.LeaseID(before.Lease))
+		if err != nil {
+			return err
+		}
+		if ttl.TTL > left {
+			jumps++
+		}
+		left = ttl.TTL
+		if jumps < 2 {
+			return fmt.Errorf("%d renewals seen, %d s left", jumps, left)
+		}
+		return nil
+	})
+	after, _ := look(t, cli, k)
+	if after == nil || after.Lease != before.Lease || after.Version != before.Version || after.ModRevision != before.ModRevision {
+		t.Errorf("before %v\nafter  %v", before, after)
+	}
+}
+
+func TestConflictLeavesTheOthersRecord(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	k := key("decode", engine.Address())
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--host-id", "a"))
+	before, _ := awaitState(t, cli, k, instance.Ready)
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--host-id", "b"))
+	log.awaits(t, "conflict")
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	after, _ := look(t, cli, k)
+	if after == nil || !bytes.Equal(after.Value, before.Value) || after.ModRevision != before.ModRevision {
+		t.Errorf("before %v\nafter  %v", before, after)
+	}
+}
+
+func TestOneAgentPerInstance(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	k := key("decode", engine.Address())
+	args := fast(etcd.Endpoint(), "decode", engine.Address())
+	_, stopFirst := startAgent(t, args)
+	before, was := awaitState(t, cli, k, instance.Ready)
+	log, _ := startAgent(t, args)
+	log.awaits(t, "another agent of decode/"+engine.Address()+" runs here already")
+	third, stopThird := startAgent(t, args)
+	third.awaits(t, "runs here already")
+	if code := stopThird(); code != 0 {
+		t.Errorf("waiting agent: exit %d", code)
+	}
+	if after, _ := look(t, cli, k); after == nil || after.ModRevision != before.ModRevision {
+		t.Errorf("before %v\nafter  %v", before, after)
+	}
+	if code := stopFirst(); code != 0 {
+		t.Errorf("exit %d", code)
+	}
+	// The successor finds the same engine process.
+	if _, rec := awaitState(t, cli, k, instance.Ready); rec.ID != was.ID {
+		t.Errorf("incarnation %s, was %s", rec.ID, was.ID)
+	}
+}

@@ -1,0 +1,124 @@
+package program
+
+import (
+	"context"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/lmcache"
+	"github.com/pdmesh/pdmesh/internal/zmq"
+)
+
+// lmcachePage gives the configuration files and the agent's commands of the page.
+func lmcachePage(t *testing.T) (dir string, commands []string) {
+	t.Helper()
+	raw, err := os.ReadFile("../../../docs/connectors/lmcache.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(raw)
+	dir = t.TempDir()
+	files := regexp.MustCompile("(?s)```yaml\n(.*?)```").FindAllStringSubmatch(page, -1)
+	for i, name := range []string{"prefill.yaml", "decode.yaml"} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte(files[i][1]), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for line := range strings.SplitSeq(strings.ReplaceAll(page, "\\\n", " "), "\n") {
+		if strings.HasPrefix(line, "agent ") {
+			commands = append(commands, line)
+		}
+	}
+	return dir, commands
+}
+
+// Every agent's command of the page is taken, and finds the ports and where the
+// notifications go, beside an engine and with its command.
+func TestLMCachePage(t *testing.T) {
+	t.Parallel()
+	dir, commands := lmcachePage(t)
+	if len(commands) != 4 {
+		t.Fatalf("%d commands", len(commands))
+	}
+	for _, line := range commands {
+		line = strings.ReplaceAll(line, "LMCACHE_CONFIG_FILE=", "LMCACHE_CONFIG_FILE="+dir+"/")
+		args := strings.Fields(strings.ReplaceAll(line, "'", ""))[1:]
+		c, err := loadArgs(t, nil, append([]string{"--host-id=h"}, args...)...)
+		if err != nil {
+			t.Errorf("%s: %v", line, err)
+			continue
+		}
+		if c.connector != "lmcache" {
+			t.Errorf("%s: connector %q", line, c.connector)
+		}
+		if c.key.Role == instance.Prefill {
+			if c.notices.Endpoint != "tcp://127.0.0.1:8500" || c.notices.Listen != "10.0.0.7:0" {
+				t.Errorf("%s: %+v", line, c.notices)
+			}
+			continue
+		}
+		init, alloc := c.facts.Ports[instance.PortLMCacheInit], c.facts.Ports[instance.PortLMCacheAlloc]
+		if !slices.Equal(init, []int{7300, 7301}) || !slices.Equal(alloc, []int{7400, 7401}) {
+			t.Errorf("%s: %v", line, c.facts.Ports)
+		}
+	}
+}
+
+func TestLMCacheRefuses(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct{ args, want string }{
+		{"--role=decode --connector=lmcache", "--lmcache-init-port: is missing"},
+		{"--role=decode --connector=lmcache --lmcache-init-port=1,2 --lmcache-alloc-port=3", "--lmcache-alloc-port: 1 ports beside 2"},
+		{"--role=decode --connector=lmcache --lmcache-init-port=x --lmcache-alloc-port=3", "--lmcache-init-port: \"x\""},
+		{"--role=prefill --connector=lmcache --lmcache-notify=127.0.0.1:8500", "tcp://host:port"},
+		{"--role=prefill --connector=lmcache --lmcache-init-port=1", "--lmcache-init-port: is for an engine of the other role"},
+		{"--role=prefill --connector=nixl --lmcache-notify=tcp://127.0.0.1:8500", "--lmcache-notify: is for an engine of the other role"},
+		{"--role=prefill --connector=lmcache --lmcache-config=/does/not/exist", "--lmcache-config"},
+	} {
+		args := append([]string{"--host-id=h", "--address=127.0.0.1:8100"}, strings.Fields(tc.args)...)
+		if _, err := loadArgs(t, nil, args...); err == nil || !strings.Contains(err.Error(), tc.want) {
+			t.Errorf("%s: %v", tc.args, err)
+		}
+	}
+}
+
+// The agent takes a notification and gives it to the proxy that asks.
+func TestLMCacheBridge(t *testing.T) {
+	t.Parallel()
+	ports, err := fleet.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := config{notices: noticeConfig{Endpoint: "tcp://127.0.0.1:" + strconv.Itoa(ports[0]), Listen: "127.0.0.1:0"}}
+	stop, err := c.relayNotices(t.Context(), testLog())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer stop()
+	s, err := zmq.NewSender(zmq.Push, c.notices.Endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	frame := lmcache.AppendNotification("7")
+	if err := s.Send(t.Context(), frame); err != nil {
+		t.Fatal(err)
+	}
+	transport := &http.Transport{}
+	defer transport.CloseIdleConnections()
+	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}, Record: c.facts}
+	a := lmcache.Asker{HTTP: &http.Client{Transport: transport}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	if err := a.Await(ctx, in, "7", 1); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,86 @@
+package program
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"runtime"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// lockPoll is the pause between two attempts to get the lock.
+const lockPoll = 500 * time.Millisecond
+
+// lock makes this the only agent of its instance in this network namespace:
+// two agents beside one engine would name the same incarnation, and each would
+// take the key back from the other. While another one runs, for example the
+// predecessor that still drains, it waits. It gives nil when ctx ends first.
+//
+// The lock is a listening socket with an abstract name, which exists in one
+// network namespace (as an address does) and goes with its process, however
+// that ends. Where there is no such thing nothing is locked.
+func lock(ctx context.Context, c config, log logrus.FieldLogger) (io.Closer, error) {
+	if runtime.GOOS != "linux" {
+		return io.NopCloser(strings.NewReader("")), nil
+	}
+	var held locks
+	for _, k := range c.key.Each() {
+		l, err := lockKey(ctx, c, k, log)
+		if l == nil {
+			_ = held.Close()
+			return nil, err
+		}
+		held = append(held, l)
+	}
+	return held, nil
+}
+
+// locks are those of all keys of an agent.
+type locks []io.Closer
+
+func (l locks) Close() error {
+	var errs []error
+	for _, one := range l {
+		errs = append(errs, one.Close())
+	}
+	return errors.Join(errs...)
+}
+
+// lockKey is lock for one key.
+func lockKey(ctx context.Context, c config, k instance.Key, log logrus.FieldLogger) (io.Closer, error) {
+	what := strings.Join(append([]string{k.String(), c.hostID, c.etcdPrefix}, c.etcdEndpoints...), "\x00")
+	sum := sha256.Sum256([]byte(what))
+	name := "@pd-agent-" + hex.EncodeToString(sum[:16])
+	warned := false
+	tick := time.NewTicker(lockPoll)
+	defer tick.Stop()
+	for {
+		l, err := (&net.ListenConfig{}).Listen(ctx, "unix", name)
+		switch {
+		case err == nil:
+			return l, nil
+		case ctx.Err() != nil:
+			return nil, nil
+		case !errors.Is(err, syscall.EADDRINUSE):
+			return nil, fmt.Errorf("lock %s: %w", k, err)
+		case !warned:
+			warned = true
+			log.Warnf("another agent of %s runs here already; waiting for it to end", k)
+		}
+		select {
+		case <-ctx.Done():
+			return nil, nil
+		case <-tick.C:
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// READY does not wait for the engine to load: systemd would kill it for that.
+func TestSystemd(t *testing.T) {
+	sd := testkit.StartSystemd(t)
+	t.Setenv("NOTIFY_SOCKET", sd.Path) // the process inherits it
+	t.Setenv("WATCHDOG_USEC", "200000")
+	loaded := filepath.Join(t.TempDir(), "loaded")
+	w := wrapEngine(t, "load="+loaded)
+	sd.Await(t, "READY=1", 1)
+	sd.Await(t, "STATUS=probing: ", 1)
+	sd.Await(t, "WATCHDOG=1", 3)
+	touch(t, loaded)
+	awaitState(t, w.cli, w.key, instance.Ready)
+	sd.Await(t, "STATUS=serving; registration registered", 1)
+	w.send(t, syscall.SIGTERM)
+	sd.Await(t, "STOPPING=1", 1)
+	sd.Await(t, "EXTEND_TIMEOUT_USEC=170000000", 1) // 2 min drain, 30 s engine, 20 s
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+type stuckEngine struct{}
+
+func (stuckEngine) Probe(ctx context.Context) (instance.Facts, error) {
+	<-ctx.Done()
+	return instance.Facts{}, ctx.Err()
+}
+func (stuckEngine) Load(context.Context) (vllm.Stats, error) { return vllm.Stats{}, nil }
+
+type noRegistrar struct{}
+
+func (noRegistrar) Set(instance.Record)          {}
+func (noRegistrar) Settle(context.Context) bool  { return true }
+func (noRegistrar) Revoke(context.Context) error { return nil }
+
+// A loop that has not turned for several rounds is not sane; one that has not
+// begun, or has ended, is not judged.
+func TestSane(t *testing.T) {
+	t.Parallel()
+	ctl := &control{}
+	n := &notifier{ctl: ctl, c: config{probeInterval: time.Second, probeTimeout: time.Second}}
+	if err := n.sane(t.Context()); err != nil {
+		t.Errorf("without an agent: %v", err)
+	}
+	log := testLog()
+	ag := agent.New(stuckEngine{}, noRegistrar{}, agent.Options{ProbeTimeout: time.Hour, Log: log})
+	ctl.life.Store(&parts{agent: ag})
+	if err := n.sane(t.Context()); err != nil {
+		t.Errorf("before its first turn: %v", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- ag.Run(ctx) }()
+	testkit.Eventually(t, patience, func() error {
+		if ag.Status().Beat.IsZero() {
+			return errors.New("no turn yet")
+		}
+		return nil
+	})
+	n.c.probeInterval, n.c.probeTimeout = -agent.MaxBackoff, 0 // no time at all
+	testkit.Eventually(t, patience, func() error {
+		if err := n.sane(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
+			return fmt.Errorf("stuck: %v", err)
+		}
+		return nil
+	})
+	cancel()
+	<-done
+	if err := n.sane(t.Context()); err != nil {
+		t.Errorf("after its end: %v", err)
+	}
+}

@@ -1,0 +1,45 @@
+package program
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// The port of the P2P tier's side channel: the variable by which vLLM is told it, and
+// vLLM's own. Rank r of a data-parallel group listens at the port plus r.
+const (
+	envP2PPort     = "VLLM_P2P_SIDE_CHANNEL_PORT"
+	defaultP2PPort = 5710
+	p2pDialect     = "p2p"
+)
+
+var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnector has a tier of type p2p (--connector p2p)")
+
+// findP2P is where other engines fetch from an engine with a P2P tier. Its port goes
+// into the record, where proxies put it behind the host of the instance.
+func (r *reader) findP2P(f *facts, c *config) {
+	const name = "p2p-port"
+	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
+		if r.fs.Lookup(name).Changed {
+			r.fail(name, errP2PPort)
+		}
+		return
+	}
+	found := []fact{{f.env(envP2PPort), envP2PPort}, {strconv.Itoa(defaultP2PPort), fromDefault}}
+	if f.transfer != nil {
+		if tier := f.transfer.Offloading(); tier != nil && tier.Port > 0 {
+			found = append([]fact{{strconv.Itoa(tier.Port), f.from + " (secondary_tiers)"}}, found...)
+		}
+	}
+	text := r.text(name, found...)
+	port, err := strconv.Atoi(text)
+	if err != nil || port < 1 || port > 65535 {
+		r.fail(name, fmt.Errorf("%q is no port", instance.Printable(text, 40)))
+		return
+	}
+	c.facts.Ports = map[string][]int{instance.PortP2P: {port}}
+}

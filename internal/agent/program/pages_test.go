@@ -1,0 +1,85 @@
+package program
+
+import (
+	"encoding/json"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/spf13/pflag"
+)
+
+// TestCommandsOfTheMoRIIOPage parses what the page has for agents and engines, and
+// holds its table of flags to those that there are.
+func TestCommandsOfTheMoRIIOPage(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../../../docs/connectors/moriio.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	none := func(string) (string, bool) { return "", false }
+	agents, engines := 0, 0
+	for line := range strings.Lines(string(text)) {
+		line = strings.TrimSpace(line)
+		if args, ok := strings.CutPrefix(line, "agent -"); ok {
+			agents++
+			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+			registerFlags(fs)
+			if err := fs.Parse(strings.Fields("-" + args)); err != nil {
+				t.Fatal(err)
+			}
+			if c, err := load(fs, none, nil); err != nil || c.zmqRegister == "" || c.key.Role != "" {
+				t.Errorf("%s: %+v, %v", line, c.key, err)
+			}
+		}
+		if _, found, ok := strings.Cut(line, "--kv-transfer-config '"); ok {
+			engines++
+			var transfer struct {
+				Connector string            `json:"kv_connector"`
+				Role      string            `json:"kv_role"`
+				Extra     map[string]string `json:"kv_connector_extra_config"`
+			}
+			if err := json.Unmarshal([]byte(strings.TrimSuffix(found, "'")), &transfer); err != nil {
+				t.Fatalf("%s: %v", line, err)
+			}
+			port := transfer.Extra["http_port"]
+			if transfer.Connector != "MoRIIOConnector" || transfer.Role == "" || transfer.Extra["proxy_ping_port"] != "36367" || !strings.Contains(line, "--port "+port+" ") {
+				t.Errorf("%s: %+v", line, transfer)
+			}
+		}
+		if strings.HasPrefix(line, "| `--") {
+			cell := strings.Split(line, "|")[1]
+			for name := range strings.SplitSeq(cell, ",") {
+				fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+				registerFlags(fs)
+				if name = strings.Trim(name, " `-"); fs.Lookup(name) == nil {
+					t.Errorf("there is no flag --%s", name)
+				}
+			}
+		}
+	}
+	if agents != 3 || engines != 2 {
+		t.Errorf("%d commands of agents, %d of engines", agents, engines)
+	}
+}
+
+func TestZMQRegisterIsAboutNoEngine(t *testing.T) {
+	t.Parallel()
+	none := func(string) (string, bool) { return "", false }
+	for args, want := range map[string]string{
+		"--zmq-register 127.0.0.1:36367":                          "want tcp://host:port",
+		"--zmq-register tcp://127.0.0.1:36367 --role prefill":     "--role",
+		"--zmq-register tcp://127.0.0.1:36367 --address a:1":      "--address",
+		"--zmq-register tcp://127.0.0.1:36367 --connector nixl":   "--connector",
+		"--zmq-register tcp://127.0.0.1:36367 --bootstrap-port 1": "--bootstrap-port",
+	} {
+		fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
+		registerFlags(fs)
+		if err := fs.Parse(strings.Fields(args)); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := load(fs, none, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}

@@ -1,0 +1,148 @@
+// Package program is the agent as a program: its settings, what it finds out about its
+// engine, the engine's process, signals and the local control. What it does to keep a
+// registration true is in package agent, how it runs an engine in package wrap.
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+const help = `agent registers one vLLM engine with the proxies, through etcd.
+
+It registers nothing before the engine has answered /health and /v1/models with
+the expected model. From then on it renews the registration, says "down" when
+the engine fails and "ready" when it is back. An etcd that is away changes
+nothing: the agent keeps trying with the same lease and never stops the engine.
+
+SIGTERM or SIGINT drains: proxies send nothing new, the agent waits until the
+engine is idle (a prefill instance also keeps finished prefills for --kv-lease)
+or --drain-timeout has passed, then takes the registration back and ends.
+A second signal skips the wait. agent drain does the same from another shell.
+
+With a command behind "--" the agent starts the engine itself, waits as long as
+it takes to load, and reads address, model, role, connector and key off the
+command. On SIGTERM it drains first, then ends the engine, and exits with 0 if the
+engine ended with 0 or of that signal, else with the engine's exit code (128+n
+after signal n). If the engine ends by itself the
+registration is taken back at once and the agent exits, too, or starts it again
+with --restart on-failure.
+
+With --zmq-register it is beside no engine: vLLM engines with MoRIIOConnector ping it, and
+each is registered for as long as it pings. At its end the registrations stay until
+their leases end, for the next one to go on with.
+
+What is not given is looked for in the command, in --kv-transfer-config, in
+VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which
+knows etcd. agent --print-config shows what was found, and where.
+
+Every flag can be given by environment instead: --etcd-endpoints is
+PD_ETCD_ENDPOINTS, and so on. Flags win.`
+
+const examples = `  # beside a prefill engine on this machine
+  agent --role prefill --address 127.0.0.1:8100 --model Qwen/Qwen2.5-7B-Instruct
+
+  # reachable by others as 10.0.0.7:8200, asked locally; etcd has three members
+  agent --role decode --address 10.0.0.7:8200 --engine http://127.0.0.1:8200 \
+        --connector nixl --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379
+
+  # for MoRI-IO engines, which register themselves (proxy_ip, proxy_ping_port)
+  agent --zmq-register tcp://10.0.0.5:36367 --etcd-endpoints 10.0.0.1:2379
+
+  # in front of the engine: everything but etcd is in the command
+  agent --etcd-endpoints 10.0.0.1:2379 -- \
+        vllm serve Qwen/Qwen2.5-7B-Instruct --host 10.0.0.7 --port 8100 \
+        --kv-transfer-config '{"kv_connector":"NixlConnector","kv_role":"kv_producer"}'
+
+  # with Mooncake's file, which has etcd, and a restart after failures
+  MOONCAKE_CONFIG_PATH=mooncake.json VLLM_DISTRIBUTED_KV_ROLE=producer \
+        agent --restart on-failure -- vllm serve Qwen/Qwen2.5-7B-Instruct --port 8100`
+
+// Main runs the agent in a process of its own and gives its exit code.
+func Main(args []string, stdout, stderr io.Writer) int {
+	logging.OutliveReader()
+	return program{whole: true}.run(context.Background(), args, stdout, stderr)
+}
+
+// program is what Main runs. whole says that this process runs nothing else, so
+// that it may adopt and reap what an engine leaves behind.
+type program struct{ whole bool }
+
+// run is the whole program. The end of ctx is what the first signal is: drain.
+// It returns 0 after an orderly end, 1 for what fails at run time, 2 for wrong
+// usage, and with a command the exit code of the engine, unless that says no more
+// than that it obeyed the signal to end.
+func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var failed error
+	code := 0
+	cmd := &cobra.Command{
+		Use: "agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
+		Args: checkArgs, Version: version.String(),
+		SilenceUsage: true, SilenceErrors: true,
+		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
+		RunE: func(cmd *cobra.Command, behind []string) error {
+			var command []string
+			if len(behind) > 0 {
+				command = behind
+			}
+			c, err := load(cmd.Flags(), os.LookupEnv, command)
+			if err != nil {
+				return retype(err, args)
+			}
+			defer c.events.release()
+			if c.printConfig {
+				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)
+			}
+			var log *logrus.Logger
+			out := logging.NewQueue(stderr, func(lines int) { logging.Lost(log, lines) })
+			defer out.Flush(logging.FlushLimit)
+			log, err = logging.New(out, c.logLevel, c.logFormat)
+			if err != nil {
+				return err
+			}
+			code, failed = serve(cmd.Context(), service{config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
+			return nil
+		},
+	}
+	registerFlags(cmd.Flags())
+	cmd.AddCommand(controlCommands()...)
+	cmd.SetVersionTemplate("agent {{.Version}}\n")
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	err := cmd.ExecuteContext(ctx)
+	if run, ok := errors.AsType[*runError](err); ok {
+		failed, err = run, nil
+	}
+	if err != nil {
+		fmt.Fprintf(stderr, "agent: %v\nSee agent --help.\n", err)
+		return 2
+	}
+	if failed != nil {
+		fmt.Fprintf(stderr, "agent: %v\n", failed)
+		return max(code, 1)
+	}
+	return code
+}
+
+// checkArgs takes a command behind "--" and nothing else.
+func checkArgs(cmd *cobra.Command, args []string) error {
+	switch dash := cmd.ArgsLenAtDash(); {
+	case dash < 0 && len(args) > 0, dash > 0:
+		return fmt.Errorf("unknown command %q; the command of an engine stands behind --, as in agent ... -- vllm serve MODEL", args[0])
+	case dash == 0 && len(args) == 0:
+		return errors.New("no command behind --; leave it out to register an engine that runs already")
+	case dash == 0 && args[0] == "":
+		return errors.New("the command behind -- is empty")
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// The variables by which vLLM is told where NIXL's side channel is. Rank r of a
+// data-parallel group listens at the port plus r; tensor-parallel ranks share one.
+const (
+	envSidePort = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+	envSideHost = "VLLM_NIXL_SIDE_CHANNEL_HOST"
+)
+
+// Where side channels are looked for. vLLM's own port is that of an engine on vLLM's
+// own port; any other engine has a range by its port, below those that the system
+// gives to clients, so that two engines do not meet, and one keeps its own.
+const (
+	sideDefault = 5600
+	sideFirst   = 15600
+	sideRange   = 16 // ports for each engine
+	sideEngines = 1000
+	enginePort  = 8000
+)
+
+// errSideTaken is what a second engine on one side channel would never say.
+var errSideTaken = errors.New("something listens at the port of NIXL's side channel already")
+
+// sideChannel is where a wrapped NIXL engine listens for its peers. The zero value is
+// that of an engine without one.
+type sideChannel struct {
+	host   string
+	port   int // of rank 0
+	first  int // rank that is started here
+	count  int // of ranks that are started here
+	chosen bool
+}
+
+// findSideChannel takes the port that the engine is given, or chooses one.
+func (r *reader) findSideChannel(f *facts, engine string) sideChannel {
+	if !f.wrapped || f.transfer == nil || !f.transfer.NIXL() {
+		return sideChannel{}
+	}
+	s := sideChannel{host: "localhost", first: f.command.Ranks.First, count: max(1, f.command.Ranks.Local)}
+	if h := f.env(envSideHost); h != "" {
+		s.host = h
+	} else if !instance.IsLoopback(engine) && engine != "" {
+		f.notes = append(f.notes, envSideHost+" is not set: engines on other machines cannot fetch from this one; set it to an address of this machine")
+	}
+	if text := f.env(envSidePort); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil || n < 1 || n+s.first+s.count-1 > 65535 {
+			r.errs = append(r.errs, fmt.Errorf("%s=%q is no port, or leaves no room for %d of them", envSidePort, instance.Printable(text, 40), s.count))
+		}
+		s.port = n
+		return s
+	}
+	s.choose(engine)
+	return s
+}
+
+// choose takes the first range of free ports, beginning at the engine's own.
+func (s *sideChannel) choose(engine string) {
+	port := enginePort
+	if _, text, err := net.SplitHostPort(engine); err == nil {
+		if n, err := strconv.Atoi(text); err == nil {
+			port = n
+		}
+	}
+	s.chosen = true
+	at := ((port-enginePort)%sideEngines + sideEngines) % sideEngines
+	if s.port = sideFirst + at*sideRange; port == enginePort {
+		s.port = sideDefault
+	}
+	own := s.port
+	for i := 1; i < sideEngines; i++ {
+		if s.last() <= 65535 && s.free(context.Background()) == nil {
+			return
+		}
+		s.port = sideFirst + (at+i)%sideEngines*sideRange
+	}
+	s.port = own // the start says what is wrong with it
+}
+
+func (s *sideChannel) last() int { return s.port + s.first + s.count - 1 }
+
+// free makes sure that the engine can listen. vLLM does not say it when it cannot: it
+// never answers.
+func (s *sideChannel) free(ctx context.Context) error {
+	for n := s.port + s.first; s.port > 0 && n <= s.last(); n++ {
+		address := net.JoinHostPort(s.host, strconv.Itoa(n))
+		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
+		switch {
+		case err == nil:
+			_ = l.Close()
+		case errors.Is(err, syscall.EADDRINUSE):
+			return fmt.Errorf("%w (%s): another engine? vLLM would never answer: give this one a port of its own by %s, or leave that out, and a free one is chosen", errSideTaken, address, envSidePort)
+		}
+	}
+	return nil
+}
+
+// env is what the engine is told.
+func (s *sideChannel) env() []string {
+	if !s.chosen {
+		return nil
+	}
+	return []string{envSidePort + "=" + strconv.Itoa(s.port)}
+}
+
+// shown adds the ports to those of a record.
+func (s *sideChannel) shown(ports map[string][]int) map[string][]int {
+	if s.port == 0 {
+		return ports
+	}
+	out := maps.Clone(ports)
+	if out == nil {
+		out = map[string][]int{}
+	}
+	for n := s.port + s.first; n <= s.last() && len(out[instance.PortNIXL]) < instance.MaxRanks; n++ {
+		out[instance.PortNIXL] = append(out[instance.PortNIXL], n)
+	}
+	return out
+}
+
+// String says the ports in words, "" for none.
+func (s *sideChannel) String() string {
+	switch {
+	case s.port == 0:
+		return ""
+	case s.count == 1 && s.first == 0:
+		return strconv.Itoa(s.port)
+	}
+	return fmt.Sprintf("%d (ranks %d to %d listen on %d to %d)", s.port, s.first, s.first+s.count-1, s.port+s.first, s.last())
+}

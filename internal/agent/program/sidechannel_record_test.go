@@ -1,0 +1,32 @@
+package program
+
+import (
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// The record shows the ports of the ranks that are started here, beside other ports.
+func TestRecordShowsTheSideChannel(t *testing.T) {
+	t.Parallel()
+	other := map[string][]int{instance.PortBootstrap: {8998}}
+	for _, tc := range []struct {
+		name string
+		side sideChannel
+		want map[string][]int
+	}{
+		{"no NIXL engine of ours", sideChannel{}, map[string][]int{instance.PortBootstrap: {8998}}},
+		{"one rank", sideChannel{port: 5600, count: 1}, map[string][]int{instance.PortBootstrap: {8998}, instance.PortNIXL: {5600}}},
+		{"ranks 2 and 3", sideChannel{port: 5600, first: 2, count: 2}, map[string][]int{instance.PortBootstrap: {8998}, instance.PortNIXL: {5602, 5603}}},
+	} {
+		got := base(config{facts: instance.Record{Ports: other}, side: tc.side})
+		if d := cmp.Diff(tc.want, got.Ports); d != "" {
+			t.Errorf("%s (-want +got)\n%s", tc.name, d)
+		}
+	}
+	if len(other) != 1 {
+		t.Errorf("the facts have changed: %v", other)
+	}
+}

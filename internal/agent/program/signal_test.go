@@ -1,0 +1,151 @@
+package program
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// process is an agent in a process of its own.
+type process struct {
+	*exec.Cmd
+	log *lockedBuffer
+}
+
+func startProcess(t *testing.T, args []string) *process {
+	t.Helper()
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &process{Cmd: exec.CommandContext(t.Context(), self, args...), log: &lockedBuffer{}}
+	p.Env = append(os.Environ(), envRun+"=1")
+	p.Stdout, p.Stderr = p.log, p.log
+	p.WaitDelay = time.Second // an engine that outlives its agent holds the output
+	p.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if p.ProcessState == nil {
+			_ = p.Process.Kill()
+			_ = p.Wait()
+		}
+		if t.Failed() {
+			t.Logf("agent:\n%s", p.log)
+		}
+	})
+	return p
+}
+
+func TestSecondSignalSkipsTheWait(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}, TTFT: time.Hour})
+	k := key("decode", engine.Address())
+	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address()))
+	awaitState(t, cli, k, instance.Ready)
+	leave := longRequest(t, engine)
+	defer leave()
+	for i, s := range []os.Signal{syscall.SIGTERM, syscall.SIGINT} {
+		if err := p.Process.Signal(s); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			awaitState(t, cli, k, instance.Draining)
+			p.log.awaits(t, "still draining: 1 running")
+		}
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("second signal: %v", err)
+	}
+	if kv, _ := look(t, cli, k); kv != nil {
+		t.Error("the key outlives the agent")
+	}
+	p.log.awaits(t, "drained: told not to wait")
+}
+
+func TestKilledAgentAndItsSuccessor(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{})
+	k := key("decode", engine.Address())
+	args := fast(etcd.Endpoint(), "decode", engine.Address())
+	p := startProcess(t, slices.Concat(args, []string{"--ttl", "60s"}))
+	before, was := awaitState(t, cli, k, instance.Ready)
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait()
+	// The successor need not wait for the lease of the dead one, and the engine is
+	// still the same process.
+	p = startProcess(t, args)
+	testkit.Eventually(t, patience, func() error {
+		kv, rec := look(t, cli, k)
+		if kv == nil || kv.Lease == before.Lease {
+			return errors.New("not taken over")
+		}
+		if rec.ID != was.ID || rec.State != instance.Ready {
+			t.Errorf("incarnation %s, was %s; state %s", rec.ID, was.ID, rec.State)
+		}
+		return nil
+	})
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = p.Wait()
+	awaitGone(t, cli, k) // with its lease
+}
+
+// However little time there is, etcd hears that the instance leaves before its key
+// goes: else proxies take it for a loss and go on with the engine.
+func TestGoodbyeBeforeTheEnd(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name    string
+		signals int
+		still   time.Duration // so long etcd does not answer the agent
+	}{
+		{"one signal", 1, 0},
+		{"two signals", 2, 0},
+		{"one signal in an election", 1, 1200 * time.Millisecond},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcd(t)
+			cli := etcd.Client(t)
+			engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+			k := key("decode", engine.Address())
+			link := testkit.StartLink(t, etcd.Endpoint())
+			p := startProcess(t, fast(link.Address(), "decode", engine.Address()))
+			awaitState(t, cli, k, instance.Ready)
+			if tc.still > 0 {
+				link.Freeze()
+				restore := time.AfterFunc(tc.still, link.Restore)
+				defer restore.Stop()
+			}
+			for range tc.signals {
+				if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := p.Wait(); err != nil {
+				t.Errorf("agent: %v", err)
+			}
+			awaitGone(t, cli, k)
+			if h := history(t, cli, k); !slices.Contains(h, "draining") {
+				t.Errorf("history of the key: %v", h)
+			}
+		})
+	}
+}

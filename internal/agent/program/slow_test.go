@@ -1,0 +1,83 @@
+package program
+
+import (
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// A busy engine takes seconds to answer /health. --probe-timeout is how long it may.
+func TestProbeTimeoutAboveTwoSeconds(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+	link := testkit.StartLink(t, engine.Address())
+	link.Delay(1500 * time.Millisecond) // each way
+	startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(), "--probe-timeout", "1m"))
+	awaitState(t, etcd.Client(t), key("decode", engine.Address()), instance.Ready)
+}
+
+// An engine that does not answer is down because it is slow, and still the same one
+// when it answers again.
+func TestSilentEngineIsDownForBeingSlow(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+	link := testkit.StartLink(t, engine.Address())
+	k := key("decode", engine.Address())
+	log, _ := startAgent(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(),
+		"--probe-timeout", "500ms", "--slow-after", "1s"))
+	_, was := awaitState(t, cli, k, instance.Ready)
+	if was.Cause != "" {
+		t.Errorf("record %+v", was)
+	}
+	link.Freeze()
+	_, rec := awaitState(t, cli, k, instance.Down)
+	if rec.Cause != instance.CauseSlow || rec.ID != was.ID {
+		t.Errorf("record %+v", rec)
+	}
+	log.awaits(t, "engine is slow: ")
+	link.Restore()
+	_, rec = awaitState(t, cli, k, instance.Ready)
+	if d := cmp.Diff(was, rec); d != "" {
+		t.Error(d)
+	}
+}
+
+// An agent that gets no processor for seconds finds its timers run out and its answers
+// unread at the same moment. That says nothing about the engine.
+func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"org/m"}})
+	link := testkit.StartLink(t, engine.Address())
+	k := key("decode", engine.Address())
+	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(),
+		"--probe-timeout", "400ms", "--slow-after", "1ms", "--ttl", "1m"))
+	awaitState(t, cli, k, instance.Ready)
+	link.Delay(50 * time.Millisecond) // an answer takes several turns of the agent
+	turn := func(sig syscall.Signal, d time.Duration) {
+		if err := p.Process.Signal(sig); err != nil {
+			t.Fatal(err)
+		}
+		timer := time.NewTimer(d)
+		defer timer.Stop()
+		<-timer.C
+	}
+	for range 12 {
+		turn(syscall.SIGSTOP, 600*time.Millisecond)
+		turn(syscall.SIGCONT, 30*time.Millisecond)
+	}
+	if h := history(t, cli, k); slices.Contains(h, "down") {
+		t.Errorf("history of the key: %v", h)
+	}
+}

@@ -1,0 +1,143 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// runError is what went wrong while doing what was asked, as opposed to wrong
+// usage.
+type runError struct{ err error }
+
+func (e *runError) Error() string { return e.err.Error() }
+func (e *runError) Unwrap() error { return e.err }
+
+// target says which agent is meant.
+type target struct{ socket, role, address string }
+
+func (t *target) register(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.StringVar(&t.socket, "socket", os.Getenv("PD_SOCKET"), "the agent's control socket (default: that of --role and --address, or the only one here)")
+	fs.StringVar(&t.role, "role", os.Getenv("PD_ROLE"), "role of the agent's instance")
+	fs.StringVar(&t.address, "address", os.Getenv("PD_ADDRESS"), "address of the agent's instance")
+}
+
+func (t *target) client() (*agentctl.Client, error) {
+	if t.socket != "" && t.socket != socketOff {
+		return agentctl.NewClient(t.socket), nil
+	}
+	var k instance.Key
+	if (t.role == "") != (t.address == "") {
+		return nil, errors.New("--role and --address: give both or none")
+	}
+	if t.role != "" {
+		role, err := instance.ParseRoles(t.role)
+		if err != nil {
+			return nil, fmt.Errorf("--role: %w", err)
+		}
+		address, err := instance.ParseAddress(t.address)
+		if err != nil {
+			return nil, fmt.Errorf("--address: %w", err)
+		}
+		k = instance.Key{Role: role, Address: address}
+	}
+	path, err := agentctl.Find(k, os.Getenv)
+	if err != nil {
+		return nil, &runError{err}
+	}
+	return agentctl.NewClient(path), nil
+}
+
+// controlCommands are the subcommands that talk to a running agent.
+func controlCommands() []*cobra.Command {
+	return []*cobra.Command{statusCommand(), drainCommand(), healthCommand()}
+}
+
+// asking makes a subcommand that talks to one agent.
+func asking(use, short, long string, do func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error) *cobra.Command {
+	var t target
+	cmd := &cobra.Command{
+		Use: use, Short: short, Long: long, Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			c, err := t.client()
+			if err != nil {
+				return err
+			}
+			return do(cmd.Context(), cmd, c)
+		},
+	}
+	t.register(cmd)
+	return cmd
+}
+
+func statusCommand() *cobra.Command {
+	var output string
+	cmd := asking("status", "show where a running agent stands",
+		"status shows the engine's state and the registration of an agent that runs here.",
+		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
+			if output != "table" && output != "json" {
+				return fmt.Errorf("-o %q: %w", instance.Printable(output, 40), errOutput)
+			}
+			r, err := c.Status(ctx)
+			if err != nil {
+				return &runError{err}
+			}
+			if output == "json" {
+				return writeJSON(cmd.OutOrStdout(), r)
+			}
+			showReport(cmd.OutOrStdout(), r)
+			return nil
+		})
+	cmd.Flags().StringVarP(&output, "output", "o", "table", "table or json")
+	return cmd
+}
+
+func drainCommand() *cobra.Command {
+	var wait time.Duration
+	cmd := asking("drain", "make a running agent drain and end",
+		"drain does what SIGTERM does: proxies send nothing new, the agent waits until the\nengine is idle, takes the registration back and ends.",
+		func(ctx context.Context, _ *cobra.Command, c *agentctl.Client) error {
+			if wait < 0 {
+				return errors.New("--wait: must not be negative")
+			}
+			if err := c.Drain(ctx); err != nil {
+				return &runError{err}
+			}
+			if wait == 0 {
+				return nil
+			}
+			ctx, cancel := context.WithTimeout(ctx, wait)
+			defer cancel()
+			if err := c.AwaitEnd(ctx); err != nil {
+				return &runError{err}
+			}
+			return nil
+		})
+	cmd.Flags().DurationVar(&wait, "wait", 0, "wait that long for the agent's end; 0 returns at once")
+	return cmd
+}
+
+func healthCommand() *cobra.Command {
+	return asking("health", "exit 0 if the instance is registered and its engine answers",
+		"health is for supervisors and container health checks (no shell is needed): one line,\nexit 0 while the instance serves or drains, 1 with the reason otherwise, after three\nseconds at most. An etcd that is away does not make a registered instance unhealthy.\nAn engine that still loads is not healthy yet: give the check a start period.",
+		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
+			r, err := c.Status(ctx)
+			if err == nil {
+				err = r.Health()
+			}
+			if err != nil {
+				return &runError{err}
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), "%s %s/%s\n", r.Phase, r.Role, r.Address)
+			return nil
+		})
+}

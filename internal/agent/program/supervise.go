@@ -1,0 +1,219 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/url"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/sdnotify"
+	"github.com/pdmesh/pdmesh/internal/vllmargs"
+	"github.com/pdmesh/pdmesh/internal/wrap"
+)
+
+// Errors of an engine that the agent has started, or not.
+var (
+	errTaken = errors.New("something answers at the engine's address already")
+	errSlow  = errors.New("the engine did not answer within --start-timeout")
+)
+
+// reap collects orphans: those of a wrapped engine, and those of the whole
+// container where the agent is its process 1. stop waits.
+func (s *service) reap(ctx context.Context) (stop func()) {
+	if !s.whole || s.command == nil && os.Getpid() != 1 {
+		return func() {}
+	}
+	if s.command != nil {
+		if err := wrap.Adopt(); err != nil {
+			s.log.WithError(err).Warn("what the engine leaves behind goes to process 1")
+		}
+	}
+	s.reaper = wrap.NewReaper()
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var work sync.WaitGroup
+	work.Go(func() { s.reaper.Run(ctx) })
+	return func() { cancel(); work.Wait() }
+}
+
+// supervise starts the engine, lives with it, and starts it again if that is
+// wanted. It gives the exit code of the engine's last life.
+func (s *service) supervise(ctx context.Context) (code int, err error) {
+	log := s.log.WithField(logging.FieldComponent, "engine")
+	if s.side.chosen {
+		log.Infof("%s=%s: NIXL's side channel, a port that is free", envSidePort, &s.side)
+	}
+	if s.events.command != nil {
+		log.Infof("KV events at %s, replay at %s: ports that are free", s.events.Endpoint, s.events.Replay)
+	}
+	backoff := wrap.Backoff{First: s.restartDelay, Max: s.restartDelayMax}
+	last := wrap.Exit{}
+	for start := 1; ctx.Err() == nil; start++ {
+		var lasted time.Duration
+		failed := s.free(ctx)
+		if failed == nil {
+			failed = s.side.free(ctx)
+		}
+		if failed == nil {
+			failed = s.events.free(ctx)
+		}
+		switch {
+		case failed != nil && start == 1:
+			return 1, failed
+		case failed == nil:
+			proc, err := wrap.Start(wrap.Options{
+				Argv: s.argv(), Env: append(engineEnv(os.Environ()), s.side.env()...), Stdout: s.stdout, Stderr: s.stderr,
+				DieWith: s.dieWith, Reaper: s.reaper, Log: log,
+			})
+			if err != nil {
+				return wrap.StartStatus(err), fmt.Errorf("%w: is the program installed, and what stands behind -- its name?", err)
+			}
+			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.argv()), " "))
+			s.ctl.engine.started(proc)
+			if start == 1 {
+				s.notify.ready()
+			}
+			failed = s.engineLife(ctx, proc)
+			last = proc.Exit()
+			lasted = last.At.Sub(proc.Since())
+			if failed == nil && !last.OK() {
+				failed = errors.New(last.String())
+			}
+		}
+		if ctx.Err() != nil || failed == nil || !s.restart {
+			return s.ended(ctx, last, failed)
+		}
+		delay := backoff.After(lasted)
+		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("the engine has failed; starting it again in %s", delay)
+		s.ctl.engine.waits(failed, delay)
+		s.ctl.life.Store(nil)
+		timer := time.NewTimer(delay)
+		select {
+		case <-ctx.Done():
+		case <-timer.C:
+		}
+		timer.Stop()
+	}
+	return last.Status(), nil
+}
+
+// ended is the agent's own end after the engine's last life.
+func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int, error) {
+	code := last.Status()
+	switch {
+	case ctx.Err() != nil:
+		s.log.Infof("the engine has ended: %s", last)
+		if code == asked(s.orders.stopSignal()) {
+			return 0, nil //nolint:nilerr // its end was asked for, and this is how most programs obey
+		}
+		return code, nil //nolint:nilerr // the same
+	case failed == nil:
+		s.log.Info("the engine has ended by itself")
+		return code, nil
+	}
+	return max(code, 1), fmt.Errorf("the engine has ended: %w", failed)
+}
+
+// asked is the exit code, in the words of a shell, of a program that has died of the
+// signal by which it was asked to end.
+func asked(sig syscall.Signal) int { return wrap.Exit{Signal: sig}.Status() }
+
+// engineLife registers one life of the engine until it ends or ctx does, and
+// ends the engine in the latter case. An error means that the life has failed,
+// however the engine ended.
+func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
+	lctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	slow := make(chan bool, 1)
+	go func() { slow <- s.awaitStart(lctx, proc); cancel() }()
+	err := s.live(lctx, proc.Exited())
+	if ctx.Err() != nil {
+		// The registration is gone. Impatience is now about the engine.
+		sctx, hurry := context.WithCancel(context.WithoutCancel(ctx))
+		hurried := make(chan struct{})
+		go func() {
+			defer close(hurried)
+			select {
+			case <-s.orders.more:
+				hurry()
+			case <-sctx.Done():
+			}
+		}()
+		proc.Stop(sctx, s.orders.stopSignal(), s.stopTimeout)
+		hurry()
+		<-hurried
+	} else {
+		proc.Stop(context.WithoutCancel(ctx), syscall.SIGTERM, s.stopTimeout)
+	}
+	cancel()
+	if <-slow {
+		err = errors.Join(err, fmt.Errorf("%w (%s)", errSlow, s.startTimeout))
+	}
+	return err
+}
+
+// awaitStart waits until the life is over, or until it is known that the engine
+// does not come up in the time it has; then it gives true.
+func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool) {
+	var deadline <-chan time.Time
+	if s.startTimeout > 0 {
+		timer := time.NewTimer(s.startTimeout)
+		defer timer.Stop()
+		deadline = timer.C
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-proc.Exited():
+			// live ends by itself, and takes its registration back before.
+			<-ctx.Done()
+			return false
+		case <-deadline:
+			if p := s.ctl.life.Load(); p == nil || p.agent.Status().Record.ID == "" {
+				return true
+			}
+			deadline = nil
+		}
+	}
+}
+
+// freeTimeout bounds the look at the engine's address.
+const freeTimeout = time.Second
+
+// free makes sure that nobody serves at the engine's address: the agent would
+// take it for what it starts, and register it.
+func (s *service) free(ctx context.Context) error {
+	u, err := url.Parse(s.engine)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, freeTimeout)
+	defer cancel()
+	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", u.Host)
+	if err != nil {
+		return nil // refused, or not to be reached yet
+	}
+	_ = conn.Close()
+	return fmt.Errorf("%w (%s): an engine that outlived its agent? Stop it first, or run the agent without a command to register it", errTaken, u.Host)
+}
+
+// engineEnv is the agent's environment without what is addressed to the agent:
+// an engine that found systemd's socket would speak in the agent's name.
+func engineEnv(env []string) []string {
+	out := make([]string, 0, len(env))
+	for _, e := range env {
+		switch name, _, _ := strings.Cut(e, "="); name {
+		case sdnotify.EnvSocket, sdnotify.EnvWatchdogUsec, sdnotify.EnvWatchdogPID, "PD_ETCD_PASSWORD":
+		default:
+			out = append(out, e)
+		}
+	}
+	return out
+}

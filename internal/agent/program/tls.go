@@ -1,0 +1,82 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+// secured says by which files the engine and etcd are reached.
+type secured struct {
+	engine     certs.Files
+	serverName string // in the engine's certificate; "": that of its address
+	etcd       etcdaccess.TLS
+}
+
+// readTLS reads the settings about TLS and the password of etcd in a file.
+func (r *reader) readTLS(c *config) {
+	files := func(prefix string) certs.Files {
+		f := certs.Files{CA: r.v.GetString(prefix + "-ca"), Cert: r.v.GetString(prefix + "-cert"), Key: r.v.GetString(prefix + "-key")}
+		if (f.Cert == "") != (f.Key == "") {
+			r.fail(prefix+"-cert", fmt.Errorf("give --%s-cert and --%s-key together", prefix, prefix))
+		}
+		return f
+	}
+	c.tls.engine, c.tls.serverName, c.tls.etcd.Files = files("engine"), r.v.GetString("engine-server-name"), files("etcd")
+	path := r.v.GetString("etcd-password-file")
+	switch {
+	case path == "":
+	case c.etcdPassword != "":
+		r.fail("etcd-password-file", errors.New("and --etcd-password: give one of the two"))
+	default:
+		var err error
+		if c.etcdPassword, err = etcdaccess.ReadPassword(path); err != nil {
+			r.fail("etcd-password-file", err)
+		}
+	}
+}
+
+// certificates are those of this agent; see package certs.
+type certificates struct {
+	engine *certs.Source
+	etcd   *certs.Source // nil: etcd is reached without TLS
+}
+
+func (s secured) open(log logrus.FieldLogger) (c certificates, err error) {
+	log = log.WithField(logging.FieldComponent, "tls")
+	c.engine, err = certs.Open(certs.Options{Use: certs.UseEngines, Files: s.engine, ServerName: s.serverName, Log: log})
+	if err != nil {
+		return c, fmt.Errorf("certificates for the engine: %w", err)
+	}
+	c.etcd, err = s.etcd.Open(log)
+	return c, err
+}
+
+// watch looks at the files until stop is called. The registration outlives
+// ctx, and so must its certificate.
+func (c certificates) watch(ctx context.Context) (stop func()) {
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	var work sync.WaitGroup
+	work.Go(func() { c.engine.Watch(ctx) })
+	if c.etcd != nil {
+		work.Go(func() { c.etcd.Watch(ctx) })
+	}
+	return func() {
+		cancel()
+		work.Wait()
+	}
+}
+
+// client asks the engine.
+func (c certificates) client(apiKey string) *vllm.Client {
+	return &vllm.Client{HTTP: &http.Client{Transport: vllm.SecureTransport(c.engine.Client)}, APIKey: apiKey}
+}

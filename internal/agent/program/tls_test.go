@@ -1,0 +1,63 @@
+package program
+
+import (
+	"crypto/tls"
+	"encoding/json"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// An agent asks its engine and registers it over TLS with certificates of both sides; an
+// engine whose certificate has another name, and an etcd that refuses the agent's, are told of.
+func TestAgentOverTLS(t *testing.T) {
+	t.Parallel()
+	a, other := testkit.NewAuthority(t, "fleet"), testkit.NewAuthority(t, "strangers")
+	here := []string{"127.0.0.1"}
+	etcdCert, etcdKey := a.Issue("etcd", testkit.Certificate{Hosts: here})
+	cert, key := a.Issue("agent", testkit.Certificate{CN: "agent"})
+	stranger, strangerKey := other.Issue("stranger", testkit.Certificate{CN: "stranger"})
+	a.Issue("engine", testkit.Certificate{Hosts: []string{"engine-7"}})
+	etcd := "https://" + testkit.StartEtcdTLS(t, etcdCert, etcdKey, a.CA).Endpoint()
+	engine := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.Plain, Models: []string{"m"}})
+	address := testkit.TLSFront(t, &tls.Config{
+		Certificates: []tls.Certificate{a.Pair("engine")}, ClientCAs: a.Pool(), ClientAuth: tls.RequireAndVerifyClientCert,
+	}, engine.Address())
+	args := func(etcdCert, etcdKey string, more ...string) []string {
+		return fast(etcd, "decode", address, append(more, "--engine", "https://"+address, "--engine-ca", a.CA, "--engine-cert", cert, "--engine-key", key,
+			"--etcd-ca", a.CA, "--etcd-cert", etcdCert, "--etcd-key", etcdKey, "--drain-timeout", "1s")...)
+	}
+	log, stop := startAgent(t, args(cert, key))
+	log.awaits(t, "its certificate is for another name")
+	stop()
+	log, stop = startAgent(t, args(stranger, strangerKey, "--engine-server-name", "engine-7"))
+	log.awaits(t, "it refuses our certificate")
+	stop()
+
+	startAgent(t, args(cert, key, "--engine-server-name", "engine-7"))
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints: []string{etcd}, DialTimeout: time.Minute,
+		TLS: &tls.Config{RootCAs: a.Pool(), Certificates: []tls.Certificate{a.Pair("agent")}},
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cli.Close()
+	testkit.Eventually(t, patience, func() error {
+		resp, err := cli.Get(t.Context(), "/pd/decode/"+address)
+		if err != nil || len(resp.Kvs) != 1 {
+			return fmt.Errorf("%v, %w", resp, err)
+		}
+		var rec instance.Record
+		if err := json.Unmarshal(resp.Kvs[0].Value, &rec); err != nil || rec.Scheme != "https" || rec.State != instance.Ready {
+			return fmt.Errorf("%s, %w", resp.Kvs[0].Value, err)
+		}
+		return nil
+	})
+}

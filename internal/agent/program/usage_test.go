@@ -1,0 +1,83 @@
+package program
+
+import (
+	"bytes"
+	"os/exec"
+	"strings"
+	"testing"
+)
+
+// What leaves the role open is answered with the line to type.
+func TestMissingRoleShowsTheLineToType(t *testing.T) {
+	t.Parallel()
+	both := `{"kv_connector":"NixlConnector","kv_role":"kv_both"}`
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{
+			"in front of an engine",
+			[]string{"--etcd-endpoints", "10.0.0.9:2379", "--", "vllm", "serve", "org/m", "--host", "10.0.0.7", "--api-key", "geheim", "--kv-transfer-config", both},
+			"\n  agent --role prefill --etcd-endpoints 10.0.0.9:2379 -- vllm serve org/m --host 10.0.0.7 --api-key '********' --kv-transfer-config '" + both + "'\nor\n  agent --role decode --etcd-endpoints 10.0.0.9:2379 -- vllm",
+		},
+		{"beside one", []string{"--address", "10.0.0.7:8100", "--label", "who=it's me"}, "\n  agent --role prefill --address 10.0.0.7:8100 --label 'who=it'\\''s me'\nor\n"},
+		{"with another mistake", []string{"--address", "10.0.0.7", "--engine-api-key=geheim"}, "\n  agent --role prefill --address 10.0.0.7 '--engine-api-key=********'\n"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			code := program{}.run(t.Context(), tc.args, &out, &errs)
+			if code != 2 || !strings.Contains(errs.String(), tc.want) || strings.Contains(errs.String(), "geheim") {
+				t.Errorf("exit %d\n%s\nlacks\n%s", code, &errs, tc.want)
+			}
+		})
+	}
+}
+
+func TestWrongUsage(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name string
+		args []string
+		want string
+	}{
+		{"nothing", nil, "--role: is missing"},
+		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol"},
+		{"argument", []string{"prefill"}, `unknown command "prefill"`},
+		{"bad duration", []string{"--ttl", "x"}, "invalid argument"},
+		{"prefix", []string{"--role=prefill", "--address=127.0.0.1:1", "--etcd-prefix=/"}, "invalid etcd prefix"},
+		{"log level", []string{"--role=prefill", "--address=127.0.0.1:1", "--log-level=loud"}, `unknown log level "loud"`},
+		{"log format", []string{"--role=prefill", "--address=127.0.0.1:1", "--log-format=xml"}, `unknown log format "xml"`},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			var out, errs bytes.Buffer
+			if code := run(t.Context(), tc.args, &out, &errs); code != 2 || out.Len() > 0 {
+				t.Errorf("exit %d, output %q", code, &out)
+			}
+			if !strings.Contains(errs.String(), tc.want) || !strings.Contains(errs.String(), "See agent --help.") {
+				t.Errorf("stderr %q lacks %q", &errs, tc.want)
+			}
+		})
+	}
+	var out, errs bytes.Buffer
+	if code := run(t.Context(), []string{"--help"}, &out, &errs); code != 0 || !strings.Contains(out.String(), "--drain-timeout") || strings.Contains(out.String(), "short-ttl") {
+		t.Errorf("--help: exit %d\n%s%s", code, &out, &errs)
+	}
+	out.Reset()
+	if code := run(t.Context(), []string{"--version"}, &out, &errs); code != 0 || !strings.HasPrefix(out.String(), "agent 0.") {
+		t.Errorf("--version: exit %d\n%s%s", code, &out, &errs)
+	}
+}
+
+func TestDoesNotLinkTheEtcdServer(t *testing.T) {
+	t.Parallel()
+	out, err := exec.CommandContext(t.Context(), "go", "list", "-deps", "github.com/pdmesh/pdmesh/cmd/agent").CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if strings.Contains(string(out), "go.etcd.io/etcd/server") || !strings.Contains(string(out), "go.etcd.io/etcd/client/v3") {
+		t.Error("the agent links the etcd server, or nothing of etcd")
+	}
+}

@@ -1,0 +1,368 @@
+package program
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+func TestWrapExitCodes(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		kind string
+		want int
+	}{{"exit=0", 0}, {"exit=3", 3}, {"exit=255", 255}} {
+		t.Run(tc.kind, func(t *testing.T) {
+			t.Parallel()
+			w := wrapEngine(t, tc.kind)
+			if got := w.code(t); got != tc.want {
+				t.Errorf("exit %d, want %d", got, tc.want)
+			}
+			if kv, _ := look(t, w.cli, w.key); kv != nil {
+				t.Error("registered")
+			}
+		})
+	}
+	t.Run("no such program", func(t *testing.T) {
+		t.Parallel()
+		etcd := testkit.StartEtcd(t)
+		p := startProcess(t, fast(etcd.Endpoint(), "decode", "127.0.0.1:1", "--restart=on-failure", "--", "pdmesh-no-such-program", "--port", "1"))
+		_ = p.Wait()
+		if code := p.ProcessState.ExitCode(); code != 127 || !strings.Contains(p.log.String(), "is the program installed") {
+			t.Errorf("exit %d\n%s", code, p.log)
+		}
+	})
+}
+
+// SIGTERM: the key says draining while the engine works on, the engine hears of
+// it only when it is idle, and by then the key is gone.
+func TestWrapDrainsFirst(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	w := &wrapped{etcd: etcd, cli: etcd.Client(t), address: testkit.FreePort(t), socket: filepath.Join(t.TempDir(), "a.sock")}
+	w.key = key("decode", w.address)
+	w.start(t, "slow,look="+etcd.Endpoint()+"="+w.key)
+	kv, rec := awaitState(t, w.cli, w.key, instance.Ready)
+	if kv.Lease == 0 || rec.Address != w.address || rec.Models[0] != "org/m" {
+		t.Errorf("%+v", rec)
+	}
+	leave := askSlowly(t, w.address)
+	w.send(t, syscall.SIGTERM)
+	awaitState(t, w.cli, w.key, instance.Draining)
+	w.log.awaits(t, "still draining: 1 running")
+	if strings.Contains(w.log.String(), "engine got") {
+		t.Error("the engine was told to end while it was working")
+	}
+	leave()
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d, want the engine's", code)
+	}
+	for _, want := range []string{"engine got terminated", "engine finds 0 keys"} {
+		if !strings.Contains(w.log.String(), want) {
+			t.Errorf("no %q", want)
+		}
+	}
+	if d := cmp.Diff([]string{"ready", "draining", "gone"}, history(t, w.cli, w.key)); d != "" {
+		t.Error(d)
+	}
+}
+
+// askSlowly starts a completion that the engine never answers.
+func askSlowly(t *testing.T, address string) (leave func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		req, err := http.NewRequestWithContext(ctx, http.MethodPost, "http://"+address+"/v1/completions",
+			strings.NewReader(`{"model":"org/m","prompt":"hi","max_tokens":4}`))
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		req.Header.Set("Content-Type", "application/json")
+		hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+		if resp, err := hc.Do(req); err == nil {
+			_ = resp.Body.Close()
+			t.Errorf("the request ended by itself: %s", resp.Status)
+		}
+	}()
+	hc := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	testkit.Eventually(t, patience, func() error {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+"/metrics", nil)
+		if err != nil {
+			return err
+		}
+		resp, err := hc.Do(req)
+		if err != nil {
+			return err
+		}
+		defer resp.Body.Close()
+		buf := make([]byte, 1<<20)
+		n := 0
+		for err == nil && n < len(buf) {
+			var k int
+			k, err = resp.Body.Read(buf[n:])
+			n += k
+		}
+		for line := range strings.Lines(string(buf[:n])) {
+			if strings.HasPrefix(line, "vllm:num_requests_running") && strings.HasSuffix(strings.TrimSpace(line), " 1.0") || strings.HasPrefix(line, "vllm:num_requests_running") && strings.HasSuffix(strings.TrimSpace(line), " 1") {
+				return nil
+			}
+		}
+		return errors.New("the engine does not run the request yet")
+	})
+	return func() { cancel(); <-done }
+}
+
+// A terminal's SIGINT is passed on as such; the second one skips the drain.
+func TestWrapInterrupt(t *testing.T) {
+	t.Parallel()
+	w := wrapEngine(t, "slow")
+	awaitState(t, w.cli, w.key, instance.Ready)
+	leave := askSlowly(t, w.address)
+	defer leave()
+	w.send(t, syscall.SIGINT)
+	w.log.awaits(t, "still draining: 1 running")
+	w.send(t, syscall.SIGINT)
+	if code := w.code(t); code != 7 || !strings.Contains(w.log.String(), "engine got interrupt") {
+		t.Errorf("exit %d", code)
+	}
+	awaitGone(t, w.cli, w.key)
+}
+
+// An engine that takes no notice of SIGTERM is killed after --stop-timeout, or
+// when a further signal comes. One that dies of the signal that asked it to end has
+// ended in order, also where a shell around it says so in its words (128+15).
+func TestWrapStop(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, kind, limit string
+		again             bool
+		want              int
+	}{
+		{"limit", "stubborn", "100ms", false, 137},
+		{"impatience", "stubborn", "1h", true, 137},
+		{"by the signal", "die", "1h", false, 0},
+		{"a shell's word for it", "word", "1h", false, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			w := wrapEngine(t, tc.kind, "--stop-timeout", tc.limit)
+			awaitState(t, w.cli, w.key, instance.Ready)
+			w.send(t, syscall.SIGTERM)
+			awaitGone(t, w.cli, w.key)
+			if tc.again {
+				w.log.awaits(t, "gone") // the drain is over: this one is about the engine
+				w.send(t, syscall.SIGTERM)
+			}
+			if code := w.code(t); code != tc.want {
+				t.Errorf("exit %d, want %d", code, tc.want)
+			}
+		})
+	}
+}
+
+// The engine crashes: "down", then no key, at once; the agent ends with its code.
+func TestWrapCrash(t *testing.T) {
+	t.Parallel()
+	crash := filepath.Join(t.TempDir(), "crash")
+	w := wrapEngine(t, "crash="+crash, "--ttl", "1m", "--probe-interval", "1m")
+	awaitState(t, w.cli, w.key, instance.Ready)
+	touch(t, crash)
+	if code := w.code(t); code != 3 {
+		t.Errorf("exit %d", code)
+	}
+	if kv, rec := look(t, w.cli, w.key); kv != nil {
+		t.Errorf("the key outlives the engine: %+v", rec)
+	}
+	// Neither the lease nor a probe could have told so soon.
+	if d := cmp.Diff([]string{"ready", "down", "gone"}, history(t, w.cli, w.key)); d != "" {
+		t.Error(d)
+	}
+	w.log.awaits(t, "the engine has ended: exit code 3")
+}
+
+// A crash loop: each life is a new incarnation, there is no key between two of
+// them, and the pauses grow.
+func TestWrapCrashLoop(t *testing.T) {
+	t.Parallel()
+	crash := filepath.Join(t.TempDir(), "crash")
+	w := wrapEngine(t, "crash="+crash, "--restart", "on-failure", "--restart-delay", "200ms", "--restart-delay-max", "1h")
+	var ids []string
+	const lives = 3
+	for range lives {
+		_, rec := awaitState(t, w.cli, w.key, instance.Ready)
+		ids = append(ids, rec.ID)
+		touch(t, crash)
+		awaitGone(t, w.cli, w.key)
+		// While it waits it says so, is not healthy, and has no key.
+		testkit.Eventually(t, patience, func() error {
+			r := w.status(t)
+			if r.Phase != "restarting" || r.Process == nil || r.Process.PID != 0 || r.Process.LastExit != "exit code 3" || r.Process.Starts != int64(len(ids)) {
+				return fmt.Errorf("%+v %+v", r, r.Process)
+			}
+			if err := r.Health(); err == nil || !strings.Contains(err.Error(), "the engine has failed: exit code 3") {
+				t.Errorf("health: %v", err)
+			}
+			if kv, rec := look(t, w.cli, w.key); kv != nil {
+				t.Errorf("a key without an engine: %+v", rec)
+			}
+			return os.Remove(crash)
+		})
+	}
+	if ids[0] == ids[1] || ids[1] == ids[2] || ids[0] == ids[2] {
+		t.Errorf("incarnations %q", ids)
+	}
+	for _, want := range []string{"starting it again in 200ms", "starting it again in 400ms", "starting it again in 800ms"} {
+		w.log.awaits(t, want)
+	}
+	awaitState(t, w.cli, w.key, instance.Ready)
+	if code, out, _ := ask(t, "status", "--socket", w.socket); code != 0 || !strings.Contains(out, "starts         4") || !strings.Contains(out, "last exit      exit code 3") {
+		t.Errorf("status\n%s", out)
+	}
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// A stop while the next start is being waited for comes at once.
+func TestWrapStopWhileWaiting(t *testing.T) {
+	t.Parallel()
+	w := wrapEngine(t, "exit=5", "--restart", "on-failure", "--restart-delay", "1h", "--restart-delay-max", "1h")
+	w.log.awaits(t, "starting it again in 1h0m0s")
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 5 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// An engine that loads for long is waited for: no start deadline, and it is
+// registered when it answers. The pauses between probes are those of a real one.
+func TestWrapSlowLoading(t *testing.T) {
+	t.Parallel()
+	loaded := filepath.Join(t.TempDir(), "loaded")
+	w := wrapEngine(t, "load="+loaded, "--ttl", "2s", "--allow-short-ttl")
+	w.log.awaits(t, "not registered: ")
+	// Several leases' time of probes that are refused; it is still waited for.
+	testkit.Eventually(t, patience, func() error {
+		r := w.status(t)
+		if r.Process == nil || r.Process.AgeSeconds < 5 {
+			return fmt.Errorf("%+v", r.Process)
+		}
+		if r.Phase != "probing" || r.Process.Starts != 1 {
+			t.Errorf("%+v", r)
+		}
+		return nil
+	})
+	if code, _, errs := ask(t, "health", "--socket", w.socket); code != 1 || strings.Count(errs, "\n") != 1 || !strings.Contains(errs, "not serving: probing") {
+		t.Errorf("health: %d %q", code, errs)
+	}
+	touch(t, loaded)
+	awaitState(t, w.cli, w.key, instance.Ready)
+	testkit.Eventually(t, patience, func() error {
+		if code, out, errs := ask(t, "health", "--socket", w.socket); code != 0 || out != "serving decode/"+w.address+"\n" {
+			return fmt.Errorf("health: %d %q %q", code, out, errs)
+		}
+		return nil
+	})
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+func TestWrapStartTimeout(t *testing.T) {
+	t.Parallel()
+	w := wrapEngine(t, "load=/no/such", "--start-timeout", "1s")
+	// 143 where the machine is so slow that the engine has not begun to listen for signals.
+	if code := w.code(t); code != 7 && code != 143 || !strings.Contains(w.log.String(), "did not answer within --start-timeout (1s)") {
+		t.Errorf("exit %d", code)
+	}
+	// One that has come up in time is left alone.
+	w = wrapEngine(t, "serve", "--start-timeout", "30s")
+	awaitState(t, w.cli, w.key, instance.Ready)
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 || strings.Contains(w.log.String(), "--start-timeout (") {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// SIGTERM while the engine loads: nothing to drain.
+func TestWrapStopWhileLoading(t *testing.T) {
+	t.Parallel()
+	w := wrapEngine(t, "load=/no/such")
+	w.log.awaits(t, "not registered: ")
+	w.log.awaits(t, "engine starts")
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// The agent is killed: by default the engine serves on, and no second one is
+// started over it; an agent beside it registers it again.
+func TestWrapAgentKilled(t *testing.T) {
+	t.Parallel()
+	w := wrapEngine(t, "serve", "--ttl", "60s")
+	_, was := awaitState(t, w.cli, w.key, instance.Ready)
+	pid := w.status(t).Process.PID
+	w.send(t, syscall.SIGKILL)
+	w.code(t)
+	if !running(pid) {
+		t.Fatal("the engine went with its agent")
+	}
+	second := &wrapped{etcd: w.etcd, cli: w.cli, key: w.key, address: w.address, socket: w.socket}
+	second.start(t, "serve")
+	if code := second.code(t); code != 1 || !strings.Contains(second.log.String(), "an engine that outlived its agent?") {
+		t.Errorf("exit %d", code)
+	}
+	_, stop := startAgent(t, fast(w.etcd.Endpoint(), "decode", w.address))
+	testkit.Eventually(t, patience, func() error {
+		if kv, rec := look(t, w.cli, w.key); kv == nil || rec.State != instance.Ready || rec.ID != was.ID {
+			return fmt.Errorf("%+v", rec)
+		}
+		return nil
+	})
+	stop()
+
+	tied := wrapEngine(t, "serve", "--engine-dies-with-agent")
+	awaitState(t, tied.cli, tied.key, instance.Ready)
+	pid = tied.status(t).Process.PID
+	tied.send(t, syscall.SIGKILL)
+	tied.code(t)
+	testkit.Eventually(t, patience, func() error {
+		if running(pid) {
+			return fmt.Errorf("engine %d outlives its agent", pid)
+		}
+		return nil
+	})
+}
+
+// etcd that is away from the beginning keeps neither the engine from starting
+// nor the agent from ending it in order.
+func TestWrapWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	w := &wrapped{etcd: etcd, address: testkit.FreePort(t), socket: filepath.Join(t.TempDir(), "a.sock")}
+	etcd.Stop()
+	w.start(t, "serve")
+	w.log.awaits(t, "engine serves")
+	w.log.awaits(t, "engine answers: registering")
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
