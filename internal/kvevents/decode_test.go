@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"reflect"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/kvevents"
@@ -114,7 +115,7 @@ func TestRecorded(t *testing.T) {
 		for _, p := range payloads(t, name) {
 			want := generic(t, p).([]any) //nolint:errcheck // it panics
 			asMap := map[string]any{"ts": want[0], "events": want[1], "something": map[string]any{"new": nil}}
-			for _, p := range [][]byte{p, older(t, p), pack(t, asMap)} {
+			for _, p := range [][]byte{p, older(t, p, false), older(t, p, true), pack(t, asMap)} {
 				b := decode(t, p)
 				if b.Time != want[0] || b.Rank != kvevents.Unsaid && int64(b.Rank) != whole(want[2]) || b.Bad != 0 || len(b.Events) != len(want[1].([]any)) {
 					t.Fatalf("%s: %+v", name, b)
@@ -127,6 +128,34 @@ func TestRecorded(t *testing.T) {
 		}
 		if events < 9 {
 			t.Errorf("%s has %d events", name, events)
+		}
+	}
+}
+
+// TestRecordedArrays: what the publisher of vLLM 0.23 makes of the same events is what
+// older makes of them, and reads as the newer one's messages do.
+func TestRecordedArrays(t *testing.T) {
+	t.Parallel()
+	newer := payloads(t, "vllm-0.32.0")
+	for _, name := range []string{"vllm-0.23.0", "vllm-0.23.0-replay"} {
+		all := payloads(t, name)
+		if len(all) != len(newer) {
+			t.Fatalf("%s has %d batches, want %d", name, len(all), len(newer))
+		}
+		for i, p := range all {
+			if !reflect.DeepEqual(generic(t, p), generic(t, older(t, newer[i], false))) {
+				t.Errorf("%s: batch %d is %v", name, i, generic(t, p))
+			}
+			if got, want := decode(t, p), decode(t, newer[i]); !reflect.DeepEqual(got, want) {
+				t.Errorf("%s: batch %d reads as %+v, want %+v", name, i, got, want)
+			}
+		}
+	}
+	for name, parts := range map[string]int{"vllm-0.23.0": 3, "vllm-0.23.0-replay": 3, "vllm-0.32.0-replay": 4} {
+		for _, frames := range recorded(t, name) {
+			if len(frames) != parts {
+				t.Errorf("a message of %s has %d parts, want %d", name, len(frames), parts)
+			}
 		}
 	}
 }
@@ -185,7 +214,7 @@ func FuzzDecode(f *testing.F) {
 		for _, p := range payloads(f, name) {
 			if len(p) < 1000 {
 				f.Add(p)
-				f.Add(older(f, p))
+				f.Add(older(f, p, false))
 			}
 		}
 	}

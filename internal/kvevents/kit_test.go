@@ -71,9 +71,9 @@ func pack(t testing.TB, v any) []byte {
 	return p
 }
 
-// older makes of a batch what vLLM up to 0.23 sent: each event is an array, whose last
-// fields are cut where they are null.
-func older(t testing.TB, p []byte) []byte {
+// older makes of a batch what vLLM 0.23 would have sent: each event is an array, with null
+// for what is not there. Versions before knew less: cut leaves out what is null at the end.
+func older(t testing.TB, p []byte, cut bool) []byte {
 	t.Helper()
 	batch := generic(t, p).([]any) //nolint:errcheck // it panics
 	var events []any
@@ -95,7 +95,7 @@ func older(t testing.TB, p []byte) []byte {
 		for _, name := range names {
 			fields = append(fields, e[name])
 		}
-		for fields[len(fields)-1] == nil {
+		for cut && fields[len(fields)-1] == nil {
 			fields = fields[:len(fields)-1]
 		}
 		events = append(events, fields)
