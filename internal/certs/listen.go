@@ -20,7 +20,7 @@ const (
 )
 
 // Listener speaks TLS on the connections of another one. Its connections shake hands
-// when they are first read, so that a slow client holds up nobody else.
+// when they are first read or written, so that a slow client holds up nobody else.
 type Listener struct {
 	net.Listener
 	config *tls.Config
@@ -99,6 +99,15 @@ func (c *serverConn) Read(p []byte) (int, error) {
 		return 0, c.err
 	}
 	return c.Conn.Read(p)
+}
+
+// Write implements net.Conn. A server of HTTP/2 begins with it.
+func (c *serverConn) Write(p []byte) (int, error) {
+	c.once.Do(c.shake)
+	if c.err != nil {
+		return 0, c.err
+	}
+	return c.Conn.Write(p)
 }
 
 // plainAnswer is for a client that speaks plain HTTP here.

@@ -27,11 +27,10 @@ type material struct {
 }
 
 // parse makes the configurations of what the files hold.
-func (f Files) parse(cert, key, ca []byte) (*material, error) {
+func (f Files) parse(cert, key, ca []byte, protocol string) (*material, error) {
 	m := &material{
 		client: &tls.Config{MinVersion: tls.VersionTLS12},
-		// HTTP/1.1 alone: one connection's fate must not be that of many streams.
-		server: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}},
+		server: &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{protocol}},
 	}
 	if f.Cert != "" {
 		pair, err := tls.X509KeyPair(cert, key)

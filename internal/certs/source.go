@@ -1,6 +1,7 @@
 package certs
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"fmt"
@@ -13,21 +14,25 @@ import (
 
 // The uses of certificates, as in metrics and messages.
 const (
-	UseListener = "listener"
-	UseEngines  = "engines"
-	UseEtcd     = "etcd"
+	UseListener     = "listener"
+	UseEngines      = "engines"
+	UseEtcd         = "etcd"
+	UseEtcdListener = "etcd_listener" // of a proxy's own etcd
 )
 
 // Uses lists them.
-func Uses() []string { return []string{UseListener, UseEngines, UseEtcd} }
+func Uses() []string { return []string{UseListener, UseEngines, UseEtcd, UseEtcdListener} }
 
 // soon is how long before its end a certificate is told of.
 const soon = 7 * 24 * time.Hour
 
 // Options configure a Source.
 type Options struct {
-	Use   string // UseListener, UseEngines or UseEtcd
+	Use   string // one of Uses
 	Files Files
+	// Protocol is what clients of a listener must speak inside TLS, by ALPN; "": HTTP/1.1,
+	// since one connection's fate must not be that of many streams.
+	Protocol string
 	// ServerName is the name that a server's certificate must bear; "": that of the
 	// address which is dialled.
 	ServerName string
@@ -60,7 +65,7 @@ func Open(o Options) (*Source, error) {
 
 // make makes the configurations of what the files hold.
 func (s *Source) make(held [][]byte, was *material) (*material, error) {
-	m, err := s.opts.Files.parse(held[0], held[1], held[2])
+	m, err := s.opts.Files.parse(held[0], held[1], held[2], cmp.Or(s.opts.Protocol, "http/1.1"))
 	if err != nil {
 		return nil, err
 	}
@@ -132,8 +137,11 @@ func (s Status) Finding(now time.Time) string {
 }
 
 func forWhom(use string) string {
-	if use == UseListener {
+	switch use {
+	case UseListener:
 		return "clients"
+	case UseEtcdListener:
+		return "clients of the proxy's own etcd"
 	}
 	return use
 }
