@@ -68,7 +68,7 @@ func (g *gateway) connect(endpoint string) error {
 	ctx, cancel := context.WithCancel(context.Background())
 	g.end = cancel
 	for _, register := range []func(context.Context, *runtime.ServeMux, *grpc.ClientConn) error{
-		gw.RegisterKVHandler, gw.RegisterWatchHandler, gw.RegisterLeaseHandler,
+		gw.RegisterKVHandler, gw.RegisterWatchHandler, gw.RegisterLeaseHandler, gw.RegisterAuthHandler,
 	} {
 		if err := register(ctx, mux, conn); err != nil {
 			return fmt.Errorf("connect the JSON gateway: %w", err)
@@ -84,7 +84,7 @@ func (g *gateway) serve(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	if !offered(r.URL.Path) {
-		refuse(w, http.StatusNotFound, "the JSON gateway offers kv (range, put, deleterange, txn), lease (grant, keepalive, revoke, timetolive, leases) and watch; for everything else use gRPC, for example etcdctl")
+		refuse(w, http.StatusNotFound, "the JSON gateway offers kv (range, put, deleterange, txn), lease (grant, keepalive, revoke, timetolive, leases), watch and auth/authenticate; for everything else use gRPC, for example etcdctl")
 		return
 	}
 	mux := g.mux.Load()
@@ -103,7 +103,7 @@ func offered(path string) bool {
 	switch path {
 	case "/v3/kv/range", "/v3/kv/put", "/v3/kv/deleterange", "/v3/kv/txn",
 		"/v3/lease/grant", "/v3/lease/keepalive", "/v3/lease/revoke", "/v3/lease/timetolive", "/v3/lease/leases",
-		"/v3/watch":
+		"/v3/watch", "/v3/auth/authenticate":
 		return true
 	}
 	return false

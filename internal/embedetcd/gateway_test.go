@@ -96,6 +96,28 @@ func TestGatewayRegistersANode(t *testing.T) {
 	}
 }
 
+// Where etcd has users a node logs in first.
+func TestGatewayWithUsers(t *testing.T) {
+	t.Parallel()
+	s := start(t, config(t, "127.0.0.1:0"))
+	testkit.EnableAuth(t, testkit.Client(t, s.Endpoint()), "node", "secret", "/pd/")
+	put := `{"key":"` + b64("/pd/prefill/127.0.0.1:8100") + `","value":""}`
+	if status, body := request(t, s, "POST", "/v3/kv/put", put, nil); status == 200 || !strings.Contains(body, "user name is empty") {
+		t.Fatalf("nobody puts: %d %s", status, body)
+	}
+	if status, body := request(t, s, "POST", "/v3/auth/authenticate", `{"name":"node","password":"guess"}`, nil); status == 200 {
+		t.Fatalf("a wrong password: %d %s", status, body)
+	}
+	status, body := request(t, s, "POST", "/v3/auth/authenticate", `{"name":"node","password":"secret"}`, nil)
+	var login struct{ Token string }
+	if err := json.Unmarshal([]byte(body), &login); err != nil || status != 200 || login.Token == "" {
+		t.Fatalf("login: %d %s", status, body)
+	}
+	if status, body = request(t, s, "POST", "/v3/kv/put", put, func(r *http.Request) { r.Header.Set("Authorization", login.Token) }); status != 200 {
+		t.Fatalf("put: %d %s", status, body)
+	}
+}
+
 func TestGatewayWatches(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))

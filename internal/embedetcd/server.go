@@ -4,12 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"net/netip"
 	"net/url"
 	"os"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -19,10 +17,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.etcd.io/etcd/server/v3/embed"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3client"
-	"go.uber.org/zap"
-	"go.uber.org/zap/zapcore"
 	"google.golang.org/grpc"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 )
 
@@ -57,13 +54,17 @@ const (
 
 // Config says how to run the etcd.
 type Config struct {
-	// ListenClient is the host:port for clients, on a loopback address, default
-	// 127.0.0.1:2379. Port 0 takes a free one.
+	// ListenClient is the host:port for clients, default 127.0.0.1:2379; without TLS a
+	// loopback address. Port 0 takes a free one.
 	ListenClient string
+	// TLS are the files by which clients are served; none: without TLS. With a CA clients
+	// must show a certificate. Beyond loopback other machines get in only while etcd
+	// has users.
+	TLS certs.Files
 	// DataDir keeps the data. It is made if need be, readable by this user only.
 	DataDir string
 	Log     logrus.FieldLogger // nil: silent
-	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded.
+	// Gateway serves etcd's JSON API beside gRPC on the same port, guarded; not with TLS.
 	Gateway bool
 	// Prefix is the root of our keys, to tell our etcd from another one.
 	Prefix string
@@ -79,6 +80,8 @@ type Config struct {
 type Server struct {
 	etcd     *embed.Etcd
 	grpc     atomic.Pointer[grpc.Server] // set by etcd's own goroutine
+	serves   chan struct{}               // closed when grpc is set
+	secure   *securePort                 // nil: without TLS
 	gateway  *gateway
 	lock     *os.File
 	endpoint string
@@ -100,7 +103,7 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	if cfg.Prefix == "" {
 		cfg.Prefix = discovery.DefaultPrefix
 	}
-	listen, err := loopback(cfg.ListenClient)
+	listen, err := listenAddress(cfg.ListenClient, !cfg.TLS.None())
 	if err != nil {
 		return nil, err
 	}
@@ -148,8 +151,8 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 	}
 }
 
-// loopback checks the address to listen on.
-func loopback(address string) (string, error) {
+// listenAddress checks the address to listen on.
+func listenAddress(address string, secure bool) (string, error) {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return "", fmt.Errorf("%w %q: write host:port, for example 127.0.0.1:2379", ErrListen, address)
@@ -158,8 +161,11 @@ func loopback(address string) (string, error) {
 		host = "127.0.0.1"
 	}
 	ip, err := netip.ParseAddr(host)
-	if err != nil || !ip.IsLoopback() {
-		return "", fmt.Errorf("%w %q: the built-in etcd has no passwords and listens on loopback only; for several machines run an etcd of your own and give --etcd-endpoints", ErrListen, address)
+	if err != nil || ip.IsUnspecified() {
+		return "", fmt.Errorf("%w %q: give the address that clients reach, as a number", ErrListen, address)
+	}
+	if !ip.IsLoopback() && !secure {
+		return "", fmt.Errorf("%w %q: the built-in etcd listens beyond loopback with TLS only (--etcd-listen-cert); or run an etcd of your own and give --etcd-endpoints", ErrListen, address)
 	}
 	if _, err := netip.ParseAddrPort("127.0.0.1:" + port); err != nil {
 		return "", fmt.Errorf("%w %q: the port must be a number from 0 to 65535", ErrListen, address)
@@ -173,7 +179,7 @@ func start(ctx context.Context, cfg Config, listen string) (*Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &Server{lock: lock, quiet: &atomic.Bool{}}
+	s := &Server{lock: lock, quiet: &atomic.Bool{}, serves: make(chan struct{})}
 	if err := s.run(ctx, cfg, listen); err != nil {
 		s.Close()
 		return nil, err
@@ -189,6 +195,14 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	// port does, also after a restart.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 	client := url.URL{Scheme: "http", Host: listen}
+	if !cfg.TLS.None() {
+		var err error
+		if s.secure, err = openSecurePort(listen, cfg.TLS, orSilent(cfg.Log)); err != nil {
+			return err
+		}
+		client.Host = "127.0.0.1:0" // it wants one, and nobody gets in there
+		ec.GRPCAdditionalServerOptions = s.secure.options()
+	}
 	ec.ListenPeerUrls, ec.AdvertisePeerUrls = []url.URL{peer}, []url.URL{peer}
 	ec.ListenClientUrls, ec.AdvertiseClientUrls = []url.URL{client}, []url.URL{client}
 	ec.InitialCluster = ec.InitialClusterFromName(memberName)
@@ -204,9 +218,9 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	ec.CORS = map[string]struct{}{"https://nobody.invalid": {}}
 	// Its own gateway cannot be guarded; ours takes its place.
 	ec.EnableGRPCGateway = false
-	s.gateway = newGateway(cfg.Gateway)
+	s.gateway = newGateway(cfg.Gateway && s.secure == nil)
 	ec.UserHandlers = s.gateway.handlers()
-	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g) }
+	ec.ServiceRegister = func(g *grpc.Server) { s.grpc.Store(g); close(s.serves) }
 	ec.ZapLoggerBuilder = embed.NewZapLoggerBuilder(s.logger(cfg.Log, cfg.Fatal))
 
 	etcd, err := embed.StartEtcd(ec)
@@ -230,73 +244,21 @@ func (s *Server) run(ctx context.Context, cfg Config, listen string) error {
 	s.end = end
 	space := &space{server: etcd.Server, dir: cfg.DataDir, log: orSilent(cfg.Log), room: roomIn, every: lookEvery}
 	s.work.Go(func() { space.run(work) })
-	return s.gateway.connect(s.endpoint)
-}
-
-func orSilent(log logrus.FieldLogger) logrus.FieldLogger {
-	if log != nil {
-		return log
+	if s.secure == nil {
+		return s.gateway.connect(s.endpoint)
 	}
-	silent := logrus.New()
-	silent.SetOutput(io.Discard)
-	return silent
-}
-
-// logger routes etcd's lines into ours, and drops them once we stop: an orderly
-// stop makes it complain about its own closed listeners.
-func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Logger {
-	options := []zap.Option{zap.WrapCore(func(c zapcore.Core) zapcore.Core {
-		return &untilQuiet{Core: c, quiet: s.quiet}
-	})}
-	if fatal != nil {
-		options = append(options, zap.WithFatalHook(lastWord{fatal}), zap.WithPanicHook(lastWord{fatal}))
+	select {
+	case <-s.serves:
+	case err := <-etcd.Err():
+		return fmt.Errorf("it stopped at once: %w", err)
+	case <-timeout.C:
+		return fmt.Errorf("not ready within %s; is the disk very slow?", startTimeout)
+	case <-ctx.Done():
+		return ctx.Err()
 	}
-	return discovery.ZapLogger(log, zapcore.WarnLevel).WithOptions(options...)
-}
-
-// lastWord hears the lines after which etcd ends.
-type lastWord struct{ fatal func(why string) }
-
-// OnWrite implements zapcore.CheckWriteHook.
-func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
-	why := ce.Message
-	all := zapcore.NewMapObjectEncoder()
-	for _, f := range fields {
-		f.AddTo(all)
-	}
-	for _, name := range []string{"path", "error", "panic"} {
-		if v, ok := all.Fields[name]; ok {
-			why += fmt.Sprintf(": %v", v)
-		}
-	}
-	w.fatal(why)
-}
-
-// beside tells etcd's warnings that are beside the point here: about load on a
-// shared port that one machine's fleet does not make, and about the tokens of
-// users that this etcd does not have.
-func beside(message string) bool {
-	return strings.HasPrefix(message, "Running http and grpc server on single port") ||
-		strings.HasPrefix(message, "simple token is not cryptographically signed")
-}
-
-// untilQuiet is a zap core with an off switch.
-type untilQuiet struct {
-	zapcore.Core
-	quiet *atomic.Bool
-}
-
-func (u *untilQuiet) Enabled(l zapcore.Level) bool { return !u.quiet.Load() && u.Core.Enabled(l) }
-
-func (u *untilQuiet) With(f []zapcore.Field) zapcore.Core {
-	return &untilQuiet{Core: u.Core.With(f), quiet: u.quiet}
-}
-
-func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
-	if !u.Enabled(e.Level) || beside(e.Message) {
-		return ce
-	}
-	return u.Core.Check(e, ce)
+	s.endpoint = s.secure.address
+	s.secure.serve(work, s.grpc.Load(), etcd.Server.AuthStore().IsAuthEnabled, &s.work)
+	return nil
 }
 
 // Client is a client without a network in between. It is to be closed before the
@@ -318,13 +280,16 @@ func (s *Server) Close() {
 		if s.end != nil {
 			s.end()
 		}
-		s.work.Wait()
 		if s.gateway != nil {
 			s.gateway.close()
 		}
 		if g := s.grpc.Load(); g != nil {
 			g.Stop()
 		}
+		if s.secure != nil {
+			_ = s.secure.Close() // it may be closed already
+		}
+		s.work.Wait()
 		if s.etcd != nil {
 			s.etcd.Close()
 		}

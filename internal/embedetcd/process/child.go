@@ -71,7 +71,7 @@ func serve(in io.Reader, out io.Writer) int {
 	}
 	var once sync.Once
 	server, err := embedetcd.Start(ctx, embedetcd.Config{
-		ListenClient: s.ListenClient, DataDir: s.DataDir, Prefix: s.Prefix, Gateway: s.Gateway, Log: log,
+		ListenClient: s.ListenClient, DataDir: s.DataDir, Prefix: s.Prefix, Gateway: s.Gateway, TLS: s.TLS, Log: log,
 		Fatal: func(why string) {
 			// Several goroutines may come here; the first has the reason.
 			once.Do(func() {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 )
 
@@ -25,6 +26,7 @@ type Config struct {
 	DataDir      string
 	Prefix       string
 	Gateway      bool
+	TLS          certs.Files // the same
 	Log          *logrus.Logger
 	// Pause is the first one before a new start; each next is twice as long, up to
 	// maxPause. Default one second.
@@ -176,7 +178,7 @@ func (h *Host) launch(ctx context.Context) (*child, error) {
 	}
 	c, err := start(settings{
 		ListenClient: h.cfg.ListenClient, DataDir: h.cfg.DataDir, Prefix: h.cfg.Prefix, Gateway: h.cfg.Gateway,
-		LogLevel: h.cfg.Log.GetLevel().String(),
+		LogLevel: h.cfg.Log.GetLevel().String(), TLS: h.cfg.TLS,
 	}, h.log)
 	if err != nil {
 		return nil, fmt.Errorf("start the process of the proxy's own etcd: %w", err)

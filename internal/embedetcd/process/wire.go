@@ -7,6 +7,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 )
 
@@ -17,6 +18,8 @@ type settings struct {
 	Prefix       string `json:"prefix"`
 	Gateway      bool   `json:"gateway"`
 	LogLevel     string `json:"log_level"`
+
+	TLS certs.Files `json:"tls"`
 }
 
 // message is one line of the child's. Exactly one of the fields is set.
