@@ -72,7 +72,11 @@ type Proxy struct {
 	// Files for TLS to etcd; each may be "".
 	EtcdCA, EtcdCert, EtcdKey string
 
-	EtcdListen  string // loopback host:port of the embedded etcd's client port
+	EtcdListen string // host:port of the embedded etcd's client port
+	// Files for TLS there; without EtcdListenCert it is plain, and on loopback.
+	// EtcdListenClientCA makes its clients show a certificate.
+	EtcdListenCert, EtcdListenKey, EtcdListenClientCA string
+
 	EtcdDataDir string // never empty while etcd is embedded
 	EtcdPrefix  string // root of all keys, no trailing slash
 	EtcdGateway bool   // the embedded etcd's JSON gateway

@@ -28,6 +28,7 @@ func (p *Proxy) checkTLS(bad complaint) {
 	pair("tls-cert", p.TLSCert, "tls-key", p.TLSKey)
 	pair("engine-cert", p.EngineCert, "engine-key", p.EngineKey)
 	pair("etcd-cert", p.EtcdCert, "etcd-key", p.EtcdKey)
+	pair("etcd-listen-cert", p.EtcdListenCert, "etcd-listen-key", p.EtcdListenKey)
 	if p.TLSClientCA != "" && p.TLSCert == "" {
 		bad("tls-client-ca", "asks clients for certificates, which takes TLS: give --tls-cert and --tls-key")
 	}

@@ -115,34 +115,17 @@ func (p *Proxy) checkEtcd(bad complaint) {
 		strings.Contains(p.EtcdPrefix, "//") || p.EtcdPrefix != instance.Printable(p.EtcdPrefix, 0) {
 		bad("etcd-prefix", "%q is no root for our keys; use a path such as /pd", instance.Printable(p.EtcdPrefix, 80))
 	}
+	if (p.EtcdUsername == "") != (p.EtcdPassword == "") {
+		bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
+	}
 	if p.Embedded() {
-		every, _ := netip.ParseAddrPort(p.EtcdListen)
-		address, err := etcdAddress(p.EtcdListen)
-		switch {
-		case every.Addr().IsUnspecified(), err == nil && !instance.IsLoopback(address):
-			bad("etcd-listen", "%s is not a loopback address, and the proxy's own etcd has no TLS or users: "+
-				"whoever reaches it could send prompts anywhere. Use 127.0.0.1, or run an etcd with TLS and users (docs/tls.md) and give "+
-				"--etcd-endpoints https://...", p.EtcdListen)
-		case err != nil:
-			bad("etcd-listen", "%w", err)
-		}
-		if p.EtcdUsername != "" || p.EtcdPassword != "" {
-			bad("etcd-username", "the proxy's own etcd has no users; give --etcd-endpoints or leave user and password out")
-		}
-		for _, f := range []struct{ name, path string }{{"etcd-ca", p.EtcdCA}, {"etcd-cert", p.EtcdCert}, {"etcd-key", p.EtcdKey}} {
-			if f.path != "" {
-				bad(f.name, "is for an etcd that is reached over TLS, and the proxy's own has none; give --etcd-endpoints or leave it out")
-			}
-		}
+		p.checkOwnEtcd(bad)
 		return
 	}
-	for _, name := range []string{"etcd-listen", "etcd-data-dir"} {
+	for _, name := range []string{"etcd-listen", "etcd-listen-cert", "etcd-listen-key", "etcd-listen-client-ca", "etcd-data-dir"} {
 		if src := p.sources[name]; src != "" {
 			bad(name, "is for the proxy's own etcd, but --etcd-endpoints (%s) says to use another; give one of the two", p.sources["etcd-endpoints"])
 		}
-	}
-	if (p.EtcdUsername == "") != (p.EtcdPassword == "") {
-		bad("etcd-username", "give --etcd-username and --etcd-password (or PD_ETCD_PASSWORD) together")
 	}
 	if p.InstanceAllow == nil && !p.EtcdIsLoopback() && p.EtcdUsername == "" && p.EtcdCert == "" {
 		bad("instance-allow", "required, because etcd at %s is not on loopback and asks for no password or certificate: whoever can write there "+
@@ -266,7 +249,11 @@ func (p *Proxy) checkLimits(bad complaint) {
 	}
 }
 
+// EtcdIsLoopback tells whether only this machine reaches etcd.
 func (p *Proxy) EtcdIsLoopback() bool {
+	if p.Embedded() {
+		return instance.IsLoopback(p.EtcdListen)
+	}
 	for _, e := range p.EtcdEndpoints {
 		if !instance.IsLoopback(e) {
 			return false

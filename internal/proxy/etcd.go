@@ -33,7 +33,7 @@ func openEtcd(ctx context.Context, cfg *config.Proxy, secure *certificates, log 
 	if cfg.Embedded() {
 		server, err := process.Start(ctx, process.Config{
 			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
-			Prefix: cfg.EtcdPrefix, Log: log,
+			Prefix: cfg.EtcdPrefix, TLS: cfg.OwnEtcdFiles(), Log: log,
 		})
 		switch {
 		case errors.Is(err, embedetcd.ErrJoin):

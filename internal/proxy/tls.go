@@ -20,6 +20,7 @@ type certificates struct {
 	listener  *certs.Source // nil: clients speak plain HTTP
 	engines   *certs.Source
 	etcd      *certs.Source // nil: etcd is reached without TLS
+	own       *certs.Source // of the proxy's own etcd, whose process serves by the same files; nil: none
 	listeners []*certs.Listener
 }
 
@@ -38,6 +39,11 @@ func openCertificates(cfg *config.Proxy, log *logrus.Logger) (*certificates, err
 	if err != nil {
 		return nil, fmt.Errorf("certificates for engines (--engine-ca, --engine-cert): %w", err)
 	}
+	if files := cfg.OwnEtcdFiles(); cfg.Embedded() && !files.None() {
+		if c.own, err = certs.Open(certs.Options{Use: certs.UseEtcdListener, Files: files, Log: entry}); err != nil {
+			return nil, fmt.Errorf("certificates of the proxy's own etcd (--etcd-listen-cert): %w", err)
+		}
+	}
 	if c.etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
 		return nil, err
 	}
@@ -45,7 +51,7 @@ func openCertificates(cfg *config.Proxy, log *logrus.Logger) (*certificates, err
 }
 
 func (c *certificates) all() (list []*certs.Source) {
-	for _, s := range []*certs.Source{c.listener, c.engines, c.etcd} {
+	for _, s := range []*certs.Source{c.listener, c.engines, c.etcd, c.own} {
 		if s != nil {
 			list = append(list, s)
 		}
