@@ -65,7 +65,7 @@ func MakeRoom(t testing.TB, cli *clientv3.Client) {
 // below prefix. It gives a client of root.
 func EnableAuth(t testing.TB, cli *clientv3.Client, user, password, prefix string) *clientv3.Client {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), callTimeout)
+	ctx, cancel := context.WithTimeout(t.Context(), 6*callTimeout) // etcd hashes passwords, slowly by intent
 	defer cancel()
 	end := clientv3.GetPrefixRangeEnd(prefix)
 	for _, step := range []func() error{
