@@ -175,13 +175,18 @@ func Find(ctx context.Context, ask func(context.Context, *instance.Instance) (ma
 	return publishers, instance.LocalRanks(in, hints), err
 }
 
-// connecting gives what is to be said of ranks whose endpoint, as the engine says it, has
-// no wildcard: their publisher connects to it, unless the system has chosen its port.
+// connecting gives what is to be said of ranks whose endpoint, as the engine says it, is
+// none that a proxy can connect to: its publisher connects to one without a wildcard,
+// unless the system has chosen its port.
 func connecting(publishers map[int]kvevents.Publisher) map[int]string {
 	hints := map[int]string{}
 	for rank, p := range publishers {
-		if !vllmargs.Binds(p.Endpoint) {
-			hints[rank] = "the engine's endpoint " + instance.Printable(p.Endpoint, 80) + " has no wildcard: its publisher connects there instead of listening, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+		said := "the engine's endpoint " + instance.Printable(p.Endpoint, 80)
+		switch {
+		case vllmargs.Inside(p.Endpoint):
+			hints[rank] = said + " is reached from inside its machine only, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
+		case !vllmargs.Binds(p.Endpoint):
+			hints[rank] = said + " has no wildcard: its publisher connects there instead of listening, and cannot be followed; it needs one like " + vllmargs.DefaultEvents
 		}
 	}
 	return hints
@@ -226,6 +231,7 @@ type Status struct {
 	Rank    int
 	kvevents.Status
 	Index kvindex.Stats
+	Hint  string // why it cannot be followed as it is started, "" if nothing is known
 }
 
 // Status lists all ranks of all members, by address and rank. A member whose sources
@@ -242,11 +248,15 @@ func (f *Follower) Status() []Status {
 		}
 		for _, rank := range slices.Sorted(maps.Keys(m.sources)) {
 			is := m.sources[rank].Status()
-			if hint := m.hints[rank]; hint != "" && is.State == kvevents.Lost {
+			hint := m.hints[rank]
+			if is.State != kvevents.Lost || is.Error == "" || is.Resets > 0 { // it was reached once
+				hint = ""
+			}
+			if hint != "" {
 				is.Error = hint + " (" + is.Error + ")"
 			}
 			out = append(out, Status{
-				Address: address, Rank: rank, Status: is,
+				Address: address, Rank: rank, Status: is, Hint: hint,
 				Index: f.o.Index.Stats(kvindex.Target{Address: address, Rank: rank}),
 			})
 		}

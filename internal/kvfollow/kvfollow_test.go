@@ -205,7 +205,7 @@ func TestConnects(t *testing.T) {
 	m.set(usable(s, "one"))
 	f, _ := follow(t, &m, netguard.New(nil))
 	testkit.Eventually(t, 20*time.Second, func() error {
-		if st := f.Status(); len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") {
+		if st := f.Status(); len(st) != 1 || st[0].State != "lost" || !strings.Contains(st[0].Error, "tcp://"+port+" has no wildcard: its publisher connects there") || !strings.HasPrefix(st[0].Error, st[0].Hint+" (") {
 			return fmt.Errorf("%+v", st)
 		}
 		return nil

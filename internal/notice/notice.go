@@ -28,6 +28,8 @@ type View struct {
 	// Connector resolves the dialect of an instance, "" for one that is not known.
 	Connector func(*instance.Instance) string
 	Counts    *Counts
+	// Deaf says, by address, why the KV events of an instance cannot be followed.
+	Deaf map[string]string
 }
 
 // Words are the notices, the gravest first; none if all is as it should be.
@@ -50,6 +52,9 @@ func (v View) Words() []string {
 		if text := in.Warning(v.Connector(in)); text != "" {
 			say("prefill %s: %s", in.Address, text)
 		}
+	}
+	for _, address := range slices.Sorted(maps.Keys(v.Deaf)) {
+		say("nothing is heard of the KV cache of %s: %s", address, v.Deaf[address])
 	}
 	counted, lost := v.Counts.read()
 	if v.pairs(prefill, decode) {

@@ -32,6 +32,7 @@ func unverified(snap *instance.Snapshot) map[string]string {
 func (p *app) notices() []string {
 	return slices.Concat(p.secure.findings(), p.keyFindings(), notice.View{
 		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: dialects(p.cfg.Connector), Counts: p.noticed,
+		Deaf: p.deaf(),
 	}.Words())
 }
 

@@ -60,3 +60,17 @@ func (p *app) kvStatus() (out []httpapi.KVEvents) {
 	}
 	return out
 }
+
+// deaf tells of instances whose KV events nobody can follow as they are started.
+func (p *app) deaf() map[string]string {
+	if p.kv == nil {
+		return nil
+	}
+	out := map[string]string{}
+	for _, st := range p.kv.Status() {
+		if st.Hint != "" && out[st.Address] == "" { // one rank is as the others
+			out[st.Address] = st.Hint
+		}
+	}
+	return out
+}

@@ -82,10 +82,15 @@ func (c *Command) events(f flags) error {
 	return nil
 }
 
-// Binds tells whether vLLM's publisher listens at an endpoint: it connects to one that
-// has no wildcard, and nobody can then connect to it.
+// Binds tells whether vLLM's publisher listens at an endpoint: it connects to one of TCP
+// that has no wildcard, and nobody can then connect to it.
 func Binds(endpoint string) bool {
-	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::")
+	return strings.Contains(endpoint, "*") || strings.Contains(endpoint, "::") || Inside(endpoint)
+}
+
+// Inside tells that an endpoint cannot be reached from another machine.
+func Inside(endpoint string) bool {
+	return strings.HasPrefix(endpoint, "ipc://") || strings.HasPrefix(endpoint, "inproc://")
 }
 
 // EndpointPort is the port of rank 0, 0 where there is none, as in ipc://, or the system chooses it.

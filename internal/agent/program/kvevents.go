@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"strconv"
 	"syscall"
+	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
@@ -43,15 +44,18 @@ func (r *reader) findEvents(f *facts, c *config) {
 	}
 	switch {
 	case e.Endpoint == "":
-		e.choose(c.key.Address)
-		told, err := e.Told(c.command)
-		if err != nil {
-			r.errs = append(r.errs, err)
-		}
-		e.command = told
-	case !vllmargs.Binds(e.Endpoint):
-		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: its publisher connects to %s, as it does to every endpoint without a wildcard, and proxies connect to it: write tcp://*:%d",
+		r.place(&e, c)
+	case vllmargs.Inside(e.Endpoint):
+		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: %s is reached from inside this machine only, and proxies connect by TCP: write tcp://*:%d, or leave endpoint out",
 			instance.Printable(e.Endpoint, 80), eventsDefault))
+	case !vllmargs.Binds(e.Endpoint) && e.heard():
+		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: its publisher connects to %s, as it does to every endpoint without a wildcard, for a subscriber there; proxies connect to the engine: write tcp://*:%d, or leave endpoint out",
+			instance.Printable(e.Endpoint, 80), eventsDefault))
+	case !vllmargs.Binds(e.Endpoint):
+		given := e.Endpoint
+		r.place(&e, c)
+		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events: its publisher would connect to %s, which is this machine and where nobody listens; proxies connect to it, so it is told to listen at %s",
+			instance.Printable(given, 80), e.Endpoint))
 	case vllmargs.EndpointPort(e.Endpoint) == 0:
 		f.notes = append(f.notes, "where the engine publishes KV events ("+instance.Printable(e.Endpoint, 80)+") is known when it runs: proxies ask it, which engines before vLLM 0.31 do not answer")
 	}
@@ -59,6 +63,47 @@ func (r *reader) findEvents(f *facts, c *config) {
 		c.facts.KVEvents = e.Sources(host, e.ranks)
 	}
 	c.events = e
+}
+
+// place chooses where the engine publishes, and has its command say so.
+func (r *reader) place(e *kvEvents, c *config) {
+	e.choose(c.key.Address)
+	told, err := e.Told(c.command)
+	if err != nil {
+		r.errs = append(r.errs, err)
+	}
+	e.command = told
+}
+
+// heard tells that somebody may subscribe where the publisher connects to: on another
+// machine, or on this one, where somebody listens who is no engine of another agent.
+func (e *kvEvents) heard() bool {
+	host, port := vllmargs.EndpointHost(e.Endpoint), vllmargs.EndpointPort(e.Endpoint)
+	if port == 0 || !bindable(host, 0) {
+		return true
+	}
+	if !e.claim(port) {
+		return false
+	}
+	e.release()
+	for rank := e.ranks.First; rank < e.span(); rank++ {
+		if !bindable(host, port+rank) {
+			return true
+		}
+	}
+	return false
+}
+
+// bindable tells that a host is this machine, and that nobody listens at the port.
+func bindable(host string, port int) bool {
+	ctx, cancel := context.WithTimeout(context.Background(), 3*time.Second) // a name may have to be looked up
+	defer cancel()
+	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return false
+	}
+	_ = l.Close()
+	return true
 }
 
 // span is one more than the highest rank that is started here.

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -15,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
+	"github.com/pdmesh/pdmesh/internal/zmq"
 )
 
 // seedEvents is what vLLM's own example of events has.
@@ -41,6 +43,7 @@ func TestEventsThatAreGiven(t *testing.T) {
 			want: map[string]instance.KVEvents{"2": {Endpoint: "tcp://10.0.0.7:7002"}, "3": {Endpoint: "tcp://10.0.0.7:7003"}},
 		},
 		{name: "it connects", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://10.0.0.5:7000"}`, note: "connects to tcp://10.0.0.5:7000"},
+		{name: "inside the machine", events: `{"enable_kv_cache_events":true,"endpoint":"ipc:///tmp/kv"}`, note: "ipc:///tmp/kv is reached from inside this machine only"},
 		{name: "the system's port", events: `{"enable_kv_cache_events":true,"endpoint":"tcp://*:0"}`, note: "is known when it runs"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -147,4 +150,69 @@ func TestEventsAreTaken(t *testing.T) {
 	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
 		t.Errorf("exit %d\n%s", code, &out)
 	}
+}
+
+// A publisher that would connect to its own machine, where nobody listens, is told to
+// listen: libzmq then does, and who subscribes at the endpoint of the record is served.
+// Two engines with that line get different places.
+func TestEventsThatWouldConnect(t *testing.T) {
+	t.Parallel()
+	given := "tcp://" + testkit.FreePort(t)
+	var seen []string
+	for range 2 {
+		c := wouldConnect(t, given)
+		at := c.facts.KVEvents["0"]
+		if slices.Contains(seen, at.Endpoint) || !strings.HasPrefix(at.Endpoint, "tcp://127.0.0.1:") || at.ReplayEndpoint == "" || at.Topic != "kv" {
+			t.Errorf("record %+v, others %v", at, seen)
+		}
+		seen = append(seen, at.Endpoint)
+		if got := strings.Join(c.notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "told to listen at "+c.events.Endpoint) {
+			t.Errorf("notes %q", got)
+		}
+		told, err := vllmargs.ParseEvents(c.argv()[len(c.argv())-1])
+		if err != nil || told.Endpoint != c.events.Endpoint || !vllmargs.Binds(told.Endpoint) || told.Topic != "kv" {
+			t.Fatalf("the engine is told %q, %v", c.argv(), err)
+		}
+		python := testkit.PythonWithZMQ(t)
+		pub := testkit.StartPython(t, python, "../../zmq/testdata/events.py", "PUB", told.Endpoint, "1")
+		pub.Line() // it listens
+		conn, err := zmq.Dial(t.Context(), zmq.Sub, at.Endpoint, zmq.Bounds{}, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = conn.Close() }()
+		if err := conn.Subscribe("kv"); err != nil {
+			t.Fatal(err)
+		}
+		if m, err := conn.Receive(); err != nil || len(m) != 3 || string(m[0]) != "kv@1" {
+			t.Errorf("%q, %v", m, err)
+		}
+	}
+}
+
+// Where somebody listens the publisher connects as it was told: events are not taken from
+// a subscriber that waits for them.
+func TestEventsThatSomebodyWaitsFor(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = l.Close() }()
+	c := wouldConnect(t, "tcp://"+l.Addr().String())
+	if c.events.command != nil || c.facts.KVEvents != nil || !strings.Contains(strings.Join(c.notes, "\n"), "connects to tcp://"+l.Addr().String()) {
+		t.Errorf("command %q, record %v, notes %q", c.events.command, c.facts.KVEvents, c.notes)
+	}
+}
+
+// wouldConnect reads the command of an engine whose publisher is told such an endpoint.
+func wouldConnect(t *testing.T, endpoint string) config {
+	t.Helper()
+	c, err := loadArgs(t, nil, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host=127.0.0.1",
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv","endpoint":%q}`, endpoint))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(c.events.release)
+	return c
 }
