@@ -1,0 +1,124 @@
+// Package cli is what all programs do alike at their command lines: exit codes, how a
+// mistake is told, signals, --version and --help.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// The exit codes. A program may have others besides, by an error that is a Coder.
+const (
+	OK      = 0
+	Failure = 1 // what was asked for could not be done
+	Usage   = 2 // the command line, or another setting, is wrong
+)
+
+// Program is what Main runs.
+type Program func(ctx context.Context, args []string, stdout, stderr io.Writer) int
+
+// Main runs a program whose context SIGINT and SIGTERM end, and exits with its code.
+func Main(run Program) {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
+	stop()
+	os.Exit(code)
+}
+
+// usageError is what the person at the command line can mend.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+// Wrong marks an error as one of usage.
+func Wrong(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &usageError{err}
+}
+
+// Wrongf makes an error of usage.
+func Wrongf(format string, args ...any) error { return Wrong(fmt.Errorf(format, args...)) }
+
+// IsWrong tells whether an error is one of usage.
+func IsWrong(err error) bool {
+	_, ok := errors.AsType[*usageError](err)
+	return ok
+}
+
+// Coder is an error with an exit code of its own.
+type Coder interface {
+	error
+	ExitCode() int
+}
+
+// failure is what a command's own function gave and did not mark as usage.
+type failure struct{ err error }
+
+func (e *failure) Error() string { return e.err.Error() }
+func (e *failure) Unwrap() error { return e.err }
+
+// NoArgs refuses arguments.
+func NoArgs(_ *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return fmt.Errorf("unexpected argument %q", args[0])
+	}
+	return nil
+}
+
+// Run runs a program's command, with all its subcommands, and gives the exit code.
+// Whatever a RunE gives is a failure, unless Wrong marks it; whatever else is wrong is
+// wrong usage, for which the message ends with where help is.
+func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr io.Writer) int {
+	name := cmd.Name()
+	if cmd.Version == "" {
+		cmd.Version = version.String()
+		cmd.SetVersionTemplate(name + " {{.Version}}\n")
+	}
+	cmd.SilenceUsage, cmd.SilenceErrors = true, true
+	cmd.SetArgs(args)
+	cmd.SetOut(stdout)
+	cmd.SetErr(stderr)
+	separate(cmd)
+	called, err := cmd.ExecuteContextC(ctx)
+	if err == nil {
+		return OK
+	}
+	fmt.Fprintf(stderr, "%s: %v\n", name, err)
+	var coder Coder
+	var failed *failure
+	switch {
+	case errors.As(err, &coder):
+		return coder.ExitCode()
+	case IsWrong(err), !errors.As(err, &failed):
+		fmt.Fprintf(stderr, "See %s --help.\n", called.CommandPath())
+		return Usage
+	}
+	return Failure
+}
+
+// separate makes failures of what the functions of a command and its subcommands give.
+func separate(cmd *cobra.Command) {
+	if run := cmd.RunE; run != nil {
+		cmd.RunE = func(cmd *cobra.Command, args []string) error {
+			if err := run(cmd, args); err != nil {
+				return &failure{err}
+			}
+			return nil
+		}
+	}
+	for _, c := range cmd.Commands() {
+		separate(c)
+	}
+}

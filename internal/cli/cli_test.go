@@ -1,0 +1,69 @@
+package cli_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// late is an error with a code of its own.
+type late struct{}
+
+func (late) Error() string { return "too late" }
+func (late) ExitCode() int { return 4 }
+
+func TestRun(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		args   string
+		gives  error
+		code   int
+		stdout string
+		stderr string
+	}{
+		{"do", nil, cli.OK, "", ""},
+		{"--version", nil, cli.OK, "prog ", ""},
+		{"--help", nil, cli.OK, "do it", ""},
+		{"do", errors.New("no luck"), cli.Failure, "", "prog: no luck\n"},
+		{"do", fmt.Errorf("wrapped: %w", cli.Wrongf("--n %d: too many", 9)), cli.Usage, "", "prog: wrapped: --n 9: too many\nSee prog do --help.\n"},
+		{"do", fmt.Errorf("it is %w", late{}), 4, "", "prog: it is too late\n"},
+		{"do more", nil, cli.Usage, "", "prog: unexpected argument \"more\"\nSee prog do --help.\n"},
+		{"do --what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog do --help.\n"},
+		{"--what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog --help.\n"},
+		{"undo", nil, cli.Usage, "", "unknown command \"undo\" for \"prog\""},
+	} {
+		t.Run(tc.args, func(t *testing.T) {
+			t.Parallel()
+			root := &cobra.Command{Use: "prog", Short: "a program"}
+			root.AddCommand(&cobra.Command{
+				Use: "do", Short: "do it", Args: cli.NoArgs,
+				RunE: func(*cobra.Command, []string) error { return tc.gives },
+			})
+			var out, errs bytes.Buffer
+			code := cli.Run(t.Context(), root, strings.Fields(tc.args), &out, &errs)
+			if code != tc.code || !strings.Contains(out.String(), tc.stdout) || !strings.Contains(errs.String(), tc.stderr) || tc.stderr == "" && errs.Len() > 0 {
+				t.Errorf("exit %d\n%s\n%s", code, &out, &errs)
+			}
+		})
+	}
+}
+
+func TestWrong(t *testing.T) {
+	t.Parallel()
+	if err := cli.Wrong(nil); err != nil {
+		t.Errorf("nothing is wrong, and yet %v", err)
+	}
+	inner := errors.New("inner")
+	if err := fmt.Errorf("outer: %w", cli.Wrong(inner)); !cli.IsWrong(err) || !errors.Is(err, inner) || cli.IsWrong(inner) {
+		t.Error("errors of usage are not told apart")
+	}
+}
