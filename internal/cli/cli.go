@@ -16,7 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// The exit codes. A program may have others besides, by an error that is a Coder.
+// The exit codes. A program may have others besides, see Exit.
 const (
 	OK      = 0
 	Failure = 1 // what was asked for could not be done
@@ -57,11 +57,18 @@ func IsWrong(err error) bool {
 	return ok
 }
 
-// Coder is an error with an exit code of its own.
-type Coder interface {
-	error
-	ExitCode() int
+// exitError has an exit code of its own. It is a type, not any error with a method
+// ExitCode: the errors of child processes have that one, too.
+type exitError struct {
+	err  error
+	code int
 }
+
+func (e *exitError) Error() string { return e.err.Error() }
+func (e *exitError) Unwrap() error { return e.err }
+
+// Exit gives an error an exit code of its own.
+func Exit(err error, code int) error { return &exitError{err, code} }
 
 // failure is what a command's own function gave and did not mark as usage.
 type failure struct{ err error }
@@ -96,11 +103,11 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 		return OK
 	}
 	fmt.Fprintf(stderr, "%s: %v\n", name, err)
-	var coder Coder
+	var own *exitError
 	var failed *failure
 	switch {
-	case errors.As(err, &coder):
-		return coder.ExitCode()
+	case errors.As(err, &own):
+		return own.code
 	case IsWrong(err), !errors.As(err, &failed):
 		fmt.Fprintf(stderr, "See %s --help.\n", called.CommandPath())
 		return Usage

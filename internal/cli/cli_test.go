@@ -15,11 +15,11 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// late is an error with a code of its own.
-type late struct{}
+// childError is like the error of a child process.
+type childError struct{}
 
-func (late) Error() string { return "too late" }
-func (late) ExitCode() int { return 4 }
+func (childError) Error() string { return "exit status 3" }
+func (childError) ExitCode() int { return 3 }
 
 func TestRun(t *testing.T) {
 	t.Parallel()
@@ -35,7 +35,8 @@ func TestRun(t *testing.T) {
 		{"--help", nil, cli.OK, "do it", ""},
 		{"do", errors.New("no luck"), cli.Failure, "", "prog: no luck\n"},
 		{"do", fmt.Errorf("wrapped: %w", cli.Wrongf("--n %d: too many", 9)), cli.Usage, "", "prog: wrapped: --n 9: too many\nSee prog do --help.\n"},
-		{"do", fmt.Errorf("it is %w", late{}), 4, "", "prog: it is too late\n"},
+		{"do", fmt.Errorf("it is %w", cli.Exit(errors.New("too late"), 4)), 4, "", "prog: it is too late\n"},
+		{"do", childError{}, cli.Failure, "", "prog: exit status 3\n"},
 		{"do more", nil, cli.Usage, "", "prog: unexpected argument \"more\"\nSee prog do --help.\n"},
 		{"do --what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog do --help.\n"},
 		{"--what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog --help.\n"},

@@ -2,7 +2,7 @@
 // on one machine, so that the same settings run where no container engine is,
 // and so that tests can say that they work.
 //
-//	docker-compose.yml ──Load──▶ File ──Plan──▶ []Process ──▶ cmd/fleet
+//	docker-compose.yml ──Load──▶ File ──Plan──▶ []Process ──▶ local
 //
 // It knows the part of the compose specification that this project's file uses.
 // A container's network becomes ports of the loopback: every address service:port

@@ -132,7 +132,7 @@ func kindOf(location string) string {
 	parts := strings.Split(filepath.ToSlash(location), "/")
 	others := map[string][]string{
 		"internal": {"fakevllm", "fleet", "testkit", "compose", "loadgen"},
-		"cmd":      {"fakevllm", "fleet", "demo", "replay", "bench"},
+		"cmd":      {"fakevllm", "fleet", "demo", "replay", "bench", "fleetbench", "etcd"},
 	}
 	no, ok := others[parts[0]]
 	switch {

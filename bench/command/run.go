@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"errors"
@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/suite"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli"
 )
 
 // idle is how long the machine is looked at before each repeat.
@@ -76,13 +77,13 @@ func runCommand() *cobra.Command {
 func (f *runFlags) run(cmd *cobra.Command) (err error) {
 	workloads, err := suite.Choose(f.workloads)
 	if err != nil {
-		return fmt.Errorf("%w: %w", errUsage, err)
+		return cli.Wrong(err)
 	}
 	if f.repeats < 1 || f.duration <= 0 {
-		return fmt.Errorf("%w: --repeats and --duration must be positive", errUsage)
+		return cli.Wrongf("--repeats and --duration must be positive")
 	}
 	if f.patience < 0 || f.quiet < 0 {
-		return fmt.Errorf("%w: --patience and --quiet must not be negative", errUsage)
+		return cli.Wrongf("--patience and --quiet must not be negative")
 	}
 	specs, err := f.specs()
 	if err != nil {
@@ -152,7 +153,7 @@ func (f *runFlags) specs() (specs []target.Spec, err error) {
 	for _, t := range f.targets {
 		s, err := target.ParseSpec(t)
 		if err != nil {
-			return nil, err
+			return nil, cli.Wrong(err)
 		}
 		switch s.Kind {
 		case target.Nginx:
@@ -168,13 +169,13 @@ func (f *runFlags) specs() (specs []target.Spec, err error) {
 	for _, b := range f.builds {
 		name, file, ok := strings.Cut(b, "=")
 		if !ok || name == "" || file == "" {
-			return nil, fmt.Errorf("%w: --build %q: use NAME=FILE", errUsage, b)
+			return nil, cli.Wrongf("--build %q: use NAME=FILE", b)
 		}
 		specs = append(specs, target.Spec{Name: name, Kind: target.Mesh, Program: file, Flags: ours})
 	}
 	for i, s := range specs {
 		if slices.ContainsFunc(specs[:i], func(o target.Spec) bool { return o.Name == s.Name }) {
-			return nil, fmt.Errorf("%w: two targets are named %s", errUsage, s.Name)
+			return nil, cli.Wrongf("two targets are named %s", s.Name)
 		}
 	}
 	return specs, nil

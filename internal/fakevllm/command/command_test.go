@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bufio"
@@ -14,13 +14,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 )
 
 // TestMain lets the test binary stand in for the program.
 func TestMain(m *testing.M) {
 	if os.Getenv("FAKEVLLM_TEST_MAIN") == "1" {
-		main()
+		cli.Main(Run)
 		return
 	}
 	leak.Main(m)
@@ -60,7 +61,7 @@ func TestCommandLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			if code := run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
+			if code := Run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
 				t.Errorf("code %d, not %d: %s", code, tt.code, out.String())
 			}
 		})

@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -24,7 +25,7 @@ func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 		return err
 	}
 	if f.speed <= 0 || f.runs < 1 || f.proxies < 1 {
-		return fmt.Errorf("%w: --speed, --runs and --proxies must be above 0", errUsage)
+		return cli.Wrongf("--speed, --runs and --proxies must be above 0")
 	}
 	lab, err := target.NewLab(target.Options{BinDir: f.bin, Files: machine.RaiseFiles()})
 	if err != nil {
@@ -50,7 +51,7 @@ func replay(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 		r, err := ground.Find(name, ground.Programs{VLLMRouter: f.vllmRouter, SMG: f.smg}, f.proxyFlags)
 		if err != nil {
 			if !errors.Is(err, target.ErrAbsent) {
-				return fmt.Errorf("%w: --targets: %w", errUsage, err)
+				return cli.Wrongf("--targets: %w", err)
 			}
 			_, _ = fmt.Fprintf(stdout, "%s: left out: %v\n", name, err)
 			report.Absent = append(report.Absent, fmt.Sprintf("%s: %v", name, err))

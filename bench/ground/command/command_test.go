@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"bytes"
@@ -47,7 +47,7 @@ func TestCommandLine(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out bytes.Buffer
-			if code := run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
+			if code := Run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
 				t.Errorf("code %d, not %d: %s", code, tt.code, out.String())
 			}
 		})

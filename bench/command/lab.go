@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"fmt"
@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/suite"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli"
 )
 
 // labFlags are what run and soak have in common.
@@ -38,10 +39,10 @@ func (f *labFlags) register(fs *pflag.FlagSet) {
 
 func (f *labFlags) check() error {
 	if f.engine != suite.FastEngine && f.engine != suite.StrictEngine {
-		return fmt.Errorf("%w: --engine %q: use fast or strict", errUsage, f.engine)
+		return cli.Wrongf("--engine %q: use fast or strict", f.engine)
 	}
 	if f.connector != "nixl" && f.connector != "plain" {
-		return fmt.Errorf("%w: --connector %q: use nixl or plain", errUsage, f.connector)
+		return cli.Wrongf("--connector %q: use nixl or plain", f.connector)
 	}
 	return nil
 }
@@ -60,7 +61,7 @@ func (f *labFlags) cores() (targets, harness string, err error) {
 	}
 	var a, b int
 	if _, err := fmt.Sscanf(f.pin, "%d,%d", &a, &b); err != nil {
-		return "", "", fmt.Errorf("%w: --pin %q: use auto, off, or two cores as 0,1", errUsage, f.pin)
+		return "", "", cli.Wrongf("--pin %q: use auto, off, or two cores as 0,1", f.pin)
 	}
 	return fmt.Sprint(a), fmt.Sprint(b), nil
 }

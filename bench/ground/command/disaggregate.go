@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"context"
@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -20,7 +21,7 @@ import (
 // does meanwhile concerns all of them.
 func disaggregate(ctx context.Context, f *flags, stdout io.Writer) (err error) {
 	if len(f.rates) == 0 || f.speed <= 0 || f.runs < 1 || f.limit < 1 || len(f.targets) != 1 {
-		return fmt.Errorf("%w: --rates, --speed, --runs and --limit must be above 0, and --targets one policy", errUsage)
+		return cli.Wrongf("--rates, --speed, --runs and --limit must be above 0, and --targets one policy")
 	}
 	levels := make([]*ground.Workload, len(f.rates))
 	limit := f.limit
@@ -68,7 +69,7 @@ func runLevel(ctx context.Context, f *flags, p *ground.Replay, level *ground.Lev
 			}
 			r, err := ground.Find(f.targets[0]+"+--disaggregate="+way, ground.Programs{}, f.proxyFlags)
 			if err != nil {
-				return fmt.Errorf("%w: --targets: %w", errUsage, err)
+				return cli.Wrongf("--targets: %w", err)
 			}
 			res, err := p.Run(ctx, r)
 			if err != nil {

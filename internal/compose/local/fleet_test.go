@@ -1,4 +1,4 @@
-package main
+package local
 
 import (
 	"bytes"
@@ -20,7 +20,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 func call(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(context.WithoutCancel(t.Context()), args, os.LookupEnv, &out, &errs)
+	code = Run(context.WithoutCancel(t.Context()), args, os.LookupEnv, &out, &errs)
 	return code, out.String(), errs.String()
 }
 

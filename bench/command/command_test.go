@@ -1,16 +1,14 @@
-package main
+package command
 
 import (
 	"bytes"
-	"context"
 	"os"
-	"os/signal"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/report"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -19,10 +17,7 @@ var bin string
 func TestMain(m *testing.M) {
 	// The program starts itself as the floor, and here it is this test.
 	if len(os.Args) > 1 && os.Args[1] == "floor" {
-		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-		code := run(ctx, os.Args[1:], os.Stdout, os.Stderr)
-		stop()
-		os.Exit(code)
+		cli.Main(Run)
 	}
 	os.Exit(harness.Main(m, &bin))
 }
@@ -30,7 +25,7 @@ func TestMain(m *testing.M) {
 func bench(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
-	code = run(t.Context(), args, &out, &errs)
+	code = Run(t.Context(), args, &out, &errs)
 	return code, out.String(), errs.String()
 }
 

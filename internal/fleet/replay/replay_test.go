@@ -1,4 +1,4 @@
-package main
+package replay
 
 import (
 	"bytes"
@@ -69,7 +69,7 @@ func TestUsage(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			var out, errs bytes.Buffer
-			if code := run(t.Context(), strings.Fields(tt.args), &out, &errs); code != 2 {
+			if code := Run(t.Context(), strings.Fields(tt.args), &out, &errs); code != 2 {
 				t.Errorf("exit code %d, want 2", code)
 			}
 			if !strings.Contains(errs.String(), tt.want) {
@@ -87,7 +87,7 @@ func TestBadTrace(t *testing.T) {
 	}
 	for path, want := range map[string]string{bad: "line 1", bad + ".none": "no such file"} {
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), []string{"--trace", path}, &out, &errs); code != 1 || !strings.Contains(errs.String(), want) {
+		if code := Run(t.Context(), []string{"--trace", path}, &out, &errs); code != 1 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: exit code %d, %q", path, code, errs.String())
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package demo
 
 import (
 	"bytes"
@@ -47,7 +47,7 @@ func TestUsage(t *testing.T) {
 	t.Parallel()
 	for args, want := range map[string]string{"--what": "unknown flag", "more": "unexpected argument", "--connector teleport": `unknown connector "teleport"`} {
 		var out, errs bytes.Buffer
-		if code := run(t.Context(), strings.Fields(args), &out, &errs); code != 2 || !strings.Contains(errs.String(), want) {
+		if code := Run(t.Context(), strings.Fields(args), &out, &errs); code != 2 || !strings.Contains(errs.String(), want) {
 			t.Errorf("%s: exit code %d, %q", args, code, errs.String())
 		}
 	}
@@ -56,7 +56,7 @@ func TestUsage(t *testing.T) {
 func TestMissingPrograms(t *testing.T) {
 	t.Parallel()
 	var out, errs bytes.Buffer
-	if code := run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs); code != 1 {
+	if code := Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs); code != 1 {
 		t.Errorf("exit code %d, want 1", code)
 	}
 	if !strings.Contains(errs.String(), "step 1 failed") || !strings.Contains(errs.String(), "no such file") {

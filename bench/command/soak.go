@@ -1,4 +1,4 @@
-package main
+package command
 
 import (
 	"errors"
@@ -12,6 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/soak"
 	"github.com/pdmesh/pdmesh/bench/target"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 )
 
@@ -38,7 +39,7 @@ func soakCommand() *cobra.Command {
 
 func runSoak(cmd *cobra.Command, f *labFlags, o soak.Options, out string) (err error) {
 	if o.Duration <= 0 || o.Every <= 0 || o.Sample <= 0 {
-		return fmt.Errorf("%w: --duration, --churn and --sample must be positive", errUsage)
+		return cli.Wrongf("--duration, --churn and --sample must be positive")
 	}
 	lab, _, _, err := f.open()
 	if err != nil {
