@@ -2,8 +2,12 @@ package real_test
 
 import (
 	"encoding/json"
+	"fmt"
 	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -63,11 +67,12 @@ func TestContract(t *testing.T) {
 				t.Errorf("only %d cases", len(cases))
 			}
 			for name, is := range cases {
+				rank := prefillRank(t, dialect, name)
 				if is.Tokens != 1 || is.Streams {
 					t.Errorf("%s: the prefill has %d tokens, streams %v", name, is.Tokens, is.Streams)
 				}
 				if dialect == "p2p" {
-					if is.Keeps == "" || is.Keeps != is.Fetches || is.From != "10.0.0.1:5710" || is.Probes {
+					if is.Keeps == "" || is.Keeps != is.Fetches || is.From != fmt.Sprint("10.0.0.1:", 5710+rank) || is.Probes {
 						t.Errorf("%s: %+v", name, is)
 					}
 					continue
@@ -81,10 +86,31 @@ func TestContract(t *testing.T) {
 				d := is.Decode
 				if !is.Same || d == nil || d.Produces || !d.Receives {
 					t.Errorf("%s: the same %v, decode %+v", name, is.Same, d)
-				} else if push := dialect == "nixl_push"; push != (d.Registers != nil) || push && (d.Registers.Host != "10.0.0.1" || d.Registers.Port != 5600 || d.Registers.TPSize != 2) {
+				} else if push := dialect == "nixl_push"; push != (d.Registers != nil) || push && (d.Registers.Host != "10.0.0.1" || d.Registers.Port != 5600+rank || d.Registers.TPSize != 2) {
 					t.Errorf("%s: decode registers %+v", name, d.Registers)
 				}
 			}
 		})
 	}
+}
+
+var reRank = regexp.MustCompile(`(?m)^prefill: .*\n  X-data-parallel-rank: (\d+)$`)
+
+// prefillRank is the rank that the prefill leg of a case is for. A rank listens behind
+// the port of rank 0, by its number.
+func prefillRank(t *testing.T, dialect, name string) int {
+	t.Helper()
+	legs, err := os.ReadFile(absolute(filepath.Join("../../internal/connector/testdata", dialect, name, "legs.txt")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := reRank.FindSubmatch(legs)
+	if m == nil {
+		return 0
+	}
+	rank, err := strconv.Atoi(string(m[1]))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rank
 }
