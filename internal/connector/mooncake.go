@@ -40,8 +40,11 @@ func (mooncake) Lacks(in *instance.Instance) error {
 		return fmt.Errorf("its engine is a %s, which a leg in the role %s would end", kv, in.Role)
 	case older(in, release{0, 16}):
 		return fmt.Errorf("its engine is vLLM %s: MooncakeConnector before 0.16 has no transfer_id and another protocol, which is not served", in.Record.Version)
-	case in.Role == instance.Decode, len(in.Record.EngineIDs) == 0:
+	case in.Role == instance.Decode:
 		return nil
+	}
+	if err := tooManyRanks(in); err != nil || len(in.Record.EngineIDs) == 0 {
+		return err
 	}
 	for rank := range in.Ranks() {
 		if in.EngineID(rank) == "" {

@@ -59,8 +59,10 @@ func (moriio) Lacks(in *instance.Instance) error {
 	if older(in, release{0, 18}) {
 		return fmt.Errorf("its vLLM %s is older than 0.18, whose MoRI-IO knows no transfer_id", instance.Printable(in.Record.Version, 32))
 	}
-	_, err := ParseZMQAddress(in.Record.ZMQAddress)
-	return err
+	if _, err := ParseZMQAddress(in.Record.ZMQAddress); err != nil {
+		return err
+	}
+	return tooManyRanks(in)
 }
 
 // Unfit: only a prefill that ends by length hands over, which /v1/messages cannot ask

@@ -33,10 +33,13 @@ func (p2p) Unfit(k openai.Kind, p Pair) string { return tooOld(k, p) }
 
 // Lacks: decode is told the side channel of prefill by the proxy alone.
 func (p2p) Lacks(in *instance.Instance) error {
-	if in.Role == instance.Prefill && len(in.Record.Ports[instance.PortP2P]) == 0 {
+	switch {
+	case in.Role == instance.Decode:
+		return nil
+	case len(in.Record.Ports[instance.PortP2P]) == 0:
 		return errors.New("its record names no port of the P2P tier")
 	}
-	return nil
+	return tooManyRanks(in)
 }
 
 func (p2p) Terms(in *instance.Instance) Terms {

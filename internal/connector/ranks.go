@@ -1,6 +1,7 @@
 package connector
 
 import (
+	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,16 @@ func Pinned(in *instance.Instance, rank int) []Field {
 		return nil
 	}
 	return []Field{{headerRank, strconv.Itoa(rank)}}
+}
+
+// tooManyRanks tells of an instance with more ranks than are told apart. It is for the
+// dialects whose legs say where the rank of the other leg listens: of such an instance
+// they could use rank 0 only.
+func tooManyRanks(in *instance.Instance) error {
+	if n := in.Record.DPSize; n > instance.MaxRanks {
+		return fmt.Errorf("its engine has %d data-parallel ranks, and legs of this connector can name %d: divide it into instances of fewer ranks", n, instance.MaxRanks)
+	}
+	return nil
 }
 
 // ranked pins both legs of a dialect to the ranks that were chosen, where the dialect

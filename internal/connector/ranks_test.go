@@ -1,0 +1,40 @@
+package connector_test
+
+import (
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// An instance of more ranks than are told apart is refused where a leg has to say at
+// which rank the other one is: all its requests would meet at rank 0.
+func TestMoreRanksThanAreToldApart(t *testing.T) {
+	t.Parallel()
+	for _, name := range connector.Names() {
+		d, err := connector.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		moriio := strings.HasPrefix(name, connector.MoRIIO)
+		for role, refused := range map[instance.Role]bool{
+			instance.Prefill: moriio || name == "mooncake" || name == "p2p",
+			instance.Decode:  moriio,
+		} {
+			in := pair().Prefill
+			if role == instance.Decode {
+				in = pair().Decode
+			}
+			in.Record.EngineIDs = nil // its bootstrap server is asked for them
+			for ranks, refused := range map[int]bool{instance.MaxRanks: false, instance.MaxRanks + 1: refused} {
+				in.Record.DPSize = ranks
+				err := d.Lacks(in)
+				if says := err != nil && strings.Contains(err.Error(), strconv.Itoa(ranks)+" data-parallel ranks"); says != refused || (err != nil) != refused {
+					t.Errorf("%s, %s of %d ranks: %v", name, role, ranks, err)
+				}
+			}
+		}
+	}
+}
