@@ -51,7 +51,7 @@ func TestMatrixIsWhole(t *testing.T) {
 		}
 		seen[l.row] = true
 	}
-	for n := 1; n <= 31; n++ {
+	for n := 1; n <= 32; n++ {
 		if !seen[n] {
 			t.Errorf("row %d is missing", n)
 		}

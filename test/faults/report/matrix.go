@@ -50,6 +50,7 @@ func matrix() []line {
 		{29, "", "wiped with statics, overrides and a removal in force", "they stay in force, flagged", "what was removed never returns"},
 		{30, "", "key deleted by hand, agent lives", "dropped at once, back by the agent's own check", "never an orphan"},
 		{31, "", "proxy suspended past its TTL, resumed", "lists before its next pick", "0 picks of what was drained meanwhile"},
+		{32, "", "engines that register by ZeroMQ stop to ping, or their bridge is killed", "out of etcd, and back when it goes on", "DELETE within TTL + 1 s"},
 		{101, "S1", "10,000 registrations, 10 watchers in one process", "all converge", "within 2 s of the last acknowledgement"},
 		{102, "S2", "put into a fleet of 1000, 5 watchers", "published by the slowest", "p99 within 10 ms"},
 	}

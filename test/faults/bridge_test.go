@@ -1,0 +1,94 @@
+package faults_test
+
+import (
+	"fmt"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// Engines that only ping leave when they, or the bridge that hears them, are no more,
+// and come back with either.
+func TestFault32_PingsEnd(t *testing.T) {
+	row(t, 32)
+	etcd := testkit.StartEtcdProcess(t)
+	h := testkit.Record(t, etcd.Client(t), "/pd/")
+	f := newFleet(t)
+	pingTo := "tcp://" + testkit.FreePort(t)
+	bridge := func(name string) *fleet.Process {
+		p, err := f.Start(t.Context(), fleet.Spec{Name: name, Program: "agent", Args: []string{
+			"--zmq-register", pingTo, "--etcd-endpoints", etcd.Endpoint(), "--ttl", ttl.String(), "--allow-short-ttl"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return p
+	}
+	engine := func(name string) *fleet.Node {
+		n, err := f.StartNode(t.Context(), fleet.NodeSpec{Name: name, Role: instance.Decode, Connector: "moriio_write", Model: harness.Model,
+			EngineArgs: []string{"--ping-to", pingTo, "--ping-interval", "200ms"}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	first := bridge("bridge-1")
+	killed, stopped, witness := engine("killed"), engine("stopped"), engine("witness")
+	for _, n := range []*fleet.Node{killed, stopped, witness} {
+		registered(t, h, n, time.Time{})
+	}
+
+	at := time.Now()
+	if err := killed.Engine.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := stopped.Engine.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	measured(t, 32, "engine killed to DELETE (TTL 3 s)", gone(t, h, killed).At.Sub(at), ttl+time.Second)
+	measured(t, 32, "engine hangs to DELETE (TTL 3 s)", gone(t, h, stopped).At.Sub(at), ttl+time.Second)
+	if e, ok := h.Deleted(keyOf(t, witness)); ok {
+		t.Fatalf("an engine that pings was taken out: %+v", e)
+	}
+	at = time.Now()
+	if err := stopped.Engine.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	measured(t, 32, "engine goes on to its registration", registered(t, h, stopped, at).Sub(at), 0)
+
+	at = time.Now()
+	if err := first.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	measured(t, 32, "bridge killed to DELETE (TTL 3 s)", gone(t, h, witness).At.Sub(at), ttl+time.Second)
+	at = time.Now()
+	bridge("bridge-2")
+	measured(t, 32, "bridge started again to the registration", registered(t, h, witness, at).Sub(at), 0)
+}
+
+// registered waits until an engine is ready in etcd by a write after a time.
+func registered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time) (at time.Time) {
+	t.Helper()
+	k := instance.Key{Role: n.Spec.Role, Address: n.Address}
+	testkit.Eventually(t, soon, func() error {
+		events := h.Of(keyOf(t, n))
+		if len(events) == 0 {
+			return fmt.Errorf("%s was never registered", n.Address)
+		}
+		e := events[len(events)-1]
+		if e.Deleted || !e.At.After(after) {
+			return fmt.Errorf("%s is not registered", n.Address)
+		}
+		if rec, _, err := discovery.DecodeRecord(k, []byte(e.Value)); err != nil || rec.State != instance.Ready {
+			return fmt.Errorf("%s is %q, %w", n.Address, rec.State, err)
+		}
+		at = e.At
+		return nil
+	})
+	return at
+}
