@@ -159,16 +159,17 @@ func (a *Agent) update(f func(*Status)) {
 	f(&a.status)
 }
 
-// serve probes until ctx ends. The next probe is due one delay after the start
-// of the last, so that a hung engine does not stretch the period.
+// serve probes until ctx ends, or the engine's process has: that ends a probe that
+// hangs, too. The next probe is due one delay after the start of the last, so that a
+// hung engine does not stretch the period.
 func (a *Agent) serve(ctx context.Context) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer endsWith(ctx, cancel, a.o.Exited, nil)()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
-			return
-		case <-a.o.Exited:
 			return
 		case <-timer.C:
 		}

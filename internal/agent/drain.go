@@ -83,17 +83,22 @@ func (a *Agent) settle(ctx context.Context, limit time.Duration) bool {
 // wait, or the engine's process is gone.
 func (a *Agent) drainContext(ctx context.Context) (dctx context.Context, stop func()) {
 	dctx, cancel := context.WithTimeout(ctx, a.o.DrainTimeout)
+	return dctx, endsWith(dctx, cancel, a.hurry, a.o.Exited) // a hurry also ends a reading that hangs
+}
+
+// endsWith ends ctx, which cancel is of, when either channel is closed. stop ends it, too.
+func endsWith(ctx context.Context, cancel func(), one, other <-chan struct{}) (stop func()) {
 	watching := make(chan struct{})
-	go func() { // a hurry also ends a reading that hangs
+	go func() {
 		defer close(watching)
 		select {
-		case <-a.hurry:
-		case <-a.o.Exited:
-		case <-dctx.Done():
+		case <-one:
+		case <-other:
+		case <-ctx.Done():
 		}
 		cancel()
 	}()
-	return dctx, func() { cancel(); <-watching }
+	return func() { cancel(); <-watching }
 }
 
 // awaitIdle returns in words what ended the wait.

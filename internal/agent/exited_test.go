@@ -13,12 +13,14 @@ func TestEngineProcessEnds(t *testing.T) {
 		name   string
 		engine *fakeEngine
 		drain  bool // it ends while it is being drained
+		hang   bool // it has not answered for a second
 		want   []string
 	}{
-		{"while it loads", &fakeEngine{err: errRefused}, false, nil},
-		{"while it serves", &fakeEngine{stats: idleStats()}, false, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
+		{"while it loads", &fakeEngine{err: errRefused}, false, false, nil},
+		{"while it serves", &fakeEngine{stats: idleStats()}, false, false, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
+		{"while it is asked", &fakeEngine{stats: idleStats()}, false, true, []string{"0s ready org/m", "3s down org/m", "3s settle", "3s revoke"}},
 		{
-			"while it drains", &fakeEngine{stats: vllm.Stats{Complete: true, Running: 1}}, true,
+			"while it drains", &fakeEngine{stats: vllm.Stats{Complete: true, Running: 1}}, true, false,
 			[]string{"0s ready org/m", "1s draining org/m", "1s settle", "3s revoke"},
 		},
 	} {
@@ -30,6 +32,7 @@ func TestEngineProcessEnds(t *testing.T) {
 				if tc.drain {
 					r.stop()
 				}
+				tc.engine.change(func(e *fakeEngine) { e.hang = tc.hang })
 				r.after(2*time.Second, nil)
 				close(exited)
 				if err := <-r.done; err != nil {
