@@ -79,7 +79,7 @@ func (c *call) finish() {
 		BytesIn: c.bytesIn, BytesOut: result.Bytes,
 		Start: c.times.Start, TTFT: result.TTFT, Duration: took, FirstToken: c.times.At(stage.First), Gap: result.Gap, Stages: c.times.Stages(took, c.stream),
 	})
-	if c.origin.Trace != nil {
+	if c.origin.Trace.Chosen() {
 		c.endTrace()
 	}
 	if result.Broken {

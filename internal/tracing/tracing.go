@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 	"unicode/utf8"
 
@@ -55,12 +56,21 @@ func (t *Tracer) Close(ctx context.Context) error {
 
 // Request is the trace of one request. It is safe for concurrent use.
 type Request struct {
-	tracer trace.Tracer
-	// span is that of the request, nil if it was not chosen: then parent tells engines so,
-	// which would choose for themselves.
-	span   trace.Span
-	ctx    context.Context //nolint:containedctx // carries span, as the SDK wants it
+	// of is nil if the request was not chosen: then parent tells engines so, which would
+	// choose for themselves. Nearly all are such, and hold nothing else.
+	of     *chosen
 	parent [1]string
+	// strays tells that the client's tracestate, which came without a trace, ends here.
+	strays bool
+}
+
+// chosen is a request that is traced.
+type chosen struct {
+	tracer              trace.Tracer
+	span                trace.Span
+	ctx                 context.Context //nolint:containedctx // carries span, as the SDK wants it
+	method, route, path string
+	secure              bool
 }
 
 // Begin starts the trace of a request. It gives nil if there is nothing to do: tracing
@@ -70,43 +80,39 @@ func (t *Tracer) Begin(r *http.Request, route string, start time.Time) *Request 
 	if t == nil {
 		return nil
 	}
-	ctx := r.Context()
+	ctx, parent := r.Context(), false
 	if len(r.Header[traceparent]) > 0 {
 		ctx = propagation.TraceContext{}.Extract(ctx, propagation.HeaderCarrier(r.Header))
+		parent = trace.SpanContextFromContext(ctx).IsValid()
 	}
-	of := trace.SpanContextFromContext(ctx)
-	if t.choose != nil && !of.IsValid() && !t.choose() {
-		return notChosen(randomContext())
+	if t.choose != nil && !parent && !t.choose() {
+		return notChosen(r, randomParent())
 	}
 	ctx, span := t.tracer.Start(ctx, r.Method+" "+route, trace.WithSpanKind(trace.SpanKindServer), trace.WithTimestamp(start))
 	switch {
 	case span.IsRecording():
-		scheme := "http"
-		if r.TLS != nil {
-			scheme = "https"
-		}
-		span.SetAttributes(attribute.String("http.request.method", r.Method), attribute.String("http.route", route),
-			attribute.String("url.path", written(r.URL.Path)), attribute.String("url.scheme", scheme))
-		if name := operation(route); name != "" {
-			span.SetAttributes(attribute.String("gen_ai.operation.name", name))
-		}
-		return &Request{tracer: t.tracer, span: span, ctx: ctx}
-	case of.IsValid():
+		return &Request{of: &chosen{
+			tracer: t.tracer, span: span, ctx: ctx, method: r.Method, route: route, path: r.URL.Path, secure: r.TLS != nil,
+		}}
+	case parent:
 		return nil
 	}
-	return notChosen(span.SpanContext())
+	return notChosen(r, header(span.SpanContext()))
 }
 
-func notChosen(c trace.SpanContext) *Request { return &Request{parent: [1]string{header(c)}} }
+func notChosen(r *http.Request, parent string) *Request {
+	return &Request{parent: [1]string{parent}, strays: len(r.Header[tracestate]) > 0}
+}
 
-// randomContext is that of a span which nobody makes.
-func randomContext() trace.SpanContext {
-	var id trace.TraceID
-	var span trace.SpanID
-	binary.NativeEndian.PutUint64(id[:8], rand.Uint64())
-	binary.NativeEndian.PutUint64(id[8:], rand.Uint64()|1) // zero is none
-	binary.NativeEndian.PutUint64(span[:], rand.Uint64()|1)
-	return trace.NewSpanContext(trace.SpanContextConfig{TraceID: id, SpanID: span})
+// randomParent is the traceparent of a span which nobody makes.
+func randomParent() string {
+	b := make([]byte, 0, 55)
+	b = append(b, "00-"...)
+	b = appendHex(b, rand.Uint64())
+	b = appendHex(b, rand.Uint64()|1) // zero is none
+	b = append(b, '-')
+	b = appendHex(b, rand.Uint64()|1)
+	return string(append(b, "-00"...))
 }
 
 // operation is what the semantic conventions call what a route does.
@@ -127,19 +133,21 @@ func header(c trace.SpanContext) string {
 	b := make([]byte, 0, 55)
 	b = append(b, "00-"...)
 	id, span := c.TraceID(), c.SpanID()
-	b = appendHex(b, id[:])
+	b = appendHex(b, binary.BigEndian.Uint64(id[:8]))
+	b = appendHex(b, binary.BigEndian.Uint64(id[8:]))
 	b = append(b, '-')
-	b = appendHex(b, span[:])
+	b = appendHex(b, binary.BigEndian.Uint64(span[:]))
 	if c.IsSampled() {
 		return string(append(b, "-01"...))
 	}
 	return string(append(b, "-00"...))
 }
 
-func appendHex(b, of []byte) []byte {
+// appendHex appends the sixteen digits of n.
+func appendHex(b []byte, n uint64) []byte {
 	const digits = "0123456789abcdef"
-	for _, c := range of {
-		b = append(b, digits[c>>4], digits[c&15])
+	for shift := 60; shift >= 0; shift -= 4 {
+		b = append(b, digits[n>>shift&15])
 	}
 	return b
 }
@@ -156,8 +164,8 @@ func written(s string) string {
 	return instance.Printable(s, maxWritten)
 }
 
-// chosen tells that there are spans to be made.
-func (r *Request) chosen() bool { return r != nil && r.span != nil }
+// Chosen tells that there are spans to be made, and an end to be told.
+func (r *Request) Chosen() bool { return r != nil && r.of != nil }
 
 // Outcome is what became of a request.
 type Outcome struct {
@@ -171,40 +179,67 @@ type Outcome struct {
 
 // End ends the trace.
 func (r *Request) End(o *Outcome) {
-	if !r.chosen() {
+	if !r.Chosen() {
 		return
 	}
+	c := r.of
 	if !o.Handed.IsZero() && o.First.After(o.Handed) {
-		_, s := r.tracer.Start(r.ctx, "hand-over", trace.WithTimestamp(o.Handed))
+		_, s := c.tracer.Start(c.ctx, "hand-over", trace.WithTimestamp(o.Handed))
 		s.End(trace.WithTimestamp(o.First))
 	}
-	r.span.SetAttributes(attribute.Int("http.response.status_code", o.Status), attribute.String("pd.request.id", o.ID),
+	scheme := "http"
+	if c.secure {
+		scheme = "https"
+	}
+	// All at once: the SDK copies what it has at each call.
+	all := append(make([]attribute.KeyValue, 0, 13), attribute.String("http.request.method", c.method), attribute.String("http.route", c.route),
+		attribute.String("url.path", written(c.path)), attribute.String("url.scheme", scheme),
+		attribute.Int("http.response.status_code", o.Status), attribute.String("pd.request.id", o.ID),
 		attribute.String("pd.outcome", o.Outcome), attribute.Int("pd.legs.failed", o.Failed), attribute.Bool("pd.stream", o.Stream))
-	if o.Model != "" {
-		r.span.SetAttributes(attribute.String("gen_ai.request.model", written(o.Model)))
+	for _, a := range []attribute.KeyValue{
+		attribute.String("gen_ai.operation.name", operation(c.route)), attribute.String("gen_ai.request.model", written(o.Model)),
+		attribute.String("pd.alone", o.Alone), attribute.String("error.type", o.Failure),
+	} {
+		if a.Value.AsString() != "" {
+			all = append(all, a)
+		}
 	}
-	if o.Alone != "" {
-		r.span.SetAttributes(attribute.String("pd.alone", o.Alone))
-	}
-	if o.Failure != "" {
-		r.span.SetAttributes(attribute.String("error.type", o.Failure))
-	}
+	c.span.SetAttributes(all...)
 	if o.Status >= 500 || o.Outcome == "broken" {
-		r.span.SetStatus(codes.Error, o.Outcome)
+		c.span.SetStatus(codes.Error, o.Outcome)
 	}
-	r.span.End()
+	c.span.End()
 }
 
-// Span is a part of a request's trace.
-type Span struct{ span trace.Span }
+// Span is a part of a request's trace. It is safe for concurrent use.
+type Span struct {
+	span trace.Span
+
+	mu  sync.Mutex // guards what follows
+	all []attribute.KeyValue
+}
+
+// mostOf is how many attributes a span has at most.
+const mostOf = 9
+
+func (c *chosen) start(name string, attributes []attribute.KeyValue, o ...trace.SpanStartOption) *Span {
+	_, s := c.tracer.Start(c.ctx, name, o...)
+	return &Span{span: s, all: attributes}
+}
+
+// note keeps an attribute for the end: the SDK copies what it has at each call.
+func (s *Span) note(a attribute.KeyValue) {
+	s.mu.Lock()
+	s.all = append(s.all, a)
+	s.mu.Unlock()
+}
 
 // Pick starts the choice of an instance in a role.
 func (r *Request) Pick(role string) *Span {
-	if !r.chosen() {
+	if !r.Chosen() {
 		return nil
 	}
-	_, s := r.tracer.Start(r.ctx, "pick "+role, trace.WithAttributes(attribute.String("pd.role", role)))
-	return &Span{s}
+	return r.of.start("pick "+role, append(make([]attribute.KeyValue, 0, 3), attribute.String("pd.role", role)))
 }
 
 // Picked ends the choice. err tells that there was none.
@@ -215,22 +250,22 @@ func (s *Span) Picked(err error, address, policy string) {
 	if err != nil {
 		s.span.SetStatus(codes.Error, err.Error())
 	} else {
-		s.span.SetAttributes(attribute.String("pd.instance", address), attribute.String("pd.policy", policy))
+		s.note(attribute.String("pd.instance", address))
+		s.note(attribute.String("pd.policy", policy))
 	}
-	s.span.End()
+	s.End()
 }
 
 // Leg starts a request to an engine.
 func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
-	if !r.chosen() {
+	if !r.Chosen() {
 		return nil
 	}
 	host, port, _ := net.SplitHostPort(address)
 	n, _ := strconv.Atoi(port)
-	_, s := r.tracer.Start(r.ctx, role, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start), trace.WithAttributes(
-		attribute.String("pd.role", role), attribute.String("pd.instance", address), attribute.String("pd.connector", connector),
-		attribute.String("server.address", host), attribute.Int("server.port", n)))
-	return &Span{s}
+	all := append(make([]attribute.KeyValue, 0, mostOf), attribute.String("pd.role", role), attribute.String("pd.instance", address),
+		attribute.String("pd.connector", connector), attribute.String("server.address", host), attribute.Int("server.port", n))
+	return r.of.start(role, all, trace.WithSpanKind(trace.SpanKindClient), trace.WithTimestamp(start))
 }
 
 // Inject tells an engine in the header of its leg which span its own belong to. Without
@@ -238,11 +273,13 @@ func (r *Request) Leg(role, address, connector string, start time.Time) *Span {
 func (r *Request) Inject(s *Span, h http.Header) {
 	switch {
 	case r == nil:
-	case r.span == nil:
+	case r.of == nil:
 		h[traceparent] = r.parent[:]
-		delete(h, tracestate)
+		if r.strays {
+			delete(h, tracestate)
+		}
 	default:
-		of := r.span.SpanContext()
+		of := r.of.span.SpanContext()
 		if s != nil {
 			of = s.span.SpanContext()
 		}
@@ -257,14 +294,15 @@ func (r *Request) Inject(s *Span, h http.Header) {
 func (s *Span) Sent(method, target string) {
 	if s != nil {
 		path, _, _ := strings.Cut(target, "?")
-		s.span.SetAttributes(attribute.String("http.request.method", method), attribute.String("url.path", written(path)))
+		s.note(attribute.String("http.request.method", method))
+		s.note(attribute.String("url.path", written(path)))
 	}
 }
 
 // Answered notes the status of the engine's answer.
 func (s *Span) Answered(status int) {
 	if s != nil {
-		s.span.SetAttributes(attribute.Int("http.response.status_code", status))
+		s.note(attribute.Int("http.response.status_code", status))
 	}
 }
 
@@ -278,14 +316,22 @@ func (s *Span) First() {
 // Failed notes what the leg was taken for.
 func (s *Span) Failed(class string) {
 	if s != nil {
-		s.span.SetAttributes(attribute.String("error.type", class))
+		s.note(attribute.String("error.type", class))
 		s.span.SetStatus(codes.Error, class)
 	}
 }
 
 // End ends the span. More calls do no harm.
 func (s *Span) End() {
-	if s != nil {
-		s.span.End()
+	if s == nil {
+		return
 	}
+	s.mu.Lock()
+	all := s.all
+	s.all = nil
+	s.mu.Unlock()
+	if len(all) > 0 {
+		s.span.SetAttributes(all...)
+	}
+	s.span.End()
 }

@@ -85,6 +85,33 @@ type nowhere struct{}
 func (nowhere) ExportSpans(context.Context, []sdktrace.ReadOnlySpan) error { return nil }
 func (nowhere) Shutdown(context.Context) error                             { return nil }
 
+// pair is what the proxy tells of a request through a pair.
+func pair(tracer *Tracer, r *http.Request, now time.Time, h http.Header) {
+	q := tracer.Begin(r, "/v1/completions", now)
+	for _, role := range []string{"prefill", "decode"} {
+		q.Pick(role).Picked(nil, "10.0.0.1:8000", "prefix")
+		l := q.Leg(role, "10.0.0.1:8000", "nixl", now)
+		q.Inject(l, h)
+		l.Sent(http.MethodPost, "/v1/completions")
+		l.Answered(http.StatusOK)
+		l.End()
+	}
+	q.End(&Outcome{ID: "id", Model: "m", Outcome: "ok", Status: http.StatusOK, Stream: true})
+}
+
+// A request that is not chosen allocates no more than the header that tells engines so,
+// and who holds it.
+func TestWhoIsNotChosenCostsLittle(t *testing.T) { //nolint:paralleltest // it counts allocations
+	choose, sampler := share(0)
+	tracer := newTracer(sdktrace.NewTracerProvider(sdktrace.WithBatcher(nowhere{}), sdktrace.WithSampler(sampler)), choose)
+	defer func() { _ = tracer.Close(t.Context()) }()
+	r := httptest.NewRequestWithContext(t.Context(), http.MethodPost, "/v1/completions", nil)
+	now, h := time.Now(), http.Header{}
+	if n := testing.AllocsPerRun(100, func() { pair(tracer, r, now, h) }); n > 2 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
 // BenchmarkRequest is the trace of a whole answer through a pair, without sending it.
 func BenchmarkRequest(b *testing.B) {
 	for name, of := range map[string]float64{"not_chosen": 0, "chosen": 1} {
@@ -95,16 +122,7 @@ func BenchmarkRequest(b *testing.B) {
 			now, h := time.Now(), http.Header{}
 			b.ReportAllocs()
 			for b.Loop() {
-				q := tracer.Begin(r, "/v1/completions", now)
-				for _, role := range []string{"prefill", "decode"} {
-					q.Pick(role).Picked(nil, "10.0.0.1:8000", "prefix")
-					l := q.Leg(role, "10.0.0.1:8000", "nixl", now)
-					q.Inject(l, h)
-					l.Sent(http.MethodPost, "/v1/completions")
-					l.Answered(http.StatusOK)
-					l.End()
-				}
-				q.End(&Outcome{ID: "id", Model: "m", Outcome: "ok", Status: http.StatusOK, Stream: true})
+				pair(tracer, r, now, h)
 			}
 			_ = tracer.Close(b.Context())
 		})

@@ -60,7 +60,7 @@ type Header struct {
 // NewHeader makes a leg's header out of the client's. id is its X-Request-Id; more
 // are fields of this leg alone.
 func (o *Origin) NewHeader(id string, more ...connector.Field) Header {
-	out := make(http.Header, len(o.Header)+2+len(more))
+	out := make(http.Header, len(o.Header)+4+len(more)) // with an id, a key, a user agent and a trace
 	for name, values := range o.Header {
 		if staysHere(name) || isPriority(name) && !o.Privileged() {
 			continue
