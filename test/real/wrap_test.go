@@ -1,7 +1,9 @@
 package real_test
 
 import (
+	"fmt"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -11,15 +13,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// wrapped starts an agent that starts an engine.
-func (r *rig) wrapped(name string, role instance.Role) *engine {
+// wrapped starts an agent that starts an engine, with arguments besides.
+func (r *rig) wrapped(name string, role instance.Role, more ...string) *engine {
 	r.t.Helper()
 	ports, err := fleet.FreePorts(2)
 	if err != nil {
 		r.t.Fatal(err)
 	}
 	args := []string{"--etcd-endpoints", strings.Join(r.proxy.Etcd, ","), "--", absolute("lab/bin/vllm")}
-	args = append(append(args, command(ports[0])...), transfer(role))
+	args = slices.Concat(args, command(ports[0]), []string{transfer(role)}, more)
 	e := &engine{name: name, role: role, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
 	e.Process, err = r.fleet.Start(r.t.Context(), fleet.Spec{
 		Name: name, Program: "agent", Args: args, Env: environment("VLLM_NIXL_SIDE_CHANNEL_PORT=" + strconv.Itoa(ports[1])), Stage: 3,
@@ -98,5 +100,20 @@ func (r *rig) engineOf(e *engine) ([]int, error) {
 			group = pid
 		}
 	}
+	if group == 0 {
+		return nil, fmt.Errorf("the agent of %s has no child", e.name)
+	}
 	return inGroup(all, group), nil
+}
+
+// killEngine ends the engine of an agent with SIGKILL, with all of its processes.
+func (r *rig) killEngine(e *engine) {
+	r.t.Helper()
+	list, err := r.engineOf(e)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	for _, pid := range list {
+		_ = syscall.Kill(pid, syscall.SIGKILL) // it may have gone with another one
+	}
 }

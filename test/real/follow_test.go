@@ -1,0 +1,208 @@
+package real_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// follows tells how the proxy follows what engines publish, by address.
+func (r *rig) follows() (map[string]httpapi.KVEvents, error) {
+	var st httpapi.Status
+	if err := r.get(r.t.Context(), r.proxy.URL()+"/status", &st); err != nil {
+		return nil, err
+	}
+	out := map[string]httpapi.KVEvents{}
+	for _, k := range st.KVEvents {
+		out[k.Instance] = k
+	}
+	return out, nil
+}
+
+// followed waits until the proxy follows engines, whether they have said anything or not.
+func (r *rig) followed(list []*engine) {
+	r.t.Helper()
+	for _, e := range list {
+		r.inState(e, 0, kvevents.Following, kvevents.Silent)
+	}
+}
+
+// inState waits until an engine is followed in one of some states, and at least so many of
+// its blocks are known.
+func (r *rig) inState(e *engine, blocks int, states ...kvevents.State) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		all, err := r.follows()
+		if err != nil {
+			return err
+		}
+		if k := all[e.address]; !slices.Contains(states, kvevents.State(k.State)) || k.Blocks < blocks {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
+}
+
+// holds waits until the proxy knows so many blocks of an engine, for which it follows it.
+func (r *rig) holds(e *engine, blocks int) {
+	r.t.Helper()
+	testkit.Eventually(r.t, patience, func() error {
+		all, err := r.follows()
+		if err != nil {
+			return err
+		}
+		if k := all[e.address]; k.State != "following" || k.Blocks != blocks || k.Gaps != 0 {
+			return fmt.Errorf("%+v, want %d blocks", k, blocks)
+		}
+		return nil
+	})
+}
+
+// pdctl runs pdctl and gives what it prints.
+func (r *rig) pdctl(args ...string) string {
+	r.t.Helper()
+	args = append(args, "--etcd-endpoints", strings.Join(r.proxy.Etcd, ","))
+	cmd := exec.CommandContext(r.t.Context(), filepath.Join(binDir, "pdctl"), args...)
+	var errs strings.Builder
+	cmd.Stderr = &errs
+	out, err := cmd.Output()
+	if err != nil {
+		r.t.Fatalf("pdctl %v: %v\n%s%s", args, err, out, errs.String())
+	}
+	return string(out)
+}
+
+// explains sends the two requests of vLLM's example to an engine, and gives how many
+// blocks it has then filled.
+func (r *rig) explains(e *engine) (blocks int) {
+	r.t.Helper()
+	for _, age := range []string{"5", "50"} {
+		status, body, err := r.callAt(e.url(), http.MethodPost, "/v1/completions", `{"model":"`+model+`","max_tokens":40,"ignore_eos":true,"temperature":0,`+
+			`"prompt":"Explain quantum computing in simple terms a `+age+`-year-old could understand."}`)
+		if err != nil || status != http.StatusOK {
+			r.t.Fatalf("%d, %v: %s", status, err, body)
+		}
+		var a struct {
+			Usage struct {
+				Total int `json:"total_tokens"`
+			}
+		}
+		if err := json.Unmarshal(body, &a); err != nil {
+			r.t.Fatal(err)
+		}
+		blocks += (a.Usage.Total - 1) / blockSize // the last token is in no cache
+	}
+	return blocks
+}
+
+// unsaid are members that vLLM's types have and an engine does not send.
+var unsaid = regexp.MustCompile(`, (extra_keys|group_idx|kv_cache_spec_kind|kv_cache_spec_sliding_window|locality|ownership|session_id)=None`)
+
+// TestEventsThroughAgents: the engine of vLLM's example of KV events, by the same line twice
+// on one machine. The agents give them ports and say which, the proxy follows both, and
+// pdctl prints what vLLM's types make of it. One that is killed is forgotten, and
+// followed again in its next life.
+func TestEventsThroughAgents(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	r := newRig(t)
+	var err error
+	if r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", Args: []string{"--kv-events", "on"}}); err != nil {
+		t.Fatal(err)
+	}
+	var engines []*engine
+	for i := range 2 {
+		ports, err := fleet.FreePorts(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		e := &engine{name: "prefill-" + strconv.Itoa(i), role: instance.Prefill, address: "127.0.0.1:" + strconv.Itoa(ports[0])}
+		args := []string{"--etcd-endpoints", strings.Join(r.proxy.Etcd, ","), "--role", "prefill", "--connector", "plain", "--restart", "on-failure", "--restart-delay", "100ms", "--", absolute("lab/bin/vllm")}
+		args = slices.Concat(args, command(ports[0]), []string{"--max-model-len", "100", "--trust-remote-code", "--kv-events-config", `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`})
+		if e.Process, err = r.fleet.Start(t.Context(), fleet.Spec{Name: e.name, Program: "agent", Args: args, Env: environment(), Stage: 3}); err != nil {
+			t.Fatal(err)
+		}
+		engines = append(engines, e)
+	}
+	r.followed(engines)
+
+	replays := make([]string, len(engines))
+	for i, e := range engines {
+		var record instance.Record
+		var got struct {
+			Keys []struct{ Value string }
+		}
+		raw := r.pdctl("get", "prefill/"+e.address, "-o", "json")
+		if err := json.Unmarshal([]byte(raw), &got); err != nil || len(got.Keys) != 1 {
+			t.Fatalf("%v: %s", err, raw)
+		}
+		if err := json.Unmarshal([]byte(got.Keys[0].Value), &record); err != nil {
+			t.Fatalf("%v: %s", err, raw)
+		}
+		var says map[string]instance.KVEvents
+		if err := r.get(t.Context(), e.url()+"/kv_event_sources", &says); err != nil {
+			t.Fatal(err)
+		}
+		is, said := record.KVEvents["0"], says["0"]
+		want := instance.KVEvents{Endpoint: strings.Replace(said.Endpoint, "*", "127.0.0.1", 1), ReplayEndpoint: strings.Replace(said.ReplayEndpoint, "*", "127.0.0.1", 1), Topic: "kv-events"}
+		if len(record.KVEvents) != 1 || is != want || is.ReplayEndpoint == "" || is.ReplayEndpoint == is.Endpoint {
+			t.Errorf("%s: the record has %+v, the engine says %+v", e.name, record.KVEvents, says)
+		}
+		replays[i] = is.ReplayEndpoint
+		say("%s: %+v", e.name, is)
+		r.holds(e, r.explains(e))
+	}
+
+	cmd := exec.CommandContext(t.Context(), filepath.Join(lab.dir, "venv", "bin", "python"), append([]string{absolute("lab/subscriber.py")}, replays...)...)
+	cmd.Env = append(cmd.Environ(), lab.env...)
+	printed, err := cmd.Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, e := range engines {
+		_, part, _ := strings.Cut(string(printed), "--- "+replays[i]+"\n")
+		part, _, _ = strings.Cut(part, "--- ")
+		batches := strings.Count(part, "Received event batch at ")
+		got := r.pdctl("events", "prefill", e.address, "--past", "--count", strconv.Itoa(batches))
+		want := "Listening for KV cache events on topic: kv-events\n" + unsaid.ReplaceAllString(part, "")
+		if got != want || batches < 4 {
+			t.Errorf("%s: pdctl prints of %d batches\n%swant\n%s", e.name, batches, got, want)
+		}
+		say("%s: pdctl prints %d batches as vLLM's own types do", e.name, batches)
+	}
+
+	// kill -9: what is known of it goes with it, and comes anew; the other one's stays.
+	before, err := r.follows()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r.killEngine(engines[0])
+	testkit.Eventually(t, patience, func() error {
+		all, err := r.follows()
+		if k := all[engines[0].address]; err != nil || k.Blocks != 0 {
+			return fmt.Errorf("%+v, %w", k, err)
+		}
+		return nil
+	})
+	say("after kill -9 nothing of %s is known", engines[0].name)
+	r.inState(engines[0], 0, kvevents.Silent) // of the next life, which has not said anything
+	r.holds(engines[0], r.explains(engines[0]))
+	if all, err := r.follows(); err != nil || all[engines[1].address].Blocks != before[engines[1].address].Blocks || all[engines[1].address].State != "following" {
+		t.Errorf("%v: the other one is %+v, was %+v", err, all[engines[1].address], before[engines[1].address])
+	}
+	say("%s is followed again", engines[0].name)
+}
