@@ -207,6 +207,10 @@ fleet-disaggregate: fleet-build ## --disaggregate auto, always and never at thre
 		--json $(basename $(FLEET_DOC))/disaggregate.json --doc $(FLEET_DOC) $(if $(TARGETS),--targets "$(TARGETS)") $(if $(RATES),--rates $(RATES)) \
 		$(if $(LIMIT),--limit $(LIMIT)) $(if $(SPEED),--speed $(SPEED)) $(if $(RUNS),--runs $(RUNS)) $(FLEETFLAGS)
 
+.PHONY: fleet-real
+fleet-real: ## chats before real vLLM (docs/real.md), into docs/scheduling.md
+	@mkdir -p $(basename $(FLEET_DOC)) && PD_REAL=1 PD_REAL_DOC="$(abspath $(FLEET_DOC))" $(GO) test -count=1 -timeout 30m -v -ldflags '$(LDFLAGS)' -run 'TestChats$$' ./test/real
+
 .PHONY: fleet-model
 fleet-model: ## the same for our policies without HTTP and clock, in seconds: TRACE=file [TARGETS=session] [PART=first] [RATE=1]
 	@test -n "$(TRACE)" || { echo "say which trace: make fleet-model TRACE=conversation_trace.jsonl" >&2; exit 2; }

@@ -135,5 +135,5 @@ func rewrite(file, doc string) error {
 	if err := json.Unmarshal(b, &r); err != nil {
 		return fmt.Errorf("%s: %w", file, err)
 	}
-	return r.WriteDoc(doc)
+	return errors.Join(r.WriteDoc(doc), ground.RewriteChats(doc))
 }

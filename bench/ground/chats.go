@@ -1,0 +1,96 @@
+package ground
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/bench/machine"
+)
+
+// Chats are chats side by side before real engines: how much of what the fleet had
+// computed the engines found in their caches, by their own count. test/real makes them.
+type Chats struct {
+	Version string        `json:"version"`
+	Machine machine.Facts `json:"machine"`
+	Engine  string        `json:"engine"`
+	Prefill int           `json:"prefill"`
+	Decode  int           `json:"decode"`
+	Chats   int           `json:"chats"`
+	Turns   int           `json:"turns"`
+	Block   int           `json:"block"` // tokens
+	Rows    []ChatsRow    `json:"rows"`
+}
+
+// ChatsRow is one policy. Tokens are those of all turns but the first.
+type ChatsRow struct {
+	Policy   string `json:"policy"`
+	Asked    int    `json:"asked"`    // tokens of the prompts
+	Possible int    `json:"possible"` // of them in whole blocks that some engine had computed
+	Expected int    `json:"expected"` // by the policy
+	Found    int    `json:"found"`    // of the possible ones
+	Moved    int    `json:"moved"`    // turns that went to another engine than the one before
+}
+
+// Ratio is the part of what was possible that was found.
+func (r *ChatsRow) Ratio() float64 { return float64(r.Found) / float64(max(r.Possible, 1)) }
+
+// Table is the rows as Markdown.
+func (c *Chats) Table() string {
+	var b strings.Builder
+	b.WriteString("| policy of prefill | tokens asked | in whole blocks computed before | expected by the policy | found by vLLM | of what was possible % | turns that changed the engine |\n")
+	b.WriteString("|---|---|---|---|---|---|---|\n")
+	for i := range c.Rows {
+		r := &c.Rows[i]
+		fmt.Fprintf(&b, "| %s | %d | %d | %d | %d | %.1f | %d |\n", r.Policy, r.Asked, r.Possible, r.Expected, r.Found, 100*r.Ratio(), r.Moved)
+	}
+	return b.String()
+}
+
+// What stands around the figures in a document.
+const (
+	beginChats = "<!-- made by make fleet-real: begin -->\n"
+	endChats   = "<!-- made by make fleet-real: end -->\n"
+)
+
+// WriteDoc writes the figures into a document.
+func (c *Chats) WriteDoc(file string) error {
+	text := fmt.Sprintf("\n%s, %d cores, %s. %s: %d prefill and %d decode engines, blocks of %d tokens. %d chats of %d turns at the same time, which share a system prompt.\n\n%s\n",
+		c.Machine.CPU, c.Machine.Cores, c.Version, c.Engine, c.Prefill, c.Decode, c.Block, c.Chats, c.Turns, c.Table())
+	return replaceBetween(file, beginChats, endChats, text)
+}
+
+// chatsFile is where the figures of a document are kept.
+func chatsFile(doc string) string { return filepath.Join(strings.TrimSuffix(doc, ".md"), "chats.json") }
+
+// Save keeps the figures and writes them into the document.
+func (c *Chats) Save(doc string) error {
+	b, err := json.MarshalIndent(c, "", " ")
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(chatsFile(doc), append(b, '\n'), 0o644); err != nil { //nolint:gosec // figures are for everybody
+		return err
+	}
+	return c.WriteDoc(doc)
+}
+
+// RewriteChats writes a document's figures again, if some were kept.
+func RewriteChats(doc string) error {
+	b, err := os.ReadFile(chatsFile(doc))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	var c Chats
+	if err := json.Unmarshal(b, &c); err != nil {
+		return fmt.Errorf("%s: %w", chatsFile(doc), err)
+	}
+	return c.WriteDoc(doc)
+}

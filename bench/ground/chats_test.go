@@ -1,0 +1,58 @@
+package ground_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/bench/ground"
+)
+
+// The figures that were kept come into a document again, and a document that has none
+// stays as it is.
+func TestChatsAreKept(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	doc := filepath.Join(dir, "page.md")
+	const begin, end = "<!-- made by make fleet-real: begin -->\n", "<!-- made by make fleet-real: end -->\n"
+	empty := "before\n" + begin + end + "after\n"
+	write := func(text string) {
+		t.Helper()
+		if err := os.WriteFile(doc, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	read := func() string {
+		t.Helper()
+		b, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(b)
+	}
+	write(empty)
+	if err := ground.RewriteChats(doc); err != nil || read() != empty {
+		t.Fatalf("without figures: %v\n%s", err, read())
+	}
+	if err := os.Mkdir(filepath.Join(dir, "page"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	c := ground.Chats{Engine: "vLLM 0.32.0", Prefill: 2, Decode: 1, Rows: []ground.ChatsRow{{Policy: "prefix", Asked: 1000, Possible: 800, Expected: 790, Found: 760, Moved: 1}}}
+	if err := c.Save(doc); err != nil {
+		t.Fatal(err)
+	}
+	want := read()
+	if !strings.Contains(want, "| prefix | 1000 | 800 | 790 | 760 | 95.0 | 1 |\n") || !strings.HasPrefix(want, "before\n") || !strings.HasSuffix(want, "after\n") {
+		t.Fatal(want)
+	}
+	write(empty)
+	if err := ground.RewriteChats(doc); err != nil || read() != want {
+		t.Errorf("again: %v\n%s", err, read())
+	}
+	write("no marks")
+	if err := ground.RewriteChats(doc); !errors.Is(err, ground.ErrMarks) {
+		t.Errorf("without marks: %v", err)
+	}
+}

@@ -1,0 +1,273 @@
+package real_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/bench/ground"
+	"github.com/pdmesh/pdmesh/bench/machine"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// envDoc names a document into which the figures of TestChats are written.
+const envDoc = "PD_REAL_DOC"
+
+// publishes is how vLLM's example of KV events (kv_events.sh) has its engine publish them:
+// it names no endpoint.
+const publishes = `--kv-events-config={"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
+
+const (
+	chatTurns = 5
+	// chatsAside is odd: with two engines in turn no chat stays where it was.
+	chatsAside = 3
+)
+
+// chat is one client's.
+type chat struct {
+	name     string
+	messages []message
+	at       string // the engine that computed the last turn's prompt
+}
+
+// turned is what came of a turn.
+type turned struct {
+	tokens, cached int    // of the prompt, as vLLM counts them
+	expected       int    // by the policy, in tokens as it estimates them
+	at             string // the prefill engine
+	text           string
+}
+
+// says adds a user's words, some eight blocks of them.
+func (c *chat) says(turn int) {
+	var b strings.Builder
+	for i := range 8 {
+		fmt.Fprintf(&b, "Section %d of part %d for %s: the contributor grants a perpetual license to reproduce the work. ", i, turn, c.name)
+	}
+	c.messages = append(c.messages, message{"user", b.String()})
+}
+
+// asked sends the chat to the proxy.
+func (r *rig) asked(c *chat) (out turned, err error) {
+	raw, err := json.Marshal(map[string]any{"model": model, "messages": c.messages, "max_tokens": 24, "temperature": 0, "ignore_eos": true})
+	if err != nil {
+		return out, err
+	}
+	req, err := http.NewRequestWithContext(r.t.Context(), http.MethodPost, r.proxy.URL()+"/v1/chat/completions", strings.NewReader(string(raw)))
+	if err != nil {
+		return out, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	resp, err := r.http.Do(req)
+	if err != nil {
+		return out, err
+	}
+	defer resp.Body.Close()
+	body, err := io.ReadAll(resp.Body)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		return out, fmt.Errorf("%s, %w: %s", resp.Status, err, body)
+	}
+	var a struct {
+		Choices []struct{ Message message }
+		Usage   struct {
+			Prompt  int `json:"prompt_tokens"`
+			Details struct {
+				Cached int `json:"cached_tokens"`
+			} `json:"prompt_tokens_details"`
+		}
+	}
+	if err := json.Unmarshal(body, &a); err != nil || len(a.Choices) != 1 {
+		return out, fmt.Errorf("%w: %s", err, body)
+	}
+	out = turned{tokens: a.Usage.Prompt, cached: a.Usage.Details.Cached, at: resp.Header.Get("X-Pd-Prefill"), text: a.Choices[0].Message.Content}
+	out.expected, err = strconv.Atoi(resp.Header.Get("X-Pd-Cached-Tokens"))
+	return out, err
+}
+
+// blocks names the whole blocks of a chat's prompt, each by all tokens up to its end.
+func (r *rig) blocks(e *engine, c *chat) (names []string, tokens int) {
+	r.t.Helper()
+	var said struct {
+		Tokens []uint32 `json:"tokens"`
+	}
+	cached{}.post(r, e, "/tokenize", map[string]any{"model": model, "messages": c.messages}, &said)
+	var all strings.Builder
+	for i, id := range said.Tokens {
+		fmt.Fprint(&all, id, ",")
+		if (i+1)%blockSize == 0 {
+			names = append(names, all.String())
+		}
+	}
+	return names, len(said.Tokens)
+}
+
+// chats leads chats side by side through a proxy with a policy, and gives what the
+// engines found of what they had computed.
+func (r *rig) chats(t *testing.T, policy string, prefill []*engine) ground.ChatsRow {
+	t.Helper()
+	row := ground.ChatsRow{Policy: policy}
+	var list []*chat
+	system := strings.Repeat("You answer questions of "+policy+" about licenses in plain words. ", 6)
+	for i := range chatsAside {
+		list = append(list, &chat{name: fmt.Sprintf("%s and chat %c", policy, 'A'+i), messages: []message{{"system", system}}})
+	}
+	hits := func() (sum float64) {
+		for _, e := range prefill {
+			sum += r.metric(e, "vllm:prefix_cache_hits_total", "")
+		}
+		return sum
+	}
+	expected := func() int {
+		return int(r.metric(&engine{address: r.proxy.Address}, "pd_prompt_tokens_total", `what="expected"`))
+	}
+	before, all := hits(), 0
+	computed := map[string]bool{}
+	for turn := range chatTurns {
+		out, errs := make([]turned, len(list)), make(chan error, len(list))
+		for i, c := range list {
+			c.says(turn)
+			go func() {
+				var err error
+				out[i], err = r.asked(c)
+				errs <- err
+			}()
+		}
+		for range list {
+			if err := <-errs; err != nil {
+				t.Fatal(err)
+			}
+		}
+		var now []string
+		for i, c := range list {
+			names, tokens := r.blocks(prefill[0], c)
+			o, possible := out[i], 0
+			if tokens != o.tokens {
+				t.Fatalf("a prompt of %d tokens, by /tokenize %d", o.tokens, tokens)
+			}
+			// The last token of a prompt is always computed.
+			for possible < (tokens-1)/blockSize && computed[names[possible]] {
+				possible++
+			}
+			possible *= blockSize
+			now = append(now, names...)
+			say("%s, turn %d: %d tokens, %d could be in a cache, %d are expected, %d found; at %s", c.name, turn+1, o.tokens, possible, o.expected, o.cached, o.at)
+			all += o.cached
+			if turn > 0 {
+				row.Asked += o.tokens
+				row.Possible += possible
+				row.Found += min(o.cached, possible) // chats of one turn may find each other's beginning, too
+				if o.at != c.at {
+					row.Moved++
+				}
+			}
+			c.at = o.at
+			c.messages = append(c.messages, message{"assistant", o.text})
+		}
+		for _, name := range now {
+			computed[name] = true
+		}
+		if turn == 0 {
+			row.Expected = -expected()
+		}
+	}
+	row.Expected += expected()
+	if counted := hits() - before; counted != float64(all) {
+		t.Errorf("%s: the answers tell of %d tokens from a cache, the prefill engines' counters of %v", policy, all, counted)
+	}
+	return row
+}
+
+// TestChats leads chats of five turns before two prefill engines, with policies that know
+// caches: vLLM finds nine tenths and more of what the two had computed.
+func TestChats(t *testing.T) {
+	if short() {
+		t.Skip("not part of the short form")
+	}
+	r := newRig(t)
+	ports, err := fleet.FreePorts(2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Each policy has a proxy of its own before the same engines, so etcd is none's.
+	clients, peers := "http://127.0.0.1:"+strconv.Itoa(ports[0]), "http://127.0.0.1:"+strconv.Itoa(ports[1])
+	if _, err := r.fleet.Start(t.Context(), fleet.Spec{
+		Name: "etcd", Program: "etcd",
+		Args:  []string{"--data-dir", t.TempDir(), "--listen-client-urls", clients, "--advertise-client-urls", clients, "--listen-peer-urls", peers, "--initial-advertise-peer-urls", peers, "--initial-cluster", "default=" + peers, "--log-level", "error"},
+		Ready: func(ctx context.Context) error { return r.get(ctx, clients+"/health", nil) },
+	}); err != nil {
+		t.Fatal(err)
+	}
+	start := func(policy string) {
+		t.Helper()
+		r.proxy, err = r.fleet.StartProxy(t.Context(), fleet.ProxySpec{
+			Name: "proxy-" + policy, EtcdEndpoints: []string{"127.0.0.1:" + strconv.Itoa(ports[0])}, Args: []string{"--prefill-policy", policy, "--trace-headers"},
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	policies := []string{"round_robin", "prefix", "kv_aware"}
+	start(policies[0])
+	prefill := []*engine{r.wrapped("prefill-0", instance.Prefill, publishes), r.wrapped("prefill-1", instance.Prefill, publishes)}
+	decode := r.wrapped("decode", instance.Decode)
+	t.Cleanup(func() { // agents that are killed leave engines that take their time
+		for _, e := range append(prefill, decode) {
+			r.killEngine(e)
+		}
+	})
+	figures := ground.Chats{
+		Version: version.String(), Machine: machine.Describe(), Prefill: len(prefill), Decode: 1, Chats: chatsAside, Turns: chatTurns, Block: blockSize,
+	}
+	for i, policy := range policies {
+		if i > 0 {
+			start(policy)
+		}
+		if err := r.proxy.WaitFor(t.Context(), len(prefill), 1); err != nil {
+			t.Fatal(err)
+		}
+		if i == 0 {
+			for _, e := range append(prefill, decode) {
+				list, err := r.engineOf(e)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if err := calmAll(list); err != nil {
+					t.Fatal(err)
+				}
+			}
+		}
+		if policy == "kv_aware" {
+			r.followed(prefill)
+		}
+		row := r.chats(t, policy, prefill)
+		figures.Rows = append(figures.Rows, row)
+		switch {
+		case policy == "round_robin" && row.Moved == 0: // else nothing here could fail
+			t.Errorf("%s left all chats where they were", policy)
+		case policy != "round_robin" && row.Ratio() < 0.9:
+			t.Errorf("%s: vLLM found %d of %d tokens that were in a cache", policy, row.Found, row.Possible)
+		}
+		if err := r.proxy.Stop(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var is struct{ Version string }
+	if err := r.get(t.Context(), prefill[0].url()+"/version", &is); err != nil {
+		t.Fatal(err)
+	}
+	figures.Engine = "vLLM " + is.Version
+	say("%s\n%s", figures.Engine, figures.Table())
+	if doc := os.Getenv(envDoc); doc != "" && !t.Failed() {
+		if err := figures.Save(doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
