@@ -3,17 +3,15 @@ package main
 
 import (
 	"context"
+	"io"
 	"os"
-	"os/signal"
-	"syscall"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 )
 
-func main() { os.Exit(run(context.Background(), os.Args[1:])) }
-
-func run(ctx context.Context, args []string) int {
-	ctx, stop := signal.NotifyContext(ctx, syscall.SIGINT, syscall.SIGTERM)
-	defer stop()
-	return pdctl.Run(ctx, args, os.Stdout, os.Stderr, os.LookupEnv)
+func main() {
+	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+		return pdctl.Run(ctx, args, stdout, stderr, os.LookupEnv)
+	})
 }

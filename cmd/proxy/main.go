@@ -14,10 +14,12 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/proxy"
+	"github.com/pdmesh/pdmesh/internal/proxy/selfcheck"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -30,50 +32,17 @@ func main() {
 		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
 	}
 	logging.OutliveReader()
-	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := run(ctx, os.Args[1:], os.LookupEnv, os.Stdout, os.Stderr)
-	stop()
-	os.Exit(code)
+	cli.Main(func(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+		return run(ctx, args, os.LookupEnv, stdout, stderr)
+	})
 }
 
-// The exit codes.
-const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
-	exitDamaged = 3 // the files of the proxy's own etcd
-)
-
-// errUsage marks what the person at the command line can mend.
-var errUsage = errors.New("usage")
+// exitDamaged is the exit code for damaged files of the proxy's own etcd.
+const exitDamaged = 3
 
 func run(ctx context.Context, args []string, env func(string) (string, bool), stdout, stderr io.Writer) int {
-	cmd := newCommand(env)
-	cmd.SetArgs(config.NormalizeArgs(args))
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
-	switch {
-	case err == nil:
-		return exitOK
-	case errors.Is(err, errUsage):
-		fmt.Fprintf(stderr, "proxy: %v\nTry 'proxy --help'.\n", errors.Unwrap(err))
-		return exitUsage
-	case errors.Is(err, process.ErrDamaged):
-		fmt.Fprintf(stderr, "proxy: %v\n", err)
-		return exitDamaged
-	default:
-		fmt.Fprintf(stderr, "proxy: %v\n", err)
-		return exitFailure
-	}
+	return cli.Run(ctx, newCommand(env), config.NormalizeArgs(args), stdout, stderr)
 }
-
-// usageError carries errUsage without its word in the message.
-type usageError struct{ err error }
-
-func (e usageError) Error() string        { return e.err.Error() }
-func (e usageError) Unwrap() error        { return e.err }
-func (e usageError) Is(target error) bool { return target == errUsage }
 
 func newCommand(env func(string) (string, bool)) *cobra.Command {
 	cmd := &cobra.Command{
@@ -101,25 +70,17 @@ they are, with this program in place of "python3 x.py":
   proxy --prefiller-hosts 127.0.0.1 127.0.0.1 --prefiller-ports 8100 8101 \
         --decoder-hosts 127.0.0.1 --decoder-ports 8200
   proxy health                                      is the one that runs here ready?`,
-		Version:       version.String(),
-		SilenceUsage:  true,
-		SilenceErrors: true,
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) > 0 {
-				return usageError{fmt.Errorf("unexpected argument %q", args[0])}
-			}
-			return nil
-		},
+		Version: version.String(),
+		Args:    cli.NoArgs,
 	}
 	config.RegisterProxyFlags(cmd.Flags())
 	cmd.AddCommand(healthCommand(env))
 	cmd.CompletionOptions.DisableDefaultCmd = true
 	cmd.SetVersionTemplate("pdmesh proxy {{.Version}}\n")
-	cmd.SetFlagErrorFunc(func(_ *cobra.Command, err error) error { return usageError{err} })
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		cfg, err := config.LoadProxy(cmd.Flags(), env)
 		if err != nil {
-			return usageError{err}
+			return cli.Wrong(err)
 		}
 		if cfg.PrintConfig {
 			for _, notice := range cfg.Notices {
@@ -132,12 +93,54 @@ they are, with this program in place of "python3 x.py":
 		defer out.Flush(logging.FlushLimit)
 		log, err = logging.New(out, cfg.LogLevel, cfg.LogFormat)
 		if err != nil {
-			return usageError{err}
+			return cli.Wrong(err)
 		}
 		for _, notice := range cfg.Notices {
 			log.Warn(notice)
 		}
-		return proxy.Serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
+		err = proxy.Serve(cmd.Context(), &cfg, log, cmd.OutOrStdout())
+		if errors.Is(err, process.ErrDamaged) {
+			return cli.Exit(err, exitDamaged)
+		}
+		return err
 	}
+	return cmd
+}
+
+// healthCommand asks a running proxy how it is. It takes the proxy's own
+// settings, so that it looks where the proxy listens.
+func healthCommand(env func(string) (string, bool)) *cobra.Command {
+	var live bool
+	cmd := &cobra.Command{
+		Use:   "health",
+		Short: "exit 0 if the proxy that runs here is ready",
+		Long: `health is for container health checks (no shell is needed) and scripts: one line, exit
+0 while the proxy answers /readyz with 200 (or /livez, with --live), 1 with the reason
+otherwise, after three seconds at most. It looks where the settings say that the proxy
+listens: host, port and certificate by flag, environment or file, as for the proxy itself.
+Over TLS it shows the proxy's own certificate, which must be good for clients too where
+--tls-client-ca is given.`,
+		Example: `  proxy health
+  proxy health --port 9000 --live`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			at, err := config.LoadListen(cmd.Flags(), env)
+			if err != nil {
+				return cli.Wrong(err)
+			}
+			path := "/readyz"
+			if live {
+				path = "/livez"
+			}
+			answer, err := selfcheck.Ask(cmd.Context(), at, path)
+			if err != nil {
+				return err
+			}
+			_, _ = fmt.Fprintln(cmd.OutOrStdout(), answer)
+			return nil
+		},
+	}
+	config.RegisterProxyFlags(cmd.Flags())
+	cmd.Flags().BoolVar(&live, "live", false, "ask whether the process lives, not whether it is ready to serve")
 	return cmd
 }

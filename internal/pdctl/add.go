@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -80,7 +81,7 @@ func (a *app) addCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			role, err := instance.ParseRoles(args[0])
 			if err != nil {
-				return &usageError{err}
+				return cli.Wrong(err)
 			}
 			keys, err := addresses(role, args[1:])
 			if err != nil {
@@ -128,7 +129,7 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 	}
 	dialect, err := connector.Canonical(f.connector)
 	if err != nil {
-		return &usageError{fmt.Errorf("--connector: %w", err)}
+		return cli.Wrongf("--connector: %w", err)
 	}
 	if err := f.readPorts(dialect, keys[0].Role); err != nil {
 		return err

@@ -14,6 +14,7 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 )
@@ -61,7 +62,7 @@ func (a *app) authCommand() *cobra.Command {
 			}
 			layout, err := discovery.NewLayout(a.prefix)
 			if err != nil {
-				return &usageError{err}
+				return cli.Wrong(err)
 			}
 			u := users{roles: discovery.EtcdRoles(layout), given: map[string]string{}}
 			if err := u.readPasswords(files); err != nil {

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 )
 
@@ -85,7 +86,7 @@ func (a *app) doctor(ctx context.Context, o *doctorOptions) error {
 	case failed != nil:
 		return failed
 	case doctor.Wrong(out.Findings):
-		return &exitError{exitFindings, fmt.Errorf("%d errors, %d warnings", out.Counts[doctor.Error], out.Counts[doctor.Warning])}
+		return cli.Exit(fmt.Errorf("%d errors, %d warnings", out.Counts[doctor.Error], out.Counts[doctor.Warning]), exitFindings)
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -167,7 +168,7 @@ func (a *app) liftCommand(state instance.Intent, long, examples string) *cobra.C
 func (a *app) bothKeys(args []string) ([]instance.Key, error) {
 	role, err := instance.ParseRoles(args[0])
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	return addresses(role, args[1:])
 }

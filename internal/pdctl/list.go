@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -42,7 +43,7 @@ func (a *app) listCommand() *cobra.Command {
 			if len(args) == 1 {
 				role, err := instance.ParseRole(args[0])
 				if err != nil {
-					return &usageError{err}
+					return cli.Wrong(err)
 				}
 				roles = []instance.Role{role}
 			}

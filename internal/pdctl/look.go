@@ -13,6 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -34,12 +35,12 @@ const (
 func (a *app) look(ctx context.Context, o *doctorOptions) (*doctor.Picture, error) {
 	layout, err := discovery.NewLayout(a.prefix)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	p := &doctor.Picture{Now: time.Now(), Root: layout.Root(), Reach: a.reach()}
 	source, err := a.access.etcd.Open(nil)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	if source != nil {
 		p.Certificates = append(p.Certificates, source.Status())
@@ -47,7 +48,7 @@ func (a *app) look(ctx context.Context, o *doctorOptions) (*doctor.Picture, erro
 	if !o.engines.files.None() {
 		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: o.engines.files})
 		if err != nil {
-			return nil, &usageError{fmt.Errorf("certificates for engines: %w", err)}
+			return nil, cli.Wrongf("certificates for engines: %w", err)
 		}
 		p.Certificates = append(p.Certificates, engines.Status())
 	}
@@ -55,7 +56,7 @@ func (a *app) look(ctx context.Context, o *doctorOptions) (*doctor.Picture, erro
 		p.Agents = a.localAgents(ctx)
 	}
 	s, err := a.connect(ctx)
-	if _, usage := errors.AsType[*usageError](err); usage {
+	if cli.IsWrong(err) {
 		return nil, err
 	}
 	if err == nil {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -85,7 +86,7 @@ func openExport(path string, stdin io.Reader) ([]discovery.Carried, error) {
 	}
 	f, err := os.Open(path)
 	if errors.Is(err, os.ErrNotExist) {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	if err != nil {
 		return nil, err

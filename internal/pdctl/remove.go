@@ -3,10 +3,10 @@ package pdctl
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -34,7 +34,7 @@ func (a *app) removeCommand() *cobra.Command {
 		RunE: func(cmd *cobra.Command, args []string) error {
 			role, err := instance.ParseRoles(args[0])
 			if err != nil {
-				return &usageError{err}
+				return cli.Wrong(err)
 			}
 			return a.remove(cmd.Context(), role, args[1:], reason, force)
 		},
@@ -113,7 +113,7 @@ func (a *app) known(ctx context.Context, s *session, role instance.Role, address
 		}
 	}
 	if len(bad) > 0 {
-		return nil, &usageError{fmt.Errorf("%w; nothing was done", errors.Join(bad...))}
+		return nil, cli.Wrongf("%w; nothing was done", errors.Join(bad...))
 	}
 	return keys, nil
 }

@@ -2,8 +2,6 @@ package pdctl
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
 	"os/user"
 	"strings"
@@ -11,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/version"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
@@ -53,54 +51,21 @@ type app struct {
 	output    string
 }
 
-// usageError is a mistake on the command line: exit code 2.
-type usageError struct{ err error }
-
-func (e *usageError) Error() string { return e.err.Error() }
-func (e *usageError) Unwrap() error { return e.err }
-
-func usagef(format string, args ...any) error {
-	return &usageError{fmt.Errorf(format, args...)}
-}
-
-// runError is what went wrong while doing what was asked: exit code 1.
-type runError struct{ err error }
-
-func (e *runError) Error() string { return e.err.Error() }
-func (e *runError) Unwrap() error { return e.err }
+func usagef(format string, args ...any) error { return cli.Wrongf(format, args...) }
 
 // Run executes one command line and returns the exit code. The end of ctx ends
 // commands that wait or watch.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) int {
 	a := &app{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
-	root := a.root()
-	root.SetArgs(args)
-	cmd, err := root.ExecuteContextC(ctx)
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintf(stderr, "pdctl: %v\n", err)
-	if e, ok := errors.AsType[*exitError](err); ok {
-		return e.code
-	}
-	if _, ok := errors.AsType[*runError](err); ok {
-		return 1
-	}
-	fmt.Fprintf(stderr, "See %s --help.\n", cmd.CommandPath())
-	return 2
+	return cli.Run(ctx, a.root(), args, stdout, stderr)
 }
 
 func (a *app) root() *cobra.Command {
 	root := &cobra.Command{
 		Use: "pdctl", Short: "show and change which vLLM instances the proxies use",
-		Long: longHelp, Example: rootExamples, Version: version.String(),
-		Args:         cobra.NoArgs,
-		SilenceUsage: true, SilenceErrors: true,
+		Long: longHelp, Example: rootExamples, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	root.SetVersionTemplate("pdctl {{.Version}}\n")
-	root.SetOut(a.stdout)
-	root.SetErr(a.stderr)
 	fs := root.PersistentFlags()
 	fs.StringSliceVar(&a.endpoints, "etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated, with https:// in front for TLS")
 	fs.StringVar(&a.prefix, "etcd-prefix", "/pd", "root of all keys")
@@ -122,18 +87,13 @@ func (a *app) root() *cobra.Command {
 	return root
 }
 
-// wrap checks the global flags, and tells failures from wrong usage.
+// wrap checks the global flags first.
 func (a *app) wrap(do func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := a.settle(cmd); err != nil {
-			return err
+			return cli.Wrong(err)
 		}
-		err := do(cmd, args)
-		var usage *usageError
-		if err == nil || errors.As(err, &usage) {
-			return err
-		}
-		return &runError{err}
+		return do(cmd, args)
 	}
 }
 

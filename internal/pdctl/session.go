@@ -9,6 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -35,7 +36,7 @@ func (a *app) settleEndpoints() error {
 	}
 	a.endpoints, a.access.etcd.On = out, https
 	if _, err := discovery.NewLayout(a.prefix); err != nil {
-		return &usageError{err}
+		return cli.Wrong(err)
 	}
 	return nil
 }
@@ -44,23 +45,23 @@ func (a *app) settleEndpoints() error {
 func (a *app) dial() (*session, error) {
 	layout, err := discovery.NewLayout(a.prefix)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	source, err := a.access.etcd.Open(nil)
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
-	cli, err := discovery.Dial(discovery.ClientConfig{
+	client, err := discovery.Dial(discovery.ClientConfig{
 		Endpoints: a.endpoints, Username: a.username, Password: a.password, DialTimeout: a.timeout,
 		TLS: etcdaccess.ConfigOf(source),
 	})
 	if errors.Is(err, discovery.ErrEndpoint) {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	if err != nil {
 		return nil, a.hint(err)
 	}
-	return &session{cli: cli, layout: layout, store: discovery.NewStore(cli, layout, a.actor())}, nil
+	return &session{cli: client, layout: layout, store: discovery.NewStore(client, layout, a.actor())}, nil
 }
 
 // connect makes a session and sees etcd answer: without that every later error
@@ -106,7 +107,7 @@ func (a *app) etcdIsLocal() bool {
 func (a *app) keys(args []string) ([]instance.Key, error) {
 	role, err := instance.ParseRole(args[0])
 	if err != nil {
-		return nil, &usageError{err}
+		return nil, cli.Wrong(err)
 	}
 	return addresses(role, args[1:])
 }
@@ -124,7 +125,7 @@ func addresses(role instance.Role, args []string) ([]instance.Key, error) {
 		keys = append(keys, instance.Key{Role: role, Address: address})
 	}
 	if len(errs) > 0 {
-		return nil, &usageError{fmt.Errorf("%w; nothing was done", errors.Join(errs...))}
+		return nil, cli.Wrongf("%w; nothing was done", errors.Join(errs...))
 	}
 	return keys, nil
 }

@@ -1,12 +1,12 @@
 package pdctl
 
 import (
-	"fmt"
 	"net/http"
 
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
@@ -63,7 +63,7 @@ func (x *engineFlags) client(apiKey string) (*vllm.Client, error) {
 	}
 	source, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: x.files, ServerName: x.name})
 	if err != nil {
-		return nil, &usageError{fmt.Errorf("certificates for engines: %w", err)}
+		return nil, cli.Wrongf("certificates for engines: %w", err)
 	}
 	return &vllm.Client{HTTP: &http.Client{Transport: vllm.SecureTransport(source.Client)}, APIKey: apiKey}, nil
 }

@@ -10,6 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proof"
@@ -29,15 +30,6 @@ const (
 	exitVanished = 3 // a proxy vanished before it had proven that an instance is free
 	exitTimeout  = 4 // --timeout of a wait has passed
 )
-
-// exitError is a failure with an exit code of its own.
-type exitError struct {
-	code int
-	err  error
-}
-
-func (e *exitError) Error() string { return e.err.Error() }
-func (e *exitError) Unwrap() error { return e.err }
 
 // waitPoll is how often a wait looks, at most.
 const waitPoll = 200 * time.Millisecond
@@ -80,7 +72,7 @@ func (a *app) waitApplied(ctx context.Context, revision int64, limit time.Durati
 	state, err := a.await(ctx, s, revision, nil, limit)
 	switch {
 	case errors.Is(err, errTimeout):
-		return &exitError{exitTimeout, fmt.Errorf("after %s not every proxy has applied revision %d: %s", limit, revision, strings.Join(state.Open, "; "))}
+		return cli.Exit(fmt.Errorf("after %s not every proxy has applied revision %d: %s", limit, revision, strings.Join(state.Open, "; ")), exitTimeout)
 	case err != nil:
 		return err
 	}
@@ -128,13 +120,13 @@ func (a *app) awaitFree(ctx context.Context, s *session, revision int64, drained
 		if vanished != "" {
 			said += "; " + vanished
 		}
-		return &exitError{exitTimeout, fmt.Errorf("%s. The drain stays in force", said)}
+		return cli.Exit(fmt.Errorf("%s. The drain stays in force", said), exitTimeout)
 	case errors.Is(err, errInterrupted):
 		return fmt.Errorf("%w. The drain stays in force", err)
 	case err != nil:
 		return err
 	case vanished != "":
-		return &exitError{exitVanished, fmt.Errorf("%s. The drain stays in force", vanished)}
+		return cli.Exit(fmt.Errorf("%s. The drain stays in force", vanished), exitVanished)
 	case state.Done == 0:
 		fmt.Fprintln(a.stderr, "Note: no proxy is present at this etcd, so nobody was asked.")
 	}

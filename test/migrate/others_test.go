@@ -174,7 +174,7 @@ func TestFlagsAtTheNextStart(t *testing.T) {
 func TestBadCommandLines(t *testing.T) {
 	t.Parallel()
 	s := &site{t: t, vars: map[string]string{"model_name": harness.Model}}
-	s.refuse(elasticStart+" --prefiller-hosts localhost --prefiller-ports 8100", "--prefill is from", "--prefiller-hosts from", "Try 'proxy --help'")
+	s.refuse(elasticStart+" --prefiller-hosts localhost --prefiller-ports 8100", "--prefill is from", "--prefiller-hosts from", "See proxy --help.")
 	s.refuse("x.py --prefill localhost --decode localhost:8200", "--prefill", "host:port")
 	s.refuse("x.py --prefill localhost:8100 --check-times often", "--check-times", "whole number")
 	s.refuse(strings.Replace(balanceStart, "8100 8101", "8100", 1), "--prefiller-hosts names 2 hosts and --prefiller-ports 1 port")

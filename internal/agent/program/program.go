@@ -13,8 +13,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/version"
 )
 
 const help = `agent registers one vLLM engine with the proxies, through etcd.
@@ -82,12 +82,10 @@ type program struct{ whole bool }
 // usage, and with a command the exit code of the engine, unless that says no more
 // than that it obeyed the signal to end.
 func (p program) run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	var failed error
-	code := 0
+	code := cli.OK // of an orderly end
 	cmd := &cobra.Command{
 		Use: "agent [flags] [-- command ...]", Short: "register one vLLM engine", Long: help, Example: examples,
-		Args: checkArgs, Version: version.String(),
-		SilenceUsage: true, SilenceErrors: true,
+		Args:              checkArgs,
 		CompletionOptions: cobra.CompletionOptions{DisableDefaultCmd: true},
 		RunE: func(cmd *cobra.Command, behind []string) error {
 			var command []string
@@ -96,7 +94,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			}
 			c, err := load(cmd.Flags(), os.LookupEnv, command)
 			if err != nil {
-				return retype(err, args)
+				return cli.Wrong(retype(err, args))
 			}
 			defer c.events.release()
 			if c.printConfig {
@@ -107,29 +105,19 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			defer out.Flush(logging.FlushLimit)
 			log, err = logging.New(out, c.logLevel, c.logFormat)
 			if err != nil {
-				return err
+				return cli.Wrong(err)
 			}
-			code, failed = serve(cmd.Context(), service{config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
+			code, err = serve(cmd.Context(), service{config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
+			if err != nil {
+				return cli.Exit(err, max(code, cli.Failure))
+			}
 			return nil
 		},
 	}
 	registerFlags(cmd.Flags())
 	cmd.AddCommand(controlCommands()...)
-	cmd.SetVersionTemplate("agent {{.Version}}\n")
-	cmd.SetArgs(args)
-	cmd.SetOut(stdout)
-	cmd.SetErr(stderr)
-	err := cmd.ExecuteContext(ctx)
-	if run, ok := errors.AsType[*runError](err); ok {
-		failed, err = run, nil
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "agent: %v\nSee agent --help.\n", err)
-		return 2
-	}
-	if failed != nil {
-		fmt.Fprintf(stderr, "agent: %v\n", failed)
-		return max(code, 1)
+	if failed := cli.Run(ctx, cmd, args, stdout, stderr); failed != cli.OK {
+		return failed
 	}
 	return code
 }

@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"time"
@@ -10,15 +9,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
-
-// runError is what went wrong while doing what was asked, as opposed to wrong
-// usage.
-type runError struct{ err error }
-
-func (e *runError) Error() string { return e.err.Error() }
-func (e *runError) Unwrap() error { return e.err }
 
 // target says which agent is meant.
 type target struct{ socket, role, address string }
@@ -37,22 +30,22 @@ func (t *target) client() (*agentctl.Client, error) {
 	}
 	var k instance.Key
 	if (t.role == "") != (t.address == "") {
-		return nil, errors.New("--role and --address: give both or none")
+		return nil, cli.Wrongf("--role and --address: give both or none")
 	}
 	if t.role != "" {
 		role, err := instance.ParseRoles(t.role)
 		if err != nil {
-			return nil, fmt.Errorf("--role: %w", err)
+			return nil, cli.Wrongf("--role: %w", err)
 		}
 		address, err := instance.ParseAddress(t.address)
 		if err != nil {
-			return nil, fmt.Errorf("--address: %w", err)
+			return nil, cli.Wrongf("--address: %w", err)
 		}
 		k = instance.Key{Role: role, Address: address}
 	}
 	path, err := agentctl.Find(k, os.Getenv)
 	if err != nil {
-		return nil, &runError{err}
+		return nil, err
 	}
 	return agentctl.NewClient(path), nil
 }
@@ -85,11 +78,11 @@ func statusCommand() *cobra.Command {
 		"status shows the engine's state and the registration of an agent that runs here.",
 		func(ctx context.Context, cmd *cobra.Command, c *agentctl.Client) error {
 			if output != "table" && output != "json" {
-				return fmt.Errorf("-o %q: %w", instance.Printable(output, 40), errOutput)
+				return cli.Wrongf("-o %q: %w", instance.Printable(output, 40), errOutput)
 			}
 			r, err := c.Status(ctx)
 			if err != nil {
-				return &runError{err}
+				return err
 			}
 			if output == "json" {
 				return writeJSON(cmd.OutOrStdout(), r)
@@ -107,10 +100,10 @@ func drainCommand() *cobra.Command {
 		"drain does what SIGTERM does: proxies send nothing new, the agent waits until the\nengine is idle, takes the registration back and ends.",
 		func(ctx context.Context, _ *cobra.Command, c *agentctl.Client) error {
 			if wait < 0 {
-				return errors.New("--wait: must not be negative")
+				return cli.Wrongf("--wait: must not be negative")
 			}
 			if err := c.Drain(ctx); err != nil {
-				return &runError{err}
+				return err
 			}
 			if wait == 0 {
 				return nil
@@ -118,7 +111,7 @@ func drainCommand() *cobra.Command {
 			ctx, cancel := context.WithTimeout(ctx, wait)
 			defer cancel()
 			if err := c.AwaitEnd(ctx); err != nil {
-				return &runError{err}
+				return err
 			}
 			return nil
 		})
@@ -135,7 +128,7 @@ func healthCommand() *cobra.Command {
 				err = r.Health()
 			}
 			if err != nil {
-				return &runError{err}
+				return err
 			}
 			fmt.Fprintf(cmd.OutOrStdout(), "%s %s/%s\n", r.Phase, r.Role, r.Address)
 			return nil

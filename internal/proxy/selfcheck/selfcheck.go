@@ -1,0 +1,100 @@
+// Package selfcheck asks the proxy of this machine how it is, for container health checks.
+package selfcheck
+
+import (
+	"context"
+	"crypto/tls"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Timeout bounds the whole question: container health checks are asked
+// every few seconds.
+const Timeout = 3 * time.Second
+
+// ErrUnhealthy is what a proxy says of itself.
+var ErrUnhealthy = errors.New("not ready")
+
+// localAddress is where this machine reaches what listens on host.
+func localAddress(host string, port int) string {
+	switch ip, err := netip.ParseAddr(host); {
+	case host == "", err == nil && ip.IsUnspecified() && ip.Is4():
+		host = "127.0.0.1"
+	case err == nil && ip.IsUnspecified():
+		host = "::1"
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port))
+}
+
+// client speaks to the proxy of this machine. It does not look at the certificate, which
+// need not name the address that is asked: nothing secret is sent.
+func client(at config.Listen) (hc *http.Client, scheme string, err error) {
+	t := &http.Transport{DisableKeepAlives: true} // no HTTP proxy from the environment
+	if at.TLSCert == "" {
+		return &http.Client{Transport: t}, "http", nil
+	}
+	pair, err := tls.LoadX509KeyPair(at.TLSCert, at.TLSKey)
+	if err != nil {
+		return nil, "", err
+	}
+	t.TLSClientConfig = &tls.Config{
+		InsecureSkipVerify:   true,
+		GetClientCertificate: func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil },
+	}
+	return &http.Client{Transport: t}, "https", nil
+}
+
+// Ask gives what a proxy that listens at an address answers to a path, in a line for
+// people; an error says why it is not well.
+func Ask(ctx context.Context, at config.Listen, path string) (string, error) {
+	address := localAddress(at.Host, at.Port)
+	hc, scheme, err := client(at)
+	if err != nil {
+		return "", fmt.Errorf("ask %s: %w", address, err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+address+path, nil)
+	if err != nil {
+		return "", fmt.Errorf("ask %s: %w", address, err)
+	}
+	resp, err := hc.Do(req)
+	switch {
+	case errors.Is(err, context.DeadlineExceeded):
+		return "", fmt.Errorf("no answer from %s within %s", address, Timeout)
+	case err != nil:
+		return "", fmt.Errorf("no proxy answers at %s: %w", address, errors.Unwrap(err))
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, 64<<10))
+	if err != nil {
+		return "", fmt.Errorf("ask %s: %w", address, err)
+	}
+	var body struct {
+		Ready    bool   `json:"ready"`
+		Reason   string `json:"reason"`
+		Revision int64  `json:"revision"`
+		Prefill  int    `json:"prefill_instances"`
+		Decode   int    `json:"decode_instances"`
+	}
+	_ = json.Unmarshal(raw, &body) // /livez has no JSON
+	switch {
+	case resp.StatusCode == http.StatusOK && body.Ready:
+		return fmt.Sprintf("ready, %d prefill and %d decode instances", body.Prefill, body.Decode), nil
+	case resp.StatusCode == http.StatusOK && path == "/livez":
+		return "alive", nil
+	case body.Reason != "":
+		return "", fmt.Errorf("%w: %s", ErrUnhealthy, instance.Printable(body.Reason, 400))
+	}
+	return "", fmt.Errorf("%w: %s answers %s: is it a proxy?", ErrUnhealthy, address, resp.Status)
+}
