@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/proxy"
+	"github.com/pdmesh/pdmesh/internal/proxy/memory"
 	"github.com/pdmesh/pdmesh/internal/proxy/selfcheck"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
@@ -28,7 +29,7 @@ func main() {
 	// same name: else they would end it.
 	signal.Ignore(syscall.SIGUSR1, syscall.SIGUSR2)
 	process.MaybeMain()
-	if err := proxy.TuneMemory(); err != nil {
+	if err := memory.Tune(); err != nil {
 		fmt.Fprintf(os.Stderr, "proxy: the container's memory limit is not known, so none is kept to: %v\n", err)
 	}
 	logging.OutliveReader()

@@ -33,10 +33,10 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Run(ctx) })
-	work.Go(func() { p.scrape(ctx) })
-	work.Go(func() { p.weigh(ctx) })
-	if p.loads != nil {
-		work.Go(func() { p.logEnd("watch of the load digests", p.loads.Run(ctx)) })
+	work.Go(func() { p.load.Scrape(ctx) })
+	work.Go(func() { p.load.Weigh(ctx) })
+	if p.load.Others != nil {
+		work.Go(func() { p.logEnd("watch of the load digests", p.load.Others.Run(ctx)) })
 	}
 	if p.kv != nil {
 		work.Go(func() { p.kv.Run(ctx) })
@@ -46,7 +46,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { followSignals(ctx, p.level) })
 	work.Go(func() { p.begin(ctx) })
 	work.Go(func() { p.writeOnce(ctx) })
-	work.Go(func() { p.flags.watch(ctx, p.log) })
+	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
 	if p.access != nil {
 		work.Go(func() { p.access.Run(ctx) })
@@ -93,7 +93,7 @@ func (p *app) writeOnce(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			if err = p.syncFlags(ctx); err == nil {
+			if err = p.flags.Sync(ctx, p.store, p.log); err == nil {
 				return
 			}
 		}
@@ -122,7 +122,7 @@ func (p *app) ready() error {
 		}
 		return errors.New(msg)
 	}
-	return p.flags.ready()
+	return p.flags.Ready()
 }
 
 // beginLimit is how long the first requests wait for an instance that answers.
@@ -145,7 +145,7 @@ func (p *app) begin(ctx context.Context) {
 	}
 	for {
 		snap := p.watcher.Snapshot()
-		if answered(snap, p.flags.keys) {
+		if answered(snap, p.flags.Keys) {
 			return
 		}
 		select {
@@ -259,7 +259,7 @@ func newPresence(cli *clientv3.Client, l discovery.Layout, p *app, address strin
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },
-		Notices:    p.notices, Load: p.loadSource(), LoadInterval: p.cfg.LoadInterval,
+		Notices:    p.notices, Load: p.load.Source(), LoadInterval: p.cfg.LoadInterval,
 	})
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery"
 	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/proxy/engines"
+	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/version"
 	"github.com/pdmesh/pdmesh/internal/zmqregister"
 )
@@ -22,7 +24,7 @@ func (p *app) countPings(b *zmqregister.Bridge) {
 
 // newBridge binds the port of --zmq-register; nil without it. registrar is asked when
 // the bridge runs.
-func newBridge(ctx context.Context, cfg *config.Proxy, secure *certificates, log *logrus.Logger, registrar func(discovery.RegistrarOptions) *discovery.Registrar) (*zmqregister.Bridge, error) {
+func newBridge(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger, registrar func(discovery.RegistrarOptions) *discovery.Registrar) (*zmqregister.Bridge, error) {
 	if cfg.ZMQRegister == "" {
 		return nil, nil
 	}
@@ -31,7 +33,7 @@ func newBridge(ctx context.Context, cfg *config.Proxy, secure *certificates, log
 		return nil, err
 	}
 	return zmqregister.Listen(ctx, zmqregister.Options{
-		Endpoint: cfg.ZMQRegister, Registrar: registrar, Client: newProber(cfg, netguard.New(cfg.InstanceAllow), secure).client,
+		Endpoint: cfg.ZMQRegister, Registrar: registrar, Client: engines.NewProber(cfg, netguard.New(cfg.InstanceAllow), certificates).Client,
 		Agent: "pdmesh-proxy/" + version.Version, HostID: host, Model: cfg.Model,
 		AllowLoopback: cfg.EtcdIsLoopback(), ProbeTimeout: cfg.ProbeTimeout,
 		Log: log.WithField("component", "zmq-register"),

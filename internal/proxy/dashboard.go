@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
@@ -20,7 +21,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 	if !p.cfg.Dashboard {
 		return nil
 	}
-	resolve, group := dialects(p.cfg.Connector), builds(p.cfg)
+	resolve, group := engines.Dialects(p.cfg.Connector), engines.Builds(p.cfg)
 	return dashboard.New(dashboard.Options{
 		Self: dashboard.Self{
 			ID: p.id, Address: address, Version: version.String(), Fallback: p.cfg.Fallback == config.FallbackDecode,

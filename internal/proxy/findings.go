@@ -7,6 +7,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/notice"
+	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 )
 
 // maxUnverified bounds what a presence says of instances; with more it says nothing.
@@ -30,8 +31,8 @@ func unverified(snap *instance.Snapshot) map[string]string {
 
 // notices are what this proxy has to say of the fleet in words.
 func (p *app) notices() []string {
-	return slices.Concat(p.secure.findings(), p.keyFindings(), notice.View{
-		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: dialects(p.cfg.Connector), Counts: p.noticed,
+	return slices.Concat(p.secure.Findings(), p.keyFindings(), notice.View{
+		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
 		Deaf: p.deaf(),
 	}.Words())
 }

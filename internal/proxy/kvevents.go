@@ -10,6 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
 	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -32,7 +33,7 @@ func caches(index *kvindex.Index) policy.Caches {
 
 // newKVEvents makes what follows the engines' KV events, nil without an index. An
 // engine's endpoints are bound by --instance-allow as its address is.
-func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker prober, guard netguard.Policy) *kvfollow.Follower {
+func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker engines.Prober, guard netguard.Policy) *kvfollow.Follower {
 	if index == nil {
 		return nil
 	}
@@ -40,7 +41,7 @@ func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membe
 		Timeout: cfg.ConnectTimeout, Control: guard.Control,
 		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 3},
 	}
-	client := *asker.client.HTTP
+	client := *asker.Client.HTTP
 	client.Timeout = cfg.ProbeTimeout
 	return kvfollow.New(kvfollow.Options{
 		Index: index, Membership: members, Ask: kvfollow.Sources(&client), Dial: dialer.DialContext,

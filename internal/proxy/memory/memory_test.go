@@ -1,4 +1,4 @@
-package proxy
+package memory
 
 import (
 	"errors"
@@ -13,7 +13,7 @@ import (
 )
 
 // The collector's settings are the process', so this test has no others beside it.
-func TestTuneMemory(t *testing.T) {
+func TestTune(t *testing.T) {
 	percent, limit := debug.SetGCPercent(100), debug.SetMemoryLimit(math.MaxInt64)
 	t.Cleanup(func() { debug.SetGCPercent(percent); debug.SetMemoryLimit(limit) })
 	machine, err := memlimit.FromSystem()
@@ -43,7 +43,7 @@ func TestTuneMemory(t *testing.T) {
 					_ = os.Unsetenv(name) // t.Setenv sees to what was there before
 				}
 			}
-			if err := TuneMemory(); err != nil {
+			if err := Tune(); err != nil {
 				t.Fatal(err)
 			}
 			if got := debug.SetGCPercent(100); got != tc.percent {
@@ -74,7 +74,7 @@ func TestBodiesMemory(t *testing.T) {
 		{math.MaxInt64, &byLimit, unlimitedBodies},
 	} {
 		debug.SetMemoryLimit(tc.limit)
-		if got := bodiesMemory(tc.cfg); got != tc.want {
+		if got := Bodies(tc.cfg); got != tc.want {
 			t.Errorf("limit %d, setting %d: %d bytes, want %d", tc.limit, tc.cfg.MaxBodiesMemory, got, tc.want)
 		}
 	}

@@ -1,4 +1,6 @@
-package proxy
+// Package secure has the certificates of a proxy: those that clients are shown, and those
+// for engines and etcd.
+package secure
 
 import (
 	"context"
@@ -15,17 +17,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/metrics"
 )
 
-// certificates are those of this proxy, by what they are for.
-type certificates struct {
+// Certificates are those of this proxy, by what they are for.
+type Certificates struct {
 	listener  *certs.Source // nil: clients speak plain HTTP
-	engines   *certs.Source
-	etcd      *certs.Source // nil: etcd is reached without TLS
+	Engines   *certs.Source
+	Etcd      *certs.Source // nil: etcd is reached without TLS
 	own       *certs.Source // of the proxy's own etcd, whose process serves by the same files; nil: none
 	listeners []*certs.Listener
 }
 
-func openCertificates(cfg *config.Proxy, log *logrus.Logger) (*certificates, error) {
-	c := &certificates{}
+// Open reads the files that a configuration names.
+func Open(cfg *config.Proxy, log *logrus.Logger) (*Certificates, error) {
+	c := &Certificates{}
 	entry := log.WithField("component", "tls")
 	var err error
 	if files := cfg.ListenerFiles(); !files.None() {
@@ -33,7 +36,7 @@ func openCertificates(cfg *config.Proxy, log *logrus.Logger) (*certificates, err
 			return nil, fmt.Errorf("certificates for clients (--tls-cert): %w", err)
 		}
 	}
-	c.engines, err = certs.Open(certs.Options{
+	c.Engines, err = certs.Open(certs.Options{
 		Use: certs.UseEngines, Files: cfg.EngineFiles(), ServerName: cfg.EngineServerName, Log: entry,
 	})
 	if err != nil {
@@ -44,14 +47,14 @@ func openCertificates(cfg *config.Proxy, log *logrus.Logger) (*certificates, err
 			return nil, fmt.Errorf("certificates of the proxy's own etcd (--etcd-listen-cert): %w", err)
 		}
 	}
-	if c.etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
+	if c.Etcd, err = cfg.EtcdTLS().Open(entry); err != nil {
 		return nil, err
 	}
 	return c, nil
 }
 
-func (c *certificates) all() (list []*certs.Source) {
-	for _, s := range []*certs.Source{c.listener, c.engines, c.etcd, c.own} {
+func (c *Certificates) all() (list []*certs.Source) {
+	for _, s := range []*certs.Source{c.listener, c.Engines, c.Etcd, c.own} {
 		if s != nil {
 			list = append(list, s)
 		}
@@ -59,16 +62,16 @@ func (c *certificates) all() (list []*certs.Source) {
 	return list
 }
 
-// watch reads the files again from time to time until ctx ends.
-func (c *certificates) watch(ctx context.Context, work *sync.WaitGroup) {
+// Watch reads the files again from time to time until ctx ends.
+func (c *Certificates) Watch(ctx context.Context, work *sync.WaitGroup) {
 	for _, s := range c.all() {
 		work.Go(func() { s.Watch(ctx) })
 	}
 }
 
-// listen puts TLS on a listener, where clients speak it. It is called before the
+// Listen puts TLS on a listener, where clients speak it. It is called before the
 // server serves.
-func (c *certificates) listen(ln net.Listener, log *logrus.Logger) net.Listener {
+func (c *Certificates) Listen(ln net.Listener, log *logrus.Logger) net.Listener {
 	if c.listener == nil {
 		return ln
 	}
@@ -77,15 +80,16 @@ func (c *certificates) listen(ln net.Listener, log *logrus.Logger) net.Listener 
 	return l
 }
 
-func (c *certificates) scheme() string {
+// Scheme is that of the clients' address.
+func (c *Certificates) Scheme() string {
 	if c.listener == nil {
 		return "http"
 	}
 	return "https"
 }
 
-// findings are what an operator has to see to.
-func (c *certificates) findings() (words []string) {
+// Findings are what an operator has to see to.
+func (c *Certificates) Findings() (words []string) {
 	for _, s := range c.all() {
 		if text := s.Status().Finding(time.Now()); text != "" {
 			words = append(words, text)
@@ -94,8 +98,8 @@ func (c *certificates) findings() (words []string) {
 	return words
 }
 
-// metrics is the same for the counters.
-func (c *certificates) metrics() metrics.TLS {
+// Metrics is the same for the counters.
+func (c *Certificates) Metrics() metrics.TLS {
 	return metrics.TLS{
 		Sources: func() (list []certs.Status) {
 			for _, s := range c.all() {
@@ -115,11 +119,11 @@ func (c *certificates) metrics() metrics.TLS {
 	}
 }
 
-// secureEngines puts the proxy's certificates on a transport to engines; without any the
+// SecureEngines puts the proxy's certificates on a transport to engines; without any the
 // system's authorities count.
-func (c *certificates) secureEngines(t *http.Transport, limit time.Duration) {
+func (c *Certificates) SecureEngines(t *http.Transport, limit time.Duration) {
 	if c == nil {
 		return
 	}
-	t.DialTLSContext = certs.DialTLS(t.DialContext, c.engines.Client, limit)
+	t.DialTLSContext = certs.DialTLS(t.DialContext, c.Engines.Client, limit)
 }

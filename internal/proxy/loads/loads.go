@@ -1,4 +1,6 @@
-package proxy
+// Package loads is what a proxy knows of the load of instances, what it tells the other
+// proxies of it, and what they tell.
+package loads
 
 import (
 	"context"
@@ -12,32 +14,37 @@ import (
 	"github.com/pdmesh/pdmesh/internal/others"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/scrape"
-	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// Load implements scrape.Asker.
-func (p prober) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
-	return p.client.Load(ctx, vllm.BaseURL(in))
+// Loads joins the scheduler's counts, the engines' own figures and the digests of other
+// proxies.
+type Loads struct {
+	ID             string // of this proxy
+	Watcher        *discovery.Watcher
+	Scheduler      *sched.Scheduler
+	Others         *discovery.Loads // nil: off
+	Prober         scrape.Asker
+	ScrapeInterval time.Duration // 0: engines are not asked
 }
 
-// scrape asks the engines for their load until ctx ends, unless that is off.
-func (p *app) scrape(ctx context.Context) {
-	if p.cfg.ScrapeInterval == 0 {
+// Scrape asks the engines for their load until ctx ends, unless that is off.
+func (l *Loads) Scrape(ctx context.Context) {
+	if l.ScrapeInterval == 0 {
 		return
 	}
 	scrape.New(scrape.Options{
-		Members: p.watcher.Snapshot, Asker: p.prober, Sink: p.sched.SetEngine, Interval: p.cfg.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.Scheduler.SetEngine, Interval: l.ScrapeInterval,
 	}).Run(ctx)
 }
 
-// listLoad is what /status tells of the load of an instance, beside its legs.
-func (p *app) listLoad(k instance.Key) *instance.ListedLoad {
-	l, ok := p.sched.Total(k)
+// Of is what /status tells of the load of an instance, beside its legs.
+func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
+	t, ok := l.Scheduler.Total(k)
 	if !ok {
 		return nil
 	}
-	out := &instance.ListedLoad{WaitingTokens: l.Waiting, HeldTokens: l.Held, Others: math.Round(l.Others*100) / 100}
-	if e := l.Engine; e != nil {
+	out := &instance.ListedLoad{WaitingTokens: t.Waiting, HeldTokens: t.Held, Others: math.Round(t.Others*100) / 100}
+	if e := t.Engine; e != nil {
 		out.Engine = &instance.ListedEngine{
 			Age: time.Since(e.At).Round(time.Millisecond).Seconds(), Capacity: e.All.Capacity, Usage: e.All.Usage,
 			Running: e.All.Running, Waiting: e.All.Waiting, Starved: e.All.Starved, Fetching: e.All.Fetching,
@@ -47,36 +54,36 @@ func (p *app) listLoad(k instance.Key) *instance.ListedLoad {
 	return out
 }
 
-// loadSource is what this proxy tells the others, nil when that is off.
-func (p *app) loadSource() *discovery.LoadSource {
-	if !p.cfg.LoadDigests {
+// Source is what this proxy tells the others, nil when that is off.
+func (l *Loads) Source() *discovery.LoadSource {
+	if l.Others == nil {
 		return nil
 	}
 	last := int64(0)
 	return &discovery.LoadSource{
 		Applied: func() int64 {
 			// What was applied is picked from once it has been published.
-			if is := p.watcher.Status().Applied; p.watcher.Snapshot().Revision >= is {
+			if is := l.Watcher.Status().Applied; l.Watcher.Snapshot().Revision >= is {
 				last = is
 			}
 			return last
 		},
-		InFlight: p.inFlight,
-		Changed:  func() <-chan struct{} { return p.watcher.Snapshot().Changed() },
+		InFlight: l.inFlight,
+		Changed:  func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
 	}
 }
 
-func (p *app) inFlight() []discovery.LoadEntry {
-	snap, now := p.watcher.Snapshot(), time.Now()
+func (l *Loads) inFlight() []discovery.LoadEntry {
+	snap, now := l.Watcher.Snapshot(), time.Now()
 	var out []discovery.LoadEntry
-	p.sched.Totals(func(k instance.Key, t sched.Total) {
+	l.Scheduler.Totals(func(k instance.Key, t sched.Total) {
 		in, there := snap.Lookup(k)
 		e := discovery.LoadEntry{
 			Key: k, LoadCount: discovery.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
 		}
 		// Whoever waits for its end waits for that of its KV caches.
-		if e.Leaving && e.InFlight == 0 && p.sched.Pinned(k, now) {
+		if e.Leaving && e.InFlight == 0 && l.Scheduler.Pinned(k, now) {
 			e.InFlight = 1
 		}
 		if e.LoadCount != (discovery.LoadCount{}) {
@@ -94,9 +101,9 @@ const (
 	seldom = time.Second / 2
 )
 
-// weigh keeps what policies know of the other proxies until ctx ends: it takes in what
+// Weigh keeps what policies know of the other proxies until ctx ends: it takes in what
 // they tell when they do, and once a second what has become old.
-func (p *app) weigh(ctx context.Context) {
+func (l *Loads) Weigh(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	for {
@@ -104,12 +111,12 @@ func (p *app) weigh(ctx context.Context) {
 		var of map[string]sched.Counts
 		var changed <-chan struct{}
 		several := false
-		if p.loads != nil {
-			changed = p.loads.Changed()
-			all, now := p.loads.All(), time.Now()
-			of, several = others.Sum(all, p.id, now), others.Any(all, p.id, now)
+		if l.Others != nil {
+			changed = l.Others.Changed()
+			all, now := l.Others.All(), time.Now()
+			of, several = others.Sum(all, l.ID, now), others.Any(all, l.ID, now)
 		}
-		p.sched.SetOthers(of, several)
+		l.Scheduler.SetOthers(of, several)
 		more := min(max(soon, 10*time.Since(start)), seldom)
 		select {
 		case <-ctx.Done():
@@ -125,25 +132,25 @@ func (p *app) weigh(ctx context.Context) {
 	}
 }
 
-// digests is what /status shows of the proxies' digests.
-func (p *app) digests() []httpapi.LoadDigest {
-	if p.loads == nil {
+// Digests is what /status shows of the proxies' digests.
+func (l *Loads) Digests() []httpapi.LoadDigest {
+	if l.Others == nil {
 		return nil
 	}
 	out := []httpapi.LoadDigest{}
-	for _, d := range p.loads.All() {
+	for _, d := range l.Others.All() {
 		age := time.Since(d.Heard)
 		out = append(out, httpapi.LoadDigest{
-			ID: d.ID, Own: d.ID == p.id, Applied: d.Applied, Age: age.Round(time.Millisecond).Seconds(),
+			ID: d.ID, Own: d.ID == l.ID, Applied: d.Applied, Age: age.Round(time.Millisecond).Seconds(),
 			Instances: len(d.Load), LeftOut: d.LeftOut, Worth: others.Worth(age), Ignored: d.Ignored,
 		})
 	}
 	return out
 }
 
-// digestMetrics counts the digests of the others.
-func (p *app) digestMetrics() (d metrics.Digests) {
-	for _, one := range p.digests() {
+// Metrics counts the digests of the others.
+func (l *Loads) Metrics() (d metrics.Digests) {
+	for _, one := range l.Digests() {
 		switch {
 		case one.Own:
 		case one.Ignored != "":

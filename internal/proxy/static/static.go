@@ -1,4 +1,5 @@
-package proxy
+// Package static has the instances of a proxy's command line.
+package static
 
 import (
 	"context"
@@ -16,11 +17,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// proxyName is what a proxy with instances on its command line is called in their
+// Name is what a proxy with instances on its command line is called in their
 // records, the same after a restart: the address it listens at, with the name of its
 // machine in front where others at the same etcd may be on other machines. A proxy
 // without such instances needs no name.
-func proxyName(cfg *config.Proxy, address string) string {
+func Name(cfg *config.Proxy, address string) string {
 	if len(cfg.Prefill)+len(cfg.Decode) == 0 {
 		return ""
 	}
@@ -37,11 +38,11 @@ func proxyName(cfg *config.Proxy, address string) string {
 	return host + "/" + address
 }
 
-// flagInstances are the instances of the command line.
-type flagInstances struct {
+// Instances are the instances of the command line.
+type Instances struct {
 	proxy   string // the name of this one; "" without instances
 	records map[instance.Key]instance.Record
-	keys    []instance.Key
+	Keys    []instance.Key
 	watcher *discovery.Watcher
 	since   time.Time
 }
@@ -49,8 +50,9 @@ type flagInstances struct {
 // flagGrace is how long readiness waits for the instances of the command line.
 const flagGrace = 5 * time.Second
 
-func newFlagInstances(cfg *config.Proxy, proxy string, w *discovery.Watcher) *flagInstances {
-	f := &flagInstances{proxy: proxy, records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
+// New reads them off a configuration; proxy is the Name of this one.
+func New(cfg *config.Proxy, proxy string, w *discovery.Watcher) *Instances {
+	f := &Instances{proxy: proxy, records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
 	add := func(role instance.Role, list []string) {
 		for _, a := range list {
 			k := instance.Key{Role: role, Address: a}
@@ -59,7 +61,7 @@ func newFlagInstances(cfg *config.Proxy, proxy string, w *discovery.Watcher) *fl
 				rec.Ports = cfg.DecodePorts[a]
 			}
 			f.records[k] = rec
-			f.keys = append(f.keys, k)
+			f.Keys = append(f.Keys, k)
 		}
 	}
 	add(instance.Prefill, cfg.Prefill)
@@ -67,13 +69,14 @@ func newFlagInstances(cfg *config.Proxy, proxy string, w *discovery.Watcher) *fl
 	return f
 }
 
-func (f *flagInstances) ready() error {
+// Ready is nil once they have answered, or have had the time for it.
+func (f *Instances) Ready() error {
 	if time.Since(f.since) >= flagGrace {
 		return nil
 	}
 	snap := f.watcher.Snapshot()
 	var missing []string
-	for _, k := range f.keys {
+	for _, k := range f.Keys {
 		if in, ok := snap.Lookup(k); !ok || !in.Verified {
 			missing = append(missing, k.String())
 		}
@@ -85,17 +88,17 @@ func (f *flagInstances) ready() error {
 	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
 }
 
-// fleet names the proxies that what is added through this one belongs to: itself, and
+// Fleet names the proxies that what is added through this one belongs to: itself, and
 // those on whose command lines all of its instances stand. Without instances on its
 // own it is every proxy's.
-func (f *flagInstances) fleet() []string {
+func (f *Instances) Fleet() []string {
 	if f.proxy == "" {
 		return nil
 	}
 	var all []string
 	snap := f.watcher.Snapshot()
 	first := true
-	for _, k := range f.keys {
+	for _, k := range f.Keys {
 		in, ok := snap.Lookup(k)
 		if !ok || len(in.Record.Proxies) == 0 || !in.Record.For(f.proxy) {
 			continue
@@ -110,13 +113,13 @@ func (f *flagInstances) fleet() []string {
 	return append([]string{f.proxy}, all...)
 }
 
-// watch says in the log when an instance of the command line is taken from this
+// Watch says in the log when an instance of the command line is taken from this
 // proxy, by whomever, and when it is back.
-func (f *flagInstances) watch(ctx context.Context, log logrus.FieldLogger) {
-	had := make(map[instance.Key]bool, len(f.keys))
-	for len(f.keys) > 0 {
+func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
+	had := make(map[instance.Key]bool, len(f.Keys))
+	for len(f.Keys) > 0 {
 		snap := f.watcher.Snapshot()
-		for _, k := range f.keys {
+		for _, k := range f.Keys {
 			in, ok := snap.Lookup(k)
 			has := ok && in.View != instance.Elsewhere && in.Intent != instance.Removed
 			was, known := had[k]
@@ -140,24 +143,24 @@ func (f *flagInstances) watch(ctx context.Context, log logrus.FieldLogger) {
 	}
 }
 
-// syncFlags writes the instances of the command line. A proxy without any has
+// Sync writes the instances of the command line. A proxy without any has
 // nothing to say about those that another one's command line named.
-func (p *app) syncFlags(ctx context.Context) error {
-	if len(p.flags.records) == 0 {
+func (f *Instances) Sync(ctx context.Context, store *discovery.Store, log logrus.FieldLogger) error {
+	if len(f.records) == 0 {
 		return nil
 	}
-	told, err := p.store.SyncFlags(ctx, p.flags.proxy, p.flags.records)
+	told, err := store.SyncFlags(ctx, f.proxy, f.records)
 	if err != nil {
 		return err
 	}
 	for _, k := range told.Dropped {
-		p.log.Warnf("%s was on an earlier command line of this proxy and is not on this one: taken out", k)
+		log.Warnf("%s was on an earlier command line of this proxy and is not on this one: taken out", k)
 	}
 	for _, k := range told.Removed {
-		p.log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
+		log.Warnf("%s of the command line stays out, because it was removed: \"pdctl add %s %s\" or /instances/add brings it back", k.Address, k.Role, k.Address)
 	}
 	for _, k := range told.Differ {
-		p.log.Warnf("%s is on the command line of another proxy with another connector or other ports: those stay", k)
+		log.Warnf("%s is on the command line of another proxy with another connector or other ports: those stay", k)
 	}
 	return nil
 }

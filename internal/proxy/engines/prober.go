@@ -1,4 +1,5 @@
-package proxy
+// Package engines is how a proxy asks engines, and what it makes of their records.
+package engines
 
 import (
 	"context"
@@ -12,40 +13,42 @@ import (
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
+	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// prober asks engines through the same guard as the requests.
-type prober struct {
-	client    *vllm.Client
+// Prober asks engines through the same guard as the requests.
+type Prober struct {
+	Client    *vllm.Client
 	connector string // of records that name none
 }
 
-func newProber(cfg *config.Proxy, guard netguard.Policy, secure *certificates) prober {
+// NewProber makes one by a configuration.
+func NewProber(cfg *config.Proxy, guard netguard.Policy, certificates *secure.Certificates) Prober {
 	d := upstream.NewDialer(upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard})
 	c := vllm.New(cfg.EngineAPIKey)
 	c.Timeout = cfg.ProbeTimeout
 	t := &http.Transport{DialContext: d.DialContext, DisableKeepAlives: true, MaxResponseHeaderBytes: 64 << 10}
-	secure.secureEngines(t, cfg.ProbeTimeout)
+	certificates.SecureEngines(t, cfg.ProbeTimeout)
 	c.HTTP = &http.Client{Transport: t}
-	return prober{client: c, connector: cfg.Connector}
+	return Prober{Client: c, connector: cfg.Connector}
 }
 
 // Probe implements discovery.Prober. Both servers of a Mooncake prefill engine are asked
 // at once, so that each has the whole time of the probe.
-func (p prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
-	if !learns(p.connector)(in.Key, in.Record) {
-		return p.client.Probe(ctx, in)
+func (p Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	if !Learns(p.connector)(in.Key, in.Record) {
+		return p.Client.Probe(ctx, in)
 	}
 	var ids map[string]string
 	asked := make(chan error, 1)
 	go func() {
 		var err error
-		ids, err = bootstrap.Query(ctx, p.client.HTTP, bootstrapOf(in, p.connector))
+		ids, err = bootstrap.Query(ctx, p.Client.HTTP, bootstrapOf(in, p.connector))
 		asked <- err
 	}()
-	facts, err := p.client.Probe(ctx, in)
+	facts, err := p.Client.Probe(ctx, in)
 	if said := <-asked; err == nil {
 		err = said
 	}
@@ -63,9 +66,9 @@ func bootstrapOf(in *instance.Instance, def string) string {
 	return d.Terms(in).Bootstrap
 }
 
-// learns tells the records of whose engines the ids are asked, since no agent has put
+// Learns tells the records of whose engines the ids are asked, since no agent has put
 // them there.
-func learns(def string) func(instance.Key, instance.Record) bool {
+func Learns(def string) func(instance.Key, instance.Record) bool {
 	return func(k instance.Key, rec instance.Record) bool {
 		return len(rec.EngineIDs) == 0 && rec.State != instance.Starting &&
 			bootstrapOf(&instance.Instance{Key: k, Record: rec}, def) != ""
@@ -77,8 +80,8 @@ var errAnotherLife = errors.New("it has begun another life, whose engine ids are
 
 // Alive implements health.Prober. An engine that has other ids than its record shows
 // would take legs that never meet: it waits until they are known.
-func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
-	err := p.client.Health(ctx, vllm.BaseURL(in))
+func (p Prober) Alive(ctx context.Context, in *instance.Instance) error {
+	err := p.Client.Health(ctx, vllm.BaseURL(in))
 	switch {
 	case errors.Is(err, vllm.ErrNotAsked):
 		return fmt.Errorf("%w: %w", health.ErrNotAsked, err)
@@ -91,7 +94,7 @@ func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 	if address == "" {
 		return nil
 	}
-	ids, err := bootstrap.Query(ctx, p.client.HTTP, address)
+	ids, err := bootstrap.Query(ctx, p.Client.HTTP, address)
 	if err != nil {
 		return nil //nolint:nilerr // the engine is well; its agent may be who reaches that server
 	}
@@ -103,9 +106,9 @@ func (p prober) Alive(ctx context.Context, in *instance.Instance) error {
 	return nil
 }
 
-// usable refuses the records that no request of this proxy could be fitted to. def is
+// Usable refuses the records that no request of this proxy could be fitted to. def is
 // the connector of those that name none.
-func usable(def string) func(instance.Key, instance.Record) error {
+func Usable(def string) func(instance.Key, instance.Record) error {
 	return func(k instance.Key, rec instance.Record) error {
 		d, err := connector.OfRecord(&rec, def)
 		if err != nil {
@@ -119,4 +122,9 @@ func usable(def string) func(instance.Key, instance.Record) error {
 		}
 		return nil
 	}
+}
+
+// Load implements scrape.Asker.
+func (p Prober) Load(ctx context.Context, in *instance.Instance) ([]vllm.RankLoad, error) {
+	return p.Client.Load(ctx, vllm.BaseURL(in))
 }

@@ -1,4 +1,5 @@
-package proxy
+// Package etcd opens the etcd that a proxy uses, and says how it is.
+package etcd
 
 import (
 	"context"
@@ -18,18 +19,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/proxy/secure"
 )
 
-// etcdHandle is the etcd in use: our own, another proxy's, or a cluster.
-type etcdHandle struct {
-	client    *clientv3.Client
+// Handle is the etcd in use: our own, another proxy's, or a cluster.
+type Handle struct {
+	Client    *clientv3.Client
 	endpoints []string
 	server    *process.Host // nil when it is somebody else's
 	log       logrus.FieldLogger
 }
 
-func openEtcd(ctx context.Context, cfg *config.Proxy, secure *certificates, log *logrus.Logger) (*etcdHandle, error) {
-	h := &etcdHandle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
+// Open starts the proxy's own etcd, where there is to be one, and connects.
+func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger) (*Handle, error) {
+	h := &Handle{endpoints: cfg.EtcdEndpoints, log: log.WithField("component", "etcd")}
 	if cfg.Embedded() {
 		server, err := process.Start(ctx, process.Config{
 			ListenClient: cfg.EtcdListen, DataDir: cfg.EtcdDataDir, Gateway: cfg.EtcdGateway,
@@ -47,28 +50,30 @@ func openEtcd(ctx context.Context, cfg *config.Proxy, secure *certificates, log 
 	}
 	client, err := discovery.Dial(discovery.ClientConfig{
 		Endpoints: h.endpoints, Username: cfg.EtcdUsername, Password: cfg.EtcdPassword, Log: h.log,
-		TLS: etcdaccess.ConfigOf(secure.etcd),
+		TLS: etcdaccess.ConfigOf(certificates.Etcd),
 	})
 	if err != nil {
-		h.close()
+		h.Close()
 		return nil, fmt.Errorf("etcd at %s: %w", strings.Join(h.endpoints, ","), err)
 	}
-	h.client = client
+	h.Client = client
 	return h, nil
 }
 
-func (h *etcdHandle) close() {
-	if h.client != nil {
-		_ = h.client.Close() // nothing is in flight any more
+// Close lets go of it.
+func (h *Handle) Close() {
+	if h.Client != nil {
+		_ = h.Client.Close() // nothing is in flight any more
 	}
 	if h.server != nil {
 		h.server.Close()
 	}
 }
 
-func (h *etcdHandle) embedded() bool { return h.server != nil && !h.server.State().Joined }
+func (h *Handle) embedded() bool { return h.server != nil && !h.server.State().Joined }
 
-func (h *etcdHandle) describe() string {
+// Describe says which one it is.
+func (h *Handle) Describe() string {
 	s := strings.Join(h.endpoints, ",")
 	if h.embedded() {
 		return s + " (its own)"
@@ -76,8 +81,8 @@ func (h *etcdHandle) describe() string {
 	return s
 }
 
-func (p *app) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
-	w := p.watcher.Status()
+// Status is what /status shows, w being how it is followed.
+func (h *Handle) Status(w discovery.WatcherStatus) httpapi.EtcdStatus {
 	s := httpapi.EtcdStatus{
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
 		Orphans: w.Orphans, Held: w.Held, Kept: w.Kept, Epochs: w.Epochs,
@@ -92,9 +97,8 @@ func (p *app) etcdStatus(h *etcdHandle) httpapi.EtcdStatus {
 	return s
 }
 
-// etcdMetrics is the same for the counters.
-func (p *app) etcdMetrics(h *etcdHandle) metrics.Etcd {
-	w := p.watcher.Status()
+// Metrics is the same for the counters.
+func (h *Handle) Metrics(w discovery.WatcherStatus) metrics.Etcd {
 	e := metrics.Etcd{
 		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,
 		Relists: max(w.Lists-1, 0), Suspensions: w.Suspensions,

@@ -1,4 +1,4 @@
-package proxy
+package engines
 
 import (
 	"strings"
@@ -27,7 +27,7 @@ func TestUsableRecords(t *testing.T) {
 		{"starting", instance.Record{Connector: "MooncakeConnector", Ports: ports, State: instance.Starting}, ""},
 		{"unknown, starting", instance.Record{Connector: "teleport", State: instance.Starting}, "unknown connector"},
 	} {
-		if err := usable("mooncake")(prefill, tc.rec); (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+		if err := Usable("mooncake")(prefill, tc.rec); (err != nil) != (tc.says != "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v", tc.name, err)
 		}
 	}

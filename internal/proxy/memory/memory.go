@@ -1,4 +1,5 @@
-package proxy
+// Package memory bounds what a proxy takes, by the limit of its container or machine.
+package memory
 
 import (
 	"errors"
@@ -19,9 +20,9 @@ import (
 // with Go's 100 there are four times as many.
 const garbagePercent = 400
 
-// TuneMemory lets the garbage collector run seldom, and bounds what that costs: near the
+// Tune lets the garbage collector run seldom, and bounds what that costs: near the
 // memory limit it runs as often as it takes. GOGC and GOMEMLIMIT win where they are set.
-func TuneMemory() error {
+func Tune() error {
 	if !wantsProfiles() {
 		// Go samples allocations as soon as a program could ask for them, which
 		// this one can (--pprof-listen); that is a hundredth of the whole time.
@@ -45,10 +46,10 @@ func memoryLimit() (uint64, error) {
 	return limit / 2, err
 }
 
-// bodiesMemory is the bound for all request bodies together. The rest of the memory is
+// Bodies is the bound for all request bodies together. The rest of the memory is
 // for buffers that wait for the next body, for what is not yet collected, and
 // for streams.
-func bodiesMemory(cfg *config.Proxy) int64 {
+func Bodies(cfg *config.Proxy) int64 {
 	if cfg.MaxBodiesMemory > 0 {
 		return cfg.MaxBodiesMemory
 	}
@@ -65,9 +66,9 @@ const (
 	unlimitedBodies = 1 << 30
 )
 
-// settleMemory collects what the start left behind, so that the first requests
+// Settle collects what the start left behind, so that the first requests
 // find that room instead of growing the heap.
-func settleMemory() { runtime.GC() }
+func Settle() { runtime.GC() }
 
 // wantsProfiles looks for the setting before settings are read: the rate must
 // not change once a program has begun to work.

@@ -1,4 +1,4 @@
-package proxy
+package engines
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ import (
 // is one whose connector comes from a flag; a server that does not answer is named.
 func TestBootstrapIsAsked(t *testing.T) {
 	t.Parallel()
-	p := newProber(&config.Proxy{Connector: "mooncake", ProbeTimeout: 20 * time.Second, ConnectTimeout: 20 * time.Second}, netguard.Policy{}, nil)
+	p := NewProber(&config.Proxy{Connector: "mooncake", ProbeTimeout: 20 * time.Second, ConnectTimeout: 20 * time.Second}, netguard.Policy{}, nil)
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
 	ports := map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}
 	in := func(rec instance.Record) *instance.Instance {
@@ -54,7 +54,7 @@ func TestBootstrapIsAsked(t *testing.T) {
 // one whose bootstrap server this proxy cannot reach is.
 func TestAnotherLifeWaits(t *testing.T) {
 	t.Parallel()
-	p := newProber(&config.Proxy{Connector: "mooncake", ProbeTimeout: 20 * time.Second, ConnectTimeout: 20 * time.Second}, netguard.Policy{}, nil)
+	p := NewProber(&config.Proxy{Connector: "mooncake", ProbeTimeout: 20 * time.Second, ConnectTimeout: 20 * time.Second}, netguard.Policy{}, nil)
 	s := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: fakevllm.Mooncake})
 	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: s.Address()}, Record: instance.Record{
 		Ports: map[string][]int{instance.PortBootstrap: {s.Bootstrap()}}, EngineIDs: map[string]string{"0": s.EngineID()}}}

@@ -1,0 +1,53 @@
+package proxy
+
+import (
+	"context"
+	"errors"
+	"net/http"
+)
+
+var errStuck = errors.New("the proxy's parts do not answer")
+
+// sane goes once through what every request needs: the router, the snapshot,
+// the locks of watcher and scheduler. It is not asked over the network: a proxy
+// that is merely busy must not be restarted.
+func (p *app) sane(ctx context.Context) error {
+	done := make(chan int, 1)
+	go func() { // ends at once, or never where the proxy hangs; then it is killed
+		w := &statusOnly{header: http.Header{}, code: http.StatusOK}
+		req, err := http.NewRequestWithContext(ctx, http.MethodGet, "/livez", nil)
+		if err != nil {
+			return
+		}
+		p.router.ServeHTTP(w, req)
+		_ = p.watcher.Status()
+		for _, in := range p.watcher.Snapshot().All() {
+			_ = p.tracker.Available(in.Key)
+			_ = p.sched.InFlight(in.Key)
+		}
+		done <- w.code
+	}()
+	select {
+	case code := <-done:
+		if code == http.StatusOK {
+			return nil
+		}
+	case <-ctx.Done():
+	}
+	return errStuck
+}
+
+// statusOnly is an answer of which nothing but the status is wanted.
+type statusOnly struct {
+	header http.Header
+	code   int
+}
+
+// Header implements http.ResponseWriter.
+func (w *statusOnly) Header() http.Header { return w.header }
+
+// Write implements http.ResponseWriter.
+func (w *statusOnly) Write(p []byte) (int, error) { return len(p), nil }
+
+// WriteHeader implements http.ResponseWriter.
+func (w *statusOnly) WriteHeader(code int) { w.code = code }
