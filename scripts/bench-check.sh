@@ -27,7 +27,7 @@ internal/forward Wire 2000x
 internal/upstream (Small|Stream64|Body64KiB|Body1MiB)/own
 internal/accesslog Write
 internal/metrics Done
-internal/discovery Build/instances=1000$|Change/.*/1000$
+internal/discovery/watch Build/instances=1000$|Change/.*/1000$
 '
 
 base_of() {

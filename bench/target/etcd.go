@@ -14,7 +14,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -68,7 +68,7 @@ const keysPerLease = 20
 // Members are instances registered under one prefix.
 type Members struct {
 	etcd   *Etcd
-	layout discovery.Layout
+	layout schema.Layout
 	keys   []instance.Key
 	values []string
 	leases []clientv3.LeaseID
@@ -80,7 +80,7 @@ type Members struct {
 
 // Register writes a leased record for every instance.
 func (e *Etcd) Register(ctx context.Context, prefix, connector string, prefill, decode []string) (*Members, error) {
-	layout, err := discovery.NewLayout(prefix)
+	layout, err := schema.NewLayout(prefix)
 	if err != nil {
 		return nil, err
 	}
@@ -92,7 +92,7 @@ func (e *Etcd) Register(ctx context.Context, prefix, connector string, prefill, 
 		m.keys = append(m.keys, instance.Key{Role: instance.Decode, Address: addr})
 	}
 	for i, k := range m.keys {
-		value, err := discovery.EncodeRecord(instance.Record{
+		value, err := schema.EncodeRecord(instance.Record{
 			ID: "life-of-" + k.Address, Role: k.Role, Address: k.Address, Models: []string{answer.Model},
 			Connector: connector, State: instance.Ready, Source: "direct",
 		})

@@ -10,7 +10,8 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
@@ -29,7 +30,7 @@ type Members interface {
 
 // Options configure a Service.
 type Options struct {
-	Store   *discovery.Store
+	Store   *store.Store
 	Members Members
 	Prober  Prober
 	Guard   netguard.Policy
@@ -96,7 +97,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 		return 0, storeError(err)
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool { return member(snap, k) })
-	if outcome == discovery.AlreadyThere {
+	if outcome == store.AlreadyThere {
 		return httpapi.Already, nil
 	}
 	return httpapi.Added, nil
@@ -118,7 +119,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 	if member(s.o.Members.Snapshot(), k) {
 		return httpapi.Already, nil // a member that is away is a member
 	}
-	p := discovery.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
+	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
 	if proxies := s.o.Proxies(); len(proxies) > 0 {
 		p.Record = &instance.Record{Proxies: proxies}
 	}
@@ -126,7 +127,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.
 	if err != nil {
 		return 0, storeError(err)
 	}
-	if outcome == discovery.AlreadyThere {
+	if outcome == store.AlreadyThere {
 		return httpapi.Already, nil
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool {

@@ -11,7 +11,9 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/admin"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -25,7 +27,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 
 type rig struct {
 	svc     *admin.Service
-	watcher *discovery.Watcher
+	watcher *watch.Watcher
 	etcd    *testkit.Etcd
 }
 
@@ -33,19 +35,19 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 	t.Helper()
 	etcd := testkit.StartEtcd(t)
 	cli := etcd.Client(t)
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	prober := vllm.New("")
-	w := discovery.NewWatcher(cli, discovery.WatcherOptions{Layout: l, Prober: prober, WaitingInterval: 20 * time.Millisecond})
+	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher"), Prober: prober, WaitingInterval: 20 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	<-w.Ready()
 	return &rig{watcher: w, etcd: etcd, svc: admin.New(admin.Options{
-		Store: discovery.NewStore(cli, l, "test"), Members: w, Prober: prober, Guard: guard, Model: model,
+		Store: store.New(cli, l, "test"), Members: w, Prober: prober, Guard: guard, Model: model,
 	})}
 }
 

@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -21,9 +21,9 @@ func (s *Service) Intend(ctx context.Context, k instance.Key, w httpapi.Wish) (h
 		shown = shown || ok
 	}
 	// One that has lost its key, an orphan, serves all the same.
-	done, err := s.carry(ctx, k, w, discovery.Wish{Reason: w.Reason, For: w.For, Force: shown})
+	done, err := s.carry(ctx, k, w, store.Wish{Reason: w.Reason, For: w.For, Force: shown})
 	switch {
-	case errors.Is(err, discovery.ErrIntent):
+	case errors.Is(err, store.ErrIntent):
 		return httpapi.Wished{}, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
 	case err != nil:
 		return httpapi.Wished{}, storeError(err)
@@ -35,7 +35,7 @@ func (s *Service) Intend(ctx context.Context, k instance.Key, w httpapi.Wish) (h
 	return httpapi.Wished{Known: true, Revision: done.Revision}, nil
 }
 
-func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how discovery.Wish) (discovery.Intended, error) {
+func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how store.Wish) (store.Intended, error) {
 	switch w.Verb {
 	case httpapi.Drain:
 		return s.o.Store.Intend(ctx, k, instance.Drain, how)
@@ -48,5 +48,5 @@ func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how
 	case httpapi.Weigh:
 		return s.o.Store.SetWeight(ctx, k, w.Weight, how)
 	}
-	return discovery.Intended{}, fmt.Errorf("%w: %q is none of the verbs", discovery.ErrIntent, w.Verb)
+	return store.Intended{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, w.Verb)
 }

@@ -221,7 +221,7 @@ func (p *Proxy) checkLimits(bad complaint) {
 	if d := p.ScrapeInterval; d != 0 && (d < 100*time.Millisecond || d > time.Hour) {
 		bad("scrape-interval", "%s is out of range; use 100ms to 1h, or 0s for none", d)
 	}
-	// At most discovery.RefreshLoad: the others weigh an older digest less and less, and a
+	// At most lease.RefreshLoad: the others weigh an older digest less and less, and a
 	// drain waits for the next one.
 	if d := p.LoadInterval; d < 20*time.Millisecond || d > 3*time.Second {
 		bad("load-interval", "%s is out of range; use 20ms to 3s", d)

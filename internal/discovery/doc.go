@@ -1,23 +1,25 @@
-// Package discovery is both ends of the etcd protocol: the key layout, the
-// values, watching the membership and registering in it.
+// Package discovery is the roof over both ends of the etcd protocol. It holds no code;
+// each package below has one concern, and imports only those to its left:
 //
-//	            etcd, under one root (default /pd/)
+//	schema ◀── etcd ◀─┬─ lease ◀─┬─ store
+//	                  └─ watch ◀─┘
+//
+// Package schema says where every key is and what its value means; it knows no etcd. Package
+// etcd is a client that survives outages, with deadlines of calls and the guarded read.
+// Package lease holds what ends with its holder: the key of an instance, the presence of a
+// proxy, the digest of its load. Package watch makes immutable snapshots of the membership.
+// Package store makes the changes of operators.
+//
+// The keys, under one root (default /pd/):
+//
 //	┌──────────────────────────────────────────────────────────┐
 //	│ decode/ … override/ pending/ prefill/   │ proxies/ audit/│
 //	└──────────────────────────────────────────────────────────┘
-//	   ▲ Registrar (leased)     │ list at R,       ▲ Presence
-//	   ▲ Store (intent, static) ▼ watch from R+1   ▲ Store
-//	                         Watcher → table → Snapshot
+//	   ▲ lease.Registrar        │ list at R,       ▲ lease.Presence
+//	   ▲ store.Store            ▼ watch from R+1   ▲ store.Store
+//	                         watch.Watcher → table → Snapshot
 //
-// The Watcher is the only reader that lives long. It follows etcd with one
-// list and one ordered watch, and what it publishes are immutable snapshots,
-// each made of the one before: the table notes what a change touches.
-// Loads follows, on a watch of its own, what the proxies' presences tell of their load.
-// The Store makes the writes of operators, each in one transaction with its
-// audit entry. The Registrar holds one leased key for an agent, and the
-// Presence one for a proxy. Nothing in this package ends a process or empties
-// the membership because etcd cannot be reached.
-//
-// This is the only package, with embedetcd and the test kit, that imports the
+// Nothing in here ends a process or empties the membership because etcd cannot be reached.
+// These packages are the only ones, with embedetcd, pdctl and the test kit, that import the
 // etcd client.
 package discovery

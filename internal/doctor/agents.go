@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"fmt"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 )
 
 // agents tells of those of this machine that are not registered; conflicts and wrong
@@ -17,13 +17,13 @@ func (p *Picture) agents(say func(Finding)) {
 			Why:      cmp.Or(r.Registration.Reason, r.Reason, "it does not say"),
 			Commands: []string{shell("agent", "status", "--role", string(r.Role), "--address", r.Address)},
 		}
-		switch phase := discovery.Phase(r.Registration.Phase); {
-		case wrongModel.MatchString(r.Reason), phase == discovery.Conflict, phase == discovery.Registered:
+		switch phase := lease.Phase(r.Registration.Phase); {
+		case wrongModel.MatchString(r.Reason), phase == lease.Conflict, phase == lease.Registered:
 			continue
-		case phase == discovery.Overridden:
+		case phase == lease.Overridden:
 			f.Severity, f.Cure = Note, "allow it again if it is to serve"
 			f.Commands = []string{p.pdctl("allow", string(r.Role), r.Address)}
-		case phase == discovery.StaticPresent:
+		case phase == lease.StaticPresent:
 			f.Severity, f.Cure = Note, "remove the static record if the agent is to register the instance"
 			f.Commands = []string{p.pdctl("remove", string(r.Role), r.Address), p.pdctl("allow", string(r.Role), r.Address)}
 		default:

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
 // nearQuota is the part of its quota at which a database is told of.
@@ -93,7 +93,7 @@ func (p *Picture) auth(say func(Finding)) {
 		Cure: "give the operator's user, with its password in PD_ETCD_PASSWORD or --etcd-password-file; " +
 			"root of etcd sets up users and their rights with the second command",
 		Commands: []string{
-			p.pdctl("status", "--etcd-username", discovery.RoleOperator, "--etcd-password-file", "operator.password"),
+			p.pdctl("status", "--etcd-username", schema.RoleOperator, "--etcd-password-file", "operator.password"),
 			p.pdctl("auth", "init", "--dry-run"),
 		},
 	})
@@ -104,7 +104,7 @@ func (p *Picture) schema(say func(Finding)) {
 	switch {
 	case p.SchemaErr == nil:
 		return
-	case errors.Is(p.SchemaErr, discovery.ErrSchemaNewer):
+	case errors.Is(p.SchemaErr, schema.ErrNewer):
 		f.What = "the keys in etcd are of a newer version than this program knows"
 		f.Cure = "upgrade pdctl, and every proxy and agent that is not yet of the newer release: those of this one read, and write nothing; " +
 			"or keep this fleet below another --etcd-prefix"

@@ -5,7 +5,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -17,11 +18,11 @@ type Picture struct {
 	Refused   *Refused // nil: etcd has answered
 	Endpoints []Endpoint
 	Alarms    []Alarm
-	SchemaErr error // of discovery.CheckSchema
+	SchemaErr error // of etcd.CheckSchema
 	Root      string
 	// Snapshot is the membership, as the records say. It is nil where that is not known.
 	Snapshot *instance.Snapshot
-	Removals []discovery.Removal
+	Removals []store.Removal
 	Proxies  []Proxy
 	// Probes are the answers of engines that were asked from here; nil: well.
 	Probes map[instance.Key]error
@@ -61,8 +62,8 @@ type Alarm struct {
 
 // Proxy is one proxy: what it says, and how it stood at a second look.
 type Proxy struct {
-	discovery.ProxyPresence
-	Load *discovery.ProxyLoad // nil: it tells nothing of its load
+	lease.ProxyPresence
+	Load *lease.ProxyLoad // nil: it tells nothing of its load
 	// Behind is the revision that it had not applied at either look, 0 for none.
 	Behind int64
 	// Silent tells that it has something in flight and did not renew its digest between

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -17,7 +17,7 @@ import (
 // keys is seen from everywhere.
 func (p *Picture) conflicts(say func(Finding)) {
 	for _, r := range p.Agents {
-		if r.Registration.Phase != string(discovery.Conflict) {
+		if r.Registration.Phase != string(lease.Conflict) {
 			continue
 		}
 		say(Finding{

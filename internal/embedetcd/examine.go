@@ -15,7 +15,8 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -36,7 +37,7 @@ var errSilent = errors.New("no answer")
 
 // examine finds out what serves at a taken address. The result is ErrJoin,
 // ErrPortTaken with what to do about it, errNobody, or the end of ctx.
-func examine(ctx context.Context, address string, l discovery.Layout) error {
+func examine(ctx context.Context, address string, l schema.Layout) error {
 	bounded, cancel := context.WithTimeout(ctx, examineTimeout)
 	defer cancel()
 	for {
@@ -62,7 +63,7 @@ func taken(address, what string) error {
 }
 
 // ask looks once, first in plain HTTP, which tells other servers at once.
-func ask(ctx context.Context, address string, l discovery.Layout) error {
+func ask(ctx context.Context, address string, l schema.Layout) error {
 	what, err := askHTTP(ctx, address)
 	switch {
 	case errors.Is(err, syscall.ECONNREFUSED):
@@ -116,8 +117,8 @@ func askHTTP(ctx context.Context, address string) (what string, err error) {
 
 // askEtcd asks over gRPC whose keys stand below our root. known is "etcd" if
 // that is who listens, as HTTP has told.
-func askEtcd(ctx context.Context, address string, l discovery.Layout, known string) error {
-	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{address}})
+func askEtcd(ctx context.Context, address string, l schema.Layout, known string) error {
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{address}})
 	if err != nil {
 		return taken(address, err.Error())
 	}
@@ -131,7 +132,7 @@ func askEtcd(ctx context.Context, address string, l discovery.Layout, known stri
 	switch {
 	case err == nil:
 		schema, keys := resp.Responses[0].GetResponseRange().Kvs, resp.Responses[1].GetResponseRange().Kvs
-		if err := discovery.CheckSchema(l, schema); err != nil {
+		if err := etcd.CheckSchema(l, schema); err != nil {
 			return taken(address, "an etcd serves there, but "+err.Error())
 		}
 		if len(schema) == 0 {

@@ -14,7 +14,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -331,16 +334,16 @@ func TestGatewayOff(t *testing.T) {
 func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	t.Parallel()
 	s := start(t, config(t, "127.0.0.1:0"))
-	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{s.Endpoint()}})
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{s.Endpoint()}})
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer cli.Close()
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := discovery.NewWatcher(cli, discovery.WatcherOptions{Layout: l, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
+	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher"), Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()

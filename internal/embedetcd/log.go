@@ -10,7 +10,7 @@ import (
 	"go.uber.org/zap"
 	"go.uber.org/zap/zapcore"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 )
 
 func orSilent(log logrus.FieldLogger) logrus.FieldLogger {
@@ -31,7 +31,7 @@ func (s *Server) logger(log logrus.FieldLogger, fatal func(why string)) *zap.Log
 	if fatal != nil {
 		options = append(options, zap.WithFatalHook(lastWord{fatal}), zap.WithPanicHook(lastWord{fatal}))
 	}
-	return discovery.ZapLogger(log, zapcore.WarnLevel).WithOptions(options...)
+	return etcd.ZapLogger(log, zapcore.WarnLevel).WithOptions(options...)
 }
 
 // lastWord hears the lines after which etcd ends.

@@ -18,7 +18,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
@@ -34,11 +34,11 @@ func secured(t *testing.T, a *testkit.Authority) embedetcd.Config {
 
 func secureClient(t *testing.T, endpoint, user, password string, config *tls.Config) *clientv3.Client {
 	t.Helper()
-	cc := discovery.ClientConfig{Endpoints: []string{endpoint}, Username: user, Password: password}
+	cc := etcd.Config{Endpoints: []string{endpoint}, Username: user, Password: password}
 	if config != nil {
 		cc.TLS = func() *tls.Config { return config }
 	}
-	cli, err := discovery.Dial(cc)
+	cli, err := etcd.Dial(cc)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -20,7 +20,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/certs"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 )
 
 // Errors of Start.
@@ -101,13 +101,13 @@ func Start(ctx context.Context, cfg Config) (*Server, error) {
 		cfg.ListenClient = "127.0.0.1:2379"
 	}
 	if cfg.Prefix == "" {
-		cfg.Prefix = discovery.DefaultPrefix
+		cfg.Prefix = schema.DefaultPrefix
 	}
 	listen, err := listenAddress(cfg.ListenClient, !cfg.TLS.None())
 	if err != nil {
 		return nil, err
 	}
-	layout, err := discovery.NewLayout(cfg.Prefix)
+	layout, err := schema.NewLayout(cfg.Prefix)
 	if err != nil {
 		return nil, err
 	}

@@ -12,7 +12,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
@@ -195,7 +195,7 @@ func TestRefusesBadConfig(t *testing.T) {
 	}
 	cfg := config(t, "127.0.0.1:0")
 	cfg.Prefix = "/"
-	if _, err := embedetcd.Start(t.Context(), cfg); !errors.Is(err, discovery.ErrPrefix) {
+	if _, err := embedetcd.Start(t.Context(), cfg); !errors.Is(err, schema.ErrPrefix) {
 		t.Errorf("prefix: %v", err)
 	}
 	cfg = config(t, "127.0.0.1:0")

@@ -1,7 +1,7 @@
 // Package others adds up what the other proxies say that they have in flight.
 //
 // A digest is worth less the older it is: one that tells of anything is written anew
-// every discovery.RefreshLoad, so an old one is of a proxy that hangs or was stopped, or
+// every lease.RefreshLoad, so an old one is of a proxy that hangs or was stopped, or
 // has not come because etcd cannot be reached.
 package others
 
@@ -11,14 +11,14 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 const (
 	// fresh is up to which age a digest is worth all of what it says: one was missed
 	// at most.
-	fresh = 2*discovery.RefreshLoad + time.Second
+	fresh = 2*lease.RefreshLoad + time.Second
 	// half is in which time it loses half of that afterwards.
 	half = 3 * time.Second
 	// least is what is worth nothing any more.
@@ -39,15 +39,15 @@ func Worth(age time.Duration) float64 {
 
 // Any tells whether another proxy chooses among the same instances. The digest of one
 // that has nothing in flight is not written anew, and counts until its lease ends.
-func Any(all []*discovery.ProxyLoad, own string, now time.Time) bool {
-	return slices.ContainsFunc(all, func(p *discovery.ProxyLoad) bool {
+func Any(all []*lease.ProxyLoad, own string, now time.Time) bool {
+	return slices.ContainsFunc(all, func(p *lease.ProxyLoad) bool {
 		return p.ID != own && p.Ignored == "" && (len(p.Load) == 0 || Worth(now.Sub(p.Heard)) > 0)
 	})
 }
 
 // Sum adds up all digests but this proxy's own, by address. An engine that stands in
 // both roles is told of in either, with one count.
-func Sum(all []*discovery.ProxyLoad, own string, now time.Time) map[string]sched.Counts {
+func Sum(all []*lease.ProxyLoad, own string, now time.Time) map[string]sched.Counts {
 	sums := map[string]sched.Counts{}
 	for _, p := range all {
 		worth := Worth(now.Sub(p.Heard))

@@ -6,7 +6,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/others"
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
@@ -22,7 +23,7 @@ func TestWorth(t *testing.T) {
 		}
 		last = is
 	}
-	if others.Worth(0) != 1 || others.Worth(2*discovery.RefreshLoad) != 1 || last != 0 {
+	if others.Worth(0) != 1 || others.Worth(2*lease.RefreshLoad) != 1 || last != 0 {
 		t.Error("a fresh one is not worth all, or an old one something")
 	}
 	if a, b := others.Worth(10*time.Second), others.Worth(13*time.Second); b != a/2 {
@@ -33,18 +34,18 @@ func TestWorth(t *testing.T) {
 func TestSum(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	of := func(id string, age time.Duration, load map[string]discovery.LoadCount) *discovery.ProxyLoad {
-		return &discovery.ProxyLoad{ID: id, Heard: now.Add(-age), Digest: discovery.Digest{Load: load}}
+	of := func(id string, age time.Duration, load map[string]schema.LoadCount) *lease.ProxyLoad {
+		return &lease.ProxyLoad{ID: id, Heard: now.Add(-age), Digest: schema.Digest{Load: load}}
 	}
-	c := discovery.LoadCount{InFlight: 2, Waiting: 20, Held: 200}
-	ignored := of("e", 0, map[string]discovery.LoadCount{"decode/d:1": c})
+	c := schema.LoadCount{InFlight: 2, Waiting: 20, Held: 200}
+	ignored := of("e", 0, map[string]schema.LoadCount{"decode/d:1": c})
 	ignored.Ignored = "nonsense"
-	got := others.Sum([]*discovery.ProxyLoad{
-		of("own", 0, map[string]discovery.LoadCount{"decode/d:1": c}),
-		of("a", 0, map[string]discovery.LoadCount{"decode/d:1": c, "prefill/d:1": c, "prefill/p:1": c}),
-		of("b", time.Second, map[string]discovery.LoadCount{"decode/d:1": c}),
-		of("hangs", 10*time.Second, map[string]discovery.LoadCount{"decode/d:1": c}),
-		of("gone", time.Hour, map[string]discovery.LoadCount{"decode/d:1": c}),
+	got := others.Sum([]*lease.ProxyLoad{
+		of("own", 0, map[string]schema.LoadCount{"decode/d:1": c}),
+		of("a", 0, map[string]schema.LoadCount{"decode/d:1": c, "prefill/d:1": c, "prefill/p:1": c}),
+		of("b", time.Second, map[string]schema.LoadCount{"decode/d:1": c}),
+		of("hangs", 10*time.Second, map[string]schema.LoadCount{"decode/d:1": c}),
+		of("gone", time.Hour, map[string]schema.LoadCount{"decode/d:1": c}),
 		ignored,
 	}, "own", now)
 	want := map[string]sched.Counts{"d:1": {InFlight: 5, Waiting: 50, Held: 500}, "p:1": {InFlight: 2, Waiting: 20, Held: 200}}
@@ -56,19 +57,19 @@ func TestSum(t *testing.T) {
 func TestAny(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	busy := map[string]discovery.LoadCount{"decode/d:1": {InFlight: 1}}
+	busy := map[string]schema.LoadCount{"decode/d:1": {InFlight: 1}}
 	for _, tc := range []struct {
 		name string
-		one  discovery.ProxyLoad
+		one  lease.ProxyLoad
 		want bool
 	}{
-		{"its own", discovery.ProxyLoad{ID: "own", Heard: now, Digest: discovery.Digest{Load: busy}}, false},
-		{"a busy one", discovery.ProxyLoad{ID: "a", Heard: now, Digest: discovery.Digest{Load: busy}}, true},
-		{"one that hangs", discovery.ProxyLoad{ID: "a", Heard: now.Add(-time.Hour), Digest: discovery.Digest{Load: busy}}, false},
-		{"an idle one, which writes nothing", discovery.ProxyLoad{ID: "a", Heard: now.Add(-time.Hour)}, true},
-		{"one that is not understood", discovery.ProxyLoad{ID: "a", Heard: now, Ignored: "newer"}, false},
+		{"its own", lease.ProxyLoad{ID: "own", Heard: now, Digest: schema.Digest{Load: busy}}, false},
+		{"a busy one", lease.ProxyLoad{ID: "a", Heard: now, Digest: schema.Digest{Load: busy}}, true},
+		{"one that hangs", lease.ProxyLoad{ID: "a", Heard: now.Add(-time.Hour), Digest: schema.Digest{Load: busy}}, false},
+		{"an idle one, which writes nothing", lease.ProxyLoad{ID: "a", Heard: now.Add(-time.Hour)}, true},
+		{"one that is not understood", lease.ProxyLoad{ID: "a", Heard: now, Ignored: "newer"}, false},
 	} {
-		if got := others.Any([]*discovery.ProxyLoad{&tc.one}, "own", now); got != tc.want {
+		if got := others.Any([]*lease.ProxyLoad{&tc.one}, "own", now); got != tc.want {
 			t.Errorf("%s: %t", tc.name, got)
 		}
 	}
@@ -80,14 +81,14 @@ func TestAny(t *testing.T) {
 // What a thousand proxies cost one of them each time that it adds up what they tell.
 func BenchmarkSum(b *testing.B) {
 	now := time.Now()
-	all := make([]*discovery.ProxyLoad, 1000)
+	all := make([]*lease.ProxyLoad, 1000)
 	for p := range all {
-		d := discovery.Digest{Load: map[string]discovery.LoadCount{}}
+		d := schema.Digest{Load: map[string]schema.LoadCount{}}
 		for i := range 50 {
-			d.Load[fmt.Sprintf("prefill/10.0.1.%d:8100", (p+5*i)%250)] = discovery.LoadCount{InFlight: 1}
-			d.Load[fmt.Sprintf("decode/10.0.2.%d:8200", (p+5*i)%250)] = discovery.LoadCount{InFlight: 1}
+			d.Load[fmt.Sprintf("prefill/10.0.1.%d:8100", (p+5*i)%250)] = schema.LoadCount{InFlight: 1}
+			d.Load[fmt.Sprintf("decode/10.0.2.%d:8200", (p+5*i)%250)] = schema.LoadCount{InFlight: 1}
 		}
-		all[p] = &discovery.ProxyLoad{ID: fmt.Sprint(p), Digest: d, Heard: now}
+		all[p] = &lease.ProxyLoad{ID: fmt.Sprint(p), Digest: d, Heard: now}
 	}
 	for b.Loop() {
 		others.Sum(all, "own", now)

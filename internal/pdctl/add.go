@@ -11,7 +11,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -271,7 +273,7 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 	for _, m := range rec.Models {
 		r.Models = append(r.Models, instance.Printable(m, 256))
 	}
-	if outcome == discovery.AlreadyThere {
+	if outcome == store.AlreadyThere {
 		r.Outcome = "already"
 		return r
 	}
@@ -300,12 +302,12 @@ func advice(err error) string {
 
 func (a *app) addPending(ctx context.Context, s *session, k instance.Key, rec instance.Record, f addFlags, why error) result {
 	r := result{Role: k.Role, Address: k.Address}
-	p := discovery.PendingAdd{Model: f.model, Connector: f.connector, Record: &rec}
+	p := schema.PendingAdd{Model: f.model, Connector: f.connector, Record: &rec}
 	outcome, err := s.store.AddPending(ctx, k, p, f.limit, f.reason)
 	if err != nil {
 		return r.failed("%w", err)
 	}
-	if outcome == discovery.Waiting {
+	if outcome == store.Waiting {
 		r.Outcome, r.line = "waiting", why.Error()
 		if f.limit > 0 {
 			r.line += fmt.Sprintf(" (for %s)", f.limit)
@@ -393,7 +395,7 @@ func (a *app) block(ctx context.Context, s *session, waiting map[instance.Key]bo
 		}
 		snap, err := s.store.Snapshot(ctx)
 		if err != nil {
-			if errors.Is(err, discovery.ErrUnreachable) {
+			if errors.Is(err, etcd.ErrUnreachable) {
 				continue // it waits for the instance; it can wait for etcd
 			}
 			return nil, err

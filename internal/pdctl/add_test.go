@@ -13,7 +13,9 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -188,12 +190,13 @@ func pendings(r *rig) (n int) {
 // promoter runs what a proxy runs: a watcher that verifies and promotes.
 func promoter(t *testing.T, r *rig) {
 	t.Helper()
-	layout, err := discovery.NewLayout("/pd")
+	layout, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := discovery.NewWatcher(r.etcd.Client(t), discovery.WatcherOptions{
-		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Actor: "test",
+	cli := r.etcd.Client(t)
+	w := watch.New(cli, watch.Options{
+		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Writer: store.New(cli, layout, "test"),
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

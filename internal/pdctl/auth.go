@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 )
 
@@ -60,11 +60,11 @@ func (a *app) authCommand() *cobra.Command {
 			if dry && apply {
 				return usagef("--dry-run and --apply: give one of the two")
 			}
-			layout, err := discovery.NewLayout(a.prefix)
+			layout, err := schema.NewLayout(a.prefix)
 			if err != nil {
 				return cli.Wrong(err)
 			}
-			u := users{roles: discovery.EtcdRoles(layout), given: map[string]string{}}
+			u := users{roles: schema.EtcdRoles(layout), given: map[string]string{}}
 			if err := u.readPasswords(files); err != nil {
 				return err
 			}
@@ -85,7 +85,7 @@ func (a *app) authCommand() *cobra.Command {
 
 // users are those to be set up.
 type users struct {
-	roles []discovery.EtcdRole
+	roles []schema.EtcdRole
 	given map[string]string // passwords from files, by user
 }
 
@@ -179,7 +179,7 @@ type authSteps struct {
 // a password that was made.
 func (s *authSteps) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n", args...) }
 
-func (s *authSteps) role(r discovery.EtcdRole) error {
+func (s *authSteps) role(r schema.EtcdRole) error {
 	if _, err := s.cli.RoleAdd(s.ctx, r.Name); err != nil && !errors.Is(err, rpctypes.ErrRoleAlreadyExist) {
 		return err
 	}

@@ -15,7 +15,11 @@ import (
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -47,7 +51,7 @@ func withUsers(t *testing.T) (r *rig, as func(user string) *clientv3.Client) {
 	}
 	return r, func(user string) *clientv3.Client {
 		t.Helper()
-		cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
+		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{r.etcd.Endpoint()}, Username: user, Password: passwords[user]})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -74,10 +78,10 @@ func TestUsersCanDoTheirWorkAndNothingElse(t *testing.T) {
 		"mooncake/segment", "mooncake-store/x", "/oplog/1", "/pd-other/decode/10.0.0.1:1", "foreign",
 	}
 	for user, rights := range map[string][]right{
-		discovery.RoleAgentPrefill: {writes, nothing, reads, nothing, reads, nothing, nothing, nothing, nothing, reads, nothing},
-		discovery.RoleAgentDecode:  {nothing, writes, nothing, reads, nothing, reads, nothing, nothing, nothing, reads, nothing},
-		discovery.RoleProxy:        {writes, writes, writes, writes, writes, writes, writes, writes, writes, writes, writes},
-		discovery.RoleOperator:     {writes, writes, writes, writes, writes, writes, reads, reads, writes, writes, writes},
+		schema.RoleAgentPrefill: {writes, nothing, reads, nothing, reads, nothing, nothing, nothing, nothing, reads, nothing},
+		schema.RoleAgentDecode:  {nothing, writes, nothing, reads, nothing, reads, nothing, nothing, nothing, reads, nothing},
+		schema.RoleProxy:        {writes, writes, writes, writes, writes, writes, writes, writes, writes, writes, writes},
+		schema.RoleOperator:     {writes, writes, writes, writes, writes, writes, reads, reads, writes, writes, writes},
 	} {
 		cli := as(user)
 		for i, key := range keys {
@@ -123,7 +127,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	_, as := withUsers(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	layout, err := discovery.NewLayout("/pd")
+	layout, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -133,8 +137,8 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	record := func(k instance.Key) instance.Record {
 		return instance.Record{ID: "1", Address: k.Address, Models: []string{"m"}, State: instance.Ready}
 	}
-	register := func(user string, k instance.Key) *discovery.Registrar {
-		reg := discovery.NewRegistrar(as(user), discovery.RegistrarOptions{Layout: layout, Key: k, TTL: 5 * time.Second, HostID: "h", Log: log})
+	register := func(user string, k instance.Key) *lease.Registrar {
+		reg := lease.NewRegistrar(as(user), lease.RegistrarOptions{Layout: layout, Key: k, TTL: 5 * time.Second, HostID: "h", Log: log})
 		reg.Set(record(k))
 		rctx, stop := context.WithCancel(ctx)
 		done := make(chan struct{})
@@ -142,7 +146,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 		t.Cleanup(func() { stop(); <-done })
 		return reg
 	}
-	phase := func(reg *discovery.Registrar, want discovery.Phase, says string) {
+	phase := func(reg *lease.Registrar, want lease.Phase, says string) {
 		t.Helper()
 		testkit.Eventually(t, time.Minute, func() error {
 			if st := reg.Status(); st.Phase != want || !strings.Contains(st.Err, says) {
@@ -152,23 +156,23 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 		})
 	}
 	// A proxy is there first, and follows.
-	proxy := as(discovery.RoleProxy)
-	watcher := discovery.NewWatcher(proxy, discovery.WatcherOptions{
-		Layout: layout, Actor: "proxy p", Log: log, AuditInterval: time.Second, Prober: answering{}, WaitingInterval: 100 * time.Millisecond,
+	proxy := as(schema.RoleProxy)
+	watcher := watch.New(proxy, watch.Options{
+		Layout: layout, Writer: store.New(proxy, layout, "proxy p"), Log: log, AuditInterval: time.Second, Prober: answering{}, WaitingInterval: 100 * time.Millisecond,
 	})
 	wctx, stopWatcher := context.WithCancel(ctx)
 	watched := make(chan struct{})
 	go func() { defer close(watched); _ = watcher.Run(wctx) }()
 	defer func() { stopWatcher(); <-watched }()
-	if err := discovery.NewStore(proxy, layout, "proxy p").EnsureSchema(ctx); err != nil {
+	if err := store.New(proxy, layout, "proxy p").EnsureSchema(ctx); err != nil {
 		t.Error(err)
 	}
-	presence := discovery.NewPresence(proxy, discovery.PresenceOptions{
+	presence := lease.NewPresence(proxy, lease.PresenceOptions{
 		Layout: layout, ID: "p", Address: "10.0.0.9:8000", Version: "test", Log: log,
 		Applied: func() int64 { return watcher.Status().Applied },
-		Load: &discovery.LoadSource{
+		Load: &lease.LoadSource{
 			Applied: func() int64 { return watcher.Status().Applied }, Changed: func() <-chan struct{} { return watcher.Snapshot().Changed() },
-			InFlight: func() []discovery.LoadEntry { return nil },
+			InFlight: func() []schema.LoadEntry { return nil },
 		},
 	})
 	pctx, stopPresence := context.WithCancel(ctx)
@@ -176,9 +180,9 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	go func() { defer close(present); _ = presence.Run(pctx) }()
 	defer func() { stopPresence(); <-present }()
 
-	reg := register(discovery.RoleAgentDecode, decode)
-	phase(reg, discovery.Registered, "")
-	phase(register(discovery.RoleAgentDecode, instance.Key{Role: instance.Prefill, Address: "10.0.0.2:8100"}), discovery.Registering, "denies this user access")
+	reg := register(schema.RoleAgentDecode, decode)
+	phase(reg, lease.Registered, "")
+	phase(register(schema.RoleAgentDecode, instance.Key{Role: instance.Prefill, Address: "10.0.0.2:8100"}), lease.Registering, "denies this user access")
 
 	sees := func(what string, ok func(*instance.Snapshot) bool) {
 		t.Helper()
@@ -198,7 +202,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	sees("registered", has(decode, true))
 	for _, key := range []string{layout.Proxy("p"), layout.Load("p")} {
 		testkit.Eventually(t, time.Minute, func() error {
-			resp, err := as(discovery.RoleOperator).Get(ctx, key)
+			resp, err := as(schema.RoleOperator).Get(ctx, key)
 			if err == nil && len(resp.Kvs) == 0 {
 				err = fmt.Errorf("%s is not there", key)
 			}
@@ -207,8 +211,8 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	}
 	// A pending add becomes an instance.
 	waiting := instance.Key{Role: instance.Prefill, Address: "10.0.0.3:8100"}
-	operator := discovery.NewStore(as(discovery.RoleOperator), layout, "operator")
-	if _, err := operator.AddPending(ctx, waiting, discovery.PendingAdd{}, 0, ""); err != nil {
+	operator := store.New(as(schema.RoleOperator), layout, "operator")
+	if _, err := operator.AddPending(ctx, waiting, schema.PendingAdd{}, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	sees("promoted", func(s *instance.Snapshot) bool {
@@ -224,7 +228,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	if ttl, err := proxy.TimeToLive(ctx, lease); err != nil || ttl.TTL <= 0 {
 		t.Errorf("time to live: %+v, %v", ttl, err)
 	}
-	if _, err := as(discovery.RoleAgentPrefill).Revoke(ctx, lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
+	if _, err := as(schema.RoleAgentPrefill).Revoke(ctx, lease); !errors.Is(err, rpctypes.ErrPermissionDenied) {
 		t.Errorf("an agent of the other role revokes it: %v", err)
 	}
 	leaving := record(decode)

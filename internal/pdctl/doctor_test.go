@@ -18,7 +18,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -168,13 +170,13 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	r.put("/pd/proxies/p1", well)
-	layout, err := discovery.NewLayout("/pd")
+	layout, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
 	k := instance.Key{Role: instance.Decode, Address: "10.0.0.8:8200"}
-	start := func(host string) *discovery.Registrar {
-		reg := discovery.NewRegistrar(r.cli, discovery.RegistrarOptions{Layout: layout, Key: k, HostID: host})
+	start := func(host string) *lease.Registrar {
+		reg := lease.NewRegistrar(r.cli, lease.RegistrarOptions{Layout: layout, Key: k, HostID: host})
 		reg.Set(instance.Record{ID: "life-of-" + host, Models: []string{"m"}, HostID: host, Agent: "agent-" + host})
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
@@ -182,7 +184,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 		t.Cleanup(func() { cancel(); <-done })
 		return reg
 	}
-	phase := func(reg *discovery.Registrar, want discovery.Phase) {
+	phase := func(reg *lease.Registrar, want lease.Phase) {
 		testkit.Eventually(t, 20*time.Second, func() error {
 			if st := reg.Status(); st.Phase != want {
 				return fmt.Errorf("phase %s, %s", st.Phase, st.Err)
@@ -190,9 +192,9 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 			return nil
 		})
 	}
-	phase(start("one"), discovery.Registered)
+	phase(start("one"), lease.Registered)
 	second := start("two")
-	phase(second, discovery.Conflict)
+	phase(second, lease.Conflict)
 
 	env := agentSocket(t, "decode-x", func() agentctl.Report {
 		st := second.Status()
@@ -295,7 +297,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	// The text is that of a proxy with --model.
-	layout, err := discovery.NewLayout("/pd")
+	layout, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +307,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, _ := discovery.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, discovery.VerifiedFacts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
+	in, _ := watch.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, watch.VerifiedFacts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
 	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason, "-h": in.Reason, "decode/gone:1": in.Reason}})
 	if err != nil {
 		t.Fatal(err)

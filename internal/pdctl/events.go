@@ -13,7 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvevents"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
@@ -131,7 +131,7 @@ func (s *session) record(ctx context.Context, k instance.Key) (*instance.Instanc
 		if raw.Key != s.layout.Instance(k) {
 			continue
 		}
-		rec, bare, err := discovery.DecodeRecord(k, raw.Value)
+		rec, bare, err := schema.DecodeRecord(k, raw.Value)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", k, err)
 		}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -151,15 +151,15 @@ func (a *app) printEvents(events []happening) error {
 }
 
 // inWords says what a change of the past was that nobody has audited.
-func inWords(p discovery.Past) string {
+func inWords(p store.Past) string {
 	switch {
-	case p.Kind == discovery.PastPending && p.Deleted:
+	case p.Kind == store.PastPending && p.Deleted:
 		return "no longer waited for"
-	case p.Kind == discovery.PastPending:
+	case p.Kind == store.PastPending:
 		return "waited for"
-	case p.Kind == discovery.PastOverride && p.Deleted:
+	case p.Kind == store.PastOverride && p.Deleted:
 		return "intent ended" // with its lease, or by hand
-	case p.Kind == discovery.PastOverride:
+	case p.Kind == store.PastOverride:
 		return "intent written by hand"
 	case p.Deleted:
 		return "registration ended"

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -53,7 +53,7 @@ cordoned is left as it is.`
 
 // intentFlags are those of drain, cordon and weight.
 type intentFlags struct {
-	wish discovery.Wish
+	wish store.Wish
 	wait bool
 	// limit is --timeout: of --wait, else as at other commands.
 	limit time.Duration
@@ -180,9 +180,9 @@ func (a *app) intend(ctx context.Context, keys []instance.Key, state instance.In
 	}
 	defer s.close()
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
-	results, revision := a.each(keys, func(k instance.Key) (discovery.Intended, error) {
+	results, revision := a.each(keys, func(k instance.Key) (store.Intended, error) {
 		return s.store.Intend(ctx, k, state, f.wish)
-	}, func(r *result, done discovery.Intended) {
+	}, func(r *result, done store.Intended) {
 		r.Outcome, r.line = word, word
 		switch {
 		case !done.Changed:
@@ -225,9 +225,9 @@ func (a *app) lift(ctx context.Context, keys []instance.Key, state instance.Inte
 		return err
 	}
 	defer s.close()
-	results, _ := a.each(keys, func(k instance.Key) (discovery.Intended, error) {
+	results, _ := a.each(keys, func(k instance.Key) (store.Intended, error) {
 		return s.store.Lift(ctx, k, state, reason)
-	}, func(r *result, done discovery.Intended) {
+	}, func(r *result, done store.Intended) {
 		if r.Outcome, r.line = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
 			r.Outcome, r.line = "un"+string(state)+"ed", "un"+string(state)+"ed; used again as it registers"
 		}
@@ -237,7 +237,7 @@ func (a *app) lift(ctx context.Context, keys []instance.Key, state instance.Inte
 
 // each changes what is wanted of every instance and prints what came of it, which say puts
 // into words. It gives the highest revision, too.
-func (a *app) each(keys []instance.Key, do func(instance.Key) (discovery.Intended, error), say func(*result, discovery.Intended)) ([]result, int64) {
+func (a *app) each(keys []instance.Key, do func(instance.Key) (store.Intended, error), say func(*result, store.Intended)) ([]result, int64) {
 	results, revision := make([]result, 0, len(keys)), int64(0)
 	for _, k := range keys {
 		r := result{Role: k.Role, Address: k.Address}

@@ -4,7 +4,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 )
 
 func TestRestoreAndForget(t *testing.T) {
@@ -28,7 +29,7 @@ func TestRestoreAndForget(t *testing.T) {
 			t.Errorf("%v: code %d\n%s%s", c.args, code, out, errs)
 		}
 	}
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func TestRestoreAndForget(t *testing.T) {
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 || !strings.Contains(string(resp.Kvs[0].Value), `"keys":["decode/10.0.0.1:1"]`) {
 		t.Fatalf("%v, %v", resp.Kvs, err)
 	}
-	log, err := discovery.NewStore(r.cli, l, "test").AuditLog(t.Context(), 0)
+	log, err := store.New(r.cli, l, "test").AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[0].What != "forget" || log[0].Address != "10.0.0.1:1" || log[1].Why != "go on" {
 		t.Fatalf("%+v, %v", log, err)
 	}
@@ -53,11 +54,11 @@ func TestRemoveByForce(t *testing.T) {
 			t.Fatalf("code %d: %s%s", code, out, errs)
 		}
 	}
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	store := discovery.NewStore(r.cli, l, "test")
+	store := store.New(r.cli, l, "test")
 	log, err := store.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 1 || log[0].What != "remove" || log[0].Why != "orphan" {
 		t.Fatalf("%+v, %v", log, err)

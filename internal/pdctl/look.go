@@ -14,7 +14,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -23,9 +25,9 @@ import (
 const (
 	// lookAgain is how long a proxy that seems to lag has to show that it does not: longer
 	// than a proxy takes from one load digest to the next.
-	lookAgain = discovery.RefreshLoad + 2*time.Second
+	lookAgain = lease.RefreshLoad + 2*time.Second
 	// oldDigest is the age, by two clocks, from which on a digest is looked at again.
-	oldDigest = discovery.RefreshLoad + time.Second
+	oldDigest = lease.RefreshLoad + time.Second
 	// probesAtOnce bounds the engines that are asked at a time.
 	probesAtOnce = 16
 )
@@ -33,7 +35,7 @@ const (
 // look gathers what doctor examines. The error is why etcd could not be asked; then
 // the picture, if there is one, has the reason. No picture means wrong usage.
 func (a *app) look(ctx context.Context, o *doctorOptions) (*doctor.Picture, error) {
-	layout, err := discovery.NewLayout(a.prefix)
+	layout, err := schema.NewLayout(a.prefix)
 	if err != nil {
 		return nil, cli.Wrong(err)
 	}
@@ -97,7 +99,7 @@ func (a *app) reach() doctor.Reach {
 		list = "https://" + strings.Join(a.endpoints, ",https://")
 	}
 	r := doctor.Reach{Pdctl: []string{"--etcd-endpoints", list}, Etcdctl: []string{"--endpoints", list}}
-	if a.prefix != discovery.DefaultPrefix {
+	if a.prefix != schema.DefaultPrefix {
 		r.Pdctl = append(r.Pdctl, "--etcd-prefix", a.prefix)
 	}
 	for _, f := range []struct{ value, pdctl, etcdctl string }{
@@ -151,7 +153,7 @@ func (a *app) lookAtEtcd(ctx context.Context, s *session, p *doctor.Picture) {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: s.layout.Schema(), Why: err.Error()})
 		return
 	}
-	p.SchemaErr = discovery.CheckSchema(s.layout, schema.Kvs)
+	p.SchemaErr = etcd.CheckSchema(s.layout, schema.Kvs)
 }
 
 // lookAtProxies looks at them, and once more at those that seem to lag.
@@ -164,7 +166,7 @@ func (a *app) lookAtProxies(ctx context.Context, s *session, p *doctor.Picture) 
 		newest = max(newest, r.Revision)
 	}
 	start := time.Now()
-	first := map[string]*discovery.ProxyLoad{}
+	first := map[string]*lease.ProxyLoad{}
 	for {
 		proxies, err := s.store.Proxies(ctx)
 		if err != nil {
@@ -174,7 +176,7 @@ func (a *app) lookAtProxies(ctx context.Context, s *session, p *doctor.Picture) 
 		if err != nil {
 			return err
 		}
-		loads := map[string]*discovery.ProxyLoad{}
+		loads := map[string]*lease.ProxyLoad{}
 		for _, l := range list {
 			loads[l.ID] = l
 			if first[l.ID] == nil {
@@ -214,12 +216,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 }
 
 // sameDigest tells that a proxy has not written another digest.
-func sameDigest(a, b *discovery.ProxyLoad) bool {
+func sameDigest(a, b *lease.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
 // tellsOfOldWork tells of a digest that should have been renewed, by two clocks.
-func tellsOfOldWork(l *discovery.ProxyLoad) bool {
+func tellsOfOldWork(l *lease.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > oldDigest
 }
 

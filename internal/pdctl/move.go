@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -80,7 +81,7 @@ func (a *app) importCommand() *cobra.Command {
 	return cmd
 }
 
-func openExport(path string, stdin io.Reader) ([]discovery.Carried, error) {
+func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
 	if path == "-" {
 		return readExport(stdin)
 	}
@@ -97,14 +98,14 @@ func openExport(path string, stdin io.Reader) ([]discovery.Carried, error) {
 
 // imported is what came of one key.
 type imported struct {
-	Kind    discovery.MoveKind `json:"kind"`
-	Role    instance.Role      `json:"role"`
-	Address string             `json:"address"`
-	Outcome string             `json:"outcome"` // written, same, differs, moot, skipped, failed
-	Error   string             `json:"error,omitempty"`
+	Kind    store.MoveKind `json:"kind"`
+	Role    instance.Role  `json:"role"`
+	Address string         `json:"address"`
+	Outcome string         `json:"outcome"` // written, same, differs, moot, skipped, failed
+	Error   string         `json:"error,omitempty"`
 }
 
-func (a *app) imports(ctx context.Context, entries []discovery.Carried, reason string, dry bool) error {
+func (a *app) imports(ctx context.Context, entries []store.Carried, reason string, dry bool) error {
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -118,13 +119,13 @@ func (a *app) imports(ctx context.Context, entries []discovery.Carried, reason s
 			r.Outcome = "skipped"
 		} else if outcome, err := s.store.Import(ctx, c, reason, dry); err != nil {
 			r.Outcome, r.Error = "failed", err.Error()
-			if errors.Is(err, discovery.ErrSchemaForeign) || errors.Is(err, discovery.ErrSchemaNewer) {
+			if errors.Is(err, schema.ErrForeign) || errors.Is(err, schema.ErrNewer) {
 				return err // none of the others could be written either
 			}
 		} else {
 			r.Outcome = string(outcome)
 		}
-		if r.Outcome == "failed" || r.Outcome == string(discovery.MoveDiffers) {
+		if r.Outcome == "failed" || r.Outcome == string(store.MoveDiffers) {
 			failed++
 		}
 		results = append(results, r)
@@ -146,18 +147,18 @@ func (a *app) imports(ctx context.Context, entries []discovery.Carried, reason s
 }
 
 // said is the outcome in words.
-func (r imported) said(c discovery.Carried, dry bool) string {
+func (r imported) said(c store.Carried, dry bool) string {
 	switch r.Outcome {
-	case string(discovery.MoveWritten):
+	case string(store.MoveWritten):
 		if dry {
 			return "would be written"
 		}
 		return "written"
-	case string(discovery.MoveSame):
+	case string(store.MoveSame):
 		return "is there already"
-	case string(discovery.MoveDiffers):
+	case string(store.MoveDiffers):
 		return "something else is there, which was left as it is; see pdctl get " + string(r.Role) + "/" + r.Address
-	case string(discovery.MoveMoot):
+	case string(store.MoveMoot):
 		return "left out: the new etcd has the instance, or its removal, already"
 	case "skipped":
 		return "skipped: " + instance.Printable(c.Skip, 200)

@@ -9,7 +9,7 @@ import (
 	"io"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -34,15 +34,15 @@ type moveHead struct {
 
 // moveLine is one key.
 type moveLine struct {
-	Kind    discovery.MoveKind `json:"kind"`
-	Role    instance.Role      `json:"role"`
-	Address string             `json:"address"`
-	Value   *string            `json:"value,omitempty"`
-	TTL     int64              `json:"ttl,omitempty"`     // of what ends by itself: seconds left
-	Skipped string             `json:"skipped,omitempty"` // why it is not carried; then it has no value
+	Kind    store.MoveKind `json:"kind"`
+	Role    instance.Role  `json:"role"`
+	Address string         `json:"address"`
+	Value   *string        `json:"value,omitempty"`
+	TTL     int64          `json:"ttl,omitempty"`     // of what ends by itself: seconds left
+	Skipped string         `json:"skipped,omitempty"` // why it is not carried; then it has no value
 }
 
-func writeExport(w io.Writer, head moveHead, entries []discovery.Carried) error {
+func writeExport(w io.Writer, head moveHead, entries []store.Carried) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(head); err != nil {
@@ -65,10 +65,10 @@ func writeExport(w io.Writer, head moveHead, entries []discovery.Carried) error 
 var errNoExport = errors.New("not an export that this pdctl can read")
 
 // readExport reads the whole of an export before anything is done with it.
-func readExport(r io.Reader) ([]discovery.Carried, error) {
+func readExport(r io.Reader) ([]store.Carried, error) {
 	lines := bufio.NewScanner(r)
 	lines.Buffer(nil, maxMoveLine)
-	var entries []discovery.Carried
+	var entries []store.Carried
 	n := 0
 	for lines.Scan() {
 		n++
@@ -108,14 +108,14 @@ func checkHead(text []byte) error {
 	return nil
 }
 
-func readMoveLine(text []byte) (discovery.Carried, error) {
+func readMoveLine(text []byte) (store.Carried, error) {
 	var line moveLine
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&line); err != nil {
-		return discovery.Carried{}, err
+		return store.Carried{}, err
 	}
-	c := discovery.Carried{
+	c := store.Carried{
 		Kind: line.Kind, Key: instance.Key{Role: line.Role, Address: line.Address},
 		TTL: time.Duration(line.TTL) * time.Second, Skip: line.Skipped,
 	}
@@ -123,14 +123,14 @@ func readMoveLine(text []byte) (discovery.Carried, error) {
 		return c, nil
 	}
 	if line.Value == nil {
-		return discovery.Carried{}, errors.New("it has no value, and no word why it was skipped")
+		return store.Carried{}, errors.New("it has no value, and no word why it was skipped")
 	}
 	c.Value = []byte(*line.Value)
 	if err := c.Check(); err != nil {
-		return discovery.Carried{}, err
+		return store.Carried{}, err
 	}
-	if line.TTL < 0 || (line.TTL > 0 && c.Kind == discovery.MoveRecord) {
-		return discovery.Carried{}, fmt.Errorf("ttl %d: only pending adds and overrides have one, in seconds", line.TTL)
+	if line.TTL < 0 || (line.TTL > 0 && c.Kind == store.MoveRecord) {
+		return store.Carried{}, fmt.Errorf("ttl %d: only pending adds and overrides have one, in seconds", line.TTL)
 	}
 	return c, nil
 }

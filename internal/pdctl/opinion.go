@@ -4,14 +4,14 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // asProxiesSay puts in what the proxies say of the instances that their records alone
 // do not verify: each proxy has asked them itself. An entry of which all say that it
 // answers is not unverified.
-func asProxiesSay(snap *instance.Snapshot, proxies []discovery.ProxyPresence) *instance.Snapshot {
+func asProxiesSay(snap *instance.Snapshot, proxies []lease.ProxyPresence) *instance.Snapshot {
 	all := make([]*instance.Instance, 0, len(snap.All()))
 	for _, in := range snap.All() {
 		if in.View == instance.Unverified {
@@ -26,7 +26,7 @@ func asProxiesSay(snap *instance.Snapshot, proxies []discovery.ProxyPresence) *i
 const maxReasons = 3
 
 // said is an unverified instance as the proxies see it.
-func said(in *instance.Instance, proxies []discovery.ProxyPresence) *instance.Instance {
+func said(in *instance.Instance, proxies []lease.ProxyPresence) *instance.Instance {
 	out := *in
 	verified, unknown := 0, 0
 	var reasons []string
@@ -59,7 +59,7 @@ func said(in *instance.Instance, proxies []discovery.ProxyPresence) *instance.In
 
 // dialectOf is the connector that all proxies take for records that name none, ""
 // if they differ or do not say it.
-func dialectOf(proxies []discovery.ProxyPresence) string {
+func dialectOf(proxies []lease.ProxyPresence) string {
 	for _, p := range proxies {
 		if p.Connector != proxies[0].Connector {
 			return ""

@@ -10,7 +10,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -18,8 +20,8 @@ import (
 // session is a connection to etcd for one command.
 type session struct {
 	cli    *clientv3.Client
-	layout discovery.Layout
-	store  *discovery.Store
+	layout schema.Layout
+	store  *store.Store
 }
 
 func (s *session) close() { _ = s.cli.Close() }
@@ -35,7 +37,7 @@ func (a *app) settleEndpoints() error {
 		return usagef("--etcd-endpoints is empty: give host:port, e.g. 127.0.0.1:2379")
 	}
 	a.endpoints, a.access.etcd.On = out, https
-	if _, err := discovery.NewLayout(a.prefix); err != nil {
+	if _, err := schema.NewLayout(a.prefix); err != nil {
 		return cli.Wrong(err)
 	}
 	return nil
@@ -43,7 +45,7 @@ func (a *app) settleEndpoints() error {
 
 // dial makes a session without waiting for etcd, except to log in when a user is given.
 func (a *app) dial() (*session, error) {
-	layout, err := discovery.NewLayout(a.prefix)
+	layout, err := schema.NewLayout(a.prefix)
 	if err != nil {
 		return nil, cli.Wrong(err)
 	}
@@ -51,17 +53,17 @@ func (a *app) dial() (*session, error) {
 	if err != nil {
 		return nil, cli.Wrong(err)
 	}
-	client, err := discovery.Dial(discovery.ClientConfig{
+	client, err := etcd.Dial(etcd.Config{
 		Endpoints: a.endpoints, Username: a.username, Password: a.password, DialTimeout: a.timeout,
 		TLS: etcdaccess.ConfigOf(source),
 	})
-	if errors.Is(err, discovery.ErrEndpoint) {
+	if errors.Is(err, etcd.ErrEndpoint) {
 		return nil, cli.Wrong(err)
 	}
 	if err != nil {
 		return nil, a.hint(err)
 	}
-	return &session{cli: client, layout: layout, store: discovery.NewStore(client, layout, a.actor())}, nil
+	return &session{cli: client, layout: layout, store: store.New(client, layout, a.actor())}, nil
 }
 
 // connect makes a session and sees etcd answer: without that every later error
@@ -72,11 +74,11 @@ func (a *app) connect(ctx context.Context) (*session, error) {
 		return nil, err
 	}
 	for start := time.Now(); ; {
-		_, err := discovery.Ping(ctx, s.cli, s.layout) // has its own deadline of 2 s
+		_, err := etcd.Ping(ctx, s.cli, s.layout) // has its own deadline of 2 s
 		if err == nil {
 			return s, nil
 		}
-		if !errors.Is(err, discovery.ErrUnreachable) || time.Since(start) >= a.timeout {
+		if !errors.Is(err, etcd.ErrUnreachable) || time.Since(start) >= a.timeout {
 			s.close()
 			return nil, a.hint(err)
 		}
@@ -85,7 +87,7 @@ func (a *app) connect(ctx context.Context) (*session, error) {
 
 // hint adds what pdctl's user can do about an etcd that is not there.
 func (a *app) hint(err error) error {
-	if !errors.Is(err, discovery.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
+	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
 		return err
 	}
 	return fmt.Errorf("%w\nStart etcd (or a proxy, which embeds one), or name it by --etcd-endpoints host:port (PD_ETCD_ENDPOINTS); asked: %s",

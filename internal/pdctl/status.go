@@ -10,7 +10,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -78,7 +78,7 @@ type loadReport struct {
 	Ignored   string     `json:"ignored,omitempty"`
 }
 
-func loadReports(loads []*discovery.ProxyLoad) map[string]*loadReport {
+func loadReports(loads []*lease.ProxyLoad) map[string]*loadReport {
 	out := map[string]*loadReport{}
 	for _, l := range loads {
 		r := &loadReport{Applied: l.Applied, At: l.At, Instances: len(l.Load) + l.LeftOut, Ignored: l.Ignored}

@@ -11,7 +11,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proof"
 )
@@ -62,7 +63,7 @@ func (a *app) waitApplied(ctx context.Context, revision int64, limit time.Durati
 		return err
 	}
 	defer s.close()
-	at, err := discovery.Ping(ctx, s.cli, s.layout)
+	at, err := etcd.Ping(ctx, s.cli, s.layout)
 	switch {
 	case err != nil:
 		return a.hint(err)
@@ -158,7 +159,7 @@ func (a *app) await(ctx context.Context, s *session, revision int64, keys []inst
 			return state, err
 		case err != nil: // it may be without a leader for a moment
 			away = []string{"etcd does not answer"}
-			if !errors.Is(err, discovery.ErrUnreachable) {
+			if !errors.Is(err, etcd.ErrUnreachable) {
 				away[0] = instance.Printable(err.Error(), 300)
 			}
 			a.progress(&said, away[0]+", waiting on")
@@ -192,7 +193,7 @@ func (a *app) await(ctx context.Context, s *session, revision int64, keys []inst
 }
 
 // lifted tells that the intent on which a wait rests is there no more.
-func lifted(t discovery.Testimony, keys []instance.Key) error {
+func lifted(t store.Testimony, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {
 			return ended(k)

@@ -11,7 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -52,7 +52,7 @@ func (a *app) watch(ctx context.Context, initial bool) error {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	// Without a Prober the watcher only reads: it verifies and promotes nothing.
-	w := discovery.NewWatcher(s.cli, discovery.WatcherOptions{Layout: s.layout, Log: log, Actor: a.actor()})
+	w := watch.New(s.cli, watch.Options{Layout: s.layout, Log: log})
 	wctx, cancel := context.WithCancel(ctx)
 	done := make(chan struct{})
 	go func() {
@@ -100,8 +100,8 @@ func (a *app) watch(ctx context.Context, initial bool) error {
 }
 
 // printContact tells when etcd went away and when it is back.
-func (a *app) printContact(st discovery.WatcherStatus, away bool) bool {
-	now := st.State == discovery.Suspect || st.State == discovery.Stale
+func (a *app) printContact(st watch.Status, away bool) bool {
+	now := st.State == watch.Suspect || st.State == watch.Stale
 	switch {
 	case now && !away:
 		fmt.Fprintf(a.stderr, "etcd is away (%s); waiting for it.\n", instance.Printable(st.LastError, 300))

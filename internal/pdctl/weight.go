@@ -7,7 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -56,15 +56,15 @@ func (a *app) weightCommand() *cobra.Command {
 }
 
 // weigh sets a weight, or lifts what was set with nil.
-func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, wish discovery.Wish) error {
+func (a *app) weigh(ctx context.Context, keys []instance.Key, n *int, wish store.Wish) error {
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer s.close()
-	results, _ := a.each(keys, func(k instance.Key) (discovery.Intended, error) {
+	results, _ := a.each(keys, func(k instance.Key) (store.Intended, error) {
 		return s.store.SetWeight(ctx, k, n, wish)
-	}, func(r *result, _ discovery.Intended) {
+	}, func(r *result, _ store.Intended) {
 		switch {
 		case n == nil:
 			r.Outcome, r.line = "lifted", "its own weight is in force"

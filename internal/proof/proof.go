@@ -14,7 +14,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -49,14 +50,14 @@ type Same func(a, b int64) bool
 
 // See takes in what the proxies say now. Where an intent was written anew it may have been
 // lifted in between, so that those that are there have to prove it again.
-func (p *Proof) See(t discovery.Testimony, now time.Time, same Same) {
+func (p *Proof) See(t store.Testimony, now time.Time, same Same) {
 	anew := false
 	for _, k := range p.keys {
 		if at := t.Intents[k].Revision; at > p.revision {
 			p.revision, anew = at, true
 		}
 	}
-	loads := map[string]*discovery.ProxyLoad{}
+	loads := map[string]*lease.ProxyLoad{}
 	for _, l := range t.Loads {
 		loads[l.ID] = l
 	}
@@ -83,7 +84,7 @@ func (p *Proof) See(t discovery.Testimony, now time.Time, same Same) {
 }
 
 // missing says what a proxy lacks, "" for nothing.
-func (p *Proof) missing(is *discovery.ProxyPresence, l *discovery.ProxyLoad, same Same) string {
+func (p *Proof) missing(is *lease.ProxyPresence, l *lease.ProxyLoad, same Same) string {
 	applied := is.Applied
 	switch {
 	case l != nil && l.Ignored != "":

@@ -5,7 +5,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/proof"
 )
@@ -14,19 +16,19 @@ var x = instance.Key{Role: instance.Decode, Address: "x:1"}
 
 // saying puts together what proxies say: each is its id, what it has applied, and what it
 // has in flight on x; -1 for one without a digest.
-func saying(proxies ...[3]any) discovery.Testimony {
-	var t discovery.Testimony
+func saying(proxies ...[3]any) store.Testimony {
+	var t store.Testimony
 	for _, p := range proxies {
 		id, applied, held := p[0].(string), p[1].(int), p[2].(int)
-		t.Proxies = append(t.Proxies, discovery.ProxyPresence{ID: id, Address: id + ":8000", Applied: int64(applied)})
+		t.Proxies = append(t.Proxies, lease.ProxyPresence{ID: id, Address: id + ":8000", Applied: int64(applied)})
 		if held < 0 {
 			continue
 		}
-		d := discovery.Digest{V: 1, Applied: int64(applied), Load: map[string]discovery.LoadCount{"decode/other:1": {InFlight: 9}}}
+		d := schema.Digest{V: 1, Applied: int64(applied), Load: map[string]schema.LoadCount{"decode/other:1": {InFlight: 9}}}
 		if held > 0 {
-			d.Load[x.String()] = discovery.LoadCount{InFlight: int64(held)}
+			d.Load[x.String()] = schema.LoadCount{InFlight: int64(held)}
 		}
-		t.Loads = append(t.Loads, &discovery.ProxyLoad{ID: id, Digest: d})
+		t.Loads = append(t.Loads, &lease.ProxyLoad{ID: id, Digest: d})
 	}
 	return t
 }
@@ -37,7 +39,7 @@ func TestProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := proof.New(50, []instance.Key{x})
-	see := func(after time.Duration, t discovery.Testimony) proof.State {
+	see := func(after time.Duration, t store.Testimony) proof.State {
 		p.See(t, now.Add(after), never)
 		return p.State(now.Add(after))
 	}
@@ -71,7 +73,7 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 	p := proof.New(50, []instance.Key{x})
 	see := func(intent int64, proxies ...[3]any) proof.State {
 		said := saying(proxies...)
-		said.Intents = map[instance.Key]discovery.Standing{x: {Intent: instance.Drain, Revision: intent}}
+		said.Intents = map[instance.Key]store.Standing{x: {Intent: instance.Drain, Revision: intent}}
 		p.See(said, now, never)
 		return p.State(now)
 	}
@@ -91,9 +93,9 @@ func TestProofOfTheNewestIntent(t *testing.T) {
 func TestNoProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
-	for name, change := range map[string]func(*discovery.ProxyLoad){
-		"more in flight on instances that leave": func(l *discovery.ProxyLoad) { l.LeavingLeftOut = 1 },
-		"not understood: newer":                  func(l *discovery.ProxyLoad) { l.Ignored = "newer" },
+	for name, change := range map[string]func(*lease.ProxyLoad){
+		"more in flight on instances that leave": func(l *lease.ProxyLoad) { l.LeavingLeftOut = 1 },
+		"not understood: newer":                  func(l *lease.ProxyLoad) { l.Ignored = "newer" },
 	} {
 		said := saying([3]any{"a", 50, 0})
 		change(said.Loads[0])

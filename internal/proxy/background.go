@@ -16,7 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/accesslog"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -88,7 +90,7 @@ func (p *app) writeOnce(ctx context.Context) {
 	b.MaxInterval = 3 * time.Second
 	for {
 		err := p.store.EnsureSchema(ctx)
-		if errors.Is(err, discovery.ErrSchemaNewer) || errors.Is(err, discovery.ErrSchemaForeign) {
+		if errors.Is(err, schema.ErrNewer) || errors.Is(err, schema.ErrForeign) {
 			p.log.WithError(err).Error("serving, but nothing can be written")
 			return
 		}
@@ -185,7 +187,7 @@ func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 // suspension of this process.
 type freshPicker struct {
 	*sched.Scheduler
-	watcher *discovery.Watcher
+	watcher *watch.Watcher
 	begun   <-chan struct{}
 	ready   *atomic.Bool // begun is closed
 }
@@ -254,8 +256,8 @@ func (r recorder) Handed(in *instance.Instance, something bool) {
 	r.noticed.Handed(in, something)
 }
 
-func newPresence(cli *clientv3.Client, l discovery.Layout, p *app, address string) *discovery.Presence {
-	return discovery.NewPresence(cli, discovery.PresenceOptions{
+func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
+	return lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
 		Applied: func() int64 { return p.watcher.Status().Applied }, Connector: p.cfg.Connector,
 		Unverified: func() map[string]string { return unverified(p.watcher.Snapshot()) },

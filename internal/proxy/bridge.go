@@ -8,7 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
@@ -24,7 +24,7 @@ func (p *app) countPings(b *zmqregister.Bridge) {
 
 // newBridge binds the port of --zmq-register; nil without it. registrar is asked when
 // the bridge runs.
-func newBridge(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger, registrar func(discovery.RegistrarOptions) *discovery.Registrar) (*zmqregister.Bridge, error) {
+func newBridge(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger, registrar func(lease.RegistrarOptions) *lease.Registrar) (*zmqregister.Bridge, error) {
 	if cfg.ZMQRegister == "" {
 		return nil, nil
 	}

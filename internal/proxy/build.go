@@ -17,7 +17,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/apikeys"
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
@@ -45,9 +48,9 @@ type app struct {
 	cfg      *config.Proxy
 	log      *logrus.Logger
 	id       string
-	store    *discovery.Store
-	watcher  *discovery.Watcher
-	presence *discovery.Presence
+	store    *store.Store
+	watcher  *watch.Watcher
+	presence *lease.Presence
 	load     *loads.Loads
 	kv       *kvfollow.Follower // nil: off
 	tracker  *health.Tracker
@@ -70,7 +73,7 @@ type app struct {
 }
 
 func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, heard *notices) (*app, error) {
-	layout, err := discovery.NewLayout(cfg.EtcdPrefix)
+	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
@@ -79,9 +82,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	guard := netguard.New(cfg.InstanceAllow)
 	prober := engines.NewProber(cfg, guard, certificates)
 	actor := "proxy " + p.id
-	p.store = discovery.NewStore(own.Client, layout, actor)
-	p.watcher = discovery.NewWatcher(own.Client, discovery.WatcherOptions{
-		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: static.Name(cfg, address), Actor: actor,
+	p.store = store.New(own.Client, layout, actor)
+	p.watcher = watch.New(own.Client, watch.Options{
+		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: static.Name(cfg, address), Writer: p.store,
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
@@ -89,9 +92,9 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
 	})
 	p.noticed = notice.NewCounts(p.watcher.Snapshot)
-	var others *discovery.Loads
+	var others *lease.Loads
 	if cfg.LoadDigests {
-		others = discovery.NewLoads(own.Client, layout, log.WithField("component", "load"))
+		others = lease.NewLoads(own.Client, layout, log.WithField("component", "load"))
 	}
 	p.load = &loads.Loads{ID: p.id, Watcher: p.watcher, Others: others, Prober: prober, ScrapeInterval: cfg.ScrapeInterval}
 	p.presence = newPresence(own.Client, layout, p, address)

@@ -6,7 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/dashboard"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -45,7 +45,7 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 
 func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 	return dashboard.Etcd{
-		State: s.State, Live: s.State == string(discovery.Live), Embedded: s.Embedded, Endpoints: s.Endpoints, Ended: s.Ended,
+		State: s.State, Live: s.State == string(watch.Live), Embedded: s.Embedded, Endpoints: s.Endpoints, Ended: s.Ended,
 		LastContact: s.LastContact, LastError: instance.Printable(s.LastError, 300), Orphans: s.Orphans, Held: s.Held, Kept: len(s.Kept),
 	}
 }

@@ -16,7 +16,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/config"
 	"github.com/pdmesh/pdmesh/internal/connlimit"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/framing"
 	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
@@ -57,9 +58,9 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 	}
 
 	var own *etcd.Handle
-	bridge, err := newBridge(ctx, cfg, certificates, log, func(o discovery.RegistrarOptions) *discovery.Registrar {
-		o.Layout, _ = discovery.NewLayout(cfg.EtcdPrefix) // build has looked at it
-		return discovery.NewRegistrar(own.Client, o)
+	bridge, err := newBridge(ctx, cfg, certificates, log, func(o lease.RegistrarOptions) *lease.Registrar {
+		o.Layout, _ = schema.NewLayout(cfg.EtcdPrefix) // build has looked at it
+		return lease.NewRegistrar(own.Client, o)
 	})
 	if err != nil {
 		return err

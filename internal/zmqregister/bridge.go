@@ -12,7 +12,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 	"github.com/pdmesh/pdmesh/internal/zmq"
@@ -22,7 +23,7 @@ import (
 type Options struct {
 	Endpoint string // of the ROUTER, tcp://host:port
 	// Registrar makes a registration; the bridge gives key, host id, log and event.
-	Registrar func(discovery.RegistrarOptions) *discovery.Registrar
+	Registrar func(lease.RegistrarOptions) *lease.Registrar
 	// Client asks the engines. Its dialer decides which addresses may be asked.
 	Client *vllm.Client
 	// Agent is as whom the bridge registers, as in Record.Agent.
@@ -65,7 +66,7 @@ type Bridge struct {
 // Listen binds the ROUTER. Run must follow, or Close.
 func Listen(ctx context.Context, o Options) (*Bridge, error) {
 	if o.TTL <= 0 {
-		o.TTL = discovery.DefaultTTL
+		o.TTL = schema.DefaultTTL
 	}
 	if o.MaxInstances == 0 {
 		o.MaxInstances = 1024

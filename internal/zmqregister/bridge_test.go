@@ -11,7 +11,8 @@ import (
 	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -25,9 +26,9 @@ const (
 	soon = 30 * time.Second
 )
 
-func layout(t testing.TB) discovery.Layout {
+func layout(t testing.TB) schema.Layout {
 	t.Helper()
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,9 +45,9 @@ func bridge(t *testing.T, cli *clientv3.Client, endpoint, host string) (b *zmqre
 		Endpoint: endpoint, HostID: host, TTL: ttl, AllowLoopback: true, Agent: "test",
 		ProbeInterval: 100 * time.Millisecond,
 		Client:        vllm.New(""), Log: log,
-		Registrar: func(o discovery.RegistrarOptions) *discovery.Registrar {
+		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = l
-			return discovery.NewRegistrar(cli, o)
+			return lease.NewRegistrar(cli, o)
 		},
 	})
 	if err != nil {
@@ -91,7 +92,7 @@ func record(t *testing.T, cli *clientv3.Client, k instance.Key) *instance.Record
 	if len(resp.Kvs) == 0 {
 		return nil
 	}
-	rec, _, err := discovery.DecodeRecord(k, resp.Kvs[0].Value)
+	rec, _, err := schema.DecodeRecord(k, resp.Kvs[0].Value)
 	if err != nil {
 		t.Fatal(err)
 	}

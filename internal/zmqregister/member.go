@@ -7,7 +7,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
@@ -35,11 +35,11 @@ func (m *member) end(why string) bool {
 // run is the instance's agent. Once ctx has ended it leaves the registration as it is.
 func (m *member) run(ctx context.Context, o *Options) {
 	var ag *agent.Agent
-	reg := o.Registrar(discovery.RegistrarOptions{
+	reg := o.Registrar(lease.RegistrarOptions{
 		Key: m.ping.Key, HostID: o.HostID, TTL: o.TTL, Log: m.log,
 		// While etcd is away the registration is most likely still there.
-		OnEvent: func(s discovery.RegistrationStatus) {
-			ag.Registered(s.Phase == discovery.Registered || s.Phase == discovery.Unknown)
+		OnEvent: func(s lease.Status) {
+			ag.Registered(s.Phase == lease.Registered || s.Phase == lease.Unknown)
 		},
 	})
 	exited := make(chan struct{})
@@ -69,7 +69,7 @@ func (m *member) run(ctx context.Context, o *Options) {
 // registration is a registrar that is left alone once the bridge stops: its engine
 // goes on, and the next bridge takes it over.
 type registration struct {
-	*discovery.Registrar
+	*lease.Registrar
 	ctx context.Context //nolint:containedctx // it is the bridge's life
 }
 

@@ -12,7 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -59,13 +60,13 @@ func nodeFor(t *testing.T, f *fleet.Fleet, ttl time.Duration, name string, role 
 	return n
 }
 
-func store(t *testing.T, etcd string) *discovery.Store {
+func st(t *testing.T, etcd string) *store.Store {
 	t.Helper()
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
-	return discovery.NewStore(testkit.Client(t, etcd), l, "test")
+	return store.New(testkit.Client(t, etcd), l, "test")
 }
 
 // seen is what all views of the membership must agree in.
@@ -199,7 +200,7 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	s := store(t, etcd)
+	s := st(t, etcd)
 	raw, err := s.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
 	if err != nil {
 		t.Fatal(err)
@@ -364,7 +365,7 @@ func TestEtcdAway(t *testing.T) {
 // keys gives lease, create revision and version of every instance's key.
 func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
 	t.Helper()
-	snap, err := store(t, etcd).Snapshot(t.Context())
+	snap, err := st(t, etcd).Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -16,7 +16,8 @@ import (
 	"go.etcd.io/etcd/etcdutl/v3/snapshot"
 	"go.uber.org/zap"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -152,7 +153,7 @@ func (h *house) moveAgents(etcd []string) {
 			h.t.Fatal(err)
 		}
 		testkit.Eventually(h.t, soon, func() error {
-			raw, err := store(h.t, etcd[0]).Get(h.t.Context(), instance.Key{Role: n.Spec.Role, Address: n.Address})
+			raw, err := st(h.t, etcd[0]).Get(h.t.Context(), instance.Key{Role: n.Spec.Role, Address: n.Address})
 			if err != nil || len(raw) != 1 || raw[0].Lease == 0 {
 				return fmt.Errorf("%s is not registered: %v, %w", n.Address, raw, err)
 			}
@@ -257,7 +258,7 @@ func TestMoveBySnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		log, err := discovery.NewStore(c.Client(t), layout(t), "test").AuditLog(t.Context(), 0)
+		log, err := store.New(c.Client(t), layout(t), "test").AuditLog(t.Context(), 0)
 		if err != nil || len(log) != 2 || log[0].What != "remove" {
 			t.Fatalf("the audit log has not moved along: %v, %v", log, err)
 		}
@@ -287,9 +288,9 @@ func saveSnapshot(t *testing.T, etcd, file string) {
 	}
 }
 
-func layout(t *testing.T) discovery.Layout {
+func layout(t *testing.T) schema.Layout {
 	t.Helper()
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -96,7 +96,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	dir := t.TempDir()
 	word := func(user string) string { return filepath.Join(dir, user) }
 	var words []string
-	for _, user := range []string{"root", discovery.RoleProxy, discovery.RoleOperator, discovery.RoleAgentPrefill, discovery.RoleAgentDecode} {
+	for _, user := range []string{"root", schema.RoleProxy, schema.RoleOperator, schema.RoleAgentPrefill, schema.RoleAgentDecode} {
 		if err := os.WriteFile(word(user), []byte("secret of "+user), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -123,7 +123,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 		t.Helper()
 		p := launch(here, "proxy", "proxy", "--host", here.address, "--port", "8000", "--connector", "nixl",
 			"--etcd-listen", etcd, "--etcd-listen-cert", cert, "--etcd-listen-key", key, "--etcd-data-dir", filepath.Join(dir, "etcd"), "--state-dir", filepath.Join(dir, "state"),
-			"--etcd-ca", a.CA, "--etcd-username", discovery.RoleProxy, "--etcd-password-file", word(discovery.RoleProxy))
+			"--etcd-ca", a.CA, "--etcd-username", schema.RoleProxy, "--etcd-password-file", word(schema.RoleProxy))
 		testkit.Eventually(t, time.Minute, func() error {
 			_, err := here.run("curl", "-sSf", "http://"+here.address+":8000/readyz")
 			return err
@@ -147,7 +147,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	for _, n := range []struct {
 		m          *machine
 		role, user string
-	}{{here, "prefill", discovery.RoleAgentPrefill}, {there, "decode", discovery.RoleAgentDecode}} {
+	}{{here, "prefill", schema.RoleAgentPrefill}, {there, "decode", schema.RoleAgentDecode}} {
 		launch(n.m, n.role, "fakevllm", "--host", n.m.address, "--port", "8100", "--role", n.role, "--mode", "nixl", "--model", harness.Model)
 		launch(n.m, n.role+"-agent", append([]string{"agent", "--role", n.role, "--address", n.m.address + ":8100", "--connector", "nixl"}, as(n.user)...)...)
 	}
@@ -163,7 +163,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 		})
 	}
 	served()
-	operator := as(discovery.RoleOperator)
+	operator := as(schema.RoleOperator)
 	if out := there.must(pdctl(append(operator, "list")...)...); !strings.Contains(out, here.address+":8100") || !strings.Contains(out, there.address+":8100") {
 		t.Errorf("pdctl list says\n%s", out)
 	}

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -84,7 +84,7 @@ func registered(t *testing.T, h *testkit.History, n *fleet.Node, after time.Time
 		if e.Deleted || !e.At.After(after) {
 			return fmt.Errorf("%s is not registered", n.Address)
 		}
-		if rec, _, err := discovery.DecodeRecord(k, []byte(e.Value)); err != nil || rec.State != instance.Ready {
+		if rec, _, err := schema.DecodeRecord(k, []byte(e.Value)); err != nil || rec.State != instance.Ready {
 			return fmt.Errorf("%s is %q, %w", n.Address, rec.State, err)
 		}
 		at = e.At

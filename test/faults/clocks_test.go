@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
@@ -87,11 +87,11 @@ func TestFault25_Clocks(t *testing.T) {
 
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), layout(t)
-	w := watch(t, dial(t, etcd.Endpoint()), quick())
+	w := watching(t, dial(t, etcd.Endpoint()), quick())
 	for i, off := range []time.Duration{-time.Hour, time.Hour, 24 * 365 * 50 * time.Hour} {
 		put(t, cli, l.Instance(prefillAt(i)), fmt.Sprintf(
 			`{"v":1,"id":"A","models":["m"],"state":"ready","started_at":%q}`, time.Now().Add(off).Format(time.RFC3339)))
 		usable(t, w, prefillAt(i))
 	}
-	awaitState(t, w, discovery.Live)
+	awaitState(t, w, watch.Live)
 }

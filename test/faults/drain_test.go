@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -289,7 +289,7 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		return nil
 	})
 	before := revision()
-	wait(t, outage(discovery.DefaultTTL+5*time.Second, 5*time.Minute)) // longer than their leases
+	wait(t, outage(schema.DefaultTTL+5*time.Second, 5*time.Minute)) // longer than their leases
 	if after := revision(); after != before {
 		t.Errorf("%d revisions while nothing happened", after-before)
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -30,7 +30,7 @@ func TestFault22_DrainThenRegister(t *testing.T) {
 		if err := n.StartAgent(t.Context(), r.agents...); err != nil {
 			t.Fatal(err)
 		}
-		r.agentSays(n, registrationIs(discovery.Registered))
+		r.agentSays(n, registrationIs(lease.Registered))
 		r.isReady(n.Address, instance.Drain)
 		l.Served(40)
 		picks := requestsOf(t, n) - before
@@ -68,7 +68,7 @@ func TestFault23_RemovedStaysOut(t *testing.T) {
 	n := r.decode[1]
 	r.does("remove", "decode", n.Address, "--reason", "row 23")
 	r.agentSays(n, func(rep agentctl.Report) error {
-		if rep.Registration.Phase == string(discovery.Registered) {
+		if rep.Registration.Phase == string(lease.Registered) {
 			return fmt.Errorf("%s still is registered", rep.Address)
 		}
 		return nil

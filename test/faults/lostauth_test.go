@@ -8,7 +8,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
@@ -73,7 +73,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			etcd.Resume()
 			for _, n := range r.nodes() { // the alarm that a person sees
 				r.agentSays(n, func(rep agentctl.Report) error {
-					if rep.Registration.Phase == string(discovery.Registered) || !contains(rep.Registration.Reason, tc.says) {
+					if rep.Registration.Phase == string(lease.Registered) || !contains(rep.Registration.Reason, tc.says) {
 						return fmt.Errorf("%s: %+v", rep.Address, rep.Registration)
 					}
 					return nil
@@ -88,7 +88,7 @@ func TestFault28_PausedThenNoAuth(t *testing.T) {
 			}
 			mended := time.Now()
 			for _, n := range r.nodes() {
-				r.agentSays(n, registrationIs(discovery.Registered))
+				r.agentSays(n, registrationIs(lease.Registered))
 			}
 			r.allAre("")
 			measured(t, 28, tc.name+": mended to all registered and followed", time.Since(mended), 0)

@@ -10,14 +10,18 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
-func layout(t testing.TB) discovery.Layout {
+func layout(t testing.TB) schema.Layout {
 	t.Helper()
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -35,7 +39,7 @@ func decodeAt(i int) instance.Key {
 // dial makes a client as the programs do.
 func dial(t testing.TB, endpoints ...string) *clientv3.Client {
 	t.Helper()
-	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: endpoints})
+	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -57,10 +61,11 @@ func running(t testing.TB, run func(context.Context) error) {
 	})
 }
 
-func watch(t testing.TB, cli *clientv3.Client, o discovery.WatcherOptions) *discovery.Watcher {
+func watching(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 	t.Helper()
 	o.Layout = layout(t)
-	w := discovery.NewWatcher(cli, o)
+	o.Writer = store.New(cli, o.Layout, "watcher")
+	w := watch.New(cli, o)
 	running(t, w.Run)
 	select {
 	case <-w.Ready():
@@ -70,16 +75,16 @@ func watch(t testing.TB, cli *clientv3.Client, o discovery.WatcherOptions) *disc
 	return w
 }
 
-func register(t testing.TB, cli *clientv3.Client, k instance.Key, ttl time.Duration) *discovery.Registrar {
+func register(t testing.TB, cli *clientv3.Client, k instance.Key, ttl time.Duration) *lease.Registrar {
 	t.Helper()
-	r := discovery.NewRegistrar(cli, discovery.RegistrarOptions{Layout: layout(t), Key: k, TTL: ttl, HostID: "host-1"})
+	r := lease.NewRegistrar(cli, lease.RegistrarOptions{Layout: layout(t), Key: k, TTL: ttl, HostID: "host-1"})
 	running(t, r.Run)
 	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
-	awaitPhase(t, r, discovery.Registered)
+	awaitPhase(t, r, lease.Registered)
 	return r
 }
 
-func awaitPhase(t testing.TB, r *discovery.Registrar, want discovery.Phase) {
+func awaitPhase(t testing.TB, r *lease.Registrar, want lease.Phase) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
 		if s := r.Status(); s.Phase != want {
@@ -89,7 +94,7 @@ func awaitPhase(t testing.TB, r *discovery.Registrar, want discovery.Phase) {
 	})
 }
 
-func awaitState(t testing.TB, w *discovery.Watcher, want discovery.WatcherState) {
+func awaitState(t testing.TB, w *watch.Watcher, want watch.State) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
 		if s := w.Status(); s.State != want {
@@ -100,7 +105,7 @@ func awaitState(t testing.TB, w *discovery.Watcher, want discovery.WatcherState)
 }
 
 // usable waits until the instance may be picked.
-func usable(t testing.TB, w *discovery.Watcher, k instance.Key) *instance.Instance {
+func usable(t testing.TB, w *watch.Watcher, k instance.Key) *instance.Instance {
 	t.Helper()
 	var in *instance.Instance
 	testkit.Eventually(t, soon, func() error {
@@ -115,7 +120,7 @@ func usable(t testing.TB, w *discovery.Watcher, k instance.Key) *instance.Instan
 
 // neverWithout fails the test if any snapshot lacks one of the instances. stop
 // ends the watching; it also ends with the test.
-func neverWithout(t testing.TB, w *discovery.Watcher, keys ...instance.Key) (stop func()) {
+func neverWithout(t testing.TB, w *watch.Watcher, keys ...instance.Key) (stop func()) {
 	t.Helper()
 	quit := make(chan struct{})
 	var wg sync.WaitGroup
@@ -145,7 +150,7 @@ func neverWithout(t testing.TB, w *discovery.Watcher, keys ...instance.Key) (sto
 // of a watcher.
 type ticker struct {
 	t    testing.TB
-	w    *discovery.Watcher
+	w    *watch.Watcher
 	k    instance.Key
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -158,7 +163,7 @@ type ticker struct {
 
 const tickEvery = 50 * time.Millisecond
 
-func startTicker(t testing.TB, cli *clientv3.Client, w *discovery.Watcher, k instance.Key) *ticker {
+func startTicker(t testing.TB, cli *clientv3.Client, w *watch.Watcher, k instance.Key) *ticker {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	x := &ticker{t: t, w: w, k: k, stop: cancel, last: time.Now()}
@@ -168,7 +173,7 @@ func startTicker(t testing.TB, cli *clientv3.Client, w *discovery.Watcher, k ins
 		defer tick.Stop()
 		for n := int64(1); ctx.Err() == nil; n++ {
 			rec := instance.Record{ID: "T", Models: []string{"m"}, Labels: map[string]string{"n": strconv.FormatInt(n, 10)}}
-			value, err := discovery.EncodeRecord(rec)
+			value, err := schema.EncodeRecord(rec)
 			if err != nil {
 				t.Errorf("encode: %v", err)
 				return
@@ -279,16 +284,16 @@ func pinned(t testing.TB, c *testkit.Cluster, to *testkit.EtcdProcess) (cli *cli
 
 // asking are the options of a watcher that checks what it knows, as the proxies
 // of these tests do.
-func asking() discovery.WatcherOptions { return discovery.WatcherOptions{AuditInterval: audit} }
+func asking() watch.Options { return watch.Options{AuditInterval: audit} }
 
 // askingNothing leaves only the pings of the connection.
-func askingNothing() discovery.WatcherOptions {
-	return discovery.WatcherOptions{AuditInterval: time.Hour, CheckInterval: time.Hour}
+func askingNothing() watch.Options {
+	return watch.Options{AuditInterval: time.Hour, CheckInterval: time.Hour}
 }
 
 // memberFault runs rows 5 to 7: the member that serves the watch fails, while
 // an instance is registered and another one changes all the time.
-func memberFault(t *testing.T, leader bool, o discovery.WatcherOptions, fault func(*testkit.EtcdProcess, *testkit.Link)) (gap time.Duration) {
+func memberFault(t *testing.T, leader bool, o watch.Options, fault func(*testkit.EtcdProcess, *testkit.Link)) (gap time.Duration) {
 	t.Helper()
 	c := testkit.StartCluster(t, 3)
 	victim := c.Follower()
@@ -296,26 +301,26 @@ func memberFault(t *testing.T, leader bool, o discovery.WatcherOptions, fault fu
 		victim = c.Leader()
 	}
 	cli, link, all := pinned(t, c, victim)
-	w := watch(t, cli, o)
+	w := watching(t, cli, o)
 	kept := prefillAt(1)
 	var others []string
 	for _, m := range c.Others(victim) {
 		others = append(others, m.Endpoint())
 	}
-	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, discovery.DefaultTTL)
+	r := register(t, dial(t, append(others, victim.Endpoint())...), kept, schema.DefaultTTL)
 	before := usable(t, w, kept)
 	neverWithout(t, w, kept)
 	x := startTicker(t, testkit.Client(t, others...), w, prefillAt(2))
 	x.flows()
 	all() // from now on the watch may move
-	awaitState(t, w, discovery.Live)
+	awaitState(t, w, watch.Live)
 	x.flows()
 	x.restart()
 	fault(victim, link)
 	x.flows()
 	gap = x.settle()
-	awaitState(t, w, discovery.Live)
-	awaitPhase(t, r, discovery.Registered)
+	awaitState(t, w, watch.Live)
+	awaitPhase(t, r, lease.Registered)
 	if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.Lease {
 		t.Errorf("the lease was lost: %+v", s)
 	}

@@ -7,7 +7,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/test/harness"
@@ -47,13 +48,13 @@ func TestFault08_QuorumLost(t *testing.T) {
 	for _, m := range c.Members[:2] {
 		m.Pause()
 	}
-	r.shows(etcdIs(string(discovery.Stale)))
+	r.shows(etcdIs(string(watch.Stale)))
 	wait(t, outage(8*time.Second, time.Minute))
 	l.Served(20)
 	for _, m := range c.Members[:2] {
 		m.Resume()
 	}
-	r.shows(etcdIs(string(discovery.Live)))
+	r.shows(etcdIs(string(watch.Live)))
 	measured(t, 8, "resume to following again", r.follows(1), 0)
 	l.Served(20)
 	l.Finish()
@@ -113,14 +114,14 @@ func TestFault10_EtcdKilled(t *testing.T) {
 	before := keys(t, etcd.Client(t))
 	l, p := r.load(), r.startPool()
 	etcd.Kill()
-	r.shows(etcdIs(string(discovery.Stale)))
+	r.shows(etcdIs(string(watch.Stale)))
 	wait(t, outage(longer+2*time.Second, 90*time.Second))
 	l.Served(20)
 	etcd.Restart()
 	measured(t, 10, "restart to an event at every proxy", r.follows(1), 5*time.Second)
-	r.shows(etcdIs(string(discovery.Live)))
+	r.shows(etcdIs(string(watch.Live)))
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(discovery.Registered))
+		r.agentSays(n, registrationIs(lease.Registered))
 	}
 	l.Served(20)
 	l.Finish()
@@ -150,7 +151,7 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 	l.Served(20)
 	testkit.MakeRoom(t, cli)
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(discovery.Registered))
+		r.agentSays(n, registrationIs(lease.Registered))
 	}
 	r.allAre("")
 	l.Served(20)
@@ -160,7 +161,7 @@ func TestFault28_PausedThenNoSpace(t *testing.T) {
 
 // outOfSpace is the alarm that a person sees.
 func outOfSpace(rep agentctl.Report) error {
-	if rep.Registration.Phase == string(discovery.Registered) || !contains(rep.Registration.Reason, "out of space") {
+	if rep.Registration.Phase == string(lease.Registered) || !contains(rep.Registration.Reason, "out of space") {
 		return fmt.Errorf("%s: %+v", rep.Address, rep.Registration)
 	}
 	return nil

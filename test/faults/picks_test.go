@@ -9,7 +9,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -21,14 +21,14 @@ func (alive) Alive(context.Context, *instance.Instance) error { return nil }
 
 // picker is the choice of instances put together as in a proxy.
 type picker struct {
-	w *discovery.Watcher
+	w *watch.Watcher
 	s *sched.Scheduler
 }
 
 func newPicker(b *testing.B, cli *clientv3.Client) *picker {
 	b.Helper()
 	p := &picker{}
-	p.w = discovery.NewWatcher(cli, discovery.WatcherOptions{
+	p.w = watch.New(cli, watch.Options{
 		Layout: layout(b), Prober: alive{}, Prepare: func(s *instance.Snapshot) { p.s.Prepare(s) },
 	})
 	tracker := health.New(health.Options{Source: p.w, Prober: alive{}})

@@ -15,7 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -337,7 +337,7 @@ func (r *rig) agentSays(n *fleet.Node, want func(agentctl.Report) error) {
 	})
 }
 
-func registrationIs(phase discovery.Phase) func(agentctl.Report) error {
+func registrationIs(phase lease.Phase) func(agentctl.Report) error {
 	return func(rep agentctl.Report) error {
 		if rep.Registration.Phase != string(phase) {
 			return fmt.Errorf("registration of %s is %s (%s), want %s", rep.Address, rep.Registration.Phase, rep.Registration.Reason, phase)

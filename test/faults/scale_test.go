@@ -13,7 +13,10 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
@@ -59,8 +62,8 @@ func keyAt(i int) instance.Key {
 	return decodeAt(i)
 }
 
-func registerOne(ctx context.Context, cli *clientv3.Client, l discovery.Layout, i int, ttl int64, into *clientv3.LeaseID) error {
-	value, err := discovery.EncodeRecord(instance.Record{
+func registerOne(ctx context.Context, cli *clientv3.Client, l schema.Layout, i int, ttl int64, into *clientv3.LeaseID) error {
+	value, err := schema.EncodeRecord(instance.Record{
 		ID: fmt.Sprintf("01JD0000000000000000%06d", i), Models: []string{"Qwen/Qwen2.5-7B-Instruct"}, Connector: "nixl",
 		KVRole: "kv_producer", Version: "0.12.0", MaxModelLen: 32768, Source: "agent", HostID: "0123456789abcdef",
 	})
@@ -83,7 +86,7 @@ func count(s *instance.Snapshot) int {
 }
 
 // awaitCount waits until a watcher has that many usable instances.
-func awaitCount(t testing.TB, w *discovery.Watcher, n int) {
+func awaitCount(t testing.TB, w *watch.Watcher, n int) {
 	t.Helper()
 	testkit.Eventually(t, soon, func() error {
 		if got := count(w.Snapshot()); got != n {
@@ -98,9 +101,9 @@ func awaitCount(t testing.TB, w *discovery.Watcher, n int) {
 func converge(t testing.TB, n, watchers int) time.Duration {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
-	var list []*discovery.Watcher
+	var list []*watch.Watcher
 	for range watchers {
-		list = append(list, watch(t, dial(t, etcd.Endpoint()), discovery.WatcherOptions{}))
+		list = append(list, watching(t, dial(t, etcd.Endpoint()), watch.Options{}))
 	}
 	_, acked := registerMany(t, etcd.Client(t), n, 600)
 	for _, w := range list {
@@ -130,7 +133,7 @@ func (alive) Probe(context.Context, *instance.Instance) (instance.Facts, error) 
 func expire(t testing.TB, n int) {
 	t.Helper()
 	etcd := testkit.StartEtcdProcess(t)
-	w := watch(t, dial(t, etcd.Endpoint()), discovery.WatcherOptions{Prober: alive{}})
+	w := watching(t, dial(t, etcd.Endpoint()), watch.Options{Prober: alive{}})
 	cli := etcd.Client(t)
 	leases, _ := registerMany(t, cli, n, 600)
 	awaitCount(t, w, n)
@@ -190,9 +193,9 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 	etcd := testkit.StartEtcdProcess(t)
 	cli, l := etcd.Client(t), layout(t)
 	registerMany(t, cli, size, 600)
-	var list []*discovery.Watcher
+	var list []*watch.Watcher
 	for range watchers {
-		w := watch(t, dial(t, etcd.Endpoint()), discovery.WatcherOptions{})
+		w := watching(t, dial(t, etcd.Endpoint()), watch.Options{})
 		awaitCount(t, w, size)
 		list = append(list, w)
 	}
@@ -277,7 +280,7 @@ func TestFault26_SlowReader(t *testing.T) {
 	row(t, 26)
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), layout(t)
-	w := watch(t, dial(t, etcd.Endpoint()), quick())
+	w := watching(t, dial(t, etcd.Endpoint()), quick())
 	for i := range 200 {
 		put(t, cli, l.Instance(prefillAt(i)), ready)
 	}
@@ -313,13 +316,13 @@ func TestFault26_SlowReader(t *testing.T) {
 // A hundred reconnects leave no goroutine behind.
 func TestFault27_Reconnects(t *testing.T) {
 	row(t, 27)
-	etcd := testkit.StartEtcdProcess(t)
-	link := testkit.StartLink(t, etcd.Endpoint())
+	server := testkit.StartEtcdProcess(t)
+	link := testkit.StartLink(t, server.Endpoint())
 	l := layout(t)
-	direct := etcd.Client(t)
+	direct := server.Client(t)
 	put(t, direct, l.Instance(prefillAt(0)), ready)
 	func() { // TestMain looks for goroutines left behind
-		cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{link.Address()}})
+		cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -327,8 +330,8 @@ func TestFault27_Reconnects(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		o := quick()
 		o.Layout, o.Prober = l, alive{}
-		w := discovery.NewWatcher(cli, o)
-		r := discovery.NewRegistrar(cli, discovery.RegistrarOptions{Layout: l, Key: decodeAt(0), TTL: ttl, HostID: "h"})
+		w := watch.New(cli, o)
+		r := lease.NewRegistrar(cli, lease.RegistrarOptions{Layout: l, Key: decodeAt(0), TTL: ttl, HostID: "h"})
 		r.Set(instance.Record{ID: "A", Models: []string{"m"}})
 		var wg sync.WaitGroup
 		wg.Go(func() { _ = w.Run(ctx) })

@@ -11,7 +11,9 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
@@ -19,8 +21,8 @@ import (
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
 
 // quick is a watcher whose timers suit a test.
-func quick() discovery.WatcherOptions {
-	return discovery.WatcherOptions{CheckInterval: 100 * time.Millisecond, WaitingInterval: 50 * time.Millisecond}
+func quick() watch.Options {
+	return watch.Options{CheckInterval: 100 * time.Millisecond, WaitingInterval: 50 * time.Millisecond}
 }
 
 // What a watcher missed was compacted before it came back: it reads everything
@@ -30,7 +32,7 @@ func TestFault13_Compaction(t *testing.T) {
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), layout(t)
 	link := testkit.StartLink(t, etcd.Endpoint())
-	w := watch(t, testkit.Client(t, link.Address()), quick())
+	w := watching(t, testkit.Client(t, link.Address()), quick())
 	var kept []instance.Key
 	for i := range 50 {
 		kept = append(kept, prefillAt(i), decodeAt(i))
@@ -40,7 +42,7 @@ func TestFault13_Compaction(t *testing.T) {
 	left, came := prefillAt(100), prefillAt(101)
 	put(t, cli, l.Instance(left), ready)
 	usable(t, w, left)
-	awaitState(t, w, discovery.Live)
+	awaitState(t, w, watch.Live)
 	neverWithout(t, w, kept...)
 	link.Cut()
 	if _, err := cli.Delete(t.Context(), l.Instance(left)); err != nil {
@@ -57,7 +59,7 @@ func TestFault13_Compaction(t *testing.T) {
 		}
 		return nil
 	})
-	awaitState(t, w, discovery.Live)
+	awaitState(t, w, watch.Live)
 	if s := w.Status(); s.Compactions == 0 {
 		t.Errorf("no compaction was met: %+v", s)
 	}
@@ -68,7 +70,7 @@ func TestFault18_BadValues(t *testing.T) {
 	row(t, 18)
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), layout(t)
-	w := watch(t, dial(t, etcd.Endpoint()), quick())
+	w := watching(t, dial(t, etcd.Endpoint()), quick())
 	good := prefillAt(1)
 	put(t, cli, l.Instance(good), ready)
 	usable(t, w, good)
@@ -101,7 +103,7 @@ func TestFault18_BadValues(t *testing.T) {
 			}
 		}
 	}
-	if s := w.Status(); s.Rejected < 9 || s.State != discovery.Live {
+	if s := w.Status(); s.Rejected < 9 || s.State != watch.Live {
 		t.Errorf("status: %+v", s)
 	}
 	// A newer version is read as far as it is known.
@@ -122,17 +124,17 @@ func TestFault18_BadValues(t *testing.T) {
 func TestFault20_Auth(t *testing.T) {
 	row(t, 20)
 	const user, password = "pd", "secret"
-	etcd := testkit.StartEtcdProcess(t, testkit.WithTokenTTL(2))
+	server := testkit.StartEtcdProcess(t, testkit.WithTokenTTL(2))
 	l := layout(t)
-	root := testkit.EnableAuth(t, etcd.Client(t), user, password, l.Root())
-	cli, err := discovery.Dial(discovery.ClientConfig{Endpoints: []string{etcd.Endpoint()}, Username: user, Password: password})
+	root := testkit.EnableAuth(t, server.Client(t), user, password, l.Root())
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{server.Endpoint()}, Username: user, Password: password})
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = cli.Close() })
 	k, n := prefillAt(1), 1
 	put(t, root, l.Instance(k), ready)
-	w := watch(t, cli, quick())
+	w := watching(t, cli, quick())
 	usable(t, w, k)
 	neverWithout(t, w, k)
 	r := register(t, cli, decodeAt(1), ttl)
@@ -167,7 +169,7 @@ func TestFault20_Auth(t *testing.T) {
 			t.Fatalf("%s: %v", fault.name, err)
 		}
 		testkit.Eventually(t, soon, func() error {
-			if s := w.Status(); s.State == discovery.Live || s.LastError == "" {
+			if s := w.Status(); s.State == watch.Live || s.LastError == "" {
 				return fmt.Errorf("%s: not noticed: %+v", fault.name, s)
 			}
 			return nil
@@ -176,10 +178,10 @@ func TestFault20_Auth(t *testing.T) {
 			t.Fatalf("%s: %v", fault.name, err)
 		}
 		mended := time.Now()
-		awaitState(t, w, discovery.Live)
+		awaitState(t, w, watch.Live)
 		follows()
 		measured(t, 20, fault.name+": mended to following again", time.Since(mended), 5*time.Second)
-		awaitPhase(t, r, discovery.Registered)
+		awaitPhase(t, r, lease.Registered)
 	}
 }
 
@@ -205,7 +207,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 	c := agentctl.NewClient(socket)
 	testkit.Eventually(t, soon, func() error {
 		rep, err := c.Status(t.Context())
-		if err != nil || rep.Registration.Phase != string(discovery.Conflict) || rep.Registration.Conflicts != 1 {
+		if err != nil || rep.Registration.Phase != string(lease.Conflict) || rep.Registration.Conflicts != 1 {
 			return fmt.Errorf("%+v, %w", rep.Registration, err)
 		}
 		if err := rep.Health(); !errors.Is(err, agentctl.ErrNotServing) || !contains(err.Error(), "another host") {
@@ -225,7 +227,7 @@ func TestFault21_TwoAgents(t *testing.T) {
 		if err != nil {
 			return err
 		}
-		return registrationIs(discovery.Registered)(rep)
+		return registrationIs(lease.Registered)(rep)
 	})
 }
 

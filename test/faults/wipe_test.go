@@ -9,7 +9,9 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
@@ -64,11 +66,11 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	cli := etcd.Client(t)
 	o := quick()
 	o.Prober = alive{}
-	w := watch(t, dial(t, etcd.Endpoint()), o)
+	w := watching(t, dial(t, etcd.Endpoint()), o)
 	const n = 10
 	registerMany(t, cli, n, 600)
 	awaitCount(t, w, n)
-	awaitState(t, w, discovery.Live)
+	awaitState(t, w, watch.Live)
 	var all []instance.Key
 	for i := range n {
 		all = append(all, keyAt(i))
@@ -78,7 +80,7 @@ func TestFault11_WipedAndEmpty(t *testing.T) {
 	etcd.Restart()
 	put(t, etcd.Client(t), layout(t).Schema(), `{"v":1}`)
 	testkit.Eventually(t, soon, func() error {
-		if s := w.Status(); s.Epochs == 0 || s.State != discovery.Live {
+		if s := w.Status(); s.Epochs == 0 || s.State != watch.Live {
 			return fmt.Errorf("not noticed: %+v", s)
 		}
 		return nil
@@ -107,7 +109,7 @@ func TestFault12_WipedAndPast(t *testing.T) {
 	etcd.Restart()
 	cli := etcd.Client(t)
 	for _, n := range r.nodes() {
-		r.agentSays(n, registrationIs(discovery.Registered))
+		r.agentSays(n, registrationIs(lease.Registered))
 	}
 	for rev := int64(0); rev < old.Revision+500; {
 		rev = put(t, cli, "/elsewhere", "x")
@@ -130,14 +132,14 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	row(t, 12)
 	before, after := testkit.StartEtcdProcess(t), testkit.StartEtcdProcess(t)
 	link := testkit.StartLink(t, before.Endpoint())
-	w := watch(t, dial(t, link.Address()), discovery.WatcherOptions{
+	w := watching(t, dial(t, link.Address()), watch.Options{
 		Prober: alive{}, AuditInterval: audit, CheckInterval: time.Hour,
 	})
 	const n = 10
 	old, wiped := before.Client(t), after.Client(t)
 	registerMany(t, old, n, 600)
 	awaitCount(t, w, n)
-	awaitState(t, w, discovery.Live)
+	awaitState(t, w, watch.Live)
 	var all []instance.Key
 	for i := range n {
 		all = append(all, keyAt(i))
@@ -171,7 +173,7 @@ func TestFault12_WipedUnheard(t *testing.T) {
 	if drift, lists := s.Drift-was.Drift, s.Lists-was.Lists; drift < 1 || lists < 1 || lists > drift {
 		t.Errorf("it was not the audit's comparison that told: %+v, before %+v", s, was)
 	}
-	failed := func(s discovery.WatcherStatus) int64 { return s.AuditErrors + s.CheckErrors + s.ListErrors }
+	failed := func(s watch.Status) int64 { return s.AuditErrors + s.CheckErrors + s.ListErrors }
 	if failed(s) != failed(was) || s.Checks != 0 {
 		t.Errorf("contact was lost, or something else was asked: %+v, before %+v", s, was)
 	}
@@ -210,7 +212,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	})
 	removed, drained := r.decode[2], r.decode[1]
 	key := func(n *fleet.Node) instance.Key { return instance.Key{Role: n.Spec.Role, Address: n.Address} }
-	if _, err := discovery.NewStore(cli, lay, "test").Remove(t.Context(), key(removed), "broken"); err != nil {
+	if _, err := store.New(cli, lay, "test").Remove(t.Context(), key(removed), "broken"); err != nil {
 		t.Fatal(err)
 	}
 	put(t, cli, lay.Override(key(drained)), `{"v":1,"state":"drain","reason":"row 29"}`)
@@ -318,7 +320,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 	l.Served(60)
 	etcd.Restart()
 	r.proxies = []*fleet.Proxy{{Process: process, Address: address}}
-	r.shows(etcdIs(string(discovery.Live)))
+	r.shows(etcdIs(string(watch.Live)))
 	l.Served(20)
 	l.Finish()
 	if n := requestsOf(t, removed) - before; n != 0 {
@@ -340,7 +342,7 @@ func TestFault31_ProxySuspended(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, soon, func() error { // its presence runs out
-		list, err := discovery.NewStore(cli, layout(t), "test").Proxies(t.Context())
+		list, err := store.New(cli, layout(t), "test").Proxies(t.Context())
 		if err != nil || len(list) > 0 {
 			return fmt.Errorf("%v, %w", list, err)
 		}

@@ -18,7 +18,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -344,19 +345,19 @@ func (s *site) served(ports ...string) (n int64) {
 func (s *site) record(role instance.Role, port string) instance.Record {
 	s.t.Helper()
 	cli := testkit.Client(s.t, s.etcd)
-	l, err := discovery.NewLayout("/pd")
+	l, err := schema.NewLayout("/pd")
 	if err != nil {
 		s.t.Fatal(err)
 	}
 	k := instance.Key{Role: role, Address: "127.0.0.1:" + s.ports[port]}
-	raw, err := discovery.NewStore(cli, l, "test").Get(s.t.Context(), k)
+	raw, err := store.New(cli, l, "test").Get(s.t.Context(), k)
 	if err != nil || len(raw) != 1 {
 		s.t.Fatalf("%s: %d keys, %v", k, len(raw), err)
 	}
 	if raw[0].Lease != 0 {
 		s.t.Errorf("%s has a lease", k)
 	}
-	rec, _, err := discovery.DecodeRecord(k, raw[0].Value)
+	rec, _, err := schema.DecodeRecord(k, raw[0].Value)
 	if err != nil {
 		s.t.Fatal(err)
 	}

@@ -11,7 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics/bridgemetrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
@@ -34,9 +34,9 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	defer func() { _ = cli.Close() }()
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
 		Endpoint: s.zmqRegister, Client: guarded(vllm.New(s.engineAPIKey)),
-		Registrar: func(o discovery.RegistrarOptions) *discovery.Registrar {
+		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = s.layout
-			return discovery.NewRegistrar(cli, o)
+			return lease.NewRegistrar(cli, o)
 		},
 		Agent: "pd-agent/" + version.Version, HostID: s.hostID, TTL: s.ttl, Model: s.model, StrictModel: s.strictModel,
 		AllowLoopback: s.allowLoopback, ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter,

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -127,7 +127,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	} else {
 		r.instance(&c, f)
 	}
-	if _, err := discovery.NewLayout(c.etcdPrefix); err != nil {
+	if _, err := schema.NewLayout(c.etcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
 	r.checkTimes(&c)

@@ -16,7 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics/agentmetrics"
@@ -36,7 +36,7 @@ type control struct {
 // parts are what a running agent consists of.
 type parts struct {
 	agent     *agent.Agent
-	registrar *discovery.Registrar
+	registrar *lease.Registrar
 }
 
 // startControl opens the socket. A socket that was asked for must work; without
@@ -84,9 +84,9 @@ func phases() agentmetrics.Phases {
 	for _, a := range []agent.Phase{agent.Probing, agent.Registering, agent.Serving, agent.Down, agent.Draining, agent.Gone, agent.Restarting} {
 		p.Agent = append(p.Agent, string(a))
 	}
-	for _, r := range []discovery.Phase{
-		discovery.Idle, discovery.Registering, discovery.Registered, discovery.Unknown,
-		discovery.Conflict, discovery.Overridden, discovery.StaticPresent,
+	for _, r := range []lease.Phase{
+		lease.Idle, lease.Registering, lease.Registered, lease.Unknown,
+		lease.Conflict, lease.Overridden, lease.StaticPresent,
 	} {
 		p.Registration = append(p.Registration, string(r))
 	}
@@ -97,7 +97,7 @@ func phases() agentmetrics.Phases {
 func (ctl *control) report() agentctl.Report {
 	r := agentctl.Report{
 		Version: version.String(), Role: ctl.c.key.Role, Address: ctl.c.key.Address, Engine: ctl.c.engine,
-		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(discovery.Idle)},
+		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
 		Process: ctl.engine.report(),
 	}
 	p := ctl.life.Load()

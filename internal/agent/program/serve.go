@@ -12,7 +12,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/bootstrap"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
@@ -27,7 +29,7 @@ type service struct {
 	stdout, stderr io.Writer // of a wrapped engine
 	whole          bool      // see program
 
-	layout discovery.Layout
+	layout schema.Layout
 	orders *orders
 	ctl    *control
 	cli    *clientv3.Client
@@ -41,7 +43,7 @@ type service struct {
 // connection to etcd is closed. Nothing that etcd does or does not do ends it;
 // only what cannot be right does. code is the exit code when err is nil.
 func serve(ctx context.Context, s service) (code int, err error) {
-	if s.layout, err = discovery.NewLayout(s.etcdPrefix); err != nil {
+	if s.layout, err = schema.NewLayout(s.etcdPrefix); err != nil {
 		return 1, err
 	}
 	log := s.log
@@ -102,12 +104,12 @@ func serve(ctx context.Context, s service) (code int, err error) {
 func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	log := s.log
 	var ag *agent.Agent
-	reg := discovery.NewRegistrar(s.cli, discovery.RegistrarOptions{
+	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
 		Layout: s.layout, Key: s.key, TTL: s.ttl, HostID: s.hostID,
 		Log: log.WithField(logging.FieldComponent, "registrar"),
 		// While etcd is away the registration is most likely still there.
-		OnEvent: func(st discovery.RegistrationStatus) {
-			ag.Registered(st.Phase == discovery.Registered || st.Phase == discovery.Unknown)
+		OnEvent: func(st lease.Status) {
+			ag.Registered(st.Phase == lease.Registered || st.Phase == lease.Unknown)
 		},
 	})
 	client := s.certs.client(s.engineAPIKey)
@@ -158,7 +160,7 @@ const (
 
 // beside passes a hurry on, and says from time to time why etcd does not have
 // the registration yet: the registrar itself speaks at changes only.
-func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *discovery.Registrar, log logrus.FieldLogger) {
+func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *lease.Registrar, log logrus.FieldLogger) {
 	tick := time.NewTicker(reportPoll)
 	defer tick.Stop()
 	var last time.Time
@@ -172,7 +174,7 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *di
 		case <-tick.C:
 			st := reg.Status()
 			switch {
-			case st.Phase != discovery.Registering:
+			case st.Phase != lease.Registering:
 				last = time.Time{}
 			case st.Err != "" && time.Since(last) > reportAgain:
 				last = time.Now()
@@ -196,7 +198,7 @@ func base(c config) instance.Record {
 // dial makes the client of the registrar. It waits for nothing: logging in is
 // part of the first call, and tried again with it.
 func dial(c config, own certificates, log logrus.FieldLogger) (*clientv3.Client, error) {
-	return discovery.Dial(discovery.ClientConfig{
+	return etcd.Dial(etcd.Config{
 		Endpoints: c.etcdEndpoints, Username: c.etcdUsername, Password: c.etcdPassword,
 		TLS: etcdaccess.ConfigOf(own.etcd),
 		Log: log.WithField(logging.FieldComponent, "etcd"),

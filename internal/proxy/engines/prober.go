@@ -35,7 +35,7 @@ func NewProber(cfg *config.Proxy, guard netguard.Policy, certificates *secure.Ce
 	return Prober{Client: c, connector: cfg.Connector}
 }
 
-// Probe implements discovery.Prober. Both servers of a Mooncake prefill engine are asked
+// Probe implements watch.Prober. Both servers of a Mooncake prefill engine are asked
 // at once, so that each has the whole time of the probe.
 func (p Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
 	if !Learns(p.connector)(in.Key, in.Record) {

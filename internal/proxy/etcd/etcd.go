@@ -12,7 +12,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
@@ -48,7 +49,7 @@ func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certifica
 			h.server, h.endpoints = server, []string{server.Endpoint()}
 		}
 	}
-	client, err := discovery.Dial(discovery.ClientConfig{
+	client, err := etcd.Dial(etcd.Config{
 		Endpoints: h.endpoints, Username: cfg.EtcdUsername, Password: cfg.EtcdPassword, Log: h.log,
 		TLS: etcdaccess.ConfigOf(certificates.Etcd),
 	})
@@ -82,7 +83,7 @@ func (h *Handle) Describe() string {
 }
 
 // Status is what /status shows, w being how it is followed.
-func (h *Handle) Status(w discovery.WatcherStatus) httpapi.EtcdStatus {
+func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 	s := httpapi.EtcdStatus{
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
 		Orphans: w.Orphans, Held: w.Held, Kept: w.Kept, Epochs: w.Epochs,
@@ -98,7 +99,7 @@ func (h *Handle) Status(w discovery.WatcherStatus) httpapi.EtcdStatus {
 }
 
 // Metrics is the same for the counters.
-func (h *Handle) Metrics(w discovery.WatcherStatus) metrics.Etcd {
+func (h *Handle) Metrics(w watch.Status) metrics.Etcd {
 	e := metrics.Etcd{
 		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,
 		Relists: max(w.Lists-1, 0), Suspensions: w.Suspensions,
@@ -108,7 +109,7 @@ func (h *Handle) Metrics(w discovery.WatcherStatus) metrics.Etcd {
 		own := h.server.State()
 		e.Own, e.OwnRuns, e.OwnEnds = true, own.Ended == "", own.Ends
 	}
-	for _, s := range discovery.WatcherStates() {
+	for _, s := range watch.States() {
 		e.States = append(e.States, string(s))
 	}
 	return e

@@ -7,7 +7,9 @@ import (
 	"math"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
@@ -20,9 +22,9 @@ import (
 // proxies.
 type Loads struct {
 	ID             string // of this proxy
-	Watcher        *discovery.Watcher
+	Watcher        *watch.Watcher
 	Scheduler      *sched.Scheduler
-	Others         *discovery.Loads // nil: off
+	Others         *lease.Loads // nil: off
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
 }
@@ -55,12 +57,12 @@ func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 }
 
 // Source is what this proxy tells the others, nil when that is off.
-func (l *Loads) Source() *discovery.LoadSource {
+func (l *Loads) Source() *lease.LoadSource {
 	if l.Others == nil {
 		return nil
 	}
 	last := int64(0)
-	return &discovery.LoadSource{
+	return &lease.LoadSource{
 		Applied: func() int64 {
 			// What was applied is picked from once it has been published.
 			if is := l.Watcher.Status().Applied; l.Watcher.Snapshot().Revision >= is {
@@ -73,20 +75,20 @@ func (l *Loads) Source() *discovery.LoadSource {
 	}
 }
 
-func (l *Loads) inFlight() []discovery.LoadEntry {
+func (l *Loads) inFlight() []schema.LoadEntry {
 	snap, now := l.Watcher.Snapshot(), time.Now()
-	var out []discovery.LoadEntry
+	var out []schema.LoadEntry
 	l.Scheduler.Totals(func(k instance.Key, t sched.Total) {
 		in, there := snap.Lookup(k)
-		e := discovery.LoadEntry{
-			Key: k, LoadCount: discovery.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
+		e := schema.LoadEntry{
+			Key: k, LoadCount: schema.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
 		}
 		// Whoever waits for its end waits for that of its KV caches.
 		if e.Leaving && e.InFlight == 0 && l.Scheduler.Pinned(k, now) {
 			e.InFlight = 1
 		}
-		if e.LoadCount != (discovery.LoadCount{}) {
+		if e.LoadCount != (schema.LoadCount{}) {
 			out = append(out, e)
 		}
 	})

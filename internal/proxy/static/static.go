@@ -13,7 +13,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/discovery"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -43,7 +44,7 @@ type Instances struct {
 	proxy   string // the name of this one; "" without instances
 	records map[instance.Key]instance.Record
 	Keys    []instance.Key
-	watcher *discovery.Watcher
+	watcher *watch.Watcher
 	since   time.Time
 }
 
@@ -51,7 +52,7 @@ type Instances struct {
 const flagGrace = 5 * time.Second
 
 // New reads them off a configuration; proxy is the Name of this one.
-func New(cfg *config.Proxy, proxy string, w *discovery.Watcher) *Instances {
+func New(cfg *config.Proxy, proxy string, w *watch.Watcher) *Instances {
 	f := &Instances{proxy: proxy, records: map[instance.Key]instance.Record{}, watcher: w, since: time.Now()}
 	add := func(role instance.Role, list []string) {
 		for _, a := range list {
@@ -145,7 +146,7 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 
 // Sync writes the instances of the command line. A proxy without any has
 // nothing to say about those that another one's command line named.
-func (f *Instances) Sync(ctx context.Context, store *discovery.Store, log logrus.FieldLogger) error {
+func (f *Instances) Sync(ctx context.Context, store *store.Store, log logrus.FieldLogger) error {
 	if len(f.records) == 0 {
 		return nil
 	}

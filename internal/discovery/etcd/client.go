@@ -1,0 +1,219 @@
+// Package etcd makes the client that every other package of discovery uses, with what
+// keeps it alive: deadlines of calls, a balancer that stays at one member, errors that say
+// what to do, and the guarded read of one membership.
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap/zapcore"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+)
+
+// Deadlines of single calls to etcd.
+const (
+	CallTimeout = 3 * time.Second
+	pingTimeout = 2 * time.Second
+)
+
+// How much etcd may send ahead of what is read: on one stream (a list of ten
+// thousand instances, or what a watch has to catch up with), and in all. gRPC
+// would find these out by itself, with a ping of its own for each piece of data
+// that comes: two writes and two reads for every event of a watch. A window is
+// a limit and not a buffer, nothing is set aside for it.
+const (
+	streamWindow = 4 << 20
+	connWindow   = 16 << 20
+)
+
+// ErrEndpoint is wrapped when an etcd endpoint is not usable as written.
+var ErrEndpoint = errors.New("invalid etcd endpoint")
+
+// ErrUnreachable is wrapped when no endpoint answered in time.
+var ErrUnreachable = errors.New("etcd does not answer")
+
+// Config says how to reach etcd.
+type Config struct {
+	Endpoints          []string // host:port or http(s)://host:port
+	Username, Password string
+	// TLS gives the configuration for a connection that is made now; nil: plain TCP.
+	TLS func() *tls.Config
+	Log logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
+	// DialTimeout bounds a single login, default 3 s.
+	DialTimeout time.Duration
+}
+
+// Dial makes a client. It does not wait for a connection (see Ping), nor for a
+// login: a program must start while etcd is away, users or not.
+//
+// The settings are what keeps a watch alive: HTTP/2 pings find a hung member
+// after 13 s (10 s is the least grpc-go allows, plus 3 s for the answer), and
+// reconnecting backs off to 3 s, not to gRPC's 120 s, so that a returning etcd
+// is found at once. Of several members one gets all calls until it fails to
+// answer one; a call with a deadline thus finds a hung member long before the
+// pings do.
+func Dial(cfg Config) (*clientv3.Client, error) {
+	if len(cfg.Endpoints) == 0 {
+		return nil, fmt.Errorf("%w: none given", ErrEndpoint)
+	}
+	endpoints := make([]string, 0, len(cfg.Endpoints))
+	for _, e := range cfg.Endpoints {
+		e = strings.TrimSpace(e)
+		if err := checkEndpoint(e); err != nil {
+			return nil, err
+		}
+		endpoints = append(endpoints, e)
+	}
+	timeout := cfg.DialTimeout
+	if timeout <= 0 {
+		timeout = CallTimeout
+	}
+	why := &lastRefusal{log: cfg.Log, tls: cfg.TLS != nil}
+	var secure []grpc.DialOption
+	var first *tls.Config
+	if cfg.TLS != nil {
+		first = cfg.TLS()
+		secure = append(secure, grpc.WithTransportCredentials(newShaker(cfg.TLS, why)))
+	}
+	cli, err := clientv3.New(clientv3.Config{
+		Endpoints:            endpoints,
+		Token:                firstToken(cfg.Username),
+		TLS:                  first, // endpoints then need no https:// in front; secure shakes hands
+		Context:              context.WithValue(context.Background(), refusalKey{}, why),
+		DialTimeout:          timeout,
+		DialKeepAliveTime:    10 * time.Second,
+		DialKeepAliveTimeout: 3 * time.Second,
+		PermitWithoutStream:  true,
+		Logger:               ZapLogger(cfg.Log, zapcore.DebugLevel),
+		DialOptions: append(secure,
+			grpc.WithConnectParams(grpc.ConnectParams{
+				Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: 3 * time.Second},
+				MinConnectTimeout: 2 * time.Second,
+			}),
+			grpc.WithStaticStreamWindowSize(streamWindow),
+			grpc.WithStaticConnWindowSize(connWindow),
+			grpc.WithDisableServiceConfig(), // that of the library: calls in turn
+			grpc.WithDefaultServiceConfig(stickyConfig),
+		),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("connect to etcd at %s: %w", strings.Join(endpoints, ", "), err)
+	}
+	// From here on the library logs in by itself.
+	cli.Token, cli.Username, cli.Password = "", cfg.Username, cfg.Password
+	return cli, nil
+}
+
+// firstToken keeps the library from logging in while it makes the client,
+// where a failure is final. The server refuses this token, and that makes the
+// library log in, now and whenever a token has expired.
+func firstToken(user string) string {
+	if user == "" {
+		return ""
+	}
+	return "not-logged-in-yet"
+}
+
+func checkEndpoint(e string) error {
+	address := e
+	if strings.Contains(e, "://") {
+		u, err := url.Parse(e)
+		if err != nil || u.Host == "" || (u.Scheme != "http" && u.Scheme != "https") || (u.Path != "" && u.Path != "/") {
+			return fmt.Errorf("%w %q: write host:port or https://host:port", ErrEndpoint, e)
+		}
+		address = u.Host
+	}
+	host, port, err := net.SplitHostPort(address)
+	if err != nil || host == "" || port == "" {
+		return fmt.Errorf("%w %q: write host:port, for example 127.0.0.1:2379", ErrEndpoint, e)
+	}
+	if _, err := netip.ParseAddrPort("0.0.0.0:" + port); err != nil || port == "0" {
+		return fmt.Errorf("%w %q: the port must be a number from 1 to 65535", ErrEndpoint, e)
+	}
+	return nil
+}
+
+// Ping asks etcd for the schema key with a linearizable read, so that an
+// answer means that etcd works, not only that something listens. It gives the
+// store's revision. The error names the endpoints and what was tried.
+func Ping(ctx context.Context, cli *clientv3.Client, l schema.Layout) (revision int64, err error) {
+	cctx, cancel := context.WithTimeout(ctx, pingTimeout)
+	defer cancel()
+	resp, err := cli.Get(cctx, l.Schema(), clientv3.WithKeysOnly())
+	if err != nil {
+		return 0, Explain(ctx, cli, "ping", err, true)
+	}
+	return resp.Header.Revision, nil
+}
+
+// Explain turns an error of the client library into one that says which
+// endpoints were asked and what a person can do. The library waits for a
+// connection until the deadline and then tells the deadline only; the reason
+// is found by one short look at the sockets, which loops that keep failing do
+// at their first failure only.
+func Explain(ctx context.Context, cli *clientv3.Client, what string, err error, look bool) error {
+	at := strings.Join(cli.Endpoints(), ", ")
+	switch {
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: etcd at %s: %w", what, at, ctx.Err())
+	case errors.Is(err, rpctypes.ErrNoSpace):
+		return fmt.Errorf("%s: etcd at %s is out of space and takes no writes; compact and defragment it, then disarm the alarm (etcdctl alarm disarm): %w", what, at, err)
+	case errors.Is(err, rpctypes.ErrNoLeader), errors.Is(err, rpctypes.ErrGRPCNoLeader):
+		return fmt.Errorf("%s: etcd at %s has no leader (most of its members are away): %w", what, at, err)
+	case errors.Is(err, rpctypes.ErrPermissionDenied):
+		return fmt.Errorf("%s: etcd at %s denies this user access to these keys; grant its role readwrite on the prefix: %w", what, at, err)
+	case errors.Is(err, rpctypes.ErrUserEmpty), errors.Is(err, rpctypes.ErrAuthFailed), errors.Is(err, rpctypes.ErrInvalidAuthToken):
+		return fmt.Errorf("%s: etcd at %s does not accept this user name and password: %w", what, at, err)
+	case errors.Is(err, context.DeadlineExceeded), status.Code(err) == codes.Unavailable:
+		switch text := refusal(cli); {
+		case text != "":
+			at += " (" + text + ")"
+		case look:
+			at += " (" + lookAt(ctx, cli.Endpoints(), overTLS(cli)) + ")"
+		}
+		return fmt.Errorf("%s: %w: %s; is it running, and is the address right? (%w)", what, ErrUnreachable, at, err)
+	default:
+		return fmt.Errorf("%s: etcd at %s: %w", what, at, err)
+	}
+}
+
+// lookAt dials each endpoint once and says in words what came of it.
+func lookAt(ctx context.Context, endpoints []string, overTLS bool) string {
+	ctx, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+	defer cancel()
+	said := make([]string, 0, len(endpoints))
+	for _, e := range endpoints {
+		if _, rest, ok := strings.Cut(e, "://"); ok {
+			e = strings.TrimSuffix(rest, "/")
+		}
+		conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", e)
+		if err != nil {
+			said = append(said, err.Error())
+			continue
+		}
+		text := e + " takes connections but does not answer as etcd"
+		if !overTLS && certs.Speaks(ctx, conn) {
+			text = e + " speaks TLS: write https://" + e + ", and name its authority by --etcd-ca"
+		}
+		_ = conn.Close() // nothing was asked
+		said = append(said, text)
+	}
+	return strings.Join(said, "; ")
+}

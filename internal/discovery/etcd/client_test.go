@@ -1,0 +1,56 @@
+package etcd_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// Who follows a watch has nothing to say: an answer to each event costs etcd
+// and every proxy as much as the event itself.
+func TestEventsAreNotAnswered(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartEtcd(t)
+	link := testkit.StartLink(t, strings.TrimPrefix(server.Endpoint(), "http://"))
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	events := cli.Watch(t.Context(), "/watched", clientv3.WithCreatedNotify())
+	next := func(what string) {
+		t.Helper()
+		select {
+		case resp, ok := <-events:
+			if !ok || resp.Err() != nil {
+				t.Fatalf("%s: %v, %v", what, ok, resp.Err())
+			}
+		case <-time.After(members.Soon):
+			t.Fatalf("%s: nothing has come", what)
+		}
+	}
+	next("creation")
+	writer := server.Client(t)
+	write := func(i int) {
+		members.Put(t, writer, "/watched", fmt.Sprint(i))
+		next(fmt.Sprintf("event %d", i))
+	}
+	write(0)
+	before := link.Passed(testkit.ToServer)
+	const many = 200
+	for i := range many {
+		write(i + 1)
+	}
+	// A frame of HTTP/2 is 13 bytes at least. The pings that find a hung member
+	// go on, one in ten seconds.
+	if sent := link.Passed(testkit.ToServer) - before; sent >= 13*many/4 {
+		t.Errorf("%d bytes were sent for %d events", sent, many)
+	}
+}

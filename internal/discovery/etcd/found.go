@@ -1,0 +1,96 @@
+package etcd
+
+import (
+	"context"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// CheckSchema tells whether this code may write below the layout's root, given
+// the schema key as found; none is fine. See CheckSchemaValue.
+func CheckSchema(l schema.Layout, kvs []*mvccpb.KeyValue) error {
+	if len(kvs) == 0 {
+		return nil
+	}
+	return schema.CheckVersion(l, kvs[0].Value)
+}
+
+// Found is what etcd holds about one membership.
+type Found struct {
+	Record, Pending, Override, Schema *mvccpb.KeyValue // nil: absent
+	Aliases                           []*mvccpb.KeyValue
+}
+
+// Removed tells that an operator's removal stands.
+func (f *Found) Removed() bool {
+	if f.Override == nil {
+		return false
+	}
+	o, err := schema.DecodeOverride(f.Override.Value)
+	return err == nil && o.State == instance.Removed
+}
+
+// Look reads the keys of one membership at one revision. why is as in explain.
+func Look(ctx context.Context, cli *clientv3.Client, l schema.Layout, k instance.Key, why bool) (*Found, error) {
+	all, err := LookAll(ctx, cli, l, []instance.Key{k}, why)
+	if err != nil {
+		return nil, err
+	}
+	return all[0], nil
+}
+
+// LookAll is look for several memberships, all at the same revision.
+func LookAll(ctx context.Context, cli *clientv3.Client, l schema.Layout, keys []instance.Key, why bool) ([]*Found, error) {
+	cctx, cancel := context.WithTimeout(ctx, CallTimeout)
+	defer cancel()
+	const each = 3
+	ops := make([]clientv3.Op, 0, each*len(keys)+1)
+	for _, k := range keys {
+		ops = append(ops, clientv3.OpGet(l.Instance(k)), clientv3.OpGet(l.Pending(k)), clientv3.OpGet(l.Override(k)))
+	}
+	resp, err := cli.Txn(cctx).Then(append(ops, clientv3.OpGet(l.Schema()))...).Commit()
+	if err != nil {
+		return nil, Explain(ctx, cli, "read "+keys[0].String(), err, why)
+	}
+	at := func(i int) *mvccpb.KeyValue {
+		if kvs := resp.Responses[i].GetResponseRange().Kvs; len(kvs) > 0 {
+			return kvs[0]
+		}
+		return nil
+	}
+	all := make([]*Found, len(keys))
+	for i := range keys {
+		all[i] = &Found{Record: at(each * i), Pending: at(each*i + 1), Override: at(each*i + 2), Schema: at(each * len(keys))}
+	}
+	return all, nil
+}
+
+// CheckFound tells whether this code may write, by the schema key as found.
+func CheckFound(l schema.Layout, f *Found) error {
+	if f.Schema == nil {
+		return nil
+	}
+	return CheckSchema(l, []*mvccpb.KeyValue{f.Schema})
+}
+
+// Unchanged compares a key with how it was read.
+func Unchanged(key string, kv *mvccpb.KeyValue) clientv3.Cmp {
+	if kv == nil {
+		return clientv3.Compare(clientv3.CreateRevision(key), "=", 0)
+	}
+	return clientv3.Compare(clientv3.ModRevision(key), "=", kv.ModRevision)
+}
+
+// Wanted reads the override. One that cannot be read wants nothing.
+func (f *Found) Wanted() (schema.Override, error) {
+	if f.Override == nil {
+		return schema.Override{V: 1}, nil
+	}
+	return schema.DecodeOverride(f.Override.Value)
+}
+
+func (f *Found) Temporary() bool { return f.Override != nil && f.Override.Lease != 0 }

@@ -1,0 +1,56 @@
+package etcd
+
+import (
+	"context"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// Listing is everything that says something about membership, at one revision.
+type Listing struct {
+	KVs      []*mvccpb.KeyValue
+	Revision int64
+	Cluster  uint64
+	Member   uint64           // that answered
+	Schema   int64            // create_revision of the schema key, 0 without one
+	Order    *mvccpb.KeyValue // an operator's order to the proxies, nil without one
+
+	Before int64 // the last revision that was known when the list was asked for
+	Asked  int64 // how often a re-list had been demanded then
+}
+
+// List reads the membership. It is one transaction of ranges: linearizable,
+// atomic, and without the segments that change all the time and mean nothing
+// here (load/, proxies/, audit/). It takes limit at most. look is as in explain;
+// the options are for the ranges, for those who want the keys only.
+func List(ctx context.Context, limit time.Duration, cli *clientv3.Client, l schema.Layout, look bool, opts ...clientv3.OpOption) (Listing, error) {
+	cctx, cancel := context.WithTimeout(ctx, limit)
+	defer cancel()
+	prefixes := l.ListedPrefixes()
+	ops := make([]clientv3.Op, 0, len(prefixes)+2)
+	for _, p := range prefixes {
+		ops = append(ops, clientv3.OpGet(p, append(opts, clientv3.WithPrefix())...))
+	}
+	ops = append(ops, clientv3.OpGet(l.Schema()), clientv3.OpGet(l.Kept()))
+	resp, err := cli.Txn(cctx).Then(ops...).Commit()
+	if err != nil {
+		return Listing{}, Explain(ctx, cli, "list the membership", err, look)
+	}
+	out := Listing{Revision: resp.Header.Revision, Cluster: resp.Header.ClusterId, Member: resp.Header.MemberId}
+	for i, r := range resp.Responses {
+		kvs := r.GetResponseRange().Kvs
+		switch {
+		case i < len(prefixes):
+			out.KVs = append(out.KVs, kvs...)
+		case len(kvs) == 0:
+		case i == len(prefixes):
+			out.Schema = kvs[0].CreateRevision
+		default:
+			out.Order = kvs[0]
+		}
+	}
+	return out, nil
+}

@@ -1,0 +1,114 @@
+package etcd
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"net"
+	"sync"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/credentials"
+
+	"github.com/pdmesh/pdmesh/internal/certs"
+)
+
+// shaker shakes hands with etcd by the configuration of the moment, and remembers why
+// it last failed: a call says only that its time was over.
+type shaker struct {
+	credentials.TransportCredentials
+	config func() *tls.Config
+	why    *lastRefusal
+}
+
+func newShaker(config func() *tls.Config, why *lastRefusal) *shaker {
+	return &shaker{TransportCredentials: credentials.NewTLS(config()), config: config, why: why}
+}
+
+// ClientHandshake implements credentials.TransportCredentials.
+func (s *shaker) ClientHandshake(ctx context.Context, authority string, raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	nc, info, err := credentials.NewTLS(s.config().Clone()).ClientHandshake(ctx, authority, raw)
+	if err != nil {
+		s.why.set(authority, err)
+		return nc, info, err
+	}
+	return &watched{Conn: nc, authority: authority, why: s.why}, info, nil
+}
+
+// Clone implements credentials.TransportCredentials.
+func (s *shaker) Clone() credentials.TransportCredentials {
+	return &shaker{TransportCredentials: s.TransportCredentials.Clone(), config: s.config, why: s.why}
+}
+
+// watched is a connection whose first answer may be that our certificate is refused: in
+// TLS 1.3 the handshake is over for us before the server has looked at it.
+type watched struct {
+	net.Conn
+	authority string
+	why       *lastRefusal
+	said      bool // of the reading goroutine
+}
+
+// Read implements net.Conn.
+func (w *watched) Read(p []byte) (int, error) {
+	n, err := w.Conn.Read(p)
+	switch {
+	case n > 0 && !w.said:
+		w.said = true
+		w.why.clear()
+	case err != nil && !w.said:
+		w.why.set(w.authority, err)
+	}
+	return n, err
+}
+
+// lastRefusal is why TLS with etcd last failed.
+type lastRefusal struct {
+	log logrus.FieldLogger // nil: silent
+	tls bool               // it is used
+
+	mu   sync.Mutex // guards text
+	text string
+}
+
+func (l *lastRefusal) set(authority string, err error) {
+	var e *certs.Error
+	if !errors.As(certs.Explain(err), &e) {
+		return // no matter of TLS
+	}
+	text := "TLS with " + authority + ": " + e.Text
+	l.mu.Lock()
+	news := text != l.text
+	l.text = text
+	l.mu.Unlock()
+	if news && l.log != nil {
+		l.log.Error("no connection to etcd: " + text)
+	}
+}
+
+func (l *lastRefusal) clear() {
+	l.mu.Lock()
+	l.text = ""
+	l.mu.Unlock()
+}
+
+type refusalKey struct{}
+
+// refusal tells why TLS with etcd last failed, "" if it did not. It is found by the
+// client's context, since whoever words an error has the client alone.
+func refusal(cli *clientv3.Client) string {
+	l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal)
+	if l == nil {
+		return ""
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.text
+}
+
+// overTLS tells that a client uses TLS.
+func overTLS(cli *clientv3.Client) bool {
+	l, _ := cli.Ctx().Value(refusalKey{}).(*lastRefusal)
+	return l != nil && l.tls
+}

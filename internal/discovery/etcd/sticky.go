@@ -1,0 +1,140 @@
+package etcd
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc/balancer"
+	"google.golang.org/grpc/balancer/base"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/resolver"
+	"google.golang.org/grpc/status"
+)
+
+// The client library spreads its calls over the members of etcd in turn. A
+// member that hangs then takes every third call until the pings of its
+// connection find it, 13 s later: a list, the audit that doubts the watch and
+// the new watch may each land there, and each costs its deadline. Here all
+// calls of a client go to one member, so that a call which is not answered says
+// that the watch will not be told either, and the next call goes to another.
+
+// stickyPolicy is the name under which gRPC knows this way of choosing.
+const stickyPolicy = "pd_sticky"
+
+// stickyConfig makes a client use it, whatever the library would have.
+const stickyConfig = `{"loadBalancingConfig":[{"` + stickyPolicy + `":{}}]}`
+
+// gRPC finds a policy by its name only, and takes new ones during the
+// initialization of the program and at no other time.
+var _ = func() bool { balancer.Register(stickyBuilder{}); return true }()
+
+type stickyBuilder struct{}
+
+func (stickyBuilder) Name() string { return stickyPolicy }
+
+// Build makes the balancer of one client. All members are kept connected, so
+// that moving costs no dialing.
+func (stickyBuilder) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
+	b := base.NewBalancerBuilder(stickyPolicy, &favour{silent: make(map[string]int)}, base.Config{})
+	return stickyBalancer{b.Build(cc, o)}
+}
+
+// stickyBalancer hands the addresses on in an order of its own: the first to
+// be connected is used first, and not all clients shall use the same member.
+type stickyBalancer struct{ balancer.Balancer }
+
+// UpdateClientConnState hears which members there are.
+func (b stickyBalancer) UpdateClientConnState(s balancer.ClientConnState) error {
+	var all []resolver.Address
+	for _, e := range s.ResolverState.Endpoints {
+		all = append(all, e.Addresses...)
+	}
+	rand.Shuffle(len(all), func(i, j int) { all[i], all[j] = all[j], all[i] })
+	s.ResolverState.Addresses = all
+	return b.Balancer.UpdateClientConnState(s)
+}
+
+// ExitIdle connects at once.
+func (b stickyBalancer) ExitIdle() { b.Balancer.ExitIdle() }
+
+// favour is which member the calls of one client go to.
+type favour struct {
+	mu        sync.Mutex // guards all below
+	favourite string     // address; "" before the first call
+	// silent counts upward over all members: whose number is least has been
+	// found silent longest ago, or never. Nobody is left out for good.
+	silent map[string]int
+	count  int
+}
+
+// shortest is how long a call must at least have waited for its deadline to
+// say something about the member: callers may be in a hurry of their own.
+const shortest = 250 * time.Millisecond
+
+// Build makes the picker for those members that are connected now.
+func (f *favour) Build(info base.PickerBuildInfo) balancer.Picker {
+	if len(info.ReadySCs) == 0 {
+		return base.NewErrPicker(balancer.ErrNoSubConnAvailable)
+	}
+	p := &stickyPicker{favour: f, ready: make(map[string]balancer.SubConn, len(info.ReadySCs))}
+	for sc, i := range info.ReadySCs {
+		p.ready[i.Address.Addr] = sc
+		p.order = append(p.order, i.Address.Addr)
+	}
+	rand.Shuffle(len(p.order), func(i, j int) { p.order[i], p.order[j] = p.order[j], p.order[i] })
+	return p
+}
+
+// choose gives the favourite, or makes the one of those connected the
+// favourite that has not been silent for longest.
+func (f *favour) choose(order []string) string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if !slices.Contains(order, f.favourite) {
+		f.favourite = slices.MinFunc(order, func(a, b string) int { return f.silent[a] - f.silent[b] })
+	}
+	return f.favourite
+}
+
+// blame notes that a member did not answer, or answered that it cannot.
+func (f *favour) blame(address string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count++
+	f.silent[address] = f.count
+	if f.favourite == address {
+		f.favourite = "" // with one member it is chosen again
+	}
+}
+
+type stickyPicker struct {
+	favour *favour
+	ready  map[string]balancer.SubConn // never empty
+	order  []string                    // its keys
+}
+
+// Pick chooses the member for one call.
+func (p *stickyPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
+	address, start := p.favour.choose(p.order), time.Now()
+	return balancer.PickResult{SubConn: p.ready[address], Done: func(d balancer.DoneInfo) {
+		if d.Err != nil && deaf(d.Err, time.Since(start)) {
+			p.favour.blame(address)
+		}
+	}}, nil
+}
+
+// deaf tells that the end of a call speaks against the member it went to:
+// silence, a broken connection, or no leader in its sight. What it refuses is
+// an answer.
+func deaf(err error, waited time.Duration) bool {
+	switch code := status.Code(err); {
+	case code == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
+		return waited >= shortest
+	default:
+		return code == codes.Unavailable
+	}
+}

@@ -1,0 +1,66 @@
+package etcd
+
+import (
+	"github.com/sirupsen/logrus"
+	"go.uber.org/zap"
+	"go.uber.org/zap/zapcore"
+)
+
+// ZapLogger makes a zap logger, which the etcd libraries insist on, that writes
+// into log. They talk a lot: what they call information is debugging to us, and
+// nothing comes out above limit, since the etcd client calls a lost connection
+// a warning on each try. A nil log drops everything.
+func ZapLogger(log logrus.FieldLogger, limit zapcore.Level) *zap.Logger {
+	if log == nil {
+		return zap.NewNop()
+	}
+	return zap.New(&logrusCore{log: log.WithFields(nil), limit: limit})
+}
+
+// logrusCore is a zapcore.Core on top of logrus.
+type logrusCore struct {
+	log   *logrus.Entry
+	limit zapcore.Level
+}
+
+// Enabled keeps etcd from putting together what nobody reads: it describes each
+// change of its store in full, twice, at its lowest level.
+func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.log.Logger.IsLevelEnabled(c.level(l)) }
+
+// level is what logrus is told of one of zap's levels.
+func (c *logrusCore) level(l zapcore.Level) logrus.Level {
+	switch l = min(l, c.limit); {
+	case l >= zapcore.ErrorLevel:
+		return logrus.ErrorLevel
+	case l == zapcore.WarnLevel:
+		return logrus.WarnLevel
+	default:
+		return logrus.DebugLevel
+	}
+}
+
+func (c *logrusCore) With(fields []zapcore.Field) zapcore.Core {
+	return &logrusCore{log: c.log.WithFields(toLogrus(fields)), limit: c.limit}
+}
+
+func (c *logrusCore) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.CheckedEntry {
+	if c.Enabled(e.Level) {
+		return ce.AddCore(e, c)
+	}
+	return ce
+}
+
+func (c *logrusCore) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	c.log.WithFields(toLogrus(fields)).Log(c.level(e.Level), e.Message)
+	return nil
+}
+
+func (c *logrusCore) Sync() error { return nil }
+
+func toLogrus(fields []zapcore.Field) logrus.Fields {
+	enc := zapcore.NewMapObjectEncoder()
+	for _, f := range fields {
+		f.AddTo(enc)
+	}
+	return logrus.Fields(enc.Fields)
+}

@@ -1,0 +1,181 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// leaseKeeper holds one lease at a time and renews it on a goroutine of its own, so
+// that nothing else the owner does can starve it.
+//
+// The client library's KeepAlive channel gives up when the TTL has passed on
+// the local clock, although etcd, back from an outage, extends the lease; so
+// the same lease is renewed one call at a time until etcd itself says that it
+// does not know it. Nothing else is taken for a loss.
+type leaseKeeper struct {
+	cli *clientv3.Client
+	ttl time.Duration
+	// changed is told of every change of the state below; capacity one.
+	changed chan struct{}
+	granted chan struct{} // wakes the renewals after a grant; capacity one
+
+	mu       sync.Mutex // guards all below
+	id       clientv3.LeaseID
+	renewed  time.Time
+	trouble  error // of the last renewal, nil while all is well
+	lost     int64
+	renewals int64
+	failures int64 // renewals that failed for another reason than a lost lease
+}
+
+func newLeaseKeeper(cli *clientv3.Client, ttl time.Duration) *leaseKeeper {
+	return &leaseKeeper{cli: cli, ttl: ttl, changed: make(chan struct{}, 1), granted: make(chan struct{}, 1)}
+}
+
+// leaseState is a copy of a keeper's state.
+type leaseState struct {
+	id       clientv3.LeaseID // 0: none, or lost
+	renewed  time.Time
+	trouble  error
+	lost     int64
+	renewals int64
+	failures int64
+}
+
+func (k *leaseKeeper) state() leaseState {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return leaseState{k.id, k.renewed, k.trouble, k.lost, k.renewals, k.failures}
+}
+
+// lease gives the current lease, granting one if there is none.
+func (k *leaseKeeper) lease(ctx context.Context) (clientv3.LeaseID, error) {
+	if id := k.state().id; id != 0 {
+		return id, nil
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := k.cli.Grant(cctx, etcd.Seconds(k.ttl))
+	if err != nil {
+		return 0, etcd.Explain(ctx, k.cli, "grant a lease", err, true)
+	}
+	k.mu.Lock()
+	k.id, k.renewed, k.trouble = resp.ID, time.Now(), nil
+	k.mu.Unlock()
+	etcd.Signal(k.granted)
+	return resp.ID, nil
+}
+
+// forget drops a lease that turned out to be gone.
+func (k *leaseKeeper) forget(id clientv3.LeaseID) {
+	k.mu.Lock()
+	if k.id == id && id != 0 {
+		k.id, k.trouble = 0, nil
+		k.lost++
+	}
+	k.mu.Unlock()
+	etcd.Signal(k.changed)
+}
+
+const (
+	// renewTimeout is how long a renewal waits for its answer at first. It doubles
+	// with each that does not come, up to a third of the TTL: an etcd that gets little
+	// of the processor is heard in the end, and in time.
+	renewTimeout = 2 * time.Second
+	renewRetry   = 200 * time.Millisecond
+	renewCap     = time.Second
+)
+
+// run renews until ctx ends. It never revokes.
+func (k *leaseKeeper) run(ctx context.Context) {
+	third := k.ttl / 3
+	for {
+		if k.state().id == 0 {
+			select {
+			case <-ctx.Done():
+				return
+			case <-k.granted:
+			}
+			// Agents that lost their leases together shall not renew together.
+			if !etcd.Pause(ctx, rand.N(third)) {
+				return
+			}
+		}
+		retry, limit := renewRetry, min(third, renewTimeout)
+		for {
+			id := k.state().id
+			if id == 0 {
+				break
+			}
+			wait, start := third, time.Now()
+			err := k.renew(ctx, id, limit)
+			switch took := time.Since(start); {
+			case err == nil:
+				retry, limit = renewRetry, min(third, max(renewTimeout, 2*took))
+			case took >= limit:
+				limit = min(third, 2*limit)
+				fallthrough
+			default:
+				wait, retry = etcd.Jitter(retry), min(2*retry, renewCap)
+			}
+			if !etcd.Pause(ctx, wait) {
+				return
+			}
+		}
+	}
+}
+
+// renew makes one renewal and notes what came of it.
+func (k *leaseKeeper) renew(ctx context.Context, id clientv3.LeaseID, timeout time.Duration) error {
+	cctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	_, err := k.cli.KeepAliveOnce(cctx, id)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		k.forget(id)
+		return err
+	}
+	was := k.state().trouble
+	if err != nil && ctx.Err() == nil {
+		err = etcd.Explain(ctx, k.cli, "renew the lease", err, was == nil)
+	}
+	k.mu.Lock()
+	if k.id == id {
+		k.trouble = err
+		switch {
+		case err == nil:
+			k.renewed = time.Now()
+			k.renewals++
+		case ctx.Err() == nil:
+			k.failures++
+		}
+	}
+	k.mu.Unlock()
+	if (was == nil) != (err == nil) {
+		etcd.Signal(k.changed)
+	}
+	return err
+}
+
+// revoke ends the lease at etcd, and with it its keys.
+func (k *leaseKeeper) revoke(ctx context.Context) error {
+	k.mu.Lock()
+	id := k.id
+	k.id = 0
+	k.mu.Unlock()
+	if id == 0 {
+		return nil
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	if _, err := k.cli.Revoke(cctx, id); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		return etcd.Explain(ctx, k.cli, "revoke the lease", err, true)
+	}
+	return nil
+}

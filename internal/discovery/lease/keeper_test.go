@@ -1,0 +1,43 @@
+package lease
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// An etcd that gets little processor time answers a renewal after seconds. A keeper
+// that gives each of its questions up before would never hear that its lease lives.
+func TestRenewalsWaitForASlowEtcd(t *testing.T) {
+	t.Parallel()
+	server := testkit.StartEtcd(t)
+	link := testkit.StartLink(t, server.Endpoint())
+	cli, err := etcd.Dial(etcd.Config{Endpoints: []string{link.Address()}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = cli.Close() }()
+	ctx, cancel := context.WithCancel(t.Context())
+	k := newLeaseKeeper(cli, 15*time.Second)
+	if _, err := k.lease(ctx); err != nil {
+		t.Fatal(err)
+	}
+	link.Delay(renewTimeout*3/4 + time.Millisecond) // each way
+	done := make(chan struct{})
+	go func() { defer close(done); k.run(ctx) }()
+	testkit.Eventually(t, time.Minute, func() error {
+		if s := k.state(); s.renewals == 0 {
+			return errors.New("no renewal was answered")
+		}
+		return nil
+	})
+	if s := k.state(); s.lost != 0 {
+		t.Errorf("%d leases lost", s.lost)
+	}
+	cancel()
+	<-done
+}

@@ -1,0 +1,219 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/others"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// teller is a proxy that tells of its load.
+type teller struct {
+	mu      sync.Mutex
+	entries []schema.LoadEntry
+	applied int64
+	changed chan struct{}
+	looks   atomic.Int64
+	stop    func()
+}
+
+func (p *teller) set(applied int64, entries ...schema.LoadEntry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.applied, p.entries = applied, entries
+	close(p.changed)
+	p.changed = make(chan struct{})
+}
+
+func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.Duration) *teller {
+	t.Helper()
+	p := &teller{changed: make(chan struct{})}
+	presence := lease.NewPresence(cli, lease.PresenceOptions{
+		Layout: members.Layout(t), ID: id, TTL: ttl, Interval: interval,
+		Load: &lease.LoadSource{
+			Applied: func() int64 { p.mu.Lock(); defer p.mu.Unlock(); return p.applied },
+			InFlight: func() []schema.LoadEntry {
+				p.looks.Add(1)
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				return append([]schema.LoadEntry{}, p.entries...)
+			},
+			Changed: func() <-chan struct{} { p.mu.Lock(); defer p.mu.Unlock(); return p.changed },
+		},
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = presence.Run(ctx) }()
+	p.stop = func() { cancel(); <-done }
+	t.Cleanup(p.stop)
+	return p
+}
+
+func following(t *testing.T, cli *clientv3.Client) *lease.Loads {
+	t.Helper()
+	w := lease.NewLoads(cli, members.Layout(t), nil)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { defer close(done); _ = w.Run(ctx) }()
+	t.Cleanup(func() { cancel(); <-done })
+	return w
+}
+
+func leg(k string, n int64, leaving bool) schema.LoadEntry {
+	return schema.LoadEntry{Key: members.Decode(k), LoadCount: schema.LoadCount{InFlight: n, Waiting: n, Held: n}, Leaving: leaving}
+}
+
+// Each of three proxies knows the sum of what the two others have; the share of one
+// that ends is gone with its key.
+func TestLoadsOfThree(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	tellers := map[string]*teller{}
+	for i, id := range []string{"a", "b", "c"} {
+		tellers[id] = telling(t, cli, id, members.TTL, 10*time.Millisecond)
+		tellers[id].set(7, leg("d:1", int64(1+i), false), leg("d:2", int64(10*i), false))
+	}
+	w := following(t, cli)
+	sums := func(own string, d1, d2 float64) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			got := others.Sum(w.All(), own, time.Now())
+			if got["d:1"].InFlight != d1 || got["d:2"].InFlight != d2 || got["d:1"].Held != d1 || got["d:1"].Waiting != d1 {
+				return fmt.Errorf("%s: %+v", own, got)
+			}
+			return nil
+		})
+	}
+	sums("a", 5, 30)
+	sums("b", 4, 20)
+	sums("c", 3, 10)
+	changed := w.Changed()
+	tellers["c"].stop()
+	select {
+	case <-changed:
+	case <-time.After(members.Soon):
+		t.Error("nobody was told that a proxy left")
+	}
+	sums("a", 2, 10)
+	testkit.Eventually(t, members.Soon, func() error {
+		for _, p := range w.All() {
+			if p.Applied != 7 || p.Ignored != "" {
+				return fmt.Errorf("%+v", p)
+			}
+		}
+		return nil
+	})
+	// What is not understood is not used, and said.
+	members.Put(t, cli, members.Layout(t).Load("newer"), `{"v":2,"load":{"decode/d:1":{"in_flight":9}}}`)
+	testkit.Eventually(t, members.Soon, func() error {
+		for _, p := range w.All() {
+			if p.ID == "newer" && p.Ignored != "" {
+				return nil
+			}
+		}
+		return errors.New("it is not shown as ignored")
+	})
+	sums("a", 2, 10)
+	// The key of a proxy that vanished goes with its lease, and its share with it.
+	id := members.Lease(t, cli, 60)
+	members.Put(t, cli, members.Layout(t).Load("d"), `{"v":1,"load":{"decode/d:1":{"in_flight":5,"waiting_tokens":5,"held_tokens":5}}}`, clientv3.WithLease(id))
+	sums("a", 7, 10)
+	if _, err := cli.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	sums("a", 2, 10)
+}
+
+// A proxy with nothing in flight has a digest all the same; when what leaves is idle it
+// is told at once, though the next turn is an hour away.
+func TestDrainedIsToldAtOnce(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	w := following(t, cli)
+	p := telling(t, cli, "a", members.TTL, time.Hour)
+	says := func(applied int64, n int) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			all := w.All()
+			if len(all) != 1 || all[0].Applied != applied || len(all[0].Load) != n {
+				return fmt.Errorf("%+v", all)
+			}
+			return nil
+		})
+	}
+	// The first look may come before there is a lease.
+	testkit.Eventually(t, members.Soon, func() error {
+		p.set(0, leg("d:1", 1, true), leg("d:2", 1, false))
+		if all := w.All(); len(all) != 1 || len(all[0].Load) != 2 {
+			return fmt.Errorf("%+v", all)
+		}
+		return nil
+	})
+	p.set(0, leg("d:2", 1, false))
+	says(0, 1)
+}
+
+// An idle fleet writes nothing.
+func TestIdleProxiesWriteNothing(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	w := following(t, cli)
+	var tellers []*teller
+	for i := range 5 {
+		// An interval of 10 ms is a second of real life, and the TTL 15 of them.
+		p := telling(t, cli, fmt.Sprint("p", i), 150*time.Millisecond, 10*time.Millisecond)
+		p.set(3)
+		tellers = append(tellers, p)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		all := w.All()
+		for _, p := range all {
+			if p.Applied != 3 {
+				return fmt.Errorf("%+v", p)
+			}
+		}
+		if len(all) != 5 {
+			return fmt.Errorf("%d digests", len(all))
+		}
+		return nil
+	})
+	revision := func() int64 {
+		resp, err := cli.Get(t.Context(), "/pd/", clientv3.WithPrefix(), clientv3.WithKeysOnly())
+		if err != nil || resp.Count != 10 {
+			t.Fatalf("%d keys, %v", resp.Count, err)
+		}
+		return resp.Header.Revision
+	}
+	before := revision()
+	for _, p := range tellers {
+		from := p.looks.Load()
+		testkit.Eventually(t, members.Soon, func() error {
+			if n := p.looks.Load() - from; n < 60 {
+				return fmt.Errorf("%d looks", n)
+			}
+			return nil
+		})
+	}
+	if after := revision(); after != before {
+		t.Errorf("etcd's revision grew from %d to %d", before, after)
+	}
+	// A key that somebody deleted comes back.
+	members.Del(t, cli, members.Layout(t).Load("p1"))
+	testkit.Eventually(t, members.Soon, func() error {
+		if n := len(w.All()); n != 5 {
+			return fmt.Errorf("%d digests", n)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,226 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ProxyPresence is the JSON value of a proxy's key.
+type ProxyPresence struct {
+	V       int    `json:"v"`
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"` // where it serves, host:port
+	Version string `json:"version,omitempty"`
+	// Applied is the highest mod_revision that the proxy has seen under the keys
+	// of the membership. Presences do not count, so that they never chase each
+	// other.
+	Applied   int64      `json:"applied"`
+	StartedAt *time.Time `json:"started_at,omitempty"` // for people; never compared
+
+	// Connector is the dialect of instances whose record names none.
+	Connector string `json:"connector,omitempty"`
+	// Unverified are the instances that this proxy has to ask before it uses them and
+	// that have not answered it well, role/address, each with the reason. Nil: it does
+	// not say, being of an older version or having too many.
+	Unverified map[string]string `json:"unverified"`
+	// Notices are what the proxy says in words of the fleet: a role that is not used, a
+	// connector that hands nothing over.
+	Notices []string `json:"notices,omitempty"`
+
+	Revision int64 `json:"-"` // mod_revision of the key
+}
+
+// PresenceOptions configure a Presence. Layout and ID have to be set.
+type PresenceOptions struct {
+	Layout  schema.Layout
+	ID      string
+	Address string
+	Version string
+	// Applied gives the watcher's Status().Applied; nil: always 0.
+	Applied func() int64
+	// Connector and Unverified are as in ProxyPresence; nil says nothing.
+	Connector  string
+	Unverified func() map[string]string
+	Notices    func() []string // the same
+	// Load, if it is not nil, is told to the other proxies, in a key of its own under
+	// the same lease.
+	Load *LoadSource
+	TTL  time.Duration // of the lease, default 15 s
+	// Interval is the least time between two writes, default 1 s.
+	Interval time.Duration
+	// LoadInterval is the same for digests of the load, default Interval.
+	LoadInterval time.Duration
+	Log          logrus.FieldLogger // nil: silent
+}
+
+// Presence holds a proxy's key, so that others see that it runs and how far it
+// has followed the membership. Nothing depends on it: a presence that cannot
+// be written is tried again and otherwise of no consequence.
+type Presence struct {
+	cli    *clientv3.Client
+	o      PresenceOptions
+	log    logrus.FieldLogger
+	keeper *leaseKeeper
+}
+
+// NewPresence makes a Presence on a client that the caller closes after Run
+// has returned.
+func NewPresence(cli *clientv3.Client, o PresenceOptions) *Presence {
+	if o.TTL <= 0 {
+		o.TTL = schema.DefaultTTL
+	}
+	if o.Interval <= 0 {
+		o.Interval = time.Second
+	}
+	if o.LoadInterval <= 0 {
+		o.LoadInterval = o.Interval
+	}
+	if o.Unverified == nil {
+		o.Unverified = func() map[string]string { return nil }
+	}
+	if o.Notices == nil {
+		o.Notices = func() []string { return nil }
+	}
+	if o.Applied == nil {
+		o.Applied = func() int64 { return 0 }
+	}
+	return &Presence{cli: cli, o: o, log: etcd.LogOrDiscard(o.Log), keeper: newLeaseKeeper(cli, o.TTL)}
+}
+
+// Run holds the key until ctx ends. Then it revokes its lease, so that the
+// others see at once that the proxy is gone, and returns nil.
+func (p *Presence) Run(ctx context.Context) error {
+	g, gctx := errgroup.WithContext(ctx)
+	g.Go(func() error { p.keeper.run(gctx); return nil })
+	g.Go(func() error { p.hold(gctx); return nil })
+	if p.o.Load != nil {
+		g.Go(func() error { p.tellLoad(gctx); return nil })
+	}
+	err := g.Wait()
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
+	defer cancel()
+	if rerr := p.keeper.revoke(end); rerr != nil {
+		p.log.WithField("error", rerr).Debug("the presence key stays until its lease runs out")
+	}
+	return err
+}
+
+// hold writes the key when what it says has changed, when its lease is
+// another, and once each TTL in case somebody deleted it.
+func (p *Presence) hold(ctx context.Context) {
+	started := time.Now().UTC()
+	tick := time.NewTicker(p.o.Interval)
+	defer tick.Stop()
+	var written int64
+	var known map[string]string
+	var told []string
+	var under clientv3.LeaseID
+	var at time.Time
+	failed := false
+	for {
+		applied, id := p.o.Applied(), p.keeper.state().id // first: it must not promise more
+		unverified, notices := p.o.Unverified(), p.o.Notices()
+		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || !alike(notices, told) || time.Since(at) > p.o.TTL {
+			lease, err := p.write(ctx, applied, unverified, notices, started, !failed)
+			switch {
+			case ctx.Err() != nil:
+				return
+			case err != nil && !failed:
+				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
+			case err == nil:
+				written, known, told, under, at = applied, unverified, notices, lease, time.Now()
+			}
+			failed = err != nil
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+	}
+}
+
+// alike compares notices without their numbers, which grow with every request: those
+// that are written are as old as the TTL at most.
+func alike(a, b []string) bool {
+	return slices.EqualFunc(a, b, func(x, y string) bool { return numberless(x) == numberless(y) })
+}
+
+func numberless(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= '0' && r <= '9' {
+			return -1
+		}
+		return r
+	}, s)
+}
+
+// put writes a key unless it is there already just so: an idle fleet does not make etcd's
+// revision grow.
+func (p *Presence) put(ctx context.Context, key, value string, id clientv3.LeaseID) error {
+	_, err := p.cli.Txn(ctx).
+		If(clientv3.Compare(clientv3.Value(key), "=", value), clientv3.Compare(clientv3.LeaseValue(key), "=", id)).
+		Else(clientv3.OpPut(key, value, clientv3.WithLease(id))).Commit()
+	return err
+}
+
+func (p *Presence) write(ctx context.Context, applied int64, unverified map[string]string, notices []string, started time.Time, look bool) (clientv3.LeaseID, error) {
+	value, err := schema.Encode(ProxyPresence{
+		V: 1, ID: p.o.ID, Address: p.o.Address, Version: p.o.Version, Applied: applied, StartedAt: &started,
+		Connector: p.o.Connector, Unverified: unverified, Notices: notices,
+	})
+	if err != nil {
+		return 0, err
+	}
+	id, err := p.keeper.lease(ctx)
+	if err != nil {
+		return 0, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	err = p.put(cctx, p.o.Layout.Proxy(p.o.ID), string(value), id)
+	if errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		p.keeper.forget(id)
+		return 0, fmt.Errorf("write presence: %w", err)
+	}
+	if err != nil {
+		return 0, etcd.Explain(ctx, p.cli, "write presence", err, look)
+	}
+	return id, nil
+}
+
+func ReadProxies(l schema.Layout, kvs []*mvccpb.KeyValue) []ProxyPresence {
+	out := make([]ProxyPresence, 0, len(kvs))
+	for _, kv := range kvs {
+		var p ProxyPresence
+		if err := json.Unmarshal(kv.Value, &p); err != nil {
+			p = ProxyPresence{}
+		}
+		p.ID = instance.Printable(strings.TrimPrefix(string(kv.Key), l.Proxy("")), 128)
+		p.Address, p.Version = instance.Printable(p.Address, 300), instance.Printable(p.Version, 64)
+		p.Connector = instance.Printable(p.Connector, 64)
+		p.Notices = p.Notices[:min(len(p.Notices), 16)]
+		for i, text := range p.Notices {
+			p.Notices[i] = instance.Printable(text, 500)
+		}
+		p.Revision = kv.ModRevision
+		out = append(out, p)
+	}
+	return out
+}

@@ -1,0 +1,173 @@
+package lease_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func TestPresence(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	store := store.New(cli, l, "test")
+	var mu sync.Mutex
+	applied := int64(7)
+	p := lease.NewPresence(cli, lease.PresenceOptions{
+		Layout: l, ID: "p1", Address: "127.0.0.1:8000", Version: "1", TTL: members.TTL, Interval: 10 * time.Millisecond,
+		Applied: func() int64 { mu.Lock(); defer mu.Unlock(); return applied },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	list := func(check func([]lease.ProxyPresence) error) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			got, err := store.Proxies(t.Context())
+			if err != nil {
+				return err
+			}
+			return check(got)
+		})
+	}
+	var first int64
+	list(func(ps []lease.ProxyPresence) error {
+		if len(ps) != 1 || ps[0].ID != "p1" || ps[0].Applied != 7 || ps[0].Address != "127.0.0.1:8000" {
+			return fmt.Errorf("%+v", ps)
+		}
+		first = ps[0].Revision
+		return nil
+	})
+	mu.Lock()
+	applied = 9
+	mu.Unlock()
+	list(func(ps []lease.ProxyPresence) error {
+		if len(ps) != 1 || ps[0].Applied != 9 || ps[0].Revision == first {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	// A lost lease is replaced.
+	resp, err := cli.Get(t.Context(), l.Proxy("p1"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	old := resp.Kvs[0].Lease
+	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(old)); err != nil {
+		t.Fatal(err)
+	}
+	list(func(ps []lease.ProxyPresence) error {
+		if len(ps) != 1 {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	list(func(ps []lease.ProxyPresence) error {
+		if len(ps) != 0 {
+			return fmt.Errorf("%+v", ps)
+		}
+		return nil
+	})
+}
+
+// What a proxy has found out is said when it changes: neither its revision nor its lease
+// has to move for that.
+func TestPresenceSaysFindings(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	store := store.New(cli, l, "test")
+	var mu sync.Mutex
+	unverified := map[string]string{}
+	p := lease.NewPresence(cli, lease.PresenceOptions{
+		Layout: l, ID: "p1", TTL: time.Hour, Interval: 10 * time.Millisecond, Connector: "nixl",
+		Unverified: func() map[string]string { mu.Lock(); defer mu.Unlock(); return maps.Clone(unverified) },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	says := func(key, want string) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			ps, err := store.Proxies(t.Context())
+			if err != nil {
+				return err
+			}
+			if len(ps) != 1 || ps[0].Unverified == nil || ps[0].Unverified[key] != want || ps[0].Connector != "nixl" {
+				return fmt.Errorf("%+v", ps)
+			}
+			return nil
+		})
+	}
+	const key = "decode/10.0.0.7:1"
+	says(key, "")
+	mu.Lock()
+	unverified[key] = "no answer yet"
+	mu.Unlock()
+	says(key, "no answer yet")
+}
+
+// Notices are said when they change. That their numbers grow is no change: a proxy does
+// not write for each of its requests.
+func TestPresenceSaysNotices(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	store := store.New(cli, l, "test")
+	var asked atomic.Int64
+	var name atomic.Value
+	name.Store("a")
+	p := lease.NewPresence(cli, lease.PresenceOptions{
+		Layout: l, ID: "p1", TTL: time.Hour, Interval: 5 * time.Millisecond,
+		Notices: func() []string { return []string{fmt.Sprintf("%s: %d requests", name.Load(), asked.Add(1))} },
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- p.Run(ctx) }()
+	defer func() { cancel(); <-done }()
+	says := func(begin string) (revision int64) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			ps, err := store.Proxies(t.Context())
+			if err != nil {
+				return err
+			}
+			if len(ps) != 1 || len(ps[0].Notices) != 1 || !strings.HasPrefix(ps[0].Notices[0], begin) {
+				return fmt.Errorf("%+v", ps)
+			}
+			revision = ps[0].Revision
+			return nil
+		})
+		return revision
+	}
+	first, before := says("a: "), asked.Load()
+	testkit.Eventually(t, members.Soon, func() error {
+		if asked.Load() < before+20 {
+			return errors.New("not asked often enough yet")
+		}
+		return nil
+	})
+	if again := says("a: "); again != first {
+		t.Errorf("written at %d and at %d", first, again)
+	}
+	name.Store("b")
+	says("b: ")
+}

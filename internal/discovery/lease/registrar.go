@@ -1,0 +1,291 @@
+// Package lease holds keys under leases: that of an instance for its agent, the presence
+// and the load digest of a proxy.
+package lease
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Registrar holds one instance's key, or keys, under a lease for as long as it runs. It
+// writes only what it can prove to be its own, renews the same lease until
+// etcd says that it is gone, and puts the key back if somebody deletes it
+// without an operator's removal. No trouble with etcd ends it.
+type Registrar struct {
+	cli    *clientv3.Client
+	o      RegistrarOptions
+	log    logrus.FieldLogger
+	keeper *leaseKeeper
+	wanted chan struct{} // a new record is wanted; capacity one
+
+	// Of the goroutine that holds the key.
+	held  bool            // the key was ours once
+	mine  map[string]bool // every incarnation this process has registered
+	fails int             // attempts failed in a row
+
+	mu      sync.Mutex // guards all below
+	rec     *instance.Record
+	arrived *instance.Record // the one of rec that etcd had last
+	status  Status
+	cancel  context.CancelFunc // of Run
+	done    chan struct{}      // closed at Run's end; nil before Run
+	revoked bool
+}
+
+// NewRegistrar makes a Registrar on a client that the caller closes after Run
+// has returned and Revoke was called.
+func NewRegistrar(cli *clientv3.Client, o RegistrarOptions) *Registrar {
+	if o.TTL <= 0 {
+		o.TTL = schema.DefaultTTL
+	}
+	return &Registrar{
+		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log).WithField("instance", o.Key.String()),
+		keeper: newLeaseKeeper(cli, o.TTL),
+		wanted: make(chan struct{}, 1),
+		mine:   make(map[string]bool),
+		status: Status{Phase: Idle},
+	}
+}
+
+// Set says what the record shall be. The first call begins the registration,
+// later ones change it; the latest wins. It does not wait for etcd.
+func (r *Registrar) Set(rec instance.Record) {
+	r.mu.Lock()
+	r.rec = &rec
+	r.mu.Unlock()
+	etcd.Signal(r.wanted)
+}
+
+// Arrived tells that what was Set last has been in etcd as it is.
+func (r *Registrar) Arrived() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.rec != nil && r.rec == r.arrived
+}
+
+// Status gives a copy of the current state.
+func (r *Registrar) Status() Status {
+	k := r.keeper.state()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	s := r.status
+	s.LeaseID, s.LastRenewal, s.LeasesLost = int64(k.id), k.renewed, k.lost
+	s.Renewals, s.RenewalFails = k.renewals, k.failures
+	return s
+}
+
+// Run registers and stays registered until ctx ends. It returns nil with all
+// its goroutines gone, and leaves the lease to run out: a program that only
+// stops for a moment keeps its key. Revoke is the deliberate end. Run is called
+// once.
+func (r *Registrar) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	r.mu.Lock()
+	if r.revoked {
+		r.mu.Unlock()
+		return nil
+	}
+	r.cancel, r.done = cancel, make(chan struct{})
+	r.mu.Unlock()
+	defer close(r.done)
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { r.keeper.run(ctx); return nil })
+	g.Go(func() error { r.hold(ctx); return nil })
+	return g.Wait()
+}
+
+// Revoke ends the registration: it ends Run, waits for it, and revokes the
+// lease, so that the key is gone when it returns nil. If etcd cannot be reached
+// the key goes when the lease runs out. It has a deadline of its own besides
+// that of ctx, and may be called more than once.
+func (r *Registrar) Revoke(ctx context.Context) error {
+	r.mu.Lock()
+	r.revoked = true
+	cancel, done := r.cancel, r.done
+	r.mu.Unlock()
+	if cancel != nil {
+		cancel()
+		select {
+		case <-done:
+		case <-ctx.Done():
+			return fmt.Errorf("revoke %s: %w", r.o.Key, ctx.Err())
+		}
+	}
+	if err := r.keeper.revoke(ctx); err != nil {
+		return fmt.Errorf("revoke %s: %w (its key goes when the lease runs out)", r.o.Key, err)
+	}
+	r.become(Idle, 0, "")
+	return nil
+}
+
+// hold makes the key what is wanted, again and again.
+func (r *Registrar) hold(ctx context.Context) {
+	next := time.NewTimer(time.Hour)
+	next.Stop()
+	defer next.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-r.wanted:
+		case <-next.C:
+		case <-r.keeper.changed:
+			if r.leaseChanged(next) {
+				continue
+			}
+		}
+		if wait, again := r.attempt(ctx); again {
+			next.Reset(wait)
+		}
+	}
+}
+
+// leaseChanged hears from the keeper. It tells whether there is nothing to do
+// right now.
+func (r *Registrar) leaseChanged(next *time.Timer) bool {
+	k := r.keeper.state()
+	s := r.Status()
+	switch {
+	case k.id == 0 && (s.Phase == Registered || s.Phase == Unknown):
+		r.log.Warn("etcd says the lease is gone: registering again")
+		r.become(Registering, 0, "the lease was lost")
+		// Those who lost theirs together shall not all come back at once.
+		next.Reset(rand.N(r.o.TTL / 4))
+		return true
+	case k.id == 0:
+		return true
+	case k.trouble != nil && s.Phase == Registered:
+		r.become(Unknown, s.ModRevision, k.trouble.Error())
+		return true
+	case k.trouble == nil && s.Phase == Unknown:
+		// An old etcd can confirm a lease that it has revoked already; the key
+		// tells the truth.
+		return false
+	default:
+		return true
+	}
+}
+
+const (
+	attemptRetry = 200 * time.Millisecond
+	attemptCap   = 3 * time.Second
+)
+
+// attempt looks at the key and does what is due. It gives the time until the
+// next attempt; again is false while there is nothing to register.
+func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool) {
+	r.mu.Lock()
+	rec := r.rec
+	r.mu.Unlock()
+	if rec == nil {
+		return 0, false
+	}
+	if s := r.Status(); s.Phase == Idle {
+		r.become(Registering, 0, "")
+	}
+	wait, err := r.try(ctx, *rec)
+	if ctx.Err() != nil {
+		return 0, false
+	}
+	if err != nil {
+		s := r.Status()
+		phase := Registering
+		if s.Phase == Registered || s.Phase == Unknown {
+			phase = Unknown
+		}
+		r.become(phase, s.ModRevision, err.Error())
+		wait = etcd.Jitter(min(attemptRetry<<min(r.fails, 10), attemptCap))
+		r.fails++
+		return wait, true
+	}
+	r.fails = 0
+	r.mu.Lock()
+	if r.status.Phase == Registered {
+		r.arrived = rec
+	}
+	r.mu.Unlock()
+	return wait, true
+}
+
+// try makes one attempt. An error means that nothing is known for sure.
+func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Duration, err error) {
+	claims, err := r.claims(ctx, rec)
+	if err != nil {
+		return 0, err
+	}
+	phase, why, revision := outcome(claims)
+	if due := r.due(claims, phase); len(due) > 0 {
+		written, err := r.write(ctx, claims, due)
+		if err != nil {
+			return 0, err
+		}
+		if written == 0 {
+			return etcd.Jitter(50 * time.Millisecond), nil
+		}
+		revision = written
+	}
+	// Nothing to write is right, too: the own-key check, or a write that timed out and
+	// was applied.
+	if phase == Registered {
+		r.registered(rec, revision, why)
+		return etcd.Jitter(r.o.TTL), nil
+	}
+	r.become(phase, 0, why)
+	if phase == Overridden {
+		return etcd.Jitter(r.o.TTL / 3), nil
+	}
+	return etcd.Jitter(r.o.TTL), nil
+}
+
+// registered notes that the key is ours at a revision. why says what is not as it was
+// wanted, "" usually.
+func (r *Registrar) registered(rec instance.Record, revision int64, why string) {
+	r.held = true
+	if rec.ID != "" {
+		r.mine[rec.ID] = true
+	}
+	if k := r.keeper.state(); k.trouble != nil {
+		r.become(Unknown, revision, k.trouble.Error())
+		return
+	}
+	r.become(Registered, revision, why)
+}
+
+// become changes the phase and tells whoever wants to know.
+func (r *Registrar) become(phase Phase, revision int64, why string) {
+	r.mu.Lock()
+	was, wasWhy := r.status.Phase, r.status.Err
+	r.status.Phase, r.status.ModRevision, r.status.Err = phase, revision, why
+	if was != phase && phase == Conflict {
+		r.status.Conflicts++
+	}
+	r.mu.Unlock()
+	if phase == Registered && why != "" && (was != phase || wasWhy != why) {
+		r.log.Warn("registered in part: " + why)
+	}
+	if was == phase {
+		return
+	}
+	log := r.log.WithField("phase", string(phase))
+	switch phase {
+	case Conflict, Unknown, StaticPresent, Overridden:
+		log.Warn(why)
+	default:
+		log.Info("registration is " + string(phase))
+	}
+	if r.o.OnEvent != nil {
+		r.o.OnEvent(r.Status())
+	}
+}

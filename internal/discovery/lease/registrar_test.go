@@ -1,0 +1,374 @@
+package lease_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// What a new registrar does with the key as it finds it.
+func TestRegistrarOwnership(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	removed := `{"v":1,"state":"removed"}`
+	for i, c := range []struct {
+		name     string
+		value    string // of the record that is there; "-": none
+		leased   bool
+		override string
+		want     lease.Phase
+		says     string
+	}{
+		{name: "absent", value: "-", want: lease.Registered},
+		{name: "same id", value: `{"id":"A","host_id":"elsewhere"}`, leased: true, want: lease.Registered},
+		{name: "same host, other id", value: `{"id":"B","host_id":"host-1"}`, leased: true, want: lease.Registered},
+		{name: "other host", value: `{"id":"B","host_id":"host-2","agent":"x\u0007"}`, leased: true, want: lease.Conflict, says: `host-2`},
+		{name: "no host id", value: `{"id":"B"}`, leased: true, want: lease.Conflict},
+		{name: "leased bare record", value: ``, leased: true, want: lease.Conflict},
+		{name: "leased broken value", value: `{`, leased: true, want: lease.Conflict, says: "cannot be read"},
+		{name: "static", value: `{"models":["m"]}`, want: lease.StaticPresent},
+		{name: "static with our id", value: `{"id":"A","host_id":"host-1"}`, want: lease.StaticPresent},
+		{name: "static bare", value: ``, want: lease.StaticPresent},
+		{name: "removed", value: "-", override: removed, want: lease.Overridden, says: "removed"},
+		{name: "removed, with a record", value: `{"id":"A"}`, leased: true, override: removed, want: lease.Overridden},
+		{name: "drained", value: "-", override: `{"v":1,"state":"drain"}`, want: lease.Registered},
+		{name: "broken override", value: "-", override: `{"state":`, want: lease.Registered},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			k := members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i+1))
+			if c.override != "" {
+				members.Put(t, cli, l.Override(k), c.override)
+			}
+			if c.value != "-" {
+				var opts []clientv3.OpOption
+				if c.leased {
+					opts = append(opts, clientv3.WithLease(members.Lease(t, cli, 600)))
+				}
+				members.Put(t, cli, l.Instance(k), c.value, opts...)
+			}
+			before := members.RawKey(t, cli, k)
+			r := members.Register(t, cli, members.RegistrarOptions(t, k))
+			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+			members.WaitPhase(t, r, c.want)
+			s, after := r.Status(), members.RawKey(t, cli, k)
+			if c.want == lease.Registered {
+				if after == nil || after.Lease != s.LeaseID || after.ModRevision != s.ModRevision || s.Err != "" {
+					t.Fatalf("status %+v, key %+v", s, after)
+				}
+				if !strings.Contains(string(after.Value), `"host_id":"host-1"`) {
+					t.Fatalf("value %s", after.Value)
+				}
+				return
+			}
+			if s.ModRevision != 0 || s.Err == "" || !strings.Contains(s.Err, c.says) || strings.Contains(s.Err, "\a") {
+				t.Errorf("status %+v", s)
+			}
+			if (before == nil) != (after == nil) {
+				t.Fatalf("before %+v, after %+v", before, after)
+			}
+			if before != nil && (before.ModRevision != after.ModRevision || before.Lease != after.Lease || string(before.Value) != string(after.Value)) {
+				t.Fatalf("the key was touched: before %+v, after %+v", before, after)
+			}
+		})
+	}
+}
+
+func TestRegistrarWaitsForFirstSet(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	k := members.Prefill("10.0.0.1:8100")
+	r := members.Register(t, cli, members.RegistrarOptions(t, k))
+	if s := r.Status(); s.Phase != lease.Idle || s.LeaseID != 0 {
+		t.Fatalf("%+v", s)
+	}
+	r.Set(instance.Record{ID: "A"})
+	r.Set(instance.Record{ID: "A", State: instance.Draining})
+	testkit.Eventually(t, members.Soon, func() error {
+		if raw := members.RawKey(t, cli, k); raw == nil || !strings.Contains(string(raw.Value), "draining") {
+			return fmt.Errorf("%+v", raw)
+		}
+		return nil
+	})
+	// The lease is renewed.
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := r.Status(); s.Renewals < 2 {
+			return fmt.Errorf("%d renewals", s.Renewals)
+		}
+		return nil
+	})
+}
+
+// Fault matrix, row 12's little sister: the lease is gone although the agent lives.
+func TestRegistrarLeaseLost(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	k := members.Prefill("10.0.0.1:8100")
+	var mu sync.Mutex
+	var phases []lease.Phase
+	o := members.RegistrarOptions(t, k)
+	o.OnEvent = func(s lease.Status) {
+		mu.Lock()
+		defer mu.Unlock()
+		phases = append(phases, s.Phase)
+	}
+	r := members.Register(t, cli, o)
+	r.Set(instance.Record{ID: "A"})
+	members.WaitPhase(t, r, lease.Registered)
+	first := r.Status().LeaseID
+	if _, err := cli.Revoke(t.Context(), clientv3.LeaseID(first)); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		s, raw := r.Status(), members.RawKey(t, cli, k)
+		if s.LeasesLost != 1 || s.Registrations != 2 || s.LeaseID == first || raw == nil || raw.Lease != s.LeaseID {
+			return fmt.Errorf("%+v, %+v", s, raw)
+		}
+		return nil
+	})
+	members.WaitPhase(t, r, lease.Registered)
+	mu.Lock()
+	defer mu.Unlock()
+	want := "[registering registered registering registered]"
+	if got := fmt.Sprint(phases); got != want {
+		t.Errorf("phases %s, want %s", got, want)
+	}
+}
+
+// Fault matrix, row 30: the key is deleted under a living lease.
+func TestRegistrarPutsDeletedKeyBack(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	k := members.Prefill("10.0.0.1:8100")
+	r := members.Register(t, cli, members.RegistrarOptions(t, k))
+	r.Set(instance.Record{ID: "A"})
+	members.WaitPhase(t, r, lease.Registered)
+	before := r.Status()
+	members.Del(t, cli, members.Layout(t).Instance(k))
+	testkit.Eventually(t, members.Soon, func() error {
+		if raw := members.RawKey(t, cli, k); raw == nil || raw.Lease != before.LeaseID {
+			return fmt.Errorf("%+v", raw)
+		}
+		return nil
+	})
+}
+
+// An operator's removal wins over the agent until it is lifted.
+func TestRegistrarHonoursRemoval(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	store := store.New(cli, members.Layout(t), "test")
+	k := members.Prefill("10.0.0.1:8100")
+	r := members.Register(t, cli, members.RegistrarOptions(t, k))
+	r.Set(instance.Record{ID: "A"})
+	members.WaitPhase(t, r, lease.Registered)
+	if existed, err := store.Remove(t.Context(), k, "broken"); err != nil || !existed {
+		t.Fatal(existed, err)
+	}
+	members.WaitPhase(t, r, lease.Overridden)
+	r.Set(instance.Record{ID: "A", State: instance.Down}) // whatever it wants now
+	lost := r.Status().Renewals
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := r.Status(); s.Renewals < lost+2 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if raw := members.RawKey(t, cli, k); raw != nil {
+		t.Fatalf("it came back: %+v", raw)
+	}
+	if removed, err := store.Allow(t.Context(), k, "mended"); err != nil || !removed {
+		t.Fatal(removed, err)
+	}
+	members.WaitPhase(t, r, lease.Registered)
+	if removed, err := store.Allow(t.Context(), k, "again"); err != nil || removed {
+		t.Errorf("allowed twice: %v, %v", removed, err)
+	}
+	log, err := store.AuditLog(t.Context(), 0)
+	if err != nil || len(log) != 2 || log[0].What != "allow" {
+		t.Errorf("the trail is %+v, %v", log, err)
+	}
+}
+
+// Fault matrix, row 21: two agents for one address.
+func TestRegistrarTwoAgents(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	t.Run("on two hosts", func(t *testing.T) {
+		t.Parallel()
+		k := members.Prefill("10.0.0.1:8100")
+		first := members.Register(t, cli, members.RegistrarOptions(t, k))
+		first.Set(instance.Record{ID: "A"})
+		members.WaitPhase(t, first, lease.Registered)
+		before := members.RawKey(t, cli, k)
+		o := members.RegistrarOptions(t, k)
+		o.HostID = "host-2"
+		second := members.Register(t, cli, o)
+		second.Set(instance.Record{ID: "B"})
+		members.WaitPhase(t, second, lease.Conflict)
+		if after := members.RawKey(t, cli, k); string(after.Value) != string(before.Value) || after.ModRevision != before.ModRevision {
+			t.Fatalf("before %+v, after %+v", before, after)
+		}
+		if a, b := first.Status().Conflicts, second.Status().Conflicts; a != 0 || b != 1 {
+			t.Errorf("conflicts counted: %d by the first, %d by the second", a, b)
+		}
+		// When the first goes, the second gets it.
+		if err := first.Revoke(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		members.WaitPhase(t, second, lease.Registered)
+	})
+	t.Run("on one host the later one keeps it", func(t *testing.T) {
+		t.Parallel()
+		k := members.Prefill("10.0.0.2:8100")
+		first := members.Register(t, cli, members.RegistrarOptions(t, k))
+		first.Set(instance.Record{ID: "A"})
+		members.WaitPhase(t, first, lease.Registered)
+		second := members.Register(t, cli, members.RegistrarOptions(t, k))
+		second.Set(instance.Record{ID: "B"})
+		members.WaitPhase(t, second, lease.Registered)
+		members.WaitPhase(t, first, lease.Conflict)
+		if raw := members.RawKey(t, cli, k); raw.Lease != second.Status().LeaseID || raw.Version != 2 {
+			t.Fatalf("%+v", raw)
+		}
+	})
+}
+
+// Two hosts that start at the same moment: one gets the key, and it was
+// written once.
+func TestRegistrarStartRace(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	for round := range 10 {
+		k := members.Decode(fmt.Sprintf("10.0.0.1:%d", 8200+round))
+		const n = 4
+		rs := make([]*lease.Registrar, n)
+		for i := range rs {
+			o := members.RegistrarOptions(t, k)
+			o.HostID = fmt.Sprintf("host-%d", i)
+			rs[i] = members.Register(t, cli, o)
+		}
+		for i, r := range rs {
+			r.Set(instance.Record{ID: fmt.Sprintf("id-%d", i)})
+		}
+		testkit.Eventually(t, members.Soon, func() error {
+			won, lost := 0, 0
+			for _, r := range rs {
+				switch r.Status().Phase {
+				case lease.Registered:
+					won++
+				case lease.Conflict:
+					lost++
+				}
+			}
+			if won != 1 || lost != n-1 {
+				return fmt.Errorf("%d registered, %d in conflict", won, lost)
+			}
+			return nil
+		})
+		if raw := members.RawKey(t, cli, k); raw.Version != 1 {
+			t.Fatalf("written %d times: %+v", raw.Version, raw)
+		}
+	}
+}
+
+func TestRegistrarNewIncarnation(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	k := members.Prefill("10.0.0.1:8100")
+	r := members.Register(t, cli, members.RegistrarOptions(t, k))
+	r.Set(instance.Record{ID: "A"})
+	members.WaitPhase(t, r, lease.Registered)
+	r.Set(instance.Record{ID: "B"})
+	testkit.Eventually(t, members.Soon, func() error {
+		if raw := members.RawKey(t, cli, k); !strings.Contains(string(raw.Value), `"id":"B"`) || raw.Lease != r.Status().LeaseID {
+			return fmt.Errorf("%s", raw.Value)
+		}
+		return nil
+	})
+	if s := r.Status(); s.Registrations != 1 {
+		t.Fatalf("%+v", s)
+	}
+}
+
+func TestRegistrarEnds(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	k := members.Prefill("10.0.0.1:8100")
+
+	// The end of its context leaves the key.
+	r := lease.NewRegistrar(cli, members.RegistrarOptions(t, k))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.Set(instance.Record{ID: "A"})
+	members.WaitPhase(t, r, lease.Registered)
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	if members.RawKey(t, cli, k) == nil {
+		t.Fatal("the key went with the context")
+	}
+	// Revoke takes it away, also after Run, and twice does no harm.
+	for range 2 {
+		if err := r.Revoke(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if raw := members.RawKey(t, cli, k); raw != nil || r.Status().Phase != lease.Idle {
+		t.Fatalf("%+v %+v", raw, r.Status())
+	}
+	// A revoked one does not come back.
+	if err := r.Run(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Revoke before Run.
+	if err := lease.NewRegistrar(cli, members.RegistrarOptions(t, k)).Revoke(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestRegistrarRefusesWhatNobodyCouldRead(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	k := members.Prefill("10.0.0.1:8100")
+	r := members.Register(t, cli, members.RegistrarOptions(t, k))
+	r.Set(instance.Record{ID: "A", Address: "10.0.0.1:9"})
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := r.Status(); s.Phase != lease.Registering || !strings.Contains(s.Err, "port") {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	members.Put(t, cli, members.Layout(t).Schema(), `{"v":2}`)
+	r.Set(instance.Record{ID: "A"})
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := r.Status(); !strings.Contains(s.Err, "upgrade") {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	members.Put(t, cli, members.Layout(t).Schema(), `{"v":1,"more":true}`)
+	members.WaitPhase(t, r, lease.Registered)
+}

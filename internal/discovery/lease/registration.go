@@ -1,0 +1,83 @@
+package lease
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Phase is how far a registration has come.
+type Phase string
+
+// The phases of a Registrar.
+const (
+	Idle          Phase = "idle"           // nothing to register yet, or revoked
+	Registering   Phase = "registering"    // no lease or no key yet, or lost
+	Registered    Phase = "registered"     // the key is ours under a living lease
+	Unknown       Phase = "unknown"        // was registered; etcd does not answer, the lease may still live
+	Conflict      Phase = "conflict"       // somebody else holds the key; it is left as it is
+	Overridden    Phase = "overridden"     // an operator removed the instance; waits until that is lifted
+	StaticPresent Phase = "static-present" // an operator's static record stands; it is left as it is
+)
+
+// Status is a copy of a Registrar's state.
+type Status struct {
+	Phase       Phase
+	LeaseID     int64     // 0 without a lease
+	ModRevision int64     // of our key, 0 while it is not ours
+	LastRenewal time.Time // last time etcd confirmed the lease, by the local clock
+	Err         string    // what is wrong, for people, or which of two keys is removed; "" while all is well
+
+	Registrations int64 // times the key was written by a new lease
+	LeasesLost    int64 // times etcd said that the lease is gone
+	Renewals      int64 // renewals confirmed
+	RenewalFails  int64 // renewals that etcd did not confirm, besides those of a lost lease
+	Conflicts     int64 // times the key turned out to be held by another agent
+}
+
+// RegistrarOptions configure a Registrar. Layout, Key and HostID have to be set.
+type RegistrarOptions struct {
+	Layout schema.Layout
+	// Key is what is registered. Of role instance.Both it means two keys, under one
+	// lease and written together: both, or none while somebody else holds one of them.
+	// One that an operator has removed stays away without the other.
+	Key instance.Key
+	// TTL of the lease, default 15 s; etcd grants at least 2 s. It is renewed
+	// each third of it.
+	TTL time.Duration
+	// HostID tells network namespaces apart: a record of the same key, another
+	// id and the same host was left by an earlier life of this agent and is taken
+	// over. An empty one takes over nothing.
+	HostID string
+	Log    logrus.FieldLogger // nil: silent
+	// OnEvent is called on each change of phase, one call at a time. It must not
+	// block.
+	OnEvent func(Status)
+}
+
+// settlePoll is the pause between two looks at what etcd has.
+const settlePoll = 10 * time.Millisecond
+
+// Settle waits until what was Set last is in etcd, or is not to be written now; false
+// means that ctx has ended before.
+func (r *Registrar) Settle(ctx context.Context) bool {
+	tick := time.NewTicker(settlePoll)
+	defer tick.Stop()
+	for !r.Arrived() {
+		switch r.Status().Phase {
+		case Conflict, Overridden, StaticPresent:
+			return true
+		case Idle, Registering, Registered, Unknown:
+		}
+		select {
+		case <-ctx.Done():
+			return false
+		case <-tick.C:
+		}
+	}
+	return true
+}

@@ -1,0 +1,40 @@
+package lease_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// An etcd that takes longer for an answer than a renewal waits at first is waited
+// for longer: the lease is kept.
+func TestRenewalOfASlowEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	o := members.RegistrarOptions(t, members.Prefill("10.0.0.1:8100"))
+	o.TTL = 15 * time.Second
+	r := members.Register(t, members.Dial(t, link.Address()), o)
+	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+	members.WaitPhase(t, r, lease.Registered)
+	before := r.Status()
+	link.Delay(1250 * time.Millisecond)
+	testkit.Eventually(t, time.Minute, func() error {
+		s := r.Status()
+		if s.LeasesLost > 0 {
+			t.Fatalf("the lease was lost: %+v", s)
+		}
+		if s.RenewalFails == 0 || s.Renewals < before.Renewals+2 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if s := r.Status(); s.LeaseID != before.LeaseID {
+		t.Errorf("before %+v, after %+v", before, s)
+	}
+}

@@ -1,0 +1,148 @@
+package schema_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func TestDecodeRecordRejects(t *testing.T) {
+	t.Parallel()
+	for _, c := range members.BadValues() {
+		t.Run(c.Name, func(t *testing.T) {
+			t.Parallel()
+			rec, _, err := schema.DecodeRecord(members.Prefill("10.0.0.1:8100"), []byte(c.Value))
+			var rejected *schema.RejectedError
+			if !errors.As(err, &rejected) {
+				t.Fatalf("error %v of type %T, record %+v", err, err, rec)
+			}
+			if !strings.Contains(rejected.Reason, c.Reason) {
+				t.Errorf("reason %q does not say %q", rejected.Reason, c.Reason)
+			}
+			if strings.ContainsAny(rejected.Reason, "\x1b\x00\n") || len(rejected.Reason) > 500 {
+				t.Errorf("reason is not fit to print: %q", rejected.Reason)
+			}
+		})
+	}
+}
+
+func TestDecodeRecordAccepts(t *testing.T) {
+	t.Parallel()
+	k := members.Prefill("10.0.0.1:8100")
+	base := instance.Record{V: 1, Role: instance.Prefill, Address: k.Address, Scheme: "http", State: instance.Ready}
+	with := func(change func(*instance.Record)) instance.Record {
+		r := base
+		change(&r)
+		return r
+	}
+	weight := 0
+	for _, c := range []struct {
+		name, value string
+		bare        bool
+		want        instance.Record
+	}{
+		{"empty", "", true, base},
+		{"blank", " \r\n", true, base},
+		{"address", "10.0.0.1:8100\n", true, base},
+		{"URL", "http://10.0.0.1:8100/", true, base},
+		{"https URL", "https://10.0.0.1:8100", true, with(func(r *instance.Record) { r.Scheme = "https" })},
+		{"empty object", "{}", false, base},
+		{"unknown fields", `{"future":{"a":[1]},"v":1}`, false, base},
+		{"newer version", `{"v":2,"models":["m"]}`, false, with(func(r *instance.Record) { r.V, r.Models = 2, []string{"m"} })},
+		{"same port behind a NAT", `{"address":"GPU-7.example:8100"}`, false, with(func(r *instance.Record) { r.Address = "gpu-7.example:8100" })},
+		{"weight zero", `{"weight":0}`, false, with(func(r *instance.Record) { r.Weight = &weight })},
+		{"state", `{"state":"down"}`, false, with(func(r *instance.Record) { r.State = instance.Down })},
+		{"down because it is slow", `{"state":"down","cause":"slow"}`, false, with(func(r *instance.Record) { r.State, r.Cause = instance.Down, instance.CauseSlow })},
+		{"a cause of a newer version", `{"state":"down","cause":"frozen"}`, false, with(func(r *instance.Record) { r.State, r.Cause = instance.Down, "frozen" })},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			rec, bare, err := schema.DecodeRecord(k, []byte(c.value))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if bare != c.bare {
+				t.Errorf("bare is %t", bare)
+			}
+			if diff := cmp.Diff(c.want, rec); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestEncodeRecord(t *testing.T) {
+	t.Parallel()
+	k := members.Decode("[2001:db8::1]:8200")
+	rec := instance.Record{ID: "X", Models: []string{"a<b>&c", "ü"}, Ports: map[string][]int{"side_channel": {5600}}}
+	value, err := schema.EncodeRecord(rec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(value), `"a<b>&c"`) {
+		t.Errorf("value is escaped for HTML: %s", value)
+	}
+	got, bare, err := schema.DecodeRecord(k, value)
+	if err != nil || bare {
+		t.Fatal(bare, err)
+	}
+	rec.V, rec.Role, rec.Address, rec.Scheme, rec.State = 1, k.Role, k.Address, "http", instance.Ready
+	if diff := cmp.Diff(rec, got); diff != "" {
+		t.Error(diff)
+	}
+	if _, err := schema.EncodeRecord(instance.Record{ID: strings.Repeat("x", 20000)}); !errors.Is(err, schema.ErrTooLarge) {
+		t.Errorf("a large record: %v", err)
+	}
+	minus := -1
+	if _, err := schema.EncodeRecord(instance.Record{Weight: &minus}); err == nil {
+		t.Error("a record that nobody could read was encoded")
+	}
+}
+
+func TestDecodeOverride(t *testing.T) {
+	t.Parallel()
+	o, err := schema.DecodeOverride([]byte(`{"v":1,"state":"cordon","weight":3,"by":"x","more":1}`))
+	if err != nil || o.State != instance.Cordon || *o.Weight != 3 {
+		t.Fatalf("%+v, %v", o, err)
+	}
+	for _, bad := range []string{"", "drain", `{"state":"gone"}`, `{"weight":-1}`, `{"state":1}`, "\xff"} {
+		if _, err := schema.DecodeOverride([]byte(bad)); err == nil {
+			t.Errorf("%q was accepted", bad)
+		}
+	}
+}
+
+func TestNewLayout(t *testing.T) {
+	t.Parallel()
+	for _, p := range []string{"/pd", "/pd/"} {
+		l, err := schema.NewLayout(p)
+		if err != nil || l.Root() != "/pd/" {
+			t.Errorf("%q: %q, %v", p, l.Root(), err)
+		}
+	}
+	for _, p := range []string{"", "/", "//", "pd", "/a//b", "/mooncake", "/mooncake-store/x", "/oplog", "/p d", "/p\x00", "/" + strings.Repeat("x", 300)} {
+		if l, err := schema.NewLayout(p); !errors.Is(err, schema.ErrPrefix) {
+			t.Errorf("%q was accepted as %q (%v)", p, l.Root(), err)
+		}
+	}
+	l := members.Layout(t)
+	k := members.Decode("[::1]:8200")
+	for got, want := range map[string]string{
+		l.Instance(k): "/pd/decode/[::1]:8200",
+		l.Pending(k):  "/pd/pending/decode/[::1]:8200",
+		l.Override(k): "/pd/override/decode/[::1]:8200",
+		l.Proxy("p"):  "/pd/proxies/p",
+		l.Audit("a"):  "/pd/audit/a",
+		l.Schema():    "/pd/meta/schema",
+	} {
+		if got != want {
+			t.Errorf("%q, want %q", got, want)
+		}
+	}
+}

@@ -1,0 +1,143 @@
+package schema
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+func inFlight(role instance.Role, address string, n int64) LoadEntry {
+	return LoadEntry{Key: instance.Key{Role: role, Address: address}, LoadCount: LoadCount{InFlight: n, Waiting: 10 * n, Held: 100 * n}}
+}
+
+// A digest has what is not zero, and says it as other programs read it.
+func TestDigestText(t *testing.T) {
+	t.Parallel()
+	d := NewDigest(42, []LoadEntry{inFlight(instance.Decode, "d:1", 2), inFlight(instance.Prefill, "p:1", 0)}, time.Unix(1e9, 0).UTC())
+	raw, err := json.Marshal(d)
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := `{"v":1,"applied":42,"load":{"decode/d:1":{"in_flight":2,"waiting_tokens":20,"held_tokens":200}},"at":"2001-09-09T01:46:40Z"}`
+	if string(raw) != want {
+		t.Errorf("%s, want %s", raw, want)
+	}
+	if raw, err = json.Marshal(NewDigest(0, nil, time.Unix(1e9, 0).UTC())); err != nil || !strings.Contains(string(raw), `"load":{}`) {
+		t.Errorf("%s, %v", raw, err)
+	}
+}
+
+// However much is in flight, a digest fits; those that somebody waits for are in it, and
+// no other that is in has less in flight than one that is left out.
+func TestDigestFits(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 2))
+	for _, n := range []int{1, 500, 3000} {
+		entries := make([]LoadEntry, n)
+		for i := range entries {
+			entries[i] = inFlight(instance.Decode, fmt.Sprintf("[2001:db8::%x]:%d", i, 10_000+i), rng.Int64N(maxCount/200))
+			entries[i].Leaving = i%100 == 7
+		}
+		d := NewDigest(1<<62, entries, time.Now())
+		raw, err := json.Marshal(d)
+		if err != nil || len(raw) > maxDigest {
+			t.Fatalf("%d instances: %d bytes, %v", n, len(raw), err)
+		}
+		if len(d.Load)+d.LeftOut != n || n <= 500 && d.LeftOut != 0 {
+			t.Errorf("%d instances: %d in it, %d left out", n, len(d.Load), d.LeftOut)
+		}
+		least, most := int64(maxCount), int64(0)
+		for _, e := range entries {
+			c, in := d.Load[e.Key.String()]
+			switch {
+			case in && c != e.LoadCount:
+				t.Fatalf("%s: %+v", e.Key, c)
+			case e.Leaving && !in:
+				t.Errorf("%s is left out, and somebody waits for it", e.Key)
+			case in && !e.Leaving:
+				least = min(least, c.InFlight)
+			case !in:
+				most = max(most, e.InFlight)
+			}
+		}
+		if most > least {
+			t.Errorf("%d instances: one with %d in flight is left out, one with %d is not", n, most, least)
+		}
+		if back, err := DecodeDigest(raw); err != nil || !back.Equal(&d) {
+			t.Errorf("%d instances: read back otherwise, %v", n, err)
+		}
+	}
+}
+
+func TestDigestRefused(t *testing.T) {
+	t.Parallel()
+	for _, text := range []string{
+		``, `x`, `{}`, `[]`, `{"v":2,"load":{}}`, `{"v":1,"applied":-1}`, `{"v":1,"left_out":-1}`,
+		`{"v":1,"load":{"decode/d:1":{"in_flight":-1}}}`, `{"v":1,"load":{"decode/d:1":{"held_tokens":1e99}}}`,
+		`{"v":1,"load":{"decode/d:1":{"waiting_tokens":9007199254740993}}}`, `{"v":1,"load":{"d:1":{}}}`, `{"v":1,"load":{"encode/d:1":{}}}`,
+		`{"v":1,"load":{"decode/":{}}}`, `{"v":1,"load":{"decode/d:1":{"in_flight":1.5}}}`, `{"v":1} ` + strings.Repeat(" ", maxDigest),
+	} {
+		if d, err := DecodeDigest([]byte(text)); !errors.Is(err, ErrDigest) || len(d.Load) > 0 && d.V == 1 && err == nil {
+			t.Errorf("%.60q: %+v, %v", text, d, err)
+		}
+	}
+	if d, err := DecodeDigest([]byte(`{"v":1,"more":[1],"load":{"decode/d:1":{"in_flight":3,"else":{}}}}`)); err != nil || d.Load["decode/d:1"].InFlight != 3 {
+		t.Errorf("unknown fields: %+v, %v", d, err)
+	}
+}
+
+func FuzzDigest(f *testing.F) {
+	f.Add(`{"v":1,"applied":3,"load":{"decode/d:1":{"in_flight":3,"waiting_tokens":1,"held_tokens":2}}}`)
+	f.Add(`{"v":2}`)
+	f.Add(`{"v":1,"load":{"prefill/x":{"in_flight":-3}}}`)
+	f.Fuzz(func(t *testing.T, text string) {
+		d, err := DecodeDigest([]byte(text))
+		if err != nil {
+			if d.Load != nil {
+				t.Fatalf("%q is refused and used: %+v", text, d)
+			}
+			return
+		}
+		for key, c := range d.Load {
+			if min(c.InFlight, c.Waiting, c.Held) < 0 || max(c.InFlight, c.Waiting, c.Held) > maxCount || !strings.Contains(key, "/") {
+				t.Fatalf("%q: %s %+v", text, key, c)
+			}
+		}
+		raw, err := json.Marshal(d)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if again, err := DecodeDigest(raw); len(raw) <= maxDigest && (err != nil || !again.Equal(&d)) {
+			t.Fatalf("%q: %s is read otherwise: %v", text, raw, err)
+		}
+	})
+}
+
+// Small changes wait, great ones and those of the membership do not.
+func TestDigestTells(t *testing.T) {
+	t.Parallel()
+	of := func(applied, inFlight, held int64) *Digest {
+		return &Digest{Applied: applied, Load: map[string]LoadCount{"decode/d:1": {InFlight: inFlight, Held: held}}}
+	}
+	before := of(1, 100, 100_000)
+	for _, c := range []struct {
+		now  *Digest
+		want bool
+	}{
+		{of(1, 100, 100_000), false}, {of(1, 109, 109_000), false}, {of(1, 111, 100_000), true}, {of(1, 89, 100_000), true},
+		{of(1, 100, 120_000), true}, {of(2, 100, 100_000), true}, {&Digest{Applied: 1}, true},
+	} {
+		if got := c.now.Differs(before); got != c.want {
+			t.Errorf("%+v: %t", c.now, got)
+		}
+	}
+	if of(1, 1, 1).Differs(nil) != true || of(1, 2, 1).Differs(of(1, 1, 1)) != true {
+		t.Error("the first, or one leg more of few, is not told")
+	}
+}

@@ -1,0 +1,103 @@
+package schema
+
+import (
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Override is the JSON value of an operator's intent. It wins over the record
+// of its instance and outlives it.
+type Override struct {
+	V      int             `json:"v"`
+	State  instance.Intent `json:"state,omitempty"`  // drain, cordon, removed, or empty with a weight
+	Weight *int            `json:"weight,omitempty"` // replaces the record's, at least 0
+	Reason string          `json:"reason,omitempty"`
+	By     string          `json:"by,omitempty"`
+}
+
+// PendingAdd is the JSON value of an add that waits until its instance answers.
+type PendingAdd struct {
+	V         int              `json:"v"`
+	Model     string           `json:"model,omitempty"`     // must be served; empty: the verifying proxy's own --model
+	Connector string           `json:"connector,omitempty"` // goes into the record
+	By        string           `json:"by,omitempty"`
+	Reason    string           `json:"reason,omitempty"`
+	Since     *time.Time       `json:"since,omitempty"`  // for people; never compared
+	Record    *instance.Record `json:"record,omitempty"` // what to write beside the verified facts
+}
+
+// DecodeOverride reads an override. Every error is a *RejectedError. An empty
+// value is an error: it says nothing about what is wanted.
+func DecodeOverride(value []byte) (Override, error) {
+	text, err := valueText(value)
+	if err != nil {
+		return Override{}, err
+	}
+	if text == "" || text[0] != '{' {
+		return Override{}, Rejectf("an override must be a JSON object such as {\"v\":1,\"state\":\"drain\"}")
+	}
+	var o Override
+	if err := decodeObject(text, &o); err != nil {
+		return Override{}, err
+	}
+	switch o.State {
+	case "", instance.Drain, instance.Cordon, instance.Removed:
+	default:
+		return Override{}, Rejectf("state is %s; use drain, cordon or removed", Quote(string(o.State), 40))
+	}
+	if o.Weight != nil && *o.Weight < 0 {
+		return Override{}, Rejectf("weight is negative")
+	}
+	return o, nil
+}
+
+// DecodePending reads a pending add. An empty value waits for whatever model
+// the instance serves. Every error is a *RejectedError.
+func DecodePending(k instance.Key, value []byte) (PendingAdd, error) {
+	text, err := valueText(value)
+	if err != nil {
+		return PendingAdd{}, err
+	}
+	if text == "" {
+		return PendingAdd{V: 1}, nil
+	}
+	if text[0] != '{' {
+		return PendingAdd{}, Rejectf("a pending add must be empty or a JSON object")
+	}
+	var p PendingAdd
+	if err := decodeObject(text, &p); err != nil {
+		return PendingAdd{}, err
+	}
+	if p.Record != nil {
+		if err := FillRecord(k, p.Record); err != nil {
+			return PendingAdd{}, err
+		}
+	}
+	return p, nil
+}
+
+// FullRecord is what promotion writes, before the verified facts are added.
+func (p PendingAdd) FullRecord(k instance.Key) instance.Record {
+	var rec instance.Record
+	if p.Record != nil {
+		rec = *p.Record
+	}
+	rec.V = instance.RecordVersion
+	rec.Role, rec.Address = k.Role, k.Address
+	if rec.Scheme == "" {
+		rec.Scheme = "http"
+	}
+	if rec.State == "" {
+		rec.State = instance.Ready
+	}
+	if rec.Source == "" {
+		rec.Source = "admin"
+	}
+	if rec.Connector == "" {
+		rec.Connector = p.Connector
+	}
+	return rec
+}
+
+const SourceFlags = "flags"

@@ -1,0 +1,198 @@
+// Package schema is the layout of the keys in etcd and the codec of their values. It is
+// pure: it knows no etcd client, and no other package of discovery.
+package schema
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrPrefix is wrapped by every error of NewLayout.
+var ErrPrefix = errors.New("invalid etcd prefix")
+
+// DefaultPrefix is the root under which all keys live when nothing else is said.
+const DefaultPrefix = "/pd"
+
+// The first path segment below the root says what a key is about.
+const (
+	segAudit    = "audit/"
+	segOverride = "override/"
+	segPending  = "pending/"
+	segProxies  = "proxies/"
+	segLoad     = "load/"
+	KeySchema   = "meta/schema"
+	keyKept     = "meta/kept"
+)
+
+// Layout knows where every key is. The zero Layout is not usable; see NewLayout.
+type Layout struct {
+	root string // ends in exactly one slash, so that /pd never matches /pd-old
+}
+
+// NewLayout checks a prefix such as "/pd" or "/pd/" and makes the layout below
+// it. The prefix starts with a slash, is not the root of all keys, and stays
+// clear of the keys that Mooncake keeps in the same etcd.
+func NewLayout(prefix string) (Layout, error) {
+	bad := func(why string) (Layout, error) {
+		return Layout{}, fmt.Errorf("%w %q: %s", ErrPrefix, instance.Printable(prefix, 80), why)
+	}
+	trimmed := strings.Trim(prefix, "/")
+	switch {
+	case trimmed == "":
+		return bad("it would cover every key in etcd; use a name such as " + DefaultPrefix)
+	case len(prefix) > 200:
+		return bad("longer than 200 bytes")
+	case !strings.HasPrefix(prefix, "/"):
+		return bad("start it with a slash, as in /" + trimmed)
+	case strings.Contains(prefix, "//"):
+		return bad("it has an empty part between two slashes")
+	}
+	for _, c := range []byte(trimmed) {
+		if c <= ' ' || c >= 0x7f {
+			return bad("use letters, digits and punctuation of ASCII only")
+		}
+	}
+	first, _, _ := strings.Cut(trimmed, "/")
+	if first == "mooncake" || strings.HasPrefix(first, "mooncake-") || first == "oplog" {
+		return bad("these keys belong to Mooncake; use another name such as " + DefaultPrefix)
+	}
+	return Layout{root: "/" + trimmed + "/"}, nil
+}
+
+// Root is the common prefix of all keys, with its trailing slash.
+func (l Layout) Root() string { return l.root }
+
+// Instance is the key of an instance's record.
+func (l Layout) Instance(k instance.Key) string {
+	return l.root + string(k.Role) + "/" + k.Address
+}
+
+// Pending is the key of an add that waits for its instance.
+func (l Layout) Pending(k instance.Key) string {
+	return l.root + segPending + string(k.Role) + "/" + k.Address
+}
+
+// Override is the key of an operator's intent for an instance.
+func (l Layout) Override(k instance.Key) string {
+	return l.root + segOverride + string(k.Role) + "/" + k.Address
+}
+
+// Overrides is the common prefix of all overrides.
+func (l Layout) Overrides() string { return l.root + segOverride }
+
+// Proxy is the key of a proxy's presence.
+func (l Layout) Proxy(id string) string { return l.root + segProxies + id }
+
+// Load is the key under which a proxy tells what it has in flight.
+func (l Layout) Load(id string) string { return l.root + segLoad + id }
+
+// Audit is the key of one audit entry.
+func (l Layout) Audit(id string) string { return l.root + segAudit + id }
+
+// Schema is the key that names the version of this layout.
+func (l Layout) Schema() string { return l.root + KeySchema }
+
+// Kept is the key through which an operator tells the proxies what to do with
+// what they keep in force although etcd has lost it.
+func (l Layout) Kept() string { return l.root + keyKept }
+
+// The watch is one range, so that all events come in one order and whole
+// transactions arrive whole: from decode/ to the end of prefill/. In etcd's
+// byte order that covers decode, load, meta, override, pending and prefill, and
+// leaves out audit and the presences in proxies/, which change all the time and
+// say nothing about membership. load/ lies inside and is skipped on arrival.
+func (l Layout) WatchStart() string { return l.root + string(instance.Decode) + "/" }
+func (l Layout) WatchEnd() string   { return l.root + string(instance.Prefill) + "0" } // '0' follows '/'
+
+// Kind tells what a key is about.
+type Kind int
+
+const (
+	KindOther Kind = iota
+	KindInstance
+	KindPending
+	KindOverride
+)
+
+// ListedPrefixes are what a list of the membership reads, besides the schema key.
+func (l Layout) ListedPrefixes() []string {
+	return []string{
+		l.root + string(instance.Decode) + "/",
+		l.root + segOverride,
+		l.root + segPending,
+		l.root + string(instance.Prefill) + "/",
+	}
+}
+
+// Name is a key taken apart. Address is as spelled in the key, unchecked.
+type Name struct {
+	Kind    Kind
+	Role    instance.Role
+	Address string
+}
+
+// Path is the key without its root.
+func (n Name) Path() string {
+	at := string(n.Role) + "/" + n.Address
+	switch n.Kind {
+	case KindPending:
+		return segPending + at
+	case KindOverride:
+		return segOverride + at
+	case KindOther:
+		return n.Address
+	default:
+		return at
+	}
+}
+
+// Text is path for people to read.
+func (n Name) Text() string { return instance.Printable(n.Path(), 400) }
+
+// Parse takes a key apart. Keys outside the root, in a segment we do not read,
+// or deeper than they should be are KindOther.
+func (l Layout) Parse(key string) Name {
+	rest, ok := strings.CutPrefix(key, l.root)
+	if !ok {
+		return Name{}
+	}
+	n := Name{Kind: KindInstance}
+	if r, ok := strings.CutPrefix(rest, segPending); ok {
+		n.Kind, rest = KindPending, r
+	} else if r, ok := strings.CutPrefix(rest, segOverride); ok {
+		n.Kind, rest = KindOverride, r
+	}
+	role, address, ok := strings.Cut(rest, "/")
+	if !ok {
+		return Name{}
+	}
+	switch r := instance.Role(role); r {
+	case instance.Prefill, instance.Decode:
+		n.Role, n.Address = r, address
+		return n
+	default:
+		return Name{}
+	}
+}
+
+// Owns tells whether a key below the root is in a place that this layout uses,
+// now or for what reads along: whoever finds another key there has found
+// somebody else's data.
+func (l Layout) Owns(key string) bool {
+	rest, ok := strings.CutPrefix(key, l.root)
+	if !ok {
+		return false
+	}
+	segment, _, ok := strings.Cut(rest, "/")
+	if !ok {
+		return false
+	}
+	switch segment {
+	case "prefill", "decode", "both", "pending", "override", "proxies", "load", "audit", "meta", "config":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,16 @@
+package schema
+
+// The orders.
+const (
+	OrderRestore = "restore"
+	OrderForget  = "forget"
+)
+
+// Order is the JSON value of the key.
+type Order struct {
+	V      int      `json:"v"`
+	Do     string   `json:"do"`             // restore or forget
+	Keys   []string `json:"keys,omitempty"` // role/host:port; none: everything
+	By     string   `json:"by,omitempty"`
+	Reason string   `json:"reason,omitempty"`
+}

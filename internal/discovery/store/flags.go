@@ -1,0 +1,231 @@
+package store
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"strings"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Static records that belong to some proxies and not to all: those of command
+// lines, and what is added through a proxy that has a command line.
+
+// maxProxies bounds the names in one record. Of more the oldest go: containers get
+// new names, and nobody takes the former ones out.
+const maxProxies = 32
+
+// FlagsOutcome is what SyncFlags found worth telling, each list in order.
+type FlagsOutcome struct {
+	// Removed are wanted and stay out, because somebody removed them.
+	Removed []instance.Key
+	// Dropped were on an earlier command line of this proxy and are not on this one.
+	Dropped []instance.Key
+	// Differ stand on the command line of another proxy too, with another connector
+	// or other ports, which stay.
+	Differ []instance.Key
+}
+
+// SyncFlags makes the static records that came from the command line of a proxy
+// equal to want: missing ones are added, changed ones rewritten, those that are
+// wanted no more deleted. What other proxies have on their command lines stays
+// theirs; an instance that several name belongs to all of them. Records of any other
+// source are left alone, but that the proxy may use them, and flags never lift a
+// removal. It goes on after an instance that cannot be changed and gives the first
+// error.
+func (s *Store) SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
+	var told FlagsOutcome
+	for k, rec := range want {
+		rec.Source, rec.Proxies = schema.SourceFlags, []string{proxy}
+		if _, err := staticValue(k, rec, schema.SourceFlags); err != nil {
+			return told, err
+		}
+	}
+	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
+	if err != nil {
+		return told, err
+	}
+	touch := make(map[instance.Key]bool, len(want))
+	for k := range want {
+		touch[k] = true
+	}
+	for _, kv := range got.KVs {
+		n := s.layout.Parse(string(kv.Key))
+		if n.Kind != schema.KindInstance {
+			continue
+		}
+		e := watch.DecodeEntry(n, kv, nil)
+		if rec, ok := fromFlags(kv, e.Key); ok && !e.Aliased && rec.For(proxy) {
+			touch[e.Key] = true
+		}
+	}
+	// What is wanted comes first, so that the fleet is at no time smaller than
+	// either command line says.
+	order := func(a, b instance.Key) int {
+		_, wantA := want[a]
+		if _, wantB := want[b]; wantA != wantB {
+			if wantA {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(a.String(), b.String())
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(touch), order) {
+		var wanted *instance.Record
+		if rec, ok := want[k]; ok {
+			wanted = &rec
+		}
+		result, e := s.syncOne(ctx, proxy, k, wanted)
+		switch {
+		case e != nil && err == nil:
+			err = e
+		case result.removed:
+			told.Removed = append(told.Removed, k)
+		case result.dropped:
+			told.Dropped = append(told.Dropped, k)
+		case result.differs:
+			told.Differ = append(told.Differ, k)
+		}
+	}
+	return told, err
+}
+
+// fromFlags gives a record that is static and came from a command line.
+func fromFlags(kv *mvccpb.KeyValue, k instance.Key) (instance.Record, bool) {
+	rec, _, err := schema.DecodeRecord(k, kv.Value)
+	return rec, err == nil && kv.Lease == 0 && rec.Source == schema.SourceFlags
+}
+
+// synced is what became of one instance: a removal keeps out what is wanted, it was
+// taken from this proxy, or another proxy's facts stay.
+type synced struct{ removed, dropped, differs bool }
+
+// syncOne brings one record in line; nil means that it is not wanted.
+func (s *Store) syncOne(ctx context.Context, proxy string, k instance.Key, wanted *instance.Record) (result synced, err error) {
+	key := s.layout.Instance(k)
+	put := func(f *etcd.Found, rec instance.Record) (plan, error) {
+		value, err := staticValue(k, rec, schema.SourceFlags)
+		if err != nil || f.Record != nil && bytes.Equal(f.Record.Value, value) {
+			return plan{}, err
+		}
+		p := plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpPut(key, string(value))}}
+		if f.Pending != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
+		}
+		return p, nil
+	}
+	err = s.change(ctx, k, "given on the command line of "+proxy, func(f *etcd.Found) (plan, error) {
+		result = synced{}
+		rec, ours := instance.Record{}, false
+		if f.Record != nil {
+			rec, ours = fromFlags(f.Record, k)
+		}
+		others := without(rec.Proxies, proxy)
+		switch {
+		case wanted == nil && !ours:
+			return plan{}, nil
+		case wanted == nil && len(others) == 0:
+			result.dropped = true
+			return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpDelete(key)}}, nil
+		case wanted == nil:
+			result.dropped = true
+			rec.Proxies = others
+			return put(f, rec)
+		case f.Removed():
+			result.removed = true
+			return plan{}, nil
+		case f.Record == nil, ours && len(others) == 0:
+			rec = *wanted
+			rec.Source, rec.Proxies = schema.SourceFlags, []string{proxy}
+			return put(f, rec)
+		case ours:
+			result.differs = rec.Connector != wanted.Connector || !maps.EqualFunc(rec.Ports, wanted.Ports, slices.Equal[[]int])
+			if !rec.For(proxy) {
+				rec.Proxies = named(rec.Proxies, proxy)
+			}
+			return put(f, rec)
+		}
+		wider, err := widened(k, f.Record, []string{proxy})
+		if err != nil || wider == nil {
+			return plan{}, err
+		}
+		return plan{what: "sync-flags", ops: []clientv3.Op{clientv3.OpPut(key, string(wider))}}, nil
+	})
+	return result, err
+}
+
+// without gives the names that do not mean a proxy.
+func without(names []string, proxies ...string) []string {
+	return slices.DeleteFunc(slices.Clone(names), func(n string) bool {
+		return slices.ContainsFunc(proxies, func(p string) bool { return instance.SameProxy(n, p) })
+	})
+}
+
+// named gives the names with more of them.
+func named(names []string, more ...string) []string {
+	out := slices.Clone(names)
+	for _, m := range more {
+		if !slices.Contains(out, m) {
+			out = append(out, m)
+		}
+	}
+	return out[max(0, len(out)-maxProxies):]
+}
+
+// widened is the value of a static record of some proxies that is to be also that of
+// others, of all if there are none; nil where nothing is to be done.
+func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, error) {
+	if kv == nil || kv.Lease != 0 {
+		return nil, nil
+	}
+	rec, _, err := schema.DecodeRecord(k, kv.Value)
+	if err != nil || len(rec.Proxies) == 0 {
+		return nil, nil //nolint:nilerr // what cannot be read is left alone
+	}
+	if len(proxies) == 0 {
+		rec.Proxies, rec.Source = nil, "admin"
+		return staticValue(k, rec, "admin")
+	}
+	wider := named(rec.Proxies, proxies...)
+	if len(wider) == len(rec.Proxies) {
+		return nil, nil
+	}
+	rec.Proxies = wider
+	return staticValue(k, rec, rec.Source)
+}
+
+// Leave takes an instance from proxies if it belongs to others besides, who keep it.
+// left is false, and nothing is done, if it does not: then it may be removed.
+func (s *Store) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
+	if err := checkKey(k); err != nil {
+		return false, err
+	}
+	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
+		left = false
+		if f.Record == nil || f.Record.Lease != 0 {
+			return plan{}, nil
+		}
+		rec, _, err := schema.DecodeRecord(k, f.Record.Value)
+		others := without(rec.Proxies, proxies...)
+		if err != nil || len(others) == 0 || len(others) == len(rec.Proxies) {
+			return plan{}, nil //nolint:nilerr // a removal deals with what cannot be read
+		}
+		rec.Proxies = others
+		value, err := staticValue(k, rec, rec.Source)
+		if err != nil {
+			return plan{}, err
+		}
+		left = true
+		return plan{what: "leave", ops: []clientv3.Op{clientv3.OpPut(s.layout.Instance(k), string(value))}}, nil
+	})
+	return left && err == nil, err
+}

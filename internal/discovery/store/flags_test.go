@@ -1,0 +1,206 @@
+package store_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+const one, two = "127.0.0.1:8000", "127.0.0.1:9000"
+
+// fleets is an etcd with the command lines of proxies.
+type fleets struct {
+	t     *testing.T
+	cli   *clientv3.Client
+	l     schema.Layout
+	store *store.Store
+}
+
+func newFleets(t *testing.T) *fleets {
+	t.Helper()
+	cli := testkit.StartEtcd(t).Client(t)
+	return &fleets{t: t, cli: cli, l: members.Layout(t), store: store.New(cli, members.Layout(t), "test")}
+}
+
+func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
+	f.t.Helper()
+	want := map[instance.Key]instance.Record{}
+	for _, k := range keys {
+		want[k] = instance.Record{Connector: "plain"}
+	}
+	told, err := f.store.SyncFlags(f.t.Context(), proxy, want)
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	return told
+}
+
+// proxies tells whose an instance is; there is no such instance: "none".
+func (f *fleets) proxies(k instance.Key) []string {
+	f.t.Helper()
+	snap, err := f.store.Snapshot(f.t.Context())
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	in, ok := snap.Lookup(k)
+	if !ok {
+		return []string{"none"}
+	}
+	return in.Record.Proxies
+}
+
+func (f *fleets) are(k instance.Key, want ...string) {
+	f.t.Helper()
+	if got := f.proxies(k); !slices.Equal(got, want) {
+		f.t.Errorf("%s belongs to %v, want %v", k, got, want)
+	}
+}
+
+// Two proxies with instances on their command lines: each writes and takes out its
+// own, and what both name is both's until neither does.
+func TestSyncFlagsOfTwoProxies(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	a, b, shared := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2"), members.Decode("127.0.0.1:3")
+	f.sync(one, a, shared)
+	if told := f.sync(two, b, shared); len(told.Dropped) > 0 || len(told.Differ) > 0 {
+		t.Errorf("%+v", told)
+	}
+	f.are(a, one)
+	f.are(b, two)
+	f.are(shared, one, two)
+	if told := f.sync(one, a); !slices.Equal(told.Dropped, []instance.Key{shared}) {
+		t.Errorf("%+v", told)
+	}
+	f.are(shared, two)
+	f.are(b, two)
+	told, err := f.store.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
+	if err != nil || !slices.Equal(told.Differ, []instance.Key{shared}) || !slices.Equal(told.Dropped, []instance.Key{a}) {
+		t.Errorf("%+v, %v", told, err)
+	}
+	f.are(shared, two, one)
+	f.are(a, "none")
+	if snap, err := f.store.Snapshot(t.Context()); err != nil {
+		t.Fatal(err)
+	} else if in, _ := snap.Lookup(shared); in.Record.Connector != "plain" {
+		t.Errorf("another command line's connector has changed: %+v", in.Record)
+	}
+	f.sync(two, b)
+	f.are(shared, one)
+	f.sync(one, a)
+	f.are(shared, "none")
+	// After a move to an etcd of several machines it is the same proxy.
+	f.sync("gpu1/"+one, a)
+	f.are(a, "gpu1/"+one)
+}
+
+// Records of a former release belong to nobody: they go over to whom they stand on
+// the command line of.
+func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	a, b := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2")
+	for _, k := range []instance.Key{a, b} {
+		members.Put(t, f.cli, f.l.Instance(k), `{"v":1,"source":"flags"}`)
+	}
+	if told := f.sync(one, a); !slices.Equal(told.Dropped, []instance.Key{b}) {
+		t.Errorf("%+v", told)
+	}
+	f.are(a, one)
+	f.are(b, "none")
+}
+
+// What is added for some proxies is theirs, for one more that one's too, and by
+// pdctl everybody's.
+func TestAddForSomeProxies(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	k := members.Prefill("127.0.0.1:1")
+	add := func(want store.AddOutcome, proxies ...string) {
+		t.Helper()
+		if got, err := f.store.Add(t.Context(), k, instance.Record{Proxies: proxies}, ""); err != nil || got != want {
+			t.Errorf("add for %v: %s, %v", proxies, got, err)
+		}
+	}
+	add(store.Added, one)
+	f.are(k, one)
+	add(store.AlreadyThere, one)
+	add(store.Added, two)
+	f.are(k, one, two)
+	f.sync(two, k) // it stands on the command line now, and was added too
+	f.sync(two, members.Decode("127.0.0.1:9"))
+	f.are(k, one, two)
+	if left, err := f.store.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
+		t.Errorf("%t, %v", left, err)
+	}
+	f.are(k, two)
+	if left, err := f.store.Leave(t.Context(), k, []string{two}, ""); err != nil || left {
+		t.Errorf("the last one leaves: %t, %v", left, err)
+	}
+	f.are(k, two)
+	add(store.Added)
+	f.are(k)
+	f.sync(two, members.Decode("127.0.0.1:9"))
+	f.are(k)
+	// An agent's is every proxy's, whatever stands on command lines.
+	agent := members.Decode("127.0.0.1:4")
+	members.Put(t, f.cli, f.l.Instance(agent), `{"v":1}`, clientv3.WithLease(members.Lease(t, f.cli, 100)))
+	f.sync(two, agent)
+	f.are(agent)
+}
+
+// New names of one proxy, as containers have them, do not fill the record.
+func TestNamesOfProxiesAreBounded(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	k := members.Prefill("127.0.0.1:1")
+	for i := range 40 {
+		f.sync(fmt.Sprintf("pod-%d/0.0.0.0:8000", i), k)
+	}
+	got := f.proxies(k)
+	if len(got) != 32 || got[31] != "pod-39/0.0.0.0:8000" {
+		t.Errorf("%d names: %v", len(got), got)
+	}
+}
+
+// A proxy shows the instances of others, and uses those of its own and everybody's.
+func TestWatcherOfOneFleet(t *testing.T) {
+	t.Parallel()
+	f := newFleets(t)
+	mine, theirs, both, everybody := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2"), members.Prefill("127.0.0.1:3"), members.Prefill("127.0.0.1:4")
+	f.sync(one, mine, both)
+	f.sync(two, theirs, both)
+	members.Put(t, f.cli, f.l.Instance(everybody), `{"v":1,"models":["m"]}`, clientv3.WithLease(members.Lease(t, f.cli, 100)))
+	o := members.WatcherOptions(t)
+	prober := members.NewProber()
+	for _, k := range []instance.Key{mine, theirs, both, everybody} {
+		prober.Answer(k.Address, "m")
+	}
+	o.Prober, o.Proxy = prober, one
+	w := members.Watch(t, f.cli, o)
+	members.WaitFor(t, w, mine, members.Usable)
+	members.WaitFor(t, w, both, members.Usable)
+	members.WaitFor(t, w, everybody, members.Usable)
+	members.WaitFor(t, w, theirs, members.HasView(instance.Elsewhere))
+	if n := prober.Count(theirs.Address); n > 0 {
+		t.Errorf("an instance of another fleet was asked %d times", n)
+	}
+	// It changes hands without a new life.
+	f.sync(two, mine, theirs)
+	f.sync(one, theirs)
+	members.WaitFor(t, w, theirs, members.Usable)
+	members.WaitFor(t, w, mine, members.HasView(instance.Elsewhere))
+	all := members.WatcherOptions(t)
+	all.Prober = prober
+	general := members.Watch(t, f.cli, all)
+	members.WaitFor(t, general, mine, members.Usable)
+	members.WaitFor(t, general, theirs, members.Usable)
+}

@@ -1,0 +1,188 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// ErrIntent marks an intent that does not fit what is wanted of the instance already.
+var ErrIntent = errors.New("not done")
+
+// minIntent is the shortest time for which an intent may hold: etcd makes leases no
+// shorter than two seconds with its usual settings.
+const minIntent = 2 * time.Second
+
+// Wish is how an intent is wanted.
+type Wish struct {
+	Reason string
+	// For is how long it holds: then its key goes, with its lease. 0: until it is lifted.
+	For time.Duration
+	// Force writes it also of what etcd does not hold, as an orphan.
+	Force bool
+}
+
+// Intended tells what came of a wish. Of several memberships it tells of all together.
+type Intended struct {
+	// Known tells that etcd holds anything of the instance. If not, nothing was written.
+	Known bool
+	// Changed tells that something was written. If not, all was so already.
+	Changed bool
+	// Was is what was wanted before, "" for nothing.
+	Was instance.Intent
+	// Revision is the one that a proxy must have applied to know of it, 0 for none.
+	Revision int64
+}
+
+// add takes in what came of one membership.
+func (i *Intended) add(f *etcd.Found, was instance.Intent) {
+	i.Known = i.Known || f.Record != nil || f.Pending != nil || f.Override != nil
+	if was != "" {
+		i.Was = was
+	}
+	if f.Override != nil {
+		i.Revision = max(i.Revision, f.Override.ModRevision)
+	}
+}
+
+// Intend has no proxy pick an instance any more: state is instance.Drain or
+// instance.Cordon. A weight that was set stays. Of two intents the last counts. A key of
+// role instance.Both means those of both memberships that etcd knows of.
+func (s *Store) Intend(ctx context.Context, k instance.Key, state instance.Intent, w Wish) (Intended, error) {
+	if state != instance.Drain && state != instance.Cordon {
+		return Intended{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
+	}
+	return s.intend(ctx, k, w, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
+		switch {
+		case unread != nil:
+			o = schema.Override{V: 1} // what stood there kept nobody out
+		case o.State == instance.Removed:
+			return plan{}, fmt.Errorf("%w: %s is removed, no proxy uses it; pdctl allow or pdctl add lifts that", ErrIntent, k)
+		case o.State == state && w.For == 0 && !f.Temporary() && (w.Reason == "" || w.Reason == o.Reason):
+			return plan{}, nil
+		case o.Weight != nil && (w.For > 0 || f.Temporary()):
+			return plan{}, fmt.Errorf("%w: %s has a weight of %d beside its record, which would end together with it; lift the weight first, or leave out the time", ErrIntent, k, *o.Weight)
+		}
+		o.State, o.Reason, o.By = state, w.Reason, s.actor
+		return s.override(k, o, w.For, string(state))
+	})
+}
+
+// Lift ends an intent: state is instance.Drain or instance.Cordon, and must be the one
+// that stands. A weight that was set stays.
+func (s *Store) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (Intended, error) {
+	var other error
+	lifted := false
+	done, err := s.intend(ctx, k, Wish{Reason: reason}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
+		switch {
+		case unread != nil:
+			return plan{}, fmt.Errorf("the override of %s: %w", k, unread)
+		case o.State == "":
+			return plan{}, nil
+		case o.State != state:
+			other = fmt.Errorf("%w: %s is %s", ErrIntent, k, standing(o.State))
+			return plan{}, nil
+		}
+		lifted = true
+		p := plan{what: "un" + string(state)}
+		if o.Weight == nil {
+			p.ops = []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+			return p, nil
+		}
+		o.State, o.Reason, o.By = "", reason, s.actor
+		value, err := schema.Encode(o)
+		p.ops = []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
+		return p, err
+	})
+	if err == nil && !lifted {
+		err = other
+	}
+	return done, err
+}
+
+// standing says what stands, and how it is lifted.
+func standing(state instance.Intent) string {
+	switch state {
+	case instance.Drain:
+		return "drained; undrain lifts that"
+	case instance.Cordon:
+		return "cordoned; uncordon lifts that"
+	default:
+		return "removed; pdctl allow or pdctl add lifts that"
+	}
+}
+
+// SetWeight has every proxy pick an instance by a weight, whatever its record says;
+// nil lifts that. What else is wanted of the instance stays.
+func (s *Store) SetWeight(ctx context.Context, k instance.Key, weight *int, w Wish) (Intended, error) {
+	if weight == nil {
+		w.For = 0
+	}
+	return s.intend(ctx, k, w, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
+		switch {
+		case unread != nil:
+			return plan{}, fmt.Errorf("the override of %s: %w", k, unread)
+		case weight == nil && o.Weight == nil:
+			return plan{}, nil
+		case o.State != "" && weight != nil && (w.For > 0 || f.Temporary()):
+			return plan{}, fmt.Errorf("%w: %s is %s, and the weight would end together with that; lift it first, or leave out the time", ErrIntent, k, standing(o.State))
+		case weight != nil && w.For == 0 && !f.Temporary() && o.Weight != nil && *o.Weight == *weight && (w.Reason == "" || w.Reason == o.Reason):
+			return plan{}, nil
+		}
+		if o.Weight = weight; o.State == "" {
+			o.Reason, o.By = w.Reason, s.actor
+		}
+		if o.State == "" && weight == nil {
+			return plan{what: "weight", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}}, nil
+		}
+		p, err := s.override(k, o, w.For, "weight")
+		p.weight = weight
+		return p, err
+	})
+}
+
+// override plans to write an override, for a time or until it is lifted.
+func (s *Store) override(k instance.Key, o schema.Override, limit time.Duration, what string) (plan, error) {
+	o.V = 1
+	value, err := schema.Encode(o)
+	return plan{what: what, lease: limit, put: func(id clientv3.LeaseID) clientv3.Op {
+		return clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithLease(id))
+	}}, err
+}
+
+// intend changes overrides. decide gets each as it stands; unread is why it cannot be read.
+func (s *Store) intend(ctx context.Context, k instance.Key, w Wish, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (Intended, error) {
+	if err := checkKeys(k); err != nil {
+		return Intended{}, err
+	}
+	if w.For != 0 && w.For < minIntent {
+		return Intended{}, fmt.Errorf("%w: for %s; %s at least", ErrIntent, w.For, minIntent)
+	}
+	var done Intended
+	var first instance.Key
+	revision, err := s.changeAt(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+		if first == (instance.Key{}) || k == first { // another try
+			first, done = k, Intended{}
+		}
+		o, unread := f.Wanted()
+		done.add(f, o.State)
+		if f.Record == nil && f.Pending == nil && f.Override == nil && !w.Force {
+			return plan{}, nil
+		}
+		return decide(k, f, o, unread)
+	})
+	if err != nil {
+		return Intended{}, err
+	}
+	if revision > 0 {
+		done.Changed, done.Revision = true, revision
+	}
+	return done, nil
+}

@@ -1,0 +1,215 @@
+package store_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func TestIntend(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}
+	override := func() (out schema.Override, raw store.RawKey) {
+		t.Helper()
+		got, err := s.Get(t.Context(), k)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, raw = range got {
+			if raw.Key == l.Override(k) {
+				out, err = schema.DecodeOverride(raw.Value)
+				if err != nil {
+					t.Fatal(err)
+				}
+				return out, raw
+			}
+		}
+		return schema.Override{}, store.RawKey{}
+	}
+	intend := func(state instance.Intent, w store.Wish) store.Intended {
+		t.Helper()
+		done, err := s.Intend(t.Context(), k, state, w)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return done
+	}
+
+	if done := intend(instance.Drain, store.Wish{}); done.Known || done.Changed {
+		t.Errorf("of an unknown one: %+v", done)
+	}
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	first := intend(instance.Drain, store.Wish{Reason: "disks"})
+	if o, raw := override(); !first.Changed || first.Revision != raw.ModRevision || o.State != instance.Drain || o.Reason != "disks" || o.By != "ann" {
+		t.Errorf("%+v: %+v at %d", first, o, raw.ModRevision)
+	}
+	if again := intend(instance.Drain, store.Wish{}); again.Changed || again.Revision != first.Revision || again.Was != instance.Drain {
+		t.Errorf("again: %+v", again)
+	}
+	if _, err := s.Lift(t.Context(), k, instance.Cordon, ""); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("uncordon of a drained one: %v", err)
+	}
+	// The last intent counts. One for a time has a lease.
+	if done := intend(instance.Cordon, store.Wish{For: time.Minute}); !done.Changed || done.Was != instance.Drain {
+		t.Errorf("%+v", done)
+	}
+	if o, raw := override(); o.State != instance.Cordon || raw.GrantedTTL != time.Minute {
+		t.Errorf("%+v with a lease of %s", o, raw.GrantedTTL)
+	}
+	// What has a lease ends whole: a weight cannot stand beside it.
+	weight := 50
+	if _, err := s.SetWeight(t.Context(), k, &weight, store.Wish{}); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("a weight beside what is for a time: %v", err)
+	}
+	intend(instance.Cordon, store.Wish{})
+	if _, raw := override(); raw.Lease != 0 {
+		t.Errorf("%+v has a lease still", raw)
+	}
+	if _, err := s.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
+		t.Error(err)
+	}
+	if _, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Minute}); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("a time beside a weight: %v", err)
+	}
+	if _, err := s.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
+		t.Error(err)
+	}
+	if o, _ := override(); o.State != "" || o.Weight == nil || *o.Weight != weight {
+		t.Errorf("the weight is gone: %+v", o)
+	}
+	if _, err := s.SetWeight(t.Context(), k, nil, store.Wish{}); err != nil {
+		t.Error(err)
+	}
+	if _, raw := override(); raw.Key != "" {
+		t.Errorf("left: %+v", raw)
+	}
+	if _, err := s.Remove(t.Context(), k, ""); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{}); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("of a removed one: %v", err)
+	}
+	if _, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Second}); !errors.Is(err, store.ErrIntent) {
+		t.Errorf("for a second: %v", err)
+	}
+
+	log, err := s.AuditLog(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range log {
+		weight := "-"
+		if e.Weight != nil {
+			weight = fmt.Sprint(*e.Weight)
+		}
+		got = append(got, fmt.Sprintf("%s %s %s %s", e.What, e.Why, e.For, weight))
+	}
+	want := "[remove   - weight   - uncordon   - weight   50 cordon   - cordon  1m0s - drain disks  -]"
+	if fmt.Sprint(got) != want {
+		t.Errorf("%s, want %s", got, want)
+	}
+}
+
+// An engine in both roles is drained in one transaction, with what etcd has of it.
+func TestIntendBoth(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	both := instance.Key{Role: instance.Both, Address: "127.0.0.1:8200"}
+	members.Put(t, cli, l.Instance(both.Each()[1]), members.Ready)
+	if done, err := s.Intend(t.Context(), both, instance.Drain, store.Wish{}); err != nil || !done.Known || !done.Changed {
+		t.Fatalf("%+v, %v", done, err)
+	}
+	if raw, err := s.Get(t.Context(), both.Each()[0]); err != nil || len(raw) != 0 {
+		t.Errorf("the role that it does not have: %+v, %v", raw, err)
+	}
+	members.Put(t, cli, l.Instance(both.Each()[0]), members.Ready)
+	done, err := s.Intend(t.Context(), both, instance.Cordon, store.Wish{For: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range both.Each() {
+		raw, err := s.Get(t.Context(), k)
+		if err != nil || len(raw) != 2 || raw[1].ModRevision != done.Revision || raw[1].GrantedTTL != time.Minute {
+			t.Errorf("%s: %+v, %v", k, raw, err)
+		}
+	}
+}
+
+// A proxy sees an intent that was for a time end with its lease.
+func TestIntentEndsWithItsLease(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	w := members.Watch(t, cli, watch.Options{Layout: l})
+	intent := func(want instance.Intent) {
+		t.Helper()
+		testkit.Eventually(t, 30*time.Second, func() error {
+			in, ok := w.Snapshot().Lookup(k)
+			if !ok || in.Intent != want {
+				return fmt.Errorf("%+v", in)
+			}
+			return nil
+		})
+	}
+	intent("")
+	done, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{For: 2 * time.Second})
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, 30*time.Second, func() error {
+		if w.Snapshot().Revision < done.Revision {
+			return errors.New("not seen yet")
+		}
+		return nil
+	})
+	intent("")
+	if raw, err := s.Get(t.Context(), k); err != nil || len(raw) != 1 {
+		t.Errorf("%+v, %v", raw, err)
+	}
+}
+
+// The entries of a day have one lease, and there are never more than a number of them.
+func TestAuditIsBounded(t *testing.T) {
+	t.Parallel()
+	cli, l := testkit.StartEtcd(t).Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	s.KeepAudit(20)
+	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	for i := range 50 {
+		weight := i
+		if _, err := s.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	log, err := s.AuditLog(t.Context(), 0)
+	if err != nil || len(log) > 21 || len(log) == 0 || *log[0].Weight != 49 {
+		t.Errorf("%d entries, the newest %+v, %v", len(log), log, err)
+	}
+	leases, err := cli.Leases(t.Context())
+	if err != nil || len(leases.Leases) > 2 { // two over midnight
+		t.Fatalf("%d leases, %v", len(leases.Leases), err)
+	}
+	for _, lease := range leases.Leases {
+		resp, err := cli.TimeToLive(t.Context(), lease.ID, clientv3.WithAttachedKeys())
+		if err != nil || resp.TTL < 30*24*3600-60 {
+			t.Errorf("%+v, %v", resp, err)
+		}
+	}
+}

@@ -1,0 +1,334 @@
+package store
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Add writes a static record: it stays until somebody removes it. The facts in
+// rec are the caller's; a record without models is verified by each proxy. If
+// the instance is there already, static or leased, its record is left alone, but
+// that a static one which belongs to other proxies (Record.Proxies) becomes that of
+// rec's too. In all cases a removal is lifted and a pending add of it ends. A key of role
+// instance.Both means both memberships, in one transaction; Added then tells that one of
+// them was not there.
+func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
+	if err := checkKeys(k); err != nil {
+		return "", err
+	}
+	outcomes := map[instance.Key]AddOutcome{}
+	err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+		outcomes[k] = AlreadyThere
+		p := plan{what: "add"}
+		value, err := staticValue(k, rec, "admin")
+		if err != nil {
+			return plan{}, err
+		}
+		wider, err := widened(k, f.Record, rec.Proxies)
+		switch {
+		case err != nil:
+			return plan{}, err
+		case f.Record == nil:
+			outcomes[k] = Added
+			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(value)))
+		case wider != nil:
+			outcomes[k] = Added
+			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k), string(wider)))
+		}
+		if f.Pending != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
+		}
+		p.ops = append(p.ops, s.lift(k, f)...)
+		return p, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return together(outcomes), nil
+}
+
+// together is the outcome of an add of several memberships: what was done for any of them.
+func together(outcomes map[instance.Key]AddOutcome) AddOutcome {
+	for _, o := range outcomes {
+		if o != AlreadyThere {
+			return o
+		}
+	}
+	return AlreadyThere
+}
+
+// checkKeys is checkKey, and takes instance.Both as well.
+func checkKeys(k instance.Key) error {
+	for _, one := range k.Each() {
+		if err := checkKey(one); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkKey refuses to write a key that is not spelled in the canonical way: it
+// would be a second key of the same membership.
+func checkKey(k instance.Key) error {
+	if _, err := instance.ParseRole(string(k.Role)); err != nil {
+		return err
+	}
+	canonical, err := instance.ParseAddress(k.Address)
+	if err != nil {
+		return err
+	}
+	if canonical != k.Address {
+		return fmt.Errorf("%w %q: write %s", instance.ErrAddress, k.Address, canonical)
+	}
+	return nil
+}
+
+// staticValue completes and encodes the record of a static instance.
+func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, error) {
+	if rec.Source == "" {
+		rec.Source = source
+	}
+	if err := schema.FillRecord(k, &rec); err != nil {
+		return nil, fmt.Errorf("add %s: %w", k, err)
+	}
+	return schema.EncodeRecord(rec)
+}
+
+// lift gives the operations that end a removal and keep what else an override says.
+func (s *Store) lift(k instance.Key, f *etcd.Found) []clientv3.Op {
+	if !f.Removed() {
+		return nil
+	}
+	o, err := schema.DecodeOverride(f.Override.Value)
+	if err != nil || o.Weight == nil {
+		return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+	}
+	o.State = ""
+	value, err := schema.Encode(o)
+	if err != nil {
+		return []clientv3.Op{clientv3.OpDelete(s.layout.Override(k))}
+	}
+	return []clientv3.Op{clientv3.OpPut(s.layout.Override(k), string(value), clientv3.WithIgnoreLease())}
+}
+
+// AddPending writes an add that waits until its instance answers; whichever
+// proxy sees it answer promotes it. With a ttl it gives up after that time. An
+// earlier wait of the same instance is replaced, a removal is lifted. If the
+// instance is there already nothing waits.
+func (s *Store) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
+	if err := checkKeys(k); err != nil {
+		return "", err
+	}
+	if p.V == 0 {
+		p.V = 1
+	}
+	if p.By == "" {
+		p.By = s.actor
+	}
+	if p.Reason == "" {
+		p.Reason = reason
+	}
+	if p.Since == nil {
+		now := time.Now().UTC()
+		p.Since = &now
+	}
+	outcomes := map[instance.Key]AddOutcome{}
+	err := s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+		value, err := pendingValue(k, p)
+		if err != nil {
+			return plan{}, err
+		}
+		pl := plan{what: "wait", ops: s.lift(k, f)}
+		if f.Record != nil {
+			outcomes[k] = AlreadyThere
+			if f.Pending != nil {
+				pl.ops = append(pl.ops, clientv3.OpDelete(s.layout.Pending(k)))
+			}
+			return pl, nil
+		}
+		outcomes[k] = Waiting
+		pl.lease = ttl
+		pl.put = func(id clientv3.LeaseID) clientv3.Op {
+			return clientv3.OpPut(s.layout.Pending(k), string(value), clientv3.WithLease(id))
+		}
+		return pl, nil
+	})
+	if err != nil {
+		return "", err
+	}
+	return together(outcomes), nil
+}
+
+// pendingValue encodes a pending add of one membership.
+func pendingValue(k instance.Key, p schema.PendingAdd) ([]byte, error) {
+	if p.Record != nil {
+		rec := *p.Record
+		if err := schema.FillRecord(k, &rec); err != nil {
+			return nil, fmt.Errorf("add %s: %w", k, err)
+		}
+		p.Record = &rec
+	}
+	return schema.Encode(p)
+}
+
+// Remove deletes the record of an instance and its pending add, and forbids
+// its return until somebody adds it again. It wins over an agent: that finds
+// the removal and stays away. If nothing is known of the instance, nothing is
+// written and existed is false. A key that spells the address in another way
+// goes too. A key of role instance.Both means both memberships, in one transaction.
+func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+	return s.remove(ctx, k, reason, false)
+}
+
+// ForceRemove is Remove that writes the removal also of what etcd does not
+// hold: an orphan has lost its key and serves all the same, and so does what a
+// proxy keeps of a former store. existed tells whether etcd held anything. The
+// key must be well formed.
+func (s *Store) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+	if err := checkKeys(k); err != nil {
+		return false, err
+	}
+	return s.remove(ctx, k, reason, true)
+}
+
+func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
+	held := map[instance.Key]bool{}
+	err = s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
+		aliases, err := s.spellings(ctx, k)
+		if err != nil {
+			return plan{}, err
+		}
+		f.Aliases = aliases
+		held[k] = f.Record != nil || f.Pending != nil || len(f.Aliases) > 0
+		if !held[k] && (!force || f.Removed()) {
+			return plan{}, nil
+		}
+		p := plan{what: "remove"}
+		if checkKey(k) == nil { // of a key with a bad address nothing can return
+			value, err := s.removal(f, reason)
+			if err != nil {
+				return plan{}, err
+			}
+			p.ops = append(p.ops, clientv3.OpPut(s.layout.Override(k), string(value)))
+		}
+		if f.Record != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Instance(k)))
+		}
+		if f.Pending != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
+		}
+		for _, kv := range f.Aliases {
+			p.ops = append(p.ops, clientv3.OpDelete(string(kv.Key)))
+		}
+		return p, nil
+	})
+	for _, h := range held {
+		existed = existed || h
+	}
+	return existed, err
+}
+
+// Allow lifts a removal and does nothing else: whatever registers there is used
+// again, be it the agent that the removal turned away, with all that it knows of
+// its engine, or nobody. A record that stands there is left alone, a removal may
+// stand beside one that was written past it. removed tells whether there was a
+// removal. The key must be well formed.
+func (s *Store) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
+	if err := checkKey(k); err != nil {
+		return false, err
+	}
+	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
+		removed = f.Removed()
+		return plan{what: "allow", ops: s.lift(k, f)}, nil
+	})
+	return removed, err
+}
+
+// removal is the override of a removed instance; a weight set before stays, unless it
+// was for a time: the removal is not.
+func (s *Store) removal(f *etcd.Found, reason string) ([]byte, error) {
+	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
+	if old, err := f.Wanted(); err == nil && !f.Temporary() {
+		o.Weight = old.Weight
+	}
+	return schema.Encode(o)
+}
+
+// spellings finds keys of the same membership that are not spelled in the
+// canonical way, and keys with a bad address that were shown to people as
+// k.Address. It reads keys only.
+func (s *Store) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	prefixes := []string{s.layout.Instance(instance.Key{Role: k.Role}), s.layout.Pending(instance.Key{Role: k.Role})}
+	ops := make([]clientv3.Op, 0, len(prefixes))
+	for _, p := range prefixes {
+		ops = append(ops, clientv3.OpGet(p, clientv3.WithPrefix(), clientv3.WithKeysOnly()))
+	}
+	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
+	if err != nil {
+		return nil, etcd.Explain(ctx, s.cli, "look for other spellings of "+k.String(), err, true)
+	}
+	const most = 50 // a transaction holds 128 operations
+	var same []*mvccpb.KeyValue
+	for _, r := range resp.Responses {
+		for _, kv := range r.GetResponseRange().Kvs {
+			n := s.layout.Parse(string(kv.Key))
+			if n.Address == k.Address || len(same) == most {
+				continue
+			}
+			if e := watch.DecodeEntry(schema.Name{Kind: schema.KindOther, Role: n.Role, Address: n.Address}, kv, nil); e.Key == k {
+				same = append(same, kv)
+			}
+		}
+	}
+	return same, nil
+}
+
+// Promote turns a pending add into a static record: one transaction that
+// applies only if the pending add is still the one given, no record exists and
+// no removal stands. Of many who try exactly one gets true.
+func (s *Store) Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error) {
+	k := pending.Key
+	value, err := staticValue(k, rec, "admin")
+	if err != nil {
+		return false, err
+	}
+	won := false
+	err = s.change(ctx, k, "it answered and serves the model", func(f *etcd.Found) (plan, error) {
+		won = f.Pending != nil && f.Pending.ModRevision == pending.ModRevision && f.Record == nil && !f.Removed()
+		if !won {
+			return plan{}, nil
+		}
+		return plan{what: "promote", ops: []clientv3.Op{
+			clientv3.OpPut(s.layout.Instance(k), string(value)),
+			clientv3.OpDelete(s.layout.Pending(k)),
+		}}, nil
+	})
+	return won && err == nil, err
+}
+
+// DropPending deletes a pending add whose instance has been registered in
+// another way. It applies only if the pending add is still the one given and
+// the record is there.
+func (s *Store) DropPending(ctx context.Context, pending *instance.Instance) (bool, error) {
+	k := pending.Key
+	dropped := false
+	err := s.change(ctx, k, "it has been registered meanwhile", func(f *etcd.Found) (plan, error) {
+		dropped = f.Pending != nil && f.Pending.ModRevision == pending.ModRevision && f.Record != nil
+		if !dropped {
+			return plan{}, nil
+		}
+		return plan{what: "drop-wait", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Pending(k))}}, nil
+	})
+	return dropped && err == nil, err
+}

@@ -1,0 +1,202 @@
+package store
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// MoveKind says what kind of key a Carried stands for.
+type MoveKind string
+
+// The kinds of keys that are carried from one etcd to another.
+const (
+	MoveRecord   MoveKind = "record"   // a static instance
+	MovePending  MoveKind = "pending"  // an add that waits for its instance
+	MoveOverride MoveKind = "override" // an operator's intent
+)
+
+// Carried is one key as it is carried from one etcd to another.
+type Carried struct {
+	Kind  MoveKind
+	Key   instance.Key
+	Value []byte
+	TTL   time.Duration // left of the time of a pending add or an override, 0 for one without
+	// Skip says why it is not carried; "" if it is.
+	Skip string
+}
+
+// MoveOutcome tells what an import did with one key.
+type MoveOutcome string
+
+// The outcomes of an import.
+const (
+	MoveWritten MoveOutcome = "written"
+	MoveSame    MoveOutcome = "same"    // the very same value is there already
+	MoveDiffers MoveOutcome = "differs" // something else is there and was left alone
+	MoveMoot    MoveOutcome = "moot"    // what is there makes it pointless
+)
+
+// Export reads what an operator has put into etcd, all at one revision: static
+// records, pending adds, overrides. What agents hold is told of with a reason
+// to leave it out, and so is what nobody could read. Records come first and
+// overrides last, so that an import in this order finds no removal in the way
+// that the export brings itself.
+func (s *Store) Export(ctx context.Context) (entries []Carried, revision int64, err error) {
+	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
+	if err != nil {
+		return nil, 0, err
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	version, err := s.cli.Get(cctx, s.layout.Schema())
+	if err != nil {
+		return nil, 0, etcd.Explain(ctx, s.cli, "check the schema key", err, true)
+	}
+	if err := etcd.CheckSchema(s.layout, version.Kvs); err != nil {
+		return nil, 0, err
+	}
+	for _, kv := range got.KVs {
+		n := s.layout.Parse(string(kv.Key))
+		if n.Kind == schema.KindOther {
+			continue
+		}
+		c := carried(n, kv)
+		if c.Skip == "" && kv.Lease != 0 {
+			if c.TTL, err = s.left(ctx, clientv3.LeaseID(kv.Lease)); err != nil {
+				return nil, 0, err
+			}
+			if c.TTL <= 0 {
+				c.Skip = "its time is up"
+			}
+		}
+		entries = append(entries, c)
+	}
+	place := map[MoveKind]int{MoveRecord: 0, MovePending: 1, MoveOverride: 2}
+	slices.SortStableFunc(entries, func(a, b Carried) int { return cmp.Compare(place[a.Kind], place[b.Kind]) })
+	return entries, got.Revision, nil
+}
+
+// carried makes an entry of a key.
+func carried(n schema.Name, kv *mvccpb.KeyValue) Carried {
+	c := Carried{Key: instance.Key{Role: n.Role, Address: n.Address}, Value: kv.Value}
+	switch n.Kind {
+	case schema.KindPending:
+		c.Kind = MovePending
+	case schema.KindOverride:
+		c.Kind = MoveOverride
+	default:
+		c.Kind = MoveRecord
+	}
+	canonical, err := instance.ParseAddress(n.Address)
+	switch {
+	case err != nil:
+		c.Skip = "bad address: " + schema.ReasonOf(err)
+	case canonical != n.Address:
+		c.Skip = "spelled in another way than " + canonical + "; put it in again with pdctl add"
+	case c.Kind == MoveRecord && kv.Lease != 0:
+		c.Skip = "held by a lease: its agent registers it again"
+	default:
+		if err := c.Check(); err != nil {
+			c.Skip = "cannot be used: " + schema.ReasonOf(err)
+		}
+	}
+	return c
+}
+
+// Check tells whether the entry may be written: a canonical key, and a value
+// that a reader would take.
+func (c *Carried) Check() error {
+	if err := checkKey(c.Key); err != nil {
+		return err
+	}
+	var err error
+	switch c.Kind {
+	case MoveRecord:
+		_, _, err = schema.DecodeRecord(c.Key, c.Value)
+	case MovePending:
+		_, err = schema.DecodePending(c.Key, c.Value)
+	case MoveOverride:
+		_, err = schema.DecodeOverride(c.Value)
+	default:
+		err = schema.Rejectf("%s is no kind of key; use record, pending or override", schema.Quote(string(c.Kind), 40))
+	}
+	if err == nil && !utf8.Valid(c.Value) {
+		err = schema.Rejectf("the value is binary data, not text")
+	}
+	return err
+}
+
+// left is what remains of a lease, 0 if it is gone.
+func (s *Store) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := s.cli.TimeToLive(cctx, id)
+	if err != nil {
+		return 0, etcd.Explain(ctx, s.cli, "ask for a lease", err, true)
+	}
+	return max(0, time.Duration(resp.TTL)*time.Second), nil
+}
+
+// Import writes one entry, in a transaction with its audit entry, where there
+// is nothing at its key; what is there stays. It does not bring back what was
+// removed here. With dry it only tells what it would do. It may be repeated.
+func (s *Store) Import(ctx context.Context, c Carried, reason string, dry bool) (MoveOutcome, error) {
+	if err := c.Check(); err != nil {
+		return "", err
+	}
+	var outcome MoveOutcome
+	err := s.change(ctx, c.Key, reason, func(f *etcd.Found) (plan, error) {
+		p := s.carry(c, f, &outcome)
+		if dry {
+			return plan{}, nil
+		}
+		return p, nil
+	})
+	return outcome, err
+}
+
+// carry decides about one entry.
+func (s *Store) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
+	key, there := s.layout.Instance(c.Key), f.Record
+	switch c.Kind {
+	case MovePending:
+		key, there = s.layout.Pending(c.Key), f.Pending
+	case MoveOverride:
+		key, there = s.layout.Override(c.Key), f.Override
+	case MoveRecord:
+	}
+	p := plan{what: "import"}
+	*outcome = MoveWritten
+	switch {
+	case there != nil && bytes.Equal(there.Value, c.Value):
+		*outcome = MoveSame
+	case c.Kind == MoveRecord && there != nil && there.Lease != 0:
+		*outcome = MoveMoot // its agent has registered it
+	case there != nil:
+		*outcome = MoveDiffers
+	case c.Kind != MoveOverride && f.Removed(), c.Kind == MovePending && f.Record != nil:
+		*outcome = MoveMoot
+	case c.Kind != MoveRecord:
+		p.lease = c.TTL
+		p.put = func(id clientv3.LeaseID) clientv3.Op {
+			return clientv3.OpPut(key, string(c.Value), clientv3.WithLease(id))
+		}
+	default:
+		p.ops = append(p.ops, clientv3.OpPut(key, string(c.Value)))
+		if f.Pending != nil {
+			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(c.Key)))
+		}
+	}
+	return p
+}

@@ -1,0 +1,114 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// PastKind is what a change of the past was about.
+type PastKind string
+
+// The kinds.
+const (
+	PastRecord   PastKind = "record"
+	PastPending  PastKind = "pending"
+	PastOverride PastKind = "override"
+)
+
+// Past is one change of the membership that etcd still remembers.
+type Past struct {
+	Revision int64
+	Kind     PastKind
+	Key      instance.Key // as spelled in etcd
+	Deleted  bool
+	Created  bool // there was no such key before
+	Value    []byte
+}
+
+// pastSilence is how long no change may come before that counts as all.
+const pastSilence = time.Second
+
+// Past reads the changes of the membership that etcd remembers, oldest first, and the
+// revision from which on it does: what was before has been compacted away.
+func (s *Store) Past(ctx context.Context) (changes []Past, since int64, err error) {
+	now, err := etcd.Ping(ctx, s.cli, s.layout)
+	if err != nil {
+		return nil, 0, err
+	}
+	for since = 1; ; {
+		changes, err = s.pastFrom(ctx, since, now)
+		var compacted *compactedError
+		if !errors.As(err, &compacted) || compacted.revision <= since {
+			return changes, since, err
+		}
+		since = compacted.revision
+	}
+}
+
+// compactedError tells from which revision on there is a past.
+type compactedError struct{ revision int64 }
+
+func (e *compactedError) Error() string { return rpctypes.ErrCompacted.Error() }
+
+// pastFrom reads the changes from a revision up to now.
+func (s *Store) pastFrom(ctx context.Context, since, now int64) ([]Past, error) {
+	wctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer stop()
+	events := s.cli.Watch(wctx, s.layout.WatchStart(), clientv3.WithRange(s.layout.WatchEnd()), clientv3.WithRev(since))
+	silence := time.NewTimer(etcd.CallTimeout)
+	defer silence.Stop()
+	ask := time.NewTicker(50 * time.Millisecond)
+	defer ask.Stop()
+	var out []Past
+	for {
+		select {
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		case <-silence.C:
+			return out, nil
+		case <-ask.C:
+			// etcd answers once it has sent all that there is, some versions never.
+			_ = s.cli.RequestProgress(wctx)
+		case resp, ok := <-events:
+			switch {
+			case !ok:
+				return out, nil
+			case resp.CompactRevision > 0:
+				return nil, &compactedError{resp.CompactRevision}
+			case resp.Err() != nil:
+				return nil, etcd.Explain(ctx, s.cli, "read what etcd remembers", resp.Err(), true)
+			case resp.IsProgressNotify() && resp.Header.Revision >= now:
+				return out, nil
+			}
+			for _, ev := range resp.Events {
+				if p, ok := s.past(ev); ok && ev.Kv.ModRevision <= now {
+					out = append(out, p)
+				}
+				if ev.Kv.ModRevision > now {
+					return out, nil
+				}
+			}
+			if len(resp.Events) > 0 {
+				silence.Reset(pastSilence)
+			}
+		}
+	}
+}
+
+func (s *Store) past(ev *clientv3.Event) (Past, bool) {
+	n := s.layout.Parse(string(ev.Kv.Key))
+	kind, ok := map[schema.Kind]PastKind{schema.KindInstance: PastRecord, schema.KindPending: PastPending, schema.KindOverride: PastOverride}[n.Kind]
+	return Past{
+		Revision: ev.Kv.ModRevision, Kind: kind, Key: instance.Key{Role: n.Role, Address: n.Address},
+		Deleted: ev.Type == mvccpb.Event_DELETE, Created: ev.IsCreate(), Value: ev.Kv.Value,
+	}, ok
+}

@@ -1,0 +1,336 @@
+package store_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func TestStoreAddAndRemove(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	k := members.Prefill("127.0.0.1:8100")
+
+	if existed, err := s.Remove(t.Context(), k, ""); err != nil || existed {
+		t.Fatal(existed, err)
+	}
+	if resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix()); err != nil || len(resp.Kvs) != 0 {
+		t.Fatalf("the removal of an unknown instance wrote %v, %v", resp.Kvs, err)
+	}
+	rec := instance.Record{Models: []string{"m"}}
+	for _, want := range []store.AddOutcome{store.Added, store.AlreadyThere} {
+		if got, err := s.Add(t.Context(), k, rec, "first"); err != nil || got != want {
+			t.Fatalf("add: %s, %v, want %s", got, err, want)
+		}
+	}
+	snap, err := s.Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	in, ok := snap.Lookup(k)
+	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Version != 1 {
+		t.Fatalf("%+v", in)
+	}
+	if existed, err := s.Remove(t.Context(), k, "broken"); err != nil || !existed {
+		t.Fatal(existed, err)
+	}
+	raw, err := s.Get(t.Context(), k)
+	if err != nil || len(raw) != 1 || raw[0].Key != l.Override(k) || !strings.Contains(string(raw[0].Value), `"removed"`) {
+		t.Fatalf("%+v, %v", raw, err)
+	}
+	if existed, err := s.Remove(t.Context(), k, ""); err != nil || existed {
+		t.Fatalf("the second removal: %t, %v", existed, err)
+	}
+	if got, err := s.Add(t.Context(), k, rec, "again"); err != nil || got != store.Added {
+		t.Fatal(got, err)
+	}
+	if raw, err = s.Get(t.Context(), k); err != nil || len(raw) != 1 || raw[0].Key != l.Instance(k) {
+		t.Fatalf("%+v, %v", raw, err)
+	}
+	log, err := s.AuditLog(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, e := range log {
+		got = append(got, fmt.Sprintf("%s %s %s %s %s", e.Who, e.What, e.Role, e.Address, e.Why))
+	}
+	want := []string{
+		"ann add prefill 127.0.0.1:8100 again",
+		"ann remove prefill 127.0.0.1:8100 broken",
+		"ann add prefill 127.0.0.1:8100 first",
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	leases, err := cli.Leases(t.Context())
+	if err != nil || len(leases.Leases) > 2 { // two over midnight
+		t.Errorf("%d leases for the %d audit entries of a day (%v)", len(leases.Leases), len(want), err)
+	}
+}
+
+func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	k := members.Prefill("127.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 100)))
+	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed","weight":3}`)
+	members.Put(t, cli, l.Pending(k), ``)
+	before := members.RawKey(t, cli, k)
+	if before.TTL <= 0 || before.GrantedTTL != 100*time.Second {
+		t.Errorf("%+v", before)
+	}
+	if got, err := s.Add(t.Context(), k, instance.Record{}, ""); err != nil || got != store.AlreadyThere {
+		t.Fatal(got, err)
+	}
+	raw, err := s.Get(t.Context(), k)
+	if err != nil || len(raw) != 2 {
+		t.Fatalf("%+v, %v", raw, err)
+	}
+	if raw[0].ModRevision != before.ModRevision || raw[0].Lease != before.Lease {
+		t.Errorf("the record was touched: %+v", raw[0])
+	}
+	if o, err := schema.DecodeOverride(raw[1].Value); err != nil || o.State != "" || o.Weight == nil || *o.Weight != 3 {
+		t.Errorf("the override is %s (%v)", raw[1].Value, err)
+	}
+	if got, err := s.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil || got != store.AlreadyThere {
+		t.Fatal(got, err)
+	}
+}
+
+func TestStoreRefusesWhatNobodyCouldRead(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	s := store.New(etcd.Client(t), members.Layout(t), "ann")
+	k := members.Prefill("127.0.0.1:8100")
+	minus := -1
+	for name, rec := range map[string]instance.Record{
+		"weight": {Weight: &minus},
+		"role":   {Role: instance.Decode},
+		"port":   {Address: "127.0.0.1:1"},
+		"16384":  {ID: strings.Repeat("x", 20000)},
+	} {
+		if _, err := s.Add(t.Context(), k, rec, ""); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if _, err := s.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, ""); err == nil || !strings.Contains(err.Error(), name) {
+			t.Errorf("pending, %s: %v", name, err)
+		}
+	}
+}
+
+func TestStoreSchema(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	k := members.Prefill("127.0.0.1:8100")
+	for range 2 {
+		if err := s.EnsureSchema(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for value, want := range map[string]error{
+		`{"v":1,"future":1}`: nil,
+		`{"v":2}`:            schema.ErrNewer,
+		`tikv`:               schema.ErrForeign,
+		`{}`:                 schema.ErrForeign,
+	} {
+		members.Put(t, cli, l.Schema(), value)
+		if err := s.EnsureSchema(t.Context()); !errors.Is(err, want) {
+			t.Errorf("%s: ensure: %v", value, err)
+		}
+		if _, err := s.Add(t.Context(), k, instance.Record{}, ""); !errors.Is(err, want) {
+			t.Errorf("%s: add: %v", value, err)
+		}
+		if _, err := s.Remove(t.Context(), k, ""); !errors.Is(err, want) {
+			t.Errorf("%s: remove: %v", value, err)
+		}
+		if _, err := s.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
+			t.Errorf("%s: flags: %v", value, err)
+		}
+		if _, err := s.Snapshot(t.Context()); err != nil {
+			t.Errorf("%s: it must stay readable: %v", value, err)
+		}
+	}
+}
+
+func TestStoreSyncFlags(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	s := store.New(cli, l, "proxy")
+	a, b, admin, agent, removed := members.Prefill("127.0.0.1:1"), members.Decode("127.0.0.1:2"), members.Decode("127.0.0.1:3"), members.Decode("127.0.0.1:4"), members.Decode("127.0.0.1:5")
+	if _, err := s.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
+		t.Fatal(err)
+	}
+	members.Put(t, cli, l.Instance(agent), `{"source":"flags"}`, clientv3.WithLease(members.Lease(t, cli, 100)))
+	members.Put(t, cli, l.Override(removed), `{"v":1,"state":"removed"}`)
+	members.Put(t, cli, l.Instance(members.Prefill("127.0.0.1:6")), `{broken`)
+	sync := func(want map[instance.Key]instance.Record, dropped []instance.Key, keys ...instance.Key) *instance.Snapshot {
+		t.Helper()
+		for range 2 { // the second time nothing is left to do
+			told, err := s.SyncFlags(t.Context(), "127.0.0.1:8000", want)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, asked := want[removed]; asked != slices.Equal(told.Removed, []instance.Key{removed}) {
+				t.Errorf("wanted and removed: %v, asked for %v", told.Removed, asked)
+			}
+			if !slices.Equal(told.Dropped, dropped) {
+				t.Errorf("dropped %v, want %v", told.Dropped, dropped)
+			}
+			dropped = nil
+		}
+		snap, err := s.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, in := range snap.All() {
+			if in.Record.Source == "flags" && in.Static() && in.Version > 2 {
+				t.Errorf("%s was written %d times", in.Key, in.Version)
+			}
+		}
+		if len(snap.All()) != len(keys)+1 {
+			t.Errorf("%d instances, want %d", len(snap.All()), len(keys)+1)
+		}
+		for _, k := range keys {
+			if _, ok := snap.Lookup(k); !ok {
+				t.Errorf("%s is missing", k)
+			}
+		}
+		return snap
+	}
+	sync(map[instance.Key]instance.Record{a: {}, b: {}, removed: {}}, nil, a, b, admin, agent)
+	snap := sync(map[instance.Key]instance.Record{a: {Connector: "nixl"}, admin: {}}, []instance.Key{b}, a, admin, agent)
+	in, _ := snap.Lookup(a)
+	if in.Record.Connector != "nixl" || in.Record.Source != "flags" || in.Version != 2 {
+		t.Errorf("%+v", in)
+	}
+	if in, _ := snap.Lookup(admin); in.Record.Source != "admin" {
+		t.Errorf("%+v", in)
+	}
+	sync(nil, []instance.Key{a}, admin, agent)
+}
+
+// Many who add and remove the same instance: every call ends in one of its
+// outcomes, and what is left agrees with itself.
+func TestStoreConcurrentWriters(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	k := members.Prefill("127.0.0.1:8100")
+	var wg sync.WaitGroup
+	for i := range 4 {
+		s := store.New(etcd.Client(t), l, fmt.Sprintf("writer-%d", i))
+		wg.Go(func() {
+			for n := range 10 {
+				var err error
+				if (i+n)%2 == 0 {
+					_, err = s.Add(context.Background(), k, instance.Record{}, "")
+				} else {
+					_, err = s.Remove(context.Background(), k, "")
+				}
+				if err != nil && !errors.Is(err, store.ErrBusy) {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	raw, err := store.New(cli, l, "x").Get(t.Context(), k)
+	if err != nil || len(raw) != 1 {
+		t.Fatalf("record and removal together, or neither: %+v, %v", raw, err)
+	}
+}
+
+func TestErrorsSayWhatToDo(t *testing.T) {
+	t.Parallel()
+	l := members.Layout(t)
+	ctx, cancel := context.WithTimeout(t.Context(), members.Soon)
+	defer cancel()
+	nobody := testkit.FreePort(t)
+	_, err := etcd.Ping(ctx, members.Dial(t, nobody), l)
+	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), nobody) || !strings.Contains(err.Error(), "connection refused") {
+		t.Errorf("nobody there: %v", err)
+	}
+	server := testkit.StartEtcd(t)
+	link := testkit.StartLink(t, server.Endpoint())
+	cli := members.Dial(t, link.Address())
+	rev, err := etcd.Ping(ctx, cli, l)
+	if err != nil || rev < 1 {
+		t.Fatal(rev, err)
+	}
+	link.Freeze()
+	_, err = etcd.Ping(ctx, cli, l)
+	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer as etcd") {
+		t.Errorf("frozen: %v", err)
+	}
+	if _, err := store.New(cli, l, "x").Snapshot(ctx); !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), link.Address()) {
+		t.Errorf("list: %v", err)
+	}
+	link.Restore()
+	for _, bad := range []string{"", "host", "http://", "host:port", "host:0", "ftp://h:1", "http://h:1/path", "h:99999"} {
+		if _, err := etcd.Dial(etcd.Config{Endpoints: []string{bad}}); !errors.Is(err, etcd.ErrEndpoint) {
+			t.Errorf("endpoint %q: %v", bad, err)
+		}
+	}
+	if _, err := etcd.Dial(etcd.Config{}); !errors.Is(err, etcd.ErrEndpoint) {
+		t.Errorf("no endpoint: %v", err)
+	}
+}
+
+func TestStoreKeys(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	s := store.New(cli, l, "ann")
+	for _, k := range []instance.Key{members.Prefill("localhost:8100"), members.Prefill("0.0.0.0:1"), members.Prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
+		if _, err := s.Add(t.Context(), k, instance.Record{}, ""); err == nil {
+			t.Errorf("%s was added", k)
+		}
+		if _, err := s.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err == nil {
+			t.Errorf("%s was added", k)
+		}
+	}
+	// What others have put under a bad key can be removed as it is shown.
+	members.Put(t, cli, l.Root()+"prefill/0.0.0.0:8100", "")
+	members.Put(t, cli, l.Root()+"prefill/\x1b[2J:1", "")
+	snap, err := s.Snapshot(t.Context())
+	if err != nil || len(snap.All()) != 2 {
+		t.Fatal(snap, err)
+	}
+	for _, in := range snap.All() {
+		if existed, err := s.Remove(t.Context(), in.Key, ""); err != nil || !existed {
+			t.Errorf("%s: %t, %v", in.Key, existed, err)
+		}
+	}
+	resp, err := cli.Get(t.Context(), l.Root(), clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, kv := range resp.Kvs {
+		if key := string(kv.Key); key != l.Schema() && !strings.HasPrefix(key, l.Audit("")) {
+			t.Errorf("left: %q", key)
+		}
+	}
+}

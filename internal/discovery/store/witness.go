@@ -1,0 +1,104 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Testimony is what the proxies say of themselves, and what is wanted of some instances,
+// all of one revision.
+type Testimony struct {
+	Revision int64
+	Proxies  []lease.ProxyPresence
+	Loads    []*lease.ProxyLoad
+	// Intents are what is wanted of the instances that were asked about; those of which
+	// nothing is wanted are left out.
+	Intents map[instance.Key]Standing
+}
+
+// Standing is an intent, and the revision at which its key was written last.
+type Standing struct {
+	Intent   instance.Intent
+	Revision int64
+}
+
+// Testify reads what the proxies say, and what is wanted of instances.
+func (s *Store) Testify(ctx context.Context, keys []instance.Key) (Testimony, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	ops := []clientv3.Op{
+		clientv3.OpGet(s.layout.Proxy(""), clientv3.WithPrefix()),
+		clientv3.OpGet(s.layout.Load(""), clientv3.WithPrefix()),
+	}
+	const most = 100 // a transaction holds 128 operations
+	each := len(keys) <= most
+	if each {
+		for _, k := range keys {
+			ops = append(ops, clientv3.OpGet(s.layout.Override(k)))
+		}
+	} else {
+		ops = append(ops, clientv3.OpGet(s.layout.Overrides(), clientv3.WithPrefix()))
+	}
+	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
+	if err != nil {
+		return Testimony{}, etcd.Explain(ctx, s.cli, "read what the proxies say", err, true)
+	}
+	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
+	t := Testimony{
+		Revision: resp.Header.Revision, Proxies: lease.ReadProxies(s.layout, kvs(0)), Loads: lease.ReadLoads(s.layout, kvs(1)),
+		Intents: map[instance.Key]Standing{},
+	}
+	for i := 2; i < len(ops); i++ {
+		for _, kv := range kvs(i) {
+			n := s.layout.Parse(string(kv.Key))
+			if o, err := schema.DecodeOverride(kv.Value); err == nil && o.State != "" {
+				t.Intents[instance.Key{Role: n.Role, Address: n.Address}] = Standing{o.State, kv.ModRevision}
+			}
+		}
+	}
+	return t, nil
+}
+
+// SameMembership tells whether the keys of the membership were the same at two revisions:
+// whoever has applied the one has applied the other. false also where etcd does not know
+// any more.
+func (s *Store) SameMembership(ctx context.Context, a, b int64) (bool, error) {
+	switch {
+	case a <= 0 || b <= 0: // 0 would be the newest
+		return false, nil
+	case a == b:
+		return true, nil
+	}
+	type fact struct {
+		key string
+		mod int64
+	}
+	var facts [2][]fact
+	for i, revision := range []int64{a, b} {
+		for _, prefix := range s.layout.ListedPrefixes() {
+			cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+			resp, err := s.cli.Get(cctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithRev(revision))
+			cancel()
+			switch {
+			case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
+				return false, nil
+			case err != nil:
+				return false, etcd.Explain(ctx, s.cli, "list the membership of the past", err, true)
+			}
+			for _, kv := range resp.Kvs {
+				facts[i] = append(facts[i], fact{string(kv.Key), kv.ModRevision})
+			}
+		}
+	}
+	return slices.Equal(facts[0], facts[1]), nil
+}

@@ -1,0 +1,333 @@
+package watch
+
+import (
+	"context"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Asking instances who they are: those whose models are not known, and those
+// that wait to be added.
+
+const (
+	// maxProbes bounds the probes under way at one time.
+	maxProbes = 64
+	// slowly is how many times less often a wrong model is asked for again.
+	slowly = 5
+	// spread is how much of the interval between two signs of life each
+	// instance asked adds: together they cost at most 200 probes a second.
+	spread = 5 * time.Millisecond
+)
+
+// target is one instance to ask.
+type target struct {
+	in *instance.Instance
+	// life changes whenever an earlier answer counts no more: the instance is
+	// then asked at once.
+	life    string
+	pending bool
+	model   string
+	rec     instance.Record // to write at promotion
+	drop    bool            // a record is there already: only end the wait
+	sign    bool            // it is known, and asked again and again: signs share out the time
+}
+
+type targetKey struct {
+	key     instance.Key
+	pending bool
+}
+
+// verdict is what came of asking. wait or answer is set.
+type verdict struct {
+	key    instance.Key
+	answer *Verification
+	wait   *Wait
+}
+
+// askers are the goroutines that ask, one for each target, with a common bound
+// on the probes under way. Only the owner uses it.
+type askers struct {
+	w     *Watcher
+	slots chan struct{}
+	wg    sync.WaitGroup
+	run   map[targetKey]asker
+	signs atomic.Int64 // those of run of which a sign of life is wanted
+}
+
+type asker struct {
+	life   string
+	sign   bool
+	cancel context.CancelFunc
+}
+
+func newAskers(w *Watcher) *askers {
+	return &askers{w: w, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
+}
+
+// stop ends all of them and waits.
+func (a *askers) stop() {
+	for _, r := range a.run {
+		r.cancel()
+	}
+	a.wg.Wait()
+}
+
+// update makes the running askers those of the targets. Of other keys than
+// those looked at nothing has changed; nil looks at all. It does not wait for
+// those that it ends: their probes are cancelled, and what they would still
+// say names an incarnation or a revision that is compared.
+func (a *askers) update(ctx context.Context, targets []target, looked []targetKey) {
+	if a.w.o.Prober == nil {
+		return
+	}
+	want := make(map[targetKey]*target, len(targets))
+	for i := range targets {
+		t := &targets[i]
+		want[targetKey{t.in.Key, t.pending}] = t
+	}
+	if looked == nil {
+		for k := range a.run {
+			if want[k] == nil {
+				a.end(k)
+			}
+		}
+	}
+	for _, k := range looked {
+		if want[k] == nil {
+			a.end(k)
+		}
+	}
+	var begin []target
+	for k, t := range want {
+		if r, ok := a.run[k]; ok && r.life == t.life {
+			continue
+		}
+		a.end(k)
+		begin = append(begin, *t)
+		if t.sign {
+			a.signs.Add(1) // of all, before the first of them spreads its probes by it
+		}
+	}
+	for _, t := range begin {
+		actx, cancel := context.WithCancel(ctx)
+		a.run[targetKey{t.in.Key, t.pending}] = asker{life: t.life, sign: t.sign, cancel: cancel}
+		a.wg.Go(func() {
+			defer cancel()
+			a.keepAsking(actx, ctx, t)
+		})
+	}
+}
+
+// end ends one asker, if it runs.
+func (a *askers) end(k targetKey) {
+	r, ok := a.run[k]
+	if !ok {
+		return
+	}
+	r.cancel()
+	delete(a.run, k)
+	if r.sign {
+		a.signs.Add(-1)
+	}
+}
+
+// keepAsking asks until its context ends, which it does when the target has
+// what it wanted. run is the context of the Watcher: what is written to etcd
+// ends with that one only, since the change it makes comes back through the
+// watch, and would cut off the answer.
+func (a *askers) keepAsking(ctx, run context.Context, t target) {
+	// A lost etcd loses all leases at once: the first probes are spread too.
+	if n := a.signs.Load(); t.sign && n > 1 && !etcd.Pause(ctx, rand.N(time.Duration(n)*spread)) {
+		return
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case a.slots <- struct{}{}:
+		}
+		v, slow := a.once(ctx, run, t)
+		<-a.slots
+		if ctx.Err() != nil {
+			return
+		}
+		select {
+		case <-ctx.Done():
+			return
+		case a.w.verdicts <- v:
+		}
+		wait := a.w.o.WaitingInterval
+		switch {
+		case t.sign:
+			wait = max(wait, time.Duration(a.signs.Load())*spread)
+		case slow:
+			wait *= slowly
+		}
+		wait = etcd.Jitter(wait)
+		if !etcd.Pause(ctx, wait) {
+			return
+		}
+	}
+}
+
+// once asks once. slow tells that there is no hurry to ask again.
+func (a *askers) once(ctx, run context.Context, t target) (v verdict, slow bool) {
+	v.key = t.in.Key
+	if t.drop {
+		if _, err := a.w.o.Writer.DropPending(run, t.in); err != nil && run.Err() == nil {
+			a.w.log.WithField("instance", t.in.Key.String()).Warn(err.Error())
+		}
+		return v, true
+	}
+	pctx, cancel := context.WithTimeout(ctx, a.w.o.ProbeTimeout)
+	facts, err := a.w.o.Prober.Probe(pctx, t.in)
+	cancel()
+	var reason string
+	mismatch := false
+	switch {
+	case err != nil:
+		reason = "no answer yet: " + instance.Printable(err.Error(), 300)
+	case len(facts.Models) == 0:
+		reason = "it answers but lists no model"
+	case !facts.Serves(t.model, false):
+		mismatch = true
+		reason = wrongModel(facts.Models, t.model)
+	}
+	if !t.pending {
+		v.answer = &Verification{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Reason: reason}
+		if err == nil && len(facts.Models) > 0 {
+			v.answer.Facts = &facts
+		}
+		return v, mismatch
+	}
+	if reason == "" {
+		reason = a.promote(run, t, facts)
+	}
+	v.wait = &Wait{ModRevision: t.in.ModRevision, Reason: reason}
+	return v, mismatch
+}
+
+// promote adds the instance for good. Others may have done so first: that shows
+// in the watch.
+func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
+	won, err := a.w.o.Writer.Promote(ctx, t.in, withFacts(t.rec, facts))
+	if err != nil {
+		return "it answers, but could not be added: " + instance.Printable(err.Error(), 300)
+	}
+	if won {
+		a.w.note(func(s *Status) { s.Promotions++ })
+		a.w.log.WithField("instance", t.in.Key.String()).Info("the instance answers: added")
+	}
+	return ""
+}
+
+// retarget has those asked, and no others, of whom something is to be found
+// out, and forgets answers of those who are gone.
+func (o *owner) retarget(ctx context.Context) {
+	n := o.table.takeNews()
+	if n.all {
+		o.ask.update(ctx, o.targets(), nil)
+		o.forgetAnswers()
+		return
+	}
+	var ts []target
+	for _, k := range n.keys {
+		kind := schema.KindInstance
+		if k.pending {
+			kind = schema.KindPending
+		}
+		e := o.table.find(kind, k.key)
+		if e == nil {
+			o.forgetAnswer(k)
+		} else if t, ok := o.target(e); ok {
+			ts = append(ts, t)
+		}
+	}
+	if len(n.keys) > 0 {
+		o.ask.update(ctx, ts, n.keys)
+	}
+}
+
+// targets lists whom to ask.
+func (o *owner) targets() []target {
+	var ts []target
+	for _, e := range o.table.order {
+		if t, ok := o.target(e); ok {
+			ts = append(ts, t)
+		}
+	}
+	return ts
+}
+
+// target tells whether and what the instance of an entry is to be asked.
+func (o *owner) target(e *entry) (target, bool) {
+	switch {
+	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:
+	case e.Kind == schema.KindPending && o.w.o.Writer == nil:
+	case e.Kind == schema.KindPending:
+		return o.waiting(e)
+	case e.absent != nil && e.absent.probed():
+		return target{
+			in: e.instance(), model: o.w.o.Model, sign: true,
+			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	case o.facts.refuses(e.Key, e.rec) != nil: // nothing it could say would help
+	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
+		return target{
+			in: e.instance(), model: o.w.o.Model, // without what was learned
+			life: e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	case o.facts.learns(e.Key, e.rec):
+		return target{
+			in: e.instance(), model: o.w.o.Model, sign: true,
+			life: "learned " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
+		}, true
+	}
+	return target{}, false
+}
+
+func (o *owner) forgetAnswer(k targetKey) {
+	if k.pending {
+		delete(o.facts.Pending, k.key)
+	} else {
+		delete(o.facts.Instances, k.key)
+	}
+}
+
+func (o *owner) forgetAnswers() {
+	for k := range o.facts.Instances {
+		if o.table.find(schema.KindInstance, k) == nil {
+			delete(o.facts.Instances, k)
+		}
+	}
+	for k := range o.facts.Pending {
+		if o.table.find(schema.KindPending, k) == nil {
+			delete(o.facts.Pending, k)
+		}
+	}
+}
+
+// waiting makes a target of a pending add.
+func (o *owner) waiting(e *entry) (target, bool) {
+	if e.in.Intent == instance.Removed {
+		return target{}, false
+	}
+	t := target{in: e.in, pending: true, model: e.pending.Model, rec: e.pending.FullRecord(e.Key)}
+	if t.model == "" {
+		t.model = o.w.o.Model
+	}
+	// What is served although etcd does not hold it is still to be added; while its
+	// lease is being asked for it counts as before.
+	if r := o.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {
+		t.drop = true
+	}
+	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)
+	return t, true
+}

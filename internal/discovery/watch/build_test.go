@@ -1,0 +1,337 @@
+package watch_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func kv(key, value string, mod int64) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: mod, ModRevision: mod, Version: 1}
+}
+
+func TestBuild(t *testing.T) {
+	t.Parallel()
+	l := members.Layout(t)
+	kvs := []*mvccpb.KeyValue{
+		kv("/pd/meta/schema", `{"v":1}`, 2),
+		kv("/pd/decode/10.0.0.2:1", `{"models":["m"]}`, 3),
+		kv("/pd/prefill/10.0.0.1:1", `{"models":["m"],"role":"prefill"}`, 4),
+		kv("/pd/prefill/10.0.0.3:1", ``, 5),
+		kv("/pd/prefill/10.0.0.4:1", `{`, 6),
+		kv("/pd/pending/decode/10.0.0.5:1", `{"model":"m"}`, 7),
+		kv("/pd/pending/decode/10.0.0.2:1", ``, 8), // beside its record
+		kv("/pd/override/decode/10.0.0.2:1", `{"state":"cordon"}`, 9),
+		kv("/pd/override/decode/10.9.9.9:1", `{"state":"removed"}`, 10), // of nobody
+		kv("/pd/load/p1", `{}`, 11),
+		kv("/pd-old/prefill/10.0.0.6:1", members.Ready, 12),
+	}
+	lines := func(s *instance.Snapshot) []string {
+		var out []string
+		for _, in := range s.All() {
+			out = append(out, fmt.Sprintf("%s view=%s intent=%s usable=%t rev=%d", in.Key, in.View, in.Intent, in.Usable(), in.ModRevision))
+		}
+		return out
+	}
+	want := []string{
+		"prefill/10.0.0.1:1 view= intent= usable=true rev=4",
+		"prefill/10.0.0.3:1 view=unverified intent= usable=false rev=5",
+		"prefill/10.0.0.4:1 view=rejected intent= usable=false rev=6",
+		"decode/10.0.0.2:1 view= intent=cordon usable=false rev=3",
+		"decode/10.0.0.2:1 view=pending intent= usable=false rev=8",
+		"decode/10.0.0.5:1 view=pending intent= usable=false rev=7",
+	}
+	for range 5 {
+		s := watch.Build(l, kvs, 20, nil, watch.VerifiedFacts{})
+		if diff := cmp.Diff(want, lines(s)); diff != "" {
+			t.Fatal(diff)
+		}
+		if s.Revision != 20 {
+			t.Fatal(s.Revision)
+		}
+		rand.Shuffle(len(kvs), func(i, j int) { kvs[i], kvs[j] = kvs[j], kvs[i] })
+	}
+	// Facts count for their incarnation.
+	k := members.Prefill("10.0.0.3:1")
+	facts := func(incarnation string) watch.VerifiedFacts {
+		return watch.VerifiedFacts{Instances: map[instance.Key]*watch.Verification{
+			k: {Incarnation: incarnation, Facts: &instance.Facts{Models: []string{"m"}}},
+		}}
+	}
+	if in, _ := watch.Build(l, kvs, 20, nil, facts("rev-5")).Lookup(k); !in.Usable() {
+		t.Errorf("%+v", in)
+	}
+	if in, _ := watch.Build(l, kvs, 20, nil, facts("rev-4")).Lookup(k); in.Usable() {
+		t.Errorf("%+v", in)
+	}
+	// So does what the engine shows of its ranks and its transfer.
+	shown := facts("rev-5")
+	shown.Instances[k].Facts.DPSize, shown.Instances[k].Facts.Transfer = 2, instance.TransferNIXL
+	if in, _ := watch.Build(l, kvs, 20, nil, shown).Lookup(k); in.Record.DPSize != 2 || in.Record.Transfer != instance.TransferNIXL {
+		t.Errorf("%+v", in)
+	}
+	// A value that turned bad: the last good one, unless the key is another.
+	k = members.Prefill("10.0.0.1:1")
+	prev := watch.Build(l, kvs, 20, nil, watch.VerifiedFacts{})
+	bad := kv("/pd/prefill/10.0.0.1:1", `{"weight":-1}`, 21)
+	bad.CreateRevision, bad.Version = 4, 2
+	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, watch.VerifiedFacts{}).Lookup(k); !in.Usable() || in.ModRevision != 21 || !strings.Contains(in.Reason, "weight") {
+		t.Errorf("%+v", in)
+	}
+	bad.CreateRevision = 21
+	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, watch.VerifiedFacts{}).Lookup(k); in.View != instance.Rejected {
+		t.Errorf("%+v", in)
+	}
+	if s := watch.Build(l, nil, 22, prev, watch.VerifiedFacts{}); len(s.All()) != 0 {
+		t.Errorf("instances came from nowhere: %v", lines(s))
+	}
+}
+
+func TestBuildWarnsOfBothRoles(t *testing.T) {
+	t.Parallel()
+	l := members.Layout(t)
+	both := func(value string, leased int64) []*mvccpb.KeyValue {
+		p, d := kv("/pd/prefill/10.0.0.1:1", value, 2), kv("/pd/decode/10.0.0.1:1", value, 3)
+		p.Lease, d.Lease = leased, leased
+		return []*mvccpb.KeyValue{p, d}
+	}
+	for _, c := range []struct {
+		name  string
+		kvs   []*mvccpb.KeyValue
+		warns bool
+	}{
+		{"leased", both(members.Ready, 7), true},
+		{"static", both(members.Ready, 0), false},
+		{"kv_both", both(`{"models":["m"],"kv_role":"kv_both"}`, 7), false},
+	} {
+		for _, in := range watch.Build(l, c.kvs, 9, nil, watch.VerifiedFacts{}).All() {
+			if !in.Usable() || (in.Reason != "") != c.warns {
+				t.Errorf("%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
+			}
+		}
+	}
+}
+
+// What the watcher holds after any history is what one list of etcd gives.
+func TestWatcherEqualsList(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	direct, l := etcd.Client(t), members.Layout(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	o := members.WatcherOptions(t)
+	w := members.Watch(t, testkit.Client(t, link.Address()), o)
+	members.WaitReady(t, w)
+	rng := rand.New(rand.NewPCG(1, 2))
+	values := []string{members.Ready, `{"id":"B","models":["m"]}`, ``, `{"weight":7,"models":["x"]}`}
+	for i := range 400 {
+		k := members.Prefill(fmt.Sprintf("10.0.0.%d:1", rng.IntN(12)+1))
+		if rng.IntN(2) == 0 {
+			k.Role = instance.Decode
+		}
+		switch rng.IntN(6) {
+		case 0:
+			members.Del(t, direct, l.Instance(k))
+		case 1:
+			members.Put(t, direct, l.Override(k), `{"state":"drain"}`)
+		case 2:
+			members.Del(t, direct, l.Override(k))
+		case 3:
+			members.Put(t, direct, l.Pending(k), ``)
+		default:
+			members.Put(t, direct, l.Instance(k), values[rng.IntN(len(values))])
+		}
+		switch i {
+		case 100, 300:
+			link.Cut()
+		case 150, 320:
+			link.Restore()
+		case 120:
+			if _, err := direct.Compact(t.Context(), members.Put(t, direct, "/other", "")); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	want, err := store.New(direct, l, "test").Snapshot(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if diff := cmp.Diff(want.All(), w.Snapshot().All(), cmpopts.EquateEmpty()); diff != "" {
+			return fmt.Errorf("%s", diff)
+		}
+		return nil
+	})
+}
+
+// Readers walk snapshots while changes pour in. The race detector is the
+// judge of the memory, the test of the content.
+func TestSnapshotsAreImmutable(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	members.WaitReady(t, w)
+	const n = 20
+	for i := range n {
+		prober.Answer(fmt.Sprintf("127.0.0.1:%d", 8100+i), "m")
+	}
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	for range 4 {
+		wg.Go(func() {
+			for {
+				select {
+				case <-stop:
+					return
+				default:
+				}
+				s := w.Snapshot()
+				before := describe(s)
+				// Meanwhile others are published; this one must not move.
+				select {
+				case <-s.Changed():
+				case <-stop:
+				}
+				if after := describe(s); before != after {
+					t.Errorf("a snapshot changed:\n%s\n%s", before, after)
+					return
+				}
+			}
+		})
+	}
+	for i := range 300 {
+		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", 8100+i%n))
+		switch i % 4 {
+		case 0:
+			members.Put(t, cli, l.Instance(k), "")
+		case 1:
+			members.Put(t, cli, l.Override(k), fmt.Sprintf(`{"weight":%d}`, i))
+		case 2:
+			members.Put(t, cli, l.Instance(k), `{"models":["m"],"labels":{"a":"b"}}`)
+		default:
+			members.Del(t, cli, l.Instance(k))
+		}
+	}
+	close(stop)
+	wg.Wait()
+}
+
+func describe(s *instance.Snapshot) string {
+	var b strings.Builder
+	for _, in := range s.All() {
+		fmt.Fprintf(&b, "%+v;", in.List())
+		if in.Record.Weight != nil {
+			fmt.Fprintf(&b, "%d", *in.Record.Weight)
+		}
+	}
+	return b.String()
+}
+
+// A reader that never looks again holds nobody up.
+func TestSlowReaderBlocksNobody(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	held := w.Snapshot()
+	k := members.Prefill("10.0.0.1:1")
+	var rev int64
+	for range 500 {
+		rev = members.Put(t, cli, l.Instance(k), members.Ready)
+	}
+	members.WaitFor(t, w, k, members.AtRevision(rev))
+	if len(held.All()) != 0 {
+		t.Error("the held snapshot changed")
+	}
+	select {
+	case <-held.Changed():
+	default:
+		t.Error("the held snapshot does not know that it is old")
+	}
+}
+
+// instances makes a listing of n instances as agents write them.
+func instances(n int) []*mvccpb.KeyValue {
+	kvs := make([]*mvccpb.KeyValue, 0, n)
+	for i := range n {
+		kvs = append(kvs, instanceKV(i))
+	}
+	return kvs
+}
+
+func instanceKV(i int) *mvccpb.KeyValue {
+	role := []string{"prefill", "decode"}[i%2]
+	address := fmt.Sprintf("10.%d.%d.%d:8100", i>>16&255, i>>8&255, i&255)
+	value := fmt.Sprintf(`{"v":1,"id":"01JD%022d","role":%q,"address":%q,"scheme":"http","models":["Qwen/Qwen2.5-7B-Instruct"],"connector":"nixl","kv_role":"kv_producer","engine_ids":{"0":"e-%d"},"ports":{"side_channel":[5600]},"tp_size":4,"block_size":16,"max_model_len":32768,"version":"0.12.0","weight":100,"state":"ready","source":"agent","host_id":"host-%d","agent":"pd-agent/0.1.0"}`, i, role, address, i, i)
+	e := kv("/pd/"+role+"/"+address, value, int64(i+2))
+	e.Lease = int64(1000 + i)
+	return e
+}
+
+func BenchmarkBuild(b *testing.B) {
+	l := members.Layout(b)
+	for _, n := range []int{10, 1000, 10000} {
+		kvs := instances(n)
+		b.Run(fmt.Sprintf("instances=%d", n), func(b *testing.B) {
+			b.ReportAllocs()
+			for b.Loop() {
+				if s := watch.Build(l, kvs, int64(n), nil, watch.VerifiedFacts{}); len(s.All()) != n {
+					b.Fatal(len(s.All()))
+				}
+			}
+		})
+	}
+}
+
+// BenchmarkPutToSnapshot measures the time from sending a put to the moment
+// the watcher publishes it, through a real etcd on the loopback.
+func BenchmarkPutToSnapshot(b *testing.B) {
+	for _, n := range []int{10, 1000, 10000} {
+		b.Run(fmt.Sprintf("instances=%d", n), func(b *testing.B) {
+			etcd := testkit.StartEtcd(b)
+			cli, l := etcd.Client(b), members.Layout(b)
+			for chunk := range slices.Chunk(instances(n), 100) {
+				ops := make([]clientv3.Op, 0, len(chunk))
+				for _, e := range chunk {
+					ops = append(ops, clientv3.OpPut(string(e.Key), string(e.Value)))
+				}
+				if _, err := cli.Txn(b.Context()).Then(ops...).Commit(); err != nil {
+					b.Fatal(err)
+				}
+			}
+			w := members.Watch(b, etcd.Client(b), watch.Options{Layout: l})
+			members.WaitReady(b, w)
+			e := instanceKV(0)
+			var took []time.Duration
+			for b.Loop() {
+				snap := w.Snapshot()
+				start := time.Now()
+				rev := members.Put(b, cli, string(e.Key), string(e.Value))
+				for snap.Revision < rev {
+					<-snap.Changed()
+					snap = w.Snapshot()
+				}
+				took = append(took, time.Since(start))
+			}
+			slices.Sort(took)
+			b.ReportMetric(float64(took[len(took)/2].Microseconds()), "p50-µs")
+			b.ReportMetric(float64(took[len(took)*99/100].Microseconds()), "p99-µs")
+		})
+	}
+}

@@ -1,0 +1,85 @@
+package watch
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+)
+
+// benchOwner is an owner that has listed n instances.
+func benchOwner(b *testing.B, ctx context.Context, n int) *owner {
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		b.Fatal(err)
+	}
+	o := newOwner(New(nil, Options{Layout: l, Prober: mute{}}))
+	kvs := make([]*mvccpb.KeyValue, 0, n)
+	for i := range n {
+		kvs = append(kvs, benchKV(i, int64(i+2)))
+	}
+	o.following = true
+	o.handle(message{listing: &etcd.Listing{KVs: kvs, Revision: int64(n + 2), Cluster: 1, Schema: 1}})
+	o.publish(ctx)
+	return o
+}
+
+func (o *owner) benchEvent(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
+	o.handle(message{events: &clientv3.WatchResponse{
+		Header: &etcdserverpb.ResponseHeader{Revision: kv.ModRevision},
+		Events: []*clientv3.Event{{Type: kind, Kv: kv}},
+	}})
+}
+
+// One change from the watch's response to the published snapshot: an instance
+// is registered anew, or it goes with its lease alive (which takes two
+// publications) and comes back.
+func BenchmarkChange(b *testing.B) {
+	for _, n := range []int{1000, 10000} {
+		b.Run(fmt.Sprintf("put/%d", n), func(b *testing.B) {
+			o := benchOwner(b, b.Context(), n)
+			mod := o.table.revision
+			b.ReportAllocs()
+			for b.Loop() {
+				mod++
+				o.benchEvent(mvccpb.Event_PUT, benchKV(int(mod*7)%n, mod))
+				o.publish(b.Context())
+			}
+		})
+		b.Run(fmt.Sprintf("gone-and-back/%d", n), func(b *testing.B) {
+			o := benchOwner(b, b.Context(), n)
+			mod := o.table.revision
+			b.ReportAllocs()
+			for b.Loop() {
+				mod++
+				kv := benchKV(int(mod*7)%n, mod)
+				o.benchEvent(mvccpb.Event_DELETE, kv)
+				o.publish(b.Context())
+				q := o.questions[0]
+				o.questions, q.alive = nil, true
+				o.handle(message{lease: &q})
+				o.publish(b.Context())
+				mod++
+				o.benchEvent(mvccpb.Event_PUT, benchKV(int(mod*7-7)%n, mod))
+				o.publish(b.Context())
+			}
+			if all := len(o.w.Snapshot().All()); all != n {
+				b.Fatalf("%d instances of %d", all, n)
+			}
+		})
+		b.Run(fmt.Sprintf("image/%d", n), func(b *testing.B) {
+			o := benchOwner(b, b.Context(), n)
+			b.ReportAllocs()
+			for b.Loop() {
+				if _, err := o.imageOf().file(); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,253 @@
+package watch_test
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/sirupsen/logrus/hooks/test"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// runWatcher starts a Watcher; stop ends it and waits until all is written.
+func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.Watcher, stop func()) {
+	t.Helper()
+	o.Writer = store.New(cli, o.Layout, "watcher")
+	w = watch.New(cli, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		if err := w.Run(ctx); err != nil {
+			t.Errorf("watcher ended with %v", err)
+		}
+	}()
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return w, stop
+}
+
+// diskRig is a fleet that a first life of a proxy has seen.
+type diskRig struct {
+	etcd                          *testkit.EtcdProcess
+	l                             schema.Layout
+	prober                        *members.Prober
+	o                             watch.Options
+	static, silent, bare, held, x instance.Key // x: removed
+}
+
+func newDiskRig(t testing.TB) *diskRig {
+	t.Helper()
+	r := &diskRig{
+		etcd: testkit.StartEtcdProcess(t), l: members.Layout(t), prober: members.NewProber(),
+		static: members.Prefill("10.0.0.1:8100"), silent: members.Prefill("10.0.0.2:8100"), x: members.Prefill("10.0.0.3:8100"),
+		held: members.Decode("10.0.0.4:8200"), bare: members.Decode("10.0.0.5:8200"),
+	}
+	cli := members.Dial(t, r.etcd.Endpoint())
+	for _, k := range []instance.Key{r.static, r.x, r.held, r.bare} {
+		r.prober.Answer(k.Address, "m")
+	}
+	store := store.New(cli, r.l, "test")
+	for _, k := range []instance.Key{r.static, r.silent, r.x} {
+		if _, err := store.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, ""); err != nil {
+			t.Fatal(err)
+		}
+	}
+	members.Put(t, cli, r.l.Instance(r.bare), "")
+	members.Leased(t, cli, r.l, r.held)
+	r.o = members.Probing(t, r.prober, "")
+	r.o.OrphanGrace = time.Hour
+	r.o.StateDir = filepath.Join(t.TempDir(), "deep", "proxy-1")
+	w, stop := runWatcher(t, cli, r.o)
+	for _, k := range []instance.Key{r.static, r.silent, r.x, r.held, r.bare} {
+		members.WaitFor(t, w, k, members.Usable)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.Saves == 0 || s.SaveErrors != 0 || s.Loaded {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	if _, err := store.Remove(t.Context(), r.x, "broken"); err != nil {
+		t.Fatal(err)
+	}
+	members.WaitFor(t, w, r.x, nil)
+	stop() // writes what the last second brought
+	return r
+}
+
+// Fault matrix, row 14.
+func TestStartFromDisk(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	info, err := os.Stat(filepath.Join(r.o.StateDir, "snapshot.json"))
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Fatalf("%v, %v", info, err)
+	}
+	r.etcd.Kill()
+	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitReady(t, w)
+	for _, k := range []instance.Key{r.static, r.held, r.bare} {
+		if in := members.WaitFor(t, w, k, members.Usable); in.Reason == "" {
+			t.Errorf("%s does not say where it is known from", k)
+		}
+	}
+	members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
+	if in, ok := w.Snapshot().Lookup(r.x); ok {
+		t.Fatalf("a removed instance is back: %+v", in)
+	}
+	if s := w.Status(); !s.Loaded || s.Lists != 0 || s.State == watch.Live {
+		t.Fatalf("status: %+v", s)
+	}
+	neverWithout(t, w, r.static)
+	neverWithout(t, w, r.held)
+	// Etcd comes back as it was: everything is as usual.
+	r.etcd.Restart()
+	members.WaitState(t, w, watch.Live)
+	for _, k := range []instance.Key{r.static, r.silent, r.held, r.bare} {
+		in := members.WaitFor(t, w, k, members.Usable)
+		if in.View != "" || in.Reason != "" {
+			t.Errorf("%+v", in)
+		}
+	}
+	if s := w.Status(); s.Epochs != 0 || s.Orphans != 0 || len(s.Kept) != 0 {
+		t.Fatalf("status: %+v", s)
+	}
+}
+
+// What was deleted while the proxy did not run is gone.
+func TestDeletedWhileNotRunning(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	cli := members.Dial(t, r.etcd.Endpoint())
+	members.Del(t, cli, r.l.Instance(r.static))
+	members.Del(t, cli, r.l.Instance(r.held))
+	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitState(t, w, watch.Live)
+	members.WaitFor(t, w, r.static, nil)
+	members.WaitFor(t, w, r.held, nil)
+	members.WaitFor(t, w, r.silent, members.Usable)
+}
+
+// Fault matrix, row 29, over a restart of the proxy: it finds a wiped etcd.
+func TestWipedWhileNotRunning(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	r.etcd.Wipe()
+	r.etcd.Restart()
+	cli := members.Dial(t, r.etcd.Endpoint())
+	members.Leased(t, cli, r.l, r.x) // its agent does not know that it was removed
+	for range 2 {                    // and over one more restart
+		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+		members.WaitState(t, w, watch.Live)
+		members.WaitFor(t, w, r.static, members.Usable)
+		members.WaitFor(t, w, r.bare, members.Usable)
+		members.WaitFor(t, w, r.held, orphan)
+		members.WaitFor(t, w, r.silent, members.HasView(instance.Unverified))
+		members.WaitFor(t, w, r.x, func(in *instance.Instance) error {
+			if in.Intent != instance.Removed {
+				return fmt.Errorf("%+v", in)
+			}
+			return nil
+		})
+		if s := w.Status(); len(s.Kept) != 4 {
+			t.Fatalf("status: %+v", s)
+		}
+		stop()
+	}
+}
+
+func TestUselessSnapshotsAreIgnored(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	r.etcd.Kill()
+	path := filepath.Join(r.o.StateDir, "snapshot.json")
+	good, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	other, err := schema.NewLayout("/pd2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name  string
+		file  []byte
+		setup func(*watch.Options)
+		why   string
+	}{
+		{"cut", good[:len(good)/2], nil, "not readable"},
+		{"empty", nil, nil, "not readable"},
+		{"changed", bytes.Replace(good, []byte("10.0.0.1:8100"), []byte("10.6.6.6:8100"), 1), nil, "checksum"},
+		{"another prefix", good, func(o *watch.Options) { o.Layout = other }, "prefix"},
+		{"old", good, func(o *watch.Options) { o.StateAge = time.Nanosecond }, "too old"},
+	} {
+		if err := os.WriteFile(path, c.file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		o := r.o
+		if c.setup != nil {
+			c.setup(&o)
+		}
+		log, hook := test.NewNullLogger()
+		o.Log = log
+		w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), o)
+		testkit.Eventually(t, members.Soon, func() error {
+			if s := w.Status(); s.LastError == "" || s.State != watch.Cold {
+				return fmt.Errorf("%s: %+v", c.name, s)
+			}
+			return nil
+		})
+		stop()
+		lines := 0
+		for _, e := range hook.AllEntries() {
+			if e.Level == logrus.WarnLevel && strings.Contains(e.Message, "on disk") {
+				lines++
+				if !strings.Contains(e.Message, c.why) {
+					t.Errorf("%s: %s", c.name, e.Message)
+				}
+			}
+		}
+		if lines != 1 || len(w.Snapshot().All()) != 0 {
+			t.Errorf("%s: %d lines, %d instances", c.name, lines, len(w.Snapshot().All()))
+		}
+		if now, err := os.ReadFile(path); err != nil || !bytes.Equal(now, c.file) {
+			t.Errorf("%s: the file was written although nothing is known (%v)", c.name, err)
+		}
+	}
+}
+
+// A directory that cannot be written costs a log line and nothing else.
+func TestUnwritableStateDir(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o := members.WatcherOptions(t)
+	o.StateDir = filepath.Join(file, "below")
+	w := members.Watch(t, cli, o)
+	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
+	members.WaitFor(t, w, members.Prefill("10.0.0.1:8100"), members.Usable)
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.SaveErrors == 0 || s.State != watch.Live {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}

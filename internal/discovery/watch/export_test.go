@@ -1,0 +1,9 @@
+package watch
+
+import "time"
+
+// Suspend makes the Watcher believe that its process has not run for an hour.
+func (w *Watcher) Suspend() { w.pulse.beat(time.Now().Add(-time.Hour)) }
+
+// SuspendFor makes the Watcher believe that its process has not run for a time.
+func (w *Watcher) SuspendFor(d time.Duration) { w.pulse.beat(time.Now().Add(-d)) }

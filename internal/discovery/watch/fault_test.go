@@ -1,0 +1,334 @@
+package watch_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// neverWithout follows every snapshot until stopped and reports the first one
+// in which k was not usable.
+func neverWithout(t testing.TB, w *watch.Watcher, k instance.Key) (stop func()) {
+	t.Helper()
+	quit := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for {
+			s := w.Snapshot()
+			if in, ok := s.Lookup(k); !ok || !in.Usable() {
+				t.Errorf("%s was not usable at revision %d: %+v", k, s.Revision, in)
+				return
+			}
+			select {
+			case <-s.Changed():
+			case <-quit:
+				return
+			}
+		}
+	})
+	var once sync.Once
+	stop = func() { once.Do(func() { close(quit); wg.Wait() }) }
+	t.Cleanup(stop)
+	return stop
+}
+
+// Fault matrix, row 13.
+func TestWatcherCompactionWhileDisconnected(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	direct, l := etcd.Client(t), members.Layout(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	o := members.WatcherOptions(t)
+	o.CheckInterval = time.Hour // the end of the watch alone must do
+	w := members.Watch(t, testkit.Client(t, link.Address()), o)
+	kept, gone, came := members.Prefill("10.0.0.1:1"), members.Prefill("10.0.0.2:1"), members.Prefill("10.0.0.3:1")
+	members.Put(t, direct, l.Instance(kept), members.Ready)
+	members.Put(t, direct, l.Instance(gone), members.Ready)
+	members.WaitFor(t, w, kept, members.Usable)
+	members.WaitFor(t, w, gone, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	neverWithout(t, w, kept)
+
+	link.Cut()
+	members.Del(t, direct, l.Instance(gone))
+	rev := members.Put(t, direct, l.Instance(came), members.Ready)
+	if _, err := direct.Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := w.Snapshot().Lookup(gone); !ok {
+		t.Fatal("an instance went away while nothing was heard")
+	}
+	link.Restore()
+	members.WaitFor(t, w, came, members.Usable)
+	members.WaitFor(t, w, gone, nil)
+	members.WaitState(t, w, watch.Live)
+	if s := w.Status(); s.Compactions == 0 || s.Lists < 2 {
+		t.Fatalf("no compaction was met: %+v", s)
+	}
+	again := members.Prefill("10.0.0.4:1")
+	members.Put(t, direct, l.Instance(again), members.Ready)
+	members.WaitFor(t, w, again, members.Usable)
+}
+
+// Fault matrix, row 10: the same leases and key versions after a crash of etcd
+// that lasts longer than the TTL, and nobody is missed meanwhile.
+func TestEtcdKilledAndRestarted(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	l := members.Layout(t)
+	const ttl = 5 * time.Second
+	k := members.Decode("10.0.0.1:8200")
+	r := members.Register(t, members.Dial(t, etcd.Endpoint()), lease.RegistrarOptions{Layout: l, Key: k, TTL: ttl, HostID: "h"})
+	r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+	members.WaitPhase(t, r, lease.Registered)
+	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
+	before := members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	neverWithout(t, w, k)
+	lost := time.Now()
+
+	etcd.Kill()
+	members.WaitState(t, w, watch.Stale)
+	members.WaitPhase(t, r, lease.Unknown)
+	if s := w.Status(); s.LastError == "" || s.LastContact.IsZero() {
+		t.Fatalf("status does not say what is wrong: %+v", s)
+	}
+	testkit.Eventually(t, members.Soon, func() error { // let the lease run out by the clock
+		if time.Since(lost) < ttl+time.Second {
+			return errors.New("not yet")
+		}
+		return nil
+	})
+	etcd.Restart()
+	members.WaitState(t, w, watch.Live)
+	members.WaitPhase(t, r, lease.Registered)
+
+	// It follows again: a new put arrives.
+	other := members.Prefill("10.0.0.2:8100")
+	members.Put(t, members.Dial(t, etcd.Endpoint()), l.Instance(other), members.Ready)
+	members.WaitFor(t, w, other, members.Usable)
+	after, ok := w.Snapshot().Lookup(k)
+	if !ok || after.Lease != before.Lease || after.Version != 1 || after.ModRevision != before.ModRevision {
+		t.Fatalf("before %+v, after %+v", before, after)
+	}
+	if s := r.Status(); s.LeasesLost != 0 || s.Registrations != 1 || s.LeaseID != before.Lease {
+		t.Fatalf("registration: %+v", s)
+	}
+}
+
+// A paused etcd keeps its sockets and says nothing: only the check tells.
+func TestWatcherEtcdPaused(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	l := members.Layout(t)
+	cli := members.Dial(t, etcd.Endpoint())
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	k := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	neverWithout(t, w, k)
+	etcd.Pause()
+	members.WaitState(t, w, watch.Stale)
+	etcd.Resume()
+	members.WaitState(t, w, watch.Live)
+	other := members.Prefill("10.0.0.2:8100")
+	members.Put(t, cli, l.Instance(other), members.Ready)
+	members.WaitFor(t, w, other, members.Usable)
+}
+
+// A wiped etcd has the same member id, resumes the watch without an error and
+// stays silent until it has passed the old revision. The revision of the check
+// gives it away.
+func TestWatcherEtcdWiped(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	l := members.Layout(t)
+	cli := members.Dial(t, etcd.Endpoint())
+	old, fresh := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
+	for range 100 {
+		members.Put(t, cli, l.Instance(old), members.Ready)
+	}
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitFor(t, w, old, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	etcd.Wipe()
+	etcd.Restart()
+	members.Put(t, members.Dial(t, etcd.Endpoint()), l.Instance(fresh), members.Ready)
+	members.WaitFor(t, w, fresh, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	if s := w.Status(); s.Epochs == 0 || s.Revision > 50 || s.Applied > 50 {
+		t.Fatalf("status: %+v", s)
+	}
+}
+
+// No etcd at all: cold, a reason, and everything as soon as it is there.
+func TestWatcherStartsWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	etcd.Stop()
+	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.ListErrors == 0 || s.LastError == "" || s.State != watch.Cold {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	select {
+	case <-w.Ready():
+		t.Fatal("ready without a list")
+	default:
+	}
+	etcd.Restart()
+	members.WaitReady(t, w)
+	members.WaitState(t, w, watch.Live)
+}
+
+func TestWatcherEndsWhateverItDoes(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	l := members.Layout(t)
+	cli := members.Dial(t, etcd.Endpoint())
+	members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:1")), "")
+	prober := members.NewProber()
+	prober.Hold = make(chan struct{}) // a probe that never ends by itself
+	o := members.WatcherOptions(t)
+	o.Prober = prober
+	for _, when := range []struct {
+		name string
+		wait func(w *watch.Watcher)
+	}{
+		{"at once", func(*watch.Watcher) {}},
+		{"probing", func(w *watch.Watcher) {
+			testkit.Eventually(t, members.Soon, func() error {
+				if prober.Count("10.0.0.1:1") == 0 {
+					return errors.New("no probe yet")
+				}
+				return nil
+			})
+		}},
+		{"live", func(w *watch.Watcher) { members.WaitState(t, w, watch.Live) }},
+		{"without etcd", func(w *watch.Watcher) {
+			members.WaitReady(t, w)
+			etcd.Stop()
+			members.WaitState(t, w, watch.Stale)
+		}},
+	} {
+		w := watch.New(cli, o)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- w.Run(ctx) }()
+		when.wait(w)
+		cancel()
+		select {
+		case err := <-done:
+			if err != nil {
+				t.Fatalf("%s: %v", when.name, err)
+			}
+		case <-time.After(members.Soon):
+			t.Fatalf("%s: Run does not end", when.name)
+		}
+	}
+}
+
+// What follows is no code of ours: it pins down what the code relies on, so
+// that an upgrade of etcd that changes it is noticed.
+
+func TestFactCompactedWatchEndsOnce(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	var rev int64
+	for range 5 {
+		rev = members.Put(t, cli, "/k", "v")
+	}
+	if _, err := cli.Compact(t.Context(), rev); err != nil {
+		t.Fatal(err)
+	}
+	ch := cli.Watch(t.Context(), "/k", clientv3.WithRev(2))
+	resp := <-ch
+	if !resp.Canceled || resp.CompactRevision != rev || !errors.Is(resp.Err(), rpctypes.ErrCompacted) || len(resp.Events) != 0 {
+		t.Fatalf("%+v", resp)
+	}
+	if resp, ok := <-ch; ok {
+		t.Fatalf("one more response: %+v", resp)
+	}
+}
+
+func TestFactDeadEtcdLeavesWatchSilent(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := members.Dial(t, etcd.Endpoint())
+	ch := cli.Watch(clientv3.WithRequireLeader(t.Context()), "/k")
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitState(t, w, watch.Live)
+	etcd.Kill()
+	members.WaitState(t, w, watch.Stale) // etcd is known to be gone, by the check
+	select {
+	case resp, ok := <-ch:
+		t.Fatalf("the watch spoke: %+v, %t", resp, ok)
+	default:
+	}
+}
+
+func TestFactWatchWithRevisionDoesNotReplay(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := members.Dial(t, etcd.Endpoint())
+	rev := members.Put(t, cli, "/k", "old")
+	ch := cli.Watch(t.Context(), "/k", clientv3.WithRev(rev+1), clientv3.WithCreatedNotify())
+	if resp := <-ch; !resp.Created {
+		t.Fatalf("%+v", resp)
+	}
+	etcd.Restart()
+	members.Put(t, members.Dial(t, etcd.Endpoint()), "/k", "new")
+	resp := <-ch
+	if len(resp.Events) != 1 || string(resp.Events[0].Kv.Value) != "new" {
+		t.Fatalf("%+v", resp)
+	}
+}
+
+func TestFactLeaseOutlivesRestart(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli := members.Dial(t, etcd.Endpoint())
+	resp, err := cli.Grant(t.Context(), 1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.TTL != 2 {
+		t.Errorf("TTL 1 asked, %d granted; 2 is what is documented", resp.TTL)
+	}
+	members.Put(t, cli, "/k", "v", clientv3.WithLease(resp.ID))
+	etcd.Restart()
+	got, err := cli.KeepAliveOnce(t.Context(), resp.ID)
+	if err != nil || got.TTL <= 0 {
+		t.Fatalf("the lease is gone: %+v, %v", got, err)
+	}
+}
+
+func TestFactUnknownLeaseIsNotFound(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	id := members.Lease(t, cli, 10)
+	if _, err := cli.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := cli.KeepAliveOnce(t.Context(), id); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		t.Fatalf("renewal of a revoked lease: %v", err)
+	}
+	if _, err := cli.Put(t.Context(), "/k", "v", clientv3.WithLease(id)); !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+		t.Fatalf("put under a revoked lease: %v", err)
+	}
+}

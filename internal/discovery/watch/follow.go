@@ -1,0 +1,181 @@
+package watch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// Ends of the watch, as counted in WatcherStatus.WatchEnds.
+const (
+	endCompacted  = "compacted"
+	endNoLeader   = "no-leader"
+	endAuth       = "auth"
+	endClosed     = "closed"
+	endNotCreated = "not-created"
+	endCanceled   = "canceled"
+	endAsked      = "re-list"
+)
+
+// Reasons for reading everything again while the watch stands.
+const (
+	relistEpoch    = "etcd is another store than before"
+	relistRegained = "contact regained"
+	relistDrift    = "the audit differs"
+	relistRoutine  = "routine"
+	relistResumed  = "this process was suspended"
+	relistMoved    = "a member of etcd is silent, another answers"
+)
+
+// WatchEnd says why a watch ended.
+type watchEnd struct {
+	reason string
+	err    error
+}
+
+// creation tells that a watch stands, and which member of etcd serves it.
+type creation struct{ member uint64 }
+
+// follow lists, watches from the next revision, and does so again at any end
+// of the watch, for ever. All it learns goes to the owner.
+func (w *Watcher) follow(ctx context.Context) {
+	tries := 0
+	lists, creations := &etcd.Patience{Client: w.cli, Longest: etcd.LongestList}, &etcd.Patience{Client: w.cli, Longest: etcd.LongestWait}
+	for ctx.Err() == nil {
+		select {
+		case <-w.relist: // what is asked for comes now anyway
+		default:
+		}
+		// Both are read before the list is asked for: it must not be older.
+		before, asked := w.seen.Load(), w.asked.Load()
+		start := time.Now()
+		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
+		lists.Learn(time.Since(start), err == nil)
+		if err != nil {
+			if !w.tell(ctx, message{listError: err}) || !w.backOff(ctx, &tries) {
+				return
+			}
+			continue
+		}
+		got.Before, got.Asked = before, asked
+		if !w.tell(ctx, message{listing: &got}) {
+			return
+		}
+		start = time.Now()
+		end := w.watch(ctx, got.Revision+1, creations)
+		if ctx.Err() != nil {
+			return
+		}
+		w.log.WithField("reason", end.reason).WithField("error", end.err).Debug("the watch ended, listing again")
+		if !w.tell(ctx, message{ended: &end}) {
+			return
+		}
+		if time.Since(start) > etcd.GoodTime {
+			tries = 0
+		}
+		if end.reason == endAsked {
+			continue
+		}
+		if !w.backOff(ctx, &tries) {
+			return
+		}
+	}
+}
+
+// tell hands a message to the owner, who never keeps it waiting long.
+func (w *Watcher) tell(ctx context.Context, m message) bool {
+	select {
+	case <-ctx.Done():
+		return false
+	case w.inbox <- m:
+		return true
+	}
+}
+
+// backOff waits with full jitter, so that many watchers that lost the same etcd
+// do not return together.
+func (w *Watcher) backOff(ctx context.Context, tries *int) bool {
+	limit := min(etcd.BackoffCap, etcd.BackoffBase<<min(*tries, 10))
+	*tries++
+	return etcd.Pause(ctx, rand.N(limit))
+}
+
+// watch follows every change from revision on until the watch ends. It asks
+// for a leader, so that a member cut off from the others says so, and gives
+// the creation of the watch a deadline of its own, since a stream can be opened
+// on a hung member.
+func (w *Watcher) watch(ctx context.Context, revision int64, creations *etcd.Patience) watchEnd {
+	wctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
+	defer cancel()
+	start, limit := time.Now(), creations.Limit()
+	deadline := time.AfterFunc(limit, cancel)
+	defer deadline.Stop()
+	created := false
+	routine := time.NewTimer(etcd.Jitter(w.o.RelistInterval)) // no watch is trusted for ever
+	defer routine.Stop()
+	// Watch returns only once etcd has answered, or the context has ended.
+	events := w.cli.Watch(wctx, w.o.Layout.WatchStart(),
+		clientv3.WithRange(w.o.Layout.WatchEnd()), clientv3.WithRev(revision), clientv3.WithCreatedNotify())
+	for {
+		select {
+		case <-ctx.Done():
+			return watchEnd{reason: endClosed, err: ctx.Err()}
+		case <-routine.C:
+			return watchEnd{reason: endAsked, err: errors.New(relistRoutine)}
+		case <-w.progress:
+			// Only a watch that has delivered everything is answered.
+			if err := w.cli.RequestProgress(wctx); err != nil {
+				w.log.WithField("error", err).Debug("cannot ask the watch for its progress")
+			}
+		case reason := <-w.relist:
+			return watchEnd{reason: endAsked, err: errors.New(reason)}
+		case resp, ok := <-events:
+			if !ok {
+				if !created {
+					creations.Learn(time.Since(start), false)
+					return watchEnd{reason: endNotCreated, err: fmt.Errorf("etcd did not confirm the watch within %s", limit)}
+				}
+				return watchEnd{reason: endClosed, err: errors.New("the watch was closed")}
+			}
+			if err := resp.Err(); err != nil {
+				return classify(err)
+			}
+			if resp.Created {
+				deadline.Stop()
+				created = true
+				creations.Learn(time.Since(start), true)
+				if !w.tell(ctx, message{created: &creation{member: resp.Header.GetMemberId()}}) {
+					return watchEnd{reason: endClosed, err: ctx.Err()}
+				}
+				continue
+			}
+			if !w.tell(ctx, message{events: &resp}) {
+				return watchEnd{reason: endClosed, err: ctx.Err()}
+			}
+		}
+	}
+}
+
+// classify names the end of a watch. Whatever is not known is an end all the
+// same, never "nothing there".
+func classify(err error) watchEnd {
+	end := watchEnd{reason: endCanceled, err: err}
+	switch {
+	case errors.Is(err, rpctypes.ErrCompacted):
+		end.reason = endCompacted
+	case errors.Is(err, rpctypes.ErrNoLeader):
+		end.reason = endNoLeader
+	case errors.Is(err, rpctypes.ErrPermissionDenied), errors.Is(err, rpctypes.ErrInvalidAuthToken),
+		errors.Is(err, rpctypes.ErrUserEmpty), status.Code(err) == codes.PermissionDenied, status.Code(err) == codes.Unauthenticated:
+		end.reason = endAuth
+	}
+	return end
+}

@@ -1,0 +1,337 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"reflect"
+	"slices"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// mute never answers.
+type mute struct{}
+
+func (mute) Probe(ctx context.Context, _ *instance.Instance) (instance.Facts, error) {
+	<-ctx.Done()
+	return instance.Facts{}, ctx.Err()
+}
+
+// simulated is the owner of a watcher without etcd: events are given to it by
+// hand, and nobody asks anything.
+type simulated struct {
+	*owner
+	w    *Watcher
+	rng  *rand.Rand
+	rev  int64
+	life uint64                      // of the store
+	keys map[string]*mvccpb.KeyValue // that the store holds
+	seen []frozenView                // snapshots that were published
+}
+
+type frozenView struct {
+	s   *instance.Snapshot
+	all []instance.Instance
+}
+
+func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names []string) {
+	t.Helper()
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := New(nil, Options{Layout: l, Prober: mute{}, OrphanGrace: time.Hour, Check: func(_ instance.Key, r instance.Record) error {
+		if r.Connector == "strange" {
+			return fmt.Errorf("the connector %q is not known", r.Connector)
+		}
+		return nil
+	}})
+	s = &simulated{owner: newOwner(w), w: w, rng: rng, rev: 1, life: 7, keys: map[string]*mvccpb.KeyValue{}}
+	for range maxProbes { // askers wait for a place until the end
+		s.ask.slots <- struct{}{}
+	}
+	s.following = true
+	for _, role := range []string{"prefill/", "decode/"} {
+		for _, at := range []string{"", "", "", "pending/", "override/"} {
+			for i := range 5 {
+				names = append(names, "/pd/"+at+role+fmt.Sprintf("127.0.0.1:%d", i+1))
+			}
+		}
+		names = append(names, "/pd/"+role+"0.0.0.0:1", "/pd/"+role+"bad\x01:1")
+		if localhost {
+			names = append(names, "/pd/"+role+"localhost:1", "/pd/override/"+role+"LOCALHOST:2")
+		}
+	}
+	return s, names
+}
+
+var simulatedValues = []string{
+	``, `{"models":["m"]}`, `{"models":["m"],"id":"A"}`, `{"models":["m","n"],"id":"B","kv_role":"kv_both"}`, `{"models":["m"],"state":"down"}`,
+	`{"models":["m"],"connector":"strange"}`, `{"v":1,"state":"drain"}`, `{"v":1,"state":"removed"}`, `{"weight":3}`, `{`,
+}
+
+// step does something at random that a watcher may live to see.
+func (s *simulated) step(names []string) {
+	key := names[s.rng.IntN(len(names))]
+	now := s.keys[key]
+	switch n := s.rng.IntN(20); {
+	case n < 8: // written, by the same holder or anew
+		s.rev++
+		kv := &mvccpb.KeyValue{
+			Key: []byte(key), Value: []byte(simulatedValues[s.rng.IntN(len(simulatedValues))]),
+			CreateRevision: s.rev, ModRevision: s.rev, Version: 1, Lease: int64(s.rng.IntN(3)),
+		}
+		if now != nil {
+			kv.CreateRevision, kv.Version = now.CreateRevision, now.Version+1
+		}
+		s.keys[key] = kv
+		s.event(clientv3.EventTypePut, kv)
+	case n < 11: // deleted
+		if now != nil {
+			s.rev++
+			delete(s.keys, key)
+			s.event(clientv3.EventTypeDelete, &mvccpb.KeyValue{Key: []byte(key), ModRevision: s.rev})
+		}
+	case n < 13: // the lease of something that went is known to live or not
+		if s.rng.IntN(2) == 0 {
+			s.questions = s.unanswered()
+		}
+		if len(s.questions) > 0 {
+			q := s.questions[0]
+			s.questions = s.questions[1:]
+			q.alive = s.rng.IntN(2) == 0
+			s.handle(message{lease: &q})
+		}
+	case n < 17: // an instance has answered, or has not
+		if all := s.w.Snapshot().All(); len(all) > 0 {
+			in := all[s.rng.IntN(len(all))]
+			if canonical, err := instance.ParseAddress(in.Address); err != nil || canonical != in.Address {
+				break // nobody asks who is shown under another name
+			}
+			if in.View == instance.Pending {
+				s.hear(verdict{key: in.Key, wait: &Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
+				break
+			}
+			v := &Verification{Incarnation: in.Incarnation(), Reason: "no answer yet"}
+			if s.rng.IntN(2) == 0 {
+				v = &Verification{Incarnation: in.Incarnation(), Facts: &instance.Facts{Models: []string{"m"}}}
+			}
+			s.hear(verdict{key: in.Key, answer: v})
+		}
+	case n < 18:
+		s.settle()
+	case n < 19: // another list of the same store, maybe after missed events
+		if s.rng.IntN(2) == 0 && now != nil {
+			s.rev++
+			delete(s.keys, key)
+		}
+		s.relist()
+	default:
+		if s.rng.IntN(4) > 0 {
+			break
+		}
+		s.life++ // another store, with some of it
+		for _, k := range slices.Sorted(maps.Keys(s.keys)) {
+			if s.rng.IntN(2) == 0 {
+				delete(s.keys, k)
+			}
+		}
+		s.rev++
+		s.relist()
+	}
+}
+
+func (s *simulated) event(kind mvccpb.Event_EventType, kv *mvccpb.KeyValue) {
+	s.handle(message{events: &clientv3.WatchResponse{
+		Header: &etcdserverpb.ResponseHeader{Revision: s.rev},
+		Events: []*clientv3.Event{{Type: kind, Kv: kv}},
+	}})
+}
+
+func (s *simulated) relist() {
+	l := &etcd.Listing{Revision: s.rev, Cluster: s.life, Schema: 1}
+	for _, k := range slices.Sorted(maps.Keys(s.keys)) {
+		l.KVs = append(l.KVs, s.keys[k])
+	}
+	s.handle(message{listing: l})
+}
+
+// scratch is what a table with the same entries, that has shown nothing yet, shows.
+func scratch(t *table, v VerifiedFacts) (*table, *instance.Snapshot) {
+	n := newTable(t.layout)
+	for _, e := range t.order {
+		c := *e
+		c.in, c.old, c.shadowed = nil, false, false
+		n.add(&c)
+	}
+	n.sort()
+	n.touchAll()
+	n.revision = t.revision
+	return n, n.snapshot(v)
+}
+
+func values(list []*instance.Instance) []instance.Instance {
+	out := make([]instance.Instance, 0, len(list))
+	for _, in := range list {
+		out = append(out, *in)
+	}
+	return out
+}
+
+// check compares what was published with what is made from scratch.
+func (s *simulated) check(t *testing.T) {
+	t.Helper()
+	fresh, want := scratch(s.table, s.facts)
+	got := s.w.Snapshot()
+	for _, c := range []struct {
+		what      string
+		got, want []*instance.Instance
+	}{
+		{"all", got.All(), want.All()},
+		{"prefill", got.Usable(instance.Prefill), want.Usable(instance.Prefill)},
+		{"decode", got.Usable(instance.Decode), want.Usable(instance.Decode)},
+	} {
+		if a, b := values(c.got), values(c.want); !reflect.DeepEqual(a, b) {
+			t.Fatalf("%s at revision %d:\n%+v\nfrom scratch:\n%+v", c.what, s.rev, a, b)
+		}
+	}
+	if got.Revision != want.Revision {
+		t.Fatalf("revision %d, want %d", got.Revision, want.Revision)
+	}
+	if a, b := slices.Collect(maps.Keys(s.table.bad)), slices.Collect(maps.Keys(fresh.bad)); len(a) != len(b) || s.w.Status().Rejected != len(b) {
+		t.Fatalf("unusable: %v, status %d, want %v", a, s.w.Status().Rejected, b)
+	}
+	for role, n := range s.table.census {
+		if n == (census{}) {
+			delete(s.table.census, role)
+		}
+	}
+	if !maps.Equal(s.table.census, fresh.census) || s.table.tally != fresh.tally || len(s.table.absent) != len(fresh.absent) {
+		t.Fatalf("counted %+v %+v, want %+v %+v", s.table.census, s.table.tally, fresh.census, fresh.tally)
+	}
+	if !maps.Equal(s.table.leases, fresh.leases) {
+		t.Fatalf("keys by lease: %v, want %v", s.table.leases, fresh.leases)
+	}
+	// Those are asked whom a look at all would name.
+	wanted, signs := map[targetKey]string{}, int64(0)
+	for _, target := range s.targets() {
+		wanted[targetKey{target.in.Key, target.pending}] = target.life
+		if target.sign {
+			signs++
+		}
+	}
+	running := map[targetKey]string{}
+	for k, r := range s.ask.run {
+		running[k] = r.life
+	}
+	if !maps.Equal(running, wanted) || s.ask.signs.Load() != signs {
+		t.Fatalf("asked: %v (%d)\nwanted: %v (%d)", running, s.ask.signs.Load(), wanted, signs)
+	}
+	for k := range s.facts.Instances {
+		if s.table.find(schema.KindInstance, k) == nil {
+			t.Fatalf("the answer of %s is kept, which is gone", k)
+		}
+	}
+	for k := range s.facts.Pending {
+		if s.table.find(schema.KindPending, k) == nil {
+			t.Fatalf("the wait of %s is kept, which is gone", k)
+		}
+	}
+	s.seen = append(s.seen, frozenView{got, values(got.All())})
+}
+
+// Whatever a watcher lives to see, in whatever order and however much of it
+// between two publications: what it publishes is what somebody would who had
+// never seen anything but the present. And nothing that was published changes.
+func TestPublishedEqualsScratch(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name      string
+		localhost bool // keys that are spelled in more than one way
+	}{{"plain", false}, {"aliases", true}} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			for seed := range uint64(12) {
+				s, names := simulate(t, rand.New(rand.NewPCG(seed, 11)), c.localhost)
+				ctx, cancel := context.WithCancel(t.Context())
+				s.relist()
+				s.publish(ctx)
+				for range 250 {
+					for range 1 + s.rng.IntN(3) {
+						s.step(names)
+					}
+					if s.rng.IntN(10) == 0 {
+						for range 40 { // more than is shown one by one
+							s.step(names)
+						}
+					}
+					s.publish(ctx)
+					s.check(t)
+				}
+				for _, f := range s.seen {
+					if !reflect.DeepEqual(f.all, values(f.s.All())) {
+						t.Fatalf("the snapshot at revision %d has changed since it was published", f.s.Revision)
+					}
+				}
+				cancel()
+				s.ask.stop()
+			}
+		})
+	}
+}
+
+// The file has in it what encoding/json would have put there.
+func TestImageIsTheJSONOfTheState(t *testing.T) {
+	t.Parallel()
+	s, names := simulate(t, rand.New(rand.NewPCG(1, 12)), true)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer s.ask.stop()
+	defer cancel()
+	names = append(names, "/pd/prefill/<&>\"\\\xff:1", "/pd/override/decode/\u00e9:1")
+	s.relist()
+	for range 300 {
+		s.step(names)
+		s.publish(ctx)
+		m := s.imageOf()
+		want := m.head
+		want.Entries = []diskEntry{}
+		for _, e := range s.table.order {
+			if e.good && e.Kind != schema.KindPending {
+				d := diskEntry{Key: e.Path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased}
+				if e.absent != nil {
+					d.Absent = map[absenceKind]string{orphaned: diskOrphan, asking: diskOrphan, kept: diskKept}[e.absent.kind]
+				}
+				want.Entries = append(want.Entries, d)
+			}
+		}
+		raw, err := json.Marshal(want)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got, err := m.appendState(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if string(got) != string(raw) {
+			t.Fatalf("got\n%s\nwant\n%s", got, raw)
+		}
+	}
+	dir := t.TempDir()
+	if err := writeState(dir, s.imageOf()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := readState(dir, s.table.layout.Root(), time.Hour); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,149 @@
+package watch_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// A record without the engine ids that it needs is not usable before its engine has told
+// them; a new life of the engine, of which nobody tells, is found out, and a probe that
+// fails later takes nothing away.
+func TestEngineIDsAreLearned(t *testing.T) {
+	t.Parallel()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	o := members.Probing(t, prober, "")
+	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
+	o.Check = func(_ instance.Key, rec instance.Record) error {
+		if len(rec.EngineIDs) > 0 && rec.EngineIDs["0"] == "" {
+			return errors.New("no id of rank 0")
+		}
+		return nil
+	}
+	w := members.Watch(t, cli, o)
+	members.WaitReady(t, w)
+	k := members.Prefill("127.0.0.1:8100")
+	await := func(ok func(*instance.Instance) bool) {
+		t.Helper()
+		members.WaitFor(t, w, k, func(in *instance.Instance) error {
+			if !ok(in) {
+				return fmt.Errorf("%s %q, ids %v, life %s", in.View, in.Reason, in.Record.EngineIDs, in.Incarnation())
+			}
+			return nil
+		})
+	}
+	tells := func(ids map[string]string) {
+		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: ids})
+	}
+	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`)
+	await(func(in *instance.Instance) bool { return in.View == instance.Unverified && in.Reason != "" })
+	tells(map[string]string{"1": "e1"})
+	await(func(in *instance.Instance) bool {
+		return in.View == instance.Rejected && in.Reason == "no id of rank 0"
+	})
+	tells(map[string]string{"0": "a", "1": "a_dp1"})
+	await(func(in *instance.Instance) bool {
+		return in.Usable() && in.Record.EngineIDs["1"] == "a_dp1" && in.Record.DPSize == 2 && in.Incarnation() == "a"
+	})
+	prober.Set(k.Address, instance.Facts{})
+	n := prober.Count(k.Address)
+	testkit.Eventually(t, members.Soon, func() error {
+		if got := prober.Count(k.Address); got <= n+2 {
+			return fmt.Errorf("%d probes", got-n)
+		}
+		return nil
+	})
+	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() || in.Incarnation() != "a" {
+		t.Errorf("after probes that failed: %+v", in)
+	}
+	tells(map[string]string{"0": "b"})
+	await(func(in *instance.Instance) bool { return in.Usable() && in.Incarnation() == "b" })
+}
+
+// The second server of a data-parallel group names its ranks by their numbers in the
+// group. A new life of its engine is told from the one before all the same.
+func TestSecondServerOfAGroupBeginsANewLife(t *testing.T) {
+	t.Parallel()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	o := members.Probing(t, prober, "")
+	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
+	w := members.Watch(t, cli, o)
+	k := members.Prefill("127.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`)
+	for _, life := range []string{"a", "b"} {
+		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: map[string]string{"8": life, "9": life + "_dp1"}})
+		members.WaitFor(t, w, k, func(in *instance.Instance) error {
+			if !in.Usable() || in.EngineID(1) != life+"_dp1" || in.Incarnation() != life {
+				return fmt.Errorf("%s %q, ids %v, life %s", in.View, in.Reason, in.Record.EngineIDs, in.Incarnation())
+			}
+			return nil
+		})
+	}
+}
+
+// What an engine tells of itself may be what its record is refused for, until it tells
+// something else.
+func TestWhatIsFoundOutMayBeRefused(t *testing.T) {
+	t.Parallel()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	o := members.Probing(t, prober, "")
+	o.Check = func(_ instance.Key, rec instance.Record) error {
+		if rec.Version == "0.15.1" {
+			return errors.New("too old")
+		}
+		return nil
+	}
+	w := members.Watch(t, cli, o)
+	members.WaitReady(t, w)
+	k := members.Decode("127.0.0.1:8200")
+	prober.Set(k.Address, instance.Facts{Models: []string{"m"}, Version: "0.15.1"})
+	members.Put(t, cli, l.Instance(k), "")
+	members.WaitFor(t, w, k, func(in *instance.Instance) error {
+		if in.View != instance.Rejected || in.Reason != "too old" || in.Usable() {
+			return fmt.Errorf("%s: %s", in.View, in.Reason)
+		}
+		return nil
+	})
+	prober.Set(k.Address, instance.Facts{Models: []string{"m"}, Version: "0.16.0"})
+	members.WaitFor(t, w, k, members.Usable)
+}
+
+// An engine whose lease was lost is asked for its ids as before, serves under new ones,
+// and goes when it does not answer.
+func TestOrphanTellsItsEngineIDs(t *testing.T) {
+	t.Parallel()
+	cli, l, prober := testkit.StartEtcd(t).Client(t), members.Layout(t), members.NewProber()
+	o := members.Probing(t, prober, "")
+	o.Learns = func(_ instance.Key, rec instance.Record) bool { return len(rec.EngineIDs) == 0 }
+	w := members.Watch(t, cli, o)
+	members.WaitReady(t, w)
+	k, held := members.Prefill("127.0.0.1:8100"), members.Lease(t, cli, 600)
+	tells := func(id string) {
+		prober.Set(k.Address, instance.Facts{Models: []string{"m"}, EngineIDs: map[string]string{"0": id}})
+	}
+	tells("a")
+	members.Put(t, cli, l.Instance(k), `{"v":1,"models":["m"],"state":"ready"}`, clientv3.WithLease(held))
+	members.WaitFor(t, w, k, members.Usable)
+	members.Revoke(t, cli, held)
+	members.WaitFor(t, w, k, orphan)
+	tells("b")
+	members.WaitFor(t, w, k, func(in *instance.Instance) error {
+		if in.Record.EngineIDs["0"] != "b" || in.Incarnation() != "b" {
+			return fmt.Errorf("ids %v", in.Record.EngineIDs)
+		}
+		return orphan(in)
+	})
+	prober.Set(k.Address, instance.Facts{})
+	testkit.Eventually(t, members.Soon, func() error {
+		if in, ok := w.Snapshot().Lookup(k); ok {
+			return fmt.Errorf("still there: %s %q", in.View, in.Reason)
+		}
+		return nil
+	})
+}

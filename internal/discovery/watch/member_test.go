@@ -1,0 +1,131 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// onMember makes a client that uses one member of a cluster, behind a link, and
+// knows the others.
+func onMember(t testing.TB, c *testkit.Cluster, m *testkit.EtcdProcess) (*clientv3.Client, *testkit.Link) {
+	t.Helper()
+	link := testkit.StartLink(t, m.Endpoint())
+	cli := members.Dial(t, link.Address())
+	if _, err := etcd.Ping(t.Context(), cli, members.Layout(t)); err != nil {
+		t.Fatal(err)
+	}
+	endpoints := []string{link.Address()}
+	for _, o := range c.Others(m) {
+		endpoints = append(endpoints, o.Endpoint())
+	}
+	cli.SetEndpoints(endpoints...)
+	return cli, link
+}
+
+// The member to which an agent renews its lease hangs: the lease is renewed at
+// another one before it runs out. Keepalive would find it after 13 s only.
+func TestRenewalLeavesAHungMember(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name  string
+		fault func(*testkit.EtcdProcess, *testkit.Link)
+	}{
+		{"paused", func(m *testkit.EtcdProcess, _ *testkit.Link) { m.Pause() }},
+		{"blackhole", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.Freeze() }},
+		{"half open", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.HalfOpen() }},
+		{"one way", func(_ *testkit.EtcdProcess, l *testkit.Link) { l.OneWay(testkit.ToClient) }},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			c := testkit.StartCluster(t, 3)
+			victim := c.Follower()
+			cli, link := onMember(t, c, victim)
+			const ttl = 6 * time.Second
+			r := members.Register(t, cli, lease.RegistrarOptions{Layout: members.Layout(t), Key: members.Prefill("10.0.0.1:1"), TTL: ttl, HostID: "h"})
+			r.Set(instance.Record{ID: "A", Models: []string{"m"}})
+			members.WaitPhase(t, r, lease.Registered)
+			before := r.Status()
+			tc.fault(victim, link)
+			testkit.Eventually(t, members.Soon, func() error {
+				if s := r.Status(); s.RenewalFails == 0 || s.Renewals < before.Renewals+3 {
+					return fmt.Errorf("not renewed elsewhere: %+v", s)
+				}
+				return nil
+			})
+			if s := r.Status(); s.LeasesLost != 0 || s.LeaseID != before.LeaseID || s.Registrations != 1 {
+				t.Errorf("before %+v, after %+v", before, s)
+			}
+		})
+	}
+}
+
+// An etcd whose answers take longer than the first wait, and the only one, is
+// followed all the same, and never called stale once it was heard.
+func TestSlowEtcdIsFollowed(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	direct, l := etcd.Client(t), members.Layout(t)
+	link := testkit.StartLink(t, etcd.Endpoint())
+	link.Delay(600 * time.Millisecond) // there and back: 1.2 s for each answer
+	o := members.WatcherOptions(t)
+	o.CheckInterval, o.AuditInterval = 200*time.Millisecond, 200*time.Millisecond
+	w := members.Watch(t, members.Dial(t, link.Address()), o)
+	members.WaitReady(t, w)
+	members.WaitState(t, w, watch.Live)
+	lists := w.Status().Lists
+	for i := range 3 {
+		k := members.Prefill(fmt.Sprintf("10.0.0.%d:1", i+1))
+		members.Put(t, direct, l.Instance(k), members.Ready)
+		members.WaitFor(t, w, k, members.Usable)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.Audits < 3 || s.Checks < 3 {
+			return fmt.Errorf("few questions were answered: %+v", s)
+		}
+		return nil
+	})
+	if s := w.Status(); s.State != watch.Live || s.Lists != lists {
+		t.Errorf("it is followed badly: %+v", s)
+	}
+}
+
+// A watch hangs on a member that no question goes to any more: two audits
+// elsewhere tell, the second soon after the first.
+func TestWatchLeavesASilentMember(t *testing.T) {
+	t.Parallel()
+	c := testkit.StartCluster(t, 3)
+	victim := c.Follower()
+	cli, link := onMember(t, c, victim)
+	o := members.WatcherOptions(t)
+	o.CheckInterval, o.AuditInterval = time.Hour, 5*time.Second
+	w := members.Watch(t, cli, o)
+	members.WaitReady(t, w)
+	members.WaitState(t, w, watch.Live)
+	link.Freeze()
+	// The questions of somebody else who uses this client move it to another
+	// member; the watch stays where it is.
+	testkit.Eventually(t, members.Soon, func() error {
+		ctx, cancel := context.WithTimeout(t.Context(), 400*time.Millisecond)
+		defer cancel()
+		_, err := cli.Get(ctx, "x")
+		return err
+	})
+	k := members.Prefill("10.0.0.1:1")
+	members.Put(t, testkit.Client(t, c.Others(victim)[0].Endpoint()), members.Layout(t).Instance(k), members.Ready)
+	members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	if s := w.Status(); s.Drift != 1 || s.Epochs != 0 {
+		t.Errorf("%+v", s)
+	}
+}

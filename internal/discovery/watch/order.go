@@ -1,0 +1,88 @@
+package watch
+
+import (
+	"context"
+	"encoding/json"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// What a former store said, and the present one lacks, only the proxies know.
+// An operator tells all of them through one key what shall become of it.
+
+// ordered obeys an order, once. One that came with a store that is new to us
+// was given for another loss.
+func (o *owner) ordered(kv *mvccpb.KeyValue, obey bool) {
+	if kv == nil || kv.ModRevision <= o.order {
+		return
+	}
+	o.order, o.table.willed = kv.ModRevision, true
+	var cmd schema.Order
+	if !obey {
+		return
+	}
+	if err := json.Unmarshal(kv.Value, &cmd); err != nil {
+		o.w.log.WithField("error", err).Warn("an order to the proxies cannot be read")
+		return
+	}
+	wanted := map[instance.Key]*Kept{}
+	for _, e := range o.keptEntries() {
+		if len(cmd.Keys) > 0 && !slices.Contains(cmd.Keys, e.Key.String()) {
+			continue
+		}
+		if cmd.Do == schema.OrderForget {
+			o.w.log.WithField("key", e.Text()).Info("forgotten, as an operator ordered")
+			o.table.drop(e)
+			o.dirty = true
+			continue
+		}
+		k := wanted[e.Key]
+		if k == nil {
+			k = &Kept{Key: e.Key}
+			wanted[e.Key] = k
+		}
+		if e.Kind == schema.KindOverride {
+			k.Override, k.HasOverride = e.value, true
+		} else {
+			k.Record, k.HasRecord = e.value, true
+		}
+	}
+	if cmd.Do != schema.OrderRestore || o.w.o.Writer == nil {
+		return
+	}
+	for _, k := range wanted {
+		o.restores = append(o.restores, *k)
+	}
+}
+
+// keptEntries lists what is kept of a former store.
+func (o *owner) keptEntries() []*entry {
+	var out []*entry
+	for _, e := range o.table.absent {
+		if e.absent.kind == kept {
+			out = append(out, e)
+		}
+	}
+	return out
+}
+
+// restoreAll writes back, off the owner; what it writes comes back through the
+// watch. Another proxy that does the same finds nothing to do.
+func (w *Watcher) restoreAll(ctx context.Context, entries []Kept) {
+	for _, k := range entries {
+		err := w.o.Writer.WriteBack(ctx, k, "kept since etcd was replaced")
+		if ctx.Err() != nil {
+			return
+		}
+		log := w.log.WithField("instance", k.Key.String())
+		if err != nil {
+			log.WithField("error", err).Warn("could not be restored; order it again")
+		} else {
+			log.Info("restored, as an operator ordered")
+		}
+	}
+}

@@ -1,0 +1,388 @@
+package watch_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// orphanRig is a Watcher with a prober that answers for every instance in it.
+type orphanRig struct {
+	cli    *clientv3.Client
+	l      schema.Layout
+	prober *members.Prober
+	w      *watch.Watcher
+	ids    map[instance.Key]clientv3.LeaseID
+	keys   []instance.Key
+}
+
+func newOrphanRig(t testing.TB, n int, change func(*watch.Options)) *orphanRig {
+	t.Helper()
+	r := &orphanRig{cli: testkit.StartEtcd(t).Client(t), l: members.Layout(t), prober: members.NewProber(), ids: map[instance.Key]clientv3.LeaseID{}}
+	for i := range n {
+		k := members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i+1))
+		r.keys = append(r.keys, k)
+		r.prober.Answer(k.Address, "m")
+		r.ids[k] = members.Leased(t, r.cli, r.l, k)
+	}
+	o := members.Probing(t, r.prober, "")
+	o.OrphanGrace = time.Hour
+	if change != nil {
+		change(&o)
+	}
+	r.w = members.Watch(t, r.cli, o)
+	for _, k := range r.keys {
+		members.WaitFor(t, r.w, k, members.Usable)
+	}
+	members.WaitState(t, r.w, watch.Live)
+	return r
+}
+
+func orphan(in *instance.Instance) error {
+	if in.View != instance.Orphan || !in.Usable() || in.Reason == "" {
+		return fmt.Errorf("%s is no orphan that is served: %+v", in.Key, in)
+	}
+	return nil
+}
+
+// noOrphan follows every snapshot until the test ends.
+func noOrphan(t testing.TB, w *watch.Watcher) {
+	t.Helper()
+	quit, done := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			s := w.Snapshot()
+			for _, in := range s.All() {
+				if in.View == instance.Orphan {
+					t.Errorf("%s was an orphan at revision %d: %s", in.Key, s.Revision, in.Reason)
+					return
+				}
+			}
+			select {
+			case <-s.Changed():
+			case <-quit:
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { close(quit); <-done })
+}
+
+func TestLostLeaseMakesOrphan(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 4, nil)
+	k := r.keys[0]
+	stop := neverWithout(t, r.w, k)
+	members.Revoke(t, r.cli, r.ids[k])
+	members.WaitFor(t, r.w, k, orphan)
+	probes := r.prober.Count(k.Address)
+	testkit.Eventually(t, members.Soon, func() error { // it is asked again and again
+		if n := r.prober.Count(k.Address); n < probes+3 {
+			return fmt.Errorf("%d probes", n)
+		}
+		return nil
+	})
+	if s := r.w.Status(); s.Orphans != 1 {
+		t.Fatalf("status: %+v", s)
+	}
+	// The same incarnation comes back under another lease.
+	rev := members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, r.cli, 600)))
+	in := members.WaitFor(t, r.w, k, members.AtRevision(rev))
+	if in.View != "" || in.Reason != "" || !in.Usable() {
+		t.Fatalf("%+v", in)
+	}
+	stop()
+	// And a new incarnation ends it too.
+	k = r.keys[1]
+	members.Revoke(t, r.cli, r.ids[k])
+	members.WaitFor(t, r.w, k, orphan)
+	members.Put(t, r.cli, r.l.Instance(k), `{"id":"B","models":["m"]}`, clientv3.WithLease(members.Lease(t, r.cli, 600)))
+	members.WaitFor(t, r.w, k, func(in *instance.Instance) error {
+		if in.Incarnation() != "B" || in.View != "" {
+			return fmt.Errorf("%+v", in)
+		}
+		return nil
+	})
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := r.w.Status(); s.Orphans != 0 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+func TestOrphanThatDoesNotAnswerGoes(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 2, nil)
+	for _, c := range []struct {
+		name string
+		k    instance.Key
+		make func(k instance.Key)
+	}{
+		{"refused", r.keys[0], func(k instance.Key) {
+			r.prober.Mu.Lock()
+			delete(r.prober.Facts, k.Address)
+			r.prober.Mu.Unlock()
+		}},
+		{"another model", r.keys[1], func(k instance.Key) { r.prober.Answer(k.Address, "other") }},
+	} {
+		members.Revoke(t, r.cli, r.ids[c.k])
+		members.WaitFor(t, r.w, c.k, orphan)
+		c.make(c.k)
+		members.WaitFor(t, r.w, c.k, nil)
+	}
+}
+
+// Fault matrix, row 30, and what else is no accident.
+func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 6, nil)
+	noOrphan(t, r.w)
+	static := members.Prefill("10.0.1.1:8100")
+	members.Put(t, r.cli, r.l.Instance(static), members.Ready)
+	members.WaitFor(t, r.w, static, members.Usable)
+	draining, down, removed := r.keys[1], r.keys[2], r.keys[3]
+	for _, c := range []struct {
+		name string
+		k    instance.Key
+		do   func(k instance.Key)
+	}{
+		{"its lease lives", r.keys[0], func(k instance.Key) { members.Del(t, r.cli, r.l.Instance(k)) }},
+		{"static", static, func(k instance.Key) { members.Del(t, r.cli, r.l.Instance(k)) }},
+		{"draining", draining, func(k instance.Key) {
+			members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"state":"draining"}`, clientv3.WithLease(r.ids[k]))
+			members.Revoke(t, r.cli, r.ids[k])
+		}},
+		{"down", down, func(k instance.Key) {
+			members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"state":"down"}`, clientv3.WithLease(r.ids[k]))
+			members.Revoke(t, r.cli, r.ids[k])
+		}},
+		{"removed", removed, func(k instance.Key) {
+			if _, err := store.New(r.cli, r.l, "test").Remove(t.Context(), k, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}},
+	} {
+		c.do(c.k)
+		members.WaitFor(t, r.w, c.k, nil)
+	}
+	// Those whose lease was revoked and that were written again right before
+	// are kept: the write counts, not what was published last.
+	k := r.keys[4]
+	members.Put(t, r.cli, r.l.Instance(k), `{"id":"A","models":["m"],"weight":7}`, clientv3.WithLease(r.ids[k]))
+	if in := members.WaitFor(t, r.w, k, members.Usable); in == nil {
+		t.Fatal("gone")
+	}
+}
+
+// Several keys under one lease, as an agent has them that registers more than
+// one rank: when the lease goes, they all are orphans, and none of them is taken
+// for a proof that it lives. When one is deleted the others are that proof.
+func TestKeysOfOneLease(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name string
+		ttl  int64
+		end  func(r *orphanRig, id clientv3.LeaseID)
+	}{
+		{"revoked", 600, func(r *orphanRig, id clientv3.LeaseID) { members.Revoke(t, r.cli, id) }},
+		{"run out", 5, func(*orphanRig, clientv3.LeaseID) {}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			r := newOrphanRig(t, 12, nil)
+			shared, alone := r.keys[:3], r.keys[3:6]
+			id := members.Lease(t, r.cli, 600)
+			for _, k := range alone {
+				members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(id))
+			}
+			id = members.Lease(t, r.cli, c.ttl)
+			var ops []clientv3.Op
+			for _, k := range shared {
+				neverWithout(t, r.w, k)
+				ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
+			}
+			if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+				t.Fatal(err)
+			}
+			members.Del(t, r.cli, r.l.Instance(alone[0]))
+			members.WaitFor(t, r.w, alone[0], nil)
+			c.end(r, id)
+			for _, k := range shared {
+				members.WaitFor(t, r.w, k, orphan)
+			}
+			for _, k := range alone[1:] {
+				if in := members.WaitFor(t, r.w, k, members.Usable); in.View != "" {
+					t.Errorf("%+v", in)
+				}
+			}
+		})
+	}
+}
+
+func TestRemovalEndsAnOrphanAtOnce(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 3, nil)
+	k := r.keys[0]
+	members.Revoke(t, r.cli, r.ids[k])
+	members.WaitFor(t, r.w, k, orphan)
+	members.Put(t, r.cli, r.l.Override(k), `{"v":1,"state":"removed"}`)
+	members.WaitFor(t, r.w, k, nil)
+	if n := len(r.w.Snapshot().Usable(instance.Prefill)); n != 2 {
+		t.Fatalf("%d usable", n)
+	}
+}
+
+func TestGraceEndsOnlyWhileMostAreRegistered(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 6, func(o *watch.Options) { o.OrphanGrace = 50 * time.Millisecond })
+	// Three of six: they outlive their grace, however long. They go at once: one
+	// after the other, the first might have had its grace while most were there.
+	id := members.Lease(t, r.cli, 600)
+	var ops []clientv3.Op
+	for _, k := range r.keys[:3] {
+		neverWithout(t, r.w, k)
+		ops = append(ops, clientv3.OpPut(r.l.Instance(k), members.Ready, clientv3.WithLease(id)))
+	}
+	if _, err := r.cli.Txn(t.Context()).Then(ops...).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	members.Revoke(t, r.cli, id)
+	for _, k := range r.keys[:3] {
+		members.WaitFor(t, r.w, k, orphan)
+		n := r.prober.Count(k.Address)
+		testkit.Eventually(t, members.Soon, func() error { // many graces
+			if c := r.prober.Count(k.Address); c < n+20 {
+				return fmt.Errorf("%d probes", c)
+			}
+			return nil
+		})
+	}
+}
+
+func TestGraceEnds(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 6, func(o *watch.Options) { o.OrphanGrace = time.Second })
+	for _, k := range r.keys[:2] { // two thirds stay
+		members.Revoke(t, r.cli, r.ids[k])
+	}
+	for _, k := range r.keys[:2] {
+		members.WaitFor(t, r.w, k, nil)
+		if r.prober.Count(k.Address) == 0 {
+			t.Errorf("%s was never asked", k)
+		}
+	}
+	if n := len(r.w.Snapshot().Usable(instance.Prefill)); n != 4 {
+		t.Fatalf("%d usable", n)
+	}
+}
+
+// Somebody deletes a whole role while its agents live.
+func TestMassDeletionIsHeld(t *testing.T) {
+	t.Parallel()
+	r := newOrphanRig(t, 5, nil)
+	for _, k := range r.keys {
+		neverWithout(t, r.w, k)
+	}
+	if _, err := r.cli.Delete(t.Context(), "/pd/prefill/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	for _, k := range r.keys {
+		members.WaitFor(t, r.w, k, orphan)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := r.w.Status(); s.Held != 5 || s.Orphans != 5 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	// The agents put their keys back.
+	for _, k := range r.keys {
+		members.Put(t, r.cli, r.l.Instance(k), members.Ready, clientv3.WithLease(r.ids[k]))
+	}
+	for _, k := range r.keys {
+		members.WaitFor(t, r.w, k, members.HasView(""))
+	}
+}
+
+// A list that has lost most of a role counts no more than the events would.
+func TestListWithMassLossIsHeld(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	direct, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	link := testkit.StartLink(t, etcd.Endpoint())
+	o := members.Probing(t, prober, "")
+	o.OrphanGrace = time.Hour
+	var keys []instance.Key
+	for i := range 4 {
+		k := members.Decode(fmt.Sprintf("10.0.0.%d:8200", i+1))
+		prober.Answer(k.Address, "m")
+		members.Leased(t, direct, l, k)
+		keys = append(keys, k)
+	}
+	w := members.Watch(t, testkit.Client(t, link.Address()), o)
+	for _, k := range keys {
+		members.WaitFor(t, w, k, members.Usable)
+		neverWithout(t, w, k)
+	}
+	members.WaitState(t, w, watch.Live)
+	link.Cut()
+	if _, err := direct.Delete(t.Context(), "/pd/decode/", clientv3.WithPrefix()); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := direct.Compact(t.Context(), members.Put(t, direct, "/other", "")); err != nil {
+		t.Fatal(err)
+	}
+	link.Restore()
+	for _, k := range keys {
+		members.WaitFor(t, w, k, orphan)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.Held != 4 || s.Lists < 2 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+}
+
+// While etcd is away an orphan that fails is not picked, but not forgotten.
+func TestOrphanWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	k, other := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100")
+	prober.Answer(k.Address, "m")
+	id := members.Leased(t, cli, l, k)
+	members.Leased(t, cli, l, other)
+	o := members.Probing(t, prober, "")
+	o.OrphanGrace = time.Hour
+	w := members.Watch(t, cli, o)
+	members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	members.Revoke(t, cli, id)
+	members.WaitFor(t, w, k, orphan)
+	etcd.Pause()
+	members.WaitState(t, w, watch.Stale)
+	prober.Mu.Lock()
+	delete(prober.Facts, k.Address)
+	prober.Mu.Unlock()
+	members.WaitFor(t, w, k, members.HasView(instance.Unverified))
+	prober.Answer(k.Address, "m")
+	members.WaitFor(t, w, k, orphan)
+	etcd.Resume()
+	members.WaitState(t, w, watch.Live)
+	if in, ok := w.Snapshot().Lookup(k); !ok || orphan(in) != nil {
+		t.Fatal(errors.New("the orphan is gone"))
+	}
+}

@@ -1,0 +1,414 @@
+package watch
+
+import (
+	"context"
+	"maps"
+	"sync"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// message is what the follower and the checker tell the owner. Exactly one of
+// the fields is set.
+type message struct {
+	listing   *etcd.Listing
+	created   *creation // of the watch
+	events    *clientv3.WatchResponse
+	ended     *watchEnd
+	listError error
+	checked   *checked
+	audited   *audited
+	lease     *leaseQuestion
+	save      chan<- *image // takes one answer; nil for nothing new
+}
+
+// owner is the state of the goroutine that owns the membership.
+type owner struct {
+	w     *Watcher
+	table *table
+	facts VerifiedFacts
+	ask   *askers
+
+	cluster   uint64
+	member    uint64                 // of etcd that serves the watch
+	schema    int64                  // create_revision of the schema key, 0 while none is known
+	foreign   bool                   // the list that is being loaded is of another store than before
+	fresh     int64                  // demands for a list that the last one answers
+	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
+	reached   int64                  // up to which the watch has delivered everything, for all we know
+	suspicion *suspicion             // of the last audit
+	restored  bool                   // something is known from the disk
+	listed    bool                   // a list was applied
+	announced bool                   // Ready is closed
+	following bool                   // the watch stands
+	failures  int                    // checks failed in a row
+	listFails int                    // lists failed in a row
+
+	began    time.Time
+	loadedAt time.Time // when what was on disk was true
+	unsaved  bool
+
+	dirty     bool
+	published time.Time
+	buildTime time.Duration
+	timer     *time.Timer // runs while a publication is put off
+	complain  map[schema.Name]int64
+	questions []leaseQuestion // to be asked
+	order     int64           // revision of the last order that was seen
+	restores  []Kept          // to be written back
+	asking    sync.WaitGroup
+	tick      *time.Timer // runs while there are orphans
+	ticking   bool
+	orphans   int // at the last publication
+}
+
+func newOwner(w *Watcher) *owner {
+	o := &owner{
+		w:        w,
+		table:    newTable(w.o.Layout),
+		ask:      newAskers(w),
+		timer:    time.NewTimer(time.Hour),
+		tick:     time.NewTimer(time.Hour),
+		complain: make(map[schema.Name]int64),
+		facts: VerifiedFacts{
+			Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
+			Instances: make(map[instance.Key]*Verification),
+			Pending:   make(map[instance.Key]Wait),
+		},
+	}
+	o.table.lose = o.lose
+	o.timer.Stop()
+	o.tick.Stop()
+	return o
+}
+
+// own applies what comes in and publishes snapshots. It never waits for
+// anything but its inbox.
+func (w *Watcher) own(ctx context.Context) {
+	o := newOwner(w)
+	defer o.timer.Stop()
+	defer o.tick.Stop()
+	defer o.ask.stop()
+	defer o.asking.Wait()
+	o.began = time.Now()
+	o.loadState()
+	o.inquire(ctx)
+	o.schedule(ctx)
+	for {
+		select {
+		case <-ctx.Done():
+			if o.unsaved && w.o.StateDir != "" {
+				w.last = o.imageOf()
+			}
+			return
+		case m := <-w.inbox:
+			o.handle(m)
+		case v := <-w.verdicts:
+			o.hear(v)
+			o.announce()
+		case <-o.timer.C:
+			o.publish(ctx)
+			continue
+		case <-o.tick.C:
+			o.ticking = false
+			o.settle()
+			o.announce()
+		}
+		o.inquire(ctx)
+		o.schedule(ctx)
+	}
+}
+
+// inquire sends off what is to be asked about leases, and keeps the clock of
+// the orphans running while there are any.
+func (o *owner) inquire(ctx context.Context) {
+	for _, q := range o.unanswered() {
+		o.asking.Go(func() { o.w.askLease(ctx, q) })
+	}
+	if entries := o.restores; len(entries) > 0 {
+		o.asking.Go(func() { o.w.restoreAll(ctx, entries) })
+		o.restores = nil
+	}
+	if !o.ticking && len(o.table.absent) > 0 {
+		o.ticking = true
+		o.tick.Reset(min(time.Second, max(o.w.o.OrphanGrace/4, 10*time.Millisecond)))
+	}
+}
+
+func (o *owner) handle(m message) {
+	switch {
+	case m.listing != nil:
+		o.load(m.listing)
+	case m.created != nil:
+		o.following, o.member = true, m.created.member
+		o.contact()
+	case m.events != nil:
+		o.apply(m.events)
+	case m.ended != nil:
+		o.following = false
+		o.w.note(func(s *Status) {
+			s.WatchEnds[m.ended.reason]++
+			if m.ended.reason == endCompacted {
+				s.Compactions++
+			}
+			if m.ended.err != nil {
+				s.LastError = m.ended.err.Error()
+			}
+		})
+	case m.listError != nil:
+		o.listFails++
+		o.w.note(func(s *Status) { s.ListErrors++; s.LastError = m.listError.Error() })
+	case m.checked != nil:
+		o.checked(*m.checked)
+	case m.audited != nil:
+		o.audited(m.audited)
+	case m.save != nil:
+		if o.listed || o.restored {
+			m.save <- o.imageOf()
+		} else {
+			m.save <- nil
+		}
+		o.unsaved = false
+	case m.lease != nil:
+		o.leaseKnown(*m.lease)
+	}
+	o.state()
+}
+
+// load replaces what etcd holds by a list.
+func (o *owner) load(l *etcd.Listing) {
+	why := o.rupture(l)
+	o.foreign = why != ""
+	o.heavy = make(map[instance.Role]bool, 2)
+	for role, m := range o.missing(l) {
+		o.heavy[role] = m.leased.heavy()
+	}
+	if o.foreign {
+		o.w.log.WithField("revision", l.Revision).Warn("etcd is another store than before: " + why +
+			"; what an operator put into the former one stays in force, and instances that answer are served")
+		o.w.note(func(s *Status) { s.Epochs++ })
+		for _, e := range o.table.absent {
+			a := *e.absent
+			a.gone = 0
+			if a.kind == asking {
+				a.kind = orphaned
+			}
+			e.absent = &a
+		}
+	}
+	known := o.table.revision
+	o.table.load(l.KVs, l.Revision)
+	if o.foreign {
+		o.order = 0
+	} else {
+		o.liftSince(known)
+	}
+	o.ordered(l.Order, !o.foreign && (o.listed || o.restored))
+	o.foreign = false
+	o.cluster, o.schema, o.listed = l.Cluster, l.Schema, true
+	o.w.seen.Store(l.Revision)
+	o.reached, o.suspicion = l.Revision, nil
+	o.listFails, o.failures = 0, 0
+	o.dirty = true
+	o.fresh = l.Asked
+	o.contact()
+	o.settle()
+	o.w.note(func(s *Status) { s.Lists++ })
+}
+
+// apply applies one response of the watch, which holds whole revisions.
+func (o *owner) apply(resp *clientv3.WatchResponse) {
+	last, n := int64(0), int64(0)
+	for _, ev := range resp.Events {
+		if o.applyEvent(ev) {
+			o.dirty = true
+			n++
+		}
+		last = max(last, ev.Kv.ModRevision)
+	}
+	// Not the header's revision: while a watch catches up, that is ahead of the
+	// events that were sent.
+	if last > o.table.revision {
+		o.table.advance(last)
+		o.saw(last)
+	}
+	o.reached = max(o.reached, last)
+	if resp.IsProgressNotify() {
+		// It was asked for. Old versions of etcd told too much here, so it counts
+		// for the audit only.
+		o.reached = max(o.reached, resp.Header.Revision)
+	}
+	o.contact()
+	o.w.note(func(s *Status) { s.Events += n; s.Applied = o.table.applied })
+}
+
+// applyEvent applies one event and tells whether the table has changed.
+func (o *owner) applyEvent(ev *clientv3.Event) bool {
+	t, kv := o.table, ev.Kv
+	if string(kv.Key) == t.layout.Schema() {
+		if kv.ModRevision > t.revision {
+			o.schema = kv.CreateRevision // that of a DELETE is 0
+		}
+		return false
+	}
+	if string(kv.Key) == t.layout.Kept() && ev.Type == mvccpb.Event_PUT {
+		o.ordered(kv, true)
+		return false
+	}
+	n := t.layout.Parse(string(kv.Key))
+	if ev.Type == mvccpb.Event_DELETE {
+		return t.remove(kv)
+	}
+	prev := t.entries[n]
+	if n.Kind != schema.KindOther && kv.ModRevision > t.revision && kv.CreateRevision <= t.revision &&
+		(prev == nil || prev.absent != nil || prev.create != kv.CreateRevision) {
+		// It was created when it was not there: this is the watch of another
+		// store, which has grown past the revision of the former one.
+		o.w.Relist(relistEpoch)
+	}
+	if !t.put(kv) {
+		return false
+	}
+	e := t.entries[n]
+	if n.Kind == schema.KindOverride {
+		o.obey(e.Key)
+	} else {
+		o.lift(e)
+	}
+	return true
+}
+
+// saw notes a revision that the store has reached.
+func (o *owner) saw(revision int64) { o.w.seen.Store(max(o.w.seen.Load(), revision)) }
+
+// contact notes an answer from etcd.
+func (o *owner) contact() {
+	o.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
+}
+
+// checked applies the outcome of a check.
+func (o *owner) checked(c checked) {
+	if c.err != nil {
+		o.failures++
+		o.w.note(func(s *Status) { s.CheckErrors++; s.LastError = c.err.Error() })
+		return
+	}
+	o.w.note(func(s *Status) { s.Checks++ })
+	o.answered(c.before, c.revision, c.cluster, c.member)
+}
+
+// answered takes what every answer tells: that etcd is there, and whether it is
+// the same as before. before is what was known when the question was sent.
+func (o *owner) answered(before, revision int64, cluster, member uint64) {
+	wasAway, moved := o.failures >= suspectAfter, o.failures > 0 && member != o.member
+	o.failures = 0
+	o.contact()
+	switch {
+	case !o.listed || !o.following:
+		// A list is on its way already.
+	case revision < before || cluster != o.cluster:
+		o.w.Relist(relistEpoch)
+		return
+	case wasAway:
+		// The watch resumes by itself, but nobody says whether etcd is still the
+		// same: one list is cheap, and a watch on a wiped store is silent.
+		o.w.Relist(relistRegained)
+	case moved:
+		// The member that was asked before did not answer. The watch is there, and
+		// would not say if it hung too.
+		o.w.Relist(relistMoved)
+	}
+	if o.listed && cluster == o.cluster && revision >= before {
+		o.saw(revision)
+	}
+}
+
+// silence counts the questions to etcd in a row that got no answer.
+func (o *owner) silence() int { return max(o.failures, o.listFails) }
+
+// state derives the state from what is known and says so when it changes.
+func (o *owner) state() {
+	now := Live
+	switch {
+	case !o.listed && !o.restored:
+		now = Cold
+	case o.silence() >= staleAfter:
+		now = Stale
+	case o.silence() >= suspectAfter:
+		now = Suspect
+	case !o.listed || !o.following:
+		now = Listing
+	}
+	var was State
+	var why string
+	o.w.note(func(s *Status) { was, why, s.State = s.State, s.LastError, now })
+	switch {
+	case was == now:
+	case now == Stale:
+		o.w.log.WithField("error", why).Warn("lost contact with etcd: serving the last known membership")
+	case was == Stale && now != Suspect:
+		o.w.log.WithField("revision", o.table.revision).Info("etcd answers again")
+	}
+}
+
+// hear takes what an asker found out.
+func (o *owner) hear(v verdict) {
+	if v.wait != nil {
+		if o.table.find(schema.KindPending, v.key) == nil {
+			return // it is gone
+		}
+		if o.facts.Pending[v.key] != *v.wait {
+			o.facts.Pending[v.key] = *v.wait
+			o.table.touch(v.key)
+			o.dirty = true
+		}
+		return
+	}
+	if v.answer == nil {
+		return
+	}
+	e := o.table.find(schema.KindInstance, v.key)
+	if e == nil {
+		return // it is gone
+	}
+	old := o.facts.Instances[v.key]
+	if e.absent != nil {
+		if e.incarnation() == v.answer.Incarnation {
+			o.learn(e, v.answer)
+			if e.absent.probed() {
+				o.hearAbsent(e, v.answer)
+			}
+		}
+		return
+	}
+	if old != nil && old.Incarnation == v.answer.Incarnation && !old.ok() && !v.answer.ok() && old.Reason == v.answer.Reason {
+		return // nothing new
+	}
+	if old.ok() && old.Incarnation == v.answer.Incarnation && o.facts.learns(e.Key, e.rec) &&
+		(!v.answer.ok() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
+		return // the life that is known goes on; whether it is well is health's to say
+	}
+	o.facts.Instances[v.key] = v.answer
+	o.table.touch(v.key)
+	o.dirty = true
+}
+
+// learn takes the engine ids of an entry that etcd does not hold: its engine may begin a
+// new life like any other.
+func (o *owner) learn(e *entry, v *Verification) {
+	if !v.ok() || !o.facts.learns(e.Key, e.rec) {
+		return
+	}
+	if old := o.facts.Instances[e.Key]; old.ok() && old.Incarnation == v.Incarnation && maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs) {
+		return
+	}
+	o.facts.Instances[e.Key] = v
+	o.table.touch(e.Key)
+	o.dirty = true
+}

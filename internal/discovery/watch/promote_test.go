@@ -1,0 +1,288 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// Five proxies see the same pending add verify; one promotes it.
+func TestFivePromotersOneWins(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	l, prober := members.Layout(t), members.NewProber()
+	cli := etcd.Client(t)
+	st := store.New(cli, l, "operator")
+	const proxies, rounds = 5, 10
+	watchers := make([]*watch.Watcher, proxies)
+	for i := range watchers {
+		o := members.Probing(t, prober, "m")
+		o.Writer = store.New(cli, l, fmt.Sprintf("proxy-%d", i))
+		watchers[i] = members.Watch(t, etcd.Client(t), o)
+		members.WaitReady(t, watchers[i])
+	}
+	for round := range rounds {
+		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", 8100+round))
+		outcome, err := st.AddPending(t.Context(), k, schema.PendingAdd{Connector: "nixl"}, 0, "more load")
+		if err != nil || outcome != store.Waiting {
+			t.Fatal(outcome, err)
+		}
+		for _, w := range watchers {
+			testkit.Eventually(t, members.Soon, func() error {
+				ps := members.Pendings(w.Snapshot())
+				if len(ps) != 1 || ps[0].Key != k || !strings.Contains(ps[0].Reason, "refused") {
+					return fmt.Errorf("%d pending", len(ps))
+				}
+				return nil
+			})
+		}
+		prober.Answer(k.Address, "m")
+		for _, w := range watchers {
+			in := members.WaitFor(t, w, k, members.Usable)
+			if !in.Static() || in.Version != 1 || in.Record.Source != "admin" || in.Record.Connector != "nixl" || in.Record.Models[0] != "m" {
+				t.Fatalf("%+v", in)
+			}
+			testkit.Eventually(t, members.Soon, func() error {
+				if n := len(members.Pendings(w.Snapshot())); n != 0 {
+					return fmt.Errorf("%d still pending", n)
+				}
+				return nil
+			})
+		}
+	}
+	log, err := st.AuditLog(t.Context(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	promoted := map[string]int{}
+	for _, e := range log {
+		if e.What == "promote" {
+			promoted[e.Address]++
+		}
+	}
+	if len(promoted) != rounds {
+		t.Errorf("%d promotions in the audit log", len(promoted))
+	}
+	for address, n := range promoted {
+		if n != 1 {
+			t.Errorf("%s was promoted %d times", address, n)
+		}
+	}
+	// The counters agree once every asker has said its word.
+	testkit.Eventually(t, members.Soon, func() error {
+		total := int64(0)
+		for _, w := range watchers {
+			total += w.Status().Promotions
+		}
+		if total != rounds {
+			return fmt.Errorf("%d promotions counted, want %d", total, rounds)
+		}
+		return nil
+	})
+}
+
+func TestPendingThatCannotBePromoted(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	store := store.New(cli, l, "operator")
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	members.WaitReady(t, w)
+	reason := func(k instance.Key, says string) {
+		t.Helper()
+		testkit.Eventually(t, members.Soon, func() error {
+			for _, p := range members.Pendings(w.Snapshot()) {
+				if p.Key == k && strings.Contains(p.Reason, says) {
+					return nil
+				}
+			}
+			return fmt.Errorf("no pending %s that says %q", k, says)
+		})
+	}
+	// The wrong model.
+	k := members.Prefill("127.0.0.1:8100")
+	prober.Answer(k.Address, "llama")
+	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	reason(k, "serves llama, not qwen")
+	prober.Answer(k.Address, "qwen")
+	members.WaitFor(t, w, k, members.Usable)
+
+	// Removed meanwhile, by hand.
+	k = members.Prefill("127.0.0.1:8101")
+	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	reason(k, "refused")
+	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
+	reason(k, "removed")
+	prober.Answer(k.Address, "m")
+	members.Del(t, cli, l.Override(k))
+	members.WaitFor(t, w, k, members.Usable)
+
+	// Registered meanwhile by its agent: the wait ends, the record stays.
+	k = members.Prefill("127.0.0.1:8102")
+	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
+		t.Fatal(err)
+	}
+	reason(k, "refused")
+	members.Put(t, cli, l.Instance(k), members.Ready, clientv3.WithLease(members.Lease(t, cli, 600)))
+	testkit.Eventually(t, members.Soon, func() error {
+		if n := len(members.Pendings(w.Snapshot())); n != 0 {
+			return fmt.Errorf("%d pending", n)
+		}
+		return nil
+	})
+	if in := members.WaitFor(t, w, k, members.Usable); in.Static() || in.Version != 1 {
+		t.Fatalf("%+v", in)
+	}
+
+	// A value that cannot be read, and a limit in time.
+	members.Put(t, cli, l.Pending(members.Prefill("127.0.0.1:8103")), `{"record":{"weight":-1}}`)
+	reason(members.Prefill("127.0.0.1:8103"), "weight")
+	members.Put(t, cli, l.Root()+"pending/prefill/localhost:8104", ``)
+	reason(members.Prefill("127.0.0.1:8104"), "must be spelled")
+	k = members.Prefill("127.0.0.1:8105")
+	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{}, time.Second, ""); err != nil {
+		t.Fatal(err)
+	}
+	reason(k, "refused")
+	testkit.Eventually(t, members.Soon, func() error {
+		for _, p := range members.Pendings(w.Snapshot()) {
+			if p.Key == k {
+				return fmt.Errorf("still waits")
+			}
+		}
+		return nil
+	})
+}
+
+// A removal in the very moment of the promotion wins or comes after it; the
+// instance never stays while the removal stands.
+func TestPromotionAndRemovalRace(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	st := store.New(cli, l, "operator")
+	other := store.New(etcd.Client(t), l, "proxy")
+	for i := range 30 {
+		k := members.Decode(fmt.Sprintf("127.0.0.1:%d", 8200+i))
+		if _, err := st.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
+			t.Fatal(err)
+		}
+		snap, err := st.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := other.Promote(context.Background(), members.Pendings(snap)[0], instance.Record{Models: []string{"m"}}); err != nil {
+				t.Error(err)
+			}
+		})
+		if existed, err := st.Remove(t.Context(), k, ""); err != nil || !existed {
+			t.Fatal(existed, err)
+		}
+		wg.Wait()
+		if raw := members.RawKey(t, cli, k); raw != nil {
+			t.Fatalf("removed, and there: %+v", raw)
+		}
+	}
+}
+
+// Whatever an operator does by hand in the moment of a promotion: what came
+// first in etcd's order decides.
+func TestPromotionHonoursWhatCameFirst(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	store := store.New(etcd.Client(t), l, "proxy")
+	rec := instance.Record{Models: []string{"m"}}
+	add := func(k instance.Key) *instance.Instance {
+		t.Helper()
+		members.Put(t, cli, l.Pending(k), "")
+		snap, err := store.Snapshot(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range members.Pendings(snap) {
+			if p.Key == k {
+				return p
+			}
+		}
+		t.Fatal("no pending add")
+		return nil
+	}
+	k := members.Prefill("127.0.0.1:1")
+	p := add(k)
+	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
+	if won, err := store.Promote(t.Context(), p, rec); won || err != nil {
+		t.Fatalf("promoted against a removal: %t, %v", won, err)
+	}
+	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
+	members.Put(t, cli, l.Pending(k), " ")
+	if won, err := store.Promote(t.Context(), p, rec); won || err != nil {
+		t.Fatalf("promoted another pending add: %t, %v", won, err)
+	}
+	if won, err := store.Promote(t.Context(), add(k), rec); !won || err != nil {
+		t.Fatalf("a drained one may be added: %t, %v", won, err)
+	}
+	if won, err := store.Promote(t.Context(), add(k), rec); won || err != nil {
+		t.Fatalf("promoted over a record: %t, %v", won, err)
+	}
+	for i, c := range []struct {
+		name string
+		do   func(k instance.Key) clientv3.Op
+	}{
+		{"removal", func(k instance.Key) clientv3.Op { return clientv3.OpPut(l.Override(k), `{"v":1,"state":"removed"}`) }},
+		{"end of the wait", func(k instance.Key) clientv3.Op { return clientv3.OpDelete(l.Pending(k)) }},
+	} {
+		won, lost := 0, 0
+		for round := range 150 {
+			k := members.Decode(fmt.Sprintf("127.0.0.1:%d", 10000+1000*i+round))
+			p := add(k)
+			var byHand int64
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				pause := time.NewTimer(time.Duration(round) * 20 * time.Microsecond) // sweep over the moment
+				<-pause.C
+				resp, err := cli.Do(context.Background(), c.do(k))
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				if r := resp.Put(); r != nil {
+					byHand = r.Header.Revision
+				} else if r := resp.Del(); r.Deleted > 0 {
+					byHand = r.Header.Revision
+				}
+			})
+			if _, err := store.Promote(t.Context(), p, rec); err != nil {
+				t.Fatal(err)
+			}
+			wg.Wait()
+			switch raw := members.RawKey(t, cli, k); {
+			case raw == nil:
+				lost++
+			case byHand != 0 && raw.CreateRevision > byHand:
+				t.Fatalf("%s at revision %d, promoted at %d", c.name, byHand, raw.CreateRevision)
+			default:
+				won++
+			}
+		}
+		t.Logf("%s: promotion came first %d times, second %d times", c.name, won, lost)
+	}
+}

@@ -1,0 +1,119 @@
+package watch
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// coalesce is the least time between two publications while changes pour in.
+const coalesce = 2 * time.Millisecond
+
+// coalesceCap is the most: on a machine that is busy otherwise a publication
+// takes long without costing more, and the last change must not wait for that.
+const coalesceCap = 200 * time.Millisecond
+
+// schedule publishes at once when it was quiet, else as soon as coalesce or
+// ten times the cost of a publication has passed, so that a flood of changes
+// costs a tenth of one core and not all of it.
+func (o *owner) schedule(ctx context.Context) {
+	if !o.dirty || !(o.listed || o.restored) {
+		return
+	}
+	if o.w.gate.Load() != nil {
+		o.publish(ctx) // somebody waits
+		return
+	}
+	wait := min(max(coalesce, 10*o.buildTime), coalesceCap) - time.Since(o.published)
+	if wait <= 0 {
+		o.publish(ctx)
+		return
+	}
+	o.timer.Reset(wait)
+}
+
+// publish makes and stores the snapshot of the table.
+func (o *owner) publish(ctx context.Context) {
+	if !o.dirty || !(o.listed || o.restored) {
+		return
+	}
+	o.timer.Stop()
+	start := time.Now()
+	snap := o.table.snapshot(o.facts)
+	if prepare := o.w.o.Prepare; prepare != nil {
+		prepare(snap)
+	}
+	var old *instance.Snapshot
+	rejected, orphans := o.rejected(), 0
+	o.w.note(func(s *Status) { // both at once: who has seen one of them finds the other
+		old = o.w.snapshot.Swap(snap)
+		s.Revision, s.Applied, s.Rejected = o.table.revision, o.table.applied, rejected
+		o.absentees(s)
+		orphans = s.Orphans
+	})
+	o.published = time.Now()
+	o.buildTime = o.published.Sub(start)
+	o.dirty = false
+	o.tellOrphans(orphans)
+	old.Supersede()
+	o.w.openGate(o.fresh)
+	o.announce()
+	if o.listed || o.table.revision > 0 {
+		o.unsaved = true
+		if o.table.takeWilled() {
+			etcd.Signal(o.w.willed)
+		} else {
+			etcd.Signal(o.w.unsaved)
+		}
+	}
+	o.retarget(ctx)
+}
+
+// announce closes Ready once there is something to be ready with. What was
+// published holds it already, but for what is not proven.
+func (o *owner) announce() {
+	if o.announced || o.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
+		return
+	}
+	o.announced = true
+	close(o.w.ready)
+}
+
+// tellOrphans says when instances begin and end to be served without a lease.
+func (o *owner) tellOrphans(n int) {
+	switch {
+	case o.orphans == 0 && n > 0:
+		o.w.log.WithField("instances", n).Warn("instances have lost their leases: served while they answer")
+	case o.orphans > 0 && n == 0:
+		o.w.log.Info("no instance without its lease is left")
+	}
+	o.orphans = n
+}
+
+// rejected counts what cannot be used and says it once for each revision.
+func (o *owner) rejected() int {
+	var fresh []*entry
+	for name, e := range o.table.bad {
+		if o.complain[name] != e.mod {
+			fresh = append(fresh, e)
+		}
+	}
+	slices.SortFunc(fresh, (*entry).compare)
+	for _, e := range fresh {
+		o.complain[e.Name] = e.mod
+		why := e.problem
+		if e.in != nil && e.in.Reason != "" {
+			why = e.in.Reason
+		}
+		o.w.log.WithField("instance", e.Key.String()).WithField("revision", e.mod).Warn("entry in etcd rejected: " + why)
+	}
+	for key := range o.complain {
+		if _, ok := o.table.entries[key]; !ok {
+			delete(o.complain, key)
+		}
+	}
+	return len(o.table.bad)
+}

@@ -1,0 +1,55 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// A silent watch is found also when the only key that tells of it differs in
+// another way at every audit, because it keeps changing.
+func TestAuditFindsSilentWatchOfARestlessKey(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	if err := store.New(cli, l, "test").EnsureSchema(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	k := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	var deaf atomic.Bool
+	w := members.Watch(t, lossy(t, etcd.Endpoint(), func(*mvccpb.Event) bool { return deaf.Load() }), auditing(t, members.NewProber()))
+	members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	deaf.Store(true)
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		tick := time.NewTicker(5 * time.Millisecond)
+		defer tick.Stop()
+		for ctx.Err() == nil {
+			if _, err := cli.Put(ctx, l.Instance(k), members.Ready); err != nil && ctx.Err() == nil {
+				t.Errorf("put: %v", err)
+			}
+			<-tick.C
+		}
+	})
+	defer wg.Wait()
+	defer cancel()
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); s.Drift == 0 {
+			return fmt.Errorf("not found: %+v", s)
+		}
+		return nil
+	})
+}

@@ -1,0 +1,137 @@
+package watch_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// What the disk does not hold (a pending add, a value that nobody can read) is no
+// sign of another store: after a restart what was done meanwhile counts, and nothing
+// is kept of it.
+func TestRestartBesideWhatIsNotSaved(t *testing.T) {
+	t.Parallel()
+	odd := members.Decode("10.0.0.77:8200")
+	for name, write := range map[string]func(t *testing.T, r *diskRig, store *store.Store){
+		"nothing": func(*testing.T, *diskRig, *store.Store) {},
+		"a pending add": func(t *testing.T, _ *diskRig, store *store.Store) {
+			t.Helper()
+			if _, err := store.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, ""); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"a bad value": func(t *testing.T, r *diskRig, _ *store.Store) {
+			t.Helper()
+			members.Put(t, members.Dial(t, r.etcd.Endpoint()), r.l.Instance(odd), "{nonsense")
+		},
+		"a bad address": func(t *testing.T, r *diskRig, _ *store.Store) {
+			t.Helper()
+			members.Put(t, members.Dial(t, r.etcd.Endpoint()), r.l.Instance(members.Decode("nonsense")), "")
+		},
+		"a bad override": func(t *testing.T, r *diskRig, _ *store.Store) {
+			t.Helper()
+			members.Put(t, members.Dial(t, r.etcd.Endpoint()), r.l.Override(odd), "{nonsense")
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newDiskRig(t)
+			cli := members.Dial(t, r.etcd.Endpoint())
+			st := store.New(cli, r.l, "test")
+			write(t, r, st)
+			later := members.Decode("10.0.0.78:8200")
+			r.prober.Answer(later.Address, "m")
+			members.Put(t, cli, r.l.Instance(later), members.Ready)
+			w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+			members.WaitState(t, w, watch.Live)
+			members.WaitFor(t, w, later, members.Usable)
+			stop()
+			members.Del(t, cli, r.l.Instance(r.static))
+			if out, err := st.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, ""); err != nil || out != store.Added {
+				t.Fatal(out, err)
+			}
+			w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+			members.WaitState(t, w, watch.Live)
+			members.WaitFor(t, w, r.x, members.Usable)
+			members.WaitFor(t, w, r.static, nil)
+			if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 0 {
+				t.Errorf("the same etcd is taken for another: %d times, kept %v", s.Epochs, s.Kept)
+			}
+		})
+	}
+}
+
+// A removal that is kept from a wiped store ends with the next add, also for a proxy
+// that was not watching then.
+func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	r.etcd.Wipe()
+	r.etcd.Restart()
+	st := store.New(members.Dial(t, r.etcd.Endpoint()), r.l, "test")
+	testkit.Eventually(t, members.Soon, func() error { return st.EnsureSchema(t.Context()) })
+	w, stop := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitState(t, w, watch.Live)
+	// It is live before what etcd holds has been published, and usable from the disk.
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); len(s.Kept) != 4 {
+			return fmt.Errorf("kept %v", s.Kept)
+		}
+		return nil
+	})
+	members.WaitFor(t, w, r.static, members.Usable)
+	stop()
+	if out, err := st.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, "again"); err != nil || out != store.Added {
+		t.Fatal(out, err)
+	}
+	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitFor(t, w, r.x, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	if s := w.Status(); s.Epochs != 0 || len(s.Kept) != 3 {
+		t.Errorf("epochs %d, kept %v", s.Epochs, s.Kept)
+	}
+}
+
+// An instance that is served although the new store does not have it can be added
+// there with a wait, like any other.
+func TestPendingAddOfWhatIsKept(t *testing.T) {
+	t.Parallel()
+	r := newDiskRig(t)
+	w, _ := runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
+	members.WaitState(t, w, watch.Live)
+	r.etcd.Wipe()
+	r.etcd.Restart()
+	cli := members.Dial(t, r.etcd.Endpoint())
+	st := store.New(cli, r.l, "test")
+	testkit.Eventually(t, members.Soon, func() error { return st.EnsureSchema(t.Context()) })
+	testkit.Eventually(t, members.Soon, func() error {
+		if len(w.Status().Kept) != 4 {
+			return errors.New("the wipe has not been seen")
+		}
+		return nil
+	})
+	if out, err := st.AddPending(t.Context(), r.silent, schema.PendingAdd{}, 0, "again"); err != nil || out != store.Waiting {
+		t.Fatal(out, err)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if !w.Snapshot().Waiting(r.silent) {
+			return errors.New("the add has not been seen")
+		}
+		return nil
+	})
+	r.prober.Answer(r.silent.Address, "m")
+	testkit.Eventually(t, members.Soon, func() error {
+		if members.RawKey(t, cli, r.silent) == nil {
+			return errors.New("it answers and is not in etcd")
+		}
+		return nil
+	})
+	members.WaitFor(t, w, r.silent, members.Usable)
+}

@@ -1,0 +1,121 @@
+package watch
+
+import (
+	"context"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+)
+
+// What an operator wants is on disk within a second, however often leased
+// instances come and go; those alone do not have the file written all the time.
+func TestSaveWaitsForLeasedInstances(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		w := &Watcher{inbox: make(chan message), unsaved: make(chan struct{}, 1), willed: make(chan struct{}, 1)}
+		w.o.StateAge = 24 * time.Hour
+		ended := make(chan struct{})
+		go func() { w.save(ctx); close(ended) }()
+		var saves atomic.Int64
+		go func() { // in the owner's place
+			for {
+				select {
+				case <-ctx.Done():
+					return
+				case m := <-w.inbox:
+					saves.Add(1)
+					m.save <- nil
+				}
+			}
+		}()
+		churn := func(seconds int) (written int64) {
+			before := saves.Load()
+			for range 50 * seconds {
+				etcd.Signal(w.unsaved)
+				time.Sleep(20 * time.Millisecond)
+			}
+			synctest.Wait()
+			return saves.Load() - before
+		}
+		if n := churn(1); n != 1 {
+			t.Errorf("the first change: %d writes in a second", n)
+		}
+		if n := churn(100); n < 9 || n > 10 {
+			t.Errorf("%d writes in 100 s of leased instances alone", n)
+		}
+		time.Sleep(time.Second)
+		etcd.Signal(w.willed)
+		if n := churn(1); n != 1 {
+			t.Errorf("%d writes in the second after an operator's change", n)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		before := saves.Load()
+		time.Sleep(time.Hour + time.Minute)
+		synctest.Wait()
+		if saves.Load() == before {
+			t.Error("while nothing changes it grows old")
+		}
+		cancel()
+		<-ended
+		synctest.Wait()
+	})
+}
+
+// What an operator wants is in a hurry, and who comes or goes: a proxy that is
+// killed and starts without etcd knows those on the disk only.
+func TestWhatIsSavedSoon(t *testing.T) {
+	t.Parallel()
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
+	tab := newTable(l)
+	tab.load(nil, 1)
+	if !tab.takeWilled() {
+		t.Error("a list")
+	}
+	rev := int64(1)
+	put := func(key, value string, lease int64) bool {
+		rev++
+		tab.put(kvOf(l.Root()+key, value, rev, lease))
+		return tab.takeWilled()
+	}
+	remove := func(key string) bool {
+		rev++
+		tab.remove(kvOf(l.Root()+key, "", rev, 0))
+		return tab.takeWilled()
+	}
+	for _, tc := range []struct {
+		what      string
+		got, want bool
+	}{
+		{"a leased instance", put(leased, `{"v":1}`, 7), true},
+		{"another state of it", put(leased, `{"v":1,"state":"draining"}`, 7), false},
+		{"an override", put(override, `{"v":1,"state":"drain"}`, 0), true},
+		{"an override for a time", put(override, `{"v":1,"state":"cordon"}`, 8), true},
+		{"its end", remove(override), true},
+		{"a leased instance that goes", remove(leased), true},
+		{"a static instance", put(static, `{"v":1}`, 0), true},
+		{"a static one that turns leased", put(static, `{"v":1}`, 9), true},
+		{"the same again", put(static, `{"v":1}`, 9), false},
+		{"a leased one that turns static", put(static, `{"v":1}`, 0), true},
+		{"a static one that goes", remove(static), true},
+		{"a pending add, which is not saved", put(pending, `{"v":1}`, 0), false},
+	} {
+		if tc.got != tc.want {
+			t.Errorf("%s: %v", tc.what, tc.got)
+		}
+	}
+}
+
+func kvOf(key, value string, rev, lease int64) *mvccpb.KeyValue {
+	return &mvccpb.KeyValue{Key: []byte(key), Value: []byte(value), CreateRevision: rev, ModRevision: rev, Version: 1, Lease: lease}
+}

@@ -1,0 +1,92 @@
+package watch_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// Fault matrix, row 31: whoever picks after a suspension sees what was drained
+// meanwhile, although the watch has not told it yet.
+func TestFreshAfterSuspension(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	k := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	o := members.WatcherOptions(t)
+	o.CheckInterval, o.AuditInterval = time.Hour, time.Hour
+	w := members.Watch(t, lossy(t, etcd.Endpoint(), func(*mvccpb.Event) bool { return true }), o)
+	members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	w.Fresh(t.Context(), time.Now())
+	if s := w.Status(); s.Lists != 1 || s.Suspensions != 0 {
+		t.Fatalf("nothing had happened: %+v", s)
+	}
+	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
+	tries := 0
+	testkit.Eventually(t, members.Soon, func() error { // more than one try on a slow machine only
+		tries++
+		w.Suspend()
+		w.Fresh(t.Context(), time.Now())
+		if in, _ := w.Snapshot().Lookup(k); in.Intent != instance.Drain {
+			return fmt.Errorf("picked from before the suspension: %+v", in)
+		}
+		return nil
+	})
+	if s := w.Status(); s.Suspensions != int64(tries) || s.Lists < 2 {
+		t.Fatalf("%d tries, status: %+v", tries, s)
+	}
+}
+
+// A presence is renewed each third of its TTL, so it may end two thirds of it after its
+// process was suspended. Who was away for so long is not believed to know the membership:
+// pdctl drain --wait has named it by then.
+func TestSuspendedSoonerThanThePresenceEnds(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	w := members.Watch(t, etcd.Client(t), watch.Options{Layout: members.Layout(t)})
+	members.WaitState(t, w, watch.Live)
+	w.SuspendFor(schema.DefaultTTL * 6 / 10)
+	w.Fresh(t.Context(), time.Now())
+	if s := w.Status(); s.Suspensions != 1 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// Without etcd the wait ends by itself, and only the first picks wait.
+func TestFreshWithoutEtcd(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	k := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitFor(t, w, k, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	etcd.Stop()
+	w.Suspend()
+	for range 1000 {
+		w.Fresh(t.Context(), time.Now())
+	}
+	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() {
+		t.Fatalf("%+v", in)
+	}
+	etcd.Restart()
+	members.WaitState(t, w, watch.Live)
+}
+
+func BenchmarkFresh(b *testing.B) {
+	w := watch.New(nil, watch.Options{Layout: members.Layout(b)})
+	for b.Loop() {
+		w.Fresh(b.Context(), time.Now())
+	}
+}

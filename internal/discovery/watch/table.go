@@ -1,0 +1,368 @@
+package watch
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// table is the membership as etcd has it, key by key, decoded. It does no I/O
+// and has one owner; a list fills it, events change it, and view makes
+// snapshots of it.
+type table struct {
+	layout   schema.Layout
+	revision int64 // of the store, up to which the table is complete
+	applied  int64 // highest mod_revision seen under the prefixes it reads
+	entries  map[schema.Name]*entry
+	// order holds all entries in the order in which snapshots list them, so that
+	// making a snapshot sorts nothing and walks no map.
+	order   []*entry
+	aliased int // entries that are not spelled in the canonical way
+
+	// What has happened since the last view, so that the next one costs what has
+	// changed and not what there is.
+	draft   instance.Draft       // the last view
+	renewed bool                 // all of order is to be shown anew
+	touched []*entry             // what is to be shown anew, once each; some may be out of the table again
+	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
+	news    news                 // since it was last taken
+	willed  bool                 // what is to be saved soon has changed since it was last taken
+
+	bad map[schema.Name]*entry // those that cannot be used as they are
+
+	// lose decides what becomes of an entry whose key is gone since a revision;
+	// nil drops it. Without the function all are dropped.
+	lose   func(e *entry, gone int64) *absence
+	absent map[schema.Name]*entry // those that etcd does not hold
+	census map[instance.Role]census
+	tally  tally
+	leases map[int64]int // how many of the keys that etcd holds are under a lease
+}
+
+// tally counts the absent by what is shown of them.
+type tally struct{ orphans, held, kept int }
+
+func newTable(l schema.Layout) *table {
+	return &table{
+		layout: l, entries: make(map[schema.Name]*entry), absent: make(map[schema.Name]*entry),
+		census: make(map[instance.Role]census), bad: make(map[schema.Name]*entry), leases: make(map[int64]int),
+	}
+}
+
+// entry is one key. All fields but absent, in, shadowed and old are fixed once
+// it is in the table.
+type entry struct {
+	schema.Name
+	Key                          instance.Key // canonical address, or the printable one if it is bad
+	create, mod, version, leased int64
+
+	// aliased tells that the address is good but not spelled in the canonical
+	// way, as in localhost:8100.
+	Aliased bool
+	// problem says why the current value, or the key itself, cannot be used;
+	// good tells that the decoded fields hold a value, maybe an older one.
+	problem string
+	good    bool
+	value   []byte // from which the decoded fields are
+
+	absent *absence // nil: etcd holds the key, as far as is known
+
+	rec      instance.Record // of an instance
+	bare     bool
+	pending  *schema.PendingAdd // of a good pending add
+	override *schema.Override   // of a good override
+
+	in       *instance.Instance // of the last view, perhaps of an earlier value
+	shadowed bool               // in the last view another key meant the same
+	old      bool               // in does not tell the latest: it is among the touched
+}
+
+// compare orders entries as snapshots do: prefill first, by address.
+func (e *entry) compare(o *entry) int {
+	if e.Role != o.Role {
+		return -cmp.Compare(e.Role, o.Role)
+	}
+	if c := cmp.Compare(e.Key.Address, o.Key.Address); c != 0 {
+		return c
+	}
+	if e.Kind != o.Kind {
+		return cmp.Compare(e.Kind, o.Kind)
+	}
+	return cmp.Compare(e.Name.Address, o.Name.Address)
+}
+
+// DecodeEntry reads one key. prev is what the table held at the key: a value
+// that cannot be used leaves the last good one in force, as long as the key was
+// not deleted in between.
+func DecodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
+	e := &entry{
+		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease,
+	}
+	address, err := instance.ParseAddress(n.Address)
+	if err != nil {
+		e.Key = instance.Key{Role: n.Role, Address: instance.Printable(n.Address, 120)}
+		e.problem = "the key has a bad address: " + err.Error()
+		return e
+	}
+	if e.Aliased = address != n.Address; !e.Aliased {
+		address = n.Address // one copy of it
+	}
+	e.Key = instance.Key{Role: n.Role, Address: address}
+	switch n.Kind {
+	case schema.KindInstance:
+		e.rec, e.bare, err = schema.DecodeRecord(e.Key, kv.Value)
+	case schema.KindPending:
+		if e.Aliased {
+			e.problem = "the key of a pending add must be spelled " + address
+			return e
+		}
+		var p schema.PendingAdd
+		p, err = schema.DecodePending(e.Key, kv.Value)
+		e.pending = &p
+	case schema.KindOverride:
+		var o schema.Override
+		o, err = schema.DecodeOverride(kv.Value)
+		e.override = &o
+	}
+	if err == nil {
+		e.good, e.value = true, kv.Value
+		return e
+	}
+	e.problem, e.pending, e.override = schema.ReasonOf(err), nil, nil
+	if prev != nil && prev.good && prev.create == e.create {
+		e.value = prev.value
+		e.good, e.rec, e.bare, e.pending, e.override = true, prev.rec, prev.bare, prev.pending, prev.override
+	}
+	return e
+}
+
+// same tells that an entry is at exactly this version of its key.
+func (e *entry) same(kv *mvccpb.KeyValue) bool {
+	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
+}
+
+// sameKey is same for a key that was asked for without its value: etcd 3.7
+// answers that from its index of keys, which knows nothing of leases. A key gets
+// another lease by a put only, which gives it another revision.
+func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
+	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version &&
+		(kv.Lease == 0 || e.leased == kv.Lease)
+}
+
+// load replaces what etcd holds by one list that is complete at revision. Keys
+// that did not change keep their entries, and lose decides about those that
+// are not in the list.
+func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
+	old := t.entries
+	t.entries = make(map[schema.Name]*entry, len(kvs))
+	t.order = make([]*entry, 0, len(kvs))
+	t.aliased = 0
+	clear(t.absent)
+	clear(t.census)
+	clear(t.bad)
+	clear(t.leases)
+	t.tally = tally{}
+	applied := int64(0)
+	for _, kv := range kvs {
+		n := t.layout.Parse(string(kv.Key))
+		if n.Kind == schema.KindOther {
+			continue
+		}
+		applied = max(applied, kv.ModRevision)
+		e := old[n]
+		if e == nil || !e.same(kv) {
+			prev := e
+			e = DecodeEntry(n, kv, prev)
+			if prev != nil {
+				e.in = prev.in // what it was until now
+			}
+		}
+		e.absent = nil
+		t.add(e)
+	}
+	for n, e := range old {
+		if _, ok := t.entries[n]; ok {
+			continue
+		}
+		if t.lose != nil && (e.absent == nil || e.absent.kind == loaded) {
+			e.absent = t.lose(e, revision)
+		}
+		if e.absent != nil {
+			t.add(e)
+		}
+	}
+	t.sort()
+	t.touchAll()
+	if revision >= t.revision {
+		applied = max(applied, t.applied)
+	} // else it is another life of the store: what was applied before counts for nothing
+	t.revision, t.applied = revision, applied
+}
+
+func (t *table) sort() { slices.SortFunc(t.order, (*entry).compare) }
+
+// add takes an entry in, at the end of the order.
+func (t *table) add(e *entry) {
+	t.entries[e.Name] = e
+	t.order = append(t.order, e)
+	if e.Aliased {
+		t.aliased++
+	}
+	t.count(e, 1)
+	t.judge(e)
+}
+
+// count keeps the census, the leases and the set of the absent.
+func (t *table) count(e *entry, by int) {
+	switch {
+	case e.absent == nil && e.leased != 0:
+		if t.leases[e.leased] += by; t.leases[e.leased] == 0 {
+			delete(t.leases, e.leased)
+		}
+	case e.absent != nil:
+		if by > 0 {
+			t.absent[e.Name] = e
+		} else {
+			delete(t.absent, e.Name)
+		}
+		switch e.absent.kind {
+		case kept:
+			t.tally.kept += by
+		case orphaned:
+			t.tally.orphans += by
+			if e.absent.held {
+				t.tally.held += by
+			}
+		}
+	}
+	if e.Kind != schema.KindInstance {
+		return
+	}
+	c := t.census[e.Role]
+	switch {
+	case e.absent == nil:
+		c.present += by
+	case e.absent.kind == loaded || e.absent.kind == kept:
+		c.other += by
+	default:
+		c.absent += by
+	}
+	t.census[e.Role] = c
+}
+
+// put applies one PUT. A revision that the table has already is not applied
+// again, so replays are harmless. It tells whether anything changed.
+func (t *table) put(kv *mvccpb.KeyValue) bool {
+	n := t.layout.Parse(string(kv.Key))
+	prev := t.entries[n]
+	if n.Kind == schema.KindOther || kv.ModRevision < t.revision || prev.knows(kv.ModRevision) {
+		return false
+	}
+	t.applied = max(t.applied, kv.ModRevision)
+	e := DecodeEntry(n, kv, prev)
+	t.willOf(prev)
+	t.willOf(e)
+	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
+	if found {
+		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
+		t.count(prev, -1)
+		t.order[at] = e
+	} else {
+		t.joinOf(e)
+		t.order = slices.Insert(t.order, at, e)
+		if e.Aliased {
+			t.aliased++
+		}
+	}
+	t.entries[n] = e
+	t.count(e, 1)
+	t.judge(e)
+	t.touchOne(e) // a key with a bad address is not found by it
+	t.touch(e.Key)
+	return true
+}
+
+// knows tells that an entry is as new as a revision of its key, or newer.
+func (e *entry) knows(revision int64) bool {
+	switch {
+	case e == nil:
+		return false
+	case e.absent != nil:
+		return e.absent.gone >= revision
+	default:
+		return e.mod >= revision
+	}
+}
+
+// remove applies one DELETE, whose kv carries the key and the revision of the
+// deletion. It tells whether anything changed.
+func (t *table) remove(kv *mvccpb.KeyValue) bool {
+	n := t.layout.Parse(string(kv.Key))
+	e, ok := t.entries[n]
+	if !ok || e.absent != nil || e.mod >= kv.ModRevision {
+		return false
+	}
+	t.applied = max(t.applied, kv.ModRevision)
+	if t.lose != nil {
+		if a := t.lose(e, kv.ModRevision); a != nil {
+			t.mark(e, a)
+			return true
+		}
+	}
+	t.drop(e)
+	return true
+}
+
+// drop takes an entry out.
+func (t *table) drop(e *entry) {
+	t.joinOf(e)
+	t.count(e, -1)
+	delete(t.entries, e.Name)
+	delete(t.bad, e.Name)
+	if e.in != nil {
+		t.dropped = append(t.dropped, e.in)
+	}
+	if at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare); found {
+		t.order = slices.Delete(t.order, at, at+1)
+	}
+	if e.Aliased {
+		t.aliased--
+	}
+	t.tell(e)
+	t.touch(e.Key)
+}
+
+// mark makes an entry one that etcd does not hold, or changes how.
+func (t *table) mark(e *entry, a *absence) {
+	t.willOf(e)
+	unseen := e.absent == nil && a.kind == asking // it is shown as before
+	t.count(e, -1)
+	e.absent = a
+	t.count(e, 1)
+	if !unseen {
+		t.touchOne(e) // a key with a bad address is not found by it
+		t.touch(e.Key)
+	}
+}
+
+// advance notes that the table is complete up to revision.
+func (t *table) advance(revision int64) { t.revision = max(t.revision, revision) }
+
+// describe is a short text of an entry's trouble while an older value is used.
+func (e *entry) describe() string {
+	return fmt.Sprintf("the value at revision %d cannot be used (%s); the last good value stays in force", e.mod, e.problem)
+}
+
+// find gives the entry that stands for a membership: that of the canonical key,
+// or one that is spelled in another way.
+func (t *table) find(kind schema.Kind, k instance.Key) *entry {
+	if e, ok := t.entries[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]; ok || t.aliased == 0 {
+		return e
+	}
+	return t.aliases()[schema.Name{Kind: kind, Role: k.Role, Address: k.Address}]
+}

@@ -1,0 +1,217 @@
+package watch_test
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func TestBareRegistrationIsVerified(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	members.WaitReady(t, w)
+	for i, value := range []string{"", "\n", "127.0.0.1:%d", "http://localhost:%d/", `{"v":1}`} {
+		port := 8100 + i
+		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", port))
+		if strings.Contains(value, "%d") {
+			value = fmt.Sprintf(value, port)
+		}
+		members.Put(t, cli, l.Instance(k), value)
+		in := members.WaitFor(t, w, k, members.HasView(instance.Unverified))
+		if in.Usable() || in.Reason == "" {
+			t.Errorf("%q: %+v", value, in)
+		}
+		members.WaitFor(t, w, k, func(in *instance.Instance) error { // the probe's own words
+			if !strings.Contains(in.Reason, "connection refused") {
+				return fmt.Errorf("reason is %q", in.Reason)
+			}
+			return nil
+		})
+		prober.Answer(k.Address, "org/model")
+		in = members.WaitFor(t, w, k, members.Usable)
+		if !in.Verified || in.Record.Models[0] != "org/model" || in.Record.MaxModelLen != 4096 || in.Record.Version != "0.12.0" || in.Reason != "" {
+			t.Errorf("%q: %+v", value, in)
+		}
+		if in.Bare != !strings.HasPrefix(value, "{") {
+			t.Errorf("%q: bare is %t", value, in.Bare)
+		}
+	}
+	// Whoever is verified is asked no more.
+	n := prober.Count("127.0.0.1:8100")
+	k := members.Prefill("127.0.0.1:9000")
+	members.Put(t, cli, l.Instance(k), "")
+	testkit.Eventually(t, members.Soon, func() error {
+		if c := prober.Count(k.Address); c < 5 {
+			return fmt.Errorf("%d probes", c)
+		}
+		return nil
+	})
+	if again := prober.Count("127.0.0.1:8100"); again != n {
+		t.Errorf("a verified instance was asked %d times more", again-n)
+	}
+}
+
+// What was found out counts for one life of the engine only.
+func TestNewIncarnationIsVerifiedAgain(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	k := members.Decode("127.0.0.1:8200")
+	prober.Answer(k.Address, "one")
+	members.Put(t, cli, l.Instance(k), `{"id":"A"}`)
+	members.WaitFor(t, w, k, members.Usable)
+	// The same life, written again: stays verified.
+	n := prober.Count(k.Address)
+	rev := members.Put(t, cli, l.Instance(k), `{"id":"A","weight":5}`)
+	if in := members.WaitFor(t, w, k, members.AtRevision(rev)); !in.Usable() {
+		t.Fatalf("%+v", in)
+	}
+	if again := prober.Count(k.Address); again != n {
+		t.Errorf("asked %d times more", again-n)
+	}
+	prober.Answer(k.Address, "two")
+	members.Put(t, cli, l.Instance(k), `{"id":"B"}`)
+	in := members.WaitFor(t, w, k, func(in *instance.Instance) error {
+		if in.Record.ID != "B" {
+			return fmt.Errorf("id %s", in.Record.ID)
+		}
+		return members.Usable(in)
+	})
+	if in.Record.Models[0] != "two" {
+		t.Fatalf("%+v", in.Record)
+	}
+	// A bare record that was deleted and put again is another life too.
+	k = members.Decode("127.0.0.1:8201")
+	prober.Answer(k.Address, "one")
+	members.Put(t, cli, l.Instance(k), "")
+	first := members.WaitFor(t, w, k, members.Usable)
+	prober.Answer(k.Address, "three")
+	if _, err := cli.Txn(t.Context()).Then(clientv3.OpDelete(l.Instance(k))).Commit(); err != nil {
+		t.Fatal(err)
+	}
+	members.Put(t, cli, l.Instance(k), "")
+	in = members.WaitFor(t, w, k, func(in *instance.Instance) error {
+		if in.Incarnation() == first.Incarnation() {
+			return fmt.Errorf("still the first")
+		}
+		return members.Usable(in)
+	})
+	if in.Record.Models[0] != "three" {
+		t.Fatalf("%+v", in.Record)
+	}
+}
+
+func TestModelMustMatch(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	w := members.Watch(t, cli, members.Probing(t, prober, "Qwen/Qwen2.5-7B"))
+	for i, c := range []struct {
+		name   string
+		record string
+		facts  instance.Facts
+		ok     bool
+	}{
+		{"listed", `{"models":["Qwen/Qwen2.5-7B"]}`, instance.Facts{}, true},
+		{"listed by its last part", `{"models":["x","/models/Qwen2.5-7B/"]}`, instance.Facts{}, true},
+		{"listed another", `{"models":["llama"]}`, instance.Facts{Models: []string{"llama"}}, false},
+		{"listed by another name, root fits", `{"models":["chat"]}`, instance.Facts{Models: []string{"chat"}, Roots: []string{"/m/Qwen2.5-7B"}}, true},
+		{"asked", ``, instance.Facts{Models: []string{"Qwen2.5-7B"}}, true},
+		{"asked, root fits", ``, instance.Facts{Models: []string{"chat"}, Roots: []string{"Qwen/Qwen2.5-7B"}}, true},
+		{"asked, another", ``, instance.Facts{Models: []string{"llama\x1b"}, Roots: []string{""}}, false},
+		{"a longer name", ``, instance.Facts{Models: []string{"Qwen2.5-7B-Instruct"}}, false},
+	} {
+		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", 8100+i))
+		if len(c.facts.Models) > 0 {
+			prober.Set(k.Address, c.facts)
+		}
+		members.Put(t, cli, l.Instance(k), c.record, clientv3.WithLease(members.Lease(t, cli, 600)))
+		if c.ok {
+			members.WaitFor(t, w, k, members.Usable)
+			continue
+		}
+		in := members.WaitFor(t, w, k, members.HasView(instance.Rejected))
+		if !strings.Contains(in.Reason, "not Qwen/Qwen2.5-7B") || strings.Contains(in.Reason, "\x1b") || in.Usable() {
+			t.Errorf("%s: %+v", c.name, in)
+		}
+		// It is asked again, and accepted once it serves the right one.
+		prober.Answer(k.Address, "Qwen/Qwen2.5-7B")
+		members.WaitFor(t, w, k, members.Usable)
+	}
+	// Without a prober a wrong model is rejected at once.
+	o := members.WatcherOptions(t)
+	o.Model = "other"
+	blind := members.Watch(t, cli, o)
+	members.WaitFor(t, blind, members.Prefill("127.0.0.1:8100"), members.HasView(instance.Rejected))
+	members.WaitFor(t, blind, members.Prefill("127.0.0.1:8104"), members.HasView(instance.Unverified))
+}
+
+func TestProbesAreBounded(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	prober.Hold = make(chan struct{})
+	const n = 200
+	for i := range n {
+		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", 8100+i))
+		prober.Answer(k.Address, "m")
+		members.Put(t, cli, l.Instance(k), "")
+	}
+	o := members.Probing(t, prober, "")
+	o.ProbeTimeout = members.Soon
+	w := members.Watch(t, cli, o)
+	testkit.Eventually(t, members.Soon, func() error {
+		prober.Mu.Lock()
+		defer prober.Mu.Unlock()
+		if prober.Now != 64 {
+			return fmt.Errorf("%d probes under way", prober.Now)
+		}
+		return nil
+	})
+	close(prober.Hold)
+	testkit.Eventually(t, members.Soon, func() error {
+		if got := len(w.Snapshot().Usable(instance.Prefill)); got != n {
+			return fmt.Errorf("%d usable", got)
+		}
+		return nil
+	})
+	prober.Mu.Lock()
+	defer prober.Mu.Unlock()
+	if prober.Most > 64 {
+		t.Errorf("%d probes at one time", prober.Most)
+	}
+}
+
+func TestCheckRefusesRecords(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l, prober := etcd.Client(t), members.Layout(t), members.NewProber()
+	o := members.Probing(t, prober, "")
+	o.Check = func(_ instance.Key, rec instance.Record) error {
+		if rec.Connector == "carrier\x1bpigeon" {
+			return fmt.Errorf("unknown connector %q", rec.Connector)
+		}
+		return nil
+	}
+	w := members.Watch(t, cli, o)
+	k := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(k), `{"models":["m"],"connector":"carrier\u001bpigeon"}`)
+	in := members.WaitFor(t, w, k, members.HasView(instance.Rejected))
+	if in.Usable() || !strings.Contains(in.Reason, "unknown connector") || strings.Contains(in.Reason, "\x1b") {
+		t.Fatalf("%+v", in)
+	}
+	members.Put(t, cli, l.Instance(k), `{"models":["m"],"connector":"nixl"}`)
+	members.WaitFor(t, w, k, members.Usable)
+	if n := prober.Count(k.Address); n != 0 {
+		t.Errorf("it was asked %d times", n)
+	}
+}

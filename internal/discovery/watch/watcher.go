@@ -1,0 +1,282 @@
+// Package watch follows the membership in etcd and publishes it as immutable snapshots.
+//
+// A Watcher follows with one list and one ordered watch. One goroutine owns the table; each
+// snapshot is made of the one before, as the table notes what a change touches. What etcd
+// has lost, and what it cannot have lost on purpose, stays in force.
+package watch
+
+import (
+	"context"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Prober asks one engine who it is. It must end when ctx ends.
+type Prober interface {
+	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
+}
+
+// Writer makes the few writes that follow from what a Watcher sees. Every one may be
+// asked for by several proxies at once: whoever comes later finds nothing to do.
+type Writer interface {
+	// Promote makes a pending add, which has answered, an instance. It tells whether
+	// it was this call that did.
+	Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error)
+	// DropPending ends the wait for an instance that is registered in another way.
+	DropPending(ctx context.Context, pending *instance.Instance) (bool, error)
+	// WriteBack writes what was kept of a former store, where the present one has
+	// nothing of its own.
+	WriteBack(ctx context.Context, k Kept, reason string) error
+}
+
+// Kept is what a Watcher keeps of one instance although a new store lacks it.
+type Kept struct {
+	Key              instance.Key
+	Record, Override []byte
+	HasRecord        bool
+	HasOverride      bool
+}
+
+// Options configure a Watcher. Only Layout has to be set.
+type Options struct {
+	Layout schema.Layout
+	// Prober asks instances whose models are not known, and those that wait to
+	// be added. Without one nothing is verified or promoted, and what is not in
+	// etcd is not there.
+	Prober Prober
+	// Model must be served by every instance, see instance.Facts.Serves; "" accepts any.
+	Model string
+	// Proxy is the name of the proxy whose fleet is followed, see
+	// instance.Record.Proxies; "" follows all.
+	Proxy string
+	// Check refuses records that this process cannot use, with a reason for
+	// people; nil refuses none.
+	Check func(instance.Key, instance.Record) error
+	// Learns tells the records without the engine ids that they need, see
+	// VerifiedFacts.Learns; nil: none is such.
+	Learns func(instance.Key, instance.Record) bool
+	// Prepare is called with each snapshot before it is published, so that what
+	// readers derive from it is ready when they see it; nil: nothing is. It must
+	// not block.
+	Prepare func(*instance.Snapshot)
+	Log     logrus.FieldLogger // nil: silent
+	// WaitingInterval is the mean time between two probes of an instance that
+	// has not answered yet, default 2 s. One that serves another model is asked
+	// five times less often.
+	WaitingInterval time.Duration
+	// CheckInterval is the mean time between two checks that etcd still answers,
+	// default 5 s. Without traffic a watch is silent also when etcd is gone.
+	CheckInterval time.Duration
+	// AuditInterval is the mean time between two comparisons of all keys with
+	// what the watch has told, default 15 s. A watch on a store that was wiped
+	// is silent, and says no error.
+	AuditInterval time.Duration
+	// RelistInterval is the mean time until everything is read again without
+	// any reason, default 10 min.
+	RelistInterval time.Duration
+	// OrphanGrace is how long an instance that lost its lease, and answers, is
+	// served while most of its role is registered, default 60 s. While less than
+	// that is registered it is served as long as it answers.
+	OrphanGrace time.Duration
+	// SuspendedAfter is how long this process must not have run at all to count
+	// as suspended, see Fresh; default half of the TTL of a presence, which was renewed a
+	// third of that before: its presence must not end sooner.
+	SuspendedAfter time.Duration
+	// StateDir is where what is known is written, so that it outlives this
+	// process; "" writes nothing.
+	StateDir string
+	// StateAge is how old it may be when it is read, default 24 h.
+	StateAge time.Duration
+	// ProbeTimeout bounds one probe, default 3 s.
+	ProbeTimeout time.Duration
+	// Writer writes what the Watcher decides; nil: it only reads, so that no pending
+	// add is promoted and nothing is written back.
+	Writer Writer
+}
+
+// State is how well the membership is known.
+type State string
+
+// The states of a Watcher.
+const (
+	Cold    State = "cold"    // nothing read yet
+	Listing State = "listing" // reading again; the last snapshot serves
+	Live    State = "live"    // following every change
+	Suspect State = "suspect" // two questions to etcd in a row got no answer
+	Stale   State = "stale"   // no contact with etcd; the last snapshot serves
+)
+
+// States lists every state.
+func States() []State { return []State{Cold, Listing, Live, Suspect, Stale} }
+
+// Status is a copy of a Watcher's state and counters.
+type Status struct {
+	State       State
+	Revision    int64     // up to which the snapshot is complete
+	Applied     int64     // highest mod_revision seen under the keys of the membership
+	LastContact time.Time // last answer of any kind from etcd, by the local clock
+	LastError   string    // of the last failed contact; "" while all is well
+
+	Lists       int64            // lists applied
+	ListErrors  int64            // lists that failed
+	WatchEnds   map[string]int64 // ends of the watch, by reason
+	Compactions int64            // ends because the revision was compacted
+	Events      int64            // events applied
+	Checks      int64            // checks that were answered
+	CheckErrors int64            // checks that failed
+	Audits      int64            // audits that were answered
+	LastAudit   time.Time        // when the last one was, by the local clock
+	AuditErrors int64            // audits that failed
+	Drift       int64            // audits that made everything be read again
+	Epochs      int64            // times the store turned out to be another one or an older one
+	Promotions  int64            // pending adds that this process promoted
+	Rejected    int              // entries that cannot be used now
+	Orphans     int              // instances in force whose lease is lost
+	Held        int              // those of them that went with most of their role
+	Loaded      bool             // it began with what was on disk
+	Suspensions int64            // times that this process was found to have been suspended
+	Saved       time.Time        // when what is on disk was true, by the local clock
+	Saves       int64            // times that it was written
+	SaveErrors  int64            // times that it could not be written
+	Kept        []string         // keys, without the root, that are in force although a new store lacks them
+}
+
+// Watcher follows the membership in etcd and publishes it as immutable
+// snapshots. One goroutine owns the state; readers are lock-free and never
+// block it. While etcd is away the last snapshot stays.
+type Watcher struct {
+	cli *clientv3.Client
+	o   Options
+	log logrus.FieldLogger
+
+	snapshot atomic.Pointer[instance.Snapshot]
+	seen     atomic.Int64 // highest revision of the store that any answer told; the owner sets it
+	asked    atomic.Int64 // times that a list was demanded which begins later
+	ready    chan struct{}
+	relist   chan string   // a reason to read everything again; capacity one: full means asked already
+	inbox    chan message  // to the owner
+	verdicts chan verdict  // to the owner
+	progress chan struct{} // asks the watch how far it is; capacity one
+	doubt    chan struct{} // asks for the next audit soon; capacity one
+
+	pulse pulse
+	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
+
+	unsaved chan struct{} // something is to be saved; capacity one
+	willed  chan struct{} // the same of something that is to be saved soon
+	last    *image        // what was not saved when the owner ended; read after that
+
+	leaseSlots chan struct{} // bounds the questions about leases
+
+	mu     sync.Mutex // guards status
+	status Status
+}
+
+// New makes a Watcher on a client that the caller closes after Run has
+// returned.
+func New(cli *clientv3.Client, o Options) *Watcher {
+	if o.WaitingInterval <= 0 {
+		o.WaitingInterval = 2 * time.Second
+	}
+	if o.CheckInterval <= 0 {
+		o.CheckInterval = 5 * time.Second
+	}
+	if o.AuditInterval <= 0 {
+		o.AuditInterval = 15 * time.Second
+	}
+	if o.RelistInterval <= 0 {
+		o.RelistInterval = 10 * time.Minute
+	}
+	if o.OrphanGrace <= 0 {
+		o.OrphanGrace = time.Minute
+	}
+	if o.SuspendedAfter <= 0 {
+		o.SuspendedAfter = schema.DefaultTTL / 2
+	}
+	if o.StateAge <= 0 {
+		o.StateAge = 24 * time.Hour
+	}
+	if o.ProbeTimeout <= 0 {
+		o.ProbeTimeout = 3 * time.Second
+	}
+	w := &Watcher{
+		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log),
+		ready:      make(chan struct{}),
+		relist:     make(chan string, 1),
+		inbox:      make(chan message),
+		verdicts:   make(chan verdict),
+		unsaved:    make(chan struct{}, 1),
+		willed:     make(chan struct{}, 1),
+		progress:   make(chan struct{}, 1),
+		doubt:      make(chan struct{}, 1),
+		leaseSlots: make(chan struct{}, maxLeaseQuestions),
+		status:     Status{State: Cold, WatchEnds: map[string]int64{}},
+	}
+	w.snapshot.Store(instance.NewSnapshot(0, nil))
+	return w
+}
+
+// Run follows etcd until ctx ends; then it returns nil with all its goroutines
+// gone. It is called once. No error of etcd ends it.
+func (w *Watcher) Run(ctx context.Context) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.Go(func() error { w.own(ctx); return nil })
+	g.Go(func() error { w.follow(ctx); return nil })
+	g.Go(func() error { w.check(ctx); return nil })
+	g.Go(func() error { w.audit(ctx); return nil })
+	w.pulse.beat(time.Now())
+	g.Go(func() error { w.beat(ctx); return nil })
+	if w.o.StateDir != "" {
+		g.Go(func() error { w.save(ctx); return nil })
+	}
+	err := g.Wait()
+	if w.last != nil {
+		w.write(w.last, false)
+	}
+	return err
+}
+
+// Snapshot gives the newest snapshot. It is never nil and has revision 0
+// before the first list.
+func (w *Watcher) Snapshot() *instance.Snapshot { return w.snapshot.Load() }
+
+// Ready is closed after the first list was applied, or after what was on disk
+// has been loaded and its instances have been asked.
+func (w *Watcher) Ready() <-chan struct{} { return w.ready }
+
+// Status gives a copy of the current state.
+func (w *Watcher) Status() Status {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.status
+	s.Kept = slices.Clone(w.status.Kept)
+	s.WatchEnds = make(map[string]int64, len(w.status.WatchEnds))
+	maps.Copy(s.WatchEnds, w.status.WatchEnds)
+	return s
+}
+
+// Relist asks for a full list as soon as possible, for whoever doubts what the
+// watch has delivered. It does not wait for it.
+func (w *Watcher) Relist(reason string) {
+	select {
+	case w.relist <- reason:
+	default: // asked already
+	}
+}
+
+func (w *Watcher) note(change func(*Status)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	change(&w.status)
+}

@@ -1,0 +1,363 @@
+package watch_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+func TestWatcherColdStart(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := watch.New(cli, members.WatcherOptions(t))
+	if s := w.Snapshot(); s == nil || s.Revision != 0 || len(s.All()) != 0 {
+		t.Fatalf("before Run the snapshot is %+v, want an empty one of revision 0", s)
+	}
+	if s := w.Status().State; s != watch.Cold {
+		t.Fatalf("state before Run is %s", s)
+	}
+	cold := w.Snapshot()
+	rev := members.Put(t, cli, l.Instance(members.Prefill("10.0.0.1:8100")), members.Ready)
+
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	members.WaitReady(t, w)
+	s := w.Snapshot()
+	if s.Revision < rev || len(s.Usable(instance.Prefill)) != 1 {
+		t.Fatalf("first snapshot: revision %d, %d usable", s.Revision, len(s.Usable(instance.Prefill)))
+	}
+	select {
+	case <-cold.Changed():
+	default:
+		t.Fatal("the empty snapshot was not superseded")
+	}
+	members.WaitState(t, w, watch.Live)
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatalf("Run: %v", err)
+	}
+}
+
+func TestWatcherFollowsChanges(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	k := members.Decode("10.0.0.2:8200")
+
+	rev := members.Put(t, cli, l.Instance(k), members.Ready)
+	in := members.WaitFor(t, w, k, members.Usable)
+	if in.ModRevision != rev || !in.Static() || in.Version != 1 {
+		t.Fatalf("after put: %+v", in)
+	}
+	id := members.Lease(t, cli, 60)
+	rev = members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"],"state":"draining"}`, clientv3.WithLease(id))
+	in = members.WaitFor(t, w, k, members.AtRevision(rev))
+	if in.Record.State != instance.Draining || in.Static() || in.Lease != int64(id) || in.Incarnation() != "B" || in.Usable() {
+		t.Fatalf("after the second put: %+v", in)
+	}
+	members.Del(t, cli, l.Instance(k))
+	members.WaitFor(t, w, k, nil)
+}
+
+// A transaction over several keys is seen whole or not at all.
+func TestWatcherAppliesTransactionsWhole(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	a, b := members.Prefill("10.0.0.1:1"), members.Decode("10.0.0.1:2")
+	stop := make(chan struct{})
+	bad := make(chan string, 1)
+	go func() {
+		defer close(bad)
+		for {
+			s := w.Snapshot()
+			_, hasA := s.Lookup(a)
+			_, hasB := s.Lookup(b)
+			if hasA == hasB && s.Revision > 1 {
+				bad <- fmt.Sprintf("revision %d shows half a transaction (%t, %t)", s.Revision, hasA, hasB)
+				return
+			}
+			select {
+			case <-s.Changed():
+			case <-stop:
+				return
+			}
+		}
+	}()
+	members.Put(t, cli, l.Instance(a), members.Ready)
+	members.WaitFor(t, w, a, members.Usable)
+	for range 50 {
+		for _, k := range [][2]instance.Key{{a, b}, {b, a}} {
+			resp, err := cli.Txn(t.Context()).Then(
+				clientv3.OpDelete(l.Instance(k[0])), clientv3.OpPut(l.Instance(k[1]), members.Ready)).Commit()
+			if err != nil || !resp.Succeeded {
+				t.Fatal(err)
+			}
+		}
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if in, ok := w.Snapshot().Lookup(a); !ok || in.Version != 1 {
+			return fmt.Errorf("not there yet")
+		}
+		return nil
+	})
+	close(stop)
+	if msg := <-bad; msg != "" {
+		t.Fatal(msg)
+	}
+}
+
+func TestWatcherKeepsToItsPrefix(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	foreign := []string{
+		"/pd-old/prefill/10.0.0.1:1", "/pd", "/pdx/decode/10.0.0.1:1", "mooncake/ram/10.0.0.1:1",
+		"/pd/prefill-old/10.0.0.1:1", "/pd/prefiller", "/pd/both/10.0.0.1:1", "/pd/load/x", "/pd/proxies/x", "/pd/audit/x",
+		"/pd/override/both/10.0.0.1:1", "/pd/decode", "/pd/meta/other",
+	}
+	for _, key := range foreign {
+		members.Put(t, cli, key, members.Ready)
+	}
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	for _, key := range foreign {
+		members.Put(t, cli, key, members.Ready+" ")
+	}
+	k := members.Prefill("10.0.0.1:1")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	members.WaitFor(t, w, k, members.Usable)
+	if all := w.Snapshot().All(); len(all) != 1 {
+		for _, in := range all {
+			t.Logf("%s %s", in.Key, in.Reason)
+		}
+		t.Fatalf("%d instances, want one", len(all))
+	}
+}
+
+func TestWatcherBadValuesCostOneEntry(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	good := members.Prefill("10.0.0.1:8100")
+	members.Put(t, cli, l.Instance(good), members.Ready)
+	for i, c := range members.BadValues() {
+		k := members.Decode(fmt.Sprintf("10.0.1.%d:8200", i+1))
+		members.Put(t, cli, l.Instance(k), c.Value)
+		in := members.WaitFor(t, w, k, members.HasView(instance.Rejected))
+		if !strings.Contains(in.Reason, c.Reason) {
+			t.Errorf("%s: reason %q does not say %q", c.Name, in.Reason, c.Reason)
+		}
+		if in.Usable() {
+			t.Errorf("%s: usable", c.Name)
+		}
+	}
+	if in, ok := w.Snapshot().Lookup(good); !ok || !in.Usable() {
+		t.Fatal("the good instance suffered")
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if n := w.Status().Rejected; n != len(members.BadValues()) {
+			return fmt.Errorf("%d counted as rejected", n)
+		}
+		return nil
+	})
+}
+
+func TestWatcherKeepsLastGoodValue(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	k := members.Prefill("10.0.0.1:8100")
+	for _, c := range members.BadValues() {
+		members.Put(t, cli, l.Instance(k), members.Ready)
+		members.WaitFor(t, w, k, func(in *instance.Instance) error {
+			if in.Reason != "" {
+				return fmt.Errorf("reason is still %q", in.Reason)
+			}
+			return members.Usable(in)
+		})
+		rev := members.Put(t, cli, l.Instance(k), c.Value)
+		in := members.WaitFor(t, w, k, members.AtRevision(rev))
+		if !in.Usable() || in.Record.ID != "A" || !strings.Contains(in.Reason, c.Reason) || !strings.Contains(in.Reason, "last good value") {
+			t.Errorf("%s: %+v", c.Name, in)
+		}
+	}
+	// A list keeps it too, as long as the key was not deleted in between.
+	rev := members.Put(t, cli, l.Instance(k), "{")
+	members.WaitFor(t, w, k, members.AtRevision(rev))
+	lists := w.Status().Lists
+	w.Relist("test")
+	testkit.Eventually(t, members.Soon, func() error {
+		if w.Status().Lists == lists {
+			return fmt.Errorf("not listed again yet")
+		}
+		return nil
+	})
+	if in, ok := w.Snapshot().Lookup(k); !ok || !in.Usable() {
+		t.Fatalf("after a list: %+v", in)
+	}
+	members.Del(t, cli, l.Instance(k))
+	members.Put(t, cli, l.Instance(k), "{")
+	members.WaitFor(t, w, k, members.HasView(instance.Rejected))
+}
+
+func TestWatcherRejectsBadKeys(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	for _, c := range []struct{ name, key, shown, reason string }{
+		{"no port", "prefill/10.0.0.1", "10.0.0.1", "host:port"},
+		{"wildcard", "prefill/0.0.0.0:8100", "0.0.0.0:8100", "wildcard"},
+		{"control characters", "prefill/\x1b[31mred\n:1", `\u001b[31mred\n:1`, "invalid instance address"},
+		{"not UTF-8", "prefill/\xff\xfe:1", `\xff\xfe:1`, "invalid instance address"},
+		{"empty", "prefill/", "", "empty"},
+		{"deeper", "prefill/10.0.0.1:1/x", "10.0.0.1:1/x", "invalid instance address"},
+	} {
+		members.Put(t, cli, l.Root()+c.key, members.Ready)
+		in := members.WaitFor(t, w, instance.Key{Role: instance.Prefill, Address: c.shown}, members.HasView(instance.Rejected))
+		if !strings.Contains(in.Reason, c.reason) || strings.ContainsAny(in.Reason, "\x1b\n\xff") {
+			t.Errorf("%s: reason %q", c.name, in.Reason)
+		}
+	}
+}
+
+func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	k := members.Prefill("127.0.0.1:8100")
+	rev := members.Put(t, cli, l.Root()+"prefill/localhost:8100", members.Ready)
+	in := members.WaitFor(t, w, k, members.Usable)
+	if in.ModRevision != rev {
+		t.Fatalf("%+v", in)
+	}
+	// The canonical key wins; the other is shown on a line of its own.
+	rev = members.Put(t, cli, l.Instance(k), members.Ready)
+	members.WaitFor(t, w, k, members.AtRevision(rev))
+	members.WaitFor(t, w, members.Prefill("localhost:8100"), members.HasView(instance.Rejected))
+	if existed, err := store.New(cli, l, "test").Remove(t.Context(), k, "test"); err != nil || !existed {
+		t.Fatalf("remove: %t, %v", existed, err)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if n := len(w.Snapshot().All()); n != 0 {
+			return fmt.Errorf("%d left", n)
+		}
+		return nil
+	})
+}
+
+func TestWatcherOverrides(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, cli, members.WatcherOptions(t))
+	members.WaitReady(t, w)
+	k := members.Decode("10.0.0.1:8200")
+	members.Put(t, cli, l.Instance(k), members.Ready)
+	members.WaitFor(t, w, k, members.Usable)
+
+	intent := func(want instance.Intent, reason string) func(*instance.Instance) error {
+		return func(in *instance.Instance) error {
+			if in.Intent != want || !strings.Contains(in.Reason, reason) {
+				return fmt.Errorf("intent %q (%s)", in.Intent, in.Reason)
+			}
+			return nil
+		}
+	}
+	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain","reason":"new disk","by":"ann\u0007"}`)
+	in := members.WaitFor(t, w, k, intent(instance.Drain, `drain by ann\u0007: new disk`))
+	if in.Usable() || in.Record.State != instance.Ready {
+		t.Fatalf("%+v", in)
+	}
+	// It outlives the record and the incarnation.
+	members.Del(t, cli, l.Instance(k))
+	members.WaitFor(t, w, k, nil)
+	members.Put(t, cli, l.Instance(k), `{"id":"B","models":["m"]}`)
+	members.WaitFor(t, w, k, intent(instance.Drain, "new disk"))
+	// A broken one leaves the last good one in force.
+	members.Put(t, cli, l.Override(k), `{"v":1,`)
+	members.WaitFor(t, w, k, intent(instance.Drain, "last good value"))
+	members.Put(t, cli, l.Override(k), `{"v":1,"weight":7}`)
+	in = members.WaitFor(t, w, k, members.Usable)
+	if in.Record.Weight == nil || *in.Record.Weight != 7 {
+		t.Fatalf("weight: %+v", in.Record)
+	}
+	members.Del(t, cli, l.Override(k))
+	members.WaitFor(t, w, k, func(in *instance.Instance) error {
+		if in.Record.Weight != nil {
+			return fmt.Errorf("weight is still there")
+		}
+		return members.Usable(in)
+	})
+	// A broken one alone takes no capacity away and is shown.
+	members.Put(t, cli, l.Override(k), `{"state":"dran"}`)
+	in = members.WaitFor(t, w, k, intent("", "dran"))
+	if !in.Usable() {
+		t.Fatalf("%+v", in)
+	}
+	members.Put(t, cli, l.Override(k), `{"state":"removed"}`)
+	members.WaitFor(t, w, k, intent(instance.Removed, "removed"))
+}
+
+// Whoever has seen a snapshot finds its status, and whoever has seen a status
+// its snapshot.
+func TestStatusGoesWithTheSnapshot(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli, l := etcd.Client(t), members.Layout(t)
+	w := members.Watch(t, members.Dial(t, etcd.Endpoint()), members.WatcherOptions(t))
+	quit := make(chan struct{})
+	var looking sync.WaitGroup
+	looking.Go(func() {
+		for {
+			select {
+			case <-quit:
+				return
+			default:
+			}
+			if snap, s := w.Snapshot(), w.Status(); s.Revision < snap.Revision {
+				t.Errorf("the status is older than the snapshot at %d: %+v", snap.Revision, s)
+				return
+			}
+			if s, snap := w.Status(), w.Snapshot(); snap.Revision < s.Revision {
+				t.Errorf("the snapshot at %d is older than its status: %+v", snap.Revision, s)
+				return
+			}
+		}
+	})
+	for i := range 300 {
+		rev := members.Put(t, cli, l.Instance(members.Prefill(fmt.Sprintf("10.0.0.%d:8100", i%200+1))), members.Ready)
+		testkit.Eventually(t, members.Soon, func() error {
+			if at := w.Snapshot().Revision; at < rev {
+				return fmt.Errorf("at %d, want %d", at, rev)
+			}
+			return nil
+		})
+	}
+	close(quit)
+	looking.Wait()
+}

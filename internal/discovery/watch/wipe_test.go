@@ -1,0 +1,226 @@
+package watch_test
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/members"
+)
+
+// Fault matrix, rows 11 and 12: a wiped store, which has passed the old
+// revision or not, while statics, a removal and a lease are in force.
+func TestWipedStore(t *testing.T) {
+	t.Parallel()
+	for _, past := range []bool{false, true} {
+		t.Run(fmt.Sprintf("passed=%t", past), func(t *testing.T) {
+			t.Parallel()
+			etcd := testkit.StartEtcdProcess(t)
+			cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+			link := testkit.StartLink(t, etcd.Endpoint())
+			static, held, out, fresh := members.Prefill("10.0.0.1:8100"), members.Decode("10.0.0.2:8200"), members.Prefill("10.0.0.3:8100"), members.Prefill("10.0.0.4:8100")
+			for _, k := range []instance.Key{static, held, out} {
+				prober.Answer(k.Address, "m")
+			}
+			st := store.New(cli, l, "test")
+			for _, k := range []instance.Key{static, out} {
+				if _, err := st.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			members.Leased(t, cli, l, held)
+			if _, err := st.Remove(t.Context(), out, "broken"); err != nil {
+				t.Fatal(err)
+			}
+			for range 100 {
+				members.Put(t, cli, "/other", "")
+			}
+			o := auditing(t, prober)
+			o.OrphanGrace = time.Hour
+			w := members.Watch(t, members.Dial(t, link.Address()), o)
+			members.WaitFor(t, w, static, members.Usable)
+			members.WaitFor(t, w, held, members.Usable)
+			members.WaitState(t, w, watch.Live)
+			neverWithout(t, w, static)
+			neverWithout(t, w, held)
+			if past {
+				link.Cut()
+			}
+			etcd.Wipe()
+			etcd.Restart()
+			direct := members.Dial(t, etcd.Endpoint())
+			members.Put(t, direct, l.Instance(fresh), members.Ready)
+			// The agent of the removed one finds no removal in the new store.
+			members.Put(t, direct, l.Instance(out), members.Ready, clientv3.WithLease(members.Lease(t, direct, 600)))
+			if past {
+				for range 300 {
+					members.Put(t, direct, "/other", "")
+				}
+				link.Restore()
+			}
+			members.WaitFor(t, w, fresh, members.Usable)
+			members.WaitFor(t, w, held, orphan)
+			in := members.WaitFor(t, w, out, func(in *instance.Instance) error {
+				if in.Intent != instance.Removed || in.Usable() {
+					return fmt.Errorf("%+v", in)
+				}
+				return nil
+			})
+			if in.Reason == "" {
+				t.Error("no reason")
+			}
+			if s := w.Status(); s.Epochs == 0 || !slices.Equal(s.Kept, []string{"override/prefill/" + out.Address, "prefill/" + static.Address}) {
+				t.Fatalf("status: %+v", s)
+			}
+			if in := members.WaitFor(t, w, static, members.Usable); in.View != "" || in.Reason == "" {
+				t.Fatalf("%+v", in)
+			}
+			// The operator has it all written back, by every proxy.
+			second := members.Watch(t, members.Dial(t, etcd.Endpoint()), o)
+			if err := store.New(direct, l, "test").Restore(t.Context(), []instance.Key{static}, "go on"); err != nil {
+				t.Fatal(err)
+			}
+			in = members.WaitFor(t, second, static, members.Usable)
+			members.WaitFor(t, w, static, func(now *instance.Instance) error {
+				if now.Reason != "" || !now.Static() || now.ModRevision != in.ModRevision {
+					return fmt.Errorf("%+v", now)
+				}
+				return nil
+			})
+			if s := w.Status(); len(s.Kept) != 1 {
+				t.Fatalf("status: %+v", s)
+			}
+			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // nobody has told it
+				t.Fatalf("%+v", in)
+			}
+			if err := store.New(direct, l, "test").Restore(t.Context(), nil, "all"); err != nil {
+				t.Fatal(err)
+			}
+			members.WaitFor(t, second, out, func(in *instance.Instance) error {
+				if in.Intent != instance.Removed {
+					return fmt.Errorf("%+v", in)
+				}
+				return nil
+			})
+			testkit.Eventually(t, members.Soon, func() error {
+				if s := w.Status(); len(s.Kept) != 0 {
+					return fmt.Errorf("%+v", s)
+				}
+				return nil
+			})
+			// Whoever adds it again in the new store means it.
+			if _, err := store.New(direct, l, "test").Remove(t.Context(), out, ""); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := store.New(direct, l, "test").Add(t.Context(), out, instance.Record{Models: []string{"m"}}, ""); err != nil {
+				t.Fatal(err)
+			}
+			members.WaitFor(t, w, out, members.Usable)
+		})
+	}
+}
+
+// An intent for a time is gone together with its store: kept, it would have no end, and
+// restored, it would stand in the new one for ever.
+func TestIntentForATimeIsNotKept(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	a, b := members.Decode("10.0.0.1:8200"), members.Decode("10.0.0.2:8200")
+	for _, k := range []instance.Key{a, b} {
+		prober.Answer(k.Address, "m")
+		members.Put(t, cli, l.Instance(k), members.Ready)
+	}
+	st := store.New(cli, l, "test")
+	if _, err := st.Intend(t.Context(), a, instance.Drain, store.Wish{For: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := st.Intend(t.Context(), b, instance.Drain, store.Wish{}); err != nil {
+		t.Fatal(err)
+	}
+	for range 50 {
+		members.Put(t, cli, "/other", "")
+	}
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	intent := func(k instance.Key, want instance.Intent) {
+		t.Helper()
+		members.WaitFor(t, w, k, func(in *instance.Instance) error {
+			if in.Intent != want {
+				return fmt.Errorf("%+v", in)
+			}
+			return nil
+		})
+	}
+	intent(a, instance.Drain)
+	intent(b, instance.Drain)
+	members.WaitState(t, w, watch.Live)
+	etcd.Wipe()
+	etcd.Restart()
+	testkit.Eventually(t, members.Soon, func() error {
+		s := w.Status()
+		if want := []string{"decode/" + a.Address, "decode/" + b.Address, "override/decode/" + b.Address}; !slices.Equal(s.Kept, want) {
+			return fmt.Errorf("kept %v, want %v", s.Kept, want)
+		}
+		return nil
+	})
+	intent(a, "")
+	intent(b, instance.Drain)
+}
+
+func TestForgetWhatAFormerStoreSaid(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	cli, l, prober := members.Dial(t, etcd.Endpoint()), members.Layout(t), members.NewProber()
+	a, b, out := members.Prefill("10.0.0.1:8100"), members.Prefill("10.0.0.2:8100"), members.Decode("10.0.0.3:8200")
+	for _, k := range []instance.Key{a, b} {
+		members.Put(t, cli, l.Instance(k), members.Ready)
+	}
+	members.Put(t, cli, l.Override(out), `{"v":1,"state":"removed"}`)
+	for range 50 {
+		members.Put(t, cli, "/other", "")
+	}
+	w := members.Watch(t, cli, members.Probing(t, prober, ""))
+	members.WaitFor(t, w, b, members.Usable)
+	members.WaitState(t, w, watch.Live)
+	neverWithout(t, w, b)
+	etcd.Wipe()
+	etcd.Restart()
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); len(s.Kept) != 3 || s.State != watch.Live {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
+	if err := store.Forget(t.Context(), []instance.Key{a}, "gone with the rack"); err != nil {
+		t.Fatal(err)
+	}
+	members.WaitFor(t, w, a, nil)
+	if s := w.Status(); len(s.Kept) != 2 {
+		t.Fatalf("%+v", s)
+	}
+	if err := store.Forget(t.Context(), []instance.Key{out}, ""); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, members.Soon, func() error {
+		if s := w.Status(); len(s.Kept) != 1 {
+			return fmt.Errorf("%+v", s)
+		}
+		return nil
+	})
+	log, err := store.AuditLog(t.Context(), 0)
+	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "gone with the rack" {
+		t.Fatalf("%+v, %v", log, err)
+	}
+	// Nothing stands in the store that would do more than was asked.
+	if s, err := store.Snapshot(t.Context()); err != nil || len(s.All()) != 0 {
+		t.Fatalf("%v, %v", s.All(), err)
+	}
+}
