@@ -10,50 +10,20 @@ import (
 
 // What becomes of entries that etcd does not hold any more.
 
-// orphanFailures is how many probes in a row must fail until an orphan counts
-// as dead.
-const orphanFailures = 2
-
 // removed tells that an operator's removal stands, in etcd or kept from before.
 func (o *owner) removed(k instance.Key) bool {
 	e := o.table.find(schema.KindOverride, k)
 	return e != nil && e.good && e.override.State == instance.Removed
 }
 
-// lose decides about an entry whose key is gone since a revision: deleted, or
-// not in a list.
-//
-// What an operator wrote goes at once, unless it is not that it was deleted but
-// that another store took over; what was to end by itself goes also then. What an agent holds goes at once if it was
-// leaving or of no use; else its lease is asked for, since leases also end when
-// nothing is wrong with their instances.
+// lose decides about an entry whose key is gone since a revision, and has its lease asked
+// for where that is what decides.
 func (o *owner) lose(e *entry, gone int64) *absence {
-	a := &absence{gone: gone, since: time.Now(), proven: true}
-	if e.absent != nil { // loaded from the disk
-		a.proven = e.absent.proven
-	}
-	if o.foreign {
-		a.gone = 0
-	}
-	switch {
-	case o.w.o.Prober == nil, !e.good, e.Kind == schema.KindPending:
-		return nil // without probes nobody could tell that it still serves
-	case e.Kind == schema.KindOverride && e.leased != 0:
-		return nil // kept, an intent for a time would have no end
-	case e.Kind == schema.KindOverride, e.leased == 0:
-		if !o.foreign || (e.Kind == schema.KindInstance && o.removed(e.Key)) {
-			return nil
-		}
-		if e.absent != nil && e.Kind == schema.KindInstance && e.rec.Source == schema.SourceFlags {
-			return nil // of a former life of this process, whose flags count no more
-		}
-		a.kind = kept
-	case e.rec.State != instance.Ready, o.removed(e.Key), !o.serving(e):
-		return nil
-	case o.foreign, !a.proven:
-		a.kind = orphaned
-	default:
-		a.kind = asking
+	a := e.onKeyGone(loss{
+		gone: gone, at: time.Now(), probing: o.w.o.Prober != nil, replaced: o.foreign,
+		removed: o.removed(e.Key), serving: o.serving(e),
+	})
+	if a != nil && a.kind == asking {
 		o.questions = append(o.questions, leaseQuestion{name: e.Name, gone: a.gone, lease: e.leased})
 	}
 	return a
@@ -93,16 +63,11 @@ func (o *owner) leaseKnown(q leaseQuestion) {
 		return // it is back, or gone for another reason
 	}
 	o.dirty = true
-	a := *e.absent
-	a.kind = orphaned
-	if q.alive {
-		if !o.table.census[e.Role].massLoss() {
-			o.table.drop(e)
-			return
-		}
-		a.held = true
+	if a := e.absent.onLeaseAnswer(q.alive, o.table.census[e.Role].massLoss()); a != nil {
+		o.table.mark(e, a)
+	} else {
+		o.table.drop(e)
 	}
-	o.table.mark(e, &a)
 }
 
 // obey lets an operator's override act on what etcd does not hold.
@@ -166,43 +131,28 @@ func (o *owner) settle() {
 
 // verdict says why an absent entry goes now; "" if it stays.
 func (o *owner) verdict(e *entry) string {
-	a := e.absent
-	switch {
-	case e.Kind != schema.KindInstance:
-		return ""
-	case o.removed(e.Key):
-		return "removed by an operator"
-	case a.kind != orphaned || !o.live():
-		return ""
-	case a.failed >= orphanFailures:
-		return "its key is gone from etcd, and it does not answer"
-	case time.Since(a.since) >= o.w.o.OrphanGrace && o.table.census[e.Role].quorum():
-		return "its key is gone from etcd and has not come back, as most others have"
-	default:
+	if e.Kind != schema.KindInstance {
 		return ""
 	}
+	return e.absent.ends(surrounding{
+		removed: o.removed(e.Key), followed: o.live(), quorum: o.table.census[e.Role].quorum(),
+		age: time.Since(e.absent.since), grace: o.w.o.OrphanGrace,
+	})
 }
 
 // hearAbsent takes a probe's outcome for an entry that etcd does not hold.
 func (o *owner) hearAbsent(e *entry, v *Verification) {
-	a := *e.absent
-	if v.ok() && o.sameEngine(e, v) {
-		a.failed, a.proven = 0, true
-		if len(e.rec.Models) == 0 && !o.facts.Instances[e.Key].ok() {
-			o.facts.Instances[e.Key] = v
-			o.table.touch(e.Key)
-			o.dirty = true
-		}
-	} else {
-		a.failed++
-		if a.failed >= orphanFailures {
-			a.proven = false
-		}
+	answered := v.ok() && o.sameEngine(e, v)
+	a := e.absent.onProbe(answered)
+	if answered && len(e.rec.Models) == 0 && !o.facts.Instances[e.Key].ok() {
+		o.facts.Instances[e.Key] = v
+		o.table.touch(e.Key)
+		o.dirty = true
 	}
 	if a.proven == e.absent.proven {
-		e.absent = &a // nothing that is shown has changed
+		e.absent = a // nothing that is shown has changed
 	} else {
-		o.table.mark(e, &a)
+		o.table.mark(e, a)
 		o.dirty = true
 	}
 	if o.verdict(e) != "" {

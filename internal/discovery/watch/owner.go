@@ -194,12 +194,7 @@ func (o *owner) load(l *etcd.Listing) {
 			"; what an operator put into the former one stays in force, and instances that answer are served")
 		o.w.note(func(s *Status) { s.Epochs++ })
 		for _, e := range o.table.absent {
-			a := *e.absent
-			a.gone = 0
-			if a.kind == asking {
-				a.kind = orphaned
-			}
-			e.absent = &a
+			e.absent = e.absent.onStoreReplaced()
 		}
 	}
 	known := o.table.revision
