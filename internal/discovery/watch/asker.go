@@ -55,6 +55,8 @@ type verdict struct {
 // on the probes under way. Only the owner uses it.
 type askers struct {
 	w     *Watcher
+	table *table
+	facts *VerifiedFacts
 	slots chan struct{}
 	wg    sync.WaitGroup
 	run   map[targetKey]asker
@@ -67,8 +69,8 @@ type asker struct {
 	cancel context.CancelFunc
 }
 
-func newAskers(w *Watcher) *askers {
-	return &askers{w: w, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
+func newAskers(w *Watcher, t *table, facts *VerifiedFacts) *askers {
+	return &askers{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
 }
 
 // stop ends all of them and waits.
@@ -230,11 +232,11 @@ func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (t
 
 // retarget has those asked, and no others, of whom something is to be found
 // out, and forgets answers of those who are gone.
-func (o *owner) retarget(ctx context.Context) {
-	n := o.table.takeNews()
+func (a *askers) retarget(ctx context.Context) {
+	n := a.table.takeNews()
 	if n.all {
-		o.ask.update(ctx, o.targets(), nil)
-		o.forgetAnswers()
+		a.update(ctx, a.targets(), nil)
+		a.forgetAnswers()
 		return
 	}
 	var ts []target
@@ -243,23 +245,23 @@ func (o *owner) retarget(ctx context.Context) {
 		if k.pending {
 			kind = schema.KindPending
 		}
-		e := o.table.find(kind, k.key)
+		e := a.table.find(kind, k.key)
 		if e == nil {
-			o.forgetAnswer(k)
-		} else if t, ok := o.target(e); ok {
+			a.forgetAnswer(k)
+		} else if t, ok := a.target(e); ok {
 			ts = append(ts, t)
 		}
 	}
 	if len(n.keys) > 0 {
-		o.ask.update(ctx, ts, n.keys)
+		a.update(ctx, ts, n.keys)
 	}
 }
 
 // targets lists whom to ask.
-func (o *owner) targets() []target {
+func (a *askers) targets() []target {
 	var ts []target
-	for _, e := range o.table.order {
-		if t, ok := o.target(e); ok {
+	for _, e := range a.table.order {
+		if t, ok := a.target(e); ok {
 			ts = append(ts, t)
 		}
 	}
@@ -267,65 +269,65 @@ func (o *owner) targets() []target {
 }
 
 // target tells whether and what the instance of an entry is to be asked.
-func (o *owner) target(e *entry) (target, bool) {
+func (a *askers) target(e *entry) (target, bool) {
 	switch {
 	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:
-	case e.Kind == schema.KindPending && o.w.o.Writer == nil:
+	case e.Kind == schema.KindPending && a.w.o.Writer == nil:
 	case e.Kind == schema.KindPending:
-		return o.waiting(e)
+		return a.waiting(e)
 	case e.absent != nil && e.absent.probed():
 		return target{
-			in: e.instance(), model: o.w.o.Model, sign: true,
+			in: e.instance(), model: a.w.o.Model, sign: true,
 			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
-	case o.facts.refuses(e.Key, e.rec) != nil: // nothing it could say would help
+	case a.facts.refuses(e.Key, e.rec) != nil: // nothing it could say would help
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 		return target{
-			in: e.instance(), model: o.w.o.Model, // without what was learned
+			in: e.instance(), model: a.w.o.Model, // without what was learned
 			life: e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
-	case o.facts.learns(e.Key, e.rec):
+	case a.facts.learns(e.Key, e.rec):
 		return target{
-			in: e.instance(), model: o.w.o.Model, sign: true,
+			in: e.instance(), model: a.w.o.Model, sign: true,
 			life: "learned " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
 	}
 	return target{}, false
 }
 
-func (o *owner) forgetAnswer(k targetKey) {
+func (a *askers) forgetAnswer(k targetKey) {
 	if k.pending {
-		delete(o.facts.Pending, k.key)
+		delete(a.facts.Pending, k.key)
 	} else {
-		delete(o.facts.Instances, k.key)
+		delete(a.facts.Instances, k.key)
 	}
 }
 
-func (o *owner) forgetAnswers() {
-	for k := range o.facts.Instances {
-		if o.table.find(schema.KindInstance, k) == nil {
-			delete(o.facts.Instances, k)
+func (a *askers) forgetAnswers() {
+	for k := range a.facts.Instances {
+		if a.table.find(schema.KindInstance, k) == nil {
+			delete(a.facts.Instances, k)
 		}
 	}
-	for k := range o.facts.Pending {
-		if o.table.find(schema.KindPending, k) == nil {
-			delete(o.facts.Pending, k)
+	for k := range a.facts.Pending {
+		if a.table.find(schema.KindPending, k) == nil {
+			delete(a.facts.Pending, k)
 		}
 	}
 }
 
 // waiting makes a target of a pending add.
-func (o *owner) waiting(e *entry) (target, bool) {
+func (a *askers) waiting(e *entry) (target, bool) {
 	if e.in.Intent == instance.Removed {
 		return target{}, false
 	}
 	t := target{in: e.in, pending: true, model: e.pending.Model, rec: e.pending.FullRecord(e.Key)}
 	if t.model == "" {
-		t.model = o.w.o.Model
+		t.model = a.w.o.Model
 	}
 	// What is served although etcd does not hold it is still to be added; while its
 	// lease is being asked for it counts as before.
-	if r := o.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {
+	if r := a.table.find(schema.KindInstance, e.Key); r != nil && r.good && (r.absent == nil || r.absent.kind == asking) {
 		t.drop = true
 	}
 	t.life = strconv.FormatInt(e.mod, 10) + " " + strconv.FormatBool(t.drop)

@@ -112,26 +112,26 @@ const stillFor = 2 * time.Second
 // audited applies the outcome of an audit. What differs in two audits running
 // is drift, if the watch has since passed the revision of the first, or has not
 // moved at all: a watch that only lags moves.
-func (o *owner) audited(a *audited) {
+func (c *contact) audited(a *audited) {
 	if a.err != nil {
-		o.failures++
-		o.w.note(func(s *Status) { s.AuditErrors++; s.LastError = a.err.Error() })
+		c.failures++
+		c.w.note(func(s *Status) { s.AuditErrors++; s.LastError = a.err.Error() })
 		return
 	}
-	o.w.note(func(s *Status) { s.Audits++; s.LastAudit = time.Now() })
-	o.answered(a.Before, a.Revision, a.Cluster, a.Member)
-	if !o.listed || !o.following {
-		o.suspicion = nil // a list is on its way
+	c.w.note(func(s *Status) { s.Audits++; s.LastAudit = time.Now() })
+	c.answered(a.Before, a.Revision, a.Cluster, a.Member)
+	if !c.listed || !c.following {
+		c.suspicion = nil // a list is on its way
 		return
 	}
-	now := &suspicion{keys: o.differences(a), revision: a.Revision, watch: o.reached, still: time.Now(), at: time.Now()}
-	was := o.suspicion
-	o.suspicion = nil
+	now := &suspicion{keys: c.differences(a), revision: a.Revision, watch: c.reached, still: time.Now(), at: time.Now()}
+	was := c.suspicion
+	c.suspicion = nil
 	if len(now.keys) == 0 {
 		return
 	}
 	if was != nil && time.Since(was.at) < apart {
-		o.suspicion = was
+		c.suspicion = was
 		if was.watch != now.watch {
 			was.still = now.still
 		}
@@ -144,44 +144,44 @@ func (o *owner) audited(a *audited) {
 		for n, mod := range was.keys {
 			// A key that keeps changing differs in another way each time; what counts
 			// is that the change of the earlier audit has not come.
-			if again, ok := now.keys[n]; ok && (again == mod || o.behind(n, mod)) {
-				o.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
-				o.w.note(func(s *Status) { s.Drift++ })
-				o.w.Relist(relistDrift)
+			if again, ok := now.keys[n]; ok && (again == mod || c.behind(n, mod)) {
+				c.w.log.WithField("key", n.Text()).Warn("the watch missed a change of this key: reading everything again")
+				c.w.note(func(s *Status) { s.Drift++ })
+				c.w.Relist(relistDrift)
 				return
 			}
 		}
 	}
-	o.suspicion = now
-	etcd.Signal(o.w.doubt)
-	etcd.Signal(o.w.progress) // if the watch has delivered everything, it says so
+	c.suspicion = now
+	etcd.Signal(c.w.doubt)
+	etcd.Signal(c.w.progress) // if the watch has delivered everything, it says so
 }
 
 // behind tells that the table holds a key as it was before revision mod. One
 // that it does not hold says nothing: it may have come and gone.
-func (o *owner) behind(n schema.Name, mod int64) bool {
-	e := o.table.entries[n]
+func (c *contact) behind(n schema.Name, mod int64) bool {
+	e := c.table.entries[n]
 	return e != nil && e.absent == nil && e.mod < mod
 }
 
 // differences compares the keys of an audit with the table. What the table has
 // from after the audit is no difference.
-func (o *owner) differences(a *audited) map[schema.Name]int64 {
+func (c *contact) differences(a *audited) map[schema.Name]int64 {
 	out := map[schema.Name]int64{}
-	if a.Schema != o.schema {
+	if a.Schema != c.schema {
 		out[schema.Name{Address: schema.KeySchema}] = a.Schema
 	}
 	there := make(map[schema.Name]bool, len(a.KVs))
 	for _, kv := range a.KVs {
-		n := o.table.layout.Parse(string(kv.Key))
+		n := c.table.layout.Parse(string(kv.Key))
 		if n.Kind == schema.KindOther {
 			continue
 		}
 		there[n] = true
-		e := o.table.entries[n]
+		e := c.table.entries[n]
 		switch {
 		case e == nil:
-			if a.Revision >= o.table.revision { // else it may be gone since the audit
+			if a.Revision >= c.table.revision { // else it may be gone since the audit
 				out[n] = kv.ModRevision
 			}
 		case e.absent != nil:
@@ -192,7 +192,7 @@ func (o *owner) differences(a *audited) map[schema.Name]int64 {
 			out[n] = kv.ModRevision
 		}
 	}
-	for _, e := range o.table.order {
+	for _, e := range c.table.order {
 		if e.absent == nil && e.mod <= a.Revision && !there[e.Name] {
 			out[e.Name] = 0
 		}

@@ -15,16 +15,16 @@ import (
 // nothing; the keys themselves do.
 
 // rupture says why a list does not go on with the known history; "" if it does.
-func (o *owner) rupture(l *etcd.Listing) string {
-	t := o.table
+func (c *contact) rupture(l *etcd.Listing) string {
+	t := c.table
 	switch {
-	case !o.listed && !o.restored:
+	case !c.listed && !c.restored:
 		return "" // nothing is known yet
-	case l.Cluster != o.cluster:
-		return fmt.Sprintf("another cluster answers (%x, it was %x)", l.Cluster, o.cluster)
+	case l.Cluster != c.cluster:
+		return fmt.Sprintf("another cluster answers (%x, it was %x)", l.Cluster, c.cluster)
 	case l.Revision < max(l.Before, t.revision):
 		return fmt.Sprintf("the revision went back to %d from %d", l.Revision, max(l.Before, t.revision))
-	case o.schema != 0 && l.Schema != o.schema:
+	case c.schema != 0 && l.Schema != c.schema:
 		return "the schema key is not the one that was there"
 	}
 	// The table was complete up to its revision: whatever is older must be in it,
@@ -38,7 +38,7 @@ func (o *owner) rupture(l *etcd.Listing) string {
 			continue
 		}
 		e := t.entries[n]
-		if e == nil && !o.listed && !DecodeEntry(n, kv, nil).saved() {
+		if e == nil && !c.listed && !DecodeEntry(n, kv, nil).saved() {
 			continue
 		}
 		if e == nil || !e.same(kv) {
@@ -47,9 +47,9 @@ func (o *owner) rupture(l *etcd.Listing) string {
 	}
 	// Without a schema key there is no proof that it is the same store, so a
 	// list without most of the static instances does not count as their removal.
-	if o.schema == 0 {
+	if c.schema == 0 {
 		for _, role := range instance.Roles() {
-			if o.missing(l)[role].statics.heavy() {
+			if c.missing(l)[role].statics.heavy() {
 				return "most static instances are gone, and nothing tells whether it is the same store"
 			}
 		}
@@ -66,13 +66,13 @@ func (s share) heavy() bool { return s.lost >= 2 && 3*s.lost > s.all }
 // missing counts what a list lacks of the good records of each role.
 type missing struct{ statics, leased share }
 
-func (o *owner) missing(l *etcd.Listing) map[instance.Role]missing {
+func (c *contact) missing(l *etcd.Listing) map[instance.Role]missing {
 	there := make(map[schema.Name]bool, len(l.KVs))
 	for _, kv := range l.KVs {
-		there[o.table.layout.Parse(string(kv.Key))] = true
+		there[c.table.layout.Parse(string(kv.Key))] = true
 	}
 	out := make(map[instance.Role]missing, 2)
-	for _, e := range o.table.order {
+	for _, e := range c.table.order {
 		if e.Kind != schema.KindInstance || !e.good || (e.absent != nil && e.absent.kind != loaded) {
 			continue
 		}

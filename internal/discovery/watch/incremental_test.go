@@ -192,7 +192,7 @@ func values(list []*instance.Instance) []instance.Instance {
 // check compares what was published with what is made from scratch.
 func (s *simulated) check(t *testing.T) {
 	t.Helper()
-	fresh, want := scratch(s.table, s.facts)
+	fresh, want := scratch(s.table, *s.facts)
 	got := s.w.Snapshot()
 	for _, c := range []struct {
 		what      string
@@ -225,7 +225,7 @@ func (s *simulated) check(t *testing.T) {
 	}
 	// Those are asked whom a look at all would name.
 	wanted, signs := map[targetKey]string{}, int64(0)
-	for _, target := range s.targets() {
+	for _, target := range s.ask.targets() {
 		wanted[targetKey{target.in.Key, target.pending}] = target.life
 		if target.sign {
 			signs++

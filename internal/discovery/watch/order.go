@@ -16,28 +16,28 @@ import (
 
 // ordered obeys an order, once. One that came with a store that is new to us
 // was given for another loss.
-func (o *owner) ordered(kv *mvccpb.KeyValue, obey bool) {
-	if kv == nil || kv.ModRevision <= o.order {
+func (l *lost) ordered(kv *mvccpb.KeyValue, obey bool) {
+	if kv == nil || kv.ModRevision <= l.order {
 		return
 	}
-	o.order, o.table.willed = kv.ModRevision, true
+	l.order, l.table.willed = kv.ModRevision, true
 	var cmd schema.Order
 	if !obey {
 		return
 	}
 	if err := json.Unmarshal(kv.Value, &cmd); err != nil {
-		o.w.log.WithField("error", err).Warn("an order to the proxies cannot be read")
+		l.w.log.WithField("error", err).Warn("an order to the proxies cannot be read")
 		return
 	}
 	wanted := map[instance.Key]*Kept{}
-	for _, e := range o.keptEntries() {
+	for _, e := range l.keptEntries() {
 		if len(cmd.Keys) > 0 && !slices.Contains(cmd.Keys, e.Key.String()) {
 			continue
 		}
 		if cmd.Do == schema.OrderForget {
-			o.w.log.WithField("key", e.Text()).Info("forgotten, as an operator ordered")
-			o.table.drop(e)
-			o.dirty = true
+			l.w.log.WithField("key", e.Text()).Info("forgotten, as an operator ordered")
+			l.table.drop(e)
+			l.table.dirty = true
 			continue
 		}
 		k := wanted[e.Key]
@@ -51,18 +51,18 @@ func (o *owner) ordered(kv *mvccpb.KeyValue, obey bool) {
 			k.Record, k.HasRecord = e.value, true
 		}
 	}
-	if cmd.Do != schema.OrderRestore || o.w.o.Writer == nil {
+	if cmd.Do != schema.OrderRestore || l.w.o.Writer == nil {
 		return
 	}
 	for _, k := range wanted {
-		o.restores = append(o.restores, *k)
+		l.restores = append(l.restores, *k)
 	}
 }
 
 // keptEntries lists what is kept of a former store.
-func (o *owner) keptEntries() []*entry {
+func (l *lost) keptEntries() []*entry {
 	var out []*entry
-	for _, e := range o.table.absent {
+	for _, e := range l.table.absent {
 		if e.absent.kind == kept {
 			out = append(out, e)
 		}

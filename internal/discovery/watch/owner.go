@@ -28,59 +28,81 @@ type message struct {
 	save      chan<- *image // takes one answer; nil for nothing new
 }
 
-// owner is the state of the goroutine that owns the membership.
+// owner is the state of the goroutine that owns the membership. What it knows of etcd, and
+// of what etcd has lost, have types of their own.
 type owner struct {
+	*contact
+	*lost
 	w     *Watcher
 	table *table
-	facts VerifiedFacts
+	facts *VerifiedFacts
 	ask   *askers
 
-	cluster   uint64
-	member    uint64                 // of etcd that serves the watch
-	schema    int64                  // create_revision of the schema key, 0 while none is known
-	foreign   bool                   // the list that is being loaded is of another store than before
-	fresh     int64                  // demands for a list that the last one answers
-	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
-	reached   int64                  // up to which the watch has delivered everything, for all we know
-	suspicion *suspicion             // of the last audit
-	restored  bool                   // something is known from the disk
-	listed    bool                   // a list was applied
-	announced bool                   // Ready is closed
-	following bool                   // the watch stands
-	failures  int                    // checks failed in a row
-	listFails int                    // lists failed in a row
+	fresh     int64 // demands for a list that the last one answers
+	announced bool  // Ready is closed
 
 	began    time.Time
 	loadedAt time.Time // when what was on disk was true
 	unsaved  bool
 
-	dirty     bool
 	published time.Time
 	buildTime time.Duration
 	timer     *time.Timer // runs while a publication is put off
 	complain  map[schema.Name]int64
-	questions []leaseQuestion // to be asked
-	order     int64           // revision of the last order that was seen
-	restores  []Kept          // to be written back
 	asking    sync.WaitGroup
 	tick      *time.Timer // runs while there are orphans
 	ticking   bool
 	orphans   int // at the last publication
 }
 
+// contact is what is known of etcd: whether it answers, and whether it is the same as
+// before.
+type contact struct {
+	w     *Watcher
+	table *table
+
+	cluster   uint64
+	member    uint64     // of etcd that serves the watch
+	schema    int64      // create_revision of the schema key, 0 while none is known
+	reached   int64      // up to which the watch has delivered everything, for all we know
+	suspicion *suspicion // of the last audit
+	restored  bool       // something is known from the disk
+	listed    bool       // a list was applied
+	following bool       // the watch stands
+	failures  int        // checks failed in a row
+	listFails int        // lists failed in a row
+}
+
+// lost is what becomes of entries that etcd does not hold any more.
+type lost struct {
+	*contact
+	facts *VerifiedFacts
+
+	foreign   bool                   // the list that is being loaded is of another store than before
+	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
+	questions []leaseQuestion        // to be asked
+	order     int64                  // revision of the last order that was seen
+	restores  []Kept                 // to be written back
+}
+
 func newOwner(w *Watcher) *owner {
+	facts := &VerifiedFacts{
+		Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
+		Instances: make(map[instance.Key]*Verification),
+		Pending:   make(map[instance.Key]Wait),
+	}
+	table := newTable(w.o.Layout)
+	known := &contact{w: w, table: table}
 	o := &owner{
+		contact:  known,
+		lost:     &lost{contact: known, facts: facts},
 		w:        w,
-		table:    newTable(w.o.Layout),
-		ask:      newAskers(w),
+		table:    table,
+		facts:    facts,
+		ask:      newAskers(w, table, facts),
 		timer:    time.NewTimer(time.Hour),
 		tick:     time.NewTimer(time.Hour),
 		complain: make(map[schema.Name]int64),
-		facts: VerifiedFacts{
-			Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
-			Instances: make(map[instance.Key]*Verification),
-			Pending:   make(map[instance.Key]Wait),
-		},
 	}
 	o.table.lose = o.lose
 	o.timer.Stop()
@@ -147,7 +169,7 @@ func (o *owner) handle(m message) {
 		o.load(m.listing)
 	case m.created != nil:
 		o.following, o.member = true, m.created.member
-		o.contact()
+		o.heard()
 	case m.events != nil:
 		o.apply(m.events)
 	case m.ended != nil:
@@ -210,9 +232,9 @@ func (o *owner) load(l *etcd.Listing) {
 	o.w.seen.Store(l.Revision)
 	o.reached, o.suspicion = l.Revision, nil
 	o.listFails, o.failures = 0, 0
-	o.dirty = true
+	o.table.dirty = true
 	o.fresh = l.Asked
-	o.contact()
+	o.heard()
 	o.settle()
 	o.w.note(func(s *Status) { s.Lists++ })
 }
@@ -222,7 +244,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	last, n := int64(0), int64(0)
 	for _, ev := range resp.Events {
 		if o.applyEvent(ev) {
-			o.dirty = true
+			o.table.dirty = true
 			n++
 		}
 		last = max(last, ev.Kv.ModRevision)
@@ -239,7 +261,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 		// for the audit only.
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
-	o.contact()
+	o.heard()
 	o.w.note(func(s *Status) { s.Events += n; s.Applied = o.table.applied })
 }
 
@@ -280,75 +302,75 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 }
 
 // saw notes a revision that the store has reached.
-func (o *owner) saw(revision int64) { o.w.seen.Store(max(o.w.seen.Load(), revision)) }
+func (c *contact) saw(revision int64) { c.w.seen.Store(max(c.w.seen.Load(), revision)) }
 
-// contact notes an answer from etcd.
-func (o *owner) contact() {
-	o.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
+// heard notes an answer from etcd.
+func (c *contact) heard() {
+	c.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
 }
 
 // checked applies the outcome of a check.
-func (o *owner) checked(c checked) {
-	if c.err != nil {
-		o.failures++
-		o.w.note(func(s *Status) { s.CheckErrors++; s.LastError = c.err.Error() })
+func (c *contact) checked(got checked) {
+	if got.err != nil {
+		c.failures++
+		c.w.note(func(s *Status) { s.CheckErrors++; s.LastError = got.err.Error() })
 		return
 	}
-	o.w.note(func(s *Status) { s.Checks++ })
-	o.answered(c.before, c.revision, c.cluster, c.member)
+	c.w.note(func(s *Status) { s.Checks++ })
+	c.answered(got.before, got.revision, got.cluster, got.member)
 }
 
 // answered takes what every answer tells: that etcd is there, and whether it is
 // the same as before. before is what was known when the question was sent.
-func (o *owner) answered(before, revision int64, cluster, member uint64) {
-	wasAway, moved := o.failures >= suspectAfter, o.failures > 0 && member != o.member
-	o.failures = 0
-	o.contact()
+func (c *contact) answered(before, revision int64, cluster, member uint64) {
+	wasAway, moved := c.failures >= suspectAfter, c.failures > 0 && member != c.member
+	c.failures = 0
+	c.heard()
 	switch {
-	case !o.listed || !o.following:
+	case !c.listed || !c.following:
 		// A list is on its way already.
-	case revision < before || cluster != o.cluster:
-		o.w.Relist(relistEpoch)
+	case revision < before || cluster != c.cluster:
+		c.w.Relist(relistEpoch)
 		return
 	case wasAway:
 		// The watch resumes by itself, but nobody says whether etcd is still the
 		// same: one list is cheap, and a watch on a wiped store is silent.
-		o.w.Relist(relistRegained)
+		c.w.Relist(relistRegained)
 	case moved:
 		// The member that was asked before did not answer. The watch is there, and
 		// would not say if it hung too.
-		o.w.Relist(relistMoved)
+		c.w.Relist(relistMoved)
 	}
-	if o.listed && cluster == o.cluster && revision >= before {
-		o.saw(revision)
+	if c.listed && cluster == c.cluster && revision >= before {
+		c.saw(revision)
 	}
 }
 
 // silence counts the questions to etcd in a row that got no answer.
-func (o *owner) silence() int { return max(o.failures, o.listFails) }
+func (c *contact) silence() int { return max(c.failures, c.listFails) }
 
 // state derives the state from what is known and says so when it changes.
-func (o *owner) state() {
+func (c *contact) state() {
 	now := Live
 	switch {
-	case !o.listed && !o.restored:
+	case !c.listed && !c.restored:
 		now = Cold
-	case o.silence() >= staleAfter:
+	case c.silence() >= staleAfter:
 		now = Stale
-	case o.silence() >= suspectAfter:
+	case c.silence() >= suspectAfter:
 		now = Suspect
-	case !o.listed || !o.following:
+	case !c.listed || !c.following:
 		now = Listing
 	}
 	var was State
 	var why string
-	o.w.note(func(s *Status) { was, why, s.State = s.State, s.LastError, now })
+	c.w.note(func(s *Status) { was, why, s.State = s.State, s.LastError, now })
 	switch {
 	case was == now:
 	case now == Stale:
-		o.w.log.WithField("error", why).Warn("lost contact with etcd: serving the last known membership")
+		c.w.log.WithField("error", why).Warn("lost contact with etcd: serving the last known membership")
 	case was == Stale && now != Suspect:
-		o.w.log.WithField("revision", o.table.revision).Info("etcd answers again")
+		c.w.log.WithField("revision", c.table.revision).Info("etcd answers again")
 	}
 }
 
@@ -361,7 +383,7 @@ func (o *owner) hear(v verdict) {
 		if o.facts.Pending[v.key] != *v.wait {
 			o.facts.Pending[v.key] = *v.wait
 			o.table.touch(v.key)
-			o.dirty = true
+			o.table.dirty = true
 		}
 		return
 	}
@@ -391,7 +413,7 @@ func (o *owner) hear(v verdict) {
 	}
 	o.facts.Instances[v.key] = v.answer
 	o.table.touch(v.key)
-	o.dirty = true
+	o.table.dirty = true
 }
 
 // learn takes the engine ids of an entry that etcd does not hold: its engine may begin a
@@ -405,5 +427,5 @@ func (o *owner) learn(e *entry, v *Verification) {
 	}
 	o.facts.Instances[e.Key] = v
 	o.table.touch(e.Key)
-	o.dirty = true
+	o.table.dirty = true
 }

@@ -20,7 +20,7 @@ const coalesceCap = 200 * time.Millisecond
 // ten times the cost of a publication has passed, so that a flood of changes
 // costs a tenth of one core and not all of it.
 func (o *owner) schedule(ctx context.Context) {
-	if !o.dirty || !(o.listed || o.restored) {
+	if !o.table.dirty || !(o.listed || o.restored) {
 		return
 	}
 	if o.w.gate.Load() != nil {
@@ -37,12 +37,12 @@ func (o *owner) schedule(ctx context.Context) {
 
 // publish makes and stores the snapshot of the table.
 func (o *owner) publish(ctx context.Context) {
-	if !o.dirty || !(o.listed || o.restored) {
+	if !o.table.dirty || !(o.listed || o.restored) {
 		return
 	}
 	o.timer.Stop()
 	start := time.Now()
-	snap := o.table.snapshot(o.facts)
+	snap := o.table.snapshot(*o.facts)
 	if prepare := o.w.o.Prepare; prepare != nil {
 		prepare(snap)
 	}
@@ -56,7 +56,7 @@ func (o *owner) publish(ctx context.Context) {
 	})
 	o.published = time.Now()
 	o.buildTime = o.published.Sub(start)
-	o.dirty = false
+	o.table.dirty = false
 	o.tellOrphans(orphans)
 	old.Supersede()
 	o.w.openGate(o.fresh)
@@ -69,13 +69,13 @@ func (o *owner) publish(ctx context.Context) {
 			etcd.Signal(o.w.unsaved)
 		}
 	}
-	o.retarget(ctx)
+	o.ask.retarget(ctx)
 }
 
 // announce closes Ready once there is something to be ready with. What was
 // published holds it already, but for what is not proven.
 func (o *owner) announce() {
-	if o.announced || o.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
+	if o.announced || o.table.dirty || !(o.listed || (o.restored && o.readyFromDisk())) {
 		return
 	}
 	o.announced = true

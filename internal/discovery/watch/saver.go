@@ -194,6 +194,6 @@ func (o *owner) restoreState(s *diskState) {
 	}
 	o.w.seen.Store(0) // the list itself tells whether the store is the same
 	o.loadedAt = s.SavedAt
-	o.restored, o.dirty = len(o.table.order) > 0, true
+	o.restored, o.table.dirty = len(o.table.order) > 0, true
 	o.settle()
 }

@@ -33,6 +33,9 @@ type table struct {
 	news    news                 // since it was last taken
 	willed  bool                 // what is to be saved soon has changed since it was last taken
 
+	// dirty tells that a view would show something else than the last publication.
+	dirty bool
+
 	bad map[schema.Name]*entry // those that cannot be used as they are
 
 	// lose decides what becomes of an entry whose key is gone since a revision;
