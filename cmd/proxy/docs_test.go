@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"testing"
 
@@ -11,8 +12,23 @@ import (
 // What the pages of the connectors tell to type is taken.
 func TestCommandsOfTheConnectorPages(t *testing.T) {
 	t.Parallel()
-	calls := testkit.ShellCalls(t, "../../docs/connectors/*.md", "proxy")
-	if len(calls) < 2 {
+	taken(t, "../../docs/connectors/*.md", 2)
+}
+
+// And so is what the pages for those who come from another proxy put in its place.
+func TestCommandsOfTheMigrationPages(t *testing.T) {
+	t.Setenv("model_name", "Qwen/Qwen2.5-7B-Instruct")
+	for i := range 4 {
+		t.Setenv(fmt.Sprintf("host%d_IP", i+1), fmt.Sprint("10.0.0.", i+1))
+	}
+	taken(t, "../../docs/migrate/*.md", 12)
+}
+
+// taken has the proxy read every command of pages, of which there are at least so many.
+func taken(t *testing.T, pages string, least int) {
+	t.Helper()
+	calls := testkit.ShellCalls(t, pages, "proxy")
+	if len(calls) < least {
 		t.Errorf("only %d commands: %q", len(calls), calls)
 	}
 	for _, args := range calls {
