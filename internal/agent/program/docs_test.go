@@ -8,10 +8,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/testkit"
 )
 
-// What the pages of the connectors tell to type is taken.
+// What the pages of the connectors, and those for who comes from another proxy, tell to
+// type is taken.
 func TestCommandsOfTheConnectorPages(t *testing.T) {
 	t.Parallel()
-	calls := testkit.ShellCalls(t, "../../../docs/connectors/*.md", "agent")
+	calls := slices.Concat(testkit.ShellCalls(t, "../../../docs/connectors/*.md", "agent"), testkit.ShellCalls(t, "../../../docs/migrate/*.md", "agent"))
 	if len(calls) < 15 {
 		t.Errorf("only %d commands: %q", len(calls), calls)
 	}
