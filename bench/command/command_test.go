@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -33,6 +34,7 @@ func bench(t *testing.T, args ...string) (code int, stdout, stderr string) {
 // parts each of those that take turns, and writes everything there is to write.
 func TestRun(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	dir := t.TempDir()
 	file := func(name string) string { return filepath.Join(dir, name) }
 	if err := os.WriteFile(file("README.md"), []byte("a "+report.Begin+report.End+" b"), 0o600); err != nil {
@@ -112,6 +114,7 @@ func TestSoakTitle(t *testing.T) {
 
 func TestSoak(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	dir := t.TempDir()
 	code, stdout, stderr := bench(t, "soak", "--bin", bin, "--pin", "off", "--rate", "50", "--duration", "2s", "--sample", "200ms", "--churn", "200ms",
 		"--max-slope", "1e9", "--out", dir)

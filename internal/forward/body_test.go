@@ -9,6 +9,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // The memory of a body is used again by the next request. No engine may see
@@ -30,7 +31,7 @@ func TestBodiesAreNotMixed(t *testing.T) {
 			for c := range 6 {
 				clients.Go(func() {
 					rnd := rand.New(rand.NewPCG(7, uint64(c)))
-					for i := range 12 {
+					for i := range longform.Count(4, 12) {
 						word := fmt.Sprintf("w%d-%d ", c, i)
 						n := 1 << (10 + rnd.IntN(10)) // 1 KiB to 512 KiB
 						body := fmt.Sprintf(`{"model":"m","prompt":"%s","max_tokens":4,"stream":%v}`,

@@ -21,15 +21,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // manyRequests is how many requests the tests of large numbers send;
-// PD_TEST_REQUESTS=10000 for the long form.
+// PD_TEST_REQUESTS=10000 for many more.
 func manyRequests(t *testing.T) int {
 	t.Helper()
 	s := os.Getenv("PD_TEST_REQUESTS")
 	if s == "" {
-		return 1500
+		return longform.Count(500, 1500)
 	}
 	n, err := strconv.Atoi(s)
 	if err != nil {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 const chatPath = "/v1/chat/completions"
@@ -43,17 +44,38 @@ func streamed() []bool { return []bool{true} }
 func both() []bool     { return []bool{true, false} }
 
 // bothDialects runs a scenario over every sequential dialect, streaming and not; over
-// every API for the two that the others are variants of.
+// every API for the two that the others are variants of. In the short form each of them
+// runs half of that: every dialect, every API, and both kinds of answer of every API.
 func bothDialects(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
 	t.Helper()
-	for _, mode := range sequentialModes() {
+	for i, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
+			if !longform.Run() {
+				someAsks(t, i, mode, f)
+				return
+			}
 			if mode != fakevllm.Plain && mode != fakevllm.NIXL { // what is theirs is in the legs alone
 				chats(t, func(t *testing.T, q ask) { f(t, mode, q) })
 				return
 			}
 			eachAPI(t, both(), func(t *testing.T, q ask) { f(t, mode, q) })
+		})
+	}
+}
+
+// someAsks runs a scenario over one dialect, the i-th, with streams and whole answers in turn.
+func someAsks(t *testing.T, i int, mode fakevllm.Mode, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
+	t.Helper()
+	paths := []string{chatPath}
+	if mode == fakevllm.Plain || mode == fakevllm.NIXL {
+		paths = apis()
+	}
+	for j, path := range paths {
+		q := ask{path, (i+j)%2 == 0}
+		t.Run(q.String(), func(t *testing.T) {
+			t.Parallel()
+			f(t, mode, q)
 		})
 	}
 }
@@ -73,9 +95,14 @@ func chats(t *testing.T, f func(t *testing.T, q ask)) {
 // APIs do not tell of an end by abort.
 func everyDialect(t *testing.T, f func(t *testing.T, mode fakevllm.Mode, q ask)) {
 	t.Helper()
-	for _, mode := range sequentialModes() {
+	for i, mode := range sequentialModes() {
 		t.Run(string(mode), func(t *testing.T) {
 			t.Parallel()
+			if !longform.Run() {
+				q := ask{chatPath, i%2 == 0}
+				t.Run(q.String(), func(t *testing.T) { f(t, mode, q) })
+				return
+			}
 			chats(t, func(t *testing.T, q ask) { f(t, mode, q) })
 		})
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // chaosTime is how long TestChaos goes on; PD_E2E_CHAOS=60s for the long form.
@@ -55,6 +56,7 @@ func faults(t *testing.T, n *fleet.Node, fault string) {
 // Every two seconds one of eight instances is killed, hung or made to answer
 // 503, and restored two seconds later. No request that was not committed fails.
 func TestChaos(t *testing.T) {
+	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
 	p := proxies(t, f, etcd, 1)[0]

@@ -13,12 +13,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/loadgen"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // A proxy that has no file descriptor left can neither connect to an instance nor
 // ask it for a sign of life. That says nothing about the instance: the long prefill
 // that it is busy with goes on, and nobody is ejected.
 func TestNoDescriptorsLeft(t *testing.T) {
+	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t).Endpoint()
 	f := newFleet(t)
 	p := proxies(t, f, etcd, 1)[0]

@@ -21,6 +21,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -224,6 +225,7 @@ func (h *house) move(furnish func() *testkit.Cluster) {
 }
 
 func TestMoveByExport(t *testing.T) {
+	longform.Test(t)
 	h := newHouse(t)
 	h.move(func() *testkit.Cluster {
 		c := testkit.StartCluster(t, 3)
@@ -244,6 +246,7 @@ func TestMoveByExport(t *testing.T) {
 const revisionBump = 1_000_000_000
 
 func TestMoveBySnapshot(t *testing.T) {
+	longform.Test(t)
 	h := newHouse(t)
 	h.move(func() *testkit.Cluster {
 		file := filepath.Join(t.TempDir(), "etcd.snapshot")

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -90,6 +91,7 @@ func (m *machine) must(command ...string) string {
 // for any etcd, and so they do when the proxy has been started again.
 func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	here, there := machines(t)
 	a := testkit.NewAuthority(t, "fleet")
 	cert, key := a.Issue("etcd", testkit.Certificate{CN: "etcd", Hosts: []string{here.address}})

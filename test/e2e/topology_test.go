@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -71,6 +72,7 @@ func (f *topology) kill(service string) {
 // they notice the answers that were on their way through it.
 func TestComposeTopology(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	f := &topology{t: t, dir: t.TempDir()}
 	t.Cleanup(f.down)
 	f.up()

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -169,6 +170,7 @@ func TestDrainUntilFree(t *testing.T) {
 // when it wakes up. What it had in flight ends well.
 func TestDrainWithASuspendedProxy(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3})
 	x, suspended := r.decode[1], r.proxies[2]
@@ -214,6 +216,7 @@ func TestDrainWithASuspendedProxy(t *testing.T) {
 // While a proxy holds requests for longer than the time given, the exit code says so.
 func TestDrainTimesOut(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1})
 	open := r.open(r.proxies[0], 2, 3*longTokens, r.decode[0])
@@ -239,6 +242,7 @@ func rounds(t testing.TB) int {
 // page for operators says it. Nobody notices.
 func TestDrainRounds(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 2, decode: 4})
 	l := r.load()
@@ -268,6 +272,7 @@ func TestDrainRounds(t *testing.T) {
 // other. Under load they write what they have in flight, and nothing else.
 func TestIdleProxiesWriteNothing(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	etcd := testkit.StartEtcdProcess(t)
 	cli := dial(t, etcd.Endpoint())
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 5, ttl: longer})

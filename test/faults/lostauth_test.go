@@ -11,12 +11,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // etcd is paused past every lease, and when it goes on nobody can register: the
 // agents' user has lost its role, or its password is another. The instances
 // serve as long as their probes pass, beyond the grace, and people are told.
 func TestFault28_PausedThenNoAuth(t *testing.T) {
+	longform.Test(t)
 	row(t, 28)
 	const user, password = "agents", "secret of the agents"
 	root := layout(t).Root()

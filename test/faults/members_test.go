@@ -17,6 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 func layout(t testing.TB) schema.Layout {
@@ -343,6 +344,7 @@ func TestFault06_LeaderKilled(t *testing.T) {
 }
 
 func TestFault07_MemberHangs(t *testing.T) {
+	longform.Test(t)
 	row(t, 7)
 	for _, tc := range []struct {
 		name  string

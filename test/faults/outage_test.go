@@ -11,6 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -134,6 +135,7 @@ func TestFault10_EtcdKilled(t *testing.T) {
 // etcd is paused, and when it goes on nobody can register: out of space. The
 // instances serve as long as their probes pass, however long that takes.
 func TestFault28_PausedThenNoSpace(t *testing.T) {
+	longform.Test(t)
 	row(t, 28)
 	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s", "--orphan-grace", "2s"}})
@@ -169,6 +171,7 @@ func outOfSpace(rep agentctl.Report) error {
 
 // etcd is out of space: who is registered stays, who comes is told why not.
 func TestFault19_NoSpace(t *testing.T) {
+	longform.Test(t)
 	row(t, 19)
 	etcd := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, ttl: longer, proxyArgs: []string{"--audit-interval", "2s"}})

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // hosted is a fleet of two proxies, the first of which carries the etcd.
@@ -154,6 +155,7 @@ func TestOwnEtcdEnds(t *testing.T) {
 // old files, which it cannot do without a descriptor and which comes every 30 s.
 func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	r := &rig{t: t, f: newFleet(t)}
 	ports, err := fleet.FreePorts(2)
 	if err != nil {
@@ -223,6 +225,7 @@ func TestSilentClientsTakeAllDescriptors(t *testing.T) {
 // live. Its etcd is a process of its own: no lease is lost.
 func TestHostStarved(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	r := hosted(t)
 	cli := dial(t, r.etcd...)
 	before := keys(t, cli)
@@ -243,6 +246,7 @@ func TestHostStarved(t *testing.T) {
 // when it goes on. Nobody is dropped, and all come back.
 func TestHostEtcdAndAgentsStarved(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	for _, c := range []struct {
 		name         string
 		etcd, agents bool

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // fleetSize is how many instances the large rows take: as many as the matrix
@@ -182,6 +183,7 @@ func expire(t testing.TB, n int) {
 // How long a pick takes meanwhile is measured by a benchmark, which has the
 // machine for itself.
 func TestFault17_ManyExpiries(t *testing.T) {
+	longform.Test(t)
 	row(t, 17)
 	expire(t, fleetSize())
 }
@@ -227,6 +229,7 @@ func putToSnapshot(t testing.TB, size, watchers, puts int) (p50, p99 time.Durati
 
 // One put reaches a thousand watchers.
 func TestFault24_ManyWatchers(t *testing.T) {
+	longform.Test(t)
 	rowAlone(t, 24)
 	etcd := testkit.StartEtcdProcess(t)
 	const watchers = 1000
@@ -277,6 +280,7 @@ func TestFault24_ManyWatchers(t *testing.T) {
 // A reader that does nothing keeps nobody waiting: the newest snapshot wins and
 // older ones are not kept.
 func TestFault26_SlowReader(t *testing.T) {
+	longform.Test(t)
 	row(t, 26)
 	etcd := testkit.StartEtcd(t)
 	cli, l := etcd.Client(t), layout(t)
@@ -315,6 +319,7 @@ func TestFault26_SlowReader(t *testing.T) {
 
 // A hundred reconnects leave no goroutine behind.
 func TestFault27_Reconnects(t *testing.T) {
+	longform.Test(t)
 	row(t, 27)
 	server := testkit.StartEtcdProcess(t)
 	link := testkit.StartLink(t, server.Endpoint())

@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // Slow is not dead. An engine that does nothing for seconds, as on a machine with
@@ -43,6 +44,7 @@ func hold(t *testing.T, d time.Duration, processes ...*fleet.Process) {
 // The only decode instance stands still again and again: every request is served,
 // none is refused, no stream is cut.
 func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
+	longform.Test(t)
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer})
@@ -75,6 +77,7 @@ func TestFault03_OnlyDecodeIsSlow(t *testing.T) {
 
 // Both decode instances stand still: nobody is ejected, and both serve on.
 func TestFault03_WholeRoleIsSlow(t *testing.T) {
+	longform.Test(t)
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, ttl: longer})
@@ -97,6 +100,7 @@ func TestFault03_WholeRoleIsSlow(t *testing.T) {
 // The only decode instance never comes back, and takes connections: requests end at
 // their own limit, with 504.
 func TestFault03_OnlyDecodeHangsForGood(t *testing.T) {
+	longform.Test(t)
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer,
@@ -168,6 +172,7 @@ func TestFault03_OneOfTwoHangs(t *testing.T) {
 
 // The agent of the only decode instance says that it is slow. It is served on.
 func TestFault03_OnlyDecodeIsSlowSaysItsAgent(t *testing.T) {
+	longform.Test(t)
 	row(t, 3)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, prefill: 1, decode: 1, ttl: longer, agentArgs: []string{"--probe-timeout", "500ms"}})

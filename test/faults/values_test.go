@@ -16,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
@@ -122,6 +123,7 @@ func TestFault18_BadValues(t *testing.T) {
 // A password, a role and a token that are no good any more: the last membership
 // stands, the trouble is told, and no restart is needed once it is mended.
 func TestFault20_Auth(t *testing.T) {
+	longform.Test(t)
 	row(t, 20)
 	const user, password = "pd", "secret"
 	server := testkit.StartEtcdProcess(t, testkit.WithTokenTTL(2))

@@ -15,6 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
@@ -195,6 +196,7 @@ func identity(t testing.TB, cli *clientv3.Client) [2]uint64 {
 // A wipe with statics, an override and a removal in force: they stay so until
 // an operator decides, and what was removed never comes back.
 func TestFault29_WipedWithIntent(t *testing.T) {
+	longform.Test(t)
 	row(t, 29)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, decode: 3, proxyArgs: []string{"--audit-interval", "2s"}})
@@ -331,6 +333,7 @@ func TestFault14_StartWithoutEtcd(t *testing.T) {
 // A proxy is suspended, as a laptop or a virtual machine is, for longer than its
 // presence lives. What was drained meanwhile gets nothing when it wakes up.
 func TestFault31_ProxySuspended(t *testing.T) {
+	longform.Test(t)
 	row(t, 31)
 	etcd := testkit.StartEtcdProcess(t)
 	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxyArgs: []string{"--audit-interval", "2s"}})
