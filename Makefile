@@ -11,18 +11,6 @@ TESTFLAGS    ?=
 TEST_TIMEOUT ?= 8m
 PACKAGES     ?= ./...
 
-# The tests of the data path run once more over the standard library's HTTP
-# client (--upstream std) when they are among PACKAGES.
-BOTH_CLIENTS := $(filter ./internal/forward ./test/e2e,$(subst ./...,./internal/forward ./test/e2e,$(PACKAGES)))
-
-# So do those of reading JSON without assembly, as other processors do it.
-WITHOUT_ASM := $(filter ./internal/openai/...,$(subst ./...,./internal/openai/...,$(PACKAGES)))
-
-# And those of what reads and writes connections run without the race detector, which
-# knows package syscall's calls only, so that it gets those in place of ours.
-QUICK_ALL := $(addprefix ./internal/,sock upstream front forward) $(addprefix ./bench/,wire engine load)
-QUICK     := $(filter $(QUICK_ALL),$(subst ./...,$(QUICK_ALL),$(PACKAGES)))
-
 LINT_VERSION := v2.15.0
 LINT         := $(GO) run github.com/golangci/golangci-lint/v2/cmd/golangci-lint@$(LINT_VERSION)
 
@@ -41,25 +29,20 @@ build: ## static programs into bin/
 	@mkdir -p $(BIN)
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/ $(PROGRAMS:%=./cmd/%)
 
-# The race detector needs cgo, and cgo a C compiler that finds its headers.
-# Where there is none the tests still run; REQUIRE_RACE=1 makes that a failure.
+# For scripts/test.sh.
+test test-long: export PACKAGES := $(PACKAGES)
+test test-long: export TESTFLAGS := $(TESTFLAGS)
+test test-long: export TEST_TIMEOUT := $(TEST_TIMEOUT)
+test test-long: export REQUIRE_RACE := $(REQUIRE_RACE)
+test test-long: export GO := $(GO)
+
 .PHONY: test
-test: ## all tests, with the race detector where a C compiler exists
-	@set -e; if printf '#include <stdlib.h>\nint main(void){return 0;}\n' | $$($(GO) env CC) -x c -o /dev/null - 2>/dev/null; then \
-		echo "go test with the race detector"; \
-		CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
-		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=std CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
-		$(if $(WITHOUT_ASM),CGO_ENABLED=1 $(GO) test -race -shuffle=on -tags purego -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(WITHOUT_ASM);) \
-		$(if $(QUICK),CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(QUICK);) \
-	elif [ -n "$(call on,$(REQUIRE_RACE))" ]; then \
-		echo "REQUIRE_RACE is set, but there is no C compiler that works (tried: $$($(GO) env CC)); install gcc and the C library's headers" >&2; \
-		exit 1; \
-	else \
-		echo "NOTE: no C compiler that works, so the tests run WITHOUT the race detector (install gcc and the C library's headers for it)"; \
-		CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(PACKAGES); \
-		$(if $(BOTH_CLIENTS),PD_TEST_UPSTREAM=std CGO_ENABLED=0 $(GO) test -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(BOTH_CLIENTS);) \
-		$(if $(WITHOUT_ASM),CGO_ENABLED=0 $(GO) test -shuffle=on -tags purego -timeout $(TEST_TIMEOUT) $(TESTFLAGS) $(WITHOUT_ASM);) \
-	fi
+test: ## all tests, the long ones in a short form, with the race detector where a C compiler exists
+	@scripts/test.sh
+
+.PHONY: test-long
+test-long: ## what make test leaves out: long forms, the data path over net/http and without the race detector
+	@scripts/test.sh long
 
 .PHONY: race
 race: ## as test, but fails where the race detector cannot run
@@ -119,7 +102,7 @@ FAULT_REPORT ?= $(CURDIR)/dist/faults.json
 .PHONY: reliability
 reliability: ## inject every fault and write docs/reliability.md; PD_FAULT_LONG=1 for outages of full length
 	@mkdir -p $(dir $(FAULT_REPORT)) docs && rm -f $(FAULT_REPORT)
-	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
+	-PD_LONG=1 PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 30m -run TestFault ./test/faults
 	-PD_FAULT_REPORT=$(FAULT_REPORT) $(GO) test -count=1 -timeout 10m -run - -bench . -benchtime 1x ./test/faults
 	$(GO) run ./test/faults/report -in $(FAULT_REPORT) -commit "$(COMMIT)" > docs/reliability.md.new
 	mv docs/reliability.md.new docs/reliability.md
@@ -130,11 +113,11 @@ ROUNDS ?= 100
 
 .PHONY: drain-rounds
 drain-rounds: ## drain --wait, restart, undrain, over four decode instances under load: [ROUNDS=100]
-	PD_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
+	PD_LONG=1 PD_DRAIN_ROUNDS=$(ROUNDS) $(GO) test -count=1 -timeout 60m -v -run 'TestDrainRounds$$' ./test/faults
 
 .PHONY: idle-check
 idle-check: ## five idle proxies write nothing to etcd for five minutes
-	PD_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
+	PD_LONG=1 PD_FAULT_LONG=1 $(GO) test -count=1 -timeout 20m -v -run 'TestIdleProxiesWriteNothing$$' ./test/faults
 
 .PHONY: demo
 demo: build ## a whole fleet on this machine, a tour of it; ONCE=1 ends after the tour, CONNECTOR=mooncake is another KV transfer
@@ -271,7 +254,7 @@ tidy-check: ## fail if go.mod or go.sum are out of date or modified
 	$(GO) mod tidy -diff
 
 .PHONY: check
-check: fmt-check tidy-check vet build test ## what must pass before a commit
+check: fmt-check tidy-check vet build test ## what must pass before a commit; make test-long before a merge
 
 .PHONY: release
 release: ## archives, Debian packages, images, SBOMs, checksums into dist/release (RELEASING.md): [VERSION=v0.1.0] [RELEASE_ARCHES="amd64 arm64"]

@@ -23,9 +23,10 @@ import (
 const Model = "e2e/simulated"
 
 // Main builds the programs, runs the tests of a package with their directory,
-// looks for goroutines left behind, and gives the exit code. The package must be
-// two directories below the module's root. In a child process that is to be an
-// etcd member it is that and does not return.
+// looks for goroutines left behind, and gives the exit code. PD_TEST_BIN names a
+// directory that has the programs already: make test builds them once for all packages.
+// The package must be two directories below the module's root. In a child process that
+// is to be an etcd member it is that and does not return.
 func Main(m *testing.M, bin *string) int {
 	testkit.MaybeRunEtcd()
 	code, err := buildAndRun(m, bin)
@@ -37,6 +38,9 @@ func Main(m *testing.M, bin *string) int {
 }
 
 func buildAndRun(m *testing.M, bin *string) (int, error) {
+	if *bin = os.Getenv("PD_TEST_BIN"); *bin != "" {
+		return runAndLook(m)
+	}
 	dir, err := os.MkdirTemp("", "pdmesh-test-")
 	if err != nil {
 		return 1, err
@@ -46,6 +50,10 @@ func buildAndRun(m *testing.M, bin *string) (int, error) {
 		return 1, err
 	}
 	*bin = dir
+	return runAndLook(m)
+}
+
+func runAndLook(m *testing.M) (int, error) {
 	code := m.Run()
 	if code == 0 {
 		if err := leak.Find(); err != nil {

@@ -1,0 +1,129 @@
+#!/usr/bin/env bash
+# Runs the tests, for make test and make test-long.
+#
+#   scripts/test.sh         all tests, those that last in their short form
+#   scripts/test.sh long    what that leaves out: the long forms, the data path over the
+#                           standard library's HTTP, scanners without assembly, and what
+#                           the race detector keeps from being seen
+#
+# Tests of whole programs wait far more than they compute, so that they run beside the
+# others. The programs are built once, without the race detector, which make test therefore
+# does not ask of what only starts them; make test-long does.
+#
+#   PACKAGES       what is tested, default ./...
+#   TESTFLAGS      given to go test, e.g. '-run TestWatcher -count=5'
+#   TEST_TIMEOUT   of one package, default 8m
+#   REQUIRE_RACE   1 makes a missing race detector a failure
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+GO=${GO:-go}
+read -ra packages <<<"${PACKAGES:-./...}"
+read -ra flags <<<"${TESTFLAGS:-}"
+# More at once than processors: most tests wait for something most of the time.
+flags=(-shuffle=on -timeout "${TEST_TIMEOUT:-8m}" -parallel $((3 * $(nproc 2>/dev/null || echo 2))) "${flags[@]}")
+
+race=(env CGO_ENABLED=1 "$GO" test -race)
+plain=(env CGO_ENABLED=0 "$GO" test)
+# The race detector needs cgo, and cgo a C compiler that finds its headers.
+if ! printf '#include <stdlib.h>\nint main(void){return 0;}\n' | "$($GO env CC)" -x c -o /dev/null - 2>/dev/null; then
+	case ${REQUIRE_RACE:-} in 1 | on | true | yes)
+		echo "REQUIRE_RACE is set, but there is no C compiler that works (tried: $($GO env CC)); install gcc and the C library's headers" >&2
+		exit 1
+		;;
+	esac
+	echo "NOTE: no C compiler that works, so the tests run WITHOUT the race detector (install gcc and the C library's headers for it)"
+	race=("${plain[@]}")
+fi
+
+dir=$(mktemp -d)
+trap 'rm -rf "$dir"' EXIT
+
+module=$($GO list -m)
+# among prints those of the given packages that are to be tested, in the given order.
+$GO list "${packages[@]}" | sed "s|^$module|.|" >"$dir/all"
+among() { printf '%s\n' "$@" | grep -xF -f "$dir/all" || true; }
+
+# These test programs that run in processes of their own. The slow ones come first.
+mapfile -t whole < <(among ./test/faults ./test/e2e ./test/browser ./test/migrate
+	grep -E '^\./(test/|scripts$|bench/command$)' "$dir/all" | grep -vxE '\./test/(faults|e2e|browser|migrate)' || true)
+mapfile -t inside < <(among ./internal/forward
+	grep -E '^\./internal/(discovery|embedetcd|agent|pdctl|proxy)' "$dir/all" || true
+	grep -vE '^\./(test/|scripts$|bench/command$|internal/(forward$|discovery|embedetcd|agent|pdctl|proxy))' "$dir/all" || true)
+
+if [ ${#whole[@]} -gt 0 ]; then
+	mkdir "$dir/bin"
+	CGO_ENABLED=0 $GO build -ldflags '-s -w' -o "$dir/bin/" ./cmd/...
+	export PD_TEST_BIN=$dir/bin
+fi
+
+short() {
+	local code=0 other=
+	if [ ${#whole[@]} -gt 0 ]; then
+		"${plain[@]}" "${flags[@]}" "${whole[@]}" &
+		other=$!
+	fi
+	if [ ${#inside[@]} -gt 0 ]; then
+		"${race[@]}" "${flags[@]}" "${inside[@]}" || code=1
+	fi
+	if [ -n "$other" ]; then
+		wait "$other" || code=1
+	fi
+	return $code
+}
+
+# long_forms runs the long form of what the short one cuts or skips, in the packages
+# whose names match.
+long_forms() {
+	local package tests code=0
+	while read -r package tests; do
+		[ -n "$(among "$package")" ] || continue
+		echo "long form: $package $tests"
+		PD_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" || code=1
+	done < <(scripts/long-tests.sh | grep -E "$1")
+	return $code
+}
+
+# again runs the command cmd over those of its packages that are to be tested.
+again() {
+	local what=$1 list
+	shift
+	mapfile -t list < <(among "$@")
+	[ ${#list[@]} -gt 0 ] || return 0
+	echo "$what: ${list[*]}"
+	"${cmd[@]}" "${flags[@]}" "${list[@]}"
+}
+
+long() {
+	local code=0 other
+	{
+		code=0
+		long_forms '^\./(test|bench)/' || code=1
+		cmd=(env PD_LONG=1 PD_TEST_UPSTREAM=std "${race[@]}")
+		again "over net/http" ./test/e2e || code=1
+		exit $code
+	} &
+	other=$!
+	long_forms '^\./internal/' || code=1
+	cmd=(env PD_LONG=1 PD_TEST_UPSTREAM=std "${race[@]}")
+	again "over net/http" ./internal/forward || code=1
+	# As processors without our assembly do it.
+	cmd=(env PD_LONG=1 "${race[@]}" -tags purego)
+	again "without assembly" ./internal/openai ./internal/openai/strscan ./internal/openai/utf8scan || code=1
+	# The race detector knows package syscall's calls only, so that under it connections are
+	# read and written by those in place of ours.
+	cmd=("${plain[@]}")
+	again "without the race detector" ./internal/sock ./internal/upstream ./internal/front ./internal/forward \
+		./bench/wire ./bench/engine ./bench/load || code=1
+	wait "$other" || code=1
+	return $code
+}
+
+case ${1:-short} in
+short) short ;;
+long) long ;;
+*)
+	echo "usage: $0 [long]" >&2
+	exit 2
+	;;
+esac
