@@ -1,0 +1,124 @@
+// Package docs_test holds every block of commands in README and docs to this: a test
+// runs it, or table_test.go says why none does.
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const root = "../.."
+
+// block is one fenced block of a page.
+type block struct {
+	page, first, text string
+	line              int
+}
+
+// pages are all that a reader may take commands from.
+func pages(t *testing.T) (out []string) {
+	t.Helper()
+	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md", "deploy/*.md"} {
+		found, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil {
+			t.Fatal(err)
+		}
+		out = append(out, found...)
+	}
+	return out
+}
+
+// blocks reads the fenced blocks of all pages.
+func blocks(t *testing.T) (out []block) {
+	t.Helper()
+	for _, page := range pages(t) {
+		raw, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name := strings.TrimPrefix(filepath.ToSlash(page), root+"/")
+		lines := strings.Split(string(raw), "\n")
+		for i := 0; i < len(lines); i++ {
+			mark := strings.TrimSpace(lines[i])
+			if !strings.HasPrefix(mark, "```") {
+				continue
+			}
+			begin := i + 1
+			for i++; i < len(lines) && strings.TrimSpace(lines[i]) != "```"; i++ {
+			}
+			if i == len(lines) {
+				t.Fatalf("%s:%d: the block does not end", name, begin)
+			}
+			// A block of another language holds no commands.
+			if l := strings.TrimPrefix(mark, "```"); l != "" && l != "sh" && l != "console" && l != "bash" {
+				continue
+			}
+			text := strings.Join(lines[begin:i], "\n")
+			first, _, _ := strings.Cut(strings.TrimSpace(text), "\n")
+			out = append(out, block{name, first, text, begin + 1})
+		}
+	}
+	return out
+}
+
+// of finds the row for a block.
+func of(b block) int {
+	return slices.IndexFunc(table, func(r row) bool {
+		return r.page == b.page && strings.HasPrefix(b.first, r.first)
+	})
+}
+
+// Every block has a row, every row a block; the test that a row names exists.
+func TestEveryBlockHasARow(t *testing.T) {
+	t.Parallel()
+	used := make([]int, len(table))
+	for _, b := range blocks(t) {
+		i := of(b)
+		if i < 0 {
+			t.Errorf("%s:%d: nothing in table_test.go tells which test runs this block, or why none does:\n%s", b.page, b.line, b.text)
+			continue
+		}
+		used[i]++
+	}
+	for i, r := range table {
+		if used[i] != 1 {
+			t.Errorf("%s %q: %d blocks begin like this", r.page, r.first, used[i])
+		}
+		ways := 0
+		for _, w := range []string{r.world, r.by, r.why} {
+			if w != "" {
+				ways++
+			}
+		}
+		if ways != 1 {
+			t.Errorf("%s %q: exactly one of world, by and why", r.page, r.first)
+		}
+		if r.by != "" && !exists(t, r.by) {
+			t.Errorf("%s %q: there is no %s", r.page, r.first, r.by)
+		}
+	}
+}
+
+// exists tells whether a file, or a package's tests, have a line: "file: text".
+func exists(t *testing.T, by string) bool {
+	t.Helper()
+	where, what, _ := strings.Cut(by, ": ")
+	files := []string{filepath.Join(root, where)}
+	if info, err := os.Stat(files[0]); err == nil && info.IsDir() {
+		files, err = filepath.Glob(filepath.Join(root, where, "*_test.go"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		what = "func " + what + "("
+	}
+	for _, f := range files {
+		raw, err := os.ReadFile(f)
+		if err == nil && strings.Contains(string(raw), what) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,142 @@
+package docs_test
+
+// row says what becomes of one block: world names the surroundings in which run_linux_test.go
+// runs it word for word, by the test or the step of .ci/run that runs it, why the reason
+// that nothing does.
+type row struct {
+	page, first string
+	world       string
+	// then is run behind the block and must succeed.
+	then    string
+	by, why string
+}
+
+const (
+	picture    = "a picture or a format, no commands"
+	docker     = "needs Docker; test/deploy reads the same file, and TestComposeTopology runs its services as processes"
+	hours      = "measures for minutes to hours, on a machine that does nothing else"
+	installs   = "installs a release on the machine: make release-check does it on a clean Debian"
+	otherTools = "commands of other projects; what they send is recorded in test/agents"
+	gpuEngine  = "a command of vLLM alone"
+)
+
+// ready waits for a number of instances that may be used.
+const ready1 = `instances 1`
+const ready2 = `instances 2`
+
+// inFleet is for what changes a fleet that is there.
+const inFleet = "fleet"
+
+var table = []row{ //nolint:gochecknoglobals // the table of this test
+	{page: "README.md", first: "clients (OpenAI API)", why: picture},
+	{page: "README.md", first: "make build", by: "test/real: TestFirstHour"},
+	{page: "README.md", first: "curl -s http://127.0.0.1:8200/metrics", by: "test/real: TestFirstHour"},
+	{page: "README.md", first: "kill $(jobs -p); wait", by: "test/real: TestFirstHour"},
+	{page: "README.md", first: "make demo", by: ".ci/run: make demo ONCE=1"},
+	{page: "README.md", first: "make test", by: ".ci/run: make test-long"},
+	{page: "README.md", first: "curl -N http://127.0.0.1:8000", why: docker},
+	{page: "README.md", first: "bin/proxy --connector nixl", world: "engines", then: ready2},
+	{page: "README.md", first: "proxy --host 0.0.0.0 --etcd-endpoints", world: "etcd and engines", then: ready1},
+	{page: "README.md", first: "agent --etcd-endpoints", world: "etcd", then: ready1},
+	{page: "README.md", first: "scripts/register-node.sh", world: "fleet without agents", then: ready1},
+	{page: "README.md", first: "proxy --prefill 127.0.0.1:8100 127.0.0.1:8101", world: "engines", then: `instances 3`},
+	{page: "README.md", first: "pdctl add decode", world: inFleet},
+	{page: "README.md", first: "proxy --host 0.0.0.0 --port 9000", world: "engines", then: `instances 4`},
+	{page: "README.md", first: "make replay", why: "needs the recorded trace; TestReplayOfASmallTrace runs the program"},
+
+	{page: "CONTRIBUTING.md", first: "make test", by: ".ci/run: make test-long"},
+	{page: "RELEASING.md", first: "for arch in", why: "pushes images to a public registry"},
+	{page: "RELEASING.md", first: "go install", why: "loads what is published; scripts/check-go-install.sh does it with this tree"},
+
+	{page: "docs/agent.md", first: "agent --role prefill --address 10.0.0.7:8100 --engine", world: "etcd and engines", then: ready1},
+	{page: "docs/agent.md", first: "agent --etcd-endpoints 10.0.0.1:2379 -- vllm serve Qwen/Qwen2.5-7B-Instruct --host 10.0.0.7 --port 8100 \\", world: "etcd", then: ready1},
+	{page: "docs/agent.md", first: "agent --role both", world: "etcd", then: ready2},
+	{page: "docs/agent.md", first: "agent --role prefill --etcd-endpoints 127.0.0.1", world: "etcd", then: ready1},
+	{page: "docs/agent.md", first: "# prefill", world: "etcd", then: ready2},
+	{page: "docs/agent.md", first: "agent --role prefill --address 10.0.0.7:8100 --connector mooncake", world: "etcd and mooncake", then: ready2},
+
+	{page: "docs/api.md", first: "POST /instances/add", why: picture},
+	{page: "docs/architecture.md", first: "cmd/proxy", why: picture},
+	{page: "docs/architecture.md", first: "list  ", why: picture},
+	{page: "docs/architecture.md", first: "snapshot", why: picture},
+	{page: "docs/architecture.md", first: "front, net/http", why: picture},
+
+	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl cordon prefill", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl mooncake", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl history", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "source <(pdctl completion bash)", world: inFleet, then: "complete -p pdctl"},
+
+	{page: "docs/clients.md", first: "make test-clients", by: "Makefile: test-clients:"},
+	{page: "docs/clients.md", first: "cd test/clients/js && npm ci", by: ".ci/run: cd test/clients/js && npm ci"},
+	{page: "docs/clients.md", first: "ANTHROPIC_BASE_URL", why: otherTools},
+	{page: "docs/clients.md", first: `model = "m"`, why: picture},
+	{page: "docs/clients.md", first: "codex exec", why: otherTools},
+
+	{page: "docs/connectors/ascend.md", first: "# prefill", world: "etcd", then: ready2},
+	{page: "docs/connectors/ascend.md", first: "agent --role", world: "etcd and engines", then: ready2},
+	{page: "docs/connectors/lmcache.md", first: "# prefill", why: "needs LMCache's files of settings; TestCommandsOfTheConnectorPages holds that the agent takes it"},
+	{page: "docs/connectors/lmcache.md", first: "agent --role", world: "etcd and engines", then: ready2},
+	{page: "docs/connectors/lmcache.md", first: "pdctl add", world: inFleet},
+	{page: "docs/connectors/lmcache.md", first: "proxy --connector", world: "engines"},
+	{page: "docs/connectors/mooncake.md", first: "agent --role", world: "etcd and mooncake", then: ready2},
+	{page: "docs/connectors/mooncake.md", first: "pdctl add", why: "etcdctl is no program of ours; TestMooncakeWithoutAgents writes the same key"},
+	{page: "docs/connectors/moriio.md", first: "proxy --zmq-register", world: "etcd"},
+	{page: "docs/connectors/moriio.md", first: "# prefill", why: gpuEngine},
+	{page: "docs/connectors/moriio.md", first: "agent --zmq-register", why: "the same bridge twice, at debug level; TestMoRIIOFleet runs it"},
+	{page: "docs/connectors/nixl.md", first: "# prefill", world: "etcd", then: ready2},
+	{page: "docs/connectors/nixl.md", first: "agent --role", world: "etcd and engines", then: ready2},
+	{page: "docs/connectors/nixl.md", first: "proxy --connector nixl --version-groups", world: "engines"},
+	{page: "docs/connectors/nixl.md", first: "proxy --connector nixl --rewrite", world: "engines"},
+	{page: "docs/connectors/nixl_push.md", first: "# prefill", world: "etcd", then: ready2},
+	{page: "docs/connectors/nixl_push.md", first: "agent --role", world: "etcd and engines", then: ready2},
+	{page: "docs/connectors/p2p.md", first: "# prefill", world: "etcd", then: ready2},
+	{page: "docs/connectors/p2p.md", first: "agent --role", world: "etcd and engines", then: ready2},
+	{page: "docs/connectors/plain.md", first: "# prefill", world: "etcd", then: ready2},
+
+	{page: "docs/deploy.md", first: "tar -xzf", why: installs},
+	{page: "docs/deploy.md", first: "apt install", why: installs},
+	{page: "docs/deploy.md", first: "docker load", why: docker},
+	{page: "docs/deploy.md", first: "docker compose up", why: docker},
+	{page: "docs/deploy.md", first: "docker compose --profile", why: docker},
+	{page: "docs/deploy.md", first: "scripts/fleet up", by: "test/e2e: TestComposeTopology"},
+	{page: "docs/deploy.md", first: "curl -N", by: "test/e2e: TestComposeTopology"},
+	{page: "docs/deploy.md", first: "install -m 755", why: "changes the machine's systemd; test/deploy verifies the units, make release-check starts them"},
+	{page: "docs/kv-events.md", first: "vllm serve", why: gpuEngine},
+
+	{page: "docs/migrate/disagg-proxy-demo.md", first: "# before", by: "test/migrate: TestDisaggProxyDemo"},
+	{page: "docs/migrate/elastic-proxy.md", first: "export ADMIN_API_KEY", by: "test/migrate: TestElasticProxy"},
+	{page: "docs/migrate/load-balance-proxy.md", first: "# before", by: "test/migrate: TestLoadBalanceProxy"},
+	{page: "docs/migrate/lmcache-disagg-proxy.md", first: "# before", by: "test/migrate: TestLMCacheSeveralHosts"},
+	{page: "docs/migrate/mooncake-proxy-server.md", first: "# before", by: "test/migrate: TestMooncakeProxyServer"},
+	{page: "docs/migrate/moriio-toy-proxy.md", first: "proxy --host 0.0.0.0 --port 10001 --zmq-register 'tcp://*:36367' --instance-allow", world: "engines"},
+	{page: "docs/migrate/moriio-toy-proxy.md", first: "proxy --host 0.0.0.0 --port 10001 --zmq-register 'tcp://*:36367'", world: "engines"},
+
+	{page: "docs/move-etcd.md", first: "pdctl export", by: "test/e2e: TestMoveByExport"},
+	{page: "docs/move-etcd.md", first: "etcdctl", by: "test/e2e: TestMoveBySnapshot"},
+	{page: "docs/move-etcd.md", first: "etcdutl", by: "test/e2e: TestMoveBySnapshot"},
+
+	{page: "docs/observe.md", first: "docker compose", why: docker},
+	{page: "docs/observe.md", first: "proxy --otlp-endpoint", world: "engines"},
+	{page: "docs/observe.md", first: "make bench", why: hours},
+	{page: "docs/observe.md", first: "curl -X PUT", world: inFleet},
+
+	{page: "docs/picking.md", first: "pdctl weight", world: inFleet},
+	{page: "docs/real.md", first: "make test-real", why: "real vLLM: minutes, 3.3 GB; CI_REAL=1 bash .ci/run runs the short form"},
+	{page: "docs/scheduling.md", first: "make fleet-bench", why: hours},
+	{page: "docs/scheduling.md", first: "make fleet-disaggregate", why: hours},
+
+	{page: "docs/tls.md", first: "openssl", world: inFleet, then: "openssl verify -CAfile ca.pem proxy.pem"},
+	{page: "docs/tls.md", first: "proxy --tls-cert", world: "certificates"},
+	{page: "docs/tls.md", first: "etcd --listen-client-urls", world: "certificates"},
+	{page: "docs/tls.md", first: "proxy --etcd-listen", by: "test/e2e: TestOwnEtcdServesAnotherMachine"},
+	{page: "docs/tls.md", first: "pdctl auth init", world: inFleet},
+	{page: "docs/tls.md", first: "# key", why: picture},
+
+	{page: "bench/README.md", first: "make bench", why: hours},
+	{page: "bench/README.md", first: "core 1", why: picture},
+	{page: "bench/README.md", first: "bin/bench run --workloads small --targets two-hop", why: hours},
+	{page: "bench/README.md", first: "bin/bench run --workloads small --repeats", why: hours},
+}
