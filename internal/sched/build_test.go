@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 type well struct{}
@@ -74,7 +75,7 @@ func described(ix *index) []string {
 func TestIndexFollowsTheMembership(t *testing.T) {
 	t.Parallel()
 	rng := rand.New(rand.NewPCG(9, 10))
-	for range 40 {
+	for range longform.Count(8, 40) {
 		src := &fixed{instance.NewSnapshot(0, nil)}
 		s := schedulerOf(src)
 		type place struct {

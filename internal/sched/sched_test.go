@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -186,6 +187,7 @@ func TestTurnsGoOnWhileTheFleetChanges(t *testing.T) {
 // In a large fleet, too, the turns of a sick instance are dealt to many others.
 func TestSickShareIsSpreadInALargeFleet(t *testing.T) {
 	t.Parallel()
+	longform.Test(t)
 	const n = 1000
 	share := func(h sched.Health) map[string]int {
 		s, _ := build(h, many(n)...)

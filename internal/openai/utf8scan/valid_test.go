@@ -73,7 +73,9 @@ func TestSequences(t *testing.T) {
 	} {
 		for a := range 256 {
 			within(t, text, tc.beside, string([]byte{byte(a)}), tc.beside, tc.places...)
-			for b := range 256 {
+			// In the short form every second byte has been tried behind some first one.
+			step := longform.Count(4, 1)
+			for b := a % step; b < 256; b += step {
 				within(t, text, tc.beside, string([]byte{byte(a), byte(b)}), tc.beside, tc.places...)
 			}
 		}

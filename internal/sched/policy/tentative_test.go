@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit/longform"
 )
 
 // history is a policy before candidates whose load comes and goes, with requests of chats
@@ -86,7 +87,7 @@ func TestTentativeChangesNothing(t *testing.T) {
 			var asked, plain []int
 			for _, times := range []int{0, 3} {
 				h := newHistory(t, k)
-				for range 150 {
+				for range longform.Count(60, 150) {
 					c, r := h.next()
 					told := -1
 					for range times {
@@ -134,7 +135,7 @@ func TestConfirmedIsAsChosen(t *testing.T) {
 			var got [2][]int
 			for i := range got {
 				h := newHistory(t, k)
-				for range 150 {
+				for range longform.Count(60, 150) {
 					c, r := h.next()
 					if i == 1 {
 						r.Tentative = new(Tentative)
