@@ -127,6 +127,7 @@ var table = []row{ //nolint:gochecknoglobals // the table of this test
 	{page: "docs/real.md", first: "make test-real", why: "real vLLM: minutes, 3.3 GB; CI_REAL=1 bash .ci/run runs the short form"},
 	{page: "docs/scheduling.md", first: "make fleet-bench", why: hours},
 	{page: "docs/scheduling.md", first: "make fleet-disaggregate", why: hours},
+	{page: "docs/scheduling.md", first: "make fleet-real", why: "real engines, for an hour (docs/real.md)"},
 
 	{page: "docs/tls.md", first: "openssl", world: inFleet, then: "openssl verify -CAfile ca.pem proxy.pem"},
 	{page: "docs/tls.md", first: "proxy --tls-cert", world: "certificates"},
