@@ -79,7 +79,7 @@ long_forms() {
 	while read -r package tests; do
 		[ -n "$(among "$package")" ] || continue
 		echo "long form: $package $tests"
-		PD_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" || code=1
+		PD_LONG=1 "${race[@]}" -run "$tests" "${flags[@]}" "$package" </dev/null || code=1
 	done < <(scripts/long-tests.sh | grep -E "$1")
 	return $code
 }
