@@ -83,7 +83,7 @@ var table = []row{ //nolint:gochecknoglobals // the table of this test
 	{page: "docs/connectors/lmcache.md", first: "proxy --connector", world: "engines"},
 	{page: "docs/connectors/mooncake.md", first: "agent --role", world: "etcd and mooncake", then: ready2},
 	{page: "docs/connectors/mooncake.md", first: "pdctl add", why: "etcdctl is no program of ours; TestMooncakeWithoutAgents writes the same key"},
-	{page: "docs/connectors/moriio.md", first: "proxy --zmq-register", world: "etcd"},
+	{page: "docs/connectors/moriio.md", first: "proxy --zmq-register", by: "test/e2e: TestMoRIIOFleet"},
 	{page: "docs/connectors/moriio.md", first: "# prefill", why: gpuEngine},
 	{page: "docs/connectors/moriio.md", first: "agent --zmq-register", why: "the same bridge twice, at debug level; TestMoRIIOFleet runs it"},
 	{page: "docs/connectors/nixl.md", first: "# prefill", world: "etcd", then: ready2},
