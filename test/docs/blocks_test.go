@@ -67,7 +67,8 @@ func blocks(t *testing.T) (out []block) {
 // of finds the row for a block.
 func of(b block) int {
 	return slices.IndexFunc(table, func(r row) bool {
-		return r.page == b.page && strings.HasPrefix(b.first, r.first)
+		begins, has, _ := strings.Cut(r.first, " … ")
+		return r.page == b.page && strings.HasPrefix(b.first, begins) && strings.Contains(b.text, has)
 	})
 }
 

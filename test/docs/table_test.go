@@ -4,7 +4,7 @@ package docs_test
 // runs it word for word, by the test or the step of .ci/run that runs it, why the reason
 // that nothing does.
 type row struct {
-	page, first string
+	page, first string // first is how the block begins; behind " … " what is in it besides
 	world       string
 	// then is run behind the block and must succeed.
 	then    string
@@ -18,6 +18,7 @@ const (
 	installs   = "installs a release on the machine: make release-check does it on a clean Debian"
 	otherTools = "commands of other projects; what they send is recorded in test/agents"
 	gpuEngine  = "a command of vLLM alone"
+	elsewhere  = "names machines of a real network; TestCommandsOfTheMigrationPages holds that the program takes it"
 )
 
 // ready waits for a number of instances that may be used.
@@ -113,6 +114,12 @@ var table = []row{ //nolint:gochecknoglobals // the table of this test
 	{page: "docs/migrate/mooncake-proxy-server.md", first: "# before", by: "test/migrate: TestMooncakeProxyServer"},
 	{page: "docs/migrate/moriio-toy-proxy.md", first: "proxy --host 0.0.0.0 --port 10001 --zmq-register 'tcp://*:36367' --instance-allow", world: "engines"},
 	{page: "docs/migrate/moriio-toy-proxy.md", first: "proxy --host 0.0.0.0 --port 10001 --zmq-register 'tcp://*:36367'", world: "engines"},
+
+	{page: "docs/migrate/mooncake-proxy-server.md", first: "proxy --host 0.0.0.0 --port 8000", why: elsewhere},
+	{page: "docs/migrate/vllm-connector-proxies.md", first: "# before … toy_proxy_server.py", why: elsewhere},
+	{page: "docs/migrate/vllm-connector-proxies.md", first: "proxy --port 8192 --connector nixl", why: elsewhere},
+	{page: "docs/migrate/vllm-connector-proxies.md", first: "# before … mooncake_connector_proxy.py", why: elsewhere},
+	{page: "docs/migrate/vllm-connector-proxies.md", first: "agent --role prefill", why: elsewhere},
 
 	{page: "docs/move-etcd.md", first: "pdctl export", by: "test/e2e: TestMoveByExport"},
 	{page: "docs/move-etcd.md", first: "etcdctl", by: "test/e2e: TestMoveBySnapshot"},
