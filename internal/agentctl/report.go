@@ -10,6 +10,7 @@ import (
 
 // Report is where an agent stands.
 type Report struct {
+	ID          string         `json:"id,omitempty"` // of its process; what it says in etcd when it is refused has it too
 	Version     string         `json:"version"`
 	Role        instance.Role  `json:"role"`
 	Address     string         `json:"address"`
@@ -47,6 +48,22 @@ type Registration struct {
 	LeasesLost    int64      `json:"leases_lost"`
 	Registrations int64      `json:"registrations"`
 	Conflicts     int64      `json:"conflicts"`
+}
+
+// Refused is why the instance is not registered although its agent wants it to be. It is
+// "" while it is, while it leaves, and while nothing speaks against it yet.
+func (r Report) Refused() string {
+	switch r.Phase {
+	case "draining", "gone":
+		return ""
+	}
+	switch r.Registration.Phase {
+	case "registered", "unknown": // or etcd is away
+		return ""
+	case "idle":
+		return r.Reason
+	}
+	return r.Registration.Reason
 }
 
 // ErrNotServing is wrapped by what Health says of an agent whose instance

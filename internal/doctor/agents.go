@@ -3,32 +3,109 @@ package doctor
 import (
 	"cmp"
 	"fmt"
+	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// agents tells of those of this machine that are not registered; conflicts and wrong
-// models have checks of their own.
-func (p *Picture) agents(say func(Finding)) {
+// claimant is an agent that wants an instance registered, of this machine or, if it said
+// in etcd that it is refused, of another.
+type claimant struct {
+	role         instance.Role
+	address      string
+	phase        string
+	registration lease.Phase
+	reason       string // of the agent: why the engine does not serve
+	refusal      string // of etcd: why the instance is not registered
+	host         string // "" for this machine
+}
+
+func (c *claimant) subject() string { return string(c.role) + "/" + c.address }
+
+func (c *claimant) where() string {
+	if c.host == "" {
+		return "on this machine"
+	}
+	return "on " + c.host
+}
+
+// cured adds a command of the agent's own. This machine's can be pasted, another's is part
+// of the cure.
+func (c *claimant) cured(f *Finding, verb string) {
+	command := shell("agent", verb, "--role", string(c.role), "--address", c.address)
+	if c.host == "" {
+		f.Commands = append(f.Commands, command)
+		return
+	}
+	f.Cure += fmt.Sprintf(" (on %s: %s)", c.host, command)
+}
+
+// claimants are those of this machine, as they say themselves, and those of others.
+func (p *Picture) claimants() (out []claimant) {
+	here := map[string]bool{}
 	for _, r := range p.Agents {
-		key := string(r.Role) + "/" + r.Address
-		f := Finding{
-			Severity: Warning, Subject: key, What: fmt.Sprintf("its agent on this machine is %s, and its registration %s", r.Phase, r.Registration.Phase),
-			Why:      cmp.Or(r.Registration.Reason, r.Reason, "it does not say"),
-			Commands: []string{shell("agent", "status", "--role", string(r.Role), "--address", r.Address)},
+		here[r.ID] = true
+		out = append(out, claimant{
+			role: r.Role, address: r.Address, phase: r.Phase, reason: r.Reason,
+			registration: lease.Phase(r.Registration.Phase), refusal: r.Registration.Reason,
+		})
+	}
+	for i := range p.Afar {
+		if a := &p.Afar[i]; !here[a.ID] {
+			c := claimant{
+				role: a.Role, address: a.Address, phase: instance.Printable(a.Phase, 40), registration: a.Registration,
+				host: cmp.Or(instance.Printable(a.Host, 80), "another machine"),
+			}
+			if a.Registration == lease.Idle {
+				c.reason = a.Reason
+			} else {
+				c.refusal = a.Reason
+			}
+			out = append(out, c)
 		}
-		switch phase := lease.Phase(r.Registration.Phase); {
-		case wrongModel.MatchString(r.Reason), phase == lease.Conflict, phase == lease.Registered:
+	}
+	return out
+}
+
+// agents tells of those that are not registered; conflicts and wrong models have checks of
+// their own.
+func (p *Picture) agents(say func(Finding)) {
+	for _, c := range p.claimants() {
+		f := Finding{
+			Severity: Warning, Subject: c.subject(),
+			What: fmt.Sprintf("its agent %s is %s, and its registration %s", c.where(), c.phase, instance.Printable(string(c.registration), 40)),
+			Why:  cmp.Or(c.refusal, c.reason, "it does not say"),
+		}
+		switch {
+		case wrongModel.MatchString(c.reason), c.registration == lease.Conflict, c.registration == lease.Registered:
 			continue
-		case phase == lease.Overridden:
+		case c.registration == lease.Overridden:
 			f.Severity, f.Cure = Note, "allow it again if it is to serve"
-			f.Commands = []string{p.pdctl("allow", string(r.Role), r.Address)}
-		case phase == lease.StaticPresent:
+			f.Commands = []string{p.pdctl("allow", string(c.role), c.address)}
+		case c.registration == lease.StaticPresent:
 			f.Severity, f.Cure = Note, "remove the static record if the agent is to register the instance"
-			f.Commands = []string{p.pdctl("remove", string(r.Role), r.Address), p.pdctl("allow", string(r.Role), r.Address)}
+			f.Commands = []string{p.pdctl("remove", string(c.role), c.address), p.pdctl("allow", string(c.role), c.address)}
+		case strings.Contains(f.Why, "denies this user"), strings.Contains(f.Why, "does not accept this user"):
+			f.Cure = fmt.Sprintf("give the agent the user of its role by --etcd-username %s, with its --etcd-password-file; root of etcd sets up users and their rights with the command", userOf(c.role))
+			f.Commands = []string{p.pdctl("auth", "init", "--dry-run")}
 		default:
 			f.Cure = "see to the reason: the engine has to answer /health and /v1/models, and etcd the agent"
+			c.cured(&f, "status")
 		}
 		say(f)
+	}
+}
+
+// userOf is the user of etcd for an agent of a role.
+func userOf(role instance.Role) string {
+	switch role {
+	case instance.Prefill:
+		return schema.RoleAgentPrefill
+	case instance.Decode:
+		return schema.RoleAgentDecode
+	default:
+		return fmt.Sprintf("one that has the roles %s and %s", schema.RoleAgentPrefill, schema.RoleAgentDecode)
 	}
 }

@@ -55,7 +55,7 @@ func Checks() []Check {
 		{"engine", "engines that are down, that proxies cannot verify, or that do not answer from here (--probe)", (*Picture).engines},
 		{"ports", "side channels of two engines on one port of one machine", (*Picture).ports},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", (*Picture).pairs},
-		{"agent", "agents of this machine that are not registered", (*Picture).agents},
+		{"agent", "agents that are not registered: this machine's, and others' that can say so in etcd", (*Picture).agents},
 		{"notice", "what else proxies say of the fleet", (*Picture).notices},
 		{"unseen", "what could not be looked at", (*Picture).couldNotSee},
 	}

@@ -85,12 +85,16 @@ func (p *Picture) rejected(say func(Finding)) {
 var wrongModel = regexp.MustCompile(`serves .+, not `) //nolint:gochecknoglobals // a constant
 
 func (p *Picture) models(say func(Finding)) {
-	tell := func(subject, why string, commands ...string) {
-		say(Finding{
+	found := func(subject, why string) Finding {
+		return Finding{
 			Severity: Error, Subject: subject, What: "it serves the wrong model, and gets no requests", Why: why,
-			Cure:     "start the engine with the wanted model (vllm serve MODEL, or --served-model-name), or correct --model of the agent or the proxies",
-			Commands: commands,
-		})
+			Cure: "start the engine with the wanted model (vllm serve MODEL, or --served-model-name), or correct --model of the agent or the proxies",
+		}
+	}
+	tell := func(subject, why string, commands ...string) {
+		f := found(subject, why)
+		f.Commands = commands
+		say(f)
 	}
 	members := p.members() // a proxy may tell of what is there no more
 	for i := range p.Proxies {
@@ -101,9 +105,11 @@ func (p *Picture) models(say func(Finding)) {
 			}
 		}
 	}
-	for _, r := range p.Agents {
-		if wrongModel.MatchString(r.Reason) {
-			tell(string(r.Role)+"/"+r.Address, "its agent on this machine: "+r.Reason, shell("agent", "status", "--role", string(r.Role), "--address", r.Address))
+	for _, c := range p.claimants() {
+		if wrongModel.MatchString(c.reason) {
+			f := found(c.subject(), "its agent "+c.where()+": "+c.reason)
+			c.cured(&f, "status")
+			say(f)
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(p.Models), compareKeys) {

@@ -30,6 +30,8 @@ type Picture struct {
 	Models map[instance.Key]instance.Facts
 	// Agents are those of this machine.
 	Agents []agentctl.Report
+	// Afar are those that say in etcd that they are refused, this machine's too.
+	Afar []lease.RefusedAgent
 	// Certificates are those of the files that were given here.
 	Certificates []certs.Status
 	Unseen       []Unseen

@@ -12,24 +12,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// conflicts tells of two that stand for one address. The agent that came second writes
-// nothing into etcd, so only its own machine knows of it; what stands in etcd under two
-// keys is seen from everywhere.
+// conflicts tells of two that stand for one address: of the agent that came second and
+// says so, and of what stands in etcd under two keys.
 func (p *Picture) conflicts(say func(Finding)) {
-	for _, r := range p.Agents {
-		if r.Registration.Phase != string(lease.Conflict) {
+	for _, c := range p.claimants() {
+		if c.registration != lease.Conflict {
 			continue
 		}
-		say(Finding{
-			Severity: Error, Subject: string(r.Role) + "/" + r.Address, What: "two agents claim this address: the one on this machine is not registered",
-			Why: r.Registration.Reason,
+		f := Finding{
+			Severity: Error, Subject: c.subject(), What: "two agents claim this address: the one " + c.where() + " is not registered",
+			Why: c.refusal,
 			Cure: "stop one of the two agents, or give one of the two engines another --address: that by which proxies reach it; " +
 				"the first command names who holds the key",
-			Commands: []string{
-				p.pdctl("get", string(r.Role)+"/"+r.Address),
-				shell("agent", "drain", "--role", string(r.Role), "--address", r.Address),
-			},
-		})
+		}
+		for _, one := range (instance.Key{Role: c.role, Address: c.address}).Each() {
+			f.Commands = append(f.Commands, p.pdctl("get", one.String()))
+		}
+		c.cured(&f, "drain")
+		say(f)
 	}
 	engines := map[string][]*instance.Instance{}
 	for _, in := range p.members() {

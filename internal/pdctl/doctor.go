@@ -16,7 +16,8 @@ what helps, with commands to paste where there are any. It changes nothing.
 
 It looks at etcd (members, space, alarms, users, schema), at every entry of the
 membership, at what the proxies say of themselves and of the fleet, at the agents of this
-machine that run as this user, and at the certificates given here. With --probe it also
+machine that run as this user, at others that say in etcd why they are not registered, and
+at the certificates given here. With --probe it also
 asks the engines for /health, from this machine.
 
 A proxy that seems to lag is looked at twice, some seconds apart.

@@ -74,6 +74,10 @@ func (a *app) look(ctx context.Context, o *doctorOptions) (*doctor.Picture, erro
 	if err := a.lookAtProxies(ctx, s, p); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
+	if p.Afar, err = s.store.RefusedAgents(ctx); err != nil {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "agents that are refused", Why: err.Error()})
+		err = nil
+	}
 	if o.probe {
 		err = a.lookAtEngines(ctx, o, p)
 	}

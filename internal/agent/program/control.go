@@ -28,6 +28,7 @@ const socketOff = "off"
 
 // control is the agent's local control. It can be asked from the start.
 type control struct {
+	id     string // of this process
 	c      config
 	life   atomic.Pointer[parts]
 	engine engineState
@@ -42,7 +43,7 @@ type parts struct {
 // startControl opens the socket. A socket that was asked for must work; without
 // the default one an agent is still an agent. stop is never nil and waits.
 func startControl(ctx context.Context, c config, drain func(), log logrus.FieldLogger) (ctl *control, stop func(), err error) {
-	ctl = &control{c: c}
+	ctl = &control{id: newID(), c: c}
 	if c.socket == socketOff {
 		return ctl, func() {}, nil
 	}
@@ -96,7 +97,7 @@ func phases() agentmetrics.Phases {
 // report puts together what the parts say.
 func (ctl *control) report() agentctl.Report {
 	r := agentctl.Report{
-		Version: version.String(), Role: ctl.c.key.Role, Address: ctl.c.key.Address, Engine: ctl.c.engine,
+		ID: ctl.id, Version: version.String(), Role: ctl.c.key.Role, Address: ctl.c.key.Address, Engine: ctl.c.engine,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
 		Process: ctl.engine.report(),
 	}

@@ -89,6 +89,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	defer func() { _ = s.cli.Close() }()
+	defer s.tellAfar(ctx)()
 	s.notify = newNotifier(s.config, ctl, log)
 	stopNotifying := s.notify.start(ctx)
 	defer stopNotifying()

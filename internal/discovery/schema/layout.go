@@ -18,6 +18,7 @@ const DefaultPrefix = "/pd"
 
 // The first path segment below the root says what a key is about.
 const (
+	segAgents   = "agents/"
 	segAudit    = "audit/"
 	segOverride = "override/"
 	segPending  = "pending/"
@@ -88,6 +89,9 @@ func (l Layout) Proxy(id string) string { return l.root + segProxies + id }
 
 // Load is the key under which a proxy tells what it has in flight.
 func (l Layout) Load(id string) string { return l.root + segLoad + id }
+
+// Agent is the key under which an agent tells that its instance is not registered.
+func (l Layout) Agent(id string) string { return l.root + segAgents + id }
 
 // Audit is the key of one audit entry.
 func (l Layout) Audit(id string) string { return l.root + segAudit + id }
@@ -191,7 +195,7 @@ func (l Layout) Owns(key string) bool {
 		return false
 	}
 	switch segment {
-	case "prefill", "decode", "both", "pending", "override", "proxies", "load", "audit", "meta", "config":
+	case "prefill", "decode", "both", "pending", "override", "proxies", "load", "agents", "audit", "meta", "config":
 		return true
 	}
 	return false

@@ -26,7 +26,8 @@ const (
 
 // EtcdRoles lists who may do what, by who writes what of the layout.
 //
-// An agent writes the instances of its role alone, and reads what decides about them; the
+// An agent writes the instances of its role alone, and reads what decides about them. Any
+// may tell that it is refused, also one with the user of the other role, which is why. The
 // schema is there before it, from "pdctl auth init" or a proxy. A proxy and an operator see
 // all. Only proxies write presences and load digests: they are the proof that an
 // instance is drained.
@@ -37,6 +38,7 @@ func EtcdRoles(l Layout) []EtcdRole {
 			{Prefix: l.root + below, Write: true},
 			{Prefix: l.root + segPending + below},
 			{Prefix: l.root + segOverride + below},
+			{Prefix: l.root + segAgents, Write: true},
 			{Prefix: l.Schema()},
 		}}
 	}

@@ -1,0 +1,42 @@
+package program
+
+import (
+	"context"
+	"crypto/rand"
+	"os"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// tellAfar has etcd say why the instance is not registered, for those on other machines,
+// for as long as that is so. stop waits.
+func (s *service) tellAfar(ctx context.Context) (stop func()) {
+	w := lease.NewRefusedWriter(s.cli, s.layout, s.ctl.id, s.ttl, s.log.WithField(logging.FieldComponent, "afar"))
+	host, err := os.Hostname()
+	if err != nil {
+		host = ""
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		w.Run(ctx, func() *lease.RefusedAgent {
+			r := s.ctl.report()
+			why := r.Refused()
+			if why == "" {
+				return nil
+			}
+			return &lease.RefusedAgent{
+				ID: s.ctl.id, Role: r.Role, Address: r.Address, Host: instance.Printable(host, 80), Agent: "pd-agent/" + version.Version,
+				Phase: r.Phase, Registration: lease.Phase(r.Registration.Phase), Reason: why,
+			}
+		})
+	}()
+	return func() { cancel(); <-done }
+}
+
+// newID names this process of an agent.
+func newID() string { return rand.Text() }

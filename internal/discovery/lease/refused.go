@@ -1,0 +1,181 @@
+package lease
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// RefusedAgent is an agent whose instance is not registered, and why. It stands in etcd
+// under a lease of its own for as long as that is so, for those to see who are on other
+// machines. It says nothing about membership.
+type RefusedAgent struct {
+	V            int           `json:"v"`
+	ID           string        `json:"id"` // of the agent's process
+	Role         instance.Role `json:"role"`
+	Address      string        `json:"address"`
+	Host         string        `json:"host,omitempty"`  // name of its machine
+	Agent        string        `json:"agent,omitempty"` // its version
+	Phase        string        `json:"phase"`           // as internal/agent names them
+	Registration Phase         `json:"registration"`
+	Reason       string        `json:"reason"`
+	Since        time.Time     `json:"since"` // by its clock
+}
+
+const (
+	// refusedAfter is how long it has to be so: what passes by itself is not told.
+	refusedAfter = 5 * time.Second
+	refusedPoll  = time.Second
+	// refusedAgain is the least time between two writes of one agent, however often its
+	// reason changes; refusedDenied that after etcd has denied one.
+	refusedAgain  = 10 * time.Second
+	refusedDenied = time.Minute
+	// maxRefusedReason bounds the reason, in bytes.
+	maxRefusedReason = 600
+)
+
+// RefusedWriter tells in etcd of one agent that is refused. It writes when that begins,
+// when the reason changes, and when it ends; nothing while the agent is registered.
+type RefusedWriter struct {
+	cli    *clientv3.Client
+	layout schema.Layout
+	key    string
+	log    logrus.FieldLogger
+	keeper *leaseKeeper
+
+	since   time.Time // it is so; zero while it is not
+	written string    // value in etcd, "" for none
+	next    time.Time // no write before
+}
+
+// NewRefusedWriter makes one. id is the agent's own.
+func NewRefusedWriter(cli *clientv3.Client, l schema.Layout, id string, ttl time.Duration, log logrus.FieldLogger) *RefusedWriter {
+	return &RefusedWriter{cli: cli, layout: l, key: l.Agent(id), log: etcd.LogOrDiscard(log), keeper: newLeaseKeeper(cli, ttl)}
+}
+
+// Run asks how the agent stands until ctx ends, nil for registered, or on the way, and
+// takes back what it has written. It returns with all its goroutines gone.
+func (w *RefusedWriter) Run(ctx context.Context, ask func() *RefusedAgent) {
+	renewed := make(chan struct{})
+	go func() {
+		defer close(renewed)
+		w.keeper.run(ctx)
+	}()
+	tick := time.NewTicker(refusedPoll)
+	defer tick.Stop()
+	for ctx.Err() == nil {
+		select {
+		case <-ctx.Done():
+		case now := <-tick.C:
+			w.look(ctx, ask(), now)
+		}
+	}
+	<-renewed
+	w.take(context.WithoutCancel(ctx))
+}
+
+// look makes etcd say what is so now.
+func (w *RefusedWriter) look(ctx context.Context, a *RefusedAgent, now time.Time) {
+	if a == nil {
+		w.since = time.Time{}
+		w.take(ctx)
+		return
+	}
+	if w.since.IsZero() {
+		w.since = now
+	}
+	if now.Sub(w.since) < refusedAfter || now.Before(w.next) {
+		return
+	}
+	a.V, a.Since = instance.RecordVersion, w.since.UTC().Truncate(time.Second)
+	a.Reason = instance.Printable(a.Reason, maxRefusedReason)
+	value, err := json.Marshal(a)
+	if err != nil || string(value) == w.written && w.keeper.state().id != 0 {
+		return
+	}
+	w.next = now.Add(etcd.Jitter(refusedAgain))
+	if err := w.write(ctx, string(value)); err != nil {
+		if errors.Is(err, rpctypes.ErrPermissionDenied) {
+			w.next = now.Add(etcd.Jitter(refusedDenied)) // its roles are of before there was such a key
+		}
+		w.log.WithError(err).Debug("that the instance is not registered could not be told in etcd")
+		return
+	}
+	w.written = string(value)
+}
+
+// take takes back what was written.
+func (w *RefusedWriter) take(ctx context.Context) {
+	if err := w.keeper.revoke(ctx); err != nil {
+		w.log.WithError(err).Debug("it goes with its lease")
+	}
+	w.written = ""
+}
+
+// write puts the value under the lease, into keys that are ours.
+func (w *RefusedWriter) write(ctx context.Context, value string) error {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := w.cli.Get(cctx, w.layout.Schema())
+	if err != nil {
+		return err
+	}
+	if err := etcd.CheckSchema(w.layout, resp.Kvs); err != nil {
+		return err
+	}
+	var version *mvccpb.KeyValue
+	if len(resp.Kvs) > 0 {
+		version = resp.Kvs[0]
+	}
+	id, err := w.keeper.lease(cctx)
+	if err != nil {
+		return err
+	}
+	ops := []clientv3.Op{clientv3.OpPut(w.key, value, clientv3.WithLease(id))}
+	if version == nil {
+		ops = append(ops, clientv3.OpPut(w.layout.Schema(), schema.VersionValue))
+	}
+	done, err := w.cli.Txn(cctx).If(etcd.Unchanged(w.layout.Schema(), version)).Then(ops...).Commit()
+	switch {
+	case errors.Is(err, rpctypes.ErrLeaseNotFound):
+		w.keeper.forget(id)
+		return err
+	case err == nil && !done.Succeeded:
+		return errors.New("the schema has changed meanwhile")
+	}
+	return err
+}
+
+// ReadRefused reads the keys of agents that are refused. A value that cannot be read is left
+// out: nothing rests upon it.
+func ReadRefused(l schema.Layout, kvs []*mvccpb.KeyValue) (out []RefusedAgent) {
+	for _, kv := range kvs {
+		var a RefusedAgent
+		if len(kv.Value) > maxRefusedValue || json.Unmarshal(kv.Value, &a) != nil {
+			continue
+		}
+		if _, err := instance.ParseRoles(string(a.Role)); err != nil {
+			continue
+		}
+		if _, err := instance.ParseAddress(a.Address); err != nil {
+			continue
+		}
+		a.ID = strings.TrimPrefix(string(kv.Key), l.Agent(""))
+		out = append(out, a)
+	}
+	return out
+}
+
+// maxRefusedValue is more than any agent writes.
+const maxRefusedValue = 4 << 10

@@ -1,0 +1,209 @@
+package cli_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/doctor"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// ward is a small fleet that doctor looks at, as from another machine: the agents'
+// sockets are elsewhere.
+type ward struct {
+	t    *testing.T
+	f    *fleet.Fleet
+	s    *stage // what is typed
+	etcd string
+	cli  *clientv3.Client
+}
+
+// newWard has no members yet.
+func newWard(t *testing.T, etcd string) *ward {
+	s := &stage{t: t, dir: t.TempDir()}
+	s.furnish(t.TempDir())
+	return &ward{t: t, f: harness.NewFleet(t, binDir), s: s, etcd: etcd, cli: testkit.Client(t, etcd)}
+}
+
+// types runs one line and gives its exit code and output.
+func (w *ward) types(line string) (int, string) {
+	w.t.Helper()
+	c := w.s.begin(line, w.etcd)
+	code := c.end()
+	return code, c.out.String()
+}
+
+// examined is what doctor finds.
+func (w *ward) examined(more ...string) (int, []doctor.Finding) {
+	w.t.Helper()
+	code, out := w.types("pdctl doctor -o json " + strings.Join(more, " ") + " 2>/dev/null")
+	var d struct{ Findings []doctor.Finding }
+	if err := json.Unmarshal([]byte(out), &d); err != nil {
+		w.t.Fatalf("exit %d: %v\n%s", code, err, out)
+	}
+	return code, d.Findings
+}
+
+// finds waits until doctor has a finding of a check about a subject. Each of the words must be
+// in it.
+func (w *ward) finds(check, subject string, words ...string) (is doctor.Finding) {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() error {
+		_, list := w.examined()
+		i := slices.IndexFunc(list, func(f doctor.Finding) bool { return f.Check == check && f.Subject == subject })
+		if i < 0 {
+			return fmt.Errorf("nothing of %s about %s in %+v", check, subject, list)
+		}
+		is = list[i]
+		return nil
+	})
+	text := strings.Join(append([]string{is.What, is.Why, is.Cure}, is.Commands...), "\n")
+	for _, word := range words {
+		if !strings.Contains(text, word) {
+			w.t.Errorf("%s %s: %q is not in\n%s", check, subject, word, text)
+		}
+	}
+	return is
+}
+
+// clean waits until doctor finds nothing.
+func (w *ward) clean() {
+	w.t.Helper()
+	testkit.Eventually(w.t, patience, func() error {
+		if code, list := w.examined(); code != 0 || len(list) > 0 {
+			return fmt.Errorf("exit %d: %+v", code, list)
+		}
+		return nil
+	})
+}
+
+// agent starts one, as on a machine of its own.
+func (w *ward) agent(name string, env []string, args ...string) *fleet.Process {
+	w.t.Helper()
+	p, err := w.f.Start(w.t.Context(), fleet.Spec{
+		Name: name, Program: "agent", Env: append(env, "XDG_RUNTIME_DIR="+w.t.TempDir()),
+		Args: append([]string{"--etcd-endpoints", w.etcd, "--connector", "nixl", "--model", modelName, "--ttl", "5s", "--host-id", name}, args...),
+	})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	return p
+}
+
+// engine starts one in this process.
+func (w *ward) engine(o fakevllm.Options) *fakevllm.Server {
+	w.t.Helper()
+	if o.Models == nil {
+		o.Models = []string{modelName}
+	}
+	o.Mode, o.Version = fakevllm.NIXL, "0.32.0"
+	return fakevllm.StartTest(w.t, o)
+}
+
+// saidInEtcd are the values of the agents that are refused, with how often each was written.
+func (w *ward) saidInEtcd() map[string]int64 {
+	w.t.Helper()
+	resp, err := w.cli.Get(w.t.Context(), "/pd/agents/", clientv3.WithPrefix())
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	out := map[string]int64{}
+	for _, kv := range resp.Kvs {
+		out[string(kv.Value)] = kv.Version
+	}
+	return out
+}
+
+// An agent that cannot register is seen from another machine, with its reason and its cure,
+// and no more once it can.
+func TestRefusedAgents(t *testing.T) {
+	t.Parallel()
+	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	if _, err := w.f.StartProxy(t.Context(), fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}); err != nil {
+		t.Fatal(err)
+	}
+	prefill, decode := w.engine(fakevllm.Options{Role: fakevllm.RolePrefill}).Address(), w.engine(fakevllm.Options{Role: fakevllm.RoleDecode}).Address()
+	w.agent("p1", nil, "--role", "prefill", "--address", prefill)
+	w.agent("d1", nil, "--role", "decode", "--address", decode)
+	w.clean()
+	if said := w.saidInEtcd(); len(said) > 0 {
+		t.Errorf("those that are registered say %v", said)
+	}
+	host, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+
+	gone := testkit.FreePort(t)
+	other := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode, Models: []string{"llama"}})
+	taker := w.agent("taker", nil, "--role", "decode", "--address", decode)
+	w.agent("early", nil, "--role", "decode", "--address", gone)
+	w.agent("wrong", nil, "--role", "decode", "--address", other.Address())
+	w.finds("conflict", "decode/"+decode, "the one on "+host+" is not registered", `another host holds this key (host id "d1"`, "pdctl get decode/"+decode, "(on "+host+": agent drain --role decode --address "+decode+")")
+	w.finds("agent", "decode/"+gone, "its agent on "+host+" is probing, and its registration idle", "refused", "(on "+host+": agent status --role decode --address "+gone+")")
+	w.finds("model", "decode/"+other.Address(), "serves llama, not "+modelName, "start the engine with the wanted model")
+
+	if err := taker.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.engine(fakevllm.Options{Addr: gone, Role: fakevllm.RoleDecode})
+	for value, times := range w.saidInEtcd() {
+		if times != 1 {
+			t.Errorf("written %d times: %s", times, value)
+		}
+	}
+	other.Close()
+	w.engine(fakevllm.Options{Addr: other.Address(), Role: fakevllm.RoleDecode})
+	w.clean()
+	if said := w.saidInEtcd(); len(said) > 0 {
+		t.Errorf("it is over, and they say %v", said)
+	}
+}
+
+// An agent with the user of another role is denied its keys, and can say so all the same.
+func TestRefusedByEtcd(t *testing.T) {
+	t.Parallel()
+	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	passwords := ""
+	for _, user := range []string{"root", "pd-operator", "pd-agent-prefill", "pd-agent-decode", "pd-proxy"} {
+		if err := os.WriteFile(filepath.Join(w.s.dir, user+".pass"), []byte(user), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		passwords += " --password-file " + user + "=" + user + ".pass"
+	}
+	if code, out := w.types("pdctl auth init --apply" + passwords); code != 0 {
+		t.Fatalf("exit %d\n%s", code, out)
+	}
+	w.s.env = append(w.s.env, "PD_ETCD_USERNAME=pd-operator", "PD_ETCD_PASSWORD_FILE="+filepath.Join(w.s.dir, "pd-operator.pass"))
+	engine := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode}).Address()
+	env := func(user string) []string {
+		return []string{"PD_ETCD_USERNAME=" + user, "PD_ETCD_PASSWORD_FILE=" + filepath.Join(w.s.dir, user+".pass")}
+	}
+	wrong := w.agent("d1", env("pd-agent-prefill"), "--role", "decode", "--address", engine)
+	w.finds("agent", "decode/"+engine, "denies this user access to these keys", "--etcd-username pd-agent-decode", "pdctl auth init --dry-run")
+	if err := wrong.Stop(t.Context()); err != nil {
+		t.Error(err)
+	}
+	w.agent("d1", env("pd-agent-decode"), "--role", "decode", "--address", engine)
+	testkit.Eventually(t, patience, func() error {
+		if _, out := w.types("pdctl list"); !strings.Contains(out, "ready") {
+			return fmt.Errorf("%s", out)
+		}
+		for _, f := range func() []doctor.Finding { _, l := w.examined(); return l }() {
+			if f.Check == "agent" {
+				return fmt.Errorf("still found: %+v", f)
+			}
+		}
+		return nil
+	})
+}
