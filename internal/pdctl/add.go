@@ -126,6 +126,8 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 		return usagef("--model cannot be checked with --no-verify")
 	case f.strict && f.wait != "":
 		return usagef("--strict-model cannot wait: the proxy that adds it later compares as usual")
+	case f.block && a.dry:
+		return usagef("--dry-run and --block exclude each other: nothing is added that could be waited for")
 	case f.block && f.wait == "":
 		return usagef("--block needs --wait")
 	}
@@ -345,8 +347,11 @@ func (r result) failed(format string, args ...any) result {
 
 // line prints one result at once: a long list shows its progress.
 func (a *app) line(r result) {
-	if a.json() {
+	if a.structured() {
 		return
+	}
+	if a.dry {
+		r.line = "would be: " + r.line
 	}
 	if r.Outcome == "waiting" {
 		fmt.Fprintf(a.stdout, "Waiting for %s/%s: %s\n", r.Role, r.Address, r.line)
@@ -363,8 +368,12 @@ func (a *app) finish(results []result) error {
 			failed++
 		}
 	}
-	if a.json() {
-		if err := writeJSON(a.stdout, map[string]any{"results": results}); err != nil {
+	if a.structured() {
+		all := map[string]any{"results": results}
+		if a.dry {
+			all["dry_run"] = a.rehearsal.planned()
+		}
+		if err := a.write(all); err != nil {
 			return err
 		}
 	}

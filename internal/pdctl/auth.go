@@ -57,6 +57,9 @@ func (a *app) authCommand() *cobra.Command {
 	init := &cobra.Command{
 		Use: "init", Short: "set up roles and users in etcd", Long: authHelp, Example: authExamples, Args: cobra.NoArgs,
 		RunE: a.wrap(func(cmd *cobra.Command, _ []string) error {
+			if err := a.textOnly("this prints text only"); err != nil {
+				return err
+			}
 			if dry && apply {
 				return usagef("--dry-run and --apply: give one of the two")
 			}

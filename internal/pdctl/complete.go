@@ -43,6 +43,22 @@ func (a *app) completes(cmd *cobra.Command, roles ...instance.Role) *cobra.Comma
 
 // addresses lists those of a role in etcd; none if etcd does not answer at once.
 func (a *app) addresses(ctx context.Context, role instance.Role) []string {
+	var out []string
+	seen := map[string]bool{}
+	for _, in := range a.there(ctx) {
+		if _, err := instance.ParseAddress(in.Address); err != nil {
+			continue // anything that somebody has written, and nothing for a shell
+		}
+		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
+			seen[in.Address] = true
+			out = append(out, in.Address)
+		}
+	}
+	return out
+}
+
+// there are the instances in etcd; none if it does not answer at once.
+func (a *app) there(ctx context.Context) []*instance.Instance {
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()
 	a.timeout = completeLimit // of a user's log-in
@@ -55,16 +71,5 @@ func (a *app) addresses(ctx context.Context, role instance.Role) []string {
 	if err != nil {
 		return nil
 	}
-	var out []string
-	seen := map[string]bool{}
-	for _, in := range snap.All() {
-		if _, err := instance.ParseAddress(in.Address); err != nil {
-			continue // anything that somebody has written, and nothing for a shell
-		}
-		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
-			seen[in.Address] = true
-			out = append(out, in.Address)
-		}
-	}
-	return out
+	return snap.All()
 }

@@ -103,7 +103,7 @@ func TestListTable(t *testing.T) {
 	plain := instance.NewSnapshot(9, []*instance.Instance{entry("a:1", 3, nil)})
 	want := "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  REVISION\n" +
 		"decode  a:1      ready  leased  m       -       3"
-	if d := cmp.Diff(want, listTable(plain, "").Render()); d != "" {
+	if d := cmp.Diff(want, listTable(plain, "", false).Render()); d != "" {
 		t.Error(d)
 	}
 	full := instance.NewSnapshot(9, []*instance.Instance{
@@ -115,7 +115,7 @@ func TestListTable(t *testing.T) {
 	want = "ROLE    ADDRESS    STATE  VIEW      KIND    MODELS           CONNECTOR  SOURCE  REVISION  REASON\n" +
 		`decode  a:1        ready  -         static  m,n\u001b[2J +2  nixl       -       3         -` + "\n" +
 		`decode  b:\u202e1  ready  rejected  leased  m                -          -       4         broken`
-	if d := cmp.Diff(want, listTable(full, "").Render()); d != "" {
+	if d := cmp.Diff(want, listTable(full, "", false).Render()); d != "" {
 		t.Error(d)
 	}
 	owned := instance.NewSnapshot(9, []*instance.Instance{
@@ -124,7 +124,7 @@ func TestListTable(t *testing.T) {
 	want = "ROLE    ADDRESS  STATE  KIND    MODELS  SOURCE  FOR    REVISION\n" +
 		"decode  a:1      ready  leased  m       -       p1,p2  3\n" +
 		"decode  b:1      ready  leased  m       -       -      4"
-	if d := cmp.Diff(want, listTable(owned, "").Render()); d != "" {
+	if d := cmp.Diff(want, listTable(owned, "", false).Render()); d != "" {
 		t.Error(d)
 	}
 }

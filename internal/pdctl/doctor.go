@@ -76,8 +76,8 @@ func (a *app) doctor(ctx context.Context, o *doctorOptions) error {
 	for i := range out.Findings {
 		out.Counts[out.Findings[i].Severity]++
 	}
-	if a.json() {
-		if err := writeJSON(a.stdout, out); err != nil {
+	if a.structured() {
+		if err := a.write(out); err != nil {
 			return err
 		}
 	} else if err := a.printFindings(&out); err != nil {

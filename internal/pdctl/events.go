@@ -49,8 +49,8 @@ func (a *app) eventsCommand() *cobra.Command {
 			switch {
 			case err != nil:
 				return err
-			case a.json():
-				return usagef("-o json: events are text only")
+			case a.output != outputTable:
+				return a.textOnly("events are text only")
 			case f.count < 0:
 				return usagef("--count %d: must be 0, for no limit, or more", f.count)
 			}

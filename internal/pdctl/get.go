@@ -87,12 +87,12 @@ func (a *app) get(ctx context.Context, k instance.Key) error {
 		out = append(out, r)
 	}
 	views, events, notes := a.around(ctx, s, k)
-	if a.json() {
+	if a.structured() {
 		all := map[string]any{"role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
 		if len(notes) > 0 {
 			all["notes"] = notes
 		}
-		return writeJSON(a.stdout, all)
+		return a.write(all)
 	}
 	for i, r := range out {
 		if i > 0 {

@@ -79,8 +79,8 @@ func (a *app) history(ctx context.Context, of *instance.Key, limit int) error {
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		return writeJSON(a.stdout, map[string]any{"events": events, "remembered_since": since})
+	if a.structured() {
+		return a.write(map[string]any{"events": events, "remembered_since": since})
 	}
 	if len(events) == 0 {
 		fmt.Fprintln(a.stdout, "Nothing is known.")

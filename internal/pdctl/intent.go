@@ -7,7 +7,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -86,20 +85,22 @@ func (a *app) drainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "drain prefill|decode|both host:port...", Short: "have no proxy pick instances, and wait until they are free", Long: drainHelp,
 		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
-			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
-		Args: cobra.MinimumNArgs(2),
+			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
+		Args: a.named(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := a.bothKeys(args)
-			if err != nil {
-				return err
-			}
 			switch given := cmd.Flags().Changed("timeout"); {
 			case given && f.limit <= 0:
 				return usagef("--timeout %s: must be more than zero", f.limit)
+			case a.dry && f.wait:
+				return usagef("--dry-run and --wait exclude each other: there is nothing to wait for")
 			case given && !f.wait:
 				a.timeout = f.limit
 			}
 			if err := f.check(); err != nil {
+				return err
+			}
+			keys, err := a.chosen(cmd.Context(), args)
+			if err != nil {
 				return err
 			}
 			return a.intend(cmd.Context(), keys, instance.Drain, f)
@@ -118,9 +119,9 @@ func (a *app) cordonCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cordon prefill|decode|both host:port...", Short: "have no proxy pick instances", Long: cordonHelp,
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    a.named(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := a.bothKeys(args)
+			keys, err := a.chosen(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -148,9 +149,9 @@ func (a *app) liftCommand(state instance.Intent, long, examples string) *cobra.C
 	name := "un" + string(state)
 	cmd := &cobra.Command{
 		Use: name + " prefill|decode|both host:port...", Short: "lift a " + string(state), Long: long, Example: examples,
-		Args: cobra.MinimumNArgs(2),
+		Args: a.named(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := a.bothKeys(args)
+			keys, err := a.chosen(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -162,15 +163,6 @@ func (a *app) liftCommand(state instance.Intent, long, examples string) *cobra.C
 	}
 	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail")
 	return cmd
-}
-
-// bothKeys is keys, and takes the role "both".
-func (a *app) bothKeys(args []string) ([]instance.Key, error) {
-	role, err := instance.ParseRoles(args[0])
-	if err != nil {
-		return nil, cli.Wrong(err)
-	}
-	return addresses(role, args[1:])
 }
 
 func (a *app) intend(ctx context.Context, keys []instance.Key, state instance.Intent, f intentFlags) error {

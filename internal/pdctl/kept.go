@@ -72,5 +72,13 @@ func (a *app) kept(ctx context.Context, verb string, keys []instance.Key, reason
 	if err != nil {
 		return err
 	}
+	switch {
+	case a.dry && a.structured():
+		return a.write(map[string]any{"proxies": len(proxies), "dry_run": a.rehearsal.planned()})
+	case a.structured():
+		return a.write(map[string]any{"proxies": len(proxies)})
+	case a.dry:
+		return a.println(fmt.Sprintf("would tell %d proxies to %s what they keep", len(proxies), verb))
+	}
 	return a.println(fmt.Sprintf("told %d proxies to %s what they keep; see their /status", len(proxies), verb))
 }

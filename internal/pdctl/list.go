@@ -28,15 +28,17 @@ const listHelp = `list shows every entry there is, usable or not.
   FOR     the proxies that use it, of those with instances on their command
           lines; without any: every proxy
 
-Below them stand removals of which nothing is registered ("pdctl allow").
+Below them stand removals of which nothing is registered ("pdctl allow"), unless
+--selector is given.
 
--o json prints {"revision": N, "instances": [...], "removed": [...]}, each
+-o wide has all of these columns, used or not, and VERSION, the engine's build; ID, the
+life of the engine; LABELS; HOST, its network namespace; LEASE. -o json prints {"revision": N, "instances": [...], "removed": [...]}, each
 instance as the proxies' /status shows it.`
 
 func (a *app) listCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "list [prefill|decode]", Short: "list the instances", Long: listHelp,
-		Example: "  pdctl list\n  pdctl list decode\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
+		Example: "  pdctl list\n  pdctl list decode\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			roles := instance.Roles()
@@ -70,6 +72,10 @@ type Removal struct {
 }
 
 func (a *app) list(ctx context.Context, roles []instance.Role) error {
+	sel, err := a.selected()
+	if err != nil {
+		return err
+	}
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -83,30 +89,34 @@ func (a *app) list(ctx context.Context, roles []instance.Role) error {
 	if err != nil {
 		return a.hint(err)
 	}
-	snap = only(asProxiesSay(snap, proxies), roles)
+	snap = sel.filter(only(asProxiesSay(snap, proxies), roles))
 	removed := []Removal{}
 	for _, r := range removals {
-		if slices.Contains(roles, r.Key.Role) {
+		if len(sel) == 0 && slices.Contains(roles, r.Key.Role) {
 			removed = append(removed, Removal{
 				Role: r.Key.Role, Address: instance.Printable(r.Key.Address, 0), By: instance.Printable(r.By, 80),
 				Reason: instance.Printable(r.Reason, 200), Revision: r.Revision,
 			})
 		}
 	}
-	if a.json() {
+	if a.structured() {
 		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, in := range snap.All() {
 			l := in.List()
 			l.Warning = in.Warning(dialectOf(proxies))
 			out.Instances = append(out.Instances, l)
 		}
-		return writeJSON(a.stdout, out)
+		return a.write(out)
 	}
-	if len(snap.All()) == 0 {
+	if len(snap.All()) == 0 && len(sel) > 0 {
+		if err := a.println("No instance fits."); err != nil {
+			return err
+		}
+	} else if len(snap.All()) == 0 {
 		if _, err := fmt.Fprintf(a.stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", s.layout.Root()); err != nil {
 			return err
 		}
-	} else if err := render(a.stdout, listTable(snap, dialectOf(proxies))); err != nil {
+	} else if err := render(a.stdout, listTable(snap, dialectOf(proxies), a.wide())); err != nil {
 		return err
 	}
 	for _, r := range removed {

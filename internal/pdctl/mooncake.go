@@ -112,8 +112,8 @@ func (a *app) segments(ctx context.Context, dial bool) error {
 		g.Go(func() error { x.judge(ctx, dial && i < mostSegments, a.timeout); return nil })
 	}
 	_ = g.Wait()
-	if a.json() {
-		return writeJSON(a.stdout, map[string]any{"segments": list})
+	if a.structured() {
+		return a.write(map[string]any{"segments": list})
 	}
 	if len(list) == 0 {
 		return a.println("Mooncake keeps no segments in this etcd.")

@@ -31,7 +31,12 @@ func (a *app) exportCommand() *cobra.Command {
 	return &cobra.Command{
 		Use: "export", Short: "write what operators put into etcd", Long: exportHelp, Example: exportExamples,
 		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return a.export(cmd.Context()) },
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := a.textOnly("an export is JSON lines already"); err != nil {
+				return err
+			}
+			return a.export(cmd.Context())
+		},
 	}
 }
 
@@ -129,12 +134,12 @@ func (a *app) imports(ctx context.Context, entries []store.Carried, reason strin
 			failed++
 		}
 		results = append(results, r)
-		if !a.json() {
+		if !a.structured() {
 			fmt.Fprintf(a.stdout, "%s %s/%s: %s\n", r.Kind, r.Role, r.Address, r.said(c, dry))
 		}
 	}
-	if a.json() {
-		if err := writeJSON(a.stdout, map[string]any{"dry_run": dry, "results": results}); err != nil {
+	if a.structured() {
+		if err := a.write(map[string]any{"dry_run": dry, "results": results}); err != nil {
 			return err
 		}
 	} else if len(results) == 0 {

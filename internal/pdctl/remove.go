@@ -30,13 +30,23 @@ func (a *app) removeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "remove prefill|decode|both host:port...", Short: "remove instances", Long: removeHelp,
 		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
-		Args:    cobra.MinimumNArgs(2),
+		Args:    a.named(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			role, err := instance.ParseRoles(args[0])
 			if err != nil {
 				return cli.Wrong(err)
 			}
-			return a.remove(cmd.Context(), role, args[1:], reason, force)
+			addresses := args[1:]
+			if len(a.selectors) > 0 {
+				keys, err := a.chosen(cmd.Context(), args)
+				if err != nil {
+					return err
+				}
+				for _, k := range keys {
+					addresses = append(addresses, k.Address)
+				}
+			}
+			return a.remove(cmd.Context(), role, addresses, reason, force)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")

@@ -60,9 +60,13 @@ func effective(in *instance.Instance) string {
 	return string(in.Record.State)
 }
 
-// listTable shows every entry; columns nobody has a value for are left out.
-func listTable(snap *instance.Snapshot, connector string) table.Writer {
+// listTable shows every entry; columns nobody has a value for are left out, unless it is
+// to be wide.
+func listTable(snap *instance.Snapshot, connector string, wide bool) table.Writer {
 	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "WEIGHT", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
+	if wide {
+		header = append(header, "VERSION", "ID", "LABELS", "HOST", "LEASE")
+	}
 	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "WEIGHT": true, "FOR": true, "REASON": true, "WARNING": true}
 	var rows [][]string
 	for _, in := range snap.All() {
@@ -78,15 +82,19 @@ func listTable(snap *instance.Snapshot, connector string) table.Writer {
 		case l.Cause != "":
 			state += " (" + l.Cause + ")"
 		}
-		rows = append(rows, []string{
+		row := []string{
 			string(l.Role), instance.Printable(l.Address, 0), state, string(l.View), string(l.Intent), kind(in),
 			shortModels(l.Models), l.Connector, weighs, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
 			instance.Printable(l.Reason, 200), in.Warning(connector),
-		})
+		}
+		if wide {
+			row = append(row, l.Version, l.ID, labels(in.Record.Labels), instance.Printable(in.Record.HostID, 80), leaseName(in.Lease))
+		}
+		rows = append(rows, row)
 	}
 	var keep []int
 	for i, h := range header {
-		used := !optional[h]
+		used := wide || !optional[h]
 		for _, row := range rows {
 			used = used || row[i] != ""
 		}

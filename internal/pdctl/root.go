@@ -20,6 +20,11 @@ asks a proxy. A proxy that was started without --etcd-endpoints embeds an etcd a
 127.0.0.1:2379, which is where pdctl looks unless told otherwise by --etcd-endpoints or
 PD_ETCD_ENDPOINTS.
 
+-o wide is a table with all columns, -o json and -o yaml are for programs. --selector
+picks instances by role, model, state or label, for commands that list and, in place of
+addresses, for those that change. --dry-run of all that write prints what would be
+written, as compared with etcd, and writes nothing.
+
 Exit codes: 0 done, 1 failed, 2 wrong usage; of drain --wait and wait also 3, a
 proxy vanished before it had answered, and 4, the time has passed.
 
@@ -49,6 +54,9 @@ type app struct {
 	access    access
 	timeout   time.Duration
 	output    string
+	selectors []string // --selector
+	dry       bool     // --dry-run, of commands that write
+	rehearsal dryRun   // what it has kept from etcd
 }
 
 func usagef(format string, args ...any) error { return cli.Wrongf(format, args...) }
@@ -73,13 +81,16 @@ func (a *app) root() *cobra.Command {
 	fs.StringVar(&a.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
 	a.access.register(fs)
 	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
-	fs.StringVarP(&a.output, "output", "o", "table", "table or json")
+	fs.StringVarP(&a.output, "output", "o", outputTable, "table, wide (table with more columns), json or yaml")
+	_ = root.RegisterFlagCompletionFunc("output", completeOutputs) // the flag is there
 	all, one := []instance.Role{instance.Prefill, instance.Decode, instance.Both}, instance.Roles()
-	root.AddCommand(a.addCommand(), a.completes(a.removeCommand(), all...), a.allowCommand(),
-		a.completes(a.drainCommand(), all...), a.completes(a.undrainCommand(), all...),
-		a.completes(a.cordonCommand(), all...), a.completes(a.uncordonCommand(), all...), a.completes(a.weightCommand(), all...),
-		a.waitCommand(), a.completes(a.historyCommand(), one...),
-		a.restoreCommand(), a.forgetCommand(), a.listCommand(), a.completes(a.getCommand(), one...), a.watchCommand(), a.completes(a.eventsCommand(), one...), a.statusCommand(), a.routeCommand(),
+	intends := []*cobra.Command{a.removeCommand(), a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand()}
+	for _, c := range intends {
+		root.AddCommand(a.selects(a.writes(a.completes(c, all...))))
+	}
+	root.AddCommand(a.writes(a.addCommand()), a.writes(a.allowCommand()), a.writes(a.restoreCommand()), a.writes(a.forgetCommand()),
+		a.waitCommand(), a.completes(a.historyCommand(), one...), a.selects(a.listCommand()), a.completes(a.getCommand(), one...),
+		a.selects(a.watchCommand()), a.completes(a.eventsCommand(), one...), a.statusCommand(), a.routeCommand(),
 		a.exportCommand(), a.importCommand(), a.authCommand(), a.doctorCommand(), a.mooncakeCommand())
 	for _, c := range root.Commands() {
 		c.RunE = a.wrap(c.RunE)
@@ -93,7 +104,14 @@ func (a *app) wrap(do func(*cobra.Command, []string) error) func(*cobra.Command,
 		if err := a.settle(cmd); err != nil {
 			return cli.Wrong(err)
 		}
-		return do(cmd, args)
+		err := do(cmd, args)
+		if cli.IsWrong(err) {
+			return err
+		}
+		if said := a.printDry(); err == nil {
+			err = said
+		}
+		return err
 	}
 }
 
@@ -119,8 +137,8 @@ func (a *app) settle(cmd *cobra.Command) error {
 			}
 		}
 	}
-	if a.output != "table" && a.output != "json" {
-		return usagef("-o %q: use table or json", a.output)
+	if err := a.checkOutput(); err != nil {
+		return err
 	}
 	if a.timeout <= 0 {
 		return usagef("--timeout %s: must be more than zero", a.timeout)
@@ -133,8 +151,6 @@ func (a *app) settle(cmd *cobra.Command) error {
 	}
 	return a.settleEndpoints()
 }
-
-func (a *app) json() bool { return a.output == "json" }
 
 // actor is who changes something, for the audit trail.
 func (a *app) actor() string {

@@ -82,8 +82,8 @@ func (a *app) route(ctx context.Context, stdin io.Reader, o *routeOptions) error
 	if err != nil {
 		return err
 	}
-	if a.json() {
-		_, err = a.stdout.Write(raw)
+	if a.structured() {
+		err = a.writeRaw(raw)
 	} else {
 		err = a.renderPlan(is)
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
@@ -55,7 +56,7 @@ func (a *app) dial() (*session, error) {
 	}
 	client, err := etcd.Dial(etcd.Config{
 		Endpoints: a.endpoints, Username: a.username, Password: a.password, DialTimeout: a.timeout,
-		TLS: etcdaccess.ConfigOf(source),
+		TLS: etcdaccess.ConfigOf(source), Intercept: a.interceptor(),
 	})
 	if errors.Is(err, etcd.ErrEndpoint) {
 		return nil, cli.Wrong(err)
@@ -64,6 +65,14 @@ func (a *app) dial() (*session, error) {
 		return nil, a.hint(err)
 	}
 	return &session{cli: client, layout: layout, store: store.New(client, layout, a.actor())}, nil
+}
+
+// interceptor keeps everything from etcd that writes, with --dry-run.
+func (a *app) interceptor() grpc.UnaryClientInterceptor {
+	if !a.dry {
+		return nil
+	}
+	return a.rehearsal.intercept
 }
 
 // connect makes a session and sees etcd answer: without that every later error

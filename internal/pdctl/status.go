@@ -143,8 +143,8 @@ func (a *app) status(ctx context.Context) error {
 			Notices: p.Notices, Load: told[p.ID],
 		})
 	}
-	if a.json() {
-		err = writeJSON(a.stdout, rep)
+	if a.structured() {
+		err = a.write(rep)
 	} else {
 		err = a.printStatus(rep)
 	}

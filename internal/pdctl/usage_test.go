@@ -40,7 +40,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"list", "both"}, `unknown role "both": use "prefill" or "decode"`},
 		{[]string{"list", "prefill", "decode"}, "accepts at most 1 arg"},
 		{[]string{"list", "--nope"}, "unknown flag: --nope"},
-		{[]string{"list", "-o", "yaml"}, `-o "yaml": use table or json`},
+		{[]string{"list", "-o", "xml"}, `-o "xml": use one of table, wide, json, yaml`},
 		{[]string{"list", "--timeout", "0s"}, "--timeout 0s: must be more than zero"},
 		{[]string{"list", "--timeout", "x"}, "invalid argument"},
 		{[]string{"list", "--etcd-prefix", "/"}, "invalid etcd prefix"},

@@ -80,8 +80,8 @@ func (a *app) waitApplied(ctx context.Context, revision int64, limit time.Durati
 	if len(state.Vanished) > 0 {
 		fmt.Fprintf(a.stderr, "Note: not waited for, having vanished meanwhile: %s\n", strings.Join(state.Vanished, ", "))
 	}
-	if a.json() {
-		return writeJSON(a.stdout, map[string]any{"revision": revision, "proxies": state.Done})
+	if a.structured() {
+		return a.write(map[string]any{"revision": revision, "proxies": state.Done})
 	}
 	fmt.Fprintf(a.stdout, "revision %d: applied by %s\n", revision, proxies(state.Done))
 	return nil

@@ -2,7 +2,6 @@ package pdctl
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"strings"
@@ -21,7 +20,9 @@ const watchHelp = `watch prints changes as they happen, until Ctrl-C.
 
 Columns: time here, revision of etcd, "+" new, "-" gone, "~" changed, "=" there
 at the start (with --initial), instance, what it is worth now, what changed.
--o json prints one object a line.
+-o json prints one object a line, -o yaml one document each.
+
+With --selector, what begins to fit is new, and what fits no more is gone.
 
 It outlives restarts of etcd: while etcd is away it says so on the error output,
 and afterwards prints what changed meanwhile.`
@@ -44,6 +45,10 @@ func (a *app) watchCommand() *cobra.Command {
 // watch needs etcd to answer at the start, so that a wrong address is noticed;
 // from then on it only ends with ctx.
 func (a *app) watch(ctx context.Context, initial bool) error {
+	sel, err := a.selected()
+	if err != nil {
+		return err
+	}
 	s, err := a.connect(ctx)
 	if err != nil {
 		return err
@@ -71,13 +76,13 @@ func (a *app) watch(ctx context.Context, initial bool) error {
 	}
 	prev := w.Snapshot()
 	if initial {
-		for _, in := range prev.All() {
+		for _, in := range sel.filter(prev).All() {
 			if err := a.printChange(change{kind: "=", revision: in.ModRevision, in: in}); err != nil {
 				return err
 			}
 		}
 	}
-	fmt.Fprintf(a.stderr, "Watching %d instances from revision %d.\n", len(prev.All()), prev.Revision)
+	fmt.Fprintf(a.stderr, "Watching %d instances from revision %d.\n", len(sel.filter(prev).All()), prev.Revision)
 	tick := time.NewTicker(statusPoll)
 	defer tick.Stop()
 	away := false
@@ -89,7 +94,7 @@ func (a *app) watch(ctx context.Context, initial bool) error {
 			away = a.printContact(w.Status(), away)
 		case <-prev.Changed():
 			next := w.Snapshot()
-			for _, c := range diff(prev, next) {
+			for _, c := range diff(sel.filter(prev), sel.filter(next)) {
 				if err := a.printChange(c); err != nil {
 					return err
 				}
@@ -122,13 +127,9 @@ type changeJSON struct {
 
 func (a *app) printChange(c change) error {
 	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
-	if a.json() {
+	if a.structured() {
 		words := map[string]string{"+": "added", "-": "removed", "~": "changed", "=": "present"}
-		line, err := json.Marshal(changeJSON{Time: now, Change: words[c.kind], Revision: c.revision, What: c.what, Listing: c.in.List()})
-		if err != nil {
-			return fmt.Errorf("write output: %w", err)
-		}
-		return a.println(string(line))
+		return a.writeLine(changeJSON{Time: now, Change: words[c.kind], Revision: c.revision, What: c.what, Listing: c.in.List()})
 	}
 	what := strings.Join(c.what, "; ")
 	if c.kind != "~" {

@@ -28,27 +28,27 @@ func (a *app) weightCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "weight prefill|decode|both host:port... N|default", Short: "say how much of the requests instances get", Long: weightHelp,
 		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
-		Args:    cobra.MinimumNArgs(3),
+		Args:    a.named(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			last := len(args) - 1
-			keys, err := a.bothKeys(args[:last])
-			if err != nil {
-				return err
-			}
 			if err := f.check(); err != nil {
 				return err
 			}
-			if args[last] == "default" {
-				if f.wish.For > 0 {
-					return usagef("--for goes with a weight, not with default")
+			var weight *int
+			if args[last] != "default" {
+				n, err := strconv.Atoi(args[last])
+				if err != nil || n < 0 {
+					return usagef("%q is no weight: give a whole number from 0 up, or \"default\", behind the addresses", instance.Printable(args[last], 80))
 				}
-				return a.weigh(cmd.Context(), keys, nil, f.wish)
+				weight = &n
+			} else if f.wish.For > 0 {
+				return usagef("--for goes with a weight, not with default")
 			}
-			n, err := strconv.Atoi(args[last])
-			if err != nil || n < 0 {
-				return usagef("%q is no weight: give a whole number from 0 up, or \"default\", behind the addresses", instance.Printable(args[last], 80))
+			keys, err := a.chosen(cmd.Context(), args[:last])
+			if err != nil {
+				return err
 			}
-			return a.weigh(cmd.Context(), keys, &n, f.wish)
+			return a.weigh(cmd.Context(), keys, weight, f.wish)
 		},
 	}
 	f.add(cmd)

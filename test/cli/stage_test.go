@@ -67,6 +67,9 @@ func newStage(t *testing.T) *stage {
 		{"10.0.0.8:8200", instance.Decode}, {"10.0.0.9:8200", instance.Decode}, {"10.0.0.6:8100", instance.Both},
 	} {
 		n := node
+		if at.role == instance.Decode {
+			n.AgentArgs = []string{"--label", "rack=3"}
+		}
 		n.Name, n.Role, n.Port = fmt.Sprintf("engine-%d", i), at.role, ports[i]
 		if i == 0 {
 			n.EngineArgs = append(n.EngineArgs[:2:2], "--num-gpu-blocks-override", "1000", "--kv-events-config", fmt.Sprintf(
@@ -233,11 +236,11 @@ func (s *stage) interrupt() {
 	}
 }
 
-// request sends one through the proxy, so that engines have something to tell.
-func (s *stage) request() {
+// fillCache has an engine store the prefix of a prompt, and tell of it.
+func (s *stage) fillCache() {
 	s.t.Helper()
 	text := fmt.Sprintf(`{"model":%q,"prompt":%q,"max_tokens":2}`, modelName, strings.Repeat("the sea ", 60))
-	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, s.proxy.URL()+"/v1/completions", strings.NewReader(text))
+	req, err := http.NewRequestWithContext(s.t.Context(), http.MethodPost, "http://"+s.here("10.0.0.7:8100")+"/v1/completions", strings.NewReader(text))
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -249,14 +252,6 @@ func (s *stage) request() {
 	_ = resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
 		s.t.Fatal(resp.Status)
-	}
-}
-
-// fillCache has a prefix of a prompt stored by every prefill engine, and its events told.
-func (s *stage) fillCache() {
-	s.t.Helper()
-	for range 3 {
-		s.request()
 	}
 }
 

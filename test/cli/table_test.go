@@ -65,7 +65,12 @@ var examples = map[string]example{
 	"pdctl wait --revision $(pdctl status -o json | jq .revision)":               {want: []string{"applied by 1 proxy"}},
 	"pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s": {want: []string{"applied by 1 proxy"}},
 
-	"pdctl list":        {want: []string{"prefill  10.0.0.7:8100", "decode   10.0.0.8:8200", "leased", modelName}},
+	"pdctl list": {want: []string{"prefill  10.0.0.7:8100", "decode   10.0.0.8:8200", "leased", modelName}},
+	"pdctl list -o wide --selector state=ready --selector rack=3": {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.9:8200", "LABELS", "rack=3", "0.32.0"}},
+	"pdctl drain decode --selector rack=3 --dry-run": {
+		want: []string{"decode/10.0.0.8:8200: would be: drained", "Dry run: nothing is written.", "at revision 4711", "if      /pd/override/decode/10.0.0.9:8200 is not there", "put     /pd/override/decode/10.0.0.9:8200"},
+	},
+	`pdctl drain decode --selector rack=3 --reason "the rack's power" -o yaml`: {want: []string{"results:", "  - role: decode", "    address: 10.0.0.8:8200", "    outcome: drained"}},
 	"pdctl list decode": {want: []string{"decode  10.0.0.8:8200", "decode  10.0.0.6:8100"}},
 	"pdctl list decode -o json | jq '.instances[].address'":               {want: []string{`"10.0.0.8:8200"`, `"10.0.0.9:8200"`}},
 	"pdctl list -o json | jq '.instances[] | select(.state == \"down\")'": {set: down, want: []string{`"address": "127.0.0.1:9"`}},

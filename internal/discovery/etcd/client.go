@@ -58,6 +58,8 @@ type Config struct {
 	Log logrus.FieldLogger // gets the client library's own lines at debug level; nil drops them
 	// DialTimeout bounds a single login, default 3 s.
 	DialTimeout time.Duration
+	// Intercept gets every call but watches and streams, if not nil.
+	Intercept grpc.UnaryClientInterceptor
 }
 
 // Dial makes a client. It does not wait for a connection (see Ping), nor for a
@@ -91,6 +93,9 @@ func Dial(cfg Config) (*clientv3.Client, error) {
 	if cfg.TLS != nil {
 		first = cfg.TLS()
 		secure = append(secure, grpc.WithTransportCredentials(newShaker(cfg.TLS, why)))
+	}
+	if cfg.Intercept != nil {
+		secure = append(secure, grpc.WithChainUnaryInterceptor(cfg.Intercept))
 	}
 	cli, err := clientv3.New(clientv3.Config{
 		Endpoints:            endpoints,

@@ -1,0 +1,261 @@
+package pdctl_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.yaml.in/yaml/v3"
+)
+
+// touched are the keys that were written or deleted since a revision, with their values.
+// Of an audit entry only that there is one.
+func (r *rig) touched(since int64) (out []string) {
+	r.t.Helper()
+	now := r.now()
+	if now == since {
+		return nil
+	}
+	ctx := r.t.Context()
+	for resp := range r.cli.Watch(ctx, "/pd/", clientv3.WithPrefix(), clientv3.WithRev(since+1)) {
+		for _, ev := range resp.Events {
+			out = append(out, kept(map[bool]string{true: "delete", false: "put"}[ev.Type == clientv3.EventTypeDelete], string(ev.Kv.Key), string(ev.Kv.Value)))
+		}
+		if resp.Header.Revision >= now || len(resp.Events) > 0 && resp.Events[len(resp.Events)-1].Kv.ModRevision >= now {
+			break
+		}
+	}
+	slices.Sort(out)
+	return out
+}
+
+func kept(op, key, value string) string {
+	if strings.HasPrefix(key, "/pd/audit/") {
+		return op + " audit"
+	}
+	return op + " " + key + " " + value
+}
+
+func (r *rig) now() int64 {
+	r.t.Helper()
+	resp, err := r.cli.Get(r.t.Context(), "/pd/meta/schema")
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return resp.Header.Revision
+}
+
+func (r *rig) leases() int {
+	r.t.Helper()
+	resp, err := r.cli.Leases(r.t.Context())
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return len(resp.Leases)
+}
+
+// A dry run of every command that writes says what the command then writes, and writes nothing.
+func TestDryRun(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	engine, gone := startEngine(t, "org/m"), "127.0.0.1:1"
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"labels":{"rack":"3"}}`)
+	r.leased("/pd/prefill/10.0.0.7:8100", `{"models":["m"],"labels":{"rack":"3"}}`)
+	for _, line := range []string{
+		"add prefill " + engine, "add decode " + gone + " --wait=10m", "remove decode " + gone,
+		"drain decode 10.0.0.8:8200 --for 30m --reason disks", "undrain decode 10.0.0.8:8200",
+		"cordon prefill 10.0.0.7:8100", "uncordon prefill 10.0.0.7:8100",
+		"weight decode --selector rack=3 300", "weight decode 10.0.0.8:8200 default",
+		"remove decode --selector rack=3", "allow decode 10.0.0.8:8200",
+		"remove prefill 10.0.0.99:1 --force", "restore --all", "forget prefill 10.0.0.7:8100",
+	} {
+		args := strings.Fields(line)
+		before, leases := r.now(), r.leases()
+		code, out, errs := r.run(append(args, "--dry-run", "-o", "json")...)
+		if code != 0 {
+			t.Fatalf("%s: exit %d\n%s%s", line, code, out, errs)
+		}
+		text, plain, _ := r.run(append(args, "--dry-run")...)
+		if text != 0 || !strings.Contains(plain, "Dry run: nothing is written.") || !strings.Contains(plain, fmt.Sprintf("\nat revision %d\n", before)) {
+			t.Errorf("%s: exit %d\n%s", line, text, plain)
+		}
+		if now, have := r.now(), r.leases(); now != before || have != leases {
+			t.Fatalf("%s: etcd was at revision %d and is at %d; it had %d leases and has %d", line, before, now, leases, have)
+		}
+		var said struct {
+			DryRun []struct {
+				Revision int64
+				If       []string
+				Writes   []struct{ Op, Key, Value string }
+			} `json:"dry_run"`
+		}
+		if err := json.Unmarshal([]byte(out), &said); err != nil {
+			t.Fatalf("%s: %v\n%s", line, err, out)
+		}
+		var would []string
+		for _, one := range said.DryRun {
+			if one.Revision != before {
+				t.Errorf("%s: compared at revision %d, not %d", line, one.Revision, before)
+			}
+			for _, w := range one.Writes {
+				would = append(would, kept(w.Op, w.Key, w.Value))
+			}
+		}
+		slices.Sort(would)
+		if code, out, errs := r.run(args...); code != 0 {
+			t.Fatalf("%s: exit %d\n%s%s", line, code, out, errs)
+		}
+		if d := cmp.Diff(r.touched(before), would, cmp.Transformer("times", sameTimes)); d != "" {
+			t.Errorf("%s (-written +said)\n%s", line, d)
+		}
+	}
+}
+
+// sameTimes leaves out of values when they were written.
+func sameTimes(list []string) (out []string) {
+	for _, s := range list {
+		op, value, ok := strings.Cut(s, " {")
+		var m map[string]any
+		if !ok || json.Unmarshal([]byte("{"+value), &m) != nil {
+			out = append(out, s)
+			continue
+		}
+		for _, name := range []string{"at", "id", "since", "until", "ends", "started_at", "nonce"} {
+			delete(m, name)
+		}
+		text, _ := json.Marshal(m) //nolint:errchkjson // it was JSON
+		out = append(out, op+" "+string(text))
+	}
+	return out
+}
+
+func TestDryRunOfWhatWaits(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/decode/10.0.0.8:8200", `{"models":["m"]}`)
+	for line, want := range map[string]string{
+		"drain decode 10.0.0.8:8200 --wait --dry-run":       "--dry-run and --wait exclude each other",
+		"add decode 10.0.0.8:8200 --wait --block --dry-run": "--dry-run and --block exclude each other",
+		"drain decode --selector rack --dry-run":            "write key=value",
+		"drain decode --selector state=asleep":              "use one of starting, ready",
+		"drain decode --selector role=both":                 `"prefill" or "decode"`,
+		"drain decode 10.0.0.8:8200 --selector rack=3":      "accepts 1 arg(s), received 2",
+		"weight decode --selector rack=3":                   "accepts 2 arg(s), received 1",
+		"list -o xml":                                       "use one of table, wide, json, yaml",
+		"events decode 10.0.0.8:8200 -o yaml":               "events are text only",
+		"export -o json":                                    "an export is JSON lines already",
+		"auth init -o yaml":                                 "this prints text only",
+		"list --selector model=":                            "name a model",
+		"drain decode":                                      "requires at least 2 arg(s)",
+	} {
+		code, _, errs := r.run(strings.Fields(line)...)
+		if code != 2 || !strings.Contains(errs, want) {
+			t.Errorf("%s: exit %d, %q is not in %q", line, code, want, errs)
+		}
+	}
+}
+
+func TestSelector(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["org/m"],"labels":{"rack":"3","zone":"a"},"state":"ready"}`)
+	r.leased("/pd/decode/10.0.0.9:8200", `{"models":["org/n"],"labels":{"rack":"3"},"state":"down"}`)
+	r.leased("/pd/prefill/10.0.0.6:8100", `{"models":["org/m"],"labels":{"rack":"4","role":"x"},"kv_role":"kv_both"}`)
+	r.leased("/pd/decode/10.0.0.6:8100", `{"models":["org/m"],"labels":{"rack":"4"},"kv_role":"kv_both"}`)
+	for line, want := range map[string]string{
+		"rack=3":              "decode/10.0.0.8:8200 decode/10.0.0.9:8200",
+		"rack=3 zone=a":       "decode/10.0.0.8:8200",
+		"state=down":          "decode/10.0.0.9:8200",
+		"role=prefill":        "prefill/10.0.0.6:8100",
+		"label:role=x":        "prefill/10.0.0.6:8100",
+		"model=m role=decode": "decode/10.0.0.6:8100 decode/10.0.0.8:8200",
+		"model=org/n":         "decode/10.0.0.9:8200",
+		"rack=5":              "",
+	} {
+		args := []string{"list", "-o", "json"}
+		for _, term := range strings.Fields(line) {
+			args = append(args, "-l", term)
+		}
+		_, out, errs := r.run(args...)
+		var got struct {
+			Instances []struct{ Role, Address string }
+		}
+		if err := json.Unmarshal([]byte(out), &got); err != nil {
+			t.Fatalf("%s: %v\n%s%s", line, err, out, errs)
+		}
+		var list []string
+		for _, in := range got.Instances {
+			list = append(list, in.Role+"/"+in.Address)
+		}
+		if is := strings.Join(list, " "); is != want {
+			t.Errorf("%s: %q, want %q", line, is, want)
+		}
+	}
+	_, values, _ := r.run("__complete", "list", "--selector", "rack=")
+	if d := cmp.Diff("rack=3\nrack=4\n:4\n", values); d != "" {
+		t.Error(d)
+	}
+	if _, keys, _ := r.run("__complete", "drain", "decode", "-l", ""); !strings.Contains(keys, "rack=\n") || !strings.Contains(keys, "label:role=\n") || !strings.Contains(keys, "state=\n") {
+		t.Errorf("%s", keys)
+	}
+	r.want(0, "No instance fits.\n", "list", "--selector", "rack=5")
+	r.want(0, "both/10.0.0.6:8100: drained\n", "drain", "both", "--selector", "rack=4")
+	r.want(1, "", "cordon", "both", "--selector", "rack=3")
+	r.want(0, "decode/10.0.0.8:8200: cordoned\ndecode/10.0.0.9:8200: cordoned\n", "cordon", "decode", "--selector", "rack=3")
+	r.want(0, "decode/10.0.0.8:8200: uncordoned; used again as it registers\n", "uncordon", "decode", "--selector", "state=cordon", "--selector", "zone=a")
+	r.want(0, "prefill/10.0.0.6:8100: removed\ndecode/10.0.0.6:8100: removed\n", "remove", "both", "--selector", "state=drain")
+	if errs := r.want(1, "", "drain", "prefill", "--selector", "rack=9"); !strings.Contains(errs, "no prefill instance fits --selector rack=9") {
+		t.Errorf("%q", errs)
+	}
+	_, wide, _ := r.run("list", "-o", "wide", "-l", "zone=a")
+	for _, word := range []string{"LABELS", "rack=3,zone=a", "VERSION", "LEASE", "WEIGHT"} {
+		if !strings.Contains(wide, word) {
+			t.Errorf("%q is not in\n%s", word, wide)
+		}
+	}
+	if _, forms, _ := r.run("__complete", "list", "-o", ""); forms != "table\nwide\njson\nyaml\n:4\n" {
+		t.Errorf("%s", forms)
+	}
+}
+
+// YAML says the same as JSON, in the same order.
+func TestYAML(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.put("/pd/proxies/p1", well)
+	r.put("/pd/decode/10.0.0.8:8200", `{"models":["null","1e3","yes","a: b"],"labels":{"x":"\u00e9\u2028"}}`)
+	r.put("/pd/override/decode/10.0.0.8:8200", `{"v":1,"state":"drain","reason":"- no\nlist"}`)
+	for _, line := range []string{"list", "get decode/10.0.0.8:8200", "status", "history", "doctor --agents=false", "wait --revision 1", "mooncake segments", "undrain decode 10.0.0.8:8200 --dry-run"} {
+		args := strings.Fields(line)
+		code, asJSON, errs := r.run(append(args, "-o", "json")...)
+		again, asYAML, _ := r.run(append(args, "-o", "yaml")...)
+		var a, b any
+		if err := json.Unmarshal([]byte(asJSON), &a); err != nil {
+			t.Fatalf("%s: exit %d: %v\n%s%s", line, code, err, asJSON, errs)
+		}
+		if err := yaml.Unmarshal([]byte(asYAML), &b); err != nil {
+			t.Fatalf("%s: exit %d: %v\n%s", line, again, err, asYAML)
+		}
+		text, err := json.Marshal(b)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := json.Unmarshal(text, &b); err != nil {
+			t.Fatal(err)
+		}
+		if strings.HasPrefix(asYAML, "{") || strings.Contains(asYAML, ": {\"") {
+			t.Errorf("%s is not written over lines\n%s", line, asYAML)
+		}
+		volatile := cmp.FilterPath(func(p cmp.Path) bool {
+			last := p.Last().String()
+			return slices.ContainsFunc([]string{"told", "at", "db_size", "key", "value"}, func(name string) bool { return last == `["`+name+`"]` })
+		}, cmp.Ignore())
+		if d := cmp.Diff(a, b, volatile); d != "" || code != again {
+			t.Errorf("%s: exit %d and %d (-json +yaml)\n%s", line, code, again, d)
+		}
+	}
+}
