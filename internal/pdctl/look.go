@@ -162,12 +162,9 @@ func (a *app) lookAtEtcd(ctx context.Context, s *session, p *doctor.Picture) {
 
 // lookAtProxies looks at them, and once more at those that seem to lag.
 func (a *app) lookAtProxies(ctx context.Context, s *session, p *doctor.Picture) error {
-	newest := int64(0)
-	for _, in := range p.Snapshot.All() {
-		newest = max(newest, in.ModRevision)
-	}
-	for _, r := range p.Removals {
-		newest = max(newest, r.Revision)
+	newest, err := s.store.Newest(ctx)
+	if err != nil {
+		return err
 	}
 	start := time.Now()
 	first := map[string]*lease.ProxyLoad{}

@@ -44,7 +44,7 @@ type statusReport struct {
 	Alarms     []string                  `json:"alarms"`
 	Prefix     string                    `json:"prefix"`
 	Revision   int64                     `json:"revision"`
-	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow
+	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow, intents too
 	Counts     map[string]map[string]int `json:"counts"`              // role → state → how many
 	Proxies    []proxyReport             `json:"proxies"`
 	Notes      []string                  `json:"notes,omitempty"`
@@ -117,8 +117,8 @@ func (a *app) status(ctx context.Context) error {
 		Endpoints: a.askEndpoints(ctx, s), Alarms: []string{}, Prefix: s.layout.Root(),
 		Revision: snap.Revision, Proxies: []proxyReport{},
 	}
-	for _, in := range snap.All() {
-		rep.Membership = max(rep.Membership, in.ModRevision)
+	if rep.Membership, err = s.store.Newest(ctx); err != nil {
+		rep.Notes = append(rep.Notes, "membership revision: "+instance.Printable(err.Error(), 200))
 	}
 	// A user with rights on our keys only may not ask these; that is no failure.
 	if alarms, err := a.alarms(ctx, s); err != nil {

@@ -91,7 +91,7 @@ func (w *ward) clean() {
 func (w *ward) agent(name string, env []string, args ...string) *fleet.Process {
 	w.t.Helper()
 	p, err := w.f.Start(w.t.Context(), fleet.Spec{
-		Name: name, Program: "agent", Env: append(env, "XDG_RUNTIME_DIR="+w.t.TempDir()),
+		Name: name, Program: "agent", Env: append([]string{"XDG_RUNTIME_DIR=" + w.t.TempDir()}, env...),
 		Args: append([]string{"--etcd-endpoints", w.etcd, "--connector", "nixl", "--model", modelName, "--ttl", "5s", "--host-id", name}, args...),
 	})
 	if err != nil {

@@ -112,7 +112,7 @@ func (s *stage) furnish(sockets string) {
 		}
 	}
 	s.env = []string{
-		"PATH=" + filepath.Join(s.dir, "bin") + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "TMPDIR=" + s.dir, "XDG_RUNTIME_DIR=" + sockets,
+		"PATH=" + filepath.Join(s.dir, "bin") + ":" + binDir + ":" + os.Getenv("PATH"), "HOME=" + s.dir, "TMPDIR=" + s.dir, "XDG_RUNTIME_DIR=" + sockets,
 		"ADMIN_API_KEY=" + adminKey,
 	}
 }

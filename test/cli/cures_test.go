@@ -1,0 +1,248 @@
+package cli_test
+
+import (
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/doctor"
+	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// paste types the commands of a finding, as they stand.
+func (w *ward) paste(f doctor.Finding) {
+	w.t.Helper()
+	for _, line := range f.Commands {
+		if code, out := w.types(line); code != 0 {
+			w.t.Errorf("%s: exit %d\n%s", line, code, out)
+		}
+	}
+}
+
+// The causes are real: programs that die, stop, or were started wrongly. Doctor finds each,
+// its cure is done as it is printed, and then doctor finds nothing.
+func TestCures(t *testing.T) {
+	t.Parallel()
+	w := newWard(t, testkit.StartEtcd(t).Endpoint())
+	proxy := fleet.ProxySpec{Name: "proxy", EtcdEndpoints: []string{w.etcd}, Args: []string{"--connector", "nixl"}}
+	if _, err := w.f.StartProxy(t.Context(), proxy); err != nil {
+		t.Fatal(err)
+	}
+	prefill := w.engine(fakevllm.Options{Role: fakevllm.RolePrefill}).Address()
+	w.agent("p1", nil, "--role", "prefill", "--address", prefill)
+	spec := fleet.NodeSpec{
+		Name: "d1", Role: instance.Decode, Connector: "nixl", Model: modelName, EngineArgs: []string{"--vllm-version", "0.32.0"},
+		AgentArgs: []string{"--host-id", "d1", "--probe-interval", "500ms", "--ttl", "5s"}, Etcd: []string{w.etcd},
+	}
+	node, err := w.f.StartNode(t.Context(), spec)
+	if err != nil {
+		t.Fatal(err)
+	}
+	decode := "decode/" + node.Address
+	w.clean()
+	// again starts the engine of the node anew, on its port.
+	again := func(version string) {
+		t.Helper()
+		s := node.Spec
+		s.Etcd, s.EngineArgs = nil, []string{"--vllm-version", version}
+		next, err := w.f.StartNode(t.Context(), s)
+		if err != nil {
+			t.Fatal(err)
+		}
+		node.Engine = next.Engine
+	}
+	for _, cause := range []struct {
+		name string
+		run  func(w *ward)
+	}{
+		{"dead engine with a live agent", func(w *ward) {
+			if err := node.Engine.Kill(); err != nil {
+				w.t.Fatal(err)
+			}
+			f := w.finds("engine", decode, "its engine is dead, and its agent lives", "restart the engine on 127.0.0.1", "with no restart of its own")
+			if code, _ := w.types(f.Commands[0]); code != 7 {
+				w.t.Errorf("%s: exit %d, want 7: it refuses", f.Commands[0], code)
+			}
+			again("0.32.0")
+			w.paste(f)
+		}},
+		{"pair of two builds", func(w *ward) {
+			if err := node.Engine.Kill(); err != nil {
+				w.t.Fatal(err)
+			}
+			again("0.33.0")
+			f := w.finds("pair", decode, "these are 0.33.0 and 0.32.0", "run the same vLLM build in both roles")
+			w.paste(f)
+			if err := node.Engine.Kill(); err != nil {
+				w.t.Fatal(err)
+			}
+			again("0.32.0")
+		}},
+		{"rejected value", func(w *ward) {
+			at := w.engine(fakevllm.Options{Role: fakevllm.RoleDecode}).Address()
+			if _, err := w.cli.Put(w.t.Context(), "/pd/decode/"+at, `{"models":["`+modelName+`"],"state":"asleep"}`); err != nil {
+				w.t.Fatal(err)
+			}
+			w.paste(w.finds("rejected", "decode/"+at, "its value in etcd is rejected", "pdctl remove decode "+at, "pdctl add decode "+at))
+			w.clean()
+			if code, out := w.types("pdctl remove decode " + at); code != 0 {
+				w.t.Errorf("%s", out)
+			}
+		}},
+		{"two agents on one address", func(w *ward) {
+			dir := w.t.TempDir()
+			w.agent("taker", []string{"XDG_RUNTIME_DIR=" + dir}, "--role", "decode", "--address", node.Address)
+			f := w.finds("conflict", decode, "two agents claim this address", "stop one of the two agents")
+			w.paste(f)
+			there := regexp.MustCompile(`\(on \S+: (agent drain .*)\)$`).FindStringSubmatch(f.Cure)
+			if there == nil {
+				w.t.Fatalf("no command in %q", f.Cure)
+			}
+			if code, out := w.types("XDG_RUNTIME_DIR=" + dir + " " + there[1]); code != 0 {
+				w.t.Errorf("%s: exit %d\n%s", there[1], code, out)
+			}
+		}},
+		{"stale proxy", func(w *ward) {
+			p2 := proxy
+			p2.Name = "proxy-2"
+			p, err := w.f.StartProxy(w.t.Context(), p2)
+			if err != nil {
+				w.t.Fatal(err)
+			}
+			w.clean()
+			if err := p.Signal(syscall.SIGSTOP); err != nil {
+				w.t.Fatal(err)
+			}
+			if code, out := w.types("pdctl weight decode " + node.Address + " 100"); code != 0 {
+				w.t.Errorf("%s", out)
+			}
+			f := w.finds("proxy", "proxy "+p.Address, "it is stale: it has applied revision", "see whether its machine reaches etcd and its process runs (not stopped)", "pdctl wait --revision")
+			if err := p.Signal(syscall.SIGCONT); err != nil {
+				w.t.Fatal(err)
+			}
+			w.paste(f)
+			w.clean()
+			if err := p.Stop(w.t.Context()); err != nil {
+				w.t.Error(err)
+			}
+		}},
+		{"one side-channel port twice", (*ward).onePortTwice},
+		{"expired certificate", (*ward).expired},
+	} {
+		t.Run(cause.name, func(t *testing.T) {
+			x := *w
+			x.t, x.s.t = t, t
+			cause.run(&x)
+			x.clean()
+			x.s.t = w.t
+		})
+	}
+}
+
+// onePortTwice starts two engines by agents that were given one port for both.
+func (w *ward) onePortTwice() {
+	script := "#!/bin/sh\n# serve MODEL --host HOST --port PORT --kv-transfer-config JSON\n" +
+		"exec " + filepath.Join(binDir, "fakevllm") + ` --model "$2" --host "$4" --port "$6" --mode nixl --role decode --vllm-version 0.32.0` + "\n"
+	vllm := filepath.Join(w.t.TempDir(), "vllm")
+	if err := os.WriteFile(vllm, []byte(script), 0o700); err != nil {
+		w.t.Fatal(err)
+	}
+	ports, err := fleet.FreePorts(4)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	start := func(name string, port, side int) *fleet.Process {
+		return w.agent(name, []string{fmt.Sprintf("VLLM_NIXL_SIDE_CHANNEL_PORT=%d", side)}, "--host-id", "one machine", "--role", "decode", "--",
+			vllm, "serve", modelName, "--host", "127.0.0.1", "--port", fmt.Sprint(port), "--kv-transfer-config", `{"kv_connector":"NixlConnector","kv_role":"kv_consumer"}`)
+	}
+	first := start("s1", ports[0], ports[2])
+	testkit.Eventually(w.t, patience, func() error {
+		if _, out := w.types("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[0])) {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	second := start("s2", ports[1], ports[2])
+	a, b := net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[0])), net.JoinHostPort("127.0.0.1", fmt.Sprint(ports[1]))
+	var f doctor.Finding
+	testkit.Eventually(w.t, patience, func() error {
+		_, list := w.examined()
+		for _, f = range list {
+			if f.Check == "ports" {
+				return nil
+			}
+		}
+		return fmt.Errorf("%+v", list)
+	})
+	for _, word := range []string{fmt.Sprintf("port %d is the side channel of 2 engines", ports[2]), a, b, "VLLM_NIXL_SIDE_CHANNEL_PORT"} {
+		if !strings.Contains(f.What+f.Cure, word) {
+			w.t.Errorf("%q is not in %+v", word, f)
+		}
+	}
+	w.paste(f)
+	if err := second.Stop(w.t.Context()); err != nil {
+		w.t.Error(err)
+	}
+	second = start("s2", ports[1], ports[3]) // a port of its own
+	testkit.Eventually(w.t, patience, func() error {
+		if _, out := w.types("pdctl list decode"); !strings.Contains(out, fmt.Sprint(ports[1])) {
+			return fmt.Errorf("%s", out)
+		}
+		return nil
+	})
+	w.clean()
+	for _, p := range []*fleet.Process{first, second} {
+		if err := p.Stop(w.t.Context()); err != nil {
+			w.t.Error(err)
+		}
+	}
+}
+
+// expired starts a proxy whose certificate was good yesterday.
+func (w *ward) expired() {
+	if _, err := exec.LookPath("openssl"); err != nil {
+		w.t.Skip("the command needs openssl")
+	}
+	ca := testkit.NewAuthority(w.t, "ca")
+	old, oldKey := ca.Issue("old", testkit.Certificate{CN: "proxy", Hosts: []string{"127.0.0.1"}, From: -48 * time.Hour, Until: -24 * time.Hour})
+	cert, key := filepath.Join(w.s.dir, "cert.pem"), filepath.Join(w.s.dir, "key.pem")
+	give := func(from, to string) {
+		raw, err := os.ReadFile(from)
+		if err == nil {
+			err = os.WriteFile(to, raw, 0o600)
+		}
+		if err != nil {
+			w.t.Fatal(err)
+		}
+	}
+	give(old, cert)
+	give(oldKey, key)
+	ports, err := fleet.FreePorts(1)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	p, err := w.f.Start(w.t.Context(), fleet.Spec{Name: "proxy-tls", Program: "proxy", Args: []string{
+		"--host", "127.0.0.1", "--port", fmt.Sprint(ports[0]), "--etcd-endpoints", w.etcd, "--state-dir", w.t.TempDir(), "--connector", "nixl", "--tls-cert", cert, "--tls-key", key,
+	}})
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	w.paste(w.finds("certificate", fmt.Sprintf("proxy 127.0.0.1:%d", ports[0]), "has expired at", "write new files over the old ones on that machine", "openssl x509"))
+	fresh, freshKey := ca.Issue("fresh", testkit.Certificate{CN: "proxy", Hosts: []string{"127.0.0.1"}, Until: 90 * 24 * time.Hour})
+	give(freshKey, key)
+	give(fresh, cert)
+	w.clean()
+	if err := p.Stop(w.t.Context()); err != nil {
+		w.t.Error(err)
+	}
+}
