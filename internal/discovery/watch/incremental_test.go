@@ -58,7 +58,7 @@ func simulate(t *testing.T, rng *rand.Rand, localhost bool) (s *simulated, names
 		return nil
 	}})
 	s = &simulated{owner: newOwner(w), w: w, rng: rng, rev: 1, life: 7, keys: map[string]*mvccpb.KeyValue{}}
-	for range maxProbes { // askers wait for a place until the end
+	for range maxProbes { // probes wait for a place until the end
 		s.ask.slots <- struct{}{}
 	}
 	s.following = true

@@ -36,7 +36,7 @@ type owner struct {
 	w     *Watcher
 	table *table
 	facts *VerifiedFacts
-	ask   *askers
+	ask   *probeScheduler
 
 	fresh     int64 // demands for a list that the last one answers
 	announced bool  // Ready is closed
@@ -99,12 +99,12 @@ func newOwner(w *Watcher) *owner {
 		w:        w,
 		table:    table,
 		facts:    facts,
-		ask:      newAskers(w, table, facts),
+		ask:      newProbeScheduler(w, table, facts),
 		timer:    time.NewTimer(time.Hour),
 		tick:     time.NewTimer(time.Hour),
 		complain: make(map[schema.Name]int64),
 	}
-	o.table.lose = o.lose
+	o.table.onKeyGone = o.onKeyGone
 	o.timer.Stop()
 	o.tick.Stop()
 	return o
@@ -224,7 +224,7 @@ func (o *owner) load(l *etcd.Listing) {
 	if o.foreign {
 		o.order = 0
 	} else {
-		o.liftSince(known)
+		o.clearRemovals(known)
 	}
 	o.ordered(l.Order, !o.foreign && (o.listed || o.restored))
 	o.foreign = false
@@ -294,9 +294,9 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	}
 	e := t.entries[n]
 	if n.Kind == schema.KindOverride {
-		o.obey(e.Key)
+		o.applyOverride(e.Key)
 	} else {
-		o.lift(e)
+		o.clearRemoval(e)
 	}
 	return true
 }

@@ -63,8 +63,8 @@ func (o *owner) publish(ctx context.Context) {
 	o.announce()
 	if o.listed || o.table.revision > 0 {
 		o.unsaved = true
-		if o.table.takeWilled() {
-			etcd.Signal(o.w.willed)
+		if o.table.takeDurable() {
+			etcd.Signal(o.w.durableDirty)
 		} else {
 			etcd.Signal(o.w.unsaved)
 		}

@@ -46,7 +46,7 @@ func BenchmarkPublish(b *testing.B) {
 				t.put(benchKV(int(mod)%n, mod))
 				t.advance(mod)
 				t.snapshot(VerifiedFacts{})
-				t.takeNews()
+				t.takeChanges()
 			}
 		})
 	}

@@ -59,7 +59,7 @@ func (w *Watcher) save(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.willed:
+		case <-w.durableDirty:
 		case <-w.unsaved:
 			if !w.putOff(ctx, leasedPause-time.Since(last)) {
 				return
@@ -67,7 +67,7 @@ func (w *Watcher) save(ctx context.Context) {
 		case <-fresh.C:
 		}
 		last = time.Now()
-		for _, done := range []chan struct{}{w.willed, w.unsaved} { // the image has it
+		for _, done := range []chan struct{}{w.durableDirty, w.unsaved} { // the image has it
 			select {
 			case <-done:
 			default:
@@ -94,7 +94,7 @@ func (w *Watcher) putOff(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
 		return false
-	case <-w.willed:
+	case <-w.durableDirty:
 	case <-t.C:
 	}
 	return true

@@ -18,7 +18,7 @@ func TestSaveWaitsForLeasedInstances(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		w := &Watcher{inbox: make(chan message), unsaved: make(chan struct{}, 1), willed: make(chan struct{}, 1)}
+		w := &Watcher{inbox: make(chan message), unsaved: make(chan struct{}, 1), durableDirty: make(chan struct{}, 1)}
 		w.o.StateAge = 24 * time.Hour
 		ended := make(chan struct{})
 		go func() { w.save(ctx); close(ended) }()
@@ -50,7 +50,7 @@ func TestSaveWaitsForLeasedInstances(t *testing.T) {
 			t.Errorf("%d writes in 100 s of leased instances alone", n)
 		}
 		time.Sleep(time.Second)
-		etcd.Signal(w.willed)
+		etcd.Signal(w.durableDirty)
 		if n := churn(1); n != 1 {
 			t.Errorf("%d writes in the second after an operator's change", n)
 		}
@@ -79,19 +79,19 @@ func TestWhatIsSavedSoon(t *testing.T) {
 	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
 	tab := newTable(l)
 	tab.load(nil, 1)
-	if !tab.takeWilled() {
+	if !tab.takeDurable() {
 		t.Error("a list")
 	}
 	rev := int64(1)
 	put := func(key, value string, lease int64) bool {
 		rev++
 		tab.put(kvOf(l.Root()+key, value, rev, lease))
-		return tab.takeWilled()
+		return tab.takeDurable()
 	}
 	remove := func(key string) bool {
 		rev++
 		tab.remove(kvOf(l.Root()+key, "", rev, 0))
-		return tab.takeWilled()
+		return tab.takeDurable()
 	}
 	for _, tc := range []struct {
 		what      string

@@ -26,25 +26,25 @@ type table struct {
 
 	// What has happened since the last view, so that the next one costs what has
 	// changed and not what there is.
-	draft   instance.Draft       // the last view
-	renewed bool                 // all of order is to be shown anew
-	touched []*entry             // what is to be shown anew, once each; some may be out of the table again
-	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
-	news    news                 // since it was last taken
-	willed  bool                 // what is to be saved soon has changed since it was last taken
+	draft        instance.Draft       // the last view
+	renewed      bool                 // all of order is to be shown anew
+	stale        []*entry             // what is to be shown anew, once each; some may be out of the table again
+	dropped      []*instance.Instance // shown in the last view, of entries that are out of the table
+	changes      changes              // since it was last taken
+	durableDirty bool                 // what is to be saved soon has changed since it was last taken
 
 	// dirty tells that a view would show something else than the last publication.
 	dirty bool
 
 	bad map[schema.Name]*entry // those that cannot be used as they are
 
-	// lose decides what becomes of an entry whose key is gone since a revision;
+	// onKeyGone decides what becomes of an entry whose key is gone since a revision;
 	// nil drops it. Without the function all are dropped.
-	lose   func(e *entry, gone int64) *absence
-	absent map[schema.Name]*entry // those that etcd does not hold
-	census map[instance.Role]census
-	tally  tally
-	leases map[int64]int // how many of the keys that etcd holds are under a lease
+	onKeyGone func(e *entry, gone int64) *absence
+	absent    map[schema.Name]*entry // those that etcd does not hold
+	census    map[instance.Role]census
+	tally     tally
+	leases    map[int64]int // how many of the keys that etcd holds are under a lease
 }
 
 // tally counts the absent by what is shown of them.
@@ -82,7 +82,7 @@ type entry struct {
 
 	in       *instance.Instance // of the last view, perhaps of an earlier value
 	shadowed bool               // in the last view another key meant the same
-	old      bool               // in does not tell the latest: it is among the touched
+	old      bool               // in does not tell the latest: it is among the stale
 }
 
 // compare orders entries as snapshots do: prefill first, by address.
@@ -192,8 +192,8 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		if _, ok := t.entries[n]; ok {
 			continue
 		}
-		if t.lose != nil && (e.absent == nil || e.absent.kind == loaded) {
-			e.absent = t.lose(e, revision)
+		if t.onKeyGone != nil && (e.absent == nil || e.absent.kind == loaded) {
+			e.absent = t.onKeyGone(e, revision)
 		}
 		if e.absent != nil {
 			t.add(e)
@@ -268,15 +268,15 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := DecodeEntry(n, kv, prev)
-	t.willOf(prev)
-	t.willOf(e)
+	t.markDurable(prev)
+	t.markDurable(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
 		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
 		t.count(prev, -1)
 		t.order[at] = e
 	} else {
-		t.joinOf(e)
+		t.markMembership(e)
 		t.order = slices.Insert(t.order, at, e)
 		if e.Aliased {
 			t.aliased++
@@ -311,8 +311,8 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
-	if t.lose != nil {
-		if a := t.lose(e, kv.ModRevision); a != nil {
+	if t.onKeyGone != nil {
+		if a := t.onKeyGone(e, kv.ModRevision); a != nil {
 			t.mark(e, a)
 			return true
 		}
@@ -323,7 +323,7 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 
 // drop takes an entry out.
 func (t *table) drop(e *entry) {
-	t.joinOf(e)
+	t.markMembership(e)
 	t.count(e, -1)
 	delete(t.entries, e.Name)
 	delete(t.bad, e.Name)
@@ -342,7 +342,7 @@ func (t *table) drop(e *entry) {
 
 // mark makes an entry one that etcd does not hold, or changes how.
 func (t *table) mark(e *entry, a *absence) {
-	t.willOf(e)
+	t.markDurable(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
 	t.count(e, -1)
 	e.absent = a

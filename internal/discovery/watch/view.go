@@ -102,12 +102,12 @@ type surroundings struct {
 }
 
 // snapshot gives the instances at the table's revision. Those that nothing has
-// touched since the last snapshot are shared with it. All snapshots of a table are
+// changed since the last snapshot are shared with it. All snapshots of a table are
 // made with the same Model and Probing, and whoever changes the facts touches the
 // instance.
 func (t *table) snapshot(v VerifiedFacts) *instance.Snapshot {
 	// Entries that moved one by one would cost more than going through all.
-	if len(t.touched)+len(t.dropped) > fewTouched+len(t.order)/256 {
+	if len(t.stale)+len(t.dropped) > fewStale+len(t.order)/256 {
 		t.renewed = true
 	}
 	find := t.finder()
@@ -127,7 +127,7 @@ func (t *table) snapshot(v VerifiedFacts) *instance.Snapshot {
 		for _, in := range t.dropped {
 			t.draft.Replace(in, nil)
 		}
-		for _, e := range t.touched {
+		for _, e := range t.stale {
 			if !e.old || t.entries[e.Name] != e {
 				continue // another one has taken its place, or nobody
 			}
@@ -136,14 +136,14 @@ func (t *table) snapshot(v VerifiedFacts) *instance.Snapshot {
 			t.draft.Replace(was, e.in)
 		}
 	}
-	clear(t.touched) // nothing is kept alive by what is only noted here
+	clear(t.stale) // nothing is kept alive by what is only noted here
 	clear(t.dropped)
-	t.renewed, t.touched, t.dropped = false, t.touched[:0], t.dropped[:0]
+	t.renewed, t.stale, t.dropped = false, t.stale[:0], t.dropped[:0]
 	return t.draft.Snapshot(t.revision)
 }
 
-// fewTouched is how many entries are shown anew one by one in any case.
-const fewTouched = 16
+// fewStale is how many entries are shown anew one by one in any case.
+const fewStale = 16
 
 // finder finds the entry that stands for a name, spelled in whatever way.
 func (t *table) finder() func(schema.Name) *entry {

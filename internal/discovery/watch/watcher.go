@@ -173,9 +173,9 @@ type Watcher struct {
 	pulse pulse
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
 
-	unsaved chan struct{} // something is to be saved; capacity one
-	willed  chan struct{} // the same of something that is to be saved soon
-	last    *image        // what was not saved when the owner ended; read after that
+	unsaved      chan struct{} // something is to be saved; capacity one
+	durableDirty chan struct{} // the same of something that is to be saved soon
+	last         *image        // what was not saved when the owner ended; read after that
 
 	leaseSlots chan struct{} // bounds the questions about leases
 
@@ -212,16 +212,16 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	}
 	w := &Watcher{
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log),
-		ready:      make(chan struct{}),
-		relist:     make(chan string, 1),
-		inbox:      make(chan message),
-		verdicts:   make(chan verdict),
-		unsaved:    make(chan struct{}, 1),
-		willed:     make(chan struct{}, 1),
-		progress:   make(chan struct{}, 1),
-		doubt:      make(chan struct{}, 1),
-		leaseSlots: make(chan struct{}, maxLeaseQuestions),
-		status:     Status{State: Cold, WatchEnds: map[string]int64{}},
+		ready:        make(chan struct{}),
+		relist:       make(chan string, 1),
+		inbox:        make(chan message),
+		verdicts:     make(chan verdict),
+		unsaved:      make(chan struct{}, 1),
+		durableDirty: make(chan struct{}, 1),
+		progress:     make(chan struct{}, 1),
+		doubt:        make(chan struct{}, 1),
+		leaseSlots:   make(chan struct{}, maxLeaseQuestions),
+		status:       Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.snapshot.Store(instance.NewSnapshot(0, nil))
 	return w

@@ -51,9 +51,9 @@ type verdict struct {
 	wait   *Wait
 }
 
-// askers are the goroutines that ask, one for each target, with a common bound
+// probeScheduler has the goroutines that ask, one for each target, with a common bound
 // on the probes under way. Only the owner uses it.
-type askers struct {
+type probeScheduler struct {
 	w     *Watcher
 	table *table
 	facts *VerifiedFacts
@@ -69,23 +69,23 @@ type asker struct {
 	cancel context.CancelFunc
 }
 
-func newAskers(w *Watcher, t *table, facts *VerifiedFacts) *askers {
-	return &askers{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
+func newProbeScheduler(w *Watcher, t *table, facts *VerifiedFacts) *probeScheduler {
+	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
 }
 
 // stop ends all of them and waits.
-func (a *askers) stop() {
+func (a *probeScheduler) stop() {
 	for _, r := range a.run {
 		r.cancel()
 	}
 	a.wg.Wait()
 }
 
-// update makes the running askers those of the targets. Of other keys than
+// update makes the probes that run those of the targets. Of other keys than
 // those looked at nothing has changed; nil looks at all. It does not wait for
 // those that it ends: their probes are cancelled, and what they would still
 // say names an incarnation or a revision that is compared.
-func (a *askers) update(ctx context.Context, targets []target, looked []targetKey) {
+func (a *probeScheduler) update(ctx context.Context, targets []target, looked []targetKey) {
 	if a.w.o.Prober == nil {
 		return
 	}
@@ -122,13 +122,13 @@ func (a *askers) update(ctx context.Context, targets []target, looked []targetKe
 		a.run[targetKey{t.in.Key, t.pending}] = asker{life: t.life, sign: t.sign, cancel: cancel}
 		a.wg.Go(func() {
 			defer cancel()
-			a.keepAsking(actx, ctx, t)
+			a.probeLoop(actx, ctx, t)
 		})
 	}
 }
 
 // end ends one asker, if it runs.
-func (a *askers) end(k targetKey) {
+func (a *probeScheduler) end(k targetKey) {
 	r, ok := a.run[k]
 	if !ok {
 		return
@@ -140,11 +140,11 @@ func (a *askers) end(k targetKey) {
 	}
 }
 
-// keepAsking asks until its context ends, which it does when the target has
+// probeLoop asks until its context ends, which it does when the target has
 // what it wanted. run is the context of the Watcher: what is written to etcd
 // ends with that one only, since the change it makes comes back through the
 // watch, and would cut off the answer.
-func (a *askers) keepAsking(ctx, run context.Context, t target) {
+func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 	// A lost etcd loses all leases at once: the first probes are spread too.
 	if n := a.signs.Load(); t.sign && n > 1 && !etcd.Pause(ctx, rand.N(time.Duration(n)*spread)) {
 		return
@@ -180,7 +180,7 @@ func (a *askers) keepAsking(ctx, run context.Context, t target) {
 }
 
 // once asks once. slow tells that there is no hurry to ask again.
-func (a *askers) once(ctx, run context.Context, t target) (v verdict, slow bool) {
+func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, slow bool) {
 	v.key = t.in.Key
 	if t.drop {
 		if _, err := a.w.o.Writer.DropPending(run, t.in); err != nil && run.Err() == nil {
@@ -218,7 +218,7 @@ func (a *askers) once(ctx, run context.Context, t target) (v verdict, slow bool)
 
 // promote adds the instance for good. Others may have done so first: that shows
 // in the watch.
-func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
+func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
 	won, err := a.w.o.Writer.Promote(ctx, t.in, withFacts(t.rec, facts))
 	if err != nil {
 		return "it answers, but could not be added: " + instance.Printable(err.Error(), 300)
@@ -232,8 +232,8 @@ func (a *askers) promote(ctx context.Context, t target, facts instance.Facts) (t
 
 // retarget has those asked, and no others, of whom something is to be found
 // out, and forgets answers of those who are gone.
-func (a *askers) retarget(ctx context.Context) {
-	n := a.table.takeNews()
+func (a *probeScheduler) retarget(ctx context.Context) {
+	n := a.table.takeChanges()
 	if n.all {
 		a.update(ctx, a.targets(), nil)
 		a.forgetAnswers()
@@ -258,7 +258,7 @@ func (a *askers) retarget(ctx context.Context) {
 }
 
 // targets lists whom to ask.
-func (a *askers) targets() []target {
+func (a *probeScheduler) targets() []target {
 	var ts []target
 	for _, e := range a.table.order {
 		if t, ok := a.target(e); ok {
@@ -269,7 +269,7 @@ func (a *askers) targets() []target {
 }
 
 // target tells whether and what the instance of an entry is to be asked.
-func (a *askers) target(e *entry) (target, bool) {
+func (a *probeScheduler) target(e *entry) (target, bool) {
 	switch {
 	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:
 	case e.Kind == schema.KindPending && a.w.o.Writer == nil:
@@ -295,7 +295,7 @@ func (a *askers) target(e *entry) (target, bool) {
 	return target{}, false
 }
 
-func (a *askers) forgetAnswer(k targetKey) {
+func (a *probeScheduler) forgetAnswer(k targetKey) {
 	if k.pending {
 		delete(a.facts.Pending, k.key)
 	} else {
@@ -303,7 +303,7 @@ func (a *askers) forgetAnswer(k targetKey) {
 	}
 }
 
-func (a *askers) forgetAnswers() {
+func (a *probeScheduler) forgetAnswers() {
 	for k := range a.facts.Instances {
 		if a.table.find(schema.KindInstance, k) == nil {
 			delete(a.facts.Instances, k)
@@ -317,7 +317,7 @@ func (a *askers) forgetAnswers() {
 }
 
 // waiting makes a target of a pending add.
-func (a *askers) waiting(e *entry) (target, bool) {
+func (a *probeScheduler) waiting(e *entry) (target, bool) {
 	if e.in.Intent == instance.Removed {
 		return target{}, false
 	}

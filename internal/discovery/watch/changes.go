@@ -9,7 +9,7 @@ import (
 // follows it, need to look at nothing else.
 
 // news are the memberships and pending adds of which something new is shown.
-type news struct {
+type changes struct {
 	all  bool // everything; or else keys
 	keys []targetKey
 }
@@ -33,17 +33,17 @@ func (t *table) touch(k instance.Key) {
 func (t *table) touchOne(e *entry) {
 	if !e.old && e.Kind != schema.KindOverride {
 		e.old = true
-		t.touched = append(t.touched, e)
+		t.stale = append(t.stale, e)
 	}
 }
 
 func (t *table) touchAll() {
-	t.willed = true
+	t.durableDirty = true
 	for _, e := range t.order {
 		e.old = true
 	}
-	t.renewed, t.touched, t.dropped = true, nil, nil
-	t.news = news{all: true}
+	t.renewed, t.stale, t.dropped = true, nil, nil
+	t.changes = changes{all: true}
 }
 
 // judge keeps the set of what cannot be used.
@@ -57,39 +57,39 @@ func (t *table) judge(e *entry) {
 
 // tell makes news of an entry.
 func (t *table) tell(e *entry) {
-	if !t.news.all && e.Kind != schema.KindOverride {
-		t.news.keys = append(t.news.keys, targetKey{key: e.Key, pending: e.Kind == schema.KindPending})
+	if !t.changes.all && e.Kind != schema.KindOverride {
+		t.changes.keys = append(t.changes.keys, targetKey{key: e.Key, pending: e.Kind == schema.KindPending})
 	}
 }
 
-// willOf notes that an entry changes, which is in a hurry unless it is a leased
+// markDurable notes that an entry changes, which is in a hurry unless it is a leased
 // instance.
-func (t *table) willOf(e *entry) {
+func (t *table) markDurable(e *entry) {
 	if e != nil && e.saved() && (e.Kind != schema.KindInstance || e.leased == 0) {
-		t.willed = true
+		t.durableDirty = true
 	}
 }
 
-// joinOf notes that an entry comes or goes. A proxy that is killed and starts
+// markMembership notes that an entry comes or goes. A proxy that is killed and starts
 // without etcd knows nobody but those on the disk, so that is in a hurry for
 // everybody.
-func (t *table) joinOf(e *entry) {
+func (t *table) markMembership(e *entry) {
 	if e.saved() {
-		t.willed = true
+		t.durableDirty = true
 	}
 }
 
-// takeWilled tells whether something has come or gone since it was last called, or
+// takeDurable tells whether something has come or gone since it was last called, or
 // more than leased instances has changed.
-func (t *table) takeWilled() bool {
-	was := t.willed
-	t.willed = false
+func (t *table) takeDurable() bool {
+	was := t.durableDirty
+	t.durableDirty = false
 	return was
 }
 
-// takeNews gives what was told since it was last called.
-func (t *table) takeNews() news {
-	n := t.news
-	t.news = news{}
+// takeChanges gives what was told since it was last called.
+func (t *table) takeChanges() changes {
+	n := t.changes
+	t.changes = changes{}
 	return n
 }

@@ -16,9 +16,9 @@ func (l *lost) removed(k instance.Key) bool {
 	return e != nil && e.good && e.override.State == instance.Removed
 }
 
-// lose decides about an entry whose key is gone since a revision, and has its lease asked
+// onKeyGone decides about an entry whose key is gone since a revision, and has its lease asked
 // for where that is what decides.
-func (l *lost) lose(e *entry, gone int64) *absence {
+func (l *lost) onKeyGone(e *entry, gone int64) *absence {
 	a := e.onKeyGone(loss{
 		gone: gone, at: time.Now(), probing: l.w.o.Prober != nil, replaced: l.foreign,
 		removed: l.removed(e.Key), serving: l.serving(e),
@@ -70,17 +70,17 @@ func (l *lost) leaseKnown(q leaseQuestion) {
 	}
 }
 
-// obey lets an operator's override act on what etcd does not hold.
-func (l *lost) obey(k instance.Key) {
+// applyOverride lets an operator's override act on what etcd does not hold.
+func (l *lost) applyOverride(k instance.Key) {
 	if e := l.table.find(schema.KindInstance, k); e != nil && e.absent != nil && l.removed(k) {
 		l.table.drop(e)
 		l.table.dirty = true
 	}
 }
 
-// lift ends a removal that is kept from a former store when an operator adds
+// clearRemoval ends a removal that is kept from a former store when an operator adds
 // the instance again in the present one. Command lines never lift a removal.
-func (l *lost) lift(e *entry) {
+func (l *lost) clearRemoval(e *entry) {
 	byHand := e.Kind == schema.KindPending || (e.Kind == schema.KindInstance && e.leased == 0 && e.rec.Source != schema.SourceFlags)
 	if !byHand || !e.good {
 		return
@@ -90,9 +90,9 @@ func (l *lost) lift(e *entry) {
 	}
 }
 
-// liftSince does that for what a list brings that no watch has told. A list of
+// clearRemovals does that for what a list brings that no watch has told. A list of
 // another store lifts nothing: what is in it may be a copy from before the removal.
-func (l *lost) liftSince(revision int64) {
+func (l *lost) clearRemovals(revision int64) {
 	var later []*entry
 	for _, e := range l.table.order {
 		if e.absent == nil && e.mod > revision {
@@ -100,7 +100,7 @@ func (l *lost) liftSince(revision int64) {
 		}
 	}
 	for _, e := range later {
-		l.lift(e)
+		l.clearRemoval(e)
 	}
 }
 
