@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# Holds the board in deploy/grafana to the types that Grafana publishes for dashboards,
+# by the TypeScript compiler. Needs npm and its registry.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+{
+	echo 'import type { Dashboard } from "@grafana/schema";'
+	echo -n 'export const board: Dashboard = '
+	cat deploy/grafana/pdmesh.json
+} >"$work/board.ts"
+cd "$work"
+npm install --silent --no-audit --no-fund --ignore-scripts --legacy-peer-deps @grafana/schema@13.2.3 typescript@5.9.3
+npx tsc --noEmit --strict --skipLibCheck --module esnext --moduleResolution bundler --target es2022 board.ts
+echo "the board fits the types of @grafana/schema 13.2.3"
