@@ -130,7 +130,7 @@ func (t *target) start(ctx context.Context, program, state, certs string, engine
 		if err != nil {
 			return err
 		}
-		ports[i] = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port) //nolint:errcheck // it is one
+		ports[i] = strconv.Itoa(ln.Addr().(*net.TCPAddr).Port)
 		_ = ln.Close()
 	}
 	args := []string{

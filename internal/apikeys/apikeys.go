@@ -60,38 +60,38 @@ func parse(raw []byte) (list []entry, err error) {
 	lines := bufio.NewScanner(bytes.NewReader(raw))
 	lines.Buffer(nil, maxFile+1)
 	for n := 1; lines.Scan(); n++ {
-		fail := func(why string) ([]entry, error) { return nil, fmt.Errorf("line %d is %w: %s", n, ErrLine, why) }
+		fail := func(why string) error { return fmt.Errorf("line %d is %w: %s", n, ErrLine, why) }
 		fields := strings.Fields(lines.Text())
 		if len(fields) == 0 || strings.HasPrefix(fields[0], "#") {
 			continue
 		}
 		if len(fields) < 2 || len(fields) > 3 {
-			return fail(`write "key name" or "key name rights"`)
+			return nil, fail(`write "key name" or "key name rights"`)
 		}
 		for _, c := range []byte(fields[0]) {
 			if c <= ' ' || c > '~' {
-				return fail("a key may hold visible ASCII characters only")
+				return nil, fail("a key may hold visible ASCII characters only")
 			}
 		}
 		e := entry{sum: sha256.Sum256([]byte(fields[0])), Key: Key{Name: fields[1]}}
 		if !isName(e.Name) {
-			return fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
+			return nil, fail("the name, its second word, may have letters, digits, dashes, dots and _, 64 at most")
 		}
 		if len(fields) == 3 {
 			for word := range strings.SplitSeq(fields[2], ",") {
 				right, ok := words[word]
 				if !ok {
-					return fail("the rights, its third word, are priority, rank and trace, by comma")
+					return nil, fail("the rights, its third word, are priority, rank and trace, by comma")
 				}
 				e.Rights |= right
 			}
 		}
 		if names[e.Name] || sums[e.sum] {
-			return fail("its name or its key stands in an earlier line")
+			return nil, fail("its name or its key stands in an earlier line")
 		}
 		names[e.Name], sums[e.sum] = true, true
 		if list = append(list, e); len(list) > maxKeys {
-			return fail(fmt.Sprintf("more than %d keys", maxKeys))
+			return nil, fail(fmt.Sprintf("more than %d keys", maxKeys))
 		}
 	}
 	return list, lines.Err()

@@ -109,8 +109,7 @@ func (e *Error) Unwrap() error { return e.Err }
 // Explain turns an error of a connection into an *Error where TLS is at fault, and leaves
 // it as it is elsewhere.
 func Explain(err error) error {
-	var known *Error
-	if errors.As(err, &known) {
+	if _, known := errors.AsType[*Error](err); known {
 		return err
 	}
 	if reason, text, ok := Refused(err); ok {

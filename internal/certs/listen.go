@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"errors"
 	"io"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -49,11 +50,7 @@ func (l *Listener) Accept() (net.Conn, error) {
 func (l *Listener) RefusedCounts() map[Reason]int64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	out := make(map[Reason]int64, len(l.refused))
-	for r, n := range l.refused {
-		out[r] = n
-	}
-	return out
+	return maps.Clone(l.refused)
 }
 
 // failed counts a handshake, and logs it if its reason was not logged a moment ago.

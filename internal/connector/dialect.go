@@ -18,7 +18,7 @@ import (
 
 // Dialect is how a pair of engines is told to hand over KV. Implementations have
 // no state and may be shared.
-type Dialect interface {
+type Dialect interface { //nolint:interfacebloat // what a pair has to be told, each a short answer
 	// Name is the short name, as in --connector and in instance records.
 	Name() string
 	// Flow is the order in which the legs run.

@@ -19,7 +19,7 @@ func TestPage(t *testing.T) {
 		t.Errorf("the page has %d bytes, more than %d", len(p.body), largest)
 	}
 	w := httptest.NewRecorder()
-	p.serve(w, httptest.NewRequest(http.MethodGet, "/", nil))
+	p.serve(w, httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil))
 	h := w.Header()
 	for name, want := range map[string]string{
 		"X-Frame-Options": "DENY", "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Content-Type": "text/html; charset=utf-8",
@@ -47,7 +47,7 @@ func TestPage(t *testing.T) {
 			t.Errorf("the policy lacks %s", want)
 		}
 	}
-	again := httptest.NewRequest(http.MethodGet, "/", nil)
+	again := httptest.NewRequestWithContext(t.Context(), http.MethodGet, "/", nil)
 	again.Header.Set("If-None-Match", h.Get("ETag"))
 	w = httptest.NewRecorder()
 	if p.serve(w, again); w.Code != http.StatusNotModified || w.Body.Len() > 0 {

@@ -82,7 +82,7 @@ func (p *Picture) rejected(say func(Finding)) {
 }
 
 // wrongModel matches what agents and proxies say of an engine with another model.
-var wrongModel = regexp.MustCompile(`serves .+, not `) //nolint:gochecknoglobals // a constant
+var wrongModel = regexp.MustCompile(`serves .+, not `)
 
 func (p *Picture) models(say func(Finding)) {
 	found := func(subject, why string) Finding {

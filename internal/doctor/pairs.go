@@ -47,9 +47,9 @@ func (p *Picture) pairs(say func(Finding)) {
 	if len(prefill) == 0 || len(decode) == 0 {
 		return // of a role that is missing the proxies tell
 	}
-	any := false
+	some := false
 	for _, g := range prefill {
-		any = any || slices.ContainsFunc(decode, func(o group) bool { return g.goes(o.half) })
+		some = some || slices.ContainsFunc(decode, func(o group) bool { return g.goes(o.half) })
 	}
 	for _, side := range []struct {
 		role      instance.Role
@@ -58,7 +58,7 @@ func (p *Picture) pairs(say func(Finding)) {
 		for _, g := range side.own {
 			if !slices.ContainsFunc(side.them, func(o group) bool { return g.goes(o.half) }) {
 				f := p.lonely(side.role, g, side.them)
-				if !any {
+				if !some {
 					f.Severity = Error
 				}
 				say(f)

@@ -182,9 +182,10 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			}
 			a := r.post("/v1/completions", tc.body)
 			says, status := own, http.StatusBadRequest
-			if tc.outcome == flow.AskAccepted {
+			switch tc.outcome {
+			case flow.AskAccepted:
 				says = "Expecting value"
-			} else if tc.outcome == flow.AskRefused {
+			case flow.AskRefused:
 				status = 422
 			}
 			if a.status != status || a.err != nil || !strings.Contains(string(a.body), says) {

@@ -81,15 +81,19 @@ func (e *Event) whole() bool {
 		(len(e.Extra) == 0 || len(e.Extra) == len(e.Hashes))
 }
 
-// storedFields and removedFields are the fields by their position in arrays, after the
-// type.
-var (
-	storedFields = []string{
-		"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
-		"lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
+// fieldsOf are the fields of an event by their position in arrays, after the type.
+func fieldsOf(k Kind) []string {
+	switch k {
+	case Stored:
+		return []string{
+			"block_hashes", "parent_block_hash", "token_ids", "block_size", "lora_id", "medium",
+			"lora_name", "extra_keys", "group_idx", "kv_cache_spec_kind",
+		}
+	case Removed:
+		return []string{"block_hashes", "medium", "group_idx"}
 	}
-	removedFields = []string{"block_hashes", "medium", "group_idx"}
-)
+	return nil
+}
 
 func (b *Batch) readEvent(p []byte, e *Event) error {
 	if msgp.NextType(p) == msgp.MapType {
@@ -109,12 +113,7 @@ func (b *Batch) readEvent(p []byte, e *Event) error {
 		switch {
 		case i == 0:
 			e.Kind, err = readKind(p)
-			switch e.Kind {
-			case Stored:
-				fields = storedFields
-			case Removed:
-				fields = removedFields
-			}
+			fields = fieldsOf(e.Kind)
 		case i <= len(fields):
 			err = b.readField([]byte(fields[i-1]), p, e)
 		}

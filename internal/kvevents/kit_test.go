@@ -75,10 +75,10 @@ func pack(t testing.TB, v any) []byte {
 // for what is not there. Versions before knew less: cut leaves out what is null at the end.
 func older(t testing.TB, p []byte, cut bool) []byte {
 	t.Helper()
-	batch := generic(t, p).([]any) //nolint:errcheck // it panics
+	batch := generic(t, p).([]any)
 	var events []any
 	for _, e := range batch[1].([]any) {
-		e := e.(map[string]any) //nolint:errcheck // it panics
+		e := e.(map[string]any)
 		var names []string
 		switch e["type"] {
 		case "BlockStored":

@@ -53,7 +53,7 @@ type Status struct {
 
 // bounds are what a publisher may send: a batch is one step of an engine, of which a
 // prompt of a million tokens takes some 6 MB.
-var bounds = zmq.Bounds{Bytes: 64 << 20, Frames: 8}
+func bounds() zmq.Bounds { return zmq.Bounds{Bytes: 64 << 20, Frames: 8} }
 
 const (
 	// waiting is how many messages may wait while others are applied or replayed.
@@ -107,10 +107,12 @@ func (s *Source) Run(ctx context.Context) {
 		err := s.follow(ctx, pause.Reset)
 		s.handler.SetLive(false)
 		s.note(func(st *Status) { st.State, st.Error = Lost, err.Error() })
+		again := time.NewTimer(pause.NextBackOff())
 		select {
 		case <-ctx.Done():
-		case <-time.After(pause.NextBackOff()):
+		case <-again.C:
 		}
+		again.Stop()
 	}
 }
 
@@ -127,7 +129,7 @@ var errFrames = errors.New("not a message of KV events")
 // before is void: an engine that was started anew counts from 0 again, and may have got
 // further than the former one.
 func (s *Source) follow(ctx context.Context, follows func()) error {
-	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds, s.dial)
+	conn, err := zmq.Dial(ctx, zmq.Sub, s.publisher.Endpoint, bounds(), s.dial)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}

@@ -45,7 +45,7 @@ func (t *Tail) Run(ctx context.Context) {
 }
 
 func (t *Tail) listen(ctx context.Context) error {
-	conn, err := zmq.Dial(ctx, zmq.Sub, t.Publisher.Endpoint, bounds, t.Dial)
+	conn, err := zmq.Dial(ctx, zmq.Sub, t.Publisher.Endpoint, bounds(), t.Dial)
 	if err != nil {
 		return fmt.Errorf("subscribe: %w", err)
 	}
@@ -109,7 +109,7 @@ func (t *Tail) past(ctx context.Context, from uint64) (to uint64) {
 func past(ctx context.Context, p Publisher, dial zmq.DialFunc, from uint64, each func(message)) error {
 	ctx, cancel := context.WithTimeout(ctx, replayTimeout)
 	defer cancel()
-	conn, err := zmq.Dial(ctx, zmq.Dealer, p.Replay, bounds, dial)
+	conn, err := zmq.Dial(ctx, zmq.Dealer, p.Replay, bounds(), dial)
 	if err != nil {
 		return fmt.Errorf("replay: %w", err)
 	}

@@ -151,10 +151,14 @@ func (f *Follower) find(ctx context.Context, m *member) map[int]kvevents.Publish
 		if len(publishers) > 0 {
 			return publishers
 		}
+		again := time.NewTimer(f.o.AskAgain)
 		select {
 		case <-ctx.Done():
+		case <-again.C:
+		}
+		again.Stop()
+		if ctx.Err() != nil {
 			return nil
-		case <-time.After(f.o.AskAgain):
 		}
 	}
 }

@@ -34,10 +34,12 @@ type Config struct {
 }
 
 // oldNames are those of LMCache before 0.3, beside today's.
-var oldNames = map[string]string{
-	"enable_xpyd": "enable_pd", "nixl_role": "pd_role", "nixl_peer_host": "pd_peer_host",
-	"nixl_peer_init_port": "pd_peer_init_port", "nixl_peer_alloc_port": "pd_peer_alloc_port",
-	"nixl_proxy_host": "pd_proxy_host", "nixl_proxy_port": "pd_proxy_port",
+func oldNames() map[string]string {
+	return map[string]string{
+		"enable_xpyd": "enable_pd", "nixl_role": "pd_role", "nixl_peer_host": "pd_peer_host",
+		"nixl_peer_init_port": "pd_peer_init_port", "nixl_peer_alloc_port": "pd_peer_alloc_port",
+		"nixl_proxy_host": "pd_proxy_host", "nixl_proxy_port": "pd_proxy_port",
+	}
 }
 
 // LoadConfig reads the file that LMCACHE_CONFIG_FILE names (lmcache/v1/config.py).
@@ -56,7 +58,7 @@ func ParseConfig(raw []byte) (Config, error) {
 	if err := yaml.Unmarshal(raw, &all); err != nil {
 		return Config{}, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
-	for was, is := range oldNames {
+	for was, is := range oldNames() {
 		if v, ok := all[was]; ok && all[is] == nil {
 			all[is] = v
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 )
 
@@ -32,10 +33,8 @@ func (p Policy) Check(ip netip.Addr) error {
 	if ip.IsUnspecified() || ip.IsMulticast() {
 		return fmt.Errorf("%w: %s is a wildcard or multicast", ErrForbidden, ip)
 	}
-	for _, is := range append(embedded(ip), ip) {
-		if isMetadata(is) {
-			return fmt.Errorf("%w: %s is link-local or a cloud's metadata service", ErrForbidden, ip)
-		}
+	if slices.ContainsFunc(append(embedded(ip), ip), isMetadata) {
+		return fmt.Errorf("%w: %s is link-local or a cloud's metadata service", ErrForbidden, ip)
 	}
 	if len(p.allow) == 0 {
 		return nil

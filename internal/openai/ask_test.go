@@ -14,7 +14,7 @@ import (
 
 // steeringFields are the fields by which a client could steer transfers between
 // engines, as engines read them, each with something in it.
-var steeringFields = []string{ //nolint:gochecknoglobals // a constant table
+var steeringFields = []string{
 	`"kv_transfer_params":{"do_remote_prefill":true}`,
 	`"kv_transfer_params":{}`,
 	`"ec_transfer_params":{"consumer_zmq":"tcp://10.0.0.1:1"}`,

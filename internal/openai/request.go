@@ -186,10 +186,10 @@ func (r *Request) scanObject(s *scanner, at int, object uint16, depth int) (int,
 		}
 		return nil
 	})
-	switch {
-	case object == 0:
+	switch object {
+	case 0:
 		r.body.members = index
-	case object == r.samplingID:
+	case r.samplingID:
 		r.sampling.members = index
 	}
 	return end, err

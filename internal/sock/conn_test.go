@@ -18,9 +18,6 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// never is a deadline that a test does not reach.
-const never = time.Minute
-
 // pair gives both ends of a connection, ours and the peer's.
 func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	t.Helper()

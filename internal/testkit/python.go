@@ -42,7 +42,7 @@ type Python struct {
 // test's end is its end at the latest.
 func StartPython(t testing.TB, python, script string, args ...string) *Python {
 	t.Helper()
-	cmd := exec.Command(python, append([]string{script}, args...)...) //nolint:noctx // End ends it
+	cmd := exec.Command(python, append([]string{script}, args...)...)
 	cmd.Stderr = os.Stderr
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	stdin, err := cmd.StdinPipe()

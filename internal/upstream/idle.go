@@ -96,26 +96,24 @@ func (h *host) leave() {
 // nil means dial.
 func (p *Pool) reuse(h *host, at time.Time) *conn {
 	oldest := at.Sub(p.begun) - p.opts.IdleTimeout
-	for {
-		h.mu.Lock()
-		n := len(h.idle) - 1
-		if n < 0 {
-			h.mu.Unlock()
-			return nil
-		}
-		c := h.idle[n]
-		if c.since < oldest { // and so are all below it
-			dead := h.drop()
-			h.mu.Unlock()
-			closeAll(dead)
-			return nil
-		}
-		h.idle[n] = nil
-		h.idle = h.idle[:n]
+	h.mu.Lock()
+	n := len(h.idle) - 1
+	if n < 0 {
 		h.mu.Unlock()
-		c.reused = true
-		return c
+		return nil
 	}
+	c := h.idle[n]
+	if c.since < oldest { // and so are all below it
+		dead := h.drop()
+		h.mu.Unlock()
+		closeAll(dead)
+		return nil
+	}
+	h.idle[n] = nil
+	h.idle = h.idle[:n]
+	h.mu.Unlock()
+	c.reused = true
+	return c
 }
 
 // release ends an exchange on c: the connection lies idle again or is closed.

@@ -100,7 +100,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time
 		},
 		GotFirstResponseByte: func() { p.answered.Store(true) },
 	})
-	resp, err := t.RoundTrip(c.request(traced, r)) //nolint:bodyclose // the caller of Do closes it
+	resp, err := t.RoundTrip(c.request(traced, r))
 	if err != nil {
 		return nil, c.classify(ctx, r, &p, begun, err)
 	}

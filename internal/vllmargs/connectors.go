@@ -18,15 +18,15 @@ const (
 // class is the engine's connector as package connector knows it. The first
 // integration of Mooncake had the name of today's: one pair that hands over by
 // itself, told apart by members that only vLLM's first engine had.
-func (t *Transfer) class() (connector.Class, bool) {
-	c, ok := connector.OfClass(t.Connector)
+func (t *Transfer) class() connector.Class {
+	c, _ := connector.OfClass(t.Connector)
 	if c.Dialect == dialectMooncake && t.ranked {
 		c.Dialect = dialectPlain
 	}
 	if t.Tier != nil {
 		c.Dialect, c.Local = dialectP2P, false
 	}
-	return c, ok
+	return c
 }
 
 // Dialect gives the dialect of a proxy that fits the connector, "" when there is
@@ -38,7 +38,7 @@ func (t *Transfer) Dialect() (string, error) {
 	case multiConnector:
 		return t.multi()
 	}
-	c, _ := t.class()
+	c := t.class()
 	if c.Dialect != "" {
 		return c.Dialect, nil
 	}
@@ -57,7 +57,7 @@ func (t *Transfer) multi() (string, error) {
 	for i := range t.Connectors {
 		inner := &t.Connectors[i]
 		d, err := inner.Dialect()
-		c, _ := inner.class()
+		c := inner.class()
 		switch {
 		case err != nil:
 			return "", fmt.Errorf("in a MultiConnector: %w", err)
@@ -106,7 +106,7 @@ func (t *Transfer) LMCache() bool {
 // Mooncake gives the part that is vLLM's MooncakeConnector, also within a
 // MultiConnector; nil if there is none. A producer of it has a bootstrap server.
 func (t *Transfer) Mooncake() *Transfer {
-	if c, _ := t.class(); c.Dialect == dialectMooncake {
+	if c := t.class(); c.Dialect == dialectMooncake {
 		return t
 	}
 	for i := range t.Connectors {

@@ -83,10 +83,12 @@ func (s *bound) accept() {
 		}
 		if err != nil {
 			s.trouble("", err)
+			again := time.NewTimer(acceptPause)
 			select {
 			case <-s.closing:
+				again.Stop()
 				return
-			case <-time.After(acceptPause):
+			case <-again.C:
 			}
 			continue
 		}

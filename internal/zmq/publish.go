@@ -25,13 +25,13 @@ type Publisher struct {
 }
 
 // publisherBounds are what a SUB may send: its topics, one by one.
-var publisherBounds = Bounds{Bytes: 4 << 10, Frames: 1}
+func publisherBounds() Bounds { return Bounds{Bytes: 4 << 10, Frames: 1} }
 
 // Publish binds a Publisher to an endpoint. queue is how many messages may wait for
 // one subscriber.
 func Publish(ctx context.Context, endpoint string, queue int, trouble func(remote string, err error)) (*Publisher, error) {
 	p := &Publisher{queue: queue, subs: make(map[*subscriber]struct{})}
-	if err := p.socket.bind(ctx, Pub, endpoint, publisherBounds, trouble, p.attend); err != nil {
+	if err := p.socket.bind(ctx, Pub, endpoint, publisherBounds(), trouble, p.attend); err != nil {
 		return nil, err
 	}
 	return p, nil
@@ -47,15 +47,17 @@ func PublishTo(endpoint string, queue int) (*Publisher, error) {
 	p := &Publisher{queue: queue, stop: stop, subs: make(map[*subscriber]struct{})}
 	p.connected.Go(func() {
 		for ctx.Err() == nil {
-			if peer, err := Dial(ctx, Pub, endpoint, publisherBounds, nil); err == nil {
+			if peer, err := Dial(ctx, Pub, endpoint, publisherBounds(), nil); err == nil {
 				end := context.AfterFunc(ctx, func() { _ = peer.Close() }) // it is given up
 				_ = p.attend(peer)                                         // another follows
 				end()
 			}
+			again := time.NewTimer(connectPause)
 			select {
 			case <-ctx.Done():
-			case <-time.After(connectPause):
+			case <-again.C:
 			}
+			again.Stop()
 		}
 	})
 	return p, nil

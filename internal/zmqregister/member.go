@@ -85,7 +85,7 @@ func (r registration) Settle(ctx context.Context) bool {
 
 func (r registration) Revoke(ctx context.Context) error {
 	if r.ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // its registration has ended: nothing is left to revoke
 	}
 	return r.Registrar.Revoke(ctx) //nolint:wrapcheck // the agent says what it was
 }

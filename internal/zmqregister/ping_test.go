@@ -2,6 +2,7 @@ package zmqregister_test
 
 import (
 	"errors"
+	"maps"
 	"strings"
 	"testing"
 
@@ -29,9 +30,7 @@ func newer(change map[string]any) map[string]any {
 		"type": "P", "http_address": "10.0.0.1:8100", "zmq_address": "host:10.0.0.1,handshake:6301,notify:61005",
 		"dp_size": 1, "tp_size": 8, "transfer_mode": "WRITE",
 	}
-	for k, v := range change {
-		m[k] = v
-	}
+	maps.Copy(m, change)
 	return m
 }
 
@@ -40,9 +39,7 @@ func older(change map[string]any) map[string]any {
 		"type": "register", "role": "P", "index": "3", "request_address": "http://10.0.0.1:8100/v1/completions",
 		"handshake_port": 6301, "notify_port": 61005, "dp_size": 1, "tp_size": 8, "transfer_mode": "WRITE",
 	}
-	for k, v := range change {
-		m[k] = v
-	}
+	maps.Copy(m, change)
 	return m
 }
 

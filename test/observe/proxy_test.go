@@ -77,7 +77,7 @@ func children(t *testing.T, pid int) (pids []int) {
 	t.Helper()
 	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid)) // the pattern is well
 	for _, list := range lists {
-		for _, field := range strings.Fields(read(t, list)) {
+		for field := range strings.FieldsSeq(read(t, list)) {
 			child, err := strconv.Atoi(field)
 			if err != nil {
 				t.Fatal(err)

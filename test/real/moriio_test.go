@@ -142,7 +142,7 @@ func text(t *testing.T, v any) string {
 // moriioAsk runs moriio.py, which goes on with its heartbeat until the test ends.
 func moriioAsk(t *testing.T, legs []moriioLeg, endpoint string) (found []moriioFound, loaded float64) {
 	t.Helper()
-	cmd := exec.Command(filepath.Join(lab.dir, "venv", "bin", "python"), "lab/moriio.py") //nolint:noctx // its stdin ends it
+	cmd := exec.Command(filepath.Join(lab.dir, "venv", "bin", "python"), "lab/moriio.py")
 	cmd.Env, cmd.Stderr = append(os.Environ(), lab.env...), os.Stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {

@@ -103,16 +103,6 @@ func signal(t *testing.T, dir string, sig syscall.Signal) {
 	}
 }
 
-func ended(h *process.Host, says string) func() error {
-	return func() error {
-		s := h.State()
-		if s.Ends == 0 || !strings.Contains(s.Ended, says) {
-			return fmt.Errorf("%+v", s)
-		}
-		return nil
-	}
-}
-
 func runs(h *process.Host) func() error {
 	return func() error {
 		if s := h.State(); s.Ended != "" {

@@ -246,8 +246,7 @@ func (h *Hold) Append(ids ...int) {
 func (h *Hold) Free() {
 	c := h.cache
 	c.mu.Lock()
-	for n := len(h.blocks) - 1; n >= 0; n-- {
-		i := h.blocks[n]
+	for _, i := range slices.Backward(h.blocks) {
 		if c.blocks[i].holders--; c.blocks[i].holders == 0 {
 			c.push(i)
 		}

@@ -20,9 +20,9 @@ import (
 //
 // context.Cause gives why it ended.
 type Leg struct {
-	context.Context
-	Instance *instance.Instance
-	Span     *tracing.Span // in the trace of its request; nil: none
+	context.Context //nolint:containedctx // a leg is one
+	Instance        *instance.Instance
+	Span            *tracing.Span // in the trace of its request; nil: none
 
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg that nobody can call off

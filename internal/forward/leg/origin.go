@@ -32,7 +32,7 @@ type Settings struct {
 // Origin is the client's request that legs are made for.
 type Origin struct {
 	Settings *Settings
-	Client   context.Context  // ends every leg
+	Client   context.Context  //nolint:containedctx // the request's own: ends every leg
 	Header   http.Header      // the client's, never changed
 	ID       string           // what the client calls the request
 	Model    string           // "" if the request names none

@@ -52,7 +52,7 @@ type Way interface{ Header(h http.Header) }
 type Answer struct {
 	Client Client
 	Kind   openai.Kind     // of the request: the form of streams and errors
-	Ctx    context.Context // the client's
+	Ctx    context.Context //nolint:containedctx // the client's, as long as the answer
 	ID     string          // what the client calls its request
 	Times  *stage.Times    // when what was passed, and from when on the first content is counted
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client

@@ -159,7 +159,7 @@ func (b *Body) readFirst(r io.Reader, room int64) error {
 	b.letGo(before)
 	m, err := io.ReadFull(r, buf[n:])
 	b.bytes = buf[:n+m]
-	if err == io.EOF && n > 0 {
+	if err == io.EOF && n > 0 { //nolint:errorlint // one that is wrapped is a cut, not the end
 		err = io.ErrUnexpectedEOF
 	}
 	return err
@@ -200,7 +200,7 @@ func (b *Body) readUnannounced(r io.Reader) error {
 			if last, b.pooled, err = b.roomFor(piece); err != nil {
 				return err
 			}
-		case len(full) == 0 || err != io.EOF:
+		case len(full) == 0 || err != io.EOF: //nolint:errorlint // the same
 			return ended(err)
 		default:
 			full = append(full, b.pooled)
