@@ -1,6 +1,10 @@
 package config
 
-import "strings"
+import (
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/settings"
+)
 
 // NormalizeArgs rewrites the forms that the reference proxies' command lines
 // use and pflag does not know:
@@ -67,6 +71,6 @@ func NormalizeArgs(args []string) []string {
 }
 
 func isSwitchWord(s string) bool {
-	_, err := parseSwitch(s)
+	_, err := settings.Switch(s)
 	return err == nil
 }

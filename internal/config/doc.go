@@ -8,7 +8,8 @@
 // environment and prefill-timeout in the file. Values are read by the same
 // code wherever they come from, so that "30s", "32MiB" and "on" mean the same
 // in all three places, and every complaint names the setting as a flag and
-// says which source the bad value came from.
+// says which source the bad value came from. How a setting is named and which source wins
+// is in package settings, for the agent and pdctl too.
 //
 // The command lines of the example proxies of vLLM, vllm-ascend and LMCache are
 // taken as they are (reference.go, reference_lists.go): their flags say what

@@ -15,19 +15,19 @@ type Listen struct {
 // LoadProxy.
 func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (l Listen, err error) {
 	p := Proxy{sources: make(map[string]string)}
-	settings := proxySettings()
-	env := environment(settings, lookupEnv)
+	table := proxySettings()
+	env := environment(table, lookupEnv)
 	path := fs.Lookup("config").Value.String()
 	if path == "" {
-		path = env["config"].value
+		path = env["config"].Value
 	}
 	file := map[string]any{}
 	if path != "" {
-		if file, err = readFile(path, settings); err != nil {
+		if file, err = readFile(path, table); err != nil {
 			return Listen{}, err
 		}
 	}
-	for _, s := range settings {
+	for _, s := range table {
 		switch s.name {
 		case "host", "port", "tls-cert", "tls-key":
 		default:
@@ -39,7 +39,7 @@ func LoadListen(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (l Lis
 		case flag.Changed:
 			p.sources[s.name] = "flag --" + s.name
 		case inEnv:
-			raw, p.sources[s.name] = e.value, "environment "+e.variable
+			raw, p.sources[s.name] = e.Value, "environment "+e.Variable
 		case file[s.name] != nil:
 			raw, p.sources[s.name] = file[s.name], "file "+path
 		}

@@ -14,6 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // LoadProxy builds the configuration of a proxy. fs must hold the flags of
@@ -21,18 +22,18 @@ import (
 // it. An environment variable that is set but empty counts as not set. The
 // error lists everything that is wrong, a line each.
 func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy, error) {
-	settings := proxySettings()
+	table := proxySettings()
 	p := Proxy{sources: make(map[string]string)}
-	env := environment(settings, lookupEnv)
+	env := environment(table, lookupEnv)
 
 	// Where the file is can be said by flag and environment only.
 	v := viper.New()
 	path := fs.Lookup("config").Value.String()
 	if path == "" {
-		path = env["config"].value
+		path = env["config"].Value
 	}
 	if path != "" {
-		file, err := readFile(path, settings)
+		file, err := readFile(path, table)
 		if err != nil {
 			return Proxy{}, err
 		}
@@ -47,14 +48,14 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 	// through viper's own look-up, which reads the process' environment only.
 	over := make(map[string]any, len(env))
 	for name, e := range env {
-		over[name] = e.value
-		p.sources[name] = "environment " + e.variable
+		over[name] = e.Value
+		p.sources[name] = "environment " + e.Variable
 	}
 	if err := v.MergeConfigMap(over); err != nil {
 		return Proxy{}, fmt.Errorf("environment: %w", err)
 	}
 	var errs []error
-	for _, s := range settings {
+	for _, s := range table {
 		flag := fs.Lookup(s.name)
 		if flag == nil {
 			return Proxy{}, fmt.Errorf("flag --%s is not registered", s.name)
@@ -102,21 +103,16 @@ func (p *Proxy) complain(name, format string, args ...any) error {
 	return fmt.Errorf("--%s%s: %w", name, where, fmt.Errorf(format, args...))
 }
 
-type envValue struct{ variable, value string }
-
 // environment collects the settings that environment variables give.
-func environment(settings []setting, lookup func(string) (string, bool)) map[string]envValue {
-	out := make(map[string]envValue)
-	for _, s := range settings {
+func environment(table []setting, lookup settings.Lookup) map[string]settings.Env {
+	out := make(map[string]settings.Env)
+	for _, s := range table {
 		var names []string
 		if !s.flagOnly {
-			names = append(names, "PD_"+strings.ToUpper(strings.ReplaceAll(s.name, "-", "_")))
+			names = append(names, settings.Variable(s.name))
 		}
-		for _, name := range append(names, s.env...) {
-			if value, ok := lookup(name); ok && value != "" {
-				out[s.name] = envValue{name, value}
-				break
-			}
+		if e, ok := lookup.First(append(names, s.env...)...); ok {
+			out[s.name] = e
 		}
 	}
 	return out

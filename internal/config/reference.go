@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/spf13/pflag"
+
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // form is the command line of one reference proxy. A proxy is started with
@@ -206,7 +208,7 @@ func checkIdle(g referenceFlag, raw string) error {
 		var n int
 		return assign(&n, raw)
 	case kindDuration:
-		d, err := parseDuration(raw)
+		d, err := settings.Duration(raw)
 		if err == nil && d < 0 {
 			return fmt.Errorf("%w %q: it is negative", errValue, raw)
 		}

@@ -1,7 +1,6 @@
 package config
 
 import (
-	"errors"
 	"fmt"
 	"math"
 	"net/netip"
@@ -9,11 +8,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // errValue is what assign returns for a value it cannot read; the text says
 // what would be right.
-var errValue = errors.New("bad value")
+var errValue = settings.ErrValue
 
 // assign reads raw, a string or the []string of a YAML list, into the field
 // that ptr points at.
@@ -41,7 +42,7 @@ func assign(ptr, raw any) error {
 		}
 		*p = n
 	case *bool:
-		on, err := parseSwitch(text)
+		on, err := settings.Switch(text)
 		if err != nil {
 			return err
 		}
@@ -53,7 +54,7 @@ func assign(ptr, raw any) error {
 		}
 		*p = list
 	case *time.Duration:
-		d, err := parseDuration(text)
+		d, err := settings.Duration(text)
 		if err != nil {
 			return err
 		}
@@ -86,29 +87,6 @@ func assignItems(ptr any, items []string) error {
 		return fmt.Errorf("%w: a list, where one value is wanted", errValue)
 	}
 	return nil
-}
-
-func parseSwitch(s string) (bool, error) {
-	switch strings.ToLower(s) {
-	case "on", "true", "yes", "1":
-		return true, nil
-	case "off", "false", "no", "0":
-		return false, nil
-	}
-	return false, fmt.Errorf("%w %q: use on or off", errValue, s)
-}
-
-// parseDuration takes Go's notation and, as the reference proxies' flags do,
-// a bare number of seconds.
-func parseDuration(s string) (time.Duration, error) {
-	if d, err := time.ParseDuration(s); err == nil {
-		return d, nil
-	}
-	sec, err := strconv.ParseFloat(s, 64)
-	if err != nil || math.IsNaN(sec) || math.Abs(sec) > math.MaxInt64/float64(2*time.Second) {
-		return 0, fmt.Errorf("%w %q: give a duration such as 500ms, 30s or 5m, or a number of seconds", errValue, s)
-	}
-	return time.Duration(sec * float64(time.Second)), nil
 }
 
 // parseSize takes a number of bytes with an optional unit; KB and KiB both

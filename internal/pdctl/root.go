@@ -4,13 +4,13 @@ import (
 	"context"
 	"io"
 	"os/user"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
@@ -124,16 +124,13 @@ func (a *app) settle(cmd *cobra.Command) error {
 		if f == nil || f.Changed {
 			continue
 		}
-		names := []string{"PD_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_"))}
+		variables := []string{settings.Variable(name)}
 		if name == "engine-api-key" {
-			names = append(names, "OPENAI_API_KEY")
+			variables = append(variables, "OPENAI_API_KEY")
 		}
-		for _, env := range names {
-			if value, ok := a.lookupEnv(env); ok && value != "" {
-				if err := f.Value.Set(value); err != nil {
-					return usagef("%s: %w", env, err)
-				}
-				break
+		if e, ok := settings.Lookup(a.lookupEnv).First(variables...); ok {
+			if err := f.Value.Set(e.Value); err != nil {
+				return usagef("%s: %w", e.Variable, err)
 			}
 		}
 	}

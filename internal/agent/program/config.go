@@ -5,18 +5,17 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 )
@@ -90,26 +89,16 @@ const (
 // the engine (see facts) over defaults. command is what stands behind "--". Its
 // error lists everything that is wrong, a line each.
 func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (config, error) {
-	v := viper.New()
-	env := make(map[string]any)
-	fs.VisitAll(func(f *pflag.Flag) {
-		name := "PD_" + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
-		if value, ok := lookupEnv(name); ok && value != "" {
-			env[f.Name] = value
-		}
-	})
-	if err := errors.Join(v.MergeConfigMap(env), v.BindPFlags(fs)); err != nil {
-		return config{}, fmt.Errorf("read settings: %w", err)
-	}
+	v := settings.Read(fs, lookupEnv, nil)
 	r := reader{v: v, fs: fs, sources: make(map[string]string)}
 	f := r.find(command, lookupEnv)
 	c := config{
-		strictModel: r.bool("strict-model"), hostID: v.GetString("host-id"),
-		etcdPrefix: v.GetString("etcd-prefix"), etcdUsername: v.GetString("etcd-username"), etcdPassword: v.GetString("etcd-password"),
+		strictModel: r.bool("strict-model"), hostID: v.Text("host-id"),
+		etcdPrefix: v.Text("etcd-prefix"), etcdUsername: v.Text("etcd-username"), etcdPassword: v.Text("etcd-password"),
 		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
 		slowAfter:    r.duration("slow-after"),
 		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
-		socket: v.GetString("socket"), logLevel: v.GetString("log-level"), logFormat: v.GetString("log-format"),
+		socket: v.Text("socket"), logLevel: v.Text("log-level"), logFormat: v.Text("log-format"),
 		command: command, restart: r.restart(), dieWith: r.bool("engine-dies-with-agent"),
 		restartDelay: r.duration("restart-delay"), restartDelayMax: r.duration("restart-delay-max"),
 		startTimeout: r.duration("start-timeout"), stopTimeout: r.duration("stop-timeout"),
@@ -122,7 +111,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	}
 	r.readTLS(&c)
 	c.notes = f.notes
-	if c.zmqRegister = v.GetString("zmq-register"); c.zmqRegister != "" {
+	if c.zmqRegister = v.Text("zmq-register"); c.zmqRegister != "" {
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
@@ -194,9 +183,9 @@ func (r *reader) checkBridge(c *config) {
 	}
 }
 
-// reader takes values out of viper and collects what is wrong with them.
+// reader takes settings and collects what is wrong with them.
 type reader struct {
-	v       *viper.Viper
+	v       settings.Values
 	fs      *pflag.FlagSet
 	errs    []error
 	sources map[string]string
@@ -204,8 +193,7 @@ type reader struct {
 
 // given tells whether a setting is from the command line or the environment.
 func (r *reader) given(name string) bool {
-	f := r.fs.Lookup(name)
-	return f.Changed || r.v.InConfig(name)
+	return r.v.Given(name)
 }
 
 // text is a setting as given, or else the first of what was found.
@@ -218,11 +206,11 @@ func (r *reader) text(name string, found ...fact) string {
 			}
 		}
 	}
-	return r.v.GetString(name)
+	return r.v.Text(name)
 }
 
 func (r *reader) restart() bool {
-	switch s := r.v.GetString("restart"); s {
+	switch s := r.v.Text("restart"); s {
 	case restartNo, "":
 		return false
 	case restartOnFailure:
@@ -238,44 +226,26 @@ func (r *reader) fail(name string, err error) {
 	where := ""
 	if from := r.sources[name]; from != "" {
 		where = " (from " + from + ")"
-	} else if f := r.fs.Lookup(name); f != nil && !f.Changed && r.v.InConfig(name) {
+	} else if _, ok := r.v.FromEnv(name); ok {
 		where = " (from the environment)"
 	}
 	r.errs = append(r.errs, fmt.Errorf("--%s%s: %w", name, where, err))
 }
 
 func (r *reader) bool(name string) bool {
-	b, err := strconv.ParseBool(r.v.GetString(name))
+	b, err := settings.Switch(r.v.Text(name))
 	if err != nil {
-		r.fail(name, fmt.Errorf("%q is neither true nor false", instance.Printable(r.v.GetString(name), 40)))
+		r.fail(name, fmt.Errorf("%q is neither true nor false", instance.Printable(r.v.Text(name), 40)))
 	}
 	return b
 }
 
 func (r *reader) duration(name string) time.Duration {
-	d, err := time.ParseDuration(r.v.GetString(name))
+	d, err := settings.Duration(r.v.Text(name))
 	if err != nil {
-		r.fail(name, fmt.Errorf("%q is no duration: write 500ms, 15s, 2m", instance.Printable(r.v.GetString(name), 40)))
+		r.fail(name, fmt.Errorf("%q is no duration: write 500ms, 15s, 2m", instance.Printable(r.v.Text(name), 40)))
 	}
 	return d
-}
-
-// list is a comma separated value, or the parts of a repeated flag.
-func (r *reader) list(name string) []string {
-	var parts []string
-	switch raw := r.v.Get(name).(type) {
-	case []string:
-		parts = raw
-	case string:
-		parts = strings.Split(raw, ",")
-	}
-	var out []string
-	for _, p := range parts {
-		if p = strings.TrimSpace(p); p != "" {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
@@ -287,7 +257,7 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	} else {
 		key.Role = role
 	}
-	s := r.v.GetString("address")
+	s := r.v.Text("address")
 	if s == "" {
 		found, err := f.findAddress(key.Role, etcdIsLocal)
 		if err != nil {
@@ -305,7 +275,7 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 }
 
 func (r *reader) endpoints() (addresses []string, https bool) {
-	addresses, https, err := etcdaccess.ParseEndpoints(r.list("etcd-endpoints"))
+	addresses, https, err := etcdaccess.ParseEndpoints(r.v.List("etcd-endpoints"))
 	if err != nil {
 		r.fail("etcd-endpoints", err)
 	} else if len(addresses) == 0 && len(r.errs) == 0 {
@@ -322,7 +292,7 @@ const (
 
 func (r *reader) labels(found map[string]string) map[string]string {
 	out := found
-	for _, s := range r.list("label") {
+	for _, s := range r.v.List("label") {
 		name, value, ok := strings.Cut(s, "=")
 		switch {
 		case !ok || name == "":

@@ -60,7 +60,7 @@ func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *
 		}
 	}
 	f.transfer, f.from = f.command.Transfer, "--kv-transfer-config of the command"
-	if s := r.v.GetString("kv-transfer-config"); s != "" {
+	if s := r.v.Text("kv-transfer-config"); s != "" {
 		t, err := vllmargs.ParseTransfer(s)
 		if err != nil {
 			r.fail("kv-transfer-config", err)
@@ -85,7 +85,7 @@ func (f *facts) env(name string) string {
 }
 
 func (r *reader) findMooncake(f *facts) {
-	path, from := r.v.GetString("mooncake-config"), "--mooncake-config"
+	path, from := r.v.Text("mooncake-config"), "--mooncake-config"
 	if path == "" {
 		path, from = f.env(mooncake.EnvPath), mooncake.EnvPath
 	}

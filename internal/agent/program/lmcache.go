@@ -36,7 +36,7 @@ type noticeConfig struct {
 // findLMCacheFile reads LMCache's configuration; nil when there is none or it has no PD
 // backend.
 func (r *reader) findLMCacheFile(f *facts) {
-	path, from := r.v.GetString("lmcache-config"), "--lmcache-config"
+	path, from := r.v.Text("lmcache-config"), "--lmcache-config"
 	if path == "" {
 		path, from = f.env(lmcache.EnvConfig), lmcache.EnvConfig
 	}
@@ -81,7 +81,7 @@ func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
 	if c.key.Role == instance.Decode {
 		return noticeConfig{}
 	}
-	n := noticeConfig{Listen: r.v.GetString("lmcache-notify-listen")}
+	n := noticeConfig{Listen: r.v.Text("lmcache-notify-listen")}
 	found := ""
 	if said.ProxyPort > 0 {
 		host := said.ProxyHost

@@ -11,6 +11,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
@@ -45,7 +46,7 @@ func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (s
 		case "print-config", "help", "version":
 			return
 		}
-		env, value := "PD_"+strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_")), f.Value.String()
+		env, value := settings.Variable(f.Name), f.Value.String()
 		fromEnv, _ := lookupEnv(env)
 		from := c.sources[f.Name]
 		switch {

@@ -25,14 +25,14 @@ type secured struct {
 // readTLS reads the settings about TLS and the password of etcd in a file.
 func (r *reader) readTLS(c *config) {
 	files := func(prefix string) certs.Files {
-		f := certs.Files{CA: r.v.GetString(prefix + "-ca"), Cert: r.v.GetString(prefix + "-cert"), Key: r.v.GetString(prefix + "-key")}
+		f := certs.Files{CA: r.v.Text(prefix + "-ca"), Cert: r.v.Text(prefix + "-cert"), Key: r.v.Text(prefix + "-key")}
 		if (f.Cert == "") != (f.Key == "") {
 			r.fail(prefix+"-cert", fmt.Errorf("give --%s-cert and --%s-key together", prefix, prefix))
 		}
 		return f
 	}
-	c.tls.engine, c.tls.serverName, c.tls.etcd.Files = files("engine"), r.v.GetString("engine-server-name"), files("etcd")
-	path := r.v.GetString("etcd-password-file")
+	c.tls.engine, c.tls.serverName, c.tls.etcd.Files = files("engine"), r.v.Text("engine-server-name"), files("etcd")
+	path := r.v.Text("etcd-password-file")
 	switch {
 	case path == "":
 	case c.etcdPassword != "":
