@@ -32,6 +32,7 @@ const (
 
 	// Who is left could serve in no pair.
 	VersionMismatch   = "version_mismatch"
+	BlockMismatch     = "block_mismatch"
 	ConnectorMismatch = "connector_mismatch"
 	SameInstance      = "same_instance"
 
@@ -68,6 +69,7 @@ func Reasons() []Reason {
 		{NoPrefill, "no prefill instance could be used"},
 		{PrefillFailed, "every prefill instance has failed"},
 		{VersionMismatch, "no prefill and decode instance are of one vLLM release"},
+		{BlockMismatch, "no prefill and decode instance have KV blocks of one size"},
 		{ConnectorMismatch, "no prefill and decode instance speak one connector"},
 		{SameInstance, "prefill and decode would be the same instance"},
 		{SmallUncached, "decode computes it sooner than prefill would hand it over"},

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,6 +177,28 @@ func TestTerms(t *testing.T) {
 		if got := c.Terms(in); got != tc.want {
 			t.Errorf("%s of %q, %d s: %+v, want %+v", tc.dialect, tc.version, tc.stated, got, tc.want)
 		}
+	}
+}
+
+// Who copes with KV blocks of two sizes says so by asking for none.
+func TestBlocksOfOneSize(t *testing.T) {
+	t.Parallel()
+	var got []string
+	for _, name := range connector.Names() {
+		c, err := connector.New(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		switch of := c.Terms(&instance.Instance{Record: instance.Record{BlockSize: 48}}).Blocks; of {
+		case 48:
+			got = append(got, name)
+		case 0:
+		default:
+			t.Errorf("%s: %d", name, of)
+		}
+	}
+	if want := []string{"mooncake", "p2p", "moriio_read", "moriio_write"}; !slices.Equal(got, want) {
+		t.Errorf("%v, want %v", got, want)
 	}
 }
 

@@ -25,10 +25,11 @@ func (mooncake) NeedsPrefill() bool                { return false }
 
 // Terms: the engine ids are others after each start.
 func (mooncake) Terms(in *instance.Instance) Terms {
-	if in.Role != instance.Prefill {
-		return Terms{}
+	t := Terms{Blocks: in.Record.BlockSize}
+	if in.Role == instance.Prefill {
+		t.Bootstrap = bootstrapAddress(in)
 	}
-	return Terms{Bootstrap: bootstrapAddress(in)}
+	return t
 }
 
 // Lacks: a leg to an engine of the other role would end it, and without the id of a

@@ -49,7 +49,10 @@ type moriio struct{}
 func (moriio) SharesPool() bool { return false }
 
 // Terms: prefill gives the blocks that nobody claims to others after defer_timeout.
-func (moriio) Terms(*instance.Instance) Terms { return Terms{Lease: moriioLease} }
+// Terms: engines compute where blocks of the other lie by the size of their own.
+func (moriio) Terms(in *instance.Instance) Terms {
+	return Terms{Lease: moriioLease, Blocks: in.Record.BlockSize}
+}
 
 func (moriio) Rewriter(Handover) Rewriter { return nil }
 

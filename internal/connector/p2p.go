@@ -43,7 +43,7 @@ func (p2p) Lacks(in *instance.Instance) error {
 }
 
 func (p2p) Terms(in *instance.Instance) Terms {
-	t := Terms{Lease: p2pLease, RefusalSpends: true}
+	t := Terms{Lease: p2pLease, RefusalSpends: true, Blocks: in.Record.BlockSize}
 	if stated := lease(in); stated > 0 {
 		t.Lease = stated
 	}

@@ -12,6 +12,9 @@ type Terms struct {
 	// Build is what both of a pair must have in common, "" for one that goes with
 	// anybody.
 	Build string
+	// Blocks is the size of KV blocks that both of a pair must have, in tokens; 0 for one
+	// that goes with anybody, or does not say.
+	Blocks int
 	// Lease is how long prefill keeps what it has handed over until decode comes for
 	// it; 0 if that is not known.
 	Lease time.Duration

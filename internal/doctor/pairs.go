@@ -10,11 +10,16 @@ import (
 
 // half is what of an instance decides whom it is paired with, by the connector's own
 // rules.
-type half struct{ dialect, build string }
+type half struct {
+	dialect, build string
+	blocks         int
+}
 
-// goes tells whether two are a pair: an empty build goes with any.
+// goes tells whether two are a pair: an empty build goes with any, and blocks of a size
+// that nobody states.
 func (h half) goes(o half) bool {
-	return h.dialect == o.dialect && (h.build == o.build || h.build == "" || o.build == "")
+	return h.dialect == o.dialect && (h.build == o.build || h.build == "" || o.build == "") &&
+		(h.blocks == o.blocks || h.blocks == 0 || o.blocks == 0)
 }
 
 // group are the instances of one role that are alike.
@@ -31,7 +36,8 @@ func (p *Picture) groups(role instance.Role) (out []group) {
 			in.Record.State == instance.Down || in.Record.State == instance.Draining {
 			continue
 		}
-		h := half{d.Name(), d.Terms(in).Build}
+		t := d.Terms(in)
+		h := half{d.Name(), t.Build, t.Blocks}
 		i := slices.IndexFunc(out, func(g group) bool { return g.half == h })
 		if i < 0 {
 			i, out = len(out), append(out, group{half: h})
@@ -76,6 +82,10 @@ func (p *Picture) lonely(role instance.Role, g group, them []group) Finding {
 	}
 	at := slices.IndexFunc(them, func(o group) bool { return o.dialect == g.dialect })
 	switch {
+	case at >= 0 && (g.build == them[at].build || g.build == "" || them[at].build == ""):
+		f.Why = fmt.Sprintf("their KV blocks differ: connector %s hands nothing over between blocks of %d tokens and of %d (%s)",
+			g.dialect, g.blocks, them[at].blocks, keys(them[at].members))
+		f.Cure = "start both engines with the same --block-size"
 	case at >= 0:
 		f.Why = fmt.Sprintf("they are two builds: connector %s pairs engines of one vLLM build alone, and these are %s and %s (%s)",
 			g.dialect, g.build, them[at].build, keys(them[at].members))

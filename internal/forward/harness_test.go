@@ -227,6 +227,15 @@ func build(i *instance.Instance) string {
 	return d.Terms(i).Build
 }
 
+// blocks is the size of KV blocks that it must have in common with it.
+func blocks(i *instance.Instance) int {
+	d, err := connector.New(i.Record.Connector)
+	if err != nil {
+		return 0
+	}
+	return d.Terms(i).Blocks
+}
+
 // inOf is in for an engine, with the ports that its dialect needs.
 func inOf(role instance.Role, s *fakevllm.Server, mode fakevllm.Mode) *instance.Instance {
 	is := in(role, s.Address(), mode)
@@ -336,7 +345,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	so := sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
-		Build:     build,
+		Build:     build, Blocks: blocks,
 	}
 	tune.sched(&so)
 	r.sched = sched.New(so)

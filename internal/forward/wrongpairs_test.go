@@ -1,6 +1,7 @@
 package forward_test
 
 import (
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -14,9 +15,12 @@ import (
 // half is one side of a pair that may be wrong.
 type half struct {
 	dialect, version string
+	blocks           int
 }
 
-func (h half) String() string { return strings.Trim(h.dialect+"-"+h.version, "-") }
+func (h half) String() string {
+	return strings.Trim(h.dialect+"-"+h.version, "-") + strings.TrimSuffix(fmt.Sprint("-", h.blocks), "-0")
+}
 
 // wrongPair is a prefill and a decode instance that are all there is, and what is said
 // of them; "" if they are a pair.
@@ -26,14 +30,14 @@ type wrongPair struct {
 }
 
 // wrongPairs is the matrix: every dialect with every other, and each with itself in two
-// versions. It is made of the registry, so that a new connector stands in it.
+// versions, and with KV blocks of two sizes. It is made of the registry, so that a new connector stands in it.
 func wrongPairs(t *testing.T) (list []wrongPair) {
 	t.Helper()
 	const older, newer = "0.31.0", "0.32.0"
 	for _, p := range connector.Names() {
 		for _, d := range connector.Names() {
 			if p != d {
-				list = append(list, wrongPair{half{p, newer}, half{d, newer}, "connector_mismatch", "with one connector"})
+				list = append(list, wrongPair{half{p, newer, 0}, half{d, newer, 0}, "connector_mismatch", "with one connector"})
 			}
 		}
 		c, err := connector.New(p)
@@ -41,11 +45,19 @@ func wrongPairs(t *testing.T) (list []wrongPair) {
 			t.Fatal(err)
 		}
 		for _, v := range [][2]string{{older, newer}, {newer, older}, {newer, newer}, {newer, ""}, {"", older}} {
-			w := wrongPair{prefill: half{p, v[0]}, decode: half{p, v[1]}}
+			w := wrongPair{prefill: half{p, v[0], 0}, decode: half{p, v[1], 0}}
 			ofPrefill := c.Terms(&instance.Instance{Record: instance.Record{Version: v[0]}}).Build
 			ofDecode := c.Terms(&instance.Instance{Record: instance.Record{Version: v[1]}}).Build
 			if ofPrefill != "" && ofDecode != "" && ofPrefill != ofDecode {
 				w.alone, w.says = "version_mismatch", "of one vLLM version"
+			}
+			list = append(list, w)
+		}
+		for _, size := range [][2]int{{16, 32}, {32, 16}, {16, 16}, {16, 0}, {0, 16}} {
+			w := wrongPair{prefill: half{p, newer, size[0]}, decode: half{p, newer, size[1]}}
+			same := c.Terms(&instance.Instance{Record: instance.Record{BlockSize: 16}}).Blocks != 0
+			if same && size[0] != size[1] && size[0] != 0 && size[1] != 0 {
+				w.alone, w.says = "block_mismatch", "KV blocks of one size"
 			}
 			list = append(list, w)
 		}
@@ -67,8 +79,8 @@ func TestWrongPairs(t *testing.T) {
 		})
 	}
 	n := len(connector.Names())
-	// Two dialects compare versions, both ways.
-	if seen["connector_mismatch"] != n*(n-1) || seen["version_mismatch"] != 4 || seen[""] != 5*n-4 {
+	// Two dialects compare versions, both ways, and four the sizes of blocks.
+	if seen["connector_mismatch"] != n*(n-1) || seen["version_mismatch"] != 4 || seen["block_mismatch"] != 8 || seen[""] != 10*n-12 {
 		t.Errorf("the matrix has %v", seen)
 	}
 }
@@ -89,7 +101,7 @@ func (w wrongPair) test(t *testing.T) {
 				h, role = w.decode, instance.Decode
 			}
 			one := inOf(role, s, fakevllm.Mode(h.dialect))
-			one.Record.Version = h.version
+			one.Record.Version, one.Record.BlockSize = h.version, h.blocks
 			list = append(list, one)
 		}
 		r.members.set(list...)

@@ -10,8 +10,8 @@ import (
 )
 
 // blocks tells of roles whose KV caches have blocks of different sizes, as far as records
-// say: of a pool decode then finds nothing, and what other connectors make of it their
-// engines say.
+// say: some connectors then have no pair, of a pool decode finds nothing, and what others
+// make of it their engines say.
 func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...any)) {
 	ps, ds := v.sizes(prefill), v.sizes(decode)
 	for _, name := range slices.Sorted(maps.Keys(ps)) {
@@ -20,10 +20,21 @@ func (v View) blocks(prefill, decode []*instance.Instance, say func(string, ...a
 			if len(d) == 0 || d[size] {
 				continue
 			}
+			if v.sameOnly(prefill, name, size) {
+				say("prefill (%s) has KV blocks of %d tokens, decode of %s, and there is no pair of them: start both with one --block-size", name, size, words(d))
+				continue
+			}
 			say("prefill (%s) has KV blocks of %d tokens, decode of %s: where both do not have the same, a hand-over may fail, and a shared pool is of no use",
 				name, size, words(d))
 		}
 	}
+}
+
+// sameOnly tells that instances of a dialect with such blocks go with the same ones only.
+func (v View) sameOnly(list []*instance.Instance, name string, size int) bool {
+	return v.Blocks != nil && slices.ContainsFunc(list, func(in *instance.Instance) bool {
+		return v.Connector(in) == name && in.Record.BlockSize == size && v.Blocks(in) != 0
+	})
 }
 
 // sizes are those of the blocks, by dialect; who does not say is left out.

@@ -28,6 +28,9 @@ type View struct {
 	// Connector resolves the dialect of an instance, "" for one that is not known.
 	Connector func(*instance.Instance) string
 	Counts    *Counts
+	// Blocks is the size of KV blocks that a partner of an instance must have, too, 0 where
+	// its connector copes with another; nil: all do.
+	Blocks func(*instance.Instance) int
 	// Deaf says, by address, why the KV events of an instance cannot be followed.
 	Deaf map[string]string
 }

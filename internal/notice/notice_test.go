@@ -43,6 +43,12 @@ func (f *fleet) words() string {
 		Snapshot: f.snapshot, Counts: f.counts,
 		Available: func(k instance.Key) bool { return !f.out[k.Address] },
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
+		Blocks: func(i *instance.Instance) int {
+			if i.Record.Connector == "p2p" {
+				return i.Record.BlockSize
+			}
+			return 0
+		},
 	}.Words(), "\n")
 }
 

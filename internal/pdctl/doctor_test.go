@@ -269,6 +269,10 @@ func TestDoctorPairs(t *testing.T) {
 			[]string{"one vLLM build alone, and these are 0.32.0 and 0.33.0", "run the same vLLM build in both roles", "pdctl list"},
 		},
 		{
+			"blocks", `{"models":["m"],"connector":"p2p","ports":{"p2p":[7777]},"block_size":16}`, `{"models":["m"],"connector":"p2p","block_size":32}`,
+			[]string{"blocks of 16 tokens and of 32 (decode/10.0.0.8:8200)", "the same --block-size"},
+		},
+		{
 			"connectors", `{"models":["m"],"connector":"nixl"}`, `{"models":["m"]}`,
 			[]string{"prefill speaks nixl, decode plain", "same connector (--kv-transfer-config)"},
 		},

@@ -111,7 +111,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	}
 	index := newKVIndex(cfg)
 	p.sched = sched.New(sched.Options{
-		Source: p.watcher, Health: p.tracker, Connector: engines.Dialects(cfg.Connector), Build: engines.Builds(cfg), Silent: p.tracker.Suspect,
+		Source: p.watcher, Health: p.tracker, Connector: engines.Dialects(cfg.Connector), Build: engines.Builds(cfg), Blocks: engines.Blocks(cfg.Connector), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !cfg.ClientBound, Zone: cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
 	})

@@ -77,7 +77,7 @@ func (s *Scheduler) stands(in *instance.Instance, c *counter) (out edit) {
 	}
 	other := c.in(in.Role.Other()).Load()
 	own := slot{
-		counter: c, half: half{dialect, s.opts.Build(in)}, slow: in.Slow(),
+		counter: c, half: half{dialect, s.opts.Build(in), s.opts.Blocks(in)}, slow: in.Slow(),
 		both: listed(other) && s.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
 	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}

@@ -49,7 +49,7 @@ func described(ix *index) []string {
 	list := func(what string, c *candidates) {
 		for i := range c.whole.Len() {
 			one, own := c.whole.At(i), c.own[i]
-			out = append(out, fmt.Sprintf("%s: %s %p %s %t %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, own.both, one.Weight))
+			out = append(out, fmt.Sprintf("%s: %s %p %v %t %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, own.both, one.Weight))
 			if one.Load != &own.counter.load || one != &c.items[i] {
 				out = append(out, "with what belongs to another")
 			}

@@ -122,7 +122,7 @@ func imagine(c *candidates, by choice, f *policy.Request) *Assignment {
 	l := chosen.Load
 	return &Assignment{
 		Queued: l.Waiting.Load() + int64(l.Others.Waiting.Load()), Running: l.InFlight.Load() + int64(l.Others.InFlight.Load()),
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build,
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build, Blocks: own.half.blocks,
 		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
 	}
 }
@@ -180,6 +180,8 @@ func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string 
 		switch err := ix.mixed(&one, r); {
 		case errors.Is(err, ErrVersions):
 			return alone.VersionMismatch
+		case errors.Is(err, ErrBlocks):
+			return alone.BlockMismatch
 		case errors.Is(err, ErrSelf):
 			return alone.SameInstance
 		default:

@@ -117,6 +117,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 	src.set(
 		inst(instance.Prefill, "fit:1", version("1")),
 		inst(instance.Prefill, "version:1", version("2")),
+		inst(instance.Prefill, "blocks:1", version("1"), change(func(in *instance.Instance) { in.Record.BlockSize = 32 })),
 		inst(instance.Prefill, "dialect:1", change(func(in *instance.Instance) { in.Record.Connector = "nixl" })),
 		inst(instance.Prefill, "none:1", change(func(in *instance.Instance) { in.Record.Connector = "" })),
 		inst(instance.Prefill, "other:1", change(func(in *instance.Instance) { in.Record.Models = []string{"x"} })),
@@ -127,16 +128,17 @@ func TestExplainSaysWhyNot(t *testing.T) {
 		inst(instance.Prefill, "sick:1", version("1")),
 		inst(instance.Prefill, "slow:1", version("1"), change(func(in *instance.Instance) { in.Record.State, in.Record.Cause = instance.Down, instance.CauseSlow })),
 		inst(instance.Prefill, "rejected:1", change(func(in *instance.Instance) { in.View = instance.Rejected })),
-		inst(instance.Decode, "d:1", version("1")),
+		inst(instance.Decode, "d:1", version("1"), change(func(in *instance.Instance) { in.Record.BlockSize = 16 })),
 	)
 	s := sched.New(sched.Options{
 		Source: src, Health: sick{{Role: instance.Prefill, Address: "sick:1"}: true},
 		Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		Build:     func(in *instance.Instance) string { return in.Record.Version },
+		Blocks:    func(in *instance.Instance) int { return in.Record.BlockSize },
 	})
 	r := sched.Request{Role: instance.Prefill, Model: "m", Tried: []instance.Key{{Role: instance.Prefill, Address: "tried:1"}}}
 	want := map[string]string{
-		"fit:1": "", "version:1": alone.VersionMismatch, "dialect:1": alone.ConnectorMismatch, "none:1": sched.OutUnspoken, "other:1": sched.OutModel,
+		"fit:1": "", "version:1": alone.VersionMismatch, "blocks:1": alone.BlockMismatch, "dialect:1": alone.ConnectorMismatch, "none:1": sched.OutUnspoken, "other:1": sched.OutModel,
 		"cordoned:1": "cordon", "starting:1": "starting", "weightless:1": "weight_0", "tried:1": sched.OutTried, "sick:1": sched.OutSilent,
 		"slow:1": sched.OutSlow, "rejected:1": "rejected",
 	}
@@ -152,7 +154,7 @@ func TestExplainSaysWhyNot(t *testing.T) {
 	if e = s.Explain(r); !errors.Is(e.Err, sched.ErrVersions) || e.Assignment != nil || e.Policy != "" {
 		t.Errorf("nobody is left: %v, %+v", e.Err, e.Assignment)
 	}
-	if e = s.Explain(sched.Request{Role: instance.Prefill, Model: "y"}); !errors.Is(e.Err, sched.ErrUnknownModel) || len(e.Candidates) != 12 {
+	if e = s.Explain(sched.Request{Role: instance.Prefill, Model: "y"}); !errors.Is(e.Err, sched.ErrUnknownModel) || len(e.Candidates) != 13 {
 		t.Errorf("unknown model: %v, %d candidates", e.Err, len(e.Candidates))
 	}
 }

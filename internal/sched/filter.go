@@ -1,6 +1,7 @@
 package sched
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -265,10 +266,12 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 			if self && pairs(list.own[i].half, partner) {
 				continue // that is itself
 			}
-			if partner.connector == list.own[i].half.connector {
-				return ErrVersions
+			switch is := apart(list.own[i].half, partner); {
+			case errors.Is(is, ErrVersions):
+				return is
+			case why == nil || !errors.Is(why, ErrBlocks):
+				why = is
 			}
-			why = ErrConnectors
 		}
 	}
 	return why

@@ -40,12 +40,26 @@ type roleIndex struct {
 type half struct {
 	connector string
 	build     string // what both must have in common, "" for one that goes with anybody
+	blocks    int    // likewise, 0
 }
 
 // pairs tells whether two instances can serve a request together.
 func pairs(prefill, decode half) bool {
-	return prefill.connector == decode.connector &&
-		(prefill.build == decode.build || prefill.build == "" || decode.build == "")
+	return apart(prefill, decode) == nil
+}
+
+// apart is why two instances cannot serve a request together, nil if they can.
+func apart(a, b half) error {
+	switch {
+	case a.connector != b.connector:
+		return ErrConnectors
+	case a.build != b.build && a.build != "" && b.build != "":
+		return ErrVersions
+	case a.blocks != b.blocks && a.blocks != 0 && b.blocks != 0:
+		return ErrBlocks
+	default:
+		return nil
+	}
 }
 
 // pairs tells whether an instance of the wanted role can go with one of the other.

@@ -30,6 +30,8 @@ var (
 	ErrVersions = fmt.Errorf("%w: those that are left run another vLLM version than their partners", ErrNone)
 	// ErrConnectors: those that are left speak another dialect than their partners.
 	ErrConnectors = fmt.Errorf("%w: those that are left have another connector than their partners", ErrNone)
+	// ErrBlocks: their KV caches have blocks of another size than those of their partners.
+	ErrBlocks = fmt.Errorf("%w: those that are left have KV blocks of another size than their partners", ErrNone)
 	// ErrSelf: they could only be paired with themselves.
 	ErrSelf = fmt.Errorf("%w: who is left is the only partner that it could have", ErrNone)
 	// ErrUnread: that is so because the membership was never read.
@@ -71,6 +73,8 @@ type Options struct {
 	// Build is what an instance must have in common with its partner, "" for one that
 	// goes with anybody of its dialect; nil: all do.
 	Build func(*instance.Instance) string
+	// Blocks is the same of the size of KV blocks, 0 for one that goes with any; nil: all do.
+	Blocks func(*instance.Instance) int
 	// Silent is told of instances that keep legs waiting; nil: nobody is.
 	Silent func(*instance.Instance)
 	// SilentAfter is how long an instance may keep a leg waiting, and give no other
@@ -131,6 +135,9 @@ type link struct {
 func New(o Options) *Scheduler {
 	if o.SilentAfter <= 0 {
 		o.SilentAfter = time.Second
+	}
+	if o.Blocks == nil {
+		o.Blocks = func(*instance.Instance) int { return 0 }
 	}
 	if o.Build == nil {
 		o.Build = func(*instance.Instance) string { return "" }
@@ -203,8 +210,9 @@ type Assignment struct {
 	Rank int
 	// Connector is the resolved dialect of the instance.
 	Connector string
-	// Build is what its partner must have in common with it; see Options.Build.
-	Build string
+	// Build and Blocks are what its partner must have in common with it; see Options.
+	Build  string
+	Blocks int
 	// Policy is the name of the one that chose.
 	Policy string
 	// Revision of the snapshot that the choice was made from.
@@ -272,7 +280,7 @@ func (a *Assignment) Full() bool {
 }
 
 // half is what decides whom the instance can be paired with.
-func (a *Assignment) half() half { return half{a.Connector, a.Build} }
+func (a *Assignment) half() half { return half{a.Connector, a.Build, a.Blocks} }
 
 // Heard notes a sign of life of the instance: bytes of an answer.
 func (a *Assignment) Heard() { a.counter.heard.Add(1) }
@@ -447,7 +455,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	if !r.Tentative {
 		a.Confirm()
 	}
-	a.Instance, a.Rank, a.Connector, a.Build = chosen.Instance, chosen.Rank, own.half.connector, own.half.build
+	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.half.connector, own.half.build, own.half.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.pins
 	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}

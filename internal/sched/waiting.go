@@ -247,7 +247,7 @@ func (s *Scheduler) elsewhere(in *instance.Instance, w wish) bool {
 	ix := s.current()
 	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
 	if w.partner != (half{}) {
-		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build}
+		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
 	}
 	if s.another(ix, in, &r) {
 		return true

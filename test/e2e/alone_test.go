@@ -58,6 +58,7 @@ func aloneCases() []aloneCase {
 		{reason: alone.EngineTooOld, path: responses, body: input, prefill: "0.18.2", decode: "0.18.2"},
 		{reason: alone.EngineTooOld, path: messages, body: chat, prefill: "0.18.2", decode: "0.18.2"},
 		{reason: alone.VersionMismatch, path: chats, body: chat, prefill: "0.31.0"},
+		{reason: alone.BlockMismatch, path: chats, body: chat, prefillRecord: `"connector":"p2p","ports":{"p2p":[1]},"block_size":16`, decodeRecord: `"connector":"p2p","block_size":32`},
 		{reason: alone.ConnectorMismatch, path: messages, body: chat, prefillRecord: `"connector":"plain"`},
 		{reason: alone.SameInstance, path: chats, body: chat, both: true},
 		{reason: alone.SameInstance, path: responses, body: input + `,"stream":true`, both: true},

@@ -42,9 +42,12 @@ type completion struct {
 }
 
 // kind of a prefill instance, by which it is paired.
-type kind struct{ connector, build string }
+type kind struct {
+	connector, build string
+	blocks           int
+}
 
-func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build} }
+func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build, a.Blocks} }
 
 // Complete answers a completion.
 func (r *Request) Complete(req *openai.Request) {
@@ -142,6 +145,8 @@ func mixed(err error) string {
 	switch {
 	case errors.Is(err, sched.ErrVersions):
 		return alone.VersionMismatch
+	case errors.Is(err, sched.ErrBlocks):
+		return alone.BlockMismatch
 	case errors.Is(err, sched.ErrConnectors):
 		return alone.ConnectorMismatch
 	}

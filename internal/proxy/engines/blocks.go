@@ -1,0 +1,19 @@
+package engines
+
+import (
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Blocks resolves which size of KV blocks an instance must have in common with its
+// partner, 0 where its connector copes with two, or its record does not say.
+func Blocks(def string) func(*instance.Instance) int {
+	resolve := Dialects(def)
+	return func(in *instance.Instance) int {
+		d, err := connector.New(resolve(in))
+		if err != nil {
+			return 0
+		}
+		return d.Terms(in).Blocks
+	}
+}
