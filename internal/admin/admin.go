@@ -60,9 +60,10 @@ const probeTimeout = 3 * time.Second
 // It passes only while the watch is behind; the change itself is made.
 const seenTimeout = 2 * time.Second
 
-// Add verifies the instance and makes it a static member. One that does not
-// answer becomes a pending add, which any proxy promotes when it does.
-func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, error) {
+// Add verifies the instance and makes it a static member, with so many data-parallel
+// ranks, 0 for as many as it says. One that does not answer becomes a pending add, which
+// any proxy promotes when it does.
+func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.Outcome, error) {
 	if ap, err := netip.ParseAddrPort(k.Address); err == nil {
 		if err := s.o.Guard.Check(ap.Addr()); err != nil {
 			return 0, fmt.Errorf("%w: Invalid instance address. %w", httpapi.ErrRefused, err)
@@ -77,14 +78,14 @@ func (s *Service) Add(ctx context.Context, k instance.Key) (httpapi.Outcome, err
 	case ctx.Err() != nil:
 		return 0, ctx.Err()
 	case err != nil:
-		return s.wait(ctx, k, err)
+		return s.wait(ctx, k, ranks, err)
 	case !facts.Serves(s.o.Model, false):
 		return 0, fmt.Errorf("%w: Instance validation failed. Instance %s serves %q, this proxy serves %q", httpapi.ErrRefused,
 			k.Address, facts.Models, s.o.Model)
 	}
 	rec := instance.Record{
 		Models: facts.Models, MaxModelLen: facts.MaxModelLen, Version: facts.Version, Source: "admin", Proxies: s.o.Proxies(),
-		Transfer: facts.Transfer,
+		Transfer: facts.Transfer, DPSize: ranks,
 	}
 	if k.Role == instance.Both {
 		rec.KVRole = "kv_both"
@@ -115,13 +116,13 @@ func member(snap *instance.Snapshot, k instance.Key) bool {
 }
 
 // wait notes an add whose instance does not answer.
-func (s *Service) wait(ctx context.Context, k instance.Key, why error) (httpapi.Outcome, error) {
+func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error) (httpapi.Outcome, error) {
 	if member(s.o.Members.Snapshot(), k) {
 		return httpapi.Already, nil // a member that is away is a member
 	}
 	p := schema.PendingAdd{V: 1, Model: s.o.Model, Reason: instance.Printable(why.Error(), 300)}
-	if proxies := s.o.Proxies(); len(proxies) > 0 {
-		p.Record = &instance.Record{Proxies: proxies}
+	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
+		p.Record = &instance.Record{Proxies: proxies, DPSize: ranks}
 	}
 	outcome, err := s.o.Store.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
 	if err != nil {

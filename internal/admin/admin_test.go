@@ -59,16 +59,16 @@ func TestAddAndRemove(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	outcome, err := r.svc.Add(t.Context(), k)
+	outcome, err := r.svc.Add(t.Context(), k, 4)
 	if err != nil || outcome != httpapi.Added {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
 	// The answer comes when this proxy's own snapshot shows the instance.
 	in, ok := r.watcher.Snapshot().Lookup(k)
-	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") {
+	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Record.Transfer != instance.TransferNIXL || !in.ServesModel("m") || in.Ranks() != 4 {
 		t.Fatalf("instance %+v", in)
 	}
-	if outcome, err = r.svc.Add(t.Context(), k); err != nil || outcome != httpapi.Already {
+	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Already {
 		t.Fatalf("second Add: %v, %v", outcome, err)
 	}
 	existed, err := r.svc.Remove(t.Context(), k)
@@ -81,7 +81,7 @@ func TestAddAndRemove(t *testing.T) {
 	if existed, err = r.svc.Remove(t.Context(), key("127.0.0.1:9")); err != nil || existed {
 		t.Fatalf("Remove of an unknown one: %v, %v", existed, err)
 	}
-	if outcome, err = r.svc.Add(t.Context(), k); err != nil || outcome != httpapi.Added {
+	if outcome, err = r.svc.Add(t.Context(), k, 0); err != nil || outcome != httpapi.Added {
 		t.Fatalf("Add after Remove: %v, %v", outcome, err)
 	}
 }
@@ -90,7 +90,7 @@ func TestAddThatWaits(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	address := testkit.FreePort(t)
-	outcome, err := r.svc.Add(t.Context(), key(address))
+	outcome, err := r.svc.Add(t.Context(), key(address), 0)
 	if err != nil || outcome != httpapi.Waiting {
 		t.Fatalf("Add: %v, %v", outcome, err)
 	}
@@ -104,13 +104,13 @@ func TestAddThatWaits(t *testing.T) {
 	if r.watcher.Snapshot().Waiting(key(address)) {
 		t.Error("the list still shows one that was removed")
 	}
-	if outcome, err = r.svc.Add(t.Context(), key(address)); err != nil || outcome != httpapi.Waiting {
+	if outcome, err = r.svc.Add(t.Context(), key(address), 2); err != nil || outcome != httpapi.Waiting {
 		t.Fatalf("Add after Remove: %v, %v", outcome, err)
 	}
 	fakevllm.StartTest(t, fakevllm.Options{Addr: address})
 	testkit.Eventually(t, time.Minute, func() error {
-		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() {
-			return errors.New("not promoted")
+		if in, ok := r.watcher.Snapshot().Lookup(key(address)); !ok || !in.Usable() || in.Ranks() != 2 {
+			return errors.New("not promoted with its ranks")
 		}
 		return nil
 	})
@@ -130,7 +130,7 @@ func TestAddRefuses(t *testing.T) {
 		{"metadata service", "169.254.169.254:80", "link-local", httpapi.ErrRefused},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			_, err := r.svc.Add(t.Context(), key(tc.address))
+			_, err := r.svc.Add(t.Context(), key(tc.address), 0)
 			if !errors.Is(err, tc.mark) || !strings.Contains(err.Error(), tc.says) {
 				t.Fatalf("%v", err)
 			}
@@ -159,7 +159,7 @@ func TestEtcdAway(t *testing.T) {
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{}).Address())
 	r.etcd.Stop()
-	if _, err := r.svc.Add(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
+	if _, err := r.svc.Add(t.Context(), k, 0); !errors.Is(err, httpapi.ErrUnavailable) {
 		t.Fatalf("Add: %v", err)
 	}
 	if _, err := r.svc.Remove(t.Context(), k); !errors.Is(err, httpapi.ErrUnavailable) {
@@ -167,7 +167,7 @@ func TestEtcdAway(t *testing.T) {
 	}
 	r.etcd.Restart()
 	testkit.Eventually(t, time.Minute, func() error {
-		_, err := r.svc.Add(t.Context(), k)
+		_, err := r.svc.Add(t.Context(), k, 0)
 		return err
 	})
 }
@@ -177,7 +177,7 @@ func TestIntend(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
-	if _, err := r.svc.Add(t.Context(), k); err != nil {
+	if _, err := r.svc.Add(t.Context(), k, 0); err != nil {
 		t.Fatal(err)
 	}
 	weight := 0

@@ -38,8 +38,9 @@ var ErrUnavailable = errors.New("etcd is not available")
 type Admin interface {
 	// All take a key of role instance.Both, too: two memberships, changed together.
 
-	// Add returns when this proxy's own snapshot shows the change.
-	Add(ctx context.Context, k instance.Key) (Outcome, error)
+	// Add returns when this proxy's own snapshot shows the change. ranks is how many
+	// data-parallel ranks the instance has, 0 where nobody says.
+	Add(ctx context.Context, k instance.Key, ranks int) (Outcome, error)
 	// Remove tells whether there was anything to remove.
 	Remove(ctx context.Context, k instance.Key) (bool, error)
 	// Intend changes what is wanted of an instance; it returns as Add does.
@@ -60,6 +61,7 @@ type change struct {
 	// plural tells that "instances" was sent: the load-balance proxy's form,
 	// answered in its words.
 	plural bool
+	ranks  int // data-parallel ones of each, 0 where the body does not say
 }
 
 type changeAnswer struct {
@@ -76,7 +78,7 @@ func (d *Deps) add(c *gin.Context) {
 	}
 	var there, waiting []string
 	for _, k := range ch.keys {
-		outcome, err := d.Admin.Add(c.Request.Context(), k)
+		outcome, err := d.Admin.Add(c.Request.Context(), k, ch.ranks)
 		if err != nil {
 			d.adminError(c, partly(err, k, append(there, waiting...)))
 			return
@@ -230,6 +232,7 @@ func readChange(b []byte) (change, error) {
 		Type      *string         `json:"type"`
 		Instance  *string         `json:"instance"`
 		Instances json.RawMessage `json:"instances"`
+		Ranks     *int            `json:"dp_size"`
 	}
 	if err := json.Unmarshal(b, &body); err != nil {
 		return change{}, refused(`send {"type":"prefill"|"decode"|"both","instance":"host:port"}: %w`, err)
@@ -241,6 +244,12 @@ func readChange(b []byte) (change, error) {
 	var err error
 	if ch.role, err = instance.ParseRoles(*body.Type); err != nil {
 		return change{}, refused("Invalid instance type. Use \"prefill\", \"decode\" or \"both\", not %q.", instance.Printable(*body.Type, 40))
+	}
+	if n := body.Ranks; n != nil {
+		if *n < 1 || *n > instance.MaxRanks {
+			return change{}, refused(`"dp_size" is %d: give the number of data-parallel ranks, 1 to %d`, *n, instance.MaxRanks)
+		}
+		ch.ranks = *n
 	}
 	var list []string
 	raw := bytes.TrimSpace(body.Instances)

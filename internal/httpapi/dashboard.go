@@ -41,7 +41,7 @@ func (d *Deps) index(c *gin.Context) {
 	for _, action := range AdminActions() {
 		routes = append(routes, "POST /instances/"+action)
 	}
-	routes = append(routes, "GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics")
+	routes = append(routes, "POST /route", "GET /health", "GET /readyz", "GET /livez", "GET /version", "GET /metrics")
 	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 

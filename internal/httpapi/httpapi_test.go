@@ -40,7 +40,7 @@ func (o opinion) Why(k instance.Key) string     { return o[k.Address] }
 // admin answers by address: the word in front of the colon says how.
 type admin struct{}
 
-func (admin) Add(_ context.Context, k instance.Key) (httpapi.Outcome, error) {
+func (admin) Add(_ context.Context, k instance.Key, _ int) (httpapi.Outcome, error) {
 	switch host, _, _ := strings.Cut(k.Address, ":"); host {
 	case "waits":
 		return httpapi.Waiting, nil
@@ -402,6 +402,10 @@ func TestAdminWordsAndErrors(t *testing.T) {
 		{"empty list", "add", `{"type":"decode","instances":[]}`, 400, "Give"},
 		{"no JSON", "add", `nonsense`, 400, "send"},
 		{"huge", "add", `{"type":"` + strings.Repeat("x", 1<<20) + `"}`, 400, "larger than"},
+		{"of ranks", "add", `{"type":"decode","instance":"a:1","dp_size":4}`, 200, "Added a:1"},
+		{"of no ranks", "add", `{"type":"decode","instance":"a:1","dp_size":0}`, 400, `"dp_size\" is 0`},
+		{"of too many ranks", "add", `{"type":"decode","instance":"a:1","dp_size":257}`, 400, "1 to 256"},
+		{"of ranks in words", "add", `{"type":"decode","instance":"a:1","dp_size":"4"}`, 400, "dp_size"},
 		{"removed", "remove", `{"type":"decode","instance":"a:1"}`, 200, `{"message":"Removed a:1 from decode_instances.",` + lists},
 		{"removed several", "remove", `{"type":"decode","instances":["a:1","b:1"]}`, 200, "remove decode instances: ['a:1', 'b:1']."},
 		{"removed some", "remove", `{"type":"decode","instances":["a:1","unknown:1"]}`, 200, "remove decode instances: ['a:1']. Instances ['unknown:1'] are not"},

@@ -81,6 +81,8 @@ type Deps struct {
 	Admin   Admin
 	Members Members
 	Load    Load
+	// Prompts is what policies remember of prompts, by role; nil: nothing.
+	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Details gives more of the load of an instance, nil for nothing; nil: never any.
 	Details func(instance.Key) *instance.ListedLoad
 	// Digests gives what the proxies said of their load; nil: nothing.

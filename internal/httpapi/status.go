@@ -29,6 +29,8 @@ type Status struct {
 	Limits       map[string]any     `json:"limits,omitempty"`
 	// Digests is what the proxies said of their load, this one's included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
+	// Prompts is what the policies of each role remember of prompts, by role.
+	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
 	// KVEvents is how the engines' KV events are followed, with --kv-events.
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
@@ -105,6 +107,9 @@ func (d *Deps) status(c *gin.Context) {
 	}
 	if d.Digests != nil {
 		out.Digests = d.Digests()
+	}
+	if d.Prompts != nil {
+		out.Prompts = d.Prompts()
 	}
 	if d.KVEvents != nil {
 		out.KVEvents = d.KVEvents()

@@ -115,7 +115,8 @@ type Listing struct {
 	ID        string   `json:"id,omitempty"`
 	Models    []string `json:"models"`
 	Connector string   `json:"connector,omitempty"`
-	Weight    *int     `json:"weight,omitempty"` // none: DefaultWeight
+	Weight    *int     `json:"weight,omitempty"`  // none: DefaultWeight
+	Ranks     int      `json:"dp_size,omitempty"` // data-parallel ranks, where there are several
 	Source    string   `json:"source,omitempty"`
 	Proxies   []string `json:"proxies,omitempty"` // whose it is; none: every proxy's
 	Version   string   `json:"version,omitempty"`
@@ -131,6 +132,25 @@ type ListedLoad struct {
 	HeldTokens    int64         `json:"held_tokens"`                // of this proxy's legs
 	Others        float64       `json:"others_in_flight,omitempty"` // legs of the other proxies, old words for less
 	Engine        *ListedEngine `json:"engine,omitempty"`
+	// Prompts is what policies remember that it has computed; none where they remember
+	// nothing.
+	Prompts *ListedPrompts `json:"prompts,omitempty"`
+	// Ranks is the same of each data-parallel rank, of an instance that has several.
+	Ranks []ListedRank `json:"ranks,omitempty"`
+}
+
+// ListedPrompts is what a policy remembers of prompts.
+type ListedPrompts struct {
+	Entries int `json:"entries"`
+	Text    int `json:"text_bytes"`
+}
+
+// ListedRank is what one data-parallel rank has to do.
+type ListedRank struct {
+	InFlight      int64          `json:"in_flight"`
+	WaitingTokens int64          `json:"waiting_tokens"`
+	HeldTokens    int64          `json:"held_tokens"`
+	Prompts       *ListedPrompts `json:"prompts,omitempty"`
 }
 
 // ListedEngine is what an engine said of itself last.
@@ -157,7 +177,12 @@ func (i *Instance) List() Listing {
 	for _, p := range i.Record.Proxies {
 		proxies = append(proxies, Printable(p, 300))
 	}
+	ranks := i.Ranks()
+	if ranks == 1 {
+		ranks = 0
+	}
 	return Listing{
+		Ranks:   ranks,
 		Proxies: proxies, Role: i.Role, Address: i.Address, State: i.Record.State, Cause: Printable(i.Record.Cause, 32), View: i.View,
 		Intent: i.Intent, Reason: i.Reason, Static: i.Static(),
 		ID: Printable(i.Incarnation(), 128), Models: models,

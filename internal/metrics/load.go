@@ -1,18 +1,26 @@
 package metrics
 
 import (
+	"strconv"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 // Load is what the gauges of the instances' load are read from, at scrape time.
 type Load struct {
 	// Each calls back for every instance.
 	Each func(func(instance.Key, sched.Total))
+	// EachRank calls back for every rank of the instances that have several.
+	EachRank func(func(k instance.Key, rank int, l sched.RankLoad))
+	// Remembered is what policies remember of prompts, by role; none where they remember
+	// nothing.
+	Remembered func() map[instance.Role]policy.Remembered
 	// Digests tells how many proxies' digests there are.
 	Digests func() Digests
 }
@@ -36,17 +44,22 @@ func (l Load) Register(reg prometheus.Registerer) {
 		usage:    desc("kv_cache_usage", "The part of the engine's KV cache in use, by its own word, from 0 to 1."),
 		requests: desc("engine_requests", "Requests by the engine's own word: running, waiting, starved (of KV cache), fetching (KV cache).", "state"),
 		age:      desc("engine_age_seconds", "Since the engine was asked for what it says of itself."),
+		rank:     desc("rank_in_flight", "Legs that this proxy has open on one data-parallel rank, of instances that have several.", "rank"),
+		queue:    desc("rank_waiting_tokens", "Tokens of this proxy's prompts that one data-parallel rank has yet to compute.", "rank"),
+		entries:  prometheus.NewDesc("pd_prefix_index_entries", "Parts of prompts that policies remember to have been computed, once for each rank.", []string{"role"}, nil),
+		bytes:    prometheus.NewDesc("pd_prefix_index_bytes", "Memory that this takes, by an estimate.", []string{"role"}, nil),
 	})
 }
 
 type load struct {
 	l                                                              Load
 	digests, others, waiting, held, capacity, usage, requests, age *prometheus.Desc
+	rank, queue, entries, bytes                                    *prometheus.Desc
 }
 
 // Describe implements prometheus.Collector.
 func (c load) Describe(ch chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{c.digests, c.others, c.waiting, c.held, c.capacity, c.usage, c.requests, c.age} {
+	for _, d := range []*prometheus.Desc{c.digests, c.others, c.waiting, c.held, c.capacity, c.usage, c.requests, c.age, c.rank, c.queue, c.entries, c.bytes} {
 		ch <- d
 	}
 }
@@ -57,6 +70,15 @@ func (c load) Collect(ch chan<- prometheus.Metric) {
 	for state, n := range map[string]int{"used": d.Used, "old": d.Old, "ignored": d.Ignored} {
 		ch <- prometheus.MustNewConstMetric(c.digests, prometheus.GaugeValue, float64(n), state)
 	}
+	for role, r := range c.l.Remembered() {
+		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(r.Entries), string(role))
+		ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(r.Entries*prefix.EntryBytes), string(role))
+	}
+	c.l.EachRank(func(k instance.Key, rank int, l sched.RankLoad) {
+		labels := []string{string(k.Role), k.Address, strconv.Itoa(rank)}
+		ch <- prometheus.MustNewConstMetric(c.rank, prometheus.GaugeValue, float64(l.InFlight), labels...)
+		ch <- prometheus.MustNewConstMetric(c.queue, prometheus.GaugeValue, float64(l.Waiting), labels...)
+	})
 	c.l.Each(func(k instance.Key, t sched.Total) {
 		gauge := func(d *prometheus.Desc, v float64, more ...string) {
 			ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, append([]string{string(k.Role), k.Address}, more...)...)

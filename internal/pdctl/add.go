@@ -51,6 +51,7 @@ any failed.`
 const addExamples = `  pdctl add prefill 10.0.0.7:8100
   pdctl add decode 10.0.0.8:8200 10.0.0.9:8200 --model Qwen/Qwen2.5-7B-Instruct
   pdctl add decode [fd00::7]:8200 --connector nixl --reason "third rack"
+  pdctl add decode 10.0.0.8:8200 --dp-size 4
   pdctl add both 10.0.0.6:8100 --connector nixl
   pdctl add decode 10.0.0.8:8200 --connector lmcache --lmcache-init-port 7300 --lmcache-alloc-port 7400
   pdctl add prefill 10.0.0.7:8100 --wait            # still loading its weights
@@ -70,6 +71,7 @@ type addFlags struct {
 	init, alloc, host string // of LMCache's PD backend
 
 	engine engineFlags
+	ranks  int // data-parallel ones
 
 	limit time.Duration    // of --wait; 0 for none
 	ports map[string][]int // of LMCache
@@ -103,6 +105,7 @@ func (a *app) addCommand() *cobra.Command {
 	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
 	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
 	fs.StringVar(&f.connector, "connector", "", "KV-transfer dialect: "+strings.Join(connector.Names(), ", ")+", or the name of vLLM's class; empty leaves it to the proxies")
+	fs.IntVar(&f.ranks, "dp-size", 0, "data-parallel ranks behind the address, each of which is picked for itself (vllm serve --data-parallel-size); 0: what proxies find")
 	fs.StringVar(&f.init, "lmcache-init-port", "", "pd_peer_init_port of a decode engine with LMCache's PD backend, one port for each rank, comma separated")
 	fs.StringVar(&f.alloc, "lmcache-alloc-port", "", "its pd_peer_alloc_port, likewise")
 	fs.StringVar(&f.host, "lmcache-host", "", "host by which prefill engines reach these ports (default: that of the address)")
@@ -130,6 +133,9 @@ func (a *app) checkAdd(f *addFlags, keys []instance.Key) error {
 		return usagef("--dry-run and --block exclude each other: nothing is added that could be waited for")
 	case f.block && f.wait == "":
 		return usagef("--block needs --wait")
+	}
+	if f.ranks < 0 || f.ranks > instance.MaxRanks {
+		return usagef("--dp-size %d: give the number of data-parallel ranks, 1 to %d", f.ranks, instance.MaxRanks)
 	}
 	dialect, err := connector.Canonical(f.connector)
 	if err != nil {
@@ -243,7 +249,7 @@ func (a *app) addOne(ctx context.Context, s *session, client *vllm.Client, k ins
 	r := result{Role: k.Role, Address: k.Address}
 	rec := instance.Record{
 		V: instance.RecordVersion, Address: k.Address, Connector: f.connector,
-		State: instance.Ready, Source: "admin", Ports: f.ports, ReceiverHost: f.host,
+		State: instance.Ready, Source: "admin", Ports: f.ports, ReceiverHost: f.host, DPSize: f.ranks,
 	}
 	if k.Role == instance.Both {
 		rec.KVRole = "kv_both"

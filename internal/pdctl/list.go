@@ -21,6 +21,7 @@ const listHelp = `list shows every entry there is, usable or not.
           REASON says which and why; rejected: its value in etcd cannot be used, REASON
           says why
   INTENT  what an operator asked for: drain, cordon, removed
+  RANKS   its data-parallel ranks, where it has several: each is picked for itself
   WEIGHT  its part of the requests beside the others of its role, where somebody
           said one (else 100); with 0 it gets none ("pdctl weight")
   WARNING it serves, but not as it should

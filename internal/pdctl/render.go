@@ -63,17 +63,21 @@ func effective(in *instance.Instance) string {
 // listTable shows every entry; columns nobody has a value for are left out, unless it is
 // to be wide.
 func listTable(snap *instance.Snapshot, connector string, wide bool) table.Writer {
-	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "WEIGHT", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
+	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "RANKS", "WEIGHT", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
 	if wide {
 		header = append(header, "VERSION", "ID", "LABELS", "HOST", "LEASE")
 	}
-	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "WEIGHT": true, "FOR": true, "REASON": true, "WARNING": true}
+	optional := map[string]bool{"VIEW": true, "INTENT": true, "CONNECTOR": true, "RANKS": true, "WEIGHT": true, "FOR": true, "REASON": true, "WARNING": true}
 	var rows [][]string
 	for _, in := range snap.All() {
 		l := in.List()
 		weighs := ""
 		if l.Weight != nil {
 			weighs = weight(l.Weight)
+		}
+		ranks := ""
+		if l.Ranks > 0 {
+			ranks = strconv.Itoa(l.Ranks)
 		}
 		state := string(l.State)
 		switch {
@@ -84,7 +88,7 @@ func listTable(snap *instance.Snapshot, connector string, wide bool) table.Write
 		}
 		row := []string{
 			string(l.Role), instance.Printable(l.Address, 0), state, string(l.View), string(l.Intent), kind(in),
-			shortModels(l.Models), l.Connector, weighs, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
+			shortModels(l.Models), l.Connector, ranks, weighs, l.Source, strings.Join(l.Proxies, ","), strconv.FormatInt(l.Revision, 10),
 			instance.Printable(l.Reason, 200), in.Warning(connector),
 		}
 		if wide {

@@ -60,6 +60,7 @@ func TestWrongUsage(t *testing.T) {
 		{[]string{"add", "prefill", "h:1", "0.0.0.0:1", "fd00::1:2"}, "wildcard"},
 		{[]string{"add", "prefill", "h:1", "h"}, "nothing was done"},
 		{[]string{"add", "prefill", "http://h:1"}, "without a scheme"},
+		{[]string{"add", "decode", "h:1", "--dp-size", "257"}, "1 to 256"},
 		{[]string{"add", "decode", "h:1", "--connector", "lmcache"}, "--lmcache-init-port is missing"},
 		{[]string{"add", "decode", "h:1", "--connector", "lmcache", "--lmcache-init-port", "1"}, "--lmcache-alloc-port is missing"},
 		{[]string{"add", "decode", "h:1", "--connector", "lmcache", "--lmcache-init-port", "1,2", "--lmcache-alloc-port", "3"}, "one of each for every rank"},

@@ -33,12 +33,18 @@ type node struct {
 
 const none = int32(-1)
 
+// EntryBytes is about what one border takes.
+const EntryBytes = 100
+
 // NewIndex makes one that holds at most so many borders, of all targets together. Each
-// takes some 100 bytes.
+// takes some EntryBytes.
 func NewIndex(most int) *Index { return &Index{holders: map[Key]holders{}, most: most} }
 
 // Entries is how many borders are known, counted once for each target.
 func (x *Index) Entries() int { return x.entries }
+
+// Held is how many borders a target is known to hold.
+func (x *Index) Held(t int) int { return len(x.targets[t].at) }
 
 // Bytes is how much text the target is known to hold.
 func (x *Index) Bytes(t int) int { return x.targets[t].bytes }

@@ -151,7 +151,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	if err != nil {
 		return nil, err
 	}
-	metrics.Load{Each: p.sched.Totals, Digests: p.load.Metrics}.Register(reg)
+	metrics.Load{Each: p.sched.Totals, EachRank: p.load.EachRank, Remembered: p.load.Remembered, Digests: p.load.Metrics}.Register(reg)
 	certificates.Metrics().Register(reg)
 	metrics.APIKeys{Ring: p.keys}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
@@ -170,7 +170,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.Fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
-		Members: p.watcher, Load: p.sched, Details: p.load.Of, Digests: p.load.Digests, KVEvents: p.kvStatus, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return own.Status(p.watcher.Status()) },
+		Members: p.watcher, Load: p.sched, Details: p.load.Of, Prompts: p.load.Prompts, Digests: p.load.Digests, KVEvents: p.kvStatus, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return own.Status(p.watcher.Status()) },
 		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"), LogLevel: p.level,
 		CORS: httpapi.CORS{
 			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,

@@ -116,13 +116,18 @@ type candidate struct {
 type chooser struct {
 	link
 	policy.Policy
+	memory *policy.Memory
 }
 
 // newList makes the empty list of a role, with policies of its own.
 func (s *Scheduler) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
 	for _, l := range s.chains[role] {
-		c.policies = append(c.policies, chooser{l, l.New(policy.Options{Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Caches: s.opts.Caches, Several: s.several.Load})})
+		memory := new(policy.Memory)
+		o := policy.Options{
+			Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Caches: s.opts.Caches, Memory: memory, Several: s.several.Load,
+		}
+		c.policies = append(c.policies, chooser{l, l.New(o), memory})
 	}
 	return c
 }

@@ -4,10 +4,12 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 func ranks(n int) func(*instance.Instance) {
@@ -228,5 +230,44 @@ func TestWantedRank(t *testing.T) {
 	r.TriedRanks = []sched.Target{{Key: a, Rank: 1}}
 	if got, err := s.Pick(r); err == nil {
 		t.Errorf("picked %s", got.Address())
+	}
+}
+
+// What a rank has computed is remembered of that rank, and what it has to do is told of it
+// alone.
+func TestRanksAreTold(t *testing.T) {
+	t.Parallel()
+	in := inst(instance.Prefill, "a:1", ranks(3))
+	s, _ := chosenBy(t, "prefix", nil, false, in, inst(instance.Decode, "d:1"))
+	if sum, ok := s.Remembered(instance.Prefill); !ok || sum != (policy.Remembered{}) {
+		t.Errorf("before any request: %+v, %t", sum, ok)
+	}
+	a, err := s.Pick(sched.Request{Role: instance.Prefill, Model: "m", Prompt: []byte(strings.Repeat("text", 2000))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	all, _ := s.Remembered(instance.Prefill)
+	if all.Entries == 0 || all.Text == 0 || all.Text > 8000 {
+		t.Errorf("%+v", all)
+	}
+	for rank, is := range s.Ranks(in) {
+		want := sched.RankLoad{}
+		if rank == a.Rank {
+			want = sched.RankLoad{InFlight: 1, Waiting: is.Waiting, Held: int64(a.Tokens), Prompts: all}
+		}
+		if is != want || (is.Waiting > 0) != (rank == a.Rank) {
+			t.Errorf("rank %d: %+v, want %+v", rank, is, want)
+		}
+	}
+	a.Done()
+	if got := s.Ranks(in); len(got) != 3 || got[a.Rank] != (sched.RankLoad{Prompts: all}) {
+		t.Errorf("after its end: %+v", got)
+	}
+	if got := s.Ranks(inst(instance.Prefill, "unknown:1")); got != nil {
+		t.Errorf("one that is not known: %+v", got)
+	}
+	byTurns, _ := chosenBy(t, "round_robin", nil, false, in)
+	if _, ok := byTurns.Remembered(instance.Prefill); ok {
+		t.Error("round_robin remembers prompts")
 	}
 }

@@ -46,6 +46,7 @@ func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 		return nil
 	}
 	out := &instance.ListedLoad{WaitingTokens: t.Waiting, HeldTokens: t.Held, Others: math.Round(t.Others*100) / 100}
+	l.ranks(k, out)
 	if e := t.Engine; e != nil {
 		out.Engine = &instance.ListedEngine{
 			Age: time.Since(e.At).Round(time.Millisecond).Seconds(), Capacity: e.All.Capacity, Usage: e.All.Usage,

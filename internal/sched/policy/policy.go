@@ -37,9 +37,25 @@ type Options struct {
 	CacheWeight float64
 	// Caches is what engines say of their KV caches; nil: nothing.
 	Caches Caches
+	// Memory is where a policy that remembers prompts says how much that is; nil: nobody
+	// asks.
+	Memory *Memory
 	// Several tells whether other proxies choose among the same instances; nil: none do.
 	Several func() bool
 }
+
+// Memory tells how much a policy remembers. Its functions are safe for concurrent use, and
+// nil of a policy that remembers nothing.
+type Memory struct {
+	// All is what it remembers altogether, of candidates that have just left, too.
+	All func() Remembered
+	// Of is what it remembers of one, by its Hash.
+	Of func(hash uint64) Remembered
+}
+
+// Remembered is what is known of prompts that were computed: in how many parts, and how
+// many bytes of text they are.
+type Remembered struct{ Entries, Text int }
 
 func (o *Options) now() time.Time {
 	if o.Now == nil {

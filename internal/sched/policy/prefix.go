@@ -35,7 +35,31 @@ func newPrefixCache(o *Options) *prefixCache {
 	p := &prefixCache{now: o.now, index: prefix.NewIndex(prefixEntries), balance: newBalance(o)}
 	p.targets.index = p.index
 	p.chains.New = func() any { return new(prefix.Chain) }
+	if o.Memory != nil {
+		*o.Memory = Memory{All: p.remembered, Of: p.rememberedOf}
+	}
 	return p
+}
+
+// remembered is all that is in the index.
+func (p *prefixCache) remembered() Remembered {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	r := Remembered{Entries: p.index.Entries()}
+	for _, n := range p.targets.of {
+		r.Text += p.index.Bytes(n.number)
+	}
+	return r
+}
+
+// rememberedOf is what is in the index of one candidate.
+func (p *prefixCache) rememberedOf(hash uint64) Remembered {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if n := p.targets.of[hash]; n != nil {
+		return Remembered{Entries: p.index.Held(n.number), Text: p.index.Bytes(n.number)}
+	}
+	return Remembered{}
 }
 
 // Choose implements Policy.

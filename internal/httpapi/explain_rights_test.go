@@ -1,0 +1,47 @@
+package httpapi_test
+
+import (
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/apikeys"
+)
+
+// Where requests would go is told to holders of the admin key alone: the answer names all
+// instances, which no right of a client's key is for.
+func TestExplainWantsTheAdminKey(t *testing.T) {
+	t.Parallel()
+	file := filepath.Join(t.TempDir(), "keys")
+	if err := os.WriteFile(file, []byte("sk-all-rights tester trace,rank,priority\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	d := deps()
+	var err error
+	if d.ClientKeys, err = apikeys.Open(nil, file, d.Log); err != nil {
+		t.Fatal(err)
+	}
+	if k, ok := d.ClientKeys.Find("sk-all-rights"); !ok || !k.Rights.Has(apikeys.Trace) || !k.Rights.Has(apikeys.Rank) || !k.Rights.Has(apikeys.Priority) {
+		t.Fatalf("the key: %+v, %t", k, ok)
+	}
+	d.Data.Explain = func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "explained") }
+	s := serve(t, d, false)
+	for _, tc := range []struct {
+		header, key string
+		code        int
+	}{
+		{"Authorization", "", 401}, {"Authorization", "Bearer sk-all-rights", 403}, {"X-Api-Key", "sk-all-rights", 403},
+		{"Authorization", "Bearer secret", 200}, {"X-Api-Key", "secret", 200},
+	} {
+		code, _, body := call(t, http.MethodPost, s.URL+"/route", "{}", tc.header, tc.key)
+		if code != tc.code || (body == "explained") != (code == 200) {
+			t.Errorf("%s %q: %d %s", tc.header, tc.key, code, body)
+		}
+	}
+	if _, _, body := call(t, http.MethodGet, s.URL+"/", "", "Accept", "application/json"); !strings.Contains(body, `"POST /route"`) {
+		t.Errorf("the list of routes does not name it: %s", body)
+	}
+}

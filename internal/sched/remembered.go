@@ -1,0 +1,73 @@
+package sched
+
+import (
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// RankLoad is what one data-parallel rank of an instance has to do, and what policies
+// remember that it has computed.
+type RankLoad struct {
+	InFlight, Waiting, Held int64 // as in policy.Load
+	// Prompts are those of the role, whatever models they are of.
+	Prompts policy.Remembered
+}
+
+// Ranks gives the load of each rank of an instance, in their order; none if the instance
+// is not known. An engine in both roles has one load, and what is remembered of each.
+func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
+	var out []RankLoad
+	s.counters.mu.RLock()
+	if e := s.counters.m[in.Address]; e != nil {
+		out = append(out, rankOf(&e.load))
+		for _, l := range e.more {
+			if len(out) < in.Ranks() {
+				out = append(out, rankOf(&l.Load))
+			}
+		}
+	}
+	s.counters.mu.RUnlock()
+	lists := s.current().role(in.Role)
+	for rank := range out {
+		hash := policy.NewCandidate(in, rank, nil).Hash
+		lists.each(func(m *policy.Memory) {
+			if m.Of != nil {
+				r := m.Of(hash)
+				out[rank].Prompts.Entries += r.Entries
+				out[rank].Prompts.Text += r.Text
+			}
+		})
+	}
+	return out
+}
+
+func rankOf(l *policy.Load) RankLoad {
+	return RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()}
+}
+
+// Remembered is what the policies of a role remember of prompts. ok is false where none
+// of them remembers any.
+func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
+	s.current().role(role).each(func(m *policy.Memory) {
+		if m.All != nil {
+			r := m.All()
+			sum.Entries += r.Entries
+			sum.Text += r.Text
+			ok = true
+		}
+	})
+	return sum, ok
+}
+
+// each calls f for the policies of all lists of the role.
+func (ri *roleIndex) each(f func(*policy.Memory)) {
+	of := func(c *candidates) {
+		for i := range c.policies {
+			f(c.policies[i].memory)
+		}
+	}
+	of(ri.all)
+	for _, list := range ri.byModel {
+		of(list)
+	}
+}
