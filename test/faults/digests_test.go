@@ -1,0 +1,91 @@
+package faults_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"syscall"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/internal/httpapi"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/test/harness"
+)
+
+// digests are those that a proxy knows, by the proxy that wrote them.
+func digests(t testing.TB, p *fleet.Proxy) (of map[string]httpapi.LoadDigest, own string) {
+	t.Helper()
+	var s struct {
+		Digests []httpapi.LoadDigest `json:"load_digests"`
+	}
+	if err := json.Unmarshal(harness.Get(t, p.URL()+"/status"), &s); err != nil {
+		t.Fatal(err)
+	}
+	of = map[string]httpapi.LoadDigest{}
+	for _, d := range s.Digests {
+		of[d.ID] = d
+		if d.Own {
+			own = d.ID
+		}
+	}
+	return of, own
+}
+
+// A proxy that is stopped under load says nothing more of it: the others let its digest
+// count for less, then for nothing, serve everybody, and stay even. When it goes on they
+// count it again, and what it had open ends well.
+func TestDigestOfASuspendedProxy(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t)
+	r := build(t, plan{etcd: []string{etcd.Endpoint()}, proxies: 3, proxyArgs: []string{"--decode-policy", "least_loaded"}, ttl: longer})
+	others, suspended := r.proxies[:2], r.proxies[2]
+	_, id := digests(t, suspended)
+	seen := func(want func(d httpapi.LoadDigest, there bool) bool) {
+		t.Helper()
+		for _, p := range others {
+			testkit.Eventually(t, soon, func() error {
+				all, _ := digests(t, p)
+				if d, there := all[id]; !want(d, there) {
+					return fmt.Errorf("%s knows %+v, %t", p.Name(), d, there)
+				}
+				return nil
+			})
+		}
+	}
+	busy := func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 && d.Instances > 0 }
+	l := harness.StartLoad(t, clients, pause, others[0].URL(), others[1].URL())
+	l.Served(20)
+	open := r.open(suspended, 4, longTokens, r.decode[1])
+	seen(busy)
+
+	if err := suspended.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = suspended.Signal(syscall.SIGCONT) })
+	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth < 1 })
+	seen(func(d httpapi.LoadDigest, there bool) bool { return !there || d.Worth == 0 })
+	for _, p := range others {
+		if n := harness.Metric(t, p.URL(), "pd_load_digests", `state="used"`); n != 1 {
+			t.Errorf("%s counts %g digests of others, and one is left", p.Name(), n)
+		}
+	}
+	var before [2]int64
+	for i, n := range r.decode {
+		before[i] = requestsOf(t, n)
+	}
+	l.Served(400)
+	a, b := requestsOf(t, r.decode[0])-before[0], requestsOf(t, r.decode[1])-before[1]
+	if spread := 2 * float64(max(a, b)) / float64(a+b); spread > 1.25 {
+		t.Errorf("without the third proxy decode got %d and %d requests", a, b)
+	}
+
+	if err := suspended.Signal(syscall.SIGCONT); err != nil {
+		t.Fatal(err)
+	}
+	open.ended()
+	seen(func(d httpapi.LoadDigest, there bool) bool { return there && d.Worth == 1 })
+	open = r.open(suspended, 4, longTokens, r.decode[1])
+	seen(busy)
+	open.ended()
+	l.Finish()
+}
