@@ -8,6 +8,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -42,7 +43,10 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 		m.caches[i] = kvcache.New(kvcache.Config{BlockSize: o.Caches.BlockSize, Blocks: o.Caches.Blocks, Seed: uint64(i)})
 	}
 	rng := rand.New(rand.NewPCG(o.Seed, 1))
-	for range max(1, o.Proxies) {
+	placements := make([]*prefix.Placements, max(1, o.Proxies))
+	for i := range placements {
+		placements[i] = new(prefix.Placements)
+		placements[i].SetOthers(o.Proxies > 1 && !o.Silent)
 		list := make([]policy.Candidate, o.Engines)
 		for i := range list {
 			in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: fmt.Sprintf("10.0.0.%d:8000", i+1)}}
@@ -54,11 +58,11 @@ func (o *Model) Run(w *Workload, name string) (Result, error) {
 			for _, k := range policy.Chain(kind, false) {
 				chain = append(chain, k.New(policy.Options{
 					Rand: rng.Float64, CacheWeight: o.CacheWeight, Now: func() time.Time { return time.Unix(0, 0).Add(m.now) },
-					Several: func() bool { return o.Proxies > 1 && !o.Silent },
+					Placements: placements[i],
 				}))
 			}
 		}
-		m.proxies = append(m.proxies, proxy{chain, list})
+		m.proxies = append(m.proxies, proxy{chain, list, placements[i]})
 	}
 	samples := make([]sample, 0, len(w.Requests))
 	for i := range w.Requests {
@@ -103,12 +107,27 @@ const tellEvery = time.Second
 
 // proxy is what one of several proxies knows.
 type proxy struct {
-	chain []policy.Policy
-	list  []policy.Candidate
+	chain  []policy.Policy
+	list   []policy.Candidate
+	placed *prefix.Placements
 }
 
-// tell lets each proxy know what waits for the others.
+// digestRoom is how many bytes of prompts one proxy tells at a time.
+const digestRoom = 8 << 10
+
+// tell lets each proxy know what waits for the others, and what they have placed.
 func (m *model) tell() {
+	for i := range m.proxies {
+		placed := m.proxies[i].placed.Take(digestRoom)
+		for k := range m.proxies {
+			if k == i {
+				continue
+			}
+			if err := m.proxies[k].placed.Read(placed); err != nil {
+				panic(err) // they are of one program
+			}
+		}
+	}
 	for i := range m.computed {
 		all := int64(0)
 		for _, p := range m.proxies {

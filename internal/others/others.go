@@ -70,3 +70,23 @@ func Sum(all []*lease.ProxyLoad, own string, now time.Time) map[string]sched.Cou
 	}
 	return sums
 }
+
+// Seen remembers which digests were looked at. Its zero value has seen none.
+type Seen struct {
+	last map[string]*lease.ProxyLoad
+}
+
+// News gives the digests of other proxies that can be used and were not given before. One
+// that was written and overwritten between two calls is missed.
+func (s *Seen) News(all []*lease.ProxyLoad, own string) []*lease.ProxyLoad {
+	var news []*lease.ProxyLoad
+	last := make(map[string]*lease.ProxyLoad, len(all))
+	for _, p := range all {
+		last[p.ID] = p
+		if p.ID != own && p.Ignored == "" && s.last[p.ID] != p {
+			news = append(news, p)
+		}
+	}
+	s.last = last
+	return news
+}

@@ -94,3 +94,19 @@ func BenchmarkSum(b *testing.B) {
 		others.Sum(all, "own", now)
 	}
 }
+
+func TestNews(t *testing.T) {
+	t.Parallel()
+	own, a, b := &lease.ProxyLoad{ID: "own"}, &lease.ProxyLoad{ID: "a"}, &lease.ProxyLoad{ID: "b", Ignored: "nonsense"}
+	var s others.Seen
+	if got := s.News([]*lease.ProxyLoad{own, a, b}, "own"); len(got) != 1 || got[0] != a {
+		t.Errorf("%v", got)
+	}
+	if got := s.News([]*lease.ProxyLoad{own, a, b}, "own"); len(got) != 0 {
+		t.Errorf("%v again", got)
+	}
+	next := &lease.ProxyLoad{ID: "a"}
+	if got := s.News([]*lease.ProxyLoad{own, next}, "own"); len(got) != 1 || got[0] != next {
+		t.Errorf("%v", got)
+	}
+}

@@ -173,6 +173,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 		Load: &lease.LoadSource{
 			Applied: func() int64 { return watcher.Status().Applied }, Changed: func() <-chan struct{} { return watcher.Snapshot().Changed() },
 			InFlight: func() []schema.LoadEntry { return nil },
+			Untold:   func() bool { return false }, Prompts: func(int) []byte { return nil },
 		},
 	})
 	pctx, stopPresence := context.WithCancel(ctx)

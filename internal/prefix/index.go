@@ -1,6 +1,9 @@
 package prefix
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Index knows up to which border each target has computed the prompts that it was given.
 // A target is an instance, or one of its ranks. It is bounded by what each of them can
@@ -125,6 +128,12 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 			x.follow(c.keys[i], c.keys[i+1])
 		}
 	}
+	x.bound(is, t, capacity)
+}
+
+// bound forgets what a target of a capacity, 0 for one without a bound, has no room for,
+// and what there are too many of in all.
+func (x *Index) bound(is *target, t, capacity int) {
 	if capacity == 0 {
 		capacity = math.MaxInt
 	}
@@ -216,5 +225,35 @@ func (is *target) unlink(at int32) {
 		is.nodes[n.old].newer = n.newer
 	} else {
 		is.oldest = n.newer
+	}
+}
+
+// Hear notes a prompt that another proxy has sent to target t.
+func (x *Index) Hear(t int, p *Placed, capacity int) {
+	is := x.targets[t]
+	for i, key := range slices.Backward(p.Keys[:]) {
+		if at, ok := is.at[key]; ok {
+			is.unlink(at)
+			is.link(at)
+			continue
+		}
+		bytes := 0
+		if i == 0 { // kept longest
+			bytes = int(p.Bytes)
+		}
+		x.learn(t, is, key, bytes)
+	}
+	x.bound(is, t, capacity)
+}
+
+// Deepest raises what Longest has found by what was heard: of such prompts the last
+// borders are known only.
+func (x *Index) Deepest(c *Chain, longest []int) {
+	for i, key := range slices.Backward(c.keys) {
+		know, ok := x.holders[key]
+		if !ok {
+			continue
+		}
+		know.each(func(t int) { longest[t] = max(longest[t], i+1) })
 	}
 }

@@ -30,6 +30,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
 	"github.com/pdmesh/pdmesh/internal/notice"
+	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 	"github.com/pdmesh/pdmesh/internal/proxy/etcd"
 	"github.com/pdmesh/pdmesh/internal/proxy/loads"
@@ -96,7 +97,10 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	if cfg.LoadDigests {
 		others = lease.NewLoads(own.Client, layout, log.WithField("component", "load"))
 	}
-	p.load = &loads.Loads{ID: p.id, Watcher: p.watcher, Others: others, Prober: prober, ScrapeInterval: cfg.ScrapeInterval}
+	p.load = &loads.Loads{
+		ID: p.id, Watcher: p.watcher, Others: others, Prober: prober, ScrapeInterval: cfg.ScrapeInterval,
+		Placements: new(prefix.Placements), Log: log.WithField("component", "load"),
+	}
 	p.presence = newPresence(own.Client, layout, p, address)
 	p.tracker = health.New(health.Options{
 		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
@@ -114,6 +118,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 		Source: p.watcher, Health: p.tracker, Connector: engines.Dialects(cfg.Connector), Build: engines.Builds(cfg), Blocks: engines.Blocks(cfg.Connector), Silent: p.tracker.Suspect,
 		PrefillOptional: cfg.Fallback == config.FallbackDecode,
 		Policies:        kinds, NoBinding: !cfg.ClientBound, Zone: cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
+		Placements: p.load.Placements,
 	})
 	p.load.Scheduler = p.sched
 	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard, TLS: certificates.Engines.Client})

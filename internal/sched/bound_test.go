@@ -63,7 +63,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	}
 	// What other proxies have there counts as well, and what they have elsewhere is
 	// part of the mean.
-	s.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}}, true)
+	s.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}})
 	if a := pick(one); a.Instance == home {
 		t.Error("others have it overloaded")
 	}
@@ -71,7 +71,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	for _, in := range fleetOf(4) {
 		others[in.Address] = sched.Counts{InFlight: 6}
 	}
-	s.SetOthers(others, true)
+	s.SetOthers(others)
 	if a := pick(one); a.Instance != home {
 		t.Error("others have all of them loaded")
 	}

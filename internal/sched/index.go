@@ -125,7 +125,7 @@ func (s *Scheduler) newList(role instance.Role) *candidates {
 	for _, l := range s.chains[role] {
 		memory := new(policy.Memory)
 		o := policy.Options{
-			Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Caches: s.opts.Caches, Memory: memory, Several: s.several.Load,
+			Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Caches: s.opts.Caches, Memory: memory, Placements: s.opts.Placements,
 		}
 		c.policies = append(c.policies, chooser{l, l.New(o), memory})
 	}

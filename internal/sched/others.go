@@ -9,10 +9,8 @@ type Counts struct{ InFlight, Waiting, Held float64 }
 
 // SetOthers notes what all other proxies together have in flight, by address; none
 // where an address is not named. It is called about once a second, also when nothing
-// changed: what policies look at is weighed anew. several tells that there are others,
-// whatever they have in flight.
-func (s *Scheduler) SetOthers(of map[string]Counts, several bool) {
-	s.several.Store(several)
+// changed: what policies look at is weighed anew.
+func (s *Scheduler) SetOthers(of map[string]Counts) {
 	s.counters.mu.RLock()
 	defer s.counters.mu.RUnlock()
 	for address, e := range s.counters.m {

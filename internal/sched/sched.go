@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -95,9 +96,10 @@ type Options struct {
 	// Start is the turn that policies begin with: another one in each proxy, so that
 	// several do not go through the same instances side by side.
 	Start uint64
-	// CacheWeight and Caches are for policies; see policy.Options.
+	// CacheWeight, Caches and Placements are for policies; see policy.Options.
 	CacheWeight float64
 	Caches      policy.Caches
+	Placements  *prefix.Placements
 	// Rand gives numbers from 0 up to 1; default math/rand.
 	Rand func() float64
 }
@@ -114,7 +116,6 @@ type Scheduler struct {
 	models   map[string]int // entries of last that list each model; guarded by building
 	counters counters
 	ratios   ratios
-	several  atomic.Bool // see policy.Options
 	chains   map[instance.Role][]link
 	looks    sync.Pool                      // of *looked
 	full     atomic.Pointer[[]instance.Key] // see Full

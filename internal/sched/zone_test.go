@@ -186,7 +186,7 @@ func TestZoneIsExplained(t *testing.T) {
 	if got := outs(); got != "a:1=zone b:1= " {
 		t.Error(got)
 	}
-	s.SetOthers(map[string]sched.Counts{"b:1": {InFlight: 100}}, true)
+	s.SetOthers(map[string]sched.Counts{"b:1": {InFlight: 100}})
 	if got := outs(); got != "a:1=zone b:1= " {
 		t.Errorf("of two none is overloaded: %s", got)
 	}

@@ -23,6 +23,7 @@ type teller struct {
 	mu      sync.Mutex
 	entries []schema.LoadEntry
 	applied int64
+	prompts []byte
 	changed chan struct{}
 	looks   atomic.Int64
 	stop    func()
@@ -50,6 +51,14 @@ func telling(t *testing.T, cli *clientv3.Client, id string, ttl, interval time.D
 				return append([]schema.LoadEntry{}, p.entries...)
 			},
 			Changed: func() <-chan struct{} { p.mu.Lock(); defer p.mu.Unlock(); return p.changed },
+			Untold:  func() bool { p.mu.Lock(); defer p.mu.Unlock(); return len(p.prompts) > 0 },
+			Prompts: func(most int) []byte {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				told := p.prompts[:min(most, len(p.prompts))]
+				p.prompts = nil
+				return told
+			},
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
@@ -216,4 +225,36 @@ func TestIdleProxiesWriteNothing(t *testing.T) {
 		}
 		return nil
 	})
+}
+
+// Prompts that a proxy has placed are told within its interval, once, also when nothing
+// else has changed.
+func TestPromptsAreTold(t *testing.T) {
+	t.Parallel()
+	cli := testkit.StartEtcd(t).Client(t)
+	one := telling(t, cli, "a", members.TTL, 10*time.Millisecond)
+	w := following(t, cli)
+	var seen others.Seen
+	heard := func(want string) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			for _, p := range seen.News(w.All(), "b") {
+				if string(p.Prompts) == want {
+					return nil
+				}
+				if len(p.Prompts) > 0 {
+					return fmt.Errorf("heard %q", p.Prompts)
+				}
+			}
+			return fmt.Errorf("%q was not heard", want)
+		})
+	}
+	for _, told := range []string{"first", "second"} {
+		one.mu.Lock()
+		one.prompts = []byte(told)
+		one.mu.Unlock()
+		heard(told)
+	}
+	one.set(3, leg("d:1", 1, false))
+	heard("")
 }

@@ -21,6 +21,10 @@ type LoadSource struct {
 	InFlight func() []schema.LoadEntry
 	// Changed is closed when the membership changes.
 	Changed func() <-chan struct{}
+	// Untold tells whether there are prompts that the others should hear of.
+	Untold func() bool
+	// Prompts gives these, in at most so many bytes, and forgets them.
+	Prompts func(most int) []byte
 }
 
 const (
@@ -115,11 +119,12 @@ func (p *Presence) tell(ctx context.Context, t *teller) time.Duration {
 	}
 	age, least := now.Sub(t.at), max(p.o.LoadInterval, time.Duration(len(t.value))*time.Second/perSecond)
 	due := id != t.under || left ||
-		is.Differs(t.last) && age >= least ||
+		(is.Differs(t.last) || p.o.Load.Untold()) && age >= least ||
 		age >= max(min(RefreshLoad, p.o.TTL/3), least) && (len(is.Load) > 0 || !is.Equal(t.last))
 	value := t.value
 	switch {
 	case due:
+		is.Prompts = p.o.Load.Prompts(is.PromptBytes())
 		raw, err := json.Marshal(is)
 		if err != nil {
 			p.log.WithField("error", err).Error("the load digest cannot be written")

@@ -2,6 +2,7 @@ package schema
 
 import (
 	"cmp"
+	"encoding/base64"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -26,6 +27,10 @@ type Digest struct {
 	// LeavingLeftOut is how many of these somebody waits for. While there are any, what
 	// does not stand in Load may be in flight all the same.
 	LeavingLeftOut int `json:"leaving_left_out,omitempty"`
+	// Prompts are those that went to prefill instances since the digest before, as
+	// prefix.Placements makes them: what the caches of these hold by now.
+	Prompts []byte `json:"prompts,omitempty"`
+	room    int    // bytes that are free for prompts
 	// At is when it was written, by the writer's clock: for people, never compared.
 	At *time.Time `json:"at,omitempty"`
 }
@@ -48,7 +53,9 @@ type LoadEntry struct {
 // maxDigest bounds the value of the key, maxCount every number in it.
 const (
 	maxDigest = 64 << 10
-	maxCount  = 1 << 40
+	// promptsRoom is how many bytes of prompts a digest has at most.
+	promptsRoom = 8 << 10
+	maxCount    = 1 << 40
 )
 
 // ErrDigest is wrapped by the error of a digest that cannot be used.
@@ -57,7 +64,7 @@ var ErrDigest = errors.New("load digest not usable")
 // NewDigest makes a digest of what is in flight. Where that is too much, those that
 // somebody waits for come first, then those with most in flight.
 func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
-	d := Digest{V: 1, Applied: applied, Load: make(map[string]LoadCount, len(entries)), At: &at}
+	d := Digest{V: 1, Applied: applied, Load: make(map[string]LoadCount, len(entries)), At: &at, room: maxDigest - 256}
 	slices.SortFunc(entries, func(a, b LoadEntry) int {
 		if a.Leaving != b.Leaving {
 			if a.Leaving {
@@ -67,7 +74,7 @@ func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
 		}
 		return cmp.Or(cmp.Compare(b.InFlight, a.InFlight), cmp.Compare(b.Held, a.Held), cmp.Compare(a.Key.Address, b.Key.Address))
 	})
-	room := maxDigest - 256
+	room := d.room
 	for _, e := range entries {
 		if e.LoadCount == (LoadCount{}) {
 			continue
@@ -86,6 +93,7 @@ func NewDigest(applied int64, entries []LoadEntry, at time.Time) Digest {
 			continue
 		}
 		d.Load[key] = e.LoadCount
+		d.room = room
 	}
 	return d
 }
@@ -118,6 +126,11 @@ func DecodeDigest(value []byte) (Digest, error) {
 		}
 	}
 	return d, nil
+}
+
+// PromptBytes is how many bytes of prompts a digest has room for: as text they are longer.
+func (d *Digest) PromptBytes() int {
+	return min(promptsRoom, base64.StdEncoding.DecodedLen(max(0, d.room-len(`"prompts":"",`))))
 }
 
 // Differs decides whether a digest says so much else than the one before that the others

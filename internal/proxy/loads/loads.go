@@ -7,6 +7,8 @@ import (
 	"math"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
@@ -14,6 +16,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/others"
+	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/scrape"
 )
@@ -25,6 +28,8 @@ type Loads struct {
 	Watcher        *watch.Watcher
 	Scheduler      *sched.Scheduler
 	Others         *lease.Loads // nil: off
+	Placements     *prefix.Placements
+	Log            logrus.FieldLogger
 	Prober         scrape.Asker
 	ScrapeInterval time.Duration // 0: engines are not asked
 }
@@ -72,6 +77,8 @@ func (l *Loads) Source() *lease.LoadSource {
 			return last
 		},
 		InFlight: l.inFlight,
+		Untold:   l.Placements.Waiting,
+		Prompts:  l.Placements.Take,
 		Changed:  func() <-chan struct{} { return l.Watcher.Snapshot().Changed() },
 	}
 }
@@ -109,17 +116,19 @@ const (
 func (l *Loads) Weigh(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
+	var seen others.Seen
 	for {
 		start := time.Now()
 		var of map[string]sched.Counts
 		var changed <-chan struct{}
-		several := false
 		if l.Others != nil {
 			changed = l.Others.Changed()
 			all, now := l.Others.All(), time.Now()
-			of, several = others.Sum(all, l.ID, now), others.Any(all, l.ID, now)
+			of = others.Sum(all, l.ID, now)
+			l.Placements.SetOthers(others.Any(all, l.ID, now))
+			l.hear(seen.News(all, l.ID))
 		}
-		l.Scheduler.SetOthers(of, several)
+		l.Scheduler.SetOthers(of)
 		more := min(max(soon, 10*time.Since(start)), seldom)
 		select {
 		case <-ctx.Done():
@@ -131,6 +140,15 @@ func (l *Loads) Weigh(ctx context.Context) {
 				return
 			case <-time.After(more):
 			}
+		}
+	}
+}
+
+// hear takes in the prompts that other proxies have placed.
+func (l *Loads) hear(news []*lease.ProxyLoad) {
+	for _, d := range news {
+		if err := l.Placements.Read(d.Prompts); err != nil {
+			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("what another proxy tells of its prompts is not used")
 		}
 	}
 }

@@ -8,8 +8,7 @@ import (
 // balance weighs what an instance has in its cache against what waits for it. The unit is
 // a token that prefill has to compute: what costs least is done earliest.
 type balance struct {
-	weight  float64     // see Options.CacheWeight
-	several func() bool // see Options.Several
+	weight float64 // see Options.CacheWeight
 
 	at   time.Time // when work was brought up to date
 	work []float64 // tokens that each target was given, of late
@@ -30,26 +29,19 @@ const (
 	// where engines are quick, and without a memory the cache alone would decide.
 	recent = time.Minute
 	// leaning is how many tokens of a prompt one token counts that a candidate was given
-	// beyond its share of late. Where other proxies choose too that tells too little, and
-	// would make them disagree.
+	// beyond its share of late.
 	leaning = 0.02
 	// slack is the part of a prompt by which costs may differ and be alike.
 	slack = 0.1
-	// agreement is the same where other proxies choose too: more waiting is the price for
-	// finding what they have sent there.
-	agreement = 0.25
 	// DefaultCacheWeight is a good one for the production trace of docs/scheduling.md, at
 	// all loads: a hit saves work that everybody behind would have to wait for.
 	DefaultCacheWeight = 10
 )
 
 func newBalance(o *Options) balance {
-	b := balance{weight: o.CacheWeight, several: o.Several}
+	b := balance{weight: o.CacheWeight}
 	if b.weight <= 0 {
 		b.weight = DefaultCacheWeight
-	}
-	if b.several == nil {
-		b.several = func() bool { return false }
 	}
 	return b
 }
@@ -94,10 +86,6 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 	for i := range b.costs {
 		done += b.work[b.costs[i].number] * b.fade
 	}
-	near, lean := slack, leaning
-	if b.several() {
-		near, lean = agreement, 0
-	}
 	least := math.Inf(1)
 	for i := range b.costs {
 		one := &b.costs[i]
@@ -105,7 +93,7 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 		alike := share * float64(len(b.costs)) // 1 where all have the same weight
 		load := c.At(i).Load
 		waits := (float64(load.Waiting.Load()) + load.Others.Waiting.Load()) / b.weight
-		beyond := (b.work[one.number]*b.fade - done*share) * lean
+		beyond := (b.work[one.number]*b.fade - done*share) * leaning
 		one.tokens = float64(tokens-one.cached) + (waits+beyond)/alike
 		least = min(least, one.tokens)
 		if e != nil {
@@ -115,7 +103,7 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 			e.Score(c, i, "cost", one.tokens)
 		}
 	}
-	limit := least + near*float64(tokens)
+	limit := least + slack*float64(tokens)
 	highest := 0.0
 	for i := range b.costs {
 		one := &b.costs[i]

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/prefix"
 )
 
 // Policy chooses for one list of candidates: those of a role that serve a model.
@@ -40,8 +41,9 @@ type Options struct {
 	// Memory is where a policy that remembers prompts says how much that is; nil: nobody
 	// asks.
 	Memory *Memory
-	// Several tells whether other proxies choose among the same instances; nil: none do.
-	Several func() bool
+	// Placements are where policies find what other proxies have sent where, and leave what they
+	// have; nil: nobody tells.
+	Placements *prefix.Placements
 }
 
 // Memory tells how much a policy remembers. Its functions are safe for concurrent use, and

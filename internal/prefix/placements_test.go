@@ -1,0 +1,109 @@
+package prefix
+
+import (
+	"errors"
+	"testing"
+)
+
+// What one proxy has placed is found by another that gets the chat's next turn, and not by
+// one that was told of another model.
+func TestPlacements(t *testing.T) {
+	t.Parallel()
+	model := ModelHash("m")
+	var own, other Placements
+	first := chain("m", text(1, 20_000))
+	place := func(p *Placements, c *Chain, target uint64, bytes int) {
+		if placed, ok := c.Place(model, target, bytes); ok {
+			p.Tell(placed)
+		}
+	}
+	place(&own, first, 7, 20_000)
+	if own.Waiting() {
+		t.Error("there are no other proxies, and it keeps what they should hear")
+	}
+	own.SetOthers(true)
+	place(&own, chain("m", text(2, 500)), 7, 500) // too short to be told
+	if own.Waiting() {
+		t.Error("a prompt of two borders is told")
+	}
+	place(&own, first, 7, 20_000)
+	place(&own, chain("m", text(3, 30_000)), 8, 30_000)
+	if err := other.Read(own.Take(1 << 10)); err != nil {
+		t.Fatal(err)
+	}
+	if own.Waiting() || own.Take(1<<10) != nil {
+		t.Error("it is told twice")
+	}
+	if news, _ := other.Since(0, ModelHash("another")); len(news) != 0 {
+		t.Errorf("of another model: %v", news)
+	}
+	news, seen := other.Since(0, model)
+	if len(news) != 2 || news[0].Target != 8 || news[1].Target != 7 || news[1].Bytes != 20_000 {
+		t.Fatalf("%+v", news)
+	}
+	if again, still := other.Since(seen, model); len(again) != 0 || still != seen {
+		t.Errorf("%v heard again", again)
+	}
+
+	x := NewIndex(100)
+	a, b := x.Add(), x.Add()
+	x.Hear(a, &news[1], 0)
+	longest := make([]int, 2)
+	look := func(c *Chain) []int {
+		x.Longest(c, longest)
+		x.Deepest(c, longest)
+		return longest
+	}
+	if got := look(chain("m", text(1, 20_000), text(4, 9_000))); got[a] != first.Len() || got[b] != 0 {
+		t.Errorf("the next turn: %v, want %d and 0", got, first.Len())
+	}
+	// It goes on elsewhere within its last part.
+	if got := look(chain("m", text(1, 20_000)[:19_600], text(4, 9_000))); got[a] < first.Len()-2 || got[a] >= first.Len() {
+		t.Errorf("another end: %v of %d", got, first.Len())
+	}
+	if got := look(chain("m", text(5, 20_000))); got[a] != 0 {
+		t.Errorf("a prompt of which nothing was heard: %v", got)
+	}
+	x.Hear(a, &news[0], 25_000)
+	if got := look(first); got[a] != 0 || x.Bytes(a) > 30_000 {
+		t.Errorf("%d bytes in a cache of 25,000, %v", x.Bytes(a), got)
+	}
+}
+
+// Room and memory are bounded, and nonsense is refused.
+func TestPlacementsBounds(t *testing.T) {
+	t.Parallel()
+	var own, other Placements
+	own.SetOthers(true)
+	for i := range 3 * mostPlaced {
+		own.Tell(Placed{Model: 1, Target: uint64(i), Bytes: uint32(i)})
+	}
+	told := own.Take(10*placedBytes + 5)
+	if len(told) != 1+10*placedBytes {
+		t.Errorf("%d bytes, want room for 10", len(told))
+	}
+	for range mostPlaced {
+		if err := other.Read(told); err != nil {
+			t.Fatal(err)
+		}
+	}
+	news, seen := other.Since(0, 1)
+	if seen != 10*mostPlaced || len(news) > 2*mostPlaced || len(news) < mostPlaced {
+		t.Errorf("%d of %d are kept", len(news), seen)
+	}
+	var fresh Placements
+	if err := fresh.Read(told); err != nil {
+		t.Fatal(err)
+	}
+	if news, _ := fresh.Since(0, 1); len(news) != 10 || news[0].Target != mostPlaced-1 { // most to compute, of the first ones
+		t.Errorf("%d told, %+v comes first", len(news), news[0])
+	}
+	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
+		if err := other.Read(bad); !errors.Is(err, ErrPlaced) {
+			t.Errorf("%d bytes: %v", len(bad), err)
+		}
+	}
+	if err := other.Read(nil); err != nil {
+		t.Error(err)
+	}
+}
