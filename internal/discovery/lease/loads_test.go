@@ -237,7 +237,7 @@ func TestPromptsAreTold(t *testing.T) {
 	var seen others.Seen
 	heard := func(want string) {
 		t.Helper()
-		testkit.Eventually(t, soon, func() error {
+		testkit.Eventually(t, members.Soon, func() error {
 			for _, p := range seen.News(w.All(), "b") {
 				if string(p.Prompts) == want {
 					return nil

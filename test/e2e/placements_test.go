@@ -1,0 +1,62 @@
+package e2e_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/plan"
+	"github.com/pdmesh/pdmesh/internal/testkit"
+)
+
+// A chat's next turn finds its cache through a proxy that has not seen the chat.
+func TestNextTurnThroughAnotherProxy(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcdProcess(t).Endpoint()
+	f := newFleet(t)
+	list := proxies(t, f, etcd, 2)
+	for i := range 4 {
+		node(t, f, fmt.Sprint("p", i), instance.Prefill, 0, etcd)
+	}
+	node(t, f, "d", instance.Decode, 0, etcd)
+	agree(t, etcd, list, 5)
+	turn := strings.Repeat("the sea is high again today ", 150)
+	first := `{"model":"` + model + `","prompt":"` + turn + `","max_tokens":2}`
+	next := `{"model":"` + model + `","prompt":"` + turn + ` and it is cold","max_tokens":2}`
+	explain := func() (p plan.Plan) {
+		req, _ := http.NewRequestWithContext(t.Context(), http.MethodPost, list[1].URL()+"/route?endpoint=/v1/completions", strings.NewReader(next))
+		req.Header.Set("X-Api-Key", adminKey)
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = resp.Body.Close() }()
+		b, err := io.ReadAll(resp.Body)
+		if err == nil {
+			err = json.Unmarshal(b, &p)
+		}
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%d: %s, %v", resp.StatusCode, b, err)
+		}
+		return p
+	}
+	if p := explain(); p.Prefill.Cached != 0 {
+		t.Fatalf("%d tokens are expected of what nobody has sent", p.Prefill.Cached)
+	}
+	testkit.Eventually(t, soon, func() error {
+		// A proxy tells nothing before it has heard of the other.
+		resp, body, err := posted(t, list[0].URL()+"/v1/completions", "", first)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			return fmt.Errorf("%v: %s", err, body)
+		}
+		p := explain()
+		if p.Prefill.Cached < len(turn)/5 {
+			return fmt.Errorf("the other proxy expects %d tokens in the cache of %s", p.Prefill.Cached, p.Prefill.Chosen)
+		}
+		return nil
+	})
+}
