@@ -24,6 +24,7 @@ type Names struct {
 // told are the blocks of one prompt.
 type told struct {
 	names   []kvindex.Key
+	density float64 // tokens in a byte of the prompt
 	borders []Key // that have a place in it
 	element *list.Element
 }
@@ -70,8 +71,18 @@ func (n *Names) longest(c *Chain) (is place, bytes int) {
 	return place{}, 0
 }
 
-// Learn takes in the names of a prompt's blocks, each of so many tokens.
-func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize int) {
+// Density is how many tokens a byte of the prompt has that Find goes by; 0 where it finds
+// nothing.
+func (n *Names) Density(c *Chain) float64 {
+	if is, _ := n.longest(c); is.of != nil {
+		return is.of.density
+	}
+	return 0
+}
+
+// Learn takes in the names of a prompt's blocks, each of so many tokens, and how many
+// tokens it has in all.
+func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 	border := len(c.keys) - 1
 	for border >= 0 {
 		if _, ok := n.at[c.keys[border]]; ok {
@@ -79,7 +90,7 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize int) {
 		}
 		border--
 	}
-	own := &told{names: names}
+	own := &told{names: names, density: float64(tokens) / float64(max(c.total, 1))}
 	own.element = n.oldest.PushFront(own)
 	n.size += len(names)
 	common := 0

@@ -58,7 +58,7 @@ func TestNamesAreNeverWrong(t *testing.T) {
 			}
 			found += len(got)
 			if rng.IntN(2) == 0 {
-				n.Learn(c, names, blockSize)
+				n.Learn(c, names, blockSize, len(names)*blockSize)
 			}
 			if n.size > n.most {
 				t.Fatalf("%d names, at most %d", n.size, n.most)
@@ -78,7 +78,7 @@ func TestNamesOfAChat(t *testing.T) {
 		s := text(7, 9000)[:bytes]
 		c := chain("m", s)
 		names, _ := n.Find(c)
-		n.Learn(c, kvindex.Chain(nil, tokens(s), 4, "", ""), 4)
+		n.Learn(c, kvindex.Chain(nil, tokens(s), 4, "", ""), 4, len(s))
 		return len(names)
 	}
 	first := len(tokens(text(7, 9000)[:3000])) / 4
@@ -92,7 +92,7 @@ func TestNamesForgets(t *testing.T) {
 	n := NewNames(100)
 	for i := range 50 {
 		s := text(i, 3000)
-		n.Learn(chain("m", s), kvindex.Chain(nil, tokens(s), 16, "", ""), 16)
+		n.Learn(chain("m", s), kvindex.Chain(nil, tokens(s), 16, "", ""), 16, len(s))
 	}
 	if n.size > 100 || n.oldest.Len() > 5 || len(n.at) > 60 {
 		t.Errorf("%d names of %d prompts at %d borders", n.size, n.oldest.Len(), len(n.at))

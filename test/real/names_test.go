@@ -107,7 +107,7 @@ func TestPredictedBlocks(t *testing.T) {
 			if len(got) > 0 {
 				some++
 			}
-			names.Learn(&chain, is, size)
+			names.Learn(&chain, is, size, len(tokens[i]))
 		}
 		say("blocks of %d tokens: %d of %d are known beforehand, of %d of %d chats; wrong in %d", size, said, all, some, chats, wrong)
 		if some < chats/4 {

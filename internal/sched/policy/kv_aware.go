@@ -51,11 +51,14 @@ type exact struct {
 	seen    bool             // blocks were found, now or before: see trusted
 	size    int              // tokens in a block; all names are of such blocks
 	bytes   int              // of the prompt in these blocks, at most
+	// block is how many tokens a block counts by the estimate that the request's other
+	// tokens are counted by: its size where that is right.
+	block float64
 }
 
-// look finds out what the candidates hold of a prompt. Who only looks has nothing kept in
+// look finds out what the candidates hold of a prompt of so many tokens, by an estimate. Who only looks has nothing kept in
 // mind of it; then used says so later.
-func (e *exact) look(c *Candidates, chain *prefix.Chain, only bool) {
+func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) {
 	if e.size == 0 || e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
@@ -87,6 +90,10 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, only bool) {
 	}
 	if e.seen {
 		e.known = len(names)
+	}
+	e.block = float64(e.size)
+	if real := e.names.Density(chain) * float64(chain.Total()); real > 0 {
+		e.block *= float64(tokens) / real
 	}
 	e.trusted = e.trusted || e.seen && !only
 }
@@ -120,15 +127,15 @@ func (e *exact) correct(i, expected int) int {
 	if e.known == 0 {
 		return expected
 	}
-	switch held := e.held[i]; {
+	held := e.held[i]
+	tokens := int(float64(held) * e.block)
+	switch {
 	case held == kvindex.Unknown, e.caches.BlockSize(e.targets[i]) != e.size:
 		return expected
-	case held < e.known && !e.caches.Complete(e.targets[i]):
-		return max(expected, held*e.size)
-	case held < e.known:
-		return held * e.size
+	case held < e.known && e.caches.Complete(e.targets[i]):
+		return tokens
 	default:
-		return max(expected, held*e.size)
+		return max(expected, tokens)
 	}
 }
 
@@ -150,7 +157,7 @@ func (l *Lesson) Learn(tokens []uint32) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.tokens == l.exact.size {
-		l.exact.names.Learn(l.chain, names, l.tokens)
+		l.exact.names.Learn(l.chain, names, l.tokens, len(tokens))
 	}
 }
 

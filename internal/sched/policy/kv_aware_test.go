@@ -206,3 +206,28 @@ func TestKVAwareFollowsTheSizeOfBlocks(t *testing.T) {
 		t.Errorf("%d tokens are expected by names of blocks of another size", cached)
 	}
 }
+
+// Tokens of a request are an estimate; what its blocks hold is counted in the same ones,
+// however wrong that is.
+func TestKVAwareCountsByTheEstimate(t *testing.T) {
+	t.Parallel()
+	list := fleet(1, 1)
+	x, engines := follow(t, list)
+	p := newKVAware(Options{Caches: x})
+	engines[0].stores(prompt(99, 6000)) // so that the size of its blocks is known
+	text := prompt(1, 8000)
+	for _, n := range []int{2000, 4000, 6000, 8000} {
+		at, _, _ := turn(p, list, text[:n])
+		engines[at].stores(text[:n])
+	}
+	for n := range list {
+		engines[n].evicts(text, 2000/blockOf)
+	}
+	for _, wrong := range []int{1, 2, 4} {
+		r := asking(text)
+		r.Tokens = len(text) * wrong // a byte is a token here
+		if _, cached := p.Choose(All(list), r); cached < 2000*wrong-wrong || cached > 2000*wrong {
+			t.Errorf("%d times too many: %d of %d tokens are cached, want %d", wrong, cached, r.Tokens, 2000*wrong)
+		}
+	}
+}
