@@ -25,7 +25,7 @@ type Names struct {
 type told struct {
 	names   []kvindex.Key
 	density float64 // tokens in a byte of the prompt
-	borders []Key // that have a place in it
+	borders []Key   // that have a place in it
 	element *list.Element
 }
 
