@@ -137,9 +137,7 @@ func TestInvalidRequestsAreAskedAbout(t *testing.T) {
 			if e := r.entry(); e.Attempts != 0 || e.Outcome != forward.OutcomeClientError || e.Status != 400 || e.Decode == "" || r.rec.retried() != "" {
 				t.Errorf("entry %+v, retries %q", e, r.rec.retried())
 			}
-			if len(r.tracker.Troubled()) != 0 {
-				t.Errorf("in trouble: %v", r.tracker.Troubled())
-			}
+			r.untroubled()
 			r.strict()
 		})
 	}
@@ -200,9 +198,7 @@ func TestOnlyARefusalIsPassedOn(t *testing.T) {
 			if n := len(posted(r.D[0])); n != 1 || len(posted(r.P[0])) != 0 {
 				t.Errorf("%d questions to decode, %d to prefill", n, len(posted(r.P[0])))
 			}
-			if len(r.tracker.Troubled()) != 0 {
-				t.Errorf("in trouble: %v", r.tracker.Troubled())
-			}
+			r.untroubled()
 			r.strict()
 			if tc.name == "streamed" {
 				eventually(t, "the engine gives up", func() bool { return r.D[0].Counters().Aborted == 1 })
@@ -391,8 +387,6 @@ func TestAnEngineThatIsAwayIsNotBlamed(t *testing.T) {
 	if a := r.post("/v1/completions", brokenBody); a.status != http.StatusBadRequest || r.rec.questions() != flow.AskFailed {
 		t.Errorf("%d: %s", a.status, a.body)
 	}
-	if len(r.tracker.Troubled()) != 0 {
-		t.Errorf("in trouble: %v", r.tracker.Troubled())
-	}
+	r.untroubled()
 	r.strict()
 }

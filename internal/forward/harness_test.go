@@ -554,6 +554,13 @@ func (r *rig) complete(a answer, chat bool, body string) {
 	}
 }
 
+// untroubled holds that nothing is held against any instance: who keeps a leg waiting on a
+// busy machine is suspected for a moment, until it has answered a probe.
+func (r *rig) untroubled() {
+	r.t.Helper()
+	eventually(r.t, "nobody is in trouble", func() bool { return len(r.tracker.Troubled()) == 0 })
+}
+
 // strict fails if any engine saw what it should never see, and waits until
 // nothing is in flight.
 func (r *rig) strict() {
