@@ -53,11 +53,33 @@ func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
 }
 
 // beside tells etcd's warnings that are beside the point here: about load on a
-// shared port that one machine's fleet does not make, and about the tokens of
-// users, which etcd itself makes up and nobody else has to believe.
+// shared port that one machine's fleet does not make, about the tokens of users, which
+// etcd itself makes up and nobody else has to believe, and about the version of its own
+// files, which it looks for before it has written them when the machine is busy.
 func beside(message string) bool {
-	return strings.HasPrefix(message, "Running http and grpc server on single port") ||
-		strings.HasPrefix(message, "simple token is not cryptographically signed")
+	for _, known := range []string{
+		"Running http and grpc server on single port", "simple token is not cryptographically signed",
+		"Failed to detect schema version", "failed to update storage version",
+	} {
+		if strings.HasPrefix(message, known) {
+			return true
+		}
+	}
+	return false
+}
+
+// refused tells that a line is about a request which the client expects to be refused:
+// whoever writes an audit entry asks for the lease of the day, which mostly exists.
+func refused(message string, fields []zapcore.Field) bool {
+	if message != "failed to apply request" {
+		return false
+	}
+	for _, f := range fields {
+		if err, ok := f.Interface.(error); ok && strings.Contains(err.Error(), "lease already exists") {
+			return true
+		}
+	}
+	return false
 }
 
 // untilQuiet is a zap core with an off switch.
@@ -76,5 +98,12 @@ func (u *untilQuiet) Check(e zapcore.Entry, ce *zapcore.CheckedEntry) *zapcore.C
 	if !u.Enabled(e.Level) || beside(e.Message) {
 		return ce
 	}
-	return u.Core.Check(e, ce)
+	return ce.AddCore(e, u)
+}
+
+func (u *untilQuiet) Write(e zapcore.Entry, fields []zapcore.Field) error {
+	if refused(e.Message, fields) {
+		return nil
+	}
+	return u.Core.Write(e, fields) //nolint:wrapcheck // it is that of the core
 }

@@ -16,6 +16,7 @@ var examples = map[string]example{
 	},
 	`pdctl add decode [fd00::7]:8200 --connector nixl --reason "third rack"`: {spare: true, want: []string{"decode/[fd00::7]:8200: added"}, after: has("/pd/decode/[fd00::7]:8200")},
 	"pdctl add both 10.0.0.6:8100 --connector nixl":                          {spare: true, want: []string{"prefill/10.0.0.6:8100: added", "decode/10.0.0.6:8100: added"}},
+	"pdctl add decode 10.0.0.8:8200 --dp-size 4":                             {spare: true, want: []string{"10.0.0.8:8200"}},
 	"pdctl add decode 10.0.0.8:8200 --connector lmcache --lmcache-init-port 7300 --lmcache-alloc-port 7400": {
 		spare: true, want: []string{"decode/10.0.0.8:8200: added"}, after: has("/pd/decode/10.0.0.8:8200"),
 	},

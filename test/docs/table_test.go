@@ -61,8 +61,11 @@ var table = []row{ //nolint:gochecknoglobals // the table of this test
 	{page: "docs/architecture.md", first: "list  ", why: picture},
 	{page: "docs/architecture.md", first: "snapshot", why: picture},
 	{page: "docs/architecture.md", first: "front, net/http", why: picture},
+	{page: "docs/architecture.md", first: "front.Server / net/http", why: picture},
+	{page: "docs/architecture.md", first: "etcd event", why: picture},
 
 	{page: "docs/cli.md", first: "pdctl drain", by: "test/cli: TestEveryExample"},
+	{page: "docs/cli.md", first: "pdctl list -o wide --selector", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon prefill", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl cordon decode", by: "test/cli: TestEveryExample"},
 	{page: "docs/cli.md", first: "pdctl doctor", by: "test/cli: TestEveryExample"},
