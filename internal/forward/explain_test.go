@@ -64,11 +64,7 @@ func TestExplainIsWhatIsDone(t *testing.T) {
 			t.Errorf("timing %q", got)
 		}
 	}
-	asked := 0
-	for _, s := range append(r.P, r.D...) {
-		asked += len(s.Requests())
-	}
-	if asked != 24 || len(r.rec.ended) != 0 {
+	if asked := legs(r.P) + legs(r.D); asked != 24 || len(r.rec.ended) != 0 {
 		t.Errorf("engines were asked %d times for 12 requests; %d more have ended", asked, len(r.rec.ended))
 	}
 }
