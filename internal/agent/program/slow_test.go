@@ -62,7 +62,7 @@ func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
 	link := testkit.StartLink(t, engine.Address())
 	k := key("decode", engine.Address())
 	p := startProcess(t, fast(etcd.Endpoint(), "decode", engine.Address(), "--engine", "http://"+link.Address(),
-		"--probe-timeout", "400ms", "--slow-after", "1ms", "--ttl", "1m"))
+		"--probe-timeout", "1500ms", "--slow-after", "1ms", "--ttl", "1m")) // far more than a busy machine takes
 	awaitState(t, cli, k, instance.Ready)
 	link.Delay(50 * time.Millisecond) // an answer takes several turns of the agent
 	turn := func(sig syscall.Signal, d time.Duration) {
@@ -73,8 +73,8 @@ func TestStarvedAgentDoesNotWriteDown(t *testing.T) {
 		defer timer.Stop()
 		<-timer.C
 	}
-	for range 12 {
-		turn(syscall.SIGSTOP, 600*time.Millisecond)
+	for range 6 {
+		turn(syscall.SIGSTOP, 2*time.Second)
 		turn(syscall.SIGCONT, 30*time.Millisecond)
 	}
 	if h := history(t, cli, k); slices.Contains(h, "down") {
