@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -122,7 +123,7 @@ func (b *Placements) Read(raw []byte) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for ; len(raw) > 0; raw = raw[placedBytes:] {
-		p := Placed{Model: binary.BigEndian.Uint32(raw), Target: binary.BigEndian.Uint64(raw[4:]), Bytes: binary.BigEndian.Uint32(raw[12:])}
+		p := Placed{Model: binary.BigEndian.Uint32(raw), Target: binary.BigEndian.Uint64(raw[4:]), Bytes: min(binary.BigEndian.Uint32(raw[12:]), math.MaxInt32)}
 		for i := range p.Keys {
 			p.Keys[i] = Key(binary.BigEndian.Uint64(raw[16+8*i:]))
 		}
@@ -158,7 +159,7 @@ func (c *Chain) Place(model uint32, target uint64, bytes int) (p Placed, ok bool
 	if len(c.keys) < tail {
 		return Placed{}, false
 	}
-	p = Placed{Model: model, Target: target, Bytes: uint32(min(max(bytes, 0), 1<<31))} //nolint:gosec // bounded
+	p = Placed{Model: model, Target: target, Bytes: uint32(min(max(bytes, 0), math.MaxInt32))} //nolint:gosec // bounded
 	copy(p.Keys[:], c.keys[len(c.keys)-tail:])
 	return p, true
 }

@@ -98,6 +98,21 @@ func TestPlacementsBounds(t *testing.T) {
 	if news, _ := fresh.Since(0, 1); len(news) != 10 || news[0].Target != mostPlaced-1 { // most to compute, of the first ones
 		t.Errorf("%d told, %+v comes first", len(news), news[0])
 	}
+	// A number of bytes that no prompt has leaves the sum of a target right.
+	fresh.SetOthers(true)
+	fresh.Tell(Placed{Model: 2, Bytes: 1<<32 - 1, Keys: [tail]Key{1, 2, 3}})
+	if err := other.Read(fresh.Take(1 << 10)); err != nil {
+		t.Fatal(err)
+	}
+	x := NewIndex(100)
+	x.Add()
+	for _, p := range mustHear(t, &other, 2) {
+		x.Hear(0, &p, 0)
+	}
+	x.Clear(0)
+	if x.Bytes(0) != 0 {
+		t.Errorf("%d bytes of nothing", x.Bytes(0))
+	}
 	for _, bad := range [][]byte{{scheme + 1}, append([]byte{scheme}, make([]byte, placedBytes-1)...), {scheme, 1}} {
 		if err := other.Read(bad); !errors.Is(err, ErrPlaced) {
 			t.Errorf("%d bytes: %v", len(bad), err)
@@ -106,4 +121,13 @@ func TestPlacementsBounds(t *testing.T) {
 	if err := other.Read(nil); err != nil {
 		t.Error(err)
 	}
+}
+
+func mustHear(t *testing.T, p *Placements, model uint32) []Placed {
+	t.Helper()
+	news, _ := p.Since(0, model)
+	if len(news) == 0 {
+		t.Fatal("nothing was heard")
+	}
+	return news
 }
