@@ -8,7 +8,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What becomes of entries that etcd does not hold any more.
+// lost is what becomes of entries that etcd does not hold any more.
+type lost struct {
+	*contact
+	facts *VerifiedFacts
+
+	foreign   bool                   // the list that is being loaded is of another store than before
+	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
+	questions []leaseQuestion        // to be asked
+	order     int64                  // revision of the last order that was seen
+	restores  []Kept                 // to be written back
+}
 
 // removed tells that an operator's removal stands, in etcd or kept from before.
 func (l *lost) removed(k instance.Key) bool {
@@ -103,10 +113,6 @@ func (l *lost) clearRemovals(revision int64) {
 		l.clearRemoval(e)
 	}
 }
-
-// live tells that the membership is being followed, without which nothing is
-// taken out on etcd's word.
-func (c *contact) live() bool { return c.listed && c.following && c.silence() < suspectAfter }
 
 // settle looks at everything that etcd does not hold: removals act at once,
 // orphans that fail their probes go, and those whose grace is over go if most

@@ -55,36 +55,6 @@ type owner struct {
 	orphans   int // at the last publication
 }
 
-// contact is what is known of etcd: whether it answers, and whether it is the same as
-// before.
-type contact struct {
-	w     *Watcher
-	table *table
-
-	cluster   uint64
-	member    uint64     // of etcd that serves the watch
-	schema    int64      // create_revision of the schema key, 0 while none is known
-	reached   int64      // up to which the watch has delivered everything, for all we know
-	suspicion *suspicion // of the last audit
-	restored  bool       // something is known from the disk
-	listed    bool       // a list was applied
-	following bool       // the watch stands
-	failures  int        // checks failed in a row
-	listFails int        // lists failed in a row
-}
-
-// lost is what becomes of entries that etcd does not hold any more.
-type lost struct {
-	*contact
-	facts *VerifiedFacts
-
-	foreign   bool                   // the list that is being loaded is of another store than before
-	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
-	questions []leaseQuestion        // to be asked
-	order     int64                  // revision of the last order that was seen
-	restores  []Kept                 // to be written back
-}
-
 func newOwner(w *Watcher) *owner {
 	facts := &VerifiedFacts{
 		Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
@@ -299,79 +269,6 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 		o.clearRemoval(e)
 	}
 	return true
-}
-
-// saw notes a revision that the store has reached.
-func (c *contact) saw(revision int64) { c.w.seen.Store(max(c.w.seen.Load(), revision)) }
-
-// heard notes an answer from etcd.
-func (c *contact) heard() {
-	c.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
-}
-
-// checked applies the outcome of a check.
-func (c *contact) checked(got checked) {
-	if got.err != nil {
-		c.failures++
-		c.w.note(func(s *Status) { s.CheckErrors++; s.LastError = got.err.Error() })
-		return
-	}
-	c.w.note(func(s *Status) { s.Checks++ })
-	c.answered(got.before, got.revision, got.cluster, got.member)
-}
-
-// answered takes what every answer tells: that etcd is there, and whether it is
-// the same as before. before is what was known when the question was sent.
-func (c *contact) answered(before, revision int64, cluster, member uint64) {
-	wasAway, moved := c.failures >= suspectAfter, c.failures > 0 && member != c.member
-	c.failures = 0
-	c.heard()
-	switch {
-	case !c.listed || !c.following:
-		// A list is on its way already.
-	case revision < before || cluster != c.cluster:
-		c.w.Relist(relistEpoch)
-		return
-	case wasAway:
-		// The watch resumes by itself, but nobody says whether etcd is still the
-		// same: one list is cheap, and a watch on a wiped store is silent.
-		c.w.Relist(relistRegained)
-	case moved:
-		// The member that was asked before did not answer. The watch is there, and
-		// would not say if it hung too.
-		c.w.Relist(relistMoved)
-	}
-	if c.listed && cluster == c.cluster && revision >= before {
-		c.saw(revision)
-	}
-}
-
-// silence counts the questions to etcd in a row that got no answer.
-func (c *contact) silence() int { return max(c.failures, c.listFails) }
-
-// state derives the state from what is known and says so when it changes.
-func (c *contact) state() {
-	now := Live
-	switch {
-	case !c.listed && !c.restored:
-		now = Cold
-	case c.silence() >= staleAfter:
-		now = Stale
-	case c.silence() >= suspectAfter:
-		now = Suspect
-	case !c.listed || !c.following:
-		now = Listing
-	}
-	var was State
-	var why string
-	c.w.note(func(s *Status) { was, why, s.State = s.State, s.LastError, now })
-	switch {
-	case was == now:
-	case now == Stale:
-		c.w.log.WithField("error", why).Warn("lost contact with etcd: serving the last known membership")
-	case was == Stale && now != Suspect:
-		c.w.log.WithField("revision", c.table.revision).Info("etcd answers again")
-	}
 }
 
 // hear takes what an asker found out.

@@ -1,0 +1,187 @@
+package watch
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// contact is what is known of etcd: whether it answers, and whether it is the same as
+// before.
+type contact struct {
+	w     *Watcher
+	table *table
+
+	cluster   uint64
+	member    uint64     // of etcd that serves the watch
+	schema    int64      // create_revision of the schema key, 0 while none is known
+	reached   int64      // up to which the watch has delivered everything, for all we know
+	suspicion *suspicion // of the last audit
+	restored  bool       // something is known from the disk
+	listed    bool       // a list was applied
+	following bool       // the watch stands
+	failures  int        // checks failed in a row
+	listFails int        // lists failed in a row
+}
+
+// saw notes a revision that the store has reached.
+func (c *contact) saw(revision int64) { c.w.seen.Store(max(c.w.seen.Load(), revision)) }
+
+// heard notes an answer from etcd.
+func (c *contact) heard() {
+	c.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
+}
+
+// checked applies the outcome of a check.
+func (c *contact) checked(got checked) {
+	if got.err != nil {
+		c.failures++
+		c.w.note(func(s *Status) { s.CheckErrors++; s.LastError = got.err.Error() })
+		return
+	}
+	c.w.note(func(s *Status) { s.Checks++ })
+	c.answered(got.before, got.revision, got.cluster, got.member)
+}
+
+// answered takes what every answer tells: that etcd is there, and whether it is
+// the same as before. before is what was known when the question was sent.
+func (c *contact) answered(before, revision int64, cluster, member uint64) {
+	wasAway, moved := c.failures >= suspectAfter, c.failures > 0 && member != c.member
+	c.failures = 0
+	c.heard()
+	switch {
+	case !c.listed || !c.following:
+		// A list is on its way already.
+	case revision < before || cluster != c.cluster:
+		c.w.Relist(relistEpoch)
+		return
+	case wasAway:
+		// The watch resumes by itself, but nobody says whether etcd is still the
+		// same: one list is cheap, and a watch on a wiped store is silent.
+		c.w.Relist(relistRegained)
+	case moved:
+		// The member that was asked before did not answer. The watch is there, and
+		// would not say if it hung too.
+		c.w.Relist(relistMoved)
+	}
+	if c.listed && cluster == c.cluster && revision >= before {
+		c.saw(revision)
+	}
+}
+
+// silence counts the questions to etcd in a row that got no answer.
+func (c *contact) silence() int { return max(c.failures, c.listFails) }
+
+// state derives the state from what is known and says so when it changes.
+func (c *contact) state() {
+	now := Live
+	switch {
+	case !c.listed && !c.restored:
+		now = Cold
+	case c.silence() >= staleAfter:
+		now = Stale
+	case c.silence() >= suspectAfter:
+		now = Suspect
+	case !c.listed || !c.following:
+		now = Listing
+	}
+	var was State
+	var why string
+	c.w.note(func(s *Status) { was, why, s.State = s.State, s.LastError, now })
+	switch {
+	case was == now:
+	case now == Stale:
+		c.w.log.WithField("error", why).Warn("lost contact with etcd: serving the last known membership")
+	case was == Stale && now != Suspect:
+		c.w.log.WithField("revision", c.table.revision).Info("etcd answers again")
+	}
+}
+
+// Whether a list goes on with the history that the watch has followed, or is
+// of another store: one that was wiped, restored from an older copy, or is a
+// different cluster. A wiped store may have passed the old revision again, with
+// the same cluster id and the same member, so the revision alone proves
+// nothing; the keys themselves do.
+
+// rupture says why a list does not go on with the known history; "" if it does.
+func (c *contact) rupture(l *etcd.Listing) string {
+	t := c.table
+	switch {
+	case !c.listed && !c.restored:
+		return "" // nothing is known yet
+	case l.Cluster != c.cluster:
+		return fmt.Sprintf("another cluster answers (%x, it was %x)", l.Cluster, c.cluster)
+	case l.Revision < max(l.Before, t.revision):
+		return fmt.Sprintf("the revision went back to %d from %d", l.Revision, max(l.Before, t.revision))
+	case c.schema != 0 && l.Schema != c.schema:
+		return "the schema key is not the one that was there"
+	}
+	// The table was complete up to its revision: whatever is older must be in it,
+	// but for what the disk does not hold.
+	for _, kv := range l.KVs {
+		if kv.ModRevision > t.revision {
+			continue
+		}
+		n := t.layout.Parse(string(kv.Key))
+		if n.Kind == schema.KindOther {
+			continue
+		}
+		e := t.entries[n]
+		if e == nil && !c.listed && !DecodeEntry(n, kv, nil).saved() {
+			continue
+		}
+		if e == nil || !e.same(kv) {
+			return fmt.Sprintf("%s has a past that was never seen", instance.Printable(string(kv.Key), 300))
+		}
+	}
+	// Without a schema key there is no proof that it is the same store, so a
+	// list without most of the static instances does not count as their removal.
+	if c.schema == 0 {
+		for _, role := range instance.Roles() {
+			if c.missing(l)[role].statics.heavy() {
+				return "most static instances are gone, and nothing tells whether it is the same store"
+			}
+		}
+	}
+	return ""
+}
+
+// share counts how much of something is missing.
+type share struct{ lost, all int }
+
+// heavy is as census.massLoss.
+func (s share) heavy() bool { return s.lost >= 2 && 3*s.lost > s.all }
+
+// missing counts what a list lacks of the good records of each role.
+type missing struct{ statics, leased share }
+
+func (c *contact) missing(l *etcd.Listing) map[instance.Role]missing {
+	there := make(map[schema.Name]bool, len(l.KVs))
+	for _, kv := range l.KVs {
+		there[c.table.layout.Parse(string(kv.Key))] = true
+	}
+	out := make(map[instance.Role]missing, 2)
+	for _, e := range c.table.order {
+		if e.Kind != schema.KindInstance || !e.good || (e.absent != nil && e.absent.kind != loaded) {
+			continue
+		}
+		m := out[e.Role]
+		s := &m.leased
+		if e.leased == 0 {
+			s = &m.statics
+		}
+		s.all++
+		if !there[e.Name] {
+			s.lost++
+		}
+		out[e.Role] = m
+	}
+	return out
+}
+
+// live tells that the membership is being followed, without which nothing is
+// taken out on etcd's word.
+func (c *contact) live() bool { return c.listed && c.following && c.silence() < suspectAfter }
