@@ -57,7 +57,7 @@ ETCD34 = $(firstword $(PD_TEST_ETCD) $(wildcard $(CURDIR)/dist/etcd34/usr/bin/et
 test-etcd34: ## discovery over Debian's etcd 3.4 (see scripts/get-etcd34.sh); REQUIRE_ETCD34=1 makes its absence a failure
 	@set -e; if [ -n "$(ETCD34)" ]; then \
 		echo "go test over $(ETCD34)"; \
-		PD_TEST_ETCD="$(ETCD34)" PD_TEST_ETCD_VERSION=3.4. $(GO) test -count=1 -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./internal/discovery/... ./internal/testkit; \
+		PD_TEST_ETCD="$(ETCD34)" PD_TEST_ETCD_VERSION=3.4. $(GO) test -count=1 -shuffle=on -timeout $(TEST_TIMEOUT) $(TESTFLAGS) ./internal/discovery/... ./sim/testkit; \
 	elif [ -n "$(call on,$(REQUIRE_ETCD34))" ]; then \
 		echo "REQUIRE_ETCD34 is set, but there is no etcd 3.4: run scripts/get-etcd34.sh, or name one with PD_TEST_ETCD" >&2; \
 		exit 1; \

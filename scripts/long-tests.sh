@@ -6,7 +6,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # shellcheck disable=SC2016 # a program of awk
-grep -rl --include='*_test.go' '/internal/testkit/longform"' cmd internal test bench scripts | sort | xargs awk '
+grep -rl --include='*_test.go' '/sim/testkit/longform"' cmd internal sim test bench scripts | sort | xargs awk '
 	FNR == 1 { dir = "./" FILENAME; sub(/\/[^\/]*$/, "", dir); name = "" }
 	/^func Test[A-Za-z0-9_]*\(/ { name = $2; sub(/\(.*/, "", name) }
 	/^}/ { name = "" }

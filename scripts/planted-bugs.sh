@@ -17,7 +17,7 @@ for patch in scripts/planted-bugs/*.patch; do
 	git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents -t "$tree/copy" --
 	patch --quiet --strip=1 --forward --fuzz=0 --directory="$tree/copy" <"$patch"
 	printf '== %s\n' "$name"
-	if ! (cd "$tree/copy" && go build ./internal/...); then
+	if ! (cd "$tree/copy" && go build ./internal/... ./sim/...); then
 		echo "the patch makes no program that compiles" >&2
 		exit 2
 	fi

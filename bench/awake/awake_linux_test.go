@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/awake"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // echoMark makes this program the other process of TestAwake.

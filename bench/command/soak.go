@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/soak"
 	"github.com/pdmesh/pdmesh/bench/target"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 func soakCommand() *cobra.Command {

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/bench/wire"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // dial connects, and gives up after a while.

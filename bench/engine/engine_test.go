@@ -10,8 +10,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/engine"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/flame"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/engine"
 	"github.com/pdmesh/pdmesh/bench/floor"
 	"github.com/pdmesh/pdmesh/bench/load"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // A floor waits in the kernel with one of Go's processors in its hand, so each

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // engines are a fleet of simulated engines in this process.

@@ -5,9 +5,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/bench/ground"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
 const trace = `

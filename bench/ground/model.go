@@ -6,10 +6,10 @@ import (
 	"math/rand/v2"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm/kvcache"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/prefix"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 )
 
 // Oracle is a policy of the model alone: it knows what is in every cache and how long

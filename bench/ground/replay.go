@@ -10,8 +10,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/target"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
 // Replay runs workloads over HTTP.

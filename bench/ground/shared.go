@@ -1,6 +1,6 @@
 package ground
 
-import "github.com/pdmesh/pdmesh/internal/fakevllm/kvcache"
+import "github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 
 // Caches is how large the caches are.
 type Caches struct {

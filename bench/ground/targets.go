@@ -6,8 +6,8 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/bench/target"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // Router is a target: a router and its policy.

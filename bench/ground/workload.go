@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
 // Request is one of a workload.

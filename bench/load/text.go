@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"github.com/pdmesh/pdmesh/bench/answer"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // textCheck checks what the strict simulator says: the text, the finish reason

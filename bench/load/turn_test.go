@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/answer"
 	"github.com/pdmesh/pdmesh/bench/load"
 	"github.com/pdmesh/pdmesh/bench/wire"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // badly serves whole answers of a shape; how says what it does with the nth

@@ -13,7 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestMain(m *testing.M) {

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/machine"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
 // Run is everything that one run of the benchmark found.

@@ -10,7 +10,7 @@ import (
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/suite"
 	"github.com/pdmesh/pdmesh/bench/target"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

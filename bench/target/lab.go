@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/bench/machine"
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // Options says where things are and where they run.

@@ -11,8 +11,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // Kind is how requests get from the generator to the engines.

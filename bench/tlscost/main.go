@@ -30,7 +30,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 const body = `{"model":"m","prompt":"` + "tell me of the sea, and of the ships that are on it, and of who sails them; " + `","max_tokens":1,"temperature":0}`

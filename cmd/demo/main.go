@@ -5,7 +5,7 @@ package main
 
 import (
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/fleet/demo"
+	"github.com/pdmesh/pdmesh/sim/fleet/demo"
 )
 
 func main() { cli.Main(demo.Run) }

@@ -3,7 +3,7 @@ package main
 
 import (
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/fakevllm/command"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/command"
 )
 
 func main() { cli.Main(command.Run) }

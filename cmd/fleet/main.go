@@ -9,7 +9,7 @@ import (
 	"os"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/compose/local"
+	"github.com/pdmesh/pdmesh/sim/compose/local"
 )
 
 func main() {

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // The bound is that of the handler, which counts.

@@ -6,7 +6,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // What the pages of the connectors tell to type is taken.

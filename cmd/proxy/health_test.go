@@ -14,8 +14,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
-	"github.com/pdmesh/pdmesh/internal/testkit"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // envRun makes the test binary be the proxy.

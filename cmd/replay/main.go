@@ -4,7 +4,7 @@ package main
 
 import (
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/fleet/replay"
+	"github.com/pdmesh/pdmesh/sim/fleet/replay"
 )
 
 func main() { cli.Main(replay.Run) }

@@ -8,8 +8,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // What the engine shows of its ranks and its transfer is in the record, also while

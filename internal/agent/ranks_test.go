@@ -11,8 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // bootstrapServer answers as its fields say at that moment; only the bubble's

@@ -12,7 +12,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

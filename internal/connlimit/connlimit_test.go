@@ -15,7 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/connlimit"
 	"github.com/pdmesh/pdmesh/internal/front"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

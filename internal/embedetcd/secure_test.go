@@ -20,7 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // secured is a configuration with TLS, whose clients must show a certificate.

@@ -14,7 +14,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestPortTakenByEtcd(t *testing.T) {

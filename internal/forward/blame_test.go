@@ -11,11 +11,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 func key(role instance.Role, s *fakevllm.Server) instance.Key {

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 // The memory of a body is used again by the next request. No engine may see

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // What every dialect of the registry holds, against engines that speak it as strictly as

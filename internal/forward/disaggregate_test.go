@@ -6,13 +6,13 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // Nobody is sent another way before enough has been seen; then some are, and each is told

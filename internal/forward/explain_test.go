@@ -10,12 +10,12 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/plan"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // explain asks where a chat would go.

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 func script(t *testing.T, s *fakevllm.Server, f fakevllm.Fault) {

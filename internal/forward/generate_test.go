@@ -8,8 +8,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 const generatePath = "/inference/v1/generate"

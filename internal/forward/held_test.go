@@ -10,8 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // held waits until the bodies in flight take that much memory.

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // Answers on one connection have the same header, the first as well as those for which

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // Requests on one connection get to the engines each with its own header, whatever

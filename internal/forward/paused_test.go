@@ -5,10 +5,10 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // A decode engine that is paused or asleep says that it is well, and refuses what is new:

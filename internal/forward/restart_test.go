@@ -8,10 +8,10 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // nextLife has a prefill engine begin another life at its address. told tells the

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 const chatPath = "/v1/chat/completions"

@@ -5,9 +5,9 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // pairOf sends a chat request and gives the pair that served it.

@@ -9,11 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // hush makes the only decode instance hang, probes included.

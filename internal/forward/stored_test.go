@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // stored makes a response and gives its id.

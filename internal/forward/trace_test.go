@@ -9,10 +9,10 @@ import (
 
 	"google.golang.org/protobuf/encoding/protojson"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/testkit/collector"
 	"github.com/pdmesh/pdmesh/internal/tracing"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 )
 
 const (

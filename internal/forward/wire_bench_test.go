@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/accesslog"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/front"
 	"github.com/pdmesh/pdmesh/internal/health"
@@ -20,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // listed writes access lines, as the proxy does.

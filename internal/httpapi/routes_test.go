@@ -9,7 +9,7 @@ import (
 	"github.com/gin-gonic/gin"
 
 	"github.com/pdmesh/pdmesh/internal/httpapi"
-	"github.com/pdmesh/pdmesh/internal/testkit/routes"
+	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
 
 // registered gives the routes of the code.

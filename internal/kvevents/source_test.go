@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/kvevents"
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // publisher is an engine's two sockets and what it keeps for replay.

@@ -35,7 +35,7 @@ func (r *recordedForm) types() []string {
 
 func recordedForms(tb testing.TB) []recordedForm {
 	tb.Helper()
-	raw, err := os.ReadFile("../fakevllm/testdata/forms.json")
+	raw, err := os.ReadFile("../../sim/fakevllm/testdata/forms.json")
 	if err != nil {
 		tb.Fatal(err)
 	}

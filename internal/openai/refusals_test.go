@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/testkit/refusals"
+	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
 // otherwise are the recorded requests that are judged otherwise here, and why.

@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/reread"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -10,7 +10,7 @@ import (
 	"unsafe"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 type well struct{}

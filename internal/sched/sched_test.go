@@ -13,8 +13,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/sock"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -12,7 +12,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/testkit/collector"
+	"github.com/pdmesh/pdmesh/sim/testkit/collector"
 )
 
 // openTo gives a tracer of every request that sends to a collector.

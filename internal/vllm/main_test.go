@@ -3,7 +3,7 @@ package vllm
 import (
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -17,9 +17,9 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
 	"github.com/pdmesh/pdmesh/internal/wrap"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // envPlay makes the test binary play a child; its value says which.

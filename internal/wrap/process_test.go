@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/wrap"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func TestExit(t *testing.T) {

@@ -11,8 +11,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 const events = "testdata/events.py"

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"unicode"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // keptHeaders have values that are words of HTTP or of the API. What depends on the

@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // Recording is what one agent sent and got, in order.

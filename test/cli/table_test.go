@@ -3,8 +3,8 @@ package cli_test
 import (
 	"net"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // examples says of every line how it is typed.

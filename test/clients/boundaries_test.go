@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // TestEventBoundaries: long streams, as fast as they come and token by token,

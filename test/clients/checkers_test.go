@@ -7,7 +7,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 // TestReadersNotice: each reader takes the answer of an engine and complains of

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
 var errRead = errors.New("the tool counts the request as failed")

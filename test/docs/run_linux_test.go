@@ -12,7 +12,7 @@ import (
 	"time"
 	"unsafe"
 
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 

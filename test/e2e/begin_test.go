@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // A proxy takes connections before it has heard from its instances. The first

@@ -6,9 +6,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // A fleet whose engines all stand in both roles: pairs are of two of them, one that is left

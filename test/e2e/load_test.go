@@ -4,8 +4,8 @@ import (
 	"context"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 

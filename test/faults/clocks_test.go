@@ -12,7 +12,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // foreignTimes are the fields that hold a time of another process' clock.
@@ -65,7 +65,7 @@ func TestFault25_Clocks(t *testing.T) {
 		t.Fatalf("the search does not find what it is for: %v, %v", found, err)
 	}
 	files := 0
-	for _, dir := range []string{"cmd", "internal"} {
+	for _, dir := range []string{"cmd", "internal", "sim"} {
 		err := filepath.WalkDir(filepath.Join("..", "..", dir), func(path string, d fs.DirEntry, err error) error {
 			if err != nil || d.IsDir() || !strings.HasSuffix(path, ".go") || strings.HasSuffix(path, "_test.go") {
 				return err

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 // etcd is paused past every lease, and when it goes on nobody can register: the

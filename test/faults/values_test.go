@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 const ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`

@@ -12,11 +12,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
-	"github.com/pdmesh/pdmesh/internal/fleet"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
-	"github.com/pdmesh/pdmesh/internal/testkit"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 // Model is the one that every engine of a test serves.

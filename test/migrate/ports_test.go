@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"syscall"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // hold finds a free port and keeps it with a socket that is bound and does not

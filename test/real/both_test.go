@@ -6,7 +6,7 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 

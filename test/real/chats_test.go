@@ -13,7 +13,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/version"
 )

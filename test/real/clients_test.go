@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/fleet"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // python runs a program of the lab in its environment and gives what it printed.

@@ -12,7 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/test/real/answers"
 )
 

@@ -62,7 +62,7 @@ func TestFormsOfVLLM(t *testing.T) {
 	if short() {
 		t.Skip("not part of the short form")
 	}
-	again(t, "../../internal/fakevllm/testdata/forms.json", "lab/forms.py")
+	again(t, "../../sim/fakevllm/testdata/forms.json", "lab/forms.py")
 }
 
 func TestBrowsersOfVLLM(t *testing.T) {

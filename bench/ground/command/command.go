@@ -15,7 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/internal/cli"
-	"github.com/pdmesh/pdmesh/internal/loadgen"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
 )
 
 // flags are those of the subcommands.

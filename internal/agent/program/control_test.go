@@ -11,9 +11,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/agentctl"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // ask runs a subcommand.

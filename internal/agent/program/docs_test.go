@@ -5,7 +5,7 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // What the pages of the connectors, and those for who comes from another proxy, tell to

@@ -14,9 +14,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // seedEvents is what vLLM's own example of events has.

@@ -12,8 +12,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/agent"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit"
 	"github.com/pdmesh/pdmesh/internal/vllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // READY does not wait for the engine to load: systemd would kill it for that.

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // An etcd that gets little processor time answers a renewal after seconds. A keeper

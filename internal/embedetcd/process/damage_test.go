@@ -10,7 +10,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 func change(t *testing.T, path string, f func([]byte) []byte) {

@@ -18,8 +18,8 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/embedetcd"
 	"github.com/pdmesh/pdmesh/internal/embedetcd/process"
-	"github.com/pdmesh/pdmesh/internal/testkit"
-	"github.com/pdmesh/pdmesh/internal/testkit/leak"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) {

@@ -9,7 +9,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -9,10 +9,10 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/netguard"
-	"github.com/pdmesh/pdmesh/internal/testkit"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
 // A Mooncake prefill engine whose record says nothing of its ids is asked for them, as

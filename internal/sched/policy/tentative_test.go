@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/testkit/longform"
+	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 )
 
 // history is a policy before candidates whose load comes and goes, with requests of chats

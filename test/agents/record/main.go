@@ -23,7 +23,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/test/agents"
 )
 

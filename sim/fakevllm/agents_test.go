@@ -1,0 +1,196 @@
+package fakevllm_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+const (
+	pathResponses = "/v1/responses"
+	pathMessages  = "/v1/messages"
+	hello         = `"messages":[{"role":"user","content":"hi"}]`
+)
+
+// The same conversation has the same answer on all routes that take one.
+func TestAgentsRoutesSayWhatAChatSays(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{})
+	want := fakevllm.ExpectedChat([]fakevllm.Message{{Role: "system", Content: "short"}, {Role: "user", Content: "hi"}}, fakevllm.Sampling{MaxTokens: 9})
+	for _, tc := range []struct{ path, body string }{
+		{pathResponses, `{"input":"hi","instructions":"short","max_output_tokens":9`},
+		{pathResponses, `{"input":[{"role":"user","content":[{"type":"input_text","text":"hi"}]}],"instructions":"short","max_output_tokens":9`},
+		{pathMessages, `{"model":"fake-model","system":"short",` + hello + `,"max_tokens":9`},
+		{pathMessages, `{"model":"fake-model","system":[{"type":"text","text":"short","cache_control":{}}],"messages":[{"role":"user","content":[{"type":"text","text":"hi"}]}],"max_tokens":9`},
+	} {
+		r := post(t, client(t), s.URL()+tc.path, "", tc.body+`}`)
+		text, err := json.Marshal(want.Text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		var v, w any
+		if err := json.Unmarshal([]byte(r.body), &v); err != nil {
+			t.Fatalf("%s: %d %v: %s", tc.body, r.status, err, r.body)
+		}
+		if err := json.Unmarshal(text, &w); err != nil {
+			t.Fatal(err)
+		}
+		if !holds(v, w) {
+			t.Errorf("%s: %s\nsays not %s", tc.body, r.body, text)
+		}
+		stream := post(t, client(t), s.URL()+tc.path, "", tc.body+`,"stream":true}`)
+		if said := deltas(t, stream.body); said != want.Text || stream.err != nil {
+			t.Errorf("%s: the stream says %q, ends with %v", tc.body, said, stream.err)
+		}
+	}
+}
+
+// holds tells whether a value stands anywhere in another.
+func holds(v, want any) bool {
+	switch v := v.(type) {
+	case map[string]any:
+		for _, inner := range v {
+			if holds(inner, want) {
+				return true
+			}
+		}
+	case []any:
+		for _, inner := range v {
+			if holds(inner, want) {
+				return true
+			}
+		}
+	case string:
+		return v == want
+	}
+	return false
+}
+
+// deltas joins what the deltas of a stream say, of texts and of calls; every event has
+// the name that its data has, and those of /v1/responses are numbered.
+func deltas(t *testing.T, stream string) (said string) {
+	t.Helper()
+	number := 0
+	for event := range strings.SplitSeq(strings.TrimSuffix(stream, "\n\n"), "\n\n") {
+		name, data, _ := strings.Cut(event, "\n")
+		var v struct {
+			Type     string
+			Delta    json.RawMessage
+			Sequence *int `json:"sequence_number"`
+		}
+		if err := json.Unmarshal([]byte(strings.TrimPrefix(data, "data: ")), &v); err != nil {
+			t.Fatalf("%v in %q", err, event)
+		}
+		if name != "event: "+v.Type || strings.HasPrefix(v.Type, "response.") != (v.Sequence != nil) || v.Sequence != nil && *v.Sequence != number {
+			t.Fatalf("event %d: %q", number, event)
+		}
+		number++
+		var s string
+		var block struct {
+			Text string
+			Part string `json:"partial_json"`
+		}
+		if json.Unmarshal(v.Delta, &s) != nil && len(v.Delta) > 0 {
+			if err := json.Unmarshal(v.Delta, &block); err != nil {
+				t.Fatalf("%v in %q", err, event)
+			}
+		}
+		said += s + block.Text + block.Part
+	}
+	return said
+}
+
+func TestAgentsRoutesHandOver(t *testing.T) {
+	t.Parallel()
+	for path, bodies := range map[string][2]string{
+		pathResponses: {`{"input":"hi","max_output_tokens":1,"ignore_eos":true,"store":false`, `{"input":"hi","max_output_tokens":9`},
+		pathMessages:  {`{"model":"fake-model",` + hello + `,"max_tokens":1`, `{"model":"fake-model",` + hello + `,"max_tokens":9`},
+	} {
+		for _, stream := range []bool{false, true} {
+			t.Run(fmt.Sprintf("%s %v", path[4:], stream), func(t *testing.T) {
+				t.Parallel()
+				p, d := pair(t, fakevllm.Options{StrictPrefill: true}, fakevllm.Options{StrictPrefill: true})
+				var v struct {
+					KV json.RawMessage `json:"kv_transfer_params"`
+				}
+				first := post(t, client(t), p.URL()+path, "a", bodies[0]+`,"kv_transfer_params":`+prefillForm+`}`)
+				if err := json.Unmarshal([]byte(first.body), &v); err != nil || len(v.KV) < 10 {
+					t.Fatalf("%d %v: %s", first.status, err, first.body)
+				}
+				second := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
+				c := d.Counters()
+				if second.status != http.StatusOK || c.HandoversLoaded != 1 || c.LocalPrefills != 0 {
+					t.Errorf("%d %s: %+v", second.status, second.body, c)
+				}
+				if v := append(p.Violations(), d.Violations()...); len(v) > 0 {
+					t.Errorf("%v", v)
+				}
+				// The blocks are gone: the load fails before anything is said.
+				again := post(t, client(t), d.URL()+path, "a", fmt.Sprintf(`%s,"stream":%v,"kv_transfer_params":%s}`, bodies[1], stream, v.KV))
+				switch {
+				case !stream:
+					if again.status != http.StatusInternalServerError {
+						t.Errorf("%d %s", again.status, again.body)
+					}
+				case path == pathResponses: // vLLM breaks off
+					if again.err == nil || deltas(t, again.body) != "" {
+						t.Errorf("%v: %s", again.err, again.body)
+					}
+				case again.err != nil || !strings.HasSuffix(again.body, "event: error\ndata: {\"type\":\"error\",\"error\":{\"type\":\"internal_error\",\"message\":\"Internal server error\"}}\n\n"):
+					t.Errorf("%v: %s", again.err, again.body)
+				}
+			})
+		}
+	}
+}
+
+func TestAgentsRoutesCallTools(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{})
+	for path, body := range map[string]string{
+		pathResponses: `{"input":"hi","tools":[{"type":"function","name":"look"}],"tool_choice":{"type":"function","name":"look"},"max_output_tokens":99`,
+		pathMessages:  `{"model":"fake-model",` + hello + `,"tools":[{"name":"look","input_schema":{}}],"tool_choice":{"type":"any"},"max_tokens":99`,
+	} {
+		whole := post(t, client(t), s.URL()+path, "", body+`}`)
+		stream := post(t, client(t), s.URL()+path, "", body+`,"stream":true}`)
+		arguments := deltas(t, stream.body)
+		var v map[string]any
+		if err := json.Unmarshal([]byte(arguments), &v); err != nil || whole.status != http.StatusOK || !strings.Contains(whole.body, `"name":"look"`) ||
+			!strings.Contains(stream.body, `"name":"look"`) {
+			t.Errorf("%s: %v\n%s\n%s", path, err, whole.body, stream.body)
+		}
+		cut := post(t, client(t), s.URL()+path, "", strings.Replace(body, "99", "1", 1)+`}`)
+		if cut.status != map[string]int{pathResponses: 400, pathMessages: 500}[path] {
+			t.Errorf("%s: half a call: %d %s", path, cut.status, cut.body)
+		}
+	}
+}
+
+func TestAgentsRoutesRefuse(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{MaxModelLen: 64})
+	for _, tc := range []struct {
+		path, body string
+		status     int
+		says       string
+	}{
+		{pathResponses, `{"input":5}`, 400, "body.input"},
+		{pathResponses, `{"input":"x","max_output_tokens":0}`, 400, "max_tokens must be at least 1"},
+		{pathResponses, `{"input":"x","store":"x"}`, 400, "body.store"},
+		{pathResponses, `{"input":"x","background":true,"store":false}`, 400, "background can only be used"},
+		{pathResponses, `{"input":"x","background":true}`, 400, "does not support the background mode"},
+		{pathResponses, `{"input":"x","previous_response_id":"resp_1"}`, 404, "Response with id 'resp_1' not found."},
+		{pathMessages, `{"model":"fake-model",` + hello + `,"max_tokens":0}`, 400, "max_tokens must be positive"},
+		{pathMessages, `{"model":"fake-model",` + hello + `,"max_tokens":65}`, 400, `{"type":"error","error":{"type":"BadRequestError"`},
+		{pathMessages, `{"model":"fake-model",` + hello + `,"max_tokens":1,"stop_sequences":"x"}`, 400, "body.stop_sequences"},
+		{pathMessages, `{"model":"fake-model","messages":[{"role":"tool","content":"x"}],"max_tokens":1}`, 400, "body.messages.0.role"},
+	} {
+		if r := post(t, client(t), s.URL()+tc.path, "", tc.body); r.status != tc.status || !strings.Contains(r.body, tc.says) {
+			t.Errorf("%s: %d %s", tc.body, r.status, r.body)
+		}
+	}
+}

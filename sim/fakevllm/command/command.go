@@ -1,0 +1,195 @@
+// Package command is the program fakevllm: the engine of package fakevllm, by flags.
+package command
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// errDied is the end of an engine that a request or a fault has killed.
+var errDied = errors.New("the engine has died")
+
+type flags struct {
+	host, role, mode, policy, logLevel, logFormat, turns, events string
+	models                                                       []string
+	port, bootstrap, side, records                               int
+	alloc                                                        []int
+	drain                                                        time.Duration
+	quiet                                                        bool
+	opt                                                          fakevllm.Options
+}
+
+// Run is the whole program: 0 after a clean end, 1 for a failure, 2 for a
+// wrong command line.
+func Run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	var f flags
+	cmd := &cobra.Command{
+		Use:   "fakevllm",
+		Short: "A vLLM without a GPU: strict, deterministic, scriptable",
+		Args:  cli.NoArgs,
+		RunE:  func(*cobra.Command, []string) error { return serve(ctx, &f, stdout, stderr) },
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.host, "host", "127.0.0.1", "address to listen on")
+	fl.IntVar(&f.port, "port", 8000, "port to listen on, 0 for a free one")
+	fl.StringVar(&f.role, "role", "both", "prefill, decode or both")
+	fl.StringVar(&f.mode, "mode", "plain", "KV transfer: plain (shared pool), nixl, nixl_push, mooncake, ascend, p2p, lmcache, moriio_read or moriio_write")
+	fl.StringVar(&f.opt.PingTo, "ping-to", "", "where a moriio engine registers itself, tcp://host:port")
+	fl.DurationVar(&f.opt.PingInterval, "ping-interval", 0, "time between two such registrations (default 3s)")
+	fl.BoolVar(&f.opt.PingOld, "ping-old", false, "register in the form of vLLM up to 0.19")
+	fl.StringSliceVar(&f.models, "model", []string{"fake-model"}, "served model names")
+	fl.StringVar(&f.opt.APIKey, "api-key", os.Getenv("VLLM_API_KEY"), "key that /v1 requires (VLLM_API_KEY)")
+	fl.DurationVar(&f.opt.TTFT, "ttft", 0, "time to the first token")
+	fl.DurationVar(&f.opt.ITL, "itl", 0, "time between tokens")
+	fl.IntVar(&f.opt.MaxModelLen, "max-model-len", 0, "context length in tokens (default 1048576)")
+	fl.IntVar(&f.opt.MaxRunning, "max-num-seqs", 0, "requests running at once, 0 for no limit")
+	fl.BoolVar(&f.opt.FineTokens, "fine-tokens", false, "cut text into tokens of 1 to 8 bytes, as many as real vocabularies do")
+	fl.IntVar(&f.opt.BlockSize, "block-size", 0, "tokens of a block of the KV cache (default 16)")
+	fl.IntVar(&f.opt.CacheBlocks, "num-gpu-blocks-override", 0, "blocks of the KV cache, 0 for no limit and no prefix cache")
+	fl.StringVar(&f.events, "kv-events-config", "", "JSON of vLLM's option: where changes of the KV cache are published")
+	fl.IntVar(&f.opt.ChunkTokens, "max-num-batched-tokens", 0, "tokens of a prompt that a decode step waits for (default 2048)")
+	fl.Float64Var(&f.opt.PrefillRate, "prefill-rate", 0, "prompt tokens computed a second, one prompt after the other, 0 for at once")
+	fl.Float64Var(&f.opt.LoadRate, "load-rate", 0, "prompt tokens a second that the connector loads, 0 for at once")
+	fl.DurationVar(&f.opt.ITLPerRequest, "itl-per-request", 0, "what every other running request adds to --itl")
+	fl.StringVar(&f.opt.Version, "vllm-version", "", "what /version tells (default 0.24.0)")
+	fl.BoolVar(&f.opt.Admin, "faults", false, "serve /fake/faults and /fake/state")
+	fl.DurationVar(&f.opt.KVLease, "kv-lease", 30*time.Second, "how long a finished prefill waits for its decode")
+	fl.StringVar(&f.policy, "kv-load-failure-policy", "fail", "what a decode does about a hand-over it cannot load: fail or recompute")
+	fl.StringVar(&f.opt.SideChannelHost, "side-channel-host", "", "host that other engines reach the side channel by (default --host)")
+	fl.IntVar(&f.side, "side-channel-port", 0, "port that other engines fetch hand-overs from, 0 for a free one")
+	fl.IntVar(&f.bootstrap, "bootstrap-port", 8998, "port of a mooncake prefill's bootstrap server, 0 for a free one")
+	fl.DurationVar(&f.opt.TransferTimeout, "transfer-timeout", 480*time.Second, "how long a mooncake decode waits for its prefill, and a prefill's blocks for a decode")
+	fl.StringVar(&f.opt.NotifyAddr, "notify", "", "host:port that an lmcache prefill notifies by ZeroMQ")
+	fl.IntSliceVar(&f.alloc, "alloc-port", nil, "ports of an lmcache decode, one for each rank (default a free one)")
+	fl.IntVar(&f.opt.DPSize, "data-parallel-size", 1, "data-parallel ranks behind the address (plain, nixl, nixl_push, ascend)")
+	fl.IntVar(&f.opt.Ranks, "tensor-parallel-size", 1, "ranks of an lmcache engine")
+	fl.IntVar(&f.records, "record", 0, "requests to keep a record of")
+	fl.BoolVar(&f.opt.StrictPrefill, "strict", false, "count what a good proxy would not send as violations")
+	fl.BoolVar(&f.opt.PromptTokensDetails, "enable-prompt-tokens-details", false, "tell cached tokens in usage")
+	fl.BoolVar(&f.opt.Transcription, "transcription", false, "have the audio routes of a model that hears")
+	fl.BoolVar(&f.opt.TokenizerInfo, "enable-tokenizer-info-endpoint", false, "have /tokenizer_info")
+	fl.StringVar(&f.turns, "turns", "", "file with the answers that coding agents get on /v1/messages and /v1/responses, a JSON list of {thinking, text, calls: [{name, input}]}")
+	fl.DurationVar(&f.drain, "drain-timeout", 10*time.Second, "how long SIGTERM lets running requests finish")
+	fl.BoolVar(&f.quiet, "quiet", false, "no ready line and no log")
+	fl.StringVar(&f.logLevel, "log-level", "info", "log level")
+	fl.StringVar(&f.logFormat, "log-format", "text", "text or json")
+	return cli.Run(ctx, cmd, args, stdout, stderr)
+}
+
+func serve(ctx context.Context, f *flags, stdout, stderr io.Writer) error {
+	log, err := logger(f, stderr)
+	if err != nil {
+		return err
+	}
+	if f.port < 0 || f.port > 65535 {
+		return cli.Wrongf("--port %d is no port", f.port)
+	}
+	if f.bootstrap < 0 || f.bootstrap > 65535 {
+		return cli.Wrongf("--bootstrap-port %d is no port", f.bootstrap)
+	}
+	if f.side < 0 || f.side > 65535 {
+		return cli.Wrongf("--side-channel-port %d is no port", f.side)
+	}
+	o := f.opt
+	o.Log = log
+	o.SideChannelAddr = net.JoinHostPort(f.host, strconv.Itoa(f.side))
+	o.BootstrapAddr = net.JoinHostPort(f.host, strconv.Itoa(f.bootstrap))
+	for _, port := range f.alloc {
+		o.AllocAddrs = append(o.AllocAddrs, net.JoinHostPort(f.host, strconv.Itoa(port)))
+	}
+	o.Addr = net.JoinHostPort(f.host, strconv.Itoa(f.port))
+	o.Mode, o.Models, o.KVLoadFailurePolicy = fakevllm.Mode(f.mode), f.models, fakevllm.Policy(f.policy)
+	if f.role != "both" {
+		if f.role == "" {
+			return cli.Wrongf("--role is empty: use prefill, decode or both")
+		}
+		o.Role = fakevllm.Role(f.role)
+	}
+	if o.RecordLimit = f.records; f.records <= 0 {
+		o.RecordLimit = fakevllm.RecordNone
+	}
+	if f.events != "" {
+		if o.KVEvents, err = fakevllm.ParseKVEvents(f.events); err != nil {
+			return cli.Wrong(err)
+		}
+	}
+	if o.Turns, err = readTurns(f.turns); err != nil {
+		return cli.Wrongf("--turns: %w", err)
+	}
+	s, err := fakevllm.Start(ctx, o)
+	switch {
+	case errors.Is(err, fakevllm.ErrOptions):
+		return cli.Wrong(err)
+	case err != nil:
+		return err
+	}
+	defer s.Close()
+	if !f.quiet {
+		_, _ = fmt.Fprintf(stdout, "fakevllm: %s %s serving %s on %s%s\n", f.role, f.mode, f.models[0], s.URL(), bootstrap(s))
+	}
+	select {
+	case <-ctx.Done():
+	case <-s.Died():
+		return errDied
+	}
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), f.drain)
+	defer cancel()
+	if err := s.Shutdown(end); err != nil && !errors.Is(err, context.DeadlineExceeded) {
+		return fmt.Errorf("shut down: %w", err)
+	}
+	return nil
+}
+
+// readTurns reads a file of turns; no name is none.
+func readTurns(path string) ([]fakevllm.Turn, error) {
+	if path == "" {
+		return nil, nil
+	}
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	return fakevllm.ReadTurns(file)
+}
+
+// bootstrap says where a Mooncake producer's bootstrap server is, "" for none.
+func bootstrap(s *fakevllm.Server) string {
+	if s.Bootstrap() == 0 {
+		return ""
+	}
+	return ", bootstrap port " + strconv.Itoa(s.Bootstrap())
+}
+
+func logger(f *flags, stderr io.Writer) (*logrus.Logger, error) {
+	log := logrus.New()
+	log.SetOutput(stderr)
+	level, err := logrus.ParseLevel(f.logLevel)
+	if err != nil {
+		return nil, cli.Wrongf("--log-level: %w", err)
+	}
+	log.SetLevel(level)
+	switch f.logFormat {
+	case "text":
+	case "json":
+		log.SetFormatter(&logrus.JSONFormatter{})
+	default:
+		return nil, cli.Wrongf("--log-format %q: use text or json", f.logFormat)
+	}
+	if f.quiet {
+		log.SetOutput(io.Discard)
+	}
+	return log, nil
+}

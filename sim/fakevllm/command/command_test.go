@@ -1,0 +1,189 @@
+package command
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+// TestMain lets the test binary stand in for the program.
+func TestMain(m *testing.M) {
+	if os.Getenv("FAKEVLLM_TEST_MAIN") == "1" {
+		cli.Main(Run)
+		return
+	}
+	leak.Main(m)
+}
+
+func TestCommandLine(t *testing.T) {
+	t.Parallel()
+	taken, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = taken.Close() })
+	_, port, _ := net.SplitHostPort(taken.Addr().String())
+	for _, tt := range []struct {
+		name   string
+		args   []string
+		code   int
+		output string
+	}{
+		{"version", []string{"--version"}, 0, "fakevllm "},
+		{"help", []string{"--help"}, 0, "--kv-load-failure-policy"},
+		{"unknown flag", []string{"--gpu"}, 2, "unknown flag"},
+		{"argument", []string{"serve"}, 2, `unexpected argument "serve"`},
+		{"role", []string{"--port", "0", "--role", "chef"}, 2, `role "chef"`},
+		{"empty role", []string{"--port", "0", "--role", ""}, 2, "--role is empty"},
+		{"mode", []string{"--port", "0", "--mode", "pigeon"}, 2, `mode "pigeon"`},
+		{"policy", []string{"--port", "0", "--kv-load-failure-policy", "cry"}, 2, `"cry"`},
+		{"port", []string{"--port", "70000"}, 2, "70000 is no port"},
+		{"bootstrap port", []string{"--port", "0", "--bootstrap-port", "-1"}, 2, "--bootstrap-port -1 is no port"},
+		{"KV events", []string{"--port", "0", "--kv-events-config", `{"endpoint":5557}`}, 2, "--kv-events-config"},
+		{"KV events of no cache", []string{"--port", "0", "--kv-events-config", `{"enable_kv_cache_events":true}`}, 2, "without a limited KV cache"},
+		{"small cache", []string{"--port", "0", "--num-gpu-blocks-override", "10", "--max-model-len", "1000"}, 2, "too small"},
+		{"log level", []string{"--port", "0", "--log-level", "loud"}, 2, "--log-level"},
+		{"log format", []string{"--port", "0", "--log-format", "xml"}, 2, "--log-format"},
+		{"port in use", []string{"--port", port}, 1, "address already in use"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			var out bytes.Buffer
+			if code := Run(t.Context(), tt.args, &out, &out); code != tt.code || !strings.Contains(out.String(), tt.output) {
+				t.Errorf("code %d, not %d: %s", code, tt.code, out.String())
+			}
+		})
+	}
+}
+
+// start runs the program as a process and gives what it prints when ready.
+func start(t *testing.T, args ...string) (*exec.Cmd, string) {
+	t.Helper()
+	cmd := exec.CommandContext(t.Context(), os.Args[0], args...) //nolint:gosec // ourselves
+	cmd.Env = append(os.Environ(), "FAKEVLLM_TEST_MAIN=1")
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
+	line, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd, strings.TrimSpace(line)
+}
+
+func ask(t *testing.T, url, body string) (int, string) {
+	t.Helper()
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", "R")
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.StatusCode, string(b)
+}
+
+// TestProcesses hands over between two processes and ends one by SIGTERM.
+func TestProcesses(t *testing.T) {
+	t.Parallel()
+	p, line := start(t, "--port", "0", "--role", "prefill", "--mode", "nixl", "--model", "org/m")
+	if !strings.HasPrefix(line, "fakevllm: prefill nixl serving org/m on http://127.0.0.1:") {
+		t.Fatalf("it printed %q", line)
+	}
+	prefill := line[strings.Index(line, "http://"):]
+	_, line = start(t, "--port", "0", "--role", "decode", "--mode", "nixl", "--model", "org/m", "--faults")
+	decode := line[strings.Index(line, "http://"):]
+
+	const form = `{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}`
+	status, body := ask(t, prefill+"/v1/completions", `{"model":"org/m","prompt":"x","max_tokens":1,"min_tokens":1,"ignore_eos":true,"kv_transfer_params":`+form+`}`)
+	_, kv, ok := strings.Cut(body, `"kv_transfer_params":`)
+	if status != 200 || !ok {
+		t.Fatalf("%d %s", status, body)
+	}
+	kv = strings.TrimSuffix(kv, "}")
+	if status, body := ask(t, decode+"/v1/completions", `{"prompt":"x","kv_transfer_params":`+kv+`}`); status != 200 {
+		t.Errorf("%d %s", status, body)
+	}
+	if status, body := ask(t, decode+"/v1/completions", `{"prompt":"x","kv_transfer_params":`+kv+`}`); status != 500 {
+		t.Errorf("a used hand-over gives %d %s", status, body)
+	}
+	if status, _ := ask(t, decode+"/fake/faults", `{"kind":"status","status":418}`); status != 204 {
+		t.Errorf("scripting a fault gives %d", status)
+	}
+	if status, _ := ask(t, decode+"/v1/completions", `{"prompt":"x"}`); status != 418 {
+		t.Errorf("the scripted fault gives %d", status)
+	}
+	if err := p.Process.Signal(syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Wait(); err != nil {
+		t.Errorf("it ended with %v", err)
+	}
+}
+
+// TestMooncakeProcess: the ready line names the bootstrap port, and a leg for the
+// other role ends the process, as it ends vLLM.
+func TestMooncakeProcess(t *testing.T) {
+	t.Parallel()
+	p, line := start(t, "--port", "0", "--role", "prefill", "--mode", "mooncake", "--bootstrap-port", "0")
+	url, port, ok := strings.Cut(line[strings.Index(line, "http://"):], ", bootstrap port ")
+	if !ok {
+		t.Fatalf("it printed %q", line)
+	}
+	tr := &http.Transport{}
+	defer tr.CloseIdleConnections()
+	for _, at := range []string{"http://127.0.0.1:" + port + "/query", url + "/health"} {
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, at, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp, err := (&http.Client{Transport: tr}).Do(req)
+		if err != nil || resp.StatusCode != http.StatusOK {
+			t.Fatalf("%s: %v, %v", at, resp, err)
+		}
+		_ = resp.Body.Close()
+	}
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url+"/v1/completions",
+		strings.NewReader(`{"prompt":"x","kv_transfer_params":{"do_remote_prefill":true}}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if resp, err := (&http.Client{Transport: tr}).Do(req); err == nil {
+		_ = resp.Body.Close()
+		t.Errorf("the leg was answered with %s", resp.Status)
+	}
+	if err := p.Wait(); p.ProcessState.ExitCode() != 1 {
+		t.Errorf("it ended with %v", err)
+	}
+}

@@ -1,0 +1,72 @@
+package fakevllm_test
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// An engine with ranks takes the one that is named, and refuses others as vLLM does. Each
+// has its own engine id, side channel and metrics.
+func TestDataParallelRanks(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.NIXL, Role: fakevllm.RolePrefill, DPSize: 3})
+	c := client(t)
+	ask := func(rank string) (int, string) {
+		t.Helper()
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(
+			`{"model":"fake-model","prompt":"a","max_tokens":1,"kv_transfer_params":{"do_remote_decode":true,"do_remote_prefill":false,"remote_engine_id":null,"remote_block_ids":null,"remote_host":null,"remote_port":null}}`))
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Content-Type", "application/json")
+		if rank != "" {
+			req.Header.Set("X-data-parallel-rank", rank)
+		}
+		r := do(t, c, req)
+		return r.status, r.body
+	}
+	for rank, want := range s.Ranks() {
+		status, body := ask(string(rune('0' + rank)))
+		if status != http.StatusOK || !strings.Contains(body, `"remote_engine_id":"`+want.EngineID+`"`) {
+			t.Errorf("rank %d: %d %s", rank, status, body)
+		}
+		if s.Ranks()[rank].Requests != 1 {
+			t.Errorf("rank %d: %+v", rank, s.Ranks())
+		}
+	}
+	for _, rank := range []string{"3", "-1"} {
+		if status, body := ask(rank); status != http.StatusBadRequest || !strings.Contains(body, "data_parallel_rank "+rank+" is out of range [0, 3).") {
+			t.Errorf("rank %s: %d %s", rank, status, body)
+		}
+	}
+	for range 3 {
+		if status, body := ask(""); status != http.StatusOK {
+			t.Errorf("no rank: %d %s", status, body)
+		}
+	}
+	for rank, is := range s.Ranks() {
+		if is.Requests != 2 {
+			t.Errorf("rank %d was given %d", rank, is.Requests)
+		}
+	}
+	metrics := get(t, c, s.URL()+"/metrics").body
+	for _, engine := range []string{"0", "1", "2"} {
+		if !strings.Contains(metrics, `vllm:num_requests_running{model_name="fake-model",engine="`+engine+`"} 0`) {
+			t.Errorf("no metrics of %s", engine)
+		}
+	}
+	if n := strings.Count(metrics, "# TYPE vllm:num_requests_running "); n != 1 {
+		t.Errorf("typed %d times", n)
+	}
+	s.Kill()
+	s.SetDPSize(1)
+	if err := s.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if status, body := ask("1"); status != http.StatusBadRequest || !strings.Contains(body, "[0, 1)") {
+		t.Errorf("after the restart: %d %s", status, body)
+	}
+}

@@ -1,0 +1,285 @@
+package fakevllm_test
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+const streamed = `{"prompt":"x","max_tokens":6,"ignore_eos":true,"stream":true}`
+
+// TestFaults sees every kind at every stage from a raw connection.
+func TestFaults(t *testing.T) {
+	t.Parallel()
+	const headers, piece, done = "HTTP/1.1 200 OK", `"text":`, "data: [DONE]"
+	for _, tt := range []struct {
+		name   string
+		f      fakevllm.Fault
+		body   string // default streamed
+		reset  bool   // the end is RST
+		closed bool   // the end is FIN; with neither the connection stays open
+		status string // first line, "" for nothing at all
+		pieces int
+		has    string
+		lacks  string
+	}{
+		{name: "none", f: fakevllm.Fault{Kind: fakevllm.FaultStatus, Path: "/other"}, status: headers, pieces: 6, has: done},
+		{name: "status", f: fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 429, Body: "later", Header: map[string]string{"Retry-After": "7"}}, status: "HTTP/1.1 429 Too Many Requests", has: "Retry-After: 7", lacks: done},
+		{name: "status default", f: fakevllm.Fault{Kind: fakevllm.FaultStatus}, status: "HTTP/1.1 500 Internal Server Error", has: `"code":500`, lacks: done},
+		{name: "reset before reading", f: fakevllm.Fault{Kind: fakevllm.FaultReset, At: fakevllm.BeforeRead}, reset: true},
+		{name: "reset after reading", f: fakevllm.Fault{Kind: fakevllm.FaultReset}, reset: true},
+		{name: "reset after headers", f: fakevllm.Fault{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders}, reset: true, status: headers, lacks: piece},
+		{name: "reset after 3 tokens", f: fakevllm.Fault{Kind: fakevllm.FaultReset, Tokens: 3}, reset: true, status: headers, pieces: 3, lacks: done},
+		{name: "close", f: fakevllm.Fault{Kind: fakevllm.FaultClose}, closed: true},
+		{name: "close after headers", f: fakevllm.Fault{Kind: fakevllm.FaultClose, At: fakevllm.AfterHeaders}, closed: true, status: headers, lacks: "\r\n0\r\n"},
+		{name: "truncated after 2 tokens", f: fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 2}, closed: true, status: headers, pieces: 2, lacks: "\r\n0\r\n"},
+		{name: "error event after role", f: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent}, status: headers, has: `{"error": {"message": "Internal server error"`},
+		{name: "error event after 2 tokens", f: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent, Tokens: 2}, status: headers, pieces: 2, has: `{"error": {`},
+		{name: "garbage", f: fakevllm.Fault{Kind: fakevllm.FaultGarbage}, closed: true, status: "\x16\x03\x01 this is no HTTP \xff"},
+		{name: "garbage after a token", f: fakevllm.Fault{Kind: fakevllm.FaultGarbage, Tokens: 1}, status: headers, pieces: 1, has: "\xff\xfe garbage", lacks: done},
+		{name: "die", f: fakevllm.Fault{Kind: fakevllm.FaultDie, Tokens: 1}, reset: true, status: headers},
+		{name: "response reset after headers", body: `{"prompt":"x"}`, f: fakevllm.Fault{Kind: fakevllm.FaultReset, At: fakevllm.AfterHeaders}, reset: true, status: headers, lacks: `"text"`},
+		{name: "response truncated", body: `{"prompt":"x"}`, f: fakevllm.Fault{Kind: fakevllm.FaultClose, Tokens: 2}, closed: true, status: headers, has: `{"id":"cmpl-R"`, lacks: "kv_transfer_params"},
+		{name: "response of an error event", body: `{"prompt":"x"}`, f: fakevllm.Fault{Kind: fakevllm.FaultErrorEvent}, status: "HTTP/1.1 500 Internal Server Error", has: "InternalServerError"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := fakevllm.StartTest(t, fakevllm.Options{IdleTimeout: 50 * time.Millisecond})
+			if err := s.Script(tt.f); err != nil {
+				t.Fatal(err)
+			}
+			body := tt.body
+			if body == "" {
+				body = streamed
+			}
+			r := dialRaw(t, s)
+			r.send(t, "/v1/completions", "R", body)
+			// An open connection ends with FIN at the idle timeout, behind the
+			// whole answer; a cut one within it.
+			got, err := r.rest()
+			line, _, _ := strings.Cut(got, "\r\n")
+			if tt.reset != errors.Is(err, syscall.ECONNRESET) || !tt.reset && err != nil {
+				t.Errorf("the connection ended with %v after %q", err, got)
+			}
+			if line != tt.status && (!tt.reset || got != "") {
+				t.Errorf("first line %q, not %q", line, tt.status)
+			}
+			if n := strings.Count(got, piece); tt.body == "" && !tt.reset && n != tt.pieces {
+				t.Errorf("%d tokens, not %d", n, tt.pieces)
+			}
+			if tt.has != "" && !strings.Contains(got, tt.has) || tt.lacks != "" && strings.Contains(got, tt.lacks) {
+				t.Errorf("expected %q and no %q in %q", tt.has, tt.lacks, got)
+			}
+			if fired := s.Counters().Faults; tt.f.Path == "" && fired != 1 {
+				t.Errorf("%d faults counted", fired)
+			}
+		})
+	}
+}
+
+// TestHangs: nothing more comes, and the abort is noticed when the client goes.
+func TestHangs(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		name string
+		f    fakevllm.Fault
+		mark string // what is seen before
+	}{
+		{"before headers", fakevllm.Fault{Kind: fakevllm.FaultHang}, ""},
+		{"after headers", fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders}, "\r\n\r\n"},
+		{"after the role", fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterRole}, `"role":"assistant"`},
+		{"after 3 tokens", fakevllm.Fault{Kind: fakevllm.FaultHang, Tokens: 3}, `"token_ids":null}]}` + "\n\n"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			s := fakevllm.StartTest(t, fakevllm.Options{})
+			if err := s.Script(tt.f); err != nil {
+				t.Fatal(err)
+			}
+			r := dialRaw(t, s)
+			r.send(t, "/v1/chat/completions", "R", `{`+user+`,"stream":true,"ignore_eos":true,"max_tokens":9}`)
+			if tt.mark != "" {
+				r.until(t, tt.mark)
+			}
+			if err := r.conn.SetReadDeadline(time.Now().Add(30 * time.Millisecond)); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := io.ReadAll(r.in); !isTimeout(err) {
+				t.Errorf("the connection ended: %v", err)
+			}
+			_ = r.conn.Close()
+			eventually(t, func() error { return want("aborted", s.Counters().Aborted, 1) })
+		})
+	}
+	t.Run("ends with the engine", func(t *testing.T) {
+		t.Parallel()
+		s := fakevllm.StartTest(t, fakevllm.Options{})
+		if err := s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang, At: fakevllm.AfterHeaders}); err != nil {
+			t.Fatal(err)
+		}
+		r := dialRaw(t, s)
+		r.send(t, "/v1/completions", "R", streamed)
+		r.until(t, "\r\n\r\n")
+		s.Close()
+		if got := s.Counters().Aborted; got != 0 {
+			t.Errorf("%d aborts counted although the engine died", got)
+		}
+	})
+}
+
+func isTimeout(err error) bool {
+	var t interface{ Timeout() bool }
+	return errors.As(err, &t) && t.Timeout()
+}
+
+func TestFaultMatching(t *testing.T) {
+	t.Parallel()
+	c := client(t)
+	statuses := func(t *testing.T, path string, n int, faults ...fakevllm.Fault) string {
+		t.Helper()
+		s := fakevllm.StartTest(t, fakevllm.Options{})
+		if err := s.Script(faults...); err != nil {
+			t.Fatal(err)
+		}
+		got := ""
+		for range n {
+			status := 0
+			if strings.HasSuffix(path, "completions") {
+				status = post(t, c, s.URL()+path, "", `{"prompt":"x","messages":[{"role":"user","content":"x"}]}`).status
+			} else {
+				status = get(t, c, s.URL()+path).status
+			}
+			got += fmt.Sprint(status, " ")
+		}
+		return strings.TrimSpace(got)
+	}
+	fault := fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 503}
+	for _, tt := range []struct {
+		name, path string
+		f          fakevllm.Fault
+		n          int
+		expected   string
+	}{
+		{"until cleared", "/v1/completions", fault, 3, "503 503 503"},
+		{"once", "/v1/completions", with(fault, func(f *fakevllm.Fault) { f.Times = 1 }), 3, "503 200 200"},
+		{"twice from the third", "/v1/chat/completions", with(fault, func(f *fakevllm.Fault) { f.Nth, f.Times = 3, 2 }), 6, "200 200 503 503 200 200"},
+		{"health", "/health", with(fault, func(f *fakevllm.Fault) { f.Path = "/health" }), 1, "503"},
+		{"health is not meant by default", "/health", fault, 1, "200"},
+		{"models", "/v1/models", with(fault, func(f *fakevllm.Fault) { f.Path = "/v1/models" }), 1, "503"},
+		{"prefix", "/v1/models", with(fault, func(f *fakevllm.Fault) { f.Path = "/v1/*" }), 1, "503"},
+		{"another path", "/v1/completions", with(fault, func(f *fakevllm.Fault) { f.Path = "/v1/chat/completions" }), 1, "200"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			if got := statuses(t, tt.path, tt.n, tt.f); got != tt.expected {
+				t.Errorf("%s, not %s", got, tt.expected)
+			}
+		})
+	}
+	random := with(fault, func(f *fakevllm.Fault) { f.Probability, f.Seed = 0.5, 7 })
+	first := statuses(t, "/v1/completions", 40, random)
+	if n := strings.Count(first, "503"); n < 8 || n > 32 {
+		t.Errorf("%d of 40 at probability 0.5", n)
+	}
+	if second := statuses(t, "/v1/completions", 40, random); second != first {
+		t.Errorf("the same seed gives another run:\n%s\n%s", first, second)
+	}
+	if got := statuses(t, "/v1/completions", 2, with(fault, func(f *fakevllm.Fault) { f.Times = 1 }), fakevllm.Fault{Kind: fakevllm.FaultStatus, Status: 418}); got != "503 418" {
+		t.Errorf("two faults give %s", got)
+	}
+}
+
+func with(f fakevllm.Fault, change func(*fakevllm.Fault)) fakevllm.Fault {
+	change(&f)
+	return f
+}
+
+func TestBadFaults(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{})
+	for _, f := range []fakevllm.Fault{
+		{}, {Kind: "sulk"}, {Kind: fakevllm.FaultHang, At: "later"}, {Kind: fakevllm.FaultStatus, Status: 99},
+		{Kind: fakevllm.FaultStatus, Tokens: 2}, {Kind: fakevllm.FaultHang, Probability: 2}, {Kind: fakevllm.FaultHang, Times: -1},
+	} {
+		if err := s.Script(fakevllm.Fault{Kind: fakevllm.FaultHang}, f); !errors.Is(err, fakevllm.ErrFault) {
+			t.Errorf("%+v: %v", f, err)
+		}
+	}
+	if r := post(t, client(t), s.URL()+"/v1/completions", "", `{"prompt":"x"}`); r.status != 200 {
+		t.Error("a refused script left a fault behind")
+	}
+}
+
+func TestSlowAndNoKV(t *testing.T) {
+	t.Parallel()
+	p, _ := pair(t, fakevllm.Options{}, fakevllm.Options{})
+	if err := p.Script(fakevllm.Fault{Kind: fakevllm.FaultNoKV, Times: 1}, fakevllm.Fault{Kind: fakevllm.FaultSlow, TTFT: time.Hour}); err != nil {
+		t.Fatal(err)
+	}
+	body := `{"prompt":"x","max_tokens":1,"kv_transfer_params":` + prefillForm + `}`
+	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "R", body)); string(r.KV) != "null" {
+		t.Errorf("kv_transfer_params is %s", r.KV)
+	}
+	r := dialRaw(t, p)
+	r.send(t, "/v1/completions", "R", body)
+	eventually(t, func() error { return want("running", p.Counters().Running, 1) })
+	p.ClearFaults() // ends nothing that happens already
+	if got := p.Counters(); got.Running != 1 || got.HandoversMade != 0 {
+		t.Errorf("%+v", got)
+	}
+	if r := decode(t, post(t, client(t), p.URL()+"/v1/completions", "S", body)); string(r.KV) == "null" {
+		t.Error("no hand-over after the faults were cleared")
+	}
+}
+
+func TestAdminRoutes(t *testing.T) {
+	t.Parallel()
+	s := fakevllm.StartTest(t, fakevllm.Options{Admin: true, APIKey: "k", Role: fakevllm.RoleDecode})
+	c := client(t)
+	for _, tt := range []struct {
+		name, body string
+		status     int
+	}{
+		{"one", `{"kind":"status","path":"/health","status":503,"times":1}`, 204},
+		{"list", `[{"kind":"slow","ttft":"5ms","itl":"1us","path":"/x"},{"kind":"hang","at":"after_role","path":"/x"}]`, 204},
+		{"unknown field", `{"kind":"hang","whenever":1}`, 400},
+		{"unknown kind", `{"kind":"sulk"}`, 400},
+		{"bad duration", `{"kind":"slow","ttft":"soon"}`, 400},
+		{"no JSON", `hang`, 400},
+		{"two values", `{"kind":"hang"} {}`, 400},
+	} {
+		if r := post(t, c, s.URL()+"/fake/faults", "", tt.body); r.status != tt.status {
+			t.Errorf("%s: %d %s", tt.name, r.status, r.body)
+		}
+	}
+	if a, b := get(t, c, s.URL()+"/health").status, get(t, c, s.URL()+"/health").status; a != 503 || b != 200 {
+		t.Errorf("health is %d, %d", a, b)
+	}
+	var state fakevllm.State
+	if err := json.Unmarshal([]byte(get(t, c, s.URL()+"/fake/state").body), &state); err != nil {
+		t.Fatal(err)
+	}
+	if state.EngineID != s.EngineID() || state.Role != fakevllm.RoleDecode || state.Counters.Faults != 1 || len(state.Faults) != 3 ||
+		state.Faults[1].TTFT != 5*time.Millisecond || state.Faults[1].ITL != time.Microsecond {
+		t.Errorf("state is %+v", state)
+	}
+	req, _ := http.NewRequestWithContext(t.Context(), http.MethodDelete, s.URL()+"/fake/faults", nil)
+	if r := do(t, c, req); r.status != 204 || len(s.State().Faults) != 0 {
+		t.Errorf("%d, %+v", r.status, s.State().Faults)
+	}
+	if r := get(t, c, s.URL()+"/fake/faults"); r.status != 405 {
+		t.Errorf("GET gives %d", r.status)
+	}
+	for _, r := range s.Requests() {
+		if strings.HasPrefix(r.Path, "/fake/") {
+			t.Error("admin requests are recorded")
+		}
+	}
+}

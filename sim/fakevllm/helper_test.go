@@ -1,0 +1,254 @@
+package fakevllm_test
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+// client is an HTTP client whose connections end with the test.
+func client(t *testing.T) *http.Client {
+	t.Helper()
+	tr := &http.Transport{DisableCompression: true}
+	t.Cleanup(tr.CloseIdleConnections)
+	return &http.Client{Transport: tr, Timeout: time.Minute}
+}
+
+type reply struct {
+	status int
+	header http.Header
+	body   string
+	err    error // of reading the body
+}
+
+// post sends JSON with an X-Request-Id ("" for none).
+func post(t *testing.T, c *http.Client, url, id, body string) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, url, strings.NewReader(body))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	if id != "" {
+		req.Header.Set("X-Request-Id", id)
+	}
+	return do(t, c, req)
+}
+
+func do(t *testing.T, c *http.Client, req *http.Request) reply {
+	t.Helper()
+	resp, err := c.Do(req)
+	if err != nil {
+		t.Fatalf("%s %s: %v", req.Method, req.URL, err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, err := io.ReadAll(resp.Body)
+	return reply{status: resp.StatusCode, header: resp.Header, body: string(b), err: err}
+}
+
+func get(t *testing.T, c *http.Client, url string) reply {
+	t.Helper()
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return do(t, c, req)
+}
+
+// eventually polls until cond is satisfied.
+func eventually(t *testing.T, cond func() error) {
+	t.Helper()
+	deadline := time.NewTimer(time.Minute)
+	defer deadline.Stop()
+	tick := time.NewTicker(2 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatalf("still: %v", err)
+		case <-tick.C:
+		}
+	}
+}
+
+// want fails while got differs.
+func want(what string, got, want int64) error {
+	if got != want {
+		return fmt.Errorf("%s is %d, not %d", what, got, want)
+	}
+	return nil
+}
+
+// chunk is an event of either route.
+type chunk struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Choices []struct {
+		Index int `json:"index"`
+		Delta struct {
+			Role      string `json:"role"`
+			Content   string `json:"content"`
+			ToolCalls []struct {
+				ID       string `json:"id"`
+				Function struct {
+					Name      string `json:"name"`
+					Arguments string `json:"arguments"`
+				} `json:"function"`
+			} `json:"tool_calls"`
+		} `json:"delta"`
+		Text         string          `json:"text"`
+		FinishReason string          `json:"finish_reason"`
+		StopReason   any             `json:"stop_reason"`
+		Logprobs     json.RawMessage `json:"logprobs"`
+		TokenIDs     []int           `json:"token_ids"`
+	} `json:"choices"`
+	Usage *usage          `json:"usage"`
+	Error json.RawMessage `json:"error"`
+}
+
+type usage struct {
+	Prompt     int `json:"prompt_tokens"`
+	Total      int `json:"total_tokens"`
+	Completion int `json:"completion_tokens"`
+	Details    *struct {
+		Cached int `json:"cached_tokens"`
+	} `json:"prompt_tokens_details"`
+}
+
+// events cuts an event stream; every event must be JSON, the last [DONE].
+func events(t *testing.T, body string) []chunk {
+	t.Helper()
+	parts := strings.Split(body, "\n\n")
+	if len(parts) < 2 || parts[len(parts)-1] != "" || parts[len(parts)-2] != "data: [DONE]" {
+		t.Fatalf("the stream does not end in [DONE]: %q", body)
+	}
+	var list []chunk
+	for _, part := range parts[:len(parts)-2] {
+		data, ok := strings.CutPrefix(part, "data: ")
+		if !ok {
+			t.Fatalf("no data line: %q", part)
+		}
+		var c chunk
+		if err := json.Unmarshal([]byte(data), &c); err != nil {
+			t.Fatalf("event %q: %v", data, err)
+		}
+		list = append(list, c)
+	}
+	return list
+}
+
+// text joins the pieces of one choice and gives its last finish reason.
+func text(list []chunk, index int) (s, finish string) {
+	for _, c := range list {
+		for _, choice := range c.Choices {
+			if choice.Index == index {
+				s += choice.Delta.Content + choice.Text
+				finish += choice.FinishReason
+			}
+		}
+	}
+	return s, finish
+}
+
+type response struct {
+	ID      string `json:"id"`
+	Object  string `json:"object"`
+	Model   string `json:"model"`
+	Choices []struct {
+		Index   int    `json:"index"`
+		Text    string `json:"text"`
+		Message struct {
+			Role      string `json:"role"`
+			Content   string `json:"content"`
+			ToolCalls []struct {
+				ID       string `json:"id"`
+				Function struct {
+					Name      string `json:"name"`
+					Arguments string `json:"arguments"`
+				} `json:"function"`
+			} `json:"tool_calls"`
+		} `json:"message"`
+		FinishReason string          `json:"finish_reason"`
+		StopReason   any             `json:"stop_reason"`
+		Logprobs     json.RawMessage `json:"logprobs"`
+		TokenIDs     []int           `json:"token_ids"`
+	} `json:"choices"`
+	Usage usage           `json:"usage"`
+	KV    json.RawMessage `json:"kv_transfer_params"`
+}
+
+func decode(t *testing.T, r reply) response {
+	t.Helper()
+	if r.status != http.StatusOK || r.err != nil {
+		t.Fatalf("status %d, error %v: %s", r.status, r.err, r.body)
+	}
+	var out response
+	if err := json.Unmarshal([]byte(r.body), &out); err != nil {
+		t.Fatalf("%v in %s", err, r.body)
+	}
+	return out
+}
+
+// raw is a client that sees the bytes and how the connection ends.
+type raw struct {
+	conn net.Conn
+	in   *bufio.Reader
+}
+
+func dialRaw(t *testing.T, s *fakevllm.Server) *raw {
+	t.Helper()
+	conn, err := (&net.Dialer{}).DialContext(t.Context(), "tcp", s.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	if err := conn.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
+		t.Fatal(err)
+	}
+	return &raw{conn: conn, in: bufio.NewReader(conn)}
+}
+
+func (r *raw) send(t *testing.T, path, id, body string) {
+	t.Helper()
+	var b bytes.Buffer
+	fmt.Fprintf(&b, "POST %s HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nX-Request-Id: %s\r\nContent-Length: %d\r\n\r\n%s", path, id, len(body), body)
+	if _, err := r.conn.Write(b.Bytes()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// until reads up to and including a mark.
+func (r *raw) until(t *testing.T, mark string) string {
+	t.Helper()
+	var b strings.Builder
+	for !strings.HasSuffix(b.String(), mark) {
+		c, err := r.in.ReadByte()
+		if err != nil {
+			t.Fatalf("before %q: %v after %q", mark, err, b.String())
+		}
+		b.WriteByte(c)
+	}
+	return b.String()
+}
+
+// rest reads to the end: nil error is a FIN.
+func (r *raw) rest() (string, error) {
+	b, err := io.ReadAll(r.in)
+	return string(b), err
+}

@@ -1,0 +1,201 @@
+package kvcache_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+)
+
+// ids are n tokens that differ between seeds.
+func ids(seed, n int) []int {
+	s := make([]int, n)
+	for i := range s {
+		s[i] = seed*1000 + i
+	}
+	return s
+}
+
+// run is a request from its beginning to its end, and how many tokens were found.
+func run(t *testing.T, c *kvcache.Cache, prompt []int) int {
+	t.Helper()
+	h := c.TryTake(prompt, "")
+	if h == nil {
+		t.Fatalf("no room for %d tokens: %+v", len(prompt), c.Stats())
+	}
+	h.Computed()
+	h.Free()
+	return h.Cached()
+}
+
+func TestHits(t *testing.T) {
+	t.Parallel()
+	a := ids(1, 40)
+	for _, tt := range []struct {
+		name   string
+		prompt []int
+		hits   int
+	}{
+		{"the same prompt", a, 32},
+		{"whole blocks, of which the last token is computed", a[:32], 16},
+		{"whole blocks and one token", a[:33], 32},
+		{"a longer one", append(slices.Clone(a), ids(2, 40)...), 32},
+		{"another end", append(slices.Clone(a[:20]), ids(3, 40)...), 16},
+		{"another beginning", append([]int{7}, a...), 0},
+		{"less than a block", a[:15], 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 100})
+			run(t, c, a)
+			if got := c.Peek(tt.prompt, ""); got != tt.hits {
+				t.Errorf("%d tokens would be found, not %d", got, tt.hits)
+			}
+			if got := run(t, c, tt.prompt); got != tt.hits {
+				t.Errorf("%d tokens found, not %d", got, tt.hits)
+			}
+			if s := c.Stats(); s.Held != 0 || s.Hits != int64(tt.hits) || s.Queries != int64(len(a)+len(tt.prompt)) {
+				t.Errorf("stats %+v", s)
+			}
+		})
+	}
+}
+
+func TestNothingIsFoundBeforeItIsComputed(t *testing.T) {
+	t.Parallel()
+	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
+	first, second := c.TryTake(ids(1, 33), ""), c.TryTake(ids(1, 33), "")
+	if second.Cached() != 0 {
+		t.Errorf("%d tokens found that nobody has computed", second.Cached())
+	}
+	first.Computed()
+	second.Computed() // the same blocks twice: the first ones stay
+	first.Free()
+	second.Free()
+	if got := run(t, c, ids(1, 33)); got != 32 {
+		t.Errorf("%d tokens found, not 32", got)
+	}
+}
+
+func TestSaltsAreApart(t *testing.T) {
+	t.Parallel()
+	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
+	h := c.TryTake(ids(1, 33), "a")
+	h.Computed()
+	if got := c.TryTake(ids(1, 33), "b").Cached(); got != 0 {
+		t.Errorf("%d tokens of another salt found", got)
+	}
+	if got := c.TryTake(ids(1, 33), "a").Cached(); got != 32 {
+		t.Errorf("%d tokens of the same salt found, not 32", got)
+	}
+}
+
+// TestLeastRecentlyUsed: the oldest prompt goes first, and of it the last block.
+func TestLeastRecentlyUsed(t *testing.T) {
+	t.Parallel()
+	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 9})
+	a, b, d := ids(1, 48), ids(2, 48), ids(3, 48)
+	run(t, c, a)
+	run(t, c, b)
+	run(t, c, d)
+	if got := run(t, c, a); got != 32 { // used again: now b is the oldest
+		t.Fatalf("%d tokens of a found, not 32", got)
+	}
+	run(t, c, ids(4, 20)) // takes two blocks: the copy of a's third, which nobody finds, and b's third
+	if got := run(t, c, b[:32]); got != 16 {
+		t.Errorf("%d tokens of b found, not 16", got)
+	}
+	if got := run(t, c, d); got != 32 {
+		t.Errorf("%d tokens of d found, not 32", got)
+	}
+}
+
+func TestNoRoom(t *testing.T) {
+	t.Parallel()
+	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 4})
+	a := c.TryTake(ids(1, 48), "")
+	if h := c.TryTake(ids(2, 32), ""); h != nil {
+		t.Fatal("two blocks were given out of one")
+	}
+	if s := c.Stats(); s.Queries != 48 || s.Held != 3 {
+		t.Errorf("a prompt without room was counted: %+v", s)
+	}
+	a.Free()
+	a.Free()
+	select {
+	case <-c.Room():
+	default:
+		t.Error("nobody was told of the room")
+	}
+	if h := c.TryTake(ids(2, 64), ""); h == nil {
+		t.Error("no room in an empty cache")
+	}
+}
+
+func TestAnswersAreKept(t *testing.T) {
+	t.Parallel()
+	c := kvcache.New(kvcache.Config{BlockSize: 16, Blocks: 10})
+	prompt := ids(1, 20)
+	h := c.TryTake(prompt, "")
+	h.Computed()
+	turn := slices.Clone(prompt)
+	for i := range 30 {
+		h.Append(500 + i)
+		turn = append(turn, 500+i)
+	}
+	h.Free()
+	if got := run(t, c, append(turn, 1, 2, 3)); got != 48 {
+		t.Errorf("%d tokens of prompt and answer found, not 48", got)
+	}
+}
+
+// TestEvents: whoever follows the events knows what can be found.
+func TestEvents(t *testing.T) {
+	t.Parallel()
+	known := map[uint64][]int{} // by hash
+	parents := map[uint64]uint64{}
+	c := kvcache.New(kvcache.Config{BlockSize: 4, Blocks: 12, Seed: 5, Tell: func(e kvcache.Event) {
+		if !e.Stored {
+			for _, h := range e.Hashes {
+				if _, ok := known[h]; !ok {
+					t.Errorf("block %d is removed, but was never stored", h)
+				}
+				delete(known, h)
+			}
+			return
+		}
+		if len(e.Tokens) != 4*len(e.Hashes) {
+			t.Errorf("%d tokens for %d blocks", len(e.Tokens), len(e.Hashes))
+		}
+		if _, ok := known[e.Parent]; e.Parent != 0 && !ok {
+			t.Errorf("parent %d is not known", e.Parent)
+		}
+		parent := e.Parent
+		for i, h := range e.Hashes {
+			if _, twice := known[h]; twice {
+				t.Errorf("block %d is stored twice", h)
+			}
+			known[h], parents[h] = e.Tokens[4*i:4*i+4], parent
+			parent = h
+		}
+	}})
+	for i := range 60 {
+		prompt := append(ids(i%3, 9), ids(10+i%7, 8)...)
+		want := 0
+		for at, parent := 0, uint64(0); at+4 < len(prompt); at += 4 {
+			found := uint64(0)
+			for h, tokens := range known {
+				if parents[h] == parent && slices.Equal(tokens, prompt[at:at+4]) {
+					found = h
+				}
+			}
+			if found == 0 {
+				break
+			}
+			want, parent = want+4, found
+		}
+		if got := run(t, c, prompt); got != want {
+			t.Fatalf("request %d: %d tokens found, the events promised %d", i, got, want)
+		}
+	}
+}

@@ -1,0 +1,104 @@
+package fakevllm_test
+
+import (
+	"fmt"
+	"io"
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+)
+
+// moriioPost sends a completion with an id and kv_transfer_params.
+func moriioPost(t *testing.T, s *fakevllm.Server, id, params string) (status int, body string) {
+	t.Helper()
+	text := `{"model":"fake-model","prompt":"a b c","max_tokens":1,"ignore_eos":true,"kv_transfer_params":` + params + `}`
+	req, err := http.NewRequestWithContext(t.Context(), http.MethodPost, s.URL()+"/v1/completions", strings.NewReader(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Request-Id", id)
+	tr := &http.Transport{DisableKeepAlives: true}
+	resp, err := (&http.Client{Transport: tr}).Do(req)
+	if err != nil {
+		return 0, err.Error()
+	}
+	defer func() { _ = resp.Body.Close() }()
+	b, _ := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b)
+}
+
+// TestMoRIIOKeys: what ends a real engine ends this one (moriio_common.py, add_new_req).
+func TestMoRIIOKeys(t *testing.T) {
+	t.Parallel()
+	addr := `"remote_host":"127.0.0.1","remote_handshake_port":1,"remote_notify_port":2`
+	for name, tc := range map[string]struct {
+		mode   fakevllm.Mode
+		params string
+		dies   bool
+	}{
+		"whole":               {fakevllm.MoRIIOWrite, `{"do_remote_decode":true,"remote_engine_id":null,"remote_block_ids":null,"transfer_id":"t",` + addr + `}`, false},
+		"no engine id":        {fakevllm.MoRIIOWrite, `{"do_remote_decode":true,"remote_block_ids":null,"transfer_id":"t",` + addr + `}`, true},
+		"no block ids":        {fakevllm.MoRIIOWrite, `{"do_remote_decode":true,"remote_engine_id":null,"transfer_id":"t",` + addr + `}`, true},
+		"no address":          {fakevllm.MoRIIOWrite, `{"do_remote_decode":true,"remote_engine_id":null,"remote_block_ids":null,"transfer_id":"t"}`, true},
+		"READ, no address":    {fakevllm.MoRIIORead, `{"do_remote_decode":true,"remote_engine_id":null,"remote_block_ids":null,"transfer_id":"t"}`, false},
+		"READ, no transferID": {fakevllm.MoRIIORead, `{"do_remote_decode":true,"remote_engine_id":null,"remote_block_ids":null}`, true},
+	} {
+		p := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RolePrefill, Mode: tc.mode})
+		status, body := moriioPost(t, p, "r", tc.params)
+		dead := false
+		select {
+		case <-p.Died():
+			dead = true
+		default:
+		}
+		if dead != tc.dies || !dead && (status != http.StatusOK || !strings.Contains(body, `"transfer_id":"t"`)) {
+			t.Errorf("%s: %d, dead %v: %s", name, status, dead, body)
+		}
+	}
+}
+
+// TestMoRIIOPartners: a prefill that was told of another decode, or of other sizes, and a
+// consumer in READ mode without a hand-over.
+func TestMoRIIOPartners(t *testing.T) {
+	t.Parallel()
+	nonce := strings.Repeat("0", 32)
+	for name, tc := range map[string]struct {
+		decode string // in the id of prefill; "" is the true one
+		tp     int    // of decode, as prefill is told
+		want   func(c fakevllm.Counters) bool
+	}{
+		"right":         {"", 1, func(c fakevllm.Counters) bool { return c.HandoversLoaded == 1 && c.WrongKV == 0 }},
+		"another size":  {"", 8, func(c fakevllm.Counters) bool { return c.WrongKV == 1 }},
+		"another place": {"host:127.0.0.1,handshake:1,notify:2", 1, func(c fakevllm.Counters) bool { return c.HandoversLoaded == 0 && c.HandoversRefused == 1 }},
+	} {
+		o := fakevllm.Options{Mode: fakevllm.MoRIIOWrite}
+		if tc.decode != "" { // it waits in vain
+			o.TransferTimeout = time.Second
+		}
+		o.Role = fakevllm.RolePrefill
+		p := fakevllm.StartTest(t, o)
+		o.Role = fakevllm.RoleDecode
+		d := fakevllm.StartTest(t, o)
+		to := tc.decode
+		if to == "" {
+			to = d.ZMQAddress()
+		}
+		id := func(decode string) string {
+			return "___prefill_addr_" + p.ZMQAddress() + "___decode_addr_" + decode + "_" + nonce
+		}
+		common := `"remote_engine_id":null,"remote_block_ids":null,"transfer_id":"tx"`
+		moriioPost(t, p, id(to), fmt.Sprintf(`{"do_remote_decode":true,"remote_tp_size":%d,%s}`, tc.tp, common))
+		moriioPost(t, d, id(d.ZMQAddress()), `{"do_remote_prefill":true,"remote_tp_size":1,`+common+`}`)
+		if c := d.Counters(); !tc.want(c) {
+			t.Errorf("%s: %+v", name, c)
+		}
+	}
+	d := fakevllm.StartTest(t, fakevllm.Options{Role: fakevllm.RoleDecode, Mode: fakevllm.MoRIIORead})
+	if moriioPost(t, d, "r", "null"); d.Counters().WrongKV != 1 {
+		t.Errorf("READ without a hand-over: %+v", d.Counters())
+	}
+}

@@ -1,0 +1,65 @@
+package demo
+
+import (
+	"bytes"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) { leak.Main(m) }
+
+func TestPrinterBreaksLines(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &printer{w: &out, indent: "   < "}
+	for range 32 {
+		p.Write([]byte(" bakoti"))
+	}
+	p.Write([]byte(" tail\n\x1b[2J"))
+	p.end()
+	lines := strings.Split(strings.TrimRight(out.String(), "\n"), "\n")
+	if len(lines) != 4 {
+		t.Fatalf("%d lines:\n%s", len(lines), out.String())
+	}
+	for i, line := range lines {
+		if len(line) > width {
+			t.Errorf("line %d has %d columns", i, len(line))
+		}
+		want := "     bakoti"
+		if i == 0 {
+			want = "   < bakoti"
+		}
+		if !strings.HasPrefix(line, want) {
+			t.Errorf("line %d begins with %.12q, want %q", i, line, want)
+		}
+	}
+	if got := strings.Count(out.String(), "bakoti"); got != 32 {
+		t.Errorf("%d words, want 32", got)
+	}
+	if !strings.Contains(out.String(), `tail\n\u001b[2J`) {
+		t.Errorf("control characters are not escaped: %q", out.String())
+	}
+}
+
+func TestUsage(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{"--what": "unknown flag", "more": "unexpected argument", "--connector teleport": `unknown connector "teleport"`} {
+		var out, errs bytes.Buffer
+		if code := Run(t.Context(), strings.Fields(args), &out, &errs); code != 2 || !strings.Contains(errs.String(), want) {
+			t.Errorf("%s: exit code %d, %q", args, code, errs.String())
+		}
+	}
+}
+
+func TestMissingPrograms(t *testing.T) {
+	t.Parallel()
+	var out, errs bytes.Buffer
+	if code := Run(t.Context(), []string{"--once", "--bin", t.TempDir()}, &out, &errs); code != 1 {
+		t.Errorf("exit code %d, want 1", code)
+	}
+	if !strings.Contains(errs.String(), "step 1 failed") || !strings.Contains(errs.String(), "no such file") {
+		t.Errorf("message %q", errs.String())
+	}
+}

@@ -1,0 +1,293 @@
+package fleet_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+// childEnv makes this test binary act as a child; see child.
+const childEnv = "FLEET_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if mode := os.Getenv(childEnv); mode != "" {
+		os.Exit(child(mode))
+	}
+	leak.Main(m)
+}
+
+// child is what the started processes do.
+func child(mode string) int {
+	term := make(chan os.Signal, 1)
+	signal.Notify(term, syscall.SIGTERM)
+	switch verb, arg, _ := strings.Cut(mode, ":"); verb {
+	case "fail":
+		fmt.Println("about to fail")
+		fmt.Fprint(os.Stderr, "no newline at the end")
+		return 3
+	case "serve": // says hello, then waits for SIGTERM and notes its end in a file
+		fmt.Println("hello")
+		fmt.Println("PD_PORT=" + os.Getenv("PD_PORT"))
+		<-term
+		if arg != "" {
+			file, name, _ := strings.Cut(arg, ",")
+			f, err := os.OpenFile(file, os.O_APPEND|os.O_CREATE|os.O_WRONLY, 0o600)
+			if err != nil {
+				return 1
+			}
+			fmt.Fprintln(f, name)
+			f.Close()
+		}
+		return 0
+	case "stubborn": // does not care about SIGTERM
+		fmt.Println("hello")
+		for range term {
+		}
+	case "parent": // starts a child of its own, prints its pid, and waits to be killed
+		f, err := fleet.New(fleet.Options{BinDir: ".", Dir: arg})
+		if err != nil {
+			return 1
+		}
+		p, err := f.Start(context.Background(), fleet.Spec{Name: "grandchild", Program: os.Args[0], Env: []string{childEnv + "=stubborn"}})
+		if err != nil {
+			return 1
+		}
+		fmt.Println("grandchild", p.PID())
+		<-term
+	}
+	return 0
+}
+
+func newFleet(t *testing.T, o fleet.Options) *fleet.Fleet {
+	t.Helper()
+	o.BinDir = "."
+	f, err := fleet.New(o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := f.Abandon(); err != nil {
+			t.Errorf("abandon: %v", err)
+		}
+	})
+	return f
+}
+
+func spec(name, mode string) fleet.Spec {
+	return fleet.Spec{Name: name, Program: os.Args[0], Env: []string{childEnv + "=" + mode, "GORACE=atexit_sleep_ms=0"}}
+}
+
+// saidHello is ready once the child's log has its first line.
+func saidHello(f *fleet.Fleet, name string) func(context.Context) error {
+	return func(context.Context) error {
+		raw, err := os.ReadFile(filepath.Join(f.Dir(), "logs", name+".log"))
+		if err != nil {
+			return err
+		}
+		if !bytes.HasPrefix(raw, []byte("hello\n")) {
+			return errors.New("it has not said hello")
+		}
+		return nil
+	}
+}
+
+// Whoever asks at the same time, in this process or in another, gets other ports.
+func TestFreePorts(t *testing.T) {
+	t.Parallel()
+	const askers, each = 40, 20
+	got := make(chan []int, askers)
+	for range askers {
+		go func() {
+			ports, err := fleet.FreePorts(each)
+			if err != nil {
+				t.Error(err)
+			}
+			got <- ports
+		}()
+	}
+	seen := make(map[int]bool)
+	for range askers {
+		for _, port := range <-got {
+			if seen[port] {
+				t.Errorf("port %d twice", port)
+			}
+			seen[port] = true
+		}
+	}
+	if len(seen) != askers*each {
+		t.Errorf("%d different ports, want %d", len(seen), askers*each)
+	}
+	// Others of this machine may have taken a few without asking here.
+	taken := 0
+	for port := range seen {
+		l, err := net.Listen("tcp", "127.0.0.1:"+strconv.Itoa(port))
+		if err != nil {
+			taken++
+			continue
+		}
+		l.Close()
+	}
+	if taken > len(seen)/10 {
+		t.Errorf("%d of %d ports are not free", taken, len(seen))
+	}
+}
+
+func TestOutputAndEnvironment(t *testing.T) {
+	t.Setenv("PD_PORT", "1234") // the user's settings must not reach the children
+	var out testkit.Buffer
+	f := newFleet(t, fleet.Options{Output: &out})
+	s := spec("one", "serve")
+	s.Ready = saidHello(f, "one")
+	p, err := f.Start(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Stop(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p.Err() != nil {
+		t.Errorf("ended with %v", p.Err())
+	}
+	if want := "one        | hello\none        | PD_PORT=\n"; out.String() != want {
+		t.Errorf("output %q, want %q", out.String(), want)
+	}
+	if got := p.LogTail(5); got != "hello\nPD_PORT=" {
+		t.Errorf("log %q", got)
+	}
+	if len(f.Running()) != 0 {
+		t.Errorf("still running: %v", f.Running())
+	}
+}
+
+func TestChildThatFails(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fleet.Options{})
+	s := spec("bad", "fail")
+	s.Ready = func(context.Context) error { return errors.New("not yet") }
+	_, err := f.Start(t.Context(), s)
+	if !errors.Is(err, fleet.ErrExited) {
+		t.Fatalf("error %v, want ErrExited", err)
+	}
+	for _, want := range []string{"bad", "exit status 3", "about to fail", "no newline at the end"} {
+		if !strings.Contains(err.Error(), want) {
+			t.Errorf("%q is not in %v", want, err)
+		}
+	}
+}
+
+func TestNeverReady(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fleet.Options{ReadyTimeout: 200 * time.Millisecond})
+	s := spec("slow", "stubborn")
+	s.Ready = func(context.Context) error { return errors.New("the answer was 503") }
+	_, err := f.Start(t.Context(), s)
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "the answer was 503") {
+		t.Errorf("error %v: want a deadline and the last answer", err)
+	}
+	if len(f.Running()) != 0 {
+		t.Error("the process that did not become ready still runs")
+	}
+}
+
+func TestMissingProgram(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fleet.Options{})
+	_, err := f.Start(t.Context(), fleet.Spec{Name: "none", Program: "no-such-program"})
+	if !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("error %v, want ErrNotExist", err)
+	}
+}
+
+func TestKill(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fleet.Options{})
+	s := spec("one", "stubborn")
+	s.Ready = saidHello(f, "one")
+	p, err := f.Start(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Signal(syscall.SIGSTOP); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if p.Err() == nil || !strings.Contains(p.Err().Error(), "killed") {
+		t.Errorf("ended with %v", p.Err())
+	}
+	if err := p.Kill(); err != nil {
+		t.Errorf("a second kill: %v", err)
+	}
+}
+
+func TestStopKillsTheStubborn(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fleet.Options{})
+	s := spec("one", "stubborn")
+	s.Ready = saidHello(f, "one")
+	p, err := f.Start(t.Context(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Stop(ctx); err == nil || !strings.Contains(err.Error(), "was killed") {
+		t.Errorf("error %v: it must tell that the process was killed", err)
+	}
+	select {
+	case <-p.Done():
+	default:
+		t.Error("it still runs")
+	}
+}
+
+func TestCloseStopsInOrder(t *testing.T) {
+	t.Parallel()
+	order := filepath.Join(t.TempDir(), "order")
+	f, err := fleet.New(fleet.Options{BinDir: "."})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, name := range []string{"etcd", "agent", "engine"} {
+		s := spec(name, "serve:"+order+","+name)
+		s.Stage = []int{0, 2, 1}[i]
+		s.Ready = saidHello(f, name)
+		if _, err := f.Start(t.Context(), s); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := f.Close(); err != nil {
+		t.Fatal(err)
+	}
+	raw, err := os.ReadFile(order)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := strings.Fields(string(raw)); strings.Join(got, " ") != "agent engine etcd" {
+		t.Errorf("they ended in the order %v", got)
+	}
+	if _, err := os.Stat(f.Dir()); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the temporary directory is still there: %v", err)
+	}
+	if _, err := f.Start(t.Context(), spec("late", "serve")); !errors.Is(err, fleet.ErrClosed) && !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a start after Close: %v", err)
+	}
+	if err := f.Close(); err != nil {
+		t.Errorf("a second Close: %v", err)
+	}
+}

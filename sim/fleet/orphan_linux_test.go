@@ -1,0 +1,71 @@
+package fleet_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fleet"
+)
+
+// A parent that is killed cannot clean up; its children must go all the same.
+func TestChildrenDieWithTheParent(t *testing.T) {
+	t.Parallel()
+	f := newFleet(t, fleet.Options{})
+	parent, err := f.Start(t.Context(), spec("parent", "parent:"+t.TempDir()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var pid int
+	eventually(t, func() error {
+		_, err := fmt.Sscanf(parent.LogTail(1), "grandchild %d", &pid)
+		return err
+	})
+	if err := alive(pid); err != nil {
+		t.Fatalf("the grandchild does not run: %v", err)
+	}
+	if err := parent.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, func() error {
+		if alive(pid) == nil {
+			return fmt.Errorf("process %d still runs", pid)
+		}
+		return nil
+	})
+}
+
+// alive tells whether a process runs; a zombie that nobody has waited for does
+// not.
+func alive(pid int) error {
+	raw, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return err
+	}
+	_, state, _ := strings.Cut(string(raw), ") ")
+	if strings.HasPrefix(state, "Z") || strings.HasPrefix(state, "X") {
+		return fmt.Errorf("process %d is in state %s", pid, state[:1])
+	}
+	return nil
+}
+
+func eventually(t *testing.T, cond func() error) {
+	t.Helper()
+	deadline := time.NewTimer(20 * time.Second)
+	defer deadline.Stop()
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	for {
+		err := cond()
+		if err == nil {
+			return
+		}
+		select {
+		case <-deadline.C:
+			t.Fatal(err)
+		case <-tick.C:
+		}
+	}
+}

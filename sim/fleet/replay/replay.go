@@ -1,0 +1,212 @@
+package replay
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/fleet"
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+)
+
+const (
+	model = "replay/simulated"
+	// maxModelLen has room for the longest prompts of production traces.
+	maxModelLen = 200_000
+	// agentTTL is longer than usual: on a machine that is loaded to the brim
+	// the agents may get no processor for a while.
+	agentTTL = 30 * time.Second
+)
+
+var (
+	errNotAllRight = errors.New("not every answer was complete and right")
+	errInterrupted = errors.New("interrupted")
+)
+
+// replay does everything and returns nil if every answer was right.
+func replay(ctx context.Context, o options, stdout, stderr io.Writer) (err error) {
+	file, err := os.Open(o.trace)
+	if err != nil {
+		return fmt.Errorf("--trace: %w", err)
+	}
+	entries, err := loadgen.ReadTrace(file, o.limit)
+	file.Close()
+	if err != nil {
+		return fmt.Errorf("--trace %s: %w", o.trace, err)
+	}
+
+	fo := fleet.Options{BinDir: o.bin}
+	if o.verbose {
+		fo.Output = stderr
+	}
+	f, err := fleet.New(fo)
+	if err != nil {
+		return err
+	}
+	// Nothing of this fleet is worth an orderly end.
+	defer func() { err = errors.Join(err, f.Abandon()) }()
+
+	fmt.Fprintf(stdout, "Starting %d proxies, %d prefill and %d decode engines with an agent each ...\n", o.proxies, o.prefill, o.decode)
+	key := rand.Text()
+	running, err := f.Launch(ctx, fleet.Topology{
+		Proxies: o.proxies, Prefill: o.prefill, Decode: o.decode, AdminKey: key,
+		ProxyArgs: []string{"--access-log=off", "--connector", o.connector},
+		Node: fleet.NodeSpec{
+			Connector: o.connector, Model: model, TTFT: o.ttft, ITL: o.itl, MaxModelLen: maxModelLen, TTL: agentTTL,
+			EngineArgs: []string{"--faults", "--strict"}, // the first serves /fake/state, the second counts what a proxy should not send
+		},
+	})
+	if err != nil {
+		return err
+	}
+	last := entries[len(entries)-1].At(o.speed)
+	fmt.Fprintf(stdout, "Sending %s requests over %s (%g times the recorded speed).\n", thousands(len(entries)), round(last), o.speed)
+
+	client := loadgen.NewClient(o.maxInFlight, http.Header{"X-Pd-Trace": {"1"}, "X-Api-Key": {key}})
+	defer client.Close()
+	t := &tally{total: len(entries), share: make(map[string]int)}
+	progress := startProgress(stdout, t)
+	t.start = time.Now()
+	lag := loadgen.OpenLoop(ctx, loadgen.Schedule{
+		Requests: len(entries), MaxInFlight: o.maxInFlight,
+		At: func(i int) time.Duration { return entries[i].At(o.speed) },
+		Send: func(ctx context.Context, i int) {
+			t.sent.Add(1)
+			body, want := request(&entries[i])
+			reqCtx, cancel := context.WithTimeout(ctx, o.timeout)
+			defer cancel()
+			proxy := running.Proxies[i%len(running.Proxies)]
+			r := client.Stream(reqCtx, proxy.URL()+"/v1/completions", body, want, loadgen.Observer{ITL: &t.itl})
+			if ctx.Err() == nil { // else we broke it off ourselves
+				t.add(i, want, r)
+			}
+		},
+	})
+	t.took = time.Since(t.start)
+	progress.stop()
+
+	engines, engineErr := engineStates(context.WithoutCancel(ctx), running)
+	t.report(stdout, o, lag, engines)
+	switch {
+	case ctx.Err() != nil:
+		return errInterrupted
+	case t.failed.Load()+t.wrong.Load() > 0:
+		return errNotAllRight
+	}
+	return engineErr
+}
+
+// request builds the body for an entry and the one right answer to it.
+func request(e *loadgen.Entry) ([]byte, loadgen.Expected) {
+	body := make([]byte, 0, 256+7*e.InputLength) // an id has at most six digits
+	body = append(body, `{"model":"`+model+`","prompt":[`...)
+	gen := fakevllm.NewGenerator(nil, 0)
+	e.EachToken(fakevllm.FirstTextToken, fakevllm.VocabSize, func(id int) {
+		body = strconv.AppendInt(body, int64(id), 10)
+		body = append(body, ',')
+		gen.Push(id)
+	})
+	body[len(body)-1] = ']'
+	body = append(body, `,"max_tokens":`...)
+	body = strconv.AppendInt(body, int64(e.OutputLength), 10)
+	body = append(body, `,"ignore_eos":true,"temperature":0,"stream":true,"stream_options":{"include_usage":true}}`...)
+
+	text := make([]byte, 0, 8*e.OutputLength)
+	for range e.OutputLength {
+		id, _ := gen.Next() // ignore_eos: it never ends early
+		gen.Push(id)
+		text = fakevllm.AppendWord(text, id)
+	}
+	return body, loadgen.Expected{Text: text, PromptTokens: e.InputLength, CompletionTokens: e.OutputLength, FinishReason: "length"}
+}
+
+// tally gathers results.
+type tally struct {
+	total int
+	start time.Time
+	took  time.Duration
+
+	sent, right, wrong, failed atomic.Int64
+	promptTokens, outputTokens atomic.Int64
+	retried                    atomic.Int64 // right answers that took more than one attempt
+	ttft, itl, whole           loadgen.Histogram
+	mu                         sync.Mutex     // guards what follows
+	share                      map[string]int // "prefill 127.0.0.1:1" → answers it had a part in
+	complaints                 []string       // the first few
+}
+
+const maxComplaints = 10
+
+func (t *tally) add(i int, want loadgen.Expected, r loadgen.Result) {
+	if r.Err != nil {
+		kind := "failed"
+		if errors.Is(r.Err, loadgen.ErrWrong) {
+			kind = "wrong"
+			t.wrong.Add(1)
+		} else {
+			t.failed.Add(1)
+		}
+		t.mu.Lock()
+		defer t.mu.Unlock()
+		if len(t.complaints) < maxComplaints {
+			t.complaints = append(t.complaints, fmt.Sprintf("request %d (line %d of the trace) %s after %s: %v", i, i+1, kind, round(r.Total), r.Err))
+		}
+		return
+	}
+	t.right.Add(1)
+	t.promptTokens.Add(int64(want.PromptTokens))
+	t.outputTokens.Add(int64(r.Tokens))
+	t.ttft.Record(r.TTFT)
+	t.whole.Record(r.Total)
+	if n, err := strconv.Atoi(r.Header.Get("X-PD-Attempts")); err == nil && n > 1 {
+		t.retried.Add(1)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.share["prefill "+r.Header.Get("X-PD-Prefill")]++
+	t.share["decode "+r.Header.Get("X-PD-Decode")]++
+}
+
+// engine is what one engine says of itself.
+type engine struct {
+	node     *fleet.Node
+	counters fakevllm.Counters
+	remarks  []string
+}
+
+var errEngines = errors.New("the engines complain")
+
+// engineStates asks every engine what arrived there; the error lists what a
+// good proxy would not have sent.
+func engineStates(ctx context.Context, running *fleet.Running) ([]engine, error) {
+	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
+	defer cancel()
+	var engines []engine
+	var errs []error
+	for _, node := range append(slices.Clip(running.Prefill), running.Decode...) {
+		var s fakevllm.State
+		if err := node.Get(ctx, "/fake/state", &s); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		e := engine{node: node, counters: s.Counters}
+		for _, list := range [][]string{s.Violations, s.BadHandovers, s.Refusals} {
+			e.remarks = append(e.remarks, list...)
+		}
+		if len(e.remarks) > 0 {
+			errs = append(errs, fmt.Errorf("%w: %s has %d remarks, the first: %s", errEngines, node.Spec.Name, len(e.remarks), e.remarks[0]))
+		}
+		engines = append(engines, e)
+	}
+	return engines, errors.Join(errs...)
+}

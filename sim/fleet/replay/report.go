@@ -1,0 +1,138 @@
+package replay
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"text/tabwriter"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+)
+
+// report prints the closing tables.
+func (t *tally) report(w io.Writer, o options, lag loadgen.Lag, engines []engine) {
+	seconds := max(t.took.Seconds(), 1e-9)
+	fmt.Fprintln(w)
+	tw := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(tw, "requests\t%s sent of %s: %s right, %s wrong, %s failed\n",
+		thousands(t.sent.Load()), thousands(t.total), thousands(t.right.Load()), thousands(t.wrong.Load()), thousands(t.failed.Load()))
+	fmt.Fprintf(tw, "retried\t%s answers took more than one attempt\n", thousands(t.retried.Load()))
+	fmt.Fprintf(tw, "time\t%s at %g times the recorded speed; sent at most %s late (%s requests more than 100 ms late)\n",
+		round(t.took), o.speed, round(lag.Max), thousands(lag.Late))
+	fmt.Fprintf(tw, "tokens\t%s of prompts, %s generated: %s tokens/s generated, %.1f requests/s\n",
+		thousands(t.promptTokens.Load()), thousands(t.outputTokens.Load()),
+		thousands(int64(float64(t.outputTokens.Load())/seconds)), float64(t.right.Load())/seconds)
+	tw.Flush()
+
+	fmt.Fprintln(w)
+	tw = tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprintln(tw, "\tp50\tp90\tp99\tmax\t")
+	row := func(name string, h *loadgen.Histogram) {
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%s\t%s\t\n", name, round(h.Quantile(.5)), round(h.Quantile(.9)), round(h.Quantile(.99)), round(h.Max()))
+	}
+	row("time to first token", &t.ttft)
+	row("between tokens", &t.itl)
+	row("end to end", &t.whole)
+	tw.Flush()
+
+	fmt.Fprintln(w)
+	tw = tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(tw, "instance\taddress\tanswers\tshare\tits own count\taborted\thand-overs\trecomputed prompts")
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for _, e := range engines {
+		role, c := string(e.node.Spec.Role), e.counters
+		n := t.share[role+" "+e.node.Address]
+		share := 0.0
+		if right := t.right.Load(); right > 0 {
+			share = 100 * float64(n) / float64(right)
+		}
+		handovers := c.HandoversMade
+		if role == "decode" {
+			handovers = c.HandoversLoaded
+		}
+		fmt.Fprintf(tw, "%s\t%s\t%s\t%.1f %%\t%s\t%s\t%s\t%s\n", e.node.Spec.Name, e.node.Address, thousands(n), share,
+			thousands(c.Requests), thousands(c.Aborted), thousands(handovers), thousands(c.LocalPrefills))
+	}
+	tw.Flush()
+	for _, c := range t.complaints {
+		fmt.Fprintln(w, c)
+	}
+	if more := t.wrong.Load() + t.failed.Load() - int64(len(t.complaints)); more > 0 {
+		fmt.Fprintf(w, "... and %s more\n", thousands(more))
+	}
+}
+
+// progress shows where the replay is: on a terminal in one line that changes,
+// elsewhere in a line every ten seconds.
+type progress struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+}
+
+func startProgress(w io.Writer, t *tally) *progress {
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &progress{cancel: cancel, done: make(chan struct{})}
+	every, begin, end := 10*time.Second, "", "\n"
+	if file, ok := w.(*os.File); ok {
+		if st, err := file.Stat(); err == nil && st.Mode()&os.ModeCharDevice != 0 {
+			every, begin, end = time.Second, "\r", "\x1b[K"
+		}
+	}
+	start := time.Now()
+	go func() {
+		defer close(p.done)
+		tick := time.NewTicker(every)
+		defer tick.Stop()
+		var before int64
+		for {
+			select {
+			case <-ctx.Done():
+				if begin != "" {
+					fmt.Fprint(w, "\r\x1b[K")
+				}
+				return
+			case <-tick.C:
+			}
+			tokens := int64(t.itl.Count()) // a pause for every token but the first of an answer
+			fmt.Fprintf(w, "%s%6s  %s of %s sent, %s answered, %s wrong or failed, %s tokens/s%s", begin, round(time.Since(start)),
+				thousands(t.sent.Load()), thousands(t.total), thousands(t.right.Load()), thousands(t.wrong.Load()+t.failed.Load()),
+				thousands(int64(float64(tokens-before)/every.Seconds())), end)
+			before = tokens
+		}
+	}()
+	return p
+}
+
+func (p *progress) stop() {
+	p.cancel()
+	<-p.done
+}
+
+// round shortens a duration to what a person reads.
+func round(d time.Duration) string {
+	switch {
+	case d < time.Millisecond:
+		return d.Round(10 * time.Microsecond).String()
+	case d < 10*time.Millisecond:
+		return d.Round(100 * time.Microsecond).String()
+	case d < time.Second:
+		return d.Round(time.Millisecond).String()
+	case d < time.Minute:
+		return d.Round(100 * time.Millisecond).String()
+	default:
+		return d.Round(time.Second).String()
+	}
+}
+
+// thousands writes 12031 as 12,031.
+func thousands[T int | int64](n T) string {
+	s := strconv.FormatInt(int64(n), 10)
+	for i := len(s) - 3; i > 0 && s[i-1] != '-'; i -= 3 {
+		s = s[:i] + "," + s[i:]
+	}
+	return s
+}

@@ -1,0 +1,71 @@
+package loadgen_test
+
+import (
+	"math"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/pdmesh/pdmesh/sim/loadgen"
+)
+
+func TestHistogramQuantiles(t *testing.T) {
+	t.Parallel()
+	rng := rand.New(rand.NewPCG(1, 2))
+	var h loadgen.Histogram
+	var all []time.Duration
+	for range 20000 {
+		d := time.Duration(math.Exp(rng.Float64() * 25)) // 1 ns to about 72 s
+		all = append(all, d)
+		h.Record(d)
+	}
+	slices.Sort(all)
+	for _, q := range []float64{0, 0.001, 0.5, 0.9, 0.99, 0.999, 1} {
+		rank := max(int(math.Ceil(q*float64(len(all)))), 1)
+		exact := all[rank-1]
+		got := h.Quantile(q)
+		if got < exact || float64(got) > float64(exact)*1.016+1 {
+			t.Errorf("quantile %g = %v, exact %v", q, got, exact)
+		}
+	}
+	if h.Max() != all[len(all)-1] || h.Count() != 20000 {
+		t.Errorf("max %v, count %d", h.Max(), h.Count())
+	}
+}
+
+func TestHistogramEdges(t *testing.T) {
+	t.Parallel()
+	var h loadgen.Histogram
+	if h.Quantile(0.5) != 0 || h.Mean() != 0 || h.Max() != 0 {
+		t.Error("an empty histogram must give zeros")
+	}
+	h.Record(-5)
+	h.Record(math.MaxInt64)
+	if h.Quantile(0) != 0 || h.Quantile(1) != math.MaxInt64 {
+		t.Errorf("quantiles %v and %v", h.Quantile(0), h.Quantile(1))
+	}
+	var one loadgen.Histogram
+	one.Record(1234567)
+	if one.Quantile(0.5) != 1234567 || one.Mean() != 1234567 {
+		t.Errorf("one value: median %v, mean %v", one.Quantile(0.5), one.Mean())
+	}
+}
+
+func TestHistogramConcurrent(t *testing.T) {
+	t.Parallel()
+	var h loadgen.Histogram
+	var group sync.WaitGroup
+	for g := range 4 {
+		group.Go(func() {
+			for i := range 1000 {
+				h.Record(time.Duration(g*1000 + i))
+			}
+		})
+	}
+	group.Wait()
+	if h.Count() != 4000 || h.Max() != 3999 || h.Mean() != 1999 {
+		t.Errorf("count %d, max %d, mean %d", h.Count(), h.Max(), h.Mean())
+	}
+}

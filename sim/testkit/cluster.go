@@ -1,0 +1,175 @@
+package testkit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/sim/fleet"
+)
+
+// Cluster is an etcd of several members, each in a process of its own.
+type Cluster struct {
+	t       testing.TB
+	Members []*EtcdProcess
+}
+
+// StartCluster starts an etcd of n members and waits until they have a leader.
+// The package's TestMain must call MaybeRunEtcd first.
+func StartCluster(t testing.TB, n int, opts ...ProcessOption) *Cluster {
+	t.Helper()
+	return startCluster(t, n, nil, opts)
+}
+
+// Member is what a member of a cluster has to know before it starts.
+type Member struct {
+	Name    string
+	Dir     string // of its data, empty
+	PeerURL string
+	Cluster string // name=url of every member
+}
+
+// StartClusterFrom is StartCluster over data that prepare puts into the
+// directory of each member beforehand.
+func StartClusterFrom(t testing.TB, n int, prepare func(Member), opts ...ProcessOption) *Cluster {
+	t.Helper()
+	return startCluster(t, n, prepare, opts)
+}
+
+func startCluster(t testing.TB, n int, prepare func(Member), opts []ProcessOption) *Cluster {
+	t.Helper()
+	c := &Cluster{t: t}
+	var all []string
+	for i, peer := range quietPorts(t, n) {
+		name := "m" + strconv.Itoa(i+1)
+		all = append(all, name+"=http://"+peer)
+		c.Members = append(c.Members, newMember(t, memberConfig{Name: name, Peer: peer}, opts))
+	}
+	waits := make([]func() error, n)
+	for i, m := range c.Members {
+		m.cfg.Cluster = strings.Join(all, ",")
+		if prepare != nil {
+			prepare(Member{Name: m.cfg.Name, Dir: m.cfg.Dir, PeerURL: "http://" + m.cfg.Peer, Cluster: m.cfg.Cluster})
+		}
+		ready, err := m.launch()
+		if err != nil {
+			t.Fatalf("etcd cluster: %v", err)
+		}
+		waits[i] = ready
+	}
+	for _, ready := range waits {
+		if err := ready(); err != nil {
+			t.Fatalf("etcd cluster: %v", err)
+		}
+	}
+	c.Leader()
+	return c
+}
+
+// quietPorts finds n free addresses on the loopback that stay free while nobody
+// listens there: their ports are not among those that the system hands out, to
+// outgoing connections or to who listens on port 0, and other tests of this
+// machine get others.
+func quietPorts(t testing.TB, n int) []string {
+	t.Helper()
+	ports, err := fleet.FreePorts(n)
+	if err != nil {
+		t.Fatalf("free ports: %v", err)
+	}
+	var out []string
+	for _, port := range ports {
+		out = append(out, net.JoinHostPort("127.0.0.1", strconv.Itoa(port)))
+	}
+	return out
+}
+
+// Endpoints lists the host:port of every member, running or not.
+func (c *Cluster) Endpoints() []string {
+	var out []string
+	for _, m := range c.Members {
+		out = append(out, m.Endpoint())
+	}
+	return out
+}
+
+// Client makes a client of all members, closed when the test ends.
+func (c *Cluster) Client(t testing.TB) *clientv3.Client {
+	t.Helper()
+	return Client(t, c.Endpoints()...)
+}
+
+// Leader waits until the members that answer agree on a leader, and gives it.
+func (c *Cluster) Leader() *EtcdProcess {
+	c.t.Helper()
+	var leader *EtcdProcess
+	Eventually(c.t, startTimeout, func() error {
+		leader = nil
+		var heard uint64
+		for _, m := range c.Members {
+			s, err := memberStatus(c.t, m)
+			switch {
+			case err != nil:
+				continue
+			case s.Leader == 0, heard != 0 && heard != s.Leader:
+				return errors.New("the members know no leader, or two")
+			case s.Header.MemberId == s.Leader:
+				leader = m
+			}
+			heard = s.Leader
+		}
+		if leader == nil {
+			return errors.New("the leader does not answer")
+		}
+		return nil
+	})
+	return leader
+}
+
+// Follower gives a member that is not the leader.
+func (c *Cluster) Follower() *EtcdProcess {
+	c.t.Helper()
+	leader := c.Leader()
+	for _, m := range c.Members {
+		if m != leader && m.cmd != nil {
+			return m
+		}
+	}
+	c.t.Fatal("the cluster has no follower")
+	return nil
+}
+
+// Others lists the members besides one.
+func (c *Cluster) Others(m *EtcdProcess) []*EtcdProcess {
+	var out []*EtcdProcess
+	for _, o := range c.Members {
+		if o != m {
+			out = append(out, o)
+		}
+	}
+	return out
+}
+
+func memberStatus(t testing.TB, m *EtcdProcess) (*clientv3.StatusResponse, error) {
+	if m.cmd == nil {
+		return nil, errors.New("not running")
+	}
+	cli, err := quietClient(m.Endpoint())
+	if err != nil {
+		return nil, err
+	}
+	defer cli.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	s, err := cli.Status(ctx, m.Endpoint())
+	if err != nil {
+		return nil, fmt.Errorf("status of %s: %w", m.Endpoint(), err)
+	}
+	return s, nil
+}

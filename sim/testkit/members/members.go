@@ -1,0 +1,351 @@
+// Package members has what tests of the membership share: keys and values, watchers with
+// quick timers, an instance that answers as told.
+package members
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// Soon is how long a test waits for what should happen: plenty, since a
+// machine under test load is slow, and nothing is asserted on it.
+const Soon = time.Minute
+
+func Layout(t testing.TB) schema.Layout {
+	t.Helper()
+	l, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+func Prefill(address string) instance.Key {
+	return instance.Key{Role: instance.Prefill, Address: address}
+}
+
+func Decode(address string) instance.Key {
+	return instance.Key{Role: instance.Decode, Address: address}
+}
+
+func Put(t testing.TB, cli *clientv3.Client, key, value string, opts ...clientv3.OpOption) int64 {
+	t.Helper()
+	resp, err := cli.Put(t.Context(), key, value, opts...)
+	if err != nil {
+		t.Fatalf("put %s: %v", key, err)
+	}
+	return resp.Header.Revision
+}
+
+func Del(t testing.TB, cli *clientv3.Client, key string) {
+	t.Helper()
+	if _, err := cli.Delete(t.Context(), key); err != nil {
+		t.Fatalf("delete %s: %v", key, err)
+	}
+}
+
+func Lease(t testing.TB, cli *clientv3.Client, ttl int64) clientv3.LeaseID {
+	t.Helper()
+	resp, err := cli.Grant(t.Context(), ttl)
+	if err != nil {
+		t.Fatalf("grant: %v", err)
+	}
+	return resp.ID
+}
+
+const Ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
+
+// watch starts a Watcher that ends with the test.
+func Watch(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
+	t.Helper()
+	if o.Writer == nil {
+		o.Writer = store.New(cli, o.Layout, "watcher")
+	}
+	w := watch.New(cli, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("watcher ended with %v", err)
+		}
+	})
+	return w
+}
+
+// WatcherOptions is a Watcher whose timers suit a test.
+func WatcherOptions(t testing.TB) watch.Options {
+	return watch.Options{
+		Layout:          Layout(t),
+		WaitingInterval: 20 * time.Millisecond,
+		CheckInterval:   50 * time.Millisecond,
+	}
+}
+
+func WaitReady(t testing.TB, w *watch.Watcher) {
+	t.Helper()
+	select {
+	case <-w.Ready():
+	case <-time.After(Soon):
+		t.Fatalf("no first list: %+v", w.Status())
+	}
+}
+
+// WaitState waits for a state of the Watcher.
+func WaitState(t testing.TB, w *watch.Watcher, want watch.State) {
+	t.Helper()
+	testkit.Eventually(t, Soon, func() error {
+		if s := w.Status(); s.State != want {
+			return fmt.Errorf("state is %s, want %s (%+v)", s.State, want, s)
+		}
+		return nil
+	})
+}
+
+// WaitFor waits until an instance is as wanted, or absent if want is nil.
+func WaitFor(t testing.TB, w *watch.Watcher, k instance.Key, want func(*instance.Instance) error) *instance.Instance {
+	t.Helper()
+	var found *instance.Instance
+	testkit.Eventually(t, Soon, func() error {
+		in, ok := w.Snapshot().Lookup(k)
+		found = in
+		switch {
+		case want == nil && ok:
+			return fmt.Errorf("%s is still there: %+v", k, in)
+		case want == nil:
+			return nil
+		case !ok:
+			return fmt.Errorf("%s is not there", k)
+		}
+		return want(in)
+	})
+	return found
+}
+
+func Usable(in *instance.Instance) error {
+	if !in.Usable() {
+		return fmt.Errorf("%s is not usable: %+v", in.Key, in)
+	}
+	return nil
+}
+
+func HasView(v instance.View) func(*instance.Instance) error {
+	return func(in *instance.Instance) error {
+		if in.View != v {
+			return fmt.Errorf("view of %s is %q (%s), want %q", in.Key, in.View, in.Reason, v)
+		}
+		return nil
+	}
+}
+
+func AtRevision(rev int64) func(*instance.Instance) error {
+	return func(in *instance.Instance) error {
+		if in.ModRevision != rev {
+			return fmt.Errorf("%s is at revision %d, want %d", in.Key, in.ModRevision, rev)
+		}
+		return nil
+	}
+}
+
+// Pendings lists the pending adds of a snapshot.
+func Pendings(s *instance.Snapshot) []*instance.Instance {
+	var out []*instance.Instance
+	for _, in := range s.All() {
+		if in.View == instance.Pending {
+			out = append(out, in)
+		}
+	}
+	return out
+}
+
+// Prober answers as told; instances nobody spoke of refuse.
+type Prober struct {
+	Mu     sync.Mutex // guards all fields
+	Facts  map[string]instance.Facts
+	probes map[string]int
+	Now    int
+	Most   int
+	Hold   chan struct{} // if set, probes wait for its end
+}
+
+func NewProber() *Prober {
+	return &Prober{Facts: map[string]instance.Facts{}, probes: map[string]int{}}
+}
+
+func (p *Prober) Answer(address string, models ...string) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Facts[address] = instance.Facts{Models: models, MaxModelLen: 4096, Version: "0.12.0"}
+}
+
+func (p *Prober) Set(address string, f instance.Facts) {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	p.Facts[address] = f
+}
+
+func (p *Prober) Count(address string) int {
+	p.Mu.Lock()
+	defer p.Mu.Unlock()
+	return p.probes[address]
+}
+
+var errRefused = errors.New("connection refused")
+
+func (p *Prober) Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error) {
+	p.Mu.Lock()
+	p.probes[in.Address]++
+	p.Now++
+	p.Most = max(p.Most, p.Now)
+	f, ok := p.Facts[in.Address]
+	hold := p.Hold
+	p.Mu.Unlock()
+	defer func() {
+		p.Mu.Lock()
+		p.Now--
+		p.Mu.Unlock()
+	}()
+	if hold != nil {
+		select {
+		case <-hold:
+		case <-ctx.Done():
+			return instance.Facts{}, ctx.Err()
+		}
+	}
+	if !ok {
+		return instance.Facts{}, errRefused
+	}
+	return f, nil
+}
+
+// Register starts a Registrar that ends with the test.
+func Register(t testing.TB, cli *clientv3.Client, o lease.RegistrarOptions) *lease.Registrar {
+	t.Helper()
+	r := lease.NewRegistrar(cli, o)
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("registrar ended with %v", err)
+		}
+	})
+	return r
+}
+
+func WaitPhase(t testing.TB, r *lease.Registrar, want lease.Phase) {
+	t.Helper()
+	testkit.Eventually(t, Soon, func() error {
+		if s := r.Status(); s.Phase != want {
+			return fmt.Errorf("phase is %s (%s), want %s", s.Phase, s.Err, want)
+		}
+		return nil
+	})
+}
+
+// RawKey is the record's key as etcd has it, or nil.
+func RawKey(t testing.TB, cli *clientv3.Client, k instance.Key) *store.RawKey {
+	t.Helper()
+	raw, err := store.New(cli, Layout(t), "test").Get(t.Context(), k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range raw {
+		if r.Key == Layout(t).Instance(k) {
+			return &r
+		}
+	}
+	return nil
+}
+
+const TTL = 3 * time.Second
+
+func RegistrarOptions(t testing.TB, k instance.Key) lease.RegistrarOptions {
+	return lease.RegistrarOptions{Layout: Layout(t), Key: k, TTL: TTL, HostID: "host-1"}
+}
+
+// Dial makes a client as the programs do.
+func Dial(t testing.TB, endpoints ...string) *clientv3.Client {
+	t.Helper()
+	cli, err := etcd.Dial(etcd.Config{Endpoints: endpoints})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = cli.Close() })
+	return cli
+}
+
+// Leased puts a ready record under a lease of its own.
+func Leased(t testing.TB, cli *clientv3.Client, l schema.Layout, k instance.Key) clientv3.LeaseID {
+	t.Helper()
+	id := Lease(t, cli, 600)
+	Put(t, cli, l.Instance(k), Ready, clientv3.WithLease(id))
+	return id
+}
+
+func Revoke(t testing.TB, cli *clientv3.Client, id clientv3.LeaseID) {
+	t.Helper()
+	if _, err := cli.Revoke(t.Context(), id); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func Probing(t testing.TB, p watch.Prober, model string) watch.Options {
+	o := WatcherOptions(t)
+	o.Prober, o.Model = p, model
+	return o
+}
+
+type BadValue struct{ Name, Value, Reason string }
+
+func BadValues() []BadValue {
+	return []BadValue{
+		{"broken JSON", `{"v":1,"models":[`, "broken JSON"},
+		{"JSON and more", `{"v":1} {"v":1}`, "broken JSON"},
+		{"one MiB", `{"id":"` + strings.Repeat("x", 1<<20) + `"}`, "the limit is 16384"},
+		{"one byte too many", strings.Repeat(" ", 16<<10) + "x", "the limit is 16384"},
+		{"binary", "\x00\x01\xfe\xff", "binary"},
+		{"plain text", "hello \x1b[0m there", `hello \u001b[0m there`},
+		{"an array", `["10.0.0.1:8100"]`, "JSON object"},
+		{"null", `null`, "JSON object"},
+		{"a number", `17`, "JSON object"},
+		{"a string", `"10.0.0.1:8100"`, "JSON object"},
+		{"wrong type", `{"models":"m"}`, `"models"`},
+		{"a cause that is no text", `{"cause":1}`, `"cause"`},
+		{"wrong type inside", `{"ports":{"a":"b"}}`, `"ports`},
+		{"negative weight", `{"weight":-1}`, "weight"},
+		{"other role", `{"role":"both"}`, "role"},
+		{"other port", `{"address":"10.0.0.1:1"}`, "port"},
+		{"address without port", `{"address":"10.0.0.1"}`, "address"},
+		{"wildcard address", `{"address":"0.0.0.0:8100"}`, "wildcard"},
+		{"unknown state", `{"state":"Ready"}`, "state"},
+		{"unknown scheme", `{"scheme":"ftp"}`, "scheme"},
+		{"empty model", `{"models":["m",""]}`, "models[1]"},
+		{"negative size", `{"tp_size":-2}`, "tp_size"},
+		{"impossible port", `{"ports":{"side_channel":[70000]}}`, "70000"},
+		{"negative version", `{"v":-1}`, `"v"`},
+		{"bad time", `{"started_at":"yesterday"}`, "time"},
+		{"another address", "10.9.9.9:8100", "10.9.9.9:8100"},
+		{"URL with a path", "http://10.0.0.1:8100/v1", "URL"},
+		{"URL with a password", "http://a:b@10.0.0.1:8100", "URL"},
+		{"URL of another scheme", "ftp://10.0.0.1:8100", "URL"},
+	}
+}

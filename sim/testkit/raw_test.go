@@ -1,0 +1,78 @@
+package testkit_test
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// What is answered goes out as it is, request by request, until the answer says that
+// it was the last.
+func TestRawAnswers(t *testing.T) {
+	t.Parallel()
+	address := testkit.RawServer(t, testkit.RawAnswers(func(c net.Conn, r *http.Request, n int) bool {
+		_, err := fmt.Fprintf(c, "%d %s\n", n, r.URL.Path)
+		return err == nil && n < 3
+	}))
+	for range 2 { // each connection counts for itself
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer func() { _ = c.Close() }()
+		in := bufio.NewReader(c)
+		for n, path := range []string{"/a", "/b", "/c"} {
+			if _, err := fmt.Fprintf(c, "POST %s HTTP/1.1\r\nHost: h\r\nContent-Length: 4\r\n\r\nbody", path); err != nil {
+				t.Fatal(err)
+			}
+			if got, err := in.ReadString('\n'); err != nil || got != fmt.Sprintf("%d %s\n", n+1, path) {
+				t.Fatalf("%q, %v", got, err)
+			}
+		}
+		if _, err := in.ReadByte(); !errors.Is(err, io.EOF) {
+			t.Errorf("the connection goes on: %v", err)
+		}
+	}
+}
+
+// The end of a test ends connections whose client is still there.
+func TestRawServerEndsWithTheTest(t *testing.T) {
+	t.Parallel()
+	var c net.Conn
+	ended := make(chan error, 1)
+	t.Run("a test", func(t *testing.T) {
+		address := testkit.RawServer(t, func(c net.Conn) {
+			_, err := io.WriteString(c, "hello")
+			if err == nil {
+				_, err = c.Read(make([]byte, 1))
+			}
+			ended <- err
+		})
+		var err error
+		if c, err = net.Dial("tcp", address); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.ReadFull(c, make([]byte, len("hello"))); err != nil {
+			t.Fatal(err)
+		}
+	})
+	defer func() { _ = c.Close() }()
+	select {
+	case err := <-ended:
+		if !errors.Is(err, net.ErrClosed) {
+			t.Errorf("the server's side ended with %v", err)
+		}
+	default:
+		t.Error("the server's side goes on")
+	}
+	if rest, err := io.ReadAll(c); err != nil || strings.TrimSpace(string(rest)) != "" {
+		t.Errorf("%q, %v", rest, err)
+	}
+}

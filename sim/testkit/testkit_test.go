@@ -1,0 +1,243 @@
+package testkit_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
+	"github.com/pdmesh/pdmesh/sim/testkit"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+)
+
+func TestMain(m *testing.M) {
+	testkit.MaybeRunEtcd()
+	leak.Main(m)
+}
+
+const soon = time.Minute
+
+// echo is a server that says back what it hears.
+func echo(t *testing.T) string {
+	t.Helper()
+	lis, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for {
+			c, err := lis.Accept()
+			if err != nil {
+				return
+			}
+			go func() { _, _ = io.Copy(c, c); _ = c.Close() }()
+		}
+	}()
+	t.Cleanup(func() { _ = lis.Close(); <-done })
+	return lis.Addr().String()
+}
+
+type line struct {
+	t *testing.T
+	net.Conn
+}
+
+func connect(t *testing.T, l *testkit.Link) line {
+	t.Helper()
+	c, err := net.Dial("tcp", l.Address())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Close() })
+	return line{t, c}
+}
+
+func (l line) say() {
+	l.t.Helper()
+	if _, err := l.Write([]byte("hello")); err != nil {
+		l.t.Fatal(err)
+	}
+}
+
+// hears reads until the five bytes came or the time is over.
+func (l line) hears(within time.Duration) error {
+	l.t.Helper()
+	if err := l.SetReadDeadline(time.Now().Add(within)); err != nil {
+		l.t.Fatal(err)
+	}
+	var buf [5]byte
+	_, err := io.ReadFull(l, buf[:])
+	return err
+}
+
+const silence = 50 * time.Millisecond
+
+func TestLink(t *testing.T) {
+	t.Parallel()
+	server := echo(t)
+	mustHear := func(c line) {
+		t.Helper()
+		c.say()
+		if err := c.hears(soon); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, tc := range []struct {
+		name  string
+		fault func(*testkit.Link)
+		// what happens to a connection that stands: silent, or reset
+		standing error
+		refused  bool
+		after    bool // what was said during the fault arrives after Restore
+	}{
+		{"freeze", (*testkit.Link).Freeze, os.ErrDeadlineExceeded, false, true},
+		{"one way out", func(l *testkit.Link) { l.OneWay(testkit.ToServer) }, os.ErrDeadlineExceeded, false, true},
+		{"one way back", func(l *testkit.Link) { l.OneWay(testkit.ToClient) }, os.ErrDeadlineExceeded, false, true},
+		{"half open", (*testkit.Link).HalfOpen, os.ErrDeadlineExceeded, false, false},
+		{"cut", (*testkit.Link).Cut, syscall.ECONNRESET, false, false},
+		{"reset", (*testkit.Link).Reset, syscall.ECONNRESET, false, false},
+		{"refuse", (*testkit.Link).Refuse, nil, true, false},
+		{"delay", func(l *testkit.Link) { l.Delay(4 * silence) }, os.ErrDeadlineExceeded, false, true},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			l := testkit.StartLink(t, server)
+			c := connect(t, l)
+			c.t = t
+			mustHear(c)
+			tc.fault(l)
+			_, err := c.Write([]byte("hello")) // a reset may be noticed here already
+			if err == nil {
+				err = c.hears(silence)
+			} else if errors.Is(err, syscall.EPIPE) {
+				err = syscall.ECONNRESET
+			}
+			if !errors.Is(err, tc.standing) {
+				t.Errorf("during the fault: %v, want %v", err, tc.standing)
+			}
+			if other, err := net.Dial("tcp", l.Address()); errors.Is(err, syscall.ECONNREFUSED) != tc.refused {
+				t.Errorf("a new connection: %v", err)
+			} else if err == nil {
+				_ = other.Close()
+			}
+			l.Restore()
+			if tc.after {
+				if err := c.hears(soon); err != nil {
+					t.Errorf("what was held back does not arrive: %v", err)
+				}
+			}
+			mustHear(connect(t, l))
+		})
+	}
+}
+
+func TestClusterSurvivesItsLeader(t *testing.T) {
+	t.Parallel()
+	c := testkit.StartCluster(t, 3)
+	leader := c.Leader()
+	cli := testkit.Client(t, c.Others(leader)[0].Endpoint(), c.Others(leader)[1].Endpoint())
+	h := testkit.Record(t, cli, "k")
+	put := func(v string) {
+		t.Helper()
+		testkit.Eventually(t, soon, func() error {
+			ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second)
+			defer cancel()
+			_, err := cli.Put(ctx, "k", v)
+			return err
+		})
+	}
+	put("before")
+	leader.Kill()
+	put("after")
+	leader.Restart()
+	leader.Pause()
+	put("paused")
+	leader.Resume()
+	if c.Leader() == nil || c.Follower() == c.Leader() {
+		t.Error("no leader, or a follower that leads")
+	}
+	testkit.Eventually(t, soon, func() error {
+		if e := h.Of("k"); len(e) < 3 || e[len(e)-1].Value != "paused" {
+			return fmt.Errorf("history: %+v", e)
+		}
+		return nil
+	})
+	if _, ok := h.Deleted("k"); ok {
+		t.Error("a deletion that nobody made")
+	}
+}
+
+func TestNoSpaceAndAuth(t *testing.T) {
+	t.Parallel()
+	p := testkit.StartEtcdProcess(t, testkit.WithQuota(4<<20))
+	cli := p.Client(t)
+	testkit.FillUp(t, cli)
+	if _, err := cli.Grant(t.Context(), 10); !errors.Is(err, rpctypes.ErrNoSpace) {
+		t.Fatalf("grant: %v", err)
+	}
+	testkit.MakeRoom(t, cli)
+	if _, err := cli.Put(t.Context(), "/pd/x", "y"); err != nil {
+		t.Fatal(err)
+	}
+	root := testkit.EnableAuth(t, cli, "proxy", "secret", "/pd/")
+	if _, err := cli.Put(t.Context(), "/pd/x", "z"); err == nil {
+		t.Fatal("a client without a login may write")
+	}
+	if _, err := root.Put(t.Context(), "other", "z"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := root.AuthDisable(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What is stopped and started again must find its port free: the system may not
+// give it to a connection or a listener meanwhile.
+func TestPortsAreNotTheSystems(t *testing.T) {
+	t.Parallel()
+	raw, err := os.ReadFile("/proc/sys/net/ipv4/ip_local_port_range")
+	if err != nil {
+		t.Skip("only Linux tells which ports it hands out")
+	}
+	var low, high int
+	if _, err := fmt.Sscan(string(raw), &low, &high); err != nil {
+		t.Fatal(err)
+	}
+	for what, address := range map[string]string{
+		"a free port": testkit.FreePort(t), "an etcd in the process": testkit.StartEtcd(t).Endpoint(),
+		"an etcd of its own": testkit.StartEtcdProcess(t).Endpoint(), "a link": testkit.StartLink(t, "127.0.0.1:1").Address(),
+	} {
+		var port int
+		if _, err := fmt.Sscanf(address, "127.0.0.1:%d", &port); err != nil || low <= port && port <= high {
+			t.Errorf("%s has %s, the system hands out %d to %d; %v", what, address, low, high, err)
+		}
+	}
+}
+
+// Whoever starts an etcd anew gets it though its address is taken for a moment.
+func TestEtcdWaitsForItsAddress(t *testing.T) {
+	t.Parallel()
+	e := testkit.StartEtcd(t)
+	if e.Server() == nil {
+		return // another program waits for its address or not
+	}
+	e.Stop()
+	l, err := net.Listen("tcp", e.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	time.AfterFunc(100*time.Millisecond, func() { _ = l.Close() })
+	e.Restart()
+	if _, err := e.Client(t).Get(t.Context(), "x"); err != nil {
+		t.Error(err)
+	}
+}
