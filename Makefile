@@ -139,7 +139,7 @@ PICK_TARGETS   := round_robin,least_loaded,power_of_two,token_weighted,prefix,kv
 
 .PHONY: bench-policies
 bench-policies: bench-build ## what a request costs with each policy, beside round_robin, among 1,000 and 64 instances: [WORKLOADS=pick1000] [TARGETS=round_robin,prefix] [REPEATS=3] [DURATION=10s]
-	@$(BIN)/bench run --bin $(BIN) --json dist/bench/policies.json --doc dist/bench/policies.md --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
+	@$(BIN)/bench run --bin $(BIN) --into dist/bench/policies --against round_robin --patience $(PATIENCE) --quiet $(QUIET) \
 		--workloads $(or $(WORKLOADS),$(PICK_WORKLOADS)) --targets $(or $(TARGETS),$(PICK_TARGETS)) --repeats $(or $(REPEATS),3) --duration $(or $(DURATION),10s) $(BENCHFLAGS)
 
 # What to measure: WORKLOADS=small,stream TARGETS=two-hop,pdmesh REPEATS=3
@@ -148,17 +148,18 @@ bench-policies: bench-build ## what a request costs with each policy, beside rou
 # shows then (µs), if an earlier run has told.
 PATIENCE   ?= 20m
 QUIET      ?= 0
-BENCH_JSON ?= docs/performance/result.json
-BENCH_DOC  ?= docs/performance.md
+BENCH_DIR    ?= docs/performance
 BENCH_README ?= README.md
+# The folder of this machine in BENCH_DIR, if its processor's name shall not be it.
+MACHINE      ?=
 
 .PHONY: bench-build
 bench-build: build
 	CGO_ENABLED=0 $(GO) build -trimpath -ldflags '$(LDFLAGS)' -o $(BIN)/bench ./cmd/bench
 
 .PHONY: bench
-bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance.md: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m]
-	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --json $(BENCH_JSON) --doc $(BENCH_DOC) \
+bench: bench-build $(if $(WORKLOADS)$(TARGETS),,flames) ## what a request costs, beside the limit of the machine, into docs/performance: [WORKLOADS=small,stream] [TARGETS=two-hop,pdmesh] [REPEATS=3] [DURATION=5s] [PATIENCE=20m] [MACHINE=name]
+	@$(BIN)/bench run --bin $(BIN) --patience $(PATIENCE) --quiet $(QUIET) --into $(BENCH_DIR) $(if $(MACHINE),--machine $(MACHINE)) \
 		$(if $(WORKLOADS)$(TARGETS),,--readme $(BENCH_README)) \
 		$(if $(WORKLOADS),--workloads $(WORKLOADS)) $(if $(TARGETS),--targets $(TARGETS)) \
 		$(if $(REPEATS),--repeats $(REPEATS)) $(if $(DURATION),--duration $(DURATION)) $(BENCHFLAGS)
@@ -205,20 +206,20 @@ FLAMES := dist/bench/flames
 .PHONY: flames
 flames: bench-build ## flame graphs of the proxy into docs/performance
 	@rm -rf $(FLAMES) && $(BIN)/bench run --bin $(BIN) --profile --workloads small,stream,prompt64k,prompt1m --targets pdmesh \
-		--repeats 1 --json $(FLAMES)/result.json --doc $(FLAMES)/report.md
-	@mkdir -p $(basename $(BENCH_DOC)) && cp $(FLAMES)/report/flame-*.svg $(basename $(BENCH_DOC))/
+		--repeats 1 --into $(FLAMES) $(if $(MACHINE),--machine $(MACHINE))
+	@for dir in $(FLAMES)/*/; do to=$(BENCH_DIR)/$$(basename "$$dir"); mkdir -p "$$to" && cp "$$dir"flame-*.svg "$$to"/; done
 
 .PHONY: soak
 soak: bench-build ## half of the peak rate for long, with aborts and churn; fails if anything grows: [DURATION=30m]
-	@$(BIN)/bench soak --bin $(BIN) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
+	@$(BIN)/bench soak --bin $(BIN) $(if $(MACHINE),--out $(BENCH_DIR)/$(MACHINE)) $(if $(DURATION),--duration $(DURATION)) $(SOAKFLAGS)
 
 .PHONY: bench-tls
 bench-tls: build ## what TLS with clients costs the proxy, for a small request on a kept connection
 	$(GO) run ./bench/tlscost --proxy $(BIN)/proxy
 
 .PHONY: bench-report
-bench-report: bench-build ## the report again, from the figures of the last make bench
-	@$(BIN)/bench report $(BENCH_JSON) --doc $(BENCH_DOC) --readme $(BENCH_README)
+bench-report: bench-build ## the report again, from the figures of the last make bench on each machine
+	@$(BIN)/bench report $(BENCH_DIR) --readme $(BENCH_README)
 
 .PHONY: fmt
 fmt: ## format the sources

@@ -42,11 +42,11 @@ func TestRun(t *testing.T) {
 	}
 	code, stdout, stderr := bench(t, "run", "--bin", bin, "--pin", "off", "--workloads", "small,stream,churn", "--targets", "two-hop,floor,pdmesh,pdmesh-std,nginx",
 		"--nginx", "/nonexistent/nginx", "--build", "again="+filepath.Join(bin, "proxy"), "--repeats", "1", "--duration", "1s", "--warmup", "50ms",
-		"--json", file("r.json"), "--doc", file("performance.md"), "--readme", file("README.md"))
+		"--into", file("performance"), "--machine", "here", "--readme", file("README.md"))
 	if code != 0 {
 		t.Fatalf("exit code %d\n%s\n%s", code, stdout, stderr)
 	}
-	r, err := report.Read(file("r.json"))
+	r, err := report.Read(file("performance/here/result.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,17 +76,17 @@ func TestRun(t *testing.T) {
 	if len(seen) != 20 || len(r.Idle) != 1 {
 		t.Errorf("cells %v, idle %v", seen, r.Idle)
 	}
-	for name, want := range map[string]string{"performance.md": "### Beside floor", "README.md": "pdmesh over net/http", "performance/cpu-small.svg": "pdmesh"} {
+	for name, want := range map[string]string{"performance/README.md": "#### Beside floor", "README.md": "pdmesh over net/http", "performance/here/cpu-small.svg": "pdmesh"} {
 		text, err := os.ReadFile(file(name))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("%s lacks %q (%v)", name, want, err)
 		}
 	}
-	before, _ := os.ReadFile(file("performance.md"))
-	if code, _, stderr := bench(t, "report", file("r.json"), "--doc", file("performance.md")); code != 0 {
+	before, _ := os.ReadFile(file("performance/README.md"))
+	if code, _, stderr := bench(t, "report", file("performance")); code != 0 {
 		t.Errorf("report: exit code %d: %s", code, stderr)
 	}
-	if after, _ := os.ReadFile(file("performance.md")); !bytes.Equal(before, after) {
+	if after, _ := os.ReadFile(file("performance/README.md")); !bytes.Equal(before, after) {
 		t.Error("the report from the file is another one")
 	}
 }
@@ -147,6 +147,7 @@ func TestUsage(t *testing.T) {
 		{[]string{"run", "--connector", "x"}, "nixl or plain"},
 		{[]string{"run", "--pin", "left"}, "two cores"},
 		{[]string{"run", "--nonsense"}, "nonsense"},
+		{[]string{"report"}, "1 arg"},
 		{[]string{"soak", "--sample", "0s"}, "positive"},
 	}
 	for _, tt := range tests {

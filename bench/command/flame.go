@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"github.com/pdmesh/pdmesh/bench/flame"
 )
@@ -16,14 +15,7 @@ func (f *runFlags) flame(workload string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	dir := filepath.Dir(f.jsonOut)
-	if f.doc != "" {
-		dir = strings.TrimSuffix(f.doc, filepath.Ext(f.doc))
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
-	}
-	name := filepath.Join(dir, "flame-"+workload)
+	name := filepath.Join(filepath.Dir(f.figures()), "flame-"+workload)
 	if err := os.WriteFile(name+".folded", []byte(folded.Text()), 0o644); err != nil {
 		return err
 	}

@@ -14,28 +14,43 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/pdmesh/pdmesh/bench/machine"
 	"github.com/pdmesh/pdmesh/bench/report"
 	"github.com/pdmesh/pdmesh/bench/soak"
 )
 
 // outFlags say where a report goes.
-type outFlags struct{ doc, readme string }
+type outFlags struct{ into, machine, readme string }
 
 func (f *outFlags) register(fs *pflag.FlagSet) {
-	fs.StringVar(&f.doc, "doc", "", "write the report to this file (docs/performance.md), plots into a directory of its name beside it")
+	fs.StringVar(&f.into, "into", "", "directory of the reports of all machines (docs/performance): figures and pictures go to the folder of this one, README.md is written anew")
+	fs.StringVar(&f.machine, "machine", "", "name of this machine's folder there (default from its processor)")
 	fs.StringVar(&f.readme, "readme", "", "renew the headline between its marks in this file (README.md)")
+}
+
+// folder is where the figures and pictures of this machine go.
+func (f *outFlags) folder() string { return filepath.Join(f.into, machineName(f.machine)) }
+
+func machineName(given string) string {
+	if given != "" {
+		return given
+	}
+	return report.NameOf(machine.Describe())
 }
 
 // write writes what was asked for, and always the gates for the person who
 // waits.
 func (f *outFlags) write(w io.Writer, run *report.Run) error {
 	fmt.Fprintf(w, "\n%s", run.Headline())
-	if f.doc != "" {
-		if err := f.writeDoc(run); err != nil {
-			return fmt.Errorf("write the report: %w", err)
+	if f.into != "" {
+		if _, err := writePage(w, f.into); err != nil {
+			return err
 		}
-		fmt.Fprintf(w, "\nreport in %s\n", f.doc)
 	}
+	return f.headline(w, &report.Measured{Name: machineName(f.machine), Run: run})
+}
+
+func (f *outFlags) headline(w io.Writer, m *report.Measured) error {
 	if f.readme == "" {
 		return nil
 	}
@@ -43,7 +58,7 @@ func (f *outFlags) write(w io.Writer, run *report.Run) error {
 	if err != nil {
 		return fmt.Errorf("renew the headline: %w", err)
 	}
-	text, ok := run.Renew(string(old))
+	text, ok := m.Renew(string(old))
 	if !ok {
 		fmt.Fprintf(w, "%s has no headline to renew (marks %s and %s)\n", f.readme, report.Begin, report.End)
 		return nil
@@ -51,32 +66,46 @@ func (f *outFlags) write(w io.Writer, run *report.Run) error {
 	return publish(f.readme, text)
 }
 
-func (f *outFlags) writeDoc(run *report.Run) error {
-	dir := strings.TrimSuffix(f.doc, filepath.Ext(f.doc))
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return err
+// writePage writes the pictures of all machines and the page that shows them.
+func writePage(w io.Writer, dir string) ([]report.Measured, error) {
+	all, err := report.ReadAll(dir)
+	if err != nil {
+		return nil, err
 	}
-	var plots []report.Plot
-	for _, d := range run.Drawings() {
-		if err := publish(filepath.Join(dir, d.File), d.SVG); err != nil {
+	for i := range all {
+		if err := draw(dir, &all[i]); err != nil {
+			return nil, fmt.Errorf("write the report: %w", err)
+		}
+	}
+	page := filepath.Join(dir, "README.md")
+	if err := publish(page, report.Page(all)); err != nil {
+		return nil, fmt.Errorf("write the report: %w", err)
+	}
+	fmt.Fprintf(w, "\nreport in %s\n", page)
+	return all, nil
+}
+
+func draw(dir string, m *report.Measured) error {
+	for _, d := range m.Run.Drawings() {
+		if err := publish(filepath.Join(dir, m.Name, d.File), d.SVG); err != nil {
 			return err
 		}
-		plots = append(plots, report.Plot{File: filepath.Base(dir) + "/" + d.File, Title: d.Title})
+		m.Plots = append(m.Plots, report.Plot{File: m.Name + "/" + d.File, Title: d.Title})
 	}
 	// What flame graphs and the soak left there belongs to the report too.
 	more := func(pattern, title string) {
-		files, err := filepath.Glob(filepath.Join(dir, pattern))
+		files, err := filepath.Glob(filepath.Join(dir, m.Name, pattern))
 		if err != nil {
 			return
 		}
 		for _, file := range files {
 			name := strings.TrimSuffix(filepath.Base(file), ".svg")
-			plots = append(plots, report.Plot{File: filepath.Base(dir) + "/" + filepath.Base(file), Title: title + " " + name})
+			m.Plots = append(m.Plots, report.Plot{File: m.Name + "/" + filepath.Base(file), Title: title + " " + name})
 		}
 	}
 	more("flame-*.svg", "Where the proxy's processor time goes:")
-	more("soak-*.svg", soakTitle(filepath.Join(dir, "soak.json")))
-	return publish(f.doc, run.Markdown(plots))
+	more("soak-*.svg", soakTitle(filepath.Join(dir, m.Name, "soak.json")))
+	return nil
 }
 
 // soakTitle says what came of the soak whose result that file is.
@@ -98,16 +127,16 @@ func publish(path, text string) error { return os.WriteFile(path, []byte(text), 
 func reportCommand() *cobra.Command {
 	var out outFlags
 	cmd := &cobra.Command{
-		Use: "report RESULT.json", Short: "write the report again from the figures of a run", Args: cobra.ExactArgs(1),
+		Use: "report DIR", Short: "write the report of all machines again, from the figures in DIR/MACHINE/result.json", Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			run, err := report.Read(args[0])
+			all, err := writePage(cmd.OutOrStdout(), args[0])
 			if err != nil {
 				return err
 			}
-			return out.write(cmd.OutOrStdout(), run)
+			return out.headline(cmd.OutOrStdout(), &all[0])
 		},
 	}
-	out.register(cmd.Flags())
+	cmd.Flags().StringVar(&out.readme, "readme", "", "renew the headline between its marks in this file (README.md) by the newest figures")
 	return cmd
 }
 

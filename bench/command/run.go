@@ -63,7 +63,7 @@ func runCommand() *cobra.Command {
 	fs.Float64Var(&f.quiet, "quiet", 0, "µs of CPU that the probe of --patience shows on this machine when it is quiet (default the best it has seen in this run)")
 	fs.BoolVar(&f.profile, "profile", false, "fetch CPU profiles from our proxy and draw flame graphs (slows it a little)")
 	fs.StringVar(&f.pprofURL, "pprof-url", "/debug/pprof/profile", "path of the CPU profile on our proxy's --pprof-listen")
-	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go")
+	fs.StringVar(&f.jsonOut, "json", "dist/bench/result.json", "where the figures go without --into")
 	fs.StringVar(&f.against, "against", "", "a target; the CPU of a request with each is told beside that with this one")
 	f.labFlags.register(fs)
 	f.outFlags.register(fs)
@@ -120,18 +120,19 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 	if f.profile {
 		o.ProfilePath, o.Profile = f.pprofURL, f.flame
 	}
+	// Before anything is measured: that the figures have no place is known at once.
+	if err := os.MkdirAll(filepath.Dir(f.figures()), 0o755); err != nil {
+		return err
+	}
 	begun := time.Now()
 	if err := suite.Run(cmd.Context(), lab, o, run); err != nil {
 		return err
 	}
 	run.Took = time.Since(begun).Seconds()
-	if err := os.MkdirAll(filepath.Dir(f.jsonOut), 0o755); err != nil {
+	if err := run.Write(f.figures()); err != nil {
 		return err
 	}
-	if err := run.Write(f.jsonOut); err != nil {
-		return err
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "figures in %s\n", f.jsonOut)
+	fmt.Fprintf(cmd.OutOrStdout(), "figures in %s\n", f.figures())
 	if err := f.outFlags.write(cmd.OutOrStdout(), run); err != nil {
 		return err
 	}
@@ -146,6 +147,14 @@ func (f *runFlags) run(cmd *cobra.Command) (err error) {
 		}
 	}
 	return nil
+}
+
+// figures is the file that the figures go to.
+func (f *runFlags) figures() string {
+	if f.into == "" {
+		return f.jsonOut
+	}
+	return filepath.Join(f.folder(), "result.json")
 }
 
 func (f *runFlags) specs() (specs []target.Spec, err error) {

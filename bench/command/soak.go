@@ -32,7 +32,7 @@ func soakCommand() *cobra.Command {
 	fs.DurationVar(&o.Every, "churn", 3*time.Second, "how often an instance signs off or comes back")
 	fs.DurationVar(&o.Sample, "sample", 5*time.Second, "how often the process is looked at")
 	fs.Float64Var(&o.MaxSlope, "max-slope", 64, "how much memory may grow, in KiB per minute, over the last two thirds")
-	fs.StringVar(&out, "out", "docs/performance", "directory for soak.json and the plots")
+	fs.StringVar(&out, "out", filepath.Join("docs/performance", machineName("")), "directory for soak.json and the plots")
 	f.register(fs)
 	return cmd
 }

@@ -29,7 +29,7 @@ func (r *Run) besideTarget(b *strings.Builder, target, intro string) {
 	if rows.Len() == 0 {
 		return
 	}
-	fmt.Fprintf(b, "\n### Beside %[1]s\n\n%[2]s\n\n| CPU per request | %[1]s | pdmesh | difference | spread | pdmesh / %[1]s | spread |\n|---|---|---|---|---|---|---|\n%[3]s",
+	fmt.Fprintf(b, "\n#### Beside %[1]s\n\n%[2]s\n\n| CPU per request | %[1]s | pdmesh | difference | spread | pdmesh / %[1]s | spread |\n|---|---|---|---|---|---|---|\n%[3]s",
 		target, intro, rows.String())
 }
 

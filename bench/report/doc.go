@@ -1,7 +1,7 @@
 // Package report holds the figures of a run and turns them into text.
 //
 //	Run (JSON) ── Rows      the gates, each with median, spread and verdict
-//	           ├─ Markdown  docs/performance.md, the headline of the README
+//	           ├─ Page      docs/performance/README.md, of all machines; the headline of the README
 //	           └─ Plots     SVG
 //
 // A figure is computed within one repeat first (a ratio from two cells that

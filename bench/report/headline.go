@@ -12,7 +12,7 @@ const (
 )
 
 // Renew replaces what is between the marks; false if they are not there.
-func (r *Run) Renew(text string) (string, bool) {
+func (m *Measured) Renew(text string) (string, bool) {
 	head, rest, ok := strings.Cut(text, Begin)
 	if !ok {
 		return text, false
@@ -21,7 +21,8 @@ func (r *Run) Renew(text string) (string, bool) {
 	if !ok {
 		return text, false
 	}
-	about := fmt.Sprintf("Commit `%s`, %s, %d repeats; all of it in [docs/performance.md](docs/performance.md).", r.Commit, r.Machine.CPU, r.Config.Repeats)
+	r := m.Run
+	about := fmt.Sprintf("Commit `%s`, %s, repeats: %d; all figures are in [docs/performance](docs/performance/README.md#%s).", r.Commit, r.Machine.CPU, r.Config.Repeats, m.Name)
 	return head + Begin + "\n" + r.summary() + "\n" + r.standing() + about + "\n" + End + tail, true
 }
 
@@ -74,20 +75,28 @@ func (r *Run) medianOf(workload, target, unit string, value figure) string {
 	return number(median(values)) + " " + unit
 }
 
-// standing tells how many gates are met, and names those that are not.
-func (r *Run) standing() string {
-	met, run := 0, 0
-	var missed []string
+// gates counts those that are met and those that were run, and has the rows of the others.
+func (r *Run) gates() (met, run int, missed []Row) {
 	for _, row := range r.Rows() {
 		switch row.Verdict() {
 		case NotRun:
 			continue
 		case Missed:
-			missed = append(missed, fmt.Sprintf("%s (%s, must be %s at most)", row.Text, number(row.Median()), number(row.Must)))
+			missed = append(missed, row)
 		default:
 			met++
 		}
 		run++
+	}
+	return met, run, missed
+}
+
+// standing tells how many gates are met, and names those that are not.
+func (r *Run) standing() string {
+	met, run, rows := r.gates()
+	var missed []string
+	for _, row := range rows {
+		missed = append(missed, fmt.Sprintf("%s (%s, must be %s at most)", row.Text, number(row.Median()), number(row.Must)))
 	}
 	text := fmt.Sprintf("%d of %d gates are met", met, run)
 	if len(missed) > 0 {

@@ -9,27 +9,25 @@ import (
 // Plot is a picture to be named in the text.
 type Plot struct{ File, Title string }
 
-// Markdown is the report. plots are named in it by their paths beside it.
-func (r *Run) Markdown(plots []Plot) string {
-	var b strings.Builder
-	fmt.Fprintf(&b, "# What the way through the proxy costs\n\n")
-	fmt.Fprintf(&b, "Written by `make bench` from its figures; do not edit it by hand. How it is measured and how to read it: [bench/README.md](../bench/README.md).\n\n")
-	r.setting(&b)
-	b.WriteString("## The gates\n\nWhat our proxy takes as a multiple of what another target takes in the same repeat. There is no aim beyond them.\n\n")
+// section is what one machine has to say on the page of all.
+func (m *Measured) section(b *strings.Builder) {
+	r := m.Run
+	fmt.Fprintf(b, "\n## %s\n\n", m.Name)
+	r.setting(b)
+	b.WriteString("### Gates\n\n")
 	b.WriteString(r.Headline())
-	r.missed(&b)
-	r.beside(&b)
-	if len(plots) > 0 {
-		b.WriteString("\n## Pictures\n\n")
-		for _, p := range plots {
-			fmt.Fprintf(&b, "![%s](%s)\n\n", p.Title, p.File)
+	r.missed(b)
+	r.beside(b)
+	if len(m.Plots) > 0 {
+		b.WriteString("\n### Pictures\n\n")
+		for _, p := range m.Plots {
+			fmt.Fprintf(b, "![%s](%s)\n\n", p.Title, p.File)
 		}
 	}
-	b.WriteString("\n## Everything that was measured\n\nMedian of the repeats, smallest and largest behind it. *Ratio* is the throughput as a share of two-hop's in the same repeat; CPU and memory are those of the target's processes alone. Times in ms.\n")
+	b.WriteString("\n### Everything that was measured\n\nMedian of the repeats, smallest and largest behind it. *Ratio* is the throughput as a share of two-hop's in the same repeat. CPU and memory are those of the target's processes alone. Times are in ms.\n")
 	for _, w := range r.workloads() {
-		r.workload(&b, w)
+		r.workload(b, w)
 	}
-	return b.String()
 }
 
 func (r *Run) setting(b *strings.Builder) {
@@ -127,7 +125,7 @@ func (r *Run) missed(b *strings.Builder) {
 	}
 	switch {
 	case len(missed) > 0:
-		fmt.Fprintf(b, "\n### Not met\n\n%s\n", strings.Join(missed, "\n"))
+		fmt.Fprintf(b, "\n#### Not met\n\n%s\n", strings.Join(missed, "\n"))
 	case len(notRun) == 0:
 		b.WriteString("\nEvery gate is met.\n")
 	}
@@ -141,7 +139,7 @@ func (r *Run) missed(b *strings.Builder) {
 			text := fmt.Sprintf("- %s, %s, repeat %d: %s\n", c.Workload, c.Target, c.Repeat+1, oneLine(p))
 			if !seen[text] {
 				if len(seen) == 0 {
-					b.WriteString("\n### What went wrong\n\n")
+					b.WriteString("\n#### What went wrong\n\n")
 				}
 				seen[text] = true
 				b.WriteString(text)
@@ -202,7 +200,7 @@ func (r *Run) workload(b *strings.Builder, name string) {
 			}
 		}
 	}
-	fmt.Fprintf(b, "\n### %s\n\n| |", name)
+	fmt.Fprintf(b, "\n#### %s\n\n| |", name)
 	for _, col := range cols {
 		fmt.Fprintf(b, " %s |", col.name)
 	}

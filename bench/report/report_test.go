@@ -67,7 +67,7 @@ func TestProbeThatFailed(t *testing.T) {
 	for _, begun := range [][]float64{nil, {14.2}} {
 		r := example()
 		r.Calm.Problem, r.Calm.Begun = "nobody answers", begun
-		if text := r.Markdown(nil); strings.Count(text, "nobody answers") != 1 {
+		if text := page(r); strings.Count(text, "nobody answers") != 1 {
 			t.Errorf("after %v:\n%.2000s", begun, text)
 		}
 	}
@@ -82,8 +82,8 @@ func TestBesideNginx(t *testing.T) {
 			c.Skipped, c.Seconds, c.Right, c.CPU = "", 5, 250_000, 4.5+0.5*float64(c.Repeat) // 20 and 22 µs
 		}
 	}
-	text := r.Markdown(nil)
-	if want := "| 128 B, 1 token | 21 µs | 24.9 µs | 3.87 µs | 3 … 4.75 | 1.19 | 1.14 … 1.24 |"; !strings.Contains(section(text, "### Beside nginx"), want) {
+	text := page(r)
+	if want := "| 128 B, 1 token | 21 µs | 24.9 µs | 3.87 µs | 3 … 4.75 | 1.19 | 1.14 … 1.24 |"; !strings.Contains(section(text, "#### Beside nginx"), want) {
 		t.Errorf("%q is not in\n%s", want, text)
 	}
 	if strings.Contains(text, "| 64-token stream |") {
@@ -111,13 +111,16 @@ func TestBesideFloor(t *testing.T) {
 		cell("quiet", "pdmesh", 100_000, 4)
 		cell("churn", "pdmesh", 90_000, 4.5)
 	}
-	testkit.Golden(t, filepath.Join("testdata", "floor.md"), []byte(section(r.Markdown(nil), "### Beside floor")))
+	testkit.Golden(t, filepath.Join("testdata", "floor.md"), []byte(section(page(r), "#### Beside floor")))
 
 	r = example()
-	if text := r.Markdown(nil); strings.Contains(text, "floor") {
+	if text := page(r); strings.Contains(text, "floor") {
 		t.Errorf("it speaks of a floor that did not run:\n%s", text)
 	}
 }
+
+// page is the report of one machine.
+func page(r *report.Run) string { return report.Page([]report.Measured{{Name: "a", Run: r}}) }
 
 // section is the part of a text from a heading to the next one.
 func section(text, heading string) string {
@@ -126,10 +129,60 @@ func section(text, heading string) string {
 	return heading + body
 }
 
-func TestMarkdown(t *testing.T) {
+func TestPage(t *testing.T) {
 	t.Parallel()
 	r := example()
-	testkit.Golden(t, filepath.Join("testdata", "report.md"), []byte(r.Markdown([]report.Plot{{File: "p/x.svg", Title: "A plot"}})))
+	testkit.Golden(t, filepath.Join("testdata", "report.md"), []byte(report.Page([]report.Measured{{Name: "a", Run: r, Plots: []report.Plot{{File: "a/x.svg", Title: "A plot"}}}})))
+}
+
+// Several machines have a table side by side and a section each, the newest first.
+func TestSeveralMachines(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	if _, err := report.ReadAll(dir); err == nil || !strings.Contains(err.Error(), "there is no") {
+		t.Errorf("an empty directory: %v", err)
+	}
+	old := &report.Run{
+		Started: time.Date(2025, 1, 2, 0, 0, 0, 0, time.UTC), Commit: "0ldc0de", Config: report.Config{Repeats: 1},
+		Cells: []report.Cell{{Workload: "small", Target: "pdmesh", Seconds: 1, Right: 10, CPU: 1}, {Workload: "small", Target: "pdmesh-std", Seconds: 1, Right: 10, CPU: 4}},
+	}
+	for name, r := range map[string]*report.Run{"a-older": old, "b-newer": example()} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.Write(filepath.Join(dir, name, "result.json")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	all, err := report.ReadAll(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := report.Page(all)
+	for _, want := range []string{
+		"| | at most | b-newer | a-older |",
+		"| 128 B, 1 token: CPU per request / pdmesh-std | 0.60 | 0.51 | 0.25 |",
+		"| 1,000 idle streams: memory per stream / pdmesh-std | 0.40 | 0.50, **NOT MET** | – |",
+		"| [a-older](#a-older) | 2025-01-02 | `0ldc0de` |", "2 of 2 |", "\n## a-older\n",
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("%q is not in\n%.4000s", want, text)
+		}
+	}
+	if strings.Index(text, "\n## b-newer\n") > strings.Index(text, "\n## a-older\n") {
+		t.Error("the older run comes first")
+	}
+}
+
+func TestNameOf(t *testing.T) {
+	t.Parallel()
+	for cpu, want := range map[string]string{
+		"AMD EPYC": "amd-epyc", "Intel(R) Xeon(R) Processor": "intel-xeon", "Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz": "intel-core-i7-8700k", "": "unknown",
+	} {
+		if got := report.NameOf(machine.Facts{CPU: cpu}); got != want {
+			t.Errorf("%q: %q, want %q", cpu, got, want)
+		}
+	}
 }
 
 func TestVerdicts(t *testing.T) {
@@ -176,7 +229,7 @@ func TestWriteAndRead(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if a, b := r.Markdown(nil), again.Markdown(nil); a != b {
+	if a, b := page(r), page(again); a != b {
 		t.Error("the report from the file is another one")
 	}
 	if err := os.WriteFile(path, []byte("hello"), 0o600); err != nil {
@@ -189,7 +242,7 @@ func TestWriteAndRead(t *testing.T) {
 
 func TestRenew(t *testing.T) {
 	t.Parallel()
-	r := example()
+	r := &report.Measured{Name: "a", Run: example()}
 	text, ok := r.Renew("before\n" + report.Begin + "\nold\n" + report.End + "\nafter\n")
 	if !ok || strings.Contains(text, "old") || !strings.HasPrefix(text, "before\n") || !strings.HasSuffix(text, "\nafter\n") || !strings.Contains(text, "abc1234") {
 		t.Errorf("%v:\n%s", ok, text)
@@ -248,7 +301,7 @@ func TestTurns(t *testing.T) {
 			r.Cells = append(r.Cells, c)
 		}
 	}
-	if got, want := r.Markdown(nil), "| pdmesh | 4.00 % | 4.00 … 26.5 |"; !strings.Contains(got, want) {
+	if got, want := page(r), "| pdmesh | 4.00 % | 4.00 … 26.5 |"; !strings.Contains(got, want) {
 		t.Errorf("%q is not in\n%s", want, got)
 	}
 }

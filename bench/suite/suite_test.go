@@ -58,7 +58,7 @@ func TestRun(t *testing.T) {
 					t.Errorf("no line about %s", c.Workload)
 				}
 			}
-			if text := run.Markdown(nil); !strings.Contains(text, "two-hop") {
+			if text := report.Page([]report.Measured{{Name: "here", Run: run}}); !strings.Contains(text, "two-hop") {
 				t.Errorf("the report lacks what ran:\n%s", text)
 			}
 		})

@@ -1,8 +1,9 @@
 // Package docs_test holds every block of commands in README and docs to this: a test
-// runs it, or table_test.go says why none does.
+// runs it, or table_test.go says why none does. Links lead where they say.
 package docs_test
 
 import (
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -21,12 +22,21 @@ type block struct {
 // pages are all that a reader may take commands from.
 func pages(t *testing.T) (out []string) {
 	t.Helper()
-	for _, pattern := range []string{"*.md", "docs/*.md", "docs/*/*.md", "bench/*.md", "deploy/*.md"} {
+	for _, pattern := range []string{"*.md", "bench/*.md", "deploy/*.md"} {
 		found, err := filepath.Glob(filepath.Join(root, pattern))
 		if err != nil {
 			t.Fatal(err)
 		}
 		out = append(out, found...)
+	}
+	err := filepath.WalkDir(filepath.Join(root, "docs"), func(path string, _ fs.DirEntry, err error) error {
+		if filepath.Ext(path) == ".md" {
+			out = append(out, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
 	}
 	return out
 }

@@ -3,7 +3,6 @@ package policy_test
 import (
 	"os"
 	"path/filepath"
-	"regexp"
 	"strings"
 	"testing"
 
@@ -43,42 +42,4 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 	if err != nil || len(pages) != len(policy.Names()) {
 		t.Errorf("%d pages of %d policies: %v", len(pages), len(policy.Names()), err)
 	}
-	for _, page := range append(pages, filepath.Join(docs, "policies.md"), filepath.Join(docs, "picking.md")) {
-		links(t, page)
-	}
-}
-
-// links fails for each link of a page to a file, or to a heading, that is not there.
-func links(t *testing.T, page string) {
-	t.Helper()
-	for _, m := range regexp.MustCompile(`\]\(([^)]+)\)`).FindAllStringSubmatch(read(t, page), -1) {
-		if strings.Contains(m[1], "://") {
-			continue
-		}
-		file, heading, _ := strings.Cut(m[1], "#")
-		there := page
-		if file != "" {
-			there = filepath.Join(filepath.Dir(page), file)
-		}
-		b, err := os.ReadFile(there)
-		if err != nil {
-			t.Errorf("%s: %s: %v", page, m[1], err)
-			continue
-		}
-		if heading != "" && !headings(string(b))[heading] {
-			t.Errorf("%s: %s: there is no such heading", page, m[1])
-		}
-	}
-}
-
-// headings of a page, as links name them.
-func headings(page string) map[string]bool {
-	out := map[string]bool{}
-	for line := range strings.Lines(page) {
-		if text, ok := strings.CutPrefix(strings.TrimLeft(line, "#"), " "); ok && strings.HasPrefix(line, "#") {
-			text = strings.ToLower(strings.TrimSpace(text))
-			out[strings.ReplaceAll(regexp.MustCompile(`[^a-z0-9 _-]`).ReplaceAllString(text, ""), " ", "-")] = true
-		}
-	}
-	return out
 }
