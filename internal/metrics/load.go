@@ -72,7 +72,7 @@ func (c load) Collect(ch chan<- prometheus.Metric) {
 	}
 	for role, r := range c.l.Remembered() {
 		ch <- prometheus.MustNewConstMetric(c.entries, prometheus.GaugeValue, float64(r.Entries), string(role))
-		ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(r.Entries*prefix.EntryBytes), string(role))
+		ch <- prometheus.MustNewConstMetric(c.bytes, prometheus.GaugeValue, float64(r.Entries*prefix.BorderBytes), string(role))
 	}
 	c.l.EachRank(func(k instance.Key, rank int, l sched.RankLoad) {
 		labels := []string{string(k.Role), k.Address, strconv.Itoa(rank)}

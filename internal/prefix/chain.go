@@ -8,7 +8,7 @@ package prefix
 import (
 	"math/bits"
 
-	"github.com/cespare/xxhash/v2"
+	"github.com/zeebo/xxh3"
 )
 
 // Key stands for all text up to a border.
@@ -16,11 +16,11 @@ type Key uint64
 
 // Chain are the borders of one prompt. It may be used again.
 type Chain struct {
-	keys   []Key
-	ends   []int // bytes up to each border
-	total  int
-	digest xxhash.Digest
-	next   int // border
+	keys  []Key
+	total int
+	so    Key    // stands for the text up to the last border
+	part  []byte // text behind it that came in more than one piece
+	next  int    // border
 }
 
 const (
@@ -31,38 +31,65 @@ const (
 	// may have: long prompts have few more borders than short ones, and what is known
 	// of a prompt is right to a thirty-second part.
 	fineness = 32
+	// even is how many borders have the shortest distance: up to where a step of that
+	// part is twice as long.
+	even = 2 * fineness
 )
 
 // step is the distance from a border to the next. It is a power of two.
 func step(at int) int {
-	if at < shortest*fineness*2 {
+	if at < shortest*even {
 		return shortest
 	}
 	return 1 << (bits.Len(uint(at)) - 1) / fineness
 }
 
+// end is how many bytes stand before so many borders.
+func end(borders int) int {
+	if borders <= even {
+		return shortest * borders
+	}
+	doubled, within := (borders-even)/fineness, (borders-even)%fineness
+	base := shortest * even << doubled
+	return base + within*(base/fineness)
+}
+
 // Start begins the chain of another prompt. Prompts of different models have nothing in
 // common.
 func (c *Chain) Start(model string) {
-	c.keys, c.ends, c.total, c.next = c.keys[:0], c.ends[:0], 0, shortest
-	c.digest.Reset()
-	_, _ = c.digest.WriteString(model) // it never fails
-	_, _ = c.digest.Write([]byte{0})
+	c.keys, c.part, c.total, c.next = c.keys[:0], c.part[:0], 0, shortest
+	c.so = Key(xxh3.HashString(model))
 }
 
-// Add takes in more text.
+// Add takes in more text. The text alone counts, not the pieces in which it is added.
 func (c *Chain) Add(text []byte) {
 	for len(text) > 0 {
-		part := text[:min(c.next-c.total, len(text))]
-		_, _ = c.digest.Write(part)
-		c.total += len(part)
-		text = text[len(part):]
-		if c.total == c.next {
-			c.keys = append(c.keys, Key(c.digest.Sum64()))
-			c.ends = append(c.ends, c.total)
-			c.next += step(c.total)
+		missing := c.next - c.total
+		if len(text) < missing {
+			c.part = append(c.part, text...)
+			c.total += len(text)
+			return
 		}
+		part := text[:missing]
+		if len(c.part) > 0 {
+			c.part = append(c.part, part...)
+			part = c.part
+		}
+		c.so = behind(c.so, part)
+		c.part = c.part[:0]
+		c.total += missing
+		text = text[missing:]
+		c.keys = append(c.keys, c.so)
+		c.next += step(c.total)
 	}
+}
+
+// behind gives what stands for a text and for what follows it. One part after the other
+// is hashed: that is twice as fast as one hash of all, asked at each border.
+func behind(before Key, text []byte) Key {
+	const odd = 0x9e3779b97f4a7c15 // of the golden ratio: all bits of both take part
+	high, low := bits.Mul64(uint64(before)^odd, xxh3.Hash(text)|1)
+	return Key(high ^ low)
 }
 
 // Len is how many borders there are.
@@ -72,23 +99,24 @@ func (c *Chain) Len() int { return len(c.keys) }
 func (c *Chain) Total() int { return c.total }
 
 // End is how many bytes stand before so many borders.
-func (c *Chain) End(borders int) int {
-	if borders == 0 {
-		return 0
-	}
-	return c.ends[borders-1]
-}
+func (c *Chain) End(borders int) int { return end(borders) }
 
 // Key stands for the text up to the i-th border, from 0; behind the last one for the
 // whole text.
 func (c *Chain) Key(i int) Key {
-	if i < len(c.keys) {
+	switch {
+	case i < len(c.keys):
 		return c.keys[i]
+	case len(c.part) == 0:
+		return c.so
+	default:
+		return behind(c.so, c.part)
 	}
-	return Key(c.digest.Sum64())
 }
 
 // Clone gives the same chain, for keeping.
 func (c *Chain) Clone() *Chain {
-	return &Chain{keys: append([]Key(nil), c.keys...), ends: append([]int(nil), c.ends...), total: c.total, digest: c.digest, next: c.next}
+	is := *c
+	is.keys, is.part = append([]Key(nil), c.keys...), append([]byte(nil), c.part...)
+	return &is
 }

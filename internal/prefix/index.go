@@ -1,60 +1,73 @@
 package prefix
 
-import (
-	"math"
-	"slices"
-)
+import "math"
 
 // Index knows up to which border each target has computed the prompts that it was given.
 // A target is an instance, or one of its ranks. It is bounded by what each of them can
 // hold: what was not asked for the longest time is forgotten first, as engines do, and of
-// one prompt its end before its beginning. It is not safe for concurrent use.
+// one prompt its end before its beginning.
+//
+// Prompts are a tree, in which a node is a text between two places at which prompts part:
+// a prompt takes a few steps in it, however long it is. An index is not safe for
+// concurrent use.
 type Index struct {
+	root    branches
+	heard   heard
 	targets []*target // nil: a place that is free
-	holders map[Key]holders
-	entries int
-	most    int      // entries of all targets
-	room    []uint64 // for Longest
+	borders int       // of all targets
+	most    int
+	steps   []passed // of walk
 }
 
-// target is what one of them holds.
-type target struct {
-	at    map[Key]int32 // place in nodes
-	nodes []node
-	free  int32 // first of those that are not used; linked by next
-	// newest and oldest are the ends of the list in the order of use.
-	newest, oldest int32
-	bytes          int // of text
-}
+// branches are the nodes that follow a place, by their first border.
+type branches map[Key]*node
 
-// node is one border that a target knows. It stands for the text from the border before.
+// node is a text between two places.
 type node struct {
-	key        Key
-	newer, old int32
-	bytes      int32
+	keys   []Key // its borders, at least one
+	depth  int   // how many borders stand before them
+	parent *node // nil for those of the root
+	next   branches
+	// forked tells that prompts have parted behind it, even if one of them is forgotten.
+	forked bool
+	// holders have every target that knows the node. Who knows one knows all of its
+	// parent.
+	holders []holder
 }
 
-const none = int32(-1)
+// holder says how many of a node's borders a target knows.
+type holder struct {
+	target  int
+	borders int
+}
 
-// EntryBytes is about what one border takes.
-const EntryBytes = 100
+// passed is a node that a prompt goes through, and how many of its borders the prompt has:
+// all of them but for the last node.
+type passed struct {
+	node *node
+	same int
+}
+
+// BorderBytes is about what one border takes with prompts of some KiB. Those of long
+// prompts take a third of it.
+const BorderBytes = 35
 
 // NewIndex makes one that holds at most so many borders, of all targets together. Each
-// takes some EntryBytes.
-func NewIndex(most int) *Index { return &Index{holders: map[Key]holders{}, most: most} }
+// takes some BorderBytes.
+func NewIndex(most int) *Index { return &Index{root: branches{}, heard: heard{}, most: most} }
 
-// Entries is how many borders are known, counted once for each target.
-func (x *Index) Entries() int { return x.entries }
+// Borders is how many borders are known, counted once for each target.
+func (x *Index) Borders() int { return x.borders }
 
 // Held is how many borders a target is known to hold.
-func (x *Index) Held(t int) int { return len(x.targets[t].at) }
+func (x *Index) Held(t int) int { return x.targets[t].borders }
 
 // Bytes is how much text the target is known to hold.
 func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
 // Add makes room for a target, which knows nothing yet, and gives its number.
 func (x *Index) Add() int {
-	fresh := &target{at: map[Key]int32{}, free: none, newest: none, oldest: none}
+	fresh := &target{at: map[*node]*use{}}
 	for t, is := range x.targets {
 		if is == nil {
 			x.targets[t] = fresh
@@ -73,9 +86,8 @@ func (x *Index) Remove(t int) {
 
 // Clear forgets what a target holds.
 func (x *Index) Clear(t int) {
-	is := x.targets[t]
-	for is.oldest != none {
-		x.forget(t, is, is.oldest)
+	for is := x.targets[t]; is.oldest != nil; {
+		x.forget(t, is.oldest, math.MaxInt)
 	}
 }
 
@@ -83,177 +95,228 @@ func (x *Index) Clear(t int) {
 // other from the first. longest has a place for each target up to the highest number.
 func (x *Index) Longest(c *Chain, longest []int) {
 	clear(longest)
-	if len(c.keys) == 0 {
-		return
-	}
-	know := x.holders[c.keys[0]]
-	alive := holders{first: know.first, rest: append(x.room[:0], know.rest...)}
-	x.room = alive.rest
-	for i, key := range c.keys[1:] {
-		// Most are dropped once, and those that stay cost nothing.
-		alive.meet(x.holders[key], func(t int) { longest[t] = i + 1 })
-		if alive.empty() {
-			return
+	for _, p := range x.walk(c) {
+		for _, h := range p.node.holders {
+			longest[h.target] = p.node.depth + min(h.borders, p.same)
 		}
 	}
-	alive.each(func(t int) { longest[t] = len(c.keys) })
 }
 
 // Own gives the first border of the text that is a prompt's own: behind all at which
 // prompts have parted. It stays the same while a chat grows, and is the same for everybody
 // who has seen prompts part there.
 func (x *Index) Own(c *Chain) int {
-	for i := len(c.keys) - 1; i >= 0; i-- {
-		if x.holders[c.keys[i]].forked {
-			return i + 1
+	own := 0
+	for _, p := range x.walk(c) {
+		if p.node.forked && p.same == len(p.node.keys) {
+			own = p.node.depth + p.same
 		}
 	}
-	return 0
+	return own
 }
 
 // Note takes in that a target computes a prompt, or reads it from its cache. It can hold
 // so many bytes; 0 means that this is not known.
 func (x *Index) Note(t int, c *Chain, capacity int) {
-	is := x.targets[t]
+	x.unhear(t, c)
+	steps := x.grow(c, x.walk(c))
 	// The beginning is used last: it is needed by more, and without it the rest is of no
 	// use.
-	for i := len(c.keys) - 1; i >= 0; i-- {
-		if at, ok := is.at[c.keys[i]]; ok {
-			is.unlink(at)
-			is.link(at)
-		} else {
-			x.learn(t, is, c.keys[i], c.End(i+1)-c.End(i))
-		}
-		if i+1 < len(c.keys) {
-			x.follow(c.keys[i], c.keys[i+1])
-		}
+	for i := len(steps) - 1; i >= 0; i-- {
+		x.hold(t, steps[i].node, steps[i].same)
 	}
-	x.bound(is, t, capacity)
+	x.bound(t, capacity)
+}
+
+// walk gives the nodes that a prompt goes through, from the root. They are overwritten by
+// the next call.
+func (x *Index) walk(c *Chain) []passed {
+	x.steps = x.steps[:0]
+	next := x.root
+	for at := 0; at < len(c.keys); {
+		n := next[c.keys[at]]
+		if n == nil {
+			break
+		}
+		same := inCommon(n.keys, c.keys[at:])
+		x.steps = append(x.steps, passed{n, same})
+		if same < len(n.keys) {
+			break
+		}
+		at += same
+		next = n.next
+	}
+	return x.steps
+}
+
+// grow puts what of a prompt is not in the tree behind the nodes that it goes through. Nodes
+// end where it does.
+func (x *Index) grow(c *Chain, steps []passed) []passed {
+	var n *node
+	at, within := 0, false
+	if len(steps) > 0 {
+		last := &steps[len(steps)-1]
+		if within = last.same < len(last.node.keys); within {
+			last.node = x.split(last.node, last.same)
+		}
+		n, at = last.node, last.node.depth+last.same
+	}
+	rest := c.keys[at:]
+	switch {
+	case len(rest) == 0:
+		return steps
+	case n == nil:
+	case !within && len(n.next) == 0 && !n.forked:
+		n.keys = append(n.keys, rest...)
+		steps[len(steps)-1].same += len(rest)
+		return steps
+	default:
+		n.forked = true
+	}
+	fresh := &node{keys: append([]Key(nil), rest...), depth: at, parent: n}
+	x.behind(n)[rest[0]] = fresh
+	x.steps = append(steps, passed{fresh, len(rest)})
+	return x.steps
+}
+
+// behind gives the nodes that follow one, or the root for nil.
+func (x *Index) behind(n *node) branches {
+	switch {
+	case n == nil:
+		return x.root
+	case n.next == nil:
+		n.next = branches{}
+	}
+	return n.next
+}
+
+// split makes two of a node and gives the first, with so many borders.
+func (x *Index) split(n *node, at int) *node {
+	first := &node{keys: n.keys[:at:at], depth: n.depth, parent: n.parent, next: branches{n.keys[at]: n}}
+	x.behind(n.parent)[n.keys[0]] = first
+	n.keys, n.depth, n.parent = n.keys[at:], n.depth+at, first
+	all := n.holders
+	n.holders = nil
+	for _, h := range all {
+		is := x.targets[h.target]
+		u := is.at[n]
+		if h.borders <= at {
+			delete(is.at, n)
+			is.put(u, first, h)
+			continue
+		}
+		is.put(u, n, holder{h.target, h.borders - at})
+		upper := &use{}
+		is.put(upper, first, holder{h.target, at})
+		is.linkBehind(upper, u)
+	}
+	if len(n.holders) == 0 {
+		delete(first.next, n.keys[0])
+	}
+	return first
+}
+
+// hold notes that a target uses so many borders of a node.
+func (x *Index) hold(t int, n *node, borders int) {
+	is := x.targets[t]
+	u := is.at[n]
+	if u == nil {
+		u = &use{}
+		is.put(u, n, holder{target: t})
+	} else {
+		is.unlink(u)
+	}
+	is.link(u)
+	if h := &n.holders[u.slot]; h.borders < borders {
+		x.count(t, borders-h.borders, end(n.depth+borders)-end(n.depth+h.borders))
+		h.borders = borders
+	}
+}
+
+// count counts borders and bytes that a target holds more than before, or fewer.
+func (x *Index) count(t, borders, bytes int) {
+	is := x.targets[t]
+	is.borders += borders
+	is.bytes += bytes
+	x.borders += borders
 }
 
 // bound forgets what a target of a capacity, 0 for one without a bound, has no room for,
 // and what there are too many of in all.
-func (x *Index) bound(is *target, t, capacity int) {
-	if capacity == 0 {
-		capacity = math.MaxInt
+func (x *Index) bound(t, capacity int) {
+	for is := x.targets[t]; capacity > 0 && is.bytes > capacity && is.oldest != nil; {
+		x.forget(t, is.oldest, x.bordersIn(is.oldest, is.bytes-capacity))
 	}
-	for is.oldest != none && is.bytes > capacity {
-		x.forget(t, is, is.oldest)
-	}
-	for x.entries > x.most {
-		x.shrink()
+	for x.borders > x.most {
+		// Whoever knows most forgets.
+		largest := -1
+		for t, is := range x.targets {
+			if is != nil && (largest < 0 || is.borders > x.targets[largest].borders) {
+				largest = t
+			}
+		}
+		x.forget(largest, x.targets[largest].oldest, x.borders-x.most)
 	}
 }
 
-// shrink forgets the oldest border of whoever knows most.
-func (x *Index) shrink() {
-	largest := -1
-	for t, is := range x.targets {
-		if is != nil && (largest < 0 || len(is.at) > len(x.targets[largest].at)) {
-			largest = t
+// bordersIn is how many borders at the end of what was used hold so many bytes, or all.
+func (x *Index) bordersIn(u *use, bytes int) int {
+	if u.node == nil {
+		return math.MaxInt // what was heard goes as a whole
+	}
+	held := u.node.holders[u.slot].borders
+	last := end(u.node.depth + held)
+	for n := 1; n < held; n++ {
+		if last-end(u.node.depth+held-n) >= bytes {
+			return n
 		}
 	}
-	x.forget(largest, x.targets[largest], x.targets[largest].oldest)
+	return held
 }
 
-// follow notes that a border follows another.
-func (x *Index) follow(key, next Key) {
-	switch know := x.holders[key]; {
-	case know.forked || know.next == next:
-	case know.next == 0:
-		know.next = next
-		x.holders[key] = know
-	default:
-		know.forked = true
-		x.holders[key] = know
-	}
-}
-
-func (x *Index) learn(t int, is *target, key Key, bytes int) {
-	at := is.free
-	if at != none {
-		is.free = is.nodes[at].old
-	} else {
-		at = int32(len(is.nodes)) //nolint:gosec // bounded by most
-		is.nodes = append(is.nodes, node{})
-	}
-	is.nodes[at] = node{key: key, bytes: int32(bytes)} //nolint:gosec // a part of a prompt
-	is.link(at)
-	is.at[key] = at
-	is.bytes += bytes
-	x.entries++
-	know := x.holders[key]
-	know.add(t)
-	x.holders[key] = know
-}
-
-func (x *Index) forget(t int, is *target, at int32) {
-	n := is.nodes[at]
-	is.unlink(at)
-	is.nodes[at] = node{old: is.free}
-	is.free = at
-	delete(is.at, n.key)
-	is.bytes -= int(n.bytes)
-	x.entries--
-	know := x.holders[n.key]
-	if know.remove(t); know.empty() {
-		delete(x.holders, n.key)
-	} else {
-		x.holders[n.key] = know
-	}
-}
-
-// link makes a node the newest.
-func (is *target) link(at int32) {
-	is.nodes[at].newer, is.nodes[at].old = none, is.newest
-	if is.newest != none {
-		is.nodes[is.newest].newer = at
-	} else {
-		is.oldest = at
-	}
-	is.newest = at
-}
-
-func (is *target) unlink(at int32) {
-	n := &is.nodes[at]
-	if n.newer != none {
-		is.nodes[n.newer].old = n.old
-	} else {
-		is.newest = n.old
-	}
-	if n.old != none {
-		is.nodes[n.old].newer = n.newer
-	} else {
-		is.oldest = n.newer
-	}
-}
-
-// Hear notes a prompt that another proxy has sent to target t.
-func (x *Index) Hear(t int, p *Placed, capacity int) {
+// forget forgets so many borders at the end of what was used, or all of it.
+func (x *Index) forget(t int, u *use, borders int) {
 	is := x.targets[t]
-	for i, key := range slices.Backward(p.Keys[:]) {
-		if at, ok := is.at[key]; ok {
-			is.unlink(at)
-			is.link(at)
-			continue
-		}
-		bytes := 0
-		if i == 0 { // kept longest
-			bytes = int(p.Bytes)
-		}
-		x.learn(t, is, key, bytes)
+	if u.node == nil {
+		x.heard.remove(u)
+		is.unlink(u)
+		x.count(t, -len(u.heard.Keys), -int(u.heard.Bytes))
+		return
 	}
-	x.bound(is, t, capacity)
+	n := u.node
+	h := &n.holders[u.slot]
+	borders = min(borders, h.borders)
+	x.count(t, -borders, end(n.depth+h.borders-borders)-end(n.depth+h.borders))
+	if h.borders -= borders; h.borders > 0 {
+		n.trim()
+		return
+	}
+	is.unlink(u)
+	delete(is.at, n)
+	last := len(n.holders) - 1
+	if moved := n.holders[last]; u.slot < last {
+		n.holders[u.slot] = moved
+		x.targets[moved.target].at[n].slot = u.slot
+	}
+	n.holders = n.holders[:last]
+	if last == 0 {
+		delete(x.behind(n.parent), n.keys[0])
+		return
+	}
+	n.trim()
 }
 
-// Deepest raises what Longest has found by what was heard: of such prompts the last
-// borders are known only.
-func (x *Index) Deepest(c *Chain, longest []int) {
-	for i, key := range slices.Backward(c.keys) {
-		know, ok := x.holders[key]
-		if !ok {
-			continue
-		}
-		know.each(func(t int) { longest[t] = max(longest[t], i+1) })
+// trim drops borders at the end that nobody knows, but for the first: it tells where a
+// prompt goes on that has parted from the others there.
+func (n *node) trim() {
+	if len(n.next) > 0 {
+		return // who knows what follows knows all of it
+	}
+	known := 0
+	for _, h := range n.holders {
+		known = max(known, h.borders)
+	}
+	if known < len(n.keys) {
+		n.keys, n.forked = n.keys[:known+1], false
 	}
 }

@@ -32,7 +32,7 @@ func TestBordersAreOfThePositionAlone(t *testing.T) {
 	t.Parallel()
 	whole := text(1, 300_000)
 	a := chain("m", whole)
-	if got := chain("m", whole[:1], whole[1:77_777], "", whole[77_777:]); !slices.Equal(got.keys, a.keys) || !slices.Equal(got.ends, a.ends) {
+	if got := chain("m", whole[:1], whole[1:77_777], "", whole[77_777:]); !slices.Equal(got.keys, a.keys) || got.Total() != a.Total() || got.Key(a.Len()) != a.Key(a.Len()) {
 		t.Error("parts have other borders than the whole")
 	}
 	for _, n := range []int{0, 255, 256, 20_000, 123_456} {
@@ -58,17 +58,25 @@ func TestBordersAreOfThePositionAlone(t *testing.T) {
 
 // model is an Index that is as simple as can be.
 type model struct {
-	held []map[Key]*use
-	now  int
+	held   []map[Key]*when
+	now    int
+	after  map[Key]Key // the first that followed
+	forked map[Key]bool
 }
 
-type use struct{ when, bytes int }
+type when struct{ at, bytes int }
 
 func (m *model) note(t int, c *Chain, capacity int) {
 	total := 0
 	for i := c.Len() - 1; i >= 0; i-- {
 		m.now++
-		m.held[t][c.keys[i]] = &use{m.now, c.End(i+1) - c.End(i)}
+		m.held[t][c.keys[i]] = &when{m.now, c.End(i+1) - c.End(i)}
+		if i+1 < c.Len() {
+			if m.after[c.keys[i]] == 0 {
+				m.after[c.keys[i]] = c.keys[i+1]
+			}
+			m.forked[c.keys[i]] = m.forked[c.keys[i]] || m.after[c.keys[i]] != c.keys[i+1]
+		}
 	}
 	for _, u := range m.held[t] {
 		total += u.bytes
@@ -77,13 +85,32 @@ func (m *model) note(t int, c *Chain, capacity int) {
 		var oldest Key
 		first := true
 		for k, u := range m.held[t] {
-			if first || u.when < m.held[t][oldest].when {
+			if first || u.at < m.held[t][oldest].at {
 				oldest, first = k, false
 			}
 		}
 		total -= m.held[t][oldest].bytes
 		delete(m.held[t], oldest)
 	}
+}
+
+// forget forgets what followed borders that nobody holds any more.
+func (m *model) forget() {
+	for key := range m.after {
+		if !slices.ContainsFunc(m.held, func(held map[Key]*when) bool { return held[key] != nil }) {
+			delete(m.after, key)
+			delete(m.forked, key)
+		}
+	}
+}
+
+func (m *model) own(c *Chain) int {
+	for i := c.Len() - 1; i >= 0; i-- {
+		if m.forked[c.keys[i]] {
+			return i + 1
+		}
+	}
+	return 0
 }
 
 func (m *model) longest(t int, c *Chain) int {
@@ -100,12 +127,12 @@ func TestIndexAgainstAModel(t *testing.T) {
 	for seed := range uint64(30) {
 		rng := rand.New(rand.NewPCG(seed, 1))
 		x := NewIndex(1 << 20)
-		m := &model{}
+		m := &model{after: map[Key]Key{}, forked: map[Key]bool{}}
 		for range 3 + int(seed%2)*130 { // with more than one word of them, too
 			if x.Add() != len(m.held) {
 				t.Fatal("numbers in order")
 			}
-			m.held = append(m.held, map[Key]*use{})
+			m.held = append(m.held, map[Key]*when{})
 		}
 		var prompts []*Chain
 		for range 12 {
@@ -133,7 +160,11 @@ func TestIndexAgainstAModel(t *testing.T) {
 				x.Note(target, c, capacity)
 				m.note(target, c, capacity)
 			}
+			m.forget()
 			c = prompts[rng.IntN(len(prompts))]
+			if got, want := x.Own(c), m.own(c); got != want {
+				t.Fatalf("seed %d, step %d: the text is its own from border %d, want %d", seed, step, got, want)
+			}
 			x.Longest(c, longest)
 			for i := range m.held {
 				if want := m.longest(i, c); longest[i] != want {
@@ -141,13 +172,13 @@ func TestIndexAgainstAModel(t *testing.T) {
 				}
 			}
 		}
-		entries := 0
+		borders := 0
 		for i := range m.held {
-			entries += len(m.held[i])
+			borders += len(m.held[i])
 			x.Clear(i)
 		}
-		if x.Entries() != 0 || len(x.holders) != 0 {
-			t.Errorf("%d entries and %d holders are left of %d", x.Entries(), len(x.holders), entries)
+		if x.Borders() != 0 || len(x.root) != 0 {
+			t.Errorf("%d borders and %d nodes are left of %d", x.Borders(), len(x.root), borders)
 		}
 	}
 }
@@ -164,8 +195,8 @@ func TestIndexIsBounded(t *testing.T) {
 	}
 	longest := make([]int, 2)
 	x.Longest(small, longest)
-	if x.Entries() != 50 || longest[b] != 5 || x.Bytes(b) != 5*256 || x.Bytes(a) != 45*256 {
-		t.Errorf("%d entries, %v, %d and %d bytes", x.Entries(), longest, x.Bytes(a), x.Bytes(b))
+	if x.Borders() != 50 || longest[b] != 5 || x.Bytes(b) != 5*256 || x.Bytes(a) != 45*256 {
+		t.Errorf("%d borders, %v, %d and %d bytes", x.Borders(), longest, x.Bytes(a), x.Bytes(b))
 	}
 }
 

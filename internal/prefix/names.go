@@ -65,7 +65,7 @@ func (n *Names) Peek(c *Chain) (names []kvindex.Key, bytes int) {
 func (n *Names) longest(c *Chain) (is place, bytes int) {
 	for i := len(c.keys) - 1; i >= 0; i-- {
 		if is := n.at[c.keys[i]]; is.blocks > 0 {
-			return is, c.ends[i]
+			return is, end(i + 1)
 		}
 	}
 	return place{}, 0
@@ -99,7 +99,7 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 		common = inCommon(is.of.names, names)
 		// The two part somewhere between this border and the next. What another prompt
 		// shares with both may end right behind the border.
-		if sure := common - blocksIn(step(c.ends[border]), blockSize); sure > is.blocks {
+		if sure := common - blocksIn(step(end(border+1)), blockSize); sure > is.blocks {
 			n.at[c.keys[border]] = place{is.of, sure}
 		}
 	}
@@ -115,8 +115,8 @@ func (n *Names) Learn(c *Chain, names []kvindex.Key, blockSize, tokens int) {
 // blocksIn is how many blocks so many bytes may reach into: a token has at least one.
 func blocksIn(bytes, blockSize int) int { return (bytes + blockSize - 1) / blockSize }
 
-// inCommon is how many names two prompts begin with. A name stands for all before it.
-func inCommon(a, b []kvindex.Key) int {
+// inCommon is how many keys two prompts begin with. A key stands for all before it, too.
+func inCommon[K Key | kvindex.Key](a, b []K) int {
 	return sort.Search(min(len(a), len(b)), func(i int) bool { return a[i] != b[i] })
 }
 

@@ -30,7 +30,7 @@ const (
 	placedBytes = 4 + 8 + 4 + tail*8
 	// scheme says how borders and hashes are made. Proxies of another one are not
 	// understood.
-	scheme = 1
+	scheme = 2
 	// mostPlaced bounds what is kept to be told, and what was heard and is kept for policies
 	// that look seldom.
 	mostPlaced = 4096

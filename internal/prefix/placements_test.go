@@ -70,6 +70,40 @@ func TestPlacements(t *testing.T) {
 	}
 }
 
+// A prompt that was heard of counts once when this proxy sends it to the same target, too,
+// and nothing of it is left when the target is forgotten.
+func TestHeardAndNoted(t *testing.T) {
+	t.Parallel()
+	x := NewIndex(1000)
+	a, b := x.Add(), x.Add()
+	c := chain("m", text(1, 20_000))
+	placed, ok := c.Place(ModelHash("m"), 7, c.Total())
+	if !ok {
+		t.Fatal("too short")
+	}
+	for range 2 {
+		x.Hear(a, &placed, 0)
+		x.Hear(b, &placed, 0)
+	}
+	if x.Borders() != 2*tail || x.Bytes(a) != 20_000 {
+		t.Errorf("%d borders, %d bytes of a prompt that was heard of twice", x.Borders(), x.Bytes(a))
+	}
+	x.Note(a, c, 0)
+	if x.Held(a) != c.Len() || x.Bytes(a) != c.End(c.Len()) || x.Bytes(b) != 20_000 {
+		t.Errorf("%d borders and %d bytes, want %d and %d; %d bytes of the other", x.Held(a), x.Bytes(a), c.Len(), c.End(c.Len()), x.Bytes(b))
+	}
+	x.Clear(a)
+	longest := make([]int, 2)
+	x.Deepest(c, longest)
+	if longest[a] != 0 || longest[b] != c.Len() {
+		t.Errorf("%v, want nothing of the one that was forgotten", longest)
+	}
+	x.Clear(b)
+	if x.Borders() != 0 || len(x.root) != 0 || len(x.heard) != 0 {
+		t.Errorf("%d borders, %d nodes, %d keys are left", x.Borders(), len(x.root), len(x.heard))
+	}
+}
+
 // Room and memory are bounded, and nonsense is refused.
 func TestPlacementsBounds(t *testing.T) {
 	t.Parallel()

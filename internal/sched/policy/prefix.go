@@ -52,7 +52,7 @@ func newPrefixCache(o *Options) *prefixCache {
 func (p *prefixCache) remembered() Remembered {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := Remembered{Entries: p.index.Entries()}
+	r := Remembered{Entries: p.index.Borders()}
 	for _, n := range p.targets.of {
 		r.Text += p.index.Bytes(n.number)
 	}

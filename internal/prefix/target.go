@@ -1,0 +1,62 @@
+package prefix
+
+// target is what one of them holds.
+type target struct {
+	at map[*node]*use
+	// newest and oldest are the ends of the list in the order of use.
+	newest, oldest *use
+	borders        int
+	bytes          int // of text
+}
+
+// use is a part of the tree that a target holds, or a prompt that it holds by what another
+// proxy says.
+type use struct {
+	newer, older *use
+	node         *node // nil for what was heard
+	slot         int   // in the node's holders
+	heard        *Placed
+	target       int // of what was heard
+}
+
+// put makes a use one of a node, whose holders it joins.
+func (is *target) put(u *use, n *node, h holder) {
+	u.node, u.slot = n, len(n.holders)
+	n.holders = append(n.holders, h)
+	is.at[n] = u
+}
+
+// link makes a use the newest.
+func (is *target) link(u *use) {
+	u.newer, u.older = nil, is.newest
+	if is.newest != nil {
+		is.newest.newer = u
+	} else {
+		is.oldest = u
+	}
+	is.newest = u
+}
+
+// linkBehind makes a use the next newer one of another.
+func (is *target) linkBehind(u, older *use) {
+	u.older, u.newer = older, older.newer
+	older.newer = u
+	if u.newer != nil {
+		u.newer.older = u
+	} else {
+		is.newest = u
+	}
+}
+
+func (is *target) unlink(u *use) {
+	if u.newer != nil {
+		u.newer.older = u.older
+	} else {
+		is.newest = u.older
+	}
+	if u.older != nil {
+		u.older.newer = u.newer
+	} else {
+		is.oldest = u.newer
+	}
+}
