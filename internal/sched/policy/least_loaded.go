@@ -3,31 +3,41 @@ package policy
 import "math"
 
 // leastLoaded takes the candidate that has least to do in proportion to its weight;
-// among several of those one by chance, in proportion to the weights.
-type leastLoaded struct{ rand func() float64 }
+// among several of those one by chance, in proportion to the weights. Among many the one
+// whose turn it is comes first.
+type leastLoaded struct {
+	turns
+	rand func() float64
+}
 
-func newLeastLoaded(o Options) Policy { return leastLoaded{o.Rand} }
+func newLeastLoaded(o Options) Policy {
+	p := &leastLoaded{rand: o.Rand}
+	p.begin(&o)
+	return p
+}
 
 const (
 	// manyLoads is how many candidates are too many to look at for nothing.
 	manyLoads = 32
-	// draws is how many of them are drawn first. One that has nothing to do is as good as
-	// any; and while it is drawn, each of those is with the same chance.
+	// draws is how many of them are looked at first. One that has nothing to do is as good
+	// as any.
 	draws = 8
 )
 
 // Choose implements Policy.
-func (p leastLoaded) Choose(c Candidates, r Request) (at, cached int) {
+func (p *leastLoaded) Choose(c Candidates, r Request) (at, cached int) {
 	if r.Explanation != nil {
 		for i := range c.Len() {
 			r.Explanation.Score(&c, i, "legs", c.legs(i))
 		}
 	}
 	if c.Even() && c.Len() > manyLoads {
+		i, _ := p.take(&c, &r)
 		for range draws {
-			if i, _ := c.Share(r.chance(p.rand)); c.Load(i) <= 0 {
+			if c.Load(i) <= 0 {
 				return i, 0
 			}
+			i, _ = c.Share(r.chance(p.rand))
 		}
 	}
 	if c.Even() {
@@ -54,7 +64,7 @@ func (p leastLoaded) Choose(c Candidates, r Request) (at, cached int) {
 }
 
 // leastEven is the same where all have the same weight.
-func (p leastLoaded) leastEven(c *Candidates, r *Request) int {
+func (p *leastLoaded) leastEven(c *Candidates, r *Request) int {
 	at, least, tied := 0, int64(math.MaxInt64), 0
 	for i := range c.Len() {
 		sum := c.At(i).Load.sum.Load()

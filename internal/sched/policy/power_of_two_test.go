@@ -23,7 +23,7 @@ func TestPowerOfTwo(t *testing.T) {
 	near(t, "one", shares(newPowerOfTwo(seeded()), All(fleet(5)), 10, 64), 0, 100)
 }
 
-// The second is never the first one again, and each other one is as likely as its
+// The first is the one whose turn it is, the second never the same again, and each other one is as likely as its
 // weight says.
 func TestPowerOfTwoDrawsTwo(t *testing.T) {
 	t.Parallel()
@@ -31,19 +31,14 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 		c := All(fleet(weights...))
 		for first := range weights {
 			hold(c.At(first), 1) // whoever is drawn beside it wins
-			begins := 0.0
-			for i := range first {
-				begins += c.Part(i)
+			start := uint64(0)
+			for inTurn(c, start) != first {
+				start++
 			}
 			got := make([]float64, len(weights))
 			const points = 1000
 			for i := range points {
-				draws := []float64{begins + c.Part(first)/2, (float64(i) + 0.5) / points}
-				p := newPowerOfTwo(Options{Rand: func() float64 {
-					x := draws[0]
-					draws = draws[1:]
-					return x
-				}})
+				p := newPowerOfTwo(Options{Start: start, Rand: func() float64 { return (float64(i) + 0.5) / points }})
 				i, _ := p.Choose(c, Request{})
 				got[i] += 100. / points
 			}
@@ -57,4 +52,10 @@ func TestPowerOfTwoDrawsTwo(t *testing.T) {
 			hold(c.At(first), -1)
 		}
 	}
+}
+
+// inTurn gives the candidate whose turn it is.
+func inTurn(c Candidates, n uint64) int {
+	at, _ := newRoundRobin(Options{Start: n}).Choose(c, Request{})
+	return at
 }

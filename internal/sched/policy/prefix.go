@@ -33,7 +33,7 @@ type prefixCache struct {
 	capacity []int
 }
 
-// prefixEntries bounds what is remembered for one model, to some 50 MiB.
+// prefixEntries bounds what is remembered for one model, to some 20 MiB.
 const prefixEntries = 1 << 19
 
 func newPrefix(o Options) Policy { return newPrefixCache(&o) }

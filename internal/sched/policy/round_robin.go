@@ -2,30 +2,44 @@ package policy
 
 import "sync/atomic"
 
-// roundRobin gives every candidate its turn, one after the other. Where weights
-// differ, and for requests that leave some out, it gives turns in proportion to the
-// weights, spread as evenly as turns can be.
-type roundRobin struct {
-	turn   atomic.Uint64
-	spread atomic.Uint64
-}
+// roundRobin gives every candidate its turn, one after the other.
+type roundRobin struct{ turns }
 
 func newRoundRobin(o Options) Policy {
 	p := &roundRobin{}
-	p.turn.Store(o.Start)
-	p.spread.Store(o.Start)
+	p.begin(&o)
 	return p
 }
 
 // Choose implements Policy.
 func (p *roundRobin) Choose(c Candidates, r Request) (at, cached int) {
-	if c.Even() && !c.Narrowed() {
-		at = int(next(&p.turn, &r) % uint64(c.Len()))
-	} else {
-		at, _ = c.Share(golden(next(&p.spread, &r)))
-	}
+	at, _ = p.take(&c, &r)
 	r.Explanation.Score(&c, at, "turn", 1)
 	return at, 0
+}
+
+// turns tells whose turn it is. Where weights differ, and for requests that leave some
+// out, it gives turns in proportion to the weights, spread as evenly as turns can be.
+type turns struct {
+	next   atomic.Uint64
+	spread atomic.Uint64
+}
+
+// begin sets which turn is the first.
+func (t *turns) begin(o *Options) {
+	t.next.Store(o.Start)
+	t.spread.Store(o.Start)
+}
+
+// take gives the candidate whose turn it is, and the point where its own weight begins
+// when all are laid end to end from 0 to 1. The turn is taken.
+func (t *turns) take(c *Candidates, r *Request) (at int, begins float64) {
+	if c.Even() && !c.Narrowed() {
+		n := uint64(c.Len())
+		at = int(next(&t.next, r) % n)
+		return at, float64(at) / float64(n)
+	}
+	return c.Share(golden(next(&t.spread, r)))
 }
 
 // next gives the next turn, and takes it.
