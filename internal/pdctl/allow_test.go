@@ -7,7 +7,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 )
 
 // Allow lifts a removal and puts nothing in its place; list shows what there is
@@ -32,7 +32,7 @@ func TestAllow(t *testing.T) {
 		t.Fatalf("%+v", removed)
 	}
 	removed[0].By, removed[0].Revision, removed[0].Reason = "", 0, ""
-	if d := cmp.Diff([]pdctl.Removal{{Role: instance.Decode, Address: k}}, removed); d != "" {
+	if d := cmp.Diff([]show.Removal{{Role: instance.Decode, Address: k}}, removed); d != "" {
 		t.Error(d)
 	}
 

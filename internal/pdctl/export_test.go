@@ -5,12 +5,14 @@ import (
 	"io"
 
 	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
 // Parse reads a command line as Run does, and does nothing.
 func Parse(args []string) error {
-	a := &app{stdout: io.Discard, stderr: io.Discard, lookupEnv: func(string) (string, bool) { return "", false }}
-	cmd, rest, err := a.root().Find(args)
+	s := session.New(io.Discard, io.Discard, func(string) (string, bool) { return "", false })
+	cmd, rest, err := root(s).Find(args)
 	if err != nil {
 		return err
 	}
@@ -26,7 +28,7 @@ func Parse(args []string) error {
 // AllExamples gives the text of every command's examples.
 func AllExamples() map[string]string {
 	out := map[string]string{}
-	root := (&app{stdout: io.Discard, stderr: io.Discard}).root()
+	root := root(session.New(io.Discard, io.Discard, nil))
 	var add func(c *cobra.Command)
 	add = func(c *cobra.Command) {
 		if !c.HasSubCommands() || c.Example != "" {

@@ -17,6 +17,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl"
+	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
@@ -79,7 +80,7 @@ func (r *rig) put(key, value string) {
 func (r *rig) listings() (out struct {
 	Revision  int64
 	Instances []instance.Listing
-	Removed   []pdctl.Removal
+	Removed   []show.Removal
 }) {
 	r.t.Helper()
 	_, text, errs := r.run("list", "-o", "json")

@@ -3,14 +3,22 @@ package pdctl
 import (
 	"context"
 	"io"
-	"os/user"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/settings"
+	"github.com/pdmesh/pdmesh/internal/pdctl/auth"
+	"github.com/pdmesh/pdmesh/internal/pdctl/diagnose"
+	"github.com/pdmesh/pdmesh/internal/pdctl/events"
+	"github.com/pdmesh/pdmesh/internal/pdctl/intent"
+	"github.com/pdmesh/pdmesh/internal/pdctl/member"
+	"github.com/pdmesh/pdmesh/internal/pdctl/mooncake"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/route"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/internal/pdctl/show"
+	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
@@ -42,118 +50,35 @@ const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl drain decode 10.0.0.8:8200 --wait
   pdctl remove prefill 10.0.0.7:8100 --reason "new disks"`
 
-// app is one invocation.
-type app struct {
-	stdout, stderr io.Writer
-	lookupEnv      func(string) (string, bool)
-
-	endpoints []string
-	prefix    string
-	username  string
-	password  string
-	access    access
-	timeout   time.Duration
-	output    string
-	selectors []string // --selector
-	dry       bool     // --dry-run, of commands that write
-	rehearsal dryRun   // what it has kept from etcd
-}
-
-func usagef(format string, args ...any) error { return cli.Wrongf(format, args...) }
-
 // Run executes one command line and returns the exit code. The end of ctx ends
 // commands that wait or watch.
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) int {
-	a := &app{stdout: stdout, stderr: stderr, lookupEnv: lookupEnv}
-	return cli.Run(ctx, a.root(), args, stdout, stderr)
+	return cli.Run(ctx, root(session.New(stdout, stderr, lookupEnv)), args, stdout, stderr)
 }
 
-func (a *app) root() *cobra.Command {
+// root is the tree of all commands. What several commands have, --selector, --dry-run and
+// completion, is given to them here.
+func root(s *session.Session) *cobra.Command {
 	root := &cobra.Command{
 		Use: "pdctl", Short: "show and change which vLLM instances the proxies use",
 		Long: longHelp, Example: rootExamples, Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	fs := root.PersistentFlags()
-	fs.StringSliceVar(&a.endpoints, "etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated, with https:// in front for TLS")
-	fs.StringVar(&a.prefix, "etcd-prefix", "/pd", "root of all keys")
-	fs.StringVar(&a.username, "etcd-username", "", "user of etcd")
-	fs.StringVar(&a.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
-	a.access.register(fs)
-	fs.DurationVar(&a.timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
-	fs.StringVarP(&a.output, "output", "o", outputTable, "table, wide (table with more columns), json or yaml")
-	_ = root.RegisterFlagCompletionFunc("output", completeOutputs) // the flag is there
+	s.Register(root.PersistentFlags())
+	_ = root.RegisterFlagCompletionFunc("output", output.Complete) // the flag is there
 	all, one := []instance.Role{instance.Prefill, instance.Decode, instance.Both}, instance.Roles()
-	intends := []*cobra.Command{a.removeCommand(), a.drainCommand(), a.undrainCommand(), a.cordonCommand(), a.uncordonCommand(), a.weightCommand()}
-	for _, c := range intends {
-		root.AddCommand(a.selects(a.writes(a.completes(c, all...))))
+	for _, c := range []*cobra.Command{member.Remove(s), intent.Drain(s), intent.Undrain(s), intent.Cordon(s), intent.Uncordon(s), intent.Weight(s)} {
+		root.AddCommand(s.Selects(s.Writes(s.Completes(c, all...))))
 	}
-	root.AddCommand(a.writes(a.addCommand()), a.writes(a.allowCommand()), a.writes(a.restoreCommand()), a.writes(a.forgetCommand()),
-		a.waitCommand(), a.completes(a.historyCommand(), one...), a.selects(a.listCommand()), a.completes(a.getCommand(), one...),
-		a.selects(a.watchCommand()), a.completes(a.eventsCommand(), one...), a.statusCommand(), a.routeCommand(),
-		a.exportCommand(), a.importCommand(), a.authCommand(), a.doctorCommand(), a.mooncakeCommand())
+	root.AddCommand(
+		s.Writes(member.Add(s)), s.Writes(member.Allow(s)), s.Writes(member.Restore(s)), s.Writes(member.Forget(s)),
+		intent.Wait(s),
+		s.Completes(show.Get(s), one...), s.Completes(show.History(s), one...), s.Selects(show.List(s)), s.Selects(show.Watch(s)), show.Status(s),
+		diagnose.Command(s), s.Completes(events.Command(s), one...), route.Command(s),
+		transfer.Export(s), transfer.Import(s), auth.Command(s), mooncake.Command(s),
+	)
 	for _, c := range root.Commands() {
-		c.RunE = a.wrap(c.RunE)
+		c.RunE = s.Wrap(c.RunE)
 	}
 	return root
-}
-
-// wrap checks the global flags first.
-func (a *app) wrap(do func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
-	return func(cmd *cobra.Command, args []string) error {
-		if err := a.settle(cmd); err != nil {
-			return cli.Wrong(err)
-		}
-		err := do(cmd, args)
-		if cli.IsWrong(err) {
-			return err
-		}
-		if said := a.printDry(); err == nil {
-			err = said
-		}
-		return err
-	}
-}
-
-// settle fills flags that were not given from the environment and checks them.
-func (a *app) settle(cmd *cobra.Command) error {
-	fs := cmd.Flags()
-	for _, name := range []string{"etcd-endpoints", "etcd-prefix", "etcd-username", "etcd-password", "etcd-password-file", "etcd-ca", "etcd-cert", "etcd-key",
-		"engine-api-key", "engine-ca", "engine-cert", "engine-key", "engine-server-name"} {
-		f := fs.Lookup(name)
-		if f == nil || f.Changed {
-			continue
-		}
-		variables := []string{settings.Variable(name)}
-		if name == "engine-api-key" {
-			variables = append(variables, "OPENAI_API_KEY")
-		}
-		if e, ok := settings.Lookup(a.lookupEnv).First(variables...); ok {
-			if err := f.Value.Set(e.Value); err != nil {
-				return usagef("%s: %w", e.Variable, err)
-			}
-		}
-	}
-	if err := a.checkOutput(); err != nil {
-		return err
-	}
-	if a.timeout <= 0 {
-		return usagef("--timeout %s: must be more than zero", a.timeout)
-	}
-	if err := a.settleAccess(); err != nil {
-		return err
-	}
-	if a.password != "" && a.username == "" {
-		return usagef("--etcd-password without --etcd-username")
-	}
-	return a.settleEndpoints()
-}
-
-// actor is who changes something, for the audit trail.
-func (a *app) actor() string {
-	name := "unknown"
-	if u, err := user.Current(); err == nil {
-		name = u.Username
-	}
-	return "pdctl:" + name
 }

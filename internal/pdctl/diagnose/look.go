@@ -1,0 +1,270 @@
+package diagnose
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/agentctl"
+	"github.com/pdmesh/pdmesh/internal/certs"
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/doctor"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/internal/vllm"
+)
+
+const (
+	// lookAgain is how long a proxy that seems to lag has to show that it does not: longer
+	// than a proxy takes from one load digest to the next.
+	lookAgain = lease.RefreshLoad + 2*time.Second
+	// oldDigest is the age, by two clocks, from which on a digest is looked at again.
+	oldDigest = lease.RefreshLoad + time.Second
+	// lookPoll is how often such a proxy is looked at.
+	lookPoll = 200 * time.Millisecond
+	// probesAtOnce bounds the engines that are asked at a time.
+	probesAtOnce = 16
+)
+
+// look gathers what doctor examines. The error is why etcd could not be asked; then
+// the picture, if there is one, has the reason. No picture means wrong usage.
+func look(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
+	layout, err := s.Etcd.Layout()
+	if err != nil {
+		return nil, err
+	}
+	p := &doctor.Picture{Now: time.Now(), Root: layout.Root(), Reach: reach(s)}
+	source, err := s.Etcd.TLS.Open(nil)
+	if err != nil {
+		return nil, cli.Wrong(err)
+	}
+	if source != nil {
+		p.Certificates = append(p.Certificates, source.Status())
+	}
+	if !o.engines.Files.None() {
+		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: o.engines.Files})
+		if err != nil {
+			return nil, cli.Wrongf("certificates for engines: %w", err)
+		}
+		p.Certificates = append(p.Certificates, engines.Status())
+	}
+	if o.agents {
+		p.Agents = localAgents(ctx, s)
+	}
+	conn, err := s.Connect(ctx)
+	if cli.IsWrong(err) {
+		return nil, err
+	}
+	if err == nil {
+		defer conn.Close()
+		p.Snapshot, p.Removals, err = conn.Store.List(ctx)
+		err = s.Hint(err)
+	}
+	if err != nil {
+		p.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: err.Error()}
+		return p, err
+	}
+	lookAtEtcd(ctx, s, conn, p)
+	if err := lookAtProxies(ctx, s, conn, p); err != nil {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
+	}
+	if p.Afar, err = conn.Store.RefusedAgents(ctx); err != nil {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "agents that are refused", Why: err.Error()})
+		err = nil
+	}
+	if o.probe {
+		err = lookAtEngines(ctx, s, o, p)
+	}
+	return p, err
+}
+
+// reach is what commands need beside their words: the flags that were given, never a
+// password.
+func reach(s *session.Session) doctor.Reach {
+	list := strings.Join(s.Etcd.Endpoints, ",")
+	secure := s.Etcd.TLS
+	if secure.Used() {
+		list = "https://" + strings.Join(s.Etcd.Endpoints, ",https://")
+	}
+	r := doctor.Reach{Pdctl: []string{"--etcd-endpoints", list}, Etcdctl: []string{"--endpoints", list}}
+	if s.Etcd.Prefix != schema.DefaultPrefix {
+		r.Pdctl = append(r.Pdctl, "--etcd-prefix", s.Etcd.Prefix)
+	}
+	for _, f := range []struct{ value, pdctl, etcdctl string }{
+		{secure.Files.CA, "--etcd-ca", "--cacert"}, {secure.Files.Cert, "--etcd-cert", "--cert"}, {secure.Files.Key, "--etcd-key", "--key"},
+	} {
+		if f.value != "" {
+			r.Pdctl, r.Etcdctl = append(r.Pdctl, f.pdctl, f.value), append(r.Etcdctl, f.etcdctl, f.value)
+		}
+	}
+	if s.Etcd.Username != "" {
+		r.Etcdctl = append(r.Etcdctl, "--user", "root") // etcdctl asks for the password
+	}
+	return r
+}
+
+func localAgents(ctx context.Context, s *session.Session) (out []agentctl.Report) {
+	getenv := func(name string) string { v, _ := s.LookupEnv(name); return v }
+	for _, path := range agentctl.All(getenv) {
+		if r, err := agentctl.NewClient(path).Status(ctx); err == nil {
+			out = append(out, r)
+		}
+	}
+	return out
+}
+
+func lookAtEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) {
+	for _, e := range conn.Client.Endpoints() {
+		r := doctor.Endpoint{Address: e}
+		cctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 2*time.Second))
+		st, err := conn.Client.Status(cctx, e)
+		cancel()
+		if err != nil {
+			r.Error = instance.Printable(err.Error(), 200)
+		} else {
+			r.Size, r.Quota, r.Leader, r.Problems = st.DbSize, st.DbSizeQuota, st.Leader != 0, st.Errors
+		}
+		p.Endpoints = append(p.Endpoints, r)
+	}
+	cctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	alarms, err := conn.Client.AlarmList(cctx)
+	if err != nil {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "etcd's alarms", Why: err.Error()})
+	} else {
+		for _, al := range alarms.Alarms {
+			p.Alarms = append(p.Alarms, doctor.Alarm{Name: al.Alarm.String(), Member: fmt.Sprintf("%x", al.MemberID)})
+		}
+	}
+	schema, err := conn.Client.Get(cctx, conn.Layout.Schema())
+	if err != nil {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: conn.Layout.Schema(), Why: err.Error()})
+		return
+	}
+	p.SchemaErr = etcd.CheckSchema(conn.Layout, schema.Kvs)
+}
+
+// lookAtProxies looks at them, and once more at those that seem to lag.
+func lookAtProxies(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) error {
+	newest, err := conn.Store.Newest(ctx)
+	if err != nil {
+		return err
+	}
+	start := time.Now()
+	first := map[string]*lease.ProxyLoad{}
+	for {
+		proxies, err := conn.Store.Proxies(ctx)
+		if err != nil {
+			return err
+		}
+		list, err := conn.Store.Loads(ctx)
+		if err != nil {
+			return err
+		}
+		loads := map[string]*lease.ProxyLoad{}
+		for _, l := range list {
+			loads[l.ID] = l
+			if first[l.ID] == nil {
+				first[l.ID] = l
+			}
+		}
+		lags := false
+		p.Proxies = p.Proxies[:0]
+		for _, x := range proxies {
+			y := doctor.Proxy{ProxyPresence: x, Load: loads[x.ID], Watched: time.Since(start)}
+			if x.Applied < newest {
+				y.Behind = newest
+			}
+			y.Silent = sameDigest(first[x.ID], y.Load) && tellsOfOldWork(y.Load)
+			lags = lags || y.Behind > 0 || y.Silent
+			p.Proxies = append(p.Proxies, y)
+		}
+		if !lags || time.Since(start) >= lookAgain {
+			return nil
+		}
+		if !pause(ctx, lookPoll) {
+			return ctx.Err()
+		}
+	}
+}
+
+// pause waits, and tells whether ctx goes on.
+func pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// sameDigest tells that a proxy has not written another digest.
+func sameDigest(a, b *lease.ProxyLoad) bool {
+	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
+}
+
+// tellsOfOldWork tells of a digest that should have been renewed, by two clocks.
+func tellsOfOldWork(l *lease.ProxyLoad) bool {
+	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > oldDigest
+}
+
+// lookAtEngines asks them from here, a few at a time.
+func lookAtEngines(ctx context.Context, s *session.Session, o *doctorOptions, p *doctor.Picture) error {
+	client, err := o.engines.Client(o.key)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, 10*s.Timeout)
+	defer cancel()
+	var asked []*instance.Instance
+	seen := map[string]bool{}
+	for _, in := range p.Snapshot.All() {
+		if in.View != instance.Rejected && in.View != instance.Pending && in.Intent != instance.Removed && !seen[in.Address] {
+			seen[in.Address] = true
+			asked = append(asked, in)
+		}
+	}
+	if n := len(asked) - o.most; n > 0 {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: fmt.Sprintf("%d of %d were not asked: see --probe-most", n, len(asked))})
+		asked = asked[:o.most]
+	}
+	p.Probes, p.Models = map[instance.Key]error{}, map[instance.Key]instance.Facts{}
+	var mu sync.Mutex // guards what was found
+	var g errgroup.Group
+	g.SetLimit(probesAtOnce)
+	for _, in := range asked {
+		g.Go(func() error {
+			one, cancel := context.WithTimeout(ctx, s.Timeout)
+			defer cancel()
+			base := vllm.BaseURL(in)
+			err := client.Health(one, base)
+			var facts instance.Facts
+			known := false
+			if err == nil && len(in.Record.Models) > 0 {
+				f, err := client.Models(one, base)
+				facts, known = f, err == nil
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			p.Probes[in.Key] = err
+			if known {
+				p.Models[in.Key] = facts
+			}
+			return nil
+		})
+	}
+	_ = g.Wait()
+	if ctx.Err() != nil {
+		p.Unseen = append(p.Unseen, doctor.Unseen{What: "engines", Why: "not all were asked in time: give a longer --timeout"})
+	}
+	return nil
+}

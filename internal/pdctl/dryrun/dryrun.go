@@ -1,0 +1,202 @@
+// Package dryrun is --dry-run: a client of etcd that writes nothing and tells what it would
+// have written.
+package dryrun
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+)
+
+// Run stands between the client and etcd and lets nothing through that writes. What
+// reads goes to etcd; a transaction is compared there as it stands, and its writes are
+// kept. Who works through it finds what it would find, and cannot tell the difference.
+type Run struct {
+	On bool // without it nothing is kept from etcd
+
+	mu    sync.Mutex // guards what follows
+	would []Txn
+	ttl   map[int64]int64 // of leases that were asked for
+}
+
+// Txn is one transaction that was not carried out.
+type Txn struct {
+	Revision int64    `json:"revision"` // at which it was compared
+	If       []string `json:"if"`       // what it rests upon, all of which was so
+	Writes   []Write  `json:"writes"`
+}
+
+// Write is one key.
+type Write struct {
+	Op    string `json:"op"` // put or delete
+	Key   string `json:"key"`
+	Value string `json:"value,omitempty"`
+	TTL   int64  `json:"ttl,omitempty"` // seconds, of the lease that it would hang on
+}
+
+// errDry is the end of what cannot be looked at without doing it.
+var errDry = errors.New("--dry-run: this would write in a way that cannot be shown")
+
+// Intercept takes every call of the client.
+func (d *Run) Intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	switch req := req.(type) {
+	case *pb.TxnRequest:
+		return d.txn(req, reply.(*pb.TxnResponse), func(in *pb.TxnRequest, out *pb.TxnResponse) error { //nolint:forcetypeassert // etcd's own pairs
+			return invoke(ctx, method, in, out, cc, opts...)
+		})
+	case *pb.LeaseGrantRequest:
+		out := reply.(*pb.LeaseGrantResponse) //nolint:forcetypeassert // etcd's own pairs
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		if d.ttl == nil {
+			d.ttl = map[int64]int64{}
+		}
+		out.Header, out.ID, out.TTL = &pb.ResponseHeader{}, req.ID, req.TTL
+		if out.ID == 0 {
+			out.ID = int64(len(d.ttl) + 1)
+		}
+		d.ttl[out.ID] = req.TTL
+		return nil
+	case *pb.LeaseRevokeRequest:
+		reply.(*pb.LeaseRevokeResponse).Header = &pb.ResponseHeader{} //nolint:forcetypeassert // etcd's own pairs
+		return nil
+	case *pb.RangeRequest, *pb.StatusRequest, *pb.LeaseTimeToLiveRequest, *pb.AuthenticateRequest, *pb.MemberListRequest, *pb.LeaseLeasesRequest:
+		return invoke(ctx, method, req, reply, cc, opts...)
+	}
+	return fmt.Errorf("%w (%s)", errDry, method)
+}
+
+// txn has etcd compare and read what the transaction compares and reads.
+func (d *Run) txn(req *pb.TxnRequest, out *pb.TxnResponse, ask func(*pb.TxnRequest, *pb.TxnResponse) error) error {
+	readOnly := func(ops []*pb.RequestOp) (reads []*pb.RequestOp) {
+		for _, op := range ops {
+			read := &pb.RangeRequest{Key: op.GetRequestPut().GetKey(), CountOnly: true}
+			switch {
+			case op.GetRequestRange() != nil:
+				read = op.GetRequestRange()
+			case op.GetRequestDeleteRange() != nil:
+				of := op.GetRequestDeleteRange()
+				read = &pb.RangeRequest{Key: of.Key, RangeEnd: of.RangeEnd, CountOnly: !of.PrevKv}
+			}
+			reads = append(reads, &pb.RequestOp{Request: &pb.RequestOp_RequestRange{RequestRange: read}})
+		}
+		return reads
+	}
+	if err := ask(&pb.TxnRequest{Compare: req.Compare, Success: readOnly(req.Success), Failure: readOnly(req.Failure)}, out); err != nil {
+		return err
+	}
+	ops := req.Failure
+	if out.Succeeded {
+		ops = req.Success
+	}
+	would := Txn{Revision: out.GetHeader().GetRevision(), If: []string{}}
+	for i, op := range ops {
+		found := out.Responses[i].GetResponseRange()
+		switch {
+		case op.GetRequestPut() != nil:
+			put := op.GetRequestPut()
+			would.Writes = append(would.Writes, Write{Op: "put", Key: instance.Printable(string(put.Key), 0), Value: output.EscapeValue(put.Value), TTL: d.ttlOf(put.Lease)})
+			out.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponsePut{ResponsePut: &pb.PutResponse{Header: out.Header}}}
+		case op.GetRequestDeleteRange() != nil:
+			if found.Count > 0 {
+				would.Writes = append(would.Writes, Write{Op: "delete", Key: rangeName(op.GetRequestDeleteRange())})
+			}
+			out.Responses[i] = &pb.ResponseOp{Response: &pb.ResponseOp_ResponseDeleteRange{ResponseDeleteRange: &pb.DeleteRangeResponse{
+				Header: out.Header, Deleted: found.Count, PrevKvs: found.Kvs,
+			}}}
+		}
+	}
+	if len(would.Writes) == 0 {
+		return nil
+	}
+	if out.Succeeded {
+		for _, c := range req.Compare {
+			would.If = append(would.If, condition(c))
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.would = append(d.would, would)
+	return nil
+}
+
+func (d *Run) ttlOf(lease int64) int64 {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.ttl[lease]
+}
+
+func rangeName(of *pb.DeleteRangeRequest) string {
+	name := instance.Printable(string(of.Key), 0)
+	if len(of.RangeEnd) > 0 {
+		name += " up to " + instance.Printable(string(of.RangeEnd), 0)
+	}
+	return name
+}
+
+// condition is one comparison in words.
+func condition(c *pb.Compare) string {
+	key := instance.Printable(string(c.Key), 0)
+	switch c.Target {
+	case pb.Compare_CREATE:
+		if c.GetCreateRevision() == 0 && c.Result == pb.Compare_EQUAL {
+			return key + " is not there"
+		}
+		return fmt.Sprintf("%s: created at revision %s %d", key, sign(c), c.GetCreateRevision())
+	case pb.Compare_MOD:
+		if c.Result == pb.Compare_EQUAL {
+			return fmt.Sprintf("%s is as at revision %d", key, c.GetModRevision())
+		}
+		return fmt.Sprintf("%s: revision %s %d", key, sign(c), c.GetModRevision())
+	case pb.Compare_LEASE:
+		return fmt.Sprintf("%s: lease %s %x", key, sign(c), c.GetLease())
+	case pb.Compare_VALUE:
+		return fmt.Sprintf("%s: value %s %s", key, sign(c), output.EscapeValue(c.GetValue()))
+	default:
+		return fmt.Sprintf("%s: version %s %d", key, sign(c), c.GetVersion())
+	}
+}
+
+func sign(c *pb.Compare) string {
+	return map[pb.Compare_CompareResult]string{pb.Compare_EQUAL: "=", pb.Compare_GREATER: ">", pb.Compare_LESS: "<", pb.Compare_NOT_EQUAL: "!="}[c.Result]
+}
+
+// Planned gives what was not written so far.
+func (d *Run) Planned() []Txn {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return append([]Txn{}, d.would...)
+}
+
+// Text says what would have been written.
+func (d *Run) Text() string {
+	var b strings.Builder
+	would := d.Planned()
+	if len(would) == 0 {
+		b.WriteString("Dry run: nothing would be written.\n")
+	} else {
+		b.WriteString("Dry run: nothing is written. Each of these would be one transaction:\n")
+	}
+	for i := range would {
+		fmt.Fprintf(&b, "\nat revision %d\n", would[i].Revision)
+		for _, c := range would[i].If {
+			fmt.Fprintf(&b, "  if      %s\n", c)
+		}
+		for _, w := range would[i].Writes {
+			line := fmt.Sprintf("  %-6s  %s %s", w.Op, w.Key, w.Value)
+			if w.TTL > 0 {
+				line += fmt.Sprintf(" (lease of %d s)", w.TTL)
+			}
+			b.WriteString(strings.TrimRight(line, " ") + "\n")
+		}
+	}
+	return strings.TrimSuffix(b.String(), "\n")
+}

@@ -1,0 +1,210 @@
+// Package events prints what an engine publishes of its KV cache.
+package events
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/kvevents"
+	"github.com/pdmesh/pdmesh/internal/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const eventsHelp = `events prints what an engine publishes of its KV cache, as it comes, until Ctrl-C:
+
+  Listening for KV cache events on topic: kv-events
+  Received event batch at 1789095808.8:
+    - BlockStored(block_hashes=[15760518052499183552], parent_block_hash=None, ...)
+
+That is what the subscriber of vLLM's own example prints, with all that was sent.
+Where it publishes is asked of the engine (GET /kv_event_sources, vLLM 0.31 and
+later), else it is in its record. With several data-parallel ranks each line
+says which one it is about. What was missed is asked for where the engine has a
+replay_endpoint.
+
+The engine needs --kv-events-config; see docs/kv-events.md.`
+
+type eventsFlags struct {
+	count, rank int
+	past        bool
+}
+
+// Command makes the command events.
+func Command(s *session.Session) *cobra.Command {
+	f := eventsFlags{}
+	cmd := &cobra.Command{
+		Use: "events prefill|decode host:port", Short: "print what an engine publishes of its KV cache", Long: eventsHelp,
+		Example: "  pdctl events prefill 10.0.0.7:8100\n  pdctl events prefill 10.0.0.7:8100 --past --count 1",
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := session.Keys(args)
+			switch {
+			case err != nil:
+				return err
+			case s.Out.Format != output.Table:
+				return s.Out.TextOnly("events are text only")
+			case f.count < 0:
+				return cli.Wrongf("--count %d: must be 0, for no limit, or more", f.count)
+			}
+			return follow(cmd.Context(), s, keys[0], f)
+		},
+	}
+	fs := cmd.Flags()
+	fs.SortFlags = false
+	fs.IntVar(&f.count, "count", 0, "end after so many batches; 0: never")
+	fs.IntVar(&f.rank, "rank", -1, "of one data-parallel rank; -1: of all")
+	fs.BoolVar(&f.past, "past", false, "begin with what the engine still has")
+	return cmd
+}
+
+func follow(ctx context.Context, s *session.Session, k instance.Key, f eventsFlags) error {
+	publishers, err := findPublishers(ctx, s, k)
+	if err != nil {
+		return err
+	}
+	if _, ok := publishers[f.rank]; f.rank >= 0 && !ok {
+		return fmt.Errorf("%s has no rank %d that publishes; those that do: %v", k, f.rank, slices.Sorted(maps.Keys(publishers)))
+	}
+	if f.rank >= 0 {
+		publishers = map[int]kvevents.Publisher{f.rank: publishers[f.rank]}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	t := &eventsPrinter{out: &s.Out, left: f.count, end: cancel}
+	var work sync.WaitGroup
+	for _, rank := range slices.Sorted(maps.Keys(publishers)) {
+		of := ""
+		if len(publishers) > 1 {
+			of = fmt.Sprintf(" (rank %d)", rank)
+		}
+		tail := t.tail(publishers[rank], of)
+		tail.Past = f.past
+		work.Go(func() { tail.Run(ctx) })
+	}
+	work.Wait()
+	return t.err
+}
+
+// publishers asks where the ranks of an instance publish.
+func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (map[int]kvevents.Publisher, error) {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return nil, err
+	}
+	defer conn.Close()
+	in, err := record(ctx, conn, k)
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	client := &http.Client{
+		Timeout: s.Timeout, Transport: &http.Transport{DisableKeepAlives: true},
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	publishers, hints, err := kvfollow.Find(ctx, kvfollow.Sources(client), in)
+	for _, rank := range slices.Sorted(maps.Keys(hints)) {
+		fmt.Fprintln(s.Out.Stderr, hints[rank])
+	}
+	switch {
+	case len(publishers) > 0:
+		return publishers, nil
+	case err != nil:
+		return nil, fmt.Errorf("%s does not say where it publishes KV events, nor does its record: %w", k, err)
+	}
+	return nil, fmt.Errorf("%s publishes no KV events, as far as it and its record say: start the engine with --kv-events-config (docs/kv-events.md)", k)
+}
+
+// record reads the instance that stands at a key.
+func record(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Instance, error) {
+	keys, err := conn.Store.Get(ctx, k)
+	if err != nil {
+		return nil, err
+	}
+	for _, raw := range keys {
+		if raw.Key != conn.Layout.Instance(k) {
+			continue
+		}
+		rec, bare, err := schema.DecodeRecord(k, raw.Value)
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", k, err)
+		}
+		return &instance.Instance{Key: k, Record: rec, Bare: bare}, nil
+	}
+	return nil, fmt.Errorf("%w %s below %s; see pdctl list", errNoInstance, k, conn.Layout.Root())
+}
+
+var errNoInstance = errors.New("no instance")
+
+// eventsPrinter prints what comes from all ranks, one batch after the other.
+type eventsPrinter struct {
+	out *output.Printer
+	end context.CancelFunc
+
+	mu    sync.Mutex // guards what follows, and the output
+	left  int        // batches until the end; 0: no end
+	ended bool
+	err   error
+}
+
+func (t *eventsPrinter) tail(p kvevents.Publisher, of string) *kvevents.Tail {
+	out := func(format string, args ...any) func() {
+		return func() { fmt.Fprintf(t.out.Stdout, format, args...) }
+	}
+	return &kvevents.Tail{
+		Publisher: p,
+		Ready: func() {
+			t.say(out("Listening for KV cache events on topic: %s%s\n", instance.Printable(p.Topic, 80), of))
+		},
+		Missed: func(missed, last, current uint64) {
+			t.say(out("Missed %d messages (last: %d, current: %d)%s\n", missed, last, current, of))
+		},
+		Backwards: func(last, current uint64) {
+			t.say(out("The engine has begun anew (last: %d, current: %d)%s\n", last, current, of))
+		},
+		Batch: func(_ uint64, payload []byte) { t.batch(payload, of) },
+		Lost: func(err error, again time.Duration) {
+			t.say(func() {
+				text := fmt.Sprintf("%s%s: %s", p.Endpoint, of, instance.Printable(err.Error(), 200))
+				if again > 0 {
+					text += "; trying again in " + again.String()
+				}
+				fmt.Fprintln(t.out.Stderr, text)
+			})
+		},
+	}
+}
+
+func (t *eventsPrinter) say(what func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if !t.ended {
+		what()
+	}
+}
+
+func (t *eventsPrinter) batch(payload []byte, of string) {
+	text, err := kvevents.Text(payload, of)
+	t.say(func() {
+		if err != nil {
+			fmt.Fprintf(t.out.Stderr, "A batch that cannot be read%s: %s\n", of, strings.TrimSpace(instance.Printable(err.Error(), 200)))
+			return
+		}
+		if _, t.err = fmt.Fprint(t.out.Stdout, text); t.err != nil || t.left == 1 {
+			t.ended = true
+			t.end()
+		}
+		t.left--
+	})
+}

@@ -1,0 +1,259 @@
+// Package intent has the commands that say what an operator wants of instances: drain,
+// cordon and weight, and wait, which returns when every proxy does it.
+package intent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const drainHelp = `drain has no proxy pick an instance any more; what runs there goes on.
+
+The intent is kept in etcd beside the instance's own record and wins over it: an
+instance whose engine or agent restarts is drained still, until "pdctl undrain".
+With --for it ends by itself after that time.
+
+With --wait, drain returns when the instance is free, and its exit code says so:
+
+  0  every proxy that was present since the drain has applied it and has nothing
+     in flight there: the node can be taken out
+  3  a proxy vanished, or stopped answering, before it had said so; it is named.
+     It may hold requests still: look at it, then drain again
+  4  --timeout has passed; the proxies that hold requests are named
+  1  any other failure, as when somebody lifts the drain meanwhile
+
+A prefill instance is free when decode has fetched what it computed, or when it
+does not keep that any longer. An engine in both roles has one count: drain
+"both". Progress goes to stderr. Whatever the exit code, the drain stays in force:
+"pdctl drain --wait" again goes on waiting.
+
+Draining what is not there is an error (exit 1), unless --force is given, which
+is for an instance that serves without its key (view "orphan" in /status).`
+
+const cordonHelp = `cordon has no proxy pick an instance any more; what runs there goes on.
+
+To the proxies it is the same as a drain. It says that nobody waits for the end:
+the instance is to be left alone, not to be taken out. "pdctl uncordon" lifts it,
+with --for it ends by itself. Of drain and cordon the last one counts.`
+
+const undrainHelp = `undrain lifts a drain: proxies use the instance again, as it registers.
+
+A cordon or a removal is not lifted by it, that is an error (exit 1). What is not
+drained is left as it is.`
+
+const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, as it registers.
+
+A drain or a removal is not lifted by it, that is an error (exit 1). What is not
+cordoned is left as it is.`
+
+// intentFlags are those of drain, cordon and weight.
+type intentFlags struct {
+	wish store.Wish
+	wait bool
+	// limit is --timeout: of --wait, else as at other commands.
+	limit time.Duration
+}
+
+func (f *intentFlags) add(cmd *cobra.Command) {
+	fs := cmd.Flags()
+	fs.StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail and /status")
+	fs.DurationVar(&f.wish.For, "for", 0, "how long it holds, e.g. 2h; 0: until it is lifted")
+}
+
+func (f *intentFlags) check() error {
+	if len(f.wish.Reason) > maxReason {
+		return cli.Wrongf("--reason: longer than %d bytes", maxReason)
+	}
+	if f.wish.For < 0 || f.wish.For > 0 && f.wish.For < 2*time.Second {
+		return cli.Wrongf("--for %s: give 2s or more, or leave it out", f.wish.For)
+	}
+	return nil
+}
+
+// maxReason bounds the text of a reason, in bytes.
+const maxReason = 1024
+
+// waitLimit is how long drain --wait and wait go on unless --timeout is given.
+const waitLimit = 5 * time.Minute
+
+// Drain makes the command drain.
+func Drain(s *session.Session) *cobra.Command {
+	var f intentFlags
+	cmd := &cobra.Command{
+		Use: "drain prefill|decode|both host:port...", Short: "have no proxy pick instances, and wait until they are free", Long: drainHelp,
+		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
+			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
+		Args: s.Named(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch given := cmd.Flags().Changed("timeout"); {
+			case given && f.limit <= 0:
+				return cli.Wrongf("--timeout %s: must be more than zero", f.limit)
+			case s.Dry.On && f.wait:
+				return cli.Wrongf("--dry-run and --wait exclude each other: there is nothing to wait for")
+			case given && !f.wait:
+				s.Timeout = f.limit
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			keys, err := s.Chosen(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			return intend(cmd.Context(), s, keys, instance.Drain, f)
+		},
+	}
+	f.add(cmd)
+	fs := cmd.Flags()
+	fs.BoolVar(&f.wait, "wait", false, "return when every proxy has nothing in flight there")
+	fs.DurationVar(&f.limit, "timeout", waitLimit, "with --wait: how long to wait; else how long to try to reach etcd")
+	fs.BoolVar(&f.wish.Force, "force", false, "drain it also if etcd does not know it")
+	return cmd
+}
+
+// Cordon makes the command cordon.
+func Cordon(s *session.Session) *cobra.Command {
+	var f intentFlags
+	cmd := &cobra.Command{
+		Use: "cordon prefill|decode|both host:port...", Short: "have no proxy pick instances", Long: cordonHelp,
+		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
+		Args:    s.Named(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := s.Chosen(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			return intend(cmd.Context(), s, keys, instance.Cordon, f)
+		},
+	}
+	f.add(cmd)
+	cmd.Flags().BoolVar(&f.wish.Force, "force", false, "cordon it also if etcd does not know it")
+	return cmd
+}
+
+// Undrain makes the command undrain.
+func Undrain(s *session.Session) *cobra.Command {
+	return liftCommand(s, instance.Drain, undrainHelp, "  pdctl undrain decode 10.0.0.8:8200 --reason \"disks replaced\"\n  pdctl undrain both 10.0.0.6:8100")
+}
+
+// Uncordon makes the command uncordon.
+func Uncordon(s *session.Session) *cobra.Command {
+	return liftCommand(s, instance.Cordon, uncordonHelp, "  pdctl uncordon decode 10.0.0.8:8200 10.0.0.9:8200")
+}
+
+func liftCommand(s *session.Session, state instance.Intent, long, examples string) *cobra.Command {
+	var f intentFlags
+	name := "un" + string(state)
+	cmd := &cobra.Command{
+		Use: name + " prefill|decode|both host:port...", Short: "lift a " + string(state), Long: long, Example: examples,
+		Args: s.Named(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := s.Chosen(cmd.Context(), args)
+			if err != nil {
+				return err
+			}
+			if err := f.check(); err != nil {
+				return err
+			}
+			return lift(cmd.Context(), s, keys, state, f.wish.Reason)
+		},
+	}
+	cmd.Flags().StringVar(&f.wish.Reason, "reason", "", "why, for the audit trail")
+	return cmd
+}
+
+func intend(ctx context.Context, s *session.Session, keys []instance.Key, state instance.Intent, f intentFlags) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
+	results, revision := each(s, keys, func(k instance.Key) (store.Intended, error) {
+		return conn.Store.Intend(ctx, k, state, f.wish)
+	}, func(r *session.Result, done store.Intended) {
+		r.Outcome, r.Text = word, word
+		switch {
+		case !done.Changed:
+			r.Text += " already"
+		case f.wish.For > 0:
+			r.Text += fmt.Sprintf(" for %s", f.wish.For)
+		}
+		if done.Was != "" && done.Was != state {
+			r.Text += fmt.Sprintf("; it was %s before", map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[done.Was])
+		}
+	})
+	if !f.wait {
+		return s.Finish(results)
+	}
+	var drained []instance.Key
+	for _, r := range results {
+		if r.Outcome != "failed" {
+			drained = append(drained, instance.Key{Role: r.Role, Address: r.Address})
+		}
+	}
+	if len(drained) == 0 {
+		return s.Finish(results)
+	}
+	waited := awaitFree(ctx, s, conn, revision, drained, f.limit)
+	for i := range results {
+		if waited == nil && results[i].Outcome != "failed" {
+			results[i].Outcome, results[i].Text = "free", "free: no proxy has anything in flight there"
+			s.Line(results[i])
+		}
+	}
+	if err := s.Finish(results); err != nil && waited == nil {
+		return err
+	}
+	return waited
+}
+
+func lift(ctx context.Context, s *session.Session, keys []instance.Key, state instance.Intent, reason string) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	results, _ := each(s, keys, func(k instance.Key) (store.Intended, error) {
+		return conn.Store.Lift(ctx, k, state, reason)
+	}, func(r *session.Result, done store.Intended) {
+		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
+			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; used again as it registers"
+		}
+	})
+	return s.Finish(results)
+}
+
+// each changes what is wanted of every instance and prints what came of it, which say puts
+// into words. It gives the highest revision, too.
+func each(s *session.Session, keys []instance.Key, do func(instance.Key) (store.Intended, error), say func(*session.Result, store.Intended)) ([]session.Result, int64) {
+	results, revision := make([]session.Result, 0, len(keys)), int64(0)
+	for _, k := range keys {
+		r := session.Result{Role: k.Role, Address: k.Address}
+		done, err := do(k)
+		switch {
+		case err != nil:
+			r = r.Failed("%w", err)
+		case !done.Known && !done.Changed:
+			r = r.Failed("there is no such instance; see pdctl list")
+		default:
+			r.Revision = done.Revision
+			say(&r, done)
+		}
+		revision = max(revision, done.Revision)
+		results = append(results, r)
+		s.Line(r)
+	}
+	return results, revision
+}

@@ -1,0 +1,241 @@
+package intent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/internal/proof"
+)
+
+const waitHelp = `wait returns when every proxy that is present has applied a revision: from
+then on all of them pick by what was in etcd then.
+
+The revision is that of any change: those that drain, cordon, weight and the
+proxies' admin routes answer with ("revision" of -o json), or the one that status
+shows. A proxy that vanishes meanwhile is not waited for, and said on stderr.
+
+Exit codes: 0 all have applied it, 4 --timeout has passed, the others are named.`
+
+// Exit codes beside 0, 1 and 2.
+const (
+	exitVanished = 3 // a proxy vanished before it had proven that an instance is free
+	exitTimeout  = 4 // --timeout of a wait has passed
+)
+
+// waitPoll is how often a wait looks, at most.
+const waitPoll = 200 * time.Millisecond
+
+// Wait makes the command wait.
+func Wait(s *session.Session) *cobra.Command {
+	var revision int64
+	var limit time.Duration
+	cmd := &cobra.Command{
+		Use: "wait --revision N", Short: "wait until every proxy has applied a revision", Long: waitHelp,
+		Example: "  pdctl wait --revision 4711\n  pdctl wait --revision $(pdctl status -o json | jq .revision) --timeout 30s",
+		Args:    cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			switch {
+			case revision <= 0:
+				return cli.Wrongf("--revision is missing: give the revision of a change, as drain -o json shows it")
+			case limit <= 0:
+				return cli.Wrongf("--timeout %s: must be more than zero", limit)
+			}
+			return waitApplied(cmd.Context(), s, revision, limit)
+		},
+	}
+	cmd.Flags().Int64Var(&revision, "revision", 0, "what every proxy is to have applied")
+	cmd.Flags().DurationVar(&limit, "timeout", waitLimit, "how long to wait")
+	return cmd
+}
+
+func waitApplied(ctx context.Context, s *session.Session, revision int64, limit time.Duration) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	at, err := etcd.Ping(ctx, conn.Client, conn.Layout)
+	switch {
+	case err != nil:
+		return s.Hint(err)
+	case at < revision:
+		return fmt.Errorf("there is no revision %d yet: etcd is at %d", revision, at)
+	}
+	state, err := await(ctx, s, conn, revision, nil, limit)
+	switch {
+	case errors.Is(err, errTimeout):
+		return cli.Exit(fmt.Errorf("after %s not every proxy has applied revision %d: %s", limit, revision, strings.Join(state.Open, "; ")), exitTimeout)
+	case err != nil:
+		return err
+	}
+	if len(state.Vanished) > 0 {
+		fmt.Fprintf(s.Out.Stderr, "Note: not waited for, having vanished meanwhile: %s\n", strings.Join(state.Vanished, ", "))
+	}
+	if s.Out.Structured() {
+		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
+	}
+	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, proxies(state.Done))
+	return nil
+}
+
+// awaitFree waits until no proxy has anything in flight on instances that were drained
+// with a revision.
+func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, drained []instance.Key, limit time.Duration) error {
+	var all, keys []instance.Key
+	for _, k := range drained {
+		all = append(all, k.Each()...)
+	}
+	t, err := conn.Store.Testify(ctx, all)
+	if err != nil {
+		return s.Hint(err)
+	}
+	for _, k := range drained {
+		// Of an engine in both roles there may be one only.
+		held := slices.DeleteFunc(k.Each(), func(one instance.Key) bool { return t.Intents[one].Intent == "" })
+		if len(held) == 0 {
+			return ended(k)
+		}
+		keys = append(keys, held...)
+	}
+	state, err := await(ctx, s, conn, revision, keys, limit)
+	vanished := ""
+	if len(state.Vanished) > 0 {
+		verb, it := "vanished", "it"
+		if len(state.Vanished) > 1 {
+			it = "they"
+		}
+		vanished = fmt.Sprintf("%s %s before %s had proven that nothing is in flight there, and may still hold requests", strings.Join(state.Vanished, ", "), verb, it)
+	}
+	switch {
+	case errors.Is(err, errTimeout):
+		said := fmt.Sprintf("after %s not free: %s", limit, strings.Join(state.Open, "; "))
+		if vanished != "" {
+			said += "; " + vanished
+		}
+		return cli.Exit(fmt.Errorf("%s. The drain stays in force", said), exitTimeout)
+	case errors.Is(err, errInterrupted):
+		return fmt.Errorf("%w. The drain stays in force", err)
+	case err != nil:
+		return err
+	case vanished != "":
+		return cli.Exit(fmt.Errorf("%s. The drain stays in force", vanished), exitVanished)
+	case state.Done == 0:
+		fmt.Fprintln(s.Out.Stderr, "Note: no proxy is present at this etcd, so nobody was asked.")
+	}
+	return nil
+}
+
+// The ends of a wait whose limit has passed, and of one that was told to end.
+var (
+	errTimeout     = errors.New("the time has passed")
+	errInterrupted = errors.New("interrupted")
+)
+
+// await looks at what the proxies say until all have proven what is wanted, or the limit
+// has passed. It tells how far that is on stderr.
+func await(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
+	p, end := proof.New(revision, keys), time.NewTimer(limit)
+	defer end.Stop()
+	same := same(ctx, conn)
+	var state proof.State
+	var said string
+	for {
+		start, gap := time.Now(), waitPoll
+		var away []string // why etcd could not be asked, nothing if it could
+		t, err := conn.Store.Testify(ctx, keys)
+		switch {
+		case ctx.Err() != nil:
+			return state, errInterrupted
+		case session.RefusedUser(err):
+			return state, err
+		case err != nil: // it may be without a leader for a moment
+			away = []string{"etcd does not answer"}
+			if !errors.Is(err, etcd.ErrUnreachable) {
+				away[0] = instance.Printable(err.Error(), 300)
+			}
+			progress(s, &said, away[0]+", waiting on")
+		default:
+			if err := lifted(t, keys); err != nil {
+				return state, err
+			}
+			p.See(t, start, same)
+			if state = p.State(start); state.Over() {
+				return state, nil
+			}
+			waiting := slices.Clone(state.Open)
+			for _, name := range state.Vanished {
+				waiting = append(waiting, name+", which is away")
+			}
+			progress(s, &said, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			gap = max(gap, 10*time.Since(start)) // many proxies say much
+		}
+		next := time.NewTimer(gap)
+		select {
+		case <-ctx.Done():
+			next.Stop()
+			return state, errInterrupted
+		case <-end.C:
+			next.Stop()
+			state.Open = append(state.Open, away...)
+			return state, errTimeout
+		case <-next.C:
+		}
+	}
+}
+
+// lifted tells that the intent on which a wait rests is there no more.
+func lifted(t store.Testimony, keys []instance.Key) error {
+	for _, k := range keys {
+		if t.Intents[k].Intent == "" {
+			return ended(k)
+		}
+	}
+	return nil
+}
+
+func ended(k instance.Key) error {
+	return fmt.Errorf("the drain of %s has ended meanwhile: somebody has lifted it, or its time is over", k)
+}
+
+// same asks whether the membership is the same at two revisions, each question once.
+func same(ctx context.Context, conn *session.Conn) proof.Same {
+	known := map[[2]int64]bool{}
+	return func(a, b int64) bool {
+		q := [2]int64{a, b}
+		if is, ok := known[q]; ok {
+			return is
+		}
+		is, err := conn.Store.SameMembership(ctx, a, b)
+		if err != nil {
+			return false // asked again at the next look
+		}
+		known[q] = is
+		return is
+	}
+}
+
+// progress says something on stderr if it is new.
+func progress(s *session.Session, said *string, text string) {
+	if *said != text {
+		*said = text
+		fmt.Fprintln(s.Out.Stderr, text)
+	}
+}
+
+func proxies(n int) string {
+	if n == 1 {
+		return "1 proxy"
+	}
+	return fmt.Sprintf("%d proxies", n)
+}

@@ -1,0 +1,81 @@
+package intent
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const weightHelp = `weight says how much of its role's requests an instance should get.
+
+An instance with 300 gets three times as many as one with 100, which is what an
+instance has of which nothing is said. With 0 it gets no new ones, not even as the
+last one of its role; what runs there is finished. Every policy of the proxies
+goes by weights.
+
+The weight is kept in etcd beside the instance's own record, wins over the one in
+it, and stays when the instance leaves and comes back. "default" lifts it; with
+--for it ends by itself after that time.
+Saying it of what is not there is an error (exit 1).`
+
+// Weight makes the command weight.
+func Weight(s *session.Session) *cobra.Command {
+	var f intentFlags
+	cmd := &cobra.Command{
+		Use: "weight prefill|decode|both host:port... N|default", Short: "say how much of the requests instances get", Long: weightHelp,
+		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
+		Args:    s.Named(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			last := len(args) - 1
+			if err := f.check(); err != nil {
+				return err
+			}
+			var weight *int
+			if args[last] != "default" {
+				n, err := strconv.Atoi(args[last])
+				if err != nil || n < 0 {
+					return cli.Wrongf("%q is no weight: give a whole number from 0 up, or \"default\", behind the addresses", instance.Printable(args[last], 80))
+				}
+				weight = &n
+			} else if f.wish.For > 0 {
+				return cli.Wrongf("--for goes with a weight, not with default")
+			}
+			keys, err := s.Chosen(cmd.Context(), args[:last])
+			if err != nil {
+				return err
+			}
+			return weigh(cmd.Context(), s, keys, weight, f.wish)
+		},
+	}
+	f.add(cmd)
+	return cmd
+}
+
+// weigh sets a weight, or lifts what was set with nil.
+func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.Wish) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	results, _ := each(s, keys, func(k instance.Key) (store.Intended, error) {
+		return conn.Store.SetWeight(ctx, k, n, wish)
+	}, func(r *session.Result, _ store.Intended) {
+		switch {
+		case n == nil:
+			r.Outcome, r.Text = "lifted", "its own weight is in force"
+		case wish.For > 0:
+			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d for %s", *n, wish.For)
+		default:
+			r.Outcome, r.Text = "weighted", fmt.Sprintf("weight %d", *n)
+		}
+	})
+	return s.Finish(results)
+}

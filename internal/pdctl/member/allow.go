@@ -1,0 +1,64 @@
+package member
+
+import (
+	"context"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const allowHelp = `allow lifts the removal of instances, and adds nothing.
+
+What "pdctl remove" took out stays out whatever registers at its address. After
+allow the agent that was turned away registers again by itself, within seconds,
+with its connector, its lease and its drain; a node that puts its own key does
+so. "pdctl add" lifts a removal too, but puts a static instance in its place:
+then that is what proxies use, and the agent stands back.
+
+To give an instance that was removed and then added back to its agent, remove
+it and allow it. Allowing what is not removed is an error (exit 1).`
+
+// Allow makes the command allow.
+func Allow(s *session.Session) *cobra.Command {
+	var reason string
+	cmd := &cobra.Command{
+		Use: "allow prefill|decode host:port...", Short: "lift removals, so that agents register again", Long: allowHelp,
+		Example: "  pdctl allow decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"disks replaced\"",
+		Args:    cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			keys, err := session.Keys(args)
+			if err != nil {
+				return err
+			}
+			return allow(cmd.Context(), s, keys, reason)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	return cmd
+}
+
+func allow(ctx context.Context, s *session.Session, keys []instance.Key, reason string) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	results := make([]session.Result, 0, len(keys))
+	for _, k := range keys {
+		r := session.Result{Role: k.Role, Address: k.Address}
+		removed, err := conn.Store.Allow(ctx, k, reason)
+		switch {
+		case err != nil:
+			r = r.Failed("%w", err)
+		case !removed:
+			r = r.Failed("it is not removed; nothing was done")
+		default:
+			r.Outcome, r.Text = "allowed", "allowed; used again as soon as it registers"
+		}
+		results = append(results, r)
+		s.Line(r)
+	}
+	return s.Finish(results)
+}

@@ -1,0 +1,88 @@
+package member
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const keptHelp = `%s tells every proxy what to do with what it keeps of a former etcd.
+
+When etcd is wiped, or another takes its place, proxies keep the static
+instances and the overrides that the new one lacks, and show in /status that
+they do. "pdctl restore" has them write these back to the new etcd, where that
+has nothing of its own; "pdctl forget" has them let go.
+
+It works on the instances named, or on everything with --all. pdctl does not
+wait for the proxies; their /status shows what came of it.`
+
+// Restore makes the command restore.
+func Restore(s *session.Session) *cobra.Command {
+	return keptCommand(s, "restore", "write back what a wiped etcd has lost")
+}
+
+// Forget makes the command forget.
+func Forget(s *session.Session) *cobra.Command {
+	return keptCommand(s, "forget", "let go of what a wiped etcd has lost")
+}
+
+func keptCommand(s *session.Session, verb, short string) *cobra.Command {
+	var reason string
+	var all bool
+	cmd := &cobra.Command{
+		Use: verb + " --all | prefill|decode host:port...", Short: short, Long: fmt.Sprintf(keptHelp, verb),
+		Example: "  pdctl " + verb + " --all\n  pdctl " + verb + " prefill 10.0.0.7:8100",
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var keys []instance.Key
+			switch {
+			case all && len(args) > 0:
+				return cli.Wrongf("give --all or instances, not both")
+			case all:
+			case len(args) < 2:
+				return cli.Wrongf("name a role and instances, or give --all")
+			default:
+				var err error
+				if keys, err = session.Keys(args); err != nil {
+					return err
+				}
+			}
+			return kept(cmd.Context(), s, verb, keys, reason)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().BoolVar(&all, "all", false, "everything that proxies keep")
+	return cmd
+}
+
+func kept(ctx context.Context, s *session.Session, verb string, keys []instance.Key, reason string) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	do := conn.Store.Restore
+	if verb == "forget" {
+		do = conn.Store.Forget
+	}
+	if err := do(ctx, keys, reason); err != nil {
+		return err
+	}
+	proxies, err := conn.Store.Proxies(ctx)
+	if err != nil {
+		return err
+	}
+	switch {
+	case s.Dry.On && s.Out.Structured():
+		return s.Out.Write(map[string]any{"proxies": len(proxies), "dry_run": s.Dry.Planned()})
+	case s.Out.Structured():
+		return s.Out.Write(map[string]any{"proxies": len(proxies)})
+	case s.Dry.On:
+		return s.Out.Println(fmt.Sprintf("would tell %d proxies to %s what they keep", len(proxies), verb))
+	}
+	return s.Out.Println(fmt.Sprintf("told %d proxies to %s what they keep; see their /status", len(proxies), verb))
+}

@@ -1,0 +1,131 @@
+package member
+
+import (
+	"context"
+	"errors"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const removeHelp = `remove takes instances out, pending adds included, for good.
+
+Every proxy stops sending to it at once; what runs there is finished. The
+removal is kept in etcd and wins over anything that registers at that address,
+so that a living agent does not bring the instance back. "pdctl allow" lifts it and
+lets the agent register again; "pdctl add" lifts it and adds a static instance.
+
+Removing what is not there is an error (exit 1) and changes nothing, unless
+--force is given: an instance whose lease was lost has no key, and proxies go on
+with it while it answers (view "orphan" in their /status). An entry
+whose address is not even well formed is removed by the address list shows.
+
+"both" removes an engine from either role, in one transaction.`
+
+// Remove makes the command remove.
+func Remove(s *session.Session) *cobra.Command {
+	var reason string
+	var force bool
+	cmd := &cobra.Command{
+		Use: "remove prefill|decode|both host:port...", Short: "remove instances", Long: removeHelp,
+		Example: "  pdctl remove prefill 10.0.0.7:8100\n  pdctl remove decode 10.0.0.8:8200 10.0.0.9:8200 --reason \"new disks\"",
+		Args:    s.Named(0),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			role, err := instance.ParseRoles(args[0])
+			if err != nil {
+				return cli.Wrong(err)
+			}
+			addresses := args[1:]
+			if len(s.Selectors) > 0 {
+				keys, err := s.Chosen(cmd.Context(), args)
+				if err != nil {
+					return err
+				}
+				for _, k := range keys {
+					addresses = append(addresses, k.Address)
+				}
+			}
+			return remove(cmd.Context(), s, role, addresses, reason, force)
+		},
+	}
+	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
+	cmd.Flags().BoolVar(&force, "force", false, "forbid it also if etcd does not know it")
+	return cmd
+}
+
+func remove(ctx context.Context, s *session.Session, role instance.Role, addresses []string, reason string, force bool) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	keys, err := parseKnown(ctx, s, conn, role, addresses)
+	if err != nil {
+		return err
+	}
+	var results []session.Result
+	for _, k := range keys {
+		r := session.Result{Role: k.Role, Address: k.Address}
+		remove := conn.Store.Remove
+		if force {
+			remove = conn.Store.ForceRemove
+		}
+		existed, err := remove(ctx, k, reason)
+		switch {
+		case err != nil:
+			r = r.Failed("%w", err)
+		case !existed && force:
+			r.Outcome, r.Text = "forbidden", "was not there; forbidden until it is added"
+		case !existed:
+			r = r.Failed("there is no such instance; see pdctl list")
+		default:
+			r.Outcome, r.Text = "removed", "removed"
+		}
+		for _, one := range k.Each() {
+			r.Role = one.Role
+			results = append(results, r)
+			s.Line(r)
+		}
+	}
+	return s.Finish(results)
+}
+
+// known reads addresses. One that is not well formed is still taken if an
+// entry is listed under it: somebody wrote such a key, and it must be possible
+// to get rid of it.
+func parseKnown(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string) ([]instance.Key, error) {
+	var keys []instance.Key
+	var bad []error
+	listed := map[string]bool(nil)
+	for _, text := range addresses {
+		address, err := instance.ParseAddress(text)
+		if err == nil {
+			keys = append(keys, instance.Key{Role: role, Address: address})
+			continue
+		}
+		if listed == nil {
+			snap, err := conn.Store.Snapshot(ctx)
+			if err != nil {
+				return nil, s.Hint(err)
+			}
+			listed = make(map[string]bool)
+			for _, in := range snap.All() {
+				if in.Role == role || role == instance.Both {
+					listed[in.Address] = true
+				}
+			}
+		}
+		if listed[text] {
+			keys = append(keys, instance.Key{Role: role, Address: text})
+		} else {
+			bad = append(bad, err)
+		}
+	}
+	if len(bad) > 0 {
+		return nil, cli.Wrongf("%w; nothing was done", errors.Join(bad...))
+	}
+	return keys, nil
+}

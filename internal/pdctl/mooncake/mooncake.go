@@ -1,0 +1,194 @@
+// Package mooncake shows what Mooncake keeps in the same etcd.
+package mooncake
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const segmentsHelp = `segments lists what Mooncake's transfer engines keep of themselves in the same etcd,
+beside the instances on the same host. It reads mooncake/ram/ and mooncake/rpc_meta/,
+also below a metadata cluster's id, and changes nothing: pdctl writes below its own
+prefix alone.
+
+Mooncake's keys have no lease, so those of an engine that died stay. A segment is marked:
+  nobody listens           its rpc port refuses, or does not answer within --timeout
+  no instance on the host  none of ours has that host; it may be a store's own client
+  no rpc_meta              others cannot find it
+
+With users in etcd it takes one who may read mooncake/: no role of ours may.`
+
+const (
+	mooncakeRoot = "mooncake/"
+	mostSegments = 1000 // that are asked whether somebody listens
+	dialsAtOnce  = 16
+)
+
+// Command makes the command mooncake.
+func Command(s *session.Session) *cobra.Command {
+	cmd := &cobra.Command{
+		Use: "mooncake", Short: "what Mooncake keeps in the same etcd", Example: "  pdctl mooncake segments", Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	dial := true
+	segments := &cobra.Command{
+		Use: "segments", Short: "list Mooncake's segments beside our instances", Long: segmentsHelp,
+		Example: "  pdctl mooncake segments\n  pdctl mooncake segments --dial=false\n  pdctl mooncake segments -o json | jq '.segments[] | select(.stale)'",
+		Args:    cobra.NoArgs,
+	}
+	segments.RunE = s.Wrap(func(cmd *cobra.Command, _ []string) error { return listSegments(cmd.Context(), s, dial) })
+	segments.Flags().BoolVar(&dial, "dial", true, "connect to each rpc port, to see whether somebody listens")
+	cmd.AddCommand(segments)
+	return cmd
+}
+
+// segment is one transfer engine as its keys tell of it.
+type segment struct {
+	Cluster   string   `json:"cluster,omitempty"`
+	Name      string   `json:"name"` // host:port, as a rule
+	RAM       bool     `json:"ram"`
+	RPC       string   `json:"rpc,omitempty"` // where it listens
+	Instances []string `json:"instances"`
+	Stale     string   `json:"stale,omitempty"`
+}
+
+func listSegments(ctx context.Context, s *session.Session, dial bool) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	cctx, cancel := context.WithTimeout(ctx, max(s.Timeout, 2*time.Second))
+	defer cancel()
+	resp, err := conn.Client.Get(cctx, mooncakeRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return s.Hint(fmt.Errorf("list the keys below %s: %w", mooncakeRoot, err))
+	}
+	snap, err := conn.Store.Snapshot(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	byKey := map[[2]string]*segment{}
+	for _, kv := range resp.Kvs {
+		cluster, kind, name, ok := segmentKey(string(kv.Key))
+		if !ok {
+			continue
+		}
+		at := [2]string{cluster, name}
+		if byKey[at] == nil {
+			byKey[at] = &segment{Cluster: instance.Printable(cluster, 80), Name: instance.Printable(name, 300), Instances: []string{}}
+		}
+		if kind == "ram" {
+			byKey[at].RAM = true
+			continue
+		}
+		value, err := conn.Client.Get(cctx, string(kv.Key)) // small, unlike those of ram
+		if err != nil {
+			return s.Hint(err)
+		}
+		if len(value.Kvs) == 1 {
+			byKey[at].RPC = rpcAddress(value.Kvs[0].Value)
+		}
+	}
+	list := make([]*segment, 0, len(byKey))
+	for _, x := range byKey {
+		x.beside(snap)
+		list = append(list, x)
+	}
+	slices.SortFunc(list, func(a, b *segment) int { return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name)) })
+	var g errgroup.Group
+	g.SetLimit(dialsAtOnce)
+	for i, x := range list {
+		g.Go(func() error { x.judge(ctx, dial && i < mostSegments, s.Timeout); return nil })
+	}
+	_ = g.Wait()
+	if s.Out.Structured() {
+		return s.Out.Write(map[string]any{"segments": list})
+	}
+	if len(list) == 0 {
+		return s.Out.Println("Mooncake keeps no segments in this etcd.")
+	}
+	t := output.NewTable("SEGMENT", "CLUSTER", "RPC", "INSTANCES", "STALE")
+	for _, x := range list {
+		t.AppendRow([]any{x.Name, cmp.Or(x.Cluster, "-"), cmp.Or(x.RPC, "-"), cmp.Or(strings.Join(x.Instances, ","), "-"), cmp.Or(x.Stale, "-")})
+	}
+	return output.Render(s.Out.Stdout, t)
+}
+
+// segmentKey takes a key apart: mooncake/[cluster/]ram|rpc_meta/name.
+func segmentKey(key string) (cluster, kind, name string, ok bool) {
+	parts := strings.SplitN(strings.TrimPrefix(key, mooncakeRoot), "/", 3)
+	if len(parts) >= 2 && (parts[0] == "ram" || parts[0] == "rpc_meta") {
+		return "", parts[0], strings.Join(parts[1:], "/"), true
+	}
+	if len(parts) == 3 && (parts[1] == "ram" || parts[1] == "rpc_meta") {
+		return parts[0], parts[1], parts[2], true
+	}
+	return "", "", "", false
+}
+
+// rpcAddress is where a transfer engine says that it listens, "" if it does not.
+func rpcAddress(value []byte) string {
+	var meta struct {
+		Host string `json:"ip_or_host_name"`
+		Port int    `json:"rpc_port"`
+	}
+	if json.Unmarshal(value, &meta) != nil || meta.Host == "" || meta.Port < 1 || meta.Port > 65535 {
+		return ""
+	}
+	address, err := instance.ParseAddress(net.JoinHostPort(meta.Host, strconv.Itoa(meta.Port)))
+	if err != nil {
+		return ""
+	}
+	return address
+}
+
+// beside finds the instances on the host of the segment.
+func (x *segment) beside(snap *instance.Snapshot) {
+	hosts := map[string]bool{}
+	for _, address := range []string{x.Name, x.RPC} {
+		if host, _, err := net.SplitHostPort(address); err == nil && host != "" {
+			hosts[strings.ToLower(host)] = true
+		}
+	}
+	for _, in := range snap.All() {
+		if host, _, err := net.SplitHostPort(in.Address); err == nil && hosts[host] {
+			x.Instances = append(x.Instances, in.Key.String())
+		}
+	}
+}
+
+// judge says why the segment seems to be left over, if it does.
+func (x *segment) judge(ctx context.Context, dial bool, limit time.Duration) {
+	var why []string
+	if x.RPC == "" {
+		why = append(why, "no rpc_meta")
+	} else if dial {
+		cctx, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		if conn, err := (&net.Dialer{}).DialContext(cctx, "tcp", x.RPC); err != nil {
+			why = append(why, "nobody listens")
+		} else {
+			_ = conn.Close() // nothing was asked
+		}
+	}
+	if len(x.Instances) == 0 {
+		why = append(why, "no instance on the host")
+	}
+	x.Stale = strings.Join(why, ", ")
+}

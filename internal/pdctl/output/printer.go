@@ -1,0 +1,136 @@
+// Package output prints what commands have to say: tables for people, JSON and YAML for
+// programs, and the words for an instance that all of them use.
+package output
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+)
+
+// The forms of what is printed (-o).
+const (
+	Table = "table"
+	Wide  = "wide"
+	JSON  = "json"
+	YAML  = "yaml"
+)
+
+// Printer prints what a command has to say.
+type Printer struct {
+	Stdout, Stderr io.Writer
+	Format         string // one of the forms
+}
+
+func forms() []string { return []string{Table, Wide, JSON, YAML} }
+
+// Check refuses a form that there is not.
+func (p *Printer) Check() error {
+	if !slices.Contains(forms(), p.Format) {
+		return cli.Wrongf("-o %q: use one of %s", p.Format, strings.Join(forms(), ", "))
+	}
+	return nil
+}
+
+// Structured tells that programs read what is printed.
+func (p *Printer) Structured() bool { return p.Format == JSON || p.Format == YAML }
+
+// Wide tells that a table is to have all columns.
+func (p *Printer) Wide() bool { return p.Format == Wide }
+
+// Write prints one value for programs, as the output wants it.
+func (p *Printer) Write(v any) error {
+	if p.Format == JSON {
+		return writeJSON(p.Stdout, v)
+	}
+	var b bytes.Buffer
+	if err := writeJSON(&b, v); err != nil {
+		return err
+	}
+	return p.writeYAML(b.Bytes())
+}
+
+// writeYAML prints JSON as YAML, its members in the same order.
+func (p *Printer) writeYAML(text []byte) error {
+	var doc yaml.Node
+	if err := yaml.Unmarshal(text, &doc); err != nil { // JSON is YAML
+		return fmt.Errorf("write output: %w", err)
+	}
+	block(&doc)
+	var b bytes.Buffer
+	enc := yaml.NewEncoder(&b)
+	enc.SetIndent(2)
+	if err := enc.Encode(&doc); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	if _, err := p.Stdout.Write(b.Bytes()); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// block has a document written over lines, and its strings without the quotes of JSON
+// where they need none.
+func block(n *yaml.Node) {
+	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
+		n.Style = 0
+	}
+	for _, c := range n.Content {
+		block(c)
+	}
+}
+
+// WriteLine prints one of many values: a line of JSON, or a document of YAML.
+func (p *Printer) WriteLine(v any) error {
+	line, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	if p.Format == JSON {
+		return p.Println(string(line))
+	}
+	if err := p.Println("---"); err != nil {
+		return err
+	}
+	return p.writeYAML(line)
+}
+
+// TextOnly refuses the forms that a command does not have.
+func (p *Printer) TextOnly(what string) error {
+	if p.Format != Table {
+		return cli.Wrongf("-o %s: %s", p.Format, what)
+	}
+	return nil
+}
+
+// Complete gives a shell the forms.
+func Complete(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
+	return forms(), cobra.ShellCompDirectiveNoFileComp
+}
+
+// WriteRaw prints what is JSON already.
+func (p *Printer) WriteRaw(text []byte) error {
+	if p.Format == YAML {
+		return p.writeYAML(text)
+	}
+	if _, err := p.Stdout.Write(text); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// Println prints a line.
+func (p *Printer) Println(line string) error {
+	if _, err := fmt.Fprintln(p.Stdout, line); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}

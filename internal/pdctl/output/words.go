@@ -1,0 +1,133 @@
+package output
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// writeJSON prints one value, indented, with a newline. '<' and '&' stay as
+// they are: nobody embeds this in HTML.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// NewTable prints columns without borders, so that lines can be cut and grepped.
+func NewTable(header ...any) table.Writer {
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatDefault
+	t.SetStyle(style)
+	t.SuppressTrailingSpaces()
+	t.AppendHeader(header)
+	return t
+}
+
+// Render prints a table.
+func Render(w io.Writer, t table.Writer) error {
+	if _, err := fmt.Fprintln(w, t.Render()); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
+
+// Effective is the one word that says what an entry is worth at the moment.
+func Effective(in *instance.Instance) string {
+	switch {
+	case in.View == instance.Pending, in.View == instance.Rejected:
+		return string(in.View)
+	case in.Intent != "":
+		return string(in.Intent)
+	case in.View == instance.Unverified:
+		return string(in.View)
+	}
+	return string(in.Record.State)
+}
+
+// Kind is how an entry holds.
+func Kind(in *instance.Instance) string {
+	switch {
+	case in.View == instance.Pending:
+		return "pending"
+	case in.Static():
+		return "static"
+	}
+	return "leased"
+}
+
+// ShortModels names the first two.
+func ShortModels(models []string) string {
+	const most = 2
+	if len(models) <= most {
+		return strings.Join(models, ",")
+	}
+	return fmt.Sprintf("%s +%d", strings.Join(models[:most], ","), len(models)-most)
+}
+
+// ByteSize is a size for people.
+func ByteSize(n int64) string {
+	if n < 1<<10 {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n), 0
+	for units := "KMGT"; v >= 1<<10 && unit < len(units); unit++ {
+		v /= 1 << 10
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
+}
+
+// Weight is the weight that is in force.
+func Weight(w *int) string {
+	if w == nil {
+		return "100"
+	}
+	return strconv.Itoa(*w)
+}
+
+// Labels are NAME=VALUE, sorted.
+func Labels(m map[string]string) string {
+	parts := make([]string, 0, len(m))
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		parts = append(parts, k+"="+m[k])
+	}
+	return Shown(strings.Join(parts, ","))
+}
+
+// Shown is a value for people: "-" for none.
+func Shown(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return instance.Printable(s, 200)
+}
+
+// LeaseName is a lease as etcdctl prints it.
+func LeaseName(id int64) string {
+	if id == 0 {
+		return "none"
+	}
+	return strconv.FormatInt(id, 16)
+}
+
+// maxShown bounds a value on a terminal; a usable one is at most 16 KiB.
+const maxShown = 64 << 10
+
+// EscapeValue is a value of etcd without control characters.
+func EscapeValue(value []byte) string { return instance.Printable(string(value), maxShown) }

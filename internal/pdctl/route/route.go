@@ -1,0 +1,230 @@
+// Package route asks a proxy where it would send a request.
+package route
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+	"github.com/pdmesh/pdmesh/internal/plan"
+)
+
+const routeHelp = `route asks a proxy where it would send a request with this body, and why: who could
+get it, what speaks against the others, what the policy weighs, and what of the prompt
+should be cached. Nothing is sent to an engine, and the answer changes nothing.
+
+The body is that of a request, in a file or, for "-", on standard input. Each proxy
+chooses by what it has in flight and has seen: --proxy names one. Without it the first
+that is registered in etcd is asked, and named. It wants the admin key: --admin-key, or
+ADMIN_API_KEY as the proxy has it.
+
+The exit code is 1 when the request would be refused.`
+
+// routeOptions are the flags of route.
+type routeOptions struct{ body, endpoint, proxy, key, sessionHeader, session string }
+
+// Command makes the command route.
+func Command(s *session.Session) *cobra.Command {
+	var o routeOptions
+	cmd := &cobra.Command{
+		Use: "route --explain body.json", Short: "explain where a proxy would send a request", Long: routeHelp,
+		Example: "  pdctl route --explain body.json --proxy http://10.0.0.1:8000\n" +
+			"  pdctl route --explain - --endpoint /v1/completions -o json < completion.json",
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return explain(cmd.Context(), s, cmd.InOrStdin(), &o) },
+	}
+	fs := cmd.Flags()
+	fs.StringVar(&o.body, "explain", "", `file with the body of the request, "-" for standard input`)
+	fs.StringVar(&o.endpoint, "endpoint", "/v1/chat/completions", "the path that it would be sent to")
+	fs.StringVar(&o.proxy, "proxy", "", "URL of the proxy, of its --admin-listen if it has one; without it the first in etcd")
+	fs.StringVar(&o.key, "admin-key", "", "the proxy's admin key; better given as ADMIN_API_KEY")
+	fs.StringVar(&o.session, "session", "", "the session of the request, if it would name one")
+	fs.StringVar(&o.sessionHeader, "session-header", "session-id", "header by which the proxy knows sessions (--client-bound-key)")
+	return cmd
+}
+
+func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeOptions) error {
+	if o.body == "" {
+		return cli.Wrongf(`--explain names no body: give a file, or "-" for standard input`)
+	}
+	if o.key == "" {
+		o.key, _ = s.LookupEnv("ADMIN_API_KEY")
+	}
+	if o.key == "" {
+		return cli.Wrongf("the proxy wants its admin key: give --admin-key or ADMIN_API_KEY")
+	}
+	var body []byte
+	var err error
+	if o.body == "-" {
+		body, err = io.ReadAll(stdin)
+	} else {
+		body, err = os.ReadFile(o.body)
+	}
+	if err != nil {
+		return fmt.Errorf("--explain: %w", err)
+	}
+	if o.proxy == "" {
+		if o.proxy, err = firstProxy(ctx, s); err != nil {
+			return err
+		}
+		fmt.Fprintf(s.Out.Stderr, "asked: %s, the first proxy in etcd\n", instance.Printable(o.proxy, 200))
+	}
+	is, raw, err := askRoute(ctx, s, o, body)
+	if err != nil {
+		return err
+	}
+	if s.Out.Structured() {
+		err = s.Out.WriteRaw(raw)
+	} else {
+		err = renderPlan(s, is)
+	}
+	if err == nil && is.Way == plan.None {
+		err = fmt.Errorf("the request would be refused: %s", instance.Printable(is.Reason, 300))
+	}
+	return err
+}
+
+// firstProxy is the URL of a proxy that is registered.
+func firstProxy(ctx context.Context, s *session.Session) (string, error) {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return "", err
+	}
+	defer conn.Close()
+	proxies, err := conn.Store.Proxies(ctx)
+	if err != nil {
+		return "", s.Hint(err)
+	}
+	for _, p := range proxies {
+		if p.Address != "" {
+			return "http://" + p.Address, nil
+		}
+	}
+	return "", errors.New("no proxy is registered in etcd: name one by --proxy URL")
+}
+
+// maxPlan bounds the answer of a proxy: some hundred bytes for each instance.
+const maxPlan = 64 << 20
+
+// askRoute asks the proxy.
+func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*plan.Plan, []byte, error) {
+	base, err := url.Parse(o.proxy)
+	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
+		return nil, nil, cli.Wrongf("--proxy %q: give a URL such as http://10.0.0.1:8000", instance.Printable(o.proxy, 200))
+	}
+	u := base.JoinPath("/route")
+	u.RawQuery = url.Values{"endpoint": {o.endpoint}}.Encode()
+	ctx, cancel := context.WithTimeout(ctx, 5*s.Timeout)
+	defer cancel()
+	req, err := http.NewRequestWithContext(ctx, http.MethodPost, u.String(), bytes.NewReader(body))
+	if err != nil {
+		return nil, nil, err
+	}
+	req.Header.Set("Content-Type", "application/json")
+	req.Header.Set("X-Api-Key", o.key)
+	if o.session != "" {
+		req.Header.Set(o.sessionHeader, o.session)
+	}
+	client := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer client.CloseIdleConnections()
+	resp, err := client.Do(req)
+	if err != nil {
+		return nil, nil, fmt.Errorf("the proxy does not answer: %w", err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, maxPlan))
+	if err != nil {
+		return nil, nil, fmt.Errorf("the proxy's answer ended early: %w", err)
+	}
+	if resp.StatusCode != http.StatusOK {
+		return nil, nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(complaint(raw), 500))
+	}
+	is := &plan.Plan{}
+	if err := json.Unmarshal(raw, is); err != nil || is.Way == "" {
+		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(u.Host, 200), instance.Printable(string(raw), 200))
+	}
+	return is, raw, nil
+}
+
+// complaint is the message of an error answer, all of it if it has none.
+func complaint(raw []byte) string {
+	var body struct {
+		Error  struct{ Message string }
+		Detail string
+	}
+	switch err := json.Unmarshal(raw, &body); {
+	case err == nil && body.Error.Message != "":
+		return body.Error.Message
+	case err == nil && body.Detail != "":
+		return body.Detail
+	}
+	return string(raw)
+}
+
+func renderPlan(s *session.Session, p *plan.Plan) error {
+	name := func(s string) string { return instance.Printable(s, 200) }
+	way := p.Way
+	if p.Reason != "" {
+		way += " (" + name(p.Reason) + ")"
+	}
+	fmt.Fprintf(s.Out.Stdout, "way       %s\nmodel     %s\nprompt    %d bytes, some %d tokens\nrevision  %d\n", way, name(p.Model), p.Bytes, p.Tokens, p.Revision)
+	if d := p.Disaggregate; d != nil {
+		fmt.Fprintf(s.Out.Stdout, "decided   %s, %s: pair takes %.3f s, alone %.3f s, of which others wait %.3f s\n", name(d.Decision), name(d.Reason), d.Pair, d.Alone, d.Stall)
+	}
+	for _, one := range []struct {
+		role string
+		leg  *plan.Leg
+	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
+		if one.leg == nil {
+			continue
+		}
+		is := name(one.leg.Error)
+		if one.leg.Chosen != "" {
+			is = fmt.Sprintf("%s by %s, %d tokens cached", name(one.leg.Chosen), name(one.leg.Policy), one.leg.Cached)
+		}
+		if one.leg.Elsewhere != "" {
+			is += ", elsewhere: " + name(one.leg.Elsewhere)
+		}
+		fmt.Fprintf(s.Out.Stdout, "%-8s  %s\n", one.role, is)
+	}
+	fmt.Fprintln(s.Out.Stdout)
+	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")
+	for _, one := range []struct {
+		role string
+		leg  *plan.Leg
+	}{{"prefill", p.Prefill}, {"decode", p.Decode}} {
+		if one.leg == nil {
+			continue
+		}
+		for i := range one.leg.Candidates {
+			c := &one.leg.Candidates[i]
+			mark, out := "", "-"
+			if c.Chosen {
+				mark = "*"
+			}
+			if c.Out != "" {
+				out = name(c.Out)
+			}
+			var scores []string
+			for _, s := range c.Scores {
+				scores = append(scores, name(s.Name)+"="+strconv.FormatFloat(s.Value, 'g', 5, 64))
+			}
+			t.AppendRow([]any{one.role, name(c.Address), mark, out, c.Weight, c.InFlight, c.Waiting, c.Held, c.Others, strings.Join(scores, " ")})
+		}
+	}
+	return output.Render(s.Out.Stdout, t)
+}

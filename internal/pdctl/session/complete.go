@@ -1,0 +1,75 @@
+package session
+
+import (
+	"context"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// completeLimit bounds how long a shell waits for names.
+const completeLimit = time.Second
+
+// Completes has a shell complete a command's arguments: the role, then addresses that are
+// in etcd. roles are those that the command takes.
+func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.Command {
+	cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
+		var out []string
+		if len(args) == 0 {
+			for _, r := range roles {
+				out = append(out, string(r))
+			}
+			return out, cobra.ShellCompDirectiveNoFileComp
+		}
+		role, err := instance.ParseRoles(args[0])
+		if err != nil || s.settle(cmd) != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		given := map[string]bool{}
+		for _, arg := range args[1:] {
+			given[arg] = true
+		}
+		for _, address := range s.addresses(cmd.Context(), role) {
+			if !given[address] {
+				out = append(out, address)
+			}
+		}
+		return out, cobra.ShellCompDirectiveNoFileComp
+	}
+	return cmd
+}
+
+// addresses lists those of a role in etcd; none if etcd does not answer at once.
+func (s *Session) addresses(ctx context.Context, role instance.Role) []string {
+	var out []string
+	seen := map[string]bool{}
+	for _, in := range s.there(ctx) {
+		if _, err := instance.ParseAddress(in.Address); err != nil {
+			continue // anything that somebody has written, and nothing for a shell
+		}
+		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
+			seen[in.Address] = true
+			out = append(out, in.Address)
+		}
+	}
+	return out
+}
+
+// there are the instances in etcd; none if it does not answer at once.
+func (s *Session) there(ctx context.Context) []*instance.Instance {
+	ctx, cancel := context.WithTimeout(ctx, completeLimit)
+	defer cancel()
+	s.Timeout = completeLimit // of a user's log-in
+	c, err := s.dial()
+	if err != nil {
+		return nil
+	}
+	defer c.Close()
+	snap, err := c.Store.Snapshot(ctx)
+	if err != nil {
+		return nil
+	}
+	return snap.All()
+}

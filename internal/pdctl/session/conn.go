@@ -1,0 +1,99 @@
+package session
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"google.golang.org/grpc"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Conn is a connection to etcd.
+type Conn struct {
+	Client *clientv3.Client
+	Layout schema.Layout
+	Store  *store.Store
+}
+
+// Close ends it.
+func (c *Conn) Close() { _ = c.Client.Close() }
+
+// dial connects without waiting for etcd, except to log in when a user is given.
+func (s *Session) dial() (*Conn, error) {
+	layout, err := s.Etcd.Layout()
+	if err != nil {
+		return nil, err
+	}
+	source, err := s.Etcd.TLS.Open(nil)
+	if err != nil {
+		return nil, cli.Wrong(err)
+	}
+	client, err := etcd.Dial(etcd.Config{
+		Endpoints: s.Etcd.Endpoints, Username: s.Etcd.Username, Password: s.Etcd.password, DialTimeout: s.Timeout,
+		TLS: etcdaccess.ConfigOf(source), Intercept: s.interceptor(),
+	})
+	if errors.Is(err, etcd.ErrEndpoint) {
+		return nil, cli.Wrong(err)
+	}
+	if err != nil {
+		return nil, s.Hint(err)
+	}
+	return &Conn{Client: client, Layout: layout, Store: store.New(client, layout, actor())}, nil
+}
+
+// interceptor keeps everything from etcd that writes, with --dry-run.
+func (s *Session) interceptor() grpc.UnaryClientInterceptor {
+	if !s.Dry.On {
+		return nil
+	}
+	return s.Dry.Intercept
+}
+
+// Connect connects and sees etcd answer: without that every later error would be about a
+// deadline instead of about what is wrong.
+func (s *Session) Connect(ctx context.Context) (*Conn, error) {
+	c, err := s.dial()
+	if err != nil {
+		return nil, err
+	}
+	for start := time.Now(); ; {
+		_, err := etcd.Ping(ctx, c.Client, c.Layout) // has its own deadline of 2 s
+		if err == nil {
+			return c, nil
+		}
+		if !errors.Is(err, etcd.ErrUnreachable) || time.Since(start) >= s.Timeout {
+			c.Close()
+			return nil, s.Hint(err)
+		}
+	}
+}
+
+// Hint adds what pdctl's user can do about an etcd that is not there.
+func (s *Session) Hint(err error) error {
+	if !errors.Is(err, etcd.ErrUnreachable) && !errors.Is(err, context.DeadlineExceeded) {
+		return err
+	}
+	return fmt.Errorf("%w\nStart etcd (or a proxy, which embeds one), or name it by --etcd-endpoints host:port (PD_ETCD_ENDPOINTS); asked: %s",
+		err, instance.Printable(strings.Join(s.Etcd.Endpoints, ", "), 300))
+}
+
+// RefusedUser tells that etcd answers, but not this user.
+func RefusedUser(err error) bool {
+	for _, is := range []error{rpctypes.ErrUserEmpty, rpctypes.ErrAuthFailed, rpctypes.ErrInvalidAuthToken, rpctypes.ErrPermissionDenied} {
+		if errors.Is(err, is) {
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,64 @@
+package session
+
+import (
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Result is what came of one address.
+type Result struct {
+	Role    instance.Role `json:"role"`
+	Address string        `json:"address"`
+	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, drained, free, …, failed
+	Models  []string      `json:"models,omitempty"`
+	Error   string        `json:"error,omitempty"`
+	// Revision is the one that a proxy must have applied to know of it.
+	Revision int64  `json:"revision,omitempty"`
+	Text     string `json:"-"` // the outcome in words
+}
+
+// Failed is the result with a reason why it failed.
+func (r Result) Failed(format string, args ...any) Result {
+	r.Outcome, r.Error = "failed", fmt.Errorf(format, args...).Error()
+	r.Text = "failed: " + r.Error
+	return r
+}
+
+// Line prints one result at once: a long list shows its progress.
+func (s *Session) Line(r Result) {
+	if s.Out.Structured() {
+		return
+	}
+	if s.Dry.On {
+		r.Text = "would be: " + r.Text
+	}
+	if r.Outcome == "waiting" {
+		fmt.Fprintf(s.Out.Stdout, "Waiting for %s/%s: %s\n", r.Role, r.Address, r.Text)
+		return
+	}
+	fmt.Fprintf(s.Out.Stdout, "%s/%s: %s\n", r.Role, r.Address, r.Text)
+}
+
+// Finish prints the JSON form and turns failures into the exit code.
+func (s *Session) Finish(results []Result) error {
+	failed := 0
+	for _, r := range results {
+		if r.Outcome == "failed" {
+			failed++
+		}
+	}
+	if s.Out.Structured() {
+		all := map[string]any{"results": results}
+		if s.Dry.On {
+			all["dry_run"] = s.Dry.Planned()
+		}
+		if err := s.Out.Write(all); err != nil {
+			return err
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d failed", failed, len(results))
+	}
+	return nil
+}

@@ -1,0 +1,89 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+// mostEvents is how much of its history get shows of an instance.
+const mostEvents = 10
+
+// proxyView is what one proxy says of an instance.
+type proxyView struct {
+	ID         string `json:"id"`
+	Address    string `json:"address,omitempty"`
+	Applied    int64  `json:"applied"`
+	Unverified string `json:"unverified,omitempty"` // why it has not verified the instance
+	InFlight   *int64 `json:"in_flight,omitempty"`  // none: it does not tell
+	Told       string `json:"told,omitempty"`       // how long ago, by its clock and this one
+}
+
+// around gathers what is known of an instance beside its keys. What a user may not read
+// is a note, and no failure.
+func around(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []happening, notes []string) {
+	views, events = []proxyView{}, []happening{}
+	note := func(what string, err error) {
+		notes = append(notes, what+": "+instance.Printable(err.Error(), 200))
+	}
+	proxies, err := conn.Store.Proxies(ctx)
+	if err != nil {
+		note("proxies", err)
+	}
+	loads, err := conn.Store.Loads(ctx)
+	if err != nil {
+		note("load digests", err)
+	}
+	for _, p := range proxies {
+		v := proxyView{ID: p.ID, Address: p.Address, Applied: p.Applied, Unverified: instance.Printable(p.Unverified[k.String()], 200)}
+		for _, l := range loads {
+			if l.ID == p.ID && l.Ignored == "" {
+				if c, known := l.Load[k.String()]; known || l.LeftOut == 0 {
+					v.InFlight = &c.InFlight
+				}
+				if l.At != nil {
+					v.Told = max(0, time.Since(*l.At)).Round(100 * time.Millisecond).String()
+				}
+			}
+		}
+		views = append(views, v)
+	}
+	if known, _, err := known(ctx, s, conn, &k, mostEvents); err != nil {
+		note("history", err)
+	} else {
+		events = known
+	}
+	return views, events, notes
+}
+
+func printAround(s *session.Session, views []proxyView, events []happening, notes []string) error {
+	if len(views) > 0 {
+		fmt.Fprintln(s.Out.Stdout)
+		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "TOLD", "OBJECTS")
+		for _, v := range views {
+			inFlight := "-"
+			if v.InFlight != nil {
+				inFlight = fmt.Sprint(*v.InFlight)
+			}
+			t.AppendRow([]any{cmp.Or(v.Address, v.ID), v.Applied, inFlight, cmp.Or(v.Told, "-"), cmp.Or(v.Unverified, "-")})
+		}
+		if err := output.Render(s.Out.Stdout, t); err != nil {
+			return err
+		}
+	}
+	if len(events) > 0 {
+		fmt.Fprintln(s.Out.Stdout)
+		if err := printEvents(s, events); err != nil {
+			return err
+		}
+	}
+	for _, n := range notes {
+		fmt.Fprintln(s.Out.Stdout, "note: "+n)
+	}
+	return nil
+}

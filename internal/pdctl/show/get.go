@@ -1,0 +1,125 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const getHelp = `get shows one instance exactly as it is in etcd: the value as it was written,
+revisions and lease, the pending add and the operator's intent for that address
+where there are any. Control characters are escaped. Below them stand what each
+proxy says of it, in flight and what it objects to, and what was done to it last.
+
+The instance is named role/host:port, as list and watch print it, or by two
+words. The exit code is 1 when nothing of it is in etcd.`
+
+// Get makes the command get.
+func Get(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "get role/host:port", Short: "show one instance as it is in etcd", Long: getHelp,
+		Example: "  pdctl get prefill/10.0.0.7:8100\n  pdctl get decode 10.0.0.8:8200 -o json",
+		Args:    cobra.RangeArgs(1, 2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) == 1 {
+				role, address, ok := strings.Cut(args[0], "/")
+				if !ok {
+					return cli.Wrongf("%q: name the instance as role/host:port, e.g. prefill/10.0.0.7:8100", instance.Printable(args[0], 80))
+				}
+				args = []string{role, address}
+			}
+			keys, err := session.Keys(args)
+			if err != nil {
+				return err
+			}
+			return get(cmd.Context(), s, keys[0])
+		},
+	}
+}
+
+// rawJSON is one key in the JSON form of get. Value is the text as it is in
+// etcd; bytes that are no UTF-8 are escaped.
+type rawJSON struct {
+	Kind           string `json:"kind"` // record, pending, override
+	Key            string `json:"key"`
+	Value          string `json:"value"`
+	CreateRevision int64  `json:"create_revision"`
+	ModRevision    int64  `json:"mod_revision"`
+	Version        int64  `json:"version"`
+	Lease          string `json:"lease,omitempty"` // hexadecimal, as etcdctl prints it
+	TTL            int64  `json:"ttl,omitempty"`   // seconds left; -1: the lease is gone
+	GrantedTTL     int64  `json:"granted_ttl,omitempty"`
+}
+
+func get(ctx context.Context, s *session.Session, k instance.Key) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	keys, err := conn.Store.Get(ctx, k)
+	if err != nil {
+		return s.Hint(err)
+	}
+	if len(keys) == 0 {
+		return fmt.Errorf("nothing of %s is in etcd below %s; see pdctl list", k, conn.Layout.Root())
+	}
+	out := make([]rawJSON, 0, len(keys))
+	for _, raw := range keys {
+		r := rawJSON{
+			Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
+			CreateRevision: raw.CreateRevision, ModRevision: raw.ModRevision, Version: raw.Version,
+		}
+		switch raw.Key {
+		case conn.Layout.Pending(k):
+			r.Kind = "pending"
+		case conn.Layout.Override(k):
+			r.Kind = "override"
+		}
+		if raw.Lease != 0 {
+			r.Lease = output.LeaseName(raw.Lease)
+			r.TTL, r.GrantedTTL = int64(raw.TTL/time.Second), int64(raw.GrantedTTL/time.Second)
+		}
+		out = append(out, r)
+	}
+	views, events, notes := around(ctx, s, conn, k)
+	if s.Out.Structured() {
+		all := map[string]any{"role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
+		if len(notes) > 0 {
+			all["notes"] = notes
+		}
+		return s.Out.Write(all)
+	}
+	for i, r := range out {
+		if i > 0 {
+			fmt.Fprintln(s.Out.Stdout)
+		}
+		lease := "none (static)"
+		switch {
+		case r.Lease != "" && r.TTL < 0:
+			lease = r.Lease + ", gone"
+		case r.Lease != "":
+			lease = fmt.Sprintf("%s, %d of %d s left", r.Lease, r.TTL, r.GrantedTTL)
+		case r.Kind != "record":
+			lease = "none"
+		}
+		value := r.Value
+		if value == "" {
+			value = "(empty: a bare registration)"
+			if r.Kind != "record" {
+				value = "(empty)"
+			}
+		}
+		fmt.Fprintf(s.Out.Stdout, "%s\n  key       %s\n  value     %s\n  created   revision %d\n  changed   revision %d, written %d times\n  lease     %s\n",
+			r.Kind, r.Key, value, r.CreateRevision, r.ModRevision, r.Version, lease)
+	}
+	return printAround(s, views, events, notes)
+}

@@ -1,0 +1,186 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const historyHelp = `history shows what was done to the fleet, or to one instance, oldest first.
+
+Two sources are put together by their revisions: the audit entries, which every
+change by an operator or a proxy leaves for 30 days (who, what, why), and what
+etcd itself remembers of the membership, which is as much as it has not compacted
+yet: registrations, new states, ends of leases. These have no time and no name.`
+
+// History makes the command history.
+func History(s *session.Session) *cobra.Command {
+	var limit int
+	cmd := &cobra.Command{
+		Use: "history [prefill|decode host:port]", Short: "show who changed what, and what happened", Long: historyHelp,
+		Example: "  pdctl history\n  pdctl history decode 10.0.0.8:8200 --limit 20\n  pdctl history -o json | jq '.events[] | select(.what == \"drain\")'",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 0 && len(args) != 2 {
+				return fmt.Errorf("name no instance, or one as role and host:port")
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if limit <= 0 {
+				return cli.Wrongf("--limit %d: give 1 or more", limit)
+			}
+			var of *instance.Key
+			if len(args) == 2 {
+				keys, err := session.Keys(args)
+				if err != nil {
+					return err
+				}
+				of = &keys[0]
+			}
+			return history(cmd.Context(), s, of, limit)
+		},
+	}
+	cmd.Flags().IntVar(&limit, "limit", 100, "how many to show, the newest")
+	return cmd
+}
+
+// happening is one line of the history.
+type happening struct {
+	Revision int64         `json:"revision"`
+	At       *time.Time    `json:"at,omitempty"` // by the clock of who did it
+	Who      string        `json:"who,omitempty"`
+	What     string        `json:"what"`
+	Role     instance.Role `json:"role,omitempty"`
+	Address  string        `json:"address,omitempty"`
+	Why      string        `json:"why,omitempty"`
+	For      string        `json:"for,omitempty"`
+	Weight   *int          `json:"weight,omitempty"`
+}
+
+// about tells that it happened to an instance, nil for any.
+func (h *happening) about(k *instance.Key) bool {
+	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
+}
+
+func history(ctx context.Context, s *session.Session, of *instance.Key, limit int) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	events, since, err := known(ctx, s, conn, of, limit)
+	if err != nil {
+		return err
+	}
+	if s.Out.Structured() {
+		return s.Out.Write(map[string]any{"events": events, "remembered_since": since})
+	}
+	if len(events) == 0 {
+		fmt.Fprintln(s.Out.Stdout, "Nothing is known.")
+		return nil
+	}
+	if err := printEvents(s, events); err != nil {
+		return err
+	}
+	if since > 1 {
+		fmt.Fprintf(s.Out.Stdout, "\nOf registrations etcd remembers what was since revision %d.\n", since)
+	}
+	return nil
+}
+
+// happened gives the newest of what is known, oldest first, and since when etcd
+// remembers.
+func known(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]happening, int64, error) {
+	entries, err := conn.Store.AuditLog(ctx, 0)
+	if err != nil {
+		return nil, 0, s.Hint(err)
+	}
+	changes, since, err := conn.Store.Past(ctx)
+	if err != nil {
+		return nil, 0, s.Hint(err)
+	}
+	events := []happening{}
+	audited := map[int64]bool{}
+	for _, e := range entries {
+		audited[e.Revision] = true
+		events = append(events, happening{
+			Revision: e.Revision, At: &e.At, Who: instance.Printable(e.Who, 80), What: instance.Printable(e.What, 40), Role: e.Role,
+			Address: instance.Printable(e.Address, 300), Why: instance.Printable(e.Why, 300), For: instance.Printable(e.For, 40), Weight: e.Weight,
+		})
+	}
+	for _, p := range changes {
+		if !audited[p.Revision] {
+			events = append(events, happening{Revision: p.Revision, What: inWords(p), Role: p.Key.Role, Address: instance.Printable(p.Key.Address, 300)})
+		}
+	}
+	events = slices.DeleteFunc(events, func(h happening) bool { return !h.about(of) })
+	slices.SortStableFunc(events, func(a, b happening) int { return cmp.Compare(a.Revision, b.Revision) })
+	return events[max(0, len(events)-limit):], since, nil
+}
+
+func printEvents(s *session.Session, events []happening) error {
+	t := output.NewTable("REVISION", "AT", "WHO", "WHAT", "INSTANCE", "WHY")
+	for _, h := range events {
+		at := "-"
+		if h.At != nil {
+			at = h.At.UTC().Format(time.RFC3339)
+		}
+		what, in := h.What, "-"
+		switch {
+		case h.Weight != nil:
+			what += fmt.Sprintf(" %d", *h.Weight)
+		case h.What == "weight":
+			what += " default"
+		}
+		if h.For != "" {
+			what += " for " + h.For
+		}
+		if h.Address != "" {
+			in = string(h.Role) + "/" + h.Address
+		}
+		t.AppendRow([]any{h.Revision, at, cmp.Or(h.Who, "-"), what, in, cmp.Or(h.Why, "-")})
+	}
+	return output.Render(s.Out.Stdout, t)
+}
+
+// inWords says what a change of the past was that nobody has audited.
+func inWords(p store.Past) string {
+	switch {
+	case p.Kind == store.PastPending && p.Deleted:
+		return "no longer waited for"
+	case p.Kind == store.PastPending:
+		return "waited for"
+	case p.Kind == store.PastOverride && p.Deleted:
+		return "intent ended" // with its lease, or by hand
+	case p.Kind == store.PastOverride:
+		return "intent written by hand"
+	case p.Deleted:
+		return "registration ended"
+	}
+	var rec struct {
+		State instance.State `json:"state"`
+		Cause string         `json:"cause"`
+	}
+	what := "record changed"
+	if p.Created {
+		what = "registered"
+	}
+	if json.Unmarshal(p.Value, &rec) == nil && rec.State != "" {
+		what += ": " + instance.Printable(string(rec.State), 32)
+		if rec.Cause != "" {
+			what += " (" + instance.Printable(rec.Cause, 32) + ")"
+		}
+	}
+	return what
+}

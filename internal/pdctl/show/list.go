@@ -1,0 +1,154 @@
+// Package show has the commands that read and change nothing: list, get, watch, history
+// and status.
+package show
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const listHelp = `list shows every entry there is, usable or not.
+
+  STATE   what the instance's own record says: starting, ready, draining, down;
+          down (slow): its engine leaves probes unanswered, but refuses nothing;
+          proxies go on with it while no other one of its role is ready
+  VIEW    pending: waits to answer; unverified: its record names no models, so
+          each proxy asks it before use, and one at least has had no good answer,
+          REASON says which and why; rejected: its value in etcd cannot be used, REASON
+          says why
+  INTENT  what an operator asked for: drain, cordon, removed
+  RANKS   its data-parallel ranks, where it has several: each is picked for itself
+  WEIGHT  its part of the requests beside the others of its role, where somebody
+          said one (else 100); with 0 it gets none ("pdctl weight")
+  WARNING it serves, but not as it should
+  KIND    leased: goes away with its lease; static: stays until removed
+  FOR     the proxies that use it, of those with instances on their command
+          lines; without any: every proxy
+
+Below them stand removals of which nothing is registered ("pdctl allow"), unless
+--selector is given.
+
+-o wide has all of these columns, used or not, and VERSION, the engine's build; ID, the
+life of the engine; LABELS; HOST, its network namespace; LEASE. -o json prints {"revision": N, "instances": [...], "removed": [...]}, each
+instance as the proxies' /status shows it.`
+
+// List makes the command list.
+func List(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "list [prefill|decode]", Short: "list the instances", Long: listHelp,
+		Example: "  pdctl list\n  pdctl list decode\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
+		Args:    cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			roles := instance.Roles()
+			if len(args) == 1 {
+				role, err := instance.ParseRole(args[0])
+				if err != nil {
+					return cli.Wrong(err)
+				}
+				roles = []instance.Role{role}
+			}
+			return list(cmd.Context(), s, roles)
+		},
+	}
+}
+
+// listing is the JSON form of list.
+type listing struct {
+	Revision  int64              `json:"revision"`
+	Instances []instance.Listing `json:"instances"`
+	Removed   []Removal          `json:"removed"`
+}
+
+// Removal is an instance that an operator took out and that is not registered,
+// in the JSON form of list.
+type Removal struct {
+	Role     instance.Role `json:"role"`
+	Address  string        `json:"address"`
+	By       string        `json:"by,omitempty"`
+	Reason   string        `json:"reason,omitempty"`
+	Revision int64         `json:"revision"` // mod_revision of the override
+}
+
+func list(ctx context.Context, s *session.Session, roles []instance.Role) error {
+	sel, err := s.Selected()
+	if err != nil {
+		return err
+	}
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	snap, removals, err := conn.Store.List(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	proxies, err := conn.Store.Proxies(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	snap = sel.Filter(only(session.AsProxiesSay(snap, proxies), roles))
+	removed := []Removal{}
+	for _, r := range removals {
+		if len(sel) == 0 && slices.Contains(roles, r.Key.Role) {
+			removed = append(removed, Removal{
+				Role: r.Key.Role, Address: instance.Printable(r.Key.Address, 0), By: instance.Printable(r.By, 80),
+				Reason: instance.Printable(r.Reason, 200), Revision: r.Revision,
+			})
+		}
+	}
+	if s.Out.Structured() {
+		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
+		for _, in := range snap.All() {
+			l := in.List()
+			l.Warning = in.Warning(session.DialectOf(proxies))
+			out.Instances = append(out.Instances, l)
+		}
+		return s.Out.Write(out)
+	}
+	if len(snap.All()) == 0 && len(sel) > 0 {
+		if err := s.Out.Println("No instance fits."); err != nil {
+			return err
+		}
+	} else if len(snap.All()) == 0 {
+		if _, err := fmt.Fprintf(s.Out.Stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", conn.Layout.Root()); err != nil {
+			return err
+		}
+	} else if err := output.Render(s.Out.Stdout, listTable(snap, session.DialectOf(proxies), s.Out.Wide())); err != nil {
+		return err
+	}
+	for _, r := range removed {
+		line := fmt.Sprintf("removed: %s/%s", r.Role, r.Address)
+		if r.By != "" {
+			line += " by " + r.By
+		}
+		if r.Reason != "" {
+			line += ": " + r.Reason
+		}
+		if err := s.Out.Println(line); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// only keeps the entries of some roles.
+func only(snap *instance.Snapshot, roles []instance.Role) *instance.Snapshot {
+	var keep []*instance.Instance
+	for _, role := range roles {
+		for _, in := range snap.All() {
+			if in.Role == role {
+				keep = append(keep, in)
+			}
+		}
+	}
+	return instance.NewSnapshot(snap.Revision, keep)
+}

@@ -1,0 +1,292 @@
+package show
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const statusHelp = `status shows whether etcd is well, what is registered, and which proxies run.
+
+IN FLIGHT is what a proxy told the others that it has in flight, and TOLD how long ago,
+by its clock and this one. A proxy with nothing in flight says so once.
+
+ALARMS of etcd matter: with NOSPACE nothing can register any more until etcd is
+compacted, defragmented and the alarm disarmed. A proxy whose APPLIED stays
+behind "membership revision" does not follow etcd.
+
+A notice is what a proxy says of the fleet in words: a role that is there and not used,
+a connector that hands nothing over. Its numbers may be some seconds old; the proxy's
+/status has the present ones. -o json has them below "proxies".
+
+The exit code is 1 when etcd does not answer, or has an alarm.`
+
+// Status makes the command status.
+func Status(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "status", Short: "show the health of etcd and who is present", Long: statusHelp,
+		Example: "  pdctl status\n  pdctl status -o json | jq .proxies",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return status(cmd.Context(), s) },
+	}
+}
+
+// statusReport is the JSON form of status.
+type statusReport struct {
+	Endpoints  []endpointReport          `json:"endpoints"`
+	Alarms     []string                  `json:"alarms"`
+	Prefix     string                    `json:"prefix"`
+	Revision   int64                     `json:"revision"`
+	Membership int64                     `json:"membership_revision"` // highest mod_revision of what proxies follow, intents too
+	Counts     map[string]map[string]int `json:"counts"`              // role → state → how many
+	Proxies    []proxyReport             `json:"proxies"`
+	Notes      []string                  `json:"notes,omitempty"`
+}
+
+type endpointReport struct {
+	Endpoint string `json:"endpoint"`
+	Version  string `json:"version,omitempty"`
+	DBSize   int64  `json:"db_size,omitempty"` // bytes
+	Leader   bool   `json:"leader,omitempty"`
+	Error    string `json:"error,omitempty"`
+}
+
+type proxyReport struct {
+	ID      string `json:"id"`
+	Address string `json:"address,omitempty"`
+	Version string `json:"version,omitempty"`
+	Applied int64  `json:"applied"`
+	// Load is what it tells the other proxies of its load; none: it does not.
+	Load *loadReport `json:"load,omitempty"`
+	// Notices are what the proxy says of the fleet in words.
+	Notices []string `json:"notices,omitempty"`
+}
+
+// loadReport is a proxy's load digest.
+type loadReport struct {
+	Applied   int64      `json:"applied"` // picks know the membership up to this
+	At        *time.Time `json:"at,omitempty"`
+	Instances int        `json:"instances"` // with something in flight
+	InFlight  int64      `json:"in_flight"`
+	Ignored   string     `json:"ignored,omitempty"`
+}
+
+func loadReports(loads []*lease.ProxyLoad) map[string]*loadReport {
+	out := map[string]*loadReport{}
+	for _, l := range loads {
+		r := &loadReport{Applied: l.Applied, At: l.At, Instances: len(l.Load) + l.LeftOut, Ignored: l.Ignored}
+		for _, c := range l.Load {
+			r.InFlight += c.InFlight
+		}
+		out[l.ID] = r
+	}
+	return out
+}
+
+// age is how long ago the digest was written, by two clocks.
+func (r *loadReport) age(now time.Time) string {
+	switch {
+	case r == nil:
+		return "-"
+	case r.Ignored != "":
+		return "not usable"
+	case r.At == nil:
+		return "?"
+	}
+	return max(0, now.Sub(*r.At)).Round(100 * time.Millisecond).String()
+}
+
+func status(ctx context.Context, s *session.Session) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	snap, err := conn.Store.Snapshot(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	rep := statusReport{
+		Endpoints: askEndpoints(ctx, s, conn), Alarms: []string{}, Prefix: conn.Layout.Root(),
+		Revision: snap.Revision, Proxies: []proxyReport{},
+	}
+	if rep.Membership, err = conn.Store.Newest(ctx); err != nil {
+		rep.Notes = append(rep.Notes, "membership revision: "+instance.Printable(err.Error(), 200))
+	}
+	// A user with rights on our keys only may not ask these; that is no failure.
+	if alarms, err := askAlarms(ctx, s, conn); err != nil {
+		rep.Notes = append(rep.Notes, "alarms: "+instance.Printable(err.Error(), 200))
+	} else {
+		rep.Alarms = alarms
+	}
+	proxies, err := conn.Store.Proxies(ctx)
+	if err != nil {
+		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
+	}
+	loads, err := conn.Store.Loads(ctx)
+	if err != nil {
+		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
+	}
+	told := loadReports(loads)
+	rep.Counts = counts(session.AsProxiesSay(snap, proxies))
+	for _, p := range proxies {
+		rep.Proxies = append(rep.Proxies, proxyReport{
+			ID: instance.Printable(p.ID, 64), Address: instance.Printable(p.Address, 100),
+			Version: instance.Printable(p.Version, 40), Applied: p.Applied,
+			Notices: p.Notices, Load: told[p.ID],
+		})
+	}
+	if s.Out.Structured() {
+		err = s.Out.Write(rep)
+	} else {
+		err = printStatus(s, rep)
+	}
+	if err == nil && len(rep.Alarms) > 0 {
+		err = fmt.Errorf("etcd has an alarm: %s", strings.Join(rep.Alarms, ", "))
+	}
+	return err
+}
+
+func askEndpoints(ctx context.Context, s *session.Session, conn *session.Conn) []endpointReport {
+	var out []endpointReport
+	for _, e := range conn.Client.Endpoints() {
+		r := endpointReport{Endpoint: e}
+		cctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 2*time.Second))
+		st, err := conn.Client.Status(cctx, e)
+		cancel()
+		if err != nil {
+			r.Error = instance.Printable(err.Error(), 200)
+		} else {
+			r.Version, r.DBSize = st.Version, st.DbSize
+			r.Leader = st.Leader != 0 && st.Leader == st.Header.MemberId
+		}
+		out = append(out, r)
+	}
+	return out
+}
+
+func askAlarms(ctx context.Context, s *session.Session, conn *session.Conn) ([]string, error) {
+	cctx, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	resp, err := conn.Client.AlarmList(cctx)
+	if err != nil {
+		return nil, err
+	}
+	out := []string{}
+	for _, al := range resp.Alarms {
+		out = append(out, fmt.Sprintf("%s on member %x", al.Alarm, al.MemberID))
+	}
+	slices.Sort(out)
+	return out, nil
+}
+
+// counts sorts every entry under one word.
+func counts(snap *instance.Snapshot) map[string]map[string]int {
+	out := make(map[string]map[string]int)
+	for _, role := range instance.Roles() {
+		out[string(role)] = make(map[string]int)
+	}
+	for _, in := range snap.All() {
+		out[string(in.Role)][output.Effective(in)]++
+	}
+	return out
+}
+
+func printStatus(s *session.Session, rep statusReport) error {
+	t := output.NewTable("ETCD", "VERSION", "DB SIZE", "MEMBER")
+	for _, e := range rep.Endpoints {
+		member := "follower"
+		if e.Leader {
+			member = "leader"
+		}
+		if e.Error != "" {
+			t.AppendRow([]any{e.Endpoint, "-", "-", "no answer: " + e.Error})
+			continue
+		}
+		t.AppendRow([]any{e.Endpoint, e.Version, output.ByteSize(e.DBSize), member})
+	}
+	if err := output.Render(s.Out.Stdout, t); err != nil {
+		return err
+	}
+	alarms := "none"
+	if len(rep.Alarms) > 0 {
+		alarms = strings.Join(rep.Alarms, ", ")
+	}
+	fmt.Fprintf(s.Out.Stdout, "\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
+		alarms, rep.Prefix, rep.Revision, rep.Membership)
+
+	t = output.NewTable("ROLE", "INSTANCES", "STATES")
+	for _, role := range instance.Roles() {
+		total := 0
+		var parts []string
+		for _, state := range slices.Sorted(maps.Keys(rep.Counts[string(role)])) {
+			n := rep.Counts[string(role)][state]
+			total += n
+			parts = append(parts, fmt.Sprintf("%d %s", n, state))
+		}
+		if len(parts) == 0 {
+			parts = []string{"-"}
+		}
+		t.AppendRow([]any{role, total, strings.Join(parts, ", ")})
+	}
+	if err := output.Render(s.Out.Stdout, t); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.Out.Stdout)
+	if len(rep.Proxies) == 0 {
+		fmt.Fprintln(s.Out.Stdout, "No proxy is present.")
+	} else {
+		t = output.NewTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "TOLD")
+		for _, p := range rep.Proxies {
+			inFlight := any("-")
+			if p.Load != nil && p.Load.Ignored == "" {
+				inFlight = p.Load.InFlight
+			}
+			t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
+		}
+		if err := output.Render(s.Out.Stdout, t); err != nil {
+			return err
+		}
+	}
+	printNotices(s, rep.Proxies)
+	for _, n := range rep.Notes {
+		fmt.Fprintln(s.Out.Stdout, "note: "+n)
+	}
+	return nil
+}
+
+// printNotices shows what proxies say of the fleet, each sentence once with those that
+// say it.
+func printNotices(s *session.Session, proxies []proxyReport) {
+	var texts []string
+	by := map[string][]string{}
+	for _, p := range proxies {
+		for _, text := range p.Notices {
+			if by[text] == nil {
+				texts = append(texts, text)
+			}
+			by[text] = append(by[text], cmp.Or(p.Address, p.ID))
+		}
+	}
+	for i, text := range texts {
+		if i == 0 {
+			fmt.Fprintln(s.Out.Stdout)
+		}
+		who := strings.Join(by[text], ", ")
+		if len(by[text]) == len(proxies) && len(proxies) > 1 {
+			who = "every proxy"
+		}
+		fmt.Fprintf(s.Out.Stdout, "notice (%s): %s\n", who, text)
+	}
+}

@@ -1,0 +1,147 @@
+package show
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/output"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const watchHelp = `watch prints changes as they happen, until Ctrl-C.
+
+  2026-11-21T09:00:00Z  17  ~  prefill/10.0.0.7:8100  down  state ready -> down
+
+Columns: time here, revision of etcd, "+" new, "-" gone, "~" changed, "=" there
+at the start (with --initial), instance, what it is worth now, what changed.
+-o json prints one object a line, -o yaml one document each.
+
+With --selector, what begins to fit is new, and what fits no more is gone.
+
+It outlives restarts of etcd: while etcd is away it says so on the error output,
+and afterwards prints what changed meanwhile.`
+
+// statusPoll is how often watch looks whether it still hears from etcd.
+const statusPoll = time.Second
+
+// Watch makes the command watch.
+func Watch(s *session.Session) *cobra.Command {
+	var initial bool
+	cmd := &cobra.Command{
+		Use: "watch", Short: "print changes as they happen", Long: watchHelp,
+		Example: "  pdctl watch\n  pdctl watch --initial -o json | jq -c 'select(.state == \"down\")'",
+		Args:    cobra.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return follow(cmd.Context(), s, initial) },
+	}
+	cmd.Flags().BoolVar(&initial, "initial", false, "print what is there first")
+	return cmd
+}
+
+// watch needs etcd to answer at the start, so that a wrong address is noticed;
+// from then on it only ends with ctx.
+func follow(ctx context.Context, s *session.Session, initial bool) error {
+	sel, err := s.Selected()
+	if err != nil {
+		return err
+	}
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	// Without a Prober the watcher only reads: it verifies and promotes nothing.
+	w := watch.New(conn.Client, watch.Options{Layout: conn.Layout, Log: log})
+	wctx, cancel := context.WithCancel(ctx)
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = w.Run(wctx) // nil: only its context ends it
+	}()
+	defer func() {
+		cancel()
+		<-done
+	}()
+
+	select {
+	case <-w.Ready():
+	case <-ctx.Done():
+		return nil
+	}
+	prev := w.Snapshot()
+	if initial {
+		for _, in := range sel.Filter(prev).All() {
+			if err := printChange(s, change{kind: "=", revision: in.ModRevision, in: in}); err != nil {
+				return err
+			}
+		}
+	}
+	fmt.Fprintf(s.Out.Stderr, "Watching %d instances from revision %d.\n", len(sel.Filter(prev).All()), prev.Revision)
+	tick := time.NewTicker(statusPoll)
+	defer tick.Stop()
+	away := false
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+			away = printContact(s, w.Status(), away)
+		case <-prev.Changed():
+			next := w.Snapshot()
+			for _, c := range diff(sel.Filter(prev), sel.Filter(next)) {
+				if err := printChange(s, c); err != nil {
+					return err
+				}
+			}
+			prev = next
+		}
+	}
+}
+
+// printContact tells when etcd went away and when it is back.
+func printContact(s *session.Session, st watch.Status, away bool) bool {
+	now := st.State == watch.Suspect || st.State == watch.Stale
+	switch {
+	case now && !away:
+		fmt.Fprintf(s.Out.Stderr, "etcd is away (%s); waiting for it.\n", instance.Printable(st.LastError, 300))
+	case !now && away:
+		fmt.Fprintf(s.Out.Stderr, "etcd is back, at revision %d.\n", st.Revision)
+	}
+	return now
+}
+
+// changeJSON is one line of watch -o json.
+type changeJSON struct {
+	Time     string   `json:"time"`
+	Change   string   `json:"change"` // added, removed, changed, present
+	Revision int64    `json:"at_revision"`
+	What     []string `json:"what,omitempty"`
+	instance.Listing
+}
+
+func printChange(s *session.Session, c change) error {
+	now := time.Now().UTC().Format("2006-01-02T15:04:05.000Z")
+	if s.Out.Structured() {
+		words := map[string]string{"+": "added", "-": "removed", "~": "changed", "=": "present"}
+		return s.Out.WriteLine(changeJSON{Time: now, Change: words[c.kind], Revision: c.revision, What: c.what, Listing: c.in.List()})
+	}
+	what := strings.Join(c.what, "; ")
+	if c.kind != "~" {
+		what = strings.TrimSpace(output.Kind(c.in) + " " + output.ShortModels(c.in.List().Models))
+	}
+	state := output.Effective(c.in)
+	if c.kind == "-" {
+		state = "gone"
+	}
+	return s.Out.Println(fmt.Sprintf("%s  %d  %s  %s/%s  %s  %s", now, c.revision, c.kind,
+		c.in.Role, instance.Printable(c.in.Address, 0), state, what))
+}

@@ -1,0 +1,177 @@
+// Package transfer moves what operators have put from one etcd to another.
+package transfer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+const exportHelp = `export writes what operators have put into etcd, to be imported into another:
+static instances, pending adds, and what was asked for by override (removals).
+
+It prints JSON lines. The first says what it is, each other is one key with its
+value as it stands in etcd. Instances that agents hold by a lease are listed as
+skipped: their agents register them again wherever they are pointed to. There
+are no secrets in it.`
+
+const exportExamples = `  pdctl export > fleet.jsonl
+  pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -`
+
+// Export makes the command export.
+func Export(s *session.Session) *cobra.Command {
+	return &cobra.Command{
+		Use: "export", Short: "write what operators put into etcd", Long: exportHelp, Example: exportExamples,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := s.Out.TextOnly("an export is JSON lines already"); err != nil {
+				return err
+			}
+			return export(cmd.Context(), s)
+		},
+	}
+}
+
+func export(ctx context.Context, s *session.Session) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	entries, revision, err := conn.Store.Export(ctx)
+	if err != nil {
+		return s.Hint(err)
+	}
+	return writeExport(s.Out.Stdout, moveHead{
+		Format: moveFormat, V: moveVersion, Prefix: conn.Layout.Root(), Revision: revision, At: time.Now().UTC().Truncate(time.Second),
+	}, entries)
+}
+
+const importHelp = `import writes what pdctl export has read into another etcd. FILE may be - for
+standard input.
+
+The whole file is checked before anything is written. Each key is written only
+where nothing is yet, in one transaction with its audit entry, so that an import
+may be repeated, and one that was interrupted goes on. What is there already and
+differs is left as it is and makes the exit code 1; pdctl remove and pdctl add
+settle it. What agents held is not imported: point the agents to the new etcd.`
+
+const importExamples = `  pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl
+  pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl`
+
+// Import makes the command import.
+func Import(s *session.Session) *cobra.Command {
+	var reason string
+	var dry bool
+	cmd := &cobra.Command{
+		Use: "import FILE|-", Short: "write an export into another etcd", Long: importHelp, Example: importExamples,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			entries, err := openExport(args[0], cmd.InOrStdin())
+			if err != nil {
+				return err
+			}
+			return imports(cmd.Context(), s, entries, reason, dry)
+		},
+	}
+	cmd.Flags().BoolVar(&dry, "dry-run", false, "only tell what would be written")
+	cmd.Flags().StringVar(&reason, "reason", "moved from another etcd", "why, for the audit trail")
+	return cmd
+}
+
+func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
+	if path == "-" {
+		return readExport(stdin)
+	}
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil, cli.Wrong(err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	return readExport(f)
+}
+
+// imported is what came of one key.
+type imported struct {
+	Kind    store.MoveKind `json:"kind"`
+	Role    instance.Role  `json:"role"`
+	Address string         `json:"address"`
+	Outcome string         `json:"outcome"` // written, same, differs, moot, skipped, failed
+	Error   string         `json:"error,omitempty"`
+}
+
+func imports(ctx context.Context, s *session.Session, entries []store.Carried, reason string, dry bool) error {
+	conn, err := s.Connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	results := []imported{}
+	failed := 0
+	for _, c := range entries {
+		r := imported{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0)}
+		if c.Skip != "" {
+			r.Outcome = "skipped"
+		} else if outcome, err := conn.Store.Import(ctx, c, reason, dry); err != nil {
+			r.Outcome, r.Error = "failed", err.Error()
+			if errors.Is(err, schema.ErrForeign) || errors.Is(err, schema.ErrNewer) {
+				return err // none of the others could be written either
+			}
+		} else {
+			r.Outcome = string(outcome)
+		}
+		if r.Outcome == "failed" || r.Outcome == string(store.MoveDiffers) {
+			failed++
+		}
+		results = append(results, r)
+		if !s.Out.Structured() {
+			fmt.Fprintf(s.Out.Stdout, "%s %s/%s: %s\n", r.Kind, r.Role, r.Address, r.said(c, dry))
+		}
+	}
+	if s.Out.Structured() {
+		if err := s.Out.Write(map[string]any{"dry_run": dry, "results": results}); err != nil {
+			return err
+		}
+	} else if len(results) == 0 {
+		fmt.Fprintln(s.Out.Stdout, "The export holds nothing to import.")
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d were not imported", failed, len(results))
+	}
+	return nil
+}
+
+// said is the outcome in words.
+func (r imported) said(c store.Carried, dry bool) string {
+	switch r.Outcome {
+	case string(store.MoveWritten):
+		if dry {
+			return "would be written"
+		}
+		return "written"
+	case string(store.MoveSame):
+		return "is there already"
+	case string(store.MoveDiffers):
+		return "something else is there, which was left as it is; see pdctl get " + string(r.Role) + "/" + r.Address
+	case string(store.MoveMoot):
+		return "left out: the new etcd has the instance, or its removal, already"
+	case "skipped":
+		return "skipped: " + instance.Printable(c.Skip, 200)
+	default:
+		return "failed: " + r.Error
+	}
+}

@@ -1,0 +1,136 @@
+package transfer
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// The form of an export: one JSON object a line. The first says what it is, the
+// others are a key each, the value as text exactly as it is in etcd.
+const (
+	moveFormat  = "pdmesh-export"
+	moveVersion = 1
+)
+
+// maxMoveLine bounds a line: the largest value, every byte of it escaped.
+const maxMoveLine = 8 * instance.MaxRecordBytes
+
+// moveHead is the first line.
+type moveHead struct {
+	Format   string    `json:"format"`
+	V        int       `json:"v"`
+	Prefix   string    `json:"prefix"`   // root of the keys, for people: import has its own
+	Revision int64     `json:"revision"` // of the etcd it was read from
+	At       time.Time `json:"at"`       // the clock of whoever exported, for people
+}
+
+// moveLine is one key.
+type moveLine struct {
+	Kind    store.MoveKind `json:"kind"`
+	Role    instance.Role  `json:"role"`
+	Address string         `json:"address"`
+	Value   *string        `json:"value,omitempty"`
+	TTL     int64          `json:"ttl,omitempty"`     // of what ends by itself: seconds left
+	Skipped string         `json:"skipped,omitempty"` // why it is not carried; then it has no value
+}
+
+func writeExport(w io.Writer, head moveHead, entries []store.Carried) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	if err := enc.Encode(head); err != nil {
+		return fmt.Errorf("write the export: %w", err)
+	}
+	for _, c := range entries {
+		line := moveLine{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0), Skipped: c.Skip}
+		if c.Skip == "" {
+			value := string(c.Value)
+			line.Value, line.TTL = &value, int64(c.TTL/time.Second)
+		}
+		if err := enc.Encode(line); err != nil {
+			return fmt.Errorf("write the export: %w", err)
+		}
+	}
+	return nil
+}
+
+// errNoExport is wrapped by every error about the file itself.
+var errNoExport = errors.New("not an export that this pdctl can read")
+
+// readExport reads the whole of an export before anything is done with it.
+func readExport(r io.Reader) ([]store.Carried, error) {
+	lines := bufio.NewScanner(r)
+	lines.Buffer(nil, maxMoveLine)
+	var entries []store.Carried
+	n := 0
+	for lines.Scan() {
+		n++
+		text := bytes.TrimSpace(lines.Bytes())
+		if n == 1 {
+			if err := checkHead(text); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if len(text) == 0 {
+			continue
+		}
+		c, err := readMoveLine(text)
+		if err != nil {
+			return nil, fmt.Errorf("%w: line %d: %w", errNoExport, n, err)
+		}
+		entries = append(entries, c)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, fmt.Errorf("%w: after line %d: %w", errNoExport, n, err)
+	}
+	if n == 0 {
+		return nil, fmt.Errorf("%w: it is empty; did pdctl export fail?", errNoExport)
+	}
+	return entries, nil
+}
+
+func checkHead(text []byte) error {
+	var head moveHead
+	if err := json.Unmarshal(text, &head); err != nil || head.Format != moveFormat {
+		return fmt.Errorf("%w: its first line is not {\"format\":%q,...}; make one with pdctl export", errNoExport, moveFormat)
+	}
+	if head.V != moveVersion {
+		return fmt.Errorf("%w: it is of version %d, this program reads version %d; use the pdctl that wrote it, or a newer one", errNoExport, head.V, moveVersion)
+	}
+	return nil
+}
+
+func readMoveLine(text []byte) (store.Carried, error) {
+	var line moveLine
+	dec := json.NewDecoder(bytes.NewReader(text))
+	dec.DisallowUnknownFields()
+	if err := dec.Decode(&line); err != nil {
+		return store.Carried{}, err
+	}
+	c := store.Carried{
+		Kind: line.Kind, Key: instance.Key{Role: line.Role, Address: line.Address},
+		TTL: time.Duration(line.TTL) * time.Second, Skip: line.Skipped,
+	}
+	if c.Skip != "" {
+		return c, nil
+	}
+	if line.Value == nil {
+		return store.Carried{}, errors.New("it has no value, and no word why it was skipped")
+	}
+	c.Value = []byte(*line.Value)
+	if err := c.Check(); err != nil {
+		return store.Carried{}, err
+	}
+	if line.TTL < 0 || (line.TTL > 0 && c.Kind == store.MoveRecord) {
+		return store.Carried{}, fmt.Errorf("ttl %d: only pending adds and overrides have one, in seconds", line.TTL)
+	}
+	return c, nil
+}
