@@ -221,6 +221,10 @@ bench-tls: build ## what TLS with clients costs the proxy, for a small request o
 bench-report: bench-build ## the report again, from the figures of the last make bench on each machine
 	@$(BIN)/bench report $(BENCH_DIR) --readme $(BENCH_README)
 
+.PHONY: reference
+reference: ## docs/reference/cli.md again, from what the programs print
+	$(GO) test -count=1 -run 'TestCommandLinePage$$' ./test/docs -update
+
 .PHONY: fmt
 fmt: ## format the sources
 	gofmt -w .

@@ -36,7 +36,7 @@ func (l *listing) MustRegister(list ...prometheus.Collector) {
 // Operators find every family on the page.
 func TestEveryFamilyIsDocumented(t *testing.T) {
 	t.Parallel()
-	page, err := os.ReadFile("../../docs/metrics.md")
+	page, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func TestEveryFamilyIsDocumented(t *testing.T) {
 	for _, name := range l.names {
 		known[name] = true
 		if !strings.Contains(string(page), "`"+name+"`") {
-			t.Errorf("docs/metrics.md does not tell of %s", name)
+			t.Errorf("docs/reference/metrics.md does not tell of %s", name)
 		}
 	}
 	others, err := os.ReadFile("../../docs/api.md")

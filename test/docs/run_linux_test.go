@@ -12,6 +12,7 @@ import (
 	"time"
 	"unsafe"
 
+	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/longform"
 	"github.com/pdmesh/pdmesh/test/harness"
 )
@@ -28,6 +29,7 @@ func TestMain(m *testing.M) {
 		}
 		os.Exit(1)
 	}
+	testkit.GoldenFlag()
 	os.Exit(harness.Main(m, &binDir))
 }
 

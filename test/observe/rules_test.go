@@ -43,7 +43,7 @@ func TestEveryAlertIsTried(t *testing.T) {
 // Rules and board ask for metrics that there are.
 func TestMetricsExist(t *testing.T) {
 	t.Parallel()
-	known := strings.Fields(regexp.MustCompile("[^a-z_]+").ReplaceAllString(read(t, "../../docs/metrics.md"), " "))
+	known := strings.Fields(regexp.MustCompile("[^a-z_]+").ReplaceAllString(read(t, "../../docs/reference/metrics.md"), " "))
 	there := map[string]bool{}
 	for _, name := range known {
 		there[name] = true
@@ -55,7 +55,7 @@ func TestMetricsExist(t *testing.T) {
 				base = strings.TrimSuffix(base, suffix)
 			}
 			if !there[name] && !there[base] {
-				t.Errorf("%s: docs/metrics.md knows no %s", file, name)
+				t.Errorf("%s: docs/reference/metrics.md knows no %s", file, name)
 			}
 		}
 	}

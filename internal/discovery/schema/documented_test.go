@@ -1,0 +1,100 @@
+package schema_test
+
+import (
+	"os"
+	"reflect"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+const keysPage = "../../../docs/reference/keys.md"
+
+// rows are the names in the first column of the table below a heading of the page.
+func rows(t *testing.T, head string) (names []string) {
+	t.Helper()
+	raw, err := os.ReadFile(keysPage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, ok := strings.Cut(string(raw), head)
+	if !ok {
+		t.Fatalf("%s has no table %q", keysPage, head)
+	}
+	table, _, _ = strings.Cut(table, "\n\n")
+	for line := range strings.Lines(table) {
+		if cells := strings.Split(line, " | "); len(cells) > 1 {
+			for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
+				names = append(names, m[1])
+			}
+		}
+	}
+	return names
+}
+
+// Every key that Layout makes is on the page, and no other.
+func TestEveryKeyIsDocumented(t *testing.T) {
+	t.Parallel()
+	layout, err := schema.NewLayout("/pd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var keys []string
+	v := reflect.ValueOf(layout)
+	for i := range v.NumMethod() {
+		name, method := v.Type().Method(i).Name, v.Method(i)
+		if slices.Contains([]string{"Root", "Overrides", "WatchStart", "WatchEnd", "ListedPrefixes", "Parse", "Owns"}, name) {
+			continue // no keys, but prefixes and questions
+		}
+		var in []reflect.Value
+		for at := range method.Type().NumIn() {
+			if method.Type().In(at).Kind() == reflect.Struct {
+				in = append(in, reflect.ValueOf(instance.Key{Role: "<role>", Address: "<host:port>"}))
+				continue
+			}
+			id := "<id>"
+			if name == "Audit" {
+				id = "<ulid>"
+			}
+			in = append(in, reflect.ValueOf(id))
+		}
+		key := strings.TrimPrefix(method.Call(in)[0].String(), layout.Root())
+		if name == "Instance" {
+			for _, role := range instance.Roles() {
+				keys = append(keys, strings.Replace(key, "<role>", string(role), 1))
+			}
+			continue
+		}
+		keys = append(keys, key)
+	}
+	same(t, "key", keys, rows(t, "| key below the root |"))
+}
+
+// Every field of a record is on the page, and no other.
+func TestEveryFieldOfARecordIsDocumented(t *testing.T) {
+	t.Parallel()
+	var fields []string
+	for i := range reflect.TypeFor[instance.Record]().NumField() {
+		name, _, _ := strings.Cut(reflect.TypeFor[instance.Record]().Field(i).Tag.Get("json"), ",")
+		fields = append(fields, name)
+	}
+	same(t, "field of a record", fields, rows(t, "| field |"))
+}
+
+func same(t *testing.T, what string, code, page []string) {
+	t.Helper()
+	for _, name := range code {
+		if !slices.Contains(page, name) {
+			t.Errorf("docs/reference/keys.md has no row for the %s %s", what, name)
+		}
+	}
+	for _, name := range page {
+		if !slices.Contains(code, name) {
+			t.Errorf("docs/reference/keys.md has a row for %s, which is no %s", name, what)
+		}
+	}
+}
