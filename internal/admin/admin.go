@@ -28,13 +28,30 @@ type Members interface {
 	Snapshot() *instance.Snapshot
 }
 
+// Instances adds and removes instances in etcd; see store.Instances.
+type Instances interface {
+	Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (store.AddOutcome, error)
+	AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (store.AddOutcome, error)
+	Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error)
+	ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error)
+	Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error)
+}
+
+// Intents writes what is wanted of instances; see store.Intents.
+type Intents interface {
+	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.Wish) (store.Intended, error)
+	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.Intended, error)
+	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.Wish) (store.Intended, error)
+}
+
 // Options configure a Service.
 type Options struct {
-	Store   *store.Store
-	Members Members
-	Prober  Prober
-	Guard   netguard.Policy
-	Model   string // every instance must serve it; "" any
+	Instances Instances
+	Intents   Intents
+	Members   Members
+	Prober    Prober
+	Guard     netguard.Policy
+	Model     string // every instance must serve it; "" any
 	// Proxies are those that what is added through this proxy belongs to; nil or
 	// none: every proxy.
 	Proxies func() []string
@@ -93,7 +110,7 @@ func (s *Service) Add(ctx context.Context, k instance.Key, ranks int) (httpapi.O
 	if !facts.StartedAt.IsZero() {
 		rec.StartedAt = &facts.StartedAt
 	}
-	outcome, err := s.o.Store.Add(ctx, k, rec, "added through the admin route")
+	outcome, err := s.o.Instances.Add(ctx, k, rec, "added through the admin route")
 	if err != nil {
 		return 0, storeError(err)
 	}
@@ -124,7 +141,7 @@ func (s *Service) wait(ctx context.Context, k instance.Key, ranks int, why error
 	if proxies := s.o.Proxies(); len(proxies) > 0 || ranks > 0 {
 		p.Record = &instance.Record{Proxies: proxies, DPSize: ranks}
 	}
-	outcome, err := s.o.Store.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
+	outcome, err := s.o.Instances.AddPending(ctx, k, p, s.o.PendingTTL, "waits for the instance, through the admin route")
 	if err != nil {
 		return 0, storeError(err)
 	}
@@ -150,14 +167,14 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 	if k.Role == instance.Both {
 		return s.removeBoth(ctx, k)
 	}
-	remove := s.o.Store.Remove
+	remove := s.o.Instances.Remove
 	in, shown := s.o.Members.Snapshot().Lookup(k)
 	if shown && in.View == instance.Elsewhere {
 		return false, nil
 	}
 	shown = shown && in.Intent != instance.Removed
 	if proxies := s.o.Proxies(); shown && len(proxies) > 0 {
-		left, err := s.o.Store.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
+		left, err := s.o.Instances.Leave(ctx, k, proxies, "removed through the admin route of "+proxies[0])
 		if err != nil {
 			return false, storeError(err)
 		}
@@ -170,11 +187,11 @@ func (s *Service) Remove(ctx context.Context, k instance.Key) (bool, error) {
 		}
 	}
 	if shown {
-		remove = s.o.Store.ForceRemove // it may have lost its key
+		remove = s.o.Instances.ForceRemove // it may have lost its key
 	}
 	existed, err := remove(ctx, k, "removed through the admin route")
 	if errors.Is(err, instance.ErrAddress) && shown { // a key that somebody misspelled
-		existed, err = s.o.Store.Remove(ctx, k, "removed through the admin route")
+		existed, err = s.o.Instances.Remove(ctx, k, "removed through the admin route")
 	}
 	if err != nil {
 		return false, storeError(err)
@@ -199,9 +216,9 @@ func (s *Service) removeBoth(ctx context.Context, k instance.Key) (existed bool,
 		existed = existed || ok && in.Intent != instance.Removed
 	}
 	if together {
-		remove := s.o.Store.Remove
+		remove := s.o.Instances.Remove
 		if existed {
-			remove = s.o.Store.ForceRemove // it may have lost its keys
+			remove = s.o.Instances.ForceRemove // it may have lost its keys
 		}
 		held, err := remove(ctx, k, "removed through the admin route")
 		if err != nil {

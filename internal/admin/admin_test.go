@@ -40,14 +40,15 @@ func start(t *testing.T, model string, guard netguard.Policy) *rig {
 		t.Fatal(err)
 	}
 	prober := vllm.New("")
-	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher"), Prober: prober, WaitingInterval: 20 * time.Millisecond})
+	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: prober, WaitingInterval: 20 * time.Millisecond})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { defer close(done); _ = w.Run(ctx) }()
 	t.Cleanup(func() { cancel(); <-done })
 	<-w.Ready()
+	st := store.New(cli, l, "test")
 	return &rig{watcher: w, etcd: etcd, svc: admin.New(admin.Options{
-		Store: store.New(cli, l, "test"), Members: w, Prober: prober, Guard: guard, Model: model,
+		Instances: st.Instances, Intents: st.Intents, Members: w, Prober: prober, Guard: guard, Model: model,
 	})}
 }
 

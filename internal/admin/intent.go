@@ -38,15 +38,15 @@ func (s *Service) Intend(ctx context.Context, k instance.Key, w httpapi.Wish) (h
 func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how store.Wish) (store.Intended, error) {
 	switch w.Verb {
 	case httpapi.Drain:
-		return s.o.Store.Intend(ctx, k, instance.Drain, how)
+		return s.o.Intents.Intend(ctx, k, instance.Drain, how)
 	case httpapi.Cordon:
-		return s.o.Store.Intend(ctx, k, instance.Cordon, how)
+		return s.o.Intents.Intend(ctx, k, instance.Cordon, how)
 	case httpapi.Undrain:
-		return s.o.Store.Lift(ctx, k, instance.Drain, w.Reason)
+		return s.o.Intents.Lift(ctx, k, instance.Drain, w.Reason)
 	case httpapi.Uncordon:
-		return s.o.Store.Lift(ctx, k, instance.Cordon, w.Reason)
+		return s.o.Intents.Lift(ctx, k, instance.Cordon, w.Reason)
 	case httpapi.Weigh:
-		return s.o.Store.SetWeight(ctx, k, w.Weight, how)
+		return s.o.Intents.SetWeight(ctx, k, w.Weight, how)
 	}
 	return store.Intended{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, w.Verb)
 }

@@ -16,7 +16,7 @@
 //	│ decode/ … override/ pending/ prefill/   │ proxies/ audit/│
 //	└──────────────────────────────────────────────────────────┘
 //	   ▲ lease.Registrar        │ list at R,       ▲ lease.Presence
-//	   ▲ store.Store            ▼ watch from R+1   ▲ store.Store
+//	   ▲ store.Instances, …     ▼ watch from R+1   ▲ store, with each change
 //	                         watch.Watcher → table → Snapshot
 //
 // Nothing in here ends a process or empties the membership because etcd cannot be reached.

@@ -343,7 +343,7 @@ func TestWatcherSeesGatewayRegistration(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher"), Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
+	w := watch.New(cli, watch.Options{Layout: l, Writer: store.New(cli, l, "watcher").Watch, Prober: answering{}, WaitingInterval: 20 * time.Millisecond})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()

@@ -196,7 +196,7 @@ func promoter(t *testing.T, r *rig) {
 	}
 	cli := r.etcd.Client(t)
 	w := watch.New(cli, watch.Options{
-		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Writer: store.New(cli, layout, "test"),
+		Layout: layout, Prober: vllm.New(""), WaitingInterval: 50 * time.Millisecond, Writer: store.New(cli, layout, "test").Watch,
 	})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

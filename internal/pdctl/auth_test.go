@@ -158,7 +158,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	// A proxy is there first, and follows.
 	proxy := as(schema.RoleProxy)
 	watcher := watch.New(proxy, watch.Options{
-		Layout: layout, Writer: store.New(proxy, layout, "proxy p"), Log: log, AuditInterval: time.Second, Prober: answering{}, WaitingInterval: 100 * time.Millisecond,
+		Layout: layout, Writer: store.New(proxy, layout, "proxy p").Watch, Log: log, AuditInterval: time.Second, Prober: answering{}, WaitingInterval: 100 * time.Millisecond,
 	})
 	wctx, stopWatcher := context.WithCancel(ctx)
 	watched := make(chan struct{})
@@ -213,7 +213,7 @@ func TestProgramsWorkAsTheirUsers(t *testing.T) {
 	// A pending add becomes an instance.
 	waiting := instance.Key{Role: instance.Prefill, Address: "10.0.0.3:8100"}
 	operator := store.New(as(schema.RoleOperator), layout, "operator")
-	if _, err := operator.AddPending(ctx, waiting, schema.PendingAdd{}, 0, ""); err != nil {
+	if _, err := operator.Instances.AddPending(ctx, waiting, schema.PendingAdd{}, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	sees("promoted", func(s *instance.Snapshot) bool {

@@ -37,7 +37,7 @@ func TestRestoreAndForget(t *testing.T) {
 	if err != nil || len(resp.Kvs) != 1 || resp.Kvs[0].Lease == 0 || !strings.Contains(string(resp.Kvs[0].Value), `"keys":["decode/10.0.0.1:1"]`) {
 		t.Fatalf("%v, %v", resp.Kvs, err)
 	}
-	log, err := store.New(r.cli, l, "test").AuditLog(t.Context(), 0)
+	log, err := store.New(r.cli, l, "test").Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[0].What != "forget" || log[0].Address != "10.0.0.1:1" || log[1].Why != "go on" {
 		t.Fatalf("%+v, %v", log, err)
 	}
@@ -59,7 +59,7 @@ func TestRemoveByForce(t *testing.T) {
 		t.Fatal(err)
 	}
 	store := store.New(r.cli, l, "test")
-	log, err := store.AuditLog(t.Context(), 0)
+	log, err := store.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 1 || log[0].What != "remove" || log[0].Why != "orphan" {
 		t.Fatalf("%+v, %v", log, err)
 	}

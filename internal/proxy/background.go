@@ -95,7 +95,7 @@ func (p *app) writeOnce(ctx context.Context) {
 			return
 		}
 		if err == nil {
-			if err = p.flags.Sync(ctx, p.store, p.log); err == nil {
+			if err = p.flags.Sync(ctx, p.store.Instances, p.log); err == nil {
 				return
 			}
 		}

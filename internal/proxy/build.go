@@ -85,7 +85,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	actor := "proxy " + p.id
 	p.store = store.New(own.Client, layout, actor)
 	p.watcher = watch.New(own.Client, watch.Options{
-		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: static.Name(cfg, address), Writer: p.store,
+		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: static.Name(cfg, address), Writer: p.store.Watch,
 		Log:             log.WithField("component", "watcher"),
 		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
 		ProbeTimeout: cfg.ProbeTimeout,
@@ -172,7 +172,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 			},
 		},
 		Admin: admin.New(admin.Options{
-			Store: p.store, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.Fleet,
+			Instances: p.store.Instances, Intents: p.store.Intents, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.Fleet,
 			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
 		}),
 		Members: p.watcher, Load: p.sched, Details: p.load.Of, Prompts: p.load.Prompts, Digests: p.load.Digests, KVEvents: p.kvStatus, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return own.Status(p.watcher.Status()) },

@@ -51,7 +51,7 @@ func boardEtcd(s httpapi.EtcdStatus) dashboard.Etcd {
 }
 
 func (p *app) boardProxies(ctx context.Context) ([]dashboard.Proxy, error) {
-	list, err := p.store.Proxies(ctx)
+	list, err := p.store.Reader.Proxies(ctx)
 	if err != nil {
 		return nil, err
 	}

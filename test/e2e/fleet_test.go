@@ -201,14 +201,14 @@ func TestPendingAddIsPromotedOnce(t *testing.T) {
 		}
 	}
 	s := st(t, etcd)
-	raw, err := s.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
+	raw, err := s.Reader.Get(t.Context(), instance.Key{Role: instance.Decode, Address: address})
 	if err != nil {
 		t.Fatal(err)
 	}
 	if len(raw) != 1 || raw[0].Version != 1 || raw[0].Lease != 0 {
 		t.Fatalf("keys of the instance: %+v", raw)
 	}
-	log, err := s.AuditLog(t.Context(), 100)
+	log, err := s.Reader.AuditLog(t.Context(), 100)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -365,7 +365,7 @@ func TestEtcdAway(t *testing.T) {
 // keys gives lease, create revision and version of every instance's key.
 func keys(t *testing.T, etcd string, n int) map[string][3]int64 {
 	t.Helper()
-	snap, err := st(t, etcd).Snapshot(t.Context())
+	snap, err := st(t, etcd).Reader.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

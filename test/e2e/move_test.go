@@ -154,7 +154,7 @@ func (h *house) moveAgents(etcd []string) {
 			h.t.Fatal(err)
 		}
 		testkit.Eventually(h.t, soon, func() error {
-			raw, err := st(h.t, etcd[0]).Get(h.t.Context(), instance.Key{Role: n.Spec.Role, Address: n.Address})
+			raw, err := st(h.t, etcd[0]).Reader.Get(h.t.Context(), instance.Key{Role: n.Spec.Role, Address: n.Address})
 			if err != nil || len(raw) != 1 || raw[0].Lease == 0 {
 				return fmt.Errorf("%s is not registered: %v, %w", n.Address, raw, err)
 			}
@@ -261,7 +261,7 @@ func TestMoveBySnapshot(t *testing.T) {
 				t.Fatal(err)
 			}
 		})
-		log, err := store.New(c.Client(t), layout(t), "test").AuditLog(t.Context(), 0)
+		log, err := store.New(c.Client(t), layout(t), "test").Reader.AuditLog(t.Context(), 0)
 		if err != nil || len(log) != 2 || log[0].What != "remove" {
 			t.Fatalf("the audit log has not moved along: %v, %v", log, err)
 		}

@@ -65,7 +65,7 @@ func running(t testing.TB, run func(context.Context) error) {
 func watching(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 	t.Helper()
 	o.Layout = layout(t)
-	o.Writer = store.New(cli, o.Layout, "watcher")
+	o.Writer = store.New(cli, o.Layout, "watcher").Watch
 	w := watch.New(cli, o)
 	running(t, w.Run)
 	select {

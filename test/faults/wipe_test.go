@@ -214,7 +214,7 @@ func TestFault29_WipedWithIntent(t *testing.T) {
 	})
 	removed, drained := r.decode[2], r.decode[1]
 	key := func(n *fleet.Node) instance.Key { return instance.Key{Role: n.Spec.Role, Address: n.Address} }
-	if _, err := store.New(cli, lay, "test").Remove(t.Context(), key(removed), "broken"); err != nil {
+	if _, err := store.New(cli, lay, "test").Instances.Remove(t.Context(), key(removed), "broken"); err != nil {
 		t.Fatal(err)
 	}
 	put(t, cli, lay.Override(key(drained)), `{"v":1,"state":"drain","reason":"row 29"}`)
@@ -345,7 +345,7 @@ func TestFault31_ProxySuspended(t *testing.T) {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, soon, func() error { // its presence runs out
-		list, err := store.New(cli, layout(t), "test").Proxies(t.Context())
+		list, err := store.New(cli, layout(t), "test").Reader.Proxies(t.Context())
 		if err != nil || len(list) > 0 {
 			return fmt.Errorf("%v, %w", list, err)
 		}

@@ -350,7 +350,7 @@ func (s *site) record(role instance.Role, port string) instance.Record {
 		s.t.Fatal(err)
 	}
 	k := instance.Key{Role: role, Address: "127.0.0.1:" + s.ports[port]}
-	raw, err := store.New(cli, l, "test").Get(s.t.Context(), k)
+	raw, err := store.New(cli, l, "test").Reader.Get(s.t.Context(), k)
 	if err != nil || len(raw) != 1 {
 		s.t.Fatalf("%s: %d keys, %v", k, len(raw), err)
 	}

@@ -116,7 +116,7 @@ func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
 	r := members.Register(t, cli, members.RegistrarOptions(t, inBoth(bothAddress)))
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
-	if _, err := store.Remove(t.Context(), members.Prefill(bothAddress), "no prefills here"); err != nil {
+	if _, err := store.Instances.Remove(t.Context(), members.Prefill(bothAddress), "no prefills here"); err != nil {
 		t.Fatal(err)
 	}
 	r.Set(instance.Record{ID: "A", State: instance.Down})
@@ -130,12 +130,12 @@ func TestRegistrarBothHonoursRemovalOfOne(t *testing.T) {
 	if p != nil || d == nil || !strings.Contains(string(d.Value), `"down"`) {
 		t.Fatalf("prefill %+v, decode %+v", p, d)
 	}
-	if _, err := store.Remove(t.Context(), members.Decode(bothAddress), "nor decodes"); err != nil {
+	if _, err := store.Instances.Remove(t.Context(), members.Decode(bothAddress), "nor decodes"); err != nil {
 		t.Fatal(err)
 	}
 	members.WaitPhase(t, r, lease.Overridden)
 	for _, k := range inBoth(bothAddress).Each() {
-		if _, err := store.Allow(t.Context(), k, "mended"); err != nil {
+		if _, err := store.Instances.Allow(t.Context(), k, "mended"); err != nil {
 			t.Fatal(err)
 		}
 	}

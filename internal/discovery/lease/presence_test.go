@@ -36,7 +36,7 @@ func TestPresence(t *testing.T) {
 	list := func(check func([]lease.ProxyPresence) error) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			got, err := store.Proxies(t.Context())
+			got, err := store.Reader.Proxies(t.Context())
 			if err != nil {
 				return err
 			}
@@ -107,7 +107,7 @@ func TestPresenceSaysFindings(t *testing.T) {
 	says := func(key, want string) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			ps, err := store.Proxies(t.Context())
+			ps, err := store.Reader.Proxies(t.Context())
 			if err != nil {
 				return err
 			}
@@ -146,7 +146,7 @@ func TestPresenceSaysNotices(t *testing.T) {
 	says := func(begin string) (revision int64) {
 		t.Helper()
 		testkit.Eventually(t, members.Soon, func() error {
-			ps, err := store.Proxies(t.Context())
+			ps, err := store.Reader.Proxies(t.Context())
 			if err != nil {
 				return err
 			}

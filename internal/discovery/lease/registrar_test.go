@@ -177,7 +177,7 @@ func TestRegistrarHonoursRemoval(t *testing.T) {
 	r := members.Register(t, cli, members.RegistrarOptions(t, k))
 	r.Set(instance.Record{ID: "A"})
 	members.WaitPhase(t, r, lease.Registered)
-	if existed, err := store.Remove(t.Context(), k, "broken"); err != nil || !existed {
+	if existed, err := store.Instances.Remove(t.Context(), k, "broken"); err != nil || !existed {
 		t.Fatal(existed, err)
 	}
 	members.WaitPhase(t, r, lease.Overridden)
@@ -192,14 +192,14 @@ func TestRegistrarHonoursRemoval(t *testing.T) {
 	if raw := members.RawKey(t, cli, k); raw != nil {
 		t.Fatalf("it came back: %+v", raw)
 	}
-	if removed, err := store.Allow(t.Context(), k, "mended"); err != nil || !removed {
+	if removed, err := store.Instances.Allow(t.Context(), k, "mended"); err != nil || !removed {
 		t.Fatal(removed, err)
 	}
 	members.WaitPhase(t, r, lease.Registered)
-	if removed, err := store.Allow(t.Context(), k, "again"); err != nil || removed {
+	if removed, err := store.Instances.Allow(t.Context(), k, "again"); err != nil || removed {
 		t.Errorf("allowed twice: %v, %v", removed, err)
 	}
-	log, err := store.AuditLog(t.Context(), 0)
+	log, err := store.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[0].What != "allow" {
 		t.Errorf("the trail is %+v, %v", log, err)
 	}

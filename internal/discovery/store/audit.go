@@ -2,7 +2,6 @@ package store
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"hash/fnv"
 	"time"
@@ -46,9 +45,9 @@ type AuditEntry struct {
 }
 
 // audit makes the operations that write an audit entry.
-func (s *Store) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
+func (w *writer) audit(ctx context.Context, k instance.Key, p plan, why string) ([]clientv3.Op, error) {
 	e := AuditEntry{
-		V: 1, At: time.Now().UTC(), Who: s.actor, What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
+		V: 1, At: time.Now().UTC(), Who: w.actor, What: p.what, Role: k.Role, Address: k.Address, Why: cut(why, maxWhy), Weight: p.weight,
 	}
 	if p.lease > 0 {
 		e.For = p.lease.String()
@@ -57,46 +56,46 @@ func (s *Store) audit(ctx context.Context, k instance.Key, p plan, why string) (
 	if err != nil {
 		return nil, err
 	}
-	lease, err := s.auditLease(ctx)
+	lease, err := w.auditLease(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ops, err := s.trimAudit(ctx)
+	ops, err := w.trimAudit(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return append(ops, clientv3.OpPut(s.layout.Audit(ulid.Make().String()), string(value), clientv3.WithLease(lease))), nil
+	return append(ops, clientv3.OpPut(w.layout.Audit(ulid.Make().String()), string(value), clientv3.WithLease(lease))), nil
 }
 
 // auditLease is the lease of all entries of a day: its id follows from the day, so that
 // every program finds it without asking, and there are a month of them at most. The day
 // is that of the writer's clock; one that is wrong shares another day's lease.
-func (s *Store) auditLease(ctx context.Context) (clientv3.LeaseID, error) {
+func (w *writer) auditLease(ctx context.Context) (clientv3.LeaseID, error) {
 	h := fnv.New64a()
-	_, _ = h.Write([]byte(s.layout.Audit("") + time.Now().UTC().Format(time.DateOnly)))
+	_, _ = h.Write([]byte(w.layout.Audit("") + time.Now().UTC().Format(time.DateOnly)))
 	id := int64(h.Sum64()>>1) | 1
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	_, err := clientv3.RetryLeaseClient(s.cli).LeaseGrant(cctx, &pb.LeaseGrantRequest{ID: id, TTL: etcd.Seconds(auditTTL + 24*time.Hour)})
+	_, err := clientv3.RetryLeaseClient(w.cli).LeaseGrant(cctx, &pb.LeaseGrantRequest{ID: id, TTL: etcd.Seconds(auditTTL + 24*time.Hour)})
 	if err = rpctypes.Error(err); err != nil && !errors.Is(err, rpctypes.ErrLeaseExist) {
-		return 0, etcd.Explain(ctx, s.cli, "grant a lease", err, true)
+		return 0, etcd.Explain(ctx, w.cli, "grant a lease", err, true)
 	}
 	return clientv3.LeaseID(id), nil
 }
 
 // trimAudit makes the operations that keep the number of entries bounded.
-func (s *Store) trimAudit(ctx context.Context) ([]clientv3.Op, error) {
+func (w *writer) trimAudit(ctx context.Context) ([]clientv3.Op, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	prefix := s.layout.Audit("")
-	resp, err := s.cli.Txn(cctx).Then(
+	prefix := w.layout.Audit("")
+	resp, err := w.cli.Txn(cctx).Then(
 		clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithCountOnly()),
 		clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithLimit(auditTrim)),
 	).Commit()
 	if err != nil {
-		return nil, etcd.Explain(ctx, s.cli, "count the audit entries", err, true)
+		return nil, etcd.Explain(ctx, w.cli, "count the audit entries", err, true)
 	}
-	if resp.Responses[0].GetResponseRange().Count < s.maxAudit {
+	if resp.Responses[0].GetResponseRange().Count < w.maxAudit {
 		return nil, nil
 	}
 	var ops []clientv3.Op
@@ -115,26 +114,4 @@ func cut(s string, n int) string {
 		n--
 	}
 	return s[:n]
-}
-
-// AuditLog reads the newest audit entries, newest first; limit 0 reads all.
-// Entries that cannot be read are shown with their text in Why.
-func (s *Store) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
-	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-	defer cancel()
-	resp, err := s.cli.Get(cctx, s.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
-		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
-	if err != nil {
-		return nil, etcd.Explain(ctx, s.cli, "read the audit log", err, true)
-	}
-	entries := make([]AuditEntry, 0, len(resp.Kvs))
-	for _, kv := range resp.Kvs {
-		var e AuditEntry
-		if err := json.Unmarshal(kv.Value, &e); err != nil {
-			e = AuditEntry{What: "unreadable", Why: instance.Printable(string(kv.Value), 200)}
-		}
-		e.Revision = kv.ModRevision
-		entries = append(entries, e)
-	}
-	return entries, nil
 }

@@ -41,7 +41,7 @@ type FlagsOutcome struct {
 // source are left alone, but that the proxy may use them, and flags never lift a
 // removal. It goes on after an instance that cannot be changed and gives the first
 // error.
-func (s *Store) SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
+func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
 	var told FlagsOutcome
 	for k, rec := range want {
 		rec.Source, rec.Proxies = schema.SourceFlags, []string{proxy}
@@ -110,7 +110,7 @@ func fromFlags(kv *mvccpb.KeyValue, k instance.Key) (instance.Record, bool) {
 type synced struct{ removed, dropped, differs bool }
 
 // syncOne brings one record in line; nil means that it is not wanted.
-func (s *Store) syncOne(ctx context.Context, proxy string, k instance.Key, wanted *instance.Record) (result synced, err error) {
+func (s *Instances) syncOne(ctx context.Context, proxy string, k instance.Key, wanted *instance.Record) (result synced, err error) {
 	key := s.layout.Instance(k)
 	put := func(f *etcd.Found, rec instance.Record) (plan, error) {
 		value, err := staticValue(k, rec, schema.SourceFlags)
@@ -205,7 +205,7 @@ func widened(k instance.Key, kv *mvccpb.KeyValue, proxies []string) ([]byte, err
 
 // Leave takes an instance from proxies if it belongs to others besides, who keep it.
 // left is false, and nothing is done, if it does not: then it may be removed.
-func (s *Store) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
+func (s *Instances) Leave(ctx context.Context, k instance.Key, proxies []string, reason string) (left bool, err error) {
 	if err := checkKey(k); err != nil {
 		return false, err
 	}

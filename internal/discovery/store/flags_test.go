@@ -36,7 +36,7 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 	for _, k := range keys {
 		want[k] = instance.Record{Connector: "plain"}
 	}
-	told, err := f.store.SyncFlags(f.t.Context(), proxy, want)
+	told, err := f.store.Instances.SyncFlags(f.t.Context(), proxy, want)
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 // proxies tells whose an instance is; there is no such instance: "none".
 func (f *fleets) proxies(k instance.Key) []string {
 	f.t.Helper()
-	snap, err := f.store.Snapshot(f.t.Context())
+	snap, err := f.store.Reader.Snapshot(f.t.Context())
 	if err != nil {
 		f.t.Fatal(err)
 	}
@@ -82,13 +82,13 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	}
 	f.are(shared, two)
 	f.are(b, two)
-	told, err := f.store.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
+	told, err := f.store.Instances.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
 	if err != nil || !slices.Equal(told.Differ, []instance.Key{shared}) || !slices.Equal(told.Dropped, []instance.Key{a}) {
 		t.Errorf("%+v, %v", told, err)
 	}
 	f.are(shared, two, one)
 	f.are(a, "none")
-	if snap, err := f.store.Snapshot(t.Context()); err != nil {
+	if snap, err := f.store.Reader.Snapshot(t.Context()); err != nil {
 		t.Fatal(err)
 	} else if in, _ := snap.Lookup(shared); in.Record.Connector != "plain" {
 		t.Errorf("another command line's connector has changed: %+v", in.Record)
@@ -126,7 +126,7 @@ func TestAddForSomeProxies(t *testing.T) {
 	k := members.Prefill("127.0.0.1:1")
 	add := func(want store.AddOutcome, proxies ...string) {
 		t.Helper()
-		if got, err := f.store.Add(t.Context(), k, instance.Record{Proxies: proxies}, ""); err != nil || got != want {
+		if got, err := f.store.Instances.Add(t.Context(), k, instance.Record{Proxies: proxies}, ""); err != nil || got != want {
 			t.Errorf("add for %v: %s, %v", proxies, got, err)
 		}
 	}
@@ -138,11 +138,11 @@ func TestAddForSomeProxies(t *testing.T) {
 	f.sync(two, k) // it stands on the command line now, and was added too
 	f.sync(two, members.Decode("127.0.0.1:9"))
 	f.are(k, one, two)
-	if left, err := f.store.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
+	if left, err := f.store.Instances.Leave(t.Context(), k, []string{one}, ""); err != nil || !left {
 		t.Errorf("%t, %v", left, err)
 	}
 	f.are(k, two)
-	if left, err := f.store.Leave(t.Context(), k, []string{two}, ""); err != nil || left {
+	if left, err := f.store.Instances.Leave(t.Context(), k, []string{two}, ""); err != nil || left {
 		t.Errorf("the last one leaves: %t, %v", left, err)
 	}
 	f.are(k, two)

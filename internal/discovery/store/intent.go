@@ -13,6 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
+// Intents says what is wanted of instances besides their records: drain, cordon, a weight.
+type Intents struct{ *writer }
+
 // ErrIntent marks an intent that does not fit what is wanted of the instance already.
 var ErrIntent = errors.New("not done")
 
@@ -55,7 +58,7 @@ func (i *Intended) add(f *etcd.Found, was instance.Intent) {
 // Intend has no proxy pick an instance any more: state is instance.Drain or
 // instance.Cordon. A weight that was set stays. Of two intents the last counts. A key of
 // role instance.Both means those of both memberships that etcd knows of.
-func (s *Store) Intend(ctx context.Context, k instance.Key, state instance.Intent, w Wish) (Intended, error) {
+func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Intent, w Wish) (Intended, error) {
 	if state != instance.Drain && state != instance.Cordon {
 		return Intended{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
 	}
@@ -77,7 +80,7 @@ func (s *Store) Intend(ctx context.Context, k instance.Key, state instance.Inten
 
 // Lift ends an intent: state is instance.Drain or instance.Cordon, and must be the one
 // that stands. A weight that was set stays.
-func (s *Store) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (Intended, error) {
+func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (Intended, error) {
 	var other error
 	lifted := false
 	done, err := s.intend(ctx, k, Wish{Reason: reason}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
@@ -121,7 +124,7 @@ func standing(state instance.Intent) string {
 
 // SetWeight has every proxy pick an instance by a weight, whatever its record says;
 // nil lifts that. What else is wanted of the instance stays.
-func (s *Store) SetWeight(ctx context.Context, k instance.Key, weight *int, w Wish) (Intended, error) {
+func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w Wish) (Intended, error) {
 	if weight == nil {
 		w.For = 0
 	}
@@ -149,7 +152,7 @@ func (s *Store) SetWeight(ctx context.Context, k instance.Key, weight *int, w Wi
 }
 
 // override plans to write an override, for a time or until it is lifted.
-func (s *Store) override(k instance.Key, o schema.Override, limit time.Duration, what string) (plan, error) {
+func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duration, what string) (plan, error) {
 	o.V = 1
 	value, err := schema.Encode(o)
 	return plan{what: what, lease: limit, put: func(id clientv3.LeaseID) clientv3.Op {
@@ -158,7 +161,7 @@ func (s *Store) override(k instance.Key, o schema.Override, limit time.Duration,
 }
 
 // intend changes overrides. decide gets each as it stands; unread is why it cannot be read.
-func (s *Store) intend(ctx context.Context, k instance.Key, w Wish, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (Intended, error) {
+func (s *Intents) intend(ctx context.Context, k instance.Key, w Wish, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (Intended, error) {
 	if err := checkKeys(k); err != nil {
 		return Intended{}, err
 	}

@@ -23,7 +23,7 @@ func TestIntend(t *testing.T) {
 	k := instance.Key{Role: instance.Decode, Address: "127.0.0.1:8200"}
 	override := func() (out schema.Override, raw store.RawKey) {
 		t.Helper()
-		got, err := s.Get(t.Context(), k)
+		got, err := s.Reader.Get(t.Context(), k)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -40,7 +40,7 @@ func TestIntend(t *testing.T) {
 	}
 	intend := func(state instance.Intent, w store.Wish) store.Intended {
 		t.Helper()
-		done, err := s.Intend(t.Context(), k, state, w)
+		done, err := s.Intents.Intend(t.Context(), k, state, w)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -58,7 +58,7 @@ func TestIntend(t *testing.T) {
 	if again := intend(instance.Drain, store.Wish{}); again.Changed || again.Revision != first.Revision || again.Was != instance.Drain {
 		t.Errorf("again: %+v", again)
 	}
-	if _, err := s.Lift(t.Context(), k, instance.Cordon, ""); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("uncordon of a drained one: %v", err)
 	}
 	// The last intent counts. One for a time has a lease.
@@ -70,42 +70,42 @@ func TestIntend(t *testing.T) {
 	}
 	// What has a lease ends whole: a weight cannot stand beside it.
 	weight := 50
-	if _, err := s.SetWeight(t.Context(), k, &weight, store.Wish{}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.Wish{}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("a weight beside what is for a time: %v", err)
 	}
 	intend(instance.Cordon, store.Wish{})
 	if _, raw := override(); raw.Lease != 0 {
 		t.Errorf("%+v has a lease still", raw)
 	}
-	if _, err := s.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
+	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Minute}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Minute}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("a time beside a weight: %v", err)
 	}
-	if _, err := s.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
+	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
 		t.Error(err)
 	}
 	if o, _ := override(); o.State != "" || o.Weight == nil || *o.Weight != weight {
 		t.Errorf("the weight is gone: %+v", o)
 	}
-	if _, err := s.SetWeight(t.Context(), k, nil, store.Wish{}); err != nil {
+	if _, err := s.Intents.SetWeight(t.Context(), k, nil, store.Wish{}); err != nil {
 		t.Error(err)
 	}
 	if _, raw := override(); raw.Key != "" {
 		t.Errorf("left: %+v", raw)
 	}
-	if _, err := s.Remove(t.Context(), k, ""); err != nil {
+	if _, err := s.Instances.Remove(t.Context(), k, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("of a removed one: %v", err)
 	}
-	if _, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Second}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Second}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("for a second: %v", err)
 	}
 
-	log, err := s.AuditLog(t.Context(), 0)
+	log, err := s.Reader.AuditLog(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -130,19 +130,19 @@ func TestIntendBoth(t *testing.T) {
 	s := store.New(cli, l, "ann")
 	both := instance.Key{Role: instance.Both, Address: "127.0.0.1:8200"}
 	members.Put(t, cli, l.Instance(both.Each()[1]), members.Ready)
-	if done, err := s.Intend(t.Context(), both, instance.Drain, store.Wish{}); err != nil || !done.Known || !done.Changed {
+	if done, err := s.Intents.Intend(t.Context(), both, instance.Drain, store.Wish{}); err != nil || !done.Known || !done.Changed {
 		t.Fatalf("%+v, %v", done, err)
 	}
-	if raw, err := s.Get(t.Context(), both.Each()[0]); err != nil || len(raw) != 0 {
+	if raw, err := s.Reader.Get(t.Context(), both.Each()[0]); err != nil || len(raw) != 0 {
 		t.Errorf("the role that it does not have: %+v, %v", raw, err)
 	}
 	members.Put(t, cli, l.Instance(both.Each()[0]), members.Ready)
-	done, err := s.Intend(t.Context(), both, instance.Cordon, store.Wish{For: time.Minute})
+	done, err := s.Intents.Intend(t.Context(), both, instance.Cordon, store.Wish{For: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, k := range both.Each() {
-		raw, err := s.Get(t.Context(), k)
+		raw, err := s.Reader.Get(t.Context(), k)
 		if err != nil || len(raw) != 2 || raw[1].ModRevision != done.Revision || raw[1].GrantedTTL != time.Minute {
 			t.Errorf("%s: %+v, %v", k, raw, err)
 		}
@@ -168,7 +168,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 		})
 	}
 	intent("")
-	done, err := s.Intend(t.Context(), k, instance.Drain, store.Wish{For: 2 * time.Second})
+	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{For: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -179,7 +179,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 		return nil
 	})
 	intent("")
-	if raw, err := s.Get(t.Context(), k); err != nil || len(raw) != 1 {
+	if raw, err := s.Reader.Get(t.Context(), k); err != nil || len(raw) != 1 {
 		t.Errorf("%+v, %v", raw, err)
 	}
 }
@@ -194,11 +194,11 @@ func TestAuditIsBounded(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	for i := range 50 {
 		weight := i
-		if _, err := s.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
+		if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	log, err := s.AuditLog(t.Context(), 0)
+	log, err := s.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) > 21 || len(log) == 0 || *log[0].Weight != 49 {
 		t.Errorf("%d entries, the newest %+v, %v", len(log), log, err)
 	}

@@ -39,13 +39,13 @@ const pastSilence = time.Second
 
 // Past reads the changes of the membership that etcd remembers, oldest first, and the
 // revision from which on it does: what was before has been compacted away.
-func (s *Store) Past(ctx context.Context) (changes []Past, since int64, err error) {
-	now, err := etcd.Ping(ctx, s.cli, s.layout)
+func (r *Reader) Past(ctx context.Context) (changes []Past, since int64, err error) {
+	now, err := etcd.Ping(ctx, r.cli, r.layout)
 	if err != nil {
 		return nil, 0, err
 	}
 	for since = 1; ; {
-		changes, err = s.pastFrom(ctx, since, now)
+		changes, err = r.pastFrom(ctx, since, now)
 		var compacted *compactedError
 		if !errors.As(err, &compacted) || compacted.revision <= since {
 			return changes, since, err
@@ -60,10 +60,10 @@ type compactedError struct{ revision int64 }
 func (e *compactedError) Error() string { return rpctypes.ErrCompacted.Error() }
 
 // pastFrom reads the changes from a revision up to now.
-func (s *Store) pastFrom(ctx context.Context, since, now int64) ([]Past, error) {
+func (r *Reader) pastFrom(ctx context.Context, since, now int64) ([]Past, error) {
 	wctx, stop := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer stop()
-	events := s.cli.Watch(wctx, s.layout.WatchStart(), clientv3.WithRange(s.layout.WatchEnd()), clientv3.WithRev(since))
+	events := r.cli.Watch(wctx, r.layout.WatchStart(), clientv3.WithRange(r.layout.WatchEnd()), clientv3.WithRev(since))
 	silence := time.NewTimer(etcd.CallTimeout)
 	defer silence.Stop()
 	ask := time.NewTicker(50 * time.Millisecond)
@@ -77,7 +77,7 @@ func (s *Store) pastFrom(ctx context.Context, since, now int64) ([]Past, error) 
 			return out, nil
 		case <-ask.C:
 			// etcd answers once it has sent all that there is, some versions never.
-			_ = s.cli.RequestProgress(wctx)
+			_ = r.cli.RequestProgress(wctx)
 		case resp, ok := <-events:
 			switch {
 			case !ok:
@@ -85,12 +85,12 @@ func (s *Store) pastFrom(ctx context.Context, since, now int64) ([]Past, error) 
 			case resp.CompactRevision > 0:
 				return nil, &compactedError{resp.CompactRevision}
 			case resp.Err() != nil:
-				return nil, etcd.Explain(ctx, s.cli, "read what etcd remembers", resp.Err(), true)
+				return nil, etcd.Explain(ctx, r.cli, "read what etcd remembers", resp.Err(), true)
 			case resp.IsProgressNotify() && resp.Header.Revision >= now:
 				return out, nil
 			}
 			for _, ev := range resp.Events {
-				if p, ok := s.past(ev); ok && ev.Kv.ModRevision <= now {
+				if p, ok := r.past(ev); ok && ev.Kv.ModRevision <= now {
 					out = append(out, p)
 				}
 				if ev.Kv.ModRevision > now {
@@ -104,8 +104,8 @@ func (s *Store) pastFrom(ctx context.Context, since, now int64) ([]Past, error) 
 	}
 }
 
-func (s *Store) past(ev *clientv3.Event) (Past, bool) {
-	n := s.layout.Parse(string(ev.Kv.Key))
+func (r *Reader) past(ev *clientv3.Event) (Past, bool) {
+	n := r.layout.Parse(string(ev.Kv.Key))
 	kind, ok := map[schema.Kind]PastKind{schema.KindInstance: PastRecord, schema.KindPending: PastPending, schema.KindOverride: PastOverride}[n.Kind]
 	return Past{
 		Revision: ev.Kv.ModRevision, Kind: kind, Key: instance.Key{Role: n.Role, Address: n.Address},

@@ -28,7 +28,7 @@ func TestStoreAddAndRemove(t *testing.T) {
 	s := store.New(cli, l, "ann")
 	k := members.Prefill("127.0.0.1:8100")
 
-	if existed, err := s.Remove(t.Context(), k, ""); err != nil || existed {
+	if existed, err := s.Instances.Remove(t.Context(), k, ""); err != nil || existed {
 		t.Fatal(existed, err)
 	}
 	if resp, err := cli.Get(t.Context(), "/", clientv3.WithPrefix()); err != nil || len(resp.Kvs) != 0 {
@@ -36,11 +36,11 @@ func TestStoreAddAndRemove(t *testing.T) {
 	}
 	rec := instance.Record{Models: []string{"m"}}
 	for _, want := range []store.AddOutcome{store.Added, store.AlreadyThere} {
-		if got, err := s.Add(t.Context(), k, rec, "first"); err != nil || got != want {
+		if got, err := s.Instances.Add(t.Context(), k, rec, "first"); err != nil || got != want {
 			t.Fatalf("add: %s, %v, want %s", got, err, want)
 		}
 	}
-	snap, err := s.Snapshot(t.Context())
+	snap, err := s.Reader.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -48,23 +48,23 @@ func TestStoreAddAndRemove(t *testing.T) {
 	if !ok || !in.Usable() || !in.Static() || in.Record.Source != "admin" || in.Version != 1 {
 		t.Fatalf("%+v", in)
 	}
-	if existed, err := s.Remove(t.Context(), k, "broken"); err != nil || !existed {
+	if existed, err := s.Instances.Remove(t.Context(), k, "broken"); err != nil || !existed {
 		t.Fatal(existed, err)
 	}
-	raw, err := s.Get(t.Context(), k)
+	raw, err := s.Reader.Get(t.Context(), k)
 	if err != nil || len(raw) != 1 || raw[0].Key != l.Override(k) || !strings.Contains(string(raw[0].Value), `"removed"`) {
 		t.Fatalf("%+v, %v", raw, err)
 	}
-	if existed, err := s.Remove(t.Context(), k, ""); err != nil || existed {
+	if existed, err := s.Instances.Remove(t.Context(), k, ""); err != nil || existed {
 		t.Fatalf("the second removal: %t, %v", existed, err)
 	}
-	if got, err := s.Add(t.Context(), k, rec, "again"); err != nil || got != store.Added {
+	if got, err := s.Instances.Add(t.Context(), k, rec, "again"); err != nil || got != store.Added {
 		t.Fatal(got, err)
 	}
-	if raw, err = s.Get(t.Context(), k); err != nil || len(raw) != 1 || raw[0].Key != l.Instance(k) {
+	if raw, err = s.Reader.Get(t.Context(), k); err != nil || len(raw) != 1 || raw[0].Key != l.Instance(k) {
 		t.Fatalf("%+v, %v", raw, err)
 	}
-	log, err := s.AuditLog(t.Context(), 0)
+	log, err := s.Reader.AuditLog(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,10 +99,10 @@ func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
 	if before.TTL <= 0 || before.GrantedTTL != 100*time.Second {
 		t.Errorf("%+v", before)
 	}
-	if got, err := s.Add(t.Context(), k, instance.Record{}, ""); err != nil || got != store.AlreadyThere {
+	if got, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err != nil || got != store.AlreadyThere {
 		t.Fatal(got, err)
 	}
-	raw, err := s.Get(t.Context(), k)
+	raw, err := s.Reader.Get(t.Context(), k)
 	if err != nil || len(raw) != 2 {
 		t.Fatalf("%+v, %v", raw, err)
 	}
@@ -112,7 +112,7 @@ func TestStoreLeavesLeasedRecordsAlone(t *testing.T) {
 	if o, err := schema.DecodeOverride(raw[1].Value); err != nil || o.State != "" || o.Weight == nil || *o.Weight != 3 {
 		t.Errorf("the override is %s (%v)", raw[1].Value, err)
 	}
-	if got, err := s.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil || got != store.AlreadyThere {
+	if got, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil || got != store.AlreadyThere {
 		t.Fatal(got, err)
 	}
 }
@@ -129,10 +129,10 @@ func TestStoreRefusesWhatNobodyCouldRead(t *testing.T) {
 		"port":   {Address: "127.0.0.1:1"},
 		"16384":  {ID: strings.Repeat("x", 20000)},
 	} {
-		if _, err := s.Add(t.Context(), k, rec, ""); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := s.Instances.Add(t.Context(), k, rec, ""); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := s.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, ""); err == nil || !strings.Contains(err.Error(), name) {
+		if _, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{Record: &rec}, 0, ""); err == nil || !strings.Contains(err.Error(), name) {
 			t.Errorf("pending, %s: %v", name, err)
 		}
 	}
@@ -159,16 +159,16 @@ func TestStoreSchema(t *testing.T) {
 		if err := s.EnsureSchema(t.Context()); !errors.Is(err, want) {
 			t.Errorf("%s: ensure: %v", value, err)
 		}
-		if _, err := s.Add(t.Context(), k, instance.Record{}, ""); !errors.Is(err, want) {
+		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); !errors.Is(err, want) {
 			t.Errorf("%s: add: %v", value, err)
 		}
-		if _, err := s.Remove(t.Context(), k, ""); !errors.Is(err, want) {
+		if _, err := s.Instances.Remove(t.Context(), k, ""); !errors.Is(err, want) {
 			t.Errorf("%s: remove: %v", value, err)
 		}
-		if _, err := s.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
+		if _, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", map[instance.Key]instance.Record{members.Decode("127.0.0.1:1"): {}}); !errors.Is(err, want) {
 			t.Errorf("%s: flags: %v", value, err)
 		}
-		if _, err := s.Snapshot(t.Context()); err != nil {
+		if _, err := s.Reader.Snapshot(t.Context()); err != nil {
 			t.Errorf("%s: it must stay readable: %v", value, err)
 		}
 	}
@@ -180,7 +180,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	cli, l := etcd.Client(t), members.Layout(t)
 	s := store.New(cli, l, "proxy")
 	a, b, admin, agent, removed := members.Prefill("127.0.0.1:1"), members.Decode("127.0.0.1:2"), members.Decode("127.0.0.1:3"), members.Decode("127.0.0.1:4"), members.Decode("127.0.0.1:5")
-	if _, err := s.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
+	if _, err := s.Instances.Add(t.Context(), admin, instance.Record{}, ""); err != nil {
 		t.Fatal(err)
 	}
 	members.Put(t, cli, l.Instance(agent), `{"source":"flags"}`, clientv3.WithLease(members.Lease(t, cli, 100)))
@@ -189,7 +189,7 @@ func TestStoreSyncFlags(t *testing.T) {
 	sync := func(want map[instance.Key]instance.Record, dropped []instance.Key, keys ...instance.Key) *instance.Snapshot {
 		t.Helper()
 		for range 2 { // the second time nothing is left to do
-			told, err := s.SyncFlags(t.Context(), "127.0.0.1:8000", want)
+			told, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -201,7 +201,7 @@ func TestStoreSyncFlags(t *testing.T) {
 			}
 			dropped = nil
 		}
-		snap, err := s.Snapshot(t.Context())
+		snap, err := s.Reader.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -246,9 +246,9 @@ func TestStoreConcurrentWriters(t *testing.T) {
 			for n := range 10 {
 				var err error
 				if (i+n)%2 == 0 {
-					_, err = s.Add(context.Background(), k, instance.Record{}, "")
+					_, err = s.Instances.Add(context.Background(), k, instance.Record{}, "")
 				} else {
-					_, err = s.Remove(context.Background(), k, "")
+					_, err = s.Instances.Remove(context.Background(), k, "")
 				}
 				if err != nil && !errors.Is(err, store.ErrBusy) {
 					t.Error(err)
@@ -257,7 +257,7 @@ func TestStoreConcurrentWriters(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	raw, err := store.New(cli, l, "x").Get(t.Context(), k)
+	raw, err := store.New(cli, l, "x").Reader.Get(t.Context(), k)
 	if err != nil || len(raw) != 1 {
 		t.Fatalf("record and removal together, or neither: %+v, %v", raw, err)
 	}
@@ -285,7 +285,7 @@ func TestErrorsSayWhatToDo(t *testing.T) {
 	if !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), "does not answer as etcd") {
 		t.Errorf("frozen: %v", err)
 	}
-	if _, err := store.New(cli, l, "x").Snapshot(ctx); !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), link.Address()) {
+	if _, err := store.New(cli, l, "x").Reader.Snapshot(ctx); !errors.Is(err, etcd.ErrUnreachable) || !strings.Contains(err.Error(), link.Address()) {
 		t.Errorf("list: %v", err)
 	}
 	link.Restore()
@@ -305,22 +305,22 @@ func TestStoreKeys(t *testing.T) {
 	cli, l := etcd.Client(t), members.Layout(t)
 	s := store.New(cli, l, "ann")
 	for _, k := range []instance.Key{members.Prefill("localhost:8100"), members.Prefill("0.0.0.0:1"), members.Prefill("x"), {Role: "all", Address: "127.0.0.1:1"}} {
-		if _, err := s.Add(t.Context(), k, instance.Record{}, ""); err == nil {
+		if _, err := s.Instances.Add(t.Context(), k, instance.Record{}, ""); err == nil {
 			t.Errorf("%s was added", k)
 		}
-		if _, err := s.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err == nil {
+		if _, err := s.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err == nil {
 			t.Errorf("%s was added", k)
 		}
 	}
 	// What others have put under a bad key can be removed as it is shown.
 	members.Put(t, cli, l.Root()+"prefill/0.0.0.0:8100", "")
 	members.Put(t, cli, l.Root()+"prefill/\x1b[2J:1", "")
-	snap, err := s.Snapshot(t.Context())
+	snap, err := s.Reader.Snapshot(t.Context())
 	if err != nil || len(snap.All()) != 2 {
 		t.Fatal(snap, err)
 	}
 	for _, in := range snap.All() {
-		if existed, err := s.Remove(t.Context(), in.Key, ""); err != nil || !existed {
+		if existed, err := s.Instances.Remove(t.Context(), in.Key, ""); err != nil || !existed {
 			t.Errorf("%s: %t, %v", in.Key, existed, err)
 		}
 	}

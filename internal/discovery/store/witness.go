@@ -33,34 +33,34 @@ type Standing struct {
 }
 
 // Testify reads what the proxies say, and what is wanted of instances.
-func (s *Store) Testify(ctx context.Context, keys []instance.Key) (Testimony, error) {
+func (r *Reader) Testify(ctx context.Context, keys []instance.Key) (Testimony, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
 	ops := []clientv3.Op{
-		clientv3.OpGet(s.layout.Proxy(""), clientv3.WithPrefix()),
-		clientv3.OpGet(s.layout.Load(""), clientv3.WithPrefix()),
+		clientv3.OpGet(r.layout.Proxy(""), clientv3.WithPrefix()),
+		clientv3.OpGet(r.layout.Load(""), clientv3.WithPrefix()),
 	}
 	const most = 100 // a transaction holds 128 operations
 	each := len(keys) <= most
 	if each {
 		for _, k := range keys {
-			ops = append(ops, clientv3.OpGet(s.layout.Override(k)))
+			ops = append(ops, clientv3.OpGet(r.layout.Override(k)))
 		}
 	} else {
-		ops = append(ops, clientv3.OpGet(s.layout.Overrides(), clientv3.WithPrefix()))
+		ops = append(ops, clientv3.OpGet(r.layout.Overrides(), clientv3.WithPrefix()))
 	}
-	resp, err := s.cli.Txn(cctx).Then(ops...).Commit()
+	resp, err := r.cli.Txn(cctx).Then(ops...).Commit()
 	if err != nil {
-		return Testimony{}, etcd.Explain(ctx, s.cli, "read what the proxies say", err, true)
+		return Testimony{}, etcd.Explain(ctx, r.cli, "read what the proxies say", err, true)
 	}
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
 	t := Testimony{
-		Revision: resp.Header.Revision, Proxies: lease.ReadProxies(s.layout, kvs(0)), Loads: lease.ReadLoads(s.layout, kvs(1)),
+		Revision: resp.Header.Revision, Proxies: lease.ReadProxies(r.layout, kvs(0)), Loads: lease.ReadLoads(r.layout, kvs(1)),
 		Intents: map[instance.Key]Standing{},
 	}
 	for i := 2; i < len(ops); i++ {
 		for _, kv := range kvs(i) {
-			n := s.layout.Parse(string(kv.Key))
+			n := r.layout.Parse(string(kv.Key))
 			if o, err := schema.DecodeOverride(kv.Value); err == nil && o.State != "" {
 				t.Intents[instance.Key{Role: n.Role, Address: n.Address}] = Standing{o.State, kv.ModRevision}
 			}
@@ -72,7 +72,7 @@ func (s *Store) Testify(ctx context.Context, keys []instance.Key) (Testimony, er
 // SameMembership tells whether the keys of the membership were the same at two revisions:
 // whoever has applied the one has applied the other. false also where etcd does not know
 // any more.
-func (s *Store) SameMembership(ctx context.Context, a, b int64) (bool, error) {
+func (r *Reader) SameMembership(ctx context.Context, a, b int64) (bool, error) {
 	switch {
 	case a <= 0 || b <= 0: // 0 would be the newest
 		return false, nil
@@ -85,15 +85,15 @@ func (s *Store) SameMembership(ctx context.Context, a, b int64) (bool, error) {
 	}
 	var facts [2][]fact
 	for i, revision := range []int64{a, b} {
-		for _, prefix := range s.layout.ListedPrefixes() {
+		for _, prefix := range r.layout.ListedPrefixes() {
 			cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-			resp, err := s.cli.Get(cctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithRev(revision))
+			resp, err := r.cli.Get(cctx, prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(), clientv3.WithRev(revision))
 			cancel()
 			switch {
 			case errors.Is(err, rpctypes.ErrCompacted), errors.Is(err, rpctypes.ErrFutureRev):
 				return false, nil
 			case err != nil:
-				return false, etcd.Explain(ctx, s.cli, "list the membership of the past", err, true)
+				return false, etcd.Explain(ctx, r.cli, "list the membership of the past", err, true)
 			}
 			for _, kv := range resp.Kvs {
 				facts[i] = append(facts[i], fact{string(kv.Key), kv.ModRevision})

@@ -166,7 +166,7 @@ func TestWatcherEqualsList(t *testing.T) {
 			}
 		}
 	}
-	want, err := store.New(direct, l, "test").Snapshot(t.Context())
+	want, err := store.New(direct, l, "test").Reader.Snapshot(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}

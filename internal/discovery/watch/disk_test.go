@@ -25,7 +25,7 @@ import (
 // runWatcher starts a Watcher; stop ends it and waits until all is written.
 func runWatcher(t testing.TB, cli *clientv3.Client, o watch.Options) (w *watch.Watcher, stop func()) {
 	t.Helper()
-	o.Writer = store.New(cli, o.Layout, "watcher")
+	o.Writer = store.New(cli, o.Layout, "watcher").Watch
 	w = watch.New(cli, o)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
@@ -62,7 +62,7 @@ func newDiskRig(t testing.TB) *diskRig {
 	}
 	store := store.New(cli, r.l, "test")
 	for _, k := range []instance.Key{r.static, r.silent, r.x} {
-		if _, err := store.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, ""); err != nil {
+		if _, err := store.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, ""); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -81,7 +81,7 @@ func newDiskRig(t testing.TB) *diskRig {
 		}
 		return nil
 	})
-	if _, err := store.Remove(t.Context(), r.x, "broken"); err != nil {
+	if _, err := store.Instances.Remove(t.Context(), r.x, "broken"); err != nil {
 		t.Fatal(err)
 	}
 	members.WaitFor(t, w, r.x, nil)

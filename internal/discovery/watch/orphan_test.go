@@ -169,7 +169,7 @@ func TestDeliberateDeletesAreNoOrphans(t *testing.T) {
 			members.Revoke(t, r.cli, r.ids[k])
 		}},
 		{"removed", removed, func(k instance.Key) {
-			if _, err := store.New(r.cli, r.l, "test").Remove(t.Context(), k, "x"); err != nil {
+			if _, err := store.New(r.cli, r.l, "test").Instances.Remove(t.Context(), k, "x"); err != nil {
 				t.Fatal(err)
 			}
 		}},

@@ -29,13 +29,13 @@ func TestFivePromotersOneWins(t *testing.T) {
 	watchers := make([]*watch.Watcher, proxies)
 	for i := range watchers {
 		o := members.Probing(t, prober, "m")
-		o.Writer = store.New(cli, l, fmt.Sprintf("proxy-%d", i))
+		o.Writer = store.New(cli, l, fmt.Sprintf("proxy-%d", i)).Watch
 		watchers[i] = members.Watch(t, etcd.Client(t), o)
 		members.WaitReady(t, watchers[i])
 	}
 	for round := range rounds {
 		k := members.Prefill(fmt.Sprintf("127.0.0.1:%d", 8100+round))
-		outcome, err := st.AddPending(t.Context(), k, schema.PendingAdd{Connector: "nixl"}, 0, "more load")
+		outcome, err := st.Instances.AddPending(t.Context(), k, schema.PendingAdd{Connector: "nixl"}, 0, "more load")
 		if err != nil || outcome != store.Waiting {
 			t.Fatal(outcome, err)
 		}
@@ -62,7 +62,7 @@ func TestFivePromotersOneWins(t *testing.T) {
 			})
 		}
 	}
-	log, err := st.AuditLog(t.Context(), 0)
+	log, err := st.Reader.AuditLog(t.Context(), 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -114,7 +114,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	// The wrong model.
 	k := members.Prefill("127.0.0.1:8100")
 	prober.Answer(k.Address, "llama")
-	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, ""); err != nil {
+	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{Model: "qwen"}, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	reason(k, "serves llama, not qwen")
@@ -123,7 +123,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 
 	// Removed meanwhile, by hand.
 	k = members.Prefill("127.0.0.1:8101")
-	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
+	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	reason(k, "refused")
@@ -135,7 +135,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 
 	// Registered meanwhile by its agent: the wait ends, the record stays.
 	k = members.Prefill("127.0.0.1:8102")
-	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
+	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
 		t.Fatal(err)
 	}
 	reason(k, "refused")
@@ -156,7 +156,7 @@ func TestPendingThatCannotBePromoted(t *testing.T) {
 	members.Put(t, cli, l.Root()+"pending/prefill/localhost:8104", ``)
 	reason(members.Prefill("127.0.0.1:8104"), "must be spelled")
 	k = members.Prefill("127.0.0.1:8105")
-	if _, err := store.AddPending(t.Context(), k, schema.PendingAdd{}, time.Second, ""); err != nil {
+	if _, err := store.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, time.Second, ""); err != nil {
 		t.Fatal(err)
 	}
 	reason(k, "refused")
@@ -180,20 +180,20 @@ func TestPromotionAndRemovalRace(t *testing.T) {
 	other := store.New(etcd.Client(t), l, "proxy")
 	for i := range 30 {
 		k := members.Decode(fmt.Sprintf("127.0.0.1:%d", 8200+i))
-		if _, err := st.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
+		if _, err := st.Instances.AddPending(t.Context(), k, schema.PendingAdd{}, 0, ""); err != nil {
 			t.Fatal(err)
 		}
-		snap, err := st.Snapshot(t.Context())
+		snap, err := st.Reader.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
 		var wg sync.WaitGroup
 		wg.Go(func() {
-			if _, err := other.Promote(context.Background(), members.Pendings(snap)[0], instance.Record{Models: []string{"m"}}); err != nil {
+			if _, err := other.Watch.Promote(context.Background(), members.Pendings(snap)[0], instance.Record{Models: []string{"m"}}); err != nil {
 				t.Error(err)
 			}
 		})
-		if existed, err := st.Remove(t.Context(), k, ""); err != nil || !existed {
+		if existed, err := st.Instances.Remove(t.Context(), k, ""); err != nil || !existed {
 			t.Fatal(existed, err)
 		}
 		wg.Wait()
@@ -214,7 +214,7 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 	add := func(k instance.Key) *instance.Instance {
 		t.Helper()
 		members.Put(t, cli, l.Pending(k), "")
-		snap, err := store.Snapshot(t.Context())
+		snap, err := store.Reader.Snapshot(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -229,18 +229,18 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 	k := members.Prefill("127.0.0.1:1")
 	p := add(k)
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"removed"}`)
-	if won, err := store.Promote(t.Context(), p, rec); won || err != nil {
+	if won, err := store.Watch.Promote(t.Context(), p, rec); won || err != nil {
 		t.Fatalf("promoted against a removal: %t, %v", won, err)
 	}
 	members.Put(t, cli, l.Override(k), `{"v":1,"state":"drain"}`)
 	members.Put(t, cli, l.Pending(k), " ")
-	if won, err := store.Promote(t.Context(), p, rec); won || err != nil {
+	if won, err := store.Watch.Promote(t.Context(), p, rec); won || err != nil {
 		t.Fatalf("promoted another pending add: %t, %v", won, err)
 	}
-	if won, err := store.Promote(t.Context(), add(k), rec); !won || err != nil {
+	if won, err := store.Watch.Promote(t.Context(), add(k), rec); !won || err != nil {
 		t.Fatalf("a drained one may be added: %t, %v", won, err)
 	}
-	if won, err := store.Promote(t.Context(), add(k), rec); won || err != nil {
+	if won, err := store.Watch.Promote(t.Context(), add(k), rec); won || err != nil {
 		t.Fatalf("promoted over a record: %t, %v", won, err)
 	}
 	for i, c := range []struct {
@@ -270,7 +270,7 @@ func TestPromotionHonoursWhatCameFirst(t *testing.T) {
 					byHand = r.Header.Revision
 				}
 			})
-			if _, err := store.Promote(t.Context(), p, rec); err != nil {
+			if _, err := store.Watch.Promote(t.Context(), p, rec); err != nil {
 				t.Fatal(err)
 			}
 			wg.Wait()

@@ -23,7 +23,7 @@ func TestRestartBesideWhatIsNotSaved(t *testing.T) {
 		"nothing": func(*testing.T, *diskRig, *store.Store) {},
 		"a pending add": func(t *testing.T, _ *diskRig, store *store.Store) {
 			t.Helper()
-			if _, err := store.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, ""); err != nil {
+			if _, err := store.Instances.AddPending(t.Context(), odd, schema.PendingAdd{}, 0, ""); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -54,7 +54,7 @@ func TestRestartBesideWhatIsNotSaved(t *testing.T) {
 			members.WaitFor(t, w, later, members.Usable)
 			stop()
 			members.Del(t, cli, r.l.Instance(r.static))
-			if out, err := st.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, ""); err != nil || out != store.Added {
+			if out, err := st.Instances.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, ""); err != nil || out != store.Added {
 				t.Fatal(out, err)
 			}
 			w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
@@ -88,7 +88,7 @@ func TestAddWhileAwayLiftsKeptRemoval(t *testing.T) {
 	})
 	members.WaitFor(t, w, r.static, members.Usable)
 	stop()
-	if out, err := st.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, "again"); err != nil || out != store.Added {
+	if out, err := st.Instances.Add(t.Context(), r.x, instance.Record{Models: []string{"m"}}, "again"); err != nil || out != store.Added {
 		t.Fatal(out, err)
 	}
 	w, _ = runWatcher(t, members.Dial(t, r.etcd.Endpoint()), r.o)
@@ -117,7 +117,7 @@ func TestPendingAddOfWhatIsKept(t *testing.T) {
 		}
 		return nil
 	})
-	if out, err := st.AddPending(t.Context(), r.silent, schema.PendingAdd{}, 0, "again"); err != nil || out != store.Waiting {
+	if out, err := st.Instances.AddPending(t.Context(), r.silent, schema.PendingAdd{}, 0, "again"); err != nil || out != store.Waiting {
 		t.Fatal(out, err)
 	}
 	testkit.Eventually(t, members.Soon, func() error {

@@ -259,7 +259,7 @@ func TestWatcherTakesOtherSpellingsOfAnAddress(t *testing.T) {
 	rev = members.Put(t, cli, l.Instance(k), members.Ready)
 	members.WaitFor(t, w, k, members.AtRevision(rev))
 	members.WaitFor(t, w, members.Prefill("localhost:8100"), members.HasView(instance.Rejected))
-	if existed, err := store.New(cli, l, "test").Remove(t.Context(), k, "test"); err != nil || !existed {
+	if existed, err := store.New(cli, l, "test").Instances.Remove(t.Context(), k, "test"); err != nil || !existed {
 		t.Fatalf("remove: %t, %v", existed, err)
 	}
 	testkit.Eventually(t, members.Soon, func() error {

@@ -31,12 +31,12 @@ func TestWipedStore(t *testing.T) {
 			}
 			st := store.New(cli, l, "test")
 			for _, k := range []instance.Key{static, out} {
-				if _, err := st.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x"); err != nil {
+				if _, err := st.Instances.Add(t.Context(), k, instance.Record{Models: []string{"m"}}, "x"); err != nil {
 					t.Fatal(err)
 				}
 			}
 			members.Leased(t, cli, l, held)
-			if _, err := st.Remove(t.Context(), out, "broken"); err != nil {
+			if _, err := st.Instances.Remove(t.Context(), out, "broken"); err != nil {
 				t.Fatal(err)
 			}
 			for range 100 {
@@ -84,7 +84,7 @@ func TestWipedStore(t *testing.T) {
 			}
 			// The operator has it all written back, by every proxy.
 			second := members.Watch(t, members.Dial(t, etcd.Endpoint()), o)
-			if err := store.New(direct, l, "test").Restore(t.Context(), []instance.Key{static}, "go on"); err != nil {
+			if err := store.New(direct, l, "test").Kept.Restore(t.Context(), []instance.Key{static}, "go on"); err != nil {
 				t.Fatal(err)
 			}
 			in = members.WaitFor(t, second, static, members.Usable)
@@ -100,7 +100,7 @@ func TestWipedStore(t *testing.T) {
 			if in := members.WaitFor(t, second, out, members.Usable); in.Intent != "" { // nobody has told it
 				t.Fatalf("%+v", in)
 			}
-			if err := store.New(direct, l, "test").Restore(t.Context(), nil, "all"); err != nil {
+			if err := store.New(direct, l, "test").Kept.Restore(t.Context(), nil, "all"); err != nil {
 				t.Fatal(err)
 			}
 			members.WaitFor(t, second, out, func(in *instance.Instance) error {
@@ -116,10 +116,10 @@ func TestWipedStore(t *testing.T) {
 				return nil
 			})
 			// Whoever adds it again in the new store means it.
-			if _, err := store.New(direct, l, "test").Remove(t.Context(), out, ""); err != nil {
+			if _, err := store.New(direct, l, "test").Instances.Remove(t.Context(), out, ""); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := store.New(direct, l, "test").Add(t.Context(), out, instance.Record{Models: []string{"m"}}, ""); err != nil {
+			if _, err := store.New(direct, l, "test").Instances.Add(t.Context(), out, instance.Record{Models: []string{"m"}}, ""); err != nil {
 				t.Fatal(err)
 			}
 			members.WaitFor(t, w, out, members.Usable)
@@ -139,10 +139,10 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 		members.Put(t, cli, l.Instance(k), members.Ready)
 	}
 	st := store.New(cli, l, "test")
-	if _, err := st.Intend(t.Context(), a, instance.Drain, store.Wish{For: time.Hour}); err != nil {
+	if _, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.Wish{For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Intend(t.Context(), b, instance.Drain, store.Wish{}); err != nil {
+	if _, err := st.Intents.Intend(t.Context(), b, instance.Drain, store.Wish{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {
@@ -199,14 +199,14 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 		return nil
 	})
 	store := store.New(members.Dial(t, etcd.Endpoint()), l, "test")
-	if err := store.Forget(t.Context(), []instance.Key{a}, "gone with the rack"); err != nil {
+	if err := store.Kept.Forget(t.Context(), []instance.Key{a}, "gone with the rack"); err != nil {
 		t.Fatal(err)
 	}
 	members.WaitFor(t, w, a, nil)
 	if s := w.Status(); len(s.Kept) != 2 {
 		t.Fatalf("%+v", s)
 	}
-	if err := store.Forget(t.Context(), []instance.Key{out}, ""); err != nil {
+	if err := store.Kept.Forget(t.Context(), []instance.Key{out}, ""); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, members.Soon, func() error {
@@ -215,12 +215,12 @@ func TestForgetWhatAFormerStoreSaid(t *testing.T) {
 		}
 		return nil
 	})
-	log, err := store.AuditLog(t.Context(), 0)
+	log, err := store.Reader.AuditLog(t.Context(), 0)
 	if err != nil || len(log) != 2 || log[1].What != "forget" || log[1].Address != a.Address || log[1].Why != "gone with the rack" {
 		t.Fatalf("%+v, %v", log, err)
 	}
 	// Nothing stands in the store that would do more than was asked.
-	if s, err := store.Snapshot(t.Context()); err != nil || len(s.All()) != 0 {
+	if s, err := store.Reader.Snapshot(t.Context()); err != nil || len(s.All()) != 0 {
 		t.Fatalf("%v, %v", s.All(), err)
 	}
 }

@@ -64,7 +64,7 @@ func look(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Pi
 	}
 	if err == nil {
 		defer conn.Close()
-		p.Snapshot, p.Removals, err = conn.Store.List(ctx)
+		p.Snapshot, p.Removals, err = conn.Store.Reader.List(ctx)
 		err = s.Hint(err)
 	}
 	if err != nil {
@@ -75,7 +75,7 @@ func look(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Pi
 	if err := lookAtProxies(ctx, s, conn, p); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
-	if p.Afar, err = conn.Store.RefusedAgents(ctx); err != nil {
+	if p.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "agents that are refused", Why: err.Error()})
 		err = nil
 	}
@@ -153,18 +153,18 @@ func lookAtEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 
 // lookAtProxies looks at them, and once more at those that seem to lag.
 func lookAtProxies(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) error {
-	newest, err := conn.Store.Newest(ctx)
+	newest, err := conn.Store.Reader.Newest(ctx)
 	if err != nil {
 		return err
 	}
 	start := time.Now()
 	first := map[string]*lease.ProxyLoad{}
 	for {
-		proxies, err := conn.Store.Proxies(ctx)
+		proxies, err := conn.Store.Reader.Proxies(ctx)
 		if err != nil {
 			return err
 		}
-		list, err := conn.Store.Loads(ctx)
+		list, err := conn.Store.Reader.Loads(ctx)
 		if err != nil {
 			return err
 		}

@@ -128,7 +128,7 @@ func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (ma
 
 // record reads the instance that stands at a key.
 func record(ctx context.Context, conn *session.Conn, k instance.Key) (*instance.Instance, error) {
-	keys, err := conn.Store.Get(ctx, k)
+	keys, err := conn.Store.Reader.Get(ctx, k)
 	if err != nil {
 		return nil, err
 	}

@@ -181,7 +181,7 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 	defer conn.Close()
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
 	results, revision := each(s, keys, func(k instance.Key) (store.Intended, error) {
-		return conn.Store.Intend(ctx, k, state, f.wish)
+		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
 	}, func(r *session.Result, done store.Intended) {
 		r.Outcome, r.Text = word, word
 		switch {
@@ -226,7 +226,7 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 	}
 	defer conn.Close()
 	results, _ := each(s, keys, func(k instance.Key) (store.Intended, error) {
-		return conn.Store.Lift(ctx, k, state, reason)
+		return conn.Store.Intents.Lift(ctx, k, state, reason)
 	}, func(r *session.Result, done store.Intended) {
 		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
 			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; used again as it registers"

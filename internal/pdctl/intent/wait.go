@@ -96,7 +96,7 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 	for _, k := range drained {
 		all = append(all, k.Each()...)
 	}
-	t, err := conn.Store.Testify(ctx, all)
+	t, err := conn.Store.Reader.Testify(ctx, all)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -153,7 +153,7 @@ func await(ctx context.Context, s *session.Session, conn *session.Conn, revision
 	for {
 		start, gap := time.Now(), waitPoll
 		var away []string // why etcd could not be asked, nothing if it could
-		t, err := conn.Store.Testify(ctx, keys)
+		t, err := conn.Store.Reader.Testify(ctx, keys)
 		switch {
 		case ctx.Err() != nil:
 			return state, errInterrupted
@@ -216,7 +216,7 @@ func same(ctx context.Context, conn *session.Conn) proof.Same {
 		if is, ok := known[q]; ok {
 			return is
 		}
-		is, err := conn.Store.SameMembership(ctx, a, b)
+		is, err := conn.Store.Reader.SameMembership(ctx, a, b)
 		if err != nil {
 			return false // asked again at the next look
 		}

@@ -66,7 +66,7 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 	}
 	defer conn.Close()
 	results, _ := each(s, keys, func(k instance.Key) (store.Intended, error) {
-		return conn.Store.SetWeight(ctx, k, n, wish)
+		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
 	}, func(r *session.Result, _ store.Intended) {
 		switch {
 		case n == nil:

@@ -267,7 +267,7 @@ func addOne(ctx context.Context, s *session.Session, conn *session.Conn, client 
 			rec.StartedAt = &facts.StartedAt
 		}
 	}
-	outcome, err := conn.Store.Add(ctx, k, rec, f.reason)
+	outcome, err := conn.Store.Instances.Add(ctx, k, rec, f.reason)
 	if err != nil {
 		return r.Failed("%w", err)
 	}
@@ -304,7 +304,7 @@ func advice(err error) string {
 func addPending(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key, rec instance.Record, f addFlags, why error) session.Result {
 	r := session.Result{Role: k.Role, Address: k.Address}
 	p := schema.PendingAdd{Model: f.model, Connector: f.connector, Record: &rec}
-	outcome, err := conn.Store.AddPending(ctx, k, p, f.limit, f.reason)
+	outcome, err := conn.Store.Instances.AddPending(ctx, k, p, f.limit, f.reason)
 	if err != nil {
 		return r.Failed("%w", err)
 	}
@@ -323,7 +323,7 @@ func addPending(ctx context.Context, s *session.Session, conn *session.Conn, k i
 // whoever adds wants an instance that serves.
 func already(ctx context.Context, conn *session.Conn, r session.Result) session.Result {
 	r.Outcome, r.Text = "already", "is there already; left as it is"
-	snap, err := conn.Store.Snapshot(ctx)
+	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return r
 	}
@@ -340,7 +340,7 @@ func already(ctx context.Context, conn *session.Conn, r session.Result) session.
 
 // warnWithoutProxy says so when nobody is there to do the adding.
 func warnWithoutProxy(ctx context.Context, s *session.Session, conn *session.Conn) {
-	if proxies, err := conn.Store.Proxies(ctx); err == nil && len(proxies) == 0 {
+	if proxies, err := conn.Store.Reader.Proxies(ctx); err == nil && len(proxies) == 0 {
 		fmt.Fprintln(s.Out.Stderr, "Note: no proxy is running at this etcd; the first one that starts will add what is waiting.")
 	}
 }
@@ -357,7 +357,7 @@ func block(ctx context.Context, s *session.Session, conn *session.Conn, waiting 
 			return nil, errors.New("interrupted; the pending adds stay (pdctl remove takes them back)")
 		case <-tick.C:
 		}
-		snap, err := conn.Store.Snapshot(ctx)
+		snap, err := conn.Store.Reader.Snapshot(ctx)
 		if err != nil {
 			if errors.Is(err, etcd.ErrUnreachable) {
 				continue // it waits for the instance; it can wait for etcd

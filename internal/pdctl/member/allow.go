@@ -48,7 +48,7 @@ func allow(ctx context.Context, s *session.Session, keys []instance.Key, reason 
 	results := make([]session.Result, 0, len(keys))
 	for _, k := range keys {
 		r := session.Result{Role: k.Role, Address: k.Address}
-		removed, err := conn.Store.Allow(ctx, k, reason)
+		removed, err := conn.Store.Instances.Allow(ctx, k, reason)
 		switch {
 		case err != nil:
 			r = r.Failed("%w", err)

@@ -65,14 +65,14 @@ func kept(ctx context.Context, s *session.Session, verb string, keys []instance.
 		return err
 	}
 	defer conn.Close()
-	do := conn.Store.Restore
+	do := conn.Store.Kept.Restore
 	if verb == "forget" {
-		do = conn.Store.Forget
+		do = conn.Store.Kept.Forget
 	}
 	if err := do(ctx, keys, reason); err != nil {
 		return err
 	}
-	proxies, err := conn.Store.Proxies(ctx)
+	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
 		return err
 	}

@@ -69,9 +69,9 @@ func remove(ctx context.Context, s *session.Session, role instance.Role, address
 	var results []session.Result
 	for _, k := range keys {
 		r := session.Result{Role: k.Role, Address: k.Address}
-		remove := conn.Store.Remove
+		remove := conn.Store.Instances.Remove
 		if force {
-			remove = conn.Store.ForceRemove
+			remove = conn.Store.Instances.ForceRemove
 		}
 		existed, err := remove(ctx, k, reason)
 		switch {
@@ -107,7 +107,7 @@ func parseKnown(ctx context.Context, s *session.Session, conn *session.Conn, rol
 			continue
 		}
 		if listed == nil {
-			snap, err := conn.Store.Snapshot(ctx)
+			snap, err := conn.Store.Reader.Snapshot(ctx)
 			if err != nil {
 				return nil, s.Hint(err)
 			}

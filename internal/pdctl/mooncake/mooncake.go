@@ -79,7 +79,7 @@ func listSegments(ctx context.Context, s *session.Session, dial bool) error {
 	if err != nil {
 		return s.Hint(fmt.Errorf("list the keys below %s: %w", mooncakeRoot, err))
 	}
-	snap, err := conn.Store.Snapshot(ctx)
+	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}

@@ -105,7 +105,7 @@ func firstProxy(ctx context.Context, s *session.Session) (string, error) {
 		return "", err
 	}
 	defer conn.Close()
-	proxies, err := conn.Store.Proxies(ctx)
+	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
 		return "", s.Hint(err)
 	}

@@ -67,7 +67,7 @@ func (s *Session) there(ctx context.Context) []*instance.Instance {
 		return nil
 	}
 	defer c.Close()
-	snap, err := c.Store.Snapshot(ctx)
+	snap, err := c.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return nil
 	}

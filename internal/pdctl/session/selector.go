@@ -136,11 +136,11 @@ func (s *Session) Chosen(ctx context.Context, args []string) ([]instance.Key, er
 		return nil, err
 	}
 	defer c.Close()
-	snap, err := c.Store.Snapshot(ctx)
+	snap, err := c.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return nil, s.Hint(err)
 	}
-	proxies, err := c.Store.Proxies(ctx)
+	proxies, err := c.Store.Reader.Proxies(ctx)
 	if err != nil {
 		return nil, s.Hint(err)
 	}

@@ -31,11 +31,11 @@ func around(ctx context.Context, s *session.Session, conn *session.Conn, k insta
 	note := func(what string, err error) {
 		notes = append(notes, what+": "+instance.Printable(err.Error(), 200))
 	}
-	proxies, err := conn.Store.Proxies(ctx)
+	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
 		note("proxies", err)
 	}
-	loads, err := conn.Store.Loads(ctx)
+	loads, err := conn.Store.Reader.Loads(ctx)
 	if err != nil {
 		note("load digests", err)
 	}

@@ -65,7 +65,7 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		return err
 	}
 	defer conn.Close()
-	keys, err := conn.Store.Get(ctx, k)
+	keys, err := conn.Store.Reader.Get(ctx, k)
 	if err != nil {
 		return s.Hint(err)
 	}

@@ -102,11 +102,11 @@ func history(ctx context.Context, s *session.Session, of *instance.Key, limit in
 // happened gives the newest of what is known, oldest first, and since when etcd
 // remembers.
 func known(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]happening, int64, error) {
-	entries, err := conn.Store.AuditLog(ctx, 0)
+	entries, err := conn.Store.Reader.AuditLog(ctx, 0)
 	if err != nil {
 		return nil, 0, s.Hint(err)
 	}
-	changes, since, err := conn.Store.Past(ctx)
+	changes, since, err := conn.Store.Reader.Past(ctx)
 	if err != nil {
 		return nil, 0, s.Hint(err)
 	}

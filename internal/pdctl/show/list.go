@@ -87,11 +87,11 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 		return err
 	}
 	defer conn.Close()
-	snap, removals, err := conn.Store.List(ctx)
+	snap, removals, err := conn.Store.Reader.List(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}
-	proxies, err := conn.Store.Proxies(ctx)
+	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}

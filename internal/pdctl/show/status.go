@@ -113,7 +113,7 @@ func status(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	defer conn.Close()
-	snap, err := conn.Store.Snapshot(ctx)
+	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -121,7 +121,7 @@ func status(ctx context.Context, s *session.Session) error {
 		Endpoints: askEndpoints(ctx, s, conn), Alarms: []string{}, Prefix: conn.Layout.Root(),
 		Revision: snap.Revision, Proxies: []proxyReport{},
 	}
-	if rep.Membership, err = conn.Store.Newest(ctx); err != nil {
+	if rep.Membership, err = conn.Store.Reader.Newest(ctx); err != nil {
 		rep.Notes = append(rep.Notes, "membership revision: "+instance.Printable(err.Error(), 200))
 	}
 	// A user with rights on our keys only may not ask these; that is no failure.
@@ -130,11 +130,11 @@ func status(ctx context.Context, s *session.Session) error {
 	} else {
 		rep.Alarms = alarms
 	}
-	proxies, err := conn.Store.Proxies(ctx)
+	proxies, err := conn.Store.Reader.Proxies(ctx)
 	if err != nil {
 		rep.Notes = append(rep.Notes, "proxies: "+instance.Printable(err.Error(), 200))
 	}
-	loads, err := conn.Store.Loads(ctx)
+	loads, err := conn.Store.Reader.Loads(ctx)
 	if err != nil {
 		rep.Notes = append(rep.Notes, "load digests: "+instance.Printable(err.Error(), 200))
 	}

@@ -49,7 +49,7 @@ func export(ctx context.Context, s *session.Session) error {
 		return err
 	}
 	defer conn.Close()
-	entries, revision, err := conn.Store.Export(ctx)
+	entries, revision, err := conn.Store.Transfer.Export(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -126,7 +126,7 @@ func imports(ctx context.Context, s *session.Session, entries []store.Carried, r
 		r := imported{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0)}
 		if c.Skip != "" {
 			r.Outcome = "skipped"
-		} else if outcome, err := conn.Store.Import(ctx, c, reason, dry); err != nil {
+		} else if outcome, err := conn.Store.Transfer.Import(ctx, c, reason, dry); err != nil {
 			r.Outcome, r.Error = "failed", err.Error()
 			if errors.Is(err, schema.ErrForeign) || errors.Is(err, schema.ErrNewer) {
 				return err // none of the others could be written either

@@ -144,13 +144,18 @@ func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 	}
 }
 
+// Store keeps in etcd what stands on the command line of a proxy; see store.Instances.
+type Store interface {
+	SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (store.FlagsOutcome, error)
+}
+
 // Sync writes the instances of the command line. A proxy without any has
 // nothing to say about those that another one's command line named.
-func (f *Instances) Sync(ctx context.Context, store *store.Store, log logrus.FieldLogger) error {
+func (f *Instances) Sync(ctx context.Context, to Store, log logrus.FieldLogger) error {
 	if len(f.records) == 0 {
 		return nil
 	}
-	told, err := store.SyncFlags(ctx, f.proxy, f.records)
+	told, err := to.SyncFlags(ctx, f.proxy, f.records)
 	if err != nil {
 		return err
 	}

@@ -75,7 +75,7 @@ const Ready = `{"v":1,"id":"A","models":["m"],"state":"ready"}`
 func Watch(t testing.TB, cli *clientv3.Client, o watch.Options) *watch.Watcher {
 	t.Helper()
 	if o.Writer == nil {
-		o.Writer = store.New(cli, o.Layout, "watcher")
+		o.Writer = store.New(cli, o.Layout, "watcher").Watch
 	}
 	w := watch.New(cli, o)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -264,7 +264,7 @@ func WaitPhase(t testing.TB, r *lease.Registrar, want lease.Phase) {
 // RawKey is the record's key as etcd has it, or nil.
 func RawKey(t testing.TB, cli *clientv3.Client, k instance.Key) *store.RawKey {
 	t.Helper()
-	raw, err := store.New(cli, Layout(t), "test").Get(t.Context(), k)
+	raw, err := store.New(cli, Layout(t), "test").Reader.Get(t.Context(), k)
 	if err != nil {
 		t.Fatal(err)
 	}

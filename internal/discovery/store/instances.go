@@ -14,6 +14,20 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
+// AddOutcome tells what an add did.
+type AddOutcome string
+
+// The outcomes of adds.
+const (
+	Added        AddOutcome = "added"         // the record was written
+	AlreadyThere AddOutcome = "already-there" // a record exists, static or leased, and was left alone
+	Waiting      AddOutcome = "waiting"       // the add waits for its instance
+)
+
+// Instances adds and removes instances. Of a key of role instance.Both it means both
+// memberships.
+type Instances struct{ *writer }
+
 // Add writes a static record: it stays until somebody removes it. The facts in
 // rec are the caller's; a record without models is verified by each proxy. If
 // the instance is there already, static or leased, its record is left alone, but
@@ -21,7 +35,7 @@ import (
 // rec's too. In all cases a removal is lifted and a pending add of it ends. A key of role
 // instance.Both means both memberships, in one transaction; Added then tells that one of
 // them was not there.
-func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
+func (s *Instances) Add(ctx context.Context, k instance.Key, rec instance.Record, reason string) (AddOutcome, error) {
 	if err := checkKeys(k); err != nil {
 		return "", err
 	}
@@ -47,7 +61,7 @@ func (s *Store) Add(ctx context.Context, k instance.Key, rec instance.Record, re
 		if f.Pending != nil {
 			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(k)))
 		}
-		p.ops = append(p.ops, s.lift(k, f)...)
+		p.ops = append(p.ops, s.liftRemoval(k, f)...)
 		return p, nil
 	})
 	if err != nil {
@@ -103,8 +117,8 @@ func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, er
 	return schema.EncodeRecord(rec)
 }
 
-// lift gives the operations that end a removal and keep what else an override says.
-func (s *Store) lift(k instance.Key, f *etcd.Found) []clientv3.Op {
+// liftRemoval gives the operations that end a removal and keep what else an override says.
+func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 	if !f.Removed() {
 		return nil
 	}
@@ -124,7 +138,7 @@ func (s *Store) lift(k instance.Key, f *etcd.Found) []clientv3.Op {
 // proxy sees it answer promotes it. With a ttl it gives up after that time. An
 // earlier wait of the same instance is replaced, a removal is lifted. If the
 // instance is there already nothing waits.
-func (s *Store) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
+func (s *Instances) AddPending(ctx context.Context, k instance.Key, p schema.PendingAdd, ttl time.Duration, reason string) (AddOutcome, error) {
 	if err := checkKeys(k); err != nil {
 		return "", err
 	}
@@ -147,7 +161,7 @@ func (s *Store) AddPending(ctx context.Context, k instance.Key, p schema.Pending
 		if err != nil {
 			return plan{}, err
 		}
-		pl := plan{what: "wait", ops: s.lift(k, f)}
+		pl := plan{what: "wait", ops: s.liftRemoval(k, f)}
 		if f.Record != nil {
 			outcomes[k] = AlreadyThere
 			if f.Pending != nil {
@@ -185,7 +199,7 @@ func pendingValue(k instance.Key, p schema.PendingAdd) ([]byte, error) {
 // the removal and stays away. If nothing is known of the instance, nothing is
 // written and existed is false. A key that spells the address in another way
 // goes too. A key of role instance.Both means both memberships, in one transaction.
-func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+func (s *Instances) Remove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	return s.remove(ctx, k, reason, false)
 }
 
@@ -193,14 +207,14 @@ func (s *Store) Remove(ctx context.Context, k instance.Key, reason string) (exis
 // hold: an orphan has lost its key and serves all the same, and so does what a
 // proxy keeps of a former store. existed tells whether etcd held anything. The
 // key must be well formed.
-func (s *Store) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
+func (s *Instances) ForceRemove(ctx context.Context, k instance.Key, reason string) (existed bool, err error) {
 	if err := checkKeys(k); err != nil {
 		return false, err
 	}
 	return s.remove(ctx, k, reason, true)
 }
 
-func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
+func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, force bool) (existed bool, err error) {
 	held := map[instance.Key]bool{}
 	err = s.changeEach(ctx, k, reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		aliases, err := s.spellings(ctx, k)
@@ -242,20 +256,20 @@ func (s *Store) remove(ctx context.Context, k instance.Key, reason string, force
 // its engine, or nobody. A record that stands there is left alone, a removal may
 // stand beside one that was written past it. removed tells whether there was a
 // removal. The key must be well formed.
-func (s *Store) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
+func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
 	if err := checkKey(k); err != nil {
 		return false, err
 	}
 	err = s.change(ctx, k, reason, func(f *etcd.Found) (plan, error) {
 		removed = f.Removed()
-		return plan{what: "allow", ops: s.lift(k, f)}, nil
+		return plan{what: "allow", ops: s.liftRemoval(k, f)}, nil
 	})
 	return removed, err
 }
 
 // removal is the override of a removed instance; a weight set before stays, unless it
 // was for a time: the removal is not.
-func (s *Store) removal(f *etcd.Found, reason string) ([]byte, error) {
+func (s *Instances) removal(f *etcd.Found, reason string) ([]byte, error) {
 	o := schema.Override{V: 1, State: instance.Removed, Reason: reason, By: s.actor}
 	if old, err := f.Wanted(); err == nil && !f.Temporary() {
 		o.Weight = old.Weight
@@ -266,7 +280,7 @@ func (s *Store) removal(f *etcd.Found, reason string) ([]byte, error) {
 // spellings finds keys of the same membership that are not spelled in the
 // canonical way, and keys with a bad address that were shown to people as
 // k.Address. It reads keys only.
-func (s *Store) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
+func (s *Instances) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyValue, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
 	prefixes := []string{s.layout.Instance(instance.Key{Role: k.Role}), s.layout.Pending(instance.Key{Role: k.Role})}
@@ -292,43 +306,4 @@ func (s *Store) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.KeyVal
 		}
 	}
 	return same, nil
-}
-
-// Promote turns a pending add into a static record: one transaction that
-// applies only if the pending add is still the one given, no record exists and
-// no removal stands. Of many who try exactly one gets true.
-func (s *Store) Promote(ctx context.Context, pending *instance.Instance, rec instance.Record) (bool, error) {
-	k := pending.Key
-	value, err := staticValue(k, rec, "admin")
-	if err != nil {
-		return false, err
-	}
-	won := false
-	err = s.change(ctx, k, "it answered and serves the model", func(f *etcd.Found) (plan, error) {
-		won = f.Pending != nil && f.Pending.ModRevision == pending.ModRevision && f.Record == nil && !f.Removed()
-		if !won {
-			return plan{}, nil
-		}
-		return plan{what: "promote", ops: []clientv3.Op{
-			clientv3.OpPut(s.layout.Instance(k), string(value)),
-			clientv3.OpDelete(s.layout.Pending(k)),
-		}}, nil
-	})
-	return won && err == nil, err
-}
-
-// DropPending deletes a pending add whose instance has been registered in
-// another way. It applies only if the pending add is still the one given and
-// the record is there.
-func (s *Store) DropPending(ctx context.Context, pending *instance.Instance) (bool, error) {
-	k := pending.Key
-	dropped := false
-	err := s.change(ctx, k, "it has been registered meanwhile", func(f *etcd.Found) (plan, error) {
-		dropped = f.Pending != nil && f.Pending.ModRevision == pending.ModRevision && f.Record != nil
-		if !dropped {
-			return plan{}, nil
-		}
-		return plan{what: "drop-wait", ops: []clientv3.Op{clientv3.OpDelete(s.layout.Pending(k))}}, nil
-	})
-	return dropped && err == nil, err
 }

@@ -16,6 +16,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
+// Transfer carries what an operator has put into one etcd to another.
+type Transfer struct{ *writer }
+
 // MoveKind says what kind of key a Carried stands for.
 type MoveKind string
 
@@ -52,28 +55,28 @@ const (
 // to leave it out, and so is what nobody could read. Records come first and
 // overrides last, so that an import in this order finds no removal in the way
 // that the export brings itself.
-func (s *Store) Export(ctx context.Context) (entries []Carried, revision int64, err error) {
-	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
+func (t *Transfer) Export(ctx context.Context) (entries []Carried, revision int64, err error) {
+	got, err := etcd.List(ctx, etcd.CallTimeout, t.cli, t.layout, true)
 	if err != nil {
 		return nil, 0, err
 	}
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	version, err := s.cli.Get(cctx, s.layout.Schema())
+	version, err := t.cli.Get(cctx, t.layout.Schema())
 	if err != nil {
-		return nil, 0, etcd.Explain(ctx, s.cli, "check the schema key", err, true)
+		return nil, 0, etcd.Explain(ctx, t.cli, "check the schema key", err, true)
 	}
-	if err := etcd.CheckSchema(s.layout, version.Kvs); err != nil {
+	if err := etcd.CheckSchema(t.layout, version.Kvs); err != nil {
 		return nil, 0, err
 	}
 	for _, kv := range got.KVs {
-		n := s.layout.Parse(string(kv.Key))
+		n := t.layout.Parse(string(kv.Key))
 		if n.Kind == schema.KindOther {
 			continue
 		}
 		c := carried(n, kv)
 		if c.Skip == "" && kv.Lease != 0 {
-			if c.TTL, err = s.left(ctx, clientv3.LeaseID(kv.Lease)); err != nil {
+			if c.TTL, err = t.left(ctx, clientv3.LeaseID(kv.Lease)); err != nil {
 				return nil, 0, err
 			}
 			if c.TTL <= 0 {
@@ -138,12 +141,12 @@ func (c *Carried) Check() error {
 }
 
 // left is what remains of a lease, 0 if it is gone.
-func (s *Store) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
+func (t *Transfer) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
-	resp, err := s.cli.TimeToLive(cctx, id)
+	resp, err := t.cli.TimeToLive(cctx, id)
 	if err != nil {
-		return 0, etcd.Explain(ctx, s.cli, "ask for a lease", err, true)
+		return 0, etcd.Explain(ctx, t.cli, "ask for a lease", err, true)
 	}
 	return max(0, time.Duration(resp.TTL)*time.Second), nil
 }
@@ -151,13 +154,13 @@ func (s *Store) left(ctx context.Context, id clientv3.LeaseID) (time.Duration, e
 // Import writes one entry, in a transaction with its audit entry, where there
 // is nothing at its key; what is there stays. It does not bring back what was
 // removed here. With dry it only tells what it would do. It may be repeated.
-func (s *Store) Import(ctx context.Context, c Carried, reason string, dry bool) (MoveOutcome, error) {
+func (t *Transfer) Import(ctx context.Context, c Carried, reason string, dry bool) (MoveOutcome, error) {
 	if err := c.Check(); err != nil {
 		return "", err
 	}
 	var outcome MoveOutcome
-	err := s.change(ctx, c.Key, reason, func(f *etcd.Found) (plan, error) {
-		p := s.carry(c, f, &outcome)
+	err := t.change(ctx, c.Key, reason, func(f *etcd.Found) (plan, error) {
+		p := t.carry(c, f, &outcome)
 		if dry {
 			return plan{}, nil
 		}
@@ -167,13 +170,13 @@ func (s *Store) Import(ctx context.Context, c Carried, reason string, dry bool) 
 }
 
 // carry decides about one entry.
-func (s *Store) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
-	key, there := s.layout.Instance(c.Key), f.Record
+func (t *Transfer) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
+	key, there := t.layout.Instance(c.Key), f.Record
 	switch c.Kind {
 	case MovePending:
-		key, there = s.layout.Pending(c.Key), f.Pending
+		key, there = t.layout.Pending(c.Key), f.Pending
 	case MoveOverride:
-		key, there = s.layout.Override(c.Key), f.Override
+		key, there = t.layout.Override(c.Key), f.Override
 	case MoveRecord:
 	}
 	p := plan{what: "import"}
@@ -195,7 +198,7 @@ func (s *Store) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
 	default:
 		p.ops = append(p.ops, clientv3.OpPut(key, string(c.Value)))
 		if f.Pending != nil {
-			p.ops = append(p.ops, clientv3.OpDelete(s.layout.Pending(c.Key)))
+			p.ops = append(p.ops, clientv3.OpDelete(t.layout.Pending(c.Key)))
 		}
 	}
 	return p

@@ -9,24 +9,26 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
+
+// Kept tells the proxies what becomes of what they keep of a former store.
+type Kept struct{ *writer }
 
 // Restore tells every proxy to write back to etcd what it keeps in force of a
 // former store: static records and overrides, of the instances given or of all.
 // What the present store has meanwhile is left alone. It does not wait for them.
-func (s *Store) Restore(ctx context.Context, keys []instance.Key, reason string) error {
+func (s *Kept) Restore(ctx context.Context, keys []instance.Key, reason string) error {
 	return s.order(ctx, schema.OrderRestore, keys, reason)
 }
 
 // Forget tells every proxy to let go of what it keeps in force of a former
 // store, of the instances given or of all. It does not wait for them.
-func (s *Store) Forget(ctx context.Context, keys []instance.Key, reason string) error {
+func (s *Kept) Forget(ctx context.Context, keys []instance.Key, reason string) error {
 	return s.order(ctx, schema.OrderForget, keys, reason)
 }
 
-func (s *Store) order(ctx context.Context, do string, keys []instance.Key, reason string) error {
+func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason string) error {
 	o := schema.Order{V: 1, Do: do, By: s.actor, Reason: reason}
 	for _, k := range keys {
 		o.Keys = append(o.Keys, k.String())
@@ -35,7 +37,7 @@ func (s *Store) order(ctx context.Context, do string, keys []instance.Key, reaso
 	if err != nil {
 		return err
 	}
-	if err := s.EnsureSchema(ctx); err != nil {
+	if err := s.ensureSchema(ctx); err != nil {
 		return err
 	}
 	lease, err := s.grant(ctx, orderTTL)
@@ -62,20 +64,3 @@ func (s *Store) order(ctx context.Context, do string, keys []instance.Key, reaso
 
 // orderTTL is how long an order stands for proxies that are away now.
 const orderTTL = 24 * time.Hour
-
-// WriteBack writes what was kept of a former store, where the present one has nothing of its own.
-func (s *Store) WriteBack(ctx context.Context, k watch.Kept, reason string) error {
-	return s.change(ctx, k.Key, reason, func(f *etcd.Found) (plan, error) {
-		p := plan{what: schema.OrderRestore}
-		gone := f.Removed()
-		if k.HasOverride && f.Override == nil {
-			p.ops = append(p.ops, clientv3.OpPut(s.layout.Override(k.Key), string(k.Override)))
-			o, err := schema.DecodeOverride(k.Override)
-			gone = err == nil && o.State == instance.Removed
-		}
-		if k.HasRecord && f.Record == nil && !gone {
-			p.ops = append(p.ops, clientv3.OpPut(s.layout.Instance(k.Key), string(k.Record)))
-		}
-		return p, nil
-	})
-}

@@ -1,0 +1,184 @@
+package store
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/lease"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/watch"
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Reader reads what etcd holds, once and linearizably. It changes nothing.
+type Reader struct{ client }
+
+// Snapshot lists the membership once, linearizably. Nothing is verified by it:
+// bare records are shown as unverified.
+func (r *Reader) Snapshot(ctx context.Context) (*instance.Snapshot, error) {
+	snap, _, err := r.List(ctx)
+	return snap, err
+}
+
+// List is Snapshot, and with it what the snapshot does not show: removals of
+// which nothing is registered, in the order of their keys.
+func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error) {
+	got, err := etcd.List(ctx, etcd.CallTimeout, r.cli, r.layout, true)
+	if err != nil {
+		return nil, nil, err
+	}
+	snap := watch.Build(r.layout, got.KVs, got.Revision, nil, watch.VerifiedFacts{})
+	var removals []Removal
+	for _, kv := range got.KVs {
+		n := r.layout.Parse(string(kv.Key))
+		if n.Kind != schema.KindOverride {
+			continue
+		}
+		k := instance.Key{Role: n.Role, Address: n.Address}
+		if _, shown := snap.Lookup(k); shown {
+			continue
+		}
+		if o, err := schema.DecodeOverride(kv.Value); err == nil && o.State == instance.Removed {
+			removals = append(removals, Removal{Key: k, By: o.By, Reason: o.Reason, Revision: kv.ModRevision})
+		}
+	}
+	return snap, removals, nil
+}
+
+// Removal is an operator's word that an instance stays out. By and Reason are as
+// they stand in etcd.
+type Removal struct {
+	Key        instance.Key
+	By, Reason string
+	Revision   int64 // mod_revision of the override
+}
+
+// Newest is the highest revision at which something that proxies follow was written, and is
+// there still: records, pending adds and intents. A proxy that follows has applied it.
+func (r *Reader) Newest(ctx context.Context) (int64, error) {
+	var ops []clientv3.Op
+	for _, prefix := range r.layout.ListedPrefixes() {
+		ops = append(ops, clientv3.OpGet(prefix, clientv3.WithPrefix(), clientv3.WithKeysOnly(),
+			clientv3.WithSort(clientv3.SortByModRevision, clientv3.SortDescend), clientv3.WithLimit(1)))
+	}
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := r.cli.Txn(cctx).Then(ops...).Commit()
+	if err != nil {
+		return 0, etcd.Explain(ctx, r.cli, "ask for the newest change", err, true)
+	}
+	newest := int64(0)
+	for _, one := range resp.Responses {
+		for _, kv := range one.GetResponseRange().GetKvs() {
+			newest = max(newest, kv.ModRevision)
+		}
+	}
+	return newest, nil
+}
+
+// Proxies lists the proxies that run, in the order of their ids. One whose
+// value cannot be read is listed with its id alone.
+func (r *Reader) Proxies(ctx context.Context) ([]lease.ProxyPresence, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	prefix := r.layout.Proxy("")
+	resp, err := r.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, etcd.Explain(ctx, r.cli, "list the proxies", err, true)
+	}
+	return lease.ReadProxies(r.layout, resp.Kvs), nil
+}
+
+// Loads lists the digests of the proxies, in the order of their ids.
+func (r *Reader) Loads(ctx context.Context) ([]*lease.ProxyLoad, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	prefix := r.layout.Load("")
+	resp, err := r.cli.Get(cctx, prefix, clientv3.WithPrefix())
+	if err != nil {
+		return nil, etcd.Explain(ctx, r.cli, "list the load digests", err, true)
+	}
+	return lease.ReadLoads(r.layout, resp.Kvs), nil
+}
+
+// RefusedAgents lists the agents that say that they are refused.
+func (r *Reader) RefusedAgents(ctx context.Context) ([]lease.RefusedAgent, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := r.cli.Get(cctx, r.layout.Agent(""), clientv3.WithPrefix())
+	if err != nil {
+		return nil, etcd.Explain(ctx, r.cli, "list the agents that are refused", err, true)
+	}
+	return lease.ReadRefused(r.layout, resp.Kvs), nil
+}
+
+// RawKey is one key as etcd has it.
+type RawKey struct {
+	Key            string
+	Value          []byte
+	CreateRevision int64
+	ModRevision    int64
+	Version        int64
+	Lease          int64
+	TTL            time.Duration // left on the lease; 0 without a lease, -1s if the lease is gone
+	GrantedTTL     time.Duration
+}
+
+// Get reads everything etcd holds about one membership: its record, its
+// pending add and its override, those that exist, in this order.
+func (s *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
+	f, err := etcd.Look(ctx, s.cli, s.layout, k, true)
+	if err != nil {
+		return nil, err
+	}
+	var raw []RawKey
+	for _, kv := range []*mvccpb.KeyValue{f.Record, f.Pending, f.Override} {
+		if kv == nil {
+			continue
+		}
+		r := RawKey{
+			Key: string(kv.Key), Value: kv.Value, Lease: kv.Lease,
+			CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
+		}
+		if kv.Lease != 0 {
+			cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+			ttl, err := s.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
+			cancel()
+			if err != nil {
+				return nil, etcd.Explain(ctx, s.cli, "ask for the lease of "+strings.TrimPrefix(r.Key, s.layout.Root()), err, true)
+			}
+			r.TTL = time.Duration(ttl.TTL) * time.Second
+			r.GrantedTTL = time.Duration(ttl.GrantedTTL) * time.Second
+		}
+		raw = append(raw, r)
+	}
+	return raw, nil
+}
+
+// AuditLog reads the newest audit entries, newest first; limit 0 reads all.
+// Entries that cannot be read are shown with their text in Why.
+func (r *Reader) AuditLog(ctx context.Context, limit int64) ([]AuditEntry, error) {
+	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
+	defer cancel()
+	resp, err := r.cli.Get(cctx, r.layout.Audit(""), clientv3.WithPrefix(), clientv3.WithLimit(limit),
+		clientv3.WithSort(clientv3.SortByKey, clientv3.SortDescend))
+	if err != nil {
+		return nil, etcd.Explain(ctx, r.cli, "read the audit log", err, true)
+	}
+	entries := make([]AuditEntry, 0, len(resp.Kvs))
+	for _, kv := range resp.Kvs {
+		var e AuditEntry
+		if err := json.Unmarshal(kv.Value, &e); err != nil {
+			e = AuditEntry{What: "unreadable", Why: instance.Printable(string(kv.Value), 200)}
+		}
+		e.Revision = kv.ModRevision
+		entries = append(entries, e)
+	}
+	return entries, nil
+}
