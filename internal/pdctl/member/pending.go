@@ -1,0 +1,89 @@
+package member
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/pdctl/session"
+)
+
+// blockPoll is how often a blocked add looks.
+const blockPoll = 500 * time.Millisecond
+
+// pending leaves an instance that does not answer yet to the proxies, any of which adds it
+// when it does.
+func (a *adder) pending(ctx context.Context, k instance.Key, rec instance.Record, why error) session.Result {
+	f := a.flags
+	r := session.Result{Role: k.Role, Address: k.Address}
+	p := schema.PendingAdd{Model: f.model, Connector: f.connector, Record: &rec}
+	outcome, err := a.conn.Store.Instances.AddPending(ctx, k, p, f.limit, f.reason)
+	if err != nil {
+		return r.Failed("%w", err)
+	}
+	if outcome == store.Waiting {
+		r.Outcome, r.Text = "waiting", why.Error()
+		if f.limit > 0 {
+			r.Text += fmt.Sprintf(" (for %s)", f.limit)
+		}
+		return r
+	}
+	r.Outcome = "already"
+	return r
+}
+
+// warnWithoutProxy says so when no proxy is there that could add what waits.
+func (a *adder) warnWithoutProxy(ctx context.Context) {
+	if proxies, err := a.conn.Store.Reader.Proxies(ctx); err == nil && len(proxies) == 0 {
+		fmt.Fprintln(a.Out.Stderr, "Note: no proxy is running at this etcd; the first one that starts will add what is waiting.")
+	}
+}
+
+// block looks at the pending adds until none is left, prints what became of
+// each and returns it.
+func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[instance.Key]session.Result, error) {
+	settled := make(map[instance.Key]session.Result)
+	tick := time.NewTicker(blockPoll)
+	defer tick.Stop()
+	for len(waiting) > 0 {
+		select {
+		case <-ctx.Done():
+			return nil, errors.New("interrupted; the pending adds stay (pdctl remove takes them back)")
+		case <-tick.C:
+		}
+		snap, err := a.conn.Store.Reader.Snapshot(ctx)
+		if err != nil {
+			if errors.Is(err, etcd.ErrUnreachable) {
+				continue // it waits for the instance; it can wait for etcd
+			}
+			return nil, err
+		}
+		pending := make(map[instance.Key]bool)
+		for _, in := range snap.All() {
+			if in.View == instance.Pending {
+				pending[in.Key] = true
+			}
+		}
+		for k := range waiting {
+			in, there := snap.Lookup(k)
+			r := session.Result{Role: k.Role, Address: k.Address}
+			switch {
+			case there && in.View != instance.Rejected && in.Intent != instance.Removed:
+				r.Outcome, r.Text, r.Models = "added", "added", in.List().Models
+			case pending[k]:
+				continue
+			default:
+				r = r.Failed("no longer waited for: its time was up, or somebody removed it")
+			}
+			settled[k] = r
+			delete(waiting, k)
+			a.Line(r)
+		}
+	}
+	return settled, nil
+}
