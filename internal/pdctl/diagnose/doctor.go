@@ -72,7 +72,7 @@ func examine(ctx context.Context, s *session.Session, o *doctorOptions) error {
 	if o.most <= 0 {
 		return cli.Wrongf("--probe-most %d: give 1 or more", o.most)
 	}
-	p, failed := look(ctx, s, o)
+	p, failed := gather(ctx, s, o)
 	if p == nil {
 		return failed
 	}

@@ -91,7 +91,7 @@ func Drain(s *session.Session) *cobra.Command {
 		Use: "drain prefill|decode|both host:port...", Short: "have no proxy pick instances, and wait until they are free", Long: drainHelp,
 		Example: "  pdctl drain decode 10.0.0.8:8200 --wait --timeout 5m --reason \"new disks\"\n" +
 			"  pdctl drain both 10.0.0.6:8100\n  pdctl drain decode --selector rack=3 --dry-run\n  pdctl drain prefill 10.0.0.7:8100 10.0.0.8:8100 --for 30m",
-		Args: s.Named(0),
+		Args: s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch given := cmd.Flags().Changed("timeout"); {
 			case given && f.limit <= 0:
@@ -104,7 +104,7 @@ func Drain(s *session.Session) *cobra.Command {
 			if err := f.check(); err != nil {
 				return err
 			}
-			keys, err := s.Chosen(cmd.Context(), args)
+			keys, err := s.ChosenKeys(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -125,9 +125,9 @@ func Cordon(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "cordon prefill|decode|both host:port...", Short: "have no proxy pick instances", Long: cordonHelp,
 		Example: "  pdctl cordon decode 10.0.0.8:8200 --reason \"being looked at\"\n  pdctl cordon prefill 10.0.0.7:8100 --for 1h",
-		Args:    s.Named(0),
+		Args:    s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.Chosen(cmd.Context(), args)
+			keys, err := s.ChosenKeys(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -157,9 +157,9 @@ func liftCommand(s *session.Session, state instance.Intent, long, examples strin
 	name := "un" + string(state)
 	cmd := &cobra.Command{
 		Use: name + " prefill|decode|both host:port...", Short: "lift a " + string(state), Long: long, Example: examples,
-		Args: s.Named(0),
+		Args: s.NamedOrSelected(0),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			keys, err := s.Chosen(cmd.Context(), args)
+			keys, err := s.ChosenKeys(cmd.Context(), args)
 			if err != nil {
 				return err
 			}
@@ -180,7 +180,7 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 	}
 	defer conn.Close()
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
-	results, revision := each(s, keys, func(k instance.Key) (store.Intended, error) {
+	results, revision := apply(s, keys, func(k instance.Key) (store.Intended, error) {
 		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
 	}, func(r *session.Result, done store.Intended) {
 		r.Outcome, r.Text = word, word
@@ -225,7 +225,7 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 		return err
 	}
 	defer conn.Close()
-	results, _ := each(s, keys, func(k instance.Key) (store.Intended, error) {
+	results, _ := apply(s, keys, func(k instance.Key) (store.Intended, error) {
 		return conn.Store.Intents.Lift(ctx, k, state, reason)
 	}, func(r *session.Result, done store.Intended) {
 		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
@@ -235,9 +235,9 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 	return s.Finish(results)
 }
 
-// each changes what is wanted of every instance and prints what came of it, which say puts
+// apply changes what is wanted of every instance and prints what came of it, which say puts
 // into words. It gives the highest revision, too.
-func each(s *session.Session, keys []instance.Key, do func(instance.Key) (store.Intended, error), say func(*session.Result, store.Intended)) ([]session.Result, int64) {
+func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.Intended, error), say func(*session.Result, store.Intended)) ([]session.Result, int64) {
 	results, revision := make([]session.Result, 0, len(keys)), int64(0)
 	for _, k := range keys {
 		r := session.Result{Role: k.Role, Address: k.Address}

@@ -72,7 +72,7 @@ func waitApplied(ctx context.Context, s *session.Session, revision int64, limit 
 	case at < revision:
 		return fmt.Errorf("there is no revision %d yet: etcd is at %d", revision, at)
 	}
-	state, err := await(ctx, s, conn, revision, nil, limit)
+	state, err := awaitProxies(ctx, s, conn, revision, nil, limit)
 	switch {
 	case errors.Is(err, errTimeout):
 		return cli.Exit(fmt.Errorf("after %s not every proxy has applied revision %d: %s", limit, revision, strings.Join(state.Open, "; ")), exitTimeout)
@@ -85,7 +85,7 @@ func waitApplied(ctx context.Context, s *session.Session, revision int64, limit 
 	if s.Out.Structured() {
 		return s.Out.Write(map[string]any{"revision": revision, "proxies": state.Done})
 	}
-	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, proxies(state.Done))
+	fmt.Fprintf(s.Out.Stdout, "revision %d: applied by %s\n", revision, countProxies(state.Done))
 	return nil
 }
 
@@ -104,11 +104,11 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 		// Of an engine in both roles there may be one only.
 		held := slices.DeleteFunc(k.Each(), func(one instance.Key) bool { return t.Intents[one].Intent == "" })
 		if len(held) == 0 {
-			return ended(k)
+			return errEnded(k)
 		}
 		keys = append(keys, held...)
 	}
-	state, err := await(ctx, s, conn, revision, keys, limit)
+	state, err := awaitProxies(ctx, s, conn, revision, keys, limit)
 	vanished := ""
 	if len(state.Vanished) > 0 {
 		verb, it := "vanished", "it"
@@ -119,11 +119,11 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 	}
 	switch {
 	case errors.Is(err, errTimeout):
-		said := fmt.Sprintf("after %s not free: %s", limit, strings.Join(state.Open, "; "))
+		text := fmt.Sprintf("after %s not free: %s", limit, strings.Join(state.Open, "; "))
 		if vanished != "" {
-			said += "; " + vanished
+			text += "; " + vanished
 		}
-		return cli.Exit(fmt.Errorf("%s. The drain stays in force", said), exitTimeout)
+		return cli.Exit(fmt.Errorf("%s. The drain stays in force", text), exitTimeout)
 	case errors.Is(err, errInterrupted):
 		return fmt.Errorf("%w. The drain stays in force", err)
 	case err != nil:
@@ -142,14 +142,14 @@ var (
 	errInterrupted = errors.New("interrupted")
 )
 
-// await looks at what the proxies say until all have proven what is wanted, or the limit
+// awaitProxies looks at what the proxies say until all have proven what is wanted, or the limit
 // has passed. It tells how far that is on stderr.
-func await(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
+func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
 	p, end := proof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
-	same := same(ctx, conn)
+	same := sameMembership(ctx, conn)
 	var state proof.State
-	var said string
+	var last string
 	for {
 		start, gap := time.Now(), waitPoll
 		var away []string // why etcd could not be asked, nothing if it could
@@ -164,9 +164,9 @@ func await(ctx context.Context, s *session.Session, conn *session.Conn, revision
 			if !errors.Is(err, etcd.ErrUnreachable) {
 				away[0] = instance.Printable(err.Error(), 300)
 			}
-			progress(s, &said, away[0]+", waiting on")
+			progress(s, &last, away[0]+", waiting on")
 		default:
-			if err := lifted(t, keys); err != nil {
+			if err := drainEnded(t, keys); err != nil {
 				return state, err
 			}
 			p.See(t, start, same)
@@ -177,7 +177,7 @@ func await(ctx context.Context, s *session.Session, conn *session.Conn, revision
 			for _, name := range state.Vanished {
 				waiting = append(waiting, name+", which is away")
 			}
-			progress(s, &said, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, proxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
+			progress(s, &last, fmt.Sprintf("%d of %s done; waiting for %s", state.Done, countProxies(state.Done+len(waiting)), strings.Join(waiting, "; ")))
 			gap = max(gap, 10*time.Since(start)) // many proxies say much
 		}
 		next := time.NewTimer(gap)
@@ -194,22 +194,22 @@ func await(ctx context.Context, s *session.Session, conn *session.Conn, revision
 	}
 }
 
-// lifted tells that the intent on which a wait rests is there no more.
-func lifted(t store.Testimony, keys []instance.Key) error {
+// drainEnded tells that the intent on which a wait rests is there no more.
+func drainEnded(t store.Testimony, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {
-			return ended(k)
+			return errEnded(k)
 		}
 	}
 	return nil
 }
 
-func ended(k instance.Key) error {
+func errEnded(k instance.Key) error {
 	return fmt.Errorf("the drain of %s has ended meanwhile: somebody has lifted it, or its time is over", k)
 }
 
-// same asks whether the membership is the same at two revisions, each question once.
-func same(ctx context.Context, conn *session.Conn) proof.Same {
+// sameMembership asks whether the membership is the same at two revisions, each question once.
+func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
 	known := map[[2]int64]bool{}
 	return func(a, b int64) bool {
 		q := [2]int64{a, b}
@@ -226,14 +226,14 @@ func same(ctx context.Context, conn *session.Conn) proof.Same {
 }
 
 // progress says something on stderr if it is new.
-func progress(s *session.Session, said *string, text string) {
-	if *said != text {
-		*said = text
+func progress(s *session.Session, last *string, text string) {
+	if *last != text {
+		*last = text
 		fmt.Fprintln(s.Out.Stderr, text)
 	}
 }
 
-func proxies(n int) string {
+func countProxies(n int) string {
 	if n == 1 {
 		return "1 proxy"
 	}

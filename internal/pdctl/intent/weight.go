@@ -31,7 +31,7 @@ func Weight(s *session.Session) *cobra.Command {
 	cmd := &cobra.Command{
 		Use: "weight prefill|decode|both host:port... N|default", Short: "say how much of the requests instances get", Long: weightHelp,
 		Example: "  pdctl weight decode 10.0.0.8:8200 300 --reason \"more memory\"\n  pdctl weight prefill 10.0.0.7:8100 10.0.0.8:8100 0 --for 1h\n  pdctl weight decode 10.0.0.8:8200 default",
-		Args:    s.Named(1),
+		Args:    s.NamedOrSelected(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			last := len(args) - 1
 			if err := f.check(); err != nil {
@@ -47,7 +47,7 @@ func Weight(s *session.Session) *cobra.Command {
 			} else if f.wish.For > 0 {
 				return cli.Wrongf("--for goes with a weight, not with default")
 			}
-			keys, err := s.Chosen(cmd.Context(), args[:last])
+			keys, err := s.ChosenKeys(cmd.Context(), args[:last])
 			if err != nil {
 				return err
 			}
@@ -65,7 +65,7 @@ func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int,
 		return err
 	}
 	defer conn.Close()
-	results, _ := each(s, keys, func(k instance.Key) (store.Intended, error) {
+	results, _ := apply(s, keys, func(k instance.Key) (store.Intended, error) {
 		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
 	}, func(r *session.Result, _ store.Intended) {
 		switch {

@@ -134,3 +134,15 @@ func (p *Printer) Println(line string) error {
 	}
 	return nil
 }
+
+// writeJSON prints one value, indented, with a newline. '<' and '&' stay as
+// they are: nobody embeds this in HTML.
+func writeJSON(w io.Writer, v any) error {
+	enc := json.NewEncoder(w)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", "  ")
+	if err := enc.Encode(v); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}

@@ -1,52 +1,14 @@
 package output
 
 import (
-	"encoding/json"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"strconv"
 	"strings"
 
-	"github.com/jedib0t/go-pretty/v6/table"
-	"github.com/jedib0t/go-pretty/v6/text"
-
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
-
-// writeJSON prints one value, indented, with a newline. '<' and '&' stay as
-// they are: nobody embeds this in HTML.
-func writeJSON(w io.Writer, v any) error {
-	enc := json.NewEncoder(w)
-	enc.SetEscapeHTML(false)
-	enc.SetIndent("", "  ")
-	if err := enc.Encode(v); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
-
-// NewTable prints columns without borders, so that lines can be cut and grepped.
-func NewTable(header ...any) table.Writer {
-	t := table.NewWriter()
-	style := table.StyleLight
-	style.Options = table.OptionsNoBordersAndSeparators
-	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
-	style.Format.Header = text.FormatDefault
-	t.SetStyle(style)
-	t.SuppressTrailingSpaces()
-	t.AppendHeader(header)
-	return t
-}
-
-// Render prints a table.
-func Render(w io.Writer, t table.Writer) error {
-	if _, err := fmt.Fprintln(w, t.Render()); err != nil {
-		return fmt.Errorf("write output: %w", err)
-	}
-	return nil
-}
 
 // Effective is the one word that says what an entry is worth at the moment.
 func Effective(in *instance.Instance) string {

@@ -83,17 +83,17 @@ func explain(ctx context.Context, s *session.Session, stdin io.Reader, o *routeO
 		}
 		fmt.Fprintf(s.Out.Stderr, "asked: %s, the first proxy in etcd\n", instance.Printable(o.proxy, 200))
 	}
-	is, raw, err := askRoute(ctx, s, o, body)
+	answer, raw, err := askRoute(ctx, s, o, body)
 	if err != nil {
 		return err
 	}
 	if s.Out.Structured() {
 		err = s.Out.WriteRaw(raw)
 	} else {
-		err = renderPlan(s, is)
+		err = printPlan(s, answer)
 	}
-	if err == nil && is.Way == plan.None {
-		err = fmt.Errorf("the request would be refused: %s", instance.Printable(is.Reason, 300))
+	if err == nil && answer.Way == plan.None {
+		err = fmt.Errorf("the request would be refused: %s", instance.Printable(answer.Reason, 300))
 	}
 	return err
 }
@@ -151,17 +151,17 @@ func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []b
 		return nil, nil, fmt.Errorf("the proxy's answer ended early: %w", err)
 	}
 	if resp.StatusCode != http.StatusOK {
-		return nil, nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(complaint(raw), 500))
+		return nil, nil, fmt.Errorf("the proxy says %d: %s", resp.StatusCode, instance.Printable(errorMessage(raw), 500))
 	}
-	is := &plan.Plan{}
-	if err := json.Unmarshal(raw, is); err != nil || is.Way == "" {
+	answer := &plan.Plan{}
+	if err := json.Unmarshal(raw, answer); err != nil || answer.Way == "" {
 		return nil, nil, fmt.Errorf("%s is no proxy of this version: %s", instance.Printable(u.Host, 200), instance.Printable(string(raw), 200))
 	}
-	return is, raw, nil
+	return answer, raw, nil
 }
 
-// complaint is the message of an error answer, all of it if it has none.
-func complaint(raw []byte) string {
+// errorMessage is the message of an error answer, all of it if it has none.
+func errorMessage(raw []byte) string {
 	var body struct {
 		Error  struct{ Message string }
 		Detail string
@@ -175,7 +175,7 @@ func complaint(raw []byte) string {
 	return string(raw)
 }
 
-func renderPlan(s *session.Session, p *plan.Plan) error {
+func printPlan(s *session.Session, p *plan.Plan) error {
 	name := func(s string) string { return instance.Printable(s, 200) }
 	way := p.Way
 	if p.Reason != "" {
@@ -192,14 +192,14 @@ func renderPlan(s *session.Session, p *plan.Plan) error {
 		if one.leg == nil {
 			continue
 		}
-		is := name(one.leg.Error)
+		outcome := name(one.leg.Error)
 		if one.leg.Chosen != "" {
-			is = fmt.Sprintf("%s by %s, %d tokens cached", name(one.leg.Chosen), name(one.leg.Policy), one.leg.Cached)
+			outcome = fmt.Sprintf("%s by %s, %d tokens cached", name(one.leg.Chosen), name(one.leg.Policy), one.leg.Cached)
 		}
 		if one.leg.Elsewhere != "" {
-			is += ", elsewhere: " + name(one.leg.Elsewhere)
+			outcome += ", elsewhere: " + name(one.leg.Elsewhere)
 		}
-		fmt.Fprintf(s.Out.Stdout, "%-8s  %s\n", one.role, is)
+		fmt.Fprintf(s.Out.Stdout, "%-8s  %s\n", one.role, outcome)
 	}
 	fmt.Fprintln(s.Out.Stdout)
 	t := output.NewTable("ROLE", "ADDRESS", "", "OUT", "WEIGHT", "IN FLIGHT", "WAITING", "HELD", "OTHERS", "SCORES")

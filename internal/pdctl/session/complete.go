@@ -31,7 +31,7 @@ func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.C
 		for _, arg := range args[1:] {
 			given[arg] = true
 		}
-		for _, address := range s.addresses(cmd.Context(), role) {
+		for _, address := range s.knownAddresses(cmd.Context(), role) {
 			if !given[address] {
 				out = append(out, address)
 			}
@@ -41,11 +41,11 @@ func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.C
 	return cmd
 }
 
-// addresses lists those of a role in etcd; none if etcd does not answer at once.
-func (s *Session) addresses(ctx context.Context, role instance.Role) []string {
+// knownAddresses lists those of a role in etcd; none if etcd does not answer at once.
+func (s *Session) knownAddresses(ctx context.Context, role instance.Role) []string {
 	var out []string
 	seen := map[string]bool{}
-	for _, in := range s.there(ctx) {
+	for _, in := range s.instances(ctx) {
 		if _, err := instance.ParseAddress(in.Address); err != nil {
 			continue // anything that somebody has written, and nothing for a shell
 		}
@@ -57,8 +57,8 @@ func (s *Session) addresses(ctx context.Context, role instance.Role) []string {
 	return out
 }
 
-// there are the instances in etcd; none if it does not answer at once.
-func (s *Session) there(ctx context.Context) []*instance.Instance {
+// instances are the instances in etcd; none if it does not answer at once.
+func (s *Session) instances(ctx context.Context) []*instance.Instance {
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()
 	s.Timeout = completeLimit // of a user's log-in

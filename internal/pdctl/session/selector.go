@@ -47,8 +47,8 @@ func (s *Session) Selects(cmd *cobra.Command) *cobra.Command {
 	return cmd
 }
 
-// Selected reads --selector.
-func (s *Session) Selected() (Selector, error) {
+// ParseSelector reads --selector.
+func (s *Session) ParseSelector() (Selector, error) {
 	var out Selector
 	for _, text := range s.Selectors {
 		key, value, ok := strings.Cut(text, "=")
@@ -106,9 +106,9 @@ func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 	return instance.NewSnapshot(snap.Revision, keep)
 }
 
-// Named checks how many arguments there are: a role and addresses, and more behind them, or
+// NamedOrSelected checks how many arguments there are: a role and addresses, and more behind them, or
 // a role and --selector.
-func (s *Session) Named(more int) cobra.PositionalArgs {
+func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(s.Selectors) > 0 {
 			return cobra.ExactArgs(1+more)(cmd, args)
@@ -117,14 +117,14 @@ func (s *Session) Named(more int) cobra.PositionalArgs {
 	}
 }
 
-// Chosen are the instances that a command is to change: those named, or those that fit
+// ChosenKeys are the instances that a command is to change: those named, or those that fit
 // the selector. Of an engine in both roles both entries have to.
-func (s *Session) Chosen(ctx context.Context, args []string) ([]instance.Key, error) {
+func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
 	role, err := instance.ParseRoles(args[0])
 	if err != nil {
 		return nil, cli.Wrong(err)
 	}
-	sel, err := s.Selected()
+	sel, err := s.ParseSelector()
 	if err != nil {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func (s *Session) Chosen(ctx context.Context, args []string) ([]instance.Key, er
 	}
 	fit := map[instance.Key]bool{}
 	var order []string
-	for _, in := range sel.Filter(AsProxiesSay(snap, proxies)).All() {
+	for _, in := range sel.Filter(SeenByProxies(snap, proxies)).All() {
 		if !fit[in.Key] {
 			order = append(order, in.Address)
 		}
@@ -184,7 +184,7 @@ func (s *Session) completeSelector(cmd *cobra.Command, _ []string, typed string)
 		if !value {
 			values[byRole+"="], values[byModel+"="], values[byState+"="] = true, true, true
 		}
-		for _, in := range s.there(cmd.Context()) {
+		for _, in := range s.instances(cmd.Context()) {
 			if value && key == byModel {
 				for _, m := range in.Record.Models {
 					values[key+"="+m] = true

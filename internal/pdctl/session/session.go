@@ -50,8 +50,8 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 		if cli.IsWrong(err) {
 			return err
 		}
-		if said := s.printDry(); err == nil {
-			err = said
+		if seenByProxies := s.printDry(); err == nil {
+			err = seenByProxies
 		}
 		return err
 	}

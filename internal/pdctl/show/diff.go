@@ -18,27 +18,27 @@ type change struct {
 	what     []string           // for "~": what differs, printable
 }
 
-// place identifies an entry: the pending add of an address stands beside a
+// entryID identifies an entry: the pending add of an address stands beside a
 // membership of the same address.
-type place struct {
+type entryID struct {
 	key     instance.Key
 	pending bool
 }
 
-func placeOf(in *instance.Instance) place {
-	return place{in.Key, in.View == instance.Pending}
+func idOf(in *instance.Instance) entryID {
+	return entryID{in.Key, in.View == instance.Pending}
 }
 
 // diff lists what is different in next, in the order of the snapshots.
 func diff(prev, next *instance.Snapshot) []change {
-	before := make(map[place]*instance.Instance, len(prev.All()))
+	before := make(map[entryID]*instance.Instance, len(prev.All()))
 	for _, in := range prev.All() {
-		before[placeOf(in)] = in
+		before[idOf(in)] = in
 	}
 	var out []change
 	for _, in := range next.All() {
-		was, known := before[placeOf(in)]
-		delete(before, placeOf(in))
+		was, known := before[idOf(in)]
+		delete(before, idOf(in))
 		if !known {
 			out = append(out, change{kind: "+", revision: in.ModRevision, in: in})
 			continue
@@ -53,7 +53,7 @@ func diff(prev, next *instance.Snapshot) []change {
 		}
 	}
 	for _, in := range prev.All() {
-		if _, gone := before[placeOf(in)]; gone {
+		if _, gone := before[idOf(in)]; gone {
 			out = append(out, change{kind: "-", revision: next.Revision, in: in})
 		}
 	}

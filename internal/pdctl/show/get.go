@@ -90,7 +90,7 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		}
 		out = append(out, r)
 	}
-	views, events, notes := around(ctx, s, conn, k)
+	views, events, notes := details(ctx, s, conn, k)
 	if s.Out.Structured() {
 		all := map[string]any{"role": k.Role, "address": k.Address, "keys": out, "proxies": views, "history": events}
 		if len(notes) > 0 {
@@ -121,5 +121,5 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		fmt.Fprintf(s.Out.Stdout, "%s\n  key       %s\n  value     %s\n  created   revision %d\n  changed   revision %d, written %d times\n  lease     %s\n",
 			r.Kind, r.Key, value, r.CreateRevision, r.ModRevision, r.Version, lease)
 	}
-	return printAround(s, views, events, notes)
+	return printDetails(s, views, events, notes)
 }

@@ -55,8 +55,8 @@ func History(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// happening is one line of the history.
-type happening struct {
+// event is one line of the history.
+type event struct {
 	Revision int64         `json:"revision"`
 	At       *time.Time    `json:"at,omitempty"` // by the clock of who did it
 	Who      string        `json:"who,omitempty"`
@@ -69,7 +69,7 @@ type happening struct {
 }
 
 // about tells that it happened to an instance, nil for any.
-func (h *happening) about(k *instance.Key) bool {
+func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
 
@@ -79,7 +79,7 @@ func history(ctx context.Context, s *session.Session, of *instance.Key, limit in
 		return err
 	}
 	defer conn.Close()
-	events, since, err := known(ctx, s, conn, of, limit)
+	events, since, err := pastEvents(ctx, s, conn, of, limit)
 	if err != nil {
 		return err
 	}
@@ -99,9 +99,9 @@ func history(ctx context.Context, s *session.Session, of *instance.Key, limit in
 	return nil
 }
 
-// happened gives the newest of what is known, oldest first, and since when etcd
+// pastEvents are the newest of what is known, oldest first, and since when etcd
 // remembers.
-func known(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]happening, int64, error) {
+func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]event, int64, error) {
 	entries, err := conn.Store.Reader.AuditLog(ctx, 0)
 	if err != nil {
 		return nil, 0, s.Hint(err)
@@ -110,26 +110,26 @@ func known(ctx context.Context, s *session.Session, conn *session.Conn, of *inst
 	if err != nil {
 		return nil, 0, s.Hint(err)
 	}
-	events := []happening{}
+	events := []event{}
 	audited := map[int64]bool{}
 	for _, e := range entries {
 		audited[e.Revision] = true
-		events = append(events, happening{
+		events = append(events, event{
 			Revision: e.Revision, At: &e.At, Who: instance.Printable(e.Who, 80), What: instance.Printable(e.What, 40), Role: e.Role,
 			Address: instance.Printable(e.Address, 300), Why: instance.Printable(e.Why, 300), For: instance.Printable(e.For, 40), Weight: e.Weight,
 		})
 	}
 	for _, p := range changes {
 		if !audited[p.Revision] {
-			events = append(events, happening{Revision: p.Revision, What: inWords(p), Role: p.Key.Role, Address: instance.Printable(p.Key.Address, 300)})
+			events = append(events, event{Revision: p.Revision, What: describe(p), Role: p.Key.Role, Address: instance.Printable(p.Key.Address, 300)})
 		}
 	}
-	events = slices.DeleteFunc(events, func(h happening) bool { return !h.about(of) })
-	slices.SortStableFunc(events, func(a, b happening) int { return cmp.Compare(a.Revision, b.Revision) })
+	events = slices.DeleteFunc(events, func(h event) bool { return !h.about(of) })
+	slices.SortStableFunc(events, func(a, b event) int { return cmp.Compare(a.Revision, b.Revision) })
 	return events[max(0, len(events)-limit):], since, nil
 }
 
-func printEvents(s *session.Session, events []happening) error {
+func printEvents(s *session.Session, events []event) error {
 	t := output.NewTable("REVISION", "AT", "WHO", "WHAT", "INSTANCE", "WHY")
 	for _, h := range events {
 		at := "-"
@@ -154,8 +154,8 @@ func printEvents(s *session.Session, events []happening) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// inWords says what a change of the past was that nobody has audited.
-func inWords(p store.Past) string {
+// describe says what a change of the past was that nobody has audited.
+func describe(p store.Past) string {
 	switch {
 	case p.Kind == store.PastPending && p.Deleted:
 		return "no longer waited for"

@@ -78,7 +78,7 @@ type Removal struct {
 }
 
 func list(ctx context.Context, s *session.Session, roles []instance.Role) error {
-	sel, err := s.Selected()
+	sel, err := s.ParseSelector()
 	if err != nil {
 		return err
 	}
@@ -95,7 +95,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	if err != nil {
 		return s.Hint(err)
 	}
-	snap = sel.Filter(only(session.AsProxiesSay(snap, proxies), roles))
+	snap = sel.Filter(only(session.SeenByProxies(snap, proxies), roles))
 	removed := []Removal{}
 	for _, r := range removals {
 		if len(sel) == 0 && slices.Contains(roles, r.Key.Role) {
@@ -109,7 +109,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
 		for _, in := range snap.All() {
 			l := in.List()
-			l.Warning = in.Warning(session.DialectOf(proxies))
+			l.Warning = in.Warning(session.DefaultConnector(proxies))
 			out.Instances = append(out.Instances, l)
 		}
 		return s.Out.Write(out)
@@ -122,7 +122,7 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 		if _, err := fmt.Fprintf(s.Out.Stdout, "No instances below %s. Add one with: pdctl add prefill host:port\n", conn.Layout.Root()); err != nil {
 			return err
 		}
-	} else if err := output.Render(s.Out.Stdout, listTable(snap, session.DialectOf(proxies), s.Out.Wide())); err != nil {
+	} else if err := output.Render(s.Out.Stdout, listTable(snap, session.DefaultConnector(proxies), s.Out.Wide())); err != nil {
 		return err
 	}
 	for _, r := range removed {

@@ -48,7 +48,7 @@ func Watch(s *session.Session) *cobra.Command {
 // watch needs etcd to answer at the start, so that a wrong address is noticed;
 // from then on it only ends with ctx.
 func follow(ctx context.Context, s *session.Session, initial bool) error {
-	sel, err := s.Selected()
+	sel, err := s.ParseSelector()
 	if err != nil {
 		return err
 	}

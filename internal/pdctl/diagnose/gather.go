@@ -22,20 +22,20 @@ import (
 )
 
 const (
-	// lookAgain is how long a proxy that seems to lag has to show that it does not: longer
+	// recheckTime is how long a proxy that seems to lag has to show that it does not: longer
 	// than a proxy takes from one load digest to the next.
-	lookAgain = lease.RefreshLoad + 2*time.Second
-	// oldDigest is the age, by two clocks, from which on a digest is looked at again.
-	oldDigest = lease.RefreshLoad + time.Second
-	// lookPoll is how often such a proxy is looked at.
-	lookPoll = 200 * time.Millisecond
+	recheckTime = lease.RefreshLoad + 2*time.Second
+	// staleAfter is the age, by two clocks, from which on a digest is looked at again.
+	staleAfter = lease.RefreshLoad + time.Second
+	// recheckPoll is how often such a proxy is looked at.
+	recheckPoll = 200 * time.Millisecond
 	// probesAtOnce bounds the engines that are asked at a time.
 	probesAtOnce = 16
 )
 
-// look gathers what doctor examines. The error is why etcd could not be asked; then
+// gather collects what doctor examines. The error is why etcd could not be asked; then
 // the picture, if there is one, has the reason. No picture means wrong usage.
-func look(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
+func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Picture, error) {
 	layout, err := s.Etcd.Layout()
 	if err != nil {
 		return nil, err
@@ -71,8 +71,8 @@ func look(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Pi
 		p.Refused = &doctor.Refused{Auth: session.RefusedUser(err), Text: err.Error()}
 		return p, err
 	}
-	lookAtEtcd(ctx, s, conn, p)
-	if err := lookAtProxies(ctx, s, conn, p); err != nil {
+	gatherEtcd(ctx, s, conn, p)
+	if err := gatherProxies(ctx, s, conn, p); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
 	if p.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
@@ -80,7 +80,7 @@ func look(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.Pi
 		err = nil
 	}
 	if o.probe {
-		err = lookAtEngines(ctx, s, o, p)
+		err = gatherEngines(ctx, s, o, p)
 	}
 	return p, err
 }
@@ -120,7 +120,7 @@ func localAgents(ctx context.Context, s *session.Session) (out []agentctl.Report
 	return out
 }
 
-func lookAtEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) {
+func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) {
 	for _, e := range conn.Client.Endpoints() {
 		r := doctor.Endpoint{Address: e}
 		cctx, cancel := context.WithTimeout(ctx, min(s.Timeout, 2*time.Second))
@@ -151,8 +151,8 @@ func lookAtEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 	p.SchemaErr = etcd.CheckSchema(conn.Layout, schema.Kvs)
 }
 
-// lookAtProxies looks at them, and once more at those that seem to lag.
-func lookAtProxies(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) error {
+// gatherProxies looks at them, and once more at those that seem to lag.
+func gatherProxies(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) error {
 	newest, err := conn.Store.Reader.Newest(ctx)
 	if err != nil {
 		return err
@@ -182,14 +182,14 @@ func lookAtProxies(ctx context.Context, s *session.Session, conn *session.Conn, 
 			if x.Applied < newest {
 				y.Behind = newest
 			}
-			y.Silent = sameDigest(first[x.ID], y.Load) && tellsOfOldWork(y.Load)
+			y.Silent = sameDigest(first[x.ID], y.Load) && isStale(y.Load)
 			lags = lags || y.Behind > 0 || y.Silent
 			p.Proxies = append(p.Proxies, y)
 		}
-		if !lags || time.Since(start) >= lookAgain {
+		if !lags || time.Since(start) >= recheckTime {
 			return nil
 		}
-		if !pause(ctx, lookPoll) {
+		if !pause(ctx, recheckPoll) {
 			return ctx.Err()
 		}
 	}
@@ -212,13 +212,13 @@ func sameDigest(a, b *lease.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
-// tellsOfOldWork tells of a digest that should have been renewed, by two clocks.
-func tellsOfOldWork(l *lease.ProxyLoad) bool {
-	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > oldDigest
+// isStale tells of a digest that should have been renewed, by two clocks.
+func isStale(l *lease.ProxyLoad) bool {
+	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }
 
-// lookAtEngines asks them from here, a few at a time.
-func lookAtEngines(ctx context.Context, s *session.Session, o *doctorOptions, p *doctor.Picture) error {
+// gatherEngines asks them from here, a few at a time.
+func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p *doctor.Picture) error {
 	client, err := o.engines.Client(o.key)
 	if err != nil {
 		return err

@@ -24,10 +24,10 @@ type proxyView struct {
 	Told       string `json:"told,omitempty"`       // how long ago, by its clock and this one
 }
 
-// around gathers what is known of an instance beside its keys. What a user may not read
+// details gathers what is known of an instance beside its keys. What a user may not read
 // is a note, and no failure.
-func around(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []happening, notes []string) {
-	views, events = []proxyView{}, []happening{}
+func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, notes []string) {
+	views, events = []proxyView{}, []event{}
 	note := func(what string, err error) {
 		notes = append(notes, what+": "+instance.Printable(err.Error(), 200))
 	}
@@ -53,15 +53,15 @@ func around(ctx context.Context, s *session.Session, conn *session.Conn, k insta
 		}
 		views = append(views, v)
 	}
-	if known, _, err := known(ctx, s, conn, &k, mostEvents); err != nil {
+	if past, _, err := pastEvents(ctx, s, conn, &k, mostEvents); err != nil {
 		note("history", err)
 	} else {
-		events = known
+		events = past
 	}
 	return views, events, notes
 }
 
-func printAround(s *session.Session, views []proxyView, events []happening, notes []string) error {
+func printDetails(s *session.Session, views []proxyView, events []event, notes []string) error {
 	if len(views) > 0 {
 		fmt.Fprintln(s.Out.Stdout)
 		t := output.NewTable("PROXY", "APPLIED", "IN FLIGHT", "TOLD", "OBJECTS")

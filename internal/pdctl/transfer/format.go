@@ -16,15 +16,15 @@ import (
 // The form of an export: one JSON object a line. The first says what it is, the
 // others are a key each, the value as text exactly as it is in etcd.
 const (
-	moveFormat  = "pdmesh-export"
-	moveVersion = 1
+	formatName    = "pdmesh-export"
+	formatVersion = 1
 )
 
-// maxMoveLine bounds a line: the largest value, every byte of it escaped.
-const maxMoveLine = 8 * instance.MaxRecordBytes
+// maxLine bounds a line: the largest value, every byte of it escaped.
+const maxLine = 8 * instance.MaxRecordBytes
 
-// moveHead is the first line.
-type moveHead struct {
+// exportHeader is the first line.
+type exportHeader struct {
 	Format   string    `json:"format"`
 	V        int       `json:"v"`
 	Prefix   string    `json:"prefix"`   // root of the keys, for people: import has its own
@@ -32,8 +32,8 @@ type moveHead struct {
 	At       time.Time `json:"at"`       // the clock of whoever exported, for people
 }
 
-// moveLine is one key.
-type moveLine struct {
+// exportLine is one key.
+type exportLine struct {
 	Kind    store.MoveKind `json:"kind"`
 	Role    instance.Role  `json:"role"`
 	Address string         `json:"address"`
@@ -42,14 +42,14 @@ type moveLine struct {
 	Skipped string         `json:"skipped,omitempty"` // why it is not carried; then it has no value
 }
 
-func writeExport(w io.Writer, head moveHead, entries []store.Carried) error {
+func writeExport(w io.Writer, head exportHeader, entries []store.Carried) error {
 	enc := json.NewEncoder(w)
 	enc.SetEscapeHTML(false)
 	if err := enc.Encode(head); err != nil {
 		return fmt.Errorf("write the export: %w", err)
 	}
 	for _, c := range entries {
-		line := moveLine{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0), Skipped: c.Skip}
+		line := exportLine{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0), Skipped: c.Skip}
 		if c.Skip == "" {
 			value := string(c.Value)
 			line.Value, line.TTL = &value, int64(c.TTL/time.Second)
@@ -67,14 +67,14 @@ var errNoExport = errors.New("not an export that this pdctl can read")
 // readExport reads the whole of an export before anything is done with it.
 func readExport(r io.Reader) ([]store.Carried, error) {
 	lines := bufio.NewScanner(r)
-	lines.Buffer(nil, maxMoveLine)
+	lines.Buffer(nil, maxLine)
 	var entries []store.Carried
 	n := 0
 	for lines.Scan() {
 		n++
 		text := bytes.TrimSpace(lines.Bytes())
 		if n == 1 {
-			if err := checkHead(text); err != nil {
+			if err := checkHeader(text); err != nil {
 				return nil, err
 			}
 			continue
@@ -82,7 +82,7 @@ func readExport(r io.Reader) ([]store.Carried, error) {
 		if len(text) == 0 {
 			continue
 		}
-		c, err := readMoveLine(text)
+		c, err := readLine(text)
 		if err != nil {
 			return nil, fmt.Errorf("%w: line %d: %w", errNoExport, n, err)
 		}
@@ -97,19 +97,19 @@ func readExport(r io.Reader) ([]store.Carried, error) {
 	return entries, nil
 }
 
-func checkHead(text []byte) error {
-	var head moveHead
-	if err := json.Unmarshal(text, &head); err != nil || head.Format != moveFormat {
-		return fmt.Errorf("%w: its first line is not {\"format\":%q,...}; make one with pdctl export", errNoExport, moveFormat)
+func checkHeader(text []byte) error {
+	var head exportHeader
+	if err := json.Unmarshal(text, &head); err != nil || head.Format != formatName {
+		return fmt.Errorf("%w: its first line is not {\"format\":%q,...}; make one with pdctl export", errNoExport, formatName)
 	}
-	if head.V != moveVersion {
-		return fmt.Errorf("%w: it is of version %d, this program reads version %d; use the pdctl that wrote it, or a newer one", errNoExport, head.V, moveVersion)
+	if head.V != formatVersion {
+		return fmt.Errorf("%w: it is of version %d, this program reads version %d; use the pdctl that wrote it, or a newer one", errNoExport, head.V, formatVersion)
 	}
 	return nil
 }
 
-func readMoveLine(text []byte) (store.Carried, error) {
-	var line moveLine
+func readLine(text []byte) (store.Carried, error) {
+	var line exportLine
 	dec := json.NewDecoder(bytes.NewReader(text))
 	dec.DisallowUnknownFields()
 	if err := dec.Decode(&line); err != nil {

@@ -1,4 +1,3 @@
-// Package transfer moves what operators have put from one etcd to another.
 package transfer
 
 import (
@@ -7,7 +6,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,46 +15,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
-
-const exportHelp = `export writes what operators have put into etcd, to be imported into another:
-static instances, pending adds, and what was asked for by override (removals).
-
-It prints JSON lines. The first says what it is, each other is one key with its
-value as it stands in etcd. Instances that agents hold by a lease are listed as
-skipped: their agents register them again wherever they are pointed to. There
-are no secrets in it.`
-
-const exportExamples = `  pdctl export > fleet.jsonl
-  pdctl export | pdctl import --etcd-endpoints 10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379 -`
-
-// Export makes the command export.
-func Export(s *session.Session) *cobra.Command {
-	return &cobra.Command{
-		Use: "export", Short: "write what operators put into etcd", Long: exportHelp, Example: exportExamples,
-		Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := s.Out.TextOnly("an export is JSON lines already"); err != nil {
-				return err
-			}
-			return export(cmd.Context(), s)
-		},
-	}
-}
-
-func export(ctx context.Context, s *session.Session) error {
-	conn, err := s.Connect(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	entries, revision, err := conn.Store.Transfer.Export(ctx)
-	if err != nil {
-		return s.Hint(err)
-	}
-	return writeExport(s.Out.Stdout, moveHead{
-		Format: moveFormat, V: moveVersion, Prefix: conn.Layout.Root(), Revision: revision, At: time.Now().UTC().Truncate(time.Second),
-	}, entries)
-}
 
 const importHelp = `import writes what pdctl export has read into another etcd. FILE may be - for
 standard input.
@@ -82,7 +40,7 @@ func Import(s *session.Session) *cobra.Command {
 			if err != nil {
 				return err
 			}
-			return imports(cmd.Context(), s, entries, reason, dry)
+			return importAll(cmd.Context(), s, entries, reason, dry)
 		},
 	}
 	cmd.Flags().BoolVar(&dry, "dry-run", false, "only tell what would be written")
@@ -105,8 +63,8 @@ func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
 	return readExport(f)
 }
 
-// imported is what came of one key.
-type imported struct {
+// importResult is what came of one key.
+type importResult struct {
 	Kind    store.MoveKind `json:"kind"`
 	Role    instance.Role  `json:"role"`
 	Address string         `json:"address"`
@@ -114,16 +72,16 @@ type imported struct {
 	Error   string         `json:"error,omitempty"`
 }
 
-func imports(ctx context.Context, s *session.Session, entries []store.Carried, reason string, dry bool) error {
+func importAll(ctx context.Context, s *session.Session, entries []store.Carried, reason string, dry bool) error {
 	conn, err := s.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	results := []imported{}
+	results := []importResult{}
 	failed := 0
 	for _, c := range entries {
-		r := imported{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0)}
+		r := importResult{Kind: c.Kind, Role: c.Key.Role, Address: instance.Printable(c.Key.Address, 0)}
 		if c.Skip != "" {
 			r.Outcome = "skipped"
 		} else if outcome, err := conn.Store.Transfer.Import(ctx, c, reason, dry); err != nil {
@@ -139,7 +97,7 @@ func imports(ctx context.Context, s *session.Session, entries []store.Carried, r
 		}
 		results = append(results, r)
 		if !s.Out.Structured() {
-			fmt.Fprintf(s.Out.Stdout, "%s %s/%s: %s\n", r.Kind, r.Role, r.Address, r.said(c, dry))
+			fmt.Fprintf(s.Out.Stdout, "%s %s/%s: %s\n", r.Kind, r.Role, r.Address, r.text(c, dry))
 		}
 	}
 	if s.Out.Structured() {
@@ -155,8 +113,8 @@ func imports(ctx context.Context, s *session.Session, entries []store.Carried, r
 	return nil
 }
 
-// said is the outcome in words.
-func (r imported) said(c store.Carried, dry bool) string {
+// text is the outcome in words.
+func (r importResult) text(c store.Carried, dry bool) string {
 	switch r.Outcome {
 	case string(store.MoveWritten):
 		if dry {

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const keptHelp = `%s tells every proxy what to do with what it keeps of a former etcd.
+const orderHelp = `%s tells every proxy what to do with what it keeps of a former etcd.
 
 When etcd is wiped, or another takes its place, proxies keep the static
 instances and the overrides that the new one lacks, and show in /status that
@@ -23,19 +23,19 @@ wait for the proxies; their /status shows what came of it.`
 
 // Restore makes the command restore.
 func Restore(s *session.Session) *cobra.Command {
-	return keptCommand(s, "restore", "write back what a wiped etcd has lost")
+	return orderCommand(s, "restore", "write back what a wiped etcd has lost")
 }
 
 // Forget makes the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return keptCommand(s, "forget", "let go of what a wiped etcd has lost")
+	return orderCommand(s, "forget", "let go of what a wiped etcd has lost")
 }
 
-func keptCommand(s *session.Session, verb, short string) *cobra.Command {
+func orderCommand(s *session.Session, verb, short string) *cobra.Command {
 	var reason string
 	var all bool
 	cmd := &cobra.Command{
-		Use: verb + " --all | prefill|decode host:port...", Short: short, Long: fmt.Sprintf(keptHelp, verb),
+		Use: verb + " --all | prefill|decode host:port...", Short: short, Long: fmt.Sprintf(orderHelp, verb),
 		Example: "  pdctl " + verb + " --all\n  pdctl " + verb + " prefill 10.0.0.7:8100",
 		RunE: func(cmd *cobra.Command, args []string) error {
 			var keys []instance.Key
@@ -51,7 +51,7 @@ func keptCommand(s *session.Session, verb, short string) *cobra.Command {
 					return err
 				}
 			}
-			return kept(cmd.Context(), s, verb, keys, reason)
+			return order(cmd.Context(), s, verb, keys, reason)
 		},
 	}
 	cmd.Flags().StringVar(&reason, "reason", "", "why, for the audit trail")
@@ -59,7 +59,7 @@ func keptCommand(s *session.Session, verb, short string) *cobra.Command {
 	return cmd
 }
 
-func kept(ctx context.Context, s *session.Session, verb string, keys []instance.Key, reason string) error {
+func order(ctx context.Context, s *session.Session, verb string, keys []instance.Key, reason string) error {
 	conn, err := s.Connect(ctx)
 	if err != nil {
 		return err

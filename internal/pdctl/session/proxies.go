@@ -8,14 +8,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// AsProxiesSay puts in what the proxies say of the instances that their records alone
+// SeenByProxies puts in what the proxies say of the instances that their records alone
 // do not verify: each proxy has asked them itself. An entry of which all say that it
 // answers is not unverified.
-func AsProxiesSay(snap *instance.Snapshot, proxies []lease.ProxyPresence) *instance.Snapshot {
+func SeenByProxies(snap *instance.Snapshot, proxies []lease.ProxyPresence) *instance.Snapshot {
 	all := make([]*instance.Instance, 0, len(snap.All()))
 	for _, in := range snap.All() {
 		if in.View == instance.Unverified {
-			in = said(in, proxies)
+			in = seenByProxies(in, proxies)
 		}
 		all = append(all, in)
 	}
@@ -25,8 +25,8 @@ func AsProxiesSay(snap *instance.Snapshot, proxies []lease.ProxyPresence) *insta
 // maxReasons bounds the proxies whose reasons are shown.
 const maxReasons = 3
 
-// said is an unverified instance as the proxies see it.
-func said(in *instance.Instance, proxies []lease.ProxyPresence) *instance.Instance {
+// seenByProxies is an unverified instance as the proxies see it.
+func seenByProxies(in *instance.Instance, proxies []lease.ProxyPresence) *instance.Instance {
 	out := *in
 	verified, unknown := 0, 0
 	var reasons []string
@@ -57,9 +57,9 @@ func said(in *instance.Instance, proxies []lease.ProxyPresence) *instance.Instan
 	return &out
 }
 
-// DialectOf is the connector that all proxies take for records that name none, ""
+// DefaultConnector is the connector that all proxies take for records that name none, ""
 // if they differ or do not say it.
-func DialectOf(proxies []lease.ProxyPresence) string {
+func DefaultConnector(proxies []lease.ProxyPresence) string {
 	for _, p := range proxies {
 		if p.Connector != proxies[0].Connector {
 			return ""

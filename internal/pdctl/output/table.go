@@ -1,0 +1,30 @@
+package output
+
+import (
+	"fmt"
+	"io"
+
+	"github.com/jedib0t/go-pretty/v6/table"
+	"github.com/jedib0t/go-pretty/v6/text"
+)
+
+// NewTable prints columns without borders, so that lines can be cut and grepped.
+func NewTable(header ...any) table.Writer {
+	t := table.NewWriter()
+	style := table.StyleLight
+	style.Options = table.OptionsNoBordersAndSeparators
+	style.Box.PaddingLeft, style.Box.PaddingRight = "", "  "
+	style.Format.Header = text.FormatDefault
+	t.SetStyle(style)
+	t.SuppressTrailingSpaces()
+	t.AppendHeader(header)
+	return t
+}
+
+// Render prints a table.
+func Render(w io.Writer, t table.Writer) error {
+	if _, err := fmt.Fprintln(w, t.Render()); err != nil {
+		return fmt.Errorf("write output: %w", err)
+	}
+	return nil
+}
