@@ -99,7 +99,7 @@ func TestDisaggregateLeavesNoTrace(t *testing.T) {
 			r.entry()
 		}
 		picks := uint64(0)
-		r.sched.Picks(func(role instance.Role, _ string, n uint64) {
+		r.sched.Tally.Picks(func(role instance.Role, _ string, n uint64) {
 			if role == instance.Prefill {
 				picks += n
 			}
@@ -130,7 +130,7 @@ func TestDisaggregateSparesWhoIsFull(t *testing.T) {
 			t.Parallel()
 			r := rememberer(t, fakevllm.NIXL, new(flow.Disaggregate))
 			r.sched.Explain(sched.Request{Role: instance.Decode, Model: model}) // the first look makes the counters
-			r.sched.SetEngine(instance.Key{Role: instance.Decode, Address: r.D[0].Address()}, &policy.Engine{Ranks: []policy.Rank{tc.said}, All: tc.said})
+			r.sched.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: r.D[0].Address()}, &policy.Engine{Ranks: []policy.Rank{tc.said}, All: tc.said})
 			for range 32 {
 				body := text(true)
 				r.complete(r.post("/v1/chat/completions", body), true, body)

@@ -337,8 +337,8 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		// called silent because the machine is slow.
 		ProbeTimeout: 20 * time.Second, SilenceLimit: 20 * time.Second,
 		ProbeInterval: 20 * time.Millisecond, MaxProbeInterval: 50 * time.Millisecond, Ejection: 50 * time.Millisecond,
-		Heard:   func(k instance.Key) uint64 { return r.sched.Heard(k) },
-		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Abandon(k, dead, why) },
+		Heard:   func(k instance.Key) uint64 { return r.sched.Loads.Heard(k) },
+		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Legs.Abandon(k, dead, why) },
 	}
 	tune.health(&ho)
 	r.tracker = health.New(ho)
@@ -351,7 +351,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	r.sched = sched.New(so)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
-	running.Go(func() { r.sched.Run(ctx) })
+	running.Go(func() { r.sched.Legs.Run(ctx) })
 	r.up = client(t)
 	o := forward.Options{
 		Picker: r.sched, Health: r.tracker, Upstream: r.up, Recorder: r.rec, Log: log, Fallback: true,
@@ -579,7 +579,7 @@ func (r *rig) strict() {
 	// An answer of known length is whole for the client before the handler ends.
 	eventually(r.t, "nothing is in flight", func() bool {
 		busy := int64(0)
-		r.sched.Each(func(_ instance.Key, n int64) { busy += n })
+		r.sched.Loads.Each(func(_ instance.Key, n int64) { busy += n })
 		return busy == 0
 	})
 }

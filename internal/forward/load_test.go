@@ -130,7 +130,7 @@ func TestManyAborts(t *testing.T) {
 			}
 		}
 		busy := int64(0)
-		r.sched.Each(func(_ instance.Key, n int64) { busy += n })
+		r.sched.Loads.Each(func(_ instance.Key, n int64) { busy += n })
 		return reported == stayed && busy == 0
 	})
 	eventually(t, "the engines are idle", func() bool {

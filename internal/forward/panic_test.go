@@ -72,7 +72,7 @@ func TestPanicLeavesNothingInFlight(t *testing.T) {
 			r.post("/v1/chat/completions", chatBody(false, ""))
 			eventually(t, "nothing is in flight", func() bool {
 				left := panics.Load() == 0 // the answer may be out before the panic
-				r.sched.Each(func(_ instance.Key, n int64) { left = left || n != 0 })
+				r.sched.Loads.Each(func(_ instance.Key, n int64) { left = left || n != 0 })
 				return !left
 			})
 		})

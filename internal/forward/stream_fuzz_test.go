@@ -143,7 +143,7 @@ func play(t *testing.T, s *played, path string) (got seen) {
 		default:
 			panic(p)
 		}
-		picker.Each(func(k instance.Key, n int64) {
+		picker.Loads.Each(func(k instance.Key, n int64) {
 			if n != 0 {
 				t.Errorf("%s: %d in flight behind the end", k, n)
 			}

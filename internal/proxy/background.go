@@ -34,7 +34,7 @@ import (
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
-	work.Go(func() { p.sched.Run(ctx) })
+	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
 	work.Go(func() { p.load.Weigh(ctx) })
 	if p.load.Others != nil {

@@ -106,8 +106,8 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
 		MaxFailures: cfg.MaxFailures, Ejection: cfg.EjectionTime, SlowStart: cfg.SlowStart,
 		SilenceLimit: cfg.SilenceLimit, ProbeTimeout: cfg.ProbeTimeout, PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Heard:   func(k instance.Key) uint64 { return p.sched.Heard(k) },
-		OnEject: func(k instance.Key, dead bool, why string) { p.sched.Abandon(k, dead, why) },
+		Heard:   func(k instance.Key) uint64 { return p.sched.Loads.Heard(k) },
+		OnEject: func(k instance.Key, dead bool, why string) { p.sched.Legs.Abandon(k, dead, why) },
 	})
 	kinds, err := policies(cfg)
 	if err != nil {
@@ -137,7 +137,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	p.registry = reg
 	counters := metrics.New(reg, version.String())
 	metrics.Membership{
-		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Each, Picks: p.sched.Picks, Both: p.sched.Both, Elsewhere: p.sched.Elsewhere, Hits: p.sched.Hits, Available: p.tracker.Available,
+		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Loads.Each, Picks: p.sched.Tally.Picks, Both: p.sched.Tally.Both, Elsewhere: p.sched.Tally.Elsewhere, Hits: p.sched.Loads.Hits, Available: p.tracker.Available,
 		Etcd: func() metrics.Etcd { return own.Metrics(p.watcher.Status()) },
 	}.Register(reg)
 	options := forward.Options{
@@ -156,7 +156,7 @@ func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates
 	if err != nil {
 		return nil, err
 	}
-	metrics.Load{Each: p.sched.Totals, EachRank: p.load.EachRank, Remembered: p.load.Remembered, Digests: p.load.Metrics}.Register(reg)
+	metrics.Load{Each: p.sched.Loads.Totals, EachRank: p.load.EachRank, Remembered: p.load.Remembered, Digests: p.load.Metrics}.Register(reg)
 	certificates.Metrics().Register(reg)
 	metrics.APIKeys{Ring: p.keys}.Register(reg)
 	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)

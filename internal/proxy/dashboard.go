@@ -29,14 +29,14 @@ func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func
 		},
 		Members: p.watcher.Snapshot, List: list, Requests: requests, Findings: p.notices, Log: p.log.WithField("component", "dashboard"),
 		Facts: func(in *instance.Instance) dashboard.Facts {
-			f := dashboard.Facts{Connector: resolve(in), Ranks: p.sched.RanksInFlight(in)}
+			f := dashboard.Facts{Connector: resolve(in), Ranks: p.sched.Loads.RanksInFlight(in)}
 			if group != nil {
 				f.Group = instance.Printable(group(in), 64)
 			}
 			return f
 		},
 		Hits: func(each func(instance.Key, dashboard.Hits)) {
-			p.sched.Hits(func(k instance.Key, h sched.Hits) { each(k, dashboard.Hits{Asked: h.Asked, Found: h.Found}) })
+			p.sched.Loads.Hits(func(k instance.Key, h sched.Hits) { each(k, dashboard.Hits{Asked: h.Asked, Found: h.Found}) })
 		},
 		Etcd:    func() dashboard.Etcd { return boardEtcd(etcd()) },
 		Proxies: p.boardProxies,

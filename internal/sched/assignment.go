@@ -79,7 +79,7 @@ type Assignment struct {
 	// Lesson is what the policy wants to learn from prefill's answer.
 	Lesson policy.Lesson
 	// Elsewhere is why another instance would have been preferred; "" if none would. See
-	// Scheduler.Elsewhere.
+	// Tally.Elsewhere.
 	Elsewhere string
 
 	passed  *policy.Candidate // that is its session's, while it is being picked
@@ -159,4 +159,21 @@ func (a *Assignment) Computed(tokens int) {
 	if tokens > 0 && a.ratio != nil {
 		a.ratio.learn(a.bytes, tokens)
 	}
+}
+
+// Prefilled is Computed by an instance that has told how many tokens the prompt has and
+// how many of them were in its cache; 0 and 0 where it has not.
+func (a *Assignment) Prefilled(tokens, cached int) {
+	expected := a.Cached
+	if tokens > 0 && a.Tokens > 0 {
+		expected = int(int64(a.Cached) * int64(tokens) / int64(a.Tokens)) // both were estimates
+	}
+	a.Computed(tokens)
+	if tokens == 0 {
+		return
+	}
+	h := a.counter.hits
+	h.asked.Add(int64(tokens))
+	h.expected.Add(int64(expected))
+	h.found.Add(int64(cached))
 }

@@ -3,7 +3,6 @@ package sched
 import (
 	"sync/atomic"
 
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -37,14 +36,4 @@ func oneRole(list *candidates, among policy.Candidates) bool {
 		}
 	}
 	return false
-}
-
-// Both calls f for each role and each reason with how often an engine that stands in
-// both roles was picked.
-func (s *Scheduler) Both(f func(role instance.Role, reason string, picks uint64)) {
-	for _, role := range instance.Roles() {
-		b := &s.both[side(role)]
-		f(role, BothChosen, b.chosen.Load())
-		f(role, BothOnly, b.only.Load())
-	}
 }

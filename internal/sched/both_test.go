@@ -18,7 +18,7 @@ func both(address string, change ...func(*instance.Instance)) []*instance.Instan
 // bothPicks are the counts of picks of engines in both roles.
 func bothPicks(s *sched.Scheduler) map[string]uint64 {
 	out := map[string]uint64{}
-	s.Both(func(role instance.Role, reason string, n uint64) {
+	s.Tally.Both(func(role instance.Role, reason string, n uint64) {
 		if n > 0 {
 			out[string(role)+" "+reason] = n
 		}
@@ -65,7 +65,7 @@ func TestBothRolesShareOneCount(t *testing.T) {
 		}
 	}
 	held[0].Heard()
-	if p, d := s.Heard(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Heard(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
+	if p, d := s.Loads.Heard(instance.Key{Role: instance.Prefill, Address: "x:1"}), s.Loads.Heard(instance.Key{Role: instance.Decode, Address: "x:1"}); p != 1 || d != 1 {
 		t.Errorf("heard %d and %d times", p, d)
 	}
 	for _, a := range held {

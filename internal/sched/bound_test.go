@@ -13,7 +13,7 @@ import (
 // away gives how many picks of a role went elsewhere, by reason.
 func away(s *sched.Scheduler, of instance.Role) map[string]uint64 {
 	got := map[string]uint64{}
-	s.Elsewhere(func(role instance.Role, reason string, n uint64) {
+	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) {
 		if role == of && n > 0 {
 			got[reason] = n
 		}
@@ -63,7 +63,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	}
 	// What other proxies have there counts as well, and what they have elsewhere is
 	// part of the mean.
-	s.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}})
+	s.Loads.SetOthers(map[string]sched.Counts{home.Address: {InFlight: 6}})
 	if a := pick(one); a.Instance == home {
 		t.Error("others have it overloaded")
 	}
@@ -71,7 +71,7 @@ func TestSessionLeavesTheOverloaded(t *testing.T) {
 	for _, in := range fleetOf(4) {
 		others[in.Address] = sched.Counts{InFlight: 6}
 	}
-	s.SetOthers(others)
+	s.Loads.SetOthers(others)
 	if a := pick(one); a.Instance != home {
 		t.Error("others have all of them loaded")
 	}

@@ -30,23 +30,23 @@ type edits struct {
 
 // build makes the index of a snapshot; building is held. It goes on from the
 // index that was built last, in use yet or not, since the counters fit that one.
-func (s *Scheduler) build(snap *instance.Snapshot) *index {
-	if s.last == nil {
-		s.last = &index{prefill: s.newRoleIndex(instance.Prefill), decode: s.newRoleIndex(instance.Decode)}
-		s.models = map[string]int{}
+func (x *indexer) build(snap *instance.Snapshot) *index {
+	if x.last == nil {
+		x.last = &index{prefill: x.newRoleIndex(instance.Prefill), decode: x.newRoleIndex(instance.Decode)}
+		x.models = map[string]int{}
 	}
-	old := s.last
+	old := x.last
 	var changes []change
 	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
-	counters := s.counters.keep(changes)
-	models := s.countModels(changes)
+	counters := x.loads.counters.keep(changes)
+	models := x.countModels(changes)
 	n := len(changes)
-	changes, counters = s.withOthers(changes, counters)
+	changes, counters = x.withOthers(changes, counters)
 	var prefill, decode edits
 	for i, c := range changes {
 		var now edit
 		if listed(c.is) {
-			now = s.stands(c.is, counters[i])
+			now = x.stands(c.is, counters[i])
 		}
 		switch {
 		case now.is.Instance == nil && !listed(c.was):
@@ -60,28 +60,28 @@ func (s *Scheduler) build(snap *instance.Snapshot) *index {
 		prefill.sort()
 		decode.sort()
 	}
-	s.last = &index{
+	x.last = &index{
 		snapshot: snap,
-		prefill:  old.prefill.after(&prefill, models, s.models),
-		decode:   old.decode.after(&decode, models, s.models),
+		prefill:  old.prefill.after(&prefill, models, x.models),
+		decode:   old.decode.after(&decode, models, x.models),
 	}
-	return s.last
+	return x.last
 }
 
 // stands gives the candidates that an instance is: one for each of its ranks, none if
 // nobody speaks to it.
-func (s *Scheduler) stands(in *instance.Instance, c *counter) (out edit) {
-	dialect := s.opts.Connector(in)
+func (x *indexer) stands(in *instance.Instance, c *counter) (out edit) {
+	dialect := x.opts.Connector(in)
 	if dialect == "" {
 		return out
 	}
 	other := c.in(in.Role.Other()).Load()
 	own := slot{
-		counter: c, half: half{dialect, s.opts.Build(in), s.opts.Blocks(in)}, slow: in.Slow(),
-		both: listed(other) && s.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
+		counter: c, half: half{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
+		both: listed(other) && x.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
 	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}
-	for i, load := range s.counters.ranks(in.Address, in.Ranks()) {
+	for i, load := range x.loads.counters.ranks(in.Address, in.Ranks()) {
 		out.more = append(out.more, candidate{policy.NewCandidate(in, i+1, load), own})
 	}
 	return out
@@ -89,7 +89,7 @@ func (s *Scheduler) stands(in *instance.Instance, c *counter) (out edit) {
 
 // withOthers adds to changes the other membership of each engine that stands in both roles:
 // whether it does is part of its place in the lists.
-func (s *Scheduler) withOthers(changes []change, counters []*counter) ([]change, []*counter) {
+func (x *indexer) withOthers(changes []change, counters []*counter) ([]change, []*counter) {
 	var among map[*instance.Instance]bool // what changes themselves, once that is asked
 	for i, n := 0, len(changes); i < n; i++ {
 		c := changes[i].is
@@ -99,7 +99,7 @@ func (s *Scheduler) withOthers(changes []change, counters []*counter) ([]change,
 		if c.View == instance.Pending {
 			continue
 		}
-		count, ok := s.counters.find(c.Address)
+		count, ok := x.loads.counters.find(c.Address)
 		if !ok {
 			continue
 		}
@@ -137,7 +137,7 @@ func roleOf(c change) instance.Role {
 // a model whose instances are all down, draining or cordoned is known all the
 // same, as "not now" is another answer than "never heard of". It gives the
 // models that the changes are about.
-func (s *Scheduler) countModels(changes []change) []string {
+func (x *indexer) countModels(changes []change) []string {
 	var about []string
 	count := func(in *instance.Instance, by int) {
 		if in == nil {
@@ -147,8 +147,8 @@ func (s *Scheduler) countModels(changes []change) []string {
 			if slices.Contains(in.Record.Models[:i], m) {
 				continue
 			}
-			if s.models[m] += by; s.models[m] == 0 {
-				delete(s.models, m)
+			if x.models[m] += by; x.models[m] == 0 {
+				delete(x.models, m)
 			}
 			if len(about) == 0 || about[len(about)-1] != m {
 				about = append(about, m)
@@ -199,8 +199,8 @@ func (e *edits) sort() {
 	}
 }
 
-func (s *Scheduler) newRoleIndex(role instance.Role) *roleIndex {
-	newList := func() *candidates { return s.newList(role) }
+func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
+	newList := func() *candidates { return x.newList(role) }
 	return &roleIndex{all: newList(), newList: newList}
 }
 

@@ -109,7 +109,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 				running = running[1:]
 			}
 			fresh := schedulerOf(src)
-			if got, want := described(s.current()), described(fresh.current()); !slices.Equal(got, want) {
+			if got, want := described(s.index.current()), described(fresh.index.current()); !slices.Equal(got, want) {
 				t.Fatalf("step %d: got\n%v\nwant\n%v", step, got, want)
 			}
 			// Each engine has one count, which is shown with each of its roles.
@@ -120,13 +120,13 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 			for p, in := range here {
 				if !p.pending {
 					want[p.k] = loads[p.k.Address]
-					if err := s.Gone(&Assignment{Instance: in, counter: s.counters.m[p.k.Address].counter}); err != nil {
+					if err := s.Gone(&Assignment{Instance: in, counter: s.Loads.counters.m[p.k.Address].counter}); err != nil {
 						t.Fatalf("%s is there: %v", p.k, err)
 					}
 				}
 			}
 			got := map[instance.Key]int64{}
-			s.Each(func(k instance.Key, n int64) {
+			s.Loads.Each(func(k instance.Key, n int64) {
 				_, member := want[k]
 				_, other := want[instance.Key{Role: k.Role.Other(), Address: k.Address}]
 				if got[k] = n; !member && (other || n == 0 || n != loads[k.Address]) {
@@ -144,7 +144,7 @@ func TestIndexFollowsTheMembership(t *testing.T) {
 				}
 				t.Fatalf("step %d: %d in flight at %s are not shown", step, n, address)
 			}
-			if n := len(s.counters.m); n > len(want)+4 {
+			if n := len(s.Loads.counters.m); n > len(want)+4 {
 				t.Fatalf("step %d: %d counters are kept for %d", step, n, len(want))
 			}
 		}
@@ -163,9 +163,9 @@ func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 	p, d := in(instance.Prefill, "p:1"), in(instance.Decode, "d:1")
 	src := &fixed{instance.NewSnapshot(1, []*instance.Instance{p, d})}
 	s := schedulerOf(src)
-	before := s.current()
+	before := s.index.current()
 	src.s = instance.NewSnapshot(2, []*instance.Instance{p, d, in(instance.Decode, "d:2")})
-	after := s.current()
+	after := s.index.current()
 	if after.prefill != before.prefill {
 		t.Error("the prefill side was built again for a decode instance")
 	}
@@ -173,7 +173,7 @@ func TestIndexSharesWhatIsUnchanged(t *testing.T) {
 		t.Error("the only model has a list of its own")
 	}
 	src.s = instance.NewSnapshot(3, src.s.All())
-	if last := s.current(); last.decode != after.decode || last.prefill != after.prefill || last.snapshot != src.s {
+	if last := s.index.current(); last.decode != after.decode || last.prefill != after.prefill || last.snapshot != src.s {
 		t.Error("a snapshot without a change was built again")
 	}
 }
@@ -245,14 +245,14 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 		if err := s.Gone(idle); (err != nil) != step.gone {
 			t.Errorf("%s, the index is not built: %v", step.name, err)
 		}
-		if s.current().snapshot != src.s {
+		if s.index.current().snapshot != src.s {
 			t.Fatalf("%s: the index is not the snapshot's", step.name)
 		}
 		if err := s.Gone(idle); (err != nil) != step.gone {
 			t.Errorf("%s: %v", step.name, err)
 		}
 	}
-	if s.counters.m[first.Address].counter == idle.counter {
+	if s.Loads.counters.m[first.Address].counter == idle.counter {
 		t.Error("the counter was never let go of, so that nothing was shown")
 	}
 	// One in flight keeps its counter, which knows the entry that came after it.
@@ -261,7 +261,7 @@ func TestGoneWhateverTheCounterKnows(t *testing.T) {
 		t.Fatal(err)
 	}
 	src.s = instance.NewSnapshot(src.s.Revision+1, []*instance.Instance{life("fourth")})
-	if s.current(); s.Gone(busy) == nil || s.counters.m[first.Address].counter != busy.counter {
+	if s.index.current(); s.Gone(busy) == nil || s.Loads.counters.m[first.Address].counter != busy.counter {
 		t.Error("another life stands at the address of one in flight")
 	}
 }

@@ -215,26 +215,3 @@ func (c *counters) letGo() {
 		}
 	})
 }
-
-// Heard counts the signs of life that legs saw of an instance, in whatever role.
-func (s *Scheduler) Heard(k instance.Key) uint64 {
-	if c, ok := s.counters.find(k.Address); ok {
-		return c.heard.Load()
-	}
-	return 0
-}
-
-// InFlight tells what this proxy holds on an instance, on all its ranks together and in
-// whatever role: an engine that stands in both has one count.
-func (s *Scheduler) InFlight(k instance.Key) int64 {
-	return s.counters.inFlight(k.Address)
-}
-
-// RanksInFlight tells what this proxy holds on each rank of an instance that has
-// several; nil of any other.
-func (s *Scheduler) RanksInFlight(in *instance.Instance) []int64 {
-	if in.Ranks() == 1 {
-		return nil
-	}
-	return s.counters.load(in.Address, in.Ranks())
-}

@@ -39,32 +39,32 @@ func TestFullIsPassedOver(t *testing.T) {
 		}
 		d1, d2, p1 := instance.Key{Role: instance.Decode, Address: "d:1"}, instance.Key{Role: instance.Decode, Address: "d:2"}, instance.Key{Role: instance.Prefill, Address: "p:1"}
 		of(instance.Decode)
-		s.SetEngine(d1, full)
-		s.SetEngine(d2, half)
-		s.SetEngine(p1, full)
+		s.Loads.SetEngine(d1, full)
+		s.Loads.SetEngine(d2, half)
+		s.Loads.SetEngine(p1, full)
 		if got := of(instance.Decode); got["d:2"] != 40 {
 			t.Errorf("one is full: %v", got)
 		}
 		if got := of(instance.Prefill); got["p:1"] != 40 {
 			t.Errorf("prefill: %v", got)
 		}
-		s.SetEngine(d2, says(policy.Rank{Usage: 0.97, Waiting: 1}))
-		s.SetEngine(d1, half)
+		s.Loads.SetEngine(d2, says(policy.Rank{Usage: 0.97, Waiting: 1}))
+		s.Loads.SetEngine(d1, half)
 		if got := of(instance.Decode); got["d:1"] != 40 {
 			t.Errorf("the other one is, by its usage: %v", got)
 		}
-		s.SetEngine(d1, full)
+		s.Loads.SetEngine(d1, full)
 		of(instance.Decode) // nobody has room, and nobody is refused
-		s.SetEngine(d1, nil)
+		s.Loads.SetEngine(d1, nil)
 		if got := of(instance.Decode); got["d:1"] != 40 {
 			t.Errorf("what it said is too old: %v", got)
 		}
 		src.set(inst(instance.Decode, "d:1"))
 		of(instance.Decode)
 		of(instance.Decode)
-		s.SetEngine(d2, full)
-		s.SetEngine(d2, nil)
-		if list := s.Full(); len(list) != 0 {
+		s.Loads.SetEngine(d2, full)
+		s.Loads.SetEngine(d2, nil)
+		if list := s.Loads.Full(); len(list) != 0 {
 			t.Errorf("full: %v, which have left", list)
 		}
 	})
@@ -78,16 +78,16 @@ func TestCapacity(t *testing.T) {
 		t.Fatal(err)
 	}
 	k := instance.Key{Role: instance.Decode, Address: "d:1"}
-	s.SetEngine(k, says(policy.Rank{Capacity: 1600}, policy.Rank{Capacity: 800}))
-	s.SetEngine(k, nil)
+	s.Loads.SetEngine(k, says(policy.Rank{Capacity: 1600}, policy.Rank{Capacity: 800}))
+	s.Loads.SetEngine(k, nil)
 	if l := s.LoadOf(k.Address); l.Capacity.Load() != 2400 || l.Engine.Load() != nil {
 		t.Errorf("%g tokens, %v", l.Capacity.Load(), l.Engine.Load())
 	}
-	if _, ok := s.Total(k); !ok {
+	if _, ok := s.Loads.Total(k); !ok {
 		t.Error("it is not known")
 	}
-	s.SetEngine(instance.Key{Role: instance.Decode, Address: "d:9"}, says(policy.Rank{Starved: 1}))
-	if _, ok := s.Total(instance.Key{}); ok || len(s.Full()) != 0 {
+	s.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: "d:9"}, says(policy.Rank{Starved: 1}))
+	if _, ok := s.Loads.Total(instance.Key{}); ok || len(s.Loads.Full()) != 0 {
 		t.Error("one that is not there is known")
 	}
 }

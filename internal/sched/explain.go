@@ -56,7 +56,7 @@ type CandidateLoad struct {
 // Explain tells what Pick would do. It changes nothing: no turn is taken, nothing is
 // counted, noted or held.
 func (s *Scheduler) Explain(r Request) *Explained {
-	ix := s.current()
+	ix := s.index.current()
 	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision}
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
@@ -64,12 +64,12 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		e.members(s, nil, &r)
 		return e
 	}
-	among, l := s.admitted(ix, list, &r)
+	among, l := s.filter.admitted(ix, list, &r)
 	in := make(map[int]bool, among.Len())
 	for i := range among.Len() {
 		in[among.Index(i)] = true
 	}
-	among, l, zone := s.zoned(list, among, &r, l)
+	among, l, zone := s.filter.zoned(list, among, &r, l)
 	var why policy.Explanation
 	r.Tentative, r.TokensTell = true, false
 	chosen := -1
@@ -97,7 +97,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		weights[among.Index(i)] = among.Weight(i)
 	}
 	if l != nil {
-		s.looks.Put(l)
+		s.filter.looks.Put(l)
 	}
 	for at := range list.items {
 		is := &list.items[at]
@@ -195,7 +195,7 @@ func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string 
 		return OutEjected
 	case list.own[at].slow:
 		return OutSlow
-	case slices.Contains(s.Full(), k):
+	case slices.Contains(s.Loads.Full(), k):
 		return OutFull
 	default:
 		return OutSilent

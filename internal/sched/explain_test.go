@@ -16,10 +16,10 @@ import (
 
 // counted is all that picks count.
 func counted(s *sched.Scheduler) (out []string) {
-	s.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
-	s.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
-	s.Elsewhere(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
-	s.Totals(func(k instance.Key, t sched.Total) { out = append(out, fmt.Sprint(k, t)) })
+	s.Tally.Picks(func(role instance.Role, by string, n uint64) { out = append(out, fmt.Sprint(role, by, n)) })
+	s.Tally.Both(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
+	s.Tally.Elsewhere(func(role instance.Role, reason string, n uint64) { out = append(out, fmt.Sprint(role, reason, n)) })
+	s.Loads.Totals(func(k instance.Key, t sched.Total) { out = append(out, fmt.Sprint(k, t)) })
 	slices.Sort(out)
 	return out
 }
@@ -100,7 +100,7 @@ func TestTentativePick(t *testing.T) {
 	a.Confirm()
 	a.Done()
 	picks := uint64(0)
-	s.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
+	s.Tally.Picks(func(_ instance.Role, _ string, n uint64) { picks += n })
 	if again, _ := s.Pick(r); again.Cached == 0 || picks != 1 {
 		t.Errorf("%d tokens of what was computed, %d picks", again.Cached, picks)
 	}

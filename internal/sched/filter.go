@@ -3,6 +3,7 @@ package sched
 import (
 	"errors"
 	"slices"
+	"sync"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -23,6 +24,13 @@ const (
 	standings
 )
 
+// filter finds the candidates that a request may have.
+type filter struct {
+	opts  *Options
+	loads *Loads
+	looks sync.Pool // of *looked
+}
+
 // looked is memory for one look at a list, used again.
 type looked struct {
 	standings []standing
@@ -33,37 +41,37 @@ type looked struct {
 // admitted gives those of a list that a request may have now. Mostly that is the
 // whole list, as it is. Their memory is that of l, if that is not nil: it is given
 // back when a policy has chosen.
-func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *looked) {
-	troubled, fit := s.opts.Health.Troubled(), ix.allFit(list, r)
+func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *looked) {
+	troubled, fit := f.opts.Health.Troubled(), ix.allFit(list, r)
 	var crowded []instance.Key
 	if r.Role == instance.Decode {
-		crowded = s.Full()
+		crowded = f.loads.Full()
 	}
 	if len(troubled) == 0 && len(crowded) == 0 && list.slow == 0 && fit {
 		return list.whole, nil
 	}
-	l, _ = s.looks.Get().(*looked)
-	n := l.look(s, ix, list, r, troubled, crowded, fit)
+	l, _ = f.looks.Get().(*looked)
+	n := l.look(f, ix, list, r, troubled, crowded, fit)
 	if n[fine] == len(list.items) {
-		s.looks.Put(l)
+		f.looks.Put(l)
 		return list.whole, nil
 	}
 	worst := admission(&n)
 	l.room = slices.Grow(l.room[:0], len(list.items))
 	among = policy.Some(list.items, l.room, n[unfit]+n[beside] > 0)
 	for i, is := range l.standings {
-		if is > worst || worst == unreachable && !s.lastResort(list, i, r) {
+		if is > worst || worst == unreachable && !f.lastResort(list, i, r) {
 			continue
 		}
 		weight := list.items[i].Weight
 		if is == starting {
-			weight *= s.opts.Health.Share(list.items[i].Instance.Key)
+			weight *= f.opts.Health.Share(list.items[i].Instance.Key)
 		}
 		among.Add(i, weight)
 	}
 	if among.Len() == 0 && n[beside] > 0 {
 		for i, is := range l.standings {
-			if is == beside && s.opts.Health.Available(list.items[i].Instance.Key) {
+			if is == beside && f.opts.Health.Available(list.items[i].Instance.Key) {
 				among.Add(i, list.items[i].Weight)
 			}
 		}
@@ -73,7 +81,7 @@ func (s *Scheduler) admitted(ix *index, list *candidates, r *Request) (among pol
 
 // look finds out how every candidate stands, and how many stand so. Health is asked
 // about those in trouble only, and once: opinions may change meanwhile.
-func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, troubled, crowded []instance.Key, fit bool) (n [standings]int) {
+func (l *looked) look(f *filter, ix *index, list *candidates, r *Request, troubled, crowded []instance.Key, fit bool) (n [standings]int) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
 	n[fine] = len(list.items)
@@ -107,7 +115,7 @@ func (l *looked) look(s *Scheduler, ix *index, list *candidates, r *Request, tro
 			}
 		}
 	}
-	those(troubled, func(at int) standing { return s.opinion(list.items[at].Instance.Key) })
+	those(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key) })
 	those(crowded, func(at int) standing {
 		if list.items[at].Load.Engine.Load().Full() {
 			return full
@@ -137,13 +145,13 @@ func (r *Request) self(list *candidates) int {
 }
 
 // opinion is what health holds of an instance.
-func (s *Scheduler) opinion(k instance.Key) standing {
+func (f *filter) opinion(k instance.Key) standing {
 	switch {
-	case s.opts.Health.Unreachable(k):
+	case f.opts.Health.Unreachable(k):
 		return unreachable
-	case !s.opts.Health.Available(k):
+	case !f.opts.Health.Available(k):
 		return ejected
-	case s.opts.Health.Share(k) < 1:
+	case f.opts.Health.Share(k) < 1:
 		return starting
 	default:
 		return fine
@@ -177,9 +185,9 @@ func admission(n *[standings]int) standing {
 // lastResort tells whether an instance may be picked when nobody can be reached.
 // Everybody may be, also one that is silent: it may answer yet. But where a decode
 // instance would do, nobody waits for a silent prefill instance.
-func (s *Scheduler) lastResort(list *candidates, i int, r *Request) bool {
-	optional := s.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
-	return !optional || !list.own[i].slow && s.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
+func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
+	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
+	return !optional || !list.own[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
 // fits tells whether the request may have a candidate: not tried before, and one

@@ -3,10 +3,27 @@ package sched
 import (
 	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
+
+// indexer makes the index of each snapshot and keeps the newest.
+type indexer struct {
+	opts   *Options
+	loads  *Loads
+	chains map[instance.Role][]link
+
+	now  atomic.Pointer[index]
+	next atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
+	// building keeps several requests from building the same index; nobody
+	// waits for it but the first requests of all.
+	building sync.Mutex
+	last     *index         // built last; guarded by building
+	models   map[string]int // entries of last that list each model; guarded by building
+}
 
 // index is what one snapshot means for picking. Its lists are built once
 // when the membership changed, and never change afterwards. What a change of
@@ -120,12 +137,12 @@ type chooser struct {
 }
 
 // newList makes the empty list of a role, with policies of its own.
-func (s *Scheduler) newList(role instance.Role) *candidates {
+func (x *indexer) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
-	for _, l := range s.chains[role] {
+	for _, l := range x.chains[role] {
 		memory := new(policy.Memory)
 		o := policy.Options{
-			Rand: s.opts.Rand, Start: s.opts.Start, CacheWeight: s.opts.CacheWeight, Caches: s.opts.Caches, Memory: memory, Placements: s.opts.Placements,
+			Rand: x.opts.Rand, Start: x.opts.Start, CacheWeight: x.opts.CacheWeight, Caches: x.opts.Caches, Memory: memory, Placements: x.opts.Placements,
 		}
 		c.policies = append(c.policies, chooser{l, l.New(o), memory})
 	}
@@ -156,59 +173,60 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-func (s *Scheduler) current() *index {
-	snap := s.opts.Source.Snapshot()
-	old := s.index.Load()
+// current gives the index of the current snapshot, or at worst that of the one before.
+func (x *indexer) current() *index {
+	snap := x.opts.Source.Snapshot()
+	old := x.now.Load()
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	if next := s.next.Load(); next != nil && next.snapshot == snap && s.index.CompareAndSwap(old, next) {
+	if next := x.next.Load(); next != nil && next.snapshot == snap && x.now.CompareAndSwap(old, next) {
 		return next
 	}
 	// Nobody has prepared it. One request builds the new index; the others go on with the old one, a
 	// few milliseconds behind at worst, rather than wait for it.
-	if old != nil && !s.building.TryLock() {
+	if old != nil && !x.building.TryLock() {
 		return old
 	} else if old == nil {
-		s.building.Lock()
+		x.building.Lock()
 	}
-	defer s.building.Unlock()
-	return s.rebuild()
+	defer x.building.Unlock()
+	return x.rebuild()
 }
 
 // newest is current for who must not go on with an old one.
-func (s *Scheduler) newest() *index {
-	s.building.Lock()
-	defer s.building.Unlock()
-	return s.rebuild()
+func (x *indexer) newest() *index {
+	x.building.Lock()
+	defer x.building.Unlock()
+	return x.rebuild()
 }
 
 // rebuild gives the index of the current snapshot. The lock is held.
-func (s *Scheduler) rebuild() *index {
-	snap, old := s.opts.Source.Snapshot(), s.index.Load()
+func (x *indexer) rebuild() *index {
+	snap, old := x.opts.Source.Snapshot(), x.now.Load()
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	if next := s.next.Load(); next != nil && next.snapshot == snap {
-		s.index.Store(next)
+	if next := x.next.Load(); next != nil && next.snapshot == snap {
+		x.now.Store(next)
 		return next
 	}
-	ix := s.build(snap)
-	s.index.Store(ix)
+	ix := x.build(snap)
+	x.now.Store(ix)
 	return ix
 }
 
-// Prepare builds what picks need of a snapshot that is about to be published,
+// prepare builds what picks need of a snapshot that is about to be published,
 // so that no request has to. It is called before the source gives the snapshot
 // out, by whoever publishes it.
-func (s *Scheduler) Prepare(snap *instance.Snapshot) {
-	s.building.Lock()
-	defer s.building.Unlock()
+func (x *indexer) prepare(snap *instance.Snapshot) {
+	x.building.Lock()
+	defer x.building.Unlock()
 	// What was prepared last may not have been picked from yet.
-	if next := s.next.Load(); next != nil && next.snapshot == s.opts.Source.Snapshot() {
-		s.index.Store(next)
+	if next := x.next.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
+		x.now.Store(next)
 	}
-	s.next.Store(s.build(snap))
+	x.next.Store(x.build(snap))
 }
 
 // candidates finds the list for a model; known is false for a model that

@@ -37,7 +37,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	}
 	home := pick(s, "a", "s")
 	home.Done()
-	s.SetOthers(others)
+	s.Loads.SetOthers(others)
 	if a := pick(s, "a", "s"); a.Instance != home.Instance || a.Elsewhere != "" {
 		t.Errorf("all of a have as much, and the session left %s for %s", home.Instance.Key, a.Instance.Key)
 	} else {
@@ -48,7 +48,7 @@ func TestLoadIsAmongThoseOfTheModel(t *testing.T) {
 	for i := range 3 {
 		others[fmt.Sprintf("b:%d", i)] = sched.Counts{InFlight: 500}
 	}
-	s.SetOthers(others)
+	s.Loads.SetOthers(others)
 	if a := pick(s, "a", "s"); a.Instance == home.Instance {
 		t.Error("it alone of a has something to do, and the session stayed")
 	}
@@ -75,7 +75,7 @@ func TestZoneIsAmongThoseOfTheModel(t *testing.T) {
 	if a, err := s.Pick(decode("b")); err != nil || a.Elsewhere != "zone_none" {
 		t.Errorf("nobody of b is in the zone: %v, %v", a, err)
 	}
-	s.SetOthers(map[string]sched.Counts{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
+	s.Loads.SetOthers(map[string]sched.Counts{"a:1": {InFlight: 10}, "a:2": {InFlight: 6}, "a:3": {InFlight: 6}})
 	if a, err := s.Pick(decode("a")); err != nil || a.Instance.Address != "a:1" {
 		t.Errorf("%v, %v: those of b, which are idle, were counted", a, err)
 	}

@@ -29,15 +29,15 @@ func TestOthersWeighInPicks(t *testing.T) {
 				return got
 			}
 			picks()
-			s.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 0.5}})
+			s.Loads.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 0.5}})
 			if got := picks(); got["d:2"] != 100 {
 				t.Errorf("others have more on d:1: %v", got)
 			}
-			s.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 4, Held: 2000}})
+			s.Loads.SetOthers(map[string]sched.Counts{"d:1": {InFlight: 3, Held: 900}, "d:2": {InFlight: 4, Held: 2000}})
 			if got := picks(); got["d:1"] != 100 {
 				t.Errorf("others have more on d:2: %v", got)
 			}
-			s.SetOthers(nil)
+			s.Loads.SetOthers(nil)
 			if got := picks(); got["d:1"] < 25 || got["d:2"] < 25 {
 				t.Errorf("others have nothing: %v", got)
 			}

@@ -87,7 +87,7 @@ func TestPinned(t *testing.T) {
 		{lost.Instance.Key, now.Add(2 * time.Hour), false},
 		{instance.Key{Role: instance.Decode, Address: lost.Instance.Address}, now, false},
 	} {
-		if got := s.Pinned(tc.k, tc.at); got != tc.want {
+		if got := s.Loads.Pinned(tc.k, tc.at); got != tc.want {
 			t.Errorf("%s after %s: %t", tc.k, tc.at.Sub(now), got)
 		}
 	}

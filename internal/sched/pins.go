@@ -39,11 +39,11 @@ func (a *Assignment) Unfetched(until time.Time) {
 }
 
 // Pinned tells whether a prefill instance keeps KV caches of requests that have ended.
-func (s *Scheduler) Pinned(k instance.Key, now time.Time) bool {
+func (l *Loads) Pinned(k instance.Key, now time.Time) bool {
 	if k.Role != instance.Prefill {
 		return false
 	}
-	s.pins.mu.Lock()
-	defer s.pins.mu.Unlock()
-	return s.pins.until[k.Address].After(now)
+	l.pins.mu.Lock()
+	defer l.pins.mu.Unlock()
+	return l.pins.until[k.Address].After(now)
 }

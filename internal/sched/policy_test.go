@@ -249,7 +249,7 @@ func TestAssignmentNamesItsPolicy(t *testing.T) {
 				}
 				chosen[want]++
 			}
-			s.Picks(func(role instance.Role, by string, n uint64) {
+			s.Tally.Picks(func(role instance.Role, by string, n uint64) {
 				if want := chosen[by]; role == instance.Decode && n != want || role == instance.Prefill && n != 0 {
 					t.Errorf("bound %t: %d %s picks by %s, want %d", bind, n, role, by, want)
 				}
@@ -373,7 +373,7 @@ func TestConcurrentPicks(t *testing.T) {
 		}
 		close(stop)
 		wg.Wait()
-		s.Each(func(k instance.Key, n int64) {
+		s.Loads.Each(func(k instance.Key, n int64) {
 			if n != 0 {
 				t.Errorf("%s: %d in flight", k, n)
 			}

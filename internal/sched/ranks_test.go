@@ -166,7 +166,7 @@ func TestRanksChange(t *testing.T) {
 			t.Errorf("sizes %v: %v", size, got)
 		}
 		sum := int64(0)
-		s.Each(func(_ instance.Key, n int64) { sum += n })
+		s.Loads.Each(func(_ instance.Key, n int64) { sum += n })
 		if sum != int64(len(held)) {
 			t.Errorf("sizes %v: %d in flight, want %d", size, sum, len(held))
 		}
@@ -174,7 +174,7 @@ func TestRanksChange(t *testing.T) {
 	for _, a := range held {
 		a.Done()
 	}
-	s.Each(func(k instance.Key, n int64) {
+	s.Loads.Each(func(k instance.Key, n int64) {
 		if n != 0 {
 			t.Errorf("%s has %d in flight", k, n)
 		}
@@ -194,12 +194,12 @@ func TestRanksInFlight(t *testing.T) {
 		}
 		held = append(held, taken)
 	}
-	if got := s.RanksInFlight(a); !slices.Equal(got, []int64{1, 1, 1}) || s.InFlight(a.Key) != 3 || s.RanksInFlight(b) != nil {
-		t.Errorf("ranks %v, together %d; of one without ranks %v", got, s.InFlight(a.Key), s.RanksInFlight(b))
+	if got := s.Loads.RanksInFlight(a); !slices.Equal(got, []int64{1, 1, 1}) || s.InFlight(a.Key) != 3 || s.Loads.RanksInFlight(b) != nil {
+		t.Errorf("ranks %v, together %d; of one without ranks %v", got, s.InFlight(a.Key), s.Loads.RanksInFlight(b))
 	}
 	held[1].Done()
 	held[1].Done()
-	if got := s.RanksInFlight(a); !slices.Equal(got, []int64{1, 0, 1}) || s.InFlight(a.Key) != 2 {
+	if got := s.Loads.RanksInFlight(a); !slices.Equal(got, []int64{1, 0, 1}) || s.InFlight(a.Key) != 2 {
 		t.Errorf("ranks %v, together %d", got, s.InFlight(a.Key))
 	}
 }

@@ -17,8 +17,8 @@ type RankLoad struct {
 // is not known. An engine in both roles has one load, and what is remembered of each.
 func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	var out []RankLoad
-	s.counters.mu.RLock()
-	if e := s.counters.m[in.Address]; e != nil {
+	s.Loads.counters.mu.RLock()
+	if e := s.Loads.counters.m[in.Address]; e != nil {
 		out = append(out, rankOf(&e.load))
 		for _, l := range e.more {
 			if len(out) < in.Ranks() {
@@ -26,8 +26,8 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 			}
 		}
 	}
-	s.counters.mu.RUnlock()
-	lists := s.current().role(in.Role)
+	s.Loads.counters.mu.RUnlock()
+	lists := s.index.current().role(in.Role)
 	for rank := range out {
 		hash := policy.NewCandidate(in, rank, nil).Hash
 		lists.each(func(m *policy.Memory) {
@@ -48,7 +48,7 @@ func rankOf(l *policy.Load) RankLoad {
 // Remembered is what the policies of a role remember of prompts. ok is false where none
 // of them remembers any.
 func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
-	s.current().role(role).each(func(m *policy.Memory) {
+	s.index.current().role(role).each(func(m *policy.Memory) {
 		if m.All != nil {
 			r := m.All()
 			sum.Entries += r.Entries

@@ -103,32 +103,21 @@ type Options struct {
 	Rand func() float64
 }
 
-// Scheduler picks instances. It is safe for concurrent use.
+// Scheduler picks instances. It is safe for concurrent use. Its parts are for those who
+// need nothing else of it.
 type Scheduler struct {
-	opts  Options
-	index atomic.Pointer[index]
-	next  atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
-	// building keeps several requests from building the same index; nobody
-	// waits for it but the first requests of all.
-	building sync.Mutex
-	last     *index         // built last; guarded by building
-	models   map[string]int // entries of last that list each model; guarded by building
-	counters counters
-	ratios   ratios
-	chains   map[instance.Role][]link
-	looks    sync.Pool                      // of *looked
-	full     atomic.Pointer[[]instance.Key] // see Full
-	fullMu   sync.Mutex                     // one change of full at a time
-	both     [2]bothPicks
-	away     [2]elsewheres
-	scores   [2]func(instance.Role, int) int64 // see policy.Kind
-	pins     pins
-}
+	// Loads is what engines have to do.
+	Loads *Loads
+	// Legs are those that wait; it has to run.
+	Legs *Legs
+	// Tally counts picks.
+	Tally *Tally
 
-// link is one of the policies that are asked for a role.
-type link struct {
-	policy.Kind
-	picks *atomic.Uint64 // that it has chosen
+	opts   *Options
+	index  *indexer
+	filter *filter
+	ratios ratios
+	scores [2]func(instance.Role, int) int64 // see policy.Kind
 }
 
 // New builds a Scheduler.
@@ -145,12 +134,19 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	s := &Scheduler{opts: o, chains: map[instance.Role][]link{}, looks: sync.Pool{New: func() any { return new(looked) }}}
+	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]link{}}
+	for _, role := range instance.Roles() {
+		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
+			tally.chains[role] = append(tally.chains[role], link{k, new(atomic.Uint64)})
+		}
+	}
+	ix := &indexer{opts: &o, loads: loads, chains: tally.chains}
+	s := &Scheduler{
+		Loads: loads, Legs: &Legs{opts: &o, loads: loads, index: ix}, Tally: tally,
+		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, looks: sync.Pool{New: func() any { return new(looked) }}},
+	}
 	for _, role := range instance.Roles() {
 		s.scores[side(role)] = o.Policies[role].Score
-		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
-			s.chains[role] = append(s.chains[role], link{k, new(atomic.Uint64)})
-		}
 	}
 	return s
 }
@@ -163,7 +159,7 @@ func New(o Options) *Scheduler {
 // will be: pdctl drain --wait rests on it, and a process may be suspended between any two
 // lines of this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
-	for ix := s.current(); ; ix = s.newest() {
+	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
 		if err != nil || s.stillIn(ix, a) {
 			return a, err
@@ -187,15 +183,15 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	if !known {
 		return nil, ErrUnknownModel
 	}
-	among, l := s.admitted(ix, list, &r)
-	among, l, elsewhere := s.zoned(list, among, &r, l)
+	among, l := s.filter.admitted(ix, list, &r)
+	among, l, elsewhere := s.filter.zoned(list, among, &r, l)
 	var a *Assignment
 	if among.Len() > 0 {
 		a = s.assign(list, among, elsewhere, &r)
 		a.Revision = ix.snapshot.Revision
 	}
 	if l != nil {
-		s.looks.Put(l)
+		s.filter.looks.Put(l)
 	}
 	switch {
 	case a != nil:
@@ -214,13 +210,13 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 // of it no other has. It may be one that Pick would not give. Of several ranks it is the
 // one that holds least.
 func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
-	revision := s.current().snapshot.Revision
-	c, ok := s.counters.find(in.Address)
+	revision := s.index.current().snapshot.Revision
+	c, ok := s.Loads.counters.find(in.Address)
 	if !ok {
 		return nil, ErrNone // it has just left
 	}
 	rank, load := 0, &c.load
-	for i, other := range s.counters.ranks(in.Address, in.Ranks()) {
+	for i, other := range s.Loads.counters.ranks(in.Address, in.Ranks()) {
 		if other.InFlight.Load() < load.InFlight.Load() {
 			rank, load = i+1, other
 		}
@@ -230,6 +226,17 @@ func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 		Instance: in, Rank: rank, Connector: s.opts.Connector(in), Policy: PolicyTaken, Revision: revision, counter: c, load: load,
 	}, nil
 }
+
+// Prepare builds what picks need of a snapshot that is about to be published, so that no
+// request has to. It is called before the source gives the snapshot out, by whoever
+// publishes it.
+func (s *Scheduler) Prepare(snap *instance.Snapshot) { s.index.prepare(snap) }
+
+// Gone is Legs.Gone.
+func (s *Scheduler) Gone(a *Assignment) error { return s.Legs.Gone(a) }
+
+// InFlight is Loads.InFlight.
+func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) }
 
 // Members gives the current membership.
 func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
@@ -289,10 +296,10 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	chosen, own := &c.items[by.at], &c.own[by.at]
 	a.counts[0] = by.by.picks
 	if own.both {
-		a.counts[1] = s.both[side(r.Role)].of(c, among)
+		a.counts[1] = s.Tally.both[side(r.Role)].of(c, among)
 	}
 	if a.passed != nil || zone != nowhereElse {
-		away := &s.away[side(r.Role)]
+		away := &s.Tally.away[side(r.Role)]
 		a.Elsewhere, a.counts[2] = inWords(zone, a.passed), away.of(zone)
 		if a.passed != nil {
 			a.counts[3] = away.of(sessionOverloaded)
@@ -304,7 +311,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.half.connector, own.half.build, own.half.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
-	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.pins
+	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
 	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
 	if r.Measure {
 		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
@@ -324,19 +331,6 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	}
 	return a
 }
-
-// Picks calls f for every policy that may choose for a role, with how many picks it
-// has chosen.
-func (s *Scheduler) Picks(f func(role instance.Role, policy string, picks uint64)) {
-	for _, role := range instance.Roles() {
-		for _, l := range s.chains[role] {
-			f(role, l.Name, l.picks.Load())
-		}
-	}
-}
-
-// Each calls f for every instance that is present or has something in flight.
-func (s *Scheduler) Each(f func(k instance.Key, inFlight int64)) { s.counters.each(f) }
 
 // Models lists the names of all models that instances list, usable or not, in the order
 // of the instances.

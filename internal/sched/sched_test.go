@@ -228,7 +228,7 @@ func TestLongLegsAreSpread(t *testing.T) {
 		if (picked+1)%n != 0 {
 			continue
 		}
-		s.Each(func(k instance.Key, inFlight int64) {
+		s.Loads.Each(func(k instance.Key, inFlight int64) {
 			if most := int64((picked+1)/n) + 1; inFlight > most {
 				t.Errorf("%s has %d of %d", k.Address, inFlight, picked+1)
 			}
@@ -413,7 +413,7 @@ func TestPicksRaceWithChanges(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.Done()
-	s.Each(func(k instance.Key, n int64) {
+	s.Loads.Each(func(k instance.Key, n int64) {
 		if n != 0 {
 			t.Errorf("%s: %d in flight", k, n)
 		}

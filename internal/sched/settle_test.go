@@ -29,7 +29,7 @@ func TestSettledLegsAreLeftAlone(t *testing.T) {
 			p.Settle()
 			p.Settle()
 		}
-		s.Abandon(p.Instance.Key, true, "it is dead")
+		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
 		if errors.Is(leg.cause, sched.ErrGone) == settled {
 			t.Errorf("settled %t: called off with %v", settled, leg.cause)
 		}

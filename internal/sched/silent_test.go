@@ -141,7 +141,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { s.Run(ctx) })
+		wg.Go(func() { s.Legs.Run(ctx) })
 		legs := map[string]*waitingLeg{}
 		for name, r := range map[string]sched.Request{
 			"free": decode("m"), "tried the other": decode("m", b.Key), "rare model": decode("rare"),
@@ -188,7 +188,7 @@ func TestHeardIsNotSilent(t *testing.T) {
 			Connector: func(in *instance.Instance) string { return in.Record.Connector }})
 		ctx, stop := context.WithCancel(t.Context())
 		var wg sync.WaitGroup
-		wg.Go(func() { s.Run(ctx) })
+		wg.Go(func() { s.Legs.Run(ctx) })
 		streaming, err := s.Pick(decode("m"))
 		if err != nil {
 			t.Fatal(err)
@@ -202,8 +202,8 @@ func TestHeardIsNotSilent(t *testing.T) {
 			streaming.Heard()
 			time.Sleep(100 * time.Millisecond)
 		}
-		if asked.Load() != 0 || s.Heard(a.Key) != 50 {
-			t.Errorf("asked %d times; heard %d", asked.Load(), s.Heard(a.Key))
+		if asked.Load() != 0 || s.Loads.Heard(a.Key) != 50 {
+			t.Errorf("asked %d times; heard %d", asked.Load(), s.Loads.Heard(a.Key))
 		}
 		time.Sleep(3 * time.Second)
 		if asked.Load() == 0 {

@@ -79,7 +79,7 @@ func TestHits(t *testing.T) {
 		a.Prefilled(0, 0) // one that does not tell
 		a.Done()
 	}
-	s.Hits(func(k instance.Key, h Hits) {
+	s.Loads.Hits(func(k instance.Key, h Hits) {
 		if k != in.Key || h != (Hits{Asked: 2048, Expected: 1024, Found: 900}) {
 			t.Errorf("%s: %+v", k, h)
 		}

@@ -100,7 +100,7 @@ func TestAdmitted(t *testing.T) {
 			Source: &fixed{instance.NewSnapshot(1, all)}, Health: sick,
 			Connector: func(in *instance.Instance) string { return in.Record.Connector },
 		})
-		ix := s.current()
+		ix := s.index.current()
 		r := Request{Role: instance.Roles()[rng.IntN(2)], Model: []string{"", "m", "n", "o"}[rng.IntN(4)], Alone: rng.IntN(4) == 0}
 		if rng.IntN(2) == 0 {
 			r.Partner = &Assignment{Connector: []string{"plain", "nixl"}[rng.IntN(2)]}
@@ -112,7 +112,7 @@ func TestAdmitted(t *testing.T) {
 		if !known {
 			continue
 		}
-		among, l := s.admitted(ix, list, &r)
+		among, l := s.filter.admitted(ix, list, &r)
 		var got []int
 		for i := range among.Len() {
 			got = append(got, among.Index(i))

@@ -119,30 +119,37 @@ func (w *waiting) silent(then time.Time) *instance.Instance {
 	return nil
 }
 
+// Legs looks after the legs that wait for an instance and could go elsewhere.
+type Legs struct {
+	opts  *Options
+	loads *Loads
+	index *indexer
+}
+
 // looksPerSilence is how many looks at the waiting legs there are in SilentAfter.
 const looksPerSilence = 5
 
 // Run looks after the waiting legs until ctx ends: it cancels those whose
 // instance is gone as the membership changes, and has instances asked that
 // keep legs waiting.
-func (s *Scheduler) Run(ctx context.Context) {
-	tick := time.NewTicker(s.opts.SilentAfter / looksPerSilence)
+func (g *Legs) Run(ctx context.Context) {
+	tick := time.NewTicker(g.opts.SilentAfter / looksPerSilence)
 	defer tick.Stop()
 	looks := map[*counter]look{}
-	last := s.opts.Source.Snapshot()
-	for _, c := range s.counters.busy() { // what happened before Run began
-		s.cancelLegs(c)
+	last := g.opts.Source.Snapshot()
+	for _, c := range g.loads.counters.busy() { // what happened before Run began
+		g.cancelLegs(c)
 	}
 	for {
-		snap := s.opts.Source.Snapshot()
-		s.cancelGone(last, snap)
+		snap := g.opts.Source.Snapshot()
+		g.cancelGone(last, snap)
 		last = snap
 		select {
 		case <-ctx.Done():
 			return
 		case <-snap.Changed():
 		case now := <-tick.C:
-			s.lookForSilent(now, looks)
+			g.lookForSilent(now, looks)
 		}
 	}
 }
@@ -158,26 +165,26 @@ type look struct {
 // cancelGone calls off the legs that wait for what has changed since the last
 // snapshot that was looked at. A leg that began to wait meanwhile, with a pick
 // from an older one, has looked for itself (Gone).
-func (s *Scheduler) cancelGone(last, snap *instance.Snapshot) {
+func (g *Legs) cancelGone(last, snap *instance.Snapshot) {
 	instance.Changes(last, snap, func(was, _ *instance.Instance) {
 		if was == nil || was.View == instance.Pending {
 			return
 		}
-		c, ok := s.counters.find(was.Address)
-		if !ok || s.InFlight(was.Key) == 0 {
+		c, ok := g.loads.counters.find(was.Address)
+		if !ok || g.loads.InFlight(was.Key) == 0 {
 			return
 		}
-		s.cancelLegs(c)
+		g.cancelLegs(c)
 	})
 }
 
 // cancelLegs calls off the legs that wait for an instance which is gone. What counts is
 // the newest snapshot: a leg among them may be of a pick from it.
-func (s *Scheduler) cancelLegs(c *counter) {
+func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
-	now := s.opts.Source.Snapshot()
+	now := g.opts.Source.Snapshot()
 	for _, w := range legs {
-		if err := s.gone(now, w.instance, w.wish); err != nil {
+		if err := g.gone(now, w.instance, w.wish); err != nil {
 			w.leg.CallOff(err)
 		}
 	}
@@ -186,8 +193,8 @@ func (s *Scheduler) cancelLegs(c *counter) {
 // lookForSilent finds the instances that keep legs waiting without any sign of
 // life. Legs that wait for one which is out, or slow by its agent's word, go
 // elsewhere as soon as there is an elsewhere.
-func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
-	waitFor := s.counters.busy()
+func (g *Legs) lookForSilent(now time.Time, looks map[*counter]look) {
+	waitFor := g.loads.counters.busy()
 	for _, c := range waitFor {
 		l := looks[c]
 		l.seen = now
@@ -199,24 +206,24 @@ func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
 		if heard := c.heard.Load(); heard != l.heard {
 			l.heard, l.since = heard, now
 		}
-		in := c.waiting.silent(now.Add(-s.opts.SilentAfter))
-		ask := in != nil && now.Sub(l.since) >= s.opts.SilentAfter
-		if ask && now.Sub(l.asked) >= s.opts.SilentAfter && s.opts.Silent != nil {
+		in := c.waiting.silent(now.Add(-g.opts.SilentAfter))
+		ask := in != nil && now.Sub(l.since) >= g.opts.SilentAfter
+		if ask && now.Sub(l.asked) >= g.opts.SilentAfter && g.opts.Silent != nil {
 			l.asked = now
-			s.opts.Silent(in)
+			g.opts.Silent(in)
 		}
 		looks[c] = l
 		if !ask {
 			continue
 		}
-		silent := s.opts.Health.SilentFor(in.Key)
-		is, known := s.opts.Source.Snapshot().Lookup(in.Key)
-		out := s.opts.Health.Unreachable(in.Key) || known && is.Slow()
+		silent := g.opts.Health.SilentFor(in.Key)
+		is, known := g.opts.Source.Snapshot().Lookup(in.Key)
+		out := g.opts.Health.Unreachable(in.Key) || known && is.Slow()
 		if silent == 0 && !out {
 			continue
 		}
 		for _, w := range c.waiting.list() {
-			if out && now.Sub(w.since) >= s.opts.SilentAfter && s.elsewhere(w.instance, w.wish) {
+			if out && now.Sub(w.since) >= g.opts.SilentAfter && g.elsewhere(w.instance, w.wish) {
 				w.leg.CallOff(fmt.Errorf("%w: it is silent, and another one answers", ErrGone))
 				continue
 			}
@@ -228,14 +235,14 @@ func (s *Scheduler) lookForSilent(now time.Time, looks map[*counter]look) {
 // Abandon cancels the legs that wait for an instance, for whoever knows before
 // the membership does that it is out. Those for which no other instance would do
 // are left to wait, unless nothing can come from this one any more.
-func (s *Scheduler) Abandon(k instance.Key, dead bool, why string) {
-	c, ok := s.counters.find(k.Address)
+func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
+	c, ok := g.loads.counters.find(k.Address)
 	if !ok {
 		return
 	}
 	cause := fmt.Errorf("%w: %s", ErrGone, why)
 	for _, w := range c.waiting.list() {
-		if dead || s.elsewhere(w.instance, w.wish) {
+		if dead || g.elsewhere(w.instance, w.wish) {
 			w.leg.CallOff(cause)
 		}
 	}
@@ -243,28 +250,28 @@ func (s *Scheduler) Abandon(k instance.Key, dead bool, why string) {
 
 // elsewhere tells whether another instance could take a leg over now. For a prefill
 // leg that may be a decode instance which computes the prompt itself.
-func (s *Scheduler) elsewhere(in *instance.Instance, w wish) bool {
-	ix := s.current()
+func (g *Legs) elsewhere(in *instance.Instance, w wish) bool {
+	ix := g.index.current()
 	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
 	if w.partner != (half{}) {
 		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
 	}
-	if s.another(ix, in, &r) {
+	if g.another(ix, in, &r) {
 		return true
 	}
-	return s.opts.PrefillOptional && in.Role == instance.Prefill && !w.alone &&
-		s.another(ix, in, &Request{Role: instance.Decode, Model: w.model})
+	return g.opts.PrefillOptional && in.Role == instance.Prefill && !w.alone &&
+		g.another(ix, in, &Request{Role: instance.Decode, Model: w.model})
 }
 
 // another tells whether an instance other than this one may be picked with hope.
-func (s *Scheduler) another(ix *index, in *instance.Instance, r *Request) bool {
+func (g *Legs) another(ix *index, in *instance.Instance, r *Request) bool {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		return false
 	}
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if k.Address != in.Address && !list.own[i].slow && list.fits(i, ix, r) && s.opts.Health.Available(k) {
+		if k.Address != in.Address && !list.own[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) {
 			return true
 		}
 	}
@@ -274,20 +281,20 @@ func (s *Scheduler) another(ix *index, in *instance.Instance, r *Request) bool {
 // Gone tells why nothing more can come from the instance of a pick: it left,
 // was removed, turned down, or another incarnation stands at its address. nil:
 // nothing of that. Draining and cordoned ones finish what they have.
-func (s *Scheduler) Gone(a *Assignment) error {
-	snap := s.opts.Source.Snapshot()
+func (g *Legs) Gone(a *Assignment) error {
+	snap := g.opts.Source.Snapshot()
 	// Nearly always it stands in the snapshot itself, which its counter knows: no
 	// search, and the counter is at hand. One that was let go of knows of none.
-	if ix := s.index.Load(); ix != nil && ix.snapshot == snap && a.counter.in(a.Instance.Role).Load() == a.Instance {
+	if ix := g.index.now.Load(); ix != nil && ix.snapshot == snap && a.counter.in(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
-	return s.gone(snap, a.Instance, a.wish)
+	return g.gone(snap, a.Instance, a.wish)
 }
 
 // gone tells why a leg that waits for an instance should not wait any longer. One
 // whose engine only left its agent's probes unanswered is waited for while nobody
 // else would do.
-func (s *Scheduler) gone(snap *instance.Snapshot, in *instance.Instance, w wish) error {
+func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wish) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {
 	case !ok:
@@ -298,7 +305,7 @@ func (s *Scheduler) gone(snap *instance.Snapshot, in *instance.Instance, w wish)
 		return fmt.Errorf("%w: a new incarnation stands at its address", ErrGone)
 	case now.Intent == instance.Removed:
 		return fmt.Errorf("%w: it was removed", ErrGone)
-	case now.Slow() && !s.elsewhere(in, w):
+	case now.Slow() && !g.elsewhere(in, w):
 		return nil
 	case now.Record.State == instance.Down:
 		return fmt.Errorf("%w: its record says down", ErrGone)

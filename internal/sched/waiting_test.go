@@ -34,13 +34,13 @@ func TestLateLookCallsNobodyOff(t *testing.T) {
 	}
 	leg := &waits{}
 	pick.Await(leg, time.Now())
-	s.cancelGone(first, away)
+	s.Legs.cancelGone(first, away)
 	if leg.cause != nil {
 		t.Errorf("called off: %v", leg.cause)
 	}
 	src.s = instance.NewSnapshot(4, nil)
-	s.cancelGone(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
-	s.cancelGone(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
+	s.Legs.cancelGone(away, instance.NewSnapshot(3, []*instance.Instance{in("second")}))
+	s.Legs.cancelGone(instance.NewSnapshot(3, []*instance.Instance{in("second")}), src.s)
 	if leg.cause == nil {
 		t.Error("its instance is gone, and it waits")
 	}
@@ -65,7 +65,7 @@ func TestChangeBeforeTheFirstLook(t *testing.T) {
 	src.s = instance.NewSnapshot(2, nil)
 	ended, end := context.WithCancel(t.Context())
 	end()
-	s.Run(ended)
+	s.Legs.Run(ended)
 	if leg.cause == nil {
 		t.Error("its instance is gone, and it waits")
 	}

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
@@ -64,32 +63,23 @@ func inWords(zone elsewhere, passed *policy.Candidate) string {
 	return words
 }
 
-// Elsewhere calls f for each role and each reason with how many picks went elsewhere.
-func (s *Scheduler) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
-	for _, role := range instance.Roles() {
-		for e := sessionOverloaded; e <= zoneNone; e++ {
-			f(role, e.String(), s.away[side(role)][e].Load())
-		}
-	}
-}
-
 // near is the zone in which a request should be served: this proxy's, or else that of the
 // other instance of the pair; "" for any.
-func (s *Scheduler) near(r *Request) string {
-	if s.opts.Zone == "" && r.Partner != nil && r.Partner.Instance != nil {
+func (f *filter) near(r *Request) string {
+	if f.opts.Zone == "" && r.Partner != nil && r.Partner.Instance != nil {
 		return r.Partner.Instance.Record.Labels[zoneLabel]
 	}
-	return s.opts.Zone
+	return f.opts.Zone
 }
 
 // zoned gives those of the candidates of a request that are in the zone that is near. When
 // there is none, or when they have far more to do than the others, it gives the others.
 // It costs nothing while no instance of the list has a zone.
-func (s *Scheduler) zoned(list *candidates, among policy.Candidates, r *Request, l *looked) (policy.Candidates, *looked, elsewhere) {
+func (f *filter) zoned(list *candidates, among policy.Candidates, r *Request, l *looked) (policy.Candidates, *looked, elsewhere) {
 	if list.zones == 0 || among.Len() == 0 {
 		return among, l, nowhereElse
 	}
-	near := s.near(r)
+	near := f.near(r)
 	if near == "" {
 		return among, l, nowhereElse
 	}
@@ -109,7 +99,7 @@ func (s *Scheduler) zoned(list *candidates, among policy.Candidates, r *Request,
 	}
 	over := policy.Overloaded(requests, n, weights, 0) && policy.Overloaded(requests, n, weights, among.Limit())
 	if l == nil {
-		l, _ = s.looks.Get().(*looked)
+		l, _ = f.looks.Get().(*looked)
 	}
 	l.zone = slices.Grow(l.zone[:0], among.Len())
 	some := policy.Some(list.items, l.zone, true)

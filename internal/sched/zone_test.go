@@ -165,7 +165,7 @@ func TestZoneWithoutRoom(t *testing.T) {
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "b" {
 		t.Fatalf("%v, %v", a, err)
 	}
-	s.SetEngine(instance.Key{Role: instance.Decode, Address: "b:1"}, says(policy.Rank{Starved: 1}))
+	s.Loads.SetEngine(instance.Key{Role: instance.Decode, Address: "b:1"}, says(policy.Rank{Starved: 1}))
 	if a, err := s.Pick(decode("m")); err != nil || zoneOf(a) != "a" || a.Elsewhere != "zone_none" {
 		t.Errorf("%v, %v", a, err)
 	}
@@ -186,7 +186,7 @@ func TestZoneIsExplained(t *testing.T) {
 	if got := outs(); got != "a:1=zone b:1= " {
 		t.Error(got)
 	}
-	s.SetOthers(map[string]sched.Counts{"b:1": {InFlight: 100}})
+	s.Loads.SetOthers(map[string]sched.Counts{"b:1": {InFlight: 100}})
 	if got := outs(); got != "a:1=zone b:1= " {
 		t.Errorf("of two none is overloaded: %s", got)
 	}

@@ -40,13 +40,13 @@ func (l *Loads) Scrape(ctx context.Context) {
 		return
 	}
 	scrape.New(scrape.Options{
-		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.Scheduler.SetEngine, Interval: l.ScrapeInterval,
+		Members: l.Watcher.Snapshot, Asker: l.Prober, Sink: l.Scheduler.Loads.SetEngine, Interval: l.ScrapeInterval,
 	}).Run(ctx)
 }
 
 // Of is what /status tells of the load of an instance, beside its legs.
 func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
-	t, ok := l.Scheduler.Total(k)
+	t, ok := l.Scheduler.Loads.Total(k)
 	if !ok {
 		return nil
 	}
@@ -86,14 +86,14 @@ func (l *Loads) Source() *lease.LoadSource {
 func (l *Loads) inFlight() []schema.LoadEntry {
 	snap, now := l.Watcher.Snapshot(), time.Now()
 	var out []schema.LoadEntry
-	l.Scheduler.Totals(func(k instance.Key, t sched.Total) {
+	l.Scheduler.Loads.Totals(func(k instance.Key, t sched.Total) {
 		in, there := snap.Lookup(k)
 		e := schema.LoadEntry{
 			Key: k, LoadCount: schema.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
 		}
 		// Whoever waits for its end waits for that of its KV caches.
-		if e.Leaving && e.InFlight == 0 && l.Scheduler.Pinned(k, now) {
+		if e.Leaving && e.InFlight == 0 && l.Scheduler.Loads.Pinned(k, now) {
 			e.InFlight = 1
 		}
 		if e.LoadCount != (schema.LoadCount{}) {
@@ -128,7 +128,7 @@ func (l *Loads) Weigh(ctx context.Context) {
 			l.Placements.SetOthers(others.Any(all, l.ID, now))
 			l.hear(seen.News(all, l.ID))
 		}
-		l.Scheduler.SetOthers(of)
+		l.Scheduler.Loads.SetOthers(of)
 		more := min(max(soon, 10*time.Since(start)), seldom)
 		select {
 		case <-ctx.Done():

@@ -1,0 +1,51 @@
+package sched
+
+import (
+	"sync/atomic"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched/policy"
+)
+
+// Tally counts picks: by the policy that chose, of engines that stand in both roles, and of
+// those that went elsewhere than was preferred.
+type Tally struct {
+	chains map[instance.Role][]link
+	both   [2]bothPicks
+	away   [2]elsewheres
+}
+
+// link is one of the policies that are asked for a role.
+type link struct {
+	policy.Kind
+	picks *atomic.Uint64 // that it has chosen
+}
+
+// Picks calls f for every policy that may choose for a role, with how many picks it
+// has chosen.
+func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		for _, l := range t.chains[role] {
+			f(role, l.Name, l.picks.Load())
+		}
+	}
+}
+
+// Both calls f for each role and each reason with how often an engine that stands in
+// both roles was picked.
+func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		b := &t.both[side(role)]
+		f(role, BothChosen, b.chosen.Load())
+		f(role, BothOnly, b.only.Load())
+	}
+}
+
+// Elsewhere calls f for each role and each reason with how many picks went elsewhere.
+func (t *Tally) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
+	for _, role := range instance.Roles() {
+		for e := sessionOverloaded; e <= zoneNone; e++ {
+			f(role, e.String(), t.away[side(role)][e].Load())
+		}
+	}
+}
