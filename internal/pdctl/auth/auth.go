@@ -89,7 +89,7 @@ func Command(s *session.Session) *cobra.Command {
 	return auth
 }
 
-// users are those to be set up.
+// users are the users and roles to set up.
 type users struct {
 	roles []schema.EtcdRole
 	given map[string]string // passwords from files, by user
@@ -118,7 +118,7 @@ func (u *users) readPasswords(files []string) error {
 	return nil
 }
 
-// printAuth prints what etcdctl would have to be told.
+// printAuth prints the commands of etcdctl that do the same.
 func printAuth(s *session.Session, u *users) {
 	out := s.Out.Stdout
 	fmt.Fprintln(out, "# Nothing is changed. These commands do the same as --apply; etcdctl asks for the passwords.")
@@ -140,8 +140,9 @@ func printAuth(s *session.Session, u *users) {
 	fmt.Fprint(out, "\n# etcd itself\netcdctl user add root\netcdctl user grant-role root root\netcdctl auth enable\n")
 }
 
-// applyAuth does it. The order leaves nobody half set up who is needed to go on: root and
-// authentication come last.
+// applyAuth sets up roles and users and turns authentication on. Root and authentication
+// come last: if a step before them fails, etcd is as open as it was, and the command can be
+// repeated.
 func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	if !s.Etcd.TLS.Used() && !s.Etcd.Local() {
 		return cli.Wrongf("passwords would cross the network in clear: give https:// endpoints and --etcd-ca, or run this on etcd's own machine")
@@ -174,6 +175,7 @@ func applyAuth(ctx context.Context, s *session.Session, u *users) error {
 	return nil
 }
 
+// authSteps carry out the steps of one run.
 type authSteps struct {
 	ctx   context.Context //nolint:containedctx // of this one run
 	cli   *clientv3.Client
@@ -181,8 +183,8 @@ type authSteps struct {
 	out   io.Writer
 }
 
-// say prints what became of a user, at once: a later step may fail, and nobody else knows
-// a password that was made.
+// say prints what became of a user, at once: a later step may fail, and a password that
+// was made here is known nowhere else.
 func (x *authSteps) say(format string, args ...any) { fmt.Fprintf(x.out, format+"\n", args...) }
 
 func (x *authSteps) role(r schema.EtcdRole) error {

@@ -22,10 +22,11 @@ import (
 )
 
 const (
-	// recheckTime is how long a proxy that seems to lag has to show that it does not: longer
-	// than a proxy takes from one load digest to the next.
+	// recheckTime is how long a proxy that seems to lag is looked at again: longer than the
+	// time between two of its load digests.
 	recheckTime = lease.RefreshLoad + 2*time.Second
-	// staleAfter is the age, by two clocks, from which on a digest is looked at again.
+	// staleAfter is the age from which on a digest is looked at again. It is measured by the
+	// clocks of two machines.
 	staleAfter = lease.RefreshLoad + time.Second
 	// recheckPoll is how often such a proxy is looked at.
 	recheckPoll = 200 * time.Millisecond
@@ -85,7 +86,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	return p, err
 }
 
-// reach is what commands need beside their words: the flags that were given, never a
+// reach are the flags that the commands in a cure need to reach this etcd, never a
 // password.
 func reach(s *session.Session) doctor.Reach {
 	list := strings.Join(s.Etcd.Endpoints, ",")
@@ -207,12 +208,12 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// sameDigest tells that a proxy has not written another digest.
+// sameDigest tells whether a proxy has written no other digest in between.
 func sameDigest(a, b *lease.ProxyLoad) bool {
 	return a != nil && b != nil && a.At != nil && b.At != nil && a.At.Equal(*b.At)
 }
 
-// isStale tells of a digest that should have been renewed, by two clocks.
+// isStale tells whether a digest should have been renewed by now.
 func isStale(l *lease.ProxyLoad) bool {
 	return l.Ignored == "" && len(l.Load) > 0 && time.Since(*l.At) > staleAfter
 }

@@ -16,9 +16,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// Run stands between the client and etcd and lets nothing through that writes. What
-// reads goes to etcd; a transaction is compared there as it stands, and its writes are
-// kept. Who works through it finds what it would find, and cannot tell the difference.
+// Run stands between the client and etcd and lets no write through. Reads go to etcd. Of
+// a transaction etcd evaluates the comparisons, and the writes are remembered here instead
+// of sent. A command gets the same answers as without it, so it needs no code of its own
+// for --dry-run.
 type Run struct {
 	On bool // without it nothing is kept from etcd
 
@@ -30,7 +31,7 @@ type Run struct {
 // Txn is one transaction that was not carried out.
 type Txn struct {
 	Revision int64    `json:"revision"` // at which it was compared
-	If       []string `json:"if"`       // what it rests upon, all of which was so
+	If       []string `json:"if"`       // its comparisons, all of which held
 	Writes   []Write  `json:"writes"`
 }
 
@@ -39,13 +40,13 @@ type Write struct {
 	Op    string `json:"op"` // put or delete
 	Key   string `json:"key"`
 	Value string `json:"value,omitempty"`
-	TTL   int64  `json:"ttl,omitempty"` // seconds, of the lease that it would hang on
+	TTL   int64  `json:"ttl,omitempty"` // of the lease it would be attached to, in seconds
 }
 
-// errDry is the end of what cannot be looked at without doing it.
+// errDry refuses a call that writes in a way that cannot be predicted.
 var errDry = errors.New("--dry-run: this would write in a way that cannot be shown")
 
-// Intercept takes every call of the client.
+// Intercept is the gRPC interceptor of the client: every call passes it.
 func (d *Run) Intercept(ctx context.Context, method string, req, reply any, cc *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	switch req := req.(type) {
 	case *pb.TxnRequest:
@@ -169,7 +170,7 @@ func sign(c *pb.Compare) string {
 	return map[pb.Compare_CompareResult]string{pb.Compare_EQUAL: "=", pb.Compare_GREATER: ">", pb.Compare_LESS: "<", pb.Compare_NOT_EQUAL: "!="}[c.Result]
 }
 
-// Planned gives what was not written so far.
+// Planned are the transactions that were not carried out so far.
 func (d *Run) Planned() []Txn {
 	d.mu.Lock()
 	defer d.mu.Unlock()

@@ -98,7 +98,7 @@ func follow(ctx context.Context, s *session.Session, k instance.Key, f eventsFla
 	return t.err
 }
 
-// publishers asks where the ranks of an instance publish.
+// findPublishers asks where the ranks of an instance publish.
 func findPublishers(ctx context.Context, s *session.Session, k instance.Key) (map[int]kvevents.Publisher, error) {
 	conn, err := s.Connect(ctx)
 	if err != nil {

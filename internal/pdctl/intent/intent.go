@@ -235,8 +235,8 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 	return s.Finish(results)
 }
 
-// apply changes what is wanted of every instance and prints what came of it, which say puts
-// into words. It gives the highest revision, too.
+// apply changes what is wanted of each instance and prints the result, which say puts into
+// words. It returns the highest revision, too.
 func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.Intended, error), say func(*session.Result, store.Intended)) ([]session.Result, int64) {
 	results, revision := make([]session.Result, 0, len(keys)), int64(0)
 	for _, k := range keys {

@@ -136,14 +136,14 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 	return nil
 }
 
-// The ends of a wait whose limit has passed, and of one that was told to end.
+// The ends of a wait: its limit has passed, or its context has ended.
 var (
 	errTimeout     = errors.New("the time has passed")
 	errInterrupted = errors.New("interrupted")
 )
 
-// awaitProxies looks at what the proxies say until all have proven what is wanted, or the limit
-// has passed. It tells how far that is on stderr.
+// awaitProxies reads what the proxies say until all of them have proven what is wanted, or
+// the limit has passed. Its progress goes to stderr.
 func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, revision int64, keys []instance.Key, limit time.Duration) (proof.State, error) {
 	p, end := proof.New(revision, keys), time.NewTimer(limit)
 	defer end.Stop()
@@ -194,7 +194,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	}
 }
 
-// drainEnded tells that the intent on which a wait rests is there no more.
+// drainEnded is an error if a drain that is waited for is no longer in force.
 func drainEnded(t store.Testimony, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {
@@ -208,7 +208,8 @@ func errEnded(k instance.Key) error {
 	return fmt.Errorf("the drain of %s has ended meanwhile: somebody has lifted it, or its time is over", k)
 }
 
-// sameMembership asks whether the membership is the same at two revisions, each question once.
+// sameMembership asks etcd whether the membership is the same at two revisions. It keeps the
+// answers.
 func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
 	known := map[[2]int64]bool{}
 	return func(a, b int64) bool {
@@ -225,7 +226,7 @@ func sameMembership(ctx context.Context, conn *session.Conn) proof.Same {
 	}
 }
 
-// progress says something on stderr if it is new.
+// progress prints a text on stderr, unless it is the one that was printed last.
 func progress(s *session.Session, last *string, text string) {
 	if *last != text {
 		*last = text

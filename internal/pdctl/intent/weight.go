@@ -58,7 +58,7 @@ func Weight(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// weigh sets a weight, or lifts what was set with nil.
+// weigh sets a weight. nil lifts the one that was set.
 func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.Wish) error {
 	conn, err := s.Connect(ctx)
 	if err != nil {

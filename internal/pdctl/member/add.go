@@ -185,8 +185,8 @@ func (a *adder) one(ctx context.Context, k instance.Key) session.Result {
 	return r
 }
 
-// mayComeUp tells what waiting can cure: an engine that is not there yet or
-// not ready. It does not make a wrong key right, or a proxy an engine.
+// mayComeUp tells whether waiting can help: an engine that is not there or not ready may
+// come up; a wrong API key stays wrong, and a proxy does not become an engine.
 func mayComeUp(err error) bool {
 	if status, ok := errors.AsType[*vllm.StatusError](err); ok {
 		return status.Code >= 500

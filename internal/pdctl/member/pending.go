@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// blockPoll is how often a blocked add looks.
+// blockPoll is how often add --block reads the membership.
 const blockPoll = 500 * time.Millisecond
 
 // pending leaves an instance that does not answer yet to the proxies, any of which adds it
@@ -44,8 +44,7 @@ func (a *adder) warnWithoutProxy(ctx context.Context) {
 	}
 }
 
-// block looks at the pending adds until none is left, prints what became of
-// each and returns it.
+// block waits until no pending add is left. It prints what became of each, and returns it.
 func (a *adder) block(ctx context.Context, waiting map[instance.Key]bool) (map[instance.Key]session.Result, error) {
 	settled := make(map[instance.Key]session.Result)
 	tick := time.NewTicker(blockPoll)

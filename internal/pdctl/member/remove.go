@@ -93,9 +93,8 @@ func remove(ctx context.Context, s *session.Session, role instance.Role, address
 	return s.Finish(results)
 }
 
-// known reads addresses. One that is not well formed is still taken if an
-// entry is listed under it: somebody wrote such a key, and it must be possible
-// to get rid of it.
+// parseKnown reads addresses. One that is not well formed is still taken if an entry is
+// listed under it: somebody wrote such a key, and it must be possible to remove it.
 func parseKnown(ctx context.Context, s *session.Session, conn *session.Conn, role instance.Role, addresses []string) ([]instance.Key, error) {
 	var keys []instance.Key
 	var bad []error

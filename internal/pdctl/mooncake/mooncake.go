@@ -57,7 +57,7 @@ func Command(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// segment is one transfer engine as its keys tell of it.
+// segment is one transfer engine, as its keys describe it.
 type segment struct {
 	Cluster   string   `json:"cluster,omitempty"`
 	Name      string   `json:"name"` // host:port, as a rule
@@ -107,14 +107,14 @@ func listSegments(ctx context.Context, s *session.Session, dial bool) error {
 	}
 	list := make([]*segment, 0, len(byKey))
 	for _, x := range byKey {
-		x.beside(snap)
+		x.findInstances(snap)
 		list = append(list, x)
 	}
 	slices.SortFunc(list, func(a, b *segment) int { return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name)) })
 	var g errgroup.Group
 	g.SetLimit(dialsAtOnce)
 	for i, x := range list {
-		g.Go(func() error { x.judge(ctx, dial && i < mostSegments, s.Timeout); return nil })
+		g.Go(func() error { x.markStale(ctx, dial && i < mostSegments, s.Timeout); return nil })
 	}
 	_ = g.Wait()
 	if s.Out.Structured() {
@@ -158,8 +158,8 @@ func rpcAddress(value []byte) string {
 	return address
 }
 
-// beside finds the instances on the host of the segment.
-func (x *segment) beside(snap *instance.Snapshot) {
+// findInstances finds our instances on the host of the segment.
+func (x *segment) findInstances(snap *instance.Snapshot) {
 	hosts := map[string]bool{}
 	for _, address := range []string{x.Name, x.RPC} {
 		if host, _, err := net.SplitHostPort(address); err == nil && host != "" {
@@ -173,8 +173,8 @@ func (x *segment) beside(snap *instance.Snapshot) {
 	}
 }
 
-// judge says why the segment seems to be left over, if it does.
-func (x *segment) judge(ctx context.Context, dial bool, limit time.Duration) {
+// markStale says why the segment seems to be left over, if it does.
+func (x *segment) markStale(ctx context.Context, dial bool, limit time.Duration) {
 	var why []string
 	if x.RPC == "" {
 		why = append(why, "no rpc_meta")

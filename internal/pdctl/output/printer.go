@@ -32,7 +32,7 @@ type Printer struct {
 
 func forms() []string { return []string{Table, Wide, JSON, YAML} }
 
-// Check refuses a form that there is not.
+// Check refuses an unknown form.
 func (p *Printer) Check() error {
 	if !slices.Contains(forms(), p.Format) {
 		return cli.Wrongf("-o %q: use one of %s", p.Format, strings.Join(forms(), ", "))
@@ -40,13 +40,13 @@ func (p *Printer) Check() error {
 	return nil
 }
 
-// Structured tells that programs read what is printed.
+// Structured tells whether the output is for programs: JSON or YAML.
 func (p *Printer) Structured() bool { return p.Format == JSON || p.Format == YAML }
 
-// Wide tells that a table is to have all columns.
+// Wide tells whether a table has all columns.
 func (p *Printer) Wide() bool { return p.Format == Wide }
 
-// Write prints one value for programs, as the output wants it.
+// Write prints one value for programs, in the form that was asked for.
 func (p *Printer) Write(v any) error {
 	if p.Format == JSON {
 		return writeJSON(p.Stdout, v)
@@ -77,8 +77,8 @@ func (p *Printer) writeYAML(text []byte) error {
 	return nil
 }
 
-// block has a document written over lines, and its strings without the quotes of JSON
-// where they need none.
+// block removes the styles that come from JSON: the document is written over several
+// lines, and strings have quotes only where they need them.
 func block(n *yaml.Node) {
 	if len(n.Content) > 0 || n.Kind == yaml.ScalarNode {
 		n.Style = 0
@@ -103,7 +103,7 @@ func (p *Printer) WriteLine(v any) error {
 	return p.writeYAML(line)
 }
 
-// TextOnly refuses the forms that a command does not have.
+// TextOnly refuses every form but the table, for a command that has no other.
 func (p *Printer) TextOnly(what string) error {
 	if p.Format != Table {
 		return cli.Wrongf("-o %s: %s", p.Format, what)

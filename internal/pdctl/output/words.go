@@ -10,7 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Effective is the one word that says what an entry is worth at the moment.
+// Effective is the one word for the present state of an entry: what an operator or a proxy
+// says of it comes before what its record says.
 func Effective(in *instance.Instance) string {
 	switch {
 	case in.View == instance.Pending, in.View == instance.Rejected:
@@ -23,7 +24,7 @@ func Effective(in *instance.Instance) string {
 	return string(in.Record.State)
 }
 
-// Kind is how an entry holds.
+// Kind is leased, static or pending.
 func Kind(in *instance.Instance) string {
 	switch {
 	case in.View == instance.Pending:
@@ -34,7 +35,7 @@ func Kind(in *instance.Instance) string {
 	return "leased"
 }
 
-// ShortModels names the first two.
+// ShortModels names the first two models and counts the others.
 func ShortModels(models []string) string {
 	const most = 2
 	if len(models) <= most {

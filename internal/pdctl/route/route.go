@@ -120,7 +120,7 @@ func firstProxy(ctx context.Context, s *session.Session) (string, error) {
 // maxPlan bounds the answer of a proxy: some hundred bytes for each instance.
 const maxPlan = 64 << 20
 
-// askRoute asks the proxy.
+// askRoute asks the proxy at /route.
 func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []byte) (*plan.Plan, []byte, error) {
 	base, err := url.Parse(o.proxy)
 	if err != nil || base.Scheme != "http" && base.Scheme != "https" || base.Host == "" {
@@ -160,7 +160,7 @@ func askRoute(ctx context.Context, s *session.Session, o *routeOptions, body []b
 	return answer, raw, nil
 }
 
-// errorMessage is the message of an error answer, all of it if it has none.
+// errorMessage is the message in an error answer, or the whole answer if it has none.
 func errorMessage(raw []byte) string {
 	var body struct {
 		Error  struct{ Message string }

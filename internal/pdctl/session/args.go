@@ -17,7 +17,7 @@ func Keys(args []string) ([]instance.Key, error) {
 	return Addresses(role, args[1:])
 }
 
-// Addresses reads those of instances of a role.
+// Addresses reads the addresses of instances of a role, as Keys does.
 func Addresses(role instance.Role, args []string) ([]instance.Key, error) {
 	var keys []instance.Key
 	var errs []error

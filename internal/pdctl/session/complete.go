@@ -41,13 +41,14 @@ func (s *Session) Completes(cmd *cobra.Command, roles ...instance.Role) *cobra.C
 	return cmd
 }
 
-// knownAddresses lists those of a role in etcd; none if etcd does not answer at once.
+// knownAddresses are the addresses of a role in etcd; none if it does not answer within
+// completeLimit.
 func (s *Session) knownAddresses(ctx context.Context, role instance.Role) []string {
 	var out []string
 	seen := map[string]bool{}
 	for _, in := range s.instances(ctx) {
 		if _, err := instance.ParseAddress(in.Address); err != nil {
-			continue // anything that somebody has written, and nothing for a shell
+			continue // a key that somebody wrote by hand may hold anything
 		}
 		if (in.Role == role || role == instance.Both) && !seen[in.Address] {
 			seen[in.Address] = true
@@ -57,7 +58,7 @@ func (s *Session) knownAddresses(ctx context.Context, role instance.Role) []stri
 	return out
 }
 
-// instances are the instances in etcd; none if it does not answer at once.
+// instances are all instances in etcd; none if it does not answer within completeLimit.
 func (s *Session) instances(ctx context.Context) []*instance.Instance {
 	ctx, cancel := context.WithTimeout(ctx, completeLimit)
 	defer cancel()

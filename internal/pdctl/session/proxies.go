@@ -8,9 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// SeenByProxies puts in what the proxies say of the instances that their records alone
-// do not verify: each proxy has asked them itself. An entry of which all say that it
-// answers is not unverified.
+// SeenByProxies adds what the proxies say of unverified instances, whose records name no
+// models: each proxy has asked them itself. An instance that answers to every proxy counts
+// as verified.
 func SeenByProxies(snap *instance.Snapshot, proxies []lease.ProxyPresence) *instance.Snapshot {
 	all := make([]*instance.Instance, 0, len(snap.All()))
 	for _, in := range snap.All() {
@@ -57,8 +57,8 @@ func seenByProxies(in *instance.Instance, proxies []lease.ProxyPresence) *instan
 	return &out
 }
 
-// DefaultConnector is the connector that all proxies take for records that name none, ""
-// if they differ or do not say it.
+// DefaultConnector is the connector that all proxies assume for records that name none. It
+// is "" if they differ or do not say it.
 func DefaultConnector(proxies []lease.ProxyPresence) string {
 	for _, p := range proxies {
 		if p.Connector != proxies[0].Connector {

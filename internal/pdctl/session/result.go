@@ -6,19 +6,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Result is what came of one address.
+// Result is what became of one address.
 type Result struct {
 	Role    instance.Role `json:"role"`
 	Address string        `json:"address"`
 	Outcome string        `json:"outcome"` // added, already, waiting, removed, forbidden, allowed, drained, free, …, failed
 	Models  []string      `json:"models,omitempty"`
 	Error   string        `json:"error,omitempty"`
-	// Revision is the one that a proxy must have applied to know of it.
+	// Revision is that of the change: a proxy that has applied it knows of the change.
 	Revision int64  `json:"revision,omitempty"`
 	Text     string `json:"-"` // the outcome in words
 }
 
-// Failed is the result with a reason why it failed.
+// Failed is the result of an address that failed, with the reason.
 func (r Result) Failed(format string, args ...any) Result {
 	r.Outcome, r.Error = "failed", fmt.Errorf(format, args...).Error()
 	r.Text = "failed: " + r.Error

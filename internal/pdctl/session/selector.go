@@ -16,10 +16,10 @@ import (
 // Selector picks instances by what is known of them: all of its terms must fit.
 type Selector []term
 
-// term is key=value. key is one of selectorKeys, else the name of a label.
+// term is key=value. key is byRole, byModel or byState, else the name of a label.
 type term struct{ key, value string }
 
-// The keys that are no labels. A label of such a name is written label:NAME.
+// The keys that are not names of labels. A label that has such a name is written label:NAME.
 const (
 	byRole  = "role"
 	byModel = "model"
@@ -28,8 +28,7 @@ const (
 	labelPrefix = "label:"
 )
 
-// states are those that a selector may ask for: the record's, and what a view or an
-// operator makes of them.
+// states are the values of state=: those of records, of views and of intents.
 func states() []string {
 	return []string{
 		string(instance.Starting), string(instance.Ready), string(instance.Draining), string(instance.Down),
@@ -92,7 +91,7 @@ func (t term) fits(in *instance.Instance) bool {
 	return ok && value == t.value
 }
 
-// Filter keeps what fits.
+// Filter keeps the instances that fit.
 func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 	if len(l) == 0 {
 		return snap
@@ -106,8 +105,8 @@ func (l Selector) Filter(snap *instance.Snapshot) *instance.Snapshot {
 	return instance.NewSnapshot(snap.Revision, keep)
 }
 
-// NamedOrSelected checks how many arguments there are: a role and addresses, and more behind them, or
-// a role and --selector.
+// NamedOrSelected checks the number of arguments: a role and addresses, or a role and
+// --selector, and behind them as many as more says.
 func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
 	return func(cmd *cobra.Command, args []string) error {
 		if len(s.Selectors) > 0 {
@@ -117,8 +116,8 @@ func (s *Session) NamedOrSelected(more int) cobra.PositionalArgs {
 	}
 }
 
-// ChosenKeys are the instances that a command is to change: those named, or those that fit
-// the selector. Of an engine in both roles both entries have to.
+// ChosenKeys are the instances that a command changes: those named, or those that fit the
+// selector. For the role "both", both entries of an engine have to fit.
 func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key, error) {
 	role, err := instance.ParseRoles(args[0])
 	if err != nil {
@@ -166,7 +165,7 @@ func (s *Session) ChosenKeys(ctx context.Context, args []string) ([]instance.Key
 	return keys, nil
 }
 
-// completeSelector gives the keys, and the values that are there.
+// completeSelector offers a shell the keys, and the values that instances in etcd have.
 func (s *Session) completeSelector(cmd *cobra.Command, _ []string, typed string) ([]string, cobra.ShellCompDirective) {
 	key, _, value := strings.Cut(typed, "=")
 	values := map[string]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-// mostEvents is how much of its history get shows of an instance.
+// mostEvents bounds the history of an instance that get shows.
 const mostEvents = 10
 
 // proxyView is what one proxy says of an instance.
@@ -24,8 +24,8 @@ type proxyView struct {
 	Told       string `json:"told,omitempty"`       // how long ago, by its clock and this one
 }
 
-// details gathers what is known of an instance beside its keys. What a user may not read
-// is a note, and no failure.
+// details reads what is known of an instance beside its keys. Something that this user of
+// etcd may not read becomes a note; it is no failure.
 func details(ctx context.Context, s *session.Session, conn *session.Conn, k instance.Key) (views []proxyView, events []event, notes []string) {
 	views, events = []proxyView{}, []event{}
 	note := func(what string, err error) {

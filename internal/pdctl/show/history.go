@@ -68,7 +68,7 @@ type event struct {
 	Weight   *int          `json:"weight,omitempty"`
 }
 
-// about tells that it happened to an instance, nil for any.
+// about tells whether it happened to this instance. nil is any instance.
 func (h *event) about(k *instance.Key) bool {
 	return k == nil || h.Address == k.Address && (h.Role == k.Role || h.Role == instance.Both)
 }
@@ -99,8 +99,8 @@ func history(ctx context.Context, s *session.Session, of *instance.Key, limit in
 	return nil
 }
 
-// pastEvents are the newest of what is known, oldest first, and since when etcd
-// remembers.
+// pastEvents are the newest limit events, oldest of them first, and the revision since
+// which etcd has the past.
 func pastEvents(ctx context.Context, s *session.Session, conn *session.Conn, of *instance.Key, limit int) ([]event, int64, error) {
 	entries, err := conn.Store.Reader.AuditLog(ctx, 0)
 	if err != nil {
@@ -154,7 +154,7 @@ func printEvents(s *session.Session, events []event) error {
 	return output.Render(s.Out.Stdout, t)
 }
 
-// describe says what a change of the past was that nobody has audited.
+// describe puts a past change that has no audit entry into words.
 func describe(p store.Past) string {
 	switch {
 	case p.Kind == store.PastPending && p.Deleted:

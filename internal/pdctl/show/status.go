@@ -94,7 +94,7 @@ func loadReports(loads []*lease.ProxyLoad) map[string]*loadReport {
 	return out
 }
 
-// age is how long ago the digest was written, by two clocks.
+// age is how long ago the digest was written, by its clock and ours.
 func (r *loadReport) age(now time.Time) string {
 	switch {
 	case r == nil:
@@ -191,7 +191,7 @@ func askAlarms(ctx context.Context, s *session.Session, conn *session.Conn) ([]s
 	return out, nil
 }
 
-// counts sorts every entry under one word.
+// counts counts the entries of each role by their effective state.
 func counts(snap *instance.Snapshot) map[string]map[string]int {
 	out := make(map[string]map[string]int)
 	for _, role := range instance.Roles() {
@@ -266,8 +266,8 @@ func printStatus(s *session.Session, rep statusReport) error {
 	return nil
 }
 
-// printNotices shows what proxies say of the fleet, each sentence once with those that
-// say it.
+// printNotices prints what proxies say of the fleet: each sentence once, with the proxies
+// that say it.
 func printNotices(s *session.Session, proxies []proxyReport) {
 	var texts []string
 	by := map[string][]string{}

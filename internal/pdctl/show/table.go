@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 )
 
-// listTable shows every entry; columns nobody has a value for are left out, unless it is
-// to be wide.
+// listTable shows every entry. Optional columns without any value are left out, unless it
+// is wide.
 func listTable(snap *instance.Snapshot, connector string, wide bool) table.Writer {
 	header := []string{"ROLE", "ADDRESS", "STATE", "VIEW", "INTENT", "KIND", "MODELS", "CONNECTOR", "RANKS", "WEIGHT", "SOURCE", "FOR", "REVISION", "REASON", "WARNING"}
 	if wide {

@@ -29,7 +29,7 @@ With --selector, what begins to fit is new, and what fits no more is gone.
 It outlives restarts of etcd: while etcd is away it says so on the error output,
 and afterwards prints what changed meanwhile.`
 
-// statusPoll is how often watch looks whether it still hears from etcd.
+// statusPoll is how often the contact to etcd is checked.
 const statusPoll = time.Second
 
 // Watch makes the command watch.
@@ -45,8 +45,8 @@ func Watch(s *session.Session) *cobra.Command {
 	return cmd
 }
 
-// watch needs etcd to answer at the start, so that a wrong address is noticed;
-// from then on it only ends with ctx.
+// follow needs etcd to answer at the start, so that a wrong address is noticed. From then
+// on only ctx ends it.
 func follow(ctx context.Context, s *session.Session, initial bool) error {
 	sel, err := s.ParseSelector()
 	if err != nil {
@@ -107,7 +107,7 @@ func follow(ctx context.Context, s *session.Session, initial bool) error {
 	}
 }
 
-// printContact tells when etcd went away and when it is back.
+// printContact says when etcd went away and when it is back.
 func printContact(s *session.Session, st watch.Status, away bool) bool {
 	now := st.State == watch.Suspect || st.State == watch.Stale
 	switch {

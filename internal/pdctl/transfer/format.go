@@ -29,7 +29,7 @@ type exportHeader struct {
 	V        int       `json:"v"`
 	Prefix   string    `json:"prefix"`   // root of the keys, for people: import has its own
 	Revision int64     `json:"revision"` // of the etcd it was read from
-	At       time.Time `json:"at"`       // the clock of whoever exported, for people
+	At       time.Time `json:"at"`       // by the clock of the exporting machine, for people
 }
 
 // exportLine is one key.

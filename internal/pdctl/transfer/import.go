@@ -63,7 +63,7 @@ func openExport(path string, stdin io.Reader) ([]store.Carried, error) {
 	return readExport(f)
 }
 
-// importResult is what came of one key.
+// importResult is what became of one key.
 type importResult struct {
 	Kind    store.MoveKind `json:"kind"`
 	Role    instance.Role  `json:"role"`
