@@ -76,7 +76,7 @@ func BenchmarkChange(b *testing.B) {
 			o := benchOwner(b, b.Context(), n)
 			b.ReportAllocs()
 			for b.Loop() {
-				if _, err := o.imageOf().file(); err != nil {
+				if _, err := o.imageOf().onDisk().File(); err != nil {
 					b.Fatal(err)
 				}
 			}

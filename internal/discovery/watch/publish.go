@@ -5,7 +5,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -63,11 +62,7 @@ func (o *owner) publish(ctx context.Context) {
 	o.announce()
 	if o.listed || o.table.revision > 0 {
 		o.unsaved = true
-		if o.table.takeDurable() {
-			etcd.Signal(o.w.durableDirty)
-		} else {
-			etcd.Signal(o.w.unsaved)
-		}
+		o.w.saver.Changed(o.table.takeDurable())
 	}
 	o.ask.retarget(ctx)
 }

@@ -1,72 +1,11 @@
 package watch
 
 import (
-	"context"
-	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
-
-// What an operator wants is on disk within a second, however often leased
-// instances come and go; those alone do not have the file written all the time.
-func TestSaveWaitsForLeasedInstances(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		ctx, cancel := context.WithCancel(t.Context())
-		w := &Watcher{inbox: make(chan message), unsaved: make(chan struct{}, 1), durableDirty: make(chan struct{}, 1)}
-		w.o.StateAge = 24 * time.Hour
-		ended := make(chan struct{})
-		go func() { w.save(ctx); close(ended) }()
-		var saves atomic.Int64
-		go func() { // in the owner's place
-			for {
-				select {
-				case <-ctx.Done():
-					return
-				case m := <-w.inbox:
-					saves.Add(1)
-					m.save <- nil
-				}
-			}
-		}()
-		churn := func(seconds int) (written int64) {
-			before := saves.Load()
-			for range 50 * seconds {
-				etcd.Signal(w.unsaved)
-				time.Sleep(20 * time.Millisecond)
-			}
-			synctest.Wait()
-			return saves.Load() - before
-		}
-		if n := churn(1); n != 1 {
-			t.Errorf("the first change: %d writes in a second", n)
-		}
-		if n := churn(100); n < 9 || n > 10 {
-			t.Errorf("%d writes in 100 s of leased instances alone", n)
-		}
-		time.Sleep(time.Second)
-		etcd.Signal(w.durableDirty)
-		if n := churn(1); n != 1 {
-			t.Errorf("%d writes in the second after an operator's change", n)
-		}
-		time.Sleep(time.Minute)
-		synctest.Wait()
-		before := saves.Load()
-		time.Sleep(time.Hour + time.Minute)
-		synctest.Wait()
-		if saves.Load() == before {
-			t.Error("while nothing changes it grows old")
-		}
-		cancel()
-		<-ended
-		synctest.Wait()
-	})
-}
 
 // What an operator wants is in a hurry, and who comes or goes: a proxy that is
 // killed and starts without etcd knows those on the disk only.

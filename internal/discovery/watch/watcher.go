@@ -17,6 +17,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -173,9 +174,8 @@ type Watcher struct {
 	pulse pulse
 	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
 
-	unsaved      chan struct{} // something is to be saved; capacity one
-	durableDirty chan struct{} // the same of something that is to be saved soon
-	last         *image        // what was not saved when the owner ended; read after that
+	saver *disk.Saver
+	last  *image // what was not saved when the owner ended; read after that
 
 	leaseSlots chan struct{} // bounds the questions about leases
 
@@ -212,17 +212,16 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 	}
 	w := &Watcher{
 		cli: cli, o: o, log: etcd.LogOrDiscard(o.Log),
-		ready:        make(chan struct{}),
-		relist:       make(chan string, 1),
-		inbox:        make(chan message),
-		verdicts:     make(chan verdict),
-		unsaved:      make(chan struct{}, 1),
-		durableDirty: make(chan struct{}, 1),
-		progress:     make(chan struct{}, 1),
-		doubt:        make(chan struct{}, 1),
-		leaseSlots:   make(chan struct{}, maxLeaseQuestions),
-		status:       Status{State: Cold, WatchEnds: map[string]int64{}},
+		ready:      make(chan struct{}),
+		relist:     make(chan string, 1),
+		inbox:      make(chan message),
+		verdicts:   make(chan verdict),
+		progress:   make(chan struct{}, 1),
+		doubt:      make(chan struct{}, 1),
+		leaseSlots: make(chan struct{}, maxLeaseQuestions),
+		status:     Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
+	w.saver = w.newSaver()
 	w.snapshot.Store(instance.NewSnapshot(0, nil))
 	return w
 }
@@ -238,11 +237,11 @@ func (w *Watcher) Run(ctx context.Context) error {
 	w.pulse.beat(time.Now())
 	g.Go(func() error { w.beat(ctx); return nil })
 	if w.o.StateDir != "" {
-		g.Go(func() error { w.save(ctx); return nil })
+		g.Go(func() error { w.saver.Run(ctx); return nil })
 	}
 	err := g.Wait()
 	if w.last != nil {
-		w.write(w.last, false)
+		w.saver.Last(w.last.onDisk())
 	}
 	return err
 }

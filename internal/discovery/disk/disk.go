@@ -1,4 +1,7 @@
-package watch
+// Package disk keeps what a proxy knows of the membership in a file: a proxy that starts
+// while etcd is away asks the instances that it knew, and what operators have removed stays
+// out when etcd is wiped.
+package disk
 
 import (
 	"crypto/sha256"
@@ -7,18 +10,21 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"os"
 	"path/filepath"
 	"time"
 )
 
-// What the watcher knows, on disk: a proxy that starts while etcd is away asks
-// the instances it knew, and an operator's removals outlive a wipe of etcd.
+// Format is that of the files that are written, and of those that are read.
+const Format = 1
+
+// Path is the file in a directory.
+func Path(dir string) string { return filepath.Join(dir, fileName) }
 
 const (
-	stateFile    = "snapshot.json"
-	stateFormat  = 1
-	maxStateFile = 256 << 20 // ten thousand records of the largest size
+	fileName = "snapshot.json"
+	maxFile  = 256 << 20 // ten thousand records of the largest size
 )
 
 // diskFile is the file: the state, and the SHA-256 of its bytes as written.
@@ -27,18 +33,25 @@ type diskFile struct {
 	State  json.RawMessage `json:"state"`
 }
 
-type diskState struct {
-	Format   int         `json:"format"`
-	Root     string      `json:"root"`
-	Cluster  string      `json:"cluster"` // hex; "" before the first list
-	Revision int64       `json:"revision"`
-	Schema   int64       `json:"schema,omitempty"`
-	Order    int64       `json:"order,omitempty"`
-	SavedAt  time.Time   `json:"saved_at"` // by this machine's clock, which alone reads it
-	Entries  []diskEntry `json:"entries"`
+// Head says of what store the entries are, and when they were so.
+type Head struct {
+	Format   int       `json:"format"`
+	Root     string    `json:"root"`
+	Cluster  string    `json:"cluster"` // hex; "" before the first list
+	Revision int64     `json:"revision"`
+	Schema   int64     `json:"schema,omitempty"`
+	Order    int64     `json:"order,omitempty"`
+	SavedAt  time.Time `json:"saved_at"` // by this machine's clock, which alone reads it
 }
 
-type diskEntry struct {
+// State is the content of the file.
+type State struct {
+	Head
+	Entries []Entry `json:"entries"`
+}
+
+// Entry is one key of etcd.
+type Entry struct {
 	Key     string `json:"key"` // without the root
 	Value   []byte `json:"value,omitempty"`
 	Create  int64  `json:"create"`
@@ -48,31 +61,31 @@ type diskEntry struct {
 	Absent  string `json:"absent,omitempty"` // orphan or kept
 }
 
+// What Entry.Absent says of a key that etcd does not hold.
 const (
-	diskOrphan = "orphan"
-	diskKept   = "kept"
+	Orphan = "orphan"
+	Kept   = "kept"
 )
 
-// image is what is to be written: all of the membership at one moment. It holds
-// the entries themselves, of which only what is fixed is read.
-type image struct {
-	head   diskState // without Entries
-	order  []*entry
-	absent map[*entry]string // those that have something in diskEntry.Absent
+// Image is what is to be written: all of the membership at one moment.
+type Image struct {
+	Head    Head
+	Entries iter.Seq[Entry]
+	Size    int // about how many bytes the entries take in the file, for one allocation
 }
 
-// errOldState is given by readState for what is too old to be of use.
+// errOldState is given by Read for what is too old to be of use.
 var errOldState = errors.New("too old")
 
-// readState reads the file. A missing one gives an error that is
+// Read reads the file. A missing one gives an error that is
 // os.ErrNotExist; every other error means that the file is of no use.
-func readState(dir, root string, limit time.Duration) (*diskState, error) {
-	f, err := os.Open(filepath.Join(dir, stateFile))
+func Read(dir, root string, limit time.Duration) (*State, error) {
+	f, err := os.Open(Path(dir))
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	raw, err := io.ReadAll(io.LimitReader(f, maxStateFile+1))
+	raw, err := io.ReadAll(io.LimitReader(f, maxFile+1))
 	if err != nil {
 		return nil, err
 	}
@@ -83,13 +96,13 @@ func readState(dir, root string, limit time.Duration) (*diskState, error) {
 	if sum := sha256.Sum256(file.State); hex.EncodeToString(sum[:]) != file.SHA256 {
 		return nil, errors.New("its checksum is wrong")
 	}
-	var s diskState
+	var s State
 	if err := json.Unmarshal(file.State, &s); err != nil {
 		return nil, fmt.Errorf("not readable: %w", err)
 	}
 	switch age := time.Since(s.SavedAt); {
-	case s.Format != stateFormat:
-		return nil, fmt.Errorf("of format %d, this program reads %d", s.Format, stateFormat)
+	case s.Format != Format:
+		return nil, fmt.Errorf("of format %d, this program reads %d", s.Format, Format)
 	case s.Root != root:
 		return nil, fmt.Errorf("of the prefix %q, not %q", s.Root, root)
 	case age > limit:
@@ -98,17 +111,17 @@ func readState(dir, root string, limit time.Duration) (*diskState, error) {
 	return &s, nil
 }
 
-// writeState replaces the file, so that at any time either the old or the new
+// Write replaces the file, so that at any time either the old or the new
 // one is there, whole.
-func writeState(dir string, m *image) (err error) {
-	raw, err := m.file()
+func Write(dir string, m *Image) (err error) {
+	raw, err := m.File()
 	if err != nil {
 		return err
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(dir, stateFile+".*") // with mode 0600
+	f, err := os.CreateTemp(dir, fileName+".*") // with mode 0600
 	if err != nil {
 		return err
 	}
@@ -123,7 +136,7 @@ func writeState(dir string, m *image) (err error) {
 	if err = f.Sync(); err != nil {
 		return err
 	}
-	if err = os.Rename(f.Name(), filepath.Join(dir, stateFile)); err != nil {
+	if err = os.Rename(f.Name(), Path(dir)); err != nil {
 		return err
 	}
 	if cerr := f.Close(); cerr != nil {

@@ -4,28 +4,18 @@ import (
 	"context"
 	"errors"
 	"io/fs"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"go.etcd.io/etcd/api/v3/mvccpb"
 )
 
-const (
-	// savePause is the least time between two writes of the snapshot.
-	savePause = time.Second
-	// leasedPause is that time while leased instances change, and none comes or goes. To sync a
-	// file brings to the disk what else was written to it lately, the access log
-	// above all, and costs as much as some hundred requests; and after a start
-	// whoever is in the snapshot is asked before it is used in any case.
-	leasedPause = 10 * time.Second
-	// loadPatience is how long a watcher that knows something from the disk only
-	// waits for the first answers until it says that it is ready.
-	loadPatience = time.Second
-)
+// loadPatience is how long a watcher that knows something from the disk only
+// waits for the first answers until it says that it is ready.
+const loadPatience = time.Second
 
 // loadState reads the disk, once, before anything else is known.
 func (o *owner) loadState() {
@@ -33,8 +23,8 @@ func (o *owner) loadState() {
 	if dir == "" {
 		return
 	}
-	log := o.w.log.WithField("file", filepath.Join(dir, stateFile))
-	s, err := readState(dir, o.table.layout.Root(), o.w.o.StateAge)
+	log := o.w.log.WithField("file", disk.Path(dir))
+	s, err := disk.Read(dir, o.table.layout.Root(), o.w.o.StateAge)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		return
@@ -47,72 +37,20 @@ func (o *owner) loadState() {
 	log.WithField("instances", len(s.Entries)).Info("the membership is known from disk: instances that answer are served until etcd is read")
 }
 
-// save writes the snapshot when something has changed, soon if somebody has come
-// or gone or that is an operator's will, and once in a while so that it does not grow old while nothing
-// changes.
-func (w *Watcher) save(ctx context.Context) {
-	fresh := time.NewTicker(max(w.o.StateAge/24, savePause))
-	defer fresh.Stop()
-	failed := false
-	var last time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.durableDirty:
-		case <-w.unsaved:
-			if !w.putOff(ctx, leasedPause-time.Since(last)) {
-				return
+// newSaver makes what writes the file; it asks the owner for what is to be written.
+func (w *Watcher) newSaver() *disk.Saver {
+	return disk.NewSaver(disk.SaverOptions{
+		Dir: w.o.StateDir, Age: w.o.StateAge, Log: w.log,
+		Take: func(ctx context.Context) (*disk.Image, bool) {
+			reply := make(chan *image, 1)
+			if !w.tell(ctx, message{save: reply}) {
+				return nil, false
 			}
-		case <-fresh.C:
-		}
-		last = time.Now()
-		for _, done := range []chan struct{}{w.durableDirty, w.unsaved} { // the image has it
-			select {
-			case <-done:
-			default:
-			}
-		}
-		reply := make(chan *image, 1)
-		if !w.tell(ctx, message{save: reply}) {
-			return
-		}
-		if m := <-reply; m != nil {
-			failed = w.write(m, failed)
-		}
-		if !etcd.Pause(ctx, savePause) {
-			return
-		}
-	}
-}
-
-// putOff waits for so long, or until an operator's will is to be saved. It tells
-// whether ctx still runs.
-func (w *Watcher) putOff(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-w.durableDirty:
-	case <-t.C:
-	}
-	return true
-}
-
-// write writes one snapshot and tells whether that failed, which is logged
-// when it begins only.
-func (w *Watcher) write(m *image, failed bool) bool {
-	err := writeState(w.o.StateDir, m)
-	if err != nil {
-		if !failed {
-			w.log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
-		}
-		w.note(func(st *Status) { st.SaveErrors++ })
-		return true
-	}
-	w.note(func(st *Status) { st.Saves++; st.Saved = m.head.SavedAt })
-	return false
+			return (<-reply).onDisk(), true
+		},
+		Saved:  func(at time.Time) { w.note(func(st *Status) { st.Saves++; st.Saved = at }) },
+		Failed: func() { w.note(func(st *Status) { st.SaveErrors++ }) },
+	})
 }
 
 // readyFromDisk tells that what is known from the disk has been asked, or has
@@ -129,12 +67,47 @@ func (o *owner) readyFromDisk() bool {
 	return true
 }
 
+// image is what is to be written. It holds the entries themselves, of which only what is
+// fixed is read.
+type image struct {
+	head   disk.Head
+	order  []*entry
+	absent map[*entry]string // those that have something in disk.Entry.Absent
+}
+
+// onDisk gives the image for the file, nil for none.
+func (m *image) onDisk() *disk.Image {
+	if m == nil {
+		return nil
+	}
+	out := &disk.Image{Head: m.head}
+	for _, e := range m.order {
+		if e.saved() {
+			out.Size += disk.LineSize(e.Name.Address, e.value)
+		}
+	}
+	out.Entries = func(yield func(disk.Entry) bool) {
+		for _, e := range m.order {
+			if e.saved() && !yield(disk.Entry{
+				Key: e.Path(), Value: e.value, Create: e.create, Mod: e.mod, Version: e.version, Lease: e.leased, Absent: m.absent[e],
+			}) {
+				return
+			}
+		}
+	}
+	return out
+}
+
+// saved tells that the disk holds such entries. A pending add is etcd's alone, and
+// of what cannot be read there is nothing to keep.
+func (e *entry) saved() bool { return e.good && e.Kind != schema.KindPending }
+
 // imageOf takes the image of the present state. That is done on the goroutine
 // of the owner, so it copies pointers only.
 func (o *owner) imageOf() *image {
 	m := &image{
-		head: diskState{
-			Format: stateFormat, Root: o.table.layout.Root(), Revision: o.table.revision, Schema: o.schema, Order: o.order,
+		head: disk.Head{
+			Format: disk.Format, Root: o.table.layout.Root(), Revision: o.table.revision, Schema: o.schema, Order: o.order,
 			SavedAt: time.Now().UTC(),
 		},
 		order: slices.Clone(o.table.order),
@@ -153,9 +126,9 @@ func (o *owner) imageOf() *image {
 		}
 		switch e.absent.kind {
 		case orphaned, asking:
-			m.absent[e] = diskOrphan
+			m.absent[e] = disk.Orphan
 		case kept:
-			m.absent[e] = diskKept
+			m.absent[e] = disk.Kept
 		}
 	}
 	if !answers {
@@ -166,7 +139,7 @@ func (o *owner) imageOf() *image {
 
 // restoreState takes in what was on disk. It is only a beginning: every
 // instance must answer before it is used, and the first list decides.
-func (o *owner) restoreState(s *diskState) {
+func (o *owner) restoreState(s *disk.State) {
 	now := time.Now()
 	for _, d := range s.Entries {
 		n := o.table.layout.Parse(o.table.layout.Root() + d.Key)
@@ -178,9 +151,9 @@ func (o *owner) restoreState(s *diskState) {
 		}, nil)
 		e.absent = &absence{kind: loaded, since: now, proven: e.Kind == schema.KindOverride}
 		switch d.Absent {
-		case diskOrphan:
+		case disk.Orphan:
 			e.absent.kind = orphaned
-		case diskKept:
+		case disk.Kept:
 			e.absent.kind = kept
 		}
 		o.table.add(e)

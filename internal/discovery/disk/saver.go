@@ -1,0 +1,123 @@
+package disk
+
+import (
+	"context"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
+)
+
+const (
+	// savePause is the least time between two writes of the snapshot.
+	savePause = time.Second
+	// leasedPause is that time while leased instances change, and none comes or goes. To sync a
+	// file brings to the disk what else was written to it lately, the access log
+	// above all, and costs as much as some hundred requests; and after a start
+	// whoever is in the snapshot is asked before it is used in any case.
+	leasedPause = 10 * time.Second
+)
+
+// SaverOptions configure a Saver.
+type SaverOptions struct {
+	Dir string
+	// Age is how old the file may be when it is read.
+	Age time.Duration
+	// Take gives what is to be written, nil for nothing. It returns false when ctx has ended.
+	Take func(ctx context.Context) (*Image, bool)
+	// Saved and Failed are told of each write.
+	Saved  func(at time.Time)
+	Failed func()
+	Log    logrus.FieldLogger
+}
+
+// Saver writes the file, not more often than is of use.
+type Saver struct {
+	o       SaverOptions
+	changed chan struct{} // something is to be saved; capacity one
+	durable chan struct{} // the same of something that is to be saved soon
+}
+
+// NewSaver makes a Saver, which has to run.
+func NewSaver(o SaverOptions) *Saver {
+	return &Saver{o: o, changed: make(chan struct{}, 1), durable: make(chan struct{}, 1)}
+}
+
+// Changed tells that something has changed. soon says that an operator's change is among
+// it, or somebody has come or gone. It does not wait.
+func (s *Saver) Changed(soon bool) {
+	if soon {
+		etcd.Signal(s.durable)
+	} else {
+		etcd.Signal(s.changed)
+	}
+}
+
+// Run writes the file when something has changed, soon if that is wanted, and once in a
+// while so that it does not grow old while nothing changes. It ends with ctx.
+func (s *Saver) Run(ctx context.Context) {
+	fresh := time.NewTicker(max(s.o.Age/24, savePause))
+	defer fresh.Stop()
+	failed := false
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-s.durable:
+		case <-s.changed:
+			if !s.putOff(ctx, leasedPause-time.Since(last)) {
+				return
+			}
+		case <-fresh.C:
+		}
+		last = time.Now()
+		for _, done := range []chan struct{}{s.durable, s.changed} { // the image has it
+			select {
+			case <-done:
+			default:
+			}
+		}
+		m, ok := s.o.Take(ctx)
+		if !ok {
+			return
+		}
+		if m != nil {
+			failed = s.write(m, failed)
+		}
+		if !etcd.Pause(ctx, savePause) {
+			return
+		}
+	}
+}
+
+// Last writes what was not written when Run ended.
+func (s *Saver) Last(m *Image) { s.write(m, false) }
+
+// putOff waits for so long, or until something is to be saved soon. It tells
+// whether ctx still runs.
+func (s *Saver) putOff(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-s.durable:
+	case <-t.C:
+	}
+	return true
+}
+
+// write writes the file and tells whether that failed, which is logged when it begins only.
+func (s *Saver) write(m *Image, failed bool) bool {
+	if err := Write(s.o.Dir, m); err != nil {
+		if !failed {
+			s.o.Log.WithField("error", err).Warn("cannot save the membership to --state-dir; trying on")
+		}
+		s.o.Failed()
+		return true
+	}
+	s.o.Saved(m.Head.SavedAt)
+	return false
+}
