@@ -4,29 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"os"
+	"os/signal"
 	"sync"
-	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/cenkalti/backoff/v5"
-	"github.com/sirupsen/logrus"
 	clientv3 "go.etcd.io/etcd/client/v3"
 
-	"github.com/pdmesh/pdmesh/internal/accesslog"
-	"github.com/pdmesh/pdmesh/internal/config"
-	"github.com/pdmesh/pdmesh/internal/dashboard"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
-	"github.com/pdmesh/pdmesh/internal/discovery/watch"
-	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/logging"
-	"github.com/pdmesh/pdmesh/internal/metrics"
-	"github.com/pdmesh/pdmesh/internal/notice"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -127,82 +118,6 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
-// beginLimit is how long the first requests wait for an instance that answers.
-const beginLimit = 5 * time.Second
-
-// begin lets the first requests be picked for once somebody of each known role
-// has answered. A proxy takes connections before it has read the membership and
-// asked the instances, which takes milliseconds; clients that came from a proxy
-// which was restarted would be refused in that time, although nothing is wrong.
-func (p *app) begin(ctx context.Context) {
-	defer close(p.begun)
-	timer := time.NewTimer(beginLimit)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return
-	case <-timer.C:
-		return
-	case <-p.watcher.Ready():
-	}
-	for {
-		snap := p.watcher.Snapshot()
-		if answered(snap, p.flags.Keys) {
-			return
-		}
-		select {
-		case <-ctx.Done():
-			return
-		case <-timer.C:
-			return
-		case <-snap.Changed():
-		}
-	}
-}
-
-// answered tells that no role has instances of which none can be used yet. Those
-// of the command line count before they have been written to etcd.
-func answered(snap *instance.Snapshot, flags []instance.Key) bool {
-	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
-	for _, in := range snap.All() {
-		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" && in.Weight() > 0 {
-			known[in.Role] = true
-			usable[in.Role] = usable[in.Role] || in.Usable() || in.Slow()
-		}
-	}
-	for _, k := range flags {
-		if _, there := snap.Lookup(k); !there {
-			known[k.Role] = true
-		}
-	}
-	for role := range known {
-		if !usable[role] {
-			return false
-		}
-	}
-	return true
-}
-
-// freshPicker picks over a membership that has been read, and not before a
-// suspension of this process.
-type freshPicker struct {
-	*sched.Scheduler
-	watcher *watch.Watcher
-	begun   <-chan struct{}
-	ready   *atomic.Bool // begun is closed
-}
-
-// Pick implements forward.Picker. It waits a second at most, and beginLimit at
-// the start of the process, which is why no context reaches it.
-func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
-	if !p.ready.Load() { // a look at a closed channel takes its lock
-		<-p.begun
-		p.ready.Store(true)
-	}
-	p.watcher.Fresh(context.Background(), time.Now())
-	return p.Scheduler.Pick(r)
-}
-
 // opinion shows the tracker's ejections to the routes.
 type opinion struct{ *health.Tracker }
 
@@ -220,42 +135,6 @@ func (o opinion) Why(k instance.Key) string {
 // tellSilence is from when on /status speaks of the silence of an instance that is in.
 const tellSilence = 3 * time.Second
 
-// recorder sends every finished request to the counters and the access log.
-type recorder struct {
-	*metrics.Metrics
-	noticed *notice.Counts
-	access  *accesslog.Log          // nil: off
-	board   func() *dashboard.Board // nil: off
-}
-
-// newAccessLog gives nil when there is to be none: access lines are information.
-func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *accesslog.Log {
-	if !cfg.AccessLog || !log.IsLevelEnabled(logrus.InfoLevel) {
-		return nil
-	}
-	return accesslog.New(accesslog.Options{
-		Out: log.Out, JSON: strings.EqualFold(cfg.LogFormat, logging.FormatJSON), Log: log.WithField("component", "accesslog"),
-	})
-}
-
-// Done implements forward.Recorder.
-func (r recorder) Done(e *forward.Entry) {
-	r.Metrics.Done(e)
-	r.noticed.Done(e)
-	if r.access != nil {
-		r.access.Write(e)
-	}
-	if b := r.board(); b != nil {
-		b.Done(sample(e))
-	}
-}
-
-// Handed implements forward.Recorder.
-func (r recorder) Handed(in *instance.Instance, something bool) {
-	r.Metrics.Handed(in, something)
-	r.noticed.Handed(in, something)
-}
-
 func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
 	return lease.NewPresence(cli, lease.PresenceOptions{
 		Layout: l, ID: p.id, Address: address, Version: version.String(), Log: p.log.WithField("component", "presence"),
@@ -265,10 +144,22 @@ func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) 
 	})
 }
 
-// disaggregate is who decides about prefill and decode, nil for nobody.
-func disaggregate(cfg *config.Proxy) *flow.Disaggregate {
-	if cfg.Disaggregate == config.DisaggregateAlways {
-		return nil
+// followSignals changes the level of the log by signals: SIGUSR1 lets it say one step
+// more, SIGUSR2 goes back to the level of the start.
+func followSignals(ctx context.Context, level *logging.Level) {
+	came := make(chan os.Signal, 8)
+	signal.Notify(came, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(came)
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case s := <-came:
+			if s == syscall.SIGUSR1 {
+				level.More()
+			} else {
+				level.Reset()
+			}
+		}
 	}
-	return &flow.Disaggregate{Never: cfg.Disaggregate == config.DisaggregateNever}
 }

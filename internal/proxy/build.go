@@ -22,10 +22,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/kvfollow"
+	"github.com/pdmesh/pdmesh/internal/kvindex"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/metrics"
 	"github.com/pdmesh/pdmesh/internal/netguard"
@@ -73,124 +75,201 @@ type app struct {
 	direct              map[string]http.HandlerFunc // routes that need no router
 }
 
+// builder holds what the steps of build hand to each other.
+type builder struct {
+	*app
+	own      *etcd.Handle
+	layout   schema.Layout
+	address  string // the proxy's own
+	heard    *notices
+	guard    netguard.Policy
+	prober   engines.Prober
+	index    *kvindex.Index // nil: no policy asks for it
+	counters *metrics.Metrics
+	handler  *forward.Handler
+}
+
+// build wires the parts. Each step needs what the steps before it have made; nothing runs
+// before startBackground.
 func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, heard *notices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
-	p := &app{cfg: cfg, log: log, secure: certificates, id: ulid.Make().String(), access: newAccessLog(cfg, log), begun: make(chan struct{})}
-	p.level = logging.NewLevel(log)
 	guard := netguard.New(cfg.InstanceAllow)
-	prober := engines.NewProber(cfg, guard, certificates)
-	actor := "proxy " + p.id
-	p.store = store.New(own.Client, layout, actor)
-	p.watcher = watch.New(own.Client, watch.Options{
-		Layout: layout, Prober: prober, Model: cfg.Model, Proxy: static.Name(cfg, address), Writer: p.store.Watch,
-		Log:             log.WithField("component", "watcher"),
-		WaitingInterval: cfg.WaitingRetryInterval, AuditInterval: cfg.AuditInterval,
-		ProbeTimeout: cfg.ProbeTimeout,
-		OrphanGrace:  cfg.OrphanGrace, StateDir: cfg.StateDir, Check: engines.Usable(cfg.Connector), Learns: engines.Learns(cfg.Connector),
-		Prepare: func(s *instance.Snapshot) { p.sched.Prepare(s) },
-	})
-	p.noticed = notice.NewCounts(p.watcher.Snapshot)
-	var others *lease.Loads
-	if cfg.LoadDigests {
-		others = lease.NewLoads(own.Client, layout, log.WithField("component", "load"))
+	b := &builder{
+		app: &app{cfg: cfg, log: log, secure: certificates, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), begun: make(chan struct{})},
+		own: own, layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
-	p.load = &loads.Loads{
-		ID: p.id, Watcher: p.watcher, Others: others, Prober: prober, ScrapeInterval: cfg.ScrapeInterval,
-		Placements: new(prefix.Placements), Log: log.WithField("component", "load"),
+	b.makeMembership()
+	b.makeLoad()
+	b.makeHealth()
+	for _, step := range []func() error{b.makeScheduler, b.openConnections, b.makeForwarder} {
+		if err := step(); err != nil {
+			return nil, err
+		}
 	}
-	p.presence = newPresence(own.Client, layout, p, address)
-	p.tracker = health.New(health.Options{
-		Source: p.watcher, Prober: prober, Log: log.WithField("component", "health"),
-		MaxFailures: cfg.MaxFailures, Ejection: cfg.EjectionTime, SlowStart: cfg.SlowStart,
-		SilenceLimit: cfg.SilenceLimit, ProbeTimeout: cfg.ProbeTimeout, PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Heard:   func(k instance.Key) uint64 { return p.sched.Loads.Heard(k) },
-		OnEject: func(k instance.Key, dead bool, why string) { p.sched.Legs.Abandon(k, dead, why) },
-	})
-	kinds, err := policies(cfg)
-	if err != nil {
-		return nil, err
-	}
-	index := newKVIndex(cfg)
-	p.sched = sched.New(sched.Options{
-		Source: p.watcher, Health: p.tracker, Connector: engines.Dialects(cfg.Connector), Build: engines.Builds(cfg), Blocks: engines.Blocks(cfg.Connector), Silent: p.tracker.Suspect,
-		PrefillOptional: cfg.Fallback == config.FallbackDecode,
-		Policies:        kinds, NoBinding: !cfg.ClientBound, Zone: cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(cfg.CacheWeight), Caches: caches(index),
-		Placements: p.load.Placements,
-	})
-	p.load.Scheduler = p.sched
-	p.upstream, err = upstream.New(cfg.Upstream, upstream.Options{ConnectTimeout: cfg.ConnectTimeout, Guard: guard, TLS: certificates.Engines.Client})
-	if err != nil {
-		return nil, err
-	}
-	if p.keys, err = openKeys(cfg, log); err != nil {
-		return nil, err
-	}
-	if p.tracer, err = openTracer(cfg, p.id, log); err != nil {
-		return nil, err
-	}
-	p.flags = static.New(cfg, static.Name(cfg, address), p.watcher)
+	b.makeCacheFollower()
+	b.registerMetrics()
+	b.makeRoutes()
+	return b.app, nil
+}
 
-	reg := prometheus.NewRegistry()
-	p.registry = reg
-	counters := metrics.New(reg, version.String())
-	metrics.Membership{
-		Snapshot: p.watcher.Snapshot, InFlight: p.sched.Loads.Each, Picks: p.sched.Tally.Picks, Both: p.sched.Tally.Both, Elsewhere: p.sched.Tally.Elsewhere, Hits: p.sched.Loads.Hits, Available: p.tracker.Available,
-		Etcd: func() metrics.Etcd { return own.Metrics(p.watcher.Status()) },
-	}.Register(reg)
-	options := forward.Options{
-		Notices: heard.asker, Notified: cfg.LMCacheNotifyTimeout,
-		Picker: freshPicker{p.sched, p.watcher, p.begun, new(atomic.Bool)}, Health: p.tracker, Upstream: p.upstream, Log: log.WithField("component", "forward"),
-		Between: counters.Between, Tracer: p.tracer, Recorder: recorder{Metrics: counters, noticed: p.noticed, access: p.access, board: func() *dashboard.Board { return p.board }},
-		EngineKey: cfg.EngineAPIKey, TraceAll: cfg.TraceHeaders,
-		Fallback: cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(cfg), Disaggregate: disaggregate(cfg),
-		MaxBody: cfg.MaxBodyBytes, MaxBodies: memory.Bodies(cfg), MaxAttempts: cfg.MaxAttempts,
-		RetryRatio: retryRatio(cfg.RetryBudget),
-		Prefill:    cfg.PrefillTimeout, FirstByte: cfg.DecodeFirstByteTimeout,
-		Idle: cfg.IdleTimeout, KVBudget: cfg.KVLeaseBudget, RewriteHost: cfg.RewriteRemoteHost, NonStream: cfg.NonStreamTimeout,
+// makeMembership makes what follows etcd and what writes to it.
+func (b *builder) makeMembership() {
+	actor := "proxy " + b.id
+	b.store = store.New(b.own.Client, b.layout, actor)
+	b.watcher = watch.New(b.own.Client, watch.Options{
+		Layout: b.layout, Prober: b.prober, Model: b.cfg.Model, Proxy: static.Name(b.cfg, b.address), Writer: b.store.Watch,
+		Log:             b.log.WithField("component", "watcher"),
+		WaitingInterval: b.cfg.WaitingRetryInterval, AuditInterval: b.cfg.AuditInterval,
+		ProbeTimeout: b.cfg.ProbeTimeout,
+		OrphanGrace:  b.cfg.OrphanGrace, StateDir: b.cfg.StateDir, Check: engines.Usable(b.cfg.Connector), Learns: engines.Learns(b.cfg.Connector),
+		Prepare: func(s *instance.Snapshot) { b.sched.Prepare(s) },
+	})
+	b.noticed = notice.NewCounts(b.watcher.Snapshot)
+}
+
+// makeLoad makes what knows how much instances have to do: as this proxy sees it, as the
+// other proxies say, and as engines say.
+func (b *builder) makeLoad() {
+	var others *lease.Loads
+	if b.cfg.LoadDigests {
+		others = lease.NewLoads(b.own.Client, b.layout, b.log.WithField("component", "load"))
 	}
-	allow(p.keys, cfg.AdminAPIKey, &options)
-	h, err := forward.New(options)
+	b.load = &loads.Loads{
+		ID: b.id, Watcher: b.watcher, Others: others, Prober: b.prober, ScrapeInterval: b.cfg.ScrapeInterval,
+		Placements: new(prefix.Placements), Log: b.log.WithField("component", "load"),
+	}
+	b.presence = newPresence(b.own.Client, b.layout, b.app, b.address)
+}
+
+// makeHealth makes this proxy's opinion of instances.
+func (b *builder) makeHealth() {
+	b.tracker = health.New(health.Options{
+		Source: b.watcher, Prober: b.prober, Log: b.log.WithField("component", "health"),
+		MaxFailures: b.cfg.MaxFailures, Ejection: b.cfg.EjectionTime, SlowStart: b.cfg.SlowStart,
+		SilenceLimit: b.cfg.SilenceLimit, ProbeTimeout: b.cfg.ProbeTimeout, PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
+		Heard:   func(k instance.Key) uint64 { return b.sched.Loads.Heard(k) },
+		OnEject: func(k instance.Key, dead bool, why string) { b.sched.Legs.Abandon(k, dead, why) },
+	})
+}
+
+// makeScheduler makes what picks instances.
+func (b *builder) makeScheduler() error {
+	kinds, err := policies(b.cfg)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	metrics.Load{Each: p.sched.Loads.Totals, EachRank: p.load.EachRank, Remembered: p.load.Remembered, Digests: p.load.Metrics}.Register(reg)
-	certificates.Metrics().Register(reg)
-	metrics.APIKeys{Ring: p.keys}.Register(reg)
-	metrics.Bodies{Memory: h.BodyMemory}.Register(reg)
-	if p.kv = newKVEvents(cfg, index, p.watcher.Snapshot, prober, guard); p.kv != nil {
-		metrics.KVEvents{Status: p.kv.Status}.Register(reg)
+	b.index = newKVIndex(b.cfg)
+	b.sched = sched.New(sched.Options{
+		Source: b.watcher, Health: b.tracker, Connector: engines.Dialects(b.cfg.Connector), Build: engines.Builds(b.cfg), Blocks: engines.Blocks(b.cfg.Connector), Silent: b.tracker.Suspect,
+		PrefillOptional: b.cfg.Fallback == config.FallbackDecode,
+		Policies:        kinds, NoBinding: !b.cfg.ClientBound, Zone: b.cfg.Zone, Start: rand.Uint64(), CacheWeight: float64(b.cfg.CacheWeight), Caches: caches(b.index),
+		Placements: b.load.Placements,
+	})
+	b.load.Scheduler = b.sched
+	return nil
+}
+
+// openConnections makes the client of the engines, reads the clients' keys, opens the way to
+// the collector of traces, and takes the instances of the command line.
+func (b *builder) openConnections() error {
+	var err error
+	b.upstream, err = upstream.New(b.cfg.Upstream, upstream.Options{ConnectTimeout: b.cfg.ConnectTimeout, Guard: b.guard, TLS: b.secure.Engines.Client})
+	if err != nil {
+		return err
 	}
+	if b.keys, err = openKeys(b.cfg, b.log); err != nil {
+		return err
+	}
+	if b.tracer, err = openTracer(b.cfg, b.id, b.log); err != nil {
+		return err
+	}
+	b.flags = static.New(b.cfg, static.Name(b.cfg, b.address), b.watcher)
+	return nil
+}
+
+// makeForwarder makes the handler of the requests that engines answer, and its counters.
+func (b *builder) makeForwarder() error {
+	b.registry = prometheus.NewRegistry()
+	b.counters = metrics.New(b.registry, version.String())
+	options := forward.Options{
+		Notices: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
+		Picker: freshPicker{b.sched, b.watcher, b.begun, new(atomic.Bool)}, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
+		Between: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
+		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
+		Fallback: b.cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(b.cfg), Disaggregate: disaggregate(b.cfg),
+		MaxBody: b.cfg.MaxBodyBytes, MaxBodies: memory.Bodies(b.cfg), MaxAttempts: b.cfg.MaxAttempts,
+		RetryRatio: retryRatio(b.cfg.RetryBudget),
+		Prefill:    b.cfg.PrefillTimeout, FirstByte: b.cfg.DecodeFirstByteTimeout,
+		Idle: b.cfg.IdleTimeout, KVBudget: b.cfg.KVLeaseBudget, RewriteHost: b.cfg.RewriteRemoteHost, NonStream: b.cfg.NonStreamTimeout,
+	}
+	allow(b.keys, b.cfg.AdminAPIKey, &options)
+	var err error
+	b.handler, err = forward.New(options)
+	return err
+}
+
+// makeCacheFollower makes what follows the KV events of engines, where a policy goes by them.
+func (b *builder) makeCacheFollower() {
+	b.kv = newKVEvents(b.cfg, b.index, b.watcher.Snapshot, b.prober, b.guard)
+}
+
+// registerMetrics shows what the parts count at /metrics.
+func (b *builder) registerMetrics() {
+	metrics.Membership{
+		Snapshot: b.watcher.Snapshot, InFlight: b.sched.Loads.Each, Picks: b.sched.Tally.Picks, Both: b.sched.Tally.Both, Elsewhere: b.sched.Tally.Elsewhere, Hits: b.sched.Loads.Hits, Available: b.tracker.Available,
+		Etcd: func() metrics.Etcd { return b.own.Metrics(b.watcher.Status()) },
+	}.Register(b.registry)
+	metrics.Load{Each: b.sched.Loads.Totals, EachRank: b.load.EachRank, Remembered: b.load.Remembered, Digests: b.load.Metrics}.Register(b.registry)
+	b.secure.Metrics().Register(b.registry)
+	metrics.APIKeys{Ring: b.keys}.Register(b.registry)
+	metrics.Bodies{Memory: b.handler.BodyMemory}.Register(b.registry)
+	if b.kv != nil {
+		metrics.KVEvents{Status: b.kv.Status}.Register(b.registry)
+	}
+}
+
+// makeRoutes makes the routers of all listeners.
+func (b *builder) makeRoutes() {
 	deps := httpapi.Deps{
-		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
-			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, p.watcher.Snapshot) },
-			Models: func(id func(*http.Request) string) forward.HandlerFunc {
-				return h.Models(p.watcher.Snapshot, id)
-			},
-		},
-		Admin: admin.New(admin.Options{
-			Instances: p.store.Instances, Intents: p.store.Intents, Members: p.watcher, Prober: prober, Guard: guard, Model: cfg.Model, Proxies: p.flags.Fleet,
-			PendingTTL: time.Duration(cfg.MaxWaitingRetries) * cfg.WaitingRetryInterval,
-		}),
-		Members: p.watcher, Load: p.sched, Details: p.load.Of, Prompts: p.load.Prompts, Digests: p.load.Digests, KVEvents: p.kvStatus, Opinion: opinion{p.tracker}, Etcd: func() httpapi.EtcdStatus { return own.Status(p.watcher.Status()) },
-		Ready: p.ready, Metrics: promhttp.HandlerFor(reg, promhttp.HandlerOpts{}), Log: log.WithField("component", "http"), LogLevel: p.level,
+		Data: b.dataRoutes(), Admin: b.adminRoutes(),
+		Members: b.watcher, Load: b.sched, Details: b.load.Of, Prompts: b.load.Prompts, Digests: b.load.Digests, KVEvents: b.kvStatus, Opinion: opinion{b.tracker}, Etcd: func() httpapi.EtcdStatus { return b.own.Status(b.watcher.Status()) },
+		Ready: b.ready, Metrics: promhttp.HandlerFor(b.registry, promhttp.HandlerOpts{}), Log: b.log.WithField("component", "http"), LogLevel: b.level,
 		CORS: httpapi.CORS{
-			Origins: cfg.AllowedOrigins, Methods: cfg.AllowedMethods, Headers: cfg.AllowedHeaders, Credentials: cfg.AllowCredentials,
+			Origins: b.cfg.AllowedOrigins, Methods: b.cfg.AllowedMethods, Headers: b.cfg.AllowedHeaders, Credentials: b.cfg.AllowCredentials,
 		},
-		ClientKeys: p.keys, AdminKey: cfg.AdminAPIKey, Version: version.String(), ID: p.id,
-		Fallback: cfg.Fallback == config.FallbackDecode,
-		Limits:   limits(cfg), Connector: cfg.Connector, Notices: p.notices,
+		ClientKeys: b.keys, AdminKey: b.cfg.AdminAPIKey, Version: version.String(), ID: b.id,
+		Fallback: b.cfg.Fallback == config.FallbackDecode,
+		Limits:   limits(b.cfg), Connector: b.cfg.Connector, Notices: b.notices,
 	}
-	if p.board = p.newBoard(deps.List, deps.Etcd, h.Requests, address); p.board != nil {
-		deps.Dashboard = p.board
+	if b.board = b.newBoard(deps.List, deps.Etcd, b.handler.Requests, b.address); b.board != nil {
+		deps.Dashboard = b.board
 	}
-	p.router = httpapi.NewRouter(deps, cfg.AdminListen != "")
-	p.direct = httpapi.Direct(deps)
-	p.adminRouter = httpapi.NewAdminRouter(deps)
-	return p, nil
+	b.router = httpapi.NewRouter(deps, b.cfg.AdminListen != "")
+	b.direct = httpapi.Direct(deps)
+	b.adminRouter = httpapi.NewAdminRouter(deps)
+}
+
+// dataRoutes are the routes that engines answer.
+func (b *builder) dataRoutes() httpapi.Completions {
+	h := b.handler
+	return httpapi.Completions{
+		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
+		FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, b.watcher.Snapshot) },
+		Models: func(id func(*http.Request) string) forward.HandlerFunc {
+			return h.Models(b.watcher.Snapshot, id)
+		},
+	}
+}
+
+// adminRoutes are the routes that change the membership.
+func (b *builder) adminRoutes() *admin.Service {
+	return admin.New(admin.Options{
+		Instances: b.store.Instances, Intents: b.store.Intents, Members: b.watcher, Prober: b.prober, Guard: b.guard, Model: b.cfg.Model, Proxies: b.flags.Fleet,
+		PendingTTL: time.Duration(b.cfg.MaxWaitingRetries) * b.cfg.WaitingRetryInterval,
+	})
 }
 
 // limits are the numbers behind decisions that an operator may wonder about.
@@ -233,3 +312,11 @@ func sessionHeader(cfg *config.Proxy) string {
 // retryRatio turns the percentage of --retry-budget into a share; none at all
 // is as little as the handler can be told, and not its default.
 func retryRatio(percent int) float64 { return max(float64(percent)/100, 1e-9) }
+
+// disaggregate is who decides about prefill and decode, nil for nobody.
+func disaggregate(cfg *config.Proxy) *flow.Disaggregate {
+	if cfg.Disaggregate == config.DisaggregateAlways {
+		return nil
+	}
+	return &flow.Disaggregate{Never: cfg.Disaggregate == config.DisaggregateNever}
+}

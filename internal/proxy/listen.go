@@ -1,0 +1,64 @@
+package proxy
+
+import (
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+	"syscall"
+
+	"github.com/pdmesh/pdmesh/internal/config"
+)
+
+// listeners are the sockets of the proxy's servers.
+type listeners struct {
+	clients net.Listener
+	admin   net.Listener // nil without --admin-listen
+	pprof   net.Listener // nil without --pprof-listen
+}
+
+// openListeners binds all of them, or none.
+func openListeners(cfg *config.Proxy) (*listeners, error) {
+	ln := &listeners{}
+	for _, one := range []struct {
+		ln            *net.Listener
+		address, flag string
+	}{
+		{&ln.clients, net.JoinHostPort(cfg.Host, strconv.Itoa(cfg.Port)), "--port"},
+		{&ln.admin, cfg.AdminListen, "--admin-listen"},
+		{&ln.pprof, cfg.PprofListen, "--pprof-listen"},
+	} {
+		if one.address == "" {
+			continue
+		}
+		var err error
+		if *one.ln, err = listen(one.address, one.flag); err != nil {
+			ln.close()
+			return nil, err
+		}
+	}
+	return ln, nil
+}
+
+// close frees the addresses. A server that was shut down has closed its own already.
+func (l *listeners) close() {
+	for _, ln := range []net.Listener{l.clients, l.admin, l.pprof} {
+		if ln != nil {
+			_ = ln.Close()
+		}
+	}
+}
+
+// listen binds an address that a flag gave.
+func listen(address, flag string) (net.Listener, error) {
+	ln, err := net.Listen("tcp", address)
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return nil, fmt.Errorf("something else listens on %s already: stop it or choose another address with %s", address, flag)
+	case errors.Is(err, syscall.EACCES):
+		return nil, fmt.Errorf("not allowed to listen on %s: ports below 1024 need privileges; choose another with %s", address, flag)
+	case err != nil:
+		return nil, fmt.Errorf("listen on %s (%s): %w", address, flag, err)
+	}
+	return ln, nil
+}

@@ -1,0 +1,52 @@
+package proxy
+
+import (
+	"strings"
+
+	"github.com/sirupsen/logrus"
+
+	"github.com/pdmesh/pdmesh/internal/accesslog"
+	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/dashboard"
+	"github.com/pdmesh/pdmesh/internal/forward"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/logging"
+	"github.com/pdmesh/pdmesh/internal/metrics"
+	"github.com/pdmesh/pdmesh/internal/notice"
+)
+
+// recorder sends every finished request to the counters and the access log.
+type recorder struct {
+	*metrics.Metrics
+	noticed *notice.Counts
+	access  *accesslog.Log          // nil: off
+	board   func() *dashboard.Board // nil: off
+}
+
+// newAccessLog gives nil when there is to be none: access lines are information.
+func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *accesslog.Log {
+	if !cfg.AccessLog || !log.IsLevelEnabled(logrus.InfoLevel) {
+		return nil
+	}
+	return accesslog.New(accesslog.Options{
+		Out: log.Out, JSON: strings.EqualFold(cfg.LogFormat, logging.FormatJSON), Log: log.WithField("component", "accesslog"),
+	})
+}
+
+// Done implements forward.Recorder.
+func (r recorder) Done(e *forward.Entry) {
+	r.Metrics.Done(e)
+	r.noticed.Done(e)
+	if r.access != nil {
+		r.access.Write(e)
+	}
+	if b := r.board(); b != nil {
+		b.Done(sample(e))
+	}
+}
+
+// Handed implements forward.Recorder.
+func (r recorder) Handed(in *instance.Instance, something bool) {
+	r.Metrics.Handed(in, something)
+	r.noticed.Handed(in, something)
+}
