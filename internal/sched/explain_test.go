@@ -53,8 +53,11 @@ func TestExplainIsThePick(t *testing.T) {
 			if e.Policy != a.Policy || e.Assignment.Tokens != a.Tokens || e.Revision != a.Revision {
 				t.Fatalf("explained %s, %d tokens at %d, picked %s, %d at %d", e.Policy, e.Assignment.Tokens, e.Revision, a.Policy, a.Tokens, a.Revision)
 			}
-			draws := a.Policy == "random" || a.Policy == "least_loaded" || a.Policy == "power_of_two" || a.Policy == policy.TokenWeighted
-			if !draws && (e.Assignment.Instance != a.Instance || e.Assignment.Cached != a.Cached) {
+			of, err := policy.Find(a.Policy)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if !of.Draws && (e.Assignment.Instance != a.Instance || e.Assignment.Cached != a.Cached) {
 				t.Fatalf("request %d: %s with %d tokens explained, %s with %d picked", i, e.Assignment.Instance.Key, e.Assignment.Cached, a.Instance.Key, a.Cached)
 			}
 			chosen, scores := 0, 0

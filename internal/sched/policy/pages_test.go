@@ -1,12 +1,12 @@
-package policy_test
+package policy
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
-
-	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
 func read(t *testing.T, file string) string {
@@ -18,8 +18,8 @@ func read(t *testing.T, file string) string {
 	return string(b)
 }
 
-// Every policy has a page that says when to use it, what it costs and what its knob is,
-// and the page that helps to choose has it, and fits on a screen.
+// Every policy has a page that says when to use it, what it costs, what its knob is and what
+// its scores mean, and the page that helps to choose has it, and fits on a screen.
 func TestEveryPolicyHasAPage(t *testing.T) {
 	t.Parallel()
 	docs := filepath.Join("..", "..", "..", "docs")
@@ -27,9 +27,9 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 	if n := strings.Count(which, "\n"); n > 40 {
 		t.Errorf("policies.md has %d lines, which do not fit on a screen", n)
 	}
-	for _, name := range policy.Names() {
+	for _, name := range Names() {
 		page := read(t, filepath.Join(docs, "policies", name+".md"))
-		for _, wanted := range []string{"# `" + name + "`\n", "\n## When to use it\n", "\n## What it costs\n", "\n## Its knob\n"} {
+		for _, wanted := range []string{"# `" + name + "`\n", "\n## When to use it\n", "\n## What it costs\n", "\n## Its knob\n", "\n## Its scores\n"} {
 			if !strings.Contains(page, wanted) {
 				t.Errorf("the page of %s lacks %q", name, wanted)
 			}
@@ -39,7 +39,32 @@ func TestEveryPolicyHasAPage(t *testing.T) {
 		}
 	}
 	pages, err := filepath.Glob(filepath.Join(docs, "policies", "*.md"))
-	if err != nil || len(pages) != len(policy.Names()) {
-		t.Errorf("%d pages of %d policies: %v", len(pages), len(policy.Names()), err)
+	if err != nil || len(pages) != len(Names()) {
+		t.Errorf("%d pages of %d policies: %v", len(pages), len(Names()), err)
+	}
+}
+
+// Every score that a policy explains its choice by is on its page.
+func TestEveryScoreIsOnThePage(t *testing.T) {
+	t.Parallel()
+	for _, k := range kinds() {
+		h, names := newHistory(t, k), map[string]bool{}
+		for range 60 {
+			c, r := h.next()
+			r.Explanation = new(Explanation)
+			h.choose(c, r)
+			for _, scores := range r.Explanation.scores {
+				for _, s := range scores {
+					names[s.Name] = true
+				}
+			}
+		}
+		_, section, _ := strings.Cut(read(t, filepath.Join("..", "..", "..", "docs", "policies", k.Name+".md")), "\n## Its scores\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		for _, name := range slices.Sorted(maps.Keys(names)) {
+			if !strings.Contains(section, "`"+name+"`") {
+				t.Errorf("the page of %s does not tell what its score %s means", k.Name, name)
+			}
+		}
 	}
 }

@@ -31,16 +31,19 @@ type Kind struct {
 	// Score is what a leg with a body of so many bytes adds to Load.Scores of its role
 	// while it is in flight; nil where nobody looks at these.
 	Score func(role instance.Role, length int) int64
+	// Draws tells that it goes by chance: asked twice about a request, it may answer
+	// differently.
+	Draws bool
 }
 
 // kinds lists the policies that there are.
 func kinds() []Kind {
 	return []Kind{
 		{Name: Default, New: newRoundRobin},
-		{Name: "random", New: newRandom},
-		{Name: "least_loaded", New: newLeastLoaded},
-		{Name: "power_of_two", New: newPowerOfTwo},
-		{Name: TokenWeighted, New: newTokenWeighted, Score: scoreOf},
+		{Name: "random", New: newRandom, Draws: true},
+		{Name: "least_loaded", New: newLeastLoaded, Draws: true},
+		{Name: "power_of_two", New: newPowerOfTwo, Draws: true},
+		{Name: TokenWeighted, New: newTokenWeighted, Score: scoreOf, Draws: true},
 		{Name: Session, New: newSession},
 		{Name: DefaultPrefill, New: newPrefix},
 		{Name: KVAware, New: newKVAware},
