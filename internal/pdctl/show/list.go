@@ -15,35 +15,25 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const listHelp = `list shows every entry there is, usable or not.
+// listHelp has the columns as columns.go has them.
+func listHelp() string {
+	return `list shows every entry there is, usable or not.
 
-  STATE   what the instance's own record says: starting, ready, draining, down;
-          down (slow): its engine leaves probes unanswered, but refuses nothing;
-          proxies go on with it while no other one of its role is ready
-  VIEW    pending: waits to answer; unverified: its record names no models, so
-          each proxy asks it before use, and one at least has had no good answer,
-          REASON says which and why; rejected: its value in etcd cannot be used, REASON
-          says why
-  INTENT  what an operator asked for: drain, cordon, removed
-  RANKS   its data-parallel ranks, where it has several: each is picked for itself
-  WEIGHT  its part of the requests beside the others of its role, where somebody
-          said one (else 100); with 0 it gets none ("pdctl weight")
-  WARNING it serves, but not as it should
-  KIND    leased: goes away with its lease; static: stays until removed
-  FOR     the proxies that use it, of those with instances on their command
-          lines; without any: every proxy
+` + columnsHelp(func(w when) bool { return w != ifAsked }) + `
+A column for which no entry has a value may be left out. Below the table stand the removals
+of which nothing is registered ("pdctl allow"), unless --selector is given.
 
-Below them stand removals of which nothing is registered ("pdctl allow"), unless
---selector is given.
+-o wide has all of these columns, used or not, and:
 
--o wide has all of these columns, used or not, and VERSION, the engine's build; ID, the
-life of the engine; LABELS; HOST, its network namespace; LEASE. -o json prints {"revision": N, "instances": [...], "removed": [...]}, each
-instance as the proxies' /status shows it.`
+` + columnsHelp(func(w when) bool { return w == ifAsked }) + `
+-o json prints {"revision": N, "instances": [...], "removed": [...]}, each instance as
+the /status of a proxy shows it.`
+}
 
 // List makes the command list.
 func List(s *session.Session) *cobra.Command {
 	return &cobra.Command{
-		Use: "list [prefill|decode]", Short: "list the instances", Long: listHelp,
+		Use: "list [prefill|decode]", Short: "list the instances", Long: listHelp(),
 		Example: "  pdctl list\n  pdctl list decode\n  pdctl list -o wide --selector state=ready --selector rack=3\n  pdctl list -o json | jq '.instances[] | select(.state == \"down\")'",
 		Args:    cobra.MaximumNArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
