@@ -23,18 +23,18 @@ import (
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
 
-It speaks to etcd directly: no proxy and no agent needs to run, but for route, which
-asks a proxy. A proxy that was started without --etcd-endpoints embeds an etcd at
-127.0.0.1:2379, which is where pdctl looks unless told otherwise by --etcd-endpoints or
-PD_ETCD_ENDPOINTS.
+It talks to etcd directly: no proxy and no agent needs to run. Only route asks a proxy.
+A proxy without --etcd-endpoints carries an etcd at 127.0.0.1:2379. pdctl looks there
+unless --etcd-endpoints or PD_ETCD_ENDPOINTS names another one.
 
--o wide is a table with all columns, -o json and -o yaml are for programs. --selector
-picks instances by role, model, state or label, for commands that list and, in place of
-addresses, for those that change. --dry-run of all that write prints what would be
-written, as compared with etcd, and writes nothing.
+-o wide is a table with all columns; -o json and -o yaml are for programs. --selector
+picks instances by role, model, state or label. Commands that list take it, and commands
+that change take it in place of addresses. Every command that writes has --dry-run: it
+compares with etcd, prints what would be written, and writes nothing.
 
-Exit codes: 0 done, 1 failed, 2 wrong usage; of drain --wait and wait also 3, a
-proxy vanished before it had answered, and 4, the time has passed.
+Exit codes: 0 done, 1 failed, 2 wrong usage. drain --wait and wait also have 3, a proxy
+vanished before it had answered, and 4, the time has passed. doctor has 5, it has found
+something.
 
 Environment, where the flag is not given: PD_ETCD_ENDPOINTS, PD_ETCD_PREFIX,
 PD_ETCD_USERNAME, PD_ETCD_PASSWORD, PD_ETCD_PASSWORD_FILE, PD_ETCD_CA, PD_ETCD_CERT,

@@ -21,8 +21,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const authHelp = `init sets up roles and users in etcd, one of each for whoever works with the keys
-below --etcd-prefix, and turns authentication on:
+const authHelp = `init sets up roles and users in etcd, one of each for every kind of program that uses the
+keys below --etcd-prefix, and turns authentication on:
 
   pd-agent-prefill   writes prefill instances; an agent beside a prefill engine
   pd-agent-decode    the same for decode; an agent with --role both needs both roles
@@ -30,13 +30,13 @@ below --etcd-prefix, and turns authentication on:
   pd-operator        people with pdctl
   root               etcd itself; needed for a change of users
 
-Authentication is about the whole etcd: whoever else uses it, such as Mooncake, needs a
-user from then on as well.
+Authentication is about the whole etcd: every other program that uses it, such as
+Mooncake, needs a user from then on as well.
 
-Without --apply the commands of etcdctl that do the same are printed, and nothing is
-changed. With --apply passwords that no --password-file gives are made, and printed
-once. What is there already is kept: roles get what they lack, users keep their
-passwords unless a file gives another one. Where authentication is on already, say
+Without --apply pdctl prints the commands of etcdctl that do the same, and changes
+nothing. With --apply it makes the passwords that no --password-file gives, and prints
+them once. Existing roles and users are kept: roles get what they lack, users keep their
+passwords unless a file gives another one. Where authentication is on already, give
 --etcd-username root.`
 
 const authExamples = `  pdctl auth init --dry-run

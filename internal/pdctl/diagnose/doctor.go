@@ -14,13 +14,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const doctorHelp = `doctor looks at everything that can be seen from here and says what is wrong, why, and
+const doctorHelp = `doctor looks at everything that can be seen from here. It prints what is wrong, why, and
 what helps, with commands to paste where there are any. It changes nothing.
 
 It looks at etcd (members, space, alarms, users, schema), at every entry of the
-membership, at what the proxies say of themselves and of the fleet, at the agents of this
-machine that run as this user, at others that say in etcd why they are not registered, and
-at the certificates given here. With --probe it also
+membership, at what the proxies report about themselves and the fleet, at the agents of
+this machine that run as this user, at other agents that have written to etcd why they are
+not registered, and at the certificates given here. With --probe it also
 asks the engines for /health, from this machine.
 
 A proxy that seems to lag is looked at twice, some seconds apart.
@@ -30,7 +30,7 @@ for long; note, nothing is wrong by itself.
 
 Exit codes:
   0  nothing is wrong; there may be notes
-  1  it could not look: etcd does not answer, or refuses this user. Why is a finding, too
+  1  it could not look: etcd does not answer, or refuses this user. A finding says why
   5  there are errors or warnings`
 
 // exitFindings is the exit code of doctor when it has found something.

@@ -29,11 +29,10 @@ const eventsHelp = `events prints what an engine publishes of its KV cache, as i
   Received event batch at 1789095808.8:
     - BlockStored(block_hashes=[15760518052499183552], parent_block_hash=None, ...)
 
-That is what the subscriber of vLLM's own example prints, with all that was sent.
-Where it publishes is asked of the engine (GET /kv_event_sources, vLLM 0.31 and
-later), else it is in its record. With several data-parallel ranks each line
-says which one it is about. What was missed is asked for where the engine has a
-replay_endpoint.
+The subscriber of vLLM's own example prints the same. pdctl asks the engine where it
+publishes (GET /kv_event_sources, vLLM 0.31 and later); else it takes that from the
+record. With several data-parallel ranks each line names its rank. pdctl asks for missed
+batches where the engine has a replay_endpoint.
 
 The engine needs --kv-events-config; see docs/kv-events.md.`
 

@@ -15,43 +15,44 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const drainHelp = `drain has no proxy pick an instance any more; what runs there goes on.
+const drainHelp = `drain keeps all proxies from picking an instance; requests that run there go on.
 
-The intent is kept in etcd beside the instance's own record and wins over it: an
-instance whose engine or agent restarts is drained still, until "pdctl undrain".
+The drain is kept in etcd beside the instance's own record and wins over it: it
+stays when the engine or the agent restarts, until "pdctl undrain".
 With --for it ends by itself after that time.
 
 With --wait, drain returns when the instance is free, and its exit code says so:
 
   0  every proxy that was present since the drain has applied it and has nothing
      in flight there: the node can be taken out
-  3  a proxy vanished, or stopped answering, before it had said so; it is named.
-     It may hold requests still: look at it, then drain again
+  3  a proxy vanished, or stopped answering, before it had reported that; it is named.
+     It may still hold requests: look at it, then drain again
   4  --timeout has passed; the proxies that hold requests are named
-  1  any other failure, as when somebody lifts the drain meanwhile
+  1  any other failure, for example when the drain is lifted meanwhile
 
-A prefill instance is free when decode has fetched what it computed, or when it
-does not keep that any longer. An engine in both roles has one count: drain
+A prefill instance is free when decode has fetched its KV cache, or when the engine
+has dropped it. An engine in both roles has one count: drain
 "both". Progress goes to stderr. Whatever the exit code, the drain stays in force:
 "pdctl drain --wait" again goes on waiting.
 
-Draining what is not there is an error (exit 1), unless --force is given, which
-is for an instance that serves without its key (view "orphan" in /status).`
+Draining an instance that is not in etcd is an error (exit 1). --force drains it
+anyway: it is for an instance that serves without its key (view "orphan" in /status).`
 
-const cordonHelp = `cordon has no proxy pick an instance any more; what runs there goes on.
+const cordonHelp = `cordon keeps all proxies from picking an instance; requests that run there go on.
 
-To the proxies it is the same as a drain. It says that nobody waits for the end:
-the instance is to be left alone, not to be taken out. "pdctl uncordon" lifts it,
-with --for it ends by itself. Of drain and cordon the last one counts.`
+To the proxies it is the same as a drain. It is for an instance that is to be left
+alone, not taken out, so no command waits for its end. "pdctl uncordon" lifts it;
+with --for it ends by itself. When an instance is both drained and cordoned, the last
+command counts.`
 
 const undrainHelp = `undrain lifts a drain: proxies use the instance again, as it registers.
 
-A cordon or a removal is not lifted by it, that is an error (exit 1). What is not
+It does not lift a cordon or a removal; that is an error (exit 1). An instance that is not
 drained is left as it is.`
 
 const uncordonHelp = `uncordon lifts a cordon: proxies use the instance again, as it registers.
 
-A drain or a removal is not lifted by it, that is an error (exit 1). What is not
+It does not lift a drain or a removal; that is an error (exit 1). An instance that is not
 cordoned is left as it is.`
 
 // intentFlags are those of drain, cordon and weight.

@@ -18,12 +18,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proof"
 )
 
-const waitHelp = `wait returns when every proxy that is present has applied a revision: from
-then on all of them pick by what was in etcd then.
+const waitHelp = `wait returns when every proxy that is present has applied a revision. From then on all
+of them pick by what etcd had at that revision.
 
-The revision is that of any change: those that drain, cordon, weight and the
-proxies' admin routes answer with ("revision" of -o json), or the one that status
-shows. A proxy that vanishes meanwhile is not waited for, and said on stderr.
+drain, cordon, weight and the admin routes of a proxy answer with the revision of their
+change ("revision" of -o json); status shows the newest one. wait does not wait for a
+proxy that vanishes meanwhile, and names it on stderr.
 
 Exit codes: 0 all have applied it, 4 --timeout has passed, the others are named.`
 

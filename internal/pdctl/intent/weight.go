@@ -13,17 +13,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const weightHelp = `weight says how much of its role's requests an instance should get.
+const weightHelp = `weight sets how much of its role's requests an instance gets.
 
-An instance with 300 gets three times as many as one with 100, which is what an
-instance has of which nothing is said. With 0 it gets no new ones, not even as the
-last one of its role; what runs there is finished. Every policy of the proxies
-goes by weights.
+An instance with 300 gets three times as many as one with 100, the default. With 0 it
+gets no new ones, not even as the last one of its role; requests that run there are
+finished. Every policy of the proxies goes by weights.
 
 The weight is kept in etcd beside the instance's own record, wins over the one in
 it, and stays when the instance leaves and comes back. "default" lifts it; with
 --for it ends by itself after that time.
-Saying it of what is not there is an error (exit 1).`
+A weight for an instance that is not in etcd is an error (exit 1).`
 
 // Weight makes the command weight.
 func Weight(s *session.Session) *cobra.Command {

@@ -11,14 +11,14 @@ import (
 
 const allowHelp = `allow lifts the removal of instances, and adds nothing.
 
-What "pdctl remove" took out stays out whatever registers at its address. After
-allow the agent that was turned away registers again by itself, within seconds,
-with its connector, its lease and its drain; a node that puts its own key does
-so. "pdctl add" lifts a removal too, but puts a static instance in its place:
-then that is what proxies use, and the agent stands back.
+An instance that "pdctl remove" took out stays out, whatever registers at its address.
+After allow the refused agent registers again by itself, within seconds, with its
+connector, its lease and its drain. A node that registers with curl writes its key
+again. "pdctl add" lifts a removal too, but writes a static instance in its place:
+proxies then use that one, and the agent does not register.
 
 To give an instance that was removed and then added back to its agent, remove
-it and allow it. Allowing what is not removed is an error (exit 1).`
+it and allow it. Allowing an instance that is not removed is an error (exit 1).`
 
 // Allow makes the command allow.
 func Allow(s *session.Session) *cobra.Command {

@@ -13,15 +13,15 @@ import (
 
 const removeHelp = `remove takes instances out, pending adds included, for good.
 
-Every proxy stops sending to it at once; what runs there is finished. The
+Every proxy stops sending to them at once; requests that run there are finished. The
 removal is kept in etcd and wins over anything that registers at that address,
 so that a living agent does not bring the instance back. "pdctl allow" lifts it and
 lets the agent register again; "pdctl add" lifts it and adds a static instance.
 
-Removing what is not there is an error (exit 1) and changes nothing, unless
---force is given: an instance whose lease was lost has no key, and proxies go on
-with it while it answers (view "orphan" in their /status). An entry
-whose address is not even well formed is removed by the address list shows.
+Removing an instance that is not in etcd is an error (exit 1) and changes nothing.
+--force removes it anyway: an instance that has lost its lease has no key, and proxies
+use it while it answers (view "orphan" in their /status). An entry whose address is not
+well formed is removed by the address that list shows.
 
 "both" removes an engine from either role, in one transaction.`
 

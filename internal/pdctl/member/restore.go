@@ -11,15 +11,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const orderHelp = `%s tells every proxy what to do with what it keeps of a former etcd.
+const orderHelp = `%s is an order to every proxy about what it keeps from a former etcd.
 
-When etcd is wiped, or another takes its place, proxies keep the static
-instances and the overrides that the new one lacks, and show in /status that
-they do. "pdctl restore" has them write these back to the new etcd, where that
-has nothing of its own; "pdctl forget" has them let go.
+When etcd is wiped, or another one takes its place, proxies keep the static instances
+and the overrides that the new etcd lacks, and show them in /status. "pdctl restore"
+has the proxies write these to the new etcd, where it has nothing of its own.
+"pdctl forget" has the proxies drop them.
 
-It works on the instances named, or on everything with --all. pdctl does not
-wait for the proxies; their /status shows what came of it.`
+It works on the instances given, or on everything with --all. pdctl does not wait for
+the proxies; their /status shows the result.`
 
 // Restore makes the command restore.
 func Restore(s *session.Session) *cobra.Command {
@@ -28,7 +28,7 @@ func Restore(s *session.Session) *cobra.Command {
 
 // Forget makes the command forget.
 func Forget(s *session.Session) *cobra.Command {
-	return orderCommand(s, "forget", "let go of what a wiped etcd has lost")
+	return orderCommand(s, "forget", "drop what a wiped etcd has lost")
 }
 
 func orderCommand(s *session.Session, verb, short string) *cobra.Command {

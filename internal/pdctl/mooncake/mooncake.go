@@ -21,17 +21,17 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const segmentsHelp = `segments lists what Mooncake's transfer engines keep of themselves in the same etcd,
-beside the instances on the same host. It reads mooncake/ram/ and mooncake/rpc_meta/,
+const segmentsHelp = `segments lists the entries of Mooncake's transfer engines in the same etcd, beside the
+instances on the same host. It reads mooncake/ram/ and mooncake/rpc_meta/,
 also below a metadata cluster's id, and changes nothing: pdctl writes below its own
 prefix alone.
 
-Mooncake's keys have no lease, so those of an engine that died stay. A segment is marked:
+Mooncake's keys have no lease, so the keys of an engine that died stay. A segment is marked:
   nobody listens           its rpc port refuses, or does not answer within --timeout
   no instance on the host  none of ours has that host; it may be a store's own client
   no rpc_meta              others cannot find it
 
-With users in etcd it takes one who may read mooncake/: no role of ours may.`
+With users in etcd it needs a user that may read mooncake/: none of our roles may.`
 
 const (
 	mooncakeRoot = "mooncake/"

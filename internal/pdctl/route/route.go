@@ -23,14 +23,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/plan"
 )
 
-const routeHelp = `route asks a proxy where it would send a request with this body, and why: who could
-get it, what speaks against the others, what the policy weighs, and what of the prompt
-should be cached. Nothing is sent to an engine, and the answer changes nothing.
+const routeHelp = `route asks a proxy where it would send a request with this body, and why: which instances
+could get it, why the others could not, what the policy weighs, and how much of the prompt
+should be cached. Nothing is sent to an engine, and nothing changes.
 
-The body is that of a request, in a file or, for "-", on standard input. Each proxy
-chooses by what it has in flight and has seen: --proxy names one. Without it the first
-that is registered in etcd is asked, and named. It wants the admin key: --admin-key, or
-ADMIN_API_KEY as the proxy has it.
+The body of the request is in a file or, for "-", on standard input. Each proxy chooses by
+what it has in flight and has seen: --proxy names one. Without it pdctl asks the first one
+in etcd, and names it. The proxy wants its admin key: --admin-key, or ADMIN_API_KEY.
 
 The exit code is 1 when the request would be refused.`
 

@@ -16,11 +16,11 @@ import (
 
 const getHelp = `get shows one instance exactly as it is in etcd: the value as it was written,
 revisions and lease, the pending add and the operator's intent for that address
-where there are any. Control characters are escaped. Below them stand what each
-proxy says of it, in flight and what it objects to, and what was done to it last.
+where there are any. Control characters are escaped. Below them stands what
+each proxy has in flight there and objects to, and the last of its history.
 
 The instance is named role/host:port, as list and watch print it, or by two
-words. The exit code is 1 when nothing of it is in etcd.`
+words. The exit code is 1 when etcd has nothing about it.`
 
 // Get makes the command get.
 func Get(s *session.Session) *cobra.Command {

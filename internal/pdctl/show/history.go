@@ -17,12 +17,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const historyHelp = `history shows what was done to the fleet, or to one instance, oldest first.
+const historyHelp = `history shows the changes of the fleet, or of one instance, oldest first.
 
-Two sources are put together by their revisions: the audit entries, which every
-change by an operator or a proxy leaves for 30 days (who, what, why), and what
-etcd itself remembers of the membership, which is as much as it has not compacted
-yet: registrations, new states, ends of leases. These have no time and no name.`
+It joins two sources by their revisions. Every change by an operator or a proxy leaves
+an audit entry for 30 days (who, what, why). etcd itself has the changes of the
+membership that it has not compacted yet: registrations, new states, ends of leases.
+These have no time and no name.`
 
 // History makes the command history.
 func History(s *session.Session) *cobra.Command {

@@ -19,16 +19,16 @@ import (
 
 const statusHelp = `status shows whether etcd is well, what is registered, and which proxies run.
 
-IN FLIGHT is what a proxy told the others that it has in flight, and TOLD how long ago,
-by its clock and this one. A proxy with nothing in flight says so once.
+IN FLIGHT is what a proxy has in flight by its load digest, and TOLD how old the digest is,
+by the proxy's clock and this one. A proxy with nothing in flight writes one digest only.
 
 ALARMS of etcd matter: with NOSPACE nothing can register any more until etcd is
 compacted, defragmented and the alarm disarmed. A proxy whose APPLIED stays
 behind "membership revision" does not follow etcd.
 
-A notice is what a proxy says of the fleet in words: a role that is there and not used,
-a connector that hands nothing over. Its numbers may be some seconds old; the proxy's
-/status has the present ones. -o json has them below "proxies".
+A notice is a proxy's finding about the fleet, such as a role that is there and not used,
+or a connector that hands nothing over. Its numbers may be some seconds old; the proxy's
+/status has the present ones. -o json has notices below "proxies".
 
 The exit code is 1 when etcd does not answer, or has an alarm.`
 

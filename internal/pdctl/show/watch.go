@@ -21,13 +21,13 @@ const watchHelp = `watch prints changes as they happen, until Ctrl-C.
   2026-11-21T09:00:00Z  17  ~  prefill/10.0.0.7:8100  down  state ready -> down
 
 Columns: time here, revision of etcd, "+" new, "-" gone, "~" changed, "=" there
-at the start (with --initial), instance, what it is worth now, what changed.
+at the start (with --initial), instance, its state, view or intent now, what changed.
 -o json prints one object a line, -o yaml one document each.
 
-With --selector, what begins to fit is new, and what fits no more is gone.
+With --selector, an instance that begins to fit is new, and one that fits no more is gone.
 
-It outlives restarts of etcd: while etcd is away it says so on the error output,
-and afterwards prints what changed meanwhile.`
+It goes on when etcd restarts: while etcd is away it says so on stderr, and afterwards
+prints what has changed.`
 
 // statusPoll is how often the contact to etcd is checked.
 const statusPoll = time.Second

@@ -11,11 +11,11 @@ import (
 )
 
 const exportHelp = `export writes what operators have put into etcd, to be imported into another:
-static instances, pending adds, and what was asked for by override (removals).
+static instances, pending adds, and overrides (removals).
 
 It prints JSON lines. The first says what it is, each other is one key with its
 value as it stands in etcd. Instances that agents hold by a lease are listed as
-skipped: their agents register them again wherever they are pointed to. There
+skipped: their agents register them again at the etcd that they are given. There
 are no secrets in it.`
 
 const exportExamples = `  pdctl export > fleet.jsonl

@@ -16,14 +16,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 )
 
-const importHelp = `import writes what pdctl export has read into another etcd. FILE may be - for
+const importHelp = `import writes an export of pdctl into another etcd. FILE may be - for
 standard input.
 
 The whole file is checked before anything is written. Each key is written only
 where nothing is yet, in one transaction with its audit entry, so that an import
-may be repeated, and one that was interrupted goes on. What is there already and
-differs is left as it is and makes the exit code 1; pdctl remove and pdctl add
-settle it. What agents held is not imported: point the agents to the new etcd.`
+may be repeated, and one that was interrupted goes on. A key that is there already
+and differs is left as it is, and the exit code is 1; use pdctl remove and pdctl add.
+Instances of agents are not imported: give the agents the new etcd.`
 
 const importExamples = `  pdctl import --etcd-endpoints 10.0.0.1:2379 --dry-run fleet.jsonl
   pdctl import --etcd-endpoints 10.0.0.1:2379 fleet.jsonl`
