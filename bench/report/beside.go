@@ -78,7 +78,7 @@ func (r *Run) floorRatio(b *strings.Builder) {
 			number(median(ours)), number(median(times)), spread(times))
 	}
 	if rows.Len() > 0 {
-		b.WriteString("\nWhat they reach of the two-hop limit. That is what engines and generator take for both hops on a core that they share, caches and all. Where the target's core is the bottleneck, as with small requests, what makes the same calls as the floor reaches no more than it; where the harness is, as with streams, what the target makes the harness do counts for more:\n\n")
+		b.WriteString("\nHow much of the two-hop limit they reach. The limit is what engines and generator take for both hops on a core that they share, with its caches. With small requests the target's core is the bottleneck: a target that makes the same calls as the floor reaches no more than the floor. With streams the harness is the bottleneck, and the work that the target gives the harness counts for more:\n\n")
 		b.WriteString("| throughput / two-hop limit | the limit's time per request | floor | measured | measured / floor | spread |\n|---|---|---|---|---|---|\n")
 		b.WriteString(rows.String())
 	}
@@ -107,7 +107,7 @@ func (r *Run) floorLoss(b *strings.Builder) {
 		}
 		fmt.Fprintf(&rows, "| %s | %s %% | %s | %s µs | %s |\n", target, number(median(loss)), spread(loss), number(median(added)), spread(added))
 	}
-	b.WriteString("\nThe same small requests over 1,000 instances instead of 4. The floor is given addresses that never change and takes them one after the other, so what it loses is what so many sockets cost in the kernel, out of the caches as they are; our proxy takes them one after the other too, and follows 50 changes a second as well:\n\n")
+	b.WriteString("\nThe same small requests over 1,000 instances instead of 4. The floor has addresses that never change and takes them one after the other: its loss is what so many sockets cost in the kernel, as they are in no cache. Our proxy takes them one after the other too, and follows 50 changes a second as well:\n\n")
 	b.WriteString("| | throughput lost | spread | CPU added to a request | spread |\n|---|---|---|---|---|\n")
 	b.WriteString(rows.String())
 }

@@ -39,7 +39,7 @@ func (r *Run) setting(b *strings.Builder) {
 	if c.Awake {
 		pinned += " Engines and generator do not sleep while they wait, so that no target pays for waking them."
 	}
-	fmt.Fprintf(b, "%s, commit `%s`: %s, %d cores, %s MiB, %s, %s. %s %d repeats of %s s each, interleaved; engine `%s`, connector `%s`", r.Started.Format("2006-01-02"), r.Commit,
+	fmt.Fprintf(b, "%s, commit `%s`: %s, %d cores, %s MiB, %s, %s. %s Repeats: %d of %s s each, interleaved; engine `%s`, connector `%s`", r.Started.Format("2006-01-02"), r.Commit,
 		m.CPU, m.Cores, thousands(m.Memory), m.Kernel, m.Go, pinned, c.Repeats, number(c.Seconds), c.Engine, c.Connector)
 	if len(c.ProxyFlags) > 0 {
 		fmt.Fprintf(b, ", our proxy with `%s`", strings.Join(c.ProxyFlags, " "))
@@ -69,7 +69,7 @@ func (r *Run) idle(b *strings.Builder) {
 	for _, s := range r.Idle {
 		shares = append(shares, fmt.Sprintf("%.0f", 100*s.Mean/best))
 	}
-	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes went at %s %% of its best speed. What is missing went to others on this machine, or to a slower clock; more of it goes where memory is needed, and all of it is counted as the target's CPU.\n", strings.Join(shares, ", "))
+	fmt.Fprintf(b, "\nBefore the repeats, while nothing else ran, a loop that only computes reached %s %% of its best speed. Other work on this machine, or a slower clock, took the rest. They take more where memory is needed, and all of it counts as the target's CPU.\n", strings.Join(shares, ", "))
 }
 
 // calm tells how it was waited for a quiet machine.
@@ -79,13 +79,13 @@ func (r *Run) calm(b *strings.Builder) {
 		return
 	}
 	if c.Problem != "" {
-		fmt.Fprintf(b, "\nA probe of how busy the host is failed, and nothing was waited for there: %s\n", c.Problem)
+		fmt.Fprintf(b, "\nA probe of how busy the host is failed, so the run did not wait there: %s\n", c.Problem)
 	}
 	if len(c.Begun) == 0 {
 		return
 	}
 	begun := slices.Sorted(slices.Values(c.Begun))
-	fmt.Fprintf(b, "\nBefore what depends on how busy the host is, a probe saw what the system calls of a small request took at the moment: %.1f µs at best. It was waited, %.0f s in all (%.0f s at most), until that was no more than %.2f times as much; once begun, everything counts. The %d beginnings found %.1f µs in the median; %d came with the probe above, when the patience had ended.\n",
+	fmt.Fprintf(b, "\nBefore each part that depends on how busy the host is, a probe measured the system calls of a small request: %.1f µs at best. The run waited, %.0f s in all (%.0f s at most), until the probe took no more than %.2f times as much; once begun, everything counts. %d parts began, with a probe of %.1f µs in the median; %d of them began with a slower probe, as the patience had ended.\n",
 		c.Best, c.Waited, c.Patience, c.Tolerated, len(begun), begun[len(begun)/2], c.Anyway)
 }
 
