@@ -45,18 +45,18 @@ func Checks() []Check {
 	return []Check{
 		{"etcd", "each endpoint answers, there is a leader, the database is below its quota", (*Picture).etcd},
 		{"space", "etcd's alarms: NOSPACE, CORRUPT", (*Picture).alarms},
-		{"auth", "etcd takes this user, and lets it read what is ours", (*Picture).auth},
+		{"auth", "etcd takes this user, and lets it read the keys of the fleet", (*Picture).auth},
 		{"schema", "the keys are of a version that this program knows", (*Picture).schema},
 		{"certificate", "certificates that have expired or do so within a week: proxies' and the files given here", (*Picture).certificates},
-		{"proxy", "each proxy follows the membership and renews what it says", (*Picture).proxies},
+		{"proxy", "each proxy follows the membership and renews its presence", (*Picture).proxies},
 		{"rejected", "values in etcd that cannot be used", (*Picture).rejected},
 		{"conflict", "one address or engine that is registered twice", (*Picture).conflicts},
-		{"model", "engines that serve another model than is wanted of them", (*Picture).models},
+		{"model", "engines that serve another model than they should", (*Picture).models},
 		{"engine", "engines that are down, that proxies cannot verify, or that do not answer from here (--probe)", (*Picture).engines},
 		{"ports", "side channels of two engines on one port of one machine", (*Picture).ports},
 		{"pair", "connectors, transfer modes and builds that leave an instance without a partner", (*Picture).pairs},
-		{"agent", "agents that are not registered: this machine's, and others' that can say so in etcd", (*Picture).agents},
-		{"notice", "what else proxies say of the fleet", (*Picture).notices},
+		{"agent", "agents that are not registered: those of this machine, and others that can write so to etcd", (*Picture).agents},
+		{"notice", "other notices of the proxies", (*Picture).notices},
 		{"unseen", "what could not be looked at", (*Picture).couldNotSee},
 	}
 }

@@ -24,11 +24,11 @@ type column struct {
 	name string
 	when when
 	help string
-	cell func(e *entry) string
+	cell func(e *listed) string
 }
 
-// entry is what a line of the table is made of.
-type entry struct {
+// listed is what a line of the table is made of.
+type listed struct {
 	in *instance.Instance
 	instance.Listing
 	connector string // of the proxies, for instances that name none
@@ -37,40 +37,40 @@ type entry struct {
 // columns are those of the table, from left to right. A new one is a line here.
 func columns() []column {
 	return []column{
-		{"ROLE", always, "prefill or decode", func(e *entry) string { return string(e.Role) }},
-		{"ADDRESS", always, "host:port by which proxies reach it", func(e *entry) string { return instance.Printable(e.Address, 0) }},
+		{"ROLE", always, "prefill or decode", func(e *listed) string { return string(e.Role) }},
+		{"ADDRESS", always, "host:port by which proxies reach it", func(e *listed) string { return instance.Printable(e.Address, 0) }},
 		{"STATE", always, "what its own record says: starting, ready, draining, down. down (slow): its engine does not answer probes, but refuses nothing; proxies use it while no other one of its role is ready", state},
-		{"VIEW", ifAny, "pending: it waits to answer. unverified: its record names no models, so each proxy asks it first, and at least one has had no good answer; REASON says which and why. rejected: its value in etcd cannot be used; REASON says why", func(e *entry) string { return string(e.View) }},
-		{"INTENT", ifAny, "what an operator asked for: drain, cordon, removed", func(e *entry) string { return string(e.Intent) }},
-		{"KIND", always, "leased: it goes away with its lease. static: it stays until it is removed", func(e *entry) string { return output.Kind(e.in) }},
-		{"MODELS", always, "the first two names that it serves, and how many more", func(e *entry) string { return output.ShortModels(e.Models) }},
-		{"CONNECTOR", ifAny, "its KV connector, where its record names one", func(e *entry) string { return e.Connector }},
-		{"RANKS", ifAny, "its data-parallel ranks, where it has several; each is picked for itself", func(e *entry) string {
+		{"VIEW", ifAny, "pending: it waits to answer. unverified: its record names no models, so each proxy asks it first, and at least one has had no good answer; REASON says which and why. rejected: its value in etcd cannot be used; REASON says why", func(e *listed) string { return string(e.View) }},
+		{"INTENT", ifAny, "what an operator asked for: drain, cordon, removed", func(e *listed) string { return string(e.Intent) }},
+		{"KIND", always, "leased: it goes away with its lease. static: it stays until it is removed", func(e *listed) string { return output.Kind(e.in) }},
+		{"MODELS", always, "the first two names that it serves, and how many more", func(e *listed) string { return output.ShortModels(e.Models) }},
+		{"CONNECTOR", ifAny, "its KV connector, where its record names one", func(e *listed) string { return e.Connector }},
+		{"RANKS", ifAny, "its data-parallel ranks, where it has several; each is picked for itself", func(e *listed) string {
 			if e.Ranks == 0 {
 				return ""
 			}
 			return strconv.Itoa(e.Ranks)
 		}},
-		{"WEIGHT", ifAny, `its part of the requests beside the others of its role, where one was given; else 100. With 0 it gets none ("pdctl weight")`, func(e *entry) string {
+		{"WEIGHT", ifAny, `its part of the requests beside the others of its role, where one was given; else 100. With 0 it gets none ("pdctl weight")`, func(e *listed) string {
 			if e.Weight == nil {
 				return ""
 			}
 			return output.Weight(e.Weight)
 		}},
-		{"SOURCE", always, "who wrote its record: agent, direct, admin, flags, import", func(e *entry) string { return e.Source }},
-		{"FOR", ifAny, "the proxies that use it, of those with instances on their command lines; without any: every proxy", func(e *entry) string { return strings.Join(e.Proxies, ",") }},
-		{"REVISION", always, "revision of etcd in which its record changed last", func(e *entry) string { return strconv.FormatInt(e.Revision, 10) }},
-		{"REASON", ifAny, "why it is in this view, or has this intent", func(e *entry) string { return instance.Printable(e.Reason, 200) }},
-		{"WARNING", ifAny, "it serves, but not as it should", func(e *entry) string { return e.in.Warning(e.connector) }},
-		{"VERSION", ifAsked, "version of the engine", func(e *entry) string { return e.Version }},
-		{"ID", ifAsked, "the life of the engine", func(e *entry) string { return e.ID }},
-		{"LABELS", ifAsked, "names and values that --selector can pick by", func(e *entry) string { return output.Labels(e.in.Record.Labels) }},
-		{"HOST", ifAsked, "its network namespace", func(e *entry) string { return instance.Printable(e.in.Record.HostID, 80) }},
-		{"LEASE", ifAsked, "the lease of its key", func(e *entry) string { return output.LeaseName(e.in.Lease) }},
+		{"SOURCE", always, "who wrote its record: agent, direct, admin, flags, import", func(e *listed) string { return e.Source }},
+		{"FOR", ifAny, "the proxies that use it, of those with instances on their command lines; without any: every proxy", func(e *listed) string { return strings.Join(e.Proxies, ",") }},
+		{"REVISION", always, "revision of etcd in which its record changed last", func(e *listed) string { return strconv.FormatInt(e.Revision, 10) }},
+		{"REASON", ifAny, "why it is in this view, or has this intent", func(e *listed) string { return instance.Printable(e.Reason, 200) }},
+		{"WARNING", ifAny, "it serves, but not as it should", func(e *listed) string { return e.in.Warning(e.connector) }},
+		{"VERSION", ifAsked, "version of the engine", func(e *listed) string { return e.Version }},
+		{"ID", ifAsked, "the life of the engine", func(e *listed) string { return e.ID }},
+		{"LABELS", ifAsked, "names and values that --selector can pick by", func(e *listed) string { return output.Labels(e.in.Record.Labels) }},
+		{"HOST", ifAsked, "its network namespace", func(e *listed) string { return instance.Printable(e.in.Record.HostID, 80) }},
+		{"LEASE", ifAsked, "the lease of its key", func(e *listed) string { return output.LeaseName(e.in.Lease) }},
 	}
 }
 
-func state(e *entry) string {
+func state(e *listed) string {
 	switch {
 	case e.in.View == instance.Pending: // what its record will say
 		return ""

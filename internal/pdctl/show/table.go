@@ -10,9 +10,9 @@ import (
 // listTable shows every entry. Columns for which no entry has a value are left out, unless
 // it is to be wide.
 func listTable(snap *instance.Snapshot, connector string, wide bool) table.Writer {
-	var entries []*entry
+	var entries []*listed
 	for _, in := range snap.All() {
-		entries = append(entries, &entry{in, in.List(), connector})
+		entries = append(entries, &listed{in, in.List(), connector})
 	}
 	var header table.Row
 	rows := make([]table.Row, len(entries))
