@@ -21,13 +21,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// background starts everything that follows etcd; it ends with ctx.
+// background starts what works beside requests. It ends with ctx.
 func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	work.Go(func() { p.logEnd("watcher", p.watcher.Run(ctx)) })
 	work.Go(func() { p.logEnd("presence", p.presence.Run(ctx)) })
 	work.Go(func() { p.sched.Legs.Run(ctx) })
 	work.Go(func() { p.load.Scrape(ctx) })
-	work.Go(func() { p.load.Weigh(ctx) })
+	work.Go(func() { p.load.FollowOthers(ctx) })
 	if p.load.Others != nil {
 		work.Go(func() { p.logEnd("watch of the load digests", p.load.Others.Run(ctx)) })
 	}
@@ -35,10 +35,10 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 		work.Go(func() { p.kv.Run(ctx) })
 	}
 	work.Go(func() { p.forgetOldLives(ctx) })
-	work.Go(func() { p.warn(ctx) })
+	work.Go(func() { p.logWarnings(ctx) })
 	work.Go(func() { followSignals(ctx, p.level) })
-	work.Go(func() { p.begin(ctx) })
-	work.Go(func() { p.writeOnce(ctx) })
+	work.Go(func() { p.awaitFirstAnswers(ctx) })
+	work.Go(func() { p.writeStart(ctx) })
 	work.Go(func() { p.flags.Watch(ctx, p.log) })
 	work.Go(func() { p.keys.Watch(ctx) })
 	if p.access != nil {
@@ -49,7 +49,7 @@ func (p *app) background(ctx context.Context, work *sync.WaitGroup) {
 	}
 }
 
-// forgetOldLives drops pooled connections to engines that have begun a new
+// forgetOldLives drops pooled connections to engines that have started a new
 // life at the same address.
 func (p *app) forgetOldLives(ctx context.Context) {
 	var last *instance.Snapshot
@@ -69,14 +69,16 @@ func (p *app) forgetOldLives(ctx context.Context) {
 	}
 }
 
+// logEnd logs that background work has failed.
 func (p *app) logEnd(what string, err error) {
 	if err != nil && !errors.Is(err, context.Canceled) {
 		p.log.WithError(err).Errorf("%s ended", what)
 	}
 }
 
-// writeOnce writes what this start has to say to etcd, as soon as etcd takes it.
-func (p *app) writeOnce(ctx context.Context) {
+// writeStart writes the schema and the instances of the command line to etcd, as soon as
+// etcd takes them.
+func (p *app) writeStart(ctx context.Context) {
 	b := backoff.NewExponentialBackOff()
 	b.MaxInterval = 3 * time.Second
 	for {
@@ -101,7 +103,7 @@ func (p *app) writeOnce(ctx context.Context) {
 	}
 }
 
-// ready tells what /readyz waits for, nil for nothing.
+// ready is nil when /readyz says 200, else the reason why it does not.
 func (p *app) ready() error {
 	if p.stopping.Load() {
 		return errors.New("the proxy is stopping")
@@ -118,7 +120,7 @@ func (p *app) ready() error {
 	return p.flags.Ready()
 }
 
-// opinion shows the tracker's ejections to the routes.
+// opinion tells the routes why the tracker keeps an instance out.
 type opinion struct{ *health.Tracker }
 
 // Why implements httpapi.Opinion.
@@ -132,7 +134,7 @@ func (o opinion) Why(k instance.Key) string {
 	return ""
 }
 
-// tellSilence is from when on /status speaks of the silence of an instance that is in.
+// tellSilence is how long an instance that may be picked is silent before /status says so.
 const tellSilence = 3 * time.Second
 
 func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) *lease.Presence {
@@ -144,8 +146,8 @@ func newPresence(cli *clientv3.Client, l schema.Layout, p *app, address string) 
 	})
 }
 
-// followSignals changes the level of the log by signals: SIGUSR1 lets it say one step
-// more, SIGUSR2 goes back to the level of the start.
+// followSignals changes the level of the log: SIGUSR1 by one step to more lines, SIGUSR2
+// back to the level of the start.
 func followSignals(ctx context.Context, level *logging.Level) {
 	came := make(chan os.Signal, 8)
 	signal.Notify(came, syscall.SIGUSR1, syscall.SIGUSR2)

@@ -17,13 +17,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/zmqregister"
 )
 
-// countPings shows what a bridge does in the metrics.
+// countPings registers the metrics of a bridge.
 func (p *app) countPings(b *zmqregister.Bridge) {
 	bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) }).Register(p.registry)
 }
 
-// newBridge binds the port of --zmq-register; nil without it. registrar is asked when
-// the bridge runs.
+// newBridge binds the port of --zmq-register. It is nil without that flag. registrar is
+// called only when the bridge runs.
 func newBridge(ctx context.Context, cfg *config.Proxy, certificates *secure.Certificates, log *logrus.Logger, registrar func(lease.RegistrarOptions) *lease.Registrar) (*zmqregister.Bridge, error) {
 	if cfg.ZMQRegister == "" {
 		return nil, nil

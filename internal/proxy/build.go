@@ -69,7 +69,7 @@ type app struct {
 	board    *dashboard.Board // nil: off
 	stopping atomic.Bool
 	level    *logging.Level
-	begun    chan struct{} // closed when requests need not wait for the start any more
+	started  chan struct{} // closed by awaitFirstAnswers
 
 	router, adminRouter http.Handler
 	direct              map[string]http.HandlerFunc // routes that need no router
@@ -81,7 +81,7 @@ type builder struct {
 	own      *etcd.Handle
 	layout   schema.Layout
 	address  string // the proxy's own
-	heard    *notices
+	heard    *lmcacheNotices
 	guard    netguard.Policy
 	prober   engines.Prober
 	index    *kvindex.Index // nil: no policy asks for it
@@ -91,14 +91,14 @@ type builder struct {
 
 // build wires the parts. Each step needs what the steps before it have made; nothing runs
 // before startBackground.
-func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, heard *notices) (*app, error) {
+func build(cfg *config.Proxy, log *logrus.Logger, own *etcd.Handle, certificates *secure.Certificates, address string, heard *lmcacheNotices) (*app, error) {
 	layout, err := schema.NewLayout(cfg.EtcdPrefix)
 	if err != nil {
 		return nil, err
 	}
 	guard := netguard.New(cfg.InstanceAllow)
 	b := &builder{
-		app: &app{cfg: cfg, log: log, secure: certificates, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), begun: make(chan struct{})},
+		app: &app{cfg: cfg, log: log, secure: certificates, id: ulid.Make().String(), access: newAccessLog(cfg, log), level: logging.NewLevel(log), started: make(chan struct{})},
 		own: own, layout: layout, address: address, heard: heard, guard: guard, prober: engines.NewProber(cfg, guard, certificates),
 	}
 	b.makeMembership()
@@ -196,7 +196,7 @@ func (b *builder) makeForwarder() error {
 	b.counters = metrics.New(b.registry, version.String())
 	options := forward.Options{
 		Notices: b.heard.asker, Notified: b.cfg.LMCacheNotifyTimeout,
-		Picker: freshPicker{b.sched, b.watcher, b.begun, new(atomic.Bool)}, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
+		Picker: freshPicker{b.sched, b.watcher, b.started, new(atomic.Bool)}, Health: b.tracker, Upstream: b.upstream, Log: b.log.WithField("component", "forward"),
 		Between: b.counters.Between, Tracer: b.tracer, Recorder: recorder{Metrics: b.counters, noticed: b.noticed, access: b.access, board: func() *dashboard.Board { return b.board }},
 		EngineKey: b.cfg.EngineAPIKey, TraceAll: b.cfg.TraceHeaders,
 		Fallback: b.cfg.Fallback == config.FallbackDecode, SessionHeader: sessionHeader(b.cfg), Disaggregate: disaggregate(b.cfg),
@@ -272,7 +272,7 @@ func (b *builder) adminRoutes() *admin.Service {
 	})
 }
 
-// limits are the numbers behind decisions that an operator may wonder about.
+// limits are the settings that decide what happens to a request, as /status shows them.
 func limits(cfg *config.Proxy) map[string]any {
 	return map[string]any{
 		"max_attempts": cfg.MaxAttempts, "max_failures": cfg.MaxFailures, "retry_budget_percent": cfg.RetryBudget,
@@ -288,7 +288,7 @@ func limits(cfg *config.Proxy) map[string]any {
 	}
 }
 
-// policies are those of the roles.
+// policies are the policies of the roles.
 func policies(cfg *config.Proxy) (map[instance.Role]policy.Kind, error) {
 	of := map[instance.Role]policy.Kind{}
 	for role, name := range map[instance.Role]string{instance.Prefill: cfg.PrefillPolicy, instance.Decode: cfg.DecodePolicy} {
@@ -301,7 +301,7 @@ func policies(cfg *config.Proxy) (map[instance.Role]policy.Kind, error) {
 	return of, nil
 }
 
-// sessionHeader is the header that names sessions, "" while none are bound.
+// sessionHeader is the header that names sessions. It is "" if no policy binds sessions.
 func sessionHeader(cfg *config.Proxy) string {
 	if cfg.ClientBound || cfg.PrefillPolicy == policy.Session || cfg.DecodePolicy == policy.Session {
 		return cfg.ClientBoundKey
@@ -309,11 +309,11 @@ func sessionHeader(cfg *config.Proxy) string {
 	return ""
 }
 
-// retryRatio turns the percentage of --retry-budget into a share; none at all
-// is as little as the handler can be told, and not its default.
+// retryRatio is the percentage of --retry-budget as a share. 0 % is a very small share,
+// because 0 would mean the default of the handler.
 func retryRatio(percent int) float64 { return max(float64(percent)/100, 1e-9) }
 
-// disaggregate is who decides about prefill and decode, nil for nobody.
+// disaggregate decides which requests get a prefill leg. It is nil if all of them do.
 func disaggregate(cfg *config.Proxy) *flow.Disaggregate {
 	if cfg.Disaggregate == config.DisaggregateAlways {
 		return nil

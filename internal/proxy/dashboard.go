@@ -15,8 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// newBoard makes the dashboard, nil where it is off. list gives an entry as /status
-// lists it.
+// newBoard makes the dashboard. It is nil with --dashboard off. list is an instance as
+// /status shows it.
 func (p *app) newBoard(list func(*instance.Instance) instance.Listing, etcd func() httpapi.EtcdStatus, requests func() int64, address string) *dashboard.Board {
 	if !p.cfg.Dashboard {
 		return nil

@@ -10,11 +10,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/proxy/engines"
 )
 
-// maxUnverified bounds what a presence says of instances; with more it says nothing.
+// maxUnverified bounds the instances in a presence. With more of them it has none.
 const maxUnverified = 64
 
-// unverified are the instances that this proxy has asked in vain, with the reason, for
-// its presence: nobody else can tell how they are.
+// unverified are the instances that did not answer to this proxy, with the reason. They
+// are part of its presence in etcd, because only this proxy knows it.
 func unverified(snap *instance.Snapshot) map[string]string {
 	out := make(map[string]string)
 	for _, in := range snap.All() {
@@ -29,16 +29,16 @@ func unverified(snap *instance.Snapshot) map[string]string {
 	return out
 }
 
-// notices are what this proxy has to say of the fleet in words.
+// notices are what is not as it should be, in words, as /status shows it.
 func (p *app) notices() []string {
 	return slices.Concat(p.secure.Findings(), p.keyFindings(), notice.View{
 		Snapshot: p.watcher.Snapshot(), Available: p.tracker.Available, Connector: engines.Dialects(p.cfg.Connector), Counts: p.noticed,
-		Deaf: p.deaf(), Blocks: engines.Blocks(p.cfg.Connector),
+		Deaf: p.unfollowed(), Blocks: engines.Blocks(p.cfg.Connector),
 	}.Words())
 }
 
-// warn says once of each life of an instance what is not as it should be.
-func (p *app) warn(ctx context.Context) {
+// logWarnings logs once in each life of an instance what is not as it should be.
+func (p *app) logWarnings(ctx context.Context) {
 	var last *instance.Snapshot
 	for {
 		snap := p.watcher.Snapshot()

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 )
 
-// openKeys reads the clients' keys; nil if they need none.
+// openKeys reads the clients' keys. nil means that they need none.
 func openKeys(cfg *config.Proxy, log *logrus.Logger) (*apikeys.Ring, error) {
 	ring, err := apikeys.Open(cfg.APIKeys, cfg.APIKeysFile, log.WithField("component", "keys"))
 	if err != nil {
@@ -35,7 +35,7 @@ func allow(ring *apikeys.Ring, adminKey string, o *forward.Options) {
 	o.ClientKeys = ring != nil
 }
 
-// keyFindings are what an operator has to see to.
+// keyFindings are the problems with the file of API keys.
 func (p *app) keyFindings() []string {
 	if why := p.keys.Problem(); why != "" {
 		return []string{"the new file of API keys cannot be used, and the keys that were read before stay in force: " + why}

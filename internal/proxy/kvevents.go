@@ -14,8 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// newKVIndex makes the index of what engines hold, nil where nobody asks for it: without
-// --kv-events, and with policies that do not go by it.
+// newKVIndex makes the index of what engines hold. It is nil without --kv-events if no
+// policy uses it.
 func newKVIndex(cfg *config.Proxy) *kvindex.Index {
 	if !cfg.KVEvents && cfg.PrefillPolicy != policy.KVAware && cfg.DecodePolicy != policy.KVAware {
 		return nil
@@ -31,8 +31,8 @@ func caches(index *kvindex.Index) policy.Caches {
 	return index
 }
 
-// newKVEvents makes what follows the engines' KV events, nil without an index. An
-// engine's endpoints are bound by --instance-allow as its address is.
+// newKVEvents makes what follows the engines' KV events. It is nil without an index.
+// --instance-allow holds for the endpoints that engines name, as for their addresses.
 func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membership, asker engines.Prober, guard netguard.Policy) *kvfollow.Follower {
 	if index == nil {
 		return nil
@@ -48,7 +48,7 @@ func newKVEvents(cfg *config.Proxy, index *kvindex.Index, members kvfollow.Membe
 	})
 }
 
-// kvStatus is how the engines are followed, as /status shows it.
+// kvStatus is the state of the KV event streams, as /status shows it.
 func (p *app) kvStatus() (out []httpapi.KVEvents) {
 	if p.kv == nil {
 		return nil
@@ -62,14 +62,15 @@ func (p *app) kvStatus() (out []httpapi.KVEvents) {
 	return out
 }
 
-// deaf tells of instances whose KV events nobody can follow as they are started.
-func (p *app) deaf() map[string]string {
+// unfollowed are the instances whose KV events cannot be followed as they are started, with
+// a hint.
+func (p *app) unfollowed() map[string]string {
 	if p.kv == nil {
 		return nil
 	}
 	out := map[string]string{}
 	for _, st := range p.kv.Status() {
-		if st.Hint != "" && out[st.Address] == "" { // one rank is as the others
+		if st.Hint != "" && out[st.Address] == "" { // the ranks of an instance are started alike
 			out[st.Address] = st.Hint
 		}
 	}

@@ -10,16 +10,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// beginLimit is how long the first requests wait for an instance that answers.
-const beginLimit = 5 * time.Second
+// firstAnswersLimit is how long the first requests wait for instances that answer.
+const firstAnswersLimit = 5 * time.Second
 
-// begin lets the first requests be picked for once somebody of each known role
-// has answered. A proxy takes connections before it has read the membership and
-// asked the instances, which takes milliseconds; clients that came from a proxy
-// which was restarted would be refused in that time, although nothing is wrong.
-func (p *app) begin(ctx context.Context) {
-	defer close(p.begun)
-	timer := time.NewTimer(beginLimit)
+// awaitFirstAnswers closes started once an instance of each known role has answered;
+// picks wait for that. A proxy takes connections before it has read the membership and
+// asked the instances, which takes milliseconds. Without the wait, the clients of a proxy
+// that was restarted would be refused in that time, although nothing is wrong.
+func (p *app) awaitFirstAnswers(ctx context.Context) {
+	defer close(p.started)
+	timer := time.NewTimer(firstAnswersLimit)
 	defer timer.Stop()
 	select {
 	case <-ctx.Done():
@@ -30,7 +30,7 @@ func (p *app) begin(ctx context.Context) {
 	}
 	for {
 		snap := p.watcher.Snapshot()
-		if answered(snap, p.flags.Keys) {
+		if everyRoleUsable(snap, p.flags.Keys) {
 			return
 		}
 		select {
@@ -43,9 +43,9 @@ func (p *app) begin(ctx context.Context) {
 	}
 }
 
-// answered tells that no role has instances of which none can be used yet. Those
-// of the command line count before they have been written to etcd.
-func answered(snap *instance.Snapshot, flags []instance.Key) bool {
+// everyRoleUsable tells whether each role that has instances has one that can be used.
+// Instances of the command line count before they have been written to etcd.
+func everyRoleUsable(snap *instance.Snapshot, flags []instance.Key) bool {
 	known, usable := map[instance.Role]bool{}, map[instance.Role]bool{}
 	for _, in := range snap.All() {
 		if in.View != instance.Pending && in.View != instance.Rejected && in.View != instance.Elsewhere && in.Intent == "" && in.Weight() > 0 {
@@ -66,20 +66,20 @@ func answered(snap *instance.Snapshot, flags []instance.Key) bool {
 	return true
 }
 
-// freshPicker picks over a membership that has been read, and not before a
-// suspension of this process.
+// freshPicker picks over a membership that has been read, and that was read after the
+// last suspension of this process.
 type freshPicker struct {
 	*sched.Scheduler
 	watcher *watch.Watcher
-	begun   <-chan struct{}
-	ready   *atomic.Bool // begun is closed
+	started <-chan struct{}
+	ready   *atomic.Bool // started is closed
 }
 
-// Pick implements forward.Picker. It waits a second at most, and beginLimit at
+// Pick implements forward.Picker. It waits a second at most, and firstAnswersLimit at
 // the start of the process, which is why no context reaches it.
 func (p freshPicker) Pick(r sched.Request) (*sched.Assignment, error) {
-	if !p.ready.Load() { // a look at a closed channel takes its lock
-		<-p.begun
+	if !p.ready.Load() { // cheaper than to receive from a closed channel, which takes its lock
+		<-p.started
 		p.ready.Store(true)
 	}
 	p.watcher.Fresh(context.Background(), time.Now())

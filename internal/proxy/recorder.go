@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/notice"
 )
 
-// recorder sends every finished request to the counters and the access log.
+// recorder hands every finished request to the counters, the access log and the dashboard.
 type recorder struct {
 	*metrics.Metrics
 	noticed *notice.Counts
@@ -23,7 +23,7 @@ type recorder struct {
 	board   func() *dashboard.Board // nil: off
 }
 
-// newAccessLog gives nil when there is to be none: access lines are information.
+// newAccessLog is nil with --access-log off, and if the log has no lines of level info.
 func newAccessLog(cfg *config.Proxy, log *logrus.Logger) *accesslog.Log {
 	if !cfg.AccessLog || !log.IsLevelEnabled(logrus.InfoLevel) {
 		return nil

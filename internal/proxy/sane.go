@@ -8,8 +8,8 @@ import (
 
 var errStuck = errors.New("the proxy's parts do not answer")
 
-// sane goes once through what every request needs: the router, the snapshot,
-// the locks of watcher and scheduler. It is not asked over the network: a proxy
+// sane uses once what every request needs: the router, the snapshot, the locks of watcher
+// and scheduler. systemd's watchdog rests on it. It does not go over the network: a proxy
 // that is merely busy must not be restarted.
 func (p *app) sane(ctx context.Context) error {
 	done := make(chan int, 1)
@@ -37,7 +37,7 @@ func (p *app) sane(ctx context.Context) error {
 	return errStuck
 }
 
-// statusOnly is an answer of which nothing but the status is wanted.
+// statusOnly is a response of which only the status counts.
 type statusOnly struct {
 	header http.Header
 	code   int

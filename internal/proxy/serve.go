@@ -53,7 +53,7 @@ func Serve(ctx context.Context, cfg *config.Proxy, log *logrus.Logger, stdout io
 		return err
 	}
 	defer own.Close()
-	heard, err := openNotices(ctx, cfg, log)
+	heard, err := openLMCacheNotices(ctx, cfg, log)
 	if err != nil {
 		return err
 	}

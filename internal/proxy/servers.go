@@ -78,8 +78,7 @@ type server interface {
 	Close() error
 }
 
-// clientServer is the server at the clients' address, whose connections are
-// counted in limit.
+// clientServer is the server at the clients' address. limit counts its connections.
 func (p *app) clientServer(limit *connlimit.Limit) server {
 	std := newServer(p.router)
 	limit.Watch(std.Server)
@@ -91,7 +90,7 @@ func (p *app) clientServer(limit *connlimit.Limit) server {
 	})
 }
 
-// stdServer is the standard library's server behind the check of what it takes.
+// stdServer is the standard library's server. framing refuses ambiguous requests before it.
 type stdServer struct{ *http.Server }
 
 // Serve implements server.
@@ -103,13 +102,13 @@ func newServer(h http.Handler) stdServer {
 		ReadHeaderTimeout: 10 * time.Second,
 		IdleTimeout:       2 * time.Minute,
 		MaxHeaderBytes:    64 << 10,
-		// What net/http prints here are clients' broken connections.
+		// net/http would print broken connections of clients here.
 		ErrorLog: nil,
 	}}
 }
 
-// profiles serves Go's own profiles, for --pprof-listen. They stand on a
-// listener of their own, so that no route of clients can reach them.
+// profiles serves Go's own profiles, for --pprof-listen. They have a listener of their
+// own, so that clients cannot reach them.
 func profiles() http.Handler {
 	m := http.NewServeMux()
 	m.HandleFunc("/debug/pprof/", pprof.Index)

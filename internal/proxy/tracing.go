@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// openTracer gives nil where nobody takes traces.
+// openTracer is nil without a collector of traces.
 func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.Tracer, error) {
 	o := tracing.Options{Endpoint: cfg.OTLPEndpoint, Version: version.String(), ID: id, Log: log.WithField("component", "tracing")}
 	if share, err := strconv.ParseFloat(cfg.TraceSample, 64); err == nil { // Validate has looked at it
@@ -24,7 +24,7 @@ func openTracer(cfg *config.Proxy, id string, log logrus.FieldLogger) (*tracing.
 // traceGrace is how long the last traces may take to reach their collector.
 const traceGrace = 2 * time.Second
 
-// closeTracer sends what is left.
+// closeTracer sends the last traces.
 func (p *app) closeTracer() {
 	ctx, cancel := context.WithTimeout(context.Background(), traceGrace)
 	defer cancel()

@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Blocks resolves which size of KV blocks an instance must have in common with its
-// partner, 0 where its connector copes with two, or its record does not say.
+// Blocks is the size of KV blocks that an instance must have in common with its partner.
+// It is 0 if its connector copes with different sizes, or its record does not say.
 func Blocks(def string) func(*instance.Instance) int {
 	resolve := Dialects(def)
 	return func(in *instance.Instance) int {

@@ -19,8 +19,8 @@ func Dialects(def string) func(*instance.Instance) string {
 	}
 }
 
-// Builds resolves what an instance must have in common with its partner, nil where
-// that is not looked at.
+// Builds is what an instance must have in common with its partner. It is nil if nothing
+// is compared.
 func Builds(cfg *config.Proxy) func(*instance.Instance) string {
 	if !cfg.VersionGroups {
 		return nil

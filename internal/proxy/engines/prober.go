@@ -66,8 +66,8 @@ func bootstrapOf(in *instance.Instance, def string) string {
 	return d.Terms(in).Bootstrap
 }
 
-// Learns tells the records of whose engines the ids are asked, since no agent has put
-// them there.
+// Learns tells for which records the engines are asked for their ids, since no agent has
+// put them there.
 func Learns(def string) func(instance.Key, instance.Record) bool {
 	return func(k instance.Key, rec instance.Record) bool {
 		return len(rec.EngineIDs) == 0 && rec.State != instance.Starting &&
@@ -75,7 +75,7 @@ func Learns(def string) func(instance.Key, instance.Record) bool {
 	}
 }
 
-// errAnotherLife tells of an engine that answers, and not as the one that is known.
+// errAnotherLife is given for an engine that answers with other ids than those known.
 var errAnotherLife = errors.New("it has begun another life, whose engine ids are not known yet")
 
 // Alive implements health.Prober. An engine that has other ids than its record shows

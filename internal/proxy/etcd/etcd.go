@@ -61,7 +61,7 @@ func Open(ctx context.Context, cfg *config.Proxy, certificates *secure.Certifica
 	return h, nil
 }
 
-// Close lets go of it.
+// Close ends the connection, and our own server.
 func (h *Handle) Close() {
 	if h.Client != nil {
 		_ = h.Client.Close() // nothing is in flight any more
@@ -82,7 +82,7 @@ func (h *Handle) Describe() string {
 	return s
 }
 
-// Status is what /status shows, w being how it is followed.
+// Status is what /status shows. w is the state of the watch.
 func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 	s := httpapi.EtcdStatus{
 		State: string(w.State), Embedded: h.embedded(), Endpoints: h.endpoints, LastError: w.LastError,
@@ -98,7 +98,7 @@ func (h *Handle) Status(w watch.Status) httpapi.EtcdStatus {
 	return s
 }
 
-// Metrics is the same for the counters.
+// Metrics is what /metrics shows.
 func (h *Handle) Metrics(w watch.Status) metrics.Etcd {
 	e := metrics.Etcd{
 		State: string(w.State), Audits: w.Audits, AuditErrors: w.AuditErrors, Drift: w.Drift, Epochs: w.Epochs,

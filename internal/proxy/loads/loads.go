@@ -44,7 +44,7 @@ func (l *Loads) Scrape(ctx context.Context) {
 	}).Run(ctx)
 }
 
-// Of is what /status tells of the load of an instance, beside its legs.
+// Of is the load of an instance as /status shows it, beside its legs.
 func (l *Loads) Of(k instance.Key) *instance.ListedLoad {
 	t, ok := l.Scheduler.Loads.Total(k)
 	if !ok {
@@ -70,7 +70,7 @@ func (l *Loads) Source() *lease.LoadSource {
 	last := int64(0)
 	return &lease.LoadSource{
 		Applied: func() int64 {
-			// What was applied is picked from once it has been published.
+			// Requests are picked from what has been applied only once that is published.
 			if is := l.Watcher.Status().Applied; l.Watcher.Snapshot().Revision >= is {
 				last = is
 			}
@@ -92,7 +92,7 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 			Key: k, LoadCount: schema.LoadCount{InFlight: max(0, t.InFlight), Waiting: max(0, t.Waiting), Held: max(0, t.Held)},
 			Leaving: !there || in.Intent != "" || in.Record.State == instance.Draining,
 		}
-		// Whoever waits for its end waits for that of its KV caches.
+		// A drain waits for the end of its KV caches, too.
 		if e.Leaving && e.InFlight == 0 && l.Scheduler.Loads.Pinned(k, now) {
 			e.InFlight = 1
 		}
@@ -103,17 +103,17 @@ func (l *Loads) inFlight() []schema.LoadEntry {
 	return out
 }
 
-// soon is how long what other proxies tell waits for more of it, seldom the longest that it
-// waits: a thousand proxies tell of much all the time, and adding that up again and again
+// minPause is how long a change of the digests waits for further changes, maxPause is the
+// longest that it waits. A thousand proxies change theirs all the time, and adding them up
 // must not cost more than a tenth of one core.
 const (
-	soon   = 10 * time.Millisecond
-	seldom = time.Second / 2
+	minPause = 10 * time.Millisecond
+	maxPause = time.Second / 2
 )
 
-// Weigh keeps what policies know of the other proxies until ctx ends: it takes in what
-// they tell when they do, and once a second what has become old.
-func (l *Loads) Weigh(ctx context.Context) {
+// FollowOthers keeps what policies know of the other proxies up to date until ctx ends: at
+// each change of their digests, and once a second, because digests become too old.
+func (l *Loads) FollowOthers(ctx context.Context) {
 	tick := time.NewTicker(time.Second)
 	defer tick.Stop()
 	var seen others.Seen
@@ -126,26 +126,28 @@ func (l *Loads) Weigh(ctx context.Context) {
 			all, now := l.Others.All(), time.Now()
 			of = others.Sum(all, l.ID, now)
 			l.Placements.SetOthers(others.Any(all, l.ID, now))
-			l.hear(seen.News(all, l.ID))
+			l.takePrompts(seen.News(all, l.ID))
 		}
 		l.Scheduler.Loads.SetOthers(of)
-		more := min(max(soon, 10*time.Since(start)), seldom)
+		more := min(max(minPause, 10*time.Since(start)), maxPause)
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
 		case <-changed:
+			pause := time.NewTimer(more)
 			select {
 			case <-ctx.Done():
+				pause.Stop()
 				return
-			case <-time.After(more):
+			case <-pause.C:
 			}
 		}
 	}
 }
 
-// hear takes in the prompts that other proxies have placed.
-func (l *Loads) hear(news []*lease.ProxyLoad) {
+// takePrompts adds the prompts that other proxies have placed.
+func (l *Loads) takePrompts(news []*lease.ProxyLoad) {
 	for _, d := range news {
 		if err := l.Placements.Read(d.Prompts); err != nil {
 			l.Log.WithField("proxy", d.ID).WithField("error", err).Debug("what another proxy tells of its prompts is not used")

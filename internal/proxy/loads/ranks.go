@@ -41,7 +41,7 @@ func (l *Loads) Remembered() map[instance.Role]policy.Remembered {
 	return out
 }
 
-// Prompts is the same for /status.
+// Prompts is the same, as /status shows it.
 func (l *Loads) Prompts() map[instance.Role]instance.ListedPrompts {
 	out := map[instance.Role]instance.ListedPrompts{}
 	for role, r := range l.Remembered() {

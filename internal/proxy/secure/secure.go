@@ -88,7 +88,7 @@ func (c *Certificates) Scheme() string {
 	return "https"
 }
 
-// Findings are what an operator has to see to.
+// Findings are the problems with certificates.
 func (c *Certificates) Findings() (words []string) {
 	for _, s := range c.all() {
 		if text := s.Status().Finding(time.Now()); text != "" {
@@ -98,7 +98,7 @@ func (c *Certificates) Findings() (words []string) {
 	return words
 }
 
-// Metrics is the same for the counters.
+// Metrics are the state of the certificates, and the connections that were refused.
 func (c *Certificates) Metrics() metrics.TLS {
 	return metrics.TLS{
 		Sources: func() (list []certs.Status) {

@@ -18,8 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Name is what a proxy with instances on its command line is called in their
-// records, the same after a restart: the address it listens at, with the name of its
+// Name names a proxy in the records of the instances on its command line. It is the same
+// after a restart: the address it listens at, with the name of its
 // machine in front where others at the same etcd may be on other machines. A proxy
 // without such instances needs no name.
 func Name(cfg *config.Proxy, address string) string {
@@ -70,7 +70,7 @@ func New(cfg *config.Proxy, proxy string, w *watch.Watcher) *Instances {
 	return f
 }
 
-// Ready is nil once they have answered, or have had the time for it.
+// Ready is nil once the instances have answered, or flagGrace is over.
 func (f *Instances) Ready() error {
 	if time.Since(f.since) >= flagGrace {
 		return nil
@@ -89,9 +89,9 @@ func (f *Instances) Ready() error {
 	return fmt.Errorf("instances of the command line have not answered yet: %s", strings.Join(missing, ", "))
 }
 
-// Fleet names the proxies that what is added through this one belongs to: itself, and
-// those on whose command lines all of its instances stand. Without instances on its
-// own it is every proxy's.
+// Fleet names the proxies that get an instance which is added through this one: itself,
+// and those that have all of its instances on their command lines. A proxy without
+// instances on its command line adds for every proxy.
 func (f *Instances) Fleet() []string {
 	if f.proxy == "" {
 		return nil
@@ -114,8 +114,8 @@ func (f *Instances) Fleet() []string {
 	return append([]string{f.proxy}, all...)
 }
 
-// Watch says in the log when an instance of the command line is taken from this
-// proxy, by whomever, and when it is back.
+// Watch logs when an instance of the command line no longer belongs to this proxy, and
+// when it is back.
 func (f *Instances) Watch(ctx context.Context, log logrus.FieldLogger) {
 	had := make(map[instance.Key]bool, len(f.Keys))
 	for len(f.Keys) > 0 {

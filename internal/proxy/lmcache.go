@@ -13,9 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/netguard"
 )
 
-// notices hear what LMCache's prefill instances notify: at their agents, and at a
-// socket of this proxy where --lmcache-notify asks for one.
-type notices struct {
+// lmcacheNotices receive the notifications of LMCache's prefill instances: from their
+// agents, and at a socket of this proxy with --lmcache-notify.
+type lmcacheNotices struct {
 	asker    *lmcache.Asker
 	receiver *lmcache.Receiver // nil without --lmcache-notify
 	client   *http.Transport
@@ -24,9 +24,9 @@ type notices struct {
 // maxNoticeConns bounds the idle connections to one agent.
 const maxNoticeConns = 64
 
-func openNotices(ctx context.Context, cfg *config.Proxy, log logrus.FieldLogger) (*notices, error) {
+func openLMCacheNotices(ctx context.Context, cfg *config.Proxy, log logrus.FieldLogger) (*lmcacheNotices, error) {
 	dialer := &net.Dialer{Timeout: cfg.ConnectTimeout, KeepAlive: 15 * time.Second, Control: netguard.New(cfg.InstanceAllow).Control}
-	n := &notices{client: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: maxNoticeConns, IdleConnTimeout: time.Minute}}
+	n := &lmcacheNotices{client: &http.Transport{DialContext: dialer.DialContext, MaxIdleConnsPerHost: maxNoticeConns, IdleConnTimeout: time.Minute}}
 	n.asker = &lmcache.Asker{HTTP: &http.Client{Transport: n.client}}
 	if cfg.LMCacheNotify == "" {
 		return n, nil
@@ -41,7 +41,7 @@ func openNotices(ctx context.Context, cfg *config.Proxy, log logrus.FieldLogger)
 	return n, nil
 }
 
-func (n *notices) close() {
+func (n *lmcacheNotices) close() {
 	if n.receiver != nil {
 		n.receiver.Close()
 	}
