@@ -186,20 +186,20 @@ func wantStream(s *played, kind openai.Kind, cached string) (out []string, commi
 	done := false
 	for _, e := range events {
 		if !committed {
-			class, _ := kind.Classify(e)
+			class, _ := openai.Classify(kind, e)
 			if class == openai.EventError {
 				return nil, false, false
 			}
 			committed = class != openai.EventPreamble
 		}
 		text := e
-		if cached != "" && openai.Chat.HasCachedTokens(e) {
-			text = openai.Chat.SetCachedTokens(e, openai.Cached{Tokens: cached})
+		if cached != "" && openai.HasCachedTokens(openai.Chat, e) {
+			text = openai.SetCachedTokens(openai.Chat, e, openai.Cached{Tokens: cached})
 		}
 		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
 			out = append(out, trimmed)
 		}
-		switch sign := kind.Sign(e); {
+		switch sign := openai.SignOf(kind, e); {
 		case !committed || sign == openai.SignNone:
 		case sign == openai.SignError:
 			return out, true, true
@@ -284,7 +284,7 @@ func FuzzRelay(f *testing.F) {
 					t.Fatalf("%q in reads of %v ends with %q", answer, s.cuts, have[len(have)-1])
 				}
 				have = have[:len(have)-1]
-			} else if broken && kind.Sign([]byte(want[len(want)-1])) != openai.SignError {
+			} else if broken && openai.SignOf(kind, []byte(want[len(want)-1])) != openai.SignError {
 				t.Fatalf("%q in reads of %v is broken and does not say so: %q", answer, s.cuts, got.body)
 			}
 			if got.status != http.StatusOK || got.broken != broken || !slices.Equal(have, want) {
@@ -321,10 +321,10 @@ func FuzzWhole(f *testing.F) {
 		want := answer
 		if counted {
 			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
-			want = openai.Chat.SetCachedTokens(answer, openai.Cached{Tokens: "3"})
+			want = openai.SetCachedTokens(openai.Chat, answer, openai.Cached{Tokens: "3"})
 		}
 		if openai.MayTellHandover(want) {
-			want = openai.Completion.HideHandover(want)
+			want = openai.HideHandover(openai.Completion, want)
 		}
 		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF)
 		for _, s.cuts = range [][]byte{nil, cuts} {

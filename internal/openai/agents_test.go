@@ -15,27 +15,27 @@ func TestResponsesAndMessagesAreRead(t *testing.T) {
 		name, body string
 		want       openai.Request
 	}{
-		{"responses", `{"model":"m","input":"x","stream":true,"max_output_tokens":9,"max_tokens":5}`, openai.Request{Kind: openai.Responses, Model: "m", Stream: true, MaxTokens: 9}},
-		{"nothing but the input", `{"input":[]}`, openai.Request{Kind: openai.Responses}},
-		{"nulls", `{"input":"x","model":null,"stream":null,"store":null,"background":null,"stop":null,"max_output_tokens":null,"previous_response_id":null}`, openai.Request{Kind: openai.Responses}},
-		{"fields of other APIs", `{"input":"x","n":5,"echo":true,"max_tokens":0,"stream_options":{"include_obfuscation":false}}`, openai.Request{Kind: openai.Responses}},
-		{"a stored response", `{"input":"x","previous_response_id":"resp_1"}`, openai.Request{Kind: openai.Responses, Bypass: "stored_response"}},
-		{"in the background", `{"input":"x","background":true}`, openai.Request{Kind: openai.Responses, Bypass: "background"}},
-		{"in the background, as text", `{"input":"x","background":"yes"}`, openai.Request{Kind: openai.Responses, Bypass: "background"}},
-		{"not in the background", `{"input":"x","background":"no","previous_response_id":""}`, openai.Request{Kind: openai.Responses}},
-		{"a forced call", `{"input":"x","tool_choice":{"type":"function","name":"f"}}`, openai.Request{Kind: openai.Responses, CutReason: "forced_tool"}},
-		{"messages", `{"model":"m",` + turn + `,"max_tokens":9,"stream":true}`, openai.Request{Kind: openai.Messages, Model: "m", Stream: true, MaxTokens: 9}},
-		{"stop sequences", `{"model":"m",` + turn + `,"max_tokens":9,"stop_sequences":["x"],"tool_choice":{"type":"auto"}}`, openai.Request{Kind: openai.Messages, Model: "m", MaxTokens: 9}},
-		{"any tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"type":"any"}}`, openai.Request{Kind: openai.Messages, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
-		{"one tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"name":"f","type":"tool"}}`, openai.Request{Kind: openai.Messages, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
-		{"thinking", `{"model":"m",` + turn + `,"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":5}}`, openai.Request{Kind: openai.Messages, Model: "m", MaxTokens: 9, CutReason: "thinking_budget"}},
+		{"responses", `{"model":"m","input":"x","stream":true,"max_output_tokens":9,"max_tokens":5}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}, Model: "m", Stream: true, MaxTokens: 9}},
+		{"nothing but the input", `{"input":[]}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}}},
+		{"nulls", `{"input":"x","model":null,"stream":null,"store":null,"background":null,"stop":null,"max_output_tokens":null,"previous_response_id":null}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}}},
+		{"fields of other APIs", `{"input":"x","n":5,"echo":true,"max_tokens":0,"stream_options":{"include_obfuscation":false}}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}}},
+		{"a stored response", `{"input":"x","previous_response_id":"resp_1"}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}, Bypass: "stored_response"}},
+		{"in the background", `{"input":"x","background":true}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}, Bypass: "background"}},
+		{"in the background, as text", `{"input":"x","background":"yes"}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}, Bypass: "background"}},
+		{"not in the background", `{"input":"x","background":"no","previous_response_id":""}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}}},
+		{"a forced call", `{"input":"x","tool_choice":{"type":"function","name":"f"}}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Responses}, CutReason: "forced_tool"}},
+		{"messages", `{"model":"m",` + turn + `,"max_tokens":9,"stream":true}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Messages}, Model: "m", Stream: true, MaxTokens: 9}},
+		{"stop sequences", `{"model":"m",` + turn + `,"max_tokens":9,"stop_sequences":["x"],"tool_choice":{"type":"auto"}}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9}},
+		{"any tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"type":"any"}}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
+		{"one tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"name":"f","type":"tool"}}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
+		{"thinking", `{"model":"m",` + turn + `,"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":5}}`, openai.Request{Scanned: openai.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "thinking_budget"}},
 	} {
 		r, err := openai.ParseRequest(tc.want.Kind, []byte(tc.body))
 		if err != nil {
 			t.Errorf("%s: %v", tc.name, err)
 			continue
 		}
-		got := openai.Request{Kind: r.Kind, Model: r.Model, Stream: r.Stream, MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
+		got := openai.Request{Scanned: openai.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
 		if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream || got.MaxTokens != tc.want.MaxTokens ||
 			got.CutReason != tc.want.CutReason || got.Bypass != tc.want.Bypass {
 			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)

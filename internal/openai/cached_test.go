@@ -29,7 +29,7 @@ func TestHasCachedTokens(t *testing.T) {
 		texts = append(texts, s.String())
 	}
 	for _, s := range texts {
-		if got, want := Chat.HasCachedTokens([]byte(s)), strings.Contains(s, name); got != want {
+		if got, want := HasCachedTokens(Chat, []byte(s)), strings.Contains(s, name); got != want {
 			t.Errorf("HasCachedTokens(%q) = %v, want %v", s, got, want)
 		}
 	}
@@ -40,7 +40,7 @@ func BenchmarkHasCachedTokens(b *testing.B) {
 	batch := bytes.Repeat(event, 60)
 	b.SetBytes(int64(len(batch)))
 	for b.Loop() {
-		if Chat.HasCachedTokens(batch) {
+		if HasCachedTokens(Chat, batch) {
 			b.Fatal("found")
 		}
 	}

@@ -1,7 +1,6 @@
 package openai
 
 import (
-	"bytes"
 	"cmp"
 	"slices"
 	"unsafe"
@@ -86,12 +85,6 @@ func (e *Edit) Replace(f Field, rawJSON string) { e.give(f, replace, rawJSON) }
 // Delete takes the field out.
 func (e *Edit) Delete(f Field) { e.action[f] = remove }
 
-// splice replaces body[start:end] by text.
-type splice struct {
-	start, end int
-	text       []byte
-}
-
 // readOnly gives a string's bytes without a copy: segments are never changed.
 func readOnly(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
 
@@ -116,7 +109,7 @@ func (e *Edit) Body() Body {
 	slices.SortFunc(splices, func(a, b splice) int {
 		return cmp.Or(cmp.Compare(a.start, b.start), cmp.Compare(a.end, b.end))
 	})
-	return r.assemble(splices)
+	return assemble(r.Body, splices)
 }
 
 // removes tells whether a member is taken out. A control field is set by taking the
@@ -197,45 +190,3 @@ func (e *Edit) survives(id uint16, members int) bool {
 	}
 	return members > 0
 }
-
-func (r *Request) assemble(splices []splice) Body {
-	body, out := r.Body, Body{segments: make([][]byte, 0, 2*len(splices)+1)}
-	at := 0
-	for _, s := range splices {
-		out.add(body[at:s.start])
-		out.add(s.text)
-		at = s.end
-	}
-	out.add(body[at:])
-	return out
-}
-
-// Body is the content of one leg: slices of the client's body with a few new
-// bytes between them. The zero Body is empty.
-type Body struct {
-	segments [][]byte
-	size     int64
-}
-
-// BodyOf wraps one slice.
-func BodyOf(b []byte) Body {
-	var out Body
-	out.add(b)
-	return out
-}
-
-func (b *Body) add(seg []byte) {
-	if len(seg) > 0 {
-		b.segments = append(b.segments, seg)
-		b.size += int64(len(seg))
-	}
-}
-
-// Len is the content length in bytes.
-func (b Body) Len() int64 { return b.size }
-
-// Segments gives the slices in order, for a vectored write; they must not be changed.
-func (b Body) Segments() [][]byte { return b.segments }
-
-// Bytes joins the segments; for tests and small bodies.
-func (b Body) Bytes() []byte { return bytes.Join(b.segments, nil) }

@@ -1,9 +1,6 @@
 package openai
 
-import (
-	"bytes"
-	"unicode/utf8"
-)
+import "bytes"
 
 // Field is a top-level field of a completion request that the proxy reads or
 // edits.
@@ -190,6 +187,13 @@ func fieldOf(tok []byte) Field {
 		return FieldCacheSalt
 	case "return_token_ids":
 		return FieldReturnTokenIDs
+	}
+	return steeringField(name)
+}
+
+// steeringField finds the fields that a client may not set, and those that hold them.
+func steeringField(name []byte) Field {
+	switch string(name) {
 	case "priority":
 		return FieldPriority
 	case "kv_transfer_params":
@@ -210,5 +214,3 @@ func fieldOf(tok []byte) Field {
 	}
 	return fieldNone
 }
-
-func appendRune(b []byte, r rune) []byte { return utf8.AppendRune(b, r) }

@@ -260,18 +260,18 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("%q: params %s, want %s", answer, params, want)
 		}
 		event := append([]byte("data: "), answer...)
-		class, code := openai.Classify(append(event, "\n\n"...))
+		class, code := openai.Classify(openai.Chat, append(event, "\n\n"...))
 		if ok && kindOf(lastOf(members, "error")) == '{' && class != openai.EventError && !bytes.ContainsAny(answer, "\n") {
 			t.Fatalf("%q is taken for an answer of class %d", answer, class)
 		}
 		if code != 0 && (class != openai.EventError || code < 100 || code > 599) {
 			t.Fatalf("%q: class %d with code %d", answer, class, code)
 		}
-		cached := openai.Chat.CachedTokens(answer)
+		cached := openai.CachedTokens(openai.Chat, answer)
 		if strings.Trim(cached.Tokens, "0123456789") != "" && cached.Tokens != "null" || strings.Trim(cached.Created, "0123456789") != "" {
 			t.Fatalf("%q: the numbers of tokens are %+v", answer, cached)
 		}
-		changed := openai.Chat.SetCachedTokens(answer, openai.Cached{Tokens: "77"})
+		changed := openai.SetCachedTokens(openai.Chat, answer, openai.Cached{Tokens: "77"})
 		if !ok {
 			return
 		}
@@ -294,7 +294,7 @@ func FuzzAnswer(f *testing.F) {
 // anything else.
 func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 	t.Helper()
-	got := kind.HideHandover(answer)
+	got := openai.HideHandover(kind, answer)
 	after, ok := rawMembers(got)
 	if !ok || !json.Valid(got) {
 		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)

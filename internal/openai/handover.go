@@ -23,25 +23,25 @@ func MayTellHandover(b []byte) bool {
 // HideHandover gives an answer, or one event, without what it says about transfers
 // inside the fleet, addresses of engines among it. Where an engine alone would say
 // null, null is left; /v1/messages has no nulls.
-func (k Kind) HideHandover(answer []byte) []byte {
+func HideHandover(k Kind, answer []byte) []byte {
 	open := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if open < 0 {
 		return answer
 	}
 	if k == Responses {
 		if m, ok := findMember(answer, open, "response"); ok { // the last event has the whole answer
-			inner := k.hideIn(answer[m.val:m.end], 0)
+			inner := hideIn(k, answer[m.val:m.end], 0)
 			answer = replaced(answer, m.val, m.end, inner)
 		}
 	}
-	return k.hideIn(answer, open)
+	return hideIn(k, answer, open)
 }
 
 // hideIn is HideHandover for the members of the object at open.
-func (k Kind) hideIn(b []byte, open int) []byte {
+func hideIn(k Kind, b []byte, open int) []byte {
 	for _, name := range handoverFields() {
 		for {
-			m, prevEnd, next, ok := k.told(b, open, name)
+			m, prevEnd, next, ok := told(k, b, open, name)
 			if !ok {
 				break
 			}
@@ -60,7 +60,7 @@ func (k Kind) hideIn(b []byte, open int) []byte {
 
 // told finds a member of that name which tells something, the end of the member
 // before it, -1 for none, and the start of the member behind, -1 for none.
-func (k Kind) told(b []byte, open int, name string) (found member, prevEnd, next int, ok bool) {
+func told(k Kind, b []byte, open int, name string) (found member, prevEnd, next int, ok bool) {
 	s := scanner{b: b}
 	before := -1
 	prevEnd, next = -1, -1
@@ -75,26 +75,4 @@ func (k Kind) told(b []byte, open int, name string) (found member, prevEnd, next
 		return nil
 	})
 	return found, prevEnd, next, ok && err == nil
-}
-
-// replaced gives b with b[start:end] replaced; b itself is not changed.
-func replaced(b []byte, start, end int, by []byte) []byte {
-	out := make([]byte, 0, len(b)-(end-start)+len(by))
-	out = append(out, b[:start]...)
-	out = append(out, by...)
-	return append(out, b[end:]...)
-}
-
-// Replace gives a JSON object with another value for a member that it has; without
-// that member it stays as it is. b itself is not changed.
-func Replace(b []byte, name, value string) []byte {
-	open := bytes.IndexByte(b, '{')
-	if open < 0 {
-		return b
-	}
-	m, ok := findMember(b, open, name)
-	if !ok {
-		return b
-	}
-	return replaced(b, m.val, m.end, []byte(value))
 }

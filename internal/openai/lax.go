@@ -11,8 +11,6 @@ import (
 // vLLM reads requests through pydantic in its lax mode: 5.0 and "5" are
 // integers, "true" and 1 are booleans. What it would take must not fail here.
 
-func isNull(raw []byte) bool { return len(raw) == 4 && raw[0] == 'n' }
-
 // laxInt reads an integer value; ok is false for null.
 func laxInt(raw []byte) (v int64, ok bool, why *complaint) {
 	switch {

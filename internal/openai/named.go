@@ -26,13 +26,13 @@ func eventName(event []byte) []byte {
 
 // Classify looks into one event of a stream of this kind. code is the error's status
 // where it names one.
-func (k Kind) Classify(event []byte) (class EventClass, code int) {
+func Classify(k Kind, event []byte) (class EventClass, code int) {
 	switch k {
 	case Responses, Messages:
 	case Completion, Chat, Generate:
-		return Classify(event)
+		return classifyChunk(event)
 	case Other:
-		if class, code = Classify(event); class == EventPreamble {
+		if class, code = classifyChunk(event); class == EventPreamble {
 			class = EventContent
 		}
 		return class, code
@@ -50,7 +50,7 @@ func (k Kind) Classify(event []byte) (class EventClass, code int) {
 	case "error":
 		return EventError, 0
 	case "":
-		if class, code = Classify(event); class == EventError { // as vLLM writes them in other streams
+		if class, code = classifyChunk(event); class == EventError { // as vLLM writes them in other streams
 			return class, code
 		}
 	}
@@ -66,7 +66,7 @@ func responsesClass(name string, event []byte) (class EventClass, code int) {
 	case "error", "response.failed":
 		return EventError, 0
 	case "": // as vLLM writes errors in other streams
-		return Classify(event)
+		return classifyChunk(event)
 	}
 	return EventContent, 0
 }
@@ -82,8 +82,8 @@ const (
 	SignError          // an error, behind which nothing closes the answer
 )
 
-// Sign is a cheap test, since every event passes it.
-func (k Kind) Sign(event []byte) Sign {
+// SignOf is a cheap test, since every event passes it.
+func SignOf(k Kind, event []byte) Sign {
 	switch k {
 	case Responses, Messages:
 		switch string(eventName(event)) {
@@ -106,7 +106,7 @@ func (k Kind) Sign(event []byte) Sign {
 }
 
 // ErrorOf is what an error event says, as the body of an answer that is no stream.
-func (k Kind) ErrorOf(event []byte) []byte {
+func ErrorOf(k Kind, event []byte) []byte {
 	data := bytes.TrimSpace(EventData(event))
 	if _, typed := findMember(data, 0, "type"); k != Responses && (k != Messages || typed) {
 		return bytes.Clone(data) // the stream's buffer is another's before the client is told
@@ -123,54 +123,4 @@ func (k Kind) ErrorOf(event []byte) []byte {
 		e.Message = string(unquote(said[m.val:m.end]))
 	}
 	return k.errorJSON(&e)
-}
-
-// ErrorEvent is an error of ours as an event of a stream of this kind.
-func (k Kind) ErrorEvent(e *Error) []byte {
-	var event []byte
-	switch k {
-	case Responses:
-		event = append(event, "event: error\ndata: "...)
-		event = append(event, marshal(responsesError{Type: "error", Code: e.Type, Message: e.Message})...)
-	case Messages:
-		event = append(event, "event: error\ndata: "...)
-		event = append(event, e.anthropic()...)
-	case Completion, Chat, Generate, Other:
-		event = append(event, "data: "...)
-		event = append(event, e.JSON()...)
-	}
-	return append(event, "\n\n"...)
-}
-
-// responsesError is the data of an error event of /v1/responses.
-type responsesError struct {
-	Type           string  `json:"type"`
-	SequenceNumber int     `json:"sequence_number"`
-	Code           string  `json:"code"`
-	Message        string  `json:"message"`
-	Param          *string `json:"param"`
-}
-
-// anthropicError is an error in the shape of Anthropic's API.
-type anthropicError struct {
-	Type  string              `json:"type"`
-	Error anthropicErrorInner `json:"error"`
-}
-
-type anthropicErrorInner struct {
-	Type    string `json:"type"`
-	Message string `json:"message"`
-}
-
-func (e *Error) anthropic() []byte {
-	return marshal(anthropicError{"error", anthropicErrorInner{e.Type, e.Message}})
-}
-
-// errorJSON is the body of an error on an endpoint of this kind. What the framework
-// under vLLM says, and of what is no valid request, has one shape on all of them.
-func (k Kind) errorJSON(e *Error) []byte {
-	if k != Messages || e.Type == "" || e.Type == TypeInvalid {
-		return e.JSON()
-	}
-	return e.anthropic()
 }

@@ -58,10 +58,10 @@ func TestNamedEvents(t *testing.T) {
 		{openai.Completion, "data: {\"error\":{}}\n\n", failed, fault},
 		{openai.Other, "data: {\"choices\":[]}\n\n", content, none},
 	} {
-		if class, _ := tc.kind.Classify([]byte(tc.event)); class != tc.class {
+		if class, _ := openai.Classify(tc.kind, []byte(tc.event)); class != tc.class {
 			t.Errorf("%s %q: class %d, want %d", tc.kind.Path(), tc.event, class, tc.class)
 		}
-		if sign := tc.kind.Sign([]byte(tc.event)); sign != tc.sign {
+		if sign := openai.SignOf(tc.kind, []byte(tc.event)); sign != tc.sign {
 			t.Errorf("%s %q: sign %d, want %d", tc.kind.Path(), tc.event, sign, tc.sign)
 		}
 	}
@@ -89,7 +89,7 @@ func TestErrorsOfEachKind(t *testing.T) {
 		if string(event) != want[1] {
 			t.Errorf("%s: %q", kind.Path(), event)
 		}
-		if class, _ := kind.Classify(event); class != openai.EventError {
+		if class, _ := openai.Classify(kind, event); class != openai.EventError {
 			t.Errorf("%s does not take its own error event for one: %d", kind.Path(), class)
 		}
 	}
@@ -120,7 +120,7 @@ func TestErrorOfAnEvent(t *testing.T) {
 		{openai.Responses, named("error", `{"error":{"message":"m"}}`), `"message":"m"`},
 		{openai.Responses, named("response.failed", `{"response":{"error":null}}`), `the engine reported an error`},
 	} {
-		got := tc.kind.ErrorOf([]byte(tc.event))
+		got := openai.ErrorOf(tc.kind, []byte(tc.event))
 		if !json.Valid(got) || !strings.Contains(string(got), tc.want) {
 			t.Errorf("%q: %s", tc.event, got)
 		}
@@ -148,7 +148,7 @@ func TestHandoversAreHidden(t *testing.T) {
 		{openai.Messages, `no JSON {`, `no JSON {`},
 	} {
 		said := []byte(tc.said)
-		if got := tc.kind.HideHandover(said); string(got) != tc.want {
+		if got := openai.HideHandover(tc.kind, said); string(got) != tc.want {
 			t.Errorf("%s: %s\ngot  %s\nwant %s", tc.kind.Path(), tc.said, got, tc.want)
 		}
 		if string(said) != tc.said {

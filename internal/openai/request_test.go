@@ -27,12 +27,12 @@ func TestParseRequestReads(t *testing.T) {
 		{name: "echo of the prompt alone, min_tokens for the engine to judge", body: `{"max_tokens":0,"min_tokens":1,"echo":true}`, want: openai.Request{Bypass: "echo"}},
 		{name: "float integer", body: `{"max_tokens":5.0}`, want: openai.Request{MaxTokens: 5}},
 		{name: "exponent integer", body: `{"max_tokens":1e3}`, want: openai.Request{MaxTokens: 1000}},
-		{name: "chat limit wins", kind: openai.Chat, body: `{"messages":[],"max_tokens":0,"max_completion_tokens":7}`, want: openai.Request{Kind: openai.Chat, MaxTokens: 7}},
+		{name: "chat limit wins", kind: openai.Chat, body: `{"messages":[],"max_tokens":0,"max_completion_tokens":7}`, want: openai.Request{Scanned: openai.Scanned{Kind: openai.Chat}, MaxTokens: 7}},
 		{name: "completions ignore the chat limit", body: `{"max_completion_tokens":"nonsense"}`},
 		{name: "empty stream options are falsy", body: `{"stream_options":{}}`},
-		{name: "forced tool by word", kind: openai.Chat, body: `{"messages":[],"tool_choice":"required"}`, want: openai.Request{Kind: openai.Chat, CutReason: "forced_tool"}},
-		{name: "forced tool by name", kind: openai.Chat, body: `{"messages":[],"tool_choice":{"type":"function","function":{"name":"f"}}}`, want: openai.Request{Kind: openai.Chat, CutReason: "forced_tool"}},
-		{name: "free tool", kind: openai.Chat, body: `{"messages":[],"tool_choice":"auto"}`, want: openai.Request{Kind: openai.Chat}},
+		{name: "forced tool by word", kind: openai.Chat, body: `{"messages":[],"tool_choice":"required"}`, want: openai.Request{Scanned: openai.Scanned{Kind: openai.Chat}, CutReason: "forced_tool"}},
+		{name: "forced tool by name", kind: openai.Chat, body: `{"messages":[],"tool_choice":{"type":"function","function":{"name":"f"}}}`, want: openai.Request{Scanned: openai.Scanned{Kind: openai.Chat}, CutReason: "forced_tool"}},
+		{name: "free tool", kind: openai.Chat, body: `{"messages":[],"tool_choice":"auto"}`, want: openai.Request{Scanned: openai.Scanned{Kind: openai.Chat}}},
 		{name: "n=1 is ordinary", body: `{"n":1,"best_of":1,"echo":false,"prompt_logprobs":null}`},
 		{name: "n", body: `{"n":2}`, want: openai.Request{Bypass: "n"}},
 		{name: "n as text", body: `{"n":"2"}`, want: openai.Request{Bypass: "n"}},
@@ -47,7 +47,7 @@ func TestParseRequestReads(t *testing.T) {
 		{name: "no prompt in a list", body: `{"prompt":[]}`},
 		{name: "several texts", body: `{"prompt":["a","b"]}`, want: openai.Request{Bypass: "several_prompts"}},
 		{name: "several id lists", body: `{"prompt":[[1],[2]]}`, want: openai.Request{Bypass: "several_prompts"}},
-		{name: "a chat's prompt means nothing", kind: openai.Chat, body: `{"messages":[],"prompt":["a","b"]}`, want: openai.Request{Kind: openai.Chat}},
+		{name: "a chat's prompt means nothing", kind: openai.Chat, body: `{"messages":[],"prompt":["a","b"]}`, want: openai.Request{Scanned: openai.Scanned{Kind: openai.Chat}}},
 		{name: "space everywhere", body: " \r\n\t{ \"model\" : \"m\" , \"stream\" : true } \n", want: openai.Request{Model: "m", Stream: true}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -56,7 +56,7 @@ func TestParseRequestReads(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			got := openai.Request{Kind: r.Kind, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
+			got := openai.Request{Scanned: openai.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, IncludeUsage: r.IncludeUsage,
 				MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
 			if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream ||
 				got.IncludeUsage != tc.want.IncludeUsage || got.MaxTokens != tc.want.MaxTokens ||

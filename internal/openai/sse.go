@@ -80,8 +80,8 @@ const (
 	EventDone
 )
 
-// Classify looks into one event. code is the error's status where it names one.
-func Classify(event []byte) (class EventClass, code int) {
+// classifyChunk looks into one event of the streams that have no names. code is the error's status where it names one.
+func classifyChunk(event []byte) (class EventClass, code int) {
 	data := bytes.TrimSpace(EventData(event))
 	switch {
 	case len(data) == 0:
@@ -205,24 +205,4 @@ func says(val []byte) bool {
 		return false
 	}
 	return true
-}
-
-// eachObject calls f for every object in an array.
-func eachObject(array []byte, f func([]byte)) {
-	if len(array) == 0 || array[0] != '[' {
-		return
-	}
-	s := scanner{b: array}
-	for i := s.space(1); i < len(array) && array[i] != ']'; {
-		end, err := s.value(i, 0)
-		if err != nil {
-			return
-		}
-		if array[i] == '{' {
-			f(array[i:end])
-		}
-		if i = s.space(end); i < len(array) && array[i] == ',' {
-			i = s.space(i + 1)
-		}
-	}
 }

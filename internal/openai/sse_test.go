@@ -44,7 +44,7 @@ func TestClassify(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			class, code := openai.Classify([]byte(tc.event))
+			class, code := openai.Classify(openai.Chat, []byte(tc.event))
 			if class != tc.class || code != tc.code {
 				t.Fatalf("Classify(%q) = %d, %d; want %d, %d", tc.event, class, code, tc.class, tc.code)
 			}
@@ -143,7 +143,7 @@ func BenchmarkEvents(b *testing.B) {
 			if !ok {
 				break
 			}
-			class, _ := openai.Classify(e)
+			class, _ := openai.Classify(openai.Chat, e)
 			if openai.IsDone(e) || openai.LooksLikeError(e) || class != openai.EventContent {
 				b.Fatal("misjudged")
 			}
@@ -169,7 +169,7 @@ func BenchmarkSigns(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				e, _, ok := openai.NextEvent(buf[:openai.EventEnd(buf, 0)])
-				if !ok || kind.Sign(e) != openai.SignNone || kind.HasCachedTokens(e) || openai.MayTellHandover(e) {
+				if !ok || openai.SignOf(kind, e) != openai.SignNone || openai.HasCachedTokens(kind, e) || openai.MayTellHandover(e) {
 					b.Fatal("misjudged")
 				}
 			}

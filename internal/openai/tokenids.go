@@ -9,7 +9,7 @@ func (r *Request) TokensTell() bool {
 
 // PromptTokenIDs finds the tokens of the prompt in an answer to a request that asked for
 // them with return_token_ids; nil if there are none.
-func (k Kind) PromptTokenIDs(answer []byte) []uint32 {
+func PromptTokenIDs(k Kind, answer []byte) []uint32 {
 	const name = "prompt_token_ids"
 	s, at := scanner{b: answer}, 0
 	if k == Completion {

@@ -24,7 +24,7 @@ func TestPromptTokenIDs(t *testing.T) {
 		{"texts", `{"prompt_token_ids":["1"]}`, openai.Chat, nil},
 		{"no JSON", `{"prompt_token_ids":[1`, openai.Chat, nil},
 	} {
-		if got := tc.kind.PromptTokenIDs([]byte(tc.answer)); !slices.Equal(got, tc.want) || (got == nil) != (tc.want == nil) {
+		if got := openai.PromptTokenIDs(tc.kind, []byte(tc.answer)); !slices.Equal(got, tc.want) || (got == nil) != (tc.want == nil) {
 			t.Errorf("%s: %v, want %v", tc.name, got, tc.want)
 		}
 	}
@@ -53,7 +53,7 @@ func BenchmarkPromptTokenIDs(b *testing.B) {
 	answer = append(answer, "]}"...)
 	b.ReportAllocs()
 	for b.Loop() {
-		if ids := openai.Chat.PromptTokenIDs(answer); len(ids) != 100_001 {
+		if ids := openai.PromptTokenIDs(openai.Chat, answer); len(ids) != 100_001 {
 			b.Fatal(len(ids))
 		}
 	}

@@ -20,7 +20,7 @@ type Cached struct {
 // holds them; "" if they stand in usage itself.
 type cacheNames struct{ details, tokens, created string }
 
-func (k Kind) cacheNames() cacheNames {
+func namesOf(k Kind) cacheNames {
 	switch k {
 	case Responses:
 		return cacheNames{"input_tokens_details", "cached_tokens", "cache_write_tokens"}
@@ -35,13 +35,13 @@ func (k Kind) cacheNames() cacheNames {
 // there is no usage, "0" if the usage tells nothing of it. A null stays a null;
 // anything else that is no number counts as no usage, since it is put into the
 // client's answer.
-func (k Kind) CachedTokens(answer []byte) Cached {
-	usage, ok := k.usage(answer, 0)
+func CachedTokens(k Kind, answer []byte) Cached {
+	usage, ok := usageIn(k, answer, 0)
 	if !ok {
 		return Cached{}
 	}
-	names := k.cacheNames()
-	c := Cached{Tokens: "0", Prompt: k.promptTokens(answer, usage)}
+	names := namesOf(k)
+	c := Cached{Tokens: "0", Prompt: promptTokens(k, answer, usage)}
 	m, ok := names.find(answer, usage, names.tokens)
 	if !ok {
 		return c
@@ -59,8 +59,8 @@ func (k Kind) CachedTokens(answer []byte) Cached {
 
 // promptTokens finds the length of the prompt in a usage. /v1/messages counts what came
 // from the cache, and what was put into it, apart.
-func (k Kind) promptTokens(answer []byte, usage int) (tokens int) {
-	for _, name := range k.promptNames() {
+func promptTokens(k Kind, answer []byte, usage int) (tokens int) {
+	for _, name := range promptNames(k) {
 		m, ok := findMember(answer, usage, name)
 		if !ok {
 			continue
@@ -74,7 +74,7 @@ func (k Kind) promptTokens(answer []byte, usage int) (tokens int) {
 	return tokens
 }
 
-func (k Kind) promptNames() []string {
+func promptNames(k Kind) []string {
 	switch k {
 	case Responses:
 		return []string{"input_tokens"}
@@ -90,38 +90,38 @@ func (k Kind) promptNames() []string {
 // whole prompt as cached and nothing as put into the cache, since it was computed
 // elsewhere: the prefill instance's numbers are the true ones (protocol rule
 // R10). Without anything to replace the same bytes come back.
-func (k Kind) SetCachedTokens(answer []byte, c Cached) []byte {
+func SetCachedTokens(k Kind, answer []byte, c Cached) []byte {
 	if k == Messages {
 		return setMessageUsage(answer, c)
 	}
-	names := k.cacheNames()
-	answer = k.setDetail(answer, names.tokens, c.Tokens)
+	names := namesOf(k)
+	answer = setDetail(k, answer, names.tokens, c.Tokens)
 	if c.Created != "" {
-		answer = k.setDetail(answer, names.created, c.Created)
+		answer = setDetail(k, answer, names.created, c.Created)
 	}
 	return answer
 }
 
-func (k Kind) setDetail(answer []byte, name, value string) []byte {
+func setDetail(k Kind, answer []byte, name, value string) []byte {
 	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
 	if start < 0 {
 		return answer
 	}
-	usage, ok := k.usage(answer, start)
+	usage, ok := usageIn(k, answer, start)
 	if !ok {
 		return answer
 	}
-	m, ok := k.cacheNames().find(answer, usage, name)
+	m, ok := namesOf(k).find(answer, usage, name)
 	if !ok || isNull(answer[m.val:m.end]) {
 		return answer
 	}
 	return replaced(answer, m.val, m.end, []byte(value))
 }
 
-// usage finds the usage of an answer, or of an event's data, that begins at open: on
+// usageIn finds the usage of an answer, or of an event's data, that begins at open: on
 // the two agents' APIs some events have it inside the answer that they hold. It gives
 // the position of its brace.
-func (k Kind) usage(b []byte, open int) (at int, ok bool) {
+func usageIn(k Kind, b []byte, open int) (at int, ok bool) {
 	m, ok := findMember(b, open, "usage")
 	if !ok {
 		var outer member
@@ -152,7 +152,7 @@ func (n cacheNames) find(b []byte, usage int, name string) (member, bool) {
 }
 
 // HasCachedTokens is a cheap test whether there may be something to replace.
-func (k Kind) HasCachedTokens(b []byte) bool {
+func HasCachedTokens(k Kind, b []byte) bool {
 	if k == Messages {
 		return bytes.Contains(b, []byte("cache_read_input_tokens"))
 	}
@@ -180,19 +180,4 @@ func hasCachedTokens(b []byte) bool {
 		}
 	}
 	return false
-}
-
-// findMember finds a member of the object that begins at i; of duplicates the last.
-func findMember(b []byte, i int, name string) (found member, ok bool) {
-	s := scanner{b: b}
-	if i = s.space(i); i >= len(b) || b[i] != '{' {
-		return member{}, false
-	}
-	_, err := s.members(i, 0, func(m member) error {
-		if string(unquote(b[m.key:m.keyEnd])) == name {
-			found, ok = m, true
-		}
-		return nil
-	})
-	return found, ok && err == nil
 }

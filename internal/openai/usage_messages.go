@@ -13,11 +13,11 @@ func setMessageUsage(answer []byte, c Cached) []byte {
 	if start < 0 {
 		return answer
 	}
-	usage, ok := Messages.usage(answer, start)
+	usage, ok := usageIn(Messages, answer, start)
 	if !ok {
 		return answer
 	}
-	names := Messages.cacheNames()
+	names := namesOf(Messages)
 	input, ok1 := count(answer, usage, "input_tokens")
 	read, ok2 := count(answer, usage, names.tokens)
 	nowRead, err := strconv.ParseInt(c.Tokens, 10, 64)

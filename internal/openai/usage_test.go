@@ -32,21 +32,21 @@ func TestCachedTokens(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := openai.Chat.CachedTokens([]byte(tc.body)); got != tc.cached {
+			if got := openai.CachedTokens(openai.Chat, []byte(tc.body)); got != tc.cached {
 				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
 			}
 			want := tc.set
 			if want == "" {
 				want = tc.body
 			}
-			if got := string(openai.Chat.SetCachedTokens([]byte(tc.body), prefills)); got != want {
+			if got := string(openai.SetCachedTokens(openai.Chat, []byte(tc.body), prefills)); got != want {
 				t.Errorf("SetCachedTokens %s, want %s", got, want)
 			}
 			if strings.Contains(tc.body, "\n") {
 				return
 			}
 			event := "data: " + tc.body + "\n\n"
-			if got := string(openai.Chat.SetCachedTokens([]byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
+			if got := string(openai.SetCachedTokens(openai.Chat, []byte(event), prefills)); tc.set != "" && got != "data: "+tc.set+"\n\n" {
 				t.Errorf("in an event: %s", got)
 			}
 		})
@@ -87,17 +87,17 @@ func TestCachedTokensOfAgents(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := tc.kind.CachedTokens([]byte(tc.body)); got != tc.cached {
+			if got := openai.CachedTokens(tc.kind, []byte(tc.body)); got != tc.cached {
 				t.Errorf("CachedTokens %+v, want %+v", got, tc.cached)
 			}
 			want := tc.set
 			if want == "" {
 				want = tc.body
-			} else if !tc.kind.HasCachedTokens([]byte(tc.body)) {
+			} else if !openai.HasCachedTokens(tc.kind, []byte(tc.body)) {
 				t.Error("it is not looked into")
 			}
 			for _, around := range [][2]string{{}, {"event: x\ndata: ", "\n\n"}} {
-				if got := string(tc.kind.SetCachedTokens([]byte(around[0]+tc.body+around[1]), tc.prefill)); got != around[0]+want+around[1] {
+				if got := string(openai.SetCachedTokens(tc.kind, []byte(around[0]+tc.body+around[1]), tc.prefill)); got != around[0]+want+around[1] {
 					t.Errorf("SetCachedTokens\ngot  %s\nwant %s", got, want)
 				}
 			}

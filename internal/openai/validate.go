@@ -7,31 +7,31 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
-// read takes out of the scanned body what the proxy must know and refuses what
+// validate takes out of the scanned body what the proxy must know and refuses what
 // vLLM would refuse, so that no prefill is spent on it.
-func (r *Request) read() error {
+func validate(r *Request) error {
 	switch r.Kind {
 	case Responses:
-		return r.readResponses()
+		return readResponses(r)
 	case Messages:
-		return r.readMessages()
+		return readMessages(r)
 	case Generate:
-		return r.readGenerate()
+		return readGenerate(r)
 	case Completion, Chat, Other:
 	}
-	if err := r.readCommon(); err != nil {
+	if err := readCommon(r); err != nil {
 		return err
 	}
 	if _, err := r.boolean(FieldIgnoreEOS); err != nil {
 		return err
 	}
-	if err := r.readStreamOptions(); err != nil {
+	if err := readStreamOptions(r); err != nil {
 		return err
 	}
-	if err := r.readLimits(); err != nil {
+	if err := readLimits(r); err != nil {
 		return err
 	}
-	if err := r.readStop(); err != nil {
+	if err := readStop(r); err != nil {
 		return err
 	}
 	if _, _, err := r.integer(FieldPriority); err != nil {
@@ -41,12 +41,12 @@ func (r *Request) read() error {
 		// An engine would tell how many fields there are, those that we add among them.
 		return invalid("messages", inputOf(r.Body[r.body.open:]), errMissing)
 	}
-	r.readToolChoice()
-	return r.readBypass()
+	readToolChoice(r)
+	return readBypass(r)
 }
 
 // readCommon reads what requests of all kinds have.
-func (r *Request) readCommon() error {
+func readCommon(r *Request) error {
 	if raw := r.Raw(FieldModel); raw != nil && !isNull(raw) {
 		if raw[0] != '"' {
 			return r.wrong(FieldModel, errStringType)
@@ -58,44 +58,7 @@ func (r *Request) readCommon() error {
 	return err
 }
 
-func (r *Request) wrong(f Field, why ...*complaint) *Error {
-	if r.home(f) != 0 {
-		return r.wrongSampling(f, why)
-	}
-	return invalid(f.String(), inputOf(r.Raw(f)), why...)
-}
-
-func (r *Request) boolean(f Field) (bool, error) {
-	raw := r.Raw(f)
-	if raw == nil {
-		return false, nil
-	}
-	if isNull(raw) && f == FieldIgnoreEOS {
-		return false, r.wrong(f, errBoolType)
-	}
-	v, why := laxBool(raw)
-	if why != nil {
-		return false, r.wrong(f, why)
-	}
-	return v, nil
-}
-
-func (r *Request) integer(f Field) (v int64, ok bool, err error) {
-	raw := r.Raw(f)
-	if raw == nil {
-		return 0, false, nil
-	}
-	if isNull(raw) && (f == FieldMinTokens || f == FieldPriority) {
-		return 0, false, r.wrong(f, errIntType)
-	}
-	v, ok, why := laxInt(raw)
-	if why != nil {
-		return 0, false, r.wrong(f, why)
-	}
-	return v, ok, nil
-}
-
-func (r *Request) readStreamOptions() error {
+func readStreamOptions(r *Request) error {
 	raw := r.Raw(FieldStreamOptions)
 	if raw == nil || isNull(raw) {
 		return nil
@@ -120,7 +83,7 @@ func (r *Request) readStreamOptions() error {
 	return bad
 }
 
-func (r *Request) readLimits() error {
+func readLimits(r *Request) error {
 	maxTokens, hasMax, err := r.integer(FieldMaxTokens)
 	if err != nil {
 		return err
@@ -139,7 +102,7 @@ func (r *Request) readLimits() error {
 	if err != nil {
 		return err
 	}
-	if hasMax && maxTokens == 0 && r.echoOnly() {
+	if hasMax && maxTokens == 0 && echoOnly(r) {
 		return nil // and the request is not split, so the engine judges the rest
 	}
 	if hasMax && maxTokens < 1 {
@@ -160,12 +123,12 @@ func (r *Request) readLimits() error {
 
 // echoOnly tells whether the client may ask for no token at all: of
 // /v1/completions with echo vLLM then answers the prompt, with its logprobs.
-func (r *Request) echoOnly() bool {
+func echoOnly(r *Request) bool {
 	echo, err := r.boolean(FieldEcho) // a wrong type is told of by readBypass
 	return err == nil && echo && r.Kind == Completion
 }
 
-func (r *Request) readStop() error {
+func readStop(r *Request) error {
 	if raw := r.Raw(FieldStop); raw != nil && !isNull(raw) && raw[0] != '"' && raw[0] != '[' {
 		return r.wrong(FieldStop, errStringType, errListType)
 	}
@@ -175,7 +138,7 @@ func (r *Request) readStop() error {
 	return nil
 }
 
-func (r *Request) readToolChoice() {
+func readToolChoice(r *Request) {
 	if raw := r.Raw(FieldToolChoice); raw != nil && (raw[0] == '{' || raw[0] == '"' && string(unquote(raw)) == "required") {
 		r.CutReason = alone.ForcedTool
 	}
@@ -184,7 +147,7 @@ func (r *Request) readToolChoice() {
 // readBypass finds the requests that P/D cannot carry safely: engines return
 // the hand-over of the first prompt only, and decode engines have crashed on
 // the rest (protocol rule R3, CVE-2026-94623).
-func (r *Request) readBypass() error {
+func readBypass(r *Request) error {
 	n, hasN, err := r.integer(FieldN)
 	if err != nil {
 		return err
@@ -200,7 +163,7 @@ func (r *Request) readBypass() error {
 	}
 	plp := r.Raw(FieldPromptLogprobs)
 	switch {
-	case r.severalPrompts():
+	case severalPrompts(r):
 		r.Bypass = alone.SeveralPrompts
 	case hasN && n > 1:
 		r.Bypass = alone.N
@@ -218,7 +181,7 @@ func (r *Request) readBypass() error {
 
 // severalPrompts tells whether "prompt" is a list of more than one prompt. A
 // list of token ids is one prompt.
-func (r *Request) severalPrompts() bool {
+func severalPrompts(r *Request) bool {
 	raw := r.Raw(FieldPrompt)
 	if r.Kind != Completion || len(raw) == 0 || raw[0] != '[' {
 		return false

@@ -10,12 +10,12 @@ import (
 // The two APIs of coding agents have fields of their own. As everywhere, judged here
 // is only what the edit of the prefill leg would hide from vLLM.
 
-// readResponses is read for /v1/responses.
-func (r *Request) readResponses() error {
+// readResponses is validate for /v1/responses.
+func readResponses(r *Request) error {
 	if raw := r.Raw(FieldPrompt); raw != nil && !isNull(raw) {
 		return badRequest("prompt", "", "prompt template is not supported") // before all types
 	}
-	if err := r.readCommon(); err != nil {
+	if err := readCommon(r); err != nil {
 		return err
 	}
 	for _, f := range []Field{FieldIgnoreEOS, FieldStore, FieldBackground} {
@@ -41,15 +41,15 @@ func (r *Request) readResponses() error {
 		// vLLM has put a field into the object before it counts.
 		return invalid("input", fmt.Sprintf("<dict of %d items>", countMembers(r.Body[r.body.open:])+1), errMissing)
 	}
-	r.readToolChoice()
-	r.readStored()
+	readToolChoice(r)
+	readStored(r)
 	return nil
 }
 
 // readStored finds the requests that one instance alone can serve: one that goes on
 // from a response needs the instance that has stored it, and one that runs in the
 // background is stored where it runs.
-func (r *Request) readStored() {
+func readStored(r *Request) {
 	if raw := r.Raw(FieldPreviousResponseID); truthy(raw) {
 		r.Bypass = alone.StoredResponse
 	}
@@ -60,15 +60,15 @@ func (r *Request) readStored() {
 	}
 }
 
-// readMessages is read for /v1/messages.
-func (r *Request) readMessages() error {
+// readMessages is validate for /v1/messages.
+func readMessages(r *Request) error {
 	if err := r.missing(FieldModel, FieldMessages, FieldMaxTokens); err != nil {
 		return err
 	}
 	if raw := r.Raw(FieldModel); isNull(raw) {
 		return r.wrong(FieldModel, errStringType)
 	}
-	if err := r.readCommon(); err != nil {
+	if err := readCommon(r); err != nil {
 		return err
 	}
 	limit, limited, err := r.integer(FieldMaxTokens)
@@ -86,7 +86,7 @@ func (r *Request) readMessages() error {
 	}
 	raw := r.Raw(FieldThinking)
 	switch {
-	case r.forcedByType():
+	case forcedByType(r):
 		r.CutReason = alone.ForcedTool
 	case raw != nil && raw[0] == '{':
 		r.CutReason = alone.ThinkingBudget
@@ -94,28 +94,9 @@ func (r *Request) readMessages() error {
 	return nil
 }
 
-// missing tells of all the fields that are required and not there.
-func (r *Request) missing(required ...Field) error {
-	var texts []string
-	var first string
-	for _, f := range required {
-		if r.Raw(f) != nil {
-			continue
-		}
-		if first == "" {
-			first = "body." + f.String()
-		}
-		texts = append(texts, errMissing.about("body."+f.String(), inputOf(r.Body[r.body.open:])))
-	}
-	if texts == nil {
-		return nil
-	}
-	return pydantic(first, texts...)
-}
-
 // forcedByType tells whether tool_choice of /v1/messages forces a call: its type is
 // then "any" or "tool".
-func (r *Request) forcedByType() bool {
+func forcedByType(r *Request) bool {
 	raw := r.Raw(FieldToolChoice)
 	if len(raw) == 0 || raw[0] != '{' {
 		return false

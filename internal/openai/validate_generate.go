@@ -19,9 +19,9 @@ func noSampling(input string) string {
 		samplingLoc, pyQuote(input))
 }
 
-// readGenerate is read for /inference/v1/generate. As everywhere, judged here is only
+// readGenerate is validate for /inference/v1/generate. As everywhere, judged here is only
 // what the edit of the prefill leg would hide from vLLM.
-func (r *Request) readGenerate() error {
+func readGenerate(r *Request) error {
 	var sampling member
 	if r.samplingID == 0 {
 		sampling, _ = findMember(r.Body, r.body.open, FieldSamplingParams.String())
@@ -40,18 +40,18 @@ func (r *Request) readGenerate() error {
 		shown := inputOf(r.Body[sampling.val:sampling.end])
 		return pydantic(samplingLoc, noSampling(shown), errDictType.about(samplingLoc, shown))
 	}
-	if err := r.readCommon(); err != nil {
+	if err := readCommon(r); err != nil {
 		return err
 	}
 	if _, _, err := r.integer(FieldPriority); err != nil {
 		return err
 	}
-	return r.readSampling()
+	return readSampling(r)
 }
 
 // readSampling reads what is edited in sampling_params, and what keeps the request
 // from going through a pair.
-func (r *Request) readSampling() error {
+func readSampling(r *Request) error {
 	maxTokens, hasMax, err := r.integer(FieldMaxTokens)
 	if err != nil {
 		return err
@@ -67,7 +67,7 @@ func (r *Request) readSampling() error {
 	if err != nil {
 		return err
 	}
-	if err := r.readStop(); err != nil {
+	if err := readStop(r); err != nil {
 		return err
 	}
 	switch {
@@ -87,13 +87,4 @@ func (r *Request) readSampling() error {
 		r.Bypass = alone.PromptLogprobs
 	}
 	return nil
-}
-
-// wrongSampling is the error of a value inside sampling_params.
-func (r *Request) wrongSampling(f Field, why []*complaint) *Error {
-	texts := []string{noSampling(inputOf(r.Body[r.sampling.open:]))}
-	for _, c := range why {
-		texts = append(texts, c.about(samplingLoc+"."+f.String(), inputOf(r.Raw(f))))
-	}
-	return pydantic(samplingLoc, texts...)
 }

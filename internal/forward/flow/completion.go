@@ -265,7 +265,7 @@ func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())
 	if p.Lesson.Wanted() {
-		if ids := c.kind.PromptTokenIDs(answer); ids != nil {
+		if ids := openai.PromptTokenIDs(c.kind, answer); ids != nil {
 			p.Lesson.Learn(ids)
 		}
 	}

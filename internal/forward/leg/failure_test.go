@@ -12,7 +12,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 	t.Parallel()
 	const text = `{"error":{"message":"too long","code":400}}`
 	event := []byte("data: " + text + "\n\n")
-	f := testLeg(t).OfEvent(400, openai.Chat.ErrorOf(event))
+	f := testLeg(t).OfEvent(400, openai.ErrorOf(openai.Chat, event))
 	for i := range event {
 		event[i] = '#' // the next stream
 	}
@@ -23,7 +23,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 
 func TestErrorEventThatIsNoJSON(t *testing.T) {
 	t.Parallel()
-	f := testLeg(t).OfEvent(0, openai.Chat.ErrorOf([]byte("data:{\"error\":00\n\n")))
+	f := testLeg(t).OfEvent(0, openai.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
 	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {
 		t.Fatalf("%s %+v", f.Class, f.Answer)
 	}

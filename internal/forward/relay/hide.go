@@ -11,7 +11,7 @@ func (k Hide) Whole(body []byte) []byte {
 	if !openai.MayTellHandover(body) {
 		return body
 	}
-	return openai.Kind(k).HideHandover(body)
+	return openai.HideHandover(openai.Kind(k), body)
 }
 
 // Events implements connector.Rewriter.

@@ -190,7 +190,7 @@ func (e *events) look(kind openai.Kind, end int) (failed int) {
 		if !ok {
 			return 0
 		}
-		switch kind.Sign(event) {
+		switch openai.SignOf(kind, event) {
 		case openai.SignError:
 			return end - len(tail)
 		case openai.SignFailedEnd:
@@ -227,9 +227,9 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 			return nil
 		}
 		e.judged += len(event)
-		switch class, code := a.Kind.Classify(event); class {
+		switch class, code := openai.Classify(a.Kind, event); class {
 		case openai.EventError:
-			return s.Leg.OfEvent(code, a.Kind.ErrorOf(event))
+			return s.Leg.OfEvent(code, openai.ErrorOf(a.Kind, event))
 		case openai.EventContent, openai.EventDone:
 			if f := s.unfinished(a.Kind, event); f != nil {
 				return f

@@ -54,26 +54,26 @@ func (u *Usage) Prompt() (tokens, cached int) {
 // stay open for hours.
 func (u *Usage) Prefilled(answer []byte) {
 	u.prefill.Store(nil)
-	if cached := u.Kind.CachedTokens(answer); answer != nil && cached.Tokens != "" {
+	if cached := openai.CachedTokens(u.Kind, answer); answer != nil && cached.Tokens != "" {
 		u.prefill.Store(&cached)
 	}
 }
 
 // Whole implements connector.Rewriter.
 func (u *Usage) Whole(body []byte) []byte {
-	if !u.Kind.HasCachedTokens(body) {
+	if !openai.HasCachedTokens(u.Kind, body) {
 		return body
 	}
 	cached := u.await()
 	if cached == nil {
 		return body
 	}
-	return u.Kind.SetCachedTokens(body, *cached)
+	return openai.SetCachedTokens(u.Kind, body, *cached)
 }
 
 // Events implements connector.Rewriter.
 func (u *Usage) Events(batch []byte) []byte {
-	if !u.Kind.HasCachedTokens(batch) || u.await() == nil {
+	if !openai.HasCachedTokens(u.Kind, batch) || u.await() == nil {
 		return batch
 	}
 	return eachEvent(batch, u.Whole)

@@ -1,0 +1,52 @@
+package openai
+
+import "bytes"
+
+// Body is the content of one leg: slices of the client's body with a few new
+// bytes between them. The zero Body is empty.
+type Body struct {
+	segments [][]byte
+	size     int64
+}
+
+// BodyOf wraps one slice.
+func BodyOf(b []byte) Body {
+	var out Body
+	out.add(b)
+	return out
+}
+
+func (b *Body) add(seg []byte) {
+	if len(seg) > 0 {
+		b.segments = append(b.segments, seg)
+		b.size += int64(len(seg))
+	}
+}
+
+// Len is the content length in bytes.
+func (b Body) Len() int64 { return b.size }
+
+// Segments gives the slices in order, for a vectored write; they must not be changed.
+func (b Body) Segments() [][]byte { return b.segments }
+
+// Bytes joins the segments; for tests and small bodies.
+func (b Body) Bytes() []byte { return bytes.Join(b.segments, nil) }
+
+// splice replaces body[start:end] by text.
+type splice struct {
+	start, end int
+	text       []byte
+}
+
+// assemble gives the body with the splices, which are in order and apart.
+func assemble(body []byte, splices []splice) Body {
+	out := Body{segments: make([][]byte, 0, 2*len(splices)+1)}
+	at := 0
+	for _, s := range splices {
+		out.add(body[at:s.start])
+		out.add(s.text)
+		at = s.end
+	}
+	out.add(body[at:])
+	return out
+}

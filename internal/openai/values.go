@@ -1,0 +1,69 @@
+package openai
+
+// wrong is the error of a value that vLLM would refuse.
+func (r *Scanned) wrong(f Field, why ...*complaint) *Error {
+	if r.home(f) != 0 {
+		return r.wrongSampling(f, why)
+	}
+	return invalid(f.String(), inputOf(r.Raw(f)), why...)
+}
+
+// wrongSampling is the error of a value inside sampling_params.
+func (r *Scanned) wrongSampling(f Field, why []*complaint) *Error {
+	texts := []string{noSampling(inputOf(r.Body[r.sampling.open:]))}
+	for _, c := range why {
+		texts = append(texts, c.about(samplingLoc+"."+f.String(), inputOf(r.Raw(f))))
+	}
+	return pydantic(samplingLoc, texts...)
+}
+
+// boolean reads a field that is true or false; one that is absent is false.
+func (r *Scanned) boolean(f Field) (bool, error) {
+	raw := r.Raw(f)
+	if raw == nil {
+		return false, nil
+	}
+	if isNull(raw) && f == FieldIgnoreEOS {
+		return false, r.wrong(f, errBoolType)
+	}
+	v, why := laxBool(raw)
+	if why != nil {
+		return false, r.wrong(f, why)
+	}
+	return v, nil
+}
+
+// integer reads a field that is a whole number; ok is false for one that is absent or null.
+func (r *Scanned) integer(f Field) (v int64, ok bool, err error) {
+	raw := r.Raw(f)
+	if raw == nil {
+		return 0, false, nil
+	}
+	if isNull(raw) && (f == FieldMinTokens || f == FieldPriority) {
+		return 0, false, r.wrong(f, errIntType)
+	}
+	v, ok, why := laxInt(raw)
+	if why != nil {
+		return 0, false, r.wrong(f, why)
+	}
+	return v, ok, nil
+}
+
+// missing tells of all the fields that are required and not there.
+func (r *Scanned) missing(required ...Field) error {
+	var texts []string
+	var first string
+	for _, f := range required {
+		if r.Raw(f) != nil {
+			continue
+		}
+		if first == "" {
+			first = "body." + f.String()
+		}
+		texts = append(texts, errMissing.about("body."+f.String(), inputOf(r.Body[r.body.open:])))
+	}
+	if texts == nil {
+		return nil
+	}
+	return pydantic(first, texts...)
+}
