@@ -1,15 +1,10 @@
 package openai_test
 
 import (
-	"bytes"
-	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
-
-func TestMain(m *testing.M) { leak.Main(m) }
 
 func TestClassify(t *testing.T) {
 	t.Parallel()
@@ -47,131 +42,6 @@ func TestClassify(t *testing.T) {
 			class, code := openai.Classify(openai.Chat, []byte(tc.event))
 			if class != tc.class || code != tc.code {
 				t.Fatalf("Classify(%q) = %d, %d; want %d, %d", tc.event, class, code, tc.class, tc.code)
-			}
-		})
-	}
-}
-
-func TestTopLevel(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		name, body, want string
-		bad              bool
-	}{
-		{"present", `{"a":1,"k": {"x": 9007199254740993} }`, `{"x": 9007199254740993}`, false},
-		{"absent", `{"a":1}`, ``, false},
-		{"null", `{"k":null}`, ``, false},
-		{"nested only", `{"a":{"k":1}}`, ``, false},
-		{"twice", `{"k":1,"k":2}`, `2`, false},
-		{"no object", `[1]`, ``, true},
-		{"cut", `{"k":1`, ``, true},
-		{"more", `{"k":1}{}`, ``, true},
-		{"empty", ``, ``, true},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			got, err := openai.TopLevel([]byte(tc.body), "k")
-			if string(got) != tc.want || (err != nil) != tc.bad {
-				t.Fatalf("got %q, %v", got, err)
-			}
-		})
-	}
-}
-
-func BenchmarkParse(b *testing.B) {
-	small := []byte(`{"model":"m","messages":[{"role":"user","content":"hello there"}],"max_tokens":16,"stream":true}`)
-	large := append(append([]byte(`{"model":"m","prompt":"`), make([]byte, 1<<20)...), `","max_tokens":16}`...)
-	for i := range large {
-		if large[i] == 0 {
-			large[i] = 'x'
-		}
-	}
-	prose := bytes.Clone(large)
-	for i := 100; i+2 < len(prose)-40; i += 80 {
-		prose[i] = '\\'
-		prose[i+1] = "nn\"n"[i/80%4]
-	}
-	ids := []byte(`{"model":"m","prompt":[1`)
-	for len(ids) < 1<<20 {
-		ids = append(ids, ", 12345"...)
-	}
-	ids = append(ids, `],"max_tokens":16}`...)
-	chat := func(text string) []byte {
-		return []byte(`{"model":"m","messages":[{"role":"user","content":"` + strings.Repeat(text, 64<<10/len(text)) + `"}],"temperature":0,"max_tokens":1}`)
-	}
-	for _, bc := range []struct {
-		name string
-		body []byte
-	}{
-		{"100B", small}, {"1MiB text", large}, {"1MiB prose", prose}, {"1MiB ids", ids},
-		{"64KiB prose", chat(` the quick brown fox jumps over 13 lazy dogs, and none of them looks up;\n`)},
-		{"64KiB code", chat(`\tif err := f(\"a\", 'b'); err != nil {\n\t\treturn fmt.Errorf(\"f: %w\", err)\n\t}\n`)},
-		{"64KiB Chinese", chat("人工智能模型的推理服务。")},
-		{"64KiB Cyrillic", chat("Модель отвечает на вопросы. ")},
-		{"64KiB emoji", chat("😀🚀🎉🤖")},
-		{"64KiB some Chinese", chat(strings.Repeat(` the quick brown fox jumps over 13 lazy dogs, and none of them looks up;\n`, 8) + "你好，世界")},
-		{"64KiB escaped Chinese", chat(`\u4f60\u597d\uff0c\u4e16\u754c`)},
-	} {
-		b.Run(bc.name, func(b *testing.B) {
-			b.ReportAllocs()
-			b.SetBytes(int64(len(bc.body)))
-			for b.Loop() {
-				r, err := openai.ParseRequest(openai.Completion, bc.body)
-				if err != nil {
-					b.Fatal(err)
-				}
-				e := r.NewEdit()
-				e.Set(openai.FieldMaxTokens, "1")
-				if e.Body().Len() == 0 {
-					b.Fatal("empty")
-				}
-			}
-		})
-	}
-}
-
-// BenchmarkEvents is what the data path does with each event of a stream.
-func BenchmarkEvents(b *testing.B) {
-	event := `data: {"id":"c","object":"text_completion","created":1,"model":"m","choices":[{"index":0,"text":" t","logprobs":null,"finish_reason":null}]}` + "\n\n"
-	batch := []byte(strings.Repeat(event, 16))
-	b.ReportAllocs()
-	b.SetBytes(int64(len(batch)))
-	for b.Loop() {
-		n := 0
-		for rest := batch[:openai.EventEnd(batch, 0)]; ; n++ {
-			e, tail, ok := openai.NextEvent(rest)
-			if !ok {
-				break
-			}
-			class, _ := openai.Classify(openai.Chat, e)
-			if openai.IsDone(e) || openai.LooksLikeError(e) || class != openai.EventContent {
-				b.Fatal("misjudged")
-			}
-			rest = tail
-		}
-		if n != 16 {
-			b.Fatal(n)
-		}
-	}
-}
-
-// BenchmarkSigns is what the data path does with each event behind the commit, for the
-// APIs side by side.
-func BenchmarkSigns(b *testing.B) {
-	for kind, event := range map[openai.Kind]string{
-		openai.Chat: `data: {"id":"chatcmpl-0123456789abcdef","object":"chat.completion.chunk","created":1700000000,"model":"m","choices":[{"index":0,"delta":{"content":" token"},"logprobs":null,"finish_reason":null,"token_ids":null}]}` + "\n\n",
-		openai.Responses: "event: response.output_text.delta\n" +
-			`data: {"type":"response.output_text.delta","sequence_number":17,"content_index":0,"delta":" token","item_id":"msg_0123456789abcdef","logprobs":[],"output_index":0}` + "\n\n",
-		openai.Messages: "event: content_block_delta\n" + `data: {"type":"content_block_delta","index":0,"delta":{"type":"text_delta","text":" token"}}` + "\n\n",
-	} {
-		b.Run(kind.Path()[1:], func(b *testing.B) {
-			buf := []byte(event)
-			b.ReportAllocs()
-			for b.Loop() {
-				e, _, ok := openai.NextEvent(buf[:openai.EventEnd(buf, 0)])
-				if !ok || openai.SignOf(kind, e) != openai.SignNone || openai.HasCachedTokens(kind, e) || openai.MayTellHandover(e) {
-					b.Fatal("misjudged")
-				}
 			}
 		})
 	}

@@ -1,12 +1,5 @@
 package openai
 
-// TokensTell tells that the KV cache of a request without media follows from the tokens of
-// its prompt alone, which it does not with a salt, and that an engine tells them when it
-// is asked, which it does on two of the routes.
-func (r *Request) TokensTell() bool {
-	return (r.Kind == Chat || r.Kind == Completion) && r.last[FieldCacheSalt] == 0
-}
-
 // PromptTokenIDs finds the tokens of the prompt in an answer to a request that asked for
 // them with return_token_ids; nil if there are none.
 func PromptTokenIDs(k Kind, answer []byte) []uint32 {

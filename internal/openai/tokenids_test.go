@@ -29,32 +29,3 @@ func TestPromptTokenIDs(t *testing.T) {
 		}
 	}
 }
-
-func TestTokensTell(t *testing.T) {
-	t.Parallel()
-	for body, want := range map[string]bool{
-		`{"messages":[],"prompt":"p"}`:                  true,
-		`{"messages":[],"prompt":"p","cache_salt":"s"}`: false,
-	} {
-		for kind, tells := range map[openai.Kind]bool{openai.Chat: true, openai.Completion: true, openai.Messages: false, openai.Responses: false} {
-			r, _ := openai.ParseRequest(kind, []byte(body)) // what is refused can be read all the same
-			if got := r.TokensTell(); got != (want && tells) {
-				t.Errorf("%s on %v: %t", body, kind, got)
-			}
-		}
-	}
-}
-
-func BenchmarkPromptTokenIDs(b *testing.B) {
-	answer := []byte(`{"choices":[],"prompt_token_ids":[1`)
-	for range 100_000 {
-		answer = append(answer, ",12345"...)
-	}
-	answer = append(answer, "]}"...)
-	b.ReportAllocs()
-	for b.Loop() {
-		if ids := openai.PromptTokenIDs(openai.Chat, answer); len(ids) != 100_001 {
-			b.Fatal(len(ids))
-		}
-	}
-}

@@ -2,7 +2,6 @@ package openai
 
 import (
 	"bytes"
-	"errors"
 	"fmt"
 	"math"
 	"net/http"
@@ -10,8 +9,6 @@ import (
 	"strings"
 	"unicode"
 	"unicode/utf8"
-
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // The errors that the proxy makes of an invalid request are those of vLLM 0.32, to
@@ -85,32 +82,6 @@ func NotJSON() *Error {
 func UnknownModel(model string, served []string) *Error {
 	return &Error{Status: http.StatusNotFound, Type: TypeNotFound, Param: "model",
 		Message: fmt.Sprintf("The model `%s` does not exist. Valid aliases: %s.", model, strings.Join(served, ", "))}
-}
-
-// badJSON is the answer to a body that could not be read.
-func badJSON(body []byte, err error) *Error {
-	if !utf8scan.Valid(body) {
-		return &Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
-	}
-	var e *syntaxError
-	switch {
-	case errors.Is(err, errTooMany):
-		return ownLimit(fmt.Sprintf("more than %d fields in the request", maxTopLevel))
-	case errors.Is(err, errTooManyObjects):
-		return ownLimit(fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
-	case !errors.As(err, &e):
-		return ownLimit("the request body is not valid JSON: " + err.Error())
-	case e.what == nestedTooDeep:
-		return ownLimit(fmt.Sprintf("more than %d levels of lists and objects in the request", maxDepth))
-	}
-	loc := "body." + strconv.Itoa(utf8.RuneCount(body[:e.pos])) // Python counts characters
-	return pydantic(loc, fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': %s}}",
-		loc, pyQuote(e.what)))
-}
-
-// ownLimit refuses what vLLM would take.
-func ownLimit(message string) *Error {
-	return &Error{Status: http.StatusBadRequest, Type: TypeBadRequest, Message: message, Final: true}
 }
 
 // maxShownInput bounds the text of an invalid value that is shown.
