@@ -14,6 +14,9 @@ package connector
 import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // Dialect is how a pair of engines is told to hand over KV. Implementations have
@@ -31,7 +34,7 @@ type Dialect interface { //nolint:interfacebloat // what a pair has to be told, 
 	Unfit(k openai.Kind, p Pair) (reason string)
 	// Prefill is the leg that makes an instance compute the prompt's KV cache.
 	// Pair.Decode is nil where the flow chooses it later.
-	Prefill(r *openai.Request, p Pair) Leg
+	Prefill(r *request.Request, p Pair) Leg
 	// Handover takes from a prefill answer what the decode leg needs. The error
 	// tells that the answer is not what such an engine sends; an answer that
 	// merely offers no transfer gives the zero Handover.
@@ -39,7 +42,7 @@ type Dialect interface { //nolint:interfacebloat // what a pair has to be told, 
 	// Decode is the leg that answers the client. In a sequential flow the zero
 	// Handover makes the decode instance compute the prompt itself; in a
 	// concurrent one there is no other, as all stands in the pair.
-	Decode(r *openai.Request, p Pair, h Handover) Leg
+	Decode(r *request.Request, p Pair, h Handover) Leg
 	// SharesPool tells that KV lies in a pool found by content: any decode
 	// instance may use it, any number of times. Otherwise a hand-over is good
 	// for one decode instance that takes it.
@@ -92,7 +95,7 @@ type Pair struct {
 
 // Leg is what one engine is sent.
 type Leg struct {
-	Body openai.Body
+	Body splice.Body
 	// Header are fields of this leg alone. A client's own of the same name does
 	// not get through.
 	Header []Field
@@ -135,6 +138,6 @@ type Rewriter interface {
 
 // Alone is the leg of a decode instance that computes the prompt itself, in any
 // dialect. Of the pair it needs Decode, its rank and Key.
-func Alone(r *openai.Request, p Pair) Leg {
+func Alone(r *request.Request, p Pair) Leg {
 	return Leg{Body: decodeEdit(r, p).Body(), Header: Pinned(p.Decode, p.DecodeRank)}
 }

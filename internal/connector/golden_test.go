@@ -15,6 +15,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 func TestMain(m *testing.M) {
@@ -40,7 +42,7 @@ func TestGolden(t *testing.T) {
 		for _, dir := range cases {
 			t.Run(dialect+"/"+filepath.Base(dir), func(t *testing.T) {
 				t.Parallel()
-				r, err := openai.ParseRequest(kindOf(t, dir), read(t, dir, "client.json"))
+				r, err := request.Parse(kindOf(t, dir), read(t, dir, "client.json"))
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -4,7 +4,8 @@ import (
 	"net"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 
 // WithHost gives hand-over parameters with the host of an instance in remote_host, for
@@ -15,5 +16,5 @@ func WithHost(params []byte, in *instance.Instance) []byte {
 	if err != nil {
 		return params
 	}
-	return openai.Replace(params, "remote_host", quote(host))
+	return jsonscan.Replace(params, "remote_host", quote(host))
 }

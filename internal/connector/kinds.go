@@ -7,6 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // release is one of vLLM's, without its last number.
@@ -58,10 +60,10 @@ func tooOld(k openai.Kind, p Pair) string {
 // decodeEdit begins the leg of a decode instance. An answer on /v1/responses may be
 // stored there: its id, which vLLM takes from the request, tells where (see
 // openai.HolderOf).
-func decodeEdit(r *openai.Request, p Pair) *openai.Edit {
+func decodeEdit(r *request.Request, p Pair) *request.Edit {
 	e := r.NewEdit()
 	if r.Kind == openai.Responses && p.Decode != nil && r.MayBeStored() {
-		e.Set(openai.FieldRequestID, `"`+openai.ResponseID(p.Key, p.Decode.Address)+`"`)
+		e.Set(request.FieldRequestID, `"`+openai.ResponseID(p.Key, p.Decode.Address)+`"`)
 	}
 	return e
 }
@@ -73,37 +75,37 @@ func decodeEdit(r *openai.Request, p Pair) *openai.Edit {
 // the last: Unfit says where that does not matter. /inference/v1/generate has its
 // limits in sampling_params, where Edit finds them. A prefill that is asked for the tokens
 // of the prompt tells them in an answer that no client sees.
-func prefillEdit(e *openai.Edit, p Pair) {
-	e.Set(openai.FieldStream, "false")
+func prefillEdit(e *request.Edit, p Pair) {
+	e.Set(request.FieldStream, "false")
 	if p.TokenIDs {
-		e.Set(openai.FieldReturnTokenIDs, "true")
+		e.Set(request.FieldReturnTokenIDs, "true")
 	}
 	switch e.Kind() {
 	case openai.Responses:
-		e.Set(openai.FieldMaxOutputTokens, "1")
-		e.Set(openai.FieldIgnoreEOS, "true")
-		e.Set(openai.FieldStore, "false")
-		e.Delete(openai.FieldBackground)
-		e.Delete(openai.FieldMinTokens)
-		e.Delete(openai.FieldStop)
+		e.Set(request.FieldMaxOutputTokens, "1")
+		e.Set(request.FieldIgnoreEOS, "true")
+		e.Set(request.FieldStore, "false")
+		e.Delete(request.FieldBackground)
+		e.Delete(request.FieldMinTokens)
+		e.Delete(request.FieldStop)
 	case openai.Messages:
-		e.Set(openai.FieldMaxTokens, "1")
-		e.Delete(openai.FieldStopSequences)
+		e.Set(request.FieldMaxTokens, "1")
+		e.Delete(request.FieldStopSequences)
 	case openai.Generate:
-		e.Set(openai.FieldMaxTokens, "1")
-		e.Set(openai.FieldMinTokens, "1")
-		e.Set(openai.FieldIgnoreEOS, "true")
-		e.Delete(openai.FieldStreamOptions)
-		e.Delete(openai.FieldStop)
-		e.Delete(openai.FieldStopTokenIDs)
+		e.Set(request.FieldMaxTokens, "1")
+		e.Set(request.FieldMinTokens, "1")
+		e.Set(request.FieldIgnoreEOS, "true")
+		e.Delete(request.FieldStreamOptions)
+		e.Delete(request.FieldStop)
+		e.Delete(request.FieldStopTokenIDs)
 	case openai.Completion, openai.Chat, openai.Other:
-		e.Set(openai.FieldMaxTokens, "1")
-		e.Replace(openai.FieldMaxCompletionTokens, "1")
-		e.Set(openai.FieldMinTokens, "1")
-		e.Delete(openai.FieldMinCompletionTokens)
-		e.Set(openai.FieldIgnoreEOS, "true")
-		e.Delete(openai.FieldStreamOptions)
-		e.Delete(openai.FieldStop)
-		e.Delete(openai.FieldStopTokenIDs)
+		e.Set(request.FieldMaxTokens, "1")
+		e.Replace(request.FieldMaxCompletionTokens, "1")
+		e.Set(request.FieldMinTokens, "1")
+		e.Delete(request.FieldMinCompletionTokens)
+		e.Set(request.FieldIgnoreEOS, "true")
+		e.Delete(request.FieldStreamOptions)
+		e.Delete(request.FieldStop)
+		e.Delete(request.FieldStopTokenIDs)
 	}
 }

@@ -10,6 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // lmcache is LMCacheConnectorV1 with LMCache's PD backend (protocols.md 5): prefill
@@ -62,18 +64,18 @@ func (lmcache) Unfit(k openai.Kind, p Pair) string {
 // Prefill names the receiver of each rank. The tag keeps the chunks of this attempt
 // apart: a receiver lists a chunk before it has arrived, and forgets it when it has
 // been read, so that an attempt must not find what another one has announced.
-func (lmcache) Prefill(r *openai.Request, p Pair) Leg {
+func (lmcache) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
-	e.Set(openai.FieldKVTransferParams, `{"disagg_spec":{"req_id":`+quote(p.Key)+`,"receiver_host":`+quote(receiverHost(p.Decode))+
+	e.Set(request.FieldKVTransferParams, `{"disagg_spec":{"req_id":`+quote(p.Key)+`,"receiver_host":`+quote(receiverHost(p.Decode))+
 		`,"receiver_init_port":`+list(p.Decode.Record.Ports[instance.PortLMCacheInit])+
 		`,"receiver_alloc_port":`+list(p.Decode.Record.Ports[instance.PortLMCacheAlloc])+`},`+tag(p)+`}`)
 	return Leg{Body: e.Body(), Awaits: Notices{ID: p.Key, Ranks: receivers(p.Decode)}}
 }
 
-func (lmcache) Decode(r *openai.Request, p Pair, _ Handover) Leg {
+func (lmcache) Decode(r *request.Request, p Pair, _ Handover) Leg {
 	e := decodeEdit(r, p)
-	e.Set(openai.FieldKVTransferParams, `{`+tag(p)+`}`)
+	e.Set(request.FieldKVTransferParams, `{`+tag(p)+`}`)
 	return Leg{Body: e.Body()}
 }
 

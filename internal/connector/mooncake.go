@@ -9,6 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // mooncake is vLLM's own MooncakeConnector (protocols.md 3.1): both legs run at
@@ -64,10 +66,10 @@ func (mooncake) Unfit(k openai.Kind, p Pair) string {
 	return tooOld(k, p)
 }
 
-func (mooncake) Prefill(r *openai.Request, p Pair) Leg {
+func (mooncake) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
-	e.Set(openai.FieldKVTransferParams,
+	e.Set(request.FieldKVTransferParams,
 		`{"do_remote_decode":true,"do_remote_prefill":false,"transfer_id":"`+transferID(p)+`"}`)
 	return Leg{
 		Body:   e.Body(),
@@ -75,9 +77,9 @@ func (mooncake) Prefill(r *openai.Request, p Pair) Leg {
 	}
 }
 
-func (mooncake) Decode(r *openai.Request, p Pair, _ Handover) Leg {
+func (mooncake) Decode(r *request.Request, p Pair, _ Handover) Leg {
 	e := decodeEdit(r, p)
-	e.Set(openai.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
+	e.Set(request.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_bootstrap_addr":`+
 		quote("http://"+bootstrapAddress(p.Prefill))+`,"remote_engine_id":`+
 		quote(p.Prefill.EngineID(p.PrefillRank))+`,"transfer_id":"`+transferID(p)+`"}`)
 	return Leg{Body: e.Body()}

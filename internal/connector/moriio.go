@@ -10,6 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // MoRIIO is the connector in the records of engines with vLLM's MoRIIOConnector
@@ -139,16 +141,16 @@ func (moriioWrite) Flow() Flow                        { return Concurrent }
 func (moriioWrite) Handover([]byte) (Handover, error) { return Handover{}, nil }
 func (moriioWrite) NeedsPrefill() bool                { return false }
 
-func (moriioWrite) Prefill(r *openai.Request, p Pair) Leg {
+func (moriioWrite) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
-	e.Set(openai.FieldKVTransferParams, moriioPrefill(p, moriioPeer(p.Decode)))
+	e.Set(request.FieldKVTransferParams, moriioPrefill(p, moriioPeer(p.Decode)))
 	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Prefill, p.PrefillRank)}
 }
 
-func (moriioWrite) Decode(r *openai.Request, p Pair, _ Handover) Leg {
+func (moriioWrite) Decode(r *request.Request, p Pair, _ Handover) Leg {
 	e := decodeEdit(r, p)
-	e.Set(openai.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":null,"remote_block_ids":null,`+
+	e.Set(request.FieldKVTransferParams, `{"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":null,"remote_block_ids":null,`+
 		moriioPeer(p.Prefill)+moriioTransfer(p)+moriioRank(p)+`}`)
 	return Leg{Body: e.Body(), ID: moriioID(p), Header: pinned(p.Decode, p.DecodeRank)}
 }
@@ -164,20 +166,20 @@ func (moriioRead) Flow() Flow   { return Sequential }
 // loaded, whatever the request says (vLLM 0.32, get_num_new_matched_tokens).
 func (moriioRead) NeedsPrefill() bool { return true }
 
-func (moriioRead) Prefill(r *openai.Request, p Pair) Leg {
+func (moriioRead) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
-	e.Set(openai.FieldKVTransferParams, moriioPrefill(p, ""))
+	e.Set(request.FieldKVTransferParams, moriioPrefill(p, ""))
 	return Leg{Body: e.Body(), Header: pinned(p.Prefill, p.PrefillRank)}
 }
 
 func (moriioRead) Handover(answer []byte) (Handover, error) { return nixl{}.Handover(answer) }
 
-func (moriioRead) Decode(r *openai.Request, p Pair, h Handover) Leg {
+func (moriioRead) Decode(r *request.Request, p Pair, h Handover) Leg {
 	e := decodeEdit(r, p)
 	out := Leg{Header: pinned(p.Decode, p.DecodeRank)}
 	if !h.Empty() {
-		e.SetBytes(openai.FieldKVTransferParams, h.Params)
+		e.SetBytes(request.FieldKVTransferParams, h.Params)
 		out.ID = moriioID(p)
 	}
 	out.Body = e.Body()

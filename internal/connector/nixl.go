@@ -8,6 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // nixl is vLLM's NixlConnector in pull mode: the prefill answer carries
@@ -36,15 +39,15 @@ func (nixl) Unfit(k openai.Kind, p Pair) string {
 	return why
 }
 
-func (nixl) Prefill(r *openai.Request, p Pair) Leg {
+func (nixl) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
-	e.Set(openai.FieldKVTransferParams, nixlPrefill)
+	e.Set(request.FieldKVTransferParams, nixlPrefill)
 	return Leg{Body: e.Body()}
 }
 
 func (nixl) Handover(answer []byte) (Handover, error) {
-	params, err := openai.TopLevel(answer, "kv_transfer_params")
+	params, err := jsonscan.TopLevel(answer, "kv_transfer_params")
 	if err != nil {
 		return Handover{}, fmt.Errorf("prefill answer: %w", err)
 	}
@@ -54,10 +57,10 @@ func (nixl) Handover(answer []byte) (Handover, error) {
 	return Handover{Params: params}, nil
 }
 
-func (nixl) Decode(r *openai.Request, p Pair, h Handover) Leg {
+func (nixl) Decode(r *request.Request, p Pair, h Handover) Leg {
 	e := decodeEdit(r, p)
 	if !h.Empty() {
-		e.SetBytes(openai.FieldKVTransferParams, h.Params)
+		e.SetBytes(request.FieldKVTransferParams, h.Params)
 	}
 	return Leg{Body: e.Body()}
 }

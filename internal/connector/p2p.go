@@ -8,6 +8,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // p2p is vLLM's OffloadingConnector with a tier of type p2p (protocols.md 13.1):
@@ -50,10 +53,10 @@ func (p2p) Terms(in *instance.Instance) Terms {
 	return t
 }
 
-func (p2p) Prefill(r *openai.Request, p Pair) Leg {
+func (p2p) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
-	e.Set(openai.FieldKVTransferParams, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`)
+	e.Set(request.FieldKVTransferParams, `{"remote_decoder":{"kv_request_id":"`+p2pID(p)+`"}}`)
 	return Leg{
 		Body:   e.Body(),
 		Header: []Field{{headerRank, strconv.Itoa(p.PrefillRank)}},
@@ -61,19 +64,19 @@ func (p2p) Prefill(r *openai.Request, p Pair) Leg {
 }
 
 func (p2p) Handover(answer []byte) (Handover, error) {
-	if _, err := openai.TopLevel(answer, "choices"); err != nil {
+	if _, err := jsonscan.TopLevel(answer, "choices"); err != nil {
 		return Handover{}, err
 	}
 	return Handover{Params: []byte(p2pKept)}, nil
 }
 
-func (p2p) Decode(r *openai.Request, p Pair, h Handover) Leg {
+func (p2p) Decode(r *request.Request, p Pair, h Handover) Leg {
 	if h.Empty() {
 		return Alone(r, p)
 	}
 	e := decodeEdit(r, p)
 	host, port := sideChannel(p.Prefill, p.PrefillRank)
-	e.Set(openai.FieldKVTransferParams, `{"remote_prefiller":{"kv_request_id":"`+p2pID(p)+
+	e.Set(request.FieldKVTransferParams, `{"remote_prefiller":{"kv_request_id":"`+p2pID(p)+
 		`","remote_host":`+quote(host)+`,"remote_port":`+strconv.Itoa(port)+`}}`)
 	return Leg{Body: e.Body()}
 }

@@ -3,6 +3,8 @@ package connector
 import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // plain is for engines that share a KV pool: nothing about the transfer is said
@@ -21,10 +23,10 @@ func (plain) NeedsPrefill() bool                { return false }
 // Unfit: the pool has what was computed, however the request came and ended.
 func (plain) Unfit(openai.Kind, Pair) string { return "" }
 
-func (plain) Prefill(r *openai.Request, p Pair) Leg {
+func (plain) Prefill(r *request.Request, p Pair) Leg {
 	e := r.NewEdit()
 	prefillEdit(e, p)
 	return Leg{Body: e.Body()}
 }
 
-func (plain) Decode(r *openai.Request, p Pair, _ Handover) Leg { return Alone(r, p) }
+func (plain) Decode(r *request.Request, p Pair, _ Handover) Leg { return Alone(r, p) }

@@ -7,7 +7,8 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // headerRank is how engines are told which of their data-parallel ranks a request is
@@ -37,12 +38,12 @@ func tooManyRanks(in *instance.Instance) error {
 type ranked struct{ Dialect }
 
 // Prefill implements Dialect.
-func (d ranked) Prefill(r *openai.Request, p Pair) Leg {
+func (d ranked) Prefill(r *request.Request, p Pair) Leg {
 	return pinnedTo(d.Dialect.Prefill(r, p), p.Prefill, p.PrefillRank)
 }
 
 // Decode implements Dialect.
-func (d ranked) Decode(r *openai.Request, p Pair, h Handover) Leg {
+func (d ranked) Decode(r *request.Request, p Pair, h Handover) Leg {
 	return pinnedTo(d.Dialect.Decode(r, p, h), p.Decode, p.DecodeRank)
 }
 

@@ -7,6 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // Every dialect can have prefill tell the tokens of the prompt, and none asks decode.
@@ -18,7 +20,7 @@ func TestPrefillTellsTokens(t *testing.T) {
 			t.Fatal(err)
 		}
 		for _, wanted := range []bool{false, true} {
-			r, err := openai.ParseRequest(openai.Chat, []byte(`{"messages":[],"return_token_ids":false}`))
+			r, err := request.Parse(openai.Chat, []byte(`{"messages":[],"return_token_ids":false}`))
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -15,6 +15,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/tracing"
+
+	"github.com/pdmesh/pdmesh/internal/openai/form"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // call is one client's request, from its first byte to its entry in the log. It
@@ -103,7 +108,7 @@ func (c *call) completion(kind openai.Kind) {
 	if !c.readJSON() {
 		return
 	}
-	req, err := openai.ParseRequest(kind, c.flow.Body.Bytes())
+	req, err := request.Parse(kind, c.flow.Body.Bytes())
 	if c.parsed(req, err) {
 		c.flow.Complete(req)
 	}
@@ -115,7 +120,7 @@ func (c *call) passOn(alone string) {
 	if !c.readJSON() {
 		return
 	}
-	req, err := openai.ParseOther(c.flow.Body.Bytes())
+	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) {
 		c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
 	}
@@ -127,13 +132,13 @@ func (c *call) passForm(alone string) {
 		return
 	}
 	bytes := c.flow.Body.Bytes()
-	form, err := openai.ParseForm(c.r.Header["Content-Type"], bytes)
+	f, err := form.Parse(c.r.Header["Content-Type"], bytes)
 	if err != nil {
 		c.flow.Invalid(err)
 		return
 	}
-	c.origin.Model, c.stream = form.Model, form.Stream
-	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: openai.BodyOf(bytes), Stream: form.Stream, Alone: alone})
+	c.origin.Model, c.stream = f.Model, f.Stream
+	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, Alone: alone})
 }
 
 // passQuestion passes a request without a body to one instance.
@@ -150,7 +155,7 @@ func (c *call) target() string {
 }
 
 // parsed notes what a request says of itself. An invalid one it answers.
-func (c *call) parsed(req *openai.Request, err error) bool {
+func (c *call) parsed(req *request.Request, err error) bool {
 	if req != nil {
 		c.origin.Model, c.stream = req.Model, req.Stream
 		c.flow.Route.Stream = req.Stream
@@ -161,7 +166,7 @@ func (c *call) parsed(req *openai.Request, err error) bool {
 		c.origin.Model = model
 		return false
 	}
-	req.KeepPriority = req.Raw(openai.FieldPriority) != nil && c.h.opts.Privileged(c.r)
+	req.KeepPriority = req.Raw(request.FieldPriority) != nil && c.h.opts.Privileged(c.r)
 	return true
 }
 
@@ -169,7 +174,7 @@ func (c *call) parsed(req *openai.Request, err error) bool {
 // has answered.
 func (c *call) readJSON() bool {
 	if !isJSON(c.r.Header) {
-		c.answer.Refuse(openai.NotJSON())
+		c.answer.Refuse(pydantic.NotJSON())
 		return false
 	}
 	return c.readBody()

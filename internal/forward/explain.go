@@ -7,6 +7,8 @@ import (
 	"net/http"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // Explain answers where a request with this body would go, and why: the endpoint is in
@@ -32,7 +34,7 @@ func (h *Handler) Explain(w http.ResponseWriter, r *http.Request) {
 	case err != nil:
 		return // who asks has gone
 	}
-	req, err := openai.ParseRequest(kind, body)
+	req, err := request.Parse(kind, body)
 	if err != nil {
 		var said *openai.Error
 		if !errors.As(err, &said) {

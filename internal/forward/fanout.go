@@ -11,6 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 const (
@@ -37,12 +39,12 @@ type told struct {
 }
 
 func (c *call) fanOut(members *instance.Snapshot) {
-	var body openai.Body
+	var body splice.Body
 	if c.r.ContentLength != 0 {
 		if !c.readJSON() {
 			return
 		}
-		body = openai.BodyOf(c.flow.Body.Bytes())
+		body = splice.Of(c.flow.Body.Bytes())
 	}
 	c.origin.Header = c.r.Header.Clone()
 	c.origin.Header.Del("Authorization")
@@ -80,7 +82,7 @@ func (c *call) fanOut(members *instance.Snapshot) {
 }
 
 // tell sends the request to one instance.
-func (c *call) tell(in *instance.Instance, body openai.Body) told {
+func (c *call) tell(in *instance.Instance, body splice.Body) told {
 	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, c.target(), c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)
 	defer l.End()
 	if err != nil {

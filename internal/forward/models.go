@@ -10,6 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // maxModelsAnswer bounds one engine's list of models.
@@ -72,7 +75,7 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	case len(answered) == 0:
 		c.answer.Tell(last)
 	case id != "" && len(list.Data) == 0:
-		c.answer.Refuse(openai.UnknownModel(id, c.h.opts.Picker.Models()))
+		c.answer.Refuse(pydantic.UnknownModel(id, c.h.opts.Picker.Models()))
 	case id != "":
 		c.answer.JSON(list.Data[0])
 	default:
@@ -98,7 +101,7 @@ func (c *call) whomToAsk(members *instance.Snapshot) []*instance.Instance {
 
 func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure) {
 	header := c.origin.NewHeader(leg.EngineID(c.origin.ID)).Without("Content-Type")
-	l, resp, err := c.origin.Ask(in, probeTimeout, http.MethodGet, "/v1/models", header, openai.Body{})
+	l, resp, err := c.origin.Ask(in, probeTimeout, http.MethodGet, "/v1/models", header, splice.Body{})
 	defer l.End()
 	if err != nil {
 		return nil, l.OfError(err)

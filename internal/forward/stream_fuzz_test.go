@@ -21,6 +21,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // played is an upstream client whose engines say what they are told to, in
@@ -186,22 +189,22 @@ func wantStream(s *played, kind openai.Kind, cached string) (out []string, commi
 	done := false
 	for _, e := range events {
 		if !committed {
-			class, _ := openai.Classify(kind, e)
-			if class == openai.EventError {
+			class, _ := sse.Classify(kind, e)
+			if class == sse.EventError {
 				return nil, false, false
 			}
-			committed = class != openai.EventPreamble
+			committed = class != sse.EventPreamble
 		}
 		text := e
-		if cached != "" && openai.HasCachedTokens(openai.Chat, e) {
-			text = openai.SetCachedTokens(openai.Chat, e, openai.Cached{Tokens: cached})
+		if cached != "" && response.HasCachedTokens(openai.Chat, e) {
+			text = response.SetCachedTokens(openai.Chat, e, response.Cached{Tokens: cached})
 		}
 		if trimmed := strings.Trim(string(text), "\r\n"); trimmed != "" {
 			out = append(out, trimmed)
 		}
-		switch sign := openai.SignOf(kind, e); {
-		case !committed || sign == openai.SignNone:
-		case sign == openai.SignError:
+		switch sign := sse.SignOf(kind, e); {
+		case !committed || sign == sse.SignNone:
+		case sign == sse.SignError:
 			return out, true, true
 		default:
 			done = true
@@ -279,12 +282,12 @@ func FuzzRelay(f *testing.F) {
 			}
 			have := texts(got.body)
 			if broken && len(have) == len(want)+1 {
-				data := openai.EventData([]byte(have[len(have)-1]))
+				data := sse.EventData([]byte(have[len(have)-1]))
 				if !json.Valid(data) || !bytes.Contains(data, []byte("lost in the middle")) {
 					t.Fatalf("%q in reads of %v ends with %q", answer, s.cuts, have[len(have)-1])
 				}
 				have = have[:len(have)-1]
-			} else if broken && openai.SignOf(kind, []byte(want[len(want)-1])) != openai.SignError {
+			} else if broken && sse.SignOf(kind, []byte(want[len(want)-1])) != sse.SignError {
 				t.Fatalf("%q in reads of %v is broken and does not say so: %q", answer, s.cuts, got.body)
 			}
 			if got.status != http.StatusOK || got.broken != broken || !slices.Equal(have, want) {
@@ -321,10 +324,10 @@ func FuzzWhole(f *testing.F) {
 		want := answer
 		if counted {
 			s.prefill = []byte(`{"usage":{"prompt_tokens_details":{"cached_tokens":3}}}`)
-			want = openai.SetCachedTokens(openai.Chat, answer, openai.Cached{Tokens: "3"})
+			want = response.SetCachedTokens(openai.Chat, answer, response.Cached{Tokens: "3"})
 		}
-		if openai.MayTellHandover(want) {
-			want = openai.HideHandover(openai.Completion, want)
+		if response.MayTellHandover(want) {
+			want = response.HideHandover(openai.Completion, want)
 		}
 		lost := s.length > int64(len(answer)) || s.length < 0 && !errors.Is(s.end, io.EOF)
 		for _, s.cuts = range [][]byte{nil, cuts} {

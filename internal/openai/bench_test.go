@@ -7,6 +7,10 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }
@@ -49,12 +53,12 @@ func BenchmarkParse(b *testing.B) {
 			b.ReportAllocs()
 			b.SetBytes(int64(len(bc.body)))
 			for b.Loop() {
-				r, err := openai.ParseRequest(openai.Completion, bc.body)
+				r, err := request.Parse(openai.Completion, bc.body)
 				if err != nil {
 					b.Fatal(err)
 				}
 				e := r.NewEdit()
-				e.Set(openai.FieldMaxTokens, "1")
+				e.Set(request.FieldMaxTokens, "1")
 				if e.Body().Len() == 0 {
 					b.Fatal("empty")
 				}
@@ -71,13 +75,13 @@ func BenchmarkEvents(b *testing.B) {
 	b.SetBytes(int64(len(batch)))
 	for b.Loop() {
 		n := 0
-		for rest := batch[:openai.EventEnd(batch, 0)]; ; n++ {
-			e, tail, ok := openai.NextEvent(rest)
+		for rest := batch[:sse.EventEnd(batch, 0)]; ; n++ {
+			e, tail, ok := sse.NextEvent(rest)
 			if !ok {
 				break
 			}
-			class, _ := openai.Classify(openai.Chat, e)
-			if openai.IsDone(e) || openai.LooksLikeError(e) || class != openai.EventContent {
+			class, _ := sse.Classify(openai.Chat, e)
+			if sse.IsDone(e) || sse.LooksLikeError(e) || class != sse.EventContent {
 				b.Fatal("misjudged")
 			}
 			rest = tail
@@ -101,8 +105,8 @@ func BenchmarkSigns(b *testing.B) {
 			buf := []byte(event)
 			b.ReportAllocs()
 			for b.Loop() {
-				e, _, ok := openai.NextEvent(buf[:openai.EventEnd(buf, 0)])
-				if !ok || openai.SignOf(kind, e) != openai.SignNone || openai.HasCachedTokens(kind, e) || openai.MayTellHandover(e) {
+				e, _, ok := sse.NextEvent(buf[:sse.EventEnd(buf, 0)])
+				if !ok || sse.SignOf(kind, e) != sse.SignNone || response.HasCachedTokens(kind, e) || response.MayTellHandover(e) {
 					b.Fatal("misjudged")
 				}
 			}
@@ -118,7 +122,7 @@ func BenchmarkPromptTokenIDs(b *testing.B) {
 	answer = append(answer, "]}"...)
 	b.ReportAllocs()
 	for b.Loop() {
-		if ids := openai.PromptTokenIDs(openai.Chat, answer); len(ids) != 100_001 {
+		if ids := response.PromptTokenIDs(openai.Chat, answer); len(ids) != 100_001 {
 			b.Fatal(len(ids))
 		}
 	}

@@ -1,13 +1,22 @@
-// Package openai knows the little of the OpenAI API that the proxy must read
-// or change; everything else stays the bytes that the client sent.
+// Package openai has the words of the APIs that generate: the endpoints, their errors,
+// the ids of stored responses. What the proxy reads and changes of bodies is in packages
+// under it, each of which knows only those before it:
 //
-//	client body ──ParseRequest──▶ Request ──NewEdit──▶ Edit ──Body──▶ segments
-//	             (one scan)       (spans)   (per leg)        (body slices + a few new bytes)
+//	jsonscan   the scanner of JSON: positions in bytes, nothing is built
+//	pydantic   values as vLLM reads them, and its words for those that it refuses
+//	splice     a body made of pieces of another one
+//	request    a request: what it asks for, what vLLM would refuse, the edit of a leg
+//	form       a request that is a form
+//	sse        the events of a stream
+//	response   what an engine's answer says of its cache and of a hand-over
 //
-// A Request remembers where in the body the fields of interest stand. A leg is
-// made by splicing: unchanged bytes are shared between all legs, never copied,
-// so unknown fields, large integers and odd spacing reach the engine as sent.
+//	client body ──request.Parse──▶ Request ──NewEdit──▶ Edit ──Body──▶ splice.Body
+//	              (one scan)       (places)  (per leg)        (body slices + a few new bytes)
 //
-// Most of a body is the text of strings; package strscan finds where it ends, and
-// package utf8scan sees to it that it is UTF-8.
+// A Request remembers where in the body the fields of interest stand. A leg is made by
+// splicing: unchanged bytes are shared between all legs, never copied, so unknown fields,
+// large integers and odd spacing reach the engine as sent.
+//
+// Most of a body is the text of strings; package strscan finds where it ends, and package
+// utf8scan sees to it that it is UTF-8.
 package openai

@@ -81,7 +81,7 @@ func (k Kind) WriteError(w http.ResponseWriter, e *Error) {
 	if e.RetryAfter > 0 {
 		h.Set("Retry-After", strconv.Itoa(int((e.RetryAfter+time.Second-1)/time.Second)))
 	}
-	b := k.errorJSON(e)
+	b := k.ErrorJSON(e)
 	h.Set("Content-Length", strconv.Itoa(len(b)))
 	w.WriteHeader(e.Status)
 	_, _ = w.Write(b) // the client is gone if this fails; there is nobody to tell

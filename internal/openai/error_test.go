@@ -5,6 +5,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 func TestErrorsOfEachKind(t *testing.T) {
@@ -29,17 +32,17 @@ func TestErrorsOfEachKind(t *testing.T) {
 		if string(event) != want[1] {
 			t.Errorf("%s: %q", kind.Path(), event)
 		}
-		if class, _ := openai.Classify(kind, event); class != openai.EventError {
+		if class, _ := sse.Classify(kind, event); class != sse.EventError {
 			t.Errorf("%s does not take its own error event for one: %d", kind.Path(), class)
 		}
 	}
 	w := httptest.NewRecorder()
-	openai.Messages.WriteError(w, openai.NotJSON())
+	openai.Messages.WriteError(w, pydantic.NotJSON())
 	if got := w.Body.String(); got != answerTo(t, "/v1/messages text/plain") {
 		t.Errorf("of another Content-Type: %s", got)
 	}
 	w = httptest.NewRecorder()
-	openai.Messages.WriteError(w, openai.UnknownModel("other", []string{"tiny"}))
+	openai.Messages.WriteError(w, pydantic.UnknownModel("other", []string{"tiny"}))
 	if got := w.Body.String(); got != answerTo(t, "/v1/messages other model") {
 		t.Errorf("of an unknown model: %s", got)
 	}

@@ -11,6 +11,11 @@ import (
 	"unicode/utf8"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 var requestSeeds = []string{
@@ -57,14 +62,14 @@ func FuzzParse(f *testing.F) {
 		kind := kinds[int(which)%len(kinds)]
 		members, object := rawMembers(body)
 		object = object && utf8.Valid(body)
-		_, err := openai.ParseOther(body)
+		_, err := request.ParseOther(body)
 		if err == nil && !object {
 			t.Fatalf("accepted %q", body)
 		}
 		if err != nil && object && !refusedForALimit(err) {
 			t.Fatalf("refused %q: %v", body, err)
 		}
-		r, err := openai.ParseRequest(kind, body)
+		r, err := request.Parse(kind, body)
 		if err != nil {
 			var e *openai.Error
 			if !errors.As(err, &e) || e.Status != 400 || e.Message == "" || !json.Valid(e.JSON()) {
@@ -197,13 +202,13 @@ func FuzzEvents(f *testing.F) {
 		for rest, i := stream, 0; len(rest) > 0; i++ {
 			n := min(int(cuts[i%len(cuts)])+1, len(rest))
 			buf, rest = append(buf, rest[:n]...), rest[n:]
-			end := openai.EventEnd(buf, seen)
+			end := sse.EventEnd(buf, seen)
 			batch := buf[:end]
 			if end > 0 && !bytes.HasSuffix(batch, []byte("\n\n")) && !bytes.HasSuffix(batch, []byte("\n\r\n")) {
 				t.Fatalf("%q in reads of %v: %q does not end with an event", stream, cuts, batch)
 			}
 			for {
-				event, tail, ok := openai.NextEvent(batch)
+				event, tail, ok := sse.NextEvent(batch)
 				if !ok {
 					break
 				}
@@ -248,7 +253,7 @@ func FuzzAnswer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, answer []byte) {
 		members, ok := rawMembers(answer)
-		params, err := openai.TopLevel(answer, "kv_transfer_params")
+		params, err := jsonscan.TopLevel(answer, "kv_transfer_params")
 		want := lastOf(members, "kv_transfer_params")
 		if kindOf(want) == 'n' {
 			want = nil
@@ -260,18 +265,18 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("%q: params %s, want %s", answer, params, want)
 		}
 		event := append([]byte("data: "), answer...)
-		class, code := openai.Classify(openai.Chat, append(event, "\n\n"...))
-		if ok && kindOf(lastOf(members, "error")) == '{' && class != openai.EventError && !bytes.ContainsAny(answer, "\n") {
+		class, code := sse.Classify(openai.Chat, append(event, "\n\n"...))
+		if ok && kindOf(lastOf(members, "error")) == '{' && class != sse.EventError && !bytes.ContainsAny(answer, "\n") {
 			t.Fatalf("%q is taken for an answer of class %d", answer, class)
 		}
-		if code != 0 && (class != openai.EventError || code < 100 || code > 599) {
+		if code != 0 && (class != sse.EventError || code < 100 || code > 599) {
 			t.Fatalf("%q: class %d with code %d", answer, class, code)
 		}
-		cached := openai.CachedTokens(openai.Chat, answer)
+		cached := response.CachedTokens(openai.Chat, answer)
 		if strings.Trim(cached.Tokens, "0123456789") != "" && cached.Tokens != "null" || strings.Trim(cached.Created, "0123456789") != "" {
 			t.Fatalf("%q: the numbers of tokens are %+v", answer, cached)
 		}
-		changed := openai.SetCachedTokens(openai.Chat, answer, openai.Cached{Tokens: "77"})
+		changed := response.SetCachedTokens(openai.Chat, answer, response.Cached{Tokens: "77"})
 		if !ok {
 			return
 		}
@@ -294,7 +299,7 @@ func FuzzAnswer(f *testing.F) {
 // anything else.
 func hidden(t *testing.T, kind openai.Kind, answer []byte, before []rawMember) {
 	t.Helper()
-	got := openai.HideHandover(kind, answer)
+	got := response.HideHandover(kind, answer)
 	after, ok := rawMembers(got)
 	if !ok || !json.Valid(got) {
 		t.Fatalf("%s: %q became %q", kind.Path(), answer, got)

@@ -13,6 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // change is what a leg does to one field; the zero value leaves it alone.
@@ -191,7 +194,7 @@ func spaceless(value []byte) string {
 // checkLeg fails unless a leg is the body with exactly these changes: every
 // other member has the bytes the client sent, in their order, and fields that
 // are added stand in front.
-func checkLeg(t *testing.T, what string, body []byte, leg openai.Body, changes map[string]change) {
+func checkLeg(t *testing.T, what string, body []byte, leg splice.Body, changes map[string]change) {
 	t.Helper()
 	got := leg.Bytes()
 	if int64(len(got)) != leg.Len() {
@@ -260,11 +263,11 @@ func FuzzLegs(f *testing.F) {
 		kinds := openai.Generating()
 		kind := kinds[int(which)%len(kinds)]
 		sent := bytes.Clone(body)
-		r, err := openai.ParseRequest(kind, body)
+		r, err := request.Parse(kind, body)
 		if err != nil {
 			return
 		}
-		other, err := openai.ParseOther(body)
+		other, err := request.ParseOther(body)
 		if err != nil {
 			t.Fatalf("%q is of kind %d and nothing else: %v", body, kind, err)
 		}
@@ -317,15 +320,15 @@ func FuzzEdit(f *testing.F) {
 		f.Add([]byte(s), []byte{byte(i), byte(3 * i), 0x55, 0xaa, 0x1b, byte(7 * i)})
 	}
 	f.Fuzz(func(t *testing.T, body, how []byte) {
-		r, err := openai.ParseOther(body)
+		r, err := request.ParseOther(body)
 		if err != nil {
 			return
 		}
 		e := r.NewEdit()
 		changes := map[string]change{}
 		for i, b := range how {
-			field := openai.FieldModel + openai.Field(i)
-			if field > openai.FieldBootstrap {
+			field := request.FieldModel + request.Field(i)
+			if field > request.FieldBootstrap {
 				break
 			}
 			value := fmt.Sprintf(`{"%d":[9007199254740993]}`, i)

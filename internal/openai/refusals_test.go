@@ -6,6 +6,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
+
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // otherwise are the recorded requests that are judged otherwise here, and why.
@@ -40,7 +43,7 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 		if kind == openai.Other || c.Method != "POST" || c.Type() != "application/json" || otherwise(c.Name) != "" {
 			continue
 		}
-		_, err := openai.ParseRequest(kind, c.Body())
+		_, err := request.Parse(kind, c.Body())
 		var e *openai.Error
 		switch {
 		case err == nil:
@@ -57,10 +60,10 @@ func TestRefusalsAreThoseOfVLLM(t *testing.T) {
 	if refused < 100 {
 		t.Errorf("only %d of the recorded requests were refused", refused)
 	}
-	if e := openai.NotJSON(); string(e.JSON()) != answerTo(t, "text") {
+	if e := pydantic.NotJSON(); string(e.JSON()) != answerTo(t, "text") {
 		t.Errorf("of another Content-Type: %s", e.JSON())
 	}
-	if e := openai.UnknownModel("other", []string{refusals.Model}); string(e.JSON()) != answerTo(t, "model other") {
+	if e := pydantic.UnknownModel("other", []string{refusals.Model}); string(e.JSON()) != answerTo(t, "model other") {
 		t.Errorf("of an unknown model: %s", e.JSON())
 	}
 }

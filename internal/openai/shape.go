@@ -43,7 +43,7 @@ func (e *Error) anthropic() []byte {
 
 // errorJSON is the body of an error on an endpoint of this kind. What the framework
 // under vLLM says, and of what is no valid request, has one shape on all of them.
-func (k Kind) errorJSON(e *Error) []byte {
+func (k Kind) ErrorJSON(e *Error) []byte {
 	if k != Messages || e.Type == "" || e.Type == TypeInvalid {
 		return e.JSON()
 	}

@@ -15,6 +15,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/zmq"
 	"github.com/pdmesh/pdmesh/internal/zmqregister"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	asked "github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // moriioLeg is a leg as moriio.py reads it.
@@ -64,7 +67,7 @@ func TestMoRIIOParsing(t *testing.T) {
 		{"chat", `{"model":"m","messages":[]}`, openai.Chat},
 		{"responses", `{"model":"m","input":"hi"}`, openai.Responses},
 	} {
-		req, err := openai.ParseRequest(route.kind, []byte(route.body))
+		req, err := asked.Parse(route.kind, []byte(route.body))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +82,7 @@ func TestMoRIIOParsing(t *testing.T) {
 			{write.Decode(req, p, connector.Handover{}), "WRITE", "D", prefill},
 			{read.Decode(req, p, h), "READ", "D", prefill},
 		} {
-			params, err := openai.TopLevel(l.leg.Body.Bytes(), "kv_transfer_params")
+			params, err := jsonscan.TopLevel(l.leg.Body.Bytes(), "kv_transfer_params")
 			if err != nil {
 				t.Fatal(err)
 			}

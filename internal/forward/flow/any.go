@@ -7,14 +7,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
+
 	"github.com/pdmesh/pdmesh/internal/sched"
+
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // Passed is a request that one instance answers alone.
 type Passed struct {
 	Method, Target string // the path with its query
-	Body           openai.Body
+	Body           splice.Body
 	Stream         bool
 	// Alone is why no prefill computes its prompt, "" if nothing is generated from one.
 	Alone string

@@ -12,6 +12,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // What became of an invalid request, for metrics.
@@ -21,7 +24,7 @@ const (
 	AskFailed   = "failed"   // no engine said anything that could be passed on
 	AskNobody   = "nobody"   // there was no instance to ask
 	AskBusy     = "busy"     // too many were being asked about
-	AskWithheld = "withheld" // it was not sent: see openai.MayAsk
+	AskWithheld = "withheld" // it was not sent: see request.MayAsk
 )
 
 const (
@@ -75,7 +78,7 @@ func (r *Request) Invalid(err error) {
 // ask puts an invalid body to one engine. It gives the engine's refusal, nil if there is
 // none, and what became of the question.
 func (r *Request) ask() (*leg.Failure, string) {
-	if !openai.MayAsk(r.Body.Bytes()) || len(r.Origin.Header["Content-Encoding"]) > 0 {
+	if !request.MayAsk(r.Body.Bytes()) || len(r.Origin.Header["Content-Encoding"]) > 0 {
 		return nil, AskWithheld
 	}
 	if !r.Settings.asking.begin() {
@@ -98,7 +101,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	defer a.Done()
 	r.Route.took(a)
 	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint,
-		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), openai.BodyOf(r.Body.Bytes()))
+		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), splice.Of(r.Body.Bytes()))
 	defer l.End()
 	if err != nil {
 		return nil, AskFailed

@@ -14,6 +14,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // maxPrefillAnswer bounds what a prefill instance may answer. Block ids of a
@@ -24,7 +28,7 @@ const maxPrefillAnswer = 16 << 20
 type completion struct {
 	*Request
 	s   *Settings
-	req *openai.Request // nil once no further leg can come
+	req *request.Request // nil once no further leg can come
 	// kind and cutReason are those of req: a prefill leg of a concurrent pair may
 	// outlive it.
 	kind      openai.Kind
@@ -50,7 +54,7 @@ type kind struct {
 func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build, a.Blocks} }
 
 // Complete answers a completion.
-func (r *Request) Complete(req *openai.Request) {
+func (r *Request) Complete(req *request.Request) {
 	var room [4][]byte
 	head, prompt := req.Reading(room[:])
 	media := req.Media()
@@ -265,7 +269,7 @@ func (c *completion) prefilled(p *sched.Assignment, answer []byte) {
 	c.learnPrefill(p)
 	p.Prefilled(c.usage.Prompt())
 	if p.Lesson.Wanted() {
-		if ids := openai.PromptTokenIDs(c.kind, answer); ids != nil {
+		if ids := response.PromptTokenIDs(c.kind, answer); ids != nil {
 			p.Lesson.Learn(ids)
 		}
 	}
@@ -303,7 +307,7 @@ func (c *completion) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer
 		return nil, l.OfAnswer(err.Error())
 	case err != nil:
 		return nil, l.OfError(err)
-	case (c.kind == openai.Completion || c.kind == openai.Chat) && openai.Aborted(answer):
+	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
 		return nil, l.OfFinish(leg.Aborted)
 	}
 	return answer, nil

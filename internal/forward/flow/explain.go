@@ -10,10 +10,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/plan"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/estimate"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 // Explain tells where a request with this session would go.
-func (s *Settings) Explain(req *openai.Request, session string) *plan.Plan {
+func (s *Settings) Explain(req *request.Request, session string) *plan.Plan {
 	var room [4][]byte
 	head, prompt := req.Reading(room[:])
 	wanted := sched.Request{Model: req.Model, Session: session, Prompt: prompt, Head: head, Length: len(req.Body)}

@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )
 
 // Request is one client's request that engines are to answer.
@@ -202,5 +204,5 @@ func (r *Request) without(err error, role instance.Role, tell func(*leg.Failure)
 }
 
 func (r *Request) unknownModel(model string) *openai.Error {
-	return openai.UnknownModel(model, r.Settings.Picker.Models())
+	return pydantic.UnknownModel(model, r.Settings.Picker.Models())
 }

@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/sched"
+
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 var errNeedsPrefill = errors.New("the instance answers nothing right without a prefill")
@@ -35,7 +37,7 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	if method == http.MethodGet {
 		header = header.Without("Content-Type")
 	}
-	resp, err := l.Send(method, target, header, openai.Body{})
+	resp, err := l.Send(method, target, header, splice.Body{})
 	if err != nil {
 		return l.OfError(err)
 	}

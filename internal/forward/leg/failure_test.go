@@ -4,6 +4,8 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // The buffer of a stream goes back to its pool before the client is told: what
@@ -12,7 +14,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 	t.Parallel()
 	const text = `{"error":{"message":"too long","code":400}}`
 	event := []byte("data: " + text + "\n\n")
-	f := testLeg(t).OfEvent(400, openai.ErrorOf(openai.Chat, event))
+	f := testLeg(t).OfEvent(400, sse.ErrorOf(openai.Chat, event))
 	for i := range event {
 		event[i] = '#' // the next stream
 	}
@@ -23,7 +25,7 @@ func TestErrorEventOwnsItsText(t *testing.T) {
 
 func TestErrorEventThatIsNoJSON(t *testing.T) {
 	t.Parallel()
-	f := testLeg(t).OfEvent(0, openai.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
+	f := testLeg(t).OfEvent(0, sse.ErrorOf(openai.Chat, []byte("data:{\"error\":00\n\n")))
 	if f.Class != BadAnswer || f.Answer.Own == nil || f.Answer.Own.Status != 502 {
 		t.Fatalf("%s %+v", f.Class, f.Answer)
 	}

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/openai"
+
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/tracing"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with
@@ -48,7 +50,7 @@ var (
 
 // Send sends the leg's request and gives the answer once its header is there. It is
 // called once.
-func (l *Leg) Send(method, path string, h Header, body openai.Body) (*upstream.Response, error) {
+func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.Response, error) {
 	o := l.origin
 	l.ownKey = h.ownKey
 	o.Trace.Inject(l.Span, h.fields)
@@ -175,7 +177,7 @@ func (l *Leg) End() {
 
 // Ask sends one question beside all picks and gives its answer: nothing but its
 // limit and the client ends it. The caller ends the leg.
-func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path string, h Header, body openai.Body) (*Leg, *upstream.Response, error) {
+func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path string, h Header, body splice.Body) (*Leg, *upstream.Response, error) {
 	l := o.newLeg(Wait{Limit: limit, Cause: ErrFirstByteTimeout})
 	l.Instance = in
 	resp, err := l.Send(method, path, h, body)

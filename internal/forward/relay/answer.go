@@ -17,6 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/upstream"
+
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // The ways a request can end, as in metrics and the access log.
@@ -243,9 +245,9 @@ func (s *Source) unfinished(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case kind != openai.Completion && kind != openai.Chat:
 		return nil
-	case openai.Aborted(b):
+	case sse.Aborted(b):
 		return s.Leg.OfFinish(leg.Aborted)
-	case s.GivesUp != "" && openai.StopsBy(b, s.GivesUp):
+	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
 		return s.Leg.OfFinish(leg.GaveUp)
 	}
 	return nil

@@ -1,6 +1,9 @@
 package relay
 
-import "github.com/pdmesh/pdmesh/internal/openai"
+import (
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+)
 
 // Hide takes out of an answer what it says about transfers inside the fleet: since
 // vLLM 0.33 also the last chunks of streams do (protocol rule R2).
@@ -8,15 +11,15 @@ type Hide openai.Kind
 
 // Whole implements connector.Rewriter.
 func (k Hide) Whole(body []byte) []byte {
-	if !openai.MayTellHandover(body) {
+	if !response.MayTellHandover(body) {
 		return body
 	}
-	return openai.HideHandover(openai.Kind(k), body)
+	return response.HideHandover(openai.Kind(k), body)
 }
 
 // Events implements connector.Rewriter.
 func (k Hide) Events(batch []byte) []byte {
-	if !openai.MayTellHandover(batch) {
+	if !response.MayTellHandover(batch) {
 		return batch
 	}
 	return eachEvent(batch, k.Whole)

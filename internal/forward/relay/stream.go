@@ -14,6 +14,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // doneGrace is how long the engine may take to end the connection's chunked
@@ -118,7 +120,7 @@ func (a *Answer) pass(s *Source, e *events) (f *leg.Failure, stop bool) {
 		s.Leg.Span.First()
 		a.begin(s.Resp, -1)
 	}
-	end := openai.EventEnd(e.Buf[:e.N], e.seen)
+	end := sse.EventEnd(e.Buf[:e.N], e.seen)
 	if end == 0 {
 		e.seen = e.N
 		return nil, false
@@ -186,18 +188,18 @@ func (e *events) end(a *Answer) {
 // that is an error, 0 if there is none.
 func (e *events) look(kind openai.Kind, end int) (failed int) {
 	for rest := e.Buf[:end]; ; {
-		event, tail, ok := openai.NextEvent(rest)
+		event, tail, ok := sse.NextEvent(rest)
 		if !ok {
 			return 0
 		}
-		switch openai.SignOf(kind, event) {
-		case openai.SignError:
+		switch sse.SignOf(kind, event) {
+		case sse.SignError:
 			return end - len(tail)
-		case openai.SignFailedEnd:
+		case sse.SignFailedEnd:
 			e.done, e.failed = true, true
-		case openai.SignEnd:
+		case sse.SignEnd:
 			e.done = true
-		case openai.SignNone:
+		case sse.SignNone:
 			e.fresh++
 		}
 		rest = tail
@@ -208,11 +210,11 @@ func (e *events) look(kind openai.Kind, end int) (failed int) {
 // the answer up, -1 if there is none.
 func (e *events) givenUp(end int, reason string) int {
 	for rest := e.Buf[:end]; ; {
-		event, tail, ok := openai.NextEvent(rest)
+		event, tail, ok := sse.NextEvent(rest)
 		switch {
 		case !ok:
 			return -1
-		case openai.StopsBy(event, reason):
+		case sse.StopsBy(event, reason):
 			return end - len(rest)
 		}
 		rest = tail
@@ -222,21 +224,21 @@ func (e *events) givenUp(end int, reason string) int {
 // judge classifies the events held back, until one commits the answer.
 func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	for {
-		event, _, ok := openai.NextEvent(e.Buf[e.judged:e.N])
+		event, _, ok := sse.NextEvent(e.Buf[e.judged:e.N])
 		if !ok {
 			return nil
 		}
 		e.judged += len(event)
-		switch class, code := openai.Classify(a.Kind, event); class {
-		case openai.EventError:
-			return s.Leg.OfEvent(code, openai.ErrorOf(a.Kind, event))
-		case openai.EventContent, openai.EventDone:
+		switch class, code := sse.Classify(a.Kind, event); class {
+		case sse.EventError:
+			return s.Leg.OfEvent(code, sse.ErrorOf(a.Kind, event))
+		case sse.EventContent, sse.EventDone:
 			if f := s.unfinished(a.Kind, event); f != nil {
 				return f
 			}
 			e.committed = true
 			return nil
-		case openai.EventPreamble:
+		case sse.EventPreamble:
 		}
 	}
 }

@@ -6,14 +6,17 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/response"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
 // Usage puts the prefill instance's numbers about its cache into the answer: a decode
 // instance counts the whole prompt as cached (protocol rule R10). It is safe for use
 // by the goroutines of two legs.
 type Usage struct {
-	Kind    openai.Kind                   // of the request, and of both answers
-	prefill atomic.Pointer[openai.Cached] // nil while nothing is known
+	Kind    openai.Kind                     // of the request, and of both answers
+	prefill atomic.Pointer[response.Cached] // nil while nothing is known
 	// Coming, if not nil, is closed when the prefill instance's answer has come or
 	// will not come. A decode instance may be quicker with its own.
 	Coming <-chan struct{}
@@ -24,7 +27,7 @@ type Usage struct {
 const usageGrace = time.Second
 
 // await gives the prefill instance's numbers, nil if there are none. It waits once.
-func (u *Usage) await() *openai.Cached {
+func (u *Usage) await() *response.Cached {
 	if u.Coming == nil {
 		return u.prefill.Load()
 	}
@@ -54,26 +57,26 @@ func (u *Usage) Prompt() (tokens, cached int) {
 // stay open for hours.
 func (u *Usage) Prefilled(answer []byte) {
 	u.prefill.Store(nil)
-	if cached := openai.CachedTokens(u.Kind, answer); answer != nil && cached.Tokens != "" {
+	if cached := response.CachedTokens(u.Kind, answer); answer != nil && cached.Tokens != "" {
 		u.prefill.Store(&cached)
 	}
 }
 
 // Whole implements connector.Rewriter.
 func (u *Usage) Whole(body []byte) []byte {
-	if !openai.HasCachedTokens(u.Kind, body) {
+	if !response.HasCachedTokens(u.Kind, body) {
 		return body
 	}
 	cached := u.await()
 	if cached == nil {
 		return body
 	}
-	return openai.SetCachedTokens(u.Kind, body, *cached)
+	return response.SetCachedTokens(u.Kind, body, *cached)
 }
 
 // Events implements connector.Rewriter.
 func (u *Usage) Events(batch []byte) []byte {
-	if !openai.HasCachedTokens(u.Kind, batch) || u.await() == nil {
+	if !response.HasCachedTokens(u.Kind, batch) || u.await() == nil {
 		return batch
 	}
 	return eachEvent(batch, u.Whole)
@@ -83,7 +86,7 @@ func (u *Usage) Events(batch []byte) []byte {
 func eachEvent(batch []byte, change func([]byte) []byte) []byte {
 	out := make([]byte, 0, len(batch)+8)
 	for {
-		event, rest, ok := openai.NextEvent(batch)
+		event, rest, ok := sse.NextEvent(batch)
 		if !ok {
 			return append(out, batch...)
 		}

@@ -1,0 +1,277 @@
+package jsonscan
+
+import (
+	"fmt"
+
+	"github.com/pdmesh/pdmesh/internal/openai/strscan"
+)
+
+// MaxDepth bounds nesting; vLLM's own parser gives up near 1000 levels.
+const MaxDepth = 512
+
+// Error is every error of the scanner, in the words of Python's parser, which
+// vLLM passes on.
+type Error struct {
+	At   int // in bytes
+	What string
+}
+
+func (e *Error) Error() string {
+	return fmt.Sprintf("invalid JSON: %s at byte %d", e.What, e.At)
+}
+
+// The words of Python's parser.
+const (
+	wantValue     = "Expecting value"
+	wantName      = "Expecting property name enclosed in double quotes"
+	wantColon     = "Expecting ':' delimiter"
+	wantComma     = "Expecting ',' delimiter"
+	ExtraData     = "Extra data"
+	openString    = "Unterminated string starting at"
+	badControl    = "Invalid control character at"
+	badEscape     = `Invalid \escape`
+	badHexEscape  = `Invalid \uXXXX escape`
+	NestedTooDeep = "nested too deeply" // ours: Python takes more levels
+)
+
+func ErrorAt(pos int, what string) error { return &Error{pos, what} }
+
+// Scanner validates JSON (RFC 8259) without building anything. Its methods
+// take the position where a token begins and give the position after it.
+type Scanner struct {
+	Text []byte
+	// Text[High:HighEnd] has all bytes above 0x7f that str has met. They are UTF-8
+	// if this is, since it is cut at quotes.
+	High, HighEnd int
+	// Several tells that the array whose end was met last has more than one
+	// element, unless the first is a number.
+	Several bool
+}
+
+func (s *Scanner) Space(i int) int {
+	for i < len(s.Text) {
+		switch s.Text[i] {
+		case ' ', '\n', '\r', '\t':
+			i++
+		default:
+			return i
+		}
+	}
+	return i
+}
+
+// Value checks the value that begins at i.
+func (s *Scanner) Value(i, depth int) (int, error) {
+	if i >= len(s.Text) {
+		return i, ErrorAt(i, wantValue)
+	}
+	switch c := s.Text[i]; {
+	case c == '"':
+		return s.str(i)
+	case c == '{':
+		return s.object(i, depth)
+	case c == '[':
+		return s.array(i, depth)
+	case c == '-' || (c >= '0' && c <= '9'):
+		return s.number(i)
+	case c == 't':
+		return s.literal(i, "true")
+	case c == 'f':
+		return s.literal(i, "false")
+	case c == 'n':
+		return s.literal(i, "null")
+	default:
+		return i, ErrorAt(i, wantValue)
+	}
+}
+
+func (s *Scanner) literal(i int, word string) (int, error) {
+	if len(s.Text)-i < len(word) || string(s.Text[i:i+len(word)]) != word {
+		return i, ErrorAt(i, wantValue)
+	}
+	return i + len(word), nil
+}
+
+func (s *Scanner) number(i int) (int, error) {
+	b, start := s.Text, i
+	if b[i] == '-' {
+		i++
+	}
+	switch {
+	case i < len(b) && b[i] == '0':
+		i++
+	case i < len(b) && b[i] >= '1' && b[i] <= '9':
+		i = Digits(b, i)
+	default:
+		return i, ErrorAt(start, wantValue)
+	}
+	if i < len(b) && b[i] == '.' {
+		j := Digits(b, i+1)
+		if j == i+1 {
+			return i, nil // the number ends here, and nothing goes on with a point
+		}
+		i = j
+	}
+	if i < len(b) && (b[i] == 'e' || b[i] == 'E') {
+		k := i + 1
+		if k < len(b) && (b[k] == '+' || b[k] == '-') {
+			k++
+		}
+		j := Digits(b, k)
+		if j == k {
+			return i, nil // likewise
+		}
+		i = j
+	}
+	return i, nil
+}
+
+func Digits(b []byte, i int) int {
+	for i < len(b) && b[i]-'0' <= 9 {
+		i++
+	}
+	return i
+}
+
+// str checks the string whose opening quote is at i.
+func (s *Scanner) str(i int) (int, error) {
+	if n := strscan.Short(s.Text[i+1:]); n >= 0 {
+		return i + n + 2, nil
+	}
+	n, ascii := strscan.Text(s.Text[i+1:])
+	end := i + 1 + n
+	if ascii && end < len(s.Text) && s.Text[end] == '"' {
+		return end + 1, nil
+	}
+	return s.strEnd(i, end, ascii)
+}
+
+// strEnd judges the string that opens at i and whose text ends in front of end.
+func (s *Scanner) strEnd(i, end int, ascii bool) (int, error) {
+	b := s.Text
+	if !ascii {
+		if s.HighEnd == 0 {
+			s.High = i
+		}
+		s.HighEnd = max(s.HighEnd, end)
+	}
+	switch {
+	case end == len(b):
+		return end, ErrorAt(i, openString)
+	case b[end] == '"':
+		return end + 1, nil
+	case b[end] != '\\':
+		return end, ErrorAt(end, badControl)
+	case end+1 == len(b):
+		return end, ErrorAt(i, openString)
+	case b[end+1] == 'u':
+		return end, ErrorAt(end+1, badHexEscape)
+	default:
+		return end, ErrorAt(end, badEscape)
+	}
+}
+
+func (s *Scanner) array(i, depth int) (int, error) {
+	if depth >= MaxDepth {
+		return i, ErrorAt(i, NestedTooDeep)
+	}
+	b := s.Text
+	i = s.Space(i + 1)
+	if i < len(b) && b[i] == ']' {
+		s.Several = false
+		return i + 1, nil
+	}
+	several := false
+	for {
+		// Fast way through what most arrays of a request hold: plain token ids.
+		if i < len(b) && b[i] >= '1' && b[i] <= '9' {
+			j := Digits(b, i+1)
+			if j < len(b) && b[j] == ',' {
+				i = j + 1
+				if i < len(b) && b[i] == ' ' {
+					i++
+				}
+				continue
+			}
+		}
+		i = s.Space(i)
+		var err error
+		if i, err = s.Value(i, depth+1); err != nil {
+			return i, err
+		}
+		i = s.Space(i)
+		if i >= len(b) {
+			return i, ErrorAt(i, wantComma)
+		}
+		switch b[i] {
+		case ',':
+			several = true
+			i++
+		case ']':
+			s.Several = several
+			return i + 1, nil
+		default:
+			return i, ErrorAt(i, wantComma)
+		}
+	}
+}
+
+func (s *Scanner) object(i, depth int) (int, error) {
+	return s.Members(i, depth, nil)
+}
+
+// Member is one key-value pair: Text[Key:KeyEnd] with its quotes, Text[Value:End].
+type Member struct {
+	Key, KeyEnd, Value, End int
+}
+
+// Members checks the object that begins at i and calls visit, where given,
+// after each of its pairs.
+func (s *Scanner) Members(i, depth int, visit func(Member) error) (int, error) {
+	if depth >= MaxDepth {
+		return i, ErrorAt(i, NestedTooDeep)
+	}
+	b := s.Text
+	i = s.Space(i + 1)
+	if i < len(b) && b[i] == '}' {
+		return i + 1, nil
+	}
+	for {
+		if i >= len(b) || b[i] != '"' {
+			return i, ErrorAt(i, wantName)
+		}
+		m := Member{Key: i}
+		var err error
+		if m.KeyEnd, err = s.str(i); err != nil {
+			return i, err
+		}
+		i = s.Space(m.KeyEnd)
+		if i >= len(b) || b[i] != ':' {
+			return i, ErrorAt(i, wantColon)
+		}
+		m.Value = s.Space(i + 1)
+		if m.End, err = s.Value(m.Value, depth+1); err != nil {
+			return m.End, err
+		}
+		if visit != nil {
+			if err = visit(m); err != nil {
+				return m.End, err
+			}
+		}
+		i = s.Space(m.End)
+		if i >= len(b) {
+			return i, ErrorAt(i, wantComma)
+		}
+		switch b[i] {
+		case ',':
+			i = s.Space(i + 1)
+		case '}':
+			return i + 1, nil
+		default:
+			return i, ErrorAt(i, wantComma)
+		}
+	}
+}
+
+// IsNull tells a value that is null.
+func IsNull(raw []byte) bool { return len(raw) == 4 && raw[0] == 'n' }

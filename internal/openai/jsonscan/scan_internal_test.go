@@ -1,0 +1,31 @@
+package jsonscan
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+)
+
+// Strings of every length around the strides, ending or going wrong at every place.
+func TestStringsOfEveryLength(t *testing.T) {
+	t.Parallel()
+	for n := range 160 {
+		for at := -1; at < n; at++ {
+			for _, c := range []string{`\n`, `\"`, "\x01", "\x1f", "ü", `\u00e9`, `\x`, "\x7f"} {
+				text := strings.Repeat("p", n)
+				if at >= 0 {
+					text = text[:at] + c + text[at:]
+				}
+				tok := []byte(`"` + text + `"`)
+				s := Scanner{Text: tok}
+				end, err := s.str(0)
+				if valid := json.Valid(tok); valid != (err == nil) {
+					t.Fatalf("%q: %v, encoding/json says %v", tok, err, valid)
+				}
+				if err == nil && end != len(tok) {
+					t.Fatalf("%q ends at %d, want %d", tok, end, len(tok))
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package request_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+)
+
+func TestResponsesAndMessagesAreRead(t *testing.T) {
+	t.Parallel()
+	const turn = `"messages":[{"role":"user","content":"x"}]`
+	for _, tc := range []struct {
+		name, body string
+		want       request.Request
+	}{
+		{"responses", `{"model":"m","input":"x","stream":true,"max_output_tokens":9,"max_tokens":5}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Model: "m", Stream: true, MaxTokens: 9}},
+		{"nothing but the input", `{"input":[]}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}}},
+		{"nulls", `{"input":"x","model":null,"stream":null,"store":null,"background":null,"stop":null,"max_output_tokens":null,"previous_response_id":null}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}}},
+		{"fields of other APIs", `{"input":"x","n":5,"echo":true,"max_tokens":0,"stream_options":{"include_obfuscation":false}}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}}},
+		{"a stored response", `{"input":"x","previous_response_id":"resp_1"}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "stored_response"}},
+		{"in the background", `{"input":"x","background":true}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "background"}},
+		{"in the background, as text", `{"input":"x","background":"yes"}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, Bypass: "background"}},
+		{"not in the background", `{"input":"x","background":"no","previous_response_id":""}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}}},
+		{"a forced call", `{"input":"x","tool_choice":{"type":"function","name":"f"}}`, request.Request{Scanned: request.Scanned{Kind: openai.Responses}, CutReason: "forced_tool"}},
+		{"messages", `{"model":"m",` + turn + `,"max_tokens":9,"stream":true}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", Stream: true, MaxTokens: 9}},
+		{"stop sequences", `{"model":"m",` + turn + `,"max_tokens":9,"stop_sequences":["x"],"tool_choice":{"type":"auto"}}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9}},
+		{"any tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"type":"any"}}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
+		{"one tool", `{"model":"m",` + turn + `,"max_tokens":9,"tool_choice":{"name":"f","type":"tool"}}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "forced_tool"}},
+		{"thinking", `{"model":"m",` + turn + `,"max_tokens":9,"thinking":{"type":"enabled","budget_tokens":5}}`, request.Request{Scanned: request.Scanned{Kind: openai.Messages}, Model: "m", MaxTokens: 9, CutReason: "thinking_budget"}},
+	} {
+		r, err := request.Parse(tc.want.Kind, []byte(tc.body))
+		if err != nil {
+			t.Errorf("%s: %v", tc.name, err)
+			continue
+		}
+		got := request.Request{Scanned: request.Scanned{Kind: r.Kind}, Model: r.Model, Stream: r.Stream, MaxTokens: r.MaxTokens, CutReason: r.CutReason, Bypass: r.Bypass}
+		if got.Kind != tc.want.Kind || got.Model != tc.want.Model || got.Stream != tc.want.Stream || got.MaxTokens != tc.want.MaxTokens ||
+			got.CutReason != tc.want.CutReason || got.Bypass != tc.want.Bypass {
+			t.Errorf("%s: %+v, want %+v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// What the edit of the prefill leg would hide is refused.
+func TestResponsesAndMessagesAreRefused(t *testing.T) {
+	t.Parallel()
+	const turn = `{"model":"m","messages":[{"role":"user","content":"x"}]`
+	for _, tc := range []struct {
+		kind       openai.Kind
+		body, says string
+	}{
+		{openai.Responses, `{"input":"x","stream":"x"}`, "body.stream"},
+		{openai.Responses, `{"input":"x","store":"x"}`, "body.store"},
+		{openai.Responses, `{"input":"x","background":[]}`, "body.background"},
+		{openai.Responses, `{"input":"x","ignore_eos":null}`, "body.ignore_eos"},
+		{openai.Responses, `{"input":"x","stop":5}`, "body.stop"},
+		{openai.Responses, `{"input":"x","max_output_tokens":2.5}`, "body.max_output_tokens"},
+		{openai.Responses, `{"input":"x","max_output_tokens":0}`, "max_tokens must be at least 1, got 0."},
+		{openai.Responses, `{"input":"x","priority":null}`, "body.priority"},
+		{openai.Responses, `{"model":"m"}`, "<dict of 2 items>"},
+		{openai.Messages, turn + `}`, "body.max_tokens"},
+		{openai.Messages, turn + `,"max_tokens":null}`, "Input should be a valid integer"},
+		{openai.Messages, turn + `,"max_tokens":0}`, "max_tokens must be positive"},
+		{openai.Messages, turn + `,"max_tokens":1,"stop_sequences":"x"}`, "body.stop_sequences"},
+		{openai.Messages, turn + `,"max_tokens":1,"stream":"x"}`, "body.stream"},
+		{openai.Messages, turn + `,"max_tokens":1,"model":null}`, "body.model"},
+	} {
+		_, err := request.Parse(tc.kind, []byte(tc.body))
+		var e *openai.Error
+		if !errors.As(err, &e) || e.Status != 400 || !strings.Contains(e.Message, tc.says) {
+			t.Errorf("%s: %v", tc.body, err)
+		}
+	}
+}
+
+// The policies see of each kind what the prompt is made of.
+func TestPromptOfEachKind(t *testing.T) {
+	t.Parallel()
+	const body = `{"model":"m","prompt":null,"input":"i","messages":[1],"max_tokens":1}`
+	for kind, want := range map[openai.Kind]string{openai.Chat: "[1]", openai.Messages: "[1]", openai.Responses: `"i"`, openai.Completion: "null"} {
+		r, err := request.Parse(kind, []byte(body))
+		if err != nil || string(r.Prompt()) != want {
+			t.Errorf("%s: %s, %v", kind.Path(), r.Prompt(), err)
+		}
+	}
+}

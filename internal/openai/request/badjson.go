@@ -1,0 +1,41 @@
+package request
+
+import (
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+)
+
+// badJSON is the answer to a body that could not be read.
+func badJSON(body []byte, err error) *openai.Error {
+	if !utf8scan.Valid(body) {
+		return &openai.Error{Status: http.StatusBadRequest, Message: "There was an error parsing the body", Final: true}
+	}
+	var e *jsonscan.Error
+	switch {
+	case errors.Is(err, errTooMany):
+		return ownLimit(fmt.Sprintf("more than %d fields in the request", maxTopLevel))
+	case errors.Is(err, errTooManyObjects):
+		return ownLimit(fmt.Sprintf("more than %d objects named sampling_params, extra_args or vllm_xargs in the request", maxContainers))
+	case !errors.As(err, &e):
+		return ownLimit("the request body is not valid JSON: " + err.Error())
+	case e.What == jsonscan.NestedTooDeep:
+		return ownLimit(fmt.Sprintf("more than %d levels of lists and objects in the request", jsonscan.MaxDepth))
+	}
+	loc := "body." + strconv.Itoa(utf8.RuneCount(body[:e.At])) // Python counts characters
+	return pydantic.Errors(loc, fmt.Sprintf("{'type': 'json_invalid', 'loc': '%s', 'msg': 'JSON decode error', 'input': '<dict of 0 items>', 'ctx': {'error': %s}}",
+		loc, pydantic.PyQuote(e.What)))
+}
+
+// ownLimit refuses what vLLM would take.
+func ownLimit(message string) *openai.Error {
+	return &openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest, Message: message, Final: true}
+}

@@ -1,0 +1,195 @@
+package request
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/splice"
+)
+
+// Edit collects the changes that make one leg out of a request. It begins with
+// the client's own control fields taken out.
+type Edit struct {
+	r      *Request
+	action [numFields]action
+	// sets are the fields that are set or replaced, in the order of Field.
+	sets []setting
+}
+
+// usualSets is how many fields a leg sets at most, but for rare ones.
+const usualSets = 8
+
+// setting gives a field a value.
+type setting struct {
+	field Field
+	value string
+}
+
+type action uint8
+
+const (
+	keep action = iota
+	replace
+	set
+	remove
+)
+
+// NewEdit starts a leg of the request.
+func (r *Request) NewEdit() *Edit {
+	e := &Edit{r: r, sets: make([]setting, 0, usualSets)}
+	for f := FieldKVTransferParams; f <= FieldBootstrap; f++ {
+		e.action[f] = remove
+	}
+	if !r.KeepPriority {
+		e.action[FieldPriority] = remove
+	}
+	return e
+}
+
+// Kind is that of the request.
+func (e *Edit) Kind() openai.Kind { return e.r.Kind }
+
+// Set gives the field this JSON value, adding the field if it is absent.
+func (e *Edit) Set(f Field, rawJSON string) { e.give(f, set, rawJSON) }
+
+func (e *Edit) give(f Field, a action, rawJSON string) {
+	e.action[f] = a
+	i := len(e.sets)
+	for i > 0 && e.sets[i-1].field >= f {
+		i--
+	}
+	if i < len(e.sets) && e.sets[i].field == f {
+		e.sets[i].value = rawJSON
+		return
+	}
+	e.sets = slices.Insert(e.sets, i, setting{f, rawJSON})
+}
+
+// value is what the field was given.
+func (e *Edit) value(f Field) string {
+	for i := range e.sets {
+		if e.sets[i].field == f {
+			return e.sets[i].value
+		}
+	}
+	return ""
+}
+
+// SetBytes is Set with bytes that nobody will change.
+func (e *Edit) SetBytes(f Field, rawJSON []byte) {
+	e.Set(f, unsafe.String(unsafe.SliceData(rawJSON), len(rawJSON)))
+}
+
+// Replace gives the field this JSON value where the client sent one.
+func (e *Edit) Replace(f Field, rawJSON string) { e.give(f, replace, rawJSON) }
+
+// Delete takes the field out.
+func (e *Edit) Delete(f Field) { e.action[f] = remove }
+
+// readOnly gives a string's bytes without a copy: segments are never changed.
+func readOnly(s string) []byte { return unsafe.Slice(unsafe.StringData(s), len(s)) }
+
+// maxUsualSplices is how many places of a request are changed without more memory.
+const maxUsualSplices = 12
+
+// Body builds the leg. It shares the request's bytes.
+func (e *Edit) Body() splice.Body {
+	r := e.r
+	var room [maxUsualSplices]splice.Splice
+	splices := room[:0]
+	for i := range r.occ {
+		if o := &r.occ[i]; !e.removes(o) && r.counts(o.field, o.object) && e.action[o.field] != keep {
+			splices = append(splices, splice.Splice{Start: o.val, End: o.end, Text: readOnly(e.value(o.field))})
+		}
+	}
+	splices = append(splices, e.removals()...)
+	splices = e.add(splices, 0, r.body)
+	if r.samplingID != 0 {
+		splices = e.add(splices, r.samplingID, r.sampling)
+	}
+	slices.SortFunc(splices, func(a, b splice.Splice) int {
+		return cmp.Or(cmp.Compare(a.Start, b.Start), cmp.Compare(a.End, b.End))
+	})
+	return splice.Assemble(r.Body, splices)
+}
+
+// removes tells whether a member is taken out. A control field is set by taking the
+// client's out, wherever that stands, and adding ours.
+func (e *Edit) removes(o *occurrence) bool {
+	a := e.action[o.field]
+	if o.field.steers() && (o.object != 0 || a == set) {
+		return true
+	}
+	return a == remove && e.r.counts(o.field, o.object)
+}
+
+// removals takes members out together with one comma each. The members before
+// the first survivor of an object go with the comma behind them, all others
+// with the comma before.
+func (e *Edit) removals() []splice.Splice {
+	var out []splice.Splice
+	leading := map[uint16]int{}
+	for i := range e.r.occ {
+		o := &e.r.occ[i]
+		if !e.removes(o) {
+			continue
+		}
+		if o.index == leading[o.object] {
+			leading[o.object]++
+			end := o.next
+			if end < 0 {
+				end = o.end
+			}
+			out = append(out, splice.Splice{Start: o.key, End: end})
+			continue
+		}
+		out = append(out, splice.Splice{Start: o.prevEnd, End: o.end})
+	}
+	return out
+}
+
+// adds tells whether a field is set that the client did not send, or whose
+// place is ours to choose, and stands in the object with this number.
+func (e *Edit) adds(f Field, id uint16) bool {
+	return e.action[f] == set && (e.r.last[f] == 0 || f.steers()) && e.r.counts(f, id)
+}
+
+// add gives one object of the request the fields that it lacks, in front of all others.
+func (e *Edit) add(splices []splice.Splice, id uint16, in object) []splice.Splice {
+	n := 0
+	for _, s := range e.sets {
+		if e.adds(s.field, id) {
+			n += len(fieldNames[s.field]) + len(s.value) + len(`"":,`)
+		}
+	}
+	if n == 0 {
+		return splices
+	}
+	b := make([]byte, 0, n)
+	for _, s := range e.sets {
+		if !e.adds(s.field, id) {
+			continue
+		}
+		b = append(b, '"')
+		b = append(b, fieldNames[s.field]...)
+		b = append(b, `":`...)
+		b = append(b, s.value...)
+		b = append(b, ',')
+	}
+	if !e.survives(id, in.members) {
+		b = b[:len(b)-1]
+	}
+	return append(splices, splice.Splice{Start: in.open + 1, End: in.open + 1, Text: b})
+}
+
+// survives tells whether any of an object's members stays.
+func (e *Edit) survives(id uint16, members int) bool {
+	for i := range e.r.occ {
+		if o := &e.r.occ[i]; o.object == id && e.removes(o) {
+			members--
+		}
+	}
+	return members > 0
+}

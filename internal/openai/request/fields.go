@@ -1,0 +1,220 @@
+package request
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// Field is a top-level field of a completion request that the proxy reads or
+// edits.
+type Field uint8
+
+// The fields, named as in the API.
+const (
+	fieldNone Field = iota
+	FieldModel
+	FieldStream
+	FieldStreamOptions
+	FieldMaxTokens
+	FieldMaxCompletionTokens
+	FieldMinTokens
+	FieldMinCompletionTokens
+	FieldIgnoreEOS
+	FieldStop
+	FieldStopTokenIDs
+	FieldN
+	FieldBestOf
+	FieldUseBeamSearch
+	FieldEcho
+	FieldPromptLogprobs
+	FieldToolChoice
+	FieldPrompt
+	FieldMessages
+	FieldInput
+	FieldMaxOutputTokens
+	FieldStopSequences
+	FieldStore
+	FieldBackground
+	FieldPreviousResponseID
+	FieldThinking
+	FieldTokenIDs
+	FieldRequestID
+	FieldTools
+	FieldSystem
+	FieldInstructions
+	FieldCacheSalt
+	FieldReturnTokenIDs
+	FieldPriority
+	FieldKVTransferParams
+	FieldECTransferParams
+	FieldDisaggSpec
+	FieldBootstrap // whatever begins with "bootstrap_"
+	FieldSamplingParams
+	fieldExtraArgs
+	fieldVLLMXargs
+	numFields
+)
+
+var fieldNames = [numFields]string{ //nolint:gochecknoglobals // a constant table
+	FieldModel:               "model",
+	FieldStream:              "stream",
+	FieldStreamOptions:       "stream_options",
+	FieldMaxTokens:           "max_tokens",
+	FieldMaxCompletionTokens: "max_completion_tokens",
+	FieldMinTokens:           "min_tokens",
+	FieldMinCompletionTokens: "min_completion_tokens",
+	FieldIgnoreEOS:           "ignore_eos",
+	FieldStop:                "stop",
+	FieldStopTokenIDs:        "stop_token_ids",
+	FieldN:                   "n",
+	FieldBestOf:              "best_of",
+	FieldUseBeamSearch:       "use_beam_search",
+	FieldEcho:                "echo",
+	FieldPromptLogprobs:      "prompt_logprobs",
+	FieldToolChoice:          "tool_choice",
+	FieldPrompt:              "prompt",
+	FieldMessages:            "messages",
+	FieldInput:               "input",
+	FieldMaxOutputTokens:     "max_output_tokens",
+	FieldStopSequences:       "stop_sequences",
+	FieldStore:               "store",
+	FieldBackground:          "background",
+	FieldPreviousResponseID:  "previous_response_id",
+	FieldThinking:            "thinking",
+	FieldTokenIDs:            "token_ids",
+	FieldRequestID:           "request_id",
+	FieldTools:               "tools",
+	FieldSystem:              "system",
+	FieldInstructions:        "instructions",
+	FieldCacheSalt:           "cache_salt",
+	FieldReturnTokenIDs:      "return_token_ids",
+	FieldPriority:            "priority",
+	FieldKVTransferParams:    "kv_transfer_params",
+	FieldECTransferParams:    "ec_transfer_params",
+	FieldDisaggSpec:          "disagg_spec",
+	FieldBootstrap:           bootstrapPrefix,
+	FieldSamplingParams:      "sampling_params",
+	fieldExtraArgs:           "extra_args",
+	fieldVLLMXargs:           "vllm_xargs",
+}
+
+func (f Field) String() string { return fieldNames[f] }
+
+// bootstrapPrefix begins the names by which SGLang's engines find each other.
+const bootstrapPrefix = "bootstrap_"
+
+// steers tells the fields that steer transfers inside the fleet. They make
+// engines open connections, so a client's own are always taken out.
+func (f Field) steers() bool {
+	return f >= FieldKVTransferParams && f <= FieldBootstrap
+}
+
+// container tells the fields inside which control fields can hide.
+func (f Field) container() bool { return f >= FieldSamplingParams && f <= fieldVLLMXargs }
+
+// sampling tells the fields that /inference/v1/generate has inside its object
+// sampling_params.
+func (f Field) sampling() bool {
+	switch f {
+	case FieldMaxTokens, FieldMinTokens, FieldIgnoreEOS, FieldStop, FieldStopTokenIDs, FieldN, FieldPromptLogprobs:
+		return true
+	}
+	return false
+}
+
+// fieldOf finds the field of a key; tok is the key with its quotes.
+func fieldOf(tok []byte) Field {
+	name := jsonscan.Unquote(tok)
+	switch string(name) { // the conversion in a switch does not allocate
+	case "model":
+		return FieldModel
+	case "stream":
+		return FieldStream
+	case "stream_options":
+		return FieldStreamOptions
+	case "max_tokens":
+		return FieldMaxTokens
+	case "max_completion_tokens":
+		return FieldMaxCompletionTokens
+	case "min_tokens":
+		return FieldMinTokens
+	case "min_completion_tokens":
+		return FieldMinCompletionTokens
+	case "ignore_eos":
+		return FieldIgnoreEOS
+	case "stop":
+		return FieldStop
+	case "stop_token_ids":
+		return FieldStopTokenIDs
+	case "n":
+		return FieldN
+	case "best_of":
+		return FieldBestOf
+	case "use_beam_search":
+		return FieldUseBeamSearch
+	case "echo":
+		return FieldEcho
+	case "prompt_logprobs":
+		return FieldPromptLogprobs
+	case "tool_choice":
+		return FieldToolChoice
+	case "prompt":
+		return FieldPrompt
+	case "messages":
+		return FieldMessages
+	case "input":
+		return FieldInput
+	case "max_output_tokens":
+		return FieldMaxOutputTokens
+	case "stop_sequences":
+		return FieldStopSequences
+	case "store":
+		return FieldStore
+	case "background":
+		return FieldBackground
+	case "previous_response_id":
+		return FieldPreviousResponseID
+	case "thinking":
+		return FieldThinking
+	case "token_ids":
+		return FieldTokenIDs
+	case "request_id":
+		return FieldRequestID
+	case "tools":
+		return FieldTools
+	case "system":
+		return FieldSystem
+	case "instructions":
+		return FieldInstructions
+	case "cache_salt":
+		return FieldCacheSalt
+	case "return_token_ids":
+		return FieldReturnTokenIDs
+	}
+	return steeringField(name)
+}
+
+// steeringField finds the fields that a client may not set, and those that hold them.
+func steeringField(name []byte) Field {
+	switch string(name) {
+	case "priority":
+		return FieldPriority
+	case "kv_transfer_params":
+		return FieldKVTransferParams
+	case "ec_transfer_params":
+		return FieldECTransferParams
+	case "disagg_spec":
+		return FieldDisaggSpec
+	case "sampling_params":
+		return FieldSamplingParams
+	case "extra_args":
+		return fieldExtraArgs
+	case "vllm_xargs":
+		return fieldVLLMXargs
+	}
+	if bytes.HasPrefix(name, []byte(bootstrapPrefix)) {
+		return FieldBootstrap
+	}
+	return fieldNone
+}

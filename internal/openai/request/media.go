@@ -1,0 +1,59 @@
+package request
+
+import (
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// Media tells whether the messages hold parts that are no text: images, video, sound,
+// files, or their embeddings.
+func (r *Request) Media() bool {
+	if r.Kind == openai.Completion || r.Kind == openai.Other {
+		return false
+	}
+	b := r.Prompt()
+	if len(b) == 0 || b[0] != '[' {
+		return false
+	}
+	found := false
+	look := func(m jsonscan.Member) error {
+		if b[m.Value] == '[' && string(jsonscan.Unquote(b[m.Key:m.KeyEnd])) == "content" {
+			found = found || mediaIn(b[m.Value:m.End])
+		}
+		return nil
+	}
+	s := jsonscan.Scanner{Text: b}
+	for i := s.Space(1); i < len(b) && b[i] != ']' && !found; {
+		var end int
+		var err error
+		if b[i] == '{' {
+			end, err = s.Members(i, 0, look)
+		} else {
+			end, err = s.Value(i, 0)
+		}
+		if err != nil {
+			return false
+		}
+		if i = s.Space(end); i < len(b) && b[i] == ',' {
+			i = s.Space(i + 1)
+		}
+	}
+	return found
+}
+
+// mediaIn tells whether an array that begins there holds such a part.
+func mediaIn(array []byte) bool {
+	found := false
+	jsonscan.EachObject(array, func(part []byte) {
+		m, ok := jsonscan.Find(part, 0, "type")
+		if !ok {
+			return
+		}
+		switch string(part[m.Value:m.End]) {
+		case `"image_url"`, `"video_url"`, `"audio_url"`, `"input_audio"`, `"image_pil"`, `"input_image"`, `"input_video"`, `"input_file"`,
+			`"image"`, `"document"`, `"file"`, `"image_embeds"`, `"video_embeds"`, `"audio_embeds"`:
+			found = true
+		}
+	})
+	return found
+}

@@ -1,0 +1,39 @@
+package request_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+
+	"github.com/pdmesh/pdmesh/internal/openai/request"
+)
+
+func TestMedia(t *testing.T) {
+	t.Parallel()
+	const image = `{"type":"image_url","image_url":{"url":"data:image/png;base64,AAAA"}}`
+	chat := func(content string) string { return `{"messages":[{"role":"user","content":` + content + `}]}` }
+	for _, tc := range []struct {
+		kind openai.Kind
+		body string
+		want bool
+	}{
+		{openai.Chat, chat(`"hi"`), false}, {openai.Chat, chat(`[{"type":"text","text":"hi"}]`), false},
+		{openai.Chat, chat(`[{"type":"text","text":"hi"},` + image + `]`), true}, {openai.Chat, chat(" [ " + image + " ] "), true},
+		{openai.Chat, `{"messages":[{"role":"user","content":"[a] [b"},{"content" : [` + image + `]}]}`, true},
+		{openai.Chat, chat(`[{"type":"text","text":"` + strings.ReplaceAll(chat("["+image+"]"), `"`, `\"`) + `"}]`), false},
+		{openai.Chat, chat(`"` + strings.ReplaceAll(chat("["+image+"]"), `"`, `\"`) + `"`), false},
+		{openai.Chat, chat(`[{"type":"text","text":"image_url"}]`), false}, {openai.Chat, chat(`[{"type":"input_audio","input_audio":{}}]`), true},
+		{openai.Messages, `{"model":"m","max_tokens":1,"messages":[{"role":"user","content":[{"type":"image","source":{}}]}]}`, true},
+		{openai.Responses, `{"input":[{"role":"user","content":[{"type":"input_image","image_url":"x"}]}]}`, true},
+		{openai.Responses, `{"input":"[1]"}`, false}, {openai.Completion, `{"prompt":[1,2]}`, false},
+	} {
+		r, err := request.Parse(tc.kind, []byte(tc.body))
+		if err != nil {
+			t.Fatalf("%s: %v", tc.body, err)
+		}
+		if r.Media() != tc.want {
+			t.Errorf("%s: %v", tc.body, !tc.want)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package request
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// Reading gives what the model reads, as sent and in the order of reading, for whoever
+// compares prompts: the salt of the cache, what a chat's template puts before the
+// messages, and what was asked. The last of it is prompt, all before it head. room is
+// memory for head. What moves from turn to turn though no model sees it is left out:
+// the marks of /v1/messages behind what a client wants to have cached.
+func (r *Request) Reading(room [][]byte) (head [][]byte, prompt []byte) {
+	head = room[:0]
+	for _, f := range [...]Field{FieldCacheSalt, FieldTools, FieldSystem, FieldInstructions} {
+		if raw := r.Raw(f); raw != nil && !jsonscan.IsNull(raw) {
+			head, raw = r.unmarked(head, raw)
+			head = append(head, raw)
+		}
+	}
+	return r.unmarked(head, r.Prompt())
+}
+
+// cacheMark is how a mark begins, in the form in which Anthropic's clients write it, and
+// cacheName what is looked for: an underscore is rarer than a comma. A quote inside of a
+// string has a backslash before it, so that no text can look like a mark.
+const (
+	cacheMark = `,"cache_control":{`
+	cacheName = `_control":{`
+)
+
+// unmarked adds to pieces all of raw but its marks and what stands behind the last, which
+// is rest.
+func (r *Request) unmarked(pieces [][]byte, raw []byte) (all [][]byte, rest []byte) {
+	if r.Kind != openai.Messages {
+		return pieces, raw
+	}
+	for from := 0; ; {
+		at := bytes.Index(raw[from:], []byte(cacheName))
+		if at < 0 {
+			return pieces, raw
+		}
+		end := from + at + len(cacheName)
+		from = end
+		closed := bytes.IndexByte(raw[end:], '}')
+		if closed < 0 || !bytes.HasSuffix(raw[:end], []byte(cacheMark)) {
+			continue
+		}
+		pieces = append(pieces, raw[:end-len(cacheMark)])
+		raw, from = raw[end+closed+1:], 0
+	}
+}

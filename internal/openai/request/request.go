@@ -1,0 +1,72 @@
+package request
+
+import (
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+)
+
+// Request is a completion request, parsed once.
+type Request struct {
+	Scanned
+
+	Model  string // "" if absent or null
+	Stream bool
+	// IncludeUsage tells that the client asked for the closing usage chunk.
+	IncludeUsage bool
+	// MaxTokens is the effective limit, 0 if the client named none.
+	MaxTokens int64
+	// CutReason says why a prefill that is cut after one token may be refused though
+	// the request is right, "" if it may not: alone.ForcedTool, as half a call cannot be
+	// parsed (protocol rule R1c), or alone.ThinkingBudget, which is more than one token.
+	CutReason string
+	// KeepPriority lets the client's own "priority" through to the engines.
+	KeepPriority bool
+	// Bypass says why prefill and decode must not be split for this request,
+	// "" if they may. It is one of package alone, as CutReason is.
+	Bypass string
+}
+
+// Parse checks and reads a completion request in one pass over the
+// body. The error is an *Error with status 400 and a message in vLLM's words:
+// for text that is not a JSON object, a wrong type in a field that is read, or
+// a value that editing the prefill leg would hide from vLLM's own validation.
+// With such an error the Request says what could be read.
+func Parse(kind openai.Kind, body []byte) (*Request, error) {
+	r := &Request{Scanned: Scanned{Kind: kind, Body: body}}
+	if err := r.scan(); err != nil {
+		return r, err
+	}
+	return r, validate(r)
+}
+
+// ParseOther checks the body of a request to any other endpoint: it must be a
+// JSON object. Only Model and Stream are read, and not judged.
+func ParseOther(body []byte) (*Request, error) {
+	r := &Request{Scanned: Scanned{Kind: openai.Other, Body: body}}
+	if err := r.scan(); err != nil {
+		return nil, err
+	}
+	if raw := r.Raw(FieldModel); raw != nil && raw[0] == '"' {
+		r.Model = string(jsonscan.Unquote(raw))
+	}
+	if raw := r.Raw(FieldStream); raw != nil {
+		r.Stream, _ = pydantic.Bool(raw) // the engine judges it
+	}
+	return r, nil
+}
+
+// Prompt gives what the model is asked, as sent: the prompt, or the messages; nil if
+// there is neither.
+func (r *Request) Prompt() []byte {
+	switch r.Kind {
+	case openai.Chat, openai.Messages:
+		return r.Raw(FieldMessages)
+	case openai.Responses:
+		return r.Raw(FieldInput)
+	case openai.Generate:
+		return r.Raw(FieldTokenIDs)
+	case openai.Completion, openai.Other:
+	}
+	return r.Raw(FieldPrompt)
+}

@@ -1,0 +1,191 @@
+package request
+
+import (
+	"errors"
+
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+)
+
+// maxTopLevel bounds the fields of a request, so that a hostile body cannot
+// make the bookkeeping larger than the body itself.
+const maxTopLevel = 4096
+
+// maxContainers bounds the objects in which control fields are looked for: each
+// of them is read once more. A request with more is refused, since whatever
+// stands in an object that nobody looked into would reach the engine.
+const maxContainers = 64
+
+// occurrence is one place in the body where a field of interest stands.
+type occurrence struct {
+	field    Field
+	object   uint16 // which object it stands in; 0 is the request itself
+	index    int    // how many members stand before it in that object
+	key, end int    // from the key's quote to the end of the value
+	val      int
+	prevEnd  int // end of the member before, -1 for the first
+	next     int // start of the member after, -1 for the last
+}
+
+// Scanned is the body of a request after one pass over it, with the places at which the
+// fields of interest stand. Body is shared by every leg and must not be changed any more.
+type Scanned struct {
+	Kind openai.Kind
+	Body []byte
+
+	body    object // the request itself
+	objects uint16
+	// sampling is sampling_params of /inference/v1/generate, and samplingID its number.
+	sampling   object
+	samplingID uint16
+	several    bool // what the scanner says of "prompt", where that is an array
+	occ        []occurrence
+	last       [numFields]int // 1 + index into occ of the last occurrence where the field counts
+}
+
+// object is one whose members are edited.
+type object struct {
+	open    int // position of '{'
+	members int
+}
+
+// The scanner callback's own refusals.
+var (
+	errTooMany        = errors.New("too many fields")
+	errTooManyObjects = errors.New("too many objects with sampling parameters")
+	errNotUTF8        = errors.New("not UTF-8")
+)
+
+func (r *Scanned) scan() error {
+	s := jsonscan.Scanner{Text: r.Body}
+	r.body.open = s.Space(0)
+	if len(r.Body) == 0 {
+		return pydantic.Invalid("", "None", pydantic.ErrMissing)
+	}
+	if r.body.open >= len(r.Body) || r.Body[r.body.open] != '{' {
+		return r.noObject(&s)
+	}
+	r.occ = make([]occurrence, 0, 8)
+	end, err := r.scanObject(&s, r.body.open, 0, 0)
+	if err != nil {
+		return badJSON(r.Body, err)
+	}
+	if end = s.Space(end); end != len(r.Body) {
+		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
+	}
+	if !utf8scan.Valid(r.Body[s.High:s.HighEnd]) {
+		return badJSON(r.Body, errNotUTF8)
+	}
+	return nil
+}
+
+// noObject is the error of a body that does not begin an object.
+func (r *Scanned) noObject(s *jsonscan.Scanner) error {
+	end, err := s.Value(r.body.open, 0)
+	if err != nil {
+		return badJSON(r.Body, err)
+	}
+	raw := r.Body[r.body.open:end]
+	switch end = s.Space(end); {
+	case end != len(r.Body):
+		return badJSON(r.Body, jsonscan.ErrorAt(end, jsonscan.ExtraData))
+	case !utf8scan.Valid(r.Body):
+		return badJSON(r.Body, errNotUTF8)
+	case jsonscan.IsNull(raw):
+		return pydantic.Invalid("", "None", pydantic.ErrMissing) // as if there were no body
+	}
+	return pydantic.Invalid("", pydantic.Shown(raw), pydantic.ErrNoObject)
+}
+
+// scanObject notes the fields of interest of one object: of the request all of
+// them, of a container the control fields and containers inside it.
+func (r *Scanned) scanObject(s *jsonscan.Scanner, at int, object uint16, depth int) (int, error) {
+	prevEnd, index := -1, 0
+	lastOcc := -1 // the occurrence whose next is still open
+	end, err := s.Members(at, depth, func(m jsonscan.Member) error {
+		if lastOcc >= 0 {
+			r.occ[lastOcc].next = m.Key
+			lastOcc = -1
+		}
+		f := fieldOf(s.Text[m.Key:m.KeyEnd])
+		switch {
+		case f == fieldNone:
+		case f.container():
+			// Containers are rare; the second pass over one is not worth avoiding.
+			if s.Text[m.Value] == '{' {
+				if r.objects++; r.objects > maxContainers {
+					return errTooManyObjects
+				}
+				if object == 0 && f == FieldSamplingParams {
+					r.beginSampling(m.Value)
+				}
+				if _, err := r.scanObject(s, m.Value, r.objects, depth+1); err != nil {
+					return err
+				}
+			}
+		case r.counts(f, object) || f.steers():
+			lastOcc = len(r.occ)
+			r.occ = append(r.occ, occurrence{
+				field: f, object: object, index: index,
+				key: m.Key, val: m.Value, end: m.End, prevEnd: prevEnd, next: -1,
+			})
+			if r.counts(f, object) {
+				r.last[f] = len(r.occ)
+				if f == FieldPrompt {
+					r.several = s.Several
+				}
+			}
+		}
+		prevEnd = m.End
+		index++
+		if (object == 0 && index > maxTopLevel) || len(r.occ) > maxTopLevel {
+			return errTooMany
+		}
+		return nil
+	})
+	switch object {
+	case 0:
+		r.body.members = index
+	case r.samplingID:
+		r.sampling.members = index
+	}
+	return end, err
+}
+
+// counts tells whether a field is read, and edited, where it stands in an object.
+func (r *Scanned) counts(f Field, object uint16) bool { return object == r.home(f) }
+
+// home is the object in which a field stands.
+func (r *Scanned) home(f Field) uint16 {
+	if r.Kind == openai.Generate && f.sampling() {
+		return r.samplingID
+	}
+	return 0
+}
+
+// beginSampling notes sampling_params of a request that has its own there. Of
+// duplicates the last counts, with all that is in it.
+func (r *Scanned) beginSampling(open int) {
+	if r.Kind != openai.Generate {
+		return
+	}
+	r.sampling, r.samplingID = object{open: open}, r.objects
+	for f := range r.last {
+		if Field(f).sampling() {
+			r.last[f] = 0
+		}
+	}
+}
+
+// Raw gives the value of a top-level field as sent, nil if absent. Of
+// duplicate keys the last counts, as in vLLM.
+func (r *Scanned) Raw(f Field) []byte {
+	if r.last[f] == 0 {
+		return nil
+	}
+	o := &r.occ[r.last[f]-1]
+	return r.Body[o.val:o.end]
+}

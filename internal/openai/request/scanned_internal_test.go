@@ -1,0 +1,101 @@
+package request
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+)
+
+// What is not UTF-8 is found wherever it stands, and told of before what is wrong as
+// JSON: Python decodes first.
+func TestNotUTF8(t *testing.T) {
+	t.Parallel()
+	long := strings.Repeat(`plain text\n`, 20)
+	for _, bad := range []string{"\xff", "\xe4\xba", "\xed\xa0\x80", "\xc0\xaf"} {
+		for _, body := range []string{
+			`{"a":"%"}`, `{"%":1}`, `{"a":"` + long + `%"}`, `{"a":"%` + long + `"}`, `{"a":"` + long + `%` + long + `","b":1}`,
+			`{"a":"%","b":"é"}`, `{"a":"é","b":"%"}`, `{"a":"é","b":["x",{"c":"%"}],"d":"é"}`, `{"sampling_params":{"%":"x"}}`,
+			`{"sampling_params":{"a":"é"},"b":"%","extra_args":{"a":"é"}}`,
+		} {
+			_, err := ParseOther([]byte(strings.ReplaceAll(body, "%", bad)))
+			if err == nil || !strings.Contains(err.Error(), "error parsing the body") {
+				t.Errorf("%q in %s: %v", bad, body, err)
+			}
+			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", "人é"))); err != nil {
+				t.Errorf("%s: %v", body, err)
+			}
+			if _, err = ParseOther([]byte(strings.ReplaceAll(body, "%", bad) + "x")); err == nil || !strings.Contains(err.Error(), "error parsing the body") {
+				t.Errorf("%q in %s, and more: %v", bad, body, err)
+			}
+		}
+	}
+	if _, err := ParseOther([]byte("{\"a\":1,\xc3\xa9}")); err == nil || !strings.Contains(err.Error(), "Expecting property name") {
+		t.Error(err)
+	}
+}
+
+// Where a string goes wrong, and how, whichever way has found it.
+func TestWhereAStringIsWrong(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		name, end, message string
+		back               int // where, counted from the start of end; -1: the string's start
+	}{
+		{"no end", ``, "Unterminated string starting at", -1},
+		{"cut behind a backslash", `\`, "Unterminated string starting at", -1},
+		{"cut within an escape", `\u12`, `Invalid \uXXXX escape`, 1},
+		{"unknown escape", `\x"}`, `Invalid \escape`, 0},
+		{"unknown escape behind a known one", `\n\x"}`, `Invalid \escape`, 2},
+		{"too few digits", `\u12"}`, `Invalid \uXXXX escape`, 1},
+		{"a letter for a digit", `\u00g1"}`, `Invalid \uXXXX escape`, 1},
+		{"a line's end", "\n\"}", "Invalid control character at", 0},
+		{"a control character behind an escape", "\\\\\x1f\"}", "Invalid control character at", 2},
+		{"an escaped control character", "\\\n\"}", `Invalid \escape`, 0},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			for n := range 300 {
+				for _, behind := range []string{"", strings.Repeat(" ", 100)} {
+					if behind != "" && !strings.HasSuffix(tc.end, "}") {
+						continue
+					}
+					at := 5 + 1 + n + tc.back
+					if tc.back < 0 {
+						at = 5
+					}
+					body := `{"a":"` + strings.Repeat("p", n) + tc.end + behind
+					_, err := ParseOther([]byte(body))
+					want := fmt.Sprintf("'loc': 'body.%d', ", at)
+					if err == nil || !strings.Contains(err.Error(), want) || !strings.HasSuffix(err.Error(), "{'error': "+pydantic.PyQuote(tc.message)+"}}") {
+						t.Fatalf("%q: %v, want %s at %d", body, err, tc.message, at)
+					}
+				}
+			}
+		})
+	}
+}
+
+func TestSeveralPrompts(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		prompt string
+		want   bool
+	}{
+		{`"a"`, false}, {`"a,b"`, false}, {`[]`, false}, {`[1,2]`, false}, {`[ 1 , 2 ]`, false}, {`[0,"a"]`, false}, {`null`, false},
+		{`["a"]`, false}, {`[ "a" ]`, false}, {`["a, \",\" b"]`, false}, {`[[1,2]]`, false}, {`[ [1 , 2] ]`, false}, {`[["a","b"]]`, false},
+		{`["a","b"]`, true}, {`[ "a" , "b" ]`, true}, {`[[1],[2]]`, true}, {`[[1,2],3]`, true}, {`[[],[]]`, true}, {`["a",1]`, true}, {`[["a","b"],["c"]]`, true},
+		{`["a",["b"]]`, true}, {`["a",[]]`, true}, {`[["a","b"],{}]`, true},
+		{`["a","b"],"prompt":["a"]`, false}, {`["a"],"prompt":["a","b"]`, true}, {`["a","b"],"prompt":"a"`, false},
+		{`["a"],"stop":["a","b"]`, false}, {`["a","b"],"stop":["a"]`, true},
+	} {
+		for kind, want := range map[openai.Kind]bool{openai.Completion: tc.want, openai.Chat: false} {
+			r, err := Parse(kind, []byte(`{"messages":[],"stop_token_ids":[7,8],"prompt":`+tc.prompt+`,"x":["a","b"],"y":[]}`))
+			if err != nil || (r.Bypass == "several_prompts") != want {
+				t.Errorf("%v: %s: %+v, %v; want %v", kind.Path(), tc.prompt, r, err, want)
+			}
+		}
+	}
+}

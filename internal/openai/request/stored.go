@@ -1,0 +1,31 @@
+package request
+
+import (
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+)
+
+// MayBeStored tells whether the answer may be asked for later by an id that the client
+// did not choose.
+func (r *Request) MayBeStored() bool {
+	if r.Kind != openai.Responses || r.Raw(FieldRequestID) != nil {
+		return false
+	}
+	store := r.Raw(FieldStore)
+	if store == nil || jsonscan.IsNull(store) {
+		return true
+	}
+	on, _ := pydantic.Bool(store) // was read before
+	return on
+}
+
+// PreviousResponse is the id of the response that the request goes on from, "" if it
+// names none, or none that is a text.
+func (r *Request) PreviousResponse() string {
+	raw := r.Raw(FieldPreviousResponseID)
+	if len(raw) == 0 || raw[0] != '"' {
+		return ""
+	}
+	return string(jsonscan.Unquote(raw))
+}

@@ -1,0 +1,83 @@
+package response
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// handoverFields are what an engine's answer says about transfers inside the fleet.
+func handoverFields() [2]string { return [2]string{"kv_transfer_params", "ec_transfer_params"} }
+
+// MayTellHandover is a cheap test whether there is something for HideHandover to do:
+// most answers have the names, and null behind them.
+func MayTellHandover(b []byte) bool {
+	for {
+		_, value, ok := bytes.Cut(b, []byte(`_transfer_params"`))
+		if !ok {
+			return false
+		}
+		if !bytes.HasPrefix(bytes.TrimLeft(value, ": \t\r\n"), []byte("null")) {
+			return true
+		}
+		b = value
+	}
+}
+
+// HideHandover gives an answer, or one event, without what it says about transfers
+// inside the fleet, addresses of engines among it. Where an engine alone would say
+// null, null is left; /v1/messages has no nulls.
+func HideHandover(k openai.Kind, answer []byte) []byte {
+	open := bytes.IndexByte(answer, '{') // behind "data: " in an event
+	if open < 0 {
+		return answer
+	}
+	if k == openai.Responses {
+		if m, ok := jsonscan.Find(answer, open, "response"); ok { // the last event has the whole answer
+			inner := hideIn(k, answer[m.Value:m.End], 0)
+			answer = jsonscan.Replaced(answer, m.Value, m.End, inner)
+		}
+	}
+	return hideIn(k, answer, open)
+}
+
+// hideIn is HideHandover for the members of the object at open.
+func hideIn(k openai.Kind, b []byte, open int) []byte {
+	for _, name := range handoverFields() {
+		for {
+			m, prevEnd, next, ok := told(k, b, open, name)
+			if !ok {
+				break
+			}
+			switch {
+			case k != openai.Messages:
+				b = jsonscan.Replaced(b, m.Value, m.End, []byte("null"))
+			case prevEnd >= 0:
+				b = jsonscan.Replaced(b, prevEnd, m.End, nil)
+			default:
+				b = jsonscan.Replaced(b, m.Key, max(next, m.End), nil)
+			}
+		}
+	}
+	return b
+}
+
+// told finds a member of that name which tells something, the end of the member
+// before it, -1 for none, and the start of the member behind, -1 for none.
+func told(k openai.Kind, b []byte, open int, name string) (found jsonscan.Member, prevEnd, next int, ok bool) {
+	s := jsonscan.Scanner{Text: b}
+	before := -1
+	prevEnd, next = -1, -1
+	_, err := s.Members(open, 0, func(m jsonscan.Member) error {
+		switch {
+		case ok && next < 0:
+			next = m.Key
+		case !ok && string(jsonscan.Unquote(b[m.Key:m.KeyEnd])) == name && (k == openai.Messages || !jsonscan.IsNull(b[m.Value:m.End])):
+			found, prevEnd, ok = m, before, true
+		}
+		before = m.End
+		return nil
+	})
+	return found, prevEnd, next, ok && err == nil
+}

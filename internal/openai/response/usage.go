@@ -1,0 +1,186 @@
+package response
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// Cached is what an answer's usage tells about the prefix cache, as it stands there.
+// The zero value means that there is no usage.
+type Cached struct {
+	// Tokens is how many tokens of the prompt came from the cache: digits or null.
+	Tokens string
+	// Created is how many were put into it, digits; "" if that is not told.
+	Created string
+	// Prompt is how many tokens the prompt has; 0 if that is not told.
+	Prompt int
+}
+
+// cacheNames are what an API calls the numbers of Cached, and the member of usage that
+// holds them; "" if they stand in usage itself.
+type cacheNames struct{ details, tokens, created string }
+
+func namesOf(k openai.Kind) cacheNames {
+	switch k {
+	case openai.Responses:
+		return cacheNames{"input_tokens_details", "cached_tokens", "cache_write_tokens"}
+	case openai.Messages:
+		return cacheNames{"", "cache_read_input_tokens", "cache_creation_input_tokens"}
+	case openai.Completion, openai.Chat, openai.Other:
+	}
+	return cacheNames{"prompt_tokens_details", "cached_tokens", "created_cache_tokens"}
+}
+
+// CachedTokens finds what an answer tells about the prefix cache. Tokens is "" if
+// there is no usage, "0" if the usage tells nothing of it. A null stays a null;
+// anything else that is no number counts as no usage, since it is put into the
+// client's answer.
+func CachedTokens(k openai.Kind, answer []byte) Cached {
+	usage, ok := usageIn(k, answer, 0)
+	if !ok {
+		return Cached{}
+	}
+	names := namesOf(k)
+	c := Cached{Tokens: "0", Prompt: promptTokens(k, answer, usage)}
+	m, ok := names.find(answer, usage, names.tokens)
+	if !ok {
+		return c
+	}
+	value := answer[m.Value:m.End]
+	if jsonscan.Digits(value, 0) < len(value) && !jsonscan.IsNull(value) {
+		return Cached{}
+	}
+	c.Tokens = string(value)
+	if m, ok := names.find(answer, usage, names.created); ok && jsonscan.Digits(answer[m.Value:m.End], 0) == m.End-m.Value {
+		c.Created = string(answer[m.Value:m.End])
+	}
+	return c
+}
+
+// promptTokens finds the length of the prompt in a usage. /v1/messages counts what came
+// from the cache, and what was put into it, apart.
+func promptTokens(k openai.Kind, answer []byte, usage int) (tokens int) {
+	for _, name := range promptNames(k) {
+		m, ok := jsonscan.Find(answer, usage, name)
+		if !ok {
+			continue
+		}
+		n, err := strconv.ParseUint(string(answer[m.Value:m.End]), 10, 31)
+		if err != nil {
+			continue // null, or nothing that an engine says
+		}
+		tokens += int(n)
+	}
+	return tokens
+}
+
+func promptNames(k openai.Kind) []string {
+	switch k {
+	case openai.Responses:
+		return []string{"input_tokens"}
+	case openai.Messages:
+		return []string{"input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"}
+	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
+	}
+	return []string{"prompt_tokens"}
+}
+
+// SetCachedTokens gives the answer, or the data of an event, with the numbers
+// about the prefix cache replaced where they stand. A decode instance counts the
+// whole prompt as cached and nothing as put into the cache, since it was computed
+// elsewhere: the prefill instance's numbers are the true ones (protocol rule
+// R10). Without anything to replace the same bytes come back.
+func SetCachedTokens(k openai.Kind, answer []byte, c Cached) []byte {
+	if k == openai.Messages {
+		return setMessageUsage(answer, c)
+	}
+	names := namesOf(k)
+	answer = setDetail(k, answer, names.tokens, c.Tokens)
+	if c.Created != "" {
+		answer = setDetail(k, answer, names.created, c.Created)
+	}
+	return answer
+}
+
+func setDetail(k openai.Kind, answer []byte, name, value string) []byte {
+	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
+	if start < 0 {
+		return answer
+	}
+	usage, ok := usageIn(k, answer, start)
+	if !ok {
+		return answer
+	}
+	m, ok := namesOf(k).find(answer, usage, name)
+	if !ok || jsonscan.IsNull(answer[m.Value:m.End]) {
+		return answer
+	}
+	return jsonscan.Replaced(answer, m.Value, m.End, []byte(value))
+}
+
+// usageIn finds the usage of an answer, or of an event's data, that begins at open: on
+// the two agents' APIs some events have it inside the answer that they hold. It gives
+// the position of its brace.
+func usageIn(k openai.Kind, b []byte, open int) (at int, ok bool) {
+	m, ok := jsonscan.Find(b, open, "usage")
+	if !ok {
+		var outer jsonscan.Member
+		switch k {
+		case openai.Responses:
+			outer, ok = jsonscan.Find(b, open, "response")
+		case openai.Messages:
+			outer, ok = jsonscan.Find(b, open, "message")
+		case openai.Completion, openai.Chat, openai.Other:
+		}
+		if ok {
+			m, ok = jsonscan.Find(b, outer.Value, "usage")
+		}
+	}
+	return m.Value, ok && b[m.Value] == '{'
+}
+
+// find finds one of the numbers of a usage that begins at usage.
+func (n cacheNames) find(b []byte, usage int, name string) (jsonscan.Member, bool) {
+	if n.details != "" {
+		details, ok := jsonscan.Find(b, usage, n.details)
+		if !ok || b[details.Value] != '{' {
+			return jsonscan.Member{}, false
+		}
+		usage = details.Value
+	}
+	return jsonscan.Find(b, usage, name)
+}
+
+// HasCachedTokens is a cheap test whether there may be something to replace.
+func HasCachedTokens(k openai.Kind, b []byte) bool {
+	if k == openai.Messages {
+		return bytes.Contains(b, []byte("cache_read_input_tokens"))
+	}
+	return hasCachedTokens(b)
+}
+
+// hasCachedTokens finds the name in quotes. It looks for the underscore first, which
+// text has seldom and an event's other names have a few times: bytes.Contains takes
+// four times as long, and this is asked about all that engines answer.
+func hasCachedTokens(b []byte) bool {
+	const name, front, back = `"cached_tokens"`, len(`"cached`), len(`_tokens"`)
+	for i, near := front, 0; i+back <= len(b); i++ {
+		n := bytes.IndexByte(b[i:len(b)-back+1], '_')
+		if n < 0 {
+			return false
+		}
+		i += n
+		if string(b[i-front:i+back]) == name {
+			return true
+		}
+		if n < 8 {
+			if near++; near == 64 { // a text of underscores
+				return bytes.Contains(b[i-front+1:], []byte(name))
+			}
+		}
+	}
+	return false
+}

@@ -1,0 +1,57 @@
+package response
+
+import (
+	"bytes"
+	"strconv"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// setMessageUsage is SetCachedTokens for /v1/messages, where the prompt is the sum of
+// what was read from the cache, put into it, and neither (input_tokens): the sum stays
+// decode's, and only how it is made up becomes prefill's.
+func setMessageUsage(answer []byte, c Cached) []byte {
+	start := bytes.IndexByte(answer, '{') // behind "data: " in an event
+	if start < 0 {
+		return answer
+	}
+	usage, ok := usageIn(openai.Messages, answer, start)
+	if !ok {
+		return answer
+	}
+	names := namesOf(openai.Messages)
+	input, ok1 := count(answer, usage, "input_tokens")
+	read, ok2 := count(answer, usage, names.tokens)
+	nowRead, err := strconv.ParseInt(c.Tokens, 10, 64)
+	if !ok1 || !ok2 || err != nil {
+		return answer
+	}
+	created, told := count(answer, usage, names.created)
+	sum, nowCreated := input+read+created, created
+	if n, err := strconv.ParseInt(c.Created, 10, 64); told && err == nil {
+		nowCreated = n
+	}
+	answer = setCount(answer, usage, "input_tokens", max(0, sum-nowRead-nowCreated))
+	answer = setCount(answer, usage, names.tokens, nowRead)
+	if told {
+		answer = setCount(answer, usage, names.created, nowCreated)
+	}
+	return answer
+}
+
+// count reads a member of the object at open that is digits.
+func count(b []byte, open int, name string) (n int64, ok bool) {
+	m, ok := jsonscan.Find(b, open, name)
+	if !ok || jsonscan.Digits(b[m.Value:m.End], 0) != m.End-m.Value {
+		return 0, false
+	}
+	n, err := strconv.ParseInt(string(b[m.Value:m.End]), 10, 64)
+	return n, err == nil
+}
+
+// setCount replaces a member of the object at open that count has read.
+func setCount(b []byte, open int, name string, n int64) []byte {
+	m, _ := jsonscan.Find(b, open, name)
+	return jsonscan.Replaced(b, m.Value, m.End, strconv.AppendInt(nil, n, 10))
+}

@@ -1,0 +1,131 @@
+package sse
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+)
+
+// Streams of /v1/responses and /v1/messages name their events, and have closing ones
+// of their own.
+
+// eventName is what an event's event line says, else the type in its data; nil for a
+// comment and for data without a type.
+func eventName(event []byte) []byte {
+	event = trimmed(event)
+	for rest := event; len(rest) > 0; {
+		line, tail, _ := bytes.Cut(rest, []byte{'\n'})
+		if name, ok := bytes.CutPrefix(line, []byte("event:")); ok {
+			return bytes.TrimSpace(name)
+		}
+		rest = tail
+	}
+	data := bytes.TrimSpace(EventData(event))
+	m, ok := jsonscan.Find(data, 0, "type")
+	if !ok || data[m.Value] != '"' {
+		return nil
+	}
+	return jsonscan.Unquote(data[m.Value:m.End])
+}
+
+// Classify looks into one event of a stream of this kind. code is the error's status
+// where it names one.
+func Classify(k openai.Kind, event []byte) (class EventClass, code int) {
+	switch k {
+	case openai.Responses, openai.Messages:
+	case openai.Completion, openai.Chat, openai.Generate:
+		return classifyChunk(event)
+	case openai.Other:
+		if class, code = classifyChunk(event); class == EventPreamble {
+			class = EventContent
+		}
+		return class, code
+	}
+	name := eventName(event)
+	switch {
+	case name == nil && len(bytes.TrimSpace(EventData(event))) == 0:
+		return EventPreamble, 0 // a comment
+	case k == openai.Responses:
+		return responsesClass(string(name), event)
+	}
+	switch string(name) {
+	case "message_start", "ping", "content_block_start", "content_block_stop":
+		return EventPreamble, 0
+	case "error":
+		return EventError, 0
+	case "":
+		if class, code = classifyChunk(event); class == EventError { // as vLLM writes them in other streams
+			return class, code
+		}
+	}
+	return EventContent, 0
+}
+
+func responsesClass(name string, event []byte) (class EventClass, code int) {
+	switch name {
+	case "response.created", "response.queued", "response.in_progress", "response.output_item.added",
+		"response.content_part.added", "response.reasoning_part.added", "response.reasoning_summary_part.added",
+		"response.mcp_call.in_progress", "response.code_interpreter_call.in_progress", "response.web_search_call.in_progress":
+		return EventPreamble, 0
+	case "error", "response.failed":
+		return EventError, 0
+	case "": // as vLLM writes errors in other streams
+		return classifyChunk(event)
+	}
+	return EventContent, 0
+}
+
+// Sign is what an event behind the commit means for the stream.
+type Sign uint8
+
+// The signs.
+const (
+	SignNone      Sign = iota
+	SignEnd            // the closing event
+	SignFailedEnd      // the closing event of an answer that failed
+	SignError          // an error, behind which nothing closes the answer
+)
+
+// SignOf is a cheap test, since every event passes it.
+func SignOf(k openai.Kind, event []byte) Sign {
+	switch k {
+	case openai.Responses, openai.Messages:
+		switch string(eventName(event)) {
+		case "response.completed", "response.incomplete", "message_stop":
+			return SignEnd
+		case "response.failed":
+			return SignFailedEnd
+		case "error":
+			return SignError
+		}
+	case openai.Completion, openai.Chat, openai.Generate, openai.Other:
+		if IsDone(event) {
+			return SignEnd
+		}
+	}
+	if LooksLikeError(event) {
+		return SignError
+	}
+	return SignNone
+}
+
+// ErrorOf is what an error event says, as the body of an answer that is no stream.
+func ErrorOf(k openai.Kind, event []byte) []byte {
+	data := bytes.TrimSpace(EventData(event))
+	if _, typed := jsonscan.Find(data, 0, "type"); k != openai.Responses && (k != openai.Messages || typed) {
+		return bytes.Clone(data) // the stream's buffer is another's before the client is told
+	}
+	if m, ok := jsonscan.Find(data, 0, "response"); ok {
+		data = data[m.Value:m.End]
+	}
+	e := openai.Error{Status: 500, Type: openai.TypeInternal, Message: "the engine reported an error in the stream"}
+	said := data
+	if m, ok := jsonscan.Find(data, 0, "error"); ok {
+		said = data[m.Value:m.End]
+	}
+	if m, ok := jsonscan.Find(said, 0, "message"); ok && said[m.Value] == '"' {
+		e.Message = string(jsonscan.Unquote(said[m.Value:m.End]))
+	}
+	return k.ErrorJSON(&e)
+}

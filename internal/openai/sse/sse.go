@@ -1,0 +1,214 @@
+package sse
+
+import (
+	"bytes"
+
+	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
+	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+)
+
+// EventEnd finds the end of the last whole server-sent event in b: the
+// position after its blank line, 0 if there is none. Lines may end in \n or
+// \r\n. from is how much of b an earlier call has already seen.
+func EventEnd(b []byte, from int) int {
+	if from -= 3; from < 0 {
+		from = 0
+	}
+	tail := b[from:]
+	for i := len(tail); i > 0; {
+		i = bytes.LastIndexByte(tail[:i], '\n')
+		if i < 0 {
+			return 0
+		}
+		if i > 0 && tail[i-1] == '\n' {
+			return from + i + 1
+		}
+		if i > 1 && tail[i-1] == '\r' && tail[i-2] == '\n' {
+			return from + i + 1
+		}
+	}
+	return 0
+}
+
+// NextEvent cuts the first event off b; ok is false if b holds no whole event.
+// Blank lines in front of an event belong to it.
+func NextEvent(b []byte) (event, rest []byte, ok bool) {
+	for i := 0; i < len(b); {
+		n := bytes.IndexByte(b[i:], '\n')
+		if n < 0 {
+			return nil, b, false
+		}
+		i += n + 1
+		switch {
+		case i < len(b) && b[i] == '\n':
+			return b[:i+1], b[i+1:], true
+		case i+1 < len(b) && b[i] == '\r' && b[i+1] == '\n':
+			return b[:i+2], b[i+2:], true
+		}
+	}
+	return nil, b, false
+}
+
+// EventData gives the payload of an event of one data line, nil if it has
+// none (a comment) or several.
+func EventData(event []byte) []byte {
+	var data []byte
+	for len(event) > 0 {
+		line, rest, _ := bytes.Cut(event, []byte{'\n'})
+		event = rest
+		line = bytes.TrimSuffix(line, []byte{'\r'})
+		payload, ok := bytes.CutPrefix(line, []byte("data:"))
+		if !ok {
+			continue
+		}
+		if data != nil {
+			return nil
+		}
+		data = bytes.TrimPrefix(payload, []byte{' '})
+	}
+	return data
+}
+
+// EventClass is what an event means for the request that it answers.
+type EventClass uint8
+
+// The classes.
+const (
+	// EventPreamble says nothing yet: a comment, the role chunk, empty content.
+	EventPreamble EventClass = iota
+	// EventContent carries content, a tool call, reasoning, or a finish reason:
+	// with it the answer is committed.
+	EventContent
+	// EventError carries an error object.
+	EventError
+	// EventDone is the closing [DONE].
+	EventDone
+)
+
+// classifyChunk looks into one event of a stream whose events have no names. code is the
+// error's status where it names one.
+func classifyChunk(event []byte) (class EventClass, code int) {
+	data := bytes.TrimSpace(EventData(event))
+	switch {
+	case len(data) == 0:
+		return EventPreamble, 0
+	case string(data) == "[DONE]":
+		return EventDone, 0
+	case data[0] != '{':
+		return EventContent, 0 // not ours to judge: let it pass
+	}
+	class = EventPreamble
+	s := jsonscan.Scanner{Text: data}
+	_, err := s.Members(0, 0, func(m jsonscan.Member) error {
+		val := data[m.Value:m.End]
+		switch string(jsonscan.Unquote(data[m.Key:m.KeyEnd])) {
+		case "error":
+			if !jsonscan.IsNull(val) {
+				class, code = EventError, errorCode(val)
+			}
+		case "choices":
+			if class == EventPreamble && hasContent(val) {
+				class = EventContent
+			}
+		case "object":
+			// vLLM before 0.10 sent the error flat.
+			if string(val) == `"error"` {
+				class, code = EventError, errorCode(data)
+			}
+		}
+		return nil
+	})
+	if err != nil && class == EventPreamble {
+		return EventContent, 0
+	}
+	return class, code
+}
+
+// LooksLikeError is a cheap test for an error event behind the commit, where
+// every event passes: vLLM writes the error object first.
+func LooksLikeError(event []byte) bool {
+	event = trimmed(event)
+	return bytes.HasPrefix(event, []byte(`data: {"error"`)) ||
+		bytes.HasPrefix(event, []byte(`data: {"object":"error"`)) ||
+		bytes.HasPrefix(event, []byte("event: error"))
+}
+
+// trimmed is an event without blank lines in front. (bytes.TrimLeft, called twice
+// for every event, makes a set of its two bytes first.)
+func trimmed(event []byte) []byte {
+	for len(event) > 0 && (event[0] == '\n' || event[0] == '\r') {
+		event = event[1:]
+	}
+	return event
+}
+
+// IsDone tells the closing event.
+func IsDone(event []byte) bool {
+	event = trimmed(event)
+	return bytes.HasPrefix(event, []byte("data: [DONE]")) || bytes.HasPrefix(event, []byte("data:[DONE]"))
+}
+
+func errorCode(obj []byte) int {
+	if obj[0] != '{' {
+		return 0
+	}
+	var code int64
+	s := jsonscan.Scanner{Text: obj}
+	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
+		if string(jsonscan.Unquote(obj[m.Key:m.KeyEnd])) == "code" {
+			code, _, _ = pydantic.Int(obj[m.Value:m.End])
+		}
+		return nil
+	})
+	if code < 100 || code > 599 {
+		return 0
+	}
+	return int(code)
+}
+
+// hasContent tells whether any choice says something.
+func hasContent(choices []byte) bool {
+	found := false
+	jsonscan.EachObject(choices, func(choice []byte) {
+		s := jsonscan.Scanner{Text: choice}
+		_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
+			val := choice[m.Value:m.End]
+			switch string(jsonscan.Unquote(choice[m.Key:m.KeyEnd])) {
+			case "finish_reason":
+				found = found || !jsonscan.IsNull(val)
+			case "text", "token_ids":
+				found = found || says(val)
+			case "delta", "message":
+				found = found || deltaSays(val)
+			}
+			return nil
+		})
+	})
+	return found
+}
+
+func deltaSays(delta []byte) bool {
+	if delta[0] != '{' {
+		return false
+	}
+	found := false
+	s := jsonscan.Scanner{Text: delta}
+	_, _ = s.Members(0, 0, func(m jsonscan.Member) error {
+		switch string(jsonscan.Unquote(delta[m.Key:m.KeyEnd])) {
+		case "role", "name":
+		default: // content, reasoning, reasoning_content, tool_calls, refusal, audio, what may come
+			found = found || says(delta[m.Value:m.End])
+		}
+		return nil
+	})
+	return found
+}
+
+// says tells a value that is not null and not empty.
+func says(val []byte) bool {
+	switch string(val) {
+	case "null", `""`, "[]", "{}", "false":
+		return false
+	}
+	return true
+}
