@@ -51,12 +51,12 @@ func (x *Index) unhear(t int, c *Chain) {
 	}
 	for _, key := range c.keys {
 		if u := x.heard.find(t, key); u != nil {
-			x.forget(t, u, len(u.heard.Keys))
+			x.forget(u, len(u.heard.Keys))
 		}
 	}
 }
 
-// Deepest raises what Longest has found by what was heard: of such prompts the last
+// Deepest raises what Look has found by what was heard: of such prompts the last
 // borders are known only.
 func (x *Index) Deepest(c *Chain, longest []int) {
 	if len(x.heard) == 0 {

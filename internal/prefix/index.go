@@ -1,6 +1,9 @@
 package prefix
 
-import "math"
+import (
+	"math"
+	"slices"
+)
 
 // Index knows up to which border each target has computed the prompts that it was given.
 // A target is an instance, or one of its ranks. It is bounded by what each of them can
@@ -30,15 +33,18 @@ type node struct {
 	next   branches
 	// forked tells that prompts have parted behind it, even if one of them is forgotten.
 	forked bool
-	// holders have every target that knows the node. Who knows one knows all of its
-	// parent.
+	// holders have every target that knows the node, in the order of their numbers. Who
+	// knows one knows all of its parent.
 	holders []holder
+	one     [1]holder // memory for them: most nodes are of one chat, on one instance
 }
 
-// holder says how many of a node's borders a target knows.
+// holder says how many of a node's borders a target knows, and where it stands in the
+// order of what the target has used.
 type holder struct {
 	target  int
 	borders int
+	use     *use
 }
 
 // passed is a node that a prompt goes through, and how many of its borders the prompt has:
@@ -67,7 +73,7 @@ func (x *Index) Bytes(t int) int { return x.targets[t].bytes }
 
 // Add makes room for a target, which knows nothing yet, and gives its number.
 func (x *Index) Add() int {
-	fresh := &target{at: map[*node]*use{}}
+	fresh := &target{}
 	for t, is := range x.targets {
 		if is == nil {
 			x.targets[t] = fresh
@@ -87,29 +93,25 @@ func (x *Index) Remove(t int) {
 // Clear forgets what a target holds.
 func (x *Index) Clear(t int) {
 	for is := x.targets[t]; is.oldest != nil; {
-		x.forget(t, is.oldest, math.MaxInt)
+		x.forget(is.oldest, math.MaxInt)
 	}
 }
 
-// Longest finds for every target how many borders of a prompt it knows, one after the
-// other from the first. longest has a place for each target up to the highest number.
-func (x *Index) Longest(c *Chain, longest []int) {
-	clear(longest)
-	for _, p := range x.walk(c) {
-		for _, h := range p.node.holders {
-			longest[h.target] = p.node.depth + min(h.borders, p.same)
-		}
-	}
-}
-
-// Own gives the first border of the text that is a prompt's own: behind all at which
+// Look finds for every target how many borders of a prompt it knows, one after the other
+// from the first. longest has a place for each target up to the highest number.
+//
+// own is the first border of the text that is the prompt's own: behind all at which
 // prompts have parted. It stays the same while a chat grows, and is the same for everybody
 // who has seen prompts part there.
-func (x *Index) Own(c *Chain) int {
-	own := 0
+func (x *Index) Look(c *Chain, longest []int) (own int) {
+	clear(longest)
 	for _, p := range x.walk(c) {
-		if p.node.forked && p.same == len(p.node.keys) {
-			own = p.node.depth + p.same
+		n := p.node
+		for i := range n.holders {
+			longest[n.holders[i].target] = n.depth + min(n.holders[i].borders, p.same)
+		}
+		if n.forked && p.same == len(n.keys) {
+			own = n.depth + p.same
 		}
 	}
 	return own
@@ -174,6 +176,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 		n.forked = true
 	}
 	fresh := &node{keys: append([]Key(nil), rest...), depth: at, parent: n}
+	fresh.holders = fresh.one[:0]
 	x.behind(n)[rest[0]] = fresh
 	x.steps = append(steps, passed{fresh, len(rest)})
 	return x.steps
@@ -198,17 +201,16 @@ func (x *Index) split(n *node, at int) *node {
 	all := n.holders
 	n.holders = nil
 	for _, h := range all {
-		is := x.targets[h.target]
-		u := is.at[n]
 		if h.borders <= at {
-			delete(is.at, n)
-			is.put(u, first, h)
+			h.use.node = first
+			first.holders = append(first.holders, h)
 			continue
 		}
-		is.put(u, n, holder{h.target, h.borders - at})
-		upper := &use{}
-		is.put(upper, first, holder{h.target, at})
-		is.linkBehind(upper, u)
+		upper := &use{node: first, target: h.target}
+		x.targets[h.target].linkBehind(upper, h.use)
+		first.holders = append(first.holders, holder{h.target, at, upper})
+		h.borders -= at
+		n.holders = append(n.holders, h)
 	}
 	if len(n.holders) == 0 {
 		delete(first.next, n.keys[0])
@@ -219,18 +221,23 @@ func (x *Index) split(n *node, at int) *node {
 // hold notes that a target uses so many borders of a node.
 func (x *Index) hold(t int, n *node, borders int) {
 	is := x.targets[t]
-	u := is.at[n]
-	if u == nil {
-		u = &use{}
-		is.put(u, n, holder{target: t})
+	i, ok := n.holder(t)
+	if ok {
+		is.unlink(n.holders[i].use)
 	} else {
-		is.unlink(u)
+		n.holders = slices.Insert(n.holders, i, holder{target: t, use: &use{node: n, target: t}})
 	}
-	is.link(u)
-	if h := &n.holders[u.slot]; h.borders < borders {
+	h := &n.holders[i]
+	is.link(h.use)
+	if h.borders < borders {
 		x.count(t, borders-h.borders, end(n.depth+borders)-end(n.depth+h.borders))
 		h.borders = borders
 	}
+}
+
+// holder gives the place of a target among the holders, or the one where it belongs.
+func (n *node) holder(t int) (at int, ok bool) {
+	return slices.BinarySearchFunc(n.holders, t, func(h holder, t int) int { return h.target - t })
 }
 
 // count counts borders and bytes that a target holds more than before, or fewer.
@@ -245,7 +252,7 @@ func (x *Index) count(t, borders, bytes int) {
 // and what there are too many of in all.
 func (x *Index) bound(t, capacity int) {
 	for is := x.targets[t]; capacity > 0 && is.bytes > capacity && is.oldest != nil; {
-		x.forget(t, is.oldest, x.bordersIn(is.oldest, is.bytes-capacity))
+		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-capacity))
 	}
 	for x.borders > x.most {
 		// Whoever knows most forgets.
@@ -255,16 +262,17 @@ func (x *Index) bound(t, capacity int) {
 				largest = t
 			}
 		}
-		x.forget(largest, x.targets[largest].oldest, x.borders-x.most)
+		x.forget(x.targets[largest].oldest, x.borders-x.most)
 	}
 }
 
 // bordersIn is how many borders at the end of what was used hold so many bytes, or all.
-func (x *Index) bordersIn(u *use, bytes int) int {
+func bordersIn(u *use, bytes int) int {
 	if u.node == nil {
 		return math.MaxInt // what was heard goes as a whole
 	}
-	held := u.node.holders[u.slot].borders
+	at, _ := u.node.holder(u.target)
+	held := u.node.holders[at].borders
 	last := end(u.node.depth + held)
 	for n := 1; n < held; n++ {
 		if last-end(u.node.depth+held-n) >= bytes {
@@ -275,31 +283,24 @@ func (x *Index) bordersIn(u *use, bytes int) int {
 }
 
 // forget forgets so many borders at the end of what was used, or all of it.
-func (x *Index) forget(t int, u *use, borders int) {
-	is := x.targets[t]
-	if u.node == nil {
+func (x *Index) forget(u *use, borders int) {
+	is, n := x.targets[u.target], u.node
+	if n == nil {
 		x.heard.remove(u)
 		is.unlink(u)
-		x.count(t, -len(u.heard.Keys), -int(u.heard.Bytes))
+		x.count(u.target, -len(u.heard.Keys), -int(u.heard.Bytes))
 		return
 	}
-	n := u.node
-	h := &n.holders[u.slot]
+	at, _ := n.holder(u.target)
+	h := &n.holders[at]
 	borders = min(borders, h.borders)
-	x.count(t, -borders, end(n.depth+h.borders-borders)-end(n.depth+h.borders))
+	x.count(u.target, -borders, end(n.depth+h.borders-borders)-end(n.depth+h.borders))
 	if h.borders -= borders; h.borders > 0 {
 		n.trim()
 		return
 	}
 	is.unlink(u)
-	delete(is.at, n)
-	last := len(n.holders) - 1
-	if moved := n.holders[last]; u.slot < last {
-		n.holders[u.slot] = moved
-		x.targets[moved.target].at[n].slot = u.slot
-	}
-	n.holders = n.holders[:last]
-	if last == 0 {
+	if n.holders = slices.Delete(n.holders, at, at+1); len(n.holders) == 0 {
 		delete(x.behind(n.parent), n.keys[0])
 		return
 	}

@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"bytes"
+	"encoding/binary"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -162,10 +163,9 @@ func TestIndexAgainstAModel(t *testing.T) {
 			}
 			m.forget()
 			c = prompts[rng.IntN(len(prompts))]
-			if got, want := x.Own(c), m.own(c); got != want {
+			if got, want := x.Look(c, longest), m.own(c); got != want {
 				t.Fatalf("seed %d, step %d: the text is its own from border %d, want %d", seed, step, got, want)
 			}
-			x.Longest(c, longest)
 			for i := range m.held {
 				if want := m.longest(i, c); longest[i] != want {
 					t.Fatalf("seed %d, step %d: target %d knows %d borders, want %d", seed, step, i, longest[i], want)
@@ -194,7 +194,7 @@ func TestIndexIsBounded(t *testing.T) {
 		x.Note(a, chain("m", text(10+i, 256*7)), 0)
 	}
 	longest := make([]int, 2)
-	x.Longest(small, longest)
+	x.Look(small, longest)
 	if x.Borders() != 50 || longest[b] != 5 || x.Bytes(b) != 5*256 || x.Bytes(a) != 45*256 {
 		t.Errorf("%d borders, %v, %d and %d bytes", x.Borders(), longest, x.Bytes(a), x.Bytes(b))
 	}
@@ -202,27 +202,33 @@ func TestIndexIsBounded(t *testing.T) {
 
 func BenchmarkIndex(b *testing.B) {
 	for _, size := range []int{2 << 10, 128 << 10, 400 << 10} {
-		b.Run(fmt.Sprintf("%dKiB", size>>10), func(b *testing.B) {
-			x := NewIndex(1 << 20)
-			for range 64 {
-				x.Add()
-			}
-			prompts := make([][]byte, 32)
-			for i := range prompts {
-				prompts[i] = append(bytes.Repeat([]byte("s"), size/2), text(i, size/2)...)
-			}
-			longest := make([]int, 64)
-			var c Chain
-			i := 0
-			b.ReportAllocs()
-			b.SetBytes(int64(size))
-			for b.Loop() {
-				c.Start("m")
-				c.Add(prompts[i%len(prompts)])
-				x.Longest(&c, longest)
-				x.Note(i*7%64, &c, 4*size)
-				i++
-			}
-		})
+		for _, fresh := range []bool{false, true} {
+			b.Run(fmt.Sprintf("%dKiB,fresh=%v", size>>10, fresh), func(b *testing.B) {
+				x := NewIndex(1 << 19)
+				for range 64 {
+					x.Add()
+				}
+				prompts := make([][]byte, 32)
+				for i := range prompts {
+					prompts[i] = append(bytes.Repeat([]byte("s"), size/2), text(i, size/2)...)
+				}
+				longest := make([]int, 64)
+				var c Chain
+				i := 0
+				b.ReportAllocs()
+				b.SetBytes(int64(size))
+				for b.Loop() {
+					prompt := prompts[i%len(prompts)]
+					if fresh { // nobody has sent it before
+						binary.LittleEndian.PutUint64(prompt, uint64(i))
+					}
+					c.Start("m")
+					c.Add(prompt)
+					x.Look(&c, longest)
+					x.Note(i*7%64, &c, 4*size)
+					i++
+				}
+			})
+		}
 	}
 }

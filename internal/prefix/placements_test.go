@@ -50,7 +50,7 @@ func TestPlacements(t *testing.T) {
 	x.Hear(a, &news[1], 0)
 	longest := make([]int, 2)
 	look := func(c *Chain) []int {
-		x.Longest(c, longest)
+		x.Look(c, longest)
 		x.Deepest(c, longest)
 		return longest
 	}

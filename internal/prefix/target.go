@@ -2,7 +2,6 @@ package prefix
 
 // target is what one of them holds.
 type target struct {
-	at map[*node]*use
 	// newest and oldest are the ends of the list in the order of use.
 	newest, oldest *use
 	borders        int
@@ -13,17 +12,9 @@ type target struct {
 // proxy says.
 type use struct {
 	newer, older *use
-	node         *node // nil for what was heard
-	slot         int   // in the node's holders
-	heard        *Placed
-	target       int // of what was heard
-}
-
-// put makes a use one of a node, whose holders it joins.
-func (is *target) put(u *use, n *node, h holder) {
-	u.node, u.slot = n, len(n.holders)
-	n.holders = append(n.holders, h)
-	is.at[n] = u
+	target       int
+	node         *node   // nil for what was heard
+	heard        *Placed // nil for what this proxy has noted
 }
 
 // link makes a use the newest.

@@ -104,13 +104,18 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 		}
 	}
 	limit := least + slack*float64(tokens)
+	// Of the same weight the one with the highest number wins as with the highest score,
+	// which takes a logarithm.
+	even := c.Even() && e == nil
 	highest := 0.0
 	for i := range b.costs {
-		one := &b.costs[i]
-		if one.tokens > limit {
+		if b.costs[i].tokens > limit {
 			continue
 		}
-		score := -c.Weight(i) / math.Log(unit(mix(key^c.At(i).Hash)))
+		score := unit(mix(key ^ c.At(i).Hash))
+		if !even {
+			score = -c.Weight(i) / math.Log(score)
+		}
 		e.Score(c, i, "by_text", score)
 		if score > highest {
 			at, highest = i, score

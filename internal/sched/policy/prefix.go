@@ -86,7 +86,7 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 	defer p.mu.Unlock()
 	numbers, changed := p.targets.numbers(&c, now)
 	p.longest = grown(p.longest, p.targets.most)
-	p.index.Longest(chain, p.longest)
+	own := p.index.Look(chain, p.longest)
 	others := p.placements.Others()
 	if others {
 		p.hear(r.Model)
@@ -110,7 +110,6 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 		}
 		p.balance.add(n, expected)
 	}
-	own := p.index.Own(chain)
 	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)), r.Explanation)
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
