@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
@@ -18,8 +19,8 @@ import (
 )
 
 // countPings registers the metrics of a bridge.
-func (p *app) countPings(b *zmqregister.Bridge) {
-	bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) }).Register(p.registry)
+func countPings(registry prometheus.Registerer, b *zmqregister.Bridge) {
+	bridgemetrics.Bridge(func() bridgemetrics.Counts { return bridgemetrics.Counts(b.Counts()) }).Register(registry)
 }
 
 // newBridge binds the port of --zmq-register. It is nil without that flag. registrar is

@@ -101,7 +101,7 @@ func (p *app) startBackground(ctx context.Context, work *sync.WaitGroup, bridge 
 		systemd.Proxy{Ready: p.ready, Sane: p.sane, ShutdownTimeout: p.cfg.ShutdownTimeout, Log: p.log}.Tell(bg, ctx.Done())
 	})
 	if bridge != nil {
-		p.countPings(bridge)
+		countPings(p.registry, bridge)
 		work.Go(func() { p.logEnd("registration by ZeroMQ", bridge.Run(bg)) })
 	}
 	return stop

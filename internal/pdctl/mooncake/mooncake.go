@@ -75,42 +75,17 @@ func listSegments(ctx context.Context, s *session.Session, dial bool) error {
 	defer conn.Close()
 	cctx, cancel := context.WithTimeout(ctx, max(s.Timeout, 2*time.Second))
 	defer cancel()
-	resp, err := conn.Client.Get(cctx, mooncakeRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	list, err := readSegments(cctx, conn)
 	if err != nil {
-		return s.Hint(fmt.Errorf("list the keys below %s: %w", mooncakeRoot, err))
+		return s.Hint(err)
 	}
 	snap, err := conn.Store.Reader.Snapshot(ctx)
 	if err != nil {
 		return s.Hint(err)
 	}
-	byKey := map[[2]string]*segment{}
-	for _, kv := range resp.Kvs {
-		cluster, kind, name, ok := segmentKey(string(kv.Key))
-		if !ok {
-			continue
-		}
-		at := [2]string{cluster, name}
-		if byKey[at] == nil {
-			byKey[at] = &segment{Cluster: instance.Printable(cluster, 80), Name: instance.Printable(name, 300), Instances: []string{}}
-		}
-		if kind == "ram" {
-			byKey[at].RAM = true
-			continue
-		}
-		value, err := conn.Client.Get(cctx, string(kv.Key)) // small, unlike those of ram
-		if err != nil {
-			return s.Hint(err)
-		}
-		if len(value.Kvs) == 1 {
-			byKey[at].RPC = rpcAddress(value.Kvs[0].Value)
-		}
-	}
-	list := make([]*segment, 0, len(byKey))
-	for _, x := range byKey {
+	for _, x := range list {
 		x.findInstances(snap)
-		list = append(list, x)
 	}
-	slices.SortFunc(list, func(a, b *segment) int { return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name)) })
 	var g errgroup.Group
 	g.SetLimit(dialsAtOnce)
 	for i, x := range list {
@@ -128,6 +103,42 @@ func listSegments(ctx context.Context, s *session.Session, dial bool) error {
 		t.AppendRow([]any{x.Name, cmp.Or(x.Cluster, "-"), cmp.Or(x.RPC, "-"), cmp.Or(strings.Join(x.Instances, ","), "-"), cmp.Or(x.Stale, "-")})
 	}
 	return output.Render(s.Out.Stdout, t)
+}
+
+// readSegments reads what the keys tell of all segments, sorted by cluster and name.
+func readSegments(ctx context.Context, conn *session.Conn) ([]*segment, error) {
+	resp, err := conn.Client.Get(ctx, mooncakeRoot, clientv3.WithPrefix(), clientv3.WithKeysOnly())
+	if err != nil {
+		return nil, fmt.Errorf("list the keys below %s: %w", mooncakeRoot, err)
+	}
+	byKey := map[[2]string]*segment{}
+	for _, kv := range resp.Kvs {
+		cluster, kind, name, ok := segmentKey(string(kv.Key))
+		if !ok {
+			continue
+		}
+		at := [2]string{cluster, name}
+		if byKey[at] == nil {
+			byKey[at] = &segment{Cluster: instance.Printable(cluster, 80), Name: instance.Printable(name, 300), Instances: []string{}}
+		}
+		if kind == "ram" {
+			byKey[at].RAM = true
+			continue
+		}
+		value, err := conn.Client.Get(ctx, string(kv.Key)) // small, unlike those of ram
+		if err != nil {
+			return nil, err
+		}
+		if len(value.Kvs) == 1 {
+			byKey[at].RPC = rpcAddress(value.Kvs[0].Value)
+		}
+	}
+	list := make([]*segment, 0, len(byKey))
+	for _, x := range byKey {
+		list = append(list, x)
+	}
+	slices.SortFunc(list, func(a, b *segment) int { return cmp.Or(cmp.Compare(a.Cluster, b.Cluster), cmp.Compare(a.Name, b.Name)) })
+	return list, nil
 }
 
 // segmentKey takes a key apart: mooncake/[cluster/]ram|rpc_meta/name.

@@ -9,6 +9,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -73,22 +75,8 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		return fmt.Errorf("nothing of %s is in etcd below %s; see pdctl list", k, conn.Layout.Root())
 	}
 	out := make([]rawJSON, 0, len(keys))
-	for _, raw := range keys {
-		r := rawJSON{
-			Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
-			CreateRevision: raw.CreateRevision, ModRevision: raw.ModRevision, Version: raw.Version,
-		}
-		switch raw.Key {
-		case conn.Layout.Pending(k):
-			r.Kind = "pending"
-		case conn.Layout.Override(k):
-			r.Kind = "override"
-		}
-		if raw.Lease != 0 {
-			r.Lease = output.LeaseName(raw.Lease)
-			r.TTL, r.GrantedTTL = int64(raw.TTL/time.Second), int64(raw.GrantedTTL/time.Second)
-		}
-		out = append(out, r)
+	for i := range keys {
+		out = append(out, printable(&keys[i], conn.Layout, k))
 	}
 	views, events, notes := details(ctx, s, conn, k)
 	if s.Out.Structured() {
@@ -98,7 +86,31 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		}
 		return s.Out.Write(all)
 	}
-	for i, r := range out {
+	printKeys(s, out)
+	return printDetails(s, views, events, notes)
+}
+
+// printable is a key without control characters.
+func printable(raw *store.RawKey, layout schema.Layout, k instance.Key) rawJSON {
+	r := rawJSON{
+		Kind: "record", Key: instance.Printable(raw.Key, 0), Value: output.EscapeValue(raw.Value),
+		CreateRevision: raw.CreateRevision, ModRevision: raw.ModRevision, Version: raw.Version,
+	}
+	switch raw.Key {
+	case layout.Pending(k):
+		r.Kind = "pending"
+	case layout.Override(k):
+		r.Kind = "override"
+	}
+	if raw.Lease != 0 {
+		r.Lease = output.LeaseName(raw.Lease)
+		r.TTL, r.GrantedTTL = int64(raw.TTL/time.Second), int64(raw.GrantedTTL/time.Second)
+	}
+	return r
+}
+
+func printKeys(s *session.Session, keys []rawJSON) {
+	for i, r := range keys {
 		if i > 0 {
 			fmt.Fprintln(s.Out.Stdout)
 		}
@@ -121,5 +133,4 @@ func get(ctx context.Context, s *session.Session, k instance.Key) error {
 		fmt.Fprintf(s.Out.Stdout, "%s\n  key       %s\n  value     %s\n  created   revision %d\n  changed   revision %d, written %d times\n  lease     %s\n",
 			r.Kind, r.Key, value, r.CreateRevision, r.ModRevision, r.Version, lease)
 	}
-	return printDetails(s, views, events, notes)
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/discovery/store"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
@@ -87,13 +88,8 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	}
 	snap = sel.Filter(only(session.SeenByProxies(snap, proxies), roles))
 	removed := []Removal{}
-	for _, r := range removals {
-		if len(sel) == 0 && slices.Contains(roles, r.Key.Role) {
-			removed = append(removed, Removal{
-				Role: r.Key.Role, Address: instance.Printable(r.Key.Address, 0), By: instance.Printable(r.By, 80),
-				Reason: instance.Printable(r.Reason, 200), Revision: r.Revision,
-			})
-		}
+	if len(sel) == 0 {
+		removed = removedOf(removals, roles)
 	}
 	if s.Out.Structured() {
 		out := listing{Revision: snap.Revision, Instances: []instance.Listing{}, Removed: removed}
@@ -115,6 +111,24 @@ func list(ctx context.Context, s *session.Session, roles []instance.Role) error 
 	} else if err := output.Render(s.Out.Stdout, listTable(snap, session.DefaultConnector(proxies), s.Out.Wide())); err != nil {
 		return err
 	}
+	return printRemoved(s, removed)
+}
+
+// removedOf are the removals of some roles.
+func removedOf(removals []store.Removal, roles []instance.Role) []Removal {
+	out := []Removal{}
+	for _, r := range removals {
+		if slices.Contains(roles, r.Key.Role) {
+			out = append(out, Removal{
+				Role: r.Key.Role, Address: instance.Printable(r.Key.Address, 0), By: instance.Printable(r.By, 80),
+				Reason: instance.Printable(r.Reason, 200), Revision: r.Revision,
+			})
+		}
+	}
+	return out
+}
+
+func printRemoved(s *session.Session, removed []Removal) error {
 	for _, r := range removed {
 		line := fmt.Sprintf("removed: %s/%s", r.Role, r.Address)
 		if r.By != "" {

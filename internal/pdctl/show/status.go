@@ -204,8 +204,33 @@ func counts(snap *instance.Snapshot) map[string]map[string]int {
 }
 
 func printStatus(s *session.Session, rep statusReport) error {
+	if err := printMembers(s, rep.Endpoints); err != nil {
+		return err
+	}
+	alarms := "none"
+	if len(rep.Alarms) > 0 {
+		alarms = strings.Join(rep.Alarms, ", ")
+	}
+	fmt.Fprintf(s.Out.Stdout, "\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
+		alarms, rep.Prefix, rep.Revision, rep.Membership)
+	if err := printCounts(s, rep.Counts); err != nil {
+		return err
+	}
+	fmt.Fprintln(s.Out.Stdout)
+	if err := printProxies(s, rep.Proxies); err != nil {
+		return err
+	}
+	printNotices(s, rep.Proxies)
+	for _, n := range rep.Notes {
+		fmt.Fprintln(s.Out.Stdout, "note: "+n)
+	}
+	return nil
+}
+
+// printMembers prints the members of etcd.
+func printMembers(s *session.Session, members []endpointReport) error {
 	t := output.NewTable("ETCD", "VERSION", "DB SIZE", "MEMBER")
-	for _, e := range rep.Endpoints {
+	for _, e := range members {
 		member := "follower"
 		if e.Leader {
 			member = "leader"
@@ -216,22 +241,16 @@ func printStatus(s *session.Session, rep statusReport) error {
 		}
 		t.AppendRow([]any{e.Endpoint, e.Version, output.ByteSize(e.DBSize), member})
 	}
-	if err := output.Render(s.Out.Stdout, t); err != nil {
-		return err
-	}
-	alarms := "none"
-	if len(rep.Alarms) > 0 {
-		alarms = strings.Join(rep.Alarms, ", ")
-	}
-	fmt.Fprintf(s.Out.Stdout, "\nalarms: %s\nkeys below: %s\nrevision: %d\nmembership revision: %d\n\n",
-		alarms, rep.Prefix, rep.Revision, rep.Membership)
+	return output.Render(s.Out.Stdout, t)
+}
 
-	t = output.NewTable("ROLE", "INSTANCES", "STATES")
+func printCounts(s *session.Session, counts map[string]map[string]int) error {
+	t := output.NewTable("ROLE", "INSTANCES", "STATES")
 	for _, role := range instance.Roles() {
 		total := 0
 		var parts []string
-		for _, state := range slices.Sorted(maps.Keys(rep.Counts[string(role)])) {
-			n := rep.Counts[string(role)][state]
+		for _, state := range slices.Sorted(maps.Keys(counts[string(role)])) {
+			n := counts[string(role)][state]
 			total += n
 			parts = append(parts, fmt.Sprintf("%d %s", n, state))
 		}
@@ -240,30 +259,22 @@ func printStatus(s *session.Session, rep statusReport) error {
 		}
 		t.AppendRow([]any{role, total, strings.Join(parts, ", ")})
 	}
-	if err := output.Render(s.Out.Stdout, t); err != nil {
-		return err
+	return output.Render(s.Out.Stdout, t)
+}
+
+func printProxies(s *session.Session, proxies []proxyReport) error {
+	if len(proxies) == 0 {
+		return s.Out.Println("No proxy is present.")
 	}
-	fmt.Fprintln(s.Out.Stdout)
-	if len(rep.Proxies) == 0 {
-		fmt.Fprintln(s.Out.Stdout, "No proxy is present.")
-	} else {
-		t = output.NewTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "TOLD")
-		for _, p := range rep.Proxies {
-			inFlight := any("-")
-			if p.Load != nil && p.Load.Ignored == "" {
-				inFlight = p.Load.InFlight
-			}
-			t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
+	t := output.NewTable("PROXY", "ADDRESS", "VERSION", "APPLIED", "IN FLIGHT", "TOLD")
+	for _, p := range proxies {
+		inFlight := any("-")
+		if p.Load != nil && p.Load.Ignored == "" {
+			inFlight = p.Load.InFlight
 		}
-		if err := output.Render(s.Out.Stdout, t); err != nil {
-			return err
-		}
+		t.AppendRow([]any{p.ID, p.Address, p.Version, p.Applied, inFlight, p.Load.age(time.Now())})
 	}
-	printNotices(s, rep.Proxies)
-	for _, n := range rep.Notes {
-		fmt.Fprintln(s.Out.Stdout, "note: "+n)
-	}
-	return nil
+	return output.Render(s.Out.Stdout, t)
 }
 
 // printNotices prints what proxies say of the fleet: each sentence once, with the proxies
