@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // TestBadValues has every kind of bad value once; a message must name the
@@ -232,7 +233,7 @@ func TestFile(t *testing.T) {
 	}
 	t.Run("unknown key is typed", func(t *testing.T) {
 		t.Parallel()
-		if _, err := load(t, nil, "--config", writeFile(t, "foo: 1\n")); !errors.Is(err, config.ErrUnknownKey) {
+		if _, err := load(t, nil, "--config", writeFile(t, "foo: 1\n")); !errors.Is(err, settings.ErrUnknownKey) {
 			t.Errorf("%v is no ErrUnknownKey", err)
 		}
 	})

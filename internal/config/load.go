@@ -4,12 +4,12 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"path/filepath"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/pflag"
-	"github.com/spf13/viper"
 
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -22,63 +22,14 @@ import (
 // it. An environment variable that is set but empty counts as not set. The
 // error lists everything that is wrong, a line each.
 func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy, error) {
-	table := proxySettings()
-	p := Proxy{sources: make(map[string]string)}
-	env := environment(table, lookupEnv)
-
-	// Where the file is can be said by flag and environment only.
-	v := viper.New()
-	path := fs.Lookup("config").Value.String()
-	if path == "" {
-		path = env["config"].Value
+	var p Proxy
+	v, err := p.Settings().Load(fs, lookupEnv, "")
+	if err != nil {
+		return Proxy{}, err
 	}
-	if path != "" {
-		file, err := readFile(path, table)
-		if err != nil {
-			return Proxy{}, err
-		}
-		for name := range file {
-			p.sources[name] = "file " + path
-		}
-		if err := v.MergeConfigMap(file); err != nil {
-			return Proxy{}, fmt.Errorf("config file %s: %w", path, err)
-		}
-	}
-	// The environment goes in as a second layer over the file rather than
-	// through viper's own look-up, which reads the process' environment only.
-	over := make(map[string]any, len(env))
-	for name, e := range env {
-		over[name] = e.Value
-		p.sources[name] = "environment " + e.Variable
-	}
-	if err := v.MergeConfigMap(over); err != nil {
-		return Proxy{}, fmt.Errorf("environment: %w", err)
-	}
-	var errs []error
-	for _, s := range table {
-		flag := fs.Lookup(s.name)
-		if flag == nil {
-			return Proxy{}, fmt.Errorf("flag --%s is not registered", s.name)
-		}
-		if err := v.BindPFlag(s.name, flag); err != nil {
-			return Proxy{}, fmt.Errorf("flag --%s: %w", s.name, err)
-		}
-		if flag.Changed {
-			p.sources[s.name] = "flag --" + s.name
-		}
-		raw := v.Get(s.name)
-		if text, ok := raw.(string); ok && text == "" && (s.kind == kindList && !flag.Changed) {
-			continue // the default of a list is no list
-		}
-		if err := assign(s.field(&p), raw); err != nil {
-			errs = append(errs, p.complain(s.name, "%w", err))
-		}
-	}
-	if err := p.applyReference(fs); err != nil {
-		errs = append(errs, err)
-	}
-	if len(errs) > 0 {
-		return Proxy{}, errors.Join(errs...)
+	p.sources = v.Sources
+	if err := errors.Join(v.Fill(), p.applyReference(fs)); err != nil {
+		return Proxy{}, err
 	}
 	if err := p.complete(lookupEnv); err != nil {
 		return Proxy{}, err
@@ -89,33 +40,24 @@ func LoadProxy(fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) (Proxy,
 	return p, nil
 }
 
-// complain words an error about one setting and says where its value is from
-// when that is not the command line. A value that came by a flag of another
-// name, as those of the reference proxies have, is complained of by that name.
+// complain words an error about one setting.
 func (p *Proxy) complain(name, format string, args ...any) error {
-	where := ""
-	src := p.sources[name]
-	if flag, ok := strings.CutPrefix(src, "flag --"); ok {
-		name = flag
-	} else if src != "" {
-		where = " (from " + src + ")"
-	}
-	return fmt.Errorf("--%s%s: %w", name, where, fmt.Errorf(format, args...))
+	return p.sources.Complain(name, fmt.Errorf(format, args...))
 }
 
-// environment collects the settings that environment variables give.
-func environment(table []setting, lookup settings.Lookup) map[string]settings.Env {
-	out := make(map[string]settings.Env)
-	for _, s := range table {
-		var names []string
-		if !s.flagOnly {
-			names = append(names, settings.Variable(s.name))
+// Print writes the configuration as a YAML file that --config takes. What is for the
+// proxy's own etcd is left open where there is another one.
+func (p *Proxy) Print(w io.Writer) error {
+	own := p.ownEtcdSettings()
+	return p.Settings().Print(w, func(s settings.Setting) (any, string) {
+		if _, ok := own.Find(s.Name); ok && !p.Embedded() && p.sources[s.Name] == "" {
+			return nil, ""
 		}
-		if e, ok := lookup.First(append(names, s.env...)...); ok {
-			out[s.name] = e
+		if s.Name == "etcd-endpoints" && !p.Embedded() {
+			return etcdaccess.Written(p.EtcdEndpoints, p.EtcdHTTPS), p.sources[s.Name]
 		}
-	}
-	return out
+		return s.Into, p.sources[s.Name]
+	})
 }
 
 // complete brings addresses into their canonical spelling and fills what
@@ -186,7 +128,7 @@ func (p *Proxy) complete(lookupEnv func(string) (string, bool)) error {
 func etcdAddress(s string) (string, error) {
 	address, err := instance.ParseAddress(s)
 	if err != nil {
-		return "", fmt.Errorf("%w%s", errValue, strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()))
+		return "", fmt.Errorf("%w%s", settings.ErrValue, strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()))
 	}
 	return address, nil
 }

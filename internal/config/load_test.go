@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/config"
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
@@ -68,7 +69,7 @@ func TestDefaults(t *testing.T) {
 		EtcdListen: "127.0.0.1:2379", EtcdDataDir: "/home/someone/.local/state/pdmesh/etcd-2379", EtcdPrefix: "/pd", EtcdGateway: true,
 		StateDir: "/home/someone/.local/state/pdmesh/proxy-8000", AuditInterval: 15 * time.Second, OrphanGrace: time.Minute,
 		InstanceAllow:  []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8"), netip.MustParsePrefix("::1/128")},
-		AllowedMethods: config.JSONList{"*"}, AllowedHeaders: config.JSONList{"*"},
+		AllowedMethods: settings.JSONList{"*"}, AllowedHeaders: settings.JSONList{"*"},
 		Server: "own", Upstream: "own", ConnectTimeout: time.Second, PrefillTimeout: 300 * time.Second, DecodeFirstByteTimeout: time.Minute, IdleTimeout: 2 * time.Minute, NonStreamTimeout: time.Hour, VersionGroups: true, LMCacheNotifyTimeout: 30 * time.Second,
 		KVLeaseBudget: 20 * time.Second, MaxAttempts: 4, MaxFailures: 3, EjectionTime: time.Second, SlowStart: 10 * time.Second, SilenceLimit: 1250 * time.Millisecond, ProbeTimeout: 5 * time.Second, RetryBudget: 20, MaxBodyBytes: 32 << 20, Fallback: "decode", Disaggregate: "always",
 		PrefillPolicy: "prefix", DecodePolicy: "round_robin", CacheWeight: 10,
@@ -86,16 +87,16 @@ func TestJSONLists(t *testing.T) {
 	for _, tt := range []struct {
 		env  map[string]string
 		args []string
-		want config.JSONList
+		want settings.JSONList
 	}{
 		{nil, nil, nil},
-		{nil, []string{"--allowed-origins", `["*"]`}, config.JSONList{"*"}},
-		{nil, []string{"--allowed-origins=*"}, config.JSONList{"*"}},
-		{nil, []string{"--allowed-origins", `[]`}, config.JSONList{}},
-		{nil, []string{"--allowed-origins", ` [ "https://a.example" , "null" ] `}, config.JSONList{"https://a.example", "null"}},
-		{nil, []string{"--allowed-origins", `["https://a.example"]`, "--allowed-origins", `["https://b.example"]`}, config.JSONList{"https://b.example"}},
-		{map[string]string{"PD_ALLOWED_ORIGINS": "https://a.example, https://b.example:8443"}, nil, config.JSONList{"https://a.example", "https://b.example:8443"}},
-		{nil, []string{"--config", file}, config.JSONList{"https://a.example", "https://b.example:8443"}},
+		{nil, []string{"--allowed-origins", `["*"]`}, settings.JSONList{"*"}},
+		{nil, []string{"--allowed-origins=*"}, settings.JSONList{"*"}},
+		{nil, []string{"--allowed-origins", `[]`}, settings.JSONList{}},
+		{nil, []string{"--allowed-origins", ` [ "https://a.example" , "null" ] `}, settings.JSONList{"https://a.example", "null"}},
+		{nil, []string{"--allowed-origins", `["https://a.example"]`, "--allowed-origins", `["https://b.example"]`}, settings.JSONList{"https://b.example"}},
+		{map[string]string{"PD_ALLOWED_ORIGINS": "https://a.example, https://b.example:8443"}, nil, settings.JSONList{"https://a.example", "https://b.example:8443"}},
+		{nil, []string{"--config", file}, settings.JSONList{"https://a.example", "https://b.example:8443"}},
 	} {
 		if diff := cmp.Diff(tt.want, mustLoad(t, tt.env, tt.args...).AllowedOrigins); diff != "" {
 			t.Errorf("%v %q (-want +got):\n%s", tt.env, tt.args, diff)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // The values of Proxy.Fallback.
@@ -104,7 +105,7 @@ type Proxy struct {
 	EngineCA, EngineCert, EngineKey, EngineServerName string
 
 	// Which pages of other origins may use the proxy from a browser; see httpapi.CORS.
-	AllowedOrigins, AllowedMethods, AllowedHeaders JSONList
+	AllowedOrigins, AllowedMethods, AllowedHeaders settings.JSONList
 	AllowCredentials                               bool
 
 	Server                 string // HTTP server for completions: ServerOwn or ServerStd
@@ -176,7 +177,7 @@ type Proxy struct {
 	Notices []string
 
 	// sources says for each setting that is no default where it came from.
-	sources map[string]string
+	sources settings.Sources
 }
 
 // EtcdTLS says how etcd is reached.

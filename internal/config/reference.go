@@ -29,7 +29,7 @@ const (
 // a flag and nothing else: the environment, a file and --print-config know the
 // settings that it stands for.
 type referenceFlag struct {
-	setting
+	settings.Setting
 	form form
 	// instead is the setting of ours that the flag stands for; "" if there is
 	// no single one.
@@ -44,42 +44,52 @@ type referenceFlag struct {
 // referenceFlags lists them in the order of the documentation. The meanings and
 // defaults are those of the scripts: docs/migrate has a page for each.
 func referenceFlags() []referenceFlag {
-	elastic := func(name string, k kind, instead string) referenceFlag {
-		return referenceFlag{form: formElastic, instead: instead, setting: setting{name: name, kind: k, usage: "elastic_proxy's name of --" + instead}}
+	elastic := func(name string, k settings.Kind, instead string) referenceFlag {
+		return referenceFlag{form: formElastic, instead: instead, Setting: settings.Setting{Name: name, Kind: k, Spread: k == settings.List, Hidden: true, Usage: "elastic_proxy's name of --" + instead}}
 	}
-	lists := func(f form, k kind, usage string, names ...string) (out []referenceFlag) {
+	lists := func(f form, k settings.Kind, usage string, names ...string) (out []referenceFlag) {
 		for _, name := range names {
-			out = append(out, referenceFlag{form: f, lists: true, setting: setting{name: name, kind: k, usage: usage}})
+			out = append(out, referenceFlag{form: f, lists: true, Setting: settings.Setting{Name: name, Kind: k, Spread: k == settings.List, Hidden: true, Usage: usage}})
 		}
 		return out
 	}
-	idle := func(f form, name string, k kind, why string) referenceFlag {
-		return referenceFlag{form: f, idle: why, setting: setting{name: name, kind: k, usage: "taken and without effect: " + why}}
+	idle := func(f form, name string, k settings.Kind, why string) referenceFlag {
+		return referenceFlag{form: f, idle: why, Setting: settings.Setting{Name: name, Kind: k, Spread: k == settings.List, Hidden: true, Usage: "taken and without effect: " + why}}
 	}
 	return slices.Concat(
 		[]referenceFlag{
-			elastic("check-interval", kindDuration, "waiting-retry-interval"),
-			elastic("check-times", kindInt, "max-waiting-retries"),
-			elastic("retry-times", kindInt, "max-failures"),
-			{form: formBalance, instead: "max-attempts", setting: setting{name: "max-retries", kind: kindInt, usage: "the load-balance proxy's name of --max-attempts"}},
-			idle(formBalance, "retry-delay", kindDuration, "a failed request goes to another instance at once"),
-			idle(formBalance, "workers", kindInt, "one process uses all processors"),
+			elastic("check-interval", settings.Time, "waiting-retry-interval"),
+			elastic("check-times", settings.Number, "max-waiting-retries"),
+			elastic("retry-times", settings.Number, "max-failures"),
+			{form: formBalance, instead: "max-attempts", Setting: settings.Setting{Name: "max-retries", Kind: settings.Number, Hidden: true, Usage: "the load-balance proxy's name of --max-attempts"}},
+			idle(formBalance, "retry-delay", settings.Time, "a failed request goes to another instance at once"),
+			idle(formBalance, "workers", settings.Number, "one process uses all processors"),
 		},
-		lists(formBalance, kindList, "instances as for the load-balance proxy: as many hosts as ports, by space",
+		lists(formBalance, settings.List, "instances as for the load-balance proxy: as many hosts as ports, by space",
 			"prefiller-hosts", "prefiller-ports", "decoder-hosts", "decoder-ports"),
-		lists(formLMCache, kindList, "instances as for LMCache's proxy: hosts or ports by comma, one of either stands for all",
+		lists(formLMCache, settings.List, "instances as for LMCache's proxy: hosts or ports by comma, one of either stands for all",
 			"prefiller-host", "prefiller-port", "decoder-host", "decoder-port"),
-		lists(formLMCache, kindInt, "instances on consecutive ports, when there is one host and one port",
+		lists(formLMCache, settings.Number, "instances on consecutive ports, when there is one host and one port",
 			"num-prefillers", "num-decoders"),
-		lists(formLMCache, kindList, "ports of a decode instance's LMCache, one per tensor parallel rank",
+		lists(formLMCache, settings.List, "ports of a decode instance's LMCache, one per tensor parallel rank",
 			"decoder-init-port", "decoder-alloc-port"),
 		[]referenceFlag{
-			{form: formLMCache, lists: true, setting: setting{name: "proxy-host", kind: kindText, usage: "LMCache's proxy: host of --lmcache-notify"}},
-			{form: formLMCache, lists: true, setting: setting{name: "proxy-port", kind: kindInt, usage: "LMCache's proxy: port of --lmcache-notify"}},
-			idle(formLMCache, "pd-buffer-size", kindInt, "no LMCache buffer is accounted for"),
-			idle(formLMCache, "chunk-size", kindInt, "no LMCache buffer is accounted for"),
+			{form: formLMCache, lists: true, Setting: settings.Setting{Name: "proxy-host", Kind: settings.Text, Hidden: true, Usage: "LMCache's proxy: host of --lmcache-notify"}},
+			{form: formLMCache, lists: true, Setting: settings.Setting{Name: "proxy-port", Kind: settings.Number, Hidden: true, Usage: "LMCache's proxy: port of --lmcache-notify"}},
+			idle(formLMCache, "pd-buffer-size", settings.Number, "no LMCache buffer is accounted for"),
+			idle(formLMCache, "chunk-size", settings.Number, "no LMCache buffer is accounted for"),
 		},
 	)
+}
+
+// referenceTable has them as a table. They are Hidden: a text of its own in --help says that
+// they are taken.
+func referenceTable() settings.Table {
+	var t settings.Table
+	for _, f := range referenceFlags() {
+		t = append(t, f.Setting)
+	}
+	return t
 }
 
 // reference reads the flags of the reference proxies into a Proxy.
@@ -95,7 +105,7 @@ type reference struct {
 func (p *Proxy) applyReference(fs *pflag.FlagSet) error {
 	r := &reference{p: p, fs: fs}
 	for _, f := range referenceFlags() {
-		if flag := fs.Lookup(f.name); flag != nil && flag.Changed {
+		if flag := fs.Lookup(f.Name); flag != nil && flag.Changed {
 			r.given = append(r.given, f)
 		}
 	}
@@ -148,18 +158,18 @@ func (r *reference) mixed() {
 			}
 			hint := ""
 			if g.instead != "" {
-				hint = fmt.Sprintf(" (--%s is --%s here)", g.name, g.instead)
+				hint = fmt.Sprintf(" (--%s is --%s here)", g.Name, g.instead)
 			} else if g.idle != "" {
-				hint = fmt.Sprintf(" (--%s has no effect here, leave it out)", g.name)
+				hint = fmt.Sprintf(" (--%s has no effect here, leave it out)", g.Name)
 			}
-			r.fail("--%s is from the command line of %s, --%s from that of %s: use the flags of one of them%s", other, f, g.name, g.form, hint)
+			r.fail("--%s is from the command line of %s, --%s from that of %s: use the flags of one of them%s", other, f, g.Name, g.form, hint)
 			return
 		}
 		if _, ok := first[g.form]; !ok {
-			first[g.form] = g.name
+			first[g.form] = g.Name
 		}
 		if g.instead != "" && r.changed(g.instead) {
-			r.fail("--%s and --%s say the same; give one of the two", g.name, g.instead)
+			r.fail("--%s and --%s say the same; give one of the two", g.Name, g.instead)
 		}
 	}
 }
@@ -170,18 +180,18 @@ func (r *reference) values() {
 	for _, g := range r.given {
 		switch {
 		case g.idle != "":
-			if err := checkIdle(g, r.raw(g.name)); err != nil {
-				r.fail("--%s: %w", g.name, err)
+			if err := checkIdle(g, r.raw(g.Name)); err != nil {
+				r.fail("--%s: %w", g.Name, err)
 				continue
 			}
-			r.notice("--%s has no effect: %s", g.name, g.idle)
+			r.notice("--%s has no effect: %s", g.Name, g.idle)
 		case g.instead != "":
-			i := slices.IndexFunc(proxySettings(), func(s setting) bool { return s.name == g.instead })
-			if err := assign(proxySettings()[i].field(r.p), r.raw(g.name)); err != nil {
-				r.fail("--%s: %w", g.name, err)
+			s, _ := r.p.Settings().Find(g.instead)
+			if err := settings.Assign(s.Into, r.raw(g.Name)); err != nil {
+				r.fail("--%s: %w", g.Name, err)
 				continue
 			}
-			r.p.sources[g.instead] = "flag --" + g.name
+			r.p.sources[g.instead] = "flag --" + g.Name
 		}
 	}
 	// The load-balance proxy makes one try where none is asked for.
@@ -203,14 +213,14 @@ func (r *reference) values() {
 
 // checkIdle reads a value that has no effect, so that a mistake is seen all the same.
 func checkIdle(g referenceFlag, raw string) error {
-	switch g.kind {
-	case kindInt:
+	switch g.Kind {
+	case settings.Number:
 		var n int
-		return assign(&n, raw)
-	case kindDuration:
+		return settings.Assign(&n, raw)
+	case settings.Time:
 		d, err := settings.Duration(raw)
 		if err == nil && d < 0 {
-			return fmt.Errorf("%w %q: it is negative", errValue, raw)
+			return fmt.Errorf("%w %q: it is negative", settings.ErrValue, raw)
 		}
 		return err
 	default:

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // side is one role's part of a command line: the flags, and what the script
@@ -148,7 +149,7 @@ func (r *reference) lmcachePorts(addresses []string, consecutive bool) {
 func (r *reference) read(s side) (hosts []string, ports []int, ok bool) {
 	hosts, ok = []string{defaultHost}, true
 	if r.changed(s.hosts) {
-		if err := assign(&hosts, r.raw(s.hosts)); err != nil {
+		if err := settings.Assign(&hosts, r.raw(s.hosts)); err != nil {
 			r.fail("--%s: %w", s.hosts, err)
 			ok = false
 		}
@@ -175,7 +176,7 @@ const maxPort = 65535
 // portList reads a list of ports; nil after a complaint.
 func (r *reference) portList(flag, raw string) []int {
 	var items []string
-	if err := assign(&items, raw); err != nil {
+	if err := settings.Assign(&items, raw); err != nil {
 		r.fail("--%s: %w", flag, err)
 		return nil
 	}
@@ -183,7 +184,7 @@ func (r *reference) portList(flag, raw string) []int {
 	for _, item := range items {
 		port, err := strconv.Atoi(item)
 		if err != nil || port < 1 || port > maxPort {
-			r.fail("--%s: %w %q: give port numbers from 1 to %d", flag, errValue, instance.Printable(item, 80), maxPort)
+			r.fail("--%s: %w %q: give port numbers from 1 to %d", flag, settings.ErrValue, instance.Printable(item, 80), maxPort)
 			return nil
 		}
 		ports = append(ports, port)
@@ -197,7 +198,7 @@ func (r *reference) count(flag string) (int, bool) {
 	if !r.changed(flag) {
 		return n, true
 	}
-	if err := assign(&n, r.raw(flag)); err != nil {
+	if err := settings.Assign(&n, r.raw(flag)); err != nil {
 		r.fail("--%s: %w", flag, err)
 		return 0, false
 	}
@@ -233,7 +234,7 @@ func pair(hosts []string, ports []int, count int) (pairs []hostPort, consecutive
 	case len(hosts) == len(ports):
 		pairs = zip(hosts, ports)
 	default:
-		return nil, false, errValue
+		return nil, false, settings.ErrValue
 	}
 	return pairs, false, nil
 }

@@ -61,6 +61,18 @@ func ParseEndpoints(list []string) (addresses []string, secure bool, err error) 
 	return addresses, secure, errors.Join(errs...)
 }
 
+// Written gives endpoints as ParseEndpoints takes them.
+func Written(addresses []string, secure bool) []string {
+	if !secure {
+		return addresses
+	}
+	out := make([]string, len(addresses))
+	for i, a := range addresses {
+		out[i] = "https://" + a
+	}
+	return out
+}
+
 // TLS says by which files etcd is reached.
 type TLS struct {
 	On    bool // https:// was written; files mean the same

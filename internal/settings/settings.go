@@ -1,7 +1,16 @@
-// Package settings is the one way to say a setting to any program. Each has one name: the
-// flag --etcd-prefix is PD_ETCD_PREFIX in the environment, and etcd-prefix in the file of
-// a program that has one. A flag wins over the environment, and a variable that is set but
-// empty counts as not set.
+// Package settings is the one way to say a setting to any program. A program has a table of
+// them, in which each has one name: the flag --etcd-prefix is PD_ETCD_PREFIX in the
+// environment and etcd-prefix in the file.
+//
+//	flags  >  environment (PD_...)  >  file (--config)  >  defaults
+//
+// From the table follow the flags and --help (Register), the checked values (Load, Fill),
+// what --print-config writes (Print) and the reference for readers (Reference). Values are
+// read by the same code wherever they come from, so that "30s", "32MiB" and "on" mean the
+// same in all places. Every complaint names the setting as a flag and says which source the
+// bad value came from. A variable that is set but empty counts as not set.
+//
+// It is the only package that knows viper.
 package settings
 
 import (
@@ -11,8 +20,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/spf13/pflag"
 )
 
 // ErrValue is wrapped by what is said of a value that cannot be read.
@@ -37,69 +44,6 @@ func (l Lookup) First(variables ...string) (Env, bool) {
 		}
 	}
 	return Env{}, false
-}
-
-// Values are the settings of a program whose flags are parsed.
-type Values struct {
-	fs  *pflag.FlagSet
-	env map[string]Env
-}
-
-// Read looks for every flag in the environment, under its own name and then under others.
-func Read(fs *pflag.FlagSet, lookup Lookup, others map[string][]string) Values {
-	v := Values{fs: fs, env: make(map[string]Env)}
-	fs.VisitAll(func(f *pflag.Flag) {
-		if e, ok := lookup.First(append([]string{Variable(f.Name)}, others[f.Name]...)...); ok {
-			v.env[f.Name] = e
-		}
-	})
-	return v
-}
-
-// FromFlag tells that a setting is from the command line.
-func (v Values) FromFlag(name string) bool { return v.fs.Changed(name) }
-
-// FromEnv is the variable that a setting is from.
-func (v Values) FromEnv(name string) (Env, bool) {
-	e, ok := v.env[name]
-	return e, ok && !v.FromFlag(name)
-}
-
-// Given tells that a setting is no default.
-func (v Values) Given(name string) bool {
-	_, ok := v.env[name]
-	return ok || v.FromFlag(name)
-}
-
-// Text is a setting as it was written, or its default.
-func (v Values) Text(name string) string {
-	if e, ok := v.FromEnv(name); ok {
-		return e.Value
-	}
-	if f := v.fs.Lookup(name); f != nil {
-		return f.Value.String()
-	}
-	return ""
-}
-
-// List is a setting of which there may be several: the flag repeated, or commas.
-func (v Values) List(name string) []string {
-	var parts []string
-	f := v.fs.Lookup(name)
-	if e, ok := v.FromEnv(name); ok || f == nil {
-		parts = strings.Split(e.Value, ",")
-	} else if several, ok := f.Value.(pflag.SliceValue); ok {
-		parts = several.GetSlice()
-	} else {
-		parts = strings.Split(f.Value.String(), ",")
-	}
-	var out []string
-	for _, p := range parts {
-		if p = strings.TrimSpace(p); p != "" {
-			out = append(out, p)
-		}
-	}
-	return out
 }
 
 // Switch reads a value that is on or off.

@@ -1,4 +1,4 @@
-package config
+package settings
 
 import (
 	"fmt"
@@ -8,23 +8,17 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
-// errValue is what assign returns for a value it cannot read; the text says
-// what would be right.
-var errValue = settings.ErrValue
-
-// assign reads raw, a string or the []string of a YAML list, into the field
+// Assign reads raw, a string or the []string of a YAML list, into the field
 // that ptr points at.
-func assign(ptr, raw any) error {
+func Assign(ptr, raw any) error {
 	if list, ok := raw.([]string); ok {
 		return assignItems(ptr, list)
 	}
 	text, ok := raw.(string)
 	if !ok {
-		return fmt.Errorf("%w: not a plain value", errValue)
+		return fmt.Errorf("%w: not a plain value", ErrValue)
 	}
 	switch p := ptr.(type) {
 	case *string:
@@ -32,7 +26,7 @@ func assign(ptr, raw any) error {
 	case *int:
 		n, err := strconv.Atoi(text)
 		if err != nil {
-			return fmt.Errorf("%w %q: give a whole number", errValue, text)
+			return fmt.Errorf("%w %q: give a whole number", ErrValue, text)
 		}
 		*p = n
 	case *int64:
@@ -42,7 +36,7 @@ func assign(ptr, raw any) error {
 		}
 		*p = n
 	case *bool:
-		on, err := settings.Switch(text)
+		on, err := Switch(text)
 		if err != nil {
 			return err
 		}
@@ -54,7 +48,7 @@ func assign(ptr, raw any) error {
 		}
 		*p = list
 	case *time.Duration:
-		d, err := settings.Duration(text)
+		d, err := Duration(text)
 		if err != nil {
 			return err
 		}
@@ -69,7 +63,7 @@ func assignItems(ptr any, items []string) error {
 	items = slices.Clone(items)
 	for i, item := range items {
 		if items[i] = strings.TrimSpace(item); items[i] == "" {
-			return fmt.Errorf("%w: an item of the list is empty; give at least one, separated by commas", errValue)
+			return fmt.Errorf("%w: an item of the list is empty; give at least one, separated by commas", ErrValue)
 		}
 	}
 	switch p := ptr.(type) {
@@ -84,7 +78,7 @@ func assignItems(ptr any, items []string) error {
 		}
 		*p = prefixes
 	default:
-		return fmt.Errorf("%w: a list, where one value is wanted", errValue)
+		return fmt.Errorf("%w: a list, where one value is wanted", ErrValue)
 	}
 	return nil
 }
@@ -92,7 +86,7 @@ func assignItems(ptr any, items []string) error {
 // parseSize takes a number of bytes with an optional unit; KB and KiB both
 // mean 1024 bytes, since nobody who writes 64MB wants a body of 64 MiB refused.
 func parseSize(s string) (int64, error) {
-	bad := fmt.Errorf("%w %q: give a size such as 67108864, 512KiB or 64MiB", errValue, s)
+	bad := fmt.Errorf("%w %q: give a size such as 67108864, 512KiB or 64MiB", ErrValue, s)
 	digits := strings.TrimRight(strings.TrimSpace(s), "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
 	n, err := strconv.ParseInt(strings.TrimSpace(digits), 10, 64)
 	if err != nil {
@@ -130,10 +124,10 @@ func parsePrefixes(items []string) ([]netip.Prefix, error) {
 		}
 		prefix, err := netip.ParsePrefix(item)
 		if err != nil {
-			return nil, fmt.Errorf("%w %q: give a network such as 10.0.0.0/8, one address, or any", errValue, item)
+			return nil, fmt.Errorf("%w %q: give a network such as 10.0.0.0/8, one address, or any", ErrValue, item)
 		}
 		if prefix != prefix.Masked() {
-			return nil, fmt.Errorf("%w %q: has bits set after the mask; write %s", errValue, item, prefix.Masked())
+			return nil, fmt.Errorf("%w %q: has bits set after the mask; write %s", ErrValue, item, prefix.Masked())
 		}
 		out = append(out, prefix)
 	}

@@ -1,4 +1,4 @@
-package config
+package settings
 
 import (
 	"bytes"
@@ -19,9 +19,9 @@ const maxFileBytes = 1 << 20
 // ErrUnknownKey is wrapped by the error about a key no setting has.
 var ErrUnknownKey = errors.New("unknown key")
 
-// readFile reads a YAML file of settings. Values keep the text they have in
+// readFile reads a YAML file of these settings. Values keep the text they have in
 // the file, so that a password of digits stays what it is.
-func readFile(path string, settings []setting) (map[string]any, error) {
+func (t Table) readFile(path string) (map[string]any, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, fmt.Errorf("--config: %w", err)
@@ -55,8 +55,8 @@ func readFile(path string, settings []setting) (map[string]any, error) {
 		fail := func(format string, args ...any) {
 			errs = append(errs, fmt.Errorf("--config: %s: line %d: %w", path, key.Line, fmt.Errorf(format, args...)))
 		}
-		if !known(settings, key.Value) {
-			fail("%w %q%s", ErrUnknownKey, instance.Printable(key.Value, 80), suggestion(settings, key.Value))
+		if !t.known(key.Value) {
+			fail("%w %q%s", ErrUnknownKey, instance.Printable(key.Value, 80), t.suggestion(key.Value))
 			continue
 		}
 		if _, twice := out[key.Value]; twice {
@@ -102,32 +102,37 @@ func nodeValue(node *yaml.Node) (any, bool) {
 	return nil, false
 }
 
-func known(settings []setting, name string) bool {
-	for _, s := range settings {
-		if s.name == name {
-			return !s.flagOnly
-		}
-	}
-	return false
+// known tells whether a file may have a key.
+func (t Table) known(name string) bool {
+	s, ok := t.Find(name)
+	return ok && !s.FlagOnly
 }
 
-// suggestion finds the setting that was probably meant: the same words with
-// other separators or case, or one to two letters off.
-func suggestion(settings []setting, name string) string {
-	plain := strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(name))
+// suggestion names the key that was probably meant.
+func (t Table) suggestion(name string) string {
+	var names []string
+	for _, s := range t {
+		if !s.FlagOnly && !s.Hidden {
+			names = append(names, s.Name)
+		}
+	}
+	if best := Closest(names, name); best != "" {
+		return fmt.Sprintf("; did you mean %q?", best)
+	}
+	return "; the names are those of the flags, see --help"
+}
+
+// Closest finds the name that was probably meant: the same words with other separators
+// or case, or one to two letters off. "" if there is none.
+func Closest(names []string, typed string) string {
+	plain := strings.NewReplacer("_", "-", ".", "-").Replace(strings.ToLower(typed))
 	best, bestDistance := "", 3
-	for _, s := range settings {
-		if s.flagOnly {
-			continue
-		}
-		if d := distance(plain, s.name); d < bestDistance {
-			best, bestDistance = s.name, d
+	for _, name := range names {
+		if d := distance(plain, name); d < bestDistance && d < len(name) {
+			best, bestDistance = name, d
 		}
 	}
-	if best == "" {
-		return "; the names are those of the flags, see --help"
-	}
-	return fmt.Sprintf("; did you mean %q?", best)
+	return best
 }
 
 // distance is the number of letters to add, drop or change to get from a to b.

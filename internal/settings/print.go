@@ -1,0 +1,137 @@
+package settings
+
+import (
+	"bytes"
+	"fmt"
+	"io"
+	"net/netip"
+	"strings"
+	"time"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// masked stands for a secret in what is printed; its length says nothing.
+const masked = "********"
+
+// Printed is what is in force of one setting: its value, nil for one that means nothing
+// here, and where that is from, "" for a default.
+type Printed func(s Setting) (value any, from string)
+
+// Print writes the settings as a YAML file that --config takes, a remark behind every
+// value that is no default. A secret is masked and commented out: it is not in the file,
+// and goes on coming from where it is from. Remarks follow, commented out too.
+func (t Table) Print(w io.Writer, in Printed, remarks ...string) error {
+	var out strings.Builder
+	for _, s := range t {
+		value, from := in(s)
+		if s.FlagOnly || s.Hidden && from == "" {
+			continue
+		}
+		line, err := printLine(s, value, from)
+		if err != nil {
+			return fmt.Errorf("print configuration: %w", err)
+		}
+		out.WriteString(line)
+	}
+	for _, r := range remarks {
+		out.WriteString("# " + instance.Printable(r, 0) + "\n")
+	}
+	if _, err := io.WriteString(w, out.String()); err != nil {
+		return fmt.Errorf("print configuration: %w", err)
+	}
+	return nil
+}
+
+// printLine is one setting as YAML, or as a comment where it may not be read back.
+func printLine(s Setting, value any, from string) (string, error) {
+	node := render(s, value)
+	node.LineComment = instance.Printable(from, 0)
+	var line bytes.Buffer
+	enc := yaml.NewEncoder(&line)
+	if err := enc.Encode(&yaml.Node{Kind: yaml.MappingNode, Content: []*yaml.Node{scalarNode(s.Name), node}}); err != nil {
+		return "", err
+	}
+	if err := enc.Close(); err != nil {
+		return "", err
+	}
+	if s.Secret && strings.Contains(line.String(), masked) {
+		return "# " + line.String(), nil
+	}
+	return line.String(), nil
+}
+
+func render(s Setting, value any) *yaml.Node {
+	var items []string
+	switch v := value.(type) {
+	case *JSONList:
+		items = *v
+	case *[]string:
+		items = *v
+	case []string:
+		items = v
+	case *[]netip.Prefix:
+		for _, prefix := range *v {
+			items = append(items, prefix.String())
+		}
+	case *bool:
+		if *v {
+			return scalarNode("on")
+		}
+		return scalarNode("off")
+	case *time.Duration:
+		return scalarNode(v.String())
+	case *int:
+		return scalarNode(fmt.Sprint(*v))
+	case *int64:
+		return scalarNode(formatSize(*v))
+	case *string:
+		return renderText(s, *v)
+	case string:
+		return renderText(s, v)
+	}
+	if items == nil {
+		return &yaml.Node{Kind: yaml.ScalarNode, Tag: "!!null", Value: "null"}
+	}
+	list := &yaml.Node{Kind: yaml.SequenceNode, Style: yaml.FlowStyle}
+	for _, item := range items {
+		if s.Secret {
+			item = masked
+		}
+		list.Content = append(list.Content, scalarNode(item))
+	}
+	return list
+}
+
+func renderText(s Setting, text string) *yaml.Node {
+	if s.Secret && text != "" {
+		text = masked
+	}
+	if on, err := Switch(text); err == nil && s.Kind == OnOff {
+		return render(s, &on)
+	}
+	return scalarNode(text)
+}
+
+// scalarNode leaves the quotes to the encoder, except where YAML would read
+// plain text as something else.
+func scalarNode(text string) *yaml.Node {
+	n := &yaml.Node{Kind: yaml.ScalarNode, Value: text}
+	if text == "" || strings.ContainsAny(text, "#\"'{}[]&*!|>%@`") || strings.TrimSpace(text) != text {
+		n.Style = yaml.DoubleQuotedStyle
+	}
+	return n
+}
+
+// formatSize writes a size in the largest unit it is a whole number of.
+func formatSize(n int64) string {
+	units := []string{"", "KiB", "MiB", "GiB"}
+	i := 0
+	for n != 0 && n%1024 == 0 && i+1 < len(units) {
+		n /= 1024
+		i++
+	}
+	return fmt.Sprint(n) + units[i]
+}

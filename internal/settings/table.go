@@ -1,0 +1,137 @@
+package settings
+
+import (
+	"strings"
+
+	"github.com/spf13/pflag"
+)
+
+// Kind is how a value is written; it is what --help shows after the flag.
+type Kind string
+
+// The kinds of values.
+const (
+	Text     Kind = "string"
+	Number   Kind = "number" // "int" would make viper convert it, silently
+	Bytes    Kind = "size"
+	Time     Kind = "duration"
+	OnOff    Kind = "on|off"
+	List     Kind = "list"
+	Items    Kind = "item"      // a list whose items may hold commas where the flag is repeated
+	ListJSON Kind = "json list" // as vLLM's options have it, ["a","b"], or with commas
+)
+
+// Setting describes one setting of a program under all its names.
+type Setting struct {
+	Name    string
+	Short   string
+	Kind    Kind
+	Default string
+	Usage   string
+	// Group is what the setting is about, in a heading of the reference.
+	Group string
+	// Env has further environment variables, after PD_<NAME>.
+	Env []string
+	// Secret values are masked.
+	Secret bool
+	// FlagOnly settings are about the reading of the settings; they have no variable but
+	// those of Env.
+	FlagOnly bool
+	// Hidden settings are for tests: neither --help nor the reference shows them.
+	Hidden bool
+	// Spread lists may follow their flag word by word; see Normalize.
+	Spread bool
+	// Into points at what Fill writes to; nil for a setting that is read otherwise.
+	Into any
+}
+
+// Table has the settings of a program in the order of --help.
+type Table []Setting
+
+// About makes a table of settings that are about one thing.
+func About(group string, list ...Setting) Table {
+	for i := range list {
+		list[i].Group = group
+	}
+	return list
+}
+
+// The names of the two settings that every table has.
+const (
+	nameFile  = "config"
+	namePrint = "print-config"
+)
+
+// Reading has what every program can be told of the reading of its settings. variable
+// names the file, too; each program has its own, as programs share an environment.
+func Reading(variable string, file *string, show *bool) Table {
+	return About("Reading the settings",
+		Setting{Name: nameFile, Kind: Text, FlagOnly: true, Env: []string{variable}, Usage: "YAML file with settings under the names of these flags (env " + variable + ")", Into: file},
+		Setting{Name: namePrint, Kind: OnOff, Default: "off", FlagOnly: true, Usage: "print what would be used and where each value is from, secrets masked, and exit", Into: show},
+	)
+}
+
+// Find gives the setting of a name.
+func (t Table) Find(name string) (Setting, bool) {
+	for _, s := range t {
+		if s.Name == name {
+			return s, true
+		}
+	}
+	return Setting{}, false
+}
+
+// Register adds a flag for every setting. Load reads them back after fs was parsed.
+func (t Table) Register(fs *pflag.FlagSet) {
+	fs.SortFlags = false // --help keeps what belongs together side by side
+	for _, s := range t {
+		f := fs.VarPF(newTyped(s), s.Name, s.Short, s.Usage)
+		f.Hidden = s.Hidden
+		if s.Kind == OnOff {
+			f.NoOptDefVal = "on" // --trace-headers alone
+		}
+	}
+}
+
+// variables are a setting's names in the environment, best first.
+func (s Setting) variables() []string {
+	if s.FlagOnly {
+		return s.Env
+	}
+	return append([]string{Variable(s.Name)}, s.Env...)
+}
+
+// several tells that there may be more than one value.
+func (s Setting) several() bool { return s.Kind == List || s.Kind == Items }
+
+// split takes apart what one flag, variable or default says of a list.
+func split(text string) []string { return strings.Split(text, ",") }
+
+// typed keeps a flag as it was typed, so that one place reads the values of all sources.
+// A list gathers what its repetitions said.
+type typed struct {
+	kind  Kind
+	items []string
+	given bool
+}
+
+func newTyped(s Setting) *typed { return &typed{kind: s.Kind, items: []string{s.Default}} }
+
+// String implements pflag.Value.
+func (v *typed) String() string { return strings.Join(v.items, ",") }
+
+// Set implements pflag.Value.
+func (v *typed) Set(s string) error {
+	items := []string{s}
+	if v.kind == List {
+		items = split(s)
+	}
+	if v.given && (v.kind == List || v.kind == Items) {
+		items = append(v.items, items...)
+	}
+	v.items, v.given = items, true
+	return nil
+}
+
+// Type implements pflag.Value.
+func (v *typed) Type() string { return string(v.kind) }
