@@ -1,5 +1,5 @@
 // Package cli is what all programs do alike at their command lines: exit codes, how a
-// mistake is told, signals, --version and --help.
+// mistake is told, with what was probably meant, signals, --version and --help.
 package cli
 
 import (
@@ -12,7 +12,9 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
@@ -97,6 +99,7 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 	cmd.SetArgs(args)
 	cmd.SetOut(stdout)
 	cmd.SetErr(stderr)
+	cmd.SetFlagErrorFunc(suggest)
 	separate(cmd)
 	called, err := cmd.ExecuteContextC(ctx)
 	if err == nil {
@@ -113,6 +116,20 @@ func Run(ctx context.Context, cmd *cobra.Command, args []string, stdout, stderr 
 		return Usage
 	}
 	return Failure
+}
+
+// suggest adds to the complaint about a flag that there is not the one that was probably meant.
+func suggest(cmd *cobra.Command, err error) error {
+	var unknown *pflag.NotExistError
+	if !errors.As(err, &unknown) || unknown.GetSpecifiedShortnames() != "" {
+		return err
+	}
+	var names []string
+	cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
+	if best := settings.Closest(names, unknown.GetSpecifiedName()); best != "" {
+		return fmt.Errorf("%w; did you mean --%s?", err, best)
+	}
+	return err
 }
 
 // separate makes failures of what the functions of a command and its subcommands give.

@@ -39,6 +39,8 @@ func TestRun(t *testing.T) {
 		{"do", childError{}, cli.Failure, "", "prog: exit status 3\n"},
 		{"do more", nil, cli.Usage, "", "prog: unexpected argument \"more\"\nSee prog do --help.\n"},
 		{"do --what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog do --help.\n"},
+		{"do --hepl", nil, cli.Usage, "", "prog: unknown flag: --hepl; did you mean --help?\nSee prog do --help.\n"},
+		{"do -x", nil, cli.Usage, "", "prog: unknown shorthand flag: 'x' in -x\nSee prog do --help.\n"},
 		{"--what", nil, cli.Usage, "", "prog: unknown flag: --what\nSee prog --help.\n"},
 		{"undo", nil, cli.Usage, "", "unknown command \"undo\" for \"prog\""},
 	} {
