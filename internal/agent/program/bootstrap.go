@@ -32,7 +32,7 @@ func (r *reader) findBootstrap(f *facts, c *config) string {
 		r.checkMooncakeRole(f, c.key.Role)
 	}
 	if dialect != mooncakeDialect || c.key.Role == instance.Decode {
-		if r.fs.Lookup(name).Changed {
+		if r.FromFlag(name) {
 			r.fail(name, errBootstrapPort)
 		}
 		return ""

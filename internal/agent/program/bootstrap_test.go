@@ -46,8 +46,8 @@ func TestBootstrapFacts(t *testing.T) {
 			"10.0.0.7:9002", 9002, "VLLM_MOONCAKE_BOOTSTRAP_PORT",
 		},
 		{"a server of its own", port, serve(mooncakeServer("127.0.0.1:9003")), "127.0.0.1:9003", 9003, "--kv-transfer-config of the command (bootstrap_server_address)"},
-		{"flag", port, append([]string{"--bootstrap-port=9004"}, serve(mooncakeServer("10.0.0.7:9003"))...), "10.0.0.7:9004", 9004, ""},
-		{"flag by environment", map[string]string{"PD_BOOTSTRAP_PORT": "9005"}, serve(mooncakeProducer), "10.0.0.7:9005", 9005, ""},
+		{"flag", port, append([]string{"--bootstrap-port=9004"}, serve(mooncakeServer("10.0.0.7:9003"))...), "10.0.0.7:9004", 9004, "flag --bootstrap-port"},
+		{"flag by environment", map[string]string{"PD_BOOTSTRAP_PORT": "9005"}, serve(mooncakeProducer), "10.0.0.7:9005", 9005, "environment PD_BOOTSTRAP_PORT"},
 		{"beside an engine", nil, []string{"--role=prefill", "--connector=MooncakeConnector", "--address=10.0.0.7:8100", "--engine=http://127.0.0.1:8100"}, "127.0.0.1:8998", 8998, "default"},
 		{"a listener on every address", nil, []string{"--address=10.0.0.7:8000", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, "127.0.0.1:8998", 8998, "default"},
 		{"decode", port, []string{"--role=decode", "--connector=mooncake", "--address=10.0.0.7:8100"}, "", 0, ""},
@@ -64,8 +64,8 @@ func TestBootstrapFacts(t *testing.T) {
 				ports = []int{tc.port}
 			}
 			rec := base(c)
-			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.bootstrap != tc.asked || c.sources["bootstrap-port"] != tc.from {
-				t.Errorf("asks %q from %q: %s", c.bootstrap, c.sources["bootstrap-port"], d)
+			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.bootstrap != tc.asked || c.said.Sources["bootstrap-port"] != tc.from {
+				t.Errorf("asks %q from %q: %s", c.bootstrap, c.said.Sources["bootstrap-port"], d)
 			}
 			if tc.asked != "" && rec.EngineIDs != nil {
 				t.Errorf("engine ids that nobody has asked for: %v", rec.EngineIDs)
@@ -105,7 +105,7 @@ func TestPrintBootstrap(t *testing.T) {
 	if code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, &out, &out); code != 0 {
 		t.Fatalf("exit %d: %s", code, &out)
 	}
-	for _, want := range []string{"connector: mooncake  # --kv-transfer-config of the command\n", "bootstrap-port: 8998  # default\n"} {
+	for _, want := range []string{"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q in\n%s", want, &out)
 		}

@@ -76,7 +76,7 @@ type config struct {
 	dieWith         bool
 
 	printConfig bool
-	sources     map[string]string // of each setting that is no default
+	said        *settings.Values // what was given and found, and where
 }
 
 // The values of --restart.
@@ -85,33 +85,27 @@ const (
 	restartOnFailure = "on-failure"
 )
 
-// load reads flags over the environment (PD_<NAME>) over what is found about
-// the engine (see facts) over defaults. command is what stands behind "--". Its
+// load reads flags over the environment (PD_<NAME>) over the file over what is found
+// about the engine (see facts) over defaults. command is what stands behind "--". Its
 // error lists everything that is wrong, a line each.
 func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (config, error) {
-	v := settings.Read(fs, lookupEnv, nil)
-	r := reader{v: v, fs: fs, sources: make(map[string]string)}
+	c := config{command: command}
+	r := reader{}
+	v, err := r.settings(&c).Load(fs, lookupEnv, "")
+	if err != nil {
+		return config{}, err
+	}
+	r.Values, c.said = v, v
+	if err := v.Fill(); err != nil {
+		r.errs = append(r.errs, err)
+	}
 	f := r.find(command, lookupEnv)
-	c := config{
-		strictModel: r.bool("strict-model"), hostID: v.Text("host-id"),
-		etcdPrefix: v.Text("etcd-prefix"), etcdUsername: v.Text("etcd-username"), etcdPassword: v.Text("etcd-password"),
-		ttl: r.duration("ttl"), probeInterval: r.duration("probe-interval"), probeTimeout: r.duration("probe-timeout"),
-		slowAfter:    r.duration("slow-after"),
-		drainTimeout: r.duration("drain-timeout"), kvLease: r.duration("kv-lease"),
-		socket: v.Text("socket"), logLevel: v.Text("log-level"), logFormat: v.Text("log-format"),
-		command: command, restart: r.restart(), dieWith: r.bool("engine-dies-with-agent"),
-		restartDelay: r.duration("restart-delay"), restartDelayMax: r.duration("restart-delay-max"),
-		startTimeout: r.duration("start-timeout"), stopTimeout: r.duration("stop-timeout"),
-		printConfig: r.bool("print-config"), sources: r.sources,
-	}
+	c.restart = r.restarts()
 	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
-	c.etcdEndpoints = r.findEndpoints(f)
-	if c.etcdEndpoints == nil {
-		c.etcdEndpoints, c.tls.etcd.On = r.endpoints()
-	}
+	r.endpoints(&c, f)
 	r.readTLS(&c)
 	c.notes = f.notes
-	if c.zmqRegister = v.Text("zmq-register"); c.zmqRegister != "" {
+	if c.zmqRegister != "" {
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
@@ -149,7 +143,7 @@ func (r *reader) instance(c *config, f *facts) {
 		r.fail("connector", err)
 	}
 	c.key = r.key(f, allLoopback(c.etcdEndpoints))
-	c.labels = r.labels(f.labels())
+	c.labels = r.allLabels(f.labels())
 	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
 	f.record(&c.facts)
 	c.side = r.findSideChannel(f, c.key.Address)
@@ -161,7 +155,7 @@ func (r *reader) instance(c *config, f *facts) {
 	r.findEvents(f, c)
 	c.notices = r.findLMCache(f, c)
 	c.notes = f.notes
-	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.bool("allow-loopback") && !allLoopback(c.etcdEndpoints) {
+	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.allowLoopback && !allLoopback(c.etcdEndpoints) {
 		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
 	}
 }
@@ -169,7 +163,7 @@ func (r *reader) instance(c *config, f *facts) {
 // checkBridge refuses what is about one engine where engines register themselves. From
 // the environment it may be meant for other agents of this image.
 func (r *reader) checkBridge(c *config) {
-	c.allowLoopback = r.bool("allow-loopback") || allLoopback(c.etcdEndpoints)
+	c.allowLoopback = r.allowLoopback || allLoopback(c.etcdEndpoints)
 	if _, err := zmq.ParseEndpoint(c.zmqRegister); err != nil {
 		r.fail("zmq-register", err)
 	}
@@ -177,7 +171,7 @@ func (r *reader) checkBridge(c *config) {
 		r.fail("zmq-register", errors.New("is for engines that somebody else starts, not for a command behind --"))
 	}
 	for _, name := range []string{"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label"} {
-		if r.fs.Lookup(name).Changed {
+		if r.FromFlag(name) {
 			r.fail(name, errors.New("is about one engine; with --zmq-register engines say it themselves"))
 		}
 	}
@@ -185,67 +179,46 @@ func (r *reader) checkBridge(c *config) {
 
 // reader takes settings and collects what is wrong with them.
 type reader struct {
-	v       settings.Values
-	fs      *pflag.FlagSet
-	errs    []error
-	sources map[string]string
-}
+	*settings.Values
+	errs []error
 
-// given tells whether a setting is from the command line or the environment.
-func (r *reader) given(name string) bool {
-	return r.v.Given(name)
+	// Settings that are no part of config as they are written.
+	labels        []string
+	restart       string
+	passwordFile  string
+	allowLoopback bool
+	shortTTL      bool
+	file          string
 }
 
 // text is a setting as given, or else the first of what was found.
 func (r *reader) text(name string, found ...fact) string {
-	if !r.given(name) {
+	if !r.Given(name) {
 		for _, f := range found {
 			if f.value != "" {
-				r.sources[name] = f.from
-				return f.value
+				r.Set(name, f.value, f.from)
+				break
 			}
 		}
 	}
-	return r.v.Text(name)
+	return r.Text(name)
 }
 
-func (r *reader) restart() bool {
-	switch s := r.v.Text("restart"); s {
+func (r *reader) restarts() bool {
+	switch r.restart {
 	case restartNo, "":
 		return false
 	case restartOnFailure:
 		return true
 	default:
-		r.fail("restart", fmt.Errorf("%q: use %s or %s", instance.Printable(s, 40), restartNo, restartOnFailure))
+		r.fail("restart", fmt.Errorf("%q: use %s or %s", instance.Printable(r.restart, 40), restartNo, restartOnFailure))
 		return false
 	}
 }
 
-// fail notes an error and, when the value is not from the command line, where it is from.
+// fail notes an error of a setting.
 func (r *reader) fail(name string, err error) {
-	where := ""
-	if from := r.sources[name]; from != "" {
-		where = " (from " + from + ")"
-	} else if _, ok := r.v.FromEnv(name); ok {
-		where = " (from the environment)"
-	}
-	r.errs = append(r.errs, fmt.Errorf("--%s%s: %w", name, where, err))
-}
-
-func (r *reader) bool(name string) bool {
-	b, err := settings.Switch(r.v.Text(name))
-	if err != nil {
-		r.fail(name, fmt.Errorf("%q is neither true nor false", instance.Printable(r.v.Text(name), 40)))
-	}
-	return b
-}
-
-func (r *reader) duration(name string) time.Duration {
-	d, err := settings.Duration(r.v.Text(name))
-	if err != nil {
-		r.fail(name, fmt.Errorf("%q is no duration: write 500ms, 15s, 2m", instance.Printable(r.v.Text(name), 40)))
-	}
-	return d
+	r.errs = append(r.errs, r.Sources.Complain(name, err))
 }
 
 func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
@@ -257,14 +230,15 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	} else {
 		key.Role = role
 	}
-	s := r.v.Text("address")
+	s := r.Text("address")
 	if s == "" {
 		found, err := f.findAddress(key.Role, etcdIsLocal)
 		if err != nil {
 			r.fail("address", err)
 			return key
 		}
-		s, r.sources["address"] = found.value, found.from
+		s = found.value
+		r.Set("address", found.value, found.from)
 	}
 	if address, err := instance.ParseAddress(s); err != nil {
 		r.fail("address", err)
@@ -274,14 +248,20 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 	return key
 }
 
-func (r *reader) endpoints() (addresses []string, https bool) {
-	addresses, https, err := etcdaccess.ParseEndpoints(r.v.List("etcd-endpoints"))
+// endpoints are those of etcd that were given, or that mooncake.json names.
+func (r *reader) endpoints(c *config, f *facts) {
+	if found := r.findEndpoints(f); found != nil {
+		c.etcdEndpoints = found
+		return
+	}
+	given := c.etcdEndpoints
+	var err error
+	c.etcdEndpoints, c.tls.etcd.On, err = etcdaccess.ParseEndpoints(given)
 	if err != nil {
 		r.fail("etcd-endpoints", err)
-	} else if len(addresses) == 0 && len(r.errs) == 0 {
+	} else if len(c.etcdEndpoints) == 0 && len(r.errs) == 0 {
 		r.fail("etcd-endpoints", errors.New("is empty: an agent needs etcd, e.g. 127.0.0.1:2379"))
 	}
-	return addresses, https
 }
 
 // Bounds of labels: they travel in every record.
@@ -290,9 +270,9 @@ const (
 	maxLabelSize = 128
 )
 
-func (r *reader) labels(found map[string]string) map[string]string {
+func (r *reader) allLabels(found map[string]string) map[string]string {
 	out := found
-	for _, s := range r.v.List("label") {
+	for _, s := range r.labels {
 		name, value, ok := strings.Cut(s, "=")
 		switch {
 		case !ok || name == "":
@@ -331,7 +311,7 @@ func (r *reader) checkCommand(c *config) {
 	}
 	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
 		// From the environment it may be meant for other agents of this image.
-		if r.fs.Lookup(name).Changed {
+		if r.FromFlag(name) {
 			r.fail(name, errors.New("is for an engine that this agent starts, as in agent ... -- vllm serve MODEL"))
 		}
 	}
@@ -342,7 +322,7 @@ func (r *reader) checkTimes(c *config) {
 		return // a duration that could not be read is zero here
 	}
 	least := minTTL
-	if r.bool("allow-short-ttl") {
+	if r.shortTTL {
 		least = testMinTTL
 	}
 	for _, t := range []struct {

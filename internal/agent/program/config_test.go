@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -37,9 +38,9 @@ func TestLoadDefaults(t *testing.T) {
 		etcdEndpoints: []string{"127.0.0.1:2379"}, etcdPrefix: "/pd",
 		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
 		logLevel: "info", logFormat: "text",
-		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second, sources: map[string]string{},
+		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{}), cmpopts.IgnoreFields(config{}, "said")); d != "" {
 		t.Error(d)
 	}
 }
@@ -63,9 +64,8 @@ func TestLoadSources(t *testing.T) {
 		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
 		logLevel: "info", logFormat: "text",
 		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
-		sources: map[string]string{"engine-api-key": "OPENAI_API_KEY"},
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{})); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{}), cmpopts.IgnoreFields(config{}, "said")); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"
@@ -90,20 +90,20 @@ func TestLoadRefuses(t *testing.T) {
 	}{
 		{"nothing", nil, nil, []string{"--role: is missing", "PD_ROLE", "--address: is missing"}},
 		{"role", nil, append(good[:6:6], "--role", "all"), []string{`--role: unknown role "all": use "prefill", "decode" or "both"`}},
-		{"role from environment", map[string]string{"PD_ROLE": "x"}, good[2:], []string{"--role (from the environment):"}},
+		{"role from environment", map[string]string{"PD_ROLE": "x"}, good[2:], []string{"--role (from environment PD_ROLE):"}},
 		{"wildcard", nil, append(good[:6:6], "--address", "0.0.0.0:8100"), []string{"--address: ", "wildcard"}},
 		{"IPv6", nil, append(good[:6:6], "--address", "fd00::1:8100"), []string{"write IPv6 as [address]:port"}},
 		{"port", nil, append(good[:6:6], "--address", "h:99999"), []string{"the port must be a number from 1 to 65535"}},
 		{"loopback with etcd elsewhere", nil, append(good[:6:6], "--address", "127.0.0.1:8100"), []string{"--address: 127.0.0.1:8100 is a loopback address", "--allow-loopback"}},
 		{"ttl below the floor", nil, append(good[:6:6], "--ttl", "4s"), []string{"--ttl: 4s: from 5s to 10m0s"}},
 		{"ttl not whole", nil, append(good[:6:6], "--ttl", "5500ms"), []string{"etcd counts whole seconds"}},
-		{"ttl from environment", map[string]string{"PD_TTL": "soon"}, good, []string{`--ttl (from the environment): "soon" is no duration`}},
+		{"ttl from environment", map[string]string{"PD_TTL": "soon"}, good, []string{`--ttl (from environment PD_TTL): bad value "soon": give a duration`}},
 		{"probe interval", nil, append(good[:6:6], "--probe-interval", "1ms"), []string{"--probe-interval: 1ms: from 50ms"}},
 		{"kv lease", nil, append(good[:6:6], "--kv-lease", "-1s"), []string{"--kv-lease: -1s: from 0s"}},
 		{"drain timeout", nil, append(good[:6:6], "--drain-timeout", "0s"), []string{"--drain-timeout: 0s: from 1ms"}},
 		{"engine", nil, append(good[:6:6], "--engine", "127.0.0.1:8100"), []string{"--engine: invalid engine URL", "write http://host:port"}},
 		{"engine with credentials", nil, append(good[:6:6], "--engine", "http://u:topsecret@h:1"), []string{"--engine-api-key"}},
-		{"no endpoints", nil, append(good[:4:4], "--etcd-endpoints", ","), []string{"--etcd-endpoints: is empty"}},
+		{"no endpoints", nil, append(good[:4:4], "--etcd-endpoints", ","), []string{"--etcd-endpoints: bad value: an item of the list is empty"}},
 		{"endpoint", nil, append(good[:6:6], "--etcd-endpoints", "10.0.0.1"), []string{"--etcd-endpoints: invalid"}},
 		{"etcd by TLS and without", nil, append(good[:6:6], "--etcd-endpoints", "https://h:1,http://i:1"), []string{"reached in one way"}},
 		{"a certificate without its key", nil, append(good[:6:6], "--engine-cert", "c.pem"), []string{"--engine-cert and --engine-key together"}},
@@ -113,7 +113,7 @@ func TestLoadRefuses(t *testing.T) {
 		{"label with control characters", nil, append(good[:6:6], "--label", "a=\x1b"), []string{`u001b`}},
 		{"long label", nil, append(good[:6:6], "--label", "a="+strings.Repeat("x", 200)), []string{"at most 128 bytes"}},
 		{"key with newline", map[string]string{"OPENAI_API_KEY": "topsecret\n"}, good, []string{"--engine-api-key (from OPENAI_API_KEY)", "control character"}},
-		{"bool", map[string]string{"PD_STRICT_MODEL": "perhaps"}, good, []string{`"perhaps" is neither true nor false`}},
+		{"bool", map[string]string{"PD_STRICT_MODEL": "perhaps"}, good, []string{`--strict-model (from environment PD_STRICT_MODEL): bad value "perhaps": use on or off`}},
 		{"all at once", map[string]string{"PD_TTL": "x"}, []string{"--role=x", "--address=y"}, []string{"--role", "--address", "--ttl"}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

@@ -60,7 +60,7 @@ func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *
 		}
 	}
 	f.transfer, f.from = f.command.Transfer, "--kv-transfer-config of the command"
-	if s := r.v.Text("kv-transfer-config"); s != "" {
+	if s := r.Text("kv-transfer-config"); s != "" {
 		t, err := vllmargs.ParseTransfer(s)
 		if err != nil {
 			r.fail("kv-transfer-config", err)
@@ -69,7 +69,7 @@ func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *
 	}
 	if s := f.env(vllmargs.EnvKVRole); s != "" {
 		role, err := vllmargs.ParseEnvRole(s)
-		if err != nil && !r.given("role") {
+		if err != nil && !r.Given("role") {
 			r.errs = append(r.errs, err)
 		}
 		f.envRole = role
@@ -85,7 +85,7 @@ func (f *facts) env(name string) string {
 }
 
 func (r *reader) findMooncake(f *facts) {
-	path, from := r.v.Text("mooncake-config"), "--mooncake-config"
+	path, from := r.Text("mooncake-config"), "--mooncake-config"
 	if path == "" {
 		path, from = f.env(mooncake.EnvPath), mooncake.EnvPath
 	}
@@ -96,7 +96,7 @@ func (r *reader) findMooncake(f *facts) {
 	switch {
 	case err == nil:
 		f.moon, f.moonFrom = &c, from+" "+path
-	case from == mooncake.EnvPath && r.given("etcd-endpoints"):
+	case from == mooncake.EnvPath && r.Given("etcd-endpoints"):
 		f.notes = append(f.notes, from+": "+err.Error()) // the engine's business
 	case from == mooncake.EnvPath:
 		r.errs = append(r.errs, fmt.Errorf("%s: %w; or give --etcd-endpoints", from, err))
@@ -107,7 +107,7 @@ func (r *reader) findMooncake(f *facts) {
 
 // endpoints of etcd that mooncake.json names.
 func (r *reader) findEndpoints(f *facts) []string {
-	if f.moon == nil || r.given("etcd-endpoints") {
+	if f.moon == nil || r.Given("etcd-endpoints") {
 		return nil
 	}
 	etcd, err := f.moon.Etcd()
@@ -115,7 +115,7 @@ func (r *reader) findEndpoints(f *facts) []string {
 		r.errs = append(r.errs, fmt.Errorf("%s: %w: give --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
 		return nil
 	}
-	r.sources["etcd-endpoints"] = f.moonFrom + " (metadata_server)"
+	r.Set("etcd-endpoints", etcd, f.moonFrom+" (metadata_server)")
 	return etcd
 }
 
@@ -146,7 +146,7 @@ func (f *facts) noRole() error {
 
 // connector is the dialect that follows from the KV transfer.
 func (r *reader) findConnector(f *facts) []fact {
-	if f.transfer == nil || r.given("connector") {
+	if f.transfer == nil || r.Given("connector") {
 		return nil
 	}
 	if f.lmcache != nil && f.transfer.LMCache() {

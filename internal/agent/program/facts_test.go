@@ -228,18 +228,18 @@ func TestPrintConfig(t *testing.T) {
 		t.Fatalf("exit %d: %s", code, &errs)
 	}
 	for _, want := range []string{
-		"role: prefill  # --kv-transfer-config of the command\n",
-		"address: 127.0.0.1:8100  # the command, as etcd is on this machine\n",
-		"engine: http://127.0.0.1:8100  # the command\n",
-		"model: Qwen/Q  # the command\n",
-		"connector: nixl  # --kv-transfer-config of the command\n",
-		"etcd-endpoints: 127.0.0.1:2999  # --mooncake-config " + path + " (metadata_server)\n",
-		"engine-api-key: ********  # the command\n",
-		"etcd-password: ********  # flag --etcd-password\n",
-		"kv_role: kv_producer\n",
-		"label: kv_connector=NixlConnector,mooncake_protocol=tcp\n",
+		"role: prefill # --kv-transfer-config of the command\n",
+		"address: 127.0.0.1:8100 # the command, as etcd is on this machine\n",
+		"engine: http://127.0.0.1:8100 # the command\n",
+		"model: Qwen/Q # the command\n",
+		"connector: nixl # --kv-transfer-config of the command\n",
+		"etcd-endpoints: [127.0.0.1:2999] # --mooncake-config " + path + " (metadata_server)\n",
+		"# engine-api-key: ******** # the command\n",
+		"# etcd-password: ******** # flag --etcd-password\n",
+		"# kv_role: kv_producer\n",
+		"label: [kv_connector=NixlConnector, mooncake_protocol=tcp]\n",
 		"ttl: 15s\n",
-		"command: vllm serve Qwen/Q --port=8100 --api-key ******** --kv-transfer-config " + nixlProducer + "\n",
+		"# command: vllm serve Qwen/Q --port=8100 --api-key ******** --kv-transfer-config " + nixlProducer + "\n",
 	} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("lacks %q", want)

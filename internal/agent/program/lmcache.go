@@ -36,7 +36,7 @@ type noticeConfig struct {
 // findLMCacheFile reads LMCache's configuration; nil when there is none or it has no PD
 // backend.
 func (r *reader) findLMCacheFile(f *facts) {
-	path, from := r.v.Text("lmcache-config"), "--lmcache-config"
+	path, from := r.Text("lmcache-config"), "--lmcache-config"
 	if path == "" {
 		path, from = f.env(lmcache.EnvConfig), lmcache.EnvConfig
 	}
@@ -63,7 +63,7 @@ func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
 	}
 	for role, names := range of {
 		for _, name := range names {
-			if r.fs.Lookup(name).Changed && (dialect != lmcacheDialect || c.key.Role == role.Other()) {
+			if r.FromFlag(name) && (dialect != lmcacheDialect || c.key.Role == role.Other()) {
 				r.fail(name, errLMCacheRole)
 			}
 		}
@@ -81,7 +81,7 @@ func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
 	if c.key.Role == instance.Decode {
 		return noticeConfig{}
 	}
-	n := noticeConfig{Listen: r.v.Text("lmcache-notify-listen")}
+	n := noticeConfig{Listen: r.Text("lmcache-notify-listen")}
 	found := ""
 	if said.ProxyPort > 0 {
 		host := said.ProxyHost

@@ -24,7 +24,7 @@ var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnect
 func (r *reader) findP2P(f *facts, c *config) {
 	const name = "p2p-port"
 	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
-		if r.fs.Lookup(name).Changed {
+		if r.FromFlag(name) {
 			r.fail(name, errP2PPort)
 		}
 		return

@@ -20,11 +20,11 @@ func TestP2PPort(t *testing.T) {
 		args []string
 		want string // of --print-config, or of the error
 	}{
-		{"default", append([]string{"--"}, serve(with)...), "p2p-port: 5710  # default"},
-		{"tier", append([]string{"--"}, serve(ported)...), "p2p-port: 5720  # --kv-transfer-config of the command (secondary_tiers)"},
-		{"environment of the command", append([]string{"--", "env", "VLLM_P2P_SIDE_CHANNEL_PORT=5730"}, serve(with)...), "p2p-port: 5730  # VLLM_P2P_SIDE_CHANNEL_PORT"},
+		{"default", append([]string{"--"}, serve(with)...), "p2p-port: 5710 # default"},
+		{"tier", append([]string{"--"}, serve(ported)...), "p2p-port: 5720 # --kv-transfer-config of the command (secondary_tiers)"},
+		{"environment of the command", append([]string{"--", "env", "VLLM_P2P_SIDE_CHANNEL_PORT=5730"}, serve(with)...), "p2p-port: 5730 # VLLM_P2P_SIDE_CHANNEL_PORT"},
 		{"flag", append([]string{"--p2p-port=5740", "--"}, serve(ported)...), "p2p-port: 5740"},
-		{"beside an engine", []string{"--role=prefill", "--address=10.0.0.7:8100", "--connector=p2p"}, "p2p-port: 5710  # default"},
+		{"beside an engine", []string{"--role=prefill", "--address=10.0.0.7:8100", "--connector=p2p"}, "p2p-port: 5710 # default"},
 		{"by class", []string{"--role=decode", "--address=10.0.0.7:8100", "--connector=NixlPushConnector", "--p2p-port=1"}, "--p2p-port: a P2P port is for"},
 		{"no port", []string{"--role=prefill", "--address=10.0.0.7:8100", "--connector=p2p", "--p2p-port=70000"}, `--p2p-port: "70000" is no port`},
 	} {

@@ -5,67 +5,41 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
-	"github.com/spf13/pflag"
-
-	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-const masked = "********"
-
-// print writes what is in force, a setting a line, and behind each that is no
-// default where it is from.
-func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (string, bool)) error {
-	effective := map[string]string{
-		"role": string(c.key.Role), "address": c.key.Address, "engine": c.engine, "model": c.model, "connector": c.connector,
-		"engine-api-key": c.engineAPIKey, "etcd-endpoints": strings.Join(c.etcdEndpoints, ","), "host-id": c.hostID,
-		"label": pairs(c.labels), "bootstrap-port": "", "p2p-port": "",
+// print writes what is in force as a file that --config takes, and behind each setting that
+// is no default where it is from. What else was found follows in comments.
+func (c *config) print(w io.Writer) error {
+	effective := map[string]any{
+		"role": string(c.key.Role), "address": c.key.Address, "engine": c.engine, "host-id": c.hostID,
+		"etcd-endpoints": etcdaccess.Written(c.etcdEndpoints, c.tls.etcd.On),
 	}
-	if ports := c.facts.Ports[instance.PortBootstrap]; len(ports) > 0 {
-		effective["bootstrap-port"] = strconv.Itoa(ports[0])
+	if len(c.labels) > 0 {
+		effective["label"] = pairs(c.labels)
 	}
-	if ports := c.facts.Ports[instance.PortP2P]; len(ports) > 0 {
-		effective["p2p-port"] = strconv.Itoa(ports[0])
-	}
-	var out strings.Builder
-	line := func(name, value, from string) {
-		if value == "" {
-			value = `""`
+	return Settings().Print(w, func(s settings.Setting) (any, string) {
+		from := c.said.Sources[s.Name]
+		if value, ok := effective[s.Name]; ok && value != "" {
+			return value, from
 		}
+		return c.said.Raw(s.Name), from
+	}, c.remarks()...)
+}
+
+// remarks are what was found and is no setting.
+func (c *config) remarks() []string {
+	var out []string
+	line := func(name, value, from string) {
 		if from != "" {
 			from = "  # " + from
 		}
-		fmt.Fprintf(&out, "%s: %s%s\n", name, instance.Printable(value, 0), instance.Printable(from, 0))
+		out = append(out, name+": "+value+from)
 	}
-	fs.VisitAll(func(f *pflag.Flag) {
-		switch f.Name {
-		case "print-config", "help", "version":
-			return
-		}
-		env, value := settings.Variable(f.Name), f.Value.String()
-		fromEnv, _ := lookupEnv(env)
-		from := c.sources[f.Name]
-		switch {
-		case f.Changed:
-			from = "flag --" + f.Name
-		case fromEnv != "":
-			from, value = env, fromEnv
-		}
-		if f.Hidden && from == "" {
-			return
-		}
-		if e, ok := effective[f.Name]; ok {
-			value = e
-		}
-		if value != "" && (f.Name == "engine-api-key" || f.Name == "etcd-password") {
-			value = masked
-		}
-		line(f.Name, value, from)
-	})
 	for _, n := range []struct {
 		name string
 		n    int
@@ -99,16 +73,15 @@ func (c *config) print(w io.Writer, fs *pflag.FlagSet, lookupEnv func(string) (s
 		line("command", strings.Join(vllmargs.Masked(c.argv()), " "), "")
 	}
 	for _, n := range c.notes {
-		line("# note", n, "")
+		line("note", n, "")
 	}
-	_, err := io.WriteString(w, out.String())
-	return err
+	return out
 }
 
-func pairs(m map[string]string) string {
+func pairs(m map[string]string) []string {
 	var out []string
 	for _, k := range slices.Sorted(maps.Keys(m)) {
 		out = append(out, k+"="+m[k])
 	}
-	return strings.Join(out, ",")
+	return out
 }

@@ -45,8 +45,9 @@ What is not given is looked for in the command, in --kv-transfer-config, in
 VLLM_DISTRIBUTED_KV_ROLE, and in mooncake.json (MOONCAKE_CONFIG_PATH), which
 knows etcd. agent --print-config shows what was found, and where.
 
-Every flag can be given by environment instead: --etcd-endpoints is
-PD_ETCD_ENDPOINTS, and so on. Flags win.`
+Every setting is a flag, a variable (--etcd-endpoints is PD_ETCD_ENDPOINTS, and so on)
+and a key of the YAML file of --config (etcd-endpoints). Flags win over variables, those
+over the file, that over what is found.`
 
 const examples = `  # beside a prefill engine on this machine
   agent --role prefill --address 127.0.0.1:8100 --model Qwen/Qwen2.5-7B-Instruct
@@ -98,7 +99,7 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			}
 			defer c.events.release()
 			if c.printConfig {
-				return c.print(cmd.OutOrStdout(), cmd.Flags(), os.LookupEnv)
+				return c.print(cmd.OutOrStdout())
 			}
 			var log *logrus.Logger
 			out := logging.NewQueue(stderr, func(lines int) { logging.Lost(log, lines) })

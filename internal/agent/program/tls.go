@@ -22,24 +22,20 @@ type secured struct {
 	etcd       etcdaccess.TLS
 }
 
-// readTLS reads the settings about TLS and the password of etcd in a file.
+// readTLS checks the settings about TLS and reads the password of etcd in a file.
 func (r *reader) readTLS(c *config) {
-	files := func(prefix string) certs.Files {
-		f := certs.Files{CA: r.v.Text(prefix + "-ca"), Cert: r.v.Text(prefix + "-cert"), Key: r.v.Text(prefix + "-key")}
+	for prefix, f := range map[string]certs.Files{"engine": c.tls.engine, "etcd": c.tls.etcd.Files} {
 		if (f.Cert == "") != (f.Key == "") {
 			r.fail(prefix+"-cert", fmt.Errorf("give --%s-cert and --%s-key together", prefix, prefix))
 		}
-		return f
 	}
-	c.tls.engine, c.tls.serverName, c.tls.etcd.Files = files("engine"), r.v.Text("engine-server-name"), files("etcd")
-	path := r.v.Text("etcd-password-file")
 	switch {
-	case path == "":
+	case r.passwordFile == "":
 	case c.etcdPassword != "":
 		r.fail("etcd-password-file", errors.New("and --etcd-password: give one of the two"))
 	default:
 		var err error
-		if c.etcdPassword, err = etcdaccess.ReadPassword(path); err != nil {
+		if c.etcdPassword, err = etcdaccess.ReadPassword(r.passwordFile); err != nil {
 			r.fail("etcd-password-file", err)
 		}
 	}

@@ -45,7 +45,7 @@ func TestWrongUsage(t *testing.T) {
 		{"nothing", nil, "--role: is missing"},
 		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol"},
 		{"argument", []string{"prefill"}, `unknown command "prefill"`},
-		{"bad duration", []string{"--ttl", "x"}, "invalid argument"},
+		{"bad duration", []string{"--ttl", "x"}, `--ttl: bad value "x"`},
 		{"prefix", []string{"--role=prefill", "--address=127.0.0.1:1", "--etcd-prefix=/"}, "invalid etcd prefix"},
 		{"log level", []string{"--role=prefill", "--address=127.0.0.1:1", "--log-level=loud"}, `unknown log level "loud"`},
 		{"log format", []string{"--role=prefill", "--address=127.0.0.1:1", "--log-format=xml"}, `unknown log format "xml"`},

@@ -1,0 +1,110 @@
+package program
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+func settingsFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "agent.yaml")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A flag wins over the environment, that over the file, that over what is found.
+func TestFile(t *testing.T) {
+	t.Parallel()
+	path := settingsFile(t, "role: decode\nmodel: from-file\nttl: 20\nstrict-model: yes\nlabel: [rack=1, 'note=a,b']\netcd-endpoints: 10.0.0.1:2379\nrestart-delay: 2s\n")
+	c, err := loadArgs(t, map[string]string{"PD_MODEL": "from-env", envConfig: path, "PD_CONFIG": "/nowhere/of-the-proxy.yaml"},
+		"--role=prefill", "--host-id=h", "--", "vllm", "serve", "M", "--host", "10.0.0.7", "--kv-transfer-config", nixlBoth)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.key.String() != "prefill/10.0.0.7:8000" || c.model != "from-env" || c.ttl != 20*time.Second || !c.strictModel || c.restartDelay != 2*time.Second {
+		t.Errorf("%+v", c)
+	}
+	if d := cmp.Diff(map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels); d != "" {
+		t.Error(d)
+	}
+	if from := c.said.Sources["ttl"]; from != "file "+path {
+		t.Errorf("ttl is from %q", from)
+	}
+	// From a file, as from the environment, it may be meant for other agents.
+	if _, err := loadArgs(t, nil, "--config", path, "--address=10.0.0.7:1"); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestFileRefuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"rol: prefill\n":               `line 1: unknown key "rol"; did you mean "role"?`,
+		"etcd_endpoints: [h:1]\n":      `unknown key "etcd_endpoints"; did you mean "etcd-endpoints"?`,
+		"admin-listen: 127.0.0.1:1\n":  `unknown key "admin-listen"; the names are those of the flags`,
+		"ttl: soon\n":                  `agent.yaml): bad value "soon"`,
+		"role: prefil\naddress: h:1\n": `agent.yaml): unknown role "prefil"`,
+	} {
+		var out bytes.Buffer
+		if code := run(t.Context(), []string{"--config", settingsFile(t, text)}, &out, &out); code != 2 || !strings.Contains(out.String(), want) {
+			t.Errorf("%q: exit %d, %q is not in\n%s", text, code, want, &out)
+		}
+	}
+	var out bytes.Buffer
+	if code := run(t.Context(), []string{"--etcd-endpoint=h:1"}, &out, &out); code != 2 || !strings.Contains(out.String(), "unknown flag: --etcd-endpoint; did you mean --etcd-endpoints?") {
+		t.Errorf("exit %d\n%s", code, &out)
+	}
+}
+
+// What --print-config prints is a file that gives the same.
+func TestPrintedIsTaken(t *testing.T) {
+	t.Parallel()
+	lmcache := settingsFile(t, "enable_pd: true\npd_role: receiver\npd_peer_host: 10.0.0.7\npd_peer_init_port: [7300]\npd_peer_alloc_port: [7400]\n")
+	for _, args := range [][]string{
+		{"--role=prefill", "--address=10.0.0.7:8100", "--etcd-endpoints=https://10.0.0.1:2379,https://10.0.0.2:2379", "--label=note=a,b", "--label", "#=: x ", "--kv-lease=0", "--probe-interval=1.5", "--strict-model"},
+		{"--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--port=8100", "-dp=2", "--kv-transfer-config", nixlProducer},
+		{"--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer},
+		{"--role=decode", "--address=127.0.0.1:8200", "--connector=lmcache", "--lmcache-config=" + lmcache},
+		{"--role=both", "--address=127.0.0.1:8200", "--connector=p2p", "--etcd-password=secret", "--etcd-username=u", "--engine-api-key=secret"},
+		{"--zmq-register=tcp://10.0.0.5:36367", "--etcd-endpoints=10.0.0.1:2379", "--allow-loopback"},
+	} {
+		args = append([]string{"--host-id=h"}, args...)
+		// Secrets are not in the file, and come from where they come from.
+		env := map[string]string{"PD_ETCD_PASSWORD": "secret", "PD_ENGINE_API_KEY": "secret"}
+		if !strings.Contains(strings.Join(args, " "), "secret") {
+			env = nil
+		}
+		want, err := loadArgs(t, nil, args...)
+		if err != nil {
+			t.Fatalf("%q: %v", args, err)
+		}
+		var out bytes.Buffer
+		if err := want.print(&out); err != nil {
+			t.Fatal(err)
+		}
+		again := []string{"--config", settingsFile(t, out.String())}
+		if want.command != nil {
+			again = append(append(again, "--"), want.command...)
+		}
+		got, err := loadArgs(t, env, again...)
+		if err != nil {
+			t.Errorf("%q: %v\n%s", args, err, &out)
+			continue
+		}
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{}), cmpopts.IgnoreFields(config{}, "said", "notes")); d != "" {
+			t.Errorf("%q (-printed +read)\n%s\n%s", args, d, &out)
+		}
+		if strings.Contains(out.String(), "secret") {
+			t.Errorf("%q shows a secret\n%s", args, &out)
+		}
+	}
+}
