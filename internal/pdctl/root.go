@@ -36,10 +36,11 @@ Exit codes: 0 done, 1 failed, 2 wrong usage. drain --wait and wait also have 3, 
 vanished before it had answered, and 4, the time has passed. doctor has 5, it has found
 something.
 
-Environment, where the flag is not given: PD_ETCD_ENDPOINTS, PD_ETCD_PREFIX,
-PD_ETCD_USERNAME, PD_ETCD_PASSWORD, PD_ETCD_PASSWORD_FILE, PD_ETCD_CA, PD_ETCD_CERT,
-PD_ETCD_KEY, PD_ENGINE_API_KEY (or OPENAI_API_KEY), PD_ENGINE_CA, PD_ENGINE_CERT,
-PD_ENGINE_KEY, PD_ENGINE_SERVER_NAME.`
+How etcd and engines are reached, and --timeout, are settings: each is a flag, a variable
+(--etcd-endpoints is PD_ETCD_ENDPOINTS, and so on) and a key of a YAML file (etcd-endpoints).
+Flags win over variables, those over the file. The file is that of --config (or
+PD_PDCTL_CONFIG), else pdmesh/pdctl.yaml in $XDG_CONFIG_HOME or ~/.config, if it is there.
+pdctl --print-config prints what is in force, and where it is from.`
 
 const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
   pdctl list
@@ -62,7 +63,12 @@ func root(s *session.Session) *cobra.Command {
 	root := &cobra.Command{
 		Use: "pdctl", Short: "show and change which vLLM instances the proxies use",
 		Long: longHelp, Example: rootExamples, Args: cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if cmd.Flags().Changed("print-config") {
+				return s.Wrap(func(cmd *cobra.Command, _ []string) error { return cmd.Help() })(cmd, args)
+			}
+			return cmd.Help()
+		},
 	}
 	s.Register(root.PersistentFlags())
 	_ = root.RegisterFlagCompletionFunc("output", output.Complete) // the flag is there

@@ -40,8 +40,6 @@ const exitFindings = 5
 type doctorOptions struct {
 	probe, agents bool
 	most          int
-	engines       session.Engines
-	key           string
 }
 
 // Command makes the command doctor.
@@ -57,8 +55,7 @@ func Command(s *session.Session) *cobra.Command {
 	fs.BoolVar(&o.probe, "probe", false, "ask engines for /health from here, and those that list models for them; each has --timeout, all together ten times that")
 	fs.IntVar(&o.most, "probe-most", 256, "with --probe: how many engines at most")
 	fs.BoolVar(&o.agents, "agents", true, "ask the agents of this machine, too")
-	fs.StringVar(&o.key, "engine-api-key", "", "with --probe: API key of the engines; better given as PD_ENGINE_API_KEY")
-	o.engines.Register(fs)
+	s.Engines.Register(fs)
 	return cmd
 }
 

@@ -49,8 +49,8 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 	if source != nil {
 		p.Certificates = append(p.Certificates, source.Status())
 	}
-	if !o.engines.Files.None() {
-		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: o.engines.Files})
+	if !s.Engines.Files.None() {
+		engines, err := certs.Open(certs.Options{Use: certs.UseEngines, Files: s.Engines.Files})
 		if err != nil {
 			return nil, cli.Wrongf("certificates for engines: %w", err)
 		}
@@ -220,7 +220,7 @@ func isStale(l *lease.ProxyLoad) bool {
 
 // gatherEngines asks them from here, a few at a time.
 func gatherEngines(ctx context.Context, s *session.Session, o *doctorOptions, p *doctor.Picture) error {
-	client, err := o.engines.Client(o.key)
+	client, err := s.Engines.Client()
 	if err != nil {
 		return err
 	}

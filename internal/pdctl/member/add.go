@@ -78,7 +78,7 @@ func Add(s *session.Session) *cobra.Command {
 			return add(cmd.Context(), s, keys, &f)
 		},
 	}
-	f.register(cmd.Flags())
+	f.register(cmd.Flags(), &s.Engines)
 	return cmd
 }
 
@@ -91,7 +91,7 @@ type adder struct {
 }
 
 func add(ctx context.Context, s *session.Session, keys []instance.Key, f *addFlags) error {
-	client, err := f.engine.Client(f.apiKey)
+	client, err := s.Engines.Client()
 	if err != nil {
 		return err
 	}

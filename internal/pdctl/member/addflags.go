@@ -18,20 +18,19 @@ const forever = "forever"
 
 // addFlags are those of add.
 type addFlags struct {
-	model, connector, reason, apiKey     string
+	model, connector, reason             string
 	wait                                 string
 	block, noVerify, https, strict, loop bool
 
 	init, alloc, host string // of LMCache's PD backend
 
-	engine session.Engines
-	ranks  int // data-parallel ones
+	ranks int // data-parallel ones
 
 	limit time.Duration    // of --wait; 0 for none
 	ports map[string][]int // of LMCache
 }
 
-func (f *addFlags) register(fs *pflag.FlagSet) {
+func (f *addFlags) register(fs *pflag.FlagSet, engines *session.Engines) {
 	fs.SortFlags = false
 	fs.StringVar(&f.model, "model", "", "add only what serves this model (any id or root; the last path component is enough)")
 	fs.BoolVar(&f.strict, "strict-model", false, "the whole name must match")
@@ -45,9 +44,8 @@ func (f *addFlags) register(fs *pflag.FlagSet) {
 	fs.BoolVar(&f.block, "block", false, "with --wait: return when added")
 	fs.BoolVar(&f.noVerify, "no-verify", false, "do not ask the instance; proxies will")
 	fs.BoolVar(&f.https, "https", false, "the instances speak HTTPS")
-	f.engine.Register(fs)
+	engines.Register(fs)
 	fs.StringVar(&f.reason, "reason", "", "why, for the audit trail")
-	fs.StringVar(&f.apiKey, "engine-api-key", "", "key of the engines; better given as PD_ENGINE_API_KEY or OPENAI_API_KEY")
 	fs.BoolVar(&f.loop, "allow-loopback", false, "add a loopback address although etcd is on another machine")
 }
 

@@ -7,25 +7,32 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/settings"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 )
 
-// Engines says by which files engines are asked over TLS.
+// Engines says how engines are asked: with which key, and by which files over TLS.
 type Engines struct {
 	Files certs.Files
+	key   string
 	name  string
 }
 
-// Register gives a command that asks engines the flags.
-func (x *Engines) Register(fs *pflag.FlagSet) {
-	fs.StringVar(&x.Files.CA, "engine-ca", "", "with --https: PEM file of the authorities that have signed the engines' certificates (default the system's)")
-	fs.StringVar(&x.Files.Cert, "engine-cert", "", "with --https: PEM file of the certificate that engines are shown, with --engine-key")
-	fs.StringVar(&x.Files.Key, "engine-key", "", "PEM file of its key")
-	fs.StringVar(&x.name, "engine-server-name", "", "name that the engines' certificates must bear (default the host of the address)")
+func (x *Engines) settings() settings.Table {
+	return settings.About("Engines",
+		settings.Setting{Name: "engine-api-key", Kind: settings.Text, Secret: true, Env: []string{"OPENAI_API_KEY"}, Usage: "key of the engines; better given as PD_ENGINE_API_KEY or OPENAI_API_KEY", Into: &x.key},
+		settings.Setting{Name: "engine-ca", Kind: settings.Text, Usage: "for engines with HTTPS: PEM file of the authorities that have signed their certificates (default the system's)", Into: &x.Files.CA},
+		settings.Setting{Name: "engine-cert", Kind: settings.Text, Usage: "for engines with HTTPS: PEM file of the certificate that they are shown, with --engine-key", Into: &x.Files.Cert},
+		settings.Setting{Name: "engine-key", Kind: settings.Text, Usage: "PEM file of its key", Into: &x.Files.Key},
+		settings.Setting{Name: "engine-server-name", Kind: settings.Text, Usage: "name that the engines' certificates must bear (default the host of the address)", Into: &x.name},
+	)
 }
 
-// Client asks engines by them.
-func (x *Engines) Client(apiKey string) (*vllm.Client, error) {
+// Register gives a command that asks engines the flags.
+func (x *Engines) Register(fs *pflag.FlagSet) { x.settings().Register(fs) }
+
+// Client asks engines so.
+func (x *Engines) Client() (*vllm.Client, error) {
 	if (x.Files.Cert == "") != (x.Files.Key == "") {
 		return nil, cli.Wrongf("give --engine-cert and --engine-key together")
 	}
@@ -33,5 +40,5 @@ func (x *Engines) Client(apiKey string) (*vllm.Client, error) {
 	if err != nil {
 		return nil, cli.Wrongf("certificates for engines: %w", err)
 	}
-	return &vllm.Client{HTTP: &http.Client{Transport: vllm.SecureTransport(source.Client)}, APIKey: apiKey}, nil
+	return &vllm.Client{HTTP: &http.Client{Transport: vllm.SecureTransport(source.Client)}, APIKey: x.key}, nil
 }

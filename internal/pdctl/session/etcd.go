@@ -1,12 +1,13 @@
 package session
 
 import (
-	"github.com/spf13/pflag"
+	"errors"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 // Etcd says how etcd is reached.
@@ -20,58 +21,55 @@ type Etcd struct {
 	passwordFile string
 }
 
-func (e *Etcd) register(fs *pflag.FlagSet) {
-	fs.StringSliceVar(&e.Endpoints, "etcd-endpoints", []string{"127.0.0.1:2379"}, "host:port of each etcd member, comma separated, with https:// in front for TLS")
-	fs.StringVar(&e.Prefix, "etcd-prefix", "/pd", "root of all keys")
-	fs.StringVar(&e.Username, "etcd-username", "", "user of etcd")
-	fs.StringVar(&e.password, "etcd-password", "", "its password; better given as PD_ETCD_PASSWORD")
-	fs.StringVar(&e.passwordFile, "etcd-password-file", "", "file with that password in its first line")
-	fs.StringVar(&e.TLS.Files.CA, "etcd-ca", "", "PEM file of the authorities that have signed etcd's certificate; means TLS (default the system's)")
-	fs.StringVar(&e.TLS.Files.Cert, "etcd-cert", "", "PEM file of the certificate that etcd is shown, with --etcd-key")
-	fs.StringVar(&e.TLS.Files.Key, "etcd-key", "", "PEM file of its key")
+func (e *Etcd) settings() settings.Table {
+	return settings.About("etcd",
+		settings.Setting{Name: "etcd-endpoints", Kind: settings.List, Default: "127.0.0.1:2379", Usage: "host:port of each etcd member, comma separated, with https:// in front for TLS", Into: &e.Endpoints},
+		settings.Setting{Name: "etcd-prefix", Kind: settings.Text, Default: "/pd", Usage: "root of all keys", Into: &e.Prefix},
+		settings.Setting{Name: "etcd-username", Kind: settings.Text, Usage: "user of etcd", Into: &e.Username},
+		settings.Setting{Name: "etcd-password", Kind: settings.Text, Secret: true, Usage: "its password; better given as PD_ETCD_PASSWORD", Into: &e.password},
+		settings.Setting{Name: "etcd-password-file", Kind: settings.Text, Usage: "file with that password in its first line", Into: &e.passwordFile},
+		settings.Setting{Name: "etcd-ca", Kind: settings.Text, Usage: "PEM file of the authorities that have signed etcd's certificate; means TLS (default the system's)", Into: &e.TLS.Files.CA},
+		settings.Setting{Name: "etcd-cert", Kind: settings.Text, Usage: "PEM file of the certificate that etcd is shown, with --etcd-key", Into: &e.TLS.Files.Cert},
+		settings.Setting{Name: "etcd-key", Kind: settings.Text, Usage: "PEM file of its key", Into: &e.TLS.Files.Key},
+	)
 }
 
-// settle checks these flags and reads the password.
-func (e *Etcd) settle() error {
-	if err := e.settleAccess(); err != nil {
-		return err
-	}
-	if e.password != "" && e.Username == "" {
-		return cli.Wrongf("--etcd-password without --etcd-username")
-	}
-	return e.settleEndpoints()
-}
-
-func (e *Etcd) settleAccess() error {
+// settle checks these settings and reads the password.
+func (e *Etcd) settle(from settings.Sources) error {
 	if (e.TLS.Files.Cert == "") != (e.TLS.Files.Key == "") {
-		return cli.Wrongf("give --etcd-cert and --etcd-key together")
+		return errors.New("give --etcd-cert and --etcd-key together")
 	}
 	switch {
 	case e.passwordFile == "":
-		return nil
 	case e.password != "":
-		return cli.Wrongf("--etcd-password-file and --etcd-password: give one of the two")
+		return from.Complain("etcd-password-file", errors.New("and --etcd-password: give one of the two"))
+	default:
+		var err error
+		if e.password, err = etcdaccess.ReadPassword(e.passwordFile); err != nil {
+			return from.Complain("etcd-password-file", err)
+		}
 	}
-	var err error
-	if e.password, err = etcdaccess.ReadPassword(e.passwordFile); err != nil {
-		return cli.Wrongf("--etcd-password-file: %w", err)
+	if e.password != "" && e.Username == "" {
+		return from.Complain("etcd-password", errors.New("given without --etcd-username"))
 	}
-	return nil
+	return e.settleEndpoints(from)
 }
 
 // settleEndpoints checks the endpoints and the prefix, so that a typing error
 // is called one before anything is tried.
-func (e *Etcd) settleEndpoints() error {
+func (e *Etcd) settleEndpoints(from settings.Sources) error {
 	out, https, err := etcdaccess.ParseEndpoints(e.Endpoints)
 	switch {
 	case err != nil:
-		return cli.Wrongf("--etcd-endpoints: %w", err)
+		return from.Complain("etcd-endpoints", err)
 	case len(out) == 0:
-		return cli.Wrongf("--etcd-endpoints is empty: give host:port, e.g. 127.0.0.1:2379")
+		return from.Complain("etcd-endpoints", errors.New("is empty: give host:port, e.g. 127.0.0.1:2379"))
 	}
 	e.Endpoints, e.TLS.On = out, https
-	_, err = e.Layout()
-	return err
+	if _, err := schema.NewLayout(e.Prefix); err != nil {
+		return from.Complain("etcd-prefix", err)
+	}
+	return nil
 }
 
 // Layout says where the keys are. A prefix that cannot be one is wrong usage.

@@ -4,14 +4,17 @@
 package session
 
 import (
+	"fmt"
 	"io"
 	"os/user"
+	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"github.com/pdmesh/pdmesh/internal/cli"
+	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 	"github.com/pdmesh/pdmesh/internal/pdctl/dryrun"
 	"github.com/pdmesh/pdmesh/internal/pdctl/output"
 	"github.com/pdmesh/pdmesh/internal/settings"
@@ -22,9 +25,14 @@ type Session struct {
 	Out       output.Printer
 	Etcd      Etcd // how etcd is reached
 	LookupEnv settings.Lookup
+	Engines   Engines // how engines are asked, by commands that do
 	Timeout   time.Duration
 	Selectors []string   // --selector
 	Dry       dryrun.Run // --dry-run, of commands that write, and what it has kept from etcd
+
+	said   *settings.Values
+	file   string // --config
+	prints bool   // --print-config
 }
 
 // New makes a session whose flags are not read yet.
@@ -32,19 +40,41 @@ func New(stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) *Sessi
 	return &Session{Out: output.Printer{Stdout: stdout, Stderr: stderr}, LookupEnv: lookupEnv}
 }
 
+// Settings are what a file may say. They fill s; --output and the flags of single commands
+// are said with the command.
+func (s *Session) Settings() settings.Table {
+	return slices.Concat(s.general(), s.Engines.settings(), s.reading())
+}
+
+func (s *Session) general() settings.Table {
+	return append(s.Etcd.settings(), settings.About("etcd",
+		settings.Setting{Name: "timeout", Kind: settings.Time, Default: "2s", Usage: "how long to try to reach etcd (at least 2s), and limit of each call to an engine", Into: &s.Timeout},
+	)...)
+}
+
+// envConfig is the variable that names pdctl's file. It is not that of the proxy, whose
+// settings are others.
+const envConfig = "PD_PDCTL_CONFIG"
+
+func (s *Session) reading() settings.Table {
+	return settings.Reading(envConfig, &s.file, &s.prints)
+}
+
 // Register gives the root command the flags that all commands have.
 func (s *Session) Register(fs *pflag.FlagSet) {
-	s.Etcd.register(fs)
-	fs.DurationVar(&s.Timeout, "timeout", 2*time.Second, "how long to try to reach etcd (at least 2s), and limit of each call to an engine")
+	append(s.general(), s.reading()...).Register(fs)
 	fs.StringVarP(&s.Out.Format, "output", "o", output.Table, "table, wide (table with more columns), json or yaml")
 }
 
-// Wrap has a command check the flags of the root command first, and say at the end what a
-// dry run would have written.
+// Wrap has a command check the settings first, and say at the end what a dry run would
+// have written. With --print-config it prints them and does nothing.
 func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Command, []string) error {
 	return func(cmd *cobra.Command, args []string) error {
 		if err := s.settle(cmd); err != nil {
 			return cli.Wrong(err)
+		}
+		if s.prints {
+			return s.printSettings()
 		}
 		err := do(cmd, args)
 		if cli.IsWrong(err) {
@@ -57,32 +87,31 @@ func (s *Session) Wrap(do func(*cobra.Command, []string) error) func(*cobra.Comm
 	}
 }
 
-// settle fills flags that were not given from the environment and checks them.
-func (s *Session) settle(cmd *cobra.Command) error {
-	fs := cmd.Flags()
-	for _, name := range []string{"etcd-endpoints", "etcd-prefix", "etcd-username", "etcd-password", "etcd-password-file", "etcd-ca", "etcd-cert", "etcd-key",
-		"engine-api-key", "engine-ca", "engine-cert", "engine-key", "engine-server-name"} {
-		f := fs.Lookup(name)
-		if f == nil || f.Changed {
-			continue
-		}
-		variables := []string{settings.Variable(name)}
-		if name == "engine-api-key" {
-			variables = append(variables, "OPENAI_API_KEY")
-		}
-		if e, ok := s.LookupEnv.First(variables...); ok {
-			if err := f.Value.Set(e.Value); err != nil {
-				return cli.Wrongf("%s: %w", e.Variable, err)
-			}
-		}
+// settle reads the settings and checks them.
+func (s *Session) settle(cmd *cobra.Command) (err error) {
+	if s.said, err = s.Settings().Load(cmd.Flags(), s.LookupEnv, settings.OwnFile("pdctl", s.LookupEnv)); err != nil {
+		return err
+	}
+	if err := s.said.Fill(); err != nil {
+		return err
 	}
 	if err := s.Out.Check(); err != nil {
 		return err
 	}
 	if s.Timeout <= 0 {
-		return cli.Wrongf("--timeout %s: must be more than zero", s.Timeout)
+		return s.said.Sources.Complain("timeout", fmt.Errorf("%s: must be more than zero", s.Timeout))
 	}
-	return s.Etcd.settle()
+	return s.Etcd.settle(s.said.Sources)
+}
+
+// printSettings writes what is in force as a file that --config takes.
+func (s *Session) printSettings() error {
+	return s.Settings().Print(s.Out.Stdout, func(one settings.Setting) (any, string) {
+		if one.Name == "etcd-endpoints" {
+			return etcdaccess.Written(s.Etcd.Endpoints, s.Etcd.TLS.On), s.said.Sources[one.Name]
+		}
+		return s.said.Raw(one.Name), s.said.Sources[one.Name]
+	})
 }
 
 // Writes gives a command that writes the flag --dry-run.

@@ -1,0 +1,117 @@
+package pdctl_test
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func settingsFile(t *testing.T, dir, text string) string {
+	t.Helper()
+	path := filepath.Join(dir, "pdctl.yaml")
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A flag wins over the environment, that over the file, and the file of --config takes the
+// place of the user's own.
+func TestSettingsFile(t *testing.T) {
+	t.Parallel()
+	home := t.TempDir()
+	own := settingsFile(t, filepath.Join(home, ".config", "pdmesh"), "etcd-endpoints: 10.0.0.1:1\netcd-prefix: /own\ntimeout: 7\n")
+	named := settingsFile(t, t.TempDir(), "etcd-endpoints: [https://10.0.0.2:1, https://10.0.0.3:1]\netcd-username: u\n")
+	for _, tc := range []struct {
+		name string
+		env  map[string]string
+		args []string
+		want []string
+	}{
+		{"own", nil, nil, []string{"etcd-endpoints: ['10.0.0.1:1'] # file " + own, "etcd-prefix: /own # file " + own, "timeout: 7 # file " + own}},
+		{"environment", map[string]string{"PD_ETCD_PREFIX": "/env", "OPENAI_API_KEY": "secret"}, nil, []string{"etcd-prefix: /env # environment PD_ETCD_PREFIX", "timeout: 7 #", `# engine-api-key: "********" # environment OPENAI_API_KEY`}},
+		{"flag", map[string]string{"PD_ETCD_PREFIX": "/env"}, []string{"--etcd-prefix=/flag"}, []string{"etcd-prefix: /flag # flag --etcd-prefix"}},
+		{"named", nil, []string{"--config", named}, []string{"etcd-endpoints: ['https://10.0.0.2:1', 'https://10.0.0.3:1'] # file " + named, "etcd-prefix: /pd\n", "timeout: 2s\n"}},
+		{"named by environment", map[string]string{"PD_PDCTL_CONFIG": named, "PD_CONFIG": "/nowhere/of-the-proxy.yaml"}, nil, []string{"etcd-username: u # file " + named}},
+		{"none", nil, []string{"--config="}, []string{"etcd-prefix: /pd\n"}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			t.Parallel()
+			env := map[string]string{"HOME": home}
+			for name, value := range tc.env {
+				env[name] = value
+			}
+			// With a command as without one: nothing is done.
+			for _, args := range [][]string{{"--print-config"}, {"remove", "prefill", "10.0.0.7:1", "--print-config"}} {
+				code, out, errs := execute(t.Context(), env, append(args, tc.args...)...)
+				if code != 0 || errs != "" {
+					t.Fatalf("exit %d: %s", code, errs)
+				}
+				for _, want := range tc.want {
+					if !strings.Contains(out, want) {
+						t.Errorf("%q is not in\n%s", want, out)
+					}
+				}
+				if strings.Contains(out, "secret") {
+					t.Errorf("a secret is shown\n%s", out)
+				}
+			}
+		})
+	}
+}
+
+// What --print-config prints is a file that gives the same.
+func TestPrintedSettingsAreTaken(t *testing.T) {
+	t.Parallel()
+	args := []string{"--print-config", "--etcd-endpoints=https://10.0.0.1:1,https://10.0.0.2:1", "--etcd-prefix=/a", "--etcd-ca=a: #b", "--timeout=1.5"}
+	code, out, errs := execute(t.Context(), nil, args...)
+	if code != 0 {
+		t.Fatalf("exit %d: %s", code, errs)
+	}
+	path := settingsFile(t, t.TempDir(), out)
+	_, again, errs := execute(t.Context(), nil, "--print-config", "--config", path)
+	values := func(text string) string {
+		var b strings.Builder
+		for line := range strings.Lines(text) {
+			value, _, _ := strings.Cut(line, " # ")
+			b.WriteString(strings.TrimRight(value, "\n") + "\n")
+		}
+		return b.String()
+	}
+	if d := cmp.Diff(values(out), values(again)); d != "" || errs != "" {
+		t.Errorf("%s (-printed +read)\n%s", errs, d)
+	}
+}
+
+func TestSettingsFileRefuses(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		"etcd-endpoint: h:1\n": `line 1: unknown key "etcd-endpoint"; did you mean "etcd-endpoints"?`,
+		"output: json\n":       `unknown key "output"`, // is said with a command: not all have all forms
+		"etcd-endpoints: h\n":  "pdctl.yaml): invalid etcd endpoint",
+		"timeout: 0\n":         "pdctl.yaml): 0s: must be more than zero",
+	} {
+		code, _, errs := execute(t.Context(), nil, "list", "--config", settingsFile(t, t.TempDir(), text))
+		if code != 2 || !strings.Contains(errs, want) {
+			t.Errorf("%q: exit %d, %q is not in %q", text, code, want, errs)
+		}
+	}
+	if code, _, errs := execute(t.Context(), nil, "list", "--etcd_prefix=/x"); code != 2 || !strings.Contains(errs, "did you mean --etcd-prefix?") {
+		t.Errorf("exit %d, %q", code, errs)
+	}
+}
+
+// The time of drain is its own, and no setting.
+func TestTimeoutOfDrain(t *testing.T) {
+	t.Parallel()
+	code, out, errs := execute(t.Context(), map[string]string{"PD_TIMEOUT": "5s"}, "drain", "prefill", "10.0.0.7:1", "--wait", "--timeout=9m", "--print-config")
+	if code != 0 || !strings.Contains(out, "timeout: 5s # environment PD_TIMEOUT") {
+		t.Errorf("exit %d: %s%s", code, out, errs)
+	}
+}
