@@ -222,8 +222,8 @@ bench-report: bench-build ## the report again, from the figures of the last make
 	@$(BIN)/bench report $(BENCH_DIR) --readme $(BENCH_README)
 
 .PHONY: reference
-reference: ## docs/reference/cli.md again, from what the programs print
-	$(GO) test -count=1 -run 'TestCommandLinePage$$' ./test/docs -update
+reference: ## docs/reference/cli.md and settings.md again, from the programs and their tables
+	$(GO) test -count=1 -run 'Test(CommandLine|Settings)Page$$' ./test/docs -update
 
 .PHONY: fmt
 fmt: ## format the sources

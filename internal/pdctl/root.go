@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/pdctl/session"
 	"github.com/pdmesh/pdmesh/internal/pdctl/show"
 	"github.com/pdmesh/pdmesh/internal/pdctl/transfer"
+	"github.com/pdmesh/pdmesh/internal/settings"
 )
 
 const longHelp = `pdctl shows and changes which vLLM instances the proxies use.
@@ -56,6 +57,9 @@ const rootExamples = `  pdctl add prefill 10.0.0.7:8100 10.0.0.8:8100
 func Run(ctx context.Context, args []string, stdout, stderr io.Writer, lookupEnv func(string) (string, bool)) int {
 	return cli.Run(ctx, root(session.New(stdout, stderr, lookupEnv)), args, stdout, stderr)
 }
+
+// Settings are what the file of --config may say.
+func Settings() settings.Table { return session.New(nil, nil, nil).Settings() }
 
 // root is the tree of all commands. What several commands have, --selector, --dry-run and
 // completion, is given to them here.
