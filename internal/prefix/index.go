@@ -36,7 +36,9 @@ type node struct {
 	// holders have every target that knows the node, in the order of their numbers. Who
 	// knows one knows all of its parent.
 	holders []holder
-	one     [1]holder // memory for them: most nodes are of one chat, on one instance
+	// Memory for the first of them, as most nodes are of one chat, on one instance.
+	firstHolder [1]holder
+	firstUse    use
 }
 
 // holder says how many of a node's borders a target knows, and where it stands in the
@@ -176,7 +178,7 @@ func (x *Index) grow(c *Chain, steps []passed) []passed {
 		n.forked = true
 	}
 	fresh := &node{keys: append([]Key(nil), rest...), depth: at, parent: n}
-	fresh.holders = fresh.one[:0]
+	fresh.holders = fresh.firstHolder[:0]
 	x.behind(n)[rest[0]] = fresh
 	x.steps = append(steps, passed{fresh, len(rest)})
 	return x.steps
@@ -225,7 +227,12 @@ func (x *Index) hold(t int, n *node, borders int) {
 	if ok {
 		is.unlink(n.holders[i].use)
 	} else {
-		n.holders = slices.Insert(n.holders, i, holder{target: t, use: &use{node: n, target: t}})
+		u := &n.firstUse
+		if u.node != nil {
+			u = &use{}
+		}
+		u.node, u.target = n, t
+		n.holders = slices.Insert(n.holders, i, holder{target: t, use: u})
 	}
 	h := &n.holders[i]
 	is.link(h.use)

@@ -80,8 +80,10 @@ func (b *balance) add(number, cached int) {
 }
 
 // choose gives the candidate that costs least for a prompt of so many tokens. Among those
-// that cost about as much the key decides, the same way in every proxy.
-func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) (at, cached int) {
+// that cost about as much the key decides, the same way in every proxy. others tells that
+// there may be other proxies, whose load is one more line of the processor's caches for
+// each candidate.
+func (b *balance) choose(c *Candidates, tokens int, key uint64, others bool, e *Explanation) (at, cached int) {
 	done := 0.0
 	for i := range b.costs {
 		done += b.work[b.costs[i].number] * b.fade
@@ -92,7 +94,11 @@ func (b *balance) choose(c *Candidates, tokens int, key uint64, e *Explanation) 
 		share := c.Part(i)
 		alike := share * float64(len(b.costs)) // 1 where all have the same weight
 		load := c.At(i).Load
-		waits := (float64(load.Waiting.Load()) + load.Others.Waiting.Load()) / b.weight
+		waits := float64(load.Waiting.Load())
+		if others {
+			waits += load.Others.Waiting.Load()
+		}
+		waits /= b.weight
 		beyond := (b.work[one.number]*b.fade - done*share) * leaning
 		one.tokens = float64(tokens-one.cached) + (waits+beyond)/alike
 		least = min(least, one.tokens)

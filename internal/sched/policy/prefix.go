@@ -103,14 +103,17 @@ func (p *prefixCache) Choose(c Candidates, r Request) (at, cached int) {
 	most := 0
 	for i := range c.Len() {
 		n := numbers[c.Index(i)]
-		most = max(most, p.longest[n])
-		expected := int(float64(chain.End(p.longest[n])) * perByte)
+		expected := 0
+		if known := p.longest[n]; known > 0 { // of most candidates nothing is
+			most = max(most, known)
+			expected = int(float64(chain.End(known)) * perByte)
+		}
 		if p.exact != nil {
 			expected = min(p.exact.correct(i, expected), r.Tokens)
 		}
 		p.balance.add(n, expected)
 	}
-	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)), r.Explanation)
+	at, cached = p.balance.choose(&c, r.Tokens, uint64(chain.Key(own)), others || p.placements == nil, r.Explanation)
 	if p.exact != nil {
 		p.exact.lesson(r.Lesson, &p.mu, chain, most > own)
 	}
