@@ -3,12 +3,14 @@
 //
 //	schema ◀── etcd ◀─┬─ lease ◀─────────┬─ store
 //	                  └─ disk ◀─ watch ◀─┘
+//	verify ◀───────────────────┘
 //
 // Package schema says where every key is and what its value means; it knows no etcd. Package
 // etcd is a client that survives outages, with deadlines of calls and the guarded read.
 // Package lease holds what ends with its holder: the key of an instance, the presence of a
-// proxy, the digest of its load. Package disk is the file that outlives a proxy. Package watch makes immutable snapshots of the membership.
-// Package store makes the changes of operators.
+// proxy, the digest of its load. Package disk is the file that outlives a proxy. Package
+// verify decides by what instances have answered. Package watch makes immutable snapshots of
+// the membership. Package store makes the changes of operators.
 //
 // The keys, under one root (default /pd/):
 //

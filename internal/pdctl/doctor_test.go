@@ -20,6 +20,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/doctor"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -311,7 +312,7 @@ func TestDoctorWrongModel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	in, _ := watch.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, watch.VerifiedFacts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
+	in, _ := watch.Build(layout, kvs.Kvs, kvs.Header.Revision, nil, verify.Facts{Model: "qwen"}).Lookup(instance.Key{Role: instance.Decode, Address: elsewhere})
 	presence, err := json.Marshal(map[string]any{"v": 1, "applied": 1000000, "address": "10.0.0.1:8000", "unverified": map[string]string{"decode/" + elsewhere: in.Reason, "-h": in.Reason, "decode/gone:1": in.Reason}})
 	if err != nil {
 		t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
@@ -33,7 +34,7 @@ func (r *Reader) List(ctx context.Context) (*instance.Snapshot, []Removal, error
 	if err != nil {
 		return nil, nil, err
 	}
-	snap := watch.Build(r.layout, got.KVs, got.Revision, nil, watch.VerifiedFacts{})
+	snap := watch.Build(r.layout, got.KVs, got.Revision, nil, verify.Facts{})
 	var removals []Removal
 	for _, kv := range got.KVs {
 		n := r.layout.Parse(string(kv.Key))

@@ -15,6 +15,7 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/store"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/discovery/watch"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -57,7 +58,7 @@ func TestBuild(t *testing.T) {
 		"decode/10.0.0.5:1 view=pending intent= usable=false rev=7",
 	}
 	for range 5 {
-		s := watch.Build(l, kvs, 20, nil, watch.VerifiedFacts{})
+		s := watch.Build(l, kvs, 20, nil, verify.Facts{})
 		if diff := cmp.Diff(want, lines(s)); diff != "" {
 			t.Fatal(diff)
 		}
@@ -68,8 +69,8 @@ func TestBuild(t *testing.T) {
 	}
 	// Facts count for their incarnation.
 	k := members.Prefill("10.0.0.3:1")
-	facts := func(incarnation string) watch.VerifiedFacts {
-		return watch.VerifiedFacts{Instances: map[instance.Key]*watch.Verification{
+	facts := func(incarnation string) verify.Facts {
+		return verify.Facts{Instances: map[instance.Key]*verify.Answer{
 			k: {Incarnation: incarnation, Facts: &instance.Facts{Models: []string{"m"}}},
 		}}
 	}
@@ -87,17 +88,17 @@ func TestBuild(t *testing.T) {
 	}
 	// A value that turned bad: the last good one, unless the key is another.
 	k = members.Prefill("10.0.0.1:1")
-	prev := watch.Build(l, kvs, 20, nil, watch.VerifiedFacts{})
+	prev := watch.Build(l, kvs, 20, nil, verify.Facts{})
 	bad := kv("/pd/prefill/10.0.0.1:1", `{"weight":-1}`, 21)
 	bad.CreateRevision, bad.Version = 4, 2
-	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, watch.VerifiedFacts{}).Lookup(k); !in.Usable() || in.ModRevision != 21 || !strings.Contains(in.Reason, "weight") {
+	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); !in.Usable() || in.ModRevision != 21 || !strings.Contains(in.Reason, "weight") {
 		t.Errorf("%+v", in)
 	}
 	bad.CreateRevision = 21
-	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, watch.VerifiedFacts{}).Lookup(k); in.View != instance.Rejected {
+	if in, _ := watch.Build(l, []*mvccpb.KeyValue{bad}, 21, prev, verify.Facts{}).Lookup(k); in.View != instance.Rejected {
 		t.Errorf("%+v", in)
 	}
-	if s := watch.Build(l, nil, 22, prev, watch.VerifiedFacts{}); len(s.All()) != 0 {
+	if s := watch.Build(l, nil, 22, prev, verify.Facts{}); len(s.All()) != 0 {
 		t.Errorf("instances came from nowhere: %v", lines(s))
 	}
 }
@@ -119,7 +120,7 @@ func TestBuildWarnsOfBothRoles(t *testing.T) {
 		{"static", both(members.Ready, 0), false},
 		{"kv_both", both(`{"models":["m"],"kv_role":"kv_both"}`, 7), false},
 	} {
-		for _, in := range watch.Build(l, c.kvs, 9, nil, watch.VerifiedFacts{}).All() {
+		for _, in := range watch.Build(l, c.kvs, 9, nil, verify.Facts{}).All() {
 			if !in.Usable() || (in.Reason != "") != c.warns {
 				t.Errorf("%s: %s usable %t, reason %q", c.name, in.Key, in.Usable(), in.Reason)
 			}
@@ -291,7 +292,7 @@ func BenchmarkBuild(b *testing.B) {
 		b.Run(fmt.Sprintf("instances=%d", n), func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
-				if s := watch.Build(l, kvs, int64(n), nil, watch.VerifiedFacts{}); len(s.All()) != n {
+				if s := watch.Build(l, kvs, int64(n), nil, verify.Facts{}); len(s.All()) != n {
 					b.Fatal(len(s.All()))
 				}
 			}

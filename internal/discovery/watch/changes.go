@@ -38,7 +38,7 @@ func (t *table) touchOne(e *entry) {
 }
 
 func (t *table) touchAll() {
-	t.durableDirty = true
+	t.durable.dirty = true
 	for _, e := range t.order {
 		e.old = true
 	}
@@ -62,28 +62,31 @@ func (t *table) tell(e *entry) {
 	}
 }
 
-// markDurable notes that an entry changes, which is in a hurry unless it is a leased
+// durable tells whether the file has to be written soon.
+type durable struct{ dirty bool }
+
+// changed notes that an entry changes, which is in a hurry unless it is a leased
 // instance.
-func (t *table) markDurable(e *entry) {
+func (d *durable) changed(e *entry) {
 	if e != nil && e.saved() && (e.Kind != schema.KindInstance || e.leased == 0) {
-		t.durableDirty = true
+		d.dirty = true
 	}
 }
 
-// markMembership notes that an entry comes or goes. A proxy that is killed and starts
+// cameOrWent notes that an entry comes or goes. A proxy that is killed and starts
 // without etcd knows nobody but those on the disk, so that is in a hurry for
 // everybody.
-func (t *table) markMembership(e *entry) {
+func (d *durable) cameOrWent(e *entry) {
 	if e.saved() {
-		t.durableDirty = true
+		d.dirty = true
 	}
 }
 
-// takeDurable tells whether something has come or gone since it was last called, or
+// take tells whether something has come or gone since it was last called, or
 // more than leased instances has changed.
-func (t *table) takeDurable() bool {
-	was := t.durableDirty
-	t.durableDirty = false
+func (d *durable) take() bool {
+	was := d.dirty
+	d.dirty = false
 	return was
 }
 

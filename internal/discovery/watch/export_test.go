@@ -3,7 +3,7 @@ package watch
 import "time"
 
 // Suspend makes the Watcher believe that its process has not run for an hour.
-func (w *Watcher) Suspend() { w.pulse.beat(time.Now().Add(-time.Hour)) }
+func (w *Watcher) Suspend() { w.suspension.pulse.beat(time.Now().Add(-time.Hour)) }
 
 // SuspendFor makes the Watcher believe that its process has not run for a time.
-func (w *Watcher) SuspendFor(d time.Duration) { w.pulse.beat(time.Now().Add(-d)) }
+func (w *Watcher) SuspendFor(d time.Duration) { w.suspension.pulse.beat(time.Now().Add(-d)) }

@@ -55,7 +55,7 @@ func (w *Watcher) follow(ctx context.Context) {
 		default:
 		}
 		// Both are read before the list is asked for: it must not be older.
-		before, asked := w.seen.Load(), w.asked.Load()
+		before, asked := w.seen.Load(), w.suspension.asked.Load()
 		start := time.Now()
 		got, err := etcd.List(ctx, lists.LimitFor(len(w.Snapshot().All())), w.cli, w.o.Layout, tries == 0)
 		lists.Learn(time.Since(start), err == nil)

@@ -19,6 +19,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/discovery/disk"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -122,12 +123,12 @@ func (s *simulated) step(names []string) {
 				break // nobody asks who is shown under another name
 			}
 			if in.View == instance.Pending {
-				s.hear(verdict{key: in.Key, wait: &Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
+				s.hear(verdict{key: in.Key, wait: &verify.Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
 				break
 			}
-			v := &Verification{Incarnation: in.Incarnation(), Reason: "no answer yet"}
+			v := &verify.Answer{Incarnation: in.Incarnation(), Reason: "no answer yet"}
 			if s.rng.IntN(2) == 0 {
-				v = &Verification{Incarnation: in.Incarnation(), Facts: &instance.Facts{Models: []string{"m"}}}
+				v = &verify.Answer{Incarnation: in.Incarnation(), Facts: &instance.Facts{Models: []string{"m"}}}
 			}
 			s.hear(verdict{key: in.Key, answer: v})
 		}
@@ -170,7 +171,7 @@ func (s *simulated) relist() {
 }
 
 // scratch is what a table with the same entries, that has shown nothing yet, shows.
-func scratch(t *table, v VerifiedFacts) (*table, *instance.Snapshot) {
+func scratch(t *table, v verify.Facts) (*table, *instance.Snapshot) {
 	n := newTable(t.layout)
 	for _, e := range t.order {
 		c := *e

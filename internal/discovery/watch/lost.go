@@ -1,17 +1,21 @@
 package watch
 
 import (
+	"context"
 	"slices"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
 // lost is what becomes of entries that etcd does not hold any more.
 type lost struct {
 	*contact
-	facts *VerifiedFacts
+	facts *verify.Facts
 
 	foreign   bool                   // the list that is being loaded is of another store than before
 	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
@@ -147,10 +151,10 @@ func (l *lost) verdict(e *entry) string {
 }
 
 // hearAbsent takes a probe's outcome for an entry that etcd does not hold.
-func (l *lost) hearAbsent(e *entry, v *Verification) {
-	answered := v.ok() && l.sameEngine(e, v)
+func (l *lost) hearAbsent(e *entry, v *verify.Answer) {
+	answered := v.OK() && l.sameEngine(e, v)
 	a := e.absent.onProbe(answered)
-	if answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].ok() {
+	if answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
 		l.facts.Instances[e.Key] = v
 		l.table.touch(e.Key)
 		l.table.dirty = true
@@ -168,7 +172,7 @@ func (l *lost) hearAbsent(e *entry, v *Verification) {
 
 // sameEngine tells that the engine serves something of what the record says;
 // another one may have taken the address.
-func (l *lost) sameEngine(e *entry, v *Verification) bool {
+func (l *lost) sameEngine(e *entry, v *verify.Answer) bool {
 	return len(e.rec.Models) == 0 || slices.ContainsFunc(e.rec.Models, func(m string) bool { return slices.Contains(v.Facts.Models, m) })
 }
 
@@ -184,4 +188,41 @@ func (l *lost) absentees(s *Status) {
 		}
 	}
 	slices.Sort(s.Kept)
+}
+
+const (
+	// maxLeaseQuestions bounds the calls under way at one time: ten thousand
+	// leases may end together.
+	maxLeaseQuestions = 16
+	// leaseTimeout bounds one question, the wait for its turn included. Whoever
+	// gets no answer counts as having lost its lease, and is asked itself.
+	leaseTimeout = 2 * time.Second
+)
+
+// leaseQuestion asks whether a key was deleted on purpose: a key that went with
+// its lease was not.
+type leaseQuestion struct {
+	name  schema.Name
+	gone  int64 // revision of the deletion, so that a late answer is no answer
+	lease int64
+	alive bool // the answer
+}
+
+// askLease asks etcd and tells the owner.
+func (w *Watcher) askLease(ctx context.Context, q leaseQuestion) {
+	q.alive = w.leaseLives(ctx, clientv3.LeaseID(q.lease))
+	w.tell(ctx, message{lease: &q})
+}
+
+func (w *Watcher) leaseLives(ctx context.Context, id clientv3.LeaseID) bool {
+	ctx, cancel := context.WithTimeout(ctx, leaseTimeout)
+	defer cancel()
+	select {
+	case <-ctx.Done():
+		return false
+	case w.leaseSlots <- struct{}{}:
+	}
+	defer func() { <-w.leaseSlots }()
+	resp, err := w.cli.TimeToLive(ctx, id)
+	return err == nil && resp.TTL > 0 // etcd says -1 of a lease that it does not know
 }

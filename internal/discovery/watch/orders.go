@@ -20,7 +20,7 @@ func (l *lost) ordered(kv *mvccpb.KeyValue, obey bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
 	}
-	l.order, l.table.durableDirty = kv.ModRevision, true
+	l.order, l.table.durable.dirty = kv.ModRevision, true
 	var cmd schema.Order
 	if !obey {
 		return

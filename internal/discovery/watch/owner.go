@@ -11,6 +11,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -35,7 +36,7 @@ type owner struct {
 	*lost
 	w     *Watcher
 	table *table
-	facts *VerifiedFacts
+	facts *verify.Facts
 	ask   *probeScheduler
 
 	fresh     int64 // demands for a list that the last one answers
@@ -56,10 +57,10 @@ type owner struct {
 }
 
 func newOwner(w *Watcher) *owner {
-	facts := &VerifiedFacts{
+	facts := &verify.Facts{
 		Model: w.o.Model, Proxy: w.o.Proxy, Probing: w.o.Prober != nil, Check: w.o.Check, Learns: w.o.Learns,
-		Instances: make(map[instance.Key]*Verification),
-		Pending:   make(map[instance.Key]Wait),
+		Instances: make(map[instance.Key]*verify.Answer),
+		Pending:   make(map[instance.Key]verify.Wait),
 	}
 	table := newTable(w.o.Layout)
 	known := &contact{w: w, table: table}
@@ -301,11 +302,11 @@ func (o *owner) hear(v verdict) {
 		}
 		return
 	}
-	if old != nil && old.Incarnation == v.answer.Incarnation && !old.ok() && !v.answer.ok() && old.Reason == v.answer.Reason {
+	if old != nil && old.Incarnation == v.answer.Incarnation && !old.OK() && !v.answer.OK() && old.Reason == v.answer.Reason {
 		return // nothing new
 	}
-	if old.ok() && old.Incarnation == v.answer.Incarnation && o.facts.learns(e.Key, e.rec) &&
-		(!v.answer.ok() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
+	if old.OK() && old.Incarnation == v.answer.Incarnation && o.facts.MustLearn(e.Key, e.rec) &&
+		(!v.answer.OK() || maps.Equal(old.Facts.EngineIDs, v.answer.Facts.EngineIDs)) {
 		return // the life that is known goes on; whether it is well is health's to say
 	}
 	o.facts.Instances[v.key] = v.answer
@@ -315,11 +316,11 @@ func (o *owner) hear(v verdict) {
 
 // learn takes the engine ids of an entry that etcd does not hold: its engine may begin a
 // new life like any other.
-func (o *owner) learn(e *entry, v *Verification) {
-	if !v.ok() || !o.facts.learns(e.Key, e.rec) {
+func (o *owner) learn(e *entry, v *verify.Answer) {
+	if !v.OK() || !o.facts.MustLearn(e.Key, e.rec) {
 		return
 	}
-	if old := o.facts.Instances[e.Key]; old.ok() && old.Incarnation == v.Incarnation && maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs) {
+	if old := o.facts.Instances[e.Key]; old.OK() && old.Incarnation == v.Incarnation && maps.Equal(old.Facts.EngineIDs, v.Facts.EngineIDs) {
 		return
 	}
 	o.facts.Instances[e.Key] = v

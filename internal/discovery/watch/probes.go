@@ -10,6 +10,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -47,8 +48,8 @@ type targetKey struct {
 // verdict is what came of asking. wait or answer is set.
 type verdict struct {
 	key    instance.Key
-	answer *Verification
-	wait   *Wait
+	answer *verify.Answer
+	wait   *verify.Wait
 }
 
 // probeScheduler has the goroutines that ask, one for each target, with a common bound
@@ -56,7 +57,7 @@ type verdict struct {
 type probeScheduler struct {
 	w     *Watcher
 	table *table
-	facts *VerifiedFacts
+	facts *verify.Facts
 	slots chan struct{}
 	wg    sync.WaitGroup
 	run   map[targetKey]asker
@@ -69,7 +70,7 @@ type asker struct {
 	cancel context.CancelFunc
 }
 
-func newProbeScheduler(w *Watcher, t *table, facts *VerifiedFacts) *probeScheduler {
+func newProbeScheduler(w *Watcher, t *table, facts *verify.Facts) *probeScheduler {
 	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
 }
 
@@ -200,10 +201,10 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 		reason = "it answers but lists no model"
 	case !facts.Serves(t.model, false):
 		mismatch = true
-		reason = wrongModel(facts.Models, t.model)
+		reason = verify.WrongModel(facts.Models, t.model)
 	}
 	if !t.pending {
-		v.answer = &Verification{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Reason: reason}
+		v.answer = &verify.Answer{Incarnation: t.in.Incarnation(), Mismatch: mismatch, Reason: reason}
 		if err == nil && len(facts.Models) > 0 {
 			v.answer.Facts = &facts
 		}
@@ -212,14 +213,14 @@ func (a *probeScheduler) once(ctx, run context.Context, t target) (v verdict, sl
 	if reason == "" {
 		reason = a.promote(run, t, facts)
 	}
-	v.wait = &Wait{ModRevision: t.in.ModRevision, Reason: reason}
+	v.wait = &verify.Wait{ModRevision: t.in.ModRevision, Reason: reason}
 	return v, mismatch
 }
 
 // promote adds the instance for good. Others may have done so first: that shows
 // in the watch.
 func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.Facts) (trouble string) {
-	won, err := a.w.o.Writer.Promote(ctx, t.in, withFacts(t.rec, facts))
+	won, err := a.w.o.Writer.Promote(ctx, t.in, verify.WithFacts(t.rec, facts))
 	if err != nil {
 		return "it answers, but could not be added: " + instance.Printable(err.Error(), 300)
 	}
@@ -280,13 +281,13 @@ func (a *probeScheduler) target(e *entry) (target, bool) {
 			in: e.instance(), model: a.w.o.Model, sign: true,
 			life: "absent " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
-	case a.facts.refuses(e.Key, e.rec) != nil: // nothing it could say would help
+	case a.facts.Refuses(e.Key, e.rec) != nil: // nothing it could say would help
 	case e.in.View == instance.Unverified, e.in.View == instance.Rejected:
 		return target{
 			in: e.instance(), model: a.w.o.Model, // without what was learned
 			life: e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),
 		}, true
-	case a.facts.learns(e.Key, e.rec):
+	case a.facts.MustLearn(e.Key, e.rec):
 		return target{
 			in: e.instance(), model: a.w.o.Model, sign: true,
 			life: "learned " + e.incarnation() + "@" + strconv.FormatInt(e.mod, 10),

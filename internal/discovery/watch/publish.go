@@ -22,7 +22,7 @@ func (o *owner) schedule(ctx context.Context) {
 	if !o.table.dirty || !(o.listed || o.restored) {
 		return
 	}
-	if o.w.gate.Load() != nil {
+	if o.w.suspension.gate.Load() != nil {
 		o.publish(ctx) // somebody waits
 		return
 	}
@@ -58,11 +58,11 @@ func (o *owner) publish(ctx context.Context) {
 	o.table.dirty = false
 	o.tellOrphans(orphans)
 	old.Supersede()
-	o.w.openGate(o.fresh)
+	o.w.suspension.openGate(o.fresh)
 	o.announce()
 	if o.listed || o.table.revision > 0 {
 		o.unsaved = true
-		o.w.saver.Changed(o.table.takeDurable())
+		o.w.saver.Changed(o.table.durable.take())
 	}
 	o.ask.retarget(ctx)
 }

@@ -7,6 +7,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -21,7 +22,7 @@ func benchTable(b *testing.B, n int) *table {
 		kvs = append(kvs, benchKV(i, int64(i+2)))
 	}
 	t.load(kvs, int64(n+2))
-	t.snapshot(VerifiedFacts{})
+	t.snapshot(verify.Facts{})
 	return t
 }
 
@@ -45,7 +46,7 @@ func BenchmarkPublish(b *testing.B) {
 				mod++
 				t.put(benchKV(int(mod)%n, mod))
 				t.advance(mod)
-				t.snapshot(VerifiedFacts{})
+				t.snapshot(verify.Facts{})
 				t.takeChanges()
 			}
 		})
@@ -54,7 +55,7 @@ func BenchmarkPublish(b *testing.B) {
 
 func BenchmarkLookup(b *testing.B) {
 	t := benchTable(b, 10000)
-	s := t.snapshot(VerifiedFacts{})
+	s := t.snapshot(verify.Facts{})
 	all := s.All()
 	i := 0
 	for b.Loop() {

@@ -60,7 +60,7 @@ func (o *owner) readyFromDisk() bool {
 		return true
 	}
 	for _, e := range o.table.absent {
-		if e.Kind == schema.KindInstance && !o.facts.elsewhere(&e.rec) && e.absent.kind == loaded && !e.absent.proven && e.absent.failed == 0 {
+		if e.Kind == schema.KindInstance && !o.facts.Elsewhere(&e.rec) && e.absent.kind == loaded && !e.absent.proven && e.absent.failed == 0 {
 			return false
 		}
 	}

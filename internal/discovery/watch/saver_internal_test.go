@@ -18,19 +18,19 @@ func TestWhatIsSavedSoon(t *testing.T) {
 	const leased, static, override, pending = "decode/10.0.0.1:1", "decode/10.0.0.2:1", "override/decode/10.0.0.1:1", "pending/decode/10.0.0.3:1"
 	tab := newTable(l)
 	tab.load(nil, 1)
-	if !tab.takeDurable() {
+	if !tab.durable.take() {
 		t.Error("a list")
 	}
 	rev := int64(1)
 	put := func(key, value string, lease int64) bool {
 		rev++
 		tab.put(kvOf(l.Root()+key, value, rev, lease))
-		return tab.takeDurable()
+		return tab.durable.take()
 	}
 	remove := func(key string) bool {
 		rev++
 		tab.remove(kvOf(l.Root()+key, "", rev, 0))
-		return tab.takeDurable()
+		return tab.durable.take()
 	}
 	for _, tc := range []struct {
 		what      string

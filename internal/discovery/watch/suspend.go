@@ -38,51 +38,56 @@ type gate struct {
 	open  chan struct{} // closed by the list
 }
 
+// suspension finds out that this process did not run, and holds up picks then.
+type suspension struct {
+	after time.Duration // how long it must not have run
+	found func()        // asks for a list
+
+	pulse pulse
+	asked atomic.Int64         // times that a list was demanded which begins later
+	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
+}
+
 // beat keeps the pulse.
-func (w *Watcher) beat(ctx context.Context) {
-	tick := time.NewTicker(max(w.o.SuspendedAfter/8, time.Millisecond))
+func (s *suspension) beat(ctx context.Context) {
+	tick := time.NewTicker(max(s.after/8, time.Millisecond))
 	defer tick.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			w.lookBack(time.Now())
+			s.lookBack(time.Now())
 		}
 	}
 }
 
 // lookBack closes the gate if this process did not run for too long.
-func (w *Watcher) lookBack(now time.Time) {
-	if w.pulse.gap(now) >= w.o.SuspendedAfter {
-		g := &gate{asked: w.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
-		if w.gate.CompareAndSwap(nil, g) {
-			w.note(func(s *Status) { s.Suspensions++ })
-			w.log.Warn("this process was suspended: reading the membership again before it picks instances")
-			w.Relist(relistResumed)
+func (s *suspension) lookBack(now time.Time) {
+	if s.pulse.gap(now) >= s.after {
+		g := &gate{asked: s.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
+		if s.gate.CompareAndSwap(nil, g) {
+			s.found()
 		}
 	}
-	w.pulse.beat(now)
+	s.pulse.beat(now)
 }
 
 // openGate lets picks go on after the publication of a list that answers so
 // many demands.
-func (w *Watcher) openGate(asked int64) {
-	if g := w.gate.Load(); g != nil && asked >= g.asked && w.gate.CompareAndSwap(g, nil) {
+func (s *suspension) openGate(asked int64) {
+	if g := s.gate.Load(); g != nil && asked >= g.asked && s.gate.CompareAndSwap(g, nil) {
 		close(g.open)
 	}
 }
 
-// Fresh is called before instances are picked. It returns at once, unless this
-// process was suspended: then it waits for a list, for a second at most, or
-// until ctx ends. It costs two atomic loads. now is what the clock showed a moment
-// ago.
-func (w *Watcher) Fresh(ctx context.Context, now time.Time) {
-	if w.gate.Load() == nil && w.pulse.gap(now) < w.o.SuspendedAfter {
+// wait is Watcher.Fresh.
+func (s *suspension) wait(ctx context.Context, now time.Time) {
+	if s.gate.Load() == nil && s.pulse.gap(now) < s.after {
 		return
 	}
-	w.lookBack(now)
-	g := w.gate.Load()
+	s.lookBack(now)
+	g := s.gate.Load()
 	if g == nil || !now.Before(g.until) {
 		return
 	}
@@ -93,4 +98,17 @@ func (w *Watcher) Fresh(ctx context.Context, now time.Time) {
 	case <-timer.C:
 	case <-ctx.Done():
 	}
+}
+
+// Fresh is called before instances are picked. It returns at once, unless this
+// process was suspended: then it waits for a list, for a second at most, or
+// until ctx ends. It costs two atomic loads. now is what the clock showed a moment
+// ago.
+func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(ctx, now) }
+
+// resumed is told that this process was suspended.
+func (w *Watcher) resumed() {
+	w.note(func(s *Status) { s.Suspensions++ })
+	w.log.Warn("this process was suspended: reading the membership again before it picks instances")
+	w.Relist(relistResumed)
 }

@@ -26,12 +26,12 @@ type table struct {
 
 	// What has happened since the last view, so that the next one costs what has
 	// changed and not what there is.
-	draft        instance.Draft       // the last view
-	renewed      bool                 // all of order is to be shown anew
-	stale        []*entry             // what is to be shown anew, once each; some may be out of the table again
-	dropped      []*instance.Instance // shown in the last view, of entries that are out of the table
-	changes      changes              // since it was last taken
-	durableDirty bool                 // what is to be saved soon has changed since it was last taken
+	draft   instance.Draft       // the last view
+	renewed bool                 // all of order is to be shown anew
+	stale   []*entry             // what is to be shown anew, once each; some may be out of the table again
+	dropped []*instance.Instance // shown in the last view, of entries that are out of the table
+	changes changes              // since it was last taken
+	durable durable              // since it was last taken
 
 	// dirty tells that a view would show something else than the last publication.
 	dirty bool
@@ -41,20 +41,64 @@ type table struct {
 	// onKeyGone decides what becomes of an entry whose key is gone since a revision;
 	// nil drops it. Without the function all are dropped.
 	onKeyGone func(e *entry, gone int64) *absence
-	absent    map[schema.Name]*entry // those that etcd does not hold
-	census    map[instance.Role]census
-	tally     tally
-	leases    map[int64]int // how many of the keys that etcd holds are under a lease
+	counts
+}
+
+// counts are of all entries, and change with each of them.
+type counts struct {
+	absent map[schema.Name]*entry // those that etcd does not hold
+	census map[instance.Role]census
+	tally  tally
+	leases map[int64]int // how many of the keys that etcd holds are under a lease
+}
+
+func newCounts() counts {
+	return counts{absent: make(map[schema.Name]*entry), census: make(map[instance.Role]census), leases: make(map[int64]int)}
+}
+
+// add counts an entry in, or out with -1: it keeps the census, the leases and the set of the absent.
+func (c *counts) add(e *entry, by int) {
+	switch {
+	case e.absent == nil && e.leased != 0:
+		if c.leases[e.leased] += by; c.leases[e.leased] == 0 {
+			delete(c.leases, e.leased)
+		}
+	case e.absent != nil:
+		if by > 0 {
+			c.absent[e.Name] = e
+		} else {
+			delete(c.absent, e.Name)
+		}
+		switch e.absent.kind {
+		case kept:
+			c.tally.kept += by
+		case orphaned:
+			c.tally.orphans += by
+			if e.absent.held {
+				c.tally.held += by
+			}
+		}
+	}
+	if e.Kind != schema.KindInstance {
+		return
+	}
+	r := c.census[e.Role]
+	switch {
+	case e.absent == nil:
+		r.present += by
+	case e.absent.kind == loaded || e.absent.kind == kept:
+		r.other += by
+	default:
+		r.absent += by
+	}
+	c.census[e.Role] = r
 }
 
 // tally counts the absent by what is shown of them.
 type tally struct{ orphans, held, kept int }
 
 func newTable(l schema.Layout) *table {
-	return &table{
-		layout: l, entries: make(map[schema.Name]*entry), absent: make(map[schema.Name]*entry),
-		census: make(map[instance.Role]census), bad: make(map[schema.Name]*entry), leases: make(map[int64]int),
-	}
+	return &table{layout: l, entries: make(map[schema.Name]*entry), bad: make(map[schema.Name]*entry), counts: newCounts()}
 }
 
 // entry is one key. All fields but absent, in, shadowed and old are fixed once
@@ -165,11 +209,8 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	t.entries = make(map[schema.Name]*entry, len(kvs))
 	t.order = make([]*entry, 0, len(kvs))
 	t.aliased = 0
-	clear(t.absent)
-	clear(t.census)
 	clear(t.bad)
-	clear(t.leases)
-	t.tally = tally{}
+	t.counts = newCounts()
 	applied := int64(0)
 	for _, kv := range kvs {
 		n := t.layout.Parse(string(kv.Key))
@@ -216,46 +257,8 @@ func (t *table) add(e *entry) {
 	if e.Aliased {
 		t.aliased++
 	}
-	t.count(e, 1)
+	t.counts.add(e, 1)
 	t.judge(e)
-}
-
-// count keeps the census, the leases and the set of the absent.
-func (t *table) count(e *entry, by int) {
-	switch {
-	case e.absent == nil && e.leased != 0:
-		if t.leases[e.leased] += by; t.leases[e.leased] == 0 {
-			delete(t.leases, e.leased)
-		}
-	case e.absent != nil:
-		if by > 0 {
-			t.absent[e.Name] = e
-		} else {
-			delete(t.absent, e.Name)
-		}
-		switch e.absent.kind {
-		case kept:
-			t.tally.kept += by
-		case orphaned:
-			t.tally.orphans += by
-			if e.absent.held {
-				t.tally.held += by
-			}
-		}
-	}
-	if e.Kind != schema.KindInstance {
-		return
-	}
-	c := t.census[e.Role]
-	switch {
-	case e.absent == nil:
-		c.present += by
-	case e.absent.kind == loaded || e.absent.kind == kept:
-		c.other += by
-	default:
-		c.absent += by
-	}
-	t.census[e.Role] = c
 }
 
 // put applies one PUT. A revision that the table has already is not applied
@@ -268,22 +271,22 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.applied = max(t.applied, kv.ModRevision)
 	e := DecodeEntry(n, kv, prev)
-	t.markDurable(prev)
-	t.markDurable(e)
+	t.durable.changed(prev)
+	t.durable.changed(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
 	if found {
 		e.in, e.shadowed = prev.in, prev.shadowed // what it was until now
-		t.count(prev, -1)
+		t.counts.add(prev, -1)
 		t.order[at] = e
 	} else {
-		t.markMembership(e)
+		t.durable.cameOrWent(e)
 		t.order = slices.Insert(t.order, at, e)
 		if e.Aliased {
 			t.aliased++
 		}
 	}
 	t.entries[n] = e
-	t.count(e, 1)
+	t.counts.add(e, 1)
 	t.judge(e)
 	t.touchOne(e) // a key with a bad address is not found by it
 	t.touch(e.Key)
@@ -323,8 +326,8 @@ func (t *table) remove(kv *mvccpb.KeyValue) bool {
 
 // drop takes an entry out.
 func (t *table) drop(e *entry) {
-	t.markMembership(e)
-	t.count(e, -1)
+	t.durable.cameOrWent(e)
+	t.counts.add(e, -1)
 	delete(t.entries, e.Name)
 	delete(t.bad, e.Name)
 	if e.in != nil {
@@ -342,11 +345,11 @@ func (t *table) drop(e *entry) {
 
 // mark makes an entry one that etcd does not hold, or changes how.
 func (t *table) mark(e *entry, a *absence) {
-	t.markDurable(e)
+	t.durable.changed(e)
 	unseen := e.absent == nil && a.kind == asking // it is shown as before
-	t.count(e, -1)
+	t.counts.add(e, -1)
 	e.absent = a
-	t.count(e, 1)
+	t.counts.add(e, 1)
 	if !unseen {
 		t.touchOne(e) // a key with a bad address is not found by it
 		t.touch(e.Key)

@@ -10,6 +10,7 @@ import (
 
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -31,7 +32,7 @@ func FuzzMembership(f *testing.F) {
 		f.Add([]byte(s), "")
 	}
 	f.Fuzz(func(t *testing.T, history []byte, model string) {
-		facts := VerifiedFacts{Model: model}
+		facts := verify.Facts{Model: model}
 		followed := tableOf(t)
 		layout := followed.layout
 		live := map[string]*mvccpb.KeyValue{}

@@ -10,6 +10,7 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -96,8 +97,8 @@ func TestTableChangesEqualList(t *testing.T) {
 			changed.put(kv)
 		}
 		changed.advance(rev)
-		before := changed.snapshot(VerifiedFacts{}).All()
-		if again := changed.snapshot(VerifiedFacts{}).All(); !slices.Equal(before, again) {
+		before := changed.snapshot(verify.Facts{}).All()
+		if again := changed.snapshot(verify.Facts{}).All(); !slices.Equal(before, again) {
 			t.Fatal("two views of the same table share nothing")
 		}
 		listed := tableOf(t)
@@ -106,7 +107,7 @@ func TestTableChangesEqualList(t *testing.T) {
 			kvs = append(kvs, kv)
 		}
 		listed.load(kvs, rev)
-		want := listed.snapshot(VerifiedFacts{}).All()
+		want := listed.snapshot(verify.Facts{}).All()
 		if got, want := lines(before), lines(want); !slices.Equal(got, want) {
 			t.Fatalf("at revision %d\n%s\nwant\n%s", rev, got, want)
 		}

@@ -7,61 +7,15 @@ import (
 	"go.etcd.io/etcd/api/v3/mvccpb"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/schema"
+	"github.com/pdmesh/pdmesh/internal/discovery/verify"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
-
-// VerifiedFacts is what this process found out by asking the instances itself.
-// The zero value is right for a reader that asks nobody.
-type VerifiedFacts struct {
-	// Model must be served by every instance; "" accepts any. It is compared as
-	// design says: any id or root, the last path component is enough.
-	Model string
-	// Probing tells that whoever builds the snapshot will ask instances whose
-	// record does not list the model. Without it such an instance is rejected
-	// at once, since its root names, which could match, stay unknown.
-	Probing bool
-	// Proxy is the name of the proxy whose fleet is wanted: records of others are
-	// shown as elsewhere. "" takes all.
-	Proxy string
-	// Check refuses records that the reader cannot use; nil refuses none.
-	Check func(instance.Key, instance.Record) error
-	// Learns tells the records that say nothing of their engine ids, although those
-	// are needed: their engines are asked, and again and again, as nobody tells when
-	// one has begun a new life. nil: none does.
-	Learns func(instance.Key, instance.Record) bool
-	// Instances holds the answers, by membership.
-	Instances map[instance.Key]*Verification
-	// Pending says why a pending add is still pending.
-	Pending map[instance.Key]Wait
-}
-
-// Wait says why the pending add of one revision still waits.
-type Wait struct {
-	ModRevision int64
-	Reason      string // printable
-}
-
-// Verification is the outcome of asking one instance. It is immutable.
-type Verification struct {
-	// Incarnation is the life of the engine that was asked; the answer counts
-	// for no other.
-	Incarnation string
-	// Facts is what it answered; nil if it did not.
-	Facts *instance.Facts
-	// Mismatch tells that it answered and serves another model.
-	Mismatch bool
-	// Reason says in words what is missing, printable; "" when nothing is.
-	Reason string
-}
-
-// ok tells that the instance answered and serves the right model.
-func (v *Verification) ok() bool { return v != nil && v.Facts != nil && !v.Mismatch }
 
 // Build turns one listing of the membership into a snapshot. It is a pure
 // function: equal arguments give equal snapshots. kvs may hold any keys, those
 // that say nothing about membership are skipped. prev gives the last good
 // record of instances whose value cannot be used now; it may be nil.
-func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified VerifiedFacts) *instance.Snapshot {
+func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instance.Snapshot, verified verify.Facts) *instance.Snapshot {
 	t := newTable(l)
 	if prev != nil {
 		for _, in := range prev.All() {
@@ -76,27 +30,11 @@ func Build(l schema.Layout, kvs []*mvccpb.KeyValue, revision int64, prev *instan
 	return t.snapshot(verified)
 }
 
-// elsewhere tells that a record belongs to the fleet of other proxies.
-func (v *VerifiedFacts) elsewhere(rec *instance.Record) bool {
-	return v.Proxy != "" && !rec.For(v.Proxy)
-}
-
-func (v *VerifiedFacts) refuses(k instance.Key, rec instance.Record) error {
-	if v.Check == nil {
-		return nil
-	}
-	return v.Check(k, rec)
-}
-
-func (v *VerifiedFacts) learns(k instance.Key, rec instance.Record) bool {
-	return v.Learns != nil && v.Learns(k, rec)
-}
-
 // surroundings are what an instance is made of besides its own entry.
 type surroundings struct {
 	override *entry
-	answer   *Verification
-	waiting  Wait
+	answer   *verify.Answer
+	waiting  verify.Wait
 	clash    bool
 	shadowed bool
 }
@@ -105,7 +43,7 @@ type surroundings struct {
 // changed since the last snapshot are shared with it. All snapshots of a table are
 // made with the same Model and Probing, and whoever changes the facts touches the
 // instance.
-func (t *table) snapshot(v VerifiedFacts) *instance.Snapshot {
+func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	// Entries that moved one by one would cost more than going through all.
 	if len(t.stale)+len(t.dropped) > fewStale+len(t.order)/256 {
 		t.renewed = true
@@ -157,7 +95,7 @@ func (t *table) finder() func(schema.Name) *entry {
 }
 
 // show makes the instance of an entry anew.
-func (t *table) show(e *entry, v VerifiedFacts, find func(schema.Name) *entry) {
+func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 	var c surroundings
 	if e.Aliased {
 		other := find(schema.Name{Kind: e.Kind, Role: e.Role, Address: e.Key.Address})
@@ -169,7 +107,7 @@ func (t *table) show(e *entry, v VerifiedFacts, find func(schema.Name) *entry) {
 		e.in = pendingInstance(e, c)
 	} else {
 		c.answer = v.Instances[e.Key]
-		c.clash = t.clashes(e, find)
+		c.clash = clashes(e, find)
 		e.in = recordInstance(e, c, v)
 	}
 	e.old, e.shadowed = false, c.shadowed
@@ -200,7 +138,7 @@ func (t *table) aliases() map[schema.Name]*entry {
 // clashes tells that an address stands under both roles although its records
 // do not say that one engine serves both. It is a warning only: a wrong guess
 // must not take capacity away.
-func (t *table) clashes(e *entry, find func(schema.Name) *entry) bool {
+func clashes(e *entry, find func(schema.Name) *entry) bool {
 	other := instance.Prefill
 	if e.Role == instance.Prefill {
 		other = instance.Decode
@@ -225,7 +163,7 @@ func (e *entry) instance() *instance.Instance {
 
 // recordInstance applies the three lists in their order: what the record says,
 // what this process knows, what an operator wants.
-func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instance {
+func recordInstance(e *entry, c surroundings, v verify.Facts) *instance.Instance {
 	in := e.instance()
 	var why []string
 	say := func(format string, args ...any) { why = append(why, fmt.Sprintf(format, args...)) }
@@ -238,17 +176,17 @@ func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instanc
 	case !e.good:
 		in.View = instance.Rejected
 		say("%s", e.problem)
-	case v.elsewhere(&e.rec):
+	case v.Elsewhere(&e.rec):
 		in.View = instance.Elsewhere
 		say("it belongs to the fleet of %s", instance.Printable(strings.Join(e.rec.Proxies, ", "), 300))
-	case v.refuses(e.Key, e.rec) != nil:
+	case v.Refuses(e.Key, e.rec) != nil:
 		in.View = instance.Rejected
-		say("%s", instance.Printable(v.refuses(e.Key, e.rec).Error(), 300))
+		say("%s", instance.Printable(v.Refuses(e.Key, e.rec).Error(), 300))
 	default:
 		if e.problem != "" {
 			say("%s", e.describe())
 		}
-		verify(in, c.answer, v, say)
+		v.Apply(in, c.answer, say)
 		if e.absent != nil {
 			e.absent.show(in, say)
 		}
@@ -261,70 +199,6 @@ func recordInstance(e *entry, c surroundings, v VerifiedFacts) *instance.Instanc
 	}
 	in.Reason = strings.Join(why, "; ")
 	return in
-}
-
-// verify decides whether the models of an instance are known and the right ones.
-func verify(in *instance.Instance, answer *Verification, v VerifiedFacts, say func(string, ...any)) {
-	if answer != nil && answer.Incarnation != in.Incarnation() {
-		answer = nil
-	}
-	listed, learns := len(in.Record.Models) > 0, v.learns(in.Key, in.Record)
-	if listed && !learns && (&instance.Facts{Models: in.Record.Models}).Serves(v.Model, false) {
-		in.Verified = true
-		return
-	}
-	switch {
-	case answer.ok():
-		in.Verified = true
-		if !listed {
-			in.Record = withFacts(in.Record, *answer.Facts)
-		}
-		if learns {
-			in.Record = withEngineIDs(in.Record, answer.Facts.EngineIDs)
-		}
-		// What was found out may be what the record is refused for.
-		if err := v.refuses(in.Key, in.Record); err != nil {
-			in.Verified, in.View = false, instance.Rejected
-			say("%s", instance.Printable(err.Error(), 300))
-		}
-	case answer != nil && answer.Mismatch:
-		in.View = instance.Rejected
-		say("%s", answer.Reason)
-	case listed && !learns && !v.Probing:
-		in.View = instance.Rejected
-		say("%s", wrongModel(in.Record.Models, v.Model))
-	default:
-		in.View = instance.Unverified
-		if answer != nil && answer.Reason != "" {
-			say("%s", answer.Reason)
-		} else if learns {
-			say("not verified yet: waits for an answer to /v1/models and of its bootstrap server")
-		} else {
-			say("not verified yet: waits for an answer to /v1/models")
-		}
-	}
-}
-
-// withFacts completes a record with what its engine told. What the record says
-// itself stays.
-func withFacts(rec instance.Record, f instance.Facts) instance.Record {
-	rec.Models = f.Models
-	if rec.MaxModelLen == 0 {
-		rec.MaxModelLen = f.MaxModelLen
-	}
-	if rec.Version == "" {
-		rec.Version = f.Version
-	}
-	if rec.DPSize == 0 && f.DPSize > 1 {
-		rec.DPSize = f.DPSize
-	}
-	if rec.Transfer == "" {
-		rec.Transfer = f.Transfer
-	}
-	if rec.StartedAt == nil && !f.StartedAt.IsZero() {
-		rec.StartedAt = &f.StartedAt
-	}
-	return rec
 }
 
 func pendingInstance(e *entry, c surroundings) *instance.Instance {
@@ -378,26 +252,4 @@ func applyOverride(in *instance.Instance, e *entry, say func(string, ...any)) {
 		text += ": " + instance.Printable(o.Reason, 200)
 	}
 	say("%s", text)
-}
-
-func wrongModel(have []string, want string) string {
-	shown := have
-	if len(shown) > 3 {
-		shown = shown[:3]
-	}
-	return fmt.Sprintf("serves %s, not %s", instance.Printable(strings.Join(shown, ", "), 200), instance.Printable(want, 200))
-}
-
-// withEngineIDs completes a record with what the bootstrap server of its engine told.
-// The id of its first rank, which is another one in each life, names the incarnation
-// where the record names none.
-func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
-	rec.EngineIDs = ids
-	if rec.DPSize == 0 && len(ids) > 1 {
-		rec.DPSize = len(ids)
-	}
-	if rec.ID == "" {
-		rec.ID = (&instance.Instance{Record: rec}).EngineID(0)
-	}
-	return rec
 }

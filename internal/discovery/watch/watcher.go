@@ -65,7 +65,7 @@ type Options struct {
 	// people; nil refuses none.
 	Check func(instance.Key, instance.Record) error
 	// Learns tells the records without the engine ids that they need, see
-	// VerifiedFacts.Learns; nil: none is such.
+	// verify.Facts.Learns; nil: none is such.
 	Learns func(instance.Key, instance.Record) bool
 	// Prepare is called with each snapshot before it is published, so that what
 	// readers derive from it is ready when they see it; nil: nothing is. It must
@@ -163,7 +163,6 @@ type Watcher struct {
 
 	snapshot atomic.Pointer[instance.Snapshot]
 	seen     atomic.Int64 // highest revision of the store that any answer told; the owner sets it
-	asked    atomic.Int64 // times that a list was demanded which begins later
 	ready    chan struct{}
 	relist   chan string   // a reason to read everything again; capacity one: full means asked already
 	inbox    chan message  // to the owner
@@ -171,8 +170,7 @@ type Watcher struct {
 	progress chan struct{} // asks the watch how far it is; capacity one
 	doubt    chan struct{} // asks for the next audit soon; capacity one
 
-	pulse pulse
-	gate  atomic.Pointer[gate] // set while a suspension has not been made up for
+	suspension suspension
 
 	saver *disk.Saver
 	last  *image // what was not saved when the owner ended; read after that
@@ -222,6 +220,7 @@ func New(cli *clientv3.Client, o Options) *Watcher {
 		status:     Status{State: Cold, WatchEnds: map[string]int64{}},
 	}
 	w.saver = w.newSaver()
+	w.suspension.after, w.suspension.found = o.SuspendedAfter, w.resumed
 	w.snapshot.Store(instance.NewSnapshot(0, nil))
 	return w
 }
@@ -234,8 +233,8 @@ func (w *Watcher) Run(ctx context.Context) error {
 	g.Go(func() error { w.follow(ctx); return nil })
 	g.Go(func() error { w.check(ctx); return nil })
 	g.Go(func() error { w.audit(ctx); return nil })
-	w.pulse.beat(time.Now())
-	g.Go(func() error { w.beat(ctx); return nil })
+	w.suspension.pulse.beat(time.Now())
+	g.Go(func() error { w.suspension.beat(ctx); return nil })
 	if w.o.StateDir != "" {
 		g.Go(func() error { w.saver.Run(ctx); return nil })
 	}

@@ -1,0 +1,162 @@
+// Package verify decides, by what instances have answered when they were asked, whether they
+// are used and what is known of them. It asks nobody itself.
+package verify
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+)
+
+// Facts is what this process found out by asking the instances itself.
+// The zero value is right for a reader that asks nobody.
+type Facts struct {
+	// Model must be served by every instance; "" accepts any. It is compared as
+	// design says: any id or root, the last path component is enough.
+	Model string
+	// Probing tells that whoever builds the snapshot will ask instances whose
+	// record does not list the model. Without it such an instance is rejected
+	// at once, since its root names, which could match, stay unknown.
+	Probing bool
+	// Proxy is the name of the proxy whose fleet is wanted: records of others are
+	// shown as elsewhere. "" takes all.
+	Proxy string
+	// Check refuses records that the reader cannot use; nil refuses none.
+	Check func(instance.Key, instance.Record) error
+	// Learns tells the records that say nothing of their engine ids, although those
+	// are needed: their engines are asked, and again and again, as nobody tells when
+	// one has begun a new life. nil: none does.
+	Learns func(instance.Key, instance.Record) bool
+	// Instances holds the answers, by membership.
+	Instances map[instance.Key]*Answer
+	// Pending says why a pending add is still pending.
+	Pending map[instance.Key]Wait
+}
+
+// Wait says why the pending add of one revision still waits.
+type Wait struct {
+	ModRevision int64
+	Reason      string // printable
+}
+
+// Answer is the outcome of asking one instance. It is immutable.
+type Answer struct {
+	// Incarnation is the life of the engine that was asked; the answer counts
+	// for no other.
+	Incarnation string
+	// Facts is what it answered; nil if it did not.
+	Facts *instance.Facts
+	// Mismatch tells that it answered and serves another model.
+	Mismatch bool
+	// Reason says in words what is missing, printable; "" when nothing is.
+	Reason string
+}
+
+// OK tells that the instance answered and serves the right model.
+func (a *Answer) OK() bool { return a != nil && a.Facts != nil && !a.Mismatch }
+
+// Elsewhere tells that a record belongs to the fleet of other proxies.
+func (f *Facts) Elsewhere(rec *instance.Record) bool {
+	return f.Proxy != "" && !rec.For(f.Proxy)
+}
+
+// Refuses is why the reader cannot use a record, nil if it can.
+func (f *Facts) Refuses(k instance.Key, rec instance.Record) error {
+	if f.Check == nil {
+		return nil
+	}
+	return f.Check(k, rec)
+}
+
+// MustLearn tells that the engine has to say its engine ids; see Learns.
+func (f *Facts) MustLearn(k instance.Key, rec instance.Record) bool {
+	return f.Learns != nil && f.Learns(k, rec)
+}
+
+// Apply decides whether the models of an instance are known and the right ones.
+func (f *Facts) Apply(in *instance.Instance, answer *Answer, say func(string, ...any)) {
+	if answer != nil && answer.Incarnation != in.Incarnation() {
+		answer = nil
+	}
+	listed, learns := len(in.Record.Models) > 0, f.MustLearn(in.Key, in.Record)
+	if listed && !learns && (&instance.Facts{Models: in.Record.Models}).Serves(f.Model, false) {
+		in.Verified = true
+		return
+	}
+	switch {
+	case answer.OK():
+		in.Verified = true
+		if !listed {
+			in.Record = WithFacts(in.Record, *answer.Facts)
+		}
+		if learns {
+			in.Record = withEngineIDs(in.Record, answer.Facts.EngineIDs)
+		}
+		// What was found out may be what the record is refused for.
+		if err := f.Refuses(in.Key, in.Record); err != nil {
+			in.Verified, in.View = false, instance.Rejected
+			say("%s", instance.Printable(err.Error(), 300))
+		}
+	case answer != nil && answer.Mismatch:
+		in.View = instance.Rejected
+		say("%s", answer.Reason)
+	case listed && !learns && !f.Probing:
+		in.View = instance.Rejected
+		say("%s", WrongModel(in.Record.Models, f.Model))
+	default:
+		in.View = instance.Unverified
+		if answer != nil && answer.Reason != "" {
+			say("%s", answer.Reason)
+		} else if learns {
+			say("not verified yet: waits for an answer to /v1/models and of its bootstrap server")
+		} else {
+			say("not verified yet: waits for an answer to /v1/models")
+		}
+	}
+}
+
+// WithFacts completes a record with what its engine told. What the record says
+// itself stays.
+func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
+	rec.Models = f.Models
+	if rec.MaxModelLen == 0 {
+		rec.MaxModelLen = f.MaxModelLen
+	}
+	if rec.Version == "" {
+		rec.Version = f.Version
+	}
+	if rec.DPSize == 0 && f.DPSize > 1 {
+		rec.DPSize = f.DPSize
+	}
+	if rec.Transfer == "" {
+		rec.Transfer = f.Transfer
+	}
+	if rec.StartedAt == nil && !f.StartedAt.IsZero() {
+		rec.StartedAt = &f.StartedAt
+	}
+	return rec
+}
+
+// withEngineIDs completes a record with what the bootstrap server of its engine told.
+// The id of its first rank, which is another one in each life, names the incarnation
+// where the record names none.
+func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {
+	rec.EngineIDs = ids
+	if rec.DPSize == 0 && len(ids) > 1 {
+		rec.DPSize = len(ids)
+	}
+	if rec.ID == "" {
+		rec.ID = (&instance.Instance{Record: rec}).EngineID(0)
+	}
+	return rec
+}
+
+// WrongModel says that an instance serves other models.
+func WrongModel(have []string, want string) string {
+	shown := have
+	if len(shown) > 3 {
+		shown = shown[:3]
+	}
+	return fmt.Sprintf("serves %s, not %s", instance.Printable(strings.Join(shown, ", "), 200), instance.Printable(want, 200))
+}
