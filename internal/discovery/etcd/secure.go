@@ -79,10 +79,10 @@ func (l *lastRefusal) set(authority string, err error) {
 	}
 	text := "TLS with " + authority + ": " + e.Text
 	l.mu.Lock()
-	news := text != l.text
+	changed := text != l.text
 	l.text = text
 	l.mu.Unlock()
-	if news && l.log != nil {
+	if changed && l.log != nil {
 		l.log.Error("no connection to etcd: " + text)
 	}
 }

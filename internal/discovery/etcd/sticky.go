@@ -39,7 +39,7 @@ func (stickyBuilder) Name() string { return stickyPolicy }
 // Build makes the balancer of one client. All members are kept connected, so
 // that moving costs no dialing.
 func (stickyBuilder) Build(cc balancer.ClientConn, o balancer.BuildOptions) balancer.Balancer {
-	b := base.NewBalancerBuilder(stickyPolicy, &favour{silent: make(map[string]int)}, base.Config{})
+	b := base.NewBalancerBuilder(stickyPolicy, &memberChoice{silent: make(map[string]int)}, base.Config{})
 	return stickyBalancer{b.Build(cc, o)}
 }
 
@@ -61,10 +61,10 @@ func (b stickyBalancer) UpdateClientConnState(s balancer.ClientConnState) error 
 // ExitIdle connects at once.
 func (b stickyBalancer) ExitIdle() { b.Balancer.ExitIdle() }
 
-// favour is which member the calls of one client go to.
-type favour struct {
+// memberChoice is which member the calls of one client go to.
+type memberChoice struct {
 	mu        sync.Mutex // guards all below
-	favourite string     // address; "" before the first call
+	preferred string     // address; "" before the first call
 	// silent counts upward over all members: whose number is least has been
 	// found silent longest ago, or never. Nobody is left out for good.
 	silent map[string]int
@@ -76,11 +76,11 @@ type favour struct {
 const shortest = 250 * time.Millisecond
 
 // Build makes the picker for those members that are connected now.
-func (f *favour) Build(info base.PickerBuildInfo) balancer.Picker {
+func (f *memberChoice) Build(info base.PickerBuildInfo) balancer.Picker {
 	if len(info.ReadySCs) == 0 {
 		return base.NewErrPicker(balancer.ErrNoSubConnAvailable)
 	}
-	p := &stickyPicker{favour: f, ready: make(map[string]balancer.SubConn, len(info.ReadySCs))}
+	p := &stickyPicker{choice: f, ready: make(map[string]balancer.SubConn, len(info.ReadySCs))}
 	for sc, i := range info.ReadySCs {
 		p.ready[i.Address.Addr] = sc
 		p.order = append(p.order, i.Address.Addr)
@@ -89,48 +89,48 @@ func (f *favour) Build(info base.PickerBuildInfo) balancer.Picker {
 	return p
 }
 
-// choose gives the favourite, or makes the one of those connected the
-// favourite that has not been silent for longest.
-func (f *favour) choose(order []string) string {
+// choose gives the preferred member, or prefers the one of those connected
+// that has not been silent for longest.
+func (f *memberChoice) choose(order []string) string {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if !slices.Contains(order, f.favourite) {
-		f.favourite = slices.MinFunc(order, func(a, b string) int { return f.silent[a] - f.silent[b] })
+	if !slices.Contains(order, f.preferred) {
+		f.preferred = slices.MinFunc(order, func(a, b string) int { return f.silent[a] - f.silent[b] })
 	}
-	return f.favourite
+	return f.preferred
 }
 
 // blame notes that a member did not answer, or answered that it cannot.
-func (f *favour) blame(address string) {
+func (f *memberChoice) blame(address string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.count++
 	f.silent[address] = f.count
-	if f.favourite == address {
-		f.favourite = "" // with one member it is chosen again
+	if f.preferred == address {
+		f.preferred = "" // with one member it is chosen again
 	}
 }
 
 type stickyPicker struct {
-	favour *favour
+	choice *memberChoice
 	ready  map[string]balancer.SubConn // never empty
 	order  []string                    // its keys
 }
 
 // Pick chooses the member for one call.
 func (p *stickyPicker) Pick(balancer.PickInfo) (balancer.PickResult, error) {
-	address, start := p.favour.choose(p.order), time.Now()
+	address, start := p.choice.choose(p.order), time.Now()
 	return balancer.PickResult{SubConn: p.ready[address], Done: func(d balancer.DoneInfo) {
-		if d.Err != nil && deaf(d.Err, time.Since(start)) {
-			p.favour.blame(address)
+		if d.Err != nil && unanswered(d.Err, time.Since(start)) {
+			p.choice.blame(address)
 		}
 	}}, nil
 }
 
-// deaf tells that the end of a call speaks against the member it went to:
+// unanswered tells that the end of a call speaks against the member it went to:
 // silence, a broken connection, or no leader in its sight. What it refuses is
 // an answer.
-func deaf(err error, waited time.Duration) bool {
+func unanswered(err error, waited time.Duration) bool {
 	switch code := status.Code(err); {
 	case code == codes.DeadlineExceeded, errors.Is(err, context.DeadlineExceeded):
 		return waited >= shortest

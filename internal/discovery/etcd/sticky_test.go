@@ -19,7 +19,7 @@ type member struct {
 	address string
 }
 
-func connected(f *favour, members ...*member) balancer.Picker {
+func connected(f *memberChoice, members ...*member) balancer.Picker {
 	info := base.PickerBuildInfo{ReadySCs: map[balancer.SubConn]base.SubConnInfo{}}
 	for _, m := range members {
 		info.ReadySCs[m] = base.SubConnInfo{Address: resolver.Address{Addr: m.address}}
@@ -40,7 +40,7 @@ func call(t *testing.T, p balancer.Picker, err error) string {
 
 func TestStickyChoosesTheMember(t *testing.T) {
 	t.Parallel()
-	f := &favour{silent: map[string]int{}}
+	f := &memberChoice{silent: map[string]int{}}
 	a, b, c := &member{address: "a"}, &member{address: "b"}, &member{address: "c"}
 	if _, err := connected(f).Pick(balancer.PickInfo{}); !errors.Is(err, balancer.ErrNoSubConnAvailable) {
 		t.Fatalf("without a connection: %v", err)
@@ -93,7 +93,7 @@ func TestDeaf(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			if got := deaf(tc.err, tc.waited); got != tc.want {
+			if got := unanswered(tc.err, tc.waited); got != tc.want {
 				t.Errorf("deaf(%v, %s) = %t", tc.err, tc.waited, got)
 			}
 		})

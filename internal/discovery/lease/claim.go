@@ -64,7 +64,7 @@ func (r *Registrar) judge(c *claim, id string) (phase Phase, why string) {
 		return Overridden, "removed by an operator: pdctl allow lets it register again"
 	}
 	switch {
-	case f.Record == nil, r.ours(f):
+	case f.Record == nil, r.holds(f):
 		return Registering, ""
 	case f.Record.Lease == 0:
 		return StaticPresent, "a static record of an operator stands at this key; it is left as it is"
@@ -125,7 +125,7 @@ func (r *Registrar) due(claims []claim, phase Phase) []*claim {
 		if c.phase != Registering {
 			continue
 		}
-		ours := c.found.Record != nil && r.ours(c.found)
+		ours := c.found.Record != nil && r.holds(c.found)
 		if ours && bytes.Equal(c.found.Record.Value, c.value) || !ours && phase != Registered {
 			continue
 		}
@@ -134,8 +134,8 @@ func (r *Registrar) due(claims []claim, phase Phase) []*claim {
 	return due
 }
 
-// ours tells that the key hangs on the lease that we hold now.
-func (r *Registrar) ours(f *etcd.Found) bool {
+// holds tells that the key hangs on the lease that we hold now.
+func (r *Registrar) holds(f *etcd.Found) bool {
 	id := r.keeper.state().id
 	return id != 0 && f.Record.Lease == int64(id)
 }

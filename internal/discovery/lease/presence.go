@@ -110,7 +110,7 @@ func (p *Presence) Run(ctx context.Context) error {
 	g.Go(func() error { p.keeper.run(gctx); return nil })
 	g.Go(func() error { p.hold(gctx); return nil })
 	if p.o.Load != nil {
-		g.Go(func() error { p.tellLoad(gctx); return nil })
+		g.Go(func() error { p.keepLoad(gctx); return nil })
 	}
 	err := g.Wait()
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
@@ -129,14 +129,14 @@ func (p *Presence) hold(ctx context.Context) {
 	defer tick.Stop()
 	var written int64
 	var known map[string]string
-	var told []string
+	var published []string
 	var under clientv3.LeaseID
 	var at time.Time
 	failed := false
 	for {
 		applied, id := p.o.Applied(), p.keeper.state().id // first: it must not promise more
 		unverified, notices := p.o.Unverified(), p.o.Notices()
-		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || !alike(notices, told) || time.Since(at) > p.o.TTL {
+		if id == 0 || id != under || applied != written || !maps.Equal(unverified, known) || !alike(notices, published) || time.Since(at) > p.o.TTL {
 			lease, err := p.write(ctx, applied, unverified, notices, started, !failed)
 			switch {
 			case ctx.Err() != nil:
@@ -144,7 +144,7 @@ func (p *Presence) hold(ctx context.Context) {
 			case err != nil && !failed:
 				p.log.WithField("error", err).Warn("cannot write this proxy's presence; trying on")
 			case err == nil:
-				written, known, told, under, at = applied, unverified, notices, lease, time.Now()
+				written, known, published, under, at = applied, unverified, notices, lease, time.Now()
 			}
 			failed = err != nil
 		}

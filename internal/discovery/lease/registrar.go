@@ -126,7 +126,7 @@ func (r *Registrar) Revoke(ctx context.Context) error {
 	if err := r.keeper.revoke(ctx); err != nil {
 		return fmt.Errorf("revoke %s: %w (its key goes when the lease runs out)", r.o.Key, err)
 	}
-	r.become(Idle, 0, "")
+	r.setPhase(Idle, 0, "")
 	return nil
 }
 
@@ -160,14 +160,14 @@ func (r *Registrar) leaseChanged(next *time.Timer) bool {
 	switch {
 	case k.id == 0 && (s.Phase == Registered || s.Phase == Unknown):
 		r.log.Warn("etcd says the lease is gone: registering again")
-		r.become(Registering, 0, "the lease was lost")
+		r.setPhase(Registering, 0, "the lease was lost")
 		// Those who lost theirs together shall not all come back at once.
 		next.Reset(rand.N(r.o.TTL / 4))
 		return true
 	case k.id == 0:
 		return true
 	case k.trouble != nil && s.Phase == Registered:
-		r.become(Unknown, s.ModRevision, k.trouble.Error())
+		r.setPhase(Unknown, s.ModRevision, k.trouble.Error())
 		return true
 	case k.trouble == nil && s.Phase == Unknown:
 		// An old etcd can confirm a lease that it has revoked already; the key
@@ -193,7 +193,7 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 		return 0, false
 	}
 	if s := r.Status(); s.Phase == Idle {
-		r.become(Registering, 0, "")
+		r.setPhase(Registering, 0, "")
 	}
 	wait, err := r.try(ctx, *rec)
 	if ctx.Err() != nil {
@@ -205,7 +205,7 @@ func (r *Registrar) attempt(ctx context.Context) (wait time.Duration, again bool
 		if s.Phase == Registered || s.Phase == Unknown {
 			phase = Unknown
 		}
-		r.become(phase, s.ModRevision, err.Error())
+		r.setPhase(phase, s.ModRevision, err.Error())
 		wait = etcd.Jitter(min(attemptRetry<<min(r.fails, 10), attemptCap))
 		r.fails++
 		return wait, true
@@ -242,7 +242,7 @@ func (r *Registrar) try(ctx context.Context, rec instance.Record) (wait time.Dur
 		r.registered(rec, revision, why)
 		return etcd.Jitter(r.o.TTL), nil
 	}
-	r.become(phase, 0, why)
+	r.setPhase(phase, 0, why)
 	if phase == Overridden {
 		return etcd.Jitter(r.o.TTL / 3), nil
 	}
@@ -257,14 +257,14 @@ func (r *Registrar) registered(rec instance.Record, revision int64, why string) 
 		r.mine[rec.ID] = true
 	}
 	if k := r.keeper.state(); k.trouble != nil {
-		r.become(Unknown, revision, k.trouble.Error())
+		r.setPhase(Unknown, revision, k.trouble.Error())
 		return
 	}
-	r.become(Registered, revision, why)
+	r.setPhase(Registered, revision, why)
 }
 
-// become changes the phase and tells whoever wants to know.
-func (r *Registrar) become(phase Phase, revision int64, why string) {
+// setPhase changes the phase and tells whoever wants to know.
+func (r *Registrar) setPhase(phase Phase, revision int64, why string) {
 	r.mu.Lock()
 	was, wasWhy := r.status.Phase, r.status.Err
 	r.status.Phase, r.status.ModRevision, r.status.Err = phase, revision, why

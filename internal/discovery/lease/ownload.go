@@ -38,8 +38,8 @@ const (
 	perSecond = 16 << 10
 )
 
-// teller is the state of tellLoad.
-type teller struct {
+// loadState is what keepLoad knows between two looks.
+type loadState struct {
 	last    *schema.Digest // written
 	value   string
 	under   clientv3.LeaseID
@@ -66,17 +66,17 @@ func (s *settled) see(applied int64, at time.Time) int64 {
 	return s.now
 }
 
-// tellLoad keeps the digest of this proxy's load until ctx ends. It is written when
+// keepLoad keeps the digest of this proxy's load until ctx ends. It is written when
 // there is much to tell, at most once a LoadInterval; each RefreshLoad when there is
 // anything; at once when an instance that leaves has nothing in flight any more; and
 // never while nothing happens.
-func (p *Presence) tellLoad(ctx context.Context) {
-	t := &teller{leaving: map[string]bool{}}
+func (p *Presence) keepLoad(ctx context.Context) {
+	t := &loadState{leaving: map[string]bool{}}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		changed := p.o.Load.Changed()
-		wait := p.tell(ctx, t)
+		wait := p.updateLoad(ctx, t)
 		if ctx.Err() != nil {
 			return
 		}
@@ -93,8 +93,8 @@ func (p *Presence) tellLoad(ctx context.Context) {
 	}
 }
 
-// tell looks at the load once, writes it if it should be, and says when to look again.
-func (p *Presence) tell(ctx context.Context, t *teller) time.Duration {
+// updateLoad looks at the load once, writes it if it should be, and says when to look again.
+func (p *Presence) updateLoad(ctx context.Context, t *loadState) time.Duration {
 	now := time.Now()
 	applied := t.applied.see(p.o.Load.Applied(), now) // first: it must not promise more
 	entries := p.o.Load.InFlight()
