@@ -8,7 +8,7 @@ import (
 // What a table notes between two views, so that the next one, and whoever
 // follows it, need to look at nothing else.
 
-// news are the memberships and pending adds of which something new is shown.
+// changes are the memberships and pending adds of which something new is shown.
 type changes struct {
 	all  bool // everything; or else keys
 	keys []targetKey
@@ -46,8 +46,8 @@ func (t *table) touchAll() {
 	t.changes = changes{all: true}
 }
 
-// judge keeps the set of what cannot be used.
-func (t *table) judge(e *entry) {
+// updateBad keeps the set of what cannot be used.
+func (t *table) updateBad(e *entry) {
 	if e.problem != "" || (e.in != nil && e.in.View == instance.Rejected) {
 		t.bad[e.Name] = e
 	} else {
@@ -55,8 +55,8 @@ func (t *table) judge(e *entry) {
 	}
 }
 
-// tell makes news of an entry.
-func (t *table) tell(e *entry) {
+// noteChange notes that something new is shown of an entry.
+func (t *table) noteChange(e *entry) {
 	if !t.changes.all && e.Kind != schema.KindOverride {
 		t.changes.keys = append(t.changes.keys, targetKey{key: e.Key, pending: e.Kind == schema.KindPending})
 	}

@@ -30,11 +30,11 @@ type contact struct {
 	listFails int        // lists failed in a row
 }
 
-// saw notes a revision that the store has reached.
-func (c *contact) saw(revision int64) { c.w.seen.Store(max(c.w.seen.Load(), revision)) }
+// noteRevision notes a revision that the store has reached.
+func (c *contact) noteRevision(revision int64) { c.w.seen.Store(max(c.w.seen.Load(), revision)) }
 
-// heard notes an answer from etcd.
-func (c *contact) heard() {
+// noteContact notes an answer from etcd.
+func (c *contact) noteContact() {
 	c.w.note(func(s *Status) { s.LastContact = time.Now(); s.LastError = "" })
 }
 
@@ -54,7 +54,7 @@ func (c *contact) checked(got checked) {
 func (c *contact) answered(before, revision int64, cluster, member uint64) {
 	wasAway, moved := c.failures >= suspectAfter, c.failures > 0 && member != c.member
 	c.failures = 0
-	c.heard()
+	c.noteContact()
 	switch {
 	case !c.listed || !c.following:
 		// A list is on its way already.
@@ -71,7 +71,7 @@ func (c *contact) answered(before, revision int64, cluster, member uint64) {
 		c.w.Relist(relistMoved)
 	}
 	if c.listed && cluster == c.cluster && revision >= before {
-		c.saw(revision)
+		c.noteRevision(revision)
 	}
 }
 
@@ -109,8 +109,8 @@ func (c *contact) state() {
 // the same cluster id and the same member, so the revision alone proves
 // nothing; the keys themselves do.
 
-// rupture says why a list does not go on with the known history; "" if it does.
-func (c *contact) rupture(l *etcd.Listing) string {
+// otherStore says why a list does not go on with the known history; "" if it does.
+func (c *contact) otherStore(l *etcd.Listing) string {
 	t := c.table
 	switch {
 	case !c.listed && !c.restored:

@@ -123,17 +123,17 @@ func (s *simulated) step(names []string) {
 				break // nobody asks who is shown under another name
 			}
 			if in.View == instance.Pending {
-				s.hear(verdict{key: in.Key, wait: &verify.Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
+				s.onVerdict(verdict{key: in.Key, wait: &verify.Wait{ModRevision: in.ModRevision, Reason: []string{"no", "not yet"}[s.rng.IntN(2)]}})
 				break
 			}
 			v := &verify.Answer{Incarnation: in.Incarnation(), Reason: "no answer yet"}
 			if s.rng.IntN(2) == 0 {
 				v = &verify.Answer{Incarnation: in.Incarnation(), Facts: &instance.Facts{Models: []string{"m"}}}
 			}
-			s.hear(verdict{key: in.Key, answer: v})
+			s.onVerdict(verdict{key: in.Key, answer: v})
 		}
 	case n < 18:
-		s.settle()
+		s.dropEnded()
 	case n < 19: // another list of the same store, maybe after missed events
 		if s.rng.IntN(2) == 0 && now != nil {
 			s.rev++

@@ -17,11 +17,11 @@ type lost struct {
 	*contact
 	facts *verify.Facts
 
-	foreign   bool                   // the list that is being loaded is of another store than before
-	heavy     map[instance.Role]bool // so much is missing in it that it is doubtful
-	questions []leaseQuestion        // to be asked
-	order     int64                  // revision of the last order that was seen
-	restores  []Kept                 // to be written back
+	foreign    bool                   // the list that is being loaded is of another store than before
+	heavy      map[instance.Role]bool // so much is missing in it that it is doubtful
+	questions  []leaseQuestion        // to be asked
+	order      int64                  // revision of the last order that was seen
+	writeBacks []Kept                 // to be written back
 }
 
 // removed tells that an operator's removal stands, in etcd or kept from before.
@@ -118,11 +118,11 @@ func (l *lost) clearRemovals(revision int64) {
 	}
 }
 
-// settle looks at everything that etcd does not hold: removals act at once,
+// dropEnded looks at everything that etcd does not hold: removals act at once,
 // orphans that fail their probes go, and those whose grace is over go if most
 // of their role is registered. While etcd is not being followed none goes for
 // good: one that fails is only not picked.
-func (l *lost) settle() {
+func (l *lost) dropEnded() {
 	if len(l.table.absent) == 0 {
 		return
 	}
@@ -150,8 +150,8 @@ func (l *lost) verdict(e *entry) string {
 	})
 }
 
-// hearAbsent takes a probe's outcome for an entry that etcd does not hold.
-func (l *lost) hearAbsent(e *entry, v *verify.Answer) {
+// onAbsentProbe takes a probe's outcome for an entry that etcd does not hold.
+func (l *lost) onAbsentProbe(e *entry, v *verify.Answer) {
 	answered := v.OK() && l.sameEngine(e, v)
 	a := e.absent.onProbe(answered)
 	if answered && len(e.rec.Models) == 0 && !l.facts.Instances[e.Key].OK() {
@@ -166,7 +166,7 @@ func (l *lost) hearAbsent(e *entry, v *verify.Answer) {
 		l.table.dirty = true
 	}
 	if l.verdict(e) != "" {
-		l.settle()
+		l.dropEnded()
 	}
 }
 

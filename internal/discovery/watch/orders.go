@@ -14,15 +14,15 @@ import (
 // What a former store said, and the present one lacks, only the proxies know.
 // An operator tells all of them through one key what shall become of it.
 
-// ordered obeys an order, once. One that came with a store that is new to us
+// applyOrder obeys an order, once. One that came with a store that is new to us
 // was given for another loss.
-func (l *lost) ordered(kv *mvccpb.KeyValue, obey bool) {
+func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return
 	}
 	l.order, l.table.durable.dirty = kv.ModRevision, true
 	var cmd schema.Order
-	if !obey {
+	if !believed {
 		return
 	}
 	if err := json.Unmarshal(kv.Value, &cmd); err != nil {
@@ -55,7 +55,7 @@ func (l *lost) ordered(kv *mvccpb.KeyValue, obey bool) {
 		return
 	}
 	for _, k := range wanted {
-		l.restores = append(l.restores, *k)
+		l.writeBacks = append(l.writeBacks, *k)
 	}
 }
 
@@ -70,9 +70,9 @@ func (l *lost) keptEntries() []*entry {
 	return out
 }
 
-// restoreAll writes back, off the owner; what it writes comes back through the
+// writeBackAll writes back, off the owner; what it writes comes back through the
 // watch. Another proxy that does the same finds nothing to do.
-func (w *Watcher) restoreAll(ctx context.Context, entries []Kept) {
+func (w *Watcher) writeBackAll(ctx context.Context, entries []Kept) {
 	for _, k := range entries {
 		err := w.o.Writer.WriteBack(ctx, k, "kept since etcd was replaced")
 		if ctx.Err() != nil {

@@ -49,7 +49,7 @@ type owner struct {
 	published time.Time
 	buildTime time.Duration
 	timer     *time.Timer // runs while a publication is put off
-	complain  map[schema.Name]int64
+	logged    map[schema.Name]int64
 	asking    sync.WaitGroup
 	tick      *time.Timer // runs while there are orphans
 	ticking   bool
@@ -65,15 +65,15 @@ func newOwner(w *Watcher) *owner {
 	table := newTable(w.o.Layout)
 	known := &contact{w: w, table: table}
 	o := &owner{
-		contact:  known,
-		lost:     &lost{contact: known, facts: facts},
-		w:        w,
-		table:    table,
-		facts:    facts,
-		ask:      newProbeScheduler(w, table, facts),
-		timer:    time.NewTimer(time.Hour),
-		tick:     time.NewTimer(time.Hour),
-		complain: make(map[schema.Name]int64),
+		contact: known,
+		lost:    &lost{contact: known, facts: facts},
+		w:       w,
+		table:   table,
+		facts:   facts,
+		ask:     newProbeScheduler(w, table, facts),
+		timer:   time.NewTimer(time.Hour),
+		tick:    time.NewTimer(time.Hour),
+		logged:  make(map[schema.Name]int64),
 	}
 	o.table.onKeyGone = o.onKeyGone
 	o.timer.Stop()
@@ -91,7 +91,7 @@ func (w *Watcher) own(ctx context.Context) {
 	defer o.asking.Wait()
 	o.began = time.Now()
 	o.loadState()
-	o.inquire(ctx)
+	o.sendQuestions(ctx)
 	o.schedule(ctx)
 	for {
 		select {
@@ -103,30 +103,30 @@ func (w *Watcher) own(ctx context.Context) {
 		case m := <-w.inbox:
 			o.handle(m)
 		case v := <-w.verdicts:
-			o.hear(v)
+			o.onVerdict(v)
 			o.announce()
 		case <-o.timer.C:
 			o.publish(ctx)
 			continue
 		case <-o.tick.C:
 			o.ticking = false
-			o.settle()
+			o.dropEnded()
 			o.announce()
 		}
-		o.inquire(ctx)
+		o.sendQuestions(ctx)
 		o.schedule(ctx)
 	}
 }
 
 // inquire sends off what is to be asked about leases, and keeps the clock of
 // the orphans running while there are any.
-func (o *owner) inquire(ctx context.Context) {
+func (o *owner) sendQuestions(ctx context.Context) {
 	for _, q := range o.unanswered() {
 		o.asking.Go(func() { o.w.askLease(ctx, q) })
 	}
-	if entries := o.restores; len(entries) > 0 {
-		o.asking.Go(func() { o.w.restoreAll(ctx, entries) })
-		o.restores = nil
+	if entries := o.writeBacks; len(entries) > 0 {
+		o.asking.Go(func() { o.w.writeBackAll(ctx, entries) })
+		o.writeBacks = nil
 	}
 	if !o.ticking && len(o.table.absent) > 0 {
 		o.ticking = true
@@ -140,7 +140,7 @@ func (o *owner) handle(m message) {
 		o.load(m.listing)
 	case m.created != nil:
 		o.following, o.member = true, m.created.member
-		o.heard()
+		o.noteContact()
 	case m.events != nil:
 		o.apply(m.events)
 	case m.ended != nil:
@@ -176,7 +176,7 @@ func (o *owner) handle(m message) {
 
 // load replaces what etcd holds by a list.
 func (o *owner) load(l *etcd.Listing) {
-	why := o.rupture(l)
+	why := o.otherStore(l)
 	o.foreign = why != ""
 	o.heavy = make(map[instance.Role]bool, 2)
 	for role, m := range o.missing(l) {
@@ -197,7 +197,7 @@ func (o *owner) load(l *etcd.Listing) {
 	} else {
 		o.clearRemovals(known)
 	}
-	o.ordered(l.Order, !o.foreign && (o.listed || o.restored))
+	o.applyOrder(l.Order, !o.foreign && (o.listed || o.restored))
 	o.foreign = false
 	o.cluster, o.schema, o.listed = l.Cluster, l.Schema, true
 	o.w.seen.Store(l.Revision)
@@ -205,8 +205,8 @@ func (o *owner) load(l *etcd.Listing) {
 	o.listFails, o.failures = 0, 0
 	o.table.dirty = true
 	o.fresh = l.Asked
-	o.heard()
-	o.settle()
+	o.noteContact()
+	o.dropEnded()
 	o.w.note(func(s *Status) { s.Lists++ })
 }
 
@@ -224,7 +224,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	// events that were sent.
 	if last > o.table.revision {
 		o.table.advance(last)
-		o.saw(last)
+		o.noteRevision(last)
 	}
 	o.reached = max(o.reached, last)
 	if resp.IsProgressNotify() {
@@ -232,7 +232,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 		// for the audit only.
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
-	o.heard()
+	o.noteContact()
 	o.w.note(func(s *Status) { s.Events += n; s.Applied = o.table.applied })
 }
 
@@ -246,7 +246,7 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 		return false
 	}
 	if string(kv.Key) == t.layout.Kept() && ev.Type == mvccpb.Event_PUT {
-		o.ordered(kv, true)
+		o.applyOrder(kv, true)
 		return false
 	}
 	n := t.layout.Parse(string(kv.Key))
@@ -272,8 +272,8 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	return true
 }
 
-// hear takes what an asker found out.
-func (o *owner) hear(v verdict) {
+// onVerdict takes what an asker found out.
+func (o *owner) onVerdict(v verdict) {
 	if v.wait != nil {
 		if o.table.find(schema.KindPending, v.key) == nil {
 			return // it is gone
@@ -297,7 +297,7 @@ func (o *owner) hear(v verdict) {
 		if e.incarnation() == v.answer.Incarnation {
 			o.learn(e, v.answer)
 			if e.absent.probed() {
-				o.hearAbsent(e, v.answer)
+				o.onAbsentProbe(e, v.answer)
 			}
 		}
 		return

@@ -20,8 +20,8 @@ import (
 const (
 	// maxProbes bounds the probes under way at one time.
 	maxProbes = 64
-	// slowly is how many times less often a wrong model is asked for again.
-	slowly = 5
+	// mismatchFactor is how many times less often a wrong model is asked for again.
+	mismatchFactor = 5
 	// spread is how much of the interval between two signs of life each
 	// instance asked adds: together they cost at most 200 probes a second.
 	spread = 5 * time.Millisecond
@@ -60,18 +60,18 @@ type probeScheduler struct {
 	facts *verify.Facts
 	slots chan struct{}
 	wg    sync.WaitGroup
-	run   map[targetKey]asker
+	run   map[targetKey]probing
 	signs atomic.Int64 // those of run of which a sign of life is wanted
 }
 
-type asker struct {
+type probing struct {
 	life   string
 	sign   bool
 	cancel context.CancelFunc
 }
 
 func newProbeScheduler(w *Watcher, t *table, facts *verify.Facts) *probeScheduler {
-	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]asker)}
+	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]probing)}
 }
 
 // stop ends all of them and waits.
@@ -120,7 +120,7 @@ func (a *probeScheduler) update(ctx context.Context, targets []target, looked []
 	}
 	for _, t := range begin {
 		actx, cancel := context.WithCancel(ctx)
-		a.run[targetKey{t.in.Key, t.pending}] = asker{life: t.life, sign: t.sign, cancel: cancel}
+		a.run[targetKey{t.in.Key, t.pending}] = probing{life: t.life, sign: t.sign, cancel: cancel}
 		a.wg.Go(func() {
 			defer cancel()
 			a.probeLoop(actx, ctx, t)
@@ -171,7 +171,7 @@ func (a *probeScheduler) probeLoop(ctx, run context.Context, t target) {
 		case t.sign:
 			wait = max(wait, time.Duration(a.signs.Load())*spread)
 		case slow:
-			wait *= slowly
+			wait *= mismatchFactor
 		}
 		wait = etcd.Jitter(wait)
 		if !etcd.Pause(ctx, wait) {

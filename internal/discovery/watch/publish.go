@@ -56,7 +56,7 @@ func (o *owner) publish(ctx context.Context) {
 	o.published = time.Now()
 	o.buildTime = o.published.Sub(start)
 	o.table.dirty = false
-	o.tellOrphans(orphans)
+	o.logOrphans(orphans)
 	old.Supersede()
 	o.w.suspension.openGate(o.fresh)
 	o.announce()
@@ -77,8 +77,8 @@ func (o *owner) announce() {
 	close(o.w.ready)
 }
 
-// tellOrphans says when instances begin and end to be served without a lease.
-func (o *owner) tellOrphans(n int) {
+// logOrphans says when instances begin and end to be served without a lease.
+func (o *owner) logOrphans(n int) {
 	switch {
 	case o.orphans == 0 && n > 0:
 		o.w.log.WithField("instances", n).Warn("instances have lost their leases: served while they answer")
@@ -92,22 +92,22 @@ func (o *owner) tellOrphans(n int) {
 func (o *owner) rejected() int {
 	var fresh []*entry
 	for name, e := range o.table.bad {
-		if o.complain[name] != e.mod {
+		if o.logged[name] != e.mod {
 			fresh = append(fresh, e)
 		}
 	}
 	slices.SortFunc(fresh, (*entry).compare)
 	for _, e := range fresh {
-		o.complain[e.Name] = e.mod
+		o.logged[e.Name] = e.mod
 		why := e.problem
 		if e.in != nil && e.in.Reason != "" {
 			why = e.in.Reason
 		}
 		o.w.log.WithField("instance", e.Key.String()).WithField("revision", e.mod).Warn("entry in etcd rejected: " + why)
 	}
-	for key := range o.complain {
+	for key := range o.logged {
 		if _, ok := o.table.entries[key]; !ok {
-			delete(o.complain, key)
+			delete(o.logged, key)
 		}
 	}
 	return len(o.table.bad)

@@ -168,5 +168,5 @@ func (o *owner) restoreState(s *disk.State) {
 	o.w.seen.Store(0) // the list itself tells whether the store is the same
 	o.loadedAt = s.SavedAt
 	o.restored, o.table.dirty = len(o.table.order) > 0, true
-	o.settle()
+	o.dropEnded()
 }

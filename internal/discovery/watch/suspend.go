@@ -57,13 +57,13 @@ func (s *suspension) beat(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-tick.C:
-			s.lookBack(time.Now())
+			s.noticeGap(time.Now())
 		}
 	}
 }
 
 // lookBack closes the gate if this process did not run for too long.
-func (s *suspension) lookBack(now time.Time) {
+func (s *suspension) noticeGap(now time.Time) {
 	if s.pulse.gap(now) >= s.after {
 		g := &gate{asked: s.asked.Add(1), until: now.Add(freshTimeout), open: make(chan struct{})}
 		if s.gate.CompareAndSwap(nil, g) {
@@ -86,7 +86,7 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 	if s.gate.Load() == nil && s.pulse.gap(now) < s.after {
 		return
 	}
-	s.lookBack(now)
+	s.noticeGap(now)
 	g := s.gate.Load()
 	if g == nil || !now.Before(g.until) {
 		return

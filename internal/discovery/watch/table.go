@@ -258,7 +258,7 @@ func (t *table) add(e *entry) {
 		t.aliased++
 	}
 	t.counts.add(e, 1)
-	t.judge(e)
+	t.updateBad(e)
 }
 
 // put applies one PUT. A revision that the table has already is not applied
@@ -287,7 +287,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 	}
 	t.entries[n] = e
 	t.counts.add(e, 1)
-	t.judge(e)
+	t.updateBad(e)
 	t.touchOne(e) // a key with a bad address is not found by it
 	t.touch(e.Key)
 	return true
@@ -339,7 +339,7 @@ func (t *table) drop(e *entry) {
 	if e.Aliased {
 		t.aliased--
 	}
-	t.tell(e)
+	t.noteChange(e)
 	t.touch(e.Key)
 }
 

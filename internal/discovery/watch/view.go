@@ -111,8 +111,8 @@ func (t *table) show(e *entry, v verify.Facts, find func(schema.Name) *entry) {
 		e.in = recordInstance(e, c, v)
 	}
 	e.old, e.shadowed = false, c.shadowed
-	t.judge(e)
-	t.tell(e)
+	t.updateBad(e)
+	t.noteChange(e)
 }
 
 // aliases finds keys that are not spelled in the canonical way, such as

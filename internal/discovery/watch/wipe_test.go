@@ -139,10 +139,10 @@ func TestIntentForATimeIsNotKept(t *testing.T) {
 		members.Put(t, cli, l.Instance(k), members.Ready)
 	}
 	st := store.New(cli, l, "test")
-	if _, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.Wish{For: time.Hour}); err != nil {
+	if _, err := st.Intents.Intend(t.Context(), a, instance.Drain, store.IntentOptions{For: time.Hour}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := st.Intents.Intend(t.Context(), b, instance.Drain, store.Wish{}); err != nil {
+	if _, err := st.Intents.Intend(t.Context(), b, instance.Drain, store.IntentOptions{}); err != nil {
 		t.Fatal(err)
 	}
 	for range 50 {
