@@ -92,7 +92,7 @@ type Assignment struct {
 	ratio   *ratio
 	waiting atomic.Int64 // what it has added to Load.Waiting
 	score   int64        // what it has added to Load.Scores
-	wish    wish         // what else would do
+	wanted  wanted       // what else would do
 	wait    wait         // guarded by counter.waiting.mu
 	done    atomic.Bool
 }

@@ -46,7 +46,7 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	for i, c := range changes {
 		var now edit
 		if listed(c.is) {
-			now = x.stands(c.is, counters[i])
+			now = x.candidatesOf(c.is, counters[i])
 		}
 		switch {
 		case now.is.Instance == nil && !listed(c.was):
@@ -68,9 +68,9 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	return x.last
 }
 
-// stands gives the candidates that an instance is: one for each of its ranks, none if
+// candidatesOf gives the candidates that an instance is: one for each of its ranks, none if
 // nobody speaks to it.
-func (x *indexer) stands(in *instance.Instance, c *counter) (out edit) {
+func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	dialect := x.opts.Connector(in)
 	if dialect == "" {
 		return out

@@ -169,7 +169,7 @@ func (c *counters) keep(changes []change) []*counter {
 	if c.m == nil {
 		c.m = make(map[string]*engine, len(changes))
 	}
-	c.letGo()
+	c.dropIdle()
 	for i, ch := range changes {
 		was, is := ch.was, ch.is
 		if was != nil && was.View == instance.Pending || is != nil && is.View == instance.Pending {
@@ -202,7 +202,7 @@ func (c *counters) keep(changes []change) []*counter {
 // letGo lets go of the counters of instances that are gone and idle. It is not
 // done at once when an instance goes: until the snapshot without it is out, it
 // may still be picked, and its counter be needed. The lock is held.
-func (c *counters) letGo() {
+func (c *counters) dropIdle() {
 	c.leaving = slices.DeleteFunc(c.leaving, func(address string) bool {
 		switch e := c.m[address]; {
 		case e == nil, !e.gone():

@@ -81,7 +81,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, imagine(list, by, &f)
+		e.Policy, e.Assignment = by.by.Name, assumed(list, by, &f)
 		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, inWords(zone, passed)
 	} else {
 		e.Err = ErrNone
@@ -97,7 +97,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		weights[among.Index(i)] = among.Weight(i)
 	}
 	if l != nil {
-		s.filter.looks.Put(l)
+		s.filter.scratches.Put(l)
 	}
 	for at := range list.items {
 		is := &list.items[at]
@@ -116,8 +116,8 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	return e
 }
 
-// imagine is assign without anything that could be seen.
-func imagine(c *candidates, by choice, f *policy.Request) *Assignment {
+// assumed is assign without anything that could be seen.
+func assumed(c *candidates, by choice, f *policy.Request) *Assignment {
 	chosen, own := &c.items[by.at], &c.own[by.at]
 	l := chosen.Load
 	return &Assignment{

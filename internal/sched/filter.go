@@ -26,13 +26,13 @@ const (
 
 // filter finds the candidates that a request may have.
 type filter struct {
-	opts  *Options
-	loads *Loads
-	looks sync.Pool // of *looked
+	opts      *Options
+	loads     *Loads
+	scratches sync.Pool // of *scratch
 }
 
-// looked is memory for one look at a list, used again.
-type looked struct {
+// scratch is memory for one look at a list, used again.
+type scratch struct {
 	standings []standing
 	room      []policy.Choice
 	zone      []policy.Choice // see zoned
@@ -41,19 +41,19 @@ type looked struct {
 // admitted gives those of a list that a request may have now. Mostly that is the
 // whole list, as it is. Their memory is that of l, if that is not nil: it is given
 // back when a policy has chosen.
-func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *looked) {
+func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy.Candidates, l *scratch) {
 	troubled, fit := f.opts.Health.Troubled(), ix.allFit(list, r)
-	var crowded []instance.Key
+	var noRoom []instance.Key
 	if r.Role == instance.Decode {
-		crowded = f.loads.Full()
+		noRoom = f.loads.Full()
 	}
-	if len(troubled) == 0 && len(crowded) == 0 && list.slow == 0 && fit {
+	if len(troubled) == 0 && len(noRoom) == 0 && list.slow == 0 && fit {
 		return list.whole, nil
 	}
-	l, _ = f.looks.Get().(*looked)
-	n := l.look(f, ix, list, r, troubled, crowded, fit)
+	l, _ = f.scratches.Get().(*scratch)
+	n := l.judge(f, ix, list, r, troubled, noRoom, fit)
 	if n[fine] == len(list.items) {
-		f.looks.Put(l)
+		f.scratches.Put(l)
 		return list.whole, nil
 	}
 	worst := admission(&n)
@@ -79,9 +79,9 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 	return among, l
 }
 
-// look finds out how every candidate stands, and how many stand so. Health is asked
+// judge finds out how every candidate stands, and how many stand so. Health is asked
 // about those in trouble only, and once: opinions may change meanwhile.
-func (l *looked) look(f *filter, ix *index, list *candidates, r *Request, troubled, crowded []instance.Key, fit bool) (n [standings]int) {
+func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, troubled, noRoom []instance.Key, fit bool) (n [standings]int) {
 	l.standings = slices.Grow(l.standings[:0], len(list.items))[:len(list.items)]
 	clear(l.standings)
 	n[fine] = len(list.items)
@@ -116,7 +116,7 @@ func (l *looked) look(f *filter, ix *index, list *candidates, r *Request, troubl
 		}
 	}
 	those(troubled, func(at int) standing { return f.opinion(list.items[at].Instance.Key) })
-	those(crowded, func(at int) standing {
+	those(noRoom, func(at int) standing {
 		if list.items[at].Load.Engine.Load().Full() {
 			return full
 		}
@@ -201,14 +201,14 @@ func (c *candidates) fits(i int, ix *index, r *Request) bool {
 		return r.pairs(own, r.Partner.half())
 	case r.Role == instance.Prefill && !r.Alone:
 		both := c.own[i].both
-		return ix.decode.takes(own, both) && !(both && ix.lone(r.Model))
+		return ix.decode.pairsWith(own, both) && !(both && ix.single(r.Model))
 	default:
 		return true
 	}
 }
 
-// lone tells that one decode instance at most serves a model.
-func (ix *index) lone(model string) bool {
+// single tells that one decode instance at most serves a model.
+func (ix *index) single(model string) bool {
 	list, _ := ix.candidates(instance.Decode, model)
 	n := len(list.items)
 	return n == 0 || list.items[0].Instance == list.items[n-1].Instance
@@ -242,7 +242,7 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 	case r.Partner != nil:
 		return ri.alike && r.pairs(ri.one, r.Partner.half()) && r.self(list) < 0
 	case r.Role == instance.Prefill && !r.Alone:
-		return ri.alike && ix.decode.takes(ri.one, false) && (list.both == 0 || !ix.lone(r.Model) && ix.decode.alike)
+		return ri.alike && ix.decode.pairsWith(ri.one, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
 	default:
 		return true
 	}
@@ -267,14 +267,14 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 		if self && why == nil {
 			why = ErrSelf
 		}
-		if self && ix.lone(r.Model) {
+		if self && ix.single(r.Model) {
 			continue // who serves other models is no matter
 		}
 		for partner := range partners {
 			if self && pairs(list.own[i].half, partner) {
 				continue // that is itself
 			}
-			switch is := apart(list.own[i].half, partner); {
+			switch is := mismatch(list.own[i].half, partner); {
 			case errors.Is(is, ErrVersions):
 				return is
 			case why == nil || !errors.Is(why, ErrBlocks):

@@ -62,11 +62,11 @@ type half struct {
 
 // pairs tells whether two instances can serve a request together.
 func pairs(prefill, decode half) bool {
-	return apart(prefill, decode) == nil
+	return mismatch(prefill, decode) == nil
 }
 
-// apart is why two instances cannot serve a request together, nil if they can.
-func apart(a, b half) error {
+// mismatch is why two instances cannot serve a request together, nil if they can.
+func mismatch(a, b half) error {
 	switch {
 	case a.connector != b.connector:
 		return ErrConnectors
@@ -87,9 +87,9 @@ func (r *Request) pairs(own, partner half) bool {
 	return pairs(partner, own)
 }
 
-// takes tells whether a decode instance of the index can go with a prefill instance. itself
+// pairsWith tells whether a decode instance of the index can go with a prefill instance. itself
 // tells that one of those that could is its own engine, which does not count.
-func (ri *roleIndex) takes(prefill half, itself bool) bool {
+func (ri *roleIndex) pairsWith(prefill half, itself bool) bool {
 	if ri.alike && !itself {
 		return pairs(prefill, ri.one)
 	}

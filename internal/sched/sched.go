@@ -143,7 +143,7 @@ func New(o Options) *Scheduler {
 	ix := &indexer{opts: &o, loads: loads, chains: tally.chains}
 	s := &Scheduler{
 		Loads: loads, Legs: &Legs{opts: &o, loads: loads, index: ix}, Tally: tally,
-		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, looks: sync.Pool{New: func() any { return new(looked) }}},
+		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, scratches: sync.Pool{New: func() any { return new(scratch) }}},
 	}
 	for _, role := range instance.Roles() {
 		s.scores[side(role)] = o.Policies[role].Score
@@ -191,7 +191,7 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 		a.Revision = ix.snapshot.Revision
 	}
 	if l != nil {
-		s.filter.looks.Put(l)
+		s.filter.scratches.Put(l)
 	}
 	switch {
 	case a != nil:
@@ -312,7 +312,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.half.connector, own.half.build, own.half.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
-	a.wish = wish{model: r.Model, tried: r.Tried, alone: r.Alone}
+	a.wanted = wanted{model: r.Model, tried: r.Tried, alone: r.Alone}
 	if r.Measure {
 		a.Queued = a.load.Waiting.Load() + int64(a.load.Others.Waiting.Load())
 		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
@@ -327,7 +327,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
-		a.wish.partner = r.Partner.half()
+		a.wanted.partner = r.Partner.half()
 	}
 	return a
 }

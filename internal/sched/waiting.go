@@ -37,12 +37,12 @@ type waiter struct {
 	instance *instance.Instance
 	leg      Leg
 	since    time.Time
-	wish     wish
+	wanted   wanted
 }
 
-// wish is what a request wants of an instance, kept to find out whether another
+// wanted is what a request wants of an instance, kept to find out whether another
 // one would do.
-type wish struct {
+type wanted struct {
 	model   string
 	partner half // the other half of the pair, zero for none
 	tried   []instance.Key
@@ -102,7 +102,7 @@ func (w *waiting) list() []waiter {
 	defer w.mu.Unlock()
 	var out []waiter
 	for a := w.first; a != nil; a = a.wait.next {
-		out = append(out, waiter{instance: a.Instance, leg: a.wait.leg, since: a.wait.since, wish: a.wish})
+		out = append(out, waiter{instance: a.Instance, leg: a.wait.leg, since: a.wait.since, wanted: a.wanted})
 	}
 	return out
 }
@@ -135,7 +135,7 @@ const looksPerSilence = 5
 func (g *Legs) Run(ctx context.Context) {
 	tick := time.NewTicker(g.opts.SilentAfter / looksPerSilence)
 	defer tick.Stop()
-	looks := map[*counter]look{}
+	looks := map[*counter]observation{}
 	last := g.opts.Source.Snapshot()
 	for _, c := range g.loads.counters.busy() { // what happened before Run began
 		g.cancelLegs(c)
@@ -154,8 +154,8 @@ func (g *Legs) Run(ctx context.Context) {
 	}
 }
 
-// look is what was seen of an instance that has something in flight.
-type look struct {
+// observation is what was seen of an instance that has something in flight.
+type observation struct {
 	heard uint64    // its signs of life
 	since time.Time // when they were so many for the first time
 	asked time.Time // when it was called silent last
@@ -184,7 +184,7 @@ func (g *Legs) cancelLegs(c *counter) {
 	legs := c.waiting.list()
 	now := g.opts.Source.Snapshot()
 	for _, w := range legs {
-		if err := g.gone(now, w.instance, w.wish); err != nil {
+		if err := g.gone(now, w.instance, w.wanted); err != nil {
 			w.leg.CallOff(err)
 		}
 	}
@@ -193,14 +193,14 @@ func (g *Legs) cancelLegs(c *counter) {
 // lookForSilent finds the instances that keep legs waiting without any sign of
 // life. Legs that wait for one which is out, or slow by its agent's word, go
 // elsewhere as soon as there is an elsewhere.
-func (g *Legs) lookForSilent(now time.Time, looks map[*counter]look) {
+func (g *Legs) lookForSilent(now time.Time, looks map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
 	for _, c := range waitFor {
 		l := looks[c]
 		l.seen = now
 		looks[c] = l
 	}
-	maps.DeleteFunc(looks, func(_ *counter, l look) bool { return !l.seen.Equal(now) })
+	maps.DeleteFunc(looks, func(_ *counter, l observation) bool { return !l.seen.Equal(now) })
 	for _, c := range waitFor {
 		l := looks[c]
 		if heard := c.heard.Load(); heard != l.heard {
@@ -223,7 +223,7 @@ func (g *Legs) lookForSilent(now time.Time, looks map[*counter]look) {
 			continue
 		}
 		for _, w := range c.waiting.list() {
-			if out && now.Sub(w.since) >= g.opts.SilentAfter && g.elsewhere(w.instance, w.wish) {
+			if out && now.Sub(w.since) >= g.opts.SilentAfter && g.hasAlternative(w.instance, w.wanted) {
 				w.leg.CallOff(fmt.Errorf("%w: it is silent, and another one answers", ErrGone))
 				continue
 			}
@@ -242,29 +242,29 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 	}
 	cause := fmt.Errorf("%w: %s", ErrGone, why)
 	for _, w := range c.waiting.list() {
-		if dead || g.elsewhere(w.instance, w.wish) {
+		if dead || g.hasAlternative(w.instance, w.wanted) {
 			w.leg.CallOff(cause)
 		}
 	}
 }
 
-// elsewhere tells whether another instance could take a leg over now. For a prefill
+// hasAlternative tells whether another instance could take a leg over now. For a prefill
 // leg that may be a decode instance which computes the prompt itself.
-func (g *Legs) elsewhere(in *instance.Instance, w wish) bool {
+func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
 	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
 	if w.partner != (half{}) {
 		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
 	}
-	if g.another(ix, in, &r) {
+	if g.hasOther(ix, in, &r) {
 		return true
 	}
 	return g.opts.PrefillOptional && in.Role == instance.Prefill && !w.alone &&
-		g.another(ix, in, &Request{Role: instance.Decode, Model: w.model})
+		g.hasOther(ix, in, &Request{Role: instance.Decode, Model: w.model})
 }
 
-// another tells whether an instance other than this one may be picked with hope.
-func (g *Legs) another(ix *index, in *instance.Instance, r *Request) bool {
+// hasOther tells whether an instance other than this one may be picked with hope.
+func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		return false
@@ -288,13 +288,13 @@ func (g *Legs) Gone(a *Assignment) error {
 	if ix := g.index.now.Load(); ix != nil && ix.snapshot == snap && a.counter.in(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
-	return g.gone(snap, a.Instance, a.wish)
+	return g.gone(snap, a.Instance, a.wanted)
 }
 
 // gone tells why a leg that waits for an instance should not wait any longer. One
 // whose engine only left its agent's probes unanswered is waited for while nobody
 // else would do.
-func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wish) error {
+func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {
 	case !ok:
@@ -305,7 +305,7 @@ func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wish) erro
 		return fmt.Errorf("%w: a new incarnation stands at its address", ErrGone)
 	case now.Intent == instance.Removed:
 		return fmt.Errorf("%w: it was removed", ErrGone)
-	case now.Slow() && !g.elsewhere(in, w):
+	case now.Slow() && !g.hasAlternative(in, w):
 		return nil
 	case now.Record.State == instance.Down:
 		return fmt.Errorf("%w: its record says down", ErrGone)

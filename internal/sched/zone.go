@@ -11,7 +11,7 @@ import (
 // near.
 const zoneLabel = "zone"
 
-// elsewhere is why a request goes elsewhere than its session, or the zone that is near,
+// hasAlternative is why a request goes elsewhere than its session, or the zone that is near,
 // would have it.
 type elsewhere uint8
 
@@ -75,7 +75,7 @@ func (f *filter) near(r *Request) string {
 // zoned gives those of the candidates of a request that are in the zone that is near. When
 // there is none, or when they have far more to do than the others, it gives the others.
 // It costs nothing while no instance of the list has a zone.
-func (f *filter) zoned(list *candidates, among policy.Candidates, r *Request, l *looked) (policy.Candidates, *looked, elsewhere) {
+func (f *filter) zoned(list *candidates, among policy.Candidates, r *Request, l *scratch) (policy.Candidates, *scratch, elsewhere) {
 	if list.zones == 0 || among.Len() == 0 {
 		return among, l, nowhereElse
 	}
@@ -99,7 +99,7 @@ func (f *filter) zoned(list *candidates, among policy.Candidates, r *Request, l 
 	}
 	over := policy.Overloaded(requests, n, weights, 0) && policy.Overloaded(requests, n, weights, among.Limit())
 	if l == nil {
-		l, _ = f.looks.Get().(*looked)
+		l, _ = f.scratches.Get().(*scratch)
 	}
 	l.zone = slices.Grow(l.zone[:0], among.Len())
 	some := policy.Some(list.items, l.zone, true)
