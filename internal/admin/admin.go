@@ -39,9 +39,9 @@ type Instances interface {
 
 // Intents writes what is wanted of instances; see store.Intents.
 type Intents interface {
-	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.Wish) (store.Intended, error)
-	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.Intended, error)
-	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.Wish) (store.Intended, error)
+	Intend(ctx context.Context, k instance.Key, state instance.Intent, w store.IntentOptions) (store.IntentResult, error)
+	Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (store.IntentResult, error)
+	SetWeight(ctx context.Context, k instance.Key, weight *int, w store.IntentOptions) (store.IntentResult, error)
 }
 
 // Options configure a Service.

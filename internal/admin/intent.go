@@ -21,7 +21,7 @@ func (s *Service) Intend(ctx context.Context, k instance.Key, w httpapi.Wish) (h
 		shown = shown || ok
 	}
 	// One that has lost its key, an orphan, serves all the same.
-	done, err := s.carry(ctx, k, w, store.Wish{Reason: w.Reason, For: w.For, Force: shown})
+	done, err := s.carry(ctx, k, w, store.IntentOptions{Reason: w.Reason, For: w.For, Force: shown})
 	switch {
 	case errors.Is(err, store.ErrIntent):
 		return httpapi.Wished{}, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
@@ -35,7 +35,7 @@ func (s *Service) Intend(ctx context.Context, k instance.Key, w httpapi.Wish) (h
 	return httpapi.Wished{Known: true, Revision: done.Revision}, nil
 }
 
-func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how store.Wish) (store.Intended, error) {
+func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how store.IntentOptions) (store.IntentResult, error) {
 	switch w.Verb {
 	case httpapi.Drain:
 		return s.o.Intents.Intend(ctx, k, instance.Drain, how)
@@ -48,5 +48,5 @@ func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how
 	case httpapi.Weigh:
 		return s.o.Intents.SetWeight(ctx, k, w.Weight, how)
 	}
-	return store.Intended{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, w.Verb)
+	return store.IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, w.Verb)
 }

@@ -50,7 +50,7 @@ type Same func(a, b int64) bool
 
 // See takes in what the proxies say now. Where an intent was written anew it may have been
 // lifted in between, so that those that are there have to prove it again.
-func (p *Proof) See(t store.Testimony, now time.Time, same Same) {
+func (p *Proof) See(t store.Reports, now time.Time, same Same) {
 	anew := false
 	for _, k := range p.keys {
 		if at := t.Intents[k].Revision; at > p.revision {

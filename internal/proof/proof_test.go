@@ -16,8 +16,8 @@ var x = instance.Key{Role: instance.Decode, Address: "x:1"}
 
 // saying puts together what proxies say: each is its id, what it has applied, and what it
 // has in flight on x; -1 for one without a digest.
-func saying(proxies ...[3]any) store.Testimony {
-	var t store.Testimony
+func saying(proxies ...[3]any) store.Reports {
+	var t store.Reports
 	for _, p := range proxies {
 		id, applied, held := p[0].(string), p[1].(int), p[2].(int)
 		t.Proxies = append(t.Proxies, lease.ProxyPresence{ID: id, Address: id + ":8000", Applied: int64(applied)})
@@ -39,7 +39,7 @@ func TestProof(t *testing.T) {
 	t.Parallel()
 	now := time.Now()
 	p := proof.New(50, []instance.Key{x})
-	see := func(after time.Duration, t store.Testimony) proof.State {
+	see := func(after time.Duration, t store.Reports) proof.State {
 		p.See(t, now.Add(after), never)
 		return p.State(now.Add(after))
 	}

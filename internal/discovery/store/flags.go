@@ -42,16 +42,16 @@ type FlagsOutcome struct {
 // removal. It goes on after an instance that cannot be changed and gives the first
 // error.
 func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instance.Key]instance.Record) (FlagsOutcome, error) {
-	var told FlagsOutcome
+	var outcome FlagsOutcome
 	for k, rec := range want {
 		rec.Source, rec.Proxies = schema.SourceFlags, []string{proxy}
 		if _, err := staticValue(k, rec, schema.SourceFlags); err != nil {
-			return told, err
+			return outcome, err
 		}
 	}
 	got, err := etcd.List(ctx, etcd.CallTimeout, s.cli, s.layout, true)
 	if err != nil {
-		return told, err
+		return outcome, err
 	}
 	touch := make(map[instance.Key]bool, len(want))
 	for k := range want {
@@ -89,14 +89,14 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		case e != nil && err == nil:
 			err = e
 		case result.removed:
-			told.Removed = append(told.Removed, k)
+			outcome.Removed = append(outcome.Removed, k)
 		case result.dropped:
-			told.Dropped = append(told.Dropped, k)
+			outcome.Dropped = append(outcome.Dropped, k)
 		case result.differs:
-			told.Differ = append(told.Differ, k)
+			outcome.Differ = append(outcome.Differ, k)
 		}
 	}
-	return told, err
+	return outcome, err
 }
 
 // fromFlags gives a record that is static and came from a command line.

@@ -36,11 +36,11 @@ func (f *fleets) sync(proxy string, keys ...instance.Key) store.FlagsOutcome {
 	for _, k := range keys {
 		want[k] = instance.Record{Connector: "plain"}
 	}
-	told, err := f.store.Instances.SyncFlags(f.t.Context(), proxy, want)
+	outcome, err := f.store.Instances.SyncFlags(f.t.Context(), proxy, want)
 	if err != nil {
 		f.t.Fatal(err)
 	}
-	return told
+	return outcome
 }
 
 // proxies tells whose an instance is; there is no such instance: "none".
@@ -71,20 +71,20 @@ func TestSyncFlagsOfTwoProxies(t *testing.T) {
 	f := newFleets(t)
 	a, b, shared := members.Prefill("127.0.0.1:1"), members.Prefill("127.0.0.1:2"), members.Decode("127.0.0.1:3")
 	f.sync(one, a, shared)
-	if told := f.sync(two, b, shared); len(told.Dropped) > 0 || len(told.Differ) > 0 {
-		t.Errorf("%+v", told)
+	if outcome := f.sync(two, b, shared); len(outcome.Dropped) > 0 || len(outcome.Differ) > 0 {
+		t.Errorf("%+v", outcome)
 	}
 	f.are(a, one)
 	f.are(b, two)
 	f.are(shared, one, two)
-	if told := f.sync(one, a); !slices.Equal(told.Dropped, []instance.Key{shared}) {
-		t.Errorf("%+v", told)
+	if outcome := f.sync(one, a); !slices.Equal(outcome.Dropped, []instance.Key{shared}) {
+		t.Errorf("%+v", outcome)
 	}
 	f.are(shared, two)
 	f.are(b, two)
-	told, err := f.store.Instances.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
-	if err != nil || !slices.Equal(told.Differ, []instance.Key{shared}) || !slices.Equal(told.Dropped, []instance.Key{a}) {
-		t.Errorf("%+v, %v", told, err)
+	outcome, err := f.store.Instances.SyncFlags(t.Context(), one, map[instance.Key]instance.Record{shared: {Connector: "nixl"}})
+	if err != nil || !slices.Equal(outcome.Differ, []instance.Key{shared}) || !slices.Equal(outcome.Dropped, []instance.Key{a}) {
+		t.Errorf("%+v, %v", outcome, err)
 	}
 	f.are(shared, two, one)
 	f.are(a, "none")
@@ -111,8 +111,8 @@ func TestSyncFlagsTakesOverOldRecords(t *testing.T) {
 	for _, k := range []instance.Key{a, b} {
 		members.Put(t, f.cli, f.l.Instance(k), `{"v":1,"source":"flags"}`)
 	}
-	if told := f.sync(one, a); !slices.Equal(told.Dropped, []instance.Key{b}) {
-		t.Errorf("%+v", told)
+	if outcome := f.sync(one, a); !slices.Equal(outcome.Dropped, []instance.Key{b}) {
+		t.Errorf("%+v", outcome)
 	}
 	f.are(a, one)
 	f.are(b, "none")

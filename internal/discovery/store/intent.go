@@ -23,8 +23,8 @@ var ErrIntent = errors.New("not done")
 // shorter than two seconds with its usual settings.
 const minIntent = 2 * time.Second
 
-// Wish is how an intent is wanted.
-type Wish struct {
+// IntentOptions is how an intent is wanted.
+type IntentOptions struct {
 	Reason string
 	// For is how long it holds: then its key goes, with its lease. 0: until it is lifted.
 	For time.Duration
@@ -32,8 +32,8 @@ type Wish struct {
 	Force bool
 }
 
-// Intended tells what came of a wish. Of several memberships it tells of all together.
-type Intended struct {
+// IntentResult tells what came of an intent. Of several memberships it tells of all together.
+type IntentResult struct {
 	// Known tells that etcd holds anything of the instance. If not, nothing was written.
 	Known bool
 	// Changed tells that something was written. If not, all was so already.
@@ -45,7 +45,7 @@ type Intended struct {
 }
 
 // add takes in what came of one membership.
-func (i *Intended) add(f *etcd.Found, was instance.Intent) {
+func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
 	i.Known = i.Known || f.Record != nil || f.Pending != nil || f.Override != nil
 	if was != "" {
 		i.Was = was
@@ -58,9 +58,9 @@ func (i *Intended) add(f *etcd.Found, was instance.Intent) {
 // Intend has no proxy pick an instance any more: state is instance.Drain or
 // instance.Cordon. A weight that was set stays. Of two intents the last counts. A key of
 // role instance.Both means those of both memberships that etcd knows of.
-func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Intent, w Wish) (Intended, error) {
+func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Intent, w IntentOptions) (IntentResult, error) {
 	if state != instance.Drain && state != instance.Cordon {
-		return Intended{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
+		return IntentResult{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
 	}
 	return s.intend(ctx, k, w, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
 		switch {
@@ -80,10 +80,10 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 
 // Lift ends an intent: state is instance.Drain or instance.Cordon, and must be the one
 // that stands. A weight that was set stays.
-func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (Intended, error) {
+func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (IntentResult, error) {
 	var other error
 	lifted := false
-	done, err := s.intend(ctx, k, Wish{Reason: reason}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
+	done, err := s.intend(ctx, k, IntentOptions{Reason: reason}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
 		switch {
 		case unread != nil:
 			return plan{}, fmt.Errorf("the override of %s: %w", k, unread)
@@ -124,7 +124,7 @@ func standing(state instance.Intent) string {
 
 // SetWeight has every proxy pick an instance by a weight, whatever its record says;
 // nil lifts that. What else is wanted of the instance stays.
-func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w Wish) (Intended, error) {
+func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w IntentOptions) (IntentResult, error) {
 	if weight == nil {
 		w.For = 0
 	}
@@ -161,18 +161,18 @@ func (s *Intents) override(k instance.Key, o schema.Override, limit time.Duratio
 }
 
 // intend changes overrides. decide gets each as it stands; unread is why it cannot be read.
-func (s *Intents) intend(ctx context.Context, k instance.Key, w Wish, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (Intended, error) {
+func (s *Intents) intend(ctx context.Context, k instance.Key, w IntentOptions, decide func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error)) (IntentResult, error) {
 	if err := checkKeys(k); err != nil {
-		return Intended{}, err
+		return IntentResult{}, err
 	}
 	if w.For != 0 && w.For < minIntent {
-		return Intended{}, fmt.Errorf("%w: for %s; %s at least", ErrIntent, w.For, minIntent)
+		return IntentResult{}, fmt.Errorf("%w: for %s; %s at least", ErrIntent, w.For, minIntent)
 	}
-	var done Intended
+	var done IntentResult
 	var first instance.Key
 	revision, err := s.changeAt(ctx, k, w.Reason, func(k instance.Key, f *etcd.Found) (plan, error) {
 		if first == (instance.Key{}) || k == first { // another try
-			first, done = k, Intended{}
+			first, done = k, IntentResult{}
 		}
 		o, unread := f.Wanted()
 		done.add(f, o.State)
@@ -182,7 +182,7 @@ func (s *Intents) intend(ctx context.Context, k instance.Key, w Wish, decide fun
 		return decide(k, f, o, unread)
 	})
 	if err != nil {
-		return Intended{}, err
+		return IntentResult{}, err
 	}
 	if revision > 0 {
 		done.Changed, done.Revision = true, revision

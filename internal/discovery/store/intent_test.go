@@ -38,7 +38,7 @@ func TestIntend(t *testing.T) {
 		}
 		return schema.Override{}, store.RawKey{}
 	}
-	intend := func(state instance.Intent, w store.Wish) store.Intended {
+	intend := func(state instance.Intent, w store.IntentOptions) store.IntentResult {
 		t.Helper()
 		done, err := s.Intents.Intend(t.Context(), k, state, w)
 		if err != nil {
@@ -47,22 +47,22 @@ func TestIntend(t *testing.T) {
 		return done
 	}
 
-	if done := intend(instance.Drain, store.Wish{}); done.Known || done.Changed {
+	if done := intend(instance.Drain, store.IntentOptions{}); done.Known || done.Changed {
 		t.Errorf("of an unknown one: %+v", done)
 	}
 	members.Put(t, cli, l.Instance(k), members.Ready)
-	first := intend(instance.Drain, store.Wish{Reason: "disks"})
+	first := intend(instance.Drain, store.IntentOptions{Reason: "disks"})
 	if o, raw := override(); !first.Changed || first.Revision != raw.ModRevision || o.State != instance.Drain || o.Reason != "disks" || o.By != "ann" {
 		t.Errorf("%+v: %+v at %d", first, o, raw.ModRevision)
 	}
-	if again := intend(instance.Drain, store.Wish{}); again.Changed || again.Revision != first.Revision || again.Was != instance.Drain {
+	if again := intend(instance.Drain, store.IntentOptions{}); again.Changed || again.Revision != first.Revision || again.Was != instance.Drain {
 		t.Errorf("again: %+v", again)
 	}
 	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("uncordon of a drained one: %v", err)
 	}
 	// The last intent counts. One for a time has a lease.
-	if done := intend(instance.Cordon, store.Wish{For: time.Minute}); !done.Changed || done.Was != instance.Drain {
+	if done := intend(instance.Cordon, store.IntentOptions{For: time.Minute}); !done.Changed || done.Was != instance.Drain {
 		t.Errorf("%+v", done)
 	}
 	if o, raw := override(); o.State != instance.Cordon || raw.GrantedTTL != time.Minute {
@@ -70,17 +70,17 @@ func TestIntend(t *testing.T) {
 	}
 	// What has a lease ends whole: a weight cannot stand beside it.
 	weight := 50
-	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.Wish{}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("a weight beside what is for a time: %v", err)
 	}
-	intend(instance.Cordon, store.Wish{})
+	intend(instance.Cordon, store.IntentOptions{})
 	if _, raw := override(); raw.Lease != 0 {
 		t.Errorf("%+v has a lease still", raw)
 	}
-	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
+	if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); err != nil {
 		t.Error(err)
 	}
-	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Minute}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Minute}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("a time beside a weight: %v", err)
 	}
 	if _, err := s.Intents.Lift(t.Context(), k, instance.Cordon, ""); err != nil {
@@ -89,7 +89,7 @@ func TestIntend(t *testing.T) {
 	if o, _ := override(); o.State != "" || o.Weight == nil || *o.Weight != weight {
 		t.Errorf("the weight is gone: %+v", o)
 	}
-	if _, err := s.Intents.SetWeight(t.Context(), k, nil, store.Wish{}); err != nil {
+	if _, err := s.Intents.SetWeight(t.Context(), k, nil, store.IntentOptions{}); err != nil {
 		t.Error(err)
 	}
 	if _, raw := override(); raw.Key != "" {
@@ -98,10 +98,10 @@ func TestIntend(t *testing.T) {
 	if _, err := s.Instances.Remove(t.Context(), k, ""); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("of a removed one: %v", err)
 	}
-	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{For: time.Second}); !errors.Is(err, store.ErrIntent) {
+	if _, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: time.Second}); !errors.Is(err, store.ErrIntent) {
 		t.Errorf("for a second: %v", err)
 	}
 
@@ -130,14 +130,14 @@ func TestIntendBoth(t *testing.T) {
 	s := store.New(cli, l, "ann")
 	both := instance.Key{Role: instance.Both, Address: "127.0.0.1:8200"}
 	members.Put(t, cli, l.Instance(both.Each()[1]), members.Ready)
-	if done, err := s.Intents.Intend(t.Context(), both, instance.Drain, store.Wish{}); err != nil || !done.Known || !done.Changed {
+	if done, err := s.Intents.Intend(t.Context(), both, instance.Drain, store.IntentOptions{}); err != nil || !done.Known || !done.Changed {
 		t.Fatalf("%+v, %v", done, err)
 	}
 	if raw, err := s.Reader.Get(t.Context(), both.Each()[0]); err != nil || len(raw) != 0 {
 		t.Errorf("the role that it does not have: %+v, %v", raw, err)
 	}
 	members.Put(t, cli, l.Instance(both.Each()[0]), members.Ready)
-	done, err := s.Intents.Intend(t.Context(), both, instance.Cordon, store.Wish{For: time.Minute})
+	done, err := s.Intents.Intend(t.Context(), both, instance.Cordon, store.IntentOptions{For: time.Minute})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestIntentEndsWithItsLease(t *testing.T) {
 		})
 	}
 	intent("")
-	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.Wish{For: 2 * time.Second})
+	done, err := s.Intents.Intend(t.Context(), k, instance.Drain, store.IntentOptions{For: 2 * time.Second})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestAuditIsBounded(t *testing.T) {
 	members.Put(t, cli, l.Instance(k), members.Ready)
 	for i := range 50 {
 		weight := i
-		if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.Wish{}); err != nil {
+		if _, err := s.Intents.SetWeight(t.Context(), k, &weight, store.IntentOptions{}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -50,7 +50,7 @@ func (s *Kept) order(ctx context.Context, do string, keys []instance.Key, reason
 	}
 	audit, err := s.audit(ctx, one, plan{what: do}, reason)
 	if err != nil {
-		s.giveBack(ctx, []clientv3.LeaseID{lease})
+		s.revokeUnused(ctx, []clientv3.LeaseID{lease})
 		return err
 	}
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)

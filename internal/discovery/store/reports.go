@@ -15,9 +15,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Testimony is what the proxies say of themselves, and what is wanted of some instances,
+// Reports is what the proxies say of themselves, and what is wanted of some instances,
 // all of one revision.
-type Testimony struct {
+type Reports struct {
 	Revision int64
 	Proxies  []lease.ProxyPresence
 	Loads    []*lease.ProxyLoad
@@ -32,8 +32,8 @@ type Standing struct {
 	Revision int64
 }
 
-// Testify reads what the proxies say, and what is wanted of instances.
-func (r *Reader) Testify(ctx context.Context, keys []instance.Key) (Testimony, error) {
+// Reports reads what the proxies say, and what is wanted of instances.
+func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
 	ops := []clientv3.Op{
@@ -51,10 +51,10 @@ func (r *Reader) Testify(ctx context.Context, keys []instance.Key) (Testimony, e
 	}
 	resp, err := r.cli.Txn(cctx).Then(ops...).Commit()
 	if err != nil {
-		return Testimony{}, etcd.Explain(ctx, r.cli, "read what the proxies say", err, true)
+		return Reports{}, etcd.Explain(ctx, r.cli, "read what the proxies say", err, true)
 	}
 	kvs := func(i int) []*mvccpb.KeyValue { return resp.Responses[i].GetResponseRange().Kvs }
-	t := Testimony{
+	t := Reports{
 		Revision: resp.Header.Revision, Proxies: lease.ReadProxies(r.layout, kvs(0)), Loads: lease.ReadLoads(r.layout, kvs(1)),
 		Intents: map[instance.Key]Standing{},
 	}

@@ -189,15 +189,15 @@ func TestStoreSyncFlags(t *testing.T) {
 	sync := func(want map[instance.Key]instance.Record, dropped []instance.Key, keys ...instance.Key) *instance.Snapshot {
 		t.Helper()
 		for range 2 { // the second time nothing is left to do
-			told, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
+			outcome, err := s.Instances.SyncFlags(t.Context(), "127.0.0.1:8000", want)
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, asked := want[removed]; asked != slices.Equal(told.Removed, []instance.Key{removed}) {
-				t.Errorf("wanted and removed: %v, asked for %v", told.Removed, asked)
+			if _, asked := want[removed]; asked != slices.Equal(outcome.Removed, []instance.Key{removed}) {
+				t.Errorf("wanted and removed: %v, asked for %v", outcome.Removed, asked)
 			}
-			if !slices.Equal(told.Dropped, dropped) {
-				t.Errorf("dropped %v, want %v", told.Dropped, dropped)
+			if !slices.Equal(outcome.Dropped, dropped) {
+				t.Errorf("dropped %v, want %v", outcome.Dropped, dropped)
 			}
 			dropped = nil
 		}

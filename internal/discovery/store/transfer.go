@@ -44,10 +44,10 @@ type MoveOutcome string
 
 // The outcomes of an import.
 const (
-	MoveWritten MoveOutcome = "written"
-	MoveSame    MoveOutcome = "same"    // the very same value is there already
-	MoveDiffers MoveOutcome = "differs" // something else is there and was left alone
-	MoveMoot    MoveOutcome = "moot"    // what is there makes it pointless
+	MoveWritten   MoveOutcome = "written"
+	MoveSame      MoveOutcome = "same"    // the very same value is there already
+	MoveDiffers   MoveOutcome = "differs" // something else is there and was left alone
+	MovePointless MoveOutcome = "moot"    // what is there makes it pointless
 )
 
 // Export reads what an operator has put into etcd, all at one revision: static
@@ -185,11 +185,11 @@ func (t *Transfer) carry(c Carried, f *etcd.Found, outcome *MoveOutcome) plan {
 	case there != nil && bytes.Equal(there.Value, c.Value):
 		*outcome = MoveSame
 	case c.Kind == MoveRecord && there != nil && there.Lease != 0:
-		*outcome = MoveMoot // its agent has registered it
+		*outcome = MovePointless // its agent has registered it
 	case there != nil:
 		*outcome = MoveDiffers
 	case c.Kind != MoveOverride && f.Removed(), c.Kind == MovePending && f.Record != nil:
-		*outcome = MoveMoot
+		*outcome = MovePointless
 	case c.Kind != MoveRecord:
 		p.lease = c.TTL
 		p.put = func(id clientv3.LeaseID) clientv3.Op {

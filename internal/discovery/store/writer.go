@@ -97,7 +97,7 @@ func (w *writer) changeAt(ctx context.Context, k instance.Key, why string, decid
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
 	var leases []clientv3.LeaseID // granted but not used
-	defer func() { w.giveBack(ctx, leases) }()
+	defer func() { w.revokeUnused(ctx, leases) }()
 	for try := range storeTries {
 		if try > 0 && !etcd.Pause(ctx, time.Duration(rand.Int64N(int64(20*time.Millisecond)*int64(try)))) {
 			break
@@ -193,7 +193,7 @@ func (w *writer) grant(ctx context.Context, ttl time.Duration) (clientv3.LeaseID
 
 // giveBack revokes leases that were granted in vain. It is a courtesy: they
 // hold no key and end by themselves.
-func (w *writer) giveBack(ctx context.Context, leases []clientv3.LeaseID) {
+func (w *writer) revokeUnused(ctx context.Context, leases []clientv3.LeaseID) {
 	ctx = context.WithoutCancel(ctx)
 	for _, id := range leases {
 		cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)

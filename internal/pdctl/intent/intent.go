@@ -57,7 +57,7 @@ cordoned is left as it is.`
 
 // intentFlags are those of drain, cordon and weight.
 type intentFlags struct {
-	wish store.Wish
+	wish store.IntentOptions
 	wait bool
 	// limit is --timeout: of --wait, else as at other commands.
 	limit time.Duration
@@ -181,9 +181,9 @@ func intend(ctx context.Context, s *session.Session, keys []instance.Key, state 
 	}
 	defer conn.Close()
 	word := map[instance.Intent]string{instance.Drain: "drained", instance.Cordon: "cordoned"}[state]
-	results, revision := apply(s, keys, func(k instance.Key) (store.Intended, error) {
+	results, revision := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Intend(ctx, k, state, f.wish)
-	}, func(r *session.Result, done store.Intended) {
+	}, func(r *session.Result, done store.IntentResult) {
 		r.Outcome, r.Text = word, word
 		switch {
 		case !done.Changed:
@@ -226,9 +226,9 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 		return err
 	}
 	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.Intended, error) {
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.Lift(ctx, k, state, reason)
-	}, func(r *session.Result, done store.Intended) {
+	}, func(r *session.Result, done store.IntentResult) {
 		if r.Outcome, r.Text = "already", fmt.Sprintf("there is no %s; left as it is", state); done.Changed {
 			r.Outcome, r.Text = "un"+string(state)+"ed", "un"+string(state)+"ed; used again as it registers"
 		}
@@ -238,7 +238,7 @@ func lift(ctx context.Context, s *session.Session, keys []instance.Key, state in
 
 // apply changes what is wanted of each instance and prints the result, which say puts into
 // words. It returns the highest revision, too.
-func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.Intended, error), say func(*session.Result, store.Intended)) ([]session.Result, int64) {
+func apply(s *session.Session, keys []instance.Key, do func(instance.Key) (store.IntentResult, error), say func(*session.Result, store.IntentResult)) ([]session.Result, int64) {
 	results, revision := make([]session.Result, 0, len(keys)), int64(0)
 	for _, k := range keys {
 		r := session.Result{Role: k.Role, Address: k.Address}

@@ -96,7 +96,7 @@ func awaitFree(ctx context.Context, s *session.Session, conn *session.Conn, revi
 	for _, k := range drained {
 		all = append(all, k.Each()...)
 	}
-	t, err := conn.Store.Reader.Testify(ctx, all)
+	t, err := conn.Store.Reader.Reports(ctx, all)
 	if err != nil {
 		return s.Hint(err)
 	}
@@ -153,7 +153,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 	for {
 		start, gap := time.Now(), waitPoll
 		var away []string // why etcd could not be asked, nothing if it could
-		t, err := conn.Store.Reader.Testify(ctx, keys)
+		t, err := conn.Store.Reader.Reports(ctx, keys)
 		switch {
 		case ctx.Err() != nil:
 			return state, errInterrupted
@@ -195,7 +195,7 @@ func awaitProxies(ctx context.Context, s *session.Session, conn *session.Conn, r
 }
 
 // drainEnded is an error if a drain that is waited for is no longer in force.
-func drainEnded(t store.Testimony, keys []instance.Key) error {
+func drainEnded(t store.Reports, keys []instance.Key) error {
 	for _, k := range keys {
 		if t.Intents[k].Intent == "" {
 			return errEnded(k)

@@ -58,15 +58,15 @@ func Weight(s *session.Session) *cobra.Command {
 }
 
 // weigh sets a weight. nil lifts the one that was set.
-func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.Wish) error {
+func weigh(ctx context.Context, s *session.Session, keys []instance.Key, n *int, wish store.IntentOptions) error {
 	conn, err := s.Connect(ctx)
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	results, _ := apply(s, keys, func(k instance.Key) (store.Intended, error) {
+	results, _ := apply(s, keys, func(k instance.Key) (store.IntentResult, error) {
 		return conn.Store.Intents.SetWeight(ctx, k, n, wish)
-	}, func(r *session.Result, _ store.Intended) {
+	}, func(r *session.Result, _ store.IntentResult) {
 		switch {
 		case n == nil:
 			r.Outcome, r.Text = "lifted", "its own weight is in force"

@@ -125,7 +125,7 @@ func (r importResult) text(c store.Carried, dry bool) string {
 		return "is there already"
 	case string(store.MoveDiffers):
 		return "something else is there, which was left as it is; see pdctl get " + string(r.Role) + "/" + r.Address
-	case string(store.MoveMoot):
+	case string(store.MovePointless):
 		return "left out: the new etcd has the instance, or its removal, already"
 	case "skipped":
 		return "skipped: " + instance.Printable(c.Skip, 200)
