@@ -14,7 +14,6 @@ package connector
 import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
 )

@@ -13,10 +13,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-
-	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 
 func TestMain(m *testing.M) {

@@ -4,7 +4,6 @@ import (
 	"net"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 )
 

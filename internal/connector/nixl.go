@@ -8,7 +8,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 

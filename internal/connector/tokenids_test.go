@@ -7,7 +7,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 

@@ -14,12 +14,11 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/tracing"
-
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/internal/tracing"
 )
 
 // call is one client's request, from its first byte to its entry in the log. It

@@ -7,7 +7,6 @@ import (
 	"net/http"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 

@@ -19,11 +19,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/sched"
-	"github.com/pdmesh/pdmesh/internal/upstream"
-
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/internal/sched"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // played is an upstream client whose engines say what they are told to, in

@@ -6,11 +6,10 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/sim/testkit/leak"
-
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )
 
 func TestMain(m *testing.M) { leak.Main(m) }

@@ -5,10 +5,9 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
-
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 	"github.com/pdmesh/pdmesh/internal/openai/request"
+	"github.com/pdmesh/pdmesh/sim/testkit/refusals"
 )
 
 // otherwise are the recorded requests that are judged otherwise here, and why.

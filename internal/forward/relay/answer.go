@@ -16,9 +16,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/upstream"
-
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
 // The ways a request can end, as in metrics and the access log.

@@ -1,7 +1,6 @@
 package relay
 
 import (
-	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -9,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/upstream"
 	"github.com/pdmesh/pdmesh/sim/testkit/leak"
 )

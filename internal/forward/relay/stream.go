@@ -14,7 +14,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/stage"
 	"github.com/pdmesh/pdmesh/internal/histogram"
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )

@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/form"
 )
 

@@ -7,11 +7,10 @@ import (
 	"strconv"
 	"unicode/utf8"
 
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
-
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // badJSON is the answer to a body that could not be read.

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/request"
 )
 

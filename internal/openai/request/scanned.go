@@ -3,11 +3,10 @@ package request
 import (
 	"errors"
 
-	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
-
 	"github.com/pdmesh/pdmesh/internal/openai"
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
+	"github.com/pdmesh/pdmesh/internal/openai/utf8scan"
 )
 
 // maxTopLevel bounds the fields of a request, so that a hostile body cannot

@@ -5,7 +5,6 @@ import (
 	"strconv"
 
 	"github.com/pdmesh/pdmesh/internal/alone"
-
 	"github.com/pdmesh/pdmesh/internal/openai/jsonscan"
 	"github.com/pdmesh/pdmesh/internal/openai/pydantic"
 )

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/openai"
-
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
