@@ -7,10 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
-
-	"github.com/pdmesh/pdmesh/internal/sched"
-
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 // Passed is a request that one instance answers alone.

@@ -10,10 +10,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// concurrent runs both legs of a pair at once. When one fails the other is aborted:
+// concurrent is the flow of a pair whose legs run at once.
+type concurrent struct{ *completion }
+
+// run runs both legs of a pair at once. When one fails the other is aborted:
 // an engine waits for minutes for a partner that does not come. done tells that the
 // request has been answered; if not, another pair is due.
-func (c *completion) concurrent(p *sched.Assignment, dialect connector.Dialect) (done bool) {
+func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	d, err := c.attempts.pick(instance.Decode, p)
 	if err != nil {
 		return c.withoutPartner(p, err)
@@ -74,7 +77,7 @@ type partner struct {
 // for its own failure or because its instance is gone, decode would wait in vain: the
 // leg is called off. That holds after prefill has answered, too, as decode may still be
 // about to read from it.
-func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
+func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
 	other := &partner{
 		leg:  c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout}),
 		done: make(chan struct{}),
@@ -90,7 +93,7 @@ func (c *completion) beginPartner(p *sched.Assignment, decode *leg.Leg, id strin
 			other.leg.End()
 			return
 		}
-		other.served, other.kept = true, c.kept(p, c.s.dialects[p.Connector])
+		other.served, other.kept = true, c.s.heldUntil(p, c.s.dialects[p.Connector])
 		other.leg.Unlimited()
 		c.prefilled(p, answer)
 		decode.PartnerDone()

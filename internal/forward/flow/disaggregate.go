@@ -35,7 +35,7 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 // counts that somebody answers.
 func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
-	if s == nil || c.attempts.last != nil || len(c.lonely) > 0 {
+	if s == nil || c.attempts.last != nil || len(c.pairs.unpaired) > 0 {
 		return false
 	}
 	why, d := s.decide(c, p, dialect)
@@ -49,7 +49,7 @@ func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (ser
 	if d != nil {
 		d.Confirm()
 	}
-	c.aloneFrom(d, why.Reason)
+	decodeAlone{c}.run(d, why.Reason)
 	return true
 }
 
@@ -89,8 +89,8 @@ func onDecode(d *sched.Assignment) estimate.Decode {
 }
 
 // learnPrefill notes how long a prefill took that has just answered.
-func (c *completion) learnPrefill(p *sched.Assignment) {
-	if c.s.Disaggregate == nil || c.media {
+func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
+	if s == nil || c.media {
 		return
 	}
 	uncached := p.Tokens - p.Cached
@@ -98,14 +98,13 @@ func (c *completion) learnPrefill(p *sched.Assignment) {
 		uncached = tokens - cached
 	}
 	t := c.Origin.Times
-	c.s.Disaggregate.estimate.Prefilled(c.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
+	s.estimate.Prefilled(c.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
 }
 
 // learn notes how long decode took until it began to answer; p is nil for decode alone.
 // An answer that is no stream begins when it is whole, and the streams of other APIs
 // begin before anything is computed: they teach nothing. Nor do images, which are no text.
-func (c *completion) learn(d, p *sched.Assignment) {
-	s := c.s.Disaggregate
+func (s *Disaggregate) learn(c *completion, d, p *sched.Assignment) {
 	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.Route.Failed > 0 {
 		return
 	}

@@ -13,12 +13,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// notified runs prefill, waits until each of its ranks has said that decode has the KV
+// notified is the flow of a pair whose prefill says when the KV cache has arrived.
+type notified struct{ *completion }
+
+// run runs prefill, waits until each of its ranks has said that decode has the KV
 // cache, and runs decode. Without the last of them decode must not begin: it would read
 // memory that is not filled yet, without an error. The KV cache goes to one decode
 // instance, so that a failure of either leg needs a new pair. done tells that the
 // request has been answered; if not, another pair is due.
-func (c *completion) notified(p *sched.Assignment, dialect connector.Dialect) (done bool) {
+func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	if c.s.Notices == nil || c.s.Notices.Can(p.Instance) != nil {
 		p.Done()
 		c.alone(alone.NotHeard)
@@ -61,10 +64,10 @@ func (c *completion) notified(p *sched.Assignment, dialect connector.Dialect) (d
 // sendKV makes prefill compute the prompt and send its KV cache, and waits until it has
 // arrived. A failure is that of prefill, or of decode, which was gone before it was
 // needed.
-func (c *completion) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
+func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect connector.Dialect) (ofPrefill, ofDecode *leg.Failure) {
 	l := c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
 	defer l.End()
-	watch := c.watchReceiver(d, l)
+	watch := c.watchDecode(d, l)
 	defer watch.end()
 	out := dialect.Prefill(c.req, pair)
 	heard := c.hear(l, out.Awaits)
@@ -92,7 +95,7 @@ func (c *completion) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect
 
 // hear waits for the notifications of a prefill leg, from before it is sent. What it
 // gives tells whether all have come; if they cannot be heard the leg is called off.
-func (c *completion) hear(l *leg.Leg, n connector.Notices) <-chan bool {
+func (c notified) hear(l *leg.Leg, n connector.Notices) <-chan bool {
 	heard := make(chan bool, 1)
 	go func() {
 		err := c.s.Notices.Await(l, l.Instance, n.ID, n.Ranks)
@@ -104,10 +107,10 @@ func (c *completion) hear(l *leg.Leg, n connector.Notices) <-chan bool {
 	return heard
 }
 
-// watchReceiver calls a prefill leg off when the decode instance that its KV cache goes
+// watchDecode calls a prefill leg off when the decode instance that its KV cache goes
 // to is found gone: nothing would say so otherwise.
-func (c *completion) watchReceiver(d *sched.Assignment, prefill *leg.Leg) *receiver {
-	w := &receiver{pick: d, prefill: prefill}
+func (c notified) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
+	w := &decodeWatch{pick: d, prefill: prefill}
 	w.owes(time.Now().Add(notAsked))
 	if err := c.s.Picker.Gone(d); err != nil { // between the pick and Await
 		w.CallOff(err)
@@ -119,8 +122,8 @@ func (c *completion) watchReceiver(d *sched.Assignment, prefill *leg.Leg) *recei
 // begins to owe an answer: longer than any prefill.
 const notAsked = 365 * 24 * time.Hour
 
-// receiver is a decode instance before its leg begins. It implements sched.Leg.
-type receiver struct {
+// decodeWatch is a decode instance before its leg begins. It implements sched.Leg.
+type decodeWatch struct {
 	pick    *sched.Assignment
 	prefill *leg.Leg
 
@@ -128,10 +131,10 @@ type receiver struct {
 	err error
 }
 
-var _ sched.Leg = (*receiver)(nil)
+var _ sched.Leg = (*decodeWatch)(nil)
 
 // CallOff implements sched.Leg.
-func (w *receiver) CallOff(cause error) {
+func (w *decodeWatch) CallOff(cause error) {
 	w.mu.Lock()
 	if w.err == nil {
 		w.err = cause
@@ -141,17 +144,17 @@ func (w *receiver) CallOff(cause error) {
 }
 
 // Silent implements sched.Leg: prefill has its own limit.
-func (w *receiver) Silent(time.Duration) {}
+func (w *decodeWatch) Silent(time.Duration) {}
 
 // owes has the instance looked after as one that keeps a request waiting since then: if
 // it cannot be reached, prefill cannot send to it either, and does not say so.
-func (w *receiver) owes(since time.Time) { w.pick.Await(w, since) }
+func (w *decodeWatch) owes(since time.Time) { w.pick.Await(w, since) }
 
 // gone tells why the instance is gone, nil if it is not.
-func (w *receiver) gone() error {
+func (w *decodeWatch) gone() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.err
 }
 
-func (w *receiver) end() { w.pick.Settle() }
+func (w *decodeWatch) end() { w.pick.Settle() }

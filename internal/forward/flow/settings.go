@@ -123,3 +123,20 @@ func (s *Settings) Load() error {
 	}
 	return nil
 }
+
+// budget is how long a hand-over may wait. A lease that is known allows two thirds of
+// it, since decode needs some time to extend it; else what is configured counts.
+func (s *Settings) budget(lease time.Duration) time.Duration {
+	if lease > 0 {
+		return lease / 3 * 2
+	}
+	return s.KVBudget
+}
+
+// heldUntil is until when a prefill instance keeps what it has just computed.
+func (s *Settings) heldUntil(p *sched.Assignment, d connector.Dialect) time.Time {
+	if lease := d.Terms(p.Instance).Lease; lease > 0 {
+		return time.Now().Add(lease)
+	}
+	return time.Now().Add(s.KVBudget)
+}

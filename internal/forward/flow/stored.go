@@ -7,15 +7,13 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/openai"
-	"github.com/pdmesh/pdmesh/internal/sched"
-
 	"github.com/pdmesh/pdmesh/internal/openai/splice"
+	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
 var errNeedsPrefill = errors.New("the instance answers nothing right without a prefill")
@@ -48,18 +46,6 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	return r.Answer.Relay(relay.Source{
 		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
 		Rewriters: []connector.Rewriter{relay.Hide(openai.Responses)},
-	})
-}
-
-// goOn answers a request that goes on from a stored response. The prompt is where that
-// is: no other instance could compute it.
-func (c *completion) goOn(id string) {
-	c.Route.Alone = alone.StoredResponse
-	c.holders(id, func(a *sched.Assignment) *leg.Failure {
-		if c.s.needsPrefill(a) {
-			return leg.NewFailure(leg.Status4xx, leg.Ours(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
-		}
-		return c.aloneOn(a)
 	})
 }
 

@@ -1,0 +1,67 @@
+package flow
+
+import (
+	"errors"
+
+	"github.com/pdmesh/pdmesh/internal/alone"
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// decodeAlone is the flow of one leg: a decode instance does it all, without KV transfer.
+type decodeAlone struct{ *completion }
+
+// run lets one decode instance do the whole request; first is the pick that is tried
+// first, nil for any.
+func (c decodeAlone) run(first *sched.Assignment, reason string) {
+	c.Route.Alone, c.Route.Prefill = reason, ""
+	c.Origin.Times.WithoutPrefill()
+	c.usage.Prefilled(nil)
+	for done, passed := false, false; !done; {
+		d, err := first, error(nil)
+		if first = nil; d == nil {
+			d, err = c.attempts.pick(instance.Decode, nil)
+		}
+		switch {
+		case err == nil:
+		case passed && errors.Is(err, sched.ErrNone):
+			c.withoutPair()
+			return
+		default:
+			c.withoutDecode(err)
+			return
+		}
+		if c.s.needsPrefill(d) {
+			d.Done()
+			c.attempts.pass(d.Instance)
+			passed = true
+			continue
+		}
+		c.Route.took(d)
+		f := c.on(d)
+		done = f == nil || c.decodeFailed(d, f)
+	}
+}
+
+// on lets this decode instance do it. The pick is done then.
+func (c decodeAlone) on(d *sched.Assignment) *leg.Failure {
+	defer d.Done()
+	l := c.Origin.Begin(d, c.decodeWait())
+	defer l.End()
+	out := connector.Alone(c.req, connector.Pair{Decode: d.Instance, DecodeRank: d.Rank, Key: leg.Key()})
+	return c.decodeOn(l, leg.EngineID(c.Origin.ID), out, nil, func() { c.committed(d, nil) })
+}
+
+// goOn answers a request that goes on from a stored response. The prompt is where that
+// is: no other instance could compute it.
+func (c decodeAlone) goOn(id string) {
+	c.Route.Alone = alone.StoredResponse
+	c.holders(id, func(a *sched.Assignment) *leg.Failure {
+		if c.s.needsPrefill(a) {
+			return leg.NewFailure(leg.Status4xx, leg.Ours(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
+		}
+		return c.on(a)
+	})
+}

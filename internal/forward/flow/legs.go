@@ -1,0 +1,126 @@
+package flow
+
+import (
+	"errors"
+	"net/http"
+	"time"
+
+	"github.com/pdmesh/pdmesh/internal/connector"
+	"github.com/pdmesh/pdmesh/internal/forward/leg"
+	"github.com/pdmesh/pdmesh/internal/forward/relay"
+	"github.com/pdmesh/pdmesh/internal/openai"
+	"github.com/pdmesh/pdmesh/internal/openai/sse"
+	"github.com/pdmesh/pdmesh/internal/sched"
+)
+
+// maxPrefillAnswer bounds what a prefill instance may answer. Block ids of a
+// prompt of a million tokens take well under a megabyte.
+const maxPrefillAnswer = 16 << 20
+
+// legs sends the legs of one completion, and holds what their answers say. A prefill leg
+// of a concurrent pair may outlive the request's body, so kind and the others are copies.
+type legs struct {
+	*Request
+	s         *Settings
+	kind      openai.Kind
+	stream    bool
+	cutReason string // why an engine may refuse a prefill of one token, see request.Request
+	usage     relay.Usage
+	// silent is how long decode legs waited that were sent again because their
+	// hand-over had run out.
+	silent time.Duration
+}
+
+// newPair names a new attempt.
+func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
+	pair := connector.Pair{
+		Prefill: p.Instance, PrefillRank: p.Rank,
+		ID: leg.EngineID(c.Origin.ID), Key: leg.Key(), TokenIDs: p.Lesson.Wanted(),
+	}
+	if d != nil {
+		pair.Decode, pair.DecodeRank = d.Instance, d.Rank
+	}
+	return pair
+}
+
+// prefillOn sends the prefill leg and reads its answer.
+func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
+	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
+	if err != nil {
+		return nil, l.OfError(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		f := relay.ReadError(l, resp, c.s.Idle)
+		if c.cutReason != "" && c.refusesCut(f) {
+			f = leg.NewFailure(leg.OurEdit, f.Answer, f.Err)
+		}
+		return nil, f
+	}
+	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
+	switch {
+	case errors.Is(err, relay.ErrTooLarge):
+		return nil, l.OfAnswer(err.Error())
+	case err != nil:
+		return nil, l.OfError(err)
+	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
+		return nil, l.OfFinish(leg.Aborted)
+	}
+	return answer, nil
+}
+
+// refusesCut tells whether an engine may have failed at our cut after one token
+// (protocol rule R1c). The two agents' APIs say 500 where half a call cannot be parsed.
+func (c *legs) refusesCut(f *leg.Failure) bool {
+	switch f.Class {
+	case leg.Status4xx:
+		return f.Answer.Status == http.StatusBadRequest
+	case leg.Status5xx:
+		return (c.kind == openai.Messages || c.kind == openai.Responses) && f.Answer.Status == http.StatusInternalServerError
+	}
+	return false
+}
+
+// decodeWait is how long a decode leg may take to answer.
+func (c *legs) decodeWait() leg.Wait {
+	w := leg.Wait{Limit: c.s.FirstByte, Cause: leg.ErrFirstByteTimeout}
+	if !c.stream {
+		// vLLM sends the header of a non-streamed answer when the answer is
+		// whole: generation time, which no first-byte limit may cut.
+		w.Limit = c.s.NonStream
+	}
+	// A leg whose hand-over ran out while the instance was silent is sent again
+	// with a new one; for the client it is the same wait.
+	w.Limit, w.Silence = max(w.Limit-c.silent, 1), max(c.s.FirstByte-c.silent, 1)
+	return w
+}
+
+// decodeOn sends the decode leg and passes its answer on. nil means that the
+// client has been answered, well or visibly broken.
+func (c *legs) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
+	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
+	if err != nil {
+		return l.OfError(err)
+	}
+	defer func() { _ = resp.Body.Close() }()
+	if resp.Status != http.StatusOK {
+		return relay.ReadError(l, resp, c.s.Idle)
+	}
+	givesUp := ""
+	if d := c.s.dialects[l.Connector()]; d != nil { // nobody speaks to some that have a stored response
+		givesUp = d.Terms(l.Instance).GivesUp
+	}
+	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
+	if rw != nil {
+		rewriters = append(rewriters, rw)
+	}
+	return c.Answer.Relay(relay.Source{Leg: l, Resp: resp, Commit: commit, Rewriters: rewriters, GivesUp: givesUp})
+}
+
+// path is where a leg goes.
+func (c *legs) path(out *connector.Leg) string {
+	if out.Path != "" {
+		return out.Path
+	}
+	return c.Endpoint
+}
