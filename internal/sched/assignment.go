@@ -50,7 +50,7 @@ type Request struct {
 	Priority int
 	// Measure has the assignment say what there was to do before it.
 	Measure bool
-	// Tentative tells that the leg may not go to whom is picked; if it does,
+	// Tentative tells that the leg may not go to the instance that is picked; if it does,
 	// Assignment.Confirm says so. Until then policies and counts know nothing of the pick;
 	// what is in flight does.
 	Tentative bool
@@ -132,7 +132,7 @@ func (a *Assignment) Full() bool {
 	return said != nil && (said.Full() || said.All.Waiting > max(said.All.Deferred, said.All.Fetching))
 }
 
-// half is what decides whom the instance can be paired with.
+// half is what decides with which instances this one can be paired.
 func (a *Assignment) half() half { return half{a.Connector, a.Build, a.Blocks} }
 
 // Heard notes a sign of life of the instance: bytes of an answer.
@@ -161,8 +161,8 @@ func (a *Assignment) Computed(tokens int) {
 	}
 }
 
-// Prefilled is Computed by an instance that has told how many tokens the prompt has and
-// how many of them were in its cache; 0 and 0 where it has not.
+// Prefilled is Computed by an instance whose answer says how many tokens the prompt has and
+// how many of them were in its cache; 0 and 0 where it does not say.
 func (a *Assignment) Prefilled(tokens, cached int) {
 	expected := a.Cached
 	if tokens > 0 && a.Tokens > 0 {

@@ -18,7 +18,7 @@ type change struct{ was, is *instance.Instance }
 // edit is what becomes of the places of one address in a list.
 type edit struct {
 	address string
-	is      candidate   // its first rank; without an instance: nobody stands there
+	is      candidate   // its first rank; without an instance: the place becomes empty
 	more    []candidate // its other ranks
 }
 
@@ -69,7 +69,7 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 }
 
 // candidatesOf gives the candidates that an instance is: one for each of its ranks, none if
-// nobody speaks to it.
+// its dialect is not spoken.
 func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	dialect := x.opts.Connector(in)
 	if dialect == "" {
@@ -239,7 +239,7 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *role
 	for m, es := range e.byModel {
 		list := next.byModel[m]
 		switch {
-		case list == nil: // nobody lists it any more
+		case list == nil: // no instance lists it any more
 		case list.equals(ri.all) && sameEdits(es, e.all):
 			// Mostly there is but one model: its list is the list of all.
 			next.byModel[m] = list.with(next.all.items, next.all.own)

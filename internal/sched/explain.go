@@ -14,7 +14,7 @@ const (
 	OutModel    = "model"       // it serves others
 	OutUnspoken = "connector"   // it has none that this proxy speaks
 	OutEjected  = "ejected"     // by this proxy's opinion
-	OutSilent   = "unreachable" // by the same, nobody can connect to it
+	OutSilent   = "unreachable" // by the same, no connection to it can be made
 	OutSlow     = "slow"        // its agent gets no answer of it
 	OutFull     = "full"        // its KV cache has no room
 	OutTried    = "tried"       // by this request
@@ -27,7 +27,7 @@ type Explained struct {
 	Revision int64 // of the snapshot
 	// Candidates are all members of the role that serve something, each rank for itself.
 	Candidates []ExplainedCandidate
-	// Policy that chooses, "" where nobody can be chosen: then Err says why.
+	// Policy that chooses, "" where no candidate is left: then Err says why.
 	Policy string
 	Err    error
 	// Assignment is what the pick would give. It holds nothing, and no leg may use it.
@@ -131,7 +131,8 @@ func loadOf(l *policy.Load) CandidateLoad {
 	return CandidateLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load()}
 }
 
-// members adds those of the role that are not in the list of the model; nil: nobody is.
+// members adds the members of the role that are not in the list of the model; nil: an
+// empty list.
 func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
 	var more []ExplainedCandidate
 	for _, in := range s.Members().All() {

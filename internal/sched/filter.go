@@ -161,10 +161,10 @@ func (f *filter) opinion(k instance.Key) standing {
 // admission decides up to which standing the candidates of a list may be picked, by
 // how many stand how. Usually those may that are in. When more than half of those
 // that can be reached are out, the opinion is likelier wrong than they are: all of
-// them may be picked. When nobody else can be reached, the partner's own engine does
-// it all. And when nobody can be reached everybody may: better to try
+// them may be picked. When no other can be reached, the partner's own engine does
+// it all. And when none can be reached all may be picked: better to try
 // than to refuse, the opinion may be older than the recovery. One that is full is
-// picked when nobody has room: a request waits there, which is better than failing.
+// picked when none has room: a request waits there, which is better than failing.
 func admission(n *[standings]int) standing {
 	roomy := n[fine] + n[starting]
 	in := roomy + n[full]
@@ -182,16 +182,16 @@ func admission(n *[standings]int) standing {
 	}
 }
 
-// lastResort tells whether an instance may be picked when nobody can be reached.
-// Everybody may be, also one that is silent: it may answer yet. But where a decode
-// instance would do, nobody waits for a silent prefill instance.
+// lastResort tells whether an instance may be picked when none can be reached. All may be,
+// also a silent one, which may answer yet. But where a decode instance would do, no request
+// waits for a silent prefill instance.
 func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
 	return !optional || !list.own[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
 // fits tells whether the request may have a candidate: not tried before, and one
-// that can go with its partner, or with somebody who can become it.
+// that can go with its partner, or with one that can become it.
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
 	own := c.own[i].half
 	switch {
@@ -233,7 +233,7 @@ func (c *candidates) besideTried(i int, r *Request) bool {
 }
 
 // allFit tells that every candidate of the role fits the request, if that is
-// plain to see: it has tried nobody, and as for pairs all are alike.
+// plain to see: it has tried none, and as for pairs all are alike.
 func (ix *index) allFit(list *candidates, r *Request) bool {
 	ri := ix.role(r.Role)
 	switch {
@@ -268,7 +268,7 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 			why = ErrSelf
 		}
 		if self && ix.single(r.Model) {
-			continue // who serves other models is no matter
+			continue // instances of other models do not matter
 		}
 		for partner := range partners {
 			if self && pairs(list.own[i].half, partner) {

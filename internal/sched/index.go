@@ -18,8 +18,8 @@ type indexer struct {
 
 	now  atomic.Pointer[index]
 	next atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
-	// building keeps several requests from building the same index; nobody
-	// waits for it but the first requests of all.
+	// building keeps several requests from building the same index; only the first
+	// requests of all wait for it.
 	building sync.Mutex
 	last     *index         // built last; guarded by building
 	models   map[string]int // entries of last that list each model; guarded by building
@@ -41,10 +41,10 @@ func (ix *index) role(r instance.Role) *roleIndex {
 }
 
 type roleIndex struct {
-	all *candidates // whoever serves anything: requests that name no model
+	all *candidates // of every model: for requests that name none
 
 	byModel map[string]*candidates
-	// halves counts the instances by what decides whom they can be paired with.
+	// halves counts the instances by what decides their partners.
 	halves map[half]int
 	// alike tells that there is one such half, of all.
 	alike bool
@@ -53,7 +53,7 @@ type roleIndex struct {
 	newList func() *candidates
 }
 
-// half is what of an instance decides whom it can be paired with.
+// half is what of an instance decides its partners.
 type half struct {
 	connector string
 	build     string // what both must have in common, "" for one that goes with anybody
@@ -183,7 +183,7 @@ func (x *indexer) current() *index {
 	if next := x.next.Load(); next != nil && next.snapshot == snap && x.now.CompareAndSwap(old, next) {
 		return next
 	}
-	// Nobody has prepared it. One request builds the new index; the others go on with the old one, a
+	// It is not prepared. One request builds the new index; the others go on with the old one, a
 	// few milliseconds behind at worst, rather than wait for it.
 	if old != nil && !x.building.TryLock() {
 		return old
@@ -194,7 +194,7 @@ func (x *indexer) current() *index {
 	return x.rebuild()
 }
 
-// newest is current for who must not go on with an old one.
+// newest is current for callers that must not go on with an old one.
 func (x *indexer) newest() *index {
 	x.building.Lock()
 	defer x.building.Unlock()
@@ -218,7 +218,7 @@ func (x *indexer) rebuild() *index {
 
 // prepare builds what picks need of a snapshot that is about to be published,
 // so that no request has to. It is called before the source gives the snapshot
-// out, by whoever publishes it.
+// out, by its publisher.
 func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()
@@ -230,7 +230,7 @@ func (x *indexer) prepare(snap *instance.Snapshot) {
 }
 
 // candidates finds the list for a model; known is false for a model that
-// nobody lists.
+// no instance lists.
 func (ix *index) candidates(role instance.Role, model string) (list *candidates, known bool) {
 	ri := ix.role(role)
 	if model == "" {

@@ -31,7 +31,7 @@ type Counts struct{ InFlight, Waiting, Held float64 }
 
 // Hits is what prefill found in the cache of one engine, in tokens of all prompts.
 type Hits struct {
-	Asked    int64 // of prompts whose answer told how many they have
+	Asked    int64 // of prompts whose answer said how many they have
 	Expected int64 // of them that the policy expected in the cache
 	Found    int64 // of them that were there
 }
@@ -73,7 +73,7 @@ func (l *Loads) SetEngine(k instance.Key, said *policy.Engine) {
 }
 
 // noteFull keeps the list of the decode instances that, or ranks of which, have no room. A full prefill
-// instance is passed over for nobody: its blocks are free once decode has them.
+// instance is picked all the same: its blocks are free once decode has them.
 func (l *Loads) noteFull(k instance.Key, is bool) {
 	if k.Role != instance.Decode {
 		return

@@ -7,7 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// pins is which prefill instances keep KV caches that nobody has fetched, and until when.
+// pins are the prefill instances that keep KV caches which were never fetched, and until
+// when.
 // It is written where a request has failed, and read where an instance is drained.
 type pins struct {
 	mu    sync.Mutex // guards until

@@ -48,13 +48,13 @@ type Source interface {
 
 // Health is this proxy's opinion, asked at every pick: it must not block.
 type Health interface {
-	// Troubled lists those against whom anything is held; if that is nobody,
-	// nothing else is asked. The list is not changed any more, and a key may
-	// stand in it that is no member.
+	// Troubled lists the instances with strikes or an ejection; if there are none,
+	// nothing else is asked. The list does not change any more. It may have keys that
+	// are no members.
 	Troubled() []instance.Key
 	// Available: it is not ejected.
 	Available(k instance.Key) bool
-	// Unreachable: it is ejected because nobody could connect to it.
+	// Unreachable: it is ejected because no connection to it could be made.
 	Unreachable(k instance.Key) bool
 	// SilentFor is how long it has given no sign of life, 0 if it gives some. One
 	// that is silent and unreachable may still answer.
@@ -75,7 +75,7 @@ type Options struct {
 	Build func(*instance.Instance) string
 	// Blocks is the same of the size of KV blocks, 0 for one that goes with any; nil: all do.
 	Blocks func(*instance.Instance) int
-	// Silent is told of instances that keep legs waiting; nil: nobody is.
+	// Silent is called for instances that keep legs waiting; nil: it is not.
 	Silent func(*instance.Instance)
 	// SilentAfter is how long an instance may keep a leg waiting, and give no other
 	// sign of life, before it is called silent. Default 1 s.
@@ -103,8 +103,8 @@ type Options struct {
 	Rand func() float64
 }
 
-// Scheduler picks instances. It is safe for concurrent use. Its parts are for those who
-// need nothing else of it.
+// Scheduler picks instances. It is safe for concurrent use. Its exported parts are for
+// callers that need nothing else of it.
 type Scheduler struct {
 	// Loads is what engines have to do.
 	Loads *Loads
@@ -154,9 +154,8 @@ func New(o Options) *Scheduler {
 // Pick chooses an instance. It takes no lock and does no I/O unless the
 // membership changed since the last pick, or its policy needs a lock.
 //
-// A pick is counted before the membership is looked at again. So whoever sees the
-// membership without an instance, and then nothing in flight there, knows that nothing
-// will be: pdctl drain --wait rests on it, and a process may be suspended between any two
+// A pick is counted before the membership is looked at again. So once the
+// membership is without an instance, and nothing is in flight there, nothing will be: pdctl drain --wait rests on it, and a process may be suspended between any two
 // lines of this.
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
@@ -228,8 +227,7 @@ func (s *Scheduler) Take(in *instance.Instance) (*Assignment, error) {
 }
 
 // Prepare builds what picks need of a snapshot that is about to be published, so that no
-// request has to. It is called before the source gives the snapshot out, by whoever
-// publishes it.
+// request has to. The publisher calls it before the source gives the snapshot out.
 func (s *Scheduler) Prepare(snap *instance.Snapshot) { s.index.prepare(snap) }
 
 // Gone is Legs.Gone.
@@ -241,7 +239,7 @@ func (s *Scheduler) InFlight(k instance.Key) int64 { return s.Loads.InFlight(k) 
 // Members gives the current membership.
 func (s *Scheduler) Members() *instance.Snapshot { return s.opts.Source.Snapshot() }
 
-// features is what policies are told of a request.
+// features are what policies see of a request.
 func (r *Request) features() policy.Request {
 	f := policy.Request{
 		Role: r.Role, Model: r.Model, Session: r.Session,

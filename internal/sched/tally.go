@@ -15,7 +15,7 @@ type Tally struct {
 	away   [2]elsewheres
 }
 
-// link is one of the policies that are asked for a role.
+// link is one policy in the chain of a role.
 type link struct {
 	policy.Kind
 	picks *atomic.Uint64 // that it has chosen

@@ -17,7 +17,7 @@ var ErrGone = errors.New("the instance is gone")
 
 // waiting are the legs that wait for an instance and could go elsewhere. An
 // engine that hangs sends nothing, not even an error: without this a leg would
-// wait for its deadline though everybody knows better. They are chained through
+// wait for its deadline, although it is known that no answer will come. They are chained through
 // their assignments, which are at hand anyway: with many instances a map for
 // each would be cold memory at every request.
 type waiting struct {
@@ -54,8 +54,8 @@ type Leg interface {
 	// CallOff ends it unless its answer has been committed meanwhile. It must
 	// not block; more calls do no harm.
 	CallOff(cause error)
-	// Silent is told from time to time how long the instance has given no sign of
-	// life: how long the leg can wait for it is its own affair. It must not block.
+	// Silent is called from time to time with how long the instance has given no sign of
+	// life; the leg decides how long it waits. It must not block.
 	Silent(d time.Duration)
 }
 
@@ -232,7 +232,7 @@ func (g *Legs) lookForSilent(now time.Time, looks map[*counter]observation) {
 	}
 }
 
-// Abandon cancels the legs that wait for an instance, for whoever knows before
+// Abandon cancels the legs that wait for an instance, for a caller that knows before
 // the membership does that it is out. Those for which no other instance would do
 // are left to wait, unless nothing can come from this one any more.
 func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
@@ -292,8 +292,8 @@ func (g *Legs) Gone(a *Assignment) error {
 }
 
 // gone tells why a leg that waits for an instance should not wait any longer. One
-// whose engine only left its agent's probes unanswered is waited for while nobody
-// else would do.
+// whose engine only left its agent's probes unanswered is waited for while no
+// other would do.
 func (g *Legs) gone(snap *instance.Snapshot, in *instance.Instance, w wanted) error {
 	now, ok := snap.Lookup(in.Key)
 	switch {

@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// zoneLabel is the label of a record that names the zone of its instance: who shares one is
-// near.
+// zoneLabel is the label of a record that names the zone of its instance: instances that
+// share one are near.
 const zoneLabel = "zone"
 
 // hasAlternative is why a request goes elsewhere than its session, or the zone that is near,
@@ -22,7 +22,7 @@ const (
 	sessionOverloaded
 	// zoneOverloaded: so has the zone.
 	zoneOverloaded
-	// zoneNone: nobody of the zone may be picked.
+	// zoneNone: no instance of the zone may be picked.
 	zoneNone
 )
 

@@ -12,10 +12,10 @@ import (
 const (
 	// savePause is the least time between two writes of the snapshot.
 	savePause = time.Second
-	// leasedPause is that time while leased instances change, and none comes or goes. To sync a
-	// file brings to the disk what else was written to it lately, the access log
-	// above all, and costs as much as some hundred requests; and after a start
-	// whoever is in the snapshot is asked before it is used in any case.
+	// leasedPause is the least time while leased instances only change, and none comes or
+	// goes. The sync of a file costs as much as some hundred requests, as it also brings
+	// to the disk what else was written lately, above all the access log. An older file
+	// does little harm: after a start all instances in it are probed before they are used.
 	leasedPause = 10 * time.Second
 )
 
@@ -26,7 +26,7 @@ type SaverOptions struct {
 	Age time.Duration
 	// Take gives what is to be written, nil for nothing. It returns false when ctx has ended.
 	Take func(ctx context.Context) (*Image, bool)
-	// Saved and Failed are told of each write.
+	// Saved and Failed are called after each write.
 	Saved  func(at time.Time)
 	Failed func()
 	Log    logrus.FieldLogger
@@ -44,8 +44,8 @@ func NewSaver(o SaverOptions) *Saver {
 	return &Saver{o: o, changed: make(chan struct{}, 1), durable: make(chan struct{}, 1)}
 }
 
-// Changed tells that something has changed. soon says that an operator's change is among
-// it, or somebody has come or gone. It does not wait.
+// Changed notes that something has changed. soon says that an operator has changed
+// something, or that an instance has come or gone. It does not wait.
 func (s *Saver) Changed(soon bool) {
 	if soon {
 		etcd.Signal(s.durable)

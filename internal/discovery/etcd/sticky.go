@@ -20,7 +20,7 @@ import (
 // connection find it, 13 s later: a list, the audit that doubts the watch and
 // the new watch may each land there, and each costs its deadline. Here all
 // calls of a client go to one member, so that a call which is not answered says
-// that the watch will not be told either, and the next call goes to another.
+// that the watch would get no events either, and the next call goes to another.
 
 // stickyPolicy is the name under which gRPC knows this way of choosing.
 const stickyPolicy = "pd_sticky"

@@ -25,7 +25,7 @@ func Pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// Signal sets a flag that somebody waits for; it is no news if it is set already.
+// Signal sets a flag that somebody waits for; a flag that is set already stays set.
 func Signal(ch chan struct{}) {
 	select {
 	case ch <- struct{}{}:

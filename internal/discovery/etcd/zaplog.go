@@ -27,7 +27,7 @@ type logrusCore struct {
 // change of its store in full, twice, at its lowest level.
 func (c *logrusCore) Enabled(l zapcore.Level) bool { return c.log.Logger.IsLevelEnabled(c.level(l)) }
 
-// level is what logrus is told of one of zap's levels.
+// level is the logrus level for one of zap's.
 func (c *logrusCore) level(l zapcore.Level) logrus.Level {
 	switch l = min(l, c.limit); {
 	case l >= zapcore.ErrorLevel:

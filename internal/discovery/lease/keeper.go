@@ -22,7 +22,7 @@ import (
 type leaseKeeper struct {
 	cli *clientv3.Client
 	ttl time.Duration
-	// changed is told of every change of the state below; capacity one.
+	// changed gets a signal with every change of the state below; capacity one.
 	changed chan struct{}
 	granted chan struct{} // wakes the renewals after a grant; capacity one
 

@@ -58,7 +58,7 @@ type PresenceOptions struct {
 	Connector  string
 	Unverified func() map[string]string
 	Notices    func() []string // the same
-	// Load, if it is not nil, is told to the other proxies, in a key of its own under
+	// Load, if it is not nil, is written for the other proxies, in a key of its own under
 	// the same lease.
 	Load *LoadSource
 	TTL  time.Duration // of the lease, default 15 s

@@ -34,7 +34,7 @@ type RefusedAgent struct {
 }
 
 const (
-	// refusedAfter is how long it has to be so: what passes by itself is not told.
+	// refusedAfter is how long it has to be so: what passes by itself is not reported.
 	refusedAfter = 5 * time.Second
 	refusedPoll  = time.Second
 	// refusedAgain is the least time between two writes of one agent, however often its

@@ -263,7 +263,7 @@ func (r *Registrar) registered(rec instance.Record, revision int64, why string) 
 	r.setPhase(Registered, revision, why)
 }
 
-// setPhase changes the phase and tells whoever wants to know.
+// setPhase changes the phase and reports it.
 func (r *Registrar) setPhase(phase Phase, revision int64, why string) {
 	r.mu.Lock()
 	was, wasWhy := r.status.Phase, r.status.Err

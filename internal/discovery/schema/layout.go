@@ -183,7 +183,7 @@ func (l Layout) Parse(key string) Name {
 }
 
 // Owns tells whether a key below the root is in a place that this layout uses,
-// now or for what reads along: whoever finds another key there has found
+// now or for what reads along: a program that finds another key there has found
 // somebody else's data.
 func (l Layout) Owns(key string) bool {
 	rest, ok := strings.CutPrefix(key, l.root)

@@ -20,7 +20,7 @@ import (
 const (
 	// auditTTL is how long an audit entry lives at least.
 	auditTTL = 30 * 24 * time.Hour
-	// maxAudit is how many entries are kept: whoever writes one more takes some of the
+	// maxAudit is how many entries are kept: each write beyond that deletes some of the
 	// oldest along. A script that drains and undrains all day must not fill etcd.
 	maxAudit = 10000
 	// auditTrim is how many of the oldest go at once.

@@ -117,7 +117,7 @@ func staticValue(k instance.Key, rec instance.Record, source string) ([]byte, er
 	return schema.EncodeRecord(rec)
 }
 
-// liftRemoval gives the operations that end a removal and keep what else an override says.
+// liftRemoval gives the operations that end a removal; the weight of the override stays.
 func (s *Instances) liftRemoval(k instance.Key, f *etcd.Found) []clientv3.Op {
 	if !f.Removed() {
 		return nil
@@ -251,11 +251,10 @@ func (s *Instances) remove(ctx context.Context, k instance.Key, reason string, f
 	return existed, err
 }
 
-// Allow lifts a removal and does nothing else: whatever registers there is used
-// again, be it the agent that the removal turned away, with all that it knows of
-// its engine, or nobody. A record that stands there is left alone, a removal may
-// stand beside one that was written past it. removed tells whether there was a
-// removal. The key must be well formed.
+// Allow ends a removal and does nothing else. An agent that the removal turned away may
+// then register again. A record that stands there is left alone; there may be one that was
+// written although the removal stood. removed tells whether there was a removal. The key
+// must be well formed.
 func (s *Instances) Allow(ctx context.Context, k instance.Key, reason string) (removed bool, err error) {
 	if err := checkKey(k); err != nil {
 		return false, err

@@ -23,7 +23,7 @@ var ErrIntent = errors.New("not done")
 // shorter than two seconds with its usual settings.
 const minIntent = 2 * time.Second
 
-// IntentOptions is how an intent is wanted.
+// IntentOptions say how an intent is written.
 type IntentOptions struct {
 	Reason string
 	// For is how long it holds: then its key goes, with its lease. 0: until it is lifted.
@@ -32,7 +32,8 @@ type IntentOptions struct {
 	Force bool
 }
 
-// IntentResult tells what came of an intent. Of several memberships it tells of all together.
+// IntentResult is the outcome of a change of an intent, for several memberships that of all
+// together.
 type IntentResult struct {
 	// Known tells that etcd holds anything of the instance. If not, nothing was written.
 	Known bool
@@ -55,9 +56,9 @@ func (i *IntentResult) add(f *etcd.Found, was instance.Intent) {
 	}
 }
 
-// Intend has no proxy pick an instance any more: state is instance.Drain or
-// instance.Cordon. A weight that was set stays. Of two intents the last counts. A key of
-// role instance.Both means those of both memberships that etcd knows of.
+// Intend drains or cordons an instance, so that no proxy picks it any more: state is
+// instance.Drain or instance.Cordon. A weight that was set stays. Of two intents the last
+// counts. A key of role instance.Both means both memberships, those that etcd knows.
 func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Intent, w IntentOptions) (IntentResult, error) {
 	if state != instance.Drain && state != instance.Cordon {
 		return IntentResult{}, fmt.Errorf("%w: %s is neither drain nor cordon", ErrIntent, state)
@@ -122,8 +123,8 @@ func standing(state instance.Intent) string {
 	}
 }
 
-// SetWeight has every proxy pick an instance by a weight, whatever its record says;
-// nil lifts that. What else is wanted of the instance stays.
+// SetWeight sets the weight by which every proxy picks an instance, whatever its record
+// says; nil ends that. What else is wanted of the instance stays.
 func (s *Intents) SetWeight(ctx context.Context, k instance.Key, weight *int, w IntentOptions) (IntentResult, error) {
 	if weight == nil {
 		w.For = 0

@@ -15,14 +15,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Reports is what the proxies say of themselves, and what is wanted of some instances,
-// all of one revision.
+// Reports are what the proxies write of themselves, and the intents of some instances, all
+// at one revision.
 type Reports struct {
 	Revision int64
 	Proxies  []lease.ProxyPresence
 	Loads    []*lease.ProxyLoad
-	// Intents are what is wanted of the instances that were asked about; those of which
-	// nothing is wanted are left out.
+	// Intents are those of the instances that were asked about. Instances without one are
+	// left out.
 	Intents map[instance.Key]Standing
 }
 
@@ -32,7 +32,7 @@ type Standing struct {
 	Revision int64
 }
 
-// Reports reads what the proxies say, and what is wanted of instances.
+// Reports reads what the proxies write of themselves, and the intents of instances.
 func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, error) {
 	cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
 	defer cancel()
@@ -69,9 +69,9 @@ func (r *Reader) Reports(ctx context.Context, keys []instance.Key) (Reports, err
 	return t, nil
 }
 
-// SameMembership tells whether the keys of the membership were the same at two revisions:
-// whoever has applied the one has applied the other. false also where etcd does not know
-// any more.
+// SameMembership tells whether the keys of the membership were the same at two revisions: a
+// proxy that has applied one has then applied the other. It is false also where etcd has
+// compacted one of them away.
 func (r *Reader) SameMembership(ctx context.Context, a, b int64) (bool, error) {
 	switch {
 	case a <= 0 || b <= 0: // 0 would be the newest

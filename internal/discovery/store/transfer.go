@@ -51,8 +51,8 @@ const (
 )
 
 // Export reads what an operator has put into etcd, all at one revision: static
-// records, pending adds, overrides. What agents hold is told of with a reason
-// to leave it out, and so is what nobody could read. Records come first and
+// records, pending adds, overrides. What agents hold is given with a reason
+// to leave it out, and so is what cannot be read. Records come first and
 // overrides last, so that an import in this order finds no removal in the way
 // that the export brings itself.
 func (t *Transfer) Export(ctx context.Context) (entries []Carried, revision int64, err error) {

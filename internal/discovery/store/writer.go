@@ -83,7 +83,7 @@ func (w *writer) change(ctx context.Context, k instance.Key, why string, decide 
 	return w.changeEach(ctx, k, why, func(_ instance.Key, f *etcd.Found) (plan, error) { return decide(f) })
 }
 
-// changeEach is changeAt where nobody asks for the revision.
+// changeEach is changeAt without the revision.
 func (w *writer) changeEach(ctx context.Context, k instance.Key, why string, decide func(instance.Key, *etcd.Found) (plan, error)) error {
 	_, err := w.changeAt(ctx, k, why, decide)
 	return err

@@ -9,13 +9,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Facts is what this process found out by asking the instances itself.
-// The zero value is right for a reader that asks nobody.
+// Facts are what this process has found out by its own probes, and how it judges by them.
+// The zero value is right for a reader that probes no instance.
 type Facts struct {
 	// Model must be served by every instance; "" accepts any. It is compared as
 	// design says: any id or root, the last path component is enough.
 	Model string
-	// Probing tells that whoever builds the snapshot will ask instances whose
+	// Probing tells that the builder of the snapshot will probe instances whose
 	// record does not list the model. Without it such an instance is rejected
 	// at once, since its root names, which could match, stay unknown.
 	Probing bool
@@ -24,9 +24,9 @@ type Facts struct {
 	Proxy string
 	// Check refuses records that the reader cannot use; nil refuses none.
 	Check func(instance.Key, instance.Record) error
-	// Learns tells the records that say nothing of their engine ids, although those
-	// are needed: their engines are asked, and again and again, as nobody tells when
-	// one has begun a new life. nil: none does.
+	// Learns selects the records that lack engine ids which are needed. Their engines
+	// are probed again and again, as nothing else shows that one has begun a new life.
+	// nil selects none.
 	Learns func(instance.Key, instance.Record) bool
 	// Instances holds the answers, by membership.
 	Instances map[instance.Key]*Answer
@@ -116,7 +116,7 @@ func (f *Facts) Apply(in *instance.Instance, answer *Answer, say func(string, ..
 	}
 }
 
-// WithFacts completes a record with what its engine told. What the record says
+// WithFacts completes a record with what its engine answered. What the record says
 // itself stays.
 func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
 	rec.Models = f.Models
@@ -138,7 +138,7 @@ func WithFacts(rec instance.Record, f instance.Facts) instance.Record {
 	return rec
 }
 
-// withEngineIDs completes a record with what the bootstrap server of its engine told.
+// withEngineIDs completes a record with what the bootstrap server of its engine answered.
 // The id of its first rank, which is another one in each life, names the incarnation
 // where the record names none.
 func withEngineIDs(rec instance.Record, ids map[string]string) instance.Record {

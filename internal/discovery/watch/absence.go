@@ -51,7 +51,7 @@ const (
 //	time passes       → it goes                                (ends)
 //	key in a list     → no absence any more
 //
-// The functions are pure: whoever calls them looks up what they need to know.
+// The functions are pure: their callers look up what they need to know.
 
 // orphanFailures is how many probes in a row must fail until an orphan counts
 // as dead.
@@ -61,7 +61,7 @@ const orphanFailures = 2
 type loss struct {
 	gone     int64 // revision of the deletion, or of the list that lacks it
 	at       time.Time
-	probing  bool // instances are asked whether they live
+	probing  bool // instances are probed
 	replaced bool // not deleted: another store took over
 	removed  bool // an operator's removal of the instance stands
 	serving  bool // it could be picked until now
@@ -83,7 +83,7 @@ func (e *entry) onKeyGone(l loss) *absence {
 	}
 	switch {
 	case !l.probing, !e.good, e.Kind == schema.KindPending:
-		return nil // without probes nobody could tell that it still serves
+		return nil // without probes it cannot be known whether it still serves
 	case e.Kind == schema.KindOverride && e.leased != 0:
 		return nil // kept, an intent for a time would have no end
 	case e.Kind == schema.KindOverride, e.leased == 0:

@@ -19,7 +19,7 @@ type audited struct {
 }
 
 // audit compares, on a jittered interval, all keys that etcd holds with what
-// the watch has told. It is the only thing that finds a watch which is silent
+// the watch has delivered. It is the only thing that finds a watch which is silent
 // without an error, as one on a wiped store is.
 func (w *Watcher) audit(ctx context.Context) {
 	wait := etcd.Jitter(w.o.AuditInterval)

@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// What a table notes between two views, so that the next one, and whoever
-// follows it, need to look at nothing else.
+// What a table notes between two views, so that the next view, and the probes behind it,
+// look at nothing else.
 
 // changes are the memberships and pending adds of which something new is shown.
 type changes struct {
@@ -17,7 +17,7 @@ type changes struct {
 // touch notes that whatever is shown of an address is to be made anew: its
 // record, its pending add, and those of the other role.
 func (t *table) touch(k instance.Key) {
-	if t.aliased > 0 { // rare: no index says who is meant
+	if t.aliased > 0 { // rare: there is no index of other spellings
 		t.touchAll()
 		return
 	}
@@ -65,17 +65,15 @@ func (t *table) noteChange(e *entry) {
 // durable tells whether the file has to be written soon.
 type durable struct{ dirty bool }
 
-// changed notes that an entry changes, which is in a hurry unless it is a leased
-// instance.
+// changed notes that an entry changes, which is saved soon unless it is a leased instance.
 func (d *durable) changed(e *entry) {
 	if e != nil && e.saved() && (e.Kind != schema.KindInstance || e.leased == 0) {
 		d.dirty = true
 	}
 }
 
-// cameOrWent notes that an entry comes or goes. A proxy that is killed and starts
-// without etcd knows nobody but those on the disk, so that is in a hurry for
-// everybody.
+// cameOrWent notes that an entry comes or goes. That is saved soon for all entries: a proxy
+// that is killed and starts without etcd knows only what is on the disk.
 func (d *durable) cameOrWent(e *entry) {
 	if e.saved() {
 		d.dirty = true
@@ -90,7 +88,7 @@ func (d *durable) take() bool {
 	return was
 }
 
-// takeChanges gives what was told since it was last called.
+// takeChanges gives what was noted since it was last called.
 func (t *table) takeChanges() changes {
 	n := t.changes
 	t.changes = changes{}

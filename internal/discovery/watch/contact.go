@@ -62,7 +62,7 @@ func (c *contact) answered(before, revision int64, cluster, member uint64) {
 		c.w.Relist(relistEpoch)
 		return
 	case wasAway:
-		// The watch resumes by itself, but nobody says whether etcd is still the
+		// The watch resumes by itself, but does not show whether etcd is still the
 		// same: one list is cheap, and a watch on a wiped store is silent.
 		c.w.Relist(relistRegained)
 	case moved:

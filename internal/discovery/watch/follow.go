@@ -90,7 +90,7 @@ func (w *Watcher) follow(ctx context.Context) {
 	}
 }
 
-// tell hands a message to the owner, who never keeps it waiting long.
+// tell hands a message to the owner, which takes it soon.
 func (w *Watcher) tell(ctx context.Context, m message) bool {
 	select {
 	case <-ctx.Done():

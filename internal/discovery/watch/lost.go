@@ -104,8 +104,8 @@ func (l *lost) clearRemoval(e *entry) {
 	}
 }
 
-// clearRemovals does that for what a list brings that no watch has told. A list of
-// another store lifts nothing: what is in it may be a copy from before the removal.
+// clearRemovals does that for what a list brings that no watch has delivered. A list of
+// another store ends no removal: what is in it may be a copy from before the removal.
 func (l *lost) clearRemovals(revision int64) {
 	var later []*entry
 	for _, e := range l.table.order {
@@ -194,8 +194,8 @@ const (
 	// maxLeaseQuestions bounds the calls under way at one time: ten thousand
 	// leases may end together.
 	maxLeaseQuestions = 16
-	// leaseTimeout bounds one question, the wait for its turn included. Whoever
-	// gets no answer counts as having lost its lease, and is asked itself.
+	// leaseTimeout bounds one question, the wait for its turn included. Without an
+	// answer the lease counts as lost, and the instance is probed.
 	leaseTimeout = 2 * time.Second
 )
 

@@ -14,8 +14,8 @@ import (
 // What a former store said, and the present one lacks, only the proxies know.
 // An operator tells all of them through one key what shall become of it.
 
-// applyOrder obeys an order, once. One that came with a store that is new to us
-// was given for another loss.
+// applyOrder carries out an order, once. believed is false for one that came
+// with a store that is new to this process: it was given for another loss.
 func (l *lost) applyOrder(kv *mvccpb.KeyValue, believed bool) {
 	if kv == nil || kv.ModRevision <= l.order {
 		return

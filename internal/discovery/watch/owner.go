@@ -228,7 +228,7 @@ func (o *owner) apply(resp *clientv3.WatchResponse) {
 	}
 	o.reached = max(o.reached, last)
 	if resp.IsProgressNotify() {
-		// It was asked for. Old versions of etcd told too much here, so it counts
+		// It was asked for. Old versions of etcd gave too high a revision here, so it counts
 		// for the audit only.
 		o.reached = max(o.reached, resp.Header.Revision)
 	}
@@ -272,7 +272,7 @@ func (o *owner) applyEvent(ev *clientv3.Event) bool {
 	return true
 }
 
-// onVerdict takes what an asker found out.
+// onVerdict takes the outcome of a probe.
 func (o *owner) onVerdict(v verdict) {
 	if v.wait != nil {
 		if o.table.find(schema.KindPending, v.key) == nil {

@@ -14,8 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Asking instances who they are: those whose models are not known, and those
-// that wait to be added.
+// Probes of instances whose models are not known, and of those that wait to be added.
 
 const (
 	// maxProbes bounds the probes under way at one time.
@@ -52,7 +51,7 @@ type verdict struct {
 	wait   *verify.Wait
 }
 
-// probeScheduler has the goroutines that ask, one for each target, with a common bound
+// probeScheduler runs the goroutines that probe, one for each target, with a common bound
 // on the probes under way. Only the owner uses it.
 type probeScheduler struct {
 	w     *Watcher
@@ -74,7 +73,7 @@ func newProbeScheduler(w *Watcher, t *table, facts *verify.Facts) *probeSchedule
 	return &probeScheduler{w: w, table: t, facts: facts, slots: make(chan struct{}, maxProbes), run: make(map[targetKey]probing)}
 }
 
-// stop ends all of them and waits.
+// stop ends all probes and waits for them.
 func (a *probeScheduler) stop() {
 	for _, r := range a.run {
 		r.cancel()
@@ -128,7 +127,7 @@ func (a *probeScheduler) update(ctx context.Context, targets []target, looked []
 	}
 }
 
-// end ends one asker, if it runs.
+// end ends the probes of one target, if they run.
 func (a *probeScheduler) end(k targetKey) {
 	r, ok := a.run[k]
 	if !ok {
@@ -231,8 +230,8 @@ func (a *probeScheduler) promote(ctx context.Context, t target, facts instance.F
 	return ""
 }
 
-// retarget has those asked, and no others, of whom something is to be found
-// out, and forgets answers of those who are gone.
+// retarget starts the probes that are needed, ends all others, and forgets the answers of
+// instances that are gone.
 func (a *probeScheduler) retarget(ctx context.Context) {
 	n := a.table.takeChanges()
 	if n.all {
@@ -258,7 +257,7 @@ func (a *probeScheduler) retarget(ctx context.Context) {
 	}
 }
 
-// targets lists whom to ask.
+// targets lists the instances to probe.
 func (a *probeScheduler) targets() []target {
 	var ts []target
 	for _, e := range a.table.order {
@@ -269,7 +268,7 @@ func (a *probeScheduler) targets() []target {
 	return ts
 }
 
-// target tells whether and what the instance of an entry is to be asked.
+// target tells whether the instance of an entry is to be probed, and how.
 func (a *probeScheduler) target(e *entry) (target, bool) {
 	switch {
 	case e.in == nil, !e.good, e.shadowed, e.in.View == instance.Elsewhere:

@@ -23,7 +23,7 @@ func (o *owner) schedule(ctx context.Context) {
 		return
 	}
 	if o.w.suspension.gate.Load() != nil {
-		o.publish(ctx) // somebody waits
+		o.publish(ctx) // picks wait
 		return
 	}
 	wait := min(max(coalesce, 10*o.buildTime), coalesceCap) - time.Since(o.published)
@@ -47,7 +47,7 @@ func (o *owner) publish(ctx context.Context) {
 	}
 	var old *instance.Snapshot
 	rejected, orphans := o.rejected(), 0
-	o.w.note(func(s *Status) { // both at once: who has seen one of them finds the other
+	o.w.note(func(s *Status) { // both at once: a reader that has seen one of them finds the other
 		old = o.w.snapshot.Swap(snap)
 		s.Revision, s.Applied, s.Rejected = o.table.revision, o.table.applied, rejected
 		o.absentees(s)

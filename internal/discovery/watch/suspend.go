@@ -106,7 +106,7 @@ func (s *suspension) wait(ctx context.Context, now time.Time) {
 // ago.
 func (w *Watcher) Fresh(ctx context.Context, now time.Time) { w.suspension.wait(ctx, now) }
 
-// resumed is told that this process was suspended.
+// resumed reports that this process was suspended, and asks for a list.
 func (w *Watcher) resumed() {
 	w.note(func(s *Status) { s.Suspensions++ })
 	w.log.Warn("this process was suspended: reading the membership again before it picks instances")

@@ -202,7 +202,7 @@ func (e *entry) sameKey(kv *mvccpb.KeyValue) bool {
 }
 
 // load replaces what etcd holds by one list that is complete at revision. Keys
-// that did not change keep their entries, and lose decides about those that
+// that did not change keep their entries, and onKeyGone decides about those that
 // are not in the list.
 func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 	old := t.entries

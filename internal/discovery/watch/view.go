@@ -41,8 +41,8 @@ type surroundings struct {
 
 // snapshot gives the instances at the table's revision. Those that nothing has
 // changed since the last snapshot are shared with it. All snapshots of a table are
-// made with the same Model and Probing, and whoever changes the facts touches the
-// instance.
+// made with the same Model and Probing, and a change of the facts is noted by
+// touch.
 func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 	// Entries that moved one by one would cost more than going through all.
 	if len(t.stale)+len(t.dropped) > fewStale+len(t.order)/256 {
@@ -67,7 +67,7 @@ func (t *table) snapshot(v verify.Facts) *instance.Snapshot {
 		}
 		for _, e := range t.stale {
 			if !e.old || t.entries[e.Name] != e {
-				continue // another one has taken its place, or nobody
+				continue // it is out of the table, or replaced
 			}
 			was := e.in
 			t.show(e, v, find)

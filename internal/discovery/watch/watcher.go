@@ -23,13 +23,13 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// Prober asks one engine who it is. It must end when ctx ends.
+// Prober asks one engine for its facts. It must end when ctx ends.
 type Prober interface {
 	Probe(ctx context.Context, in *instance.Instance) (instance.Facts, error)
 }
 
 // Writer makes the few writes that follow from what a Watcher sees. Every one may be
-// asked for by several proxies at once: whoever comes later finds nothing to do.
+// made by several proxies at once: the later ones find nothing to do.
 type Writer interface {
 	// Promote makes a pending add, which has answered, an instance. It tells whether
 	// it was this call that did.
@@ -80,7 +80,7 @@ type Options struct {
 	// default 5 s. Without traffic a watch is silent also when etcd is gone.
 	CheckInterval time.Duration
 	// AuditInterval is the mean time between two comparisons of all keys with
-	// what the watch has told, default 15 s. A watch on a store that was wiped
+	// what the watch has delivered, default 15 s. A watch on a store that was wiped
 	// is silent, and says no error.
 	AuditInterval time.Duration
 	// RelistInterval is the mean time until everything is read again without
@@ -162,7 +162,7 @@ type Watcher struct {
 	log logrus.FieldLogger
 
 	snapshot atomic.Pointer[instance.Snapshot]
-	seen     atomic.Int64 // highest revision of the store that any answer told; the owner sets it
+	seen     atomic.Int64 // highest revision of the store in any answer; the owner sets it
 	ready    chan struct{}
 	relist   chan string   // a reason to read everything again; capacity one: full means asked already
 	inbox    chan message  // to the owner
@@ -264,7 +264,7 @@ func (w *Watcher) Status() Status {
 	return s
 }
 
-// Relist asks for a full list as soon as possible, for whoever doubts what the
+// Relist asks for a full list as soon as possible, for callers that doubt what the
 // watch has delivered. It does not wait for it.
 func (w *Watcher) Relist(reason string) {
 	select {
