@@ -7,7 +7,7 @@
 //
 // Each part has a package and one owner: flow the order of the legs and what is left
 // to try, leg one request to one engine, relay one answer to one client, scratch
-// bytes. This package wires them, and says in the end what became of the request.
+// bytes, budget the retries of the whole proxy. This package wires them, and says in the end what became of the request.
 //
 // Nothing reaches the client before the answer is committed: the first event
 // with content, or a whole non-streamed answer. Until then every failure is
@@ -22,6 +22,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
@@ -125,7 +126,7 @@ func New(o Options) (*Handler, error) {
 		},
 	}
 	if o.RetryRatio >= 0 {
-		h.flow.Budget = flow.NewBudget(o.RetryRatio, o.RetryBurst, time.Now)
+		h.flow.Budget = budget.New(o.RetryRatio, o.RetryBurst, time.Now)
 	}
 	return h, h.flow.Load()
 }

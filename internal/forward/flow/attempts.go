@@ -173,7 +173,7 @@ func (t *attempts) note(a *sched.Assignment, f *leg.Failure) bool {
 		if t.counted++; t.counted >= t.s.MaxAttempts {
 			return false
 		}
-		if !t.s.Budget.take(t.s.Picker.InFlight(in.Key)) {
+		if !t.s.Budget.Take(t.s.Picker.InFlight(in.Key)) {
 			f.Answer = leg.Ours(leg.BudgetSpent())
 			return false
 		}

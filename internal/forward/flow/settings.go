@@ -8,6 +8,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
+"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
@@ -79,7 +80,7 @@ type Settings struct {
 	Health   Health
 	Notices  Notices // nil: nobody can be heard
 	Recorder Recorder
-	Budget   *Budget
+	Budget   *budget.Budget
 	Log      logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.

@@ -1,4 +1,5 @@
-package flow
+// Package budget bounds the retries of the whole proxy.
+package budget
 
 import (
 	"sync"
@@ -22,8 +23,8 @@ type Budget struct {
 
 const budgetSeconds = 10
 
-// NewBudget allows ratio retries per request of the last 10 s, and burst on top.
-func NewBudget(ratio float64, burst int, now func() time.Time) *Budget {
+// New allows ratio retries per request of the last 10 s, and burst on top.
+func New(ratio float64, burst int, now func() time.Time) *Budget {
 	return &Budget{ratio: ratio, burst: int64(burst), now: now}
 }
 
@@ -37,9 +38,9 @@ func (b *Budget) Request(now time.Time) {
 	b.requests[b.advance(now)]++
 }
 
-// take counts one retry if the budget allows it. inFlight is what is in flight
+// Take counts one retry if the budget allows it. inFlight is what is in flight
 // on the instance that failed: all of it may want a retry at the same moment.
-func (b *Budget) take(inFlight int64) bool {
+func (b *Budget) Take(inFlight int64) bool {
 	if b == nil {
 		return true
 	}

@@ -1,4 +1,4 @@
-package flow
+package budget
 
 import (
 	"testing"
@@ -8,10 +8,10 @@ import (
 func TestBudget(t *testing.T) {
 	t.Parallel()
 	now := time.Unix(1000, 0)
-	b := NewBudget(0.2, 4, func() time.Time { return now })
+	b := New(0.2, 4, func() time.Time { return now })
 	take := func(n int, inFlight int64) (taken int) {
 		for range n {
-			if b.take(inFlight) {
+			if b.Take(inFlight) {
 				taken++
 			}
 		}
@@ -43,7 +43,7 @@ func TestBudget(t *testing.T) {
 	}
 	var none *Budget
 	none.Request(now)
-	if !none.take(0) {
+	if !none.Take(0) {
 		t.Fatal("no budget means no bound")
 	}
 }
@@ -54,20 +54,20 @@ func TestBudgetAfterTheClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	right := time.Unix(100000, 0)
 	now := right.Add(time.Hour)
-	b := NewBudget(0.2, 4, func() time.Time { return now })
+	b := New(0.2, 4, func() time.Time { return now })
 	b.Request(now)
-	for b.take(0) {
+	for b.Take(0) {
 	}
 	now = right
 	b.Request(now)
-	if !b.take(0) {
+	if !b.Take(0) {
 		t.Error("retries of an hour to come count")
 	}
 	now = now.Add(-time.Second) // a request that came a little late
 	for range 4 {
-		b.take(0)
+		b.Take(0)
 	}
-	if b.take(0) {
+	if b.Take(0) {
 		t.Error("a second back, and the retries are forgotten")
 	}
 }
