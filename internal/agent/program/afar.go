@@ -2,7 +2,6 @@ package program
 
 import (
 	"context"
-	"crypto/rand"
 	"os"
 
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -37,6 +36,3 @@ func (s *service) tellAfar(ctx context.Context) (stop func()) {
 	}()
 	return func() { cancel(); <-done }
 }
-
-// newID names this process of an agent.
-func newID() string { return rand.Text() }

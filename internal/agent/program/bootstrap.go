@@ -46,11 +46,11 @@ func (r *reader) findBootstrap(f *facts, c *config) string {
 		server := m.Bootstrap
 		at, port, err := net.SplitHostPort(server)
 		if err != nil {
-			r.errs = append(r.errs, fmt.Errorf("%s: bootstrap_server_address %q is no host:port", f.from, instance.Printable(server, 80)))
+			r.wrong(fmt.Errorf("%s: bootstrap_server_address %q is no host:port", f.from, instance.Printable(server, 80)))
 			return ""
 		}
 		if instanceHost, _, _ := net.SplitHostPort(c.key.Address); at != host && at != instanceHost && !instance.IsLoopback(server) {
-			r.errs = append(r.errs, fmt.Errorf("%s: bootstrap_server_address %s is not on the engine's machine: proxies look for it at the engine's own address, %s",
+			r.wrong(fmt.Errorf("%s: bootstrap_server_address %s is not on the engine's machine: proxies look for it at the engine's own address, %s",
 				f.from, instance.Printable(server, 80), c.key.Address))
 			return ""
 		}

@@ -1,8 +1,6 @@
 package program
 
 import (
-	"errors"
-	"fmt"
 	"net/http"
 	"path/filepath"
 	"strings"
@@ -93,37 +91,5 @@ func TestBothRolesKeepFinishedPrefills(t *testing.T) {
 	log.awaits(t, "finished prefills may still be pulled by decode")
 	if c := <-code; c != 0 {
 		t.Errorf("exit %d", c)
-	}
-}
-
-// The role is never guessed to be both: most engines that say kv_both are meant for one.
-func TestBothRolesFacts(t *testing.T) {
-	t.Parallel()
-	serve := []string{"--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--port", "8100", "--kv-transfer-config"}
-	config := func(role string) []string {
-		return append(serve[:len(serve):len(serve)], `{"kv_connector":"NixlConnector","kv_role":"`+role+`"}`)
-	}
-	if _, err := loadArgs(t, nil, config("kv_both")...); err == nil || !errors.Is(err, errNoRole) || !strings.Contains(err.Error(), "--role both") {
-		t.Errorf("kv_both alone: %v", err)
-	}
-	for _, tc := range []struct {
-		env    map[string]string
-		args   []string
-		kvRole string
-		note   bool
-	}{
-		{nil, append([]string{"--role=both"}, config("kv_both")...), "kv_both", false},
-		{map[string]string{"PD_ROLE": "both"}, config("kv_both"), "kv_both", false},
-		{map[string]string{"PD_ROLE": "both"}, []string{"--address=127.0.0.1:1", "--etcd-endpoints=127.0.0.1:2"}, "kv_both", false},
-		{nil, append([]string{"--role=both"}, config("kv_producer")...), "kv_producer", true},
-	} {
-		c, err := loadArgs(t, tc.env, tc.args...)
-		if err != nil {
-			t.Errorf("%v: %v", tc.args, err)
-			continue
-		}
-		if c.key.Role != instance.Both || c.facts.KVRole != tc.kvRole || strings.Contains(fmt.Sprint(c.notes), "the role is both, but") != tc.note {
-			t.Errorf("%v: role %s, kv_role %s, notes %v", tc.args, c.key.Role, c.facts.KVRole, c.notes)
-		}
 	}
 }

@@ -95,11 +95,11 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 	if err != nil {
 		return config{}, err
 	}
-	r.Values, c.said = v, v
+	r.input, c.said = &input{Values: v}, v
 	if err := v.Fill(); err != nil {
-		r.errs = append(r.errs, err)
+		r.wrong(err)
 	}
-	f := r.find(command, lookupEnv)
+	f := find(r.input, command, lookupEnv)
 	c.restart = r.restarts()
 	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
 	r.endpoints(&c, f)
@@ -138,7 +138,7 @@ func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []st
 
 // instance reads what is about the one engine of an agent.
 func (r *reader) instance(c *config, f *facts) {
-	c.connector = r.text("connector", r.findConnector(f)...)
+	c.connector = r.text("connector", f.connectors()...)
 	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
 		r.fail("connector", err)
 	}
@@ -146,13 +146,13 @@ func (r *reader) instance(c *config, f *facts) {
 	c.labels = r.allLabels(f.labels())
 	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
 	f.record(&c.facts)
-	c.side = r.findSideChannel(f, c.key.Address)
+	c.side = f.findSideChannel(c.key.Address)
 	c.notes = f.notes
 	r.checkCommand(c)
 	r.checkEngine(c, f)
 	c.bootstrap = r.findBootstrap(f, c)
 	r.findP2P(f, c)
-	r.findEvents(f, c)
+	f.findEvents(c)
 	c.notices = r.findLMCache(f, c)
 	c.notes = f.notes
 	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.allowLoopback && !allLoopback(c.etcdEndpoints) {
@@ -177,10 +177,15 @@ func (r *reader) checkBridge(c *config) {
 	}
 }
 
-// reader takes settings and collects what is wrong with them.
-type reader struct {
+// input is what the person who starts the agent has said, and what is wrong with it.
+type input struct {
 	*settings.Values
 	errs []error
+}
+
+// reader makes a config of it.
+type reader struct {
+	*input
 
 	// Settings that are no part of config as they are written.
 	labels        []string
@@ -192,16 +197,16 @@ type reader struct {
 }
 
 // text is a setting as given, or else the first of what was found.
-func (r *reader) text(name string, found ...fact) string {
-	if !r.Given(name) {
+func (in *input) text(name string, found ...fact) string {
+	if !in.Given(name) {
 		for _, f := range found {
 			if f.value != "" {
-				r.Set(name, f.value, f.from)
+				in.Set(name, f.value, f.from)
 				break
 			}
 		}
 	}
-	return r.Text(name)
+	return in.Text(name)
 }
 
 func (r *reader) restarts() bool {
@@ -216,9 +221,12 @@ func (r *reader) restarts() bool {
 	}
 }
 
+// wrong notes an error.
+func (in *input) wrong(err error) { in.errs = append(in.errs, err) }
+
 // fail notes an error of a setting.
-func (r *reader) fail(name string, err error) {
-	r.errs = append(r.errs, r.Sources.Complain(name, err))
+func (in *input) fail(name string, err error) {
+	in.wrong(in.Sources.Complain(name, err))
 }
 
 func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
@@ -250,7 +258,7 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 
 // endpoints are those of etcd that were given, or that mooncake.json names.
 func (r *reader) endpoints(c *config, f *facts) {
-	if found := r.findEndpoints(f); found != nil {
+	if found := f.endpoints(); found != nil {
 		c.etcdEndpoints = found
 		return
 	}

@@ -2,6 +2,7 @@ package program
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -190,3 +191,6 @@ func writeJSON(w io.Writer, v any) error {
 
 // errOutput is a value of -o that nobody knows.
 var errOutput = errors.New("use table or json")
+
+// newID names this process of an agent.
+func newID() string { return rand.Text() }

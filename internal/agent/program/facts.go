@@ -20,6 +20,7 @@ type fact struct{ value, from string }
 // variables it is started with, mooncake.json. Settings that were given count
 // more than any of it.
 type facts struct {
+	*input
 	lookup      func(string) (string, bool)
 	command     vllmargs.Command
 	wrapped     bool
@@ -41,12 +42,12 @@ const (
 
 // find reads everything there is to read. What cannot be read is an error where
 // it was given to the agent, or where the engine could not use it either.
-func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *facts {
-	f := &facts{lookup: lookupEnv, wrapped: len(command) > 0}
+func find(in *input, command []string, lookupEnv func(string) (string, bool)) *facts {
+	f := &facts{input: in, lookup: lookupEnv, wrapped: len(command) > 0}
 	if f.wrapped {
 		c, err := vllmargs.ParseCommand(command)
 		if err != nil {
-			r.errs = append(r.errs, err)
+			f.wrong(err)
 		}
 		f.command = c
 		f.lookup = func(name string) (string, bool) { // as the engine will see it
@@ -60,22 +61,22 @@ func (r *reader) find(command []string, lookupEnv func(string) (string, bool)) *
 		}
 	}
 	f.transfer, f.from = f.command.Transfer, "--kv-transfer-config of the command"
-	if s := r.Text("kv-transfer-config"); s != "" {
+	if s := f.Text("kv-transfer-config"); s != "" {
 		t, err := vllmargs.ParseTransfer(s)
 		if err != nil {
-			r.fail("kv-transfer-config", err)
+			f.fail("kv-transfer-config", err)
 		}
 		f.transfer, f.from = &t, "--kv-transfer-config"
 	}
 	if s := f.env(vllmargs.EnvKVRole); s != "" {
 		role, err := vllmargs.ParseEnvRole(s)
-		if err != nil && !r.Given("role") {
-			r.errs = append(r.errs, err)
+		if err != nil && !f.Given("role") {
+			f.wrong(err)
 		}
 		f.envRole = role
 	}
-	r.findMooncake(f)
-	r.findLMCacheFile(f)
+	f.findMooncake()
+	f.findLMCacheFile()
 	return f
 }
 
@@ -84,8 +85,8 @@ func (f *facts) env(name string) string {
 	return v
 }
 
-func (r *reader) findMooncake(f *facts) {
-	path, from := r.Text("mooncake-config"), "--mooncake-config"
+func (f *facts) findMooncake() {
+	path, from := f.Text("mooncake-config"), "--mooncake-config"
 	if path == "" {
 		path, from = f.env(mooncake.EnvPath), mooncake.EnvPath
 	}
@@ -96,26 +97,26 @@ func (r *reader) findMooncake(f *facts) {
 	switch {
 	case err == nil:
 		f.moon, f.moonFrom = &c, from+" "+path
-	case from == mooncake.EnvPath && r.Given("etcd-endpoints"):
+	case from == mooncake.EnvPath && f.Given("etcd-endpoints"):
 		f.notes = append(f.notes, from+": "+err.Error()) // the engine's business
 	case from == mooncake.EnvPath:
-		r.errs = append(r.errs, fmt.Errorf("%s: %w; or give --etcd-endpoints", from, err))
+		f.wrong(fmt.Errorf("%s: %w; or give --etcd-endpoints", from, err))
 	default:
-		r.fail("mooncake-config", err)
+		f.fail("mooncake-config", err)
 	}
 }
 
 // endpoints of etcd that mooncake.json names.
-func (r *reader) findEndpoints(f *facts) []string {
-	if f.moon == nil || r.Given("etcd-endpoints") {
+func (f *facts) endpoints() []string {
+	if f.moon == nil || f.Given("etcd-endpoints") {
 		return nil
 	}
 	etcd, err := f.moon.Etcd()
 	if err != nil {
-		r.errs = append(r.errs, fmt.Errorf("%s: %w: give --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
+		f.wrong(fmt.Errorf("%s: %w: give --etcd-endpoints, the host:port of the etcd that the proxies use (127.0.0.1:2379 for that of a proxy on this machine)", f.moonFrom, err))
 		return nil
 	}
-	r.Set("etcd-endpoints", etcd, f.moonFrom+" (metadata_server)")
+	f.Set("etcd-endpoints", etcd, f.moonFrom+" (metadata_server)")
 	return etcd
 }
 
@@ -144,9 +145,9 @@ func (f *facts) noRole() error {
 	return fmt.Errorf("is missing: %w", errNoRole)
 }
 
-// connector is the dialect that follows from the KV transfer.
-func (r *reader) findConnector(f *facts) []fact {
-	if f.transfer == nil || r.Given("connector") {
+// connectors are the dialect that follows from the KV transfer.
+func (f *facts) connectors() []fact {
+	if f.transfer == nil || f.Given("connector") {
 		return nil
 	}
 	if f.lmcache != nil && f.transfer.LMCache() {
@@ -154,7 +155,7 @@ func (r *reader) findConnector(f *facts) []fact {
 	}
 	dialect, err := f.transfer.Dialect()
 	if err != nil {
-		r.errs = append(r.errs, fmt.Errorf("%s: %w", f.from, err))
+		f.wrong(fmt.Errorf("%s: %w", f.from, err))
 	}
 	return []fact{{dialect, f.from}}
 }

@@ -1,7 +1,6 @@
 package program
 
 import (
-	"bytes"
 	"os"
 	"path/filepath"
 	"strings"
@@ -116,7 +115,7 @@ func TestFactsInTheRecord(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := base(c)
+	rec := c.record()
 	want := instance.Record{
 		Connector: "nixl", KVRole: "kv_both", Transfer: "nixl", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
 		Ports:  map[string][]int{instance.PortNIXL: {5700}},
@@ -143,7 +142,7 @@ func TestEngineIDsOfRanks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(tc.want, base(c).EngineIDs); d != "" {
+		if d := cmp.Diff(tc.want, c.record().EngineIDs); d != "" {
 			t.Errorf("%v: %s", tc.args, d)
 		}
 	}
@@ -213,68 +212,5 @@ func TestNotes(t *testing.T) {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q lacks %q", notes, want)
 		}
-	}
-}
-
-func TestPrintConfig(t *testing.T) {
-	t.Parallel()
-	path := mooncakeFile(t, `{"metadata_server":"etcd://127.0.0.1:2999","protocol":"tcp"}`)
-	var out, errs bytes.Buffer
-	code := run(t.Context(), []string{
-		"--mooncake-config", path, "--print-config", "--etcd-username=u", "--etcd-password=topsecret", "--host-id=h", "--",
-		"vllm", "serve", "Qwen/Q", "--port=8100", "--api-key", "topsecret", "--kv-transfer-config", nixlProducer,
-	}, &out, &errs)
-	if code != 0 || errs.Len() > 0 {
-		t.Fatalf("exit %d: %s", code, &errs)
-	}
-	for _, want := range []string{
-		"role: prefill # --kv-transfer-config of the command\n",
-		"address: 127.0.0.1:8100 # the command, as etcd is on this machine\n",
-		"engine: http://127.0.0.1:8100 # the command\n",
-		"model: Qwen/Q # the command\n",
-		"connector: nixl # --kv-transfer-config of the command\n",
-		"etcd-endpoints: ['127.0.0.1:2999'] # --mooncake-config " + path + " (metadata_server)\n",
-		"# engine-api-key: \"********\" # the command\n",
-		"# etcd-password: \"********\" # flag --etcd-password\n",
-		"# kv_role: kv_producer\n",
-		"label: [kv_connector=NixlConnector, mooncake_protocol=tcp]\n",
-		"ttl: 15s\n",
-		"# command: vllm serve Qwen/Q --port=8100 --api-key ******** --kv-transfer-config " + nixlProducer + "\n",
-	} {
-		if !strings.Contains(out.String(), want) {
-			t.Errorf("lacks %q", want)
-		}
-	}
-	if strings.Contains(out.String(), "topsecret") || strings.Contains(out.String(), "short-ttl") {
-		t.Error("shows what it should not")
-	}
-	if t.Failed() {
-		t.Logf("\n%s", &out)
-	}
-}
-
-func TestWrapUsage(t *testing.T) {
-	t.Parallel()
-	for _, tc := range []struct {
-		args []string
-		says string
-	}{
-		{[]string{"--role=decode", "--"}, "no command behind --"},
-		{[]string{"--role=decode", "--", ""}, "is empty"},
-		{[]string{"--role=decode", "vllm", "serve"}, `unknown command "vllm"; the command of an engine stands behind --`},
-		{[]string{"--role=decode", "x", "--", "vllm"}, `unknown command "x"`},
-	} {
-		var out, errs bytes.Buffer
-		if code := run(t.Context(), tc.args, &out, &errs); code != 2 || !strings.Contains(errs.String(), tc.says) {
-			t.Errorf("%q: exit %d, %q", tc.args, code, &errs)
-		}
-	}
-}
-
-func TestEngineEnvironment(t *testing.T) {
-	t.Parallel()
-	got := engineEnv([]string{"A=1", "NOTIFY_SOCKET=/s", "WATCHDOG_USEC=1", "WATCHDOG_PID=1", "PD_ETCD_PASSWORD=x", "VLLM_API_KEY=k", "odd"})
-	if d := cmp.Diff([]string{"A=1", "VLLM_API_KEY=k", "odd"}, got); d != "" {
-		t.Error(d)
 	}
 }

@@ -37,14 +37,14 @@ type kvEvents struct {
 }
 
 // findEvents reads where the engine is told to publish, or chooses a place.
-func (r *reader) findEvents(f *facts, c *config) {
+func (f *facts) findEvents(c *config) {
 	e := kvEvents{Events: f.command.Events, ranks: f.command.Ranks}
 	if !f.wrapped || !e.Publishes {
 		return
 	}
 	switch {
 	case e.Endpoint == "":
-		r.place(&e, c)
+		f.place(&e, c)
 	case vllmargs.Inside(e.Endpoint):
 		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events cannot be followed: %s is reached from inside this machine only, and proxies connect by TCP: write tcp://*:%d, or leave endpoint out",
 			instance.Printable(e.Endpoint, 80), eventsDefault))
@@ -53,7 +53,7 @@ func (r *reader) findEvents(f *facts, c *config) {
 			instance.Printable(e.Endpoint, 80), eventsDefault))
 	case !vllmargs.Binds(e.Endpoint):
 		given := e.Endpoint
-		r.place(&e, c)
+		f.place(&e, c)
 		f.notes = append(f.notes, fmt.Sprintf("the engine's KV events: its publisher would connect to %s, which is this machine and where nobody listens; proxies connect to it, so it is told to listen at %s",
 			instance.Printable(given, 80), e.Endpoint))
 	case vllmargs.EndpointPort(e.Endpoint) == 0:
@@ -66,11 +66,11 @@ func (r *reader) findEvents(f *facts, c *config) {
 }
 
 // place chooses where the engine publishes, and has its command say so.
-func (r *reader) place(e *kvEvents, c *config) {
+func (f *facts) place(e *kvEvents, c *config) {
 	e.choose(c.key.Address)
 	told, err := e.Told(c.command)
 	if err != nil {
-		r.errs = append(r.errs, err)
+		f.wrong(err)
 	}
 	e.command = told
 }

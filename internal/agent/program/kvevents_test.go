@@ -1,14 +1,11 @@
 package program
 
 import (
-	"bytes"
 	"fmt"
 	"net"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -97,58 +94,6 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	defer again.release()
 	if again.Endpoint == last.Endpoint {
 		t.Errorf("chose %s, whose replay is taken", again.Endpoint)
-	}
-}
-
-// Two engines with the same line, which names no port, publish both, and their records
-// say where.
-func TestWrappedEnginesPublish(t *testing.T) {
-	t.Parallel()
-	first := &wrapped{etcd: testkit.StartEtcd(t)}
-	first.cli = first.etcd.Client(t)
-	second := &wrapped{etcd: first.etcd, cli: first.cli}
-	seen := map[string]bool{}
-	for _, w := range []*wrapped{first, second} {
-		w.address, w.argv = testkit.FreePort(t), []string{"--kv-events-config", seedEvents}
-		w.socket, w.key = filepath.Join(t.TempDir(), "a.sock"), key("decode", w.address)
-		w.start(t, "serve")
-	}
-	for _, w := range []*wrapped{first, second} {
-		_, rec := awaitState(t, w.cli, w.key, instance.Ready)
-		is := rec.KVEvents["0"]
-		if len(rec.KVEvents) != 1 || is.Topic != "kv-events" || seen[is.Endpoint] || seen[is.ReplayEndpoint] || is.Endpoint == is.ReplayEndpoint {
-			t.Errorf("record %+v, others %v", rec.KVEvents, seen)
-		}
-		for _, endpoint := range []string{is.Endpoint, is.ReplayEndpoint} {
-			seen[endpoint] = true
-			conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
-			if err != nil {
-				t.Errorf("nobody publishes: %v", err)
-				continue
-			}
-			_ = conn.Close()
-		}
-		w.log.awaits(t, fmt.Sprintf(`engine's KV events {"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"`, vllmargs.EndpointPort(is.Endpoint)))
-	}
-	for _, w := range []*wrapped{first, second} {
-		w.send(t, syscall.SIGTERM)
-		if code := w.code(t); code != 7 {
-			t.Errorf("exit %d", code)
-		}
-	}
-}
-
-// An engine that is told a port at which somebody listens would end: it is not started.
-func TestEventsAreTaken(t *testing.T) {
-	t.Parallel()
-	used := taken(t)
-	var out bytes.Buffer
-	args := []string{
-		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "/no/such/vllm", "--port", "1",
-		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"}`, used),
-	}
-	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
-		t.Errorf("exit %d\n%s", code, &out)
 	}
 }
 

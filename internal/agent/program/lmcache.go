@@ -1,16 +1,11 @@
 package program
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 	"strings"
-	"time"
-
-	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/connector"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -35,8 +30,8 @@ type noticeConfig struct {
 
 // findLMCacheFile reads LMCache's configuration; nil when there is none or it has no PD
 // backend.
-func (r *reader) findLMCacheFile(f *facts) {
-	path, from := r.Text("lmcache-config"), "--lmcache-config"
+func (f *facts) findLMCacheFile() {
+	path, from := f.Text("lmcache-config"), "--lmcache-config"
 	if path == "" {
 		path, from = f.env(lmcache.EnvConfig), lmcache.EnvConfig
 	}
@@ -48,7 +43,7 @@ func (r *reader) findLMCacheFile(f *facts) {
 	case err != nil && from == lmcache.EnvConfig:
 		f.notes = append(f.notes, from+": "+err.Error()) // the engine's business
 	case err != nil:
-		r.fail("lmcache-config", err)
+		f.fail("lmcache-config", err)
 	case c.Role != "":
 		f.lmcache, f.lmcacheFrom = &c, from+" "+path
 	}
@@ -139,34 +134,4 @@ func join(ports []int) string {
 		parts = append(parts, strconv.Itoa(p))
 	}
 	return strings.Join(parts, ",")
-}
-
-// relayNotices takes LMCache's notifications and answers proxies that ask for them. It lives
-// as long as the agent; stop ends it. The port where it answers goes into the record.
-func (c *config) relayNotices(ctx context.Context, log logrus.FieldLogger) (stop func(), err error) {
-	if c.notices.Endpoint == "" {
-		return func() {}, nil
-	}
-	inbox := lmcache.NewInbox()
-	receiver, err := lmcache.Listen(ctx, c.notices.Endpoint, inbox, log)
-	if err != nil {
-		return nil, err
-	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.notices.Listen)
-	if err != nil {
-		receiver.Close()
-		return nil, fmt.Errorf("listen for proxies (--lmcache-notify-listen): %w", err)
-	}
-	s := &http.Server{Handler: lmcache.Handler(inbox), ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 5 * time.Minute}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		_ = s.Serve(ln) // ends with Close
-	}()
-	if c.facts.Ports == nil {
-		c.facts.Ports = map[string][]int{}
-	}
-	c.facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
-	log.Infof("LMCache's notifications are taken at tcp://%s, and proxies ask at %s", receiver.Addr(), ln.Addr())
-	return func() { _ = s.Close(); <-done; receiver.Close() }, nil
 }

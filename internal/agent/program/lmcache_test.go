@@ -1,20 +1,14 @@
 package program
 
 import (
-	"context"
-	"net/http"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/instance"
-	"github.com/pdmesh/pdmesh/internal/lmcache"
-	"github.com/pdmesh/pdmesh/internal/zmq"
-	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // lmcachePage gives the configuration files and the agent's commands of the page.
@@ -87,38 +81,5 @@ func TestLMCacheRefuses(t *testing.T) {
 		if _, err := loadArgs(t, nil, args...); err == nil || !strings.Contains(err.Error(), tc.want) {
 			t.Errorf("%s: %v", tc.args, err)
 		}
-	}
-}
-
-// The agent takes a notification and gives it to the proxy that asks.
-func TestLMCacheBridge(t *testing.T) {
-	t.Parallel()
-	ports, err := fleet.FreePorts(1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	c := config{notices: noticeConfig{Endpoint: "tcp://127.0.0.1:" + strconv.Itoa(ports[0]), Listen: "127.0.0.1:0"}}
-	stop, err := c.relayNotices(t.Context(), testLog())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer stop()
-	s, err := zmq.NewSender(zmq.Push, c.notices.Endpoint)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer s.Close()
-	frame := lmcache.AppendNotification("7")
-	if err := s.Send(t.Context(), frame); err != nil {
-		t.Fatal(err)
-	}
-	transport := &http.Transport{}
-	defer transport.CloseIdleConnections()
-	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}, Record: c.facts}
-	a := lmcache.Asker{HTTP: &http.Client{Transport: transport}}
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	if err := a.Await(ctx, in, "7", 1); err != nil {
-		t.Error(err)
 	}
 }

@@ -47,7 +47,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 1, err
 	}
 	log := s.log
-	if s.certs, err = s.tls.open(log); err != nil {
+	if s.certs, err = open(s.tls, log); err != nil {
 		return 1, err
 	}
 	defer s.certs.watch(ctx)()
@@ -74,7 +74,7 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 0, nil
 	}
 	defer func() { _ = locked.Close() }()
-	stopNotices, err := s.relayNotices(ctx, log)
+	stopNotices, err := relayNotices(ctx, &s.config, log)
 	if err != nil {
 		return 1, err
 	}
@@ -115,7 +115,7 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	})
 	client := s.certs.client(s.engineAPIKey)
 	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, reg, agent.Options{
-		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: base(s.config),
+		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: s.record(),
 		EngineIDs: s.engineIDs(), ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
 		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
 	})
@@ -183,17 +183,6 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *le
 			}
 		}
 	}
-}
-
-// base is what the flags and the engine's surroundings say about the instance.
-func base(c config) instance.Record {
-	rec := c.facts
-	rec.Connector, rec.HostID, rec.Agent, rec.Labels = c.connector, c.hostID, "pd-agent/"+version.Version, c.labels
-	rec.Ports = c.side.shown(rec.Ports)
-	if strings.HasPrefix(c.engine, "https://") {
-		rec.Scheme = "https"
-	}
-	return rec
 }
 
 // dial makes the client of the registrar. It waits for nothing: logging in is

@@ -44,7 +44,7 @@ type sideChannel struct {
 }
 
 // findSideChannel takes the port that the engine is given, or chooses one.
-func (r *reader) findSideChannel(f *facts, engine string) sideChannel {
+func (f *facts) findSideChannel(engine string) sideChannel {
 	if !f.wrapped || f.transfer == nil || !f.transfer.NIXL() {
 		return sideChannel{}
 	}
@@ -57,7 +57,7 @@ func (r *reader) findSideChannel(f *facts, engine string) sideChannel {
 	if text := f.env(envSidePort); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n+s.first+s.count-1 > 65535 {
-			r.errs = append(r.errs, fmt.Errorf("%s=%q is no port, or leaves no room for %d of them", envSidePort, instance.Printable(text, 40), s.count))
+			f.wrong(fmt.Errorf("%s=%q is no port, or leaves no room for %d of them", envSidePort, instance.Printable(text, 40), s.count))
 		}
 		s.port = n
 		return s

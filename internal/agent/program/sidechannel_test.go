@@ -1,17 +1,14 @@
 package program
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"strconv"
 	"strings"
-	"syscall"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
@@ -123,37 +120,5 @@ func TestSideChannelOfAnotherMachine(t *testing.T) {
 		if got := strings.Contains(strings.Join(c.notes, "\n"), note); got != tc.want {
 			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.notes)
 		}
-	}
-}
-
-// The engine hears of it, and of what it was given it is never robbed.
-func TestWrappedEngineGetsASideChannel(t *testing.T) {
-	t.Parallel()
-	w := wrapEngine(t, "serve", "--kv-transfer-config", strings.Replace(nixlBoth, `"e1"`, `"e2"`, 1))
-	_, rec := awaitState(t, w.cli, w.key, instance.Ready)
-	if rec.KVRole != "kv_both" || rec.Role != instance.Decode || rec.Connector != "nixl" || rec.EngineIDs["0"] != "e2" {
-		t.Errorf("record %+v", rec)
-	}
-	w.log.awaits(t, envSidePort+"=")
-	_, rest, _ := strings.Cut(w.log.String(), envSidePort+"=")
-	port, _, _ := strings.Cut(rest, ":")
-	w.log.awaits(t, "engine's side channel "+port+"\n")
-	w.send(t, syscall.SIGTERM)
-	if code := w.code(t); code != 7 {
-		t.Errorf("exit %d", code)
-	}
-}
-
-// Two engines on one side channel: the second would never answer.
-func TestSideChannelIsTaken(t *testing.T) {
-	t.Parallel()
-	used := taken(t)
-	var out bytes.Buffer
-	args := []string{
-		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "env", envSidePort + "=" + strconv.Itoa(used),
-		"/no/such/vllm", "--port", "1", "--kv-transfer-config", nixlProducer,
-	}
-	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errSideTaken.Error()+" (localhost:"+strconv.Itoa(used)+")") {
-		t.Errorf("exit %d\n%s", code, &out)
 	}
 }

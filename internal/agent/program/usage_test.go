@@ -43,7 +43,8 @@ func TestWrongUsage(t *testing.T) {
 		want string
 	}{
 		{"nothing", nil, "--role: is missing"},
-		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol"},
+		{"unknown flag", []string{"--rol", "prefill"}, "unknown flag: --rol; did you mean --role?"},
+		{"file", []string{"--config", "/nowhere/agent.yaml"}, "--config: open /nowhere/agent.yaml"},
 		{"argument", []string{"prefill"}, `unknown command "prefill"`},
 		{"bad duration", []string{"--ttl", "x"}, `--ttl: bad value "x"`},
 		{"prefix", []string{"--role=prefill", "--address=127.0.0.1:1", "--etcd-prefix=/"}, "invalid etcd prefix"},

@@ -1,0 +1,98 @@
+package program
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fakevllm"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+func TestPrintBootstrap(t *testing.T) {
+	t.Parallel()
+	var out strings.Builder
+	if code := run(t.Context(), []string{"--print-config", "--host-id=h", "--", "vllm", "serve", "M", "--kv-transfer-config", mooncakeProducer}, &out, &out); code != 0 {
+		t.Fatalf("exit %d: %s", code, &out)
+	}
+	for _, want := range []string{"connector: mooncake # --kv-transfer-config of the command\n", "bootstrap-port: 8998 # default\n"} {
+		if !strings.Contains(out.String(), want) {
+			t.Errorf("lacks %q in\n%s", want, &out)
+		}
+	}
+}
+
+// The engine's id is in the record, a new one after each start.
+func TestMooncakeEngine(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	s := fakevllm.StartTest(t, fakevllm.Options{Mode: fakevllm.Mooncake, Role: fakevllm.RolePrefill})
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", strconv.Itoa(s.Bootstrap())))
+	id := ""
+	for range 2 {
+		testkit.Eventually(t, patience, func() error {
+			_, rec := look(t, cli, key("prefill", s.Address()))
+			if rec.State != instance.Ready || rec.EngineIDs["0"] != s.EngineID() || !slices.Equal(rec.Ports[instance.PortBootstrap], []int{s.Bootstrap()}) || rec.ID == id {
+				return fmt.Errorf("the engine is %s, the record %+v", s.EngineID(), rec)
+			}
+			return nil
+		})
+		_, rec := look(t, cli, key("prefill", s.Address()))
+		id = rec.ID
+		s.Kill()
+		if err := s.Restart(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d: %s", code, log)
+	}
+}
+
+// Until the bootstrap server answers, the instance is there but not ready.
+func TestMooncakeEngineWithoutBootstrap(t *testing.T) {
+	t.Parallel()
+	etcd := testkit.StartEtcd(t)
+	cli := etcd.Client(t)
+	s := fakevllm.StartTest(t, fakevllm.Options{})
+	address := testkit.FreePort(t)
+	_, port, err := net.SplitHostPort(address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	log, stop := startAgent(t, fast(etcd.Endpoint(), "prefill", s.Address(), "--connector", "mooncake", "--bootstrap-port", port))
+	awaitState(t, cli, key("prefill", s.Address()), instance.Starting)
+	log.awaits(t, "engine answers, but is not ready: bootstrap server "+address+": ")
+	log.awaits(t, "connection refused")
+
+	ln, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, _ = w.Write([]byte(`{"0":{"engine_id":"e","worker_addr":{"0":{"0":"tcp://127.0.0.1:1"}}}}`))
+	})}
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(ln) }()
+	t.Cleanup(func() { _ = server.Close(); <-served })
+
+	_, rec := awaitState(t, cli, key("prefill", s.Address()), instance.Ready)
+	if d := cmp.Diff(map[string]string{"0": "e"}, rec.EngineIDs); d != "" {
+		t.Error(d)
+	}
+	log.awaits(t, "bootstrap server answers: ready")
+	if code := stop(); code != 0 {
+		t.Errorf("exit %d: %s", code, log)
+	}
+	if got := history(t, cli, key("prefill", s.Address())); !slices.Equal(slices.Compact(got), []string{"starting", "ready", "draining", "gone"}) {
+		t.Errorf("history %q", got)
+	}
+}

@@ -1,0 +1,100 @@
+package program
+
+import (
+	"bytes"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/vllmargs"
+	"github.com/pdmesh/pdmesh/sim/testkit"
+)
+
+// Two engines with the same line, which names no port, publish both, and their records
+// say where.
+func TestWrappedEnginesPublish(t *testing.T) {
+	t.Parallel()
+	first := &wrapped{etcd: testkit.StartEtcd(t)}
+	first.cli = first.etcd.Client(t)
+	second := &wrapped{etcd: first.etcd, cli: first.cli}
+	seen := map[string]bool{}
+	for _, w := range []*wrapped{first, second} {
+		w.address, w.argv = testkit.FreePort(t), []string{"--kv-events-config", seedEvents}
+		w.socket, w.key = filepath.Join(t.TempDir(), "a.sock"), key("decode", w.address)
+		w.start(t, "serve")
+	}
+	for _, w := range []*wrapped{first, second} {
+		_, rec := awaitState(t, w.cli, w.key, instance.Ready)
+		is := rec.KVEvents["0"]
+		if len(rec.KVEvents) != 1 || is.Topic != "kv-events" || seen[is.Endpoint] || seen[is.ReplayEndpoint] || is.Endpoint == is.ReplayEndpoint {
+			t.Errorf("record %+v, others %v", rec.KVEvents, seen)
+		}
+		for _, endpoint := range []string{is.Endpoint, is.ReplayEndpoint} {
+			seen[endpoint] = true
+			conn, err := net.Dial("tcp", strings.TrimPrefix(endpoint, "tcp://"))
+			if err != nil {
+				t.Errorf("nobody publishes: %v", err)
+				continue
+			}
+			_ = conn.Close()
+		}
+		w.log.awaits(t, fmt.Sprintf(`engine's KV events {"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"`, vllmargs.EndpointPort(is.Endpoint)))
+	}
+	for _, w := range []*wrapped{first, second} {
+		w.send(t, syscall.SIGTERM)
+		if code := w.code(t); code != 7 {
+			t.Errorf("exit %d", code)
+		}
+	}
+}
+
+// An engine that is told a port at which somebody listens would end: it is not started.
+func TestEventsAreTaken(t *testing.T) {
+	t.Parallel()
+	used := taken(t)
+	var out bytes.Buffer
+	args := []string{
+		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "/no/such/vllm", "--port", "1",
+		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"}`, used),
+	}
+	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
+		t.Errorf("exit %d\n%s", code, &out)
+	}
+}
+
+// The engine hears of it, and of what it was given it is never robbed.
+func TestWrappedEngineGetsASideChannel(t *testing.T) {
+	t.Parallel()
+	w := wrapEngine(t, "serve", "--kv-transfer-config", strings.Replace(nixlBoth, `"e1"`, `"e2"`, 1))
+	_, rec := awaitState(t, w.cli, w.key, instance.Ready)
+	if rec.KVRole != "kv_both" || rec.Role != instance.Decode || rec.Connector != "nixl" || rec.EngineIDs["0"] != "e2" {
+		t.Errorf("record %+v", rec)
+	}
+	w.log.awaits(t, envSidePort+"=")
+	_, rest, _ := strings.Cut(w.log.String(), envSidePort+"=")
+	port, _, _ := strings.Cut(rest, ":")
+	w.log.awaits(t, "engine's side channel "+port+"\n")
+	w.send(t, syscall.SIGTERM)
+	if code := w.code(t); code != 7 {
+		t.Errorf("exit %d", code)
+	}
+}
+
+// Two engines on one side channel: the second would never answer.
+func TestSideChannelIsTaken(t *testing.T) {
+	t.Parallel()
+	used := taken(t)
+	var out bytes.Buffer
+	args := []string{
+		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "env", envSidePort + "=" + strconv.Itoa(used),
+		"/no/such/vllm", "--port", "1", "--kv-transfer-config", nixlProducer,
+	}
+	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errSideTaken.Error()+" (localhost:"+strconv.Itoa(used)+")") {
+		t.Errorf("exit %d\n%s", code, &out)
+	}
+}
