@@ -13,7 +13,7 @@ import (
 // tellAfar has etcd say why the instance is not registered, for those on other machines,
 // for as long as that is so. stop waits.
 func (s *service) tellAfar(ctx context.Context) (stop func()) {
-	w := lease.NewRefusedWriter(s.cli, s.layout, s.ctl.id, s.ttl, s.log.WithField(logging.FieldComponent, "afar"))
+	w := lease.NewRefusedWriter(s.cli, s.layout, s.ctl.ID, s.TTL, s.log.WithField(logging.FieldComponent, "afar"))
 	host, err := os.Hostname()
 	if err != nil {
 		host = ""
@@ -23,13 +23,13 @@ func (s *service) tellAfar(ctx context.Context) (stop func()) {
 	go func() {
 		defer close(done)
 		w.Run(ctx, func() *lease.RefusedAgent {
-			r := s.ctl.report()
+			r := s.ctl.Report()
 			why := r.Refused()
 			if why == "" {
 				return nil
 			}
 			return &lease.RefusedAgent{
-				ID: s.ctl.id, Role: r.Role, Address: r.Address, Host: instance.Printable(host, 80), Agent: "pd-agent/" + version.Version,
+				ID: s.ctl.ID, Role: r.Role, Address: r.Address, Host: instance.Printable(host, 80), Agent: "pd-agent/" + version.Version,
 				Phase: r.Phase, Registration: lease.Phase(r.Registration.Phase), Reason: why,
 			}
 		})

@@ -10,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/control"
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/logging"
@@ -25,21 +26,21 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 	ctx, _, _, stopListening := listen(ctx, false, s.log)
 	defer stopListening()
 	s.log.WithFields(logrus.Fields{
-		"zmq_register": s.zmqRegister, "etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,
+		"zmq_register": s.ZMQRegister, "etcd": strings.Join(s.EtcdEndpoints, ","), "ttl": s.TTL, "host_id": s.HostID,
 	}).Info("pd-agent " + version.String())
-	cli, err := dial(s.config, s.certs, s.log)
+	cli, err := dial(s.Config, s.certs, s.log)
 	if err != nil {
 		return 1, err
 	}
 	defer func() { _ = cli.Close() }()
 	b, err := zmqregister.Listen(ctx, zmqregister.Options{
-		Endpoint: s.zmqRegister, Client: guarded(vllm.New(s.engineAPIKey)),
+		Endpoint: s.ZMQRegister, Client: guarded(vllm.New(s.EngineAPIKey)),
 		Registrar: func(o lease.RegistrarOptions) *lease.Registrar {
 			o.Layout = s.layout
 			return lease.NewRegistrar(cli, o)
 		},
-		Agent: "pd-agent/" + version.Version, HostID: s.hostID, TTL: s.ttl, Model: s.model, StrictModel: s.strictModel,
-		AllowLoopback: s.allowLoopback, ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter,
+		Agent: "pd-agent/" + version.Version, HostID: s.HostID, TTL: s.TTL, Model: s.Model, StrictModel: s.StrictModel,
+		AllowLoopback: s.AllowLoopback, ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter,
 		Log: s.log.WithField(logging.FieldComponent, "zmq-register"),
 	})
 	if err != nil {
@@ -60,10 +61,10 @@ func (s *service) bridge(ctx context.Context) (code int, err error) {
 // showBridge serves the bridge's metrics on the socket of --socket, if one is named: there
 // is no instance to give it a name by default. stop waits.
 func (s *service) showBridge(ctx context.Context, b *zmqregister.Bridge) (stop func(), err error) {
-	if s.socket == "" || s.socket == socketOff {
+	if s.Socket == "" || s.Socket == control.SocketOff {
 		return func() {}, nil
 	}
-	lis, err := agentctl.Listen(ctx, s.socket)
+	lis, err := agentctl.Listen(ctx, s.Socket)
 	if err != nil {
 		return nil, err
 	}

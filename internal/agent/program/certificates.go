@@ -8,6 +8,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/certs"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/vllm"
@@ -20,13 +21,13 @@ type certificates struct {
 }
 
 // open reads the files.
-func open(s secured, log logrus.FieldLogger) (c certificates, err error) {
+func open(s setup.Secured, log logrus.FieldLogger) (c certificates, err error) {
 	log = log.WithField(logging.FieldComponent, "tls")
-	c.engine, err = certs.Open(certs.Options{Use: certs.UseEngines, Files: s.engine, ServerName: s.serverName, Log: log})
+	c.engine, err = certs.Open(certs.Options{Use: certs.UseEngines, Files: s.Engine, ServerName: s.ServerName, Log: log})
 	if err != nil {
 		return c, fmt.Errorf("certificates for the engine: %w", err)
 	}
-	c.etcd, err = s.etcd.Open(log)
+	c.etcd, err = s.Etcd.Open(log)
 	return c, err
 }
 

@@ -15,6 +15,7 @@ import (
 
 	clientv3 "go.etcd.io/etcd/client/v3"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -49,7 +50,7 @@ func engineMain(kind string, args []string) int {
 		signal.Notify(end, syscall.SIGTERM, syscall.SIGINT)
 	}
 	fmt.Println("engine starts", os.Getpid())
-	fmt.Println("engine's side channel", os.Getenv(envSidePort))
+	fmt.Println("engine's side channel", os.Getenv(setup.EnvSidePort))
 	if n, err := strconv.Atoi(has["exit"]); err == nil {
 		return n
 	}

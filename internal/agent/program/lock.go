@@ -15,6 +15,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
@@ -29,12 +30,12 @@ const lockPoll = 500 * time.Millisecond
 // The lock is a listening socket with an abstract name, which exists in one
 // network namespace (as an address does) and goes with its process, however
 // that ends. Where there is no such thing nothing is locked.
-func lock(ctx context.Context, c config, log logrus.FieldLogger) (io.Closer, error) {
+func lock(ctx context.Context, c setup.Config, log logrus.FieldLogger) (io.Closer, error) {
 	if runtime.GOOS != "linux" {
 		return io.NopCloser(strings.NewReader("")), nil
 	}
 	var held locks
-	for _, k := range c.key.Each() {
+	for _, k := range c.Key.Each() {
 		l, err := lockKey(ctx, c, k, log)
 		if l == nil {
 			_ = held.Close()
@@ -57,8 +58,8 @@ func (l locks) Close() error {
 }
 
 // lockKey is lock for one key.
-func lockKey(ctx context.Context, c config, k instance.Key, log logrus.FieldLogger) (io.Closer, error) {
-	what := strings.Join(append([]string{k.String(), c.hostID, c.etcdPrefix}, c.etcdEndpoints...), "\x00")
+func lockKey(ctx context.Context, c setup.Config, k instance.Key, log logrus.FieldLogger) (io.Closer, error) {
+	what := strings.Join(append([]string{k.String(), c.HostID, c.EtcdPrefix}, c.EtcdEndpoints...), "\x00")
 	sum := sha256.Sum256([]byte(what))
 	name := "@pd-agent-" + hex.EncodeToString(sum[:16])
 	warned := false

@@ -9,22 +9,23 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 )
 
 // relayNotices takes LMCache's notifications and answers proxies that ask for them. It lives
 // as long as the agent; stop ends it. The port where it answers goes into the record.
-func relayNotices(ctx context.Context, c *config, log logrus.FieldLogger) (stop func(), err error) {
-	if c.notices.Endpoint == "" {
+func relayNotices(ctx context.Context, c *setup.Config, log logrus.FieldLogger) (stop func(), err error) {
+	if c.Notices.Endpoint == "" {
 		return func() {}, nil
 	}
 	inbox := lmcache.NewInbox()
-	receiver, err := lmcache.Listen(ctx, c.notices.Endpoint, inbox, log)
+	receiver, err := lmcache.Listen(ctx, c.Notices.Endpoint, inbox, log)
 	if err != nil {
 		return nil, err
 	}
-	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.notices.Listen)
+	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", c.Notices.Listen)
 	if err != nil {
 		receiver.Close()
 		return nil, fmt.Errorf("listen for proxies (--lmcache-notify-listen): %w", err)
@@ -35,10 +36,10 @@ func relayNotices(ctx context.Context, c *config, log logrus.FieldLogger) (stop 
 		defer close(done)
 		_ = s.Serve(ln) // ends with Close
 	}()
-	if c.facts.Ports == nil {
-		c.facts.Ports = map[string][]int{}
+	if c.Facts.Ports == nil {
+		c.Facts.Ports = map[string][]int{}
 	}
-	c.facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
+	c.Facts.Ports[instance.PortLMCacheNotify] = []int{ln.Addr().(*net.TCPAddr).Port} //nolint:forcetypeassert // a TCP listener's
 	log.Infof("LMCache's notifications are taken at tcp://%s, and proxies ask at %s", receiver.Addr(), ln.Addr())
 	return func() { _ = s.Close(); <-done; receiver.Close() }, nil
 }

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
@@ -19,13 +20,13 @@ func TestLMCacheBridge(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	c := config{notices: noticeConfig{Endpoint: "tcp://127.0.0.1:" + strconv.Itoa(ports[0]), Listen: "127.0.0.1:0"}}
+	c := setup.Config{Notices: setup.NoticeConfig{Endpoint: "tcp://127.0.0.1:" + strconv.Itoa(ports[0]), Listen: "127.0.0.1:0"}}
 	stop, err := relayNotices(t.Context(), &c, testLog())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer stop()
-	s, err := zmq.NewSender(zmq.Push, c.notices.Endpoint)
+	s, err := zmq.NewSender(zmq.Push, c.Notices.Endpoint)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,7 +37,7 @@ func TestLMCacheBridge(t *testing.T) {
 	}
 	transport := &http.Transport{}
 	defer transport.CloseIdleConnections()
-	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}, Record: c.facts}
+	in := &instance.Instance{Key: instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"}, Record: c.Facts}
 	a := lmcache.Asker{HTTP: &http.Client{Transport: transport}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()

@@ -10,6 +10,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/agent/control"
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sdnotify"
 )
@@ -19,12 +21,12 @@ import (
 // for these would be killed by systemd's start timeout, and the engine with it.
 type notifier struct {
 	sd  *sdnotify.Notifier
-	c   config
-	ctl *control
+	c   setup.Config
+	ctl *control.Control
 	log logrus.FieldLogger
 }
 
-func newNotifier(c config, ctl *control, log logrus.FieldLogger) *notifier {
+func newNotifier(c setup.Config, ctl *control.Control, log logrus.FieldLogger) *notifier {
 	n := &notifier{c: c, ctl: ctl, log: log.WithField(logging.FieldComponent, "systemd")}
 	var err error
 	if n.sd, err = sdnotify.New(os.LookupEnv, os.Getpid()); err != nil {
@@ -68,8 +70,8 @@ func (n *notifier) status(ctx context.Context, stopping <-chan struct{}) {
 	defer tick.Stop()
 	shown := ""
 	for {
-		r := n.ctl.report()
-		if text := withReason(r.Phase, r.Reason) + "; registration " + r.Registration.Phase; text != shown {
+		r := n.ctl.Report()
+		if text := control.WithReason(r.Phase, r.Reason) + "; registration " + r.Registration.Phase; text != shown {
 			shown = text
 			n.send(sdnotify.Status(text))
 		}
@@ -89,9 +91,9 @@ const stopMargin = 20 * time.Second
 
 // stopTime is how long an orderly end may take.
 func (n *notifier) stopTime() time.Duration {
-	d := n.c.drainTimeout + stopMargin
-	if n.c.command != nil {
-		d += n.c.stopTimeout
+	d := n.c.DrainTimeout + stopMargin
+	if n.c.Command != nil {
+		d += n.c.StopTimeout
 	}
 	return d
 }
@@ -99,17 +101,17 @@ func (n *notifier) stopTime() time.Duration {
 // sane tells whether the agent's loop still turns. A drain has limits of its
 // own, and between two lives of an engine there is no loop.
 func (n *notifier) sane(context.Context) error {
-	p := n.ctl.life.Load()
+	p := n.ctl.Life.Load()
 	if p == nil {
 		return nil
 	}
-	st := p.agent.Status()
+	st := p.Agent.Status()
 	switch st.Phase {
 	case agent.Draining, agent.Gone:
 		return nil
 	}
 	// Time for a few rounds that take as long as they may.
-	limit := 3*(n.c.probeInterval+n.c.probeTimeout) + 3*agent.MaxBackoff
+	limit := 3*(n.c.ProbeInterval+n.c.ProbeTimeout) + 3*agent.MaxBackoff
 	if age := time.Since(st.Beat); !st.Beat.IsZero() && age > limit {
 		return fmt.Errorf("no probe for %s", age.Round(time.Second))
 	}

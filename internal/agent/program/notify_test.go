@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/agent/control"
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllm"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -55,14 +57,14 @@ func (noRegistrar) Revoke(context.Context) error { return nil }
 // begun, or has ended, is not judged.
 func TestSane(t *testing.T) {
 	t.Parallel()
-	ctl := &control{}
-	n := &notifier{ctl: ctl, c: config{probeInterval: time.Second, probeTimeout: time.Second}}
+	ctl := &control.Control{}
+	n := &notifier{ctl: ctl, c: setup.Config{ProbeInterval: time.Second, ProbeTimeout: time.Second}}
 	if err := n.sane(t.Context()); err != nil {
 		t.Errorf("without an agent: %v", err)
 	}
 	log := testLog()
 	ag := agent.New(stuckEngine{}, noRegistrar{}, agent.Options{ProbeTimeout: time.Hour, Log: log})
-	ctl.life.Store(&parts{agent: ag})
+	ctl.Life.Store(&control.Parts{Agent: ag})
 	if err := n.sane(t.Context()); err != nil {
 		t.Errorf("before its first turn: %v", err)
 	}
@@ -75,7 +77,7 @@ func TestSane(t *testing.T) {
 		}
 		return nil
 	})
-	n.c.probeInterval, n.c.probeTimeout = -agent.MaxBackoff, 0 // no time at all
+	n.c.ProbeInterval, n.c.ProbeTimeout = -agent.MaxBackoff, 0 // no time at all
 	testkit.Eventually(t, patience, func() error {
 		if err := n.sane(t.Context()); err == nil || !strings.Contains(err.Error(), "no probe for") {
 			return fmt.Errorf("stuck: %v", err)

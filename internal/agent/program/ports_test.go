@@ -10,6 +10,7 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 	"github.com/pdmesh/pdmesh/sim/testkit"
@@ -62,7 +63,7 @@ func TestEventsAreTaken(t *testing.T) {
 		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "/no/such/vllm", "--port", "1",
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"endpoint":"tcp://*:%d"}`, used),
 	}
-	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
+	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), setup.ErrEventsTaken.Error()+" (:"+strconv.Itoa(used)+")") {
 		t.Errorf("exit %d\n%s", code, &out)
 	}
 }
@@ -75,8 +76,8 @@ func TestWrappedEngineGetsASideChannel(t *testing.T) {
 	if rec.KVRole != "kv_both" || rec.Role != instance.Decode || rec.Connector != "nixl" || rec.EngineIDs["0"] != "e2" {
 		t.Errorf("record %+v", rec)
 	}
-	w.log.awaits(t, envSidePort+"=")
-	_, rest, _ := strings.Cut(w.log.String(), envSidePort+"=")
+	w.log.awaits(t, setup.EnvSidePort+"=")
+	_, rest, _ := strings.Cut(w.log.String(), setup.EnvSidePort+"=")
 	port, _, _ := strings.Cut(rest, ":")
 	w.log.awaits(t, "engine's side channel "+port+"\n")
 	w.send(t, syscall.SIGTERM)
@@ -91,10 +92,10 @@ func TestSideChannelIsTaken(t *testing.T) {
 	used := taken(t)
 	var out bytes.Buffer
 	args := []string{
-		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "env", envSidePort + "=" + strconv.Itoa(used),
+		"--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--socket=off", "--", "env", setup.EnvSidePort + "=" + strconv.Itoa(used),
 		"/no/such/vllm", "--port", "1", "--kv-transfer-config", nixlProducer,
 	}
-	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), errSideTaken.Error()+" (localhost:"+strconv.Itoa(used)+")") {
+	if code := run(t.Context(), args, &out, &out); code != 1 || !strings.Contains(out.String(), setup.ErrSideTaken.Error()+" (localhost:"+strconv.Itoa(used)+")") {
 		t.Errorf("exit %d\n%s", code, &out)
 	}
 }

@@ -1,6 +1,6 @@
-// Package program is the agent as a program: its settings, what it finds out about its
-// engine, the engine's process, signals and the local control. What it does to keep a
-// registration true is in package agent, how it runs an engine in package wrap.
+// Package program is the agent as a program: it starts what package setup has read, lives
+// with the engine's process, takes signals, tells systemd, and ends all of it in order. What
+// keeps a registration true is in package agent, how an engine runs in package wrap.
 package program
 
 import (
@@ -13,6 +13,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"github.com/pdmesh/pdmesh/internal/agent/control"
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/cli"
 	"github.com/pdmesh/pdmesh/internal/logging"
 )
@@ -93,30 +95,30 @@ func (p program) run(ctx context.Context, args []string, stdout, stderr io.Write
 			if len(behind) > 0 {
 				command = behind
 			}
-			c, err := load(cmd.Flags(), os.LookupEnv, command)
+			c, err := setup.Load(cmd.Flags(), os.LookupEnv, command)
 			if err != nil {
-				return cli.Wrong(retype(err, args))
+				return cli.Wrong(setup.Retype(err, args))
 			}
-			defer c.events.release()
-			if c.printConfig {
-				return c.print(cmd.OutOrStdout())
+			defer c.Events.Release()
+			if c.PrintConfig {
+				return c.Print(cmd.OutOrStdout())
 			}
 			var log *logrus.Logger
 			out := logging.NewQueue(stderr, func(lines int) { logging.Lost(log, lines) })
 			defer out.Flush(logging.FlushLimit)
-			log, err = logging.New(out, c.logLevel, c.logFormat)
+			log, err = logging.New(out, c.LogLevel, c.LogFormat)
 			if err != nil {
 				return cli.Wrong(err)
 			}
-			code, err = serve(cmd.Context(), service{config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
+			code, err = serve(cmd.Context(), service{Config: c, log: log, stdout: stdout, stderr: stderr, whole: p.whole})
 			if err != nil {
 				return cli.Exit(err, max(code, cli.Failure))
 			}
 			return nil
 		},
 	}
-	registerFlags(cmd.Flags())
-	cmd.AddCommand(controlCommands()...)
+	setup.Register(cmd.Flags())
+	cmd.AddCommand(control.Commands()...)
 	if failed := cli.Run(ctx, cmd, args, stdout, stderr); failed != cli.OK {
 		return failed
 	}

@@ -11,6 +11,8 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/agent/control"
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/bootstrap"
 	"github.com/pdmesh/pdmesh/internal/discovery/etcd"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
@@ -24,14 +26,14 @@ import (
 
 // service is what a running agent needs.
 type service struct {
-	config
+	setup.Config
 	log            *logrus.Logger
 	stdout, stderr io.Writer // of a wrapped engine
 	whole          bool      // see program
 
 	layout schema.Layout
 	orders *orders
-	ctl    *control
+	ctl    *control.Control
 	cli    *clientv3.Client
 	certs  certificates
 	notify *notifier
@@ -43,30 +45,30 @@ type service struct {
 // connection to etcd is closed. Nothing that etcd does or does not do ends it;
 // only what cannot be right does. code is the exit code when err is nil.
 func serve(ctx context.Context, s service) (code int, err error) {
-	if s.layout, err = schema.NewLayout(s.etcdPrefix); err != nil {
+	if s.layout, err = schema.NewLayout(s.EtcdPrefix); err != nil {
 		return 1, err
 	}
 	log := s.log
-	if s.certs, err = open(s.tls, log); err != nil {
+	if s.certs, err = open(s.TLS, log); err != nil {
 		return 1, err
 	}
 	defer s.certs.watch(ctx)()
-	if s.zmqRegister != "" {
+	if s.ZMQRegister != "" {
 		return s.bridge(ctx)
 	}
 	log.WithFields(logrus.Fields{
-		logging.FieldRole: s.key.Role, logging.FieldInstance: s.key.Address, "engine": s.engine,
-		"etcd": strings.Join(s.etcdEndpoints, ","), "ttl": s.ttl, "host_id": s.hostID,
+		logging.FieldRole: s.Key.Role, logging.FieldInstance: s.Key.Address, "engine": s.Engine,
+		"etcd": strings.Join(s.EtcdEndpoints, ","), "ttl": s.TTL, "host_id": s.HostID,
 	}).Info("pd-agent " + version.String())
-	for _, n := range s.notes {
+	for _, n := range s.Notes {
 		log.Warn(n)
 	}
-	ctx, o, drain, stopListening := listen(ctx, s.command != nil, log)
+	ctx, o, drain, stopListening := listen(ctx, s.Command != nil, log)
 	defer stopListening()
 	s.orders = o
 	defer s.reap(ctx)()
 
-	locked, err := lock(ctx, s.config, log)
+	locked, err := lock(ctx, s.Config, log)
 	if err != nil {
 		return 1, err
 	}
@@ -74,26 +76,26 @@ func serve(ctx context.Context, s service) (code int, err error) {
 		return 0, nil
 	}
 	defer func() { _ = locked.Close() }()
-	stopNotices, err := relayNotices(ctx, &s.config, log)
+	stopNotices, err := relayNotices(ctx, &s.Config, log)
 	if err != nil {
 		return 1, err
 	}
 	defer stopNotices()
-	ctl, stopControl, err := startControl(ctx, s.config, drain, log)
+	ctl, stopControl, err := control.Start(ctx, s.Config, drain, log)
 	if err != nil {
 		return 1, err
 	}
 	defer stopControl()
 	s.ctl = ctl
-	if s.cli, err = dial(s.config, s.certs, log); err != nil {
+	if s.cli, err = dial(s.Config, s.certs, log); err != nil {
 		return 1, err
 	}
 	defer func() { _ = s.cli.Close() }()
 	defer s.tellAfar(ctx)()
-	s.notify = newNotifier(s.config, ctl, log)
+	s.notify = newNotifier(s.Config, ctl, log)
 	stopNotifying := s.notify.start(ctx)
 	defer stopNotifying()
-	if s.command != nil {
+	if s.Command != nil {
 		return s.supervise(ctx)
 	}
 	s.notify.ready()
@@ -106,21 +108,21 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 	log := s.log
 	var ag *agent.Agent
 	reg := lease.NewRegistrar(s.cli, lease.RegistrarOptions{
-		Layout: s.layout, Key: s.key, TTL: s.ttl, HostID: s.hostID,
+		Layout: s.layout, Key: s.Key, TTL: s.TTL, HostID: s.HostID,
 		Log: log.WithField(logging.FieldComponent, "registrar"),
 		// While etcd is away the registration is most likely still there.
 		OnEvent: func(st lease.Status) {
 			ag.Registered(st.Phase == lease.Registered || st.Phase == lease.Unknown)
 		},
 	})
-	client := s.certs.client(s.engineAPIKey)
-	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.engine}, reg, agent.Options{
-		Key: s.key, Model: s.model, StrictModel: s.strictModel, Base: s.record(),
-		EngineIDs: s.engineIDs(), ProbeInterval: s.probeInterval, ProbeTimeout: s.probeTimeout, SlowAfter: s.slowAfter, DrainTimeout: s.drainTimeout, KVLease: s.kvLease,
+	client := s.certs.client(s.EngineAPIKey)
+	ag = agent.New(&agent.HTTPEngine{Client: client, Base: s.Engine}, reg, agent.Options{
+		Key: s.Key, Model: s.Model, StrictModel: s.StrictModel, Base: s.Record(),
+		EngineIDs: s.engineIDs(), ProbeInterval: s.ProbeInterval, ProbeTimeout: s.ProbeTimeout, SlowAfter: s.SlowAfter, DrainTimeout: s.DrainTimeout, KVLease: s.KVLease,
 		Exited: exited, Log: log.WithField(logging.FieldComponent, "agent"),
 	})
 
-	s.ctl.life.Store(&parts{agent: ag, registrar: reg})
+	s.ctl.Life.Store(&control.Parts{Agent: ag, Registrar: reg})
 
 	// The registration outlives ctx: it is what the drain is announced by.
 	rctx, stop := context.WithCancel(context.WithoutCancel(ctx))
@@ -147,10 +149,10 @@ func (s *service) live(ctx context.Context, exited <-chan struct{}) error {
 
 // engineIDs is how the agent asks a Mooncake prefill engine, nil for all others.
 func (s *service) engineIDs() func(context.Context) (map[string]string, error) {
-	if s.bootstrap == "" {
+	if s.Bootstrap == "" {
 		return nil
 	}
-	return func(ctx context.Context) (map[string]string, error) { return bootstrap.Query(ctx, nil, s.bootstrap) }
+	return func(ctx context.Context) (map[string]string, error) { return bootstrap.Query(ctx, nil, s.Bootstrap) }
 }
 
 // Times of the complaints about a registration that does not come about.
@@ -187,9 +189,9 @@ func beside(ctx context.Context, hurry <-chan struct{}, ag *agent.Agent, reg *le
 
 // dial makes the client of the registrar. It waits for nothing: logging in is
 // part of the first call, and tried again with it.
-func dial(c config, own certificates, log logrus.FieldLogger) (*clientv3.Client, error) {
+func dial(c setup.Config, own certificates, log logrus.FieldLogger) (*clientv3.Client, error) {
 	return etcd.Dial(etcd.Config{
-		Endpoints: c.etcdEndpoints, Username: c.etcdUsername, Password: c.etcdPassword,
+		Endpoints: c.EtcdEndpoints, Username: c.EtcdUsername, Password: c.EtcdPassword,
 		TLS: etcdaccess.ConfigOf(own.etcd),
 		Log: log.WithField(logging.FieldComponent, "etcd"),
 	})

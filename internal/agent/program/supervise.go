@@ -12,6 +12,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/logging"
 	"github.com/pdmesh/pdmesh/internal/sdnotify"
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
@@ -27,10 +28,10 @@ var (
 // reap collects orphans: those of a wrapped engine, and those of the whole
 // container where the agent is its process 1. stop waits.
 func (s *service) reap(ctx context.Context) (stop func()) {
-	if !s.whole || s.command == nil && os.Getpid() != 1 {
+	if !s.whole || s.Command == nil && os.Getpid() != 1 {
 		return func() {}
 	}
-	if s.command != nil {
+	if s.Command != nil {
 		if err := wrap.Adopt(); err != nil {
 			s.log.WithError(err).Warn("what the engine leaves behind goes to process 1")
 		}
@@ -46,36 +47,36 @@ func (s *service) reap(ctx context.Context) (stop func()) {
 // wanted. It gives the exit code of the engine's last life.
 func (s *service) supervise(ctx context.Context) (code int, err error) {
 	log := s.log.WithField(logging.FieldComponent, "engine")
-	if s.side.chosen {
-		log.Infof("%s=%s: NIXL's side channel, a port that is free", envSidePort, &s.side)
+	if s.Side.Chosen {
+		log.Infof("%s=%s: NIXL's side channel, a port that is free", setup.EnvSidePort, &s.Side)
 	}
-	if s.events.command != nil {
-		log.Infof("KV events at %s, replay at %s: ports that are free", s.events.Endpoint, s.events.Replay)
+	if s.Events.Command != nil {
+		log.Infof("KV events at %s, replay at %s: ports that are free", s.Events.Endpoint, s.Events.Replay)
 	}
-	backoff := wrap.Backoff{First: s.restartDelay, Max: s.restartDelayMax}
+	backoff := wrap.Backoff{First: s.RestartDelay, Max: s.RestartDelayMax}
 	last := wrap.Exit{}
 	for start := 1; ctx.Err() == nil; start++ {
 		var lasted time.Duration
 		failed := s.free(ctx)
 		if failed == nil {
-			failed = s.side.free(ctx)
+			failed = s.Side.Free(ctx)
 		}
 		if failed == nil {
-			failed = s.events.free(ctx)
+			failed = s.Events.Free(ctx)
 		}
 		switch {
 		case failed != nil && start == 1:
 			return 1, failed
 		case failed == nil:
 			proc, err := wrap.Start(wrap.Options{
-				Argv: s.argv(), Env: append(engineEnv(os.Environ()), s.side.env()...), Stdout: s.stdout, Stderr: s.stderr,
-				DieWith: s.dieWith, Reaper: s.reaper, Log: log,
+				Argv: s.Argv(), Env: append(engineEnv(os.Environ()), s.Side.Env()...), Stdout: s.stdout, Stderr: s.stderr,
+				DieWith: s.DieWith, Reaper: s.reaper, Log: log,
 			})
 			if err != nil {
 				return wrap.StartStatus(err), fmt.Errorf("%w: is the program installed, and what stands behind -- its name?", err)
 			}
-			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.argv()), " "))
-			s.ctl.engine.started(proc)
+			log.WithField("pid", proc.PID()).Info("started: " + strings.Join(vllmargs.Masked(s.Argv()), " "))
+			s.ctl.Engine.Started(proc)
 			if start == 1 {
 				s.notify.ready()
 			}
@@ -86,13 +87,13 @@ func (s *service) supervise(ctx context.Context) (code int, err error) {
 				failed = errors.New(last.String())
 			}
 		}
-		if ctx.Err() != nil || failed == nil || !s.restart {
+		if ctx.Err() != nil || failed == nil || !s.Restart {
 			return s.ended(ctx, last, failed)
 		}
 		delay := backoff.After(lasted)
 		log.WithError(failed).WithField("after", lasted.Round(time.Millisecond)).Warnf("the engine has failed; starting it again in %s", delay)
-		s.ctl.engine.waits(failed, delay)
-		s.ctl.life.Store(nil)
+		s.ctl.Engine.Waits(failed, delay)
+		s.ctl.Life.Store(nil)
 		timer := time.NewTimer(delay)
 		select {
 		case <-ctx.Done():
@@ -145,15 +146,15 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 			case <-sctx.Done():
 			}
 		}()
-		proc.Stop(sctx, s.orders.stopSignal(), s.stopTimeout)
+		proc.Stop(sctx, s.orders.stopSignal(), s.StopTimeout)
 		hurry()
 		<-hurried
 	} else {
-		proc.Stop(context.WithoutCancel(ctx), syscall.SIGTERM, s.stopTimeout)
+		proc.Stop(context.WithoutCancel(ctx), syscall.SIGTERM, s.StopTimeout)
 	}
 	cancel()
 	if <-slow {
-		err = errors.Join(err, fmt.Errorf("%w (%s)", errSlow, s.startTimeout))
+		err = errors.Join(err, fmt.Errorf("%w (%s)", errSlow, s.StartTimeout))
 	}
 	return err
 }
@@ -162,8 +163,8 @@ func (s *service) engineLife(ctx context.Context, proc *wrap.Process) error {
 // does not come up in the time it has; then it gives true.
 func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool) {
 	var deadline <-chan time.Time
-	if s.startTimeout > 0 {
-		timer := time.NewTimer(s.startTimeout)
+	if s.StartTimeout > 0 {
+		timer := time.NewTimer(s.StartTimeout)
 		defer timer.Stop()
 		deadline = timer.C
 	}
@@ -176,7 +177,7 @@ func (s *service) awaitStart(ctx context.Context, proc *wrap.Process) (slow bool
 			<-ctx.Done()
 			return false
 		case <-deadline:
-			if p := s.ctl.life.Load(); p == nil || p.agent.Status().Record.ID == "" {
+			if p := s.ctl.Life.Load(); p == nil || p.Agent.Status().Record.ID == "" {
 				return true
 			}
 			deadline = nil
@@ -190,7 +191,7 @@ const freeTimeout = time.Second
 // free makes sure that nobody serves at the engine's address: the agent would
 // take it for what it starts, and register it.
 func (s *service) free(ctx context.Context) error {
-	u, err := url.Parse(s.engine)
+	u, err := url.Parse(s.Engine)
 	if err != nil {
 		return err
 	}

@@ -1,4 +1,7 @@
-package program
+// Package setup is what an agent is to do: its settings, what the command line and the
+// surroundings of its engine say where no setting does (facts), and both together, checked,
+// as a Config. It starts nothing.
+package setup
 
 import (
 	"errors"
@@ -31,51 +34,51 @@ const (
 	testMinTTL = time.Second
 )
 
-// config is the checked configuration of an agent.
-type config struct {
-	key           instance.Key
-	engine        string
-	model         string
-	strictModel   bool
+// Config is the checked configuration of an agent.
+type Config struct {
+	Key           instance.Key
+	Engine        string
+	Model         string
+	StrictModel   bool
 	connector     string
 	labels        map[string]string
-	hostID        string
-	engineAPIKey  string
-	etcdEndpoints []string
-	etcdPrefix    string
-	etcdUsername  string
-	etcdPassword  string
-	tls           secured
-	ttl           time.Duration
-	probeInterval time.Duration
-	probeTimeout  time.Duration
-	slowAfter     time.Duration
-	drainTimeout  time.Duration
-	kvLease       time.Duration
-	socket        string // "": the default one; socketOff: none
-	logLevel      string
-	logFormat     string
+	HostID        string
+	EngineAPIKey  string
+	EtcdEndpoints []string
+	EtcdPrefix    string
+	EtcdUsername  string
+	EtcdPassword  string
+	TLS           Secured
+	TTL           time.Duration
+	ProbeInterval time.Duration
+	ProbeTimeout  time.Duration
+	SlowAfter     time.Duration
+	DrainTimeout  time.Duration
+	KVLease       time.Duration
+	Socket        string // "": the default one; socketOff: none
+	LogLevel      string
+	LogFormat     string
 
-	zmqRegister   string // endpoint; "" beside an engine
-	allowLoopback bool   // of engines that register themselves
+	ZMQRegister   string // endpoint; "" beside an engine
+	AllowLoopback bool   // of engines that register themselves
 
-	facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
-	notes []string        // what the person who starts it should know
+	Facts instance.Record // what the engine's surroundings say: kv_role, sizes, ids
+	Notes []string        // what the person who starts it should know
 
-	side      sideChannel // of a NIXL engine that this agent starts
-	events    kvEvents    // of an engine that this agent starts
-	notices   noticeConfig
-	bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
+	Side      sideChannel // of a NIXL engine that this agent starts
+	Events    kvEvents    // of an engine that this agent starts
+	Notices   NoticeConfig
+	Bootstrap string // host:port of a Mooncake prefill engine's bootstrap server; "" for none
 
-	command         []string // of the engine; nil when somebody else starts it
-	restart         bool     // after a failure
-	restartDelay    time.Duration
-	restartDelayMax time.Duration
-	startTimeout    time.Duration // 0: none
-	stopTimeout     time.Duration
-	dieWith         bool
+	Command         []string // of the engine; nil when somebody else starts it
+	Restart         bool     // after a failure
+	RestartDelay    time.Duration
+	RestartDelayMax time.Duration
+	StartTimeout    time.Duration // 0: none
+	StopTimeout     time.Duration
+	DieWith         bool
 
-	printConfig bool
+	PrintConfig bool
 	said        *settings.Values // what was given and found, and where
 }
 
@@ -85,89 +88,89 @@ const (
 	restartOnFailure = "on-failure"
 )
 
-// load reads flags over the environment (PD_<NAME>) over the file over what is found
+// Load reads flags over the environment (PD_<NAME>) over the file over what is found
 // about the engine (see facts) over defaults. command is what stands behind "--". Its
 // error lists everything that is wrong, a line each.
-func load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (config, error) {
-	c := config{command: command}
+func Load(fs *pflag.FlagSet, lookupEnv func(string) (string, bool), command []string) (Config, error) {
+	c := Config{Command: command}
 	r := reader{}
 	v, err := r.settings(&c).Load(fs, lookupEnv, "")
 	if err != nil {
-		return config{}, err
+		return Config{}, err
 	}
 	r.input, c.said = &input{Values: v}, v
 	if err := v.Fill(); err != nil {
 		r.wrong(err)
 	}
 	f := find(r.input, command, lookupEnv)
-	c.restart = r.restarts()
-	c.model, c.engineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
+	c.Restart = r.restarts()
+	c.Model, c.EngineAPIKey = r.text("model", f.models()...), r.text("engine-api-key", f.keys()...)
 	r.endpoints(&c, f)
 	r.readTLS(&c)
-	c.notes = f.notes
-	if c.zmqRegister != "" {
+	c.Notes = f.notes
+	if c.ZMQRegister != "" {
 		r.checkBridge(&c)
 	} else {
 		r.instance(&c, f)
 	}
-	if _, err := schema.NewLayout(c.etcdPrefix); err != nil {
+	if _, err := schema.NewLayout(c.EtcdPrefix); err != nil {
 		r.fail("etcd-prefix", err)
 	}
 	r.checkTimes(&c)
-	if c.etcdUsername == "" && c.etcdPassword != "" {
+	if c.EtcdUsername == "" && c.EtcdPassword != "" {
 		r.fail("etcd-password", errors.New("given without --etcd-username"))
 	}
-	if strings.ContainsFunc(c.engineAPIKey, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
+	if strings.ContainsFunc(c.EngineAPIKey, func(r rune) bool { return r <= ' ' || r == 0x7f }) {
 		r.fail("engine-api-key", errors.New("holds a space or a control character"))
 	}
 	if err := errors.Join(r.errs...); err != nil {
-		return config{}, err
+		return Config{}, err
 	}
-	if c.kvLease == 0 {
-		c.kvLease = -1 // to the agent zero means its default
+	if c.KVLease == 0 {
+		c.KVLease = -1 // to the agent zero means its default
 	}
-	if c.hostID == "" {
+	if c.HostID == "" {
 		id, err := agent.HostID(os.DirFS("/"), os.Readlink)
 		if err != nil {
-			return config{}, err
+			return Config{}, err
 		}
-		c.hostID = id
+		c.HostID = id
 	}
 	return c, nil
 }
 
 // instance reads what is about the one engine of an agent.
-func (r *reader) instance(c *config, f *facts) {
+func (r *reader) instance(c *Config, f *facts) {
 	c.connector = r.text("connector", f.connectors()...)
 	if _, err := connector.Canonical(c.connector); err != nil { // every proxy would reject the record
 		r.fail("connector", err)
 	}
-	c.key = r.key(f, allLoopback(c.etcdEndpoints))
+	c.Key = r.key(f, allLoopback(c.EtcdEndpoints))
 	c.labels = r.allLabels(f.labels())
-	c.facts.KVRole = f.kvRole(c.key.Role, c.connector)
-	f.record(&c.facts)
-	c.side = f.findSideChannel(c.key.Address)
-	c.notes = f.notes
+	c.Facts.KVRole = f.kvRole(c.Key.Role, c.connector)
+	f.record(&c.Facts)
+	c.Side = f.findSideChannel(c.Key.Address)
+	c.Notes = f.notes
 	r.checkCommand(c)
 	r.checkEngine(c, f)
-	c.bootstrap = r.findBootstrap(f, c)
+	c.Bootstrap = r.findBootstrap(f, c)
 	r.findP2P(f, c)
 	f.findEvents(c)
-	c.notices = r.findLMCache(f, c)
-	c.notes = f.notes
-	if c.key.Address != "" && instance.IsLoopback(c.key.Address) && !r.allowLoopback && !allLoopback(c.etcdEndpoints) {
-		r.fail("address", errors.New(c.key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
+	c.Notices = r.findLMCache(f, c)
+	c.Notes = f.notes
+	if c.Key.Address != "" && instance.IsLoopback(c.Key.Address) && !r.allowLoopback && !allLoopback(c.EtcdEndpoints) {
+		r.fail("address", errors.New(c.Key.Address+" is a loopback address, but etcd is on another machine, whose proxies would look for the engine on their own: give the address others reach it by, or --allow-loopback"))
 	}
 }
 
 // checkBridge refuses what is about one engine where engines register themselves. From
 // the environment it may be meant for other agents of this image.
-func (r *reader) checkBridge(c *config) {
-	c.allowLoopback = r.allowLoopback || allLoopback(c.etcdEndpoints)
-	if _, err := zmq.ParseEndpoint(c.zmqRegister); err != nil {
+func (r *reader) checkBridge(c *Config) {
+	c.AllowLoopback = r.allowLoopback || allLoopback(c.EtcdEndpoints)
+	if _, err := zmq.ParseEndpoint(c.ZMQRegister); err != nil {
 		r.fail("zmq-register", err)
 	}
-	if c.command != nil {
+	if c.Command != nil {
 		r.fail("zmq-register", errors.New("is for engines that somebody else starts, not for a command behind --"))
 	}
 	for _, name := range []string{"role", "address", "engine", "connector", "bootstrap-port", "kv-transfer-config", "label"} {
@@ -257,17 +260,17 @@ func (r *reader) key(f *facts, etcdIsLocal bool) instance.Key {
 }
 
 // endpoints are those of etcd that were given, or that mooncake.json names.
-func (r *reader) endpoints(c *config, f *facts) {
+func (r *reader) endpoints(c *Config, f *facts) {
 	if found := f.endpoints(); found != nil {
-		c.etcdEndpoints = found
+		c.EtcdEndpoints = found
 		return
 	}
-	given := c.etcdEndpoints
+	given := c.EtcdEndpoints
 	var err error
-	c.etcdEndpoints, c.tls.etcd.On, err = etcdaccess.ParseEndpoints(given)
+	c.EtcdEndpoints, c.TLS.Etcd.On, err = etcdaccess.ParseEndpoints(given)
 	if err != nil {
 		r.fail("etcd-endpoints", err)
-	} else if len(c.etcdEndpoints) == 0 && len(r.errs) == 0 {
+	} else if len(c.EtcdEndpoints) == 0 && len(r.errs) == 0 {
 		r.fail("etcd-endpoints", errors.New("is empty: an agent needs etcd, e.g. 127.0.0.1:2379"))
 	}
 }
@@ -302,19 +305,19 @@ func (r *reader) allLabels(found map[string]string) map[string]string {
 	return maps.Clone(out)
 }
 
-func (r *reader) checkEngine(c *config, f *facts) {
-	if c.engine = r.text("engine", f.findEngine()); c.engine == "" {
-		c.engine = "http://" + c.key.Address
+func (r *reader) checkEngine(c *Config, f *facts) {
+	if c.Engine = r.text("engine", f.findEngine()); c.Engine == "" {
+		c.Engine = "http://" + c.Key.Address
 		return
 	}
-	if err := vllm.CheckBase(c.engine); err != nil {
+	if err := vllm.CheckBase(c.Engine); err != nil {
 		r.fail("engine", err)
 	}
 }
 
 // checkCommand refuses what would mean nothing.
-func (r *reader) checkCommand(c *config) {
-	if c.command != nil {
+func (r *reader) checkCommand(c *Config) {
+	if c.Command != nil {
 		return
 	}
 	for _, name := range []string{"restart", "restart-delay", "restart-delay-max", "start-timeout", "stop-timeout", "engine-dies-with-agent"} {
@@ -325,7 +328,7 @@ func (r *reader) checkCommand(c *config) {
 	}
 }
 
-func (r *reader) checkTimes(c *config) {
+func (r *reader) checkTimes(c *Config) {
 	if len(r.errs) > 0 {
 		return // a duration that could not be read is zero here
 	}
@@ -338,23 +341,23 @@ func (r *reader) checkTimes(c *config) {
 		value      time.Duration
 		least, top time.Duration
 	}{
-		{"ttl", c.ttl, least, maxTTL},
-		{"probe-interval", c.probeInterval, 50 * time.Millisecond, time.Minute},
-		{"probe-timeout", c.probeTimeout, 50 * time.Millisecond, time.Minute},
-		{"slow-after", c.slowAfter, time.Millisecond, time.Hour},
-		{"drain-timeout", c.drainTimeout, time.Millisecond, 24 * time.Hour},
-		{"kv-lease", c.kvLease, 0, time.Hour},
-		{"restart-delay", c.restartDelay, time.Millisecond, time.Hour},
-		{"restart-delay-max", c.restartDelayMax, c.restartDelay, 24 * time.Hour},
-		{"start-timeout", c.startTimeout, 0, 24 * time.Hour},
-		{"stop-timeout", c.stopTimeout, time.Millisecond, time.Hour},
+		{"ttl", c.TTL, least, maxTTL},
+		{"probe-interval", c.ProbeInterval, 50 * time.Millisecond, time.Minute},
+		{"probe-timeout", c.ProbeTimeout, 50 * time.Millisecond, time.Minute},
+		{"slow-after", c.SlowAfter, time.Millisecond, time.Hour},
+		{"drain-timeout", c.DrainTimeout, time.Millisecond, 24 * time.Hour},
+		{"kv-lease", c.KVLease, 0, time.Hour},
+		{"restart-delay", c.RestartDelay, time.Millisecond, time.Hour},
+		{"restart-delay-max", c.RestartDelayMax, c.RestartDelay, 24 * time.Hour},
+		{"start-timeout", c.StartTimeout, 0, 24 * time.Hour},
+		{"stop-timeout", c.StopTimeout, time.Millisecond, time.Hour},
 	} {
 		if t.value < t.least || t.value > t.top {
 			r.fail(t.name, fmt.Errorf("%s: from %s to %s", t.value, t.least, t.top))
 		}
 	}
-	if c.ttl%time.Second != 0 {
-		r.fail("ttl", fmt.Errorf("%s: etcd counts whole seconds", c.ttl))
+	if c.TTL%time.Second != 0 {
+		r.fail("ttl", fmt.Errorf("%s: etcd counts whole seconds", c.TTL))
 	}
 }
 

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"fmt"
@@ -50,14 +50,14 @@ func TestEventsThatAreGiven(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			defer c.events.release()
-			if d := cmp.Diff(tc.want, c.facts.KVEvents); d != "" {
+			defer c.Events.Release()
+			if d := cmp.Diff(tc.want, c.Facts.KVEvents); d != "" {
 				t.Error(d)
 			}
-			if c.events.command != nil {
-				t.Errorf("the engine is told %q", c.events.command)
+			if c.Events.Command != nil {
+				t.Errorf("the engine is told %q", c.Events.Command)
 			}
-			if got := strings.Join(c.notes, "\n"); tc.note == "" && got != "" || !strings.Contains(got, tc.note) {
+			if got := strings.Join(c.Notes, "\n"); tc.note == "" && got != "" || !strings.Contains(got, tc.note) {
 				t.Errorf("notes %q", got)
 			}
 		})
@@ -72,7 +72,7 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	for range 3 {
 		e := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: vllmargs.Ranks{Total: 2, Local: 2}}
 		e.choose("127.0.0.1:8777")
-		defer e.release()
+		defer e.Release()
 		for _, other := range all {
 			if e.Endpoint == other.Endpoint || e.Replay == other.Replay {
 				t.Errorf("twice: %s, %s", e.Endpoint, e.Replay)
@@ -84,14 +84,14 @@ func TestEventsOfTwoEngines(t *testing.T) {
 	if p, q := vllmargs.EndpointPort(last.Endpoint), vllmargs.EndpointPort(last.Replay); p < eventsFirst || q != p+2 {
 		t.Errorf("%s, replay %s", last.Endpoint, last.Replay)
 	}
-	last.release()
+	last.Release()
 	used, err := net.Listen("tcp", ":"+strconv.Itoa(vllmargs.EndpointPort(last.Replay)+1)) // of its second rank
 	if err == nil {                                                                        // else somebody has taken it meanwhile, which is as good
 		defer func() { _ = used.Close() }()
 	}
 	again := kvEvents{Events: vllmargs.Events{Publishes: true}, ranks: last.ranks}
 	again.choose("127.0.0.1:8777")
-	defer again.release()
+	defer again.Release()
 	if again.Endpoint == last.Endpoint {
 		t.Errorf("chose %s, whose replay is taken", again.Endpoint)
 	}
@@ -106,17 +106,17 @@ func TestEventsThatWouldConnect(t *testing.T) {
 	var seen []string
 	for range 2 {
 		c := wouldConnect(t, given)
-		at := c.facts.KVEvents["0"]
+		at := c.Facts.KVEvents["0"]
 		if slices.Contains(seen, at.Endpoint) || !strings.HasPrefix(at.Endpoint, "tcp://127.0.0.1:") || at.ReplayEndpoint == "" || at.Topic != "kv" {
 			t.Errorf("record %+v, others %v", at, seen)
 		}
 		seen = append(seen, at.Endpoint)
-		if got := strings.Join(c.notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "told to listen at "+c.events.Endpoint) {
+		if got := strings.Join(c.Notes, "\n"); !strings.Contains(got, "would connect to "+given) || !strings.Contains(got, "told to listen at "+c.Events.Endpoint) {
 			t.Errorf("notes %q", got)
 		}
-		told, err := vllmargs.ParseEvents(c.argv()[len(c.argv())-1])
-		if err != nil || told.Endpoint != c.events.Endpoint || !vllmargs.Binds(told.Endpoint) || told.Topic != "kv" {
-			t.Fatalf("the engine is told %q, %v", c.argv(), err)
+		told, err := vllmargs.ParseEvents(c.Argv()[len(c.Argv())-1])
+		if err != nil || told.Endpoint != c.Events.Endpoint || !vllmargs.Binds(told.Endpoint) || told.Topic != "kv" {
+			t.Fatalf("the engine is told %q, %v", c.Argv(), err)
 		}
 		python := testkit.PythonWithZMQ(t)
 		pub := testkit.StartPython(t, python, "../../zmq/testdata/events.py", "PUB", told.Endpoint, "1")
@@ -145,19 +145,19 @@ func TestEventsThatSomebodyWaitsFor(t *testing.T) {
 	}
 	defer func() { _ = l.Close() }()
 	c := wouldConnect(t, "tcp://"+l.Addr().String())
-	if c.events.command != nil || c.facts.KVEvents != nil || !strings.Contains(strings.Join(c.notes, "\n"), "connects to tcp://"+l.Addr().String()) {
-		t.Errorf("command %q, record %v, notes %q", c.events.command, c.facts.KVEvents, c.notes)
+	if c.Events.Command != nil || c.Facts.KVEvents != nil || !strings.Contains(strings.Join(c.Notes, "\n"), "connects to tcp://"+l.Addr().String()) {
+		t.Errorf("command %q, record %v, notes %q", c.Events.Command, c.Facts.KVEvents, c.Notes)
 	}
 }
 
 // wouldConnect reads the command of an engine whose publisher is told such an endpoint.
-func wouldConnect(t *testing.T, endpoint string) config {
+func wouldConnect(t *testing.T, endpoint string) Config {
 	t.Helper()
 	c, err := loadArgs(t, nil, "--role=prefill", "--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--host=127.0.0.1",
 		"--kv-events-config", fmt.Sprintf(`{"enable_kv_cache_events":true,"publisher":"zmq","topic":"kv","endpoint":%q}`, endpoint))
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(c.events.release)
+	t.Cleanup(c.Events.Release)
 	return c
 }

@@ -1,4 +1,6 @@
-package program
+// Package control is how a running agent is asked: its local socket with report and drain,
+// and the subcommands that ask there.
+package control
 
 import (
 	"context"
@@ -16,6 +18,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"github.com/pdmesh/pdmesh/internal/agent"
+	"github.com/pdmesh/pdmesh/internal/agent/setup"
 	"github.com/pdmesh/pdmesh/internal/agentctl"
 	"github.com/pdmesh/pdmesh/internal/discovery/lease"
 	"github.com/pdmesh/pdmesh/internal/instance"
@@ -24,33 +27,33 @@ import (
 	"github.com/pdmesh/pdmesh/internal/version"
 )
 
-// socketOff is the value of --socket that does without local control.
-const socketOff = "off"
+// SocketOff is the value of --socket that does without local control.
+const SocketOff = "off"
 
-// control is the agent's local control. It can be asked from the start.
-type control struct {
-	id     string // of this process
-	c      config
-	life   atomic.Pointer[parts]
-	engine engineState
+// Control is the agent's local control. It can be asked from the start.
+type Control struct {
+	ID     string // of this process
+	c      setup.Config
+	Life   atomic.Pointer[Parts]
+	Engine engineState
 }
 
-// parts are what a running agent consists of.
-type parts struct {
-	agent     *agent.Agent
-	registrar *lease.Registrar
+// Parts are what a running agent consists of.
+type Parts struct {
+	Agent     *agent.Agent
+	Registrar *lease.Registrar
 }
 
-// startControl opens the socket. A socket that was asked for must work; without
+// Start opens the socket. A socket that was asked for must work; without
 // the default one an agent is still an agent. stop is never nil and waits.
-func startControl(ctx context.Context, c config, drain func(), log logrus.FieldLogger) (ctl *control, stop func(), err error) {
-	ctl = &control{id: newID(), c: c}
-	if c.socket == socketOff {
+func Start(ctx context.Context, c setup.Config, drain func(), log logrus.FieldLogger) (ctl *Control, stop func(), err error) {
+	ctl = &Control{ID: newID(), c: c}
+	if c.Socket == SocketOff {
 		return ctl, func() {}, nil
 	}
 	lis, err := openSocket(ctx, c)
 	switch {
-	case err != nil && c.socket != "":
+	case err != nil && c.Socket != "":
 		return nil, nil, err
 	case err != nil:
 		log.WithError(err).Warn("no local control: agent status, drain and health will not find this agent")
@@ -63,18 +66,18 @@ func startControl(ctx context.Context, c config, drain func(), log logrus.FieldL
 	go func() {
 		defer close(done)
 		agentctl.Serve(sctx, lis, agentctl.Source{
-			Report: ctl.report, Drain: drain,
-			Metrics: agentmetrics.Handler(ctl.report, phases()),
+			Report: ctl.Report, Drain: drain,
+			Metrics: agentmetrics.Handler(ctl.Report, phases()),
 		}, log.WithField(logging.FieldComponent, "control"))
 	}()
 	return ctl, func() { cancel(); <-done }, nil
 }
 
-func openSocket(ctx context.Context, c config) (net.Listener, error) {
-	path := c.socket
+func openSocket(ctx context.Context, c setup.Config) (net.Listener, error) {
+	path := c.Socket
 	if path == "" {
 		var err error
-		if path, err = agentctl.DefaultPath(c.key, os.Getenv); err != nil {
+		if path, err = agentctl.DefaultPath(c.Key, os.Getenv); err != nil {
 			return nil, err
 		}
 	}
@@ -95,21 +98,21 @@ func phases() agentmetrics.Phases {
 	return p
 }
 
-// report puts together what the parts say.
-func (ctl *control) report() agentctl.Report {
+// Report puts together what the parts say.
+func (ctl *Control) Report() agentctl.Report {
 	r := agentctl.Report{
-		ID: ctl.id, Version: version.String(), Role: ctl.c.key.Role, Address: ctl.c.key.Address, Engine: ctl.c.engine,
+		ID: ctl.ID, Version: version.String(), Role: ctl.c.Key.Role, Address: ctl.c.Key.Address, Engine: ctl.c.Engine,
 		Phase: string(agent.Probing), Registration: agentctl.Registration{Phase: string(lease.Idle)},
-		Process: ctl.engine.report(),
+		Process: ctl.Engine.report(),
 	}
-	p := ctl.life.Load()
+	p := ctl.Life.Load()
 	if p == nil {
 		if r.Reason = "starting"; r.Process != nil && r.Process.PID == 0 && r.Process.LastExit != "" {
 			r.Phase, r.Reason = string(agent.Restarting), "the engine has failed: "+r.Process.LastExit
 		}
 		return r
 	}
-	a, g := p.agent.Status(), p.registrar.Status()
+	a, g := p.Agent.Status(), p.Registrar.Status()
 	r.Phase, r.Reason = string(a.Phase), a.Reason
 	r.State, r.Incarnation, r.Models = a.Record.State, a.Record.ID, a.Record.Models
 	r.Registration = agentctl.Registration{
@@ -133,7 +136,7 @@ func showReport(w io.Writer, r agentctl.Report) {
 		fmt.Fprintf(w, "%-14s "+format+"\n", append([]any{name}, args...)...)
 	}
 	line("instance", "%s/%s", r.Role, r.Address)
-	line("phase", "%s", withReason(r.Phase, r.Reason))
+	line("phase", "%s", WithReason(r.Phase, r.Reason))
 	line("engine", "%s", r.Engine)
 	if p := r.Process; p != nil {
 		showProcess(line, p)
@@ -145,7 +148,7 @@ func showReport(w io.Writer, r agentctl.Report) {
 		}
 	}
 	g := r.Registration
-	line("registration", "%s", withReason(g.Phase, g.Reason))
+	line("registration", "%s", WithReason(g.Phase, g.Reason))
 	if g.Lease != "" {
 		line("lease", "%s, renewed %s ago, %d renewals, %d failed, %d lost", g.Lease,
 			time.Duration(g.AgeSeconds*float64(time.Second)).Round(100*time.Millisecond), g.Renewals, g.RenewalFails, g.LeasesLost)
@@ -176,7 +179,7 @@ func showProcess(line func(name, format string, args ...any), p *agentctl.Proces
 	}
 }
 
-func withReason(phase, reason string) string {
+func WithReason(phase, reason string) string {
 	if reason == "" {
 		return phase
 	}

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"os"
@@ -53,15 +53,15 @@ func TestLMCachePage(t *testing.T) {
 		if c.connector != "lmcache" {
 			t.Errorf("%s: connector %q", line, c.connector)
 		}
-		if c.key.Role == instance.Prefill {
-			if c.notices.Endpoint != "tcp://127.0.0.1:8500" || c.notices.Listen != "10.0.0.7:0" {
-				t.Errorf("%s: %+v", line, c.notices)
+		if c.Key.Role == instance.Prefill {
+			if c.Notices.Endpoint != "tcp://127.0.0.1:8500" || c.Notices.Listen != "10.0.0.7:0" {
+				t.Errorf("%s: %+v", line, c.Notices)
 			}
 			continue
 		}
-		init, alloc := c.facts.Ports[instance.PortLMCacheInit], c.facts.Ports[instance.PortLMCacheAlloc]
+		init, alloc := c.Facts.Ports[instance.PortLMCacheInit], c.Facts.Ports[instance.PortLMCacheAlloc]
 		if !slices.Equal(init, []int{7300, 7301}) || !slices.Equal(alloc, []int{7400, 7401}) {
-			t.Errorf("%s: %v", line, c.facts.Ports)
+			t.Errorf("%s: %v", line, c.Facts.Ports)
 		}
 	}
 }

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"errors"
@@ -21,7 +21,7 @@ var errP2PPort = errors.New("a P2P port is for an engine whose OffloadingConnect
 
 // findP2P is where other engines fetch from an engine with a P2P tier. Its port goes
 // into the record, where proxies put it behind the host of the instance.
-func (r *reader) findP2P(f *facts, c *config) {
+func (r *reader) findP2P(f *facts, c *Config) {
 	const name = "p2p-port"
 	if dialect, _ := connector.Canonical(c.connector); dialect != p2pDialect {
 		if r.FromFlag(name) {
@@ -41,5 +41,5 @@ func (r *reader) findP2P(f *facts, c *config) {
 		r.fail(name, fmt.Errorf("%q is no port", instance.Printable(text, 40)))
 		return
 	}
-	c.facts.Ports = map[string][]int{instance.PortP2P: {port}}
+	c.Facts.Ports = map[string][]int{instance.PortP2P: {port}}
 }

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"errors"
@@ -35,8 +35,8 @@ func TestBothRolesFacts(t *testing.T) {
 			t.Errorf("%v: %v", tc.args, err)
 			continue
 		}
-		if c.key.Role != instance.Both || c.facts.KVRole != tc.kvRole || strings.Contains(fmt.Sprint(c.notes), "the role is both, but") != tc.note {
-			t.Errorf("%v: role %s, kv_role %s, notes %v", tc.args, c.key.Role, c.facts.KVRole, c.notes)
+		if c.Key.Role != instance.Both || c.Facts.KVRole != tc.kvRole || strings.Contains(fmt.Sprint(c.Notes), "the role is both, but") != tc.note {
+			t.Errorf("%v: role %s, kv_role %s, notes %v", tc.args, c.Key.Role, c.Facts.KVRole, c.Notes)
 		}
 	}
 }

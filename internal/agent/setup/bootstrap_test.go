@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"strings"
@@ -56,9 +56,9 @@ func TestBootstrapFacts(t *testing.T) {
 			if tc.port > 0 {
 				ports = []int{tc.port}
 			}
-			rec := c.record()
-			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.bootstrap != tc.asked || c.said.Sources["bootstrap-port"] != tc.from {
-				t.Errorf("asks %q from %q: %s", c.bootstrap, c.said.Sources["bootstrap-port"], d)
+			rec := c.Record()
+			if d := cmp.Diff(ports, rec.Ports[instance.PortBootstrap]); d != "" || c.Bootstrap != tc.asked || c.said.Sources["bootstrap-port"] != tc.from {
+				t.Errorf("asks %q from %q: %s", c.Bootstrap, c.said.Sources["bootstrap-port"], d)
 			}
 			if tc.asked != "" && rec.EngineIDs != nil {
 				t.Errorf("engine ids that nobody has asked for: %v", rec.EngineIDs)

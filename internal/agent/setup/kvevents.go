@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"context"
@@ -24,20 +24,20 @@ const (
 	eventsEngines = 250
 )
 
-// errEventsTaken is what an engine would end with.
-var errEventsTaken = errors.New("something listens at the port of the engine's KV events already")
+// ErrEventsTaken is what an engine would end with.
+var ErrEventsTaken = errors.New("something listens at the port of the engine's KV events already")
 
 // kvEvents is where a wrapped engine publishes its KV events. The zero value is that of
 // an engine that publishes none.
 type kvEvents struct {
 	vllmargs.Events
 	ranks   vllmargs.Ranks
-	command []string  // with the endpoints that were chosen; nil: as it was given
+	Command []string  // with the endpoints that were chosen; nil: as it was given
 	claimed io.Closer // see claim
 }
 
 // findEvents reads where the engine is told to publish, or chooses a place.
-func (f *facts) findEvents(c *config) {
+func (f *facts) findEvents(c *Config) {
 	e := kvEvents{Events: f.command.Events, ranks: f.command.Ranks}
 	if !f.wrapped || !e.Publishes {
 		return
@@ -59,20 +59,20 @@ func (f *facts) findEvents(c *config) {
 	case vllmargs.EndpointPort(e.Endpoint) == 0:
 		f.notes = append(f.notes, "where the engine publishes KV events ("+instance.Printable(e.Endpoint, 80)+") is known when it runs: proxies ask it, which engines before vLLM 0.31 do not answer")
 	}
-	if host, _, err := net.SplitHostPort(c.key.Address); err == nil {
-		c.facts.KVEvents = e.Sources(host, e.ranks)
+	if host, _, err := net.SplitHostPort(c.Key.Address); err == nil {
+		c.Facts.KVEvents = e.Sources(host, e.ranks)
 	}
-	c.events = e
+	c.Events = e
 }
 
 // place chooses where the engine publishes, and has its command say so.
-func (f *facts) place(e *kvEvents, c *config) {
-	e.choose(c.key.Address)
-	told, err := e.Told(c.command)
+func (f *facts) place(e *kvEvents, c *Config) {
+	e.choose(c.Key.Address)
+	told, err := e.Told(c.Command)
 	if err != nil {
 		f.wrong(err)
 	}
-	e.command = told
+	e.Command = told
 }
 
 // heard tells that somebody may subscribe where the publisher connects to: on another
@@ -85,7 +85,7 @@ func (e *kvEvents) heard() bool {
 	if !e.claim(port) {
 		return false
 	}
-	e.release()
+	e.Release()
 	for rank := e.ranks.First; rank < e.span(); rank++ {
 		if !bindable(host, port+rank) {
 			return true
@@ -131,10 +131,10 @@ func (e *kvEvents) choose(engine string) {
 		if !e.claim(port) {
 			continue
 		}
-		if e.free(context.Background()) == nil {
+		if e.Free(context.Background()) == nil {
 			return
 		}
-		e.release()
+		e.Release()
 	}
 	e.Endpoint, e.Replay = vllmargs.DefaultEvents, replay // the start says what is wrong with it
 }
@@ -153,15 +153,15 @@ func (e *kvEvents) claim(port int) bool {
 	return true
 }
 
-// release gives back what was claimed.
-func (e *kvEvents) release() {
+// Release gives back what was claimed.
+func (e *kvEvents) Release() {
 	if e.claimed != nil {
 		_ = e.claimed.Close()
 	}
 }
 
-// free makes sure that the engine can listen: vLLM ends when it cannot.
-func (e *kvEvents) free(ctx context.Context) error {
+// Free makes sure that the engine can listen: vLLM ends when it cannot.
+func (e *kvEvents) Free(ctx context.Context) error {
 	for _, endpoint := range []string{e.Endpoint, e.Replay} {
 		port := vllmargs.EndpointPort(endpoint)
 		if !e.Publishes || port == 0 || endpoint == e.Endpoint && !vllmargs.Binds(endpoint) {
@@ -174,17 +174,17 @@ func (e *kvEvents) free(ctx context.Context) error {
 			case err == nil:
 				_ = l.Close()
 			case errors.Is(err, syscall.EADDRINUSE):
-				return fmt.Errorf("%w (%s): another engine? vLLM would end: give this one an endpoint of its own in --kv-events-config, or leave endpoint out, and a free one is chosen", errEventsTaken, address)
+				return fmt.Errorf("%w (%s): another engine? vLLM would end: give this one an endpoint of its own in --kv-events-config, or leave endpoint out, and a free one is chosen", ErrEventsTaken, address)
 			}
 		}
 	}
 	return nil
 }
 
-// argv is the command line that the engine is started with.
-func (c *config) argv() []string {
-	if c.events.command != nil {
-		return c.events.command
+// Argv is the command line that the engine is started with.
+func (c *Config) Argv() []string {
+	if c.Events.Command != nil {
+		return c.Events.Command
 	}
-	return c.command
+	return c.Command
 }

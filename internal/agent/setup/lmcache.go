@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"errors"
@@ -22,8 +22,8 @@ var (
 	errNoReceiver  = errors.New("is missing: give the ports of LMCache's pd_peer_init_port and pd_peer_alloc_port, one of each for every rank, or LMCACHE_CONFIG_FILE")
 )
 
-// noticeConfig is where LMCache's notifications come in, and where proxies ask for them.
-type noticeConfig struct {
+// NoticeConfig is where LMCache's notifications come in, and where proxies ask for them.
+type NoticeConfig struct {
 	Endpoint string // tcp://host:port of the PULL socket; "" for none
 	Listen   string // host:port for proxies; port 0 is any
 }
@@ -50,7 +50,7 @@ func (f *facts) findLMCacheFile() {
 }
 
 // findLMCache is what the record of an LMCache engine with the PD backend needs.
-func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
+func (r *reader) findLMCache(f *facts, c *Config) NoticeConfig {
 	dialect, _ := connector.Canonical(c.connector)
 	of := map[instance.Role][]string{
 		instance.Prefill: {"lmcache-notify", "lmcache-notify-listen"},
@@ -58,50 +58,50 @@ func (r *reader) findLMCache(f *facts, c *config) noticeConfig {
 	}
 	for role, names := range of {
 		for _, name := range names {
-			if r.FromFlag(name) && (dialect != lmcacheDialect || c.key.Role == role.Other()) {
+			if r.FromFlag(name) && (dialect != lmcacheDialect || c.Key.Role == role.Other()) {
 				r.fail(name, errLMCacheRole)
 			}
 		}
 	}
 	if dialect != lmcacheDialect {
-		return noticeConfig{}
+		return NoticeConfig{}
 	}
 	said := lmcache.Config{}
 	if f.lmcache != nil {
 		said = *f.lmcache
 	}
-	if c.key.Role != instance.Prefill {
+	if c.Key.Role != instance.Prefill {
 		r.findReceiver(f, c, said)
 	}
-	if c.key.Role == instance.Decode {
-		return noticeConfig{}
+	if c.Key.Role == instance.Decode {
+		return NoticeConfig{}
 	}
-	n := noticeConfig{Listen: r.Text("lmcache-notify-listen")}
+	n := NoticeConfig{Listen: r.Text("lmcache-notify-listen")}
 	found := ""
 	if said.ProxyPort > 0 {
 		host := said.ProxyHost
 		ip := net.ParseIP(host)
-		if here, _, _ := net.SplitHostPort(c.key.Address); host == "localhost" || host == here || ip != nil && ip.IsLoopback() {
+		if here, _, _ := net.SplitHostPort(c.Key.Address); host == "localhost" || host == here || ip != nil && ip.IsLoopback() {
 			found = "tcp://" + net.JoinHostPort(strings.Replace(host, "localhost", "127.0.0.1", 1), strconv.Itoa(said.ProxyPort))
 		} else {
 			f.notes = append(f.notes, "LMCache's notifications go to "+instance.Printable(host, 80)+", which is not here: with several proxies set pd_proxy_host to 127.0.0.1, and this agent hands them on")
 		}
 	}
 	if n.Endpoint = r.text("lmcache-notify", fact{found, f.lmcacheFrom + " (pd_proxy_host, pd_proxy_port)"}); n.Endpoint == "" {
-		return noticeConfig{}
+		return NoticeConfig{}
 	}
 	if _, err := zmq.ParseEndpoint(n.Endpoint); err != nil {
 		r.fail("lmcache-notify", err)
 	}
 	if n.Listen == "" {
-		host, _, _ := net.SplitHostPort(c.key.Address)
+		host, _, _ := net.SplitHostPort(c.Key.Address)
 		n.Listen = net.JoinHostPort(host, "0")
 	}
 	return n
 }
 
 // findReceiver is where prefill instances reach the ranks of a decode engine.
-func (r *reader) findReceiver(f *facts, c *config, said lmcache.Config) {
+func (r *reader) findReceiver(f *facts, c *Config, said lmcache.Config) {
 	ports := func(name string, found []int) []int {
 		text := r.text(name, fact{join(found), f.lmcacheFrom})
 		list, err := lmcache.Ports(text)
@@ -120,12 +120,12 @@ func (r *reader) findReceiver(f *facts, c *config, said lmcache.Config) {
 	if len(init) != len(alloc) {
 		r.fail("lmcache-alloc-port", fmt.Errorf("%d ports beside %d of --lmcache-init-port: give one of each for every rank", len(alloc), len(init)))
 	}
-	c.facts.Ports = map[string][]int{instance.PortLMCacheInit: init, instance.PortLMCacheAlloc: alloc}
+	c.Facts.Ports = map[string][]int{instance.PortLMCacheInit: init, instance.PortLMCacheAlloc: alloc}
 	host := said.PeerHost
 	if ip := net.ParseIP(host); host == "localhost" || ip != nil && (ip.IsUnspecified() || ip.IsLoopback()) {
 		host = "" // others reach it at the address of the instance
 	}
-	c.facts.ReceiverHost = r.text("lmcache-host", fact{host, f.lmcacheFrom + " (pd_peer_host)"})
+	c.Facts.ReceiverHost = r.text("lmcache-host", fact{host, f.lmcacheFrom + " (pd_peer_host)"})
 }
 
 func join(ports []int) string {

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"bytes"
@@ -30,7 +30,7 @@ func TestFile(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if c.key.String() != "prefill/10.0.0.7:8000" || c.model != "from-env" || c.ttl != 20*time.Second || !c.strictModel || c.restartDelay != 2*time.Second {
+	if c.Key.String() != "prefill/10.0.0.7:8000" || c.Model != "from-env" || c.TTL != 20*time.Second || !c.StrictModel || c.RestartDelay != 2*time.Second {
 		t.Errorf("%+v", c)
 	}
 	if d := cmp.Diff(map[string]string{"rack": "1", "note": "a,b", "kv_connector": "NixlConnector"}, c.labels); d != "" {
@@ -83,19 +83,19 @@ func TestPrintedIsTaken(t *testing.T) {
 			t.Fatalf("%q: %v", args, err)
 		}
 		var out bytes.Buffer
-		if err := want.print(&out); err != nil {
+		if err := want.Print(&out); err != nil {
 			t.Fatal(err)
 		}
 		again := []string{"--config", settingsFile(t, out.String())}
-		if want.command != nil {
-			again = append(append(again, "--"), want.command...)
+		if want.Command != nil {
+			again = append(append(again, "--"), want.Command...)
 		}
 		got, err := loadArgs(t, env, again...)
 		if err != nil {
 			t.Errorf("%q: %v\n%s", args, err, &out)
 			continue
 		}
-		if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{}), cmpopts.IgnoreFields(config{}, "said", "notes")); d != "" {
+		if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "said", "Notes")); d != "" {
 			t.Errorf("%q (-printed +read)\n%s\n%s", args, d, &out)
 		}
 		if strings.Contains(out.String(), "secret") {

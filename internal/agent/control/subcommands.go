@@ -1,4 +1,4 @@
-package program
+package control
 
 import (
 	"context"
@@ -25,7 +25,7 @@ func (t *target) register(cmd *cobra.Command) {
 }
 
 func (t *target) client() (*agentctl.Client, error) {
-	if t.socket != "" && t.socket != socketOff {
+	if t.socket != "" && t.socket != SocketOff {
 		return agentctl.NewClient(t.socket), nil
 	}
 	var k instance.Key
@@ -50,8 +50,8 @@ func (t *target) client() (*agentctl.Client, error) {
 	return agentctl.NewClient(path), nil
 }
 
-// controlCommands are the subcommands that talk to a running agent.
-func controlCommands() []*cobra.Command {
+// Commands are the subcommands that talk to a running agent.
+func Commands() []*cobra.Command {
 	return []*cobra.Command{statusCommand(), drainCommand(), healthCommand()}
 }
 

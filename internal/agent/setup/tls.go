@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"errors"
@@ -8,27 +8,27 @@ import (
 	"github.com/pdmesh/pdmesh/internal/etcdaccess"
 )
 
-// secured says by which files the engine and etcd are reached.
-type secured struct {
-	engine     certs.Files
-	serverName string // in the engine's certificate; "": that of its address
-	etcd       etcdaccess.TLS
+// Secured says by which files the engine and etcd are reached.
+type Secured struct {
+	Engine     certs.Files
+	ServerName string // in the engine's certificate; "": that of its address
+	Etcd       etcdaccess.TLS
 }
 
 // readTLS checks the settings about TLS and reads the password of etcd in a file.
-func (r *reader) readTLS(c *config) {
-	for prefix, f := range map[string]certs.Files{"engine": c.tls.engine, "etcd": c.tls.etcd.Files} {
+func (r *reader) readTLS(c *Config) {
+	for prefix, f := range map[string]certs.Files{"engine": c.TLS.Engine, "etcd": c.TLS.Etcd.Files} {
 		if (f.Cert == "") != (f.Key == "") {
 			r.fail(prefix+"-cert", fmt.Errorf("give --%s-cert and --%s-key together", prefix, prefix))
 		}
 	}
 	switch {
 	case r.passwordFile == "":
-	case c.etcdPassword != "":
+	case c.EtcdPassword != "":
 		r.fail("etcd-password-file", errors.New("and --etcd-password: give one of the two"))
 	default:
 		var err error
-		if c.etcdPassword, err = etcdaccess.ReadPassword(r.passwordFile); err != nil {
+		if c.EtcdPassword, err = etcdaccess.ReadPassword(r.passwordFile); err != nil {
 			r.fail("etcd-password-file", err)
 		}
 	}

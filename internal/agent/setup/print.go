@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"fmt"
@@ -12,12 +12,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/vllmargs"
 )
 
-// print writes what is in force as a file that --config takes, and behind each setting that
+// Print writes what is in force as a file that --config takes, and behind each setting that
 // is no default where it is from. What else was found follows in comments.
-func (c *config) print(w io.Writer) error {
+func (c *Config) Print(w io.Writer) error {
 	effective := map[string]any{
-		"role": string(c.key.Role), "address": c.key.Address, "engine": c.engine, "host-id": c.hostID,
-		"etcd-endpoints": etcdaccess.Written(c.etcdEndpoints, c.tls.etcd.On),
+		"role": string(c.Key.Role), "address": c.Key.Address, "engine": c.Engine, "host-id": c.HostID,
+		"etcd-endpoints": etcdaccess.Written(c.EtcdEndpoints, c.TLS.Etcd.On),
 	}
 	if len(c.labels) > 0 {
 		effective["label"] = pairs(c.labels)
@@ -32,7 +32,7 @@ func (c *config) print(w io.Writer) error {
 }
 
 // remarks are what was found and is no setting.
-func (c *config) remarks() []string {
+func (c *Config) remarks() []string {
 	var out []string
 	line := func(name, value, from string) {
 		if from != "" {
@@ -43,36 +43,36 @@ func (c *config) remarks() []string {
 	for _, n := range []struct {
 		name string
 		n    int
-	}{{"tp_size", c.facts.TPSize}, {"pp_size", c.facts.PPSize}, {"dp_size", c.facts.DPSize}} {
+	}{{"tp_size", c.Facts.TPSize}, {"pp_size", c.Facts.PPSize}, {"dp_size", c.Facts.DPSize}} {
 		if n.n > 0 {
 			line(n.name, fmt.Sprint(n.n), fromCommand)
 		}
 	}
-	if c.facts.KVRole != "" {
-		line("kv_role", c.facts.KVRole, "")
+	if c.Facts.KVRole != "" {
+		line("kv_role", c.Facts.KVRole, "")
 	}
-	if id := c.facts.EngineIDs["0"]; id != "" {
+	if id := c.Facts.EngineIDs["0"]; id != "" {
 		line("engine_id", id, "")
 	}
-	if text := c.side.String(); text != "" {
-		from := envSidePort
-		if c.side.chosen {
-			from = "free, by the engine's port; given to the engine as " + envSidePort
+	if text := c.Side.String(); text != "" {
+		from := EnvSidePort
+		if c.Side.Chosen {
+			from = "free, by the engine's port; given to the engine as " + EnvSidePort
 		}
 		line("nixl_side_channel_port", text, from)
 	}
-	if c.events.Publishes {
+	if c.Events.Publishes {
 		from := fromCommand
-		if c.events.command != nil {
+		if c.Events.Command != nil {
 			from = "free; given to the engine"
 		}
-		line("kv_events_endpoint", c.events.Endpoint, from)
-		line("kv_events_replay_endpoint", c.events.Replay, from)
+		line("kv_events_endpoint", c.Events.Endpoint, from)
+		line("kv_events_replay_endpoint", c.Events.Replay, from)
 	}
-	if c.command != nil {
-		line("command", strings.Join(vllmargs.Masked(c.argv()), " "), "")
+	if c.Command != nil {
+		line("command", strings.Join(vllmargs.Masked(c.Argv()), " "), "")
 	}
-	for _, n := range c.notes {
+	for _, n := range c.Notes {
 		line("note", n, "")
 	}
 	return out

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 // The variables by which vLLM is told where NIXL's side channel is. Rank r of a
 // data-parallel group listens at the port plus r; tensor-parallel ranks share one.
 const (
-	envSidePort = "VLLM_NIXL_SIDE_CHANNEL_PORT"
+	EnvSidePort = "VLLM_NIXL_SIDE_CHANNEL_PORT"
 	envSideHost = "VLLM_NIXL_SIDE_CHANNEL_HOST"
 )
 
@@ -30,8 +30,8 @@ const (
 	enginePort  = 8000
 )
 
-// errSideTaken is what a second engine on one side channel would never say.
-var errSideTaken = errors.New("something listens at the port of NIXL's side channel already")
+// ErrSideTaken is what a second engine on one side channel would never say.
+var ErrSideTaken = errors.New("something listens at the port of NIXL's side channel already")
 
 // sideChannel is where a wrapped NIXL engine listens for its peers. The zero value is
 // that of an engine without one.
@@ -40,7 +40,7 @@ type sideChannel struct {
 	port   int // of rank 0
 	first  int // rank that is started here
 	count  int // of ranks that are started here
-	chosen bool
+	Chosen bool
 }
 
 // findSideChannel takes the port that the engine is given, or chooses one.
@@ -54,10 +54,10 @@ func (f *facts) findSideChannel(engine string) sideChannel {
 	} else if !instance.IsLoopback(engine) && engine != "" {
 		f.notes = append(f.notes, envSideHost+" is not set: engines on other machines cannot fetch from this one; set it to an address of this machine")
 	}
-	if text := f.env(envSidePort); text != "" {
+	if text := f.env(EnvSidePort); text != "" {
 		n, err := strconv.Atoi(text)
 		if err != nil || n < 1 || n+s.first+s.count-1 > 65535 {
-			f.wrong(fmt.Errorf("%s=%q is no port, or leaves no room for %d of them", envSidePort, instance.Printable(text, 40), s.count))
+			f.wrong(fmt.Errorf("%s=%q is no port, or leaves no room for %d of them", EnvSidePort, instance.Printable(text, 40), s.count))
 		}
 		s.port = n
 		return s
@@ -74,14 +74,14 @@ func (s *sideChannel) choose(engine string) {
 			port = n
 		}
 	}
-	s.chosen = true
+	s.Chosen = true
 	at := ((port-enginePort)%sideEngines + sideEngines) % sideEngines
 	if s.port = sideFirst + at*sideRange; port == enginePort {
 		s.port = sideDefault
 	}
 	own := s.port
 	for i := 1; i < sideEngines; i++ {
-		if s.last() <= 65535 && s.free(context.Background()) == nil {
+		if s.last() <= 65535 && s.Free(context.Background()) == nil {
 			return
 		}
 		s.port = sideFirst + (at+i)%sideEngines*sideRange
@@ -91,9 +91,9 @@ func (s *sideChannel) choose(engine string) {
 
 func (s *sideChannel) last() int { return s.port + s.first + s.count - 1 }
 
-// free makes sure that the engine can listen. vLLM does not say it when it cannot: it
+// Free makes sure that the engine can listen. vLLM does not say it when it cannot: it
 // never answers.
-func (s *sideChannel) free(ctx context.Context) error {
+func (s *sideChannel) Free(ctx context.Context) error {
 	for n := s.port + s.first; s.port > 0 && n <= s.last(); n++ {
 		address := net.JoinHostPort(s.host, strconv.Itoa(n))
 		l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", address)
@@ -101,18 +101,18 @@ func (s *sideChannel) free(ctx context.Context) error {
 		case err == nil:
 			_ = l.Close()
 		case errors.Is(err, syscall.EADDRINUSE):
-			return fmt.Errorf("%w (%s): another engine? vLLM would never answer: give this one a port of its own by %s, or leave that out, and a free one is chosen", errSideTaken, address, envSidePort)
+			return fmt.Errorf("%w (%s): another engine? vLLM would never answer: give this one a port of its own by %s, or leave that out, and a free one is chosen", ErrSideTaken, address, EnvSidePort)
 		}
 	}
 	return nil
 }
 
-// env is what the engine is told.
-func (s *sideChannel) env() []string {
-	if !s.chosen {
+// Env is what the engine is told.
+func (s *sideChannel) Env() []string {
+	if !s.Chosen {
 		return nil
 	}
-	return []string{envSidePort + "=" + strconv.Itoa(s.port)}
+	return []string{EnvSidePort + "=" + strconv.Itoa(s.port)}
 }
 
 // shown adds the ports to those of a record.

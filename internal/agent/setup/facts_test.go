@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"os"
@@ -98,7 +98,7 @@ func TestFacts(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := found{
-				c.key.String(), c.engine, c.model, c.connector, c.facts.KVRole, c.engineAPIKey, strings.Join(c.etcdEndpoints, ","), c.facts.TPSize, c.facts.DPSize,
+				c.Key.String(), c.Engine, c.Model, c.connector, c.Facts.KVRole, c.EngineAPIKey, strings.Join(c.EtcdEndpoints, ","), c.Facts.TPSize, c.Facts.DPSize,
 			}
 			if d := cmp.Diff(tc.want, got); d != "" {
 				t.Error(d)
@@ -110,12 +110,12 @@ func TestFacts(t *testing.T) {
 func TestFactsInTheRecord(t *testing.T) {
 	t.Parallel()
 	path := mooncakeFile(t, `{"local_hostname":"n1","metadata_server":"etcd://127.0.0.1:2379","protocol":"rdma","master_server_address":"m:50001"}`)
-	c, err := loadArgs(t, map[string]string{envSidePort: "5700"}, "--host-id=h", "--mooncake-config="+path, "--role=decode", "--label=mooncake_host=mine", "--",
+	c, err := loadArgs(t, map[string]string{EnvSidePort: "5700"}, "--host-id=h", "--mooncake-config="+path, "--role=decode", "--label=mooncake_host=mine", "--",
 		"vllm", "serve", "M", "-tp=8", "-pp=2", "--kv-transfer-config", nixlBoth)
 	if err != nil {
 		t.Fatal(err)
 	}
-	rec := c.record()
+	rec := c.Record()
 	want := instance.Record{
 		Connector: "nixl", KVRole: "kv_both", Transfer: "nixl", HostID: "h", Agent: rec.Agent, TPSize: 8, PPSize: 2, EngineIDs: map[string]string{"0": "e1"},
 		Ports:  map[string][]int{instance.PortNIXL: {5700}},
@@ -142,7 +142,7 @@ func TestEngineIDsOfRanks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if d := cmp.Diff(tc.want, c.record().EngineIDs); d != "" {
+		if d := cmp.Diff(tc.want, c.Record().EngineIDs); d != "" {
 			t.Errorf("%v: %s", tc.args, d)
 		}
 	}
@@ -207,7 +207,7 @@ func TestNotes(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	notes := strings.Join(c.notes, "\n")
+	notes := strings.Join(c.Notes, "\n")
 	for _, want := range []string{"--config c.yaml is not read here", "the role is decode, but --kv-transfer-config of the command says kv_producer", "MOONCAKE_CONFIG_PATH: unusable"} {
 		if !strings.Contains(notes, want) {
 			t.Errorf("%q lacks %q", notes, want)

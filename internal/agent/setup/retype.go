@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"errors"
@@ -13,9 +13,9 @@ import (
 // errNoRole is wrapped by the complaint that nothing says the role.
 var errNoRole = errors.New("give --role prefill, --role decode, or --role both for an engine that is to stand in either (or PD_ROLE)")
 
-// retype adds to an error what to type instead of args, where that is known. Secrets
+// Retype adds to an error what to type instead of args, where that is known. Secrets
 // are masked: the line may go to a log.
-func retype(err error, args []string) error {
+func Retype(err error, args []string) error {
 	if !errors.Is(err, errNoRole) {
 		return err
 	}

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"errors"
@@ -25,20 +25,20 @@ var errBootstrapPort = errors.New("a bootstrap port is for a prefill engine with
 // findBootstrap is where the bootstrap server of a Mooncake prefill engine is asked
 // from here; "" for every other engine. Its port goes into the record, where proxies
 // put it behind the host of the instance.
-func (r *reader) findBootstrap(f *facts, c *config) string {
+func (r *reader) findBootstrap(f *facts, c *Config) string {
 	const name = "bootstrap-port"
 	dialect, _ := connector.Canonical(c.connector)
 	if dialect == mooncakeDialect {
-		r.checkMooncakeRole(f, c.key.Role)
+		r.checkMooncakeRole(f, c.Key.Role)
 	}
-	if dialect != mooncakeDialect || c.key.Role == instance.Decode {
+	if dialect != mooncakeDialect || c.Key.Role == instance.Decode {
 		if r.FromFlag(name) {
 			r.fail(name, errBootstrapPort)
 		}
 		return ""
 	}
 	host := ""
-	if u, err := url.Parse(c.engine); err == nil {
+	if u, err := url.Parse(c.Engine); err == nil {
 		host = u.Hostname()
 	}
 	found := []fact{{f.env(envBootstrapPort), envBootstrapPort}, {strconv.Itoa(bootstrap.DefaultPort), fromDefault}}
@@ -49,9 +49,9 @@ func (r *reader) findBootstrap(f *facts, c *config) string {
 			r.wrong(fmt.Errorf("%s: bootstrap_server_address %q is no host:port", f.from, instance.Printable(server, 80)))
 			return ""
 		}
-		if instanceHost, _, _ := net.SplitHostPort(c.key.Address); at != host && at != instanceHost && !instance.IsLoopback(server) {
+		if instanceHost, _, _ := net.SplitHostPort(c.Key.Address); at != host && at != instanceHost && !instance.IsLoopback(server) {
 			r.wrong(fmt.Errorf("%s: bootstrap_server_address %s is not on the engine's machine: proxies look for it at the engine's own address, %s",
-				f.from, instance.Printable(server, 80), c.key.Address))
+				f.from, instance.Printable(server, 80), c.Key.Address))
 			return ""
 		}
 		host, found = at, []fact{{port, f.from + " (bootstrap_server_address)"}}
@@ -62,8 +62,8 @@ func (r *reader) findBootstrap(f *facts, c *config) string {
 		r.fail(name, fmt.Errorf("%q is no port", instance.Printable(text, 40)))
 		return ""
 	}
-	c.facts.Ports = map[string][]int{instance.PortBootstrap: {port}}
-	c.facts.EngineIDs = nil // the server has them, with what vLLM adds to each
+	c.Facts.Ports = map[string][]int{instance.PortBootstrap: {port}}
+	c.Facts.EngineIDs = nil // the server has them, with what vLLM adds to each
 	return net.JoinHostPort(host, strconv.Itoa(port))
 }
 

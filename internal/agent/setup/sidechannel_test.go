@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"context"
@@ -42,10 +42,10 @@ func TestSideChannel(t *testing.T) {
 		{"ranks", nil, []string{"--port", "8102", "-dp", "4", "-tp", "2", "--kv-transfer-config", nixlProducer}, sideChannel{"localhost", 17232, 0, 4, true}},
 		{"one rank", nil, []string{"--port", "8103", "-dp", "4", "-dpn", "3", "--kv-transfer-config", nixlProducer}, sideChannel{"localhost", 17248, 3, 1, true}},
 		{
-			"given", map[string]string{envSidePort: "7001", envSideHost: "127.0.0.1"},
+			"given", map[string]string{EnvSidePort: "7001", envSideHost: "127.0.0.1"},
 			[]string{"--kv-transfer-config", nixlProducer}, sideChannel{"127.0.0.1", 7001, 0, 1, false},
 		},
-		{"given, and used", map[string]string{envSidePort: strconv.Itoa(used)}, []string{"--kv-transfer-config", nixlProducer}, sideChannel{"localhost", used, 0, 1, false}},
+		{"given, and used", map[string]string{EnvSidePort: strconv.Itoa(used)}, []string{"--kv-transfer-config", nixlProducer}, sideChannel{"localhost", used, 0, 1, false}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -54,21 +54,21 @@ func TestSideChannel(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if c.side != tc.want && !(c.side.chosen && busy(tc.want)) {
-				t.Errorf("got %+v, want %+v", c.side, tc.want)
+			if c.Side != tc.want && !(c.Side.Chosen && busy(tc.want)) {
+				t.Errorf("got %+v, want %+v", c.Side, tc.want)
 			}
 		})
 	}
 	for _, bad := range []string{"x", "0", "65535"} {
-		_, err := loadArgs(t, map[string]string{envSidePort: bad}, "--role=prefill", "--", "vllm", "serve", "M", "-dp=2", "--kv-transfer-config", nixlProducer)
-		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s=%q is no port, or leaves no room for 2", envSidePort, bad)) {
+		_, err := loadArgs(t, map[string]string{EnvSidePort: bad}, "--role=prefill", "--", "vllm", "serve", "M", "-dp=2", "--kv-transfer-config", nixlProducer)
+		if err == nil || !strings.Contains(err.Error(), fmt.Sprintf("%s=%q is no port, or leaves no room for 2", EnvSidePort, bad)) {
 			t.Errorf("%s: %v", bad, err)
 		}
 	}
 }
 
 // busy tells that somebody else on this machine has what the test wants.
-func busy(s sideChannel) bool { return s.free(context.Background()) != nil }
+func busy(s sideChannel) bool { return s.Free(context.Background()) != nil }
 
 // Ports that are used are not chosen, nor a range in which one is.
 func TestSideChannelPassesOverUsedPorts(t *testing.T) {
@@ -82,7 +82,7 @@ func TestSideChannelPassesOverUsedPorts(t *testing.T) {
 		used := l.Addr().(*net.TCPAddr).Port
 		s := sideChannel{host: "localhost", port: used - 1, count: 2}
 		// The port below may be another test's: then the next one is tried.
-		if err := s.free(t.Context()); !errors.Is(err, errSideTaken) || !strings.Contains(err.Error(), strconv.Itoa(used)) || !strings.Contains(err.Error(), envSidePort) {
+		if err := s.Free(t.Context()); !errors.Is(err, ErrSideTaken) || !strings.Contains(err.Error(), strconv.Itoa(used)) || !strings.Contains(err.Error(), EnvSidePort) {
 			return fmt.Errorf("%d and the one below: %w", used, err)
 		}
 		return nil
@@ -117,8 +117,8 @@ func TestSideChannelOfAnotherMachine(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(strings.Join(c.notes, "\n"), note); got != tc.want {
-			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.notes)
+		if got := strings.Contains(strings.Join(c.Notes, "\n"), note); got != tc.want {
+			t.Errorf("%s, %v: noted %v in %q", tc.host, tc.env, got, c.Notes)
 		}
 	}
 }

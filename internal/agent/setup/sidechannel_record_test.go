@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"testing"
@@ -21,8 +21,8 @@ func TestRecordShowsTheSideChannel(t *testing.T) {
 		{"one rank", sideChannel{port: 5600, count: 1}, map[string][]int{instance.PortBootstrap: {8998}, instance.PortNIXL: {5600}}},
 		{"ranks 2 and 3", sideChannel{port: 5600, first: 2, count: 2}, map[string][]int{instance.PortBootstrap: {8998}, instance.PortNIXL: {5602, 5603}}},
 	} {
-		c := config{facts: instance.Record{Ports: other}, side: tc.side}
-		got := c.record()
+		c := Config{Facts: instance.Record{Ports: other}, Side: tc.side}
+		got := c.Record()
 		if d := cmp.Diff(tc.want, got.Ports); d != "" {
 			t.Errorf("%s (-want +got)\n%s", tc.name, d)
 		}

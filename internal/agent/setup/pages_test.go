@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"encoding/json"
@@ -24,12 +24,12 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 		if args, ok := strings.CutPrefix(line, "agent -"); ok {
 			agents++
 			fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-			registerFlags(fs)
+			Register(fs)
 			if err := fs.Parse(strings.Fields("-" + args)); err != nil {
 				t.Fatal(err)
 			}
-			if c, err := load(fs, none, nil); err != nil || c.zmqRegister == "" || c.key.Role != "" {
-				t.Errorf("%s: %+v, %v", line, c.key, err)
+			if c, err := Load(fs, none, nil); err != nil || c.ZMQRegister == "" || c.Key.Role != "" {
+				t.Errorf("%s: %+v, %v", line, c.Key, err)
 			}
 		}
 		if _, found, ok := strings.Cut(line, "--kv-transfer-config '"); ok {
@@ -51,7 +51,7 @@ func TestCommandsOfTheMoRIIOPage(t *testing.T) {
 			cell := strings.Split(line, "|")[1]
 			for name := range strings.SplitSeq(cell, ",") {
 				fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-				registerFlags(fs)
+				Register(fs)
 				if name = strings.Trim(name, " `-"); fs.Lookup(name) == nil {
 					t.Errorf("there is no flag --%s", name)
 				}
@@ -74,11 +74,11 @@ func TestZMQRegisterIsAboutNoEngine(t *testing.T) {
 		"--zmq-register tcp://127.0.0.1:36367 --bootstrap-port 1": "--bootstrap-port",
 	} {
 		fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-		registerFlags(fs)
+		Register(fs)
 		if err := fs.Parse(strings.Fields(args)); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := load(fs, none, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := Load(fs, none, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", args, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package program
+package setup
 
 import (
 	"strings"
@@ -12,18 +12,18 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-func loadArgs(t *testing.T, env map[string]string, args ...string) (config, error) {
+func loadArgs(t *testing.T, env map[string]string, args ...string) (Config, error) {
 	t.Helper()
 	fs := pflag.NewFlagSet("agent", pflag.ContinueOnError)
-	registerFlags(fs)
+	Register(fs)
 	if err := fs.Parse(args); err != nil {
-		return config{}, err
+		return Config{}, err
 	}
 	var command []string
 	if fs.ArgsLenAtDash() >= 0 {
 		command = fs.Args()
 	}
-	return load(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, command)
+	return Load(fs, func(name string) (string, bool) { v, ok := env[name]; return v, ok }, command)
 }
 
 func TestLoadDefaults(t *testing.T) {
@@ -32,15 +32,15 @@ func TestLoadDefaults(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config{
-		key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
-		engine: "http://127.0.0.1:8100", hostID: "h",
-		etcdEndpoints: []string{"127.0.0.1:2379"}, etcdPrefix: "/pd",
-		ttl: 15 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: 30 * time.Second,
-		logLevel: "info", logFormat: "text",
-		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
+	want := Config{
+		Key:    instance.Key{Role: instance.Prefill, Address: "127.0.0.1:8100"},
+		Engine: "http://127.0.0.1:8100", HostID: "h",
+		EtcdEndpoints: []string{"127.0.0.1:2379"}, EtcdPrefix: "/pd",
+		TTL: 15 * time.Second, ProbeInterval: 2 * time.Second, ProbeTimeout: 5 * time.Second, SlowAfter: 15 * time.Second, DrainTimeout: 2 * time.Minute, KVLease: 30 * time.Second,
+		LogLevel: "info", LogFormat: "text",
+		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{}), cmpopts.IgnoreFields(config{}, "said")); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "said")); d != "" {
 		t.Error(d)
 	}
 }
@@ -56,22 +56,22 @@ func TestLoadSources(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	want := config{
-		key:    instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8200"},
-		engine: "https://127.0.0.1:1/base", hostID: "h", engineAPIKey: "from-openai", strictModel: true,
+	want := Config{
+		Key:    instance.Key{Role: instance.Prefill, Address: "10.0.0.7:8200"},
+		Engine: "https://127.0.0.1:1/base", HostID: "h", EngineAPIKey: "from-openai", StrictModel: true,
 		labels:        map[string]string{"zone": "b,c", "empty": ""},
-		etcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, etcdPrefix: "/pd", etcdUsername: "u", etcdPassword: "007",
-		ttl: 20 * time.Second, probeInterval: 2 * time.Second, probeTimeout: 5 * time.Second, slowAfter: 15 * time.Second, drainTimeout: 2 * time.Minute, kvLease: -1,
-		logLevel: "info", logFormat: "text",
-		restartDelay: time.Second, restartDelayMax: time.Minute, stopTimeout: 30 * time.Second,
+		EtcdEndpoints: []string{"10.0.0.1:2379", "10.0.0.2:2379"}, EtcdPrefix: "/pd", EtcdUsername: "u", EtcdPassword: "007",
+		TTL: 20 * time.Second, ProbeInterval: 2 * time.Second, ProbeTimeout: 5 * time.Second, SlowAfter: 15 * time.Second, DrainTimeout: 2 * time.Minute, KVLease: -1,
+		LogLevel: "info", LogFormat: "text",
+		RestartDelay: time.Second, RestartDelayMax: time.Minute, StopTimeout: 30 * time.Second,
 	}
-	if d := cmp.Diff(want, got, cmp.AllowUnexported(config{}, sideChannel{}, secured{}, kvEvents{}), cmpopts.IgnoreFields(config{}, "said")); d != "" {
+	if d := cmp.Diff(want, got, cmp.AllowUnexported(Config{}, sideChannel{}, Secured{}, kvEvents{}), cmpopts.IgnoreFields(Config{}, "said")); d != "" {
 		t.Error(d)
 	}
 	env["PD_ENGINE_API_KEY"] = "ours"
 	delete(env, "PD_ROLE")
 	got, err = loadArgs(t, env, "--role", "prefill")
-	if err != nil || got.engineAPIKey != "ours" || len(got.hostID) != 16 {
+	if err != nil || got.EngineAPIKey != "ours" || len(got.HostID) != 16 {
 		t.Errorf("%+v, %v", got, err)
 	}
 	if d := cmp.Diff(map[string]string{"zone": "a", "rack": "1"}, got.labels); d != "" {

@@ -1,0 +1,36 @@
+package program
+
+import (
+	"net"
+	"os"
+	"path/filepath"
+	"testing"
+)
+
+// What the engines of these tests are told.
+const (
+	nixlProducer     = `{"kv_connector":"NixlConnector","kv_role":"kv_producer"}`
+	nixlBoth         = `{"kv_connector":"NixlConnector","kv_role":"kv_both","engine_id":"e1"}`
+	mooncakeProducer = `{"kv_connector":"MooncakeConnector","kv_role":"kv_producer","engine_id":"base"}`
+	seedEvents       = `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
+)
+
+func mooncakeFile(t *testing.T, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "mooncake.json")
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// taken holds a port of this machine.
+func taken(t *testing.T) int {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = l.Close() })
+	return l.Addr().(*net.TCPAddr).Port
+}

@@ -1,0 +1,19 @@
+package setup
+
+import (
+	"strings"
+
+	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/version"
+)
+
+// Record is what the flags and the engine's surroundings say about the instance.
+func (c *Config) Record() instance.Record {
+	rec := c.Facts
+	rec.Connector, rec.HostID, rec.Agent, rec.Labels = c.connector, c.HostID, "pd-agent/"+version.Version, c.labels
+	rec.Ports = c.Side.shown(rec.Ports)
+	if strings.HasPrefix(c.Engine, "https://") {
+		rec.Scheme = "https"
+	}
+	return rec
+}
