@@ -22,7 +22,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-"github.com/pdmesh/pdmesh/internal/forward/budget"
+	"github.com/pdmesh/pdmesh/internal/forward/budget"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
 	"github.com/pdmesh/pdmesh/internal/forward/leg"
 	"github.com/pdmesh/pdmesh/internal/forward/relay"
