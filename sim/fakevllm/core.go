@@ -36,7 +36,7 @@ type core struct {
 }
 
 func newCore(o *Options, rank int, engineID string, e *events) *core {
-	c := &core{opt: o, rank: rank, engineID: engineID, ledger: newLedger(engineID, *o), events: e}
+	c := &core{opt: o, rank: rank, engineID: engineID, ledger: newLedger(engineID, o.handshake(), o.KVLease, o.Mode == P2P, o.Mode == NIXLPush), events: e}
 	if o.MaxRunning > 0 {
 		c.slots = make(chan struct{}, o.MaxRunning)
 	}

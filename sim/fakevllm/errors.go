@@ -148,16 +148,6 @@ func (e *apiError) appendMessages(dst []byte) []byte {
 	return append(appendJSONString(append(dst, `,"message":`...), e.text()), "}}"...)
 }
 
-// refuse answers with an error. What the framework says of a request that is none has
-// one shape on all routes.
-func (x *exchange) refuse(e *apiError) {
-	if x.api != apiMessages || e.kind == "" || e.kind == "Bad Request" {
-		e.write(x.w)
-		return
-	}
-	writeJSON(x.w, e.status, e.appendMessages(nil))
-}
-
 func (e *apiError) write(w http.ResponseWriter) {
 	writeJSON(w, e.status, e.append(nil, false))
 }

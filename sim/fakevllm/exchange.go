@@ -227,3 +227,13 @@ func (x *exchange) aborted() {
 	x.counted = true
 	x.life.server.noteAbort(x.id)
 }
+
+// refuse answers with an error. What the framework says of a request that is none has
+// one shape on all routes.
+func (x *exchange) refuse(e *apiError) {
+	if x.api != apiMessages || e.kind == "" || e.kind == "Bad Request" {
+		e.write(x.w)
+		return
+	}
+	writeJSON(x.w, e.status, e.appendMessages(nil))
+}

@@ -40,11 +40,3 @@ func fineLen(run string) int {
 	}
 	return 1 + int(finish64(load64(run))%maxFine)
 }
-
-// tokenizer is what an engine makes of text.
-func (o *Options) tokenizer() func(dst []int, text string) []int {
-	if o.FineTokens {
-		return appendFine
-	}
-	return appendTokens
-}

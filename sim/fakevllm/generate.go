@@ -1,8 +1,9 @@
 package fakevllm
 
-import "slices"
-
-import "math/bits"
+import (
+	"math/bits"
+	"slices"
+)
 
 // eosEvery is the mean number of tokens of an answer that nothing else ends.
 const eosEvery = 256

@@ -3,11 +3,9 @@ package fakevllm
 import (
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"strconv"
 	"strings"
 	"sync"
@@ -29,17 +27,6 @@ type KVEvents struct {
 	HWM            int     `json:"hwm"`          // default 100000
 	MaxQueueSize   int     `json:"max_queue_size"`
 	Topic          string  `json:"topic"`
-}
-
-// ParseKVEvents reads the JSON of --kv-events-config.
-func ParseKVEvents(text string) (*KVEvents, error) {
-	k := new(KVEvents)
-	d := json.NewDecoder(strings.NewReader(text))
-	d.DisallowUnknownFields()
-	if err := d.Decode(k); err != nil {
-		return nil, fmt.Errorf("%w: --kv-events-config: %w", ErrOptions, err)
-	}
-	return k, nil
 }
 
 // filled has vLLM's defaults.
@@ -92,11 +79,11 @@ func minor(version string) int {
 
 // startEvents brings a publisher up. It binds as vLLM's does: where the endpoint has a
 // wildcard; otherwise it connects. Port 0 binds, too.
-func startEvents(ctx context.Context, o *Options) (*events, error) {
-	if o.KVEvents == nil || !o.KVEvents.Enabled || o.KVEvents.filled().Publisher != "zmq" {
+func startEvents(ctx context.Context, conf *KVEvents, version string, blockSize int) (*events, error) {
+	if conf == nil || !conf.Enabled || conf.filled().Publisher != "zmq" {
 		return nil, nil
 	}
-	e := &events{conf: o.KVEvents.filled(), arrays: minor(o.Version) < 24, topics: minor(o.Version) >= 26, size: o.BlockSize}
+	e := &events{conf: conf.filled(), arrays: minor(version) < 24, topics: minor(version) >= 26, size: blockSize}
 	var err error
 	if binds := strings.Contains(e.conf.Endpoint, "*") || strings.Contains(e.conf.Endpoint, "::") || strings.HasSuffix(e.conf.Endpoint, ":0"); binds {
 		if e.pub, err = zmq.Publish(ctx, e.conf.Endpoint, e.conf.HWM, nil); err == nil {
@@ -262,29 +249,4 @@ func (e *events) reply(m zmq.Message, seq uint64, topic, payload []byte) error {
 		return m.Answer(nil, topic, number, payload)
 	}
 	return m.Answer(nil, number, payload)
-}
-
-// KVEventSources is where the present life of the engine publishes, as
-// GET /kv_event_sources says it; nil for one that does not.
-func (s *Server) KVEventSources() *KVEvents {
-	if e := s.current().cores[0].events; e != nil {
-		conf := e.conf
-		return &conf
-	}
-	return nil
-}
-
-// eventSources answers /kv_event_sources: one entry for each rank.
-func (l *life) eventSources(w http.ResponseWriter) {
-	sources := map[string]KVEvents{}
-	for rank, c := range l.cores {
-		if c.events != nil {
-			sources[strconv.Itoa(rank)] = c.events.conf
-		}
-	}
-	b, err := json.Marshal(sources)
-	if err != nil {
-		panic(err) // numbers and texts
-	}
-	writeJSON(w, http.StatusOK, b)
 }

@@ -38,7 +38,8 @@ type claim struct {
 // ledger keeps one incarnation's hand-overs.
 type ledger struct {
 	engineID string
-	mode     Mode
+	anyone   bool   // whoever asks may name any engine, as over P2P
+	bound    bool   // the request must be the one of the prefill, as with push
 	version  string // "" of an engine that does not mind
 	lease    time.Duration
 
@@ -51,8 +52,9 @@ type ledger struct {
 	swept   time.Time
 }
 
-func newLedger(engineID string, o Options) *ledger {
-	return &ledger{engineID: engineID, mode: o.Mode, version: o.handshake(), lease: o.KVLease, waiting: make(map[string]handover), gone: make(map[string]error)}
+// newLedger makes an empty one, whose hand-overs live for the lease.
+func newLedger(engineID, version string, lease time.Duration, anyone, bound bool) *ledger {
+	return &ledger{engineID: engineID, anyone: anyone, bound: bound, version: version, lease: lease, waiting: make(map[string]handover), gone: make(map[string]error)}
 }
 
 func (l *ledger) put(requestID string, h handover, now time.Time) {
@@ -66,7 +68,7 @@ func (l *ledger) put(requestID string, h handover, now time.Time) {
 // take gives a hand-over away, once.
 func (l *ledger) take(c claim, now time.Time) error {
 	switch {
-	case l.mode != P2P && c.engineID != l.engineID:
+	case !l.anyone && c.engineID != l.engineID:
 		return errForeign
 	case l.version != "" && c.version != "" && l.version != c.version:
 		return errVersion
@@ -88,7 +90,7 @@ func (l *ledger) take(c claim, now time.Time) error {
 	switch {
 	case h.prompt != c.prompt:
 		return errPrompt
-	case (h.base != "" || l.mode == NIXLPush) && h.base != c.base:
+	case (h.base != "" || l.bound) && h.base != c.base:
 		return errRequest
 	case h.token != "" && h.token != c.token:
 		return errTampered

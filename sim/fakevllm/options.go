@@ -318,3 +318,11 @@ func (o *Options) handshake() string {
 	}
 	return o.Version
 }
+
+// tokenizer is what an engine makes of text.
+func (o *Options) tokenizer() func(dst []int, text string) []int {
+	if o.FineTokens {
+		return appendFine
+	}
+	return appendTokens
+}

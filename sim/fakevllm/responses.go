@@ -132,3 +132,20 @@ func (x *exchange) storedResponse(path string) {
 	}
 	writeJSON(x.w, http.StatusOK, r.body)
 }
+
+// admitStored refuses what needs a store of responses, which vLLM has only when it is
+// told to.
+func (j *job) admitStored() error {
+	s := j.store
+	switch {
+	case s != nil:
+		return s.admit(j)
+	case j.agent.background:
+		return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "background",
+			message: "This vLLM engine does not support `store=True` and therefore does not support the background mode. " +
+				"To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server."}
+	case j.agent.previous != "":
+		return noResponse(j.agent.previous)
+	}
+	return nil
+}

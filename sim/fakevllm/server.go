@@ -123,7 +123,7 @@ func (s *Server) begin(ctx context.Context) error {
 	if s.opt.StoreResponses {
 		l.responses = &responses{m: map[string]*response{}}
 	}
-	published, err := startEvents(ctx, &s.opt)
+	published, err := startEvents(ctx, s.opt.KVEvents, s.opt.Version, s.opt.BlockSize)
 	if err != nil {
 		return errors.Join(err, raw.Close())
 	}

@@ -1,0 +1,45 @@
+package fakevllm
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"strconv"
+	"strings"
+)
+
+// ParseKVEvents reads the JSON of --kv-events-config.
+func ParseKVEvents(text string) (*KVEvents, error) {
+	k := new(KVEvents)
+	d := json.NewDecoder(strings.NewReader(text))
+	d.DisallowUnknownFields()
+	if err := d.Decode(k); err != nil {
+		return nil, fmt.Errorf("%w: --kv-events-config: %w", ErrOptions, err)
+	}
+	return k, nil
+}
+
+// KVEventSources is where the present life of the engine publishes, as
+// GET /kv_event_sources says it; nil for one that does not.
+func (s *Server) KVEventSources() *KVEvents {
+	if e := s.current().cores[0].events; e != nil {
+		conf := e.conf
+		return &conf
+	}
+	return nil
+}
+
+// eventSources answers /kv_event_sources: one entry for each rank.
+func (l *life) eventSources(w http.ResponseWriter) {
+	sources := map[string]KVEvents{}
+	for rank, c := range l.cores {
+		if c.events != nil {
+			sources[strconv.Itoa(rank)] = c.events.conf
+		}
+	}
+	b, err := json.Marshal(sources)
+	if err != nil {
+		panic(err) // numbers and texts
+	}
+	writeJSON(w, http.StatusOK, b)
+}

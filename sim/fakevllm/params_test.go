@@ -1,0 +1,36 @@
+package fakevllm
+
+import (
+	"encoding/json"
+	"testing"
+)
+
+// FuzzParseParams: no body makes it panic, and what it takes is JSON.
+func FuzzParseParams(f *testing.F) {
+	for _, s := range []string{
+		`{"prompt":"hi","max_tokens":5}`, `{"messages":[{"role":"user","content":[{"type":"text","text":"x"}]}]}`,
+		`{"prompt":[[1,2],[3]],"n":2,"stream":true,"stream_options":{"include_usage":true}}`,
+		`{"messages":[{"role":"user","content":null,"tool_calls":[]}],"tools":[{"type":"function","function":{"name":"f"}}],"tool_choice":"required"}`,
+		`{"prompt":["a","b"],"stop":["x"],"kv_transfer_params":{}}`, `{"prompt":"x","response_format":{"type":"json_object"}}`,
+	} {
+		f.Add([]byte(s))
+	}
+	f.Fuzz(func(t *testing.T, in []byte) {
+		for _, chat := range []bool{false, true} {
+			p, err := parseParams(in, chat)
+			if err != nil {
+				if e := asAPIError(err); e.status < 400 || e.status > 499 || !json.Valid(e.append(nil, true)) {
+					t.Fatalf("%q: %d %s", in, e.status, e.message)
+				}
+				continue
+			}
+			if !json.Valid(in) {
+				t.Fatalf("%q is taken and is no JSON", in)
+			}
+			parseKV(p.kv, NIXL)
+			if chat {
+				_ = p.render()
+			}
+		}
+	})
+}

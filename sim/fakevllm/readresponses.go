@@ -1,0 +1,122 @@
+package fakevllm
+
+import (
+	"fmt"
+	"strings"
+)
+
+// readResponses reads a body of /v1/responses.
+func readResponses(body []byte) (*params, error) {
+	p := newAgentParams(apiResponses)
+	var bad collected
+	var prompt, background, store []byte
+	members := 0
+	err := forEachMember(body, func(key string, raw []byte) error {
+		members++
+		if err := validate(raw); err != nil {
+			return err
+		}
+		switch key {
+		case "prompt":
+			prompt = raw
+		case "background":
+			background = raw
+		case "store":
+			store = raw
+		}
+		return bad.add(p.responsesField(key, raw))
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case !isNull(prompt):
+		return nil, badRequest("prompt", nil, "prompt template is not supported")
+	case truthy(background) && store != nil && !truthy(store):
+		return nil, badRequest("", nil, "background can only be used when `store` is true")
+	}
+	if p.agent.input == nil {
+		missing := problem{kind: "missing", loc: "body.input", msg: "Field required", input: fmt.Sprintf("<dict of %d items>", members+1)}
+		bad.problems = append([]problem{missing}, bad.problems...)
+	} else if err := bad.add(p.parseInput()); err != nil {
+		return nil, err
+	}
+	if len(bad.problems) > 0 {
+		return nil, complaints(bad.problems...)
+	}
+	return p, nil
+}
+
+func (p *params) responsesField(key string, raw []byte) (err error) {
+	if isNull(raw) && key != "ignore_eos" && key != "priority" {
+		return nil
+	}
+	switch key {
+	case "input":
+		p.agent.input = raw
+	case "instructions":
+		text, err := strictString(key, raw)
+		p.messages = append([]message{{role: "system", text: text}}, p.messages...)
+		return err
+	case "model":
+		p.model, err = strictString(key, raw)
+	case "max_output_tokens":
+		p.maxTokens, err = optionalInt(key, raw)
+	case "stream":
+		p.stream, err = laxBool(key, raw)
+	case "store":
+		p.agent.store, err = laxBool(key, raw)
+	case "background":
+		p.agent.background, err = laxBool(key, raw)
+	case "previous_response_id":
+		p.agent.previous, err = strictString(key, raw)
+	case "request_id":
+		p.requestID, err = strictString(key, raw)
+	case "tools":
+		err = p.agentTools(key, raw)
+	case "tool_choice":
+		p.agentChoice(raw, "required", "function")
+	case "min_tokens", "stop_token_ids", "presence_penalty", "frequency_penalty", "echo", "n", "logprobs":
+		// no fields of this API
+	case "ignore_eos", "stop", "kv_transfer_params", "temperature", "top_p", "top_k", "seed", "priority", "vllm_xargs", "cache_salt":
+		err = p.field(key, raw)
+	}
+	return err
+}
+
+// parseInput reads "input": a text, or a list of what was said so far.
+func (p *params) parseInput() error {
+	raw := p.agent.input
+	if raw[0] == '"' {
+		text, err := unquote(raw)
+		p.messages = append(p.messages, message{role: "user", text: text})
+		return err
+	}
+	if raw[0] != '[' {
+		return invalid("string_type", "input.str", raw, "Input should be a valid string")
+	}
+	return forEachElement(raw, func(i int, raw []byte) error {
+		loc := fmt.Sprintf("input.%d", i)
+		if raw[0] != '{' {
+			return invalid("dict_type", loc, raw, "Input should be a valid dictionary")
+		}
+		role, what := false, ""
+		if err := forEachMember(raw, func(key string, raw []byte) (err error) {
+			role = role || key == "role"
+			if key == "type" && raw[0] == '"' {
+				what, err = unquote(raw)
+			}
+			return err
+		}); err != nil {
+			return err
+		}
+		if !role { // a call, its result, reasoning: the template shows it as text
+			p.agent.said(what == "reasoning" || strings.HasSuffix(what, "_call"))
+			p.messages = append(p.messages, message{role: "tool", text: string(raw)})
+			return nil
+		}
+		m, err := parseMessage(loc, raw)
+		p.agent.said(m.role == "assistant")
+		p.messages = append(p.messages, m)
+		return err
+	})
+}

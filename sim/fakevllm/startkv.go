@@ -1,0 +1,205 @@
+package fakevllm
+
+import (
+	"errors"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// startKV does what the connector does with kv_transfer_params before the
+// request runs. The error is the answer of an engine that would have crashed.
+func (x *exchange) startKV(j *job) *apiError {
+	l := x.life
+	s := l.server
+	if j.kv != nil {
+		l.count.kvParams.Add(1)
+	}
+	switch s.opt.Mode {
+	case Plain:
+		x.startPool(j)
+		return nil
+	case Mooncake:
+		return x.startMooncake(j)
+	case P2P:
+		x.startP2P(j)
+		return nil
+	case MoRIIORead, MoRIIOWrite:
+		return x.startMoRIIO(j)
+	case LMCache:
+		return x.loadLMCache(j)
+	case NIXL, NIXLPush, Ascend:
+	}
+	j.kvReq = parseKV(j.kv, s.opt.Mode)
+	local := s.opt.Role != RolePrefill
+	switch j.kvReq.form {
+	case kvProduce:
+		local = false
+	case kvFatal:
+		s.badKV.add(x.id + ": " + j.kvReq.why)
+		l.count.badKV.Add(1)
+		l.count.crashes.Add(1)
+		return internalError()
+	case kvBad:
+		s.badKV.add(x.id + ": " + j.kvReq.why)
+		l.count.badKV.Add(1)
+		s.opt.Log.WithField("request_id", x.id).Warnf("got invalid KVTransferParams: %s", j.kvReq.why)
+		if local {
+			l.count.recomputed.Add(1)
+		}
+	case kvLoad:
+		if len(j.prompts) > 1 || j.n > 1 || j.promptLogprobs != nil {
+			// An assertion of the connector fails for such a request and takes
+			// the whole engine down (CVE-2026-94623).
+			l.count.crashes.Add(1)
+			return internalError()
+		}
+		err := x.load(j)
+		if errors.Is(err, errExpired) && s.opt.Mode == NIXL {
+			// Pull is a one-sided read: what stands in the blocks now is taken for the
+			// prompt's, and the answer is wrong.
+			j.wrongKV, err = true, nil
+			s.refusals.add(x.id + ": " + errExpired.Error() + ": the answer is wrong")
+			l.count.wrongKV.Add(1)
+		}
+		if err != nil {
+			s.refusals.add(x.id + ": " + err.Error())
+			l.count.refused.Add(1)
+			if s.opt.KVLoadFailurePolicy == PolicyFail {
+				j.loadErr = err
+				return nil
+			}
+			l.count.recomputed.Add(1)
+			break
+		}
+		l.count.loaded.Add(1)
+		j.cached = len(j.prompts[0]) - 1
+		local = false
+	case kvAbsent:
+	}
+	if local {
+		l.count.localPrefills.Add(int64(len(j.prompts)))
+	}
+	return nil
+}
+
+// load fetches the hand-over, from a neighbour in this process or over the
+// side channel.
+func (x *exchange) load(j *job) error {
+	l := x.life
+	c := j.kvReq.claim
+	g := NewGenerator(j.prompts[0], 0)
+	c.prompt, c.base, c.version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
+	if c.token == "" && !l.server.opt.RewrittenParams {
+		return errTampered
+	}
+	if peer := l.server.opt.Shared.ledger(c.engineID); peer != nil {
+		return peer.take(c, time.Now())
+	}
+	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
+	return l.client.take(x.r.Context(), addr, c)
+}
+
+// freeRemote has prefill free the blocks of a request that this engine refuses: since
+// vLLM 0.21 a request that only frees them runs in its place.
+func (x *exchange) freeRemote(kv []byte) {
+	l := x.life
+	if l.server.opt.Mode != NIXL && l.server.opt.Mode != NIXLPush || oldRelease(l.server.opt.Version) {
+		return
+	}
+	k := parseKV(kv, l.server.opt.Mode)
+	if k.form != kvLoad {
+		return
+	}
+	if peer := l.server.opt.Shared.ledger(k.claim.engineID); peer != nil {
+		peer.free(k.claim.engineID, k.claim.requestID)
+		return
+	}
+	l.client.free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
+}
+
+// oldRelease tells a version before 0.21.
+func oldRelease(version string) bool {
+	minor, ok := strings.CutPrefix(version, "0.")
+	minor, _, _ = strings.Cut(minor, ".")
+	n, err := strconv.Atoi(minor)
+	return ok && err == nil && n < 21
+}
+
+// meeting is the id by which the two legs know each other. In push mode that is the
+// engine's own, which the kind of the route is a part of.
+func (j *job) meeting(mode Mode) string {
+	if mode == NIXLPush {
+		return j.id
+	}
+	return j.base
+}
+
+// startPool is the KV pool of plain mode: prefill stores what decode finds.
+func (x *exchange) startPool(j *job) {
+	l := x.life
+	pool := l.server.opt.Shared
+	for _, ids := range j.prompts {
+		g := NewGenerator(ids, 0)
+		h := g.hash()
+		if pool.has(h) {
+			j.cached += (len(ids) - 1) / cacheBlock * cacheBlock
+			continue
+		}
+		if l.server.opt.Role != RolePrefill {
+			l.count.localPrefills.Add(1)
+		}
+	}
+}
+
+// prefilled is called when the prompts are computed.
+func (x *exchange) prefilled(j *job) {
+	switch x.life.server.opt.Mode {
+	case LMCache:
+		x.sendChunks(j)
+	case NIXL, Mooncake:
+	case Plain:
+		for _, ids := range j.prompts {
+			g := NewGenerator(ids, 0)
+			x.life.server.opt.Shared.store(g.hash())
+		}
+	}
+}
+
+// handOver registers the finished prefill and renders what the response tells
+// about it. Only the first of several prompts gets one.
+func (x *exchange) handOver(j *job, finish string) {
+	l := x.life
+	if offered := j.offers; offered {
+		x.offer(j, finish)
+		if m := l.server.opt.Mode; !j.offers && (m == MoRIIORead || m == MoRIIOWrite) {
+			j.kvJSON = x.appendMoRIIO(make([]byte, 0, 768), j.mooncake.transferID, len(j.prompts[0]))
+		}
+	}
+	if l.server.opt.Mode == P2P {
+		x.keepP2P(j)
+		return
+	}
+	back := l.server.opt.Bidirectional && l.server.opt.Role == RoleDecode
+	if j.kvReq.form != kvProduce && !back || finish != "length" && (finish != "stop" || l.server.opt.KVOnLengthOnly || l.server.opt.Mode == Ascend) {
+		return
+	}
+	if f := x.fault; f != nil && f.Kind == FaultNoKV {
+		return
+	}
+	requestID := j.id + "-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8]
+	g := NewGenerator(j.prompts[0], 0)
+	h := handover{prompt: g.hash(), token: newToken(), free: x.detach()}
+	if x.r.Header.Get("X-Request-Id") != "" {
+		h.base = j.meeting(l.server.opt.Mode)
+	}
+	token := h.token
+	if l.server.opt.RewrittenParams {
+		h.token = ""
+	}
+	x.core.ledger.put(requestID, h, time.Now())
+	l.count.made.Add(1)
+	host, port := l.advertised(x.core)
+	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)
+}
