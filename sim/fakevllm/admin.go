@@ -8,6 +8,9 @@ import (
 	"io"
 	"net/http"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // The routes for other processes; no vLLM has them. They are served only with
@@ -132,22 +135,22 @@ func (s *Server) serveAdmin(w http.ResponseWriter, r *http.Request) {
 	case r.URL.Path == pathState && r.Method == http.MethodGet:
 		b, err := json.Marshal(s.State())
 		if err != nil {
-			writeJSON(w, http.StatusInternalServerError, []byte(`{"detail":"the state cannot be encoded"}`))
+			pydantic.WriteJSON(w, http.StatusInternalServerError, []byte(`{"detail":"the state cannot be encoded"}`))
 			return
 		}
-		writeJSON(w, http.StatusOK, b)
+		pydantic.WriteJSON(w, http.StatusOK, b)
 	case r.URL.Path == pathFaults && r.Method == http.MethodDelete:
 		s.ClearFaults()
 		w.WriteHeader(http.StatusNoContent)
 	case r.URL.Path == pathFaults && r.Method == http.MethodPost:
 		if err := s.scriptJSON(r.Body); err != nil {
 			b := append([]byte(nil), `{"detail":`...)
-			writeJSON(w, http.StatusBadRequest, append(appendJSONString(b, err.Error()), '}'))
+			pydantic.WriteJSON(w, http.StatusBadRequest, append(jsontext.AppendString(b, err.Error()), '}'))
 			return
 		}
 		w.WriteHeader(http.StatusNoContent)
 	default:
-		writeJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 	}
 }
 
@@ -158,7 +161,7 @@ func (s *Server) scriptJSON(body io.Reader) error {
 		return fmt.Errorf("%w: %w", ErrFault, err)
 	}
 	var faults []Fault
-	if i := skipSpace(data, 0); i < len(data) && data[i] == '[' {
+	if i := pydantic.SkipSpace(data, 0); i < len(data) && data[i] == '[' {
 		err = unmarshalStrict(data, &faults)
 	} else {
 		faults = make([]Fault, 1)

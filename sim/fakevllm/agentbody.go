@@ -1,5 +1,9 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+)
+
 import "strconv"
 
 // agentBody renders the whole answer of one of the two agents' APIs.
@@ -14,7 +18,7 @@ func (x *exchange) agentBody(j *job, ln *lane) []byte {
 // appendMessage renders the answer of /v1/messages, which has no nulls.
 func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 	b = append(b, `{"id":`...)
-	b = appendJSONString(b, j.id)
+	b = jsontext.AppendString(b, j.id)
 	b = append(b, `,"type":"message","role":"assistant","content":[`...)
 	parts := ln.parts()
 	if len(parts) == 0 {
@@ -27,9 +31,9 @@ func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 		b = j.appendBlock(b, i, p)
 	}
 	b = append(b, `],"model":`...)
-	b = appendJSONString(b, j.model)
+	b = jsontext.AppendString(b, j.model)
 	b = append(b, `,"stop_reason":`...)
-	b = appendJSONString(b, j.stopReason(ln))
+	b = jsontext.AppendString(b, j.stopReason(ln))
 	b = append(b, `,"usage":`...)
 	b = j.appendMessageUsage(b, ln.seq.n, details)
 	if j.kvJSON != nil {
@@ -42,14 +46,14 @@ func (j *job) appendMessage(b []byte, ln *lane, details bool) []byte {
 func (j *job) appendBlock(b []byte, index int, p part) []byte {
 	switch p.kind {
 	case kindCall:
-		b = appendJSONString(append(b, `{"type":"tool_use","id":`...), p.id)
-		b = appendJSONString(append(b, `,"name":`...), p.name)
+		b = jsontext.AppendString(append(b, `{"type":"tool_use","id":`...), p.id)
+		b = jsontext.AppendString(append(b, `,"name":`...), p.name)
 		return append(append(append(b, `,"input":`...), p.text...), '}')
 	case kindThinking:
-		b = appendJSONString(append(b, `{"type":"thinking","thinking":`...), p.text)
-		return append(appendJSONString(append(b, `,"signature":`...), j.signature(index)), '}')
+		b = jsontext.AppendString(append(b, `{"type":"thinking","thinking":`...), p.text)
+		return append(jsontext.AppendString(append(b, `,"signature":`...), j.signature(index)), '}')
 	}
-	return append(appendJSONString(append(b, `{"type":"text","text":`...), p.text), '}')
+	return append(jsontext.AppendString(append(b, `{"type":"text","text":`...), p.text), '}')
 }
 
 // signature is what a client sends back with what the model thought.
@@ -95,7 +99,7 @@ func (j *job) createdTokens(prompt int) int {
 // status is that of one that has not ended, "" for the answer.
 func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = append(b, `{"id":`...)
-	b = appendJSONString(b, j.id)
+	b = jsontext.AppendString(b, j.id)
 	b = strconv.AppendInt(append(b, `,"created_at":`...), j.created, 10)
 	ended := status == ""
 	incomplete := ended && ln.seq.finish == "length"
@@ -109,7 +113,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 		status = "completed"
 	}
 	b = append(b, `,"metadata":null,"model":`...)
-	b = appendJSONString(b, j.model)
+	b = jsontext.AppendString(b, j.model)
 	b = append(b, `,"object":"response","output":[`...)
 	if ended {
 		items := ln.parts()
@@ -126,7 +130,7 @@ func (j *job) appendResponse(b []byte, ln *lane, status string) []byte {
 	b = append(b, `],"parallel_tool_calls":true,"temperature":1.0,"tools":[],"top_p":1.0,"background":false,"max_output_tokens":`...)
 	b = strconv.AppendInt(b, int64(j.limits[0]), 10)
 	b = append(b, `,"previous_response_id":null,"status":`...)
-	b = appendJSONString(b, status)
+	b = jsontext.AppendString(b, status)
 	b = append(b, `,"truncation":"disabled","usage":`...)
 	if !ended {
 		return append(b, `null,"kv_transfer_params":null`...)
@@ -159,14 +163,14 @@ func (j *job) appendItem(b []byte, index int, p part, status string) []byte {
 	done := status == "completed"
 	switch p.kind {
 	case kindCall:
-		b = appendJSONString(append(b, `{"arguments":`...), p.text)
-		b = appendJSONString(append(b, `,"call_id":`...), p.id)
-		b = appendJSONString(append(b, `,"name":`...), p.name)
-		b = appendJSONString(append(b, `,"type":"function_call","id":`...), id)
+		b = jsontext.AppendString(append(b, `{"arguments":`...), p.text)
+		b = jsontext.AppendString(append(b, `,"call_id":`...), p.id)
+		b = jsontext.AppendString(append(b, `,"name":`...), p.name)
+		b = jsontext.AppendString(append(b, `,"type":"function_call","id":`...), id)
 		b = append(b, `,"async":null,"caller":null,"namespace":null,"status":`...)
-		return append(appendJSONString(b, status), '}')
+		return append(jsontext.AppendString(b, status), '}')
 	case kindThinking:
-		b = appendJSONString(append(b, `{"id":`...), id)
+		b = jsontext.AppendString(append(b, `{"id":`...), id)
 		b = append(b, `,"summary":[],"type":"reasoning","content":`...)
 		if done {
 			b = append(appendContentPart(append(b, '['), p, "null"), ']')
@@ -174,22 +178,22 @@ func (j *job) appendItem(b []byte, index int, p part, status string) []byte {
 			b = append(b, "null"...)
 		}
 		b = append(b, `,"encrypted_content":null,"status":`...)
-		return append(appendJSONString(b, status), '}')
+		return append(jsontext.AppendString(b, status), '}')
 	}
-	b = appendJSONString(append(b, `{"id":`...), id)
+	b = jsontext.AppendString(append(b, `{"id":`...), id)
 	b = append(b, `,"content":[`...)
 	if done {
 		b = appendContentPart(b, p, "null")
 	}
 	b = append(b, `],"role":"assistant","status":`...)
-	return append(appendJSONString(b, status), `,"type":"message","phase":null}`...)
+	return append(jsontext.AppendString(b, status), `,"type":"message","phase":null}`...)
 }
 
 // appendContentPart renders a part of an item's content.
 func appendContentPart(b []byte, p part, logprobs string) []byte {
 	if p.kind == kindThinking {
-		return append(appendJSONString(append(b, `{"text":`...), p.text), `,"type":"reasoning_text"}`...)
+		return append(jsontext.AppendString(append(b, `{"text":`...), p.text), `,"type":"reasoning_text"}`...)
 	}
-	b = appendJSONString(append(b, `{"annotations":[],"text":`...), p.text)
+	b = jsontext.AppendString(append(b, `{"annotations":[],"text":`...), p.text)
 	return append(append(append(b, `,"type":"output_text","logprobs":`...), logprobs...), '}')
 }

@@ -2,6 +2,8 @@ package fakevllm
 
 import (
 	"fmt"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // api is which of the generating routes a request came in on.
@@ -80,14 +82,14 @@ func newAgentParams(a api) *params {
 }
 
 // collected gathers pydantic's complaints; the first other error ends it.
-type collected struct{ problems []problem }
+type collected struct{ problems []pydantic.Problem }
 
 func (c *collected) add(err error) error {
 	if err == nil {
 		return nil
 	}
-	if e := asAPIError(err); e.problems != nil {
-		c.problems = append(c.problems, e.problems...)
+	if e := pydantic.AsError(err); e.Problems != nil {
+		c.problems = append(c.problems, e.Problems...)
 		return nil
 	}
 	return err
@@ -95,14 +97,14 @@ func (c *collected) add(err error) error {
 
 // agentTools reads "tools", whose names stand in the objects themselves.
 func (p *params) agentTools(key string, raw []byte) error {
-	list, err := rawList(key, raw)
+	list, err := pydantic.RawList(key, raw)
 	if err != nil {
 		return err
 	}
 	p.raw.tools = raw
 	for i, item := range list {
 		if item[0] != '{' {
-			return invalid("model_attributes_type", fmt.Sprintf("%s.%d", key, i), item, "Input should be a valid dictionary or object to extract fields from")
+			return pydantic.Invalid("model_attributes_type", fmt.Sprintf("%s.%d", key, i), item, "Input should be a valid dictionary or object to extract fields from")
 		}
 		p.tools = append(p.tools, tool{name: nameIn(item)})
 	}
@@ -115,11 +117,11 @@ func (p *params) agentChoice(raw []byte, anyTool, oneTool string) {
 	word, name := "", ""
 	switch raw[0] {
 	case '"':
-		word, _ = unquote(raw)
+		word, _ = pydantic.Unquote(raw)
 	case '{':
-		_ = forEachMember(raw, func(key string, raw []byte) error { // was read before
+		_ = pydantic.ForEachMember(raw, func(key string, raw []byte) error { // was read before
 			if key == "type" && raw[0] == '"' {
-				word, _ = unquote(raw)
+				word, _ = pydantic.Unquote(raw)
 			}
 			return nil
 		})
@@ -136,9 +138,9 @@ func (p *params) agentChoice(raw []byte, anyTool, oneTool string) {
 }
 
 func nameIn(object []byte) (name string) {
-	_ = forEachMember(object, func(key string, raw []byte) error { // was read before
+	_ = pydantic.ForEachMember(object, func(key string, raw []byte) error { // was read before
 		if key == "name" && raw[0] == '"' {
-			name, _ = unquote(raw)
+			name, _ = pydantic.Unquote(raw)
 		}
 		return nil
 	})

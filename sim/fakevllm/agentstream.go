@@ -1,5 +1,9 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
 // named writes the named events of a stream of one of the two agents' APIs.
 type named struct {
 	x    *exchange
@@ -52,7 +56,7 @@ func (x *exchange) agentStream(j *job) {
 	}
 	if j.loadErr != nil {
 		x.core.stats.fail.Add(1)
-		x.fail(internalError())
+		x.fail(pydantic.InternalError())
 		return
 	}
 	lanes := j.lanes(true)

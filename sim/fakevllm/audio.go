@@ -7,6 +7,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // transcribedTokens is how much is heard in any file.
@@ -38,7 +41,7 @@ func (x *exchange) transcribe(path string, body []byte) {
 	}
 	name, named := f.texts["model"]
 	if named && !s.servesModel(name) {
-		x.reject(modelNotFound(name, s.opt.Models))
+		x.reject(pydantic.ModelNotFound(name, s.opt.Models))
 		return
 	}
 	if name == "" {
@@ -49,13 +52,13 @@ func (x *exchange) transcribe(path string, body []byte) {
 		return
 	}
 	words := ExpectedTranscription(f.files["file"], f.texts["prompt"])
-	if stream, _ := laxBool("stream", appendJSONString(nil, f.texts["stream"])); stream { // it was checked
+	if stream, _ := pydantic.Bool("stream", jsontext.AppendString(nil, f.texts["stream"])); stream { // it was checked
 		x.streamWords(path, name, words)
 		return
 	}
-	b := appendJSONString([]byte(`{"text":`), strings.Join(words, ""))
+	b := jsontext.AppendString([]byte(`{"text":`), strings.Join(words, ""))
 	b = append(b, `,"usage":{"type":"duration","seconds":`...)
-	writeJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.files["file"])/1000), 10), "}}"...))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(strconv.AppendInt(b, int64(len(f.files["file"])/1000), 10), "}}"...))
 	x.completed()
 }
 
@@ -72,16 +75,16 @@ func (x *exchange) streamWords(path, model string, words []string) {
 	if strings.HasSuffix(path, "translations") {
 		kind, id = "translation.chunk", "trsl-"
 	}
-	head := appendJSONString([]byte(`data: {"id":`), id+x.r.Header.Get("X-Request-Id"))
+	head := jsontext.AppendString([]byte(`data: {"id":`), id+x.r.Header.Get("X-Request-Id"))
 	head = append(head, `,"object":"`+kind+`","created":`...)
 	head = strconv.AppendInt(head, x.life.started.Unix(), 10)
-	head = append(appendJSONString(append(head, `,"model":`...), model), `,"choices":[{"delta":{"content":`...)
+	head = append(jsontext.AppendString(append(head, `,"model":`...), model), `,"choices":[{"delta":{"content":`...)
 	for i, word := range words {
 		if i > 0 && !x.wait(x.life.server.opt.ITL) {
 			x.gone()
 			return
 		}
-		event := append(appendJSONString(slices.Clip(head), word), '}')
+		event := append(jsontext.AppendString(slices.Clip(head), word), '}')
 		if i == len(words)-1 {
 			event = append(event, `,"finish_reason":"stop","stop_reason":null`...)
 		}

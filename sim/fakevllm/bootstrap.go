@@ -10,6 +10,9 @@ import (
 	"net/http"
 	"strconv"
 	"sync"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // bootstrapServer is the registry inside a Mooncake producer, where a decode
@@ -68,10 +71,10 @@ func (b *bootstrapServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	want := map[string]string{"/query": http.MethodGet, "/register": http.MethodPost}[r.URL.Path]
 	switch {
 	case want == "":
-		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		pydantic.WriteJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 	case want != r.Method:
 		w.Header().Set("Allow", want)
-		writeJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 	case want == http.MethodGet:
 		b.query(w)
 	default:
@@ -85,23 +88,23 @@ func (b *bootstrapServer) query(w http.ResponseWriter) {
 	body, err := json.Marshal(b.workers)
 	b.mu.Unlock()
 	if err != nil {
-		writeJSON(w, http.StatusInternalServerError, []byte(`{"detail":"Internal Server Error"}`))
+		pydantic.WriteJSON(w, http.StatusInternalServerError, []byte(`{"detail":"Internal Server Error"}`))
 		return
 	}
-	writeJSON(w, http.StatusOK, body)
+	pydantic.WriteJSON(w, http.StatusOK, body)
 }
 
 func (b *bootstrapServer) serveRegister(w http.ResponseWriter, r *http.Request) {
 	var reg registration
 	if err := json.NewDecoder(io.LimitReader(r.Body, 1<<20)).Decode(&reg); err != nil || reg.EngineID == "" || reg.Addr == "" {
-		writeJSON(w, http.StatusUnprocessableEntity, []byte(`{"detail":[{"type":"missing","loc":["body"],"msg":"Field required"}]}`))
+		pydantic.WriteJSON(w, http.StatusUnprocessableEntity, []byte(`{"detail":[{"type":"missing","loc":["body"],"msg":"Field required"}]}`))
 		return
 	}
 	if why := b.register(reg); why != "" {
-		writeJSON(w, http.StatusBadRequest, append(appendJSONString([]byte(`{"detail":`), why), '}'))
+		pydantic.WriteJSON(w, http.StatusBadRequest, append(jsontext.AppendString([]byte(`{"detail":`), why), '}'))
 		return
 	}
-	writeJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
+	pydantic.WriteJSON(w, http.StatusOK, []byte(`{"status":"ok"}`))
 }
 
 // register notes a worker; the answer says what is wrong with it, "" for nothing.

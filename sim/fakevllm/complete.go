@@ -4,6 +4,8 @@ import (
 	"net/http"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // job is an admitted request.
@@ -48,7 +50,7 @@ func (x *exchange) complete(body []byte, chat bool) {
 		if p != nil {
 			x.freeRemote(p.kv)
 		}
-		x.reject(asAPIError(err))
+		x.reject(pydantic.AsError(err))
 		return
 	}
 	if s.opt.StrictPrefill {
@@ -139,13 +141,13 @@ func responseID(r *http.Request, p *params, j *job, chat bool) string {
 func (x *exchange) admit(j *job) error {
 	s := x.life.server
 	if j.stream && j.beamSearch {
-		return badRequest("", nil, "Streaming is not currently supported with beam search")
+		return pydantic.BadRequest("", nil, "Streaming is not currently supported with beam search")
 	}
 	if err := x.chooseRank(); err != nil {
 		return err
 	}
 	if !s.servesModel(j.params.model) {
-		return modelNotFound(j.params.model, s.opt.Models)
+		return pydantic.ModelNotFound(j.params.model, s.opt.Models)
 	}
 	j.model = j.params.model
 	if j.model == "" {
@@ -253,6 +255,6 @@ func (c *core) finished(reason string) {
 
 // cutCall is the answer to a required tool call that ended in its middle: what
 // there is of it does not parse.
-func cutCall() *apiError {
-	return badRequest("", nil, "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
+func cutCall() *pydantic.Error {
+	return pydantic.BadRequest("", nil, "1 validation error for list[FunctionDefinition]: Invalid JSON: EOF while parsing a list at line 1 column 1")
 }

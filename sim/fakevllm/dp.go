@@ -5,6 +5,8 @@ import (
 	"net"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // Data-parallel ranks are engine cores behind one address. Each has a queue, a cache, an
@@ -61,7 +63,7 @@ func (x *exchange) chooseRank() error {
 	case err != nil:
 		rank = int((l.turn.Add(1) - 1) % uint64(n)) //nolint:gosec // a handful
 	case rank < 0 || rank >= n:
-		return badRequest("", nil, "data_parallel_rank %d is out of range [0, %d).", rank, n)
+		return pydantic.BadRequest("", nil, "data_parallel_rank %d is out of range [0, %d).", rank, n)
 	}
 	x.core = l.cores[rank]
 	x.core.requests.Add(1)

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // ParseKVEvents reads the JSON of --kv-events-config.
@@ -41,5 +43,5 @@ func (l *life) eventSources(w http.ResponseWriter) {
 	if err != nil {
 		panic(err) // numbers and texts
 	}
-	writeJSON(w, http.StatusOK, b)
+	pydantic.WriteJSON(w, http.StatusOK, b)
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // exchange is one request on its way through the engine.
@@ -52,9 +53,9 @@ func (x *exchange) strike(at Stage, tokens int) (ended bool) {
 	case FaultClose:
 		x.drop(false)
 	case FaultErrorEvent:
-		e := internalError()
+		e := pydantic.InternalError()
 		if f.Status != 0 {
-			e = &apiError{status: f.Status, kind: http.StatusText(f.Status), message: http.StatusText(f.Status)}
+			e = &pydantic.Error{Status: f.Status, Kind: http.StatusText(f.Status), Message: http.StatusText(f.Status)}
 		}
 		x.fail(e)
 	case FaultGarbage:
@@ -86,7 +87,7 @@ func (x *exchange) finish(finish string, stop any) {
 		x.write(append(append([]byte("data: "), b...), "}\n\ndata: [DONE]\n\n"...))
 		return
 	}
-	writeJSON(x.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(b, `,"usage":{"prompt_tokens":1,"total_tokens":1,"completion_tokens":0},"kv_transfer_params":null}`...))
 }
 
 func (x *exchange) status(f *Fault) {
@@ -94,10 +95,10 @@ func (x *exchange) status(f *Fault) {
 		x.w.Header().Set(k, v)
 	}
 	if f.Body == "" {
-		x.refuse(&apiError{status: f.Status, kind: "InternalServerError", message: http.StatusText(f.Status)})
+		x.refuse(&pydantic.Error{Status: f.Status, Kind: "InternalServerError", Message: http.StatusText(f.Status)})
 		return
 	}
-	writeJSON(x.w, f.Status, []byte(f.Body))
+	pydantic.WriteJSON(x.w, f.Status, []byte(f.Body))
 }
 
 // flusher is what net/http's ResponseWriter offers besides.
@@ -150,7 +151,7 @@ func (x *exchange) garbage() {
 }
 
 // fail answers with an error, inside the stream once that has begun.
-func (x *exchange) fail(e *apiError) {
+func (x *exchange) fail(e *pydantic.Error) {
 	x.life.count.failed.Add(1)
 	switch {
 	case !x.streaming:
@@ -161,12 +162,12 @@ func (x *exchange) fail(e *apiError) {
 		x.drop(false)
 		return
 	case x.api == apiMessages:
-		e.kind = "internal_error" // whatever it was
-		x.write(append(e.appendMessages(append([]byte(nil), "event: error\ndata: "...)), "\n\n"...))
+		e.Kind = "internal_error" // whatever it was
+		x.write(append(e.AppendMessages(append([]byte(nil), "event: error\ndata: "...)), "\n\n"...))
 		return
 	}
 	b := append(make([]byte, 0, 256), "data: "...)
-	x.write(append(e.append(b, true), "\n\ndata: [DONE]\n\n"...))
+	x.write(append(e.Append(b, true), "\n\ndata: [DONE]\n\n"...))
 }
 
 // write sends one or more whole events.
@@ -230,10 +231,10 @@ func (x *exchange) aborted() {
 
 // refuse answers with an error. What the framework says of a request that is none has
 // one shape on all routes.
-func (x *exchange) refuse(e *apiError) {
-	if x.api != apiMessages || e.kind == "" || e.kind == "Bad Request" {
-		e.write(x.w)
+func (x *exchange) refuse(e *pydantic.Error) {
+	if x.api != apiMessages || e.Kind == "" || e.Kind == "Bad Request" {
+		e.Write(x.w)
 		return
 	}
-	writeJSON(x.w, e.status, e.appendMessages(nil))
+	pydantic.WriteJSON(x.w, e.Status, e.AppendMessages(nil))
 }

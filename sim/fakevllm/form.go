@@ -12,6 +12,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // The limits of the framework under vLLM on what is no file.
@@ -28,7 +31,7 @@ type form struct {
 }
 
 // readForm reads a body by its Content-Type. Any other type is a form without fields.
-func readForm(r *http.Request, body []byte) (*form, *apiError) {
+func readForm(r *http.Request, body []byte) (*form, *pydantic.Error) {
 	f := &form{texts: map[string]string{}, files: map[string][]byte{}}
 	media, rest, _ := strings.Cut(r.Header.Get("Content-Type"), ";")
 	switch strings.ToLower(strings.TrimSpace(media)) {
@@ -47,11 +50,11 @@ func readForm(r *http.Request, body []byte) (*form, *apiError) {
 	return f, nil
 }
 
-func formError(message string) *apiError {
-	return &apiError{status: http.StatusBadRequest, message: message}
+func formError(message string) *pydantic.Error {
+	return &pydantic.Error{Status: http.StatusBadRequest, Message: message}
 }
 
-func (f *form) multipart(params string, body []byte) *apiError {
+func (f *form) multipart(params string, body []byte) *pydantic.Error {
 	boundary, found := "", false
 	for p := range strings.SplitSeq(params, ";") {
 		if name, value, _ := strings.Cut(strings.TrimSpace(p), "="); strings.EqualFold(name, "boundary") {
@@ -123,20 +126,20 @@ func defaulted() []string {
 }
 
 // check is pydantic's and vLLM's judgement of a form.
-func (f *form) check() *apiError {
+func (f *form) check() *pydantic.Error {
 	if _, ok := f.texts["file"]; ok {
-		return &apiError{status: http.StatusUnprocessableEntity, kind: "Unprocessable Entity",
-			message: "Expected 'file' to be a file-like object, not 'str'."}
+		return &pydantic.Error{Status: http.StatusUnprocessableEntity, Kind: "Unprocessable Entity",
+			Message: "Expected 'file' to be a file-like object, not 'str'."}
 	}
 	for _, name := range []string{"stream_include_usage", "stream_continuous_usage_stats"} {
 		if f.texts[name] != "" && f.texts["stream"] == "" {
-			return badRequest(name, nil, "Stream options can only be defined when `stream=True`.")
+			return pydantic.BadRequest(name, nil, "Stream options can only be defined when `stream=True`.")
 		}
 	}
 	if xargs, ok := f.texts["vllm_xargs"]; ok && !json.Valid([]byte(xargs)) {
-		return badRequest("vllm_xargs", nil, "Failed to parse vllm_xargs. Must be valid JSON")
+		return pydantic.BadRequest("vllm_xargs", nil, "Failed to parse vllm_xargs. Must be valid JSON")
 	}
-	var bad []problem
+	var bad []pydantic.Problem
 	if _, ok := f.files["file"]; !ok {
 		items := len(defaulted())
 		for name := range f.texts {
@@ -145,7 +148,7 @@ func (f *form) check() *apiError {
 			}
 		}
 		items += len(f.files)
-		bad = append(bad, problem{kind: "missing", loc: "body.file", msg: "Field required", input: fmt.Sprintf("<dict of %d items>", items)})
+		bad = append(bad, pydantic.Problem{Kind: "missing", Loc: "body.file", Msg: "Field required", Input: fmt.Sprintf("<dict of %d items>", items)})
 	}
 	for _, field := range formFields() {
 		if text, ok := f.texts[field.name]; ok {
@@ -153,25 +156,25 @@ func (f *form) check() *apiError {
 		}
 	}
 	if len(bad) > 0 {
-		return complaints(bad...)
+		return pydantic.Complaints(bad...)
 	}
 	return nil
 }
 
-func wrongType(name, kind, text string) []problem {
-	p := problem{loc: "body." + name, input: text}
+func wrongType(name, kind, text string) []pydantic.Problem {
+	p := pydantic.Problem{Loc: "body." + name, Input: text}
 	ok := true
 	switch kind {
 	case "bool":
-		p.kind, p.msg = "bool_parsing", "Input should be a valid boolean, unable to interpret input"
-		_, err := laxBool(name, appendJSONString(nil, text))
+		p.Kind, p.Msg = "bool_parsing", "Input should be a valid boolean, unable to interpret input"
+		_, err := pydantic.Bool(name, jsontext.AppendString(nil, text))
 		ok = err == nil
 	case "int":
-		p.kind, p.msg = "int_parsing", "Input should be a valid integer, unable to parse string as an integer"
+		p.Kind, p.Msg = "int_parsing", "Input should be a valid integer, unable to parse string as an integer"
 		_, err := strconv.Atoi(strings.TrimSpace(text))
 		ok = err == nil
 	case "float":
-		p.kind, p.msg = "float_parsing", "Input should be a valid number, unable to parse string as a number"
+		p.Kind, p.Msg = "float_parsing", "Input should be a valid number, unable to parse string as a number"
 		_, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 		ok = err == nil
 	case "format":
@@ -179,13 +182,13 @@ func wrongType(name, kind, text string) []problem {
 		if strings.Contains(first+second, "'"+text+"'") {
 			return nil
 		}
-		literal := func(of string) problem {
-			return problem{kind: "literal_error", loc: p.loc, msg: "Input should be " + of, input: text, ctx: "'expected': " + pyRepr(of)}
+		literal := func(of string) pydantic.Problem {
+			return pydantic.Problem{Kind: "literal_error", Loc: p.Loc, Msg: "Input should be " + of, Input: text, Ctx: "'expected': " + pydantic.PyRepr(of)}
 		}
-		return []problem{literal(first), literal(second)}
+		return []pydantic.Problem{literal(first), literal(second)}
 	}
 	if ok {
 		return nil
 	}
-	return []problem{p}
+	return []pydantic.Problem{p}
 }

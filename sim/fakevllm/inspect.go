@@ -3,6 +3,8 @@ package fakevllm
 import (
 	"net/http"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // inspect records what vLLM takes but no good proxy sends.
@@ -16,7 +18,7 @@ func (s *Server) inspect(j *job, r *http.Request) {
 		if j.stream {
 			report("stream is true")
 		}
-		if !isNull(j.raw.streamOptions) {
+		if !pydantic.IsNull(j.raw.streamOptions) {
 			report("stream_options is present")
 		}
 		if asked := j.maxTokens; asked == nil || *asked != 1 {

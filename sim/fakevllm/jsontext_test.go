@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
 func TestAppendJSONString(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{"", "plain", `"\`, "\x00\x1f\b\f\n\r\t", "é🙂\u2028<>&", "bad\xff\xc3", strings.Repeat("a\"", 50)} {
 		var back string
-		out := appendJSONString(nil, s)
+		out := jsontext.AppendString(nil, s)
 		if err := json.Unmarshal(out, &back); err != nil {
 			t.Fatalf("%q: %s: %v", s, out, err)
 		}

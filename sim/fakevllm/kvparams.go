@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // kvForm is what kv_transfer_params asks for.
@@ -42,7 +45,7 @@ func parseKV(raw []byte, mode Mode) kvRequest {
 		return kvRequest{}
 	}
 	members := make(map[string][]byte, 16)
-	if err := forEachMember(raw, func(key string, raw []byte) error {
+	if err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 		members[key] = raw
 		return nil
 	}); err != nil {
@@ -125,11 +128,11 @@ func appendHandover(dst []byte, mode Mode, engineID, requestID, host string, por
 		dst = strconv.AppendInt(dst, int64(first+i), 10)
 	}
 	dst = append(dst, `],[]],"remote_engine_id":`...)
-	dst = appendJSONString(dst, engineID)
+	dst = jsontext.AppendString(dst, engineID)
 	dst = append(dst, `,"remote_request_id":`...)
-	dst = appendJSONString(dst, requestID)
+	dst = jsontext.AppendString(dst, requestID)
 	dst = append(dst, `,"remote_host":`...)
-	dst = appendJSONString(dst, host)
+	dst = jsontext.AppendString(dst, host)
 	dst = append(dst, `,"remote_port":`...)
 	dst = strconv.AppendInt(dst, int64(port), 10)
 	if mode == Ascend {

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"time"
 	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
 // lane is one of the answers that a request generates side by side.
@@ -90,7 +92,7 @@ func appendReason(b []byte, reason any) []byte {
 	case int:
 		return strconv.AppendInt(b, int64(r), 10)
 	case string:
-		return appendJSONString(b, r)
+		return jsontext.AppendString(b, r)
 	}
 	return append(b, "null"...)
 }
@@ -109,7 +111,7 @@ func appendChatLogprob(b []byte, id, top int) []byte {
 	entry := func() {
 		word := AppendWord(nil, id)
 		b = append(b, `{"token":"`...)
-		b = appendJSONText(b, word)
+		b = jsontext.AppendText(b, word)
 		b = append(b, `","logprob":`...)
 		b = appendLogprob(b, id)
 		b = append(b, `,"bytes":[`...)

@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // A prefill with LMCache's PD backend writes its chunks into the buffer of a decode.
@@ -192,7 +193,7 @@ func parseLMCache(raw []byte) (spec *disaggSpec, tags string, err error) {
 	if raw == nil {
 		return nil, "", nil
 	}
-	err = forEachMember(raw, func(key string, raw []byte) error {
+	err = pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 		switch {
 		case key == "disagg_spec":
 			spec = new(disaggSpec)
@@ -209,20 +210,20 @@ func parseLMCache(raw []byte) (spec *disaggSpec, tags string, err error) {
 
 // loadLMCache does what the connector does before the request runs. The error is that
 // of an engine which has died.
-func (x *exchange) loadLMCache(j *job) *apiError {
+func (x *exchange) loadLMCache(j *job) *pydantic.Error {
 	l, s := x.life, x.life.server
 	spec, tags, err := parseLMCache(j.kv)
 	if err != nil {
 		s.badKV.add(x.id + ": " + err.Error())
 		l.count.badKV.Add(1)
-		return internalError() // the scheduler finds no such key
+		return pydantic.InternalError() // the scheduler finds no such key
 	}
 	j.spec, j.tags = spec, tags
 	if spec != nil && s.opt.Role != RoleDecode && (len(spec.Init) < s.opt.Ranks || len(spec.Alloc) < s.opt.Ranks) {
 		s.violation("%s engine, %s: disagg_spec names %d and %d ports for %d ranks", s.opt.Role, x.id, len(spec.Init), len(spec.Alloc), s.opt.Ranks)
 		l.count.crashes.Add(1) // a worker finds no port for its rank, and dies
 		s.Kill()
-		return internalError()
+		return pydantic.InternalError()
 	}
 	if l.receiver == nil || spec != nil {
 		return nil

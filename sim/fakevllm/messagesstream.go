@@ -1,5 +1,9 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+)
+
 import "strconv"
 
 // messagesForm is a stream of /v1/messages; the members of its events come in vLLM's
@@ -20,8 +24,8 @@ func (messagesForm) event(n *named, name string, members ...string) {
 func (messagesForm) accepted(*named) {}
 
 func (f messagesForm) began(n *named) {
-	b := appendJSONString(append([]byte(nil), `,"message":{"id":`...), n.j.id)
-	b = appendJSONString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.model)
+	b := jsontext.AppendString(append([]byte(nil), `,"message":{"id":`...), n.j.id)
+	b = jsontext.AppendString(append(b, `,"type":"message","role":"assistant","content":[],"model":`...), n.j.model)
 	b = n.j.appendMessageUsage(append(b, `,"stop_reason":null,"stop_sequence":null,"usage":`...), 0, false)
 	f.event(n, "message_start", string(append(b, '}')))
 }
@@ -32,8 +36,8 @@ func (f messagesForm) opened(n *named) {
 	case kindThinking:
 		block = `{"type":"thinking","thinking":""}`
 	case kindCall:
-		b := appendJSONString(append([]byte(nil), `{"type":"tool_use","id":`...), n.open.id)
-		b = appendJSONString(append(b, `,"name":`...), n.open.name)
+		b := jsontext.AppendString(append([]byte(nil), `{"type":"tool_use","id":`...), n.open.id)
+		b = jsontext.AppendString(append(b, `,"name":`...), n.open.name)
 		block = string(append(b, `,"input":{}}`...))
 	}
 	f.event(n, "content_block_start", `,"content_block":`, block, f.index(n))
@@ -53,7 +57,7 @@ func (f messagesForm) added(n *named, what string) {
 }
 
 func (f messagesForm) delta(n *named, kind, member, text string) {
-	f.event(n, "content_block_delta", `,"delta":{"type":"`, kind, `","`, member, `":`, string(appendJSONString(nil, text)), `}`, f.index(n))
+	f.event(n, "content_block_delta", `,"delta":{"type":"`, kind, `","`, member, `":`, string(jsontext.AppendString(nil, text)), `}`, f.index(n))
 }
 
 func (f messagesForm) closed(n *named) {

@@ -4,6 +4,8 @@ import (
 	"strconv"
 	"sync/atomic"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 )
 
 // histogram counts seconds in the buckets below; safe for concurrent use.
@@ -51,7 +53,7 @@ func (l *life) metrics() []byte {
 
 // appendCore renders the metrics of one rank, under its label. Names are typed once.
 func (l *life) appendCore(b []byte, c *core) []byte {
-	labels := string(appendJSONText([]byte(`model_name="`), l.server.opt.Models[0])) + `",engine="` + strconv.Itoa(c.rank) + `"`
+	labels := string(jsontext.AppendText([]byte(`model_name="`), l.server.opt.Models[0])) + `",engine="` + strconv.Itoa(c.rank) + `"`
 	number := func(kind, name, extra string, v float64) {
 		if kind != "" && c.rank == 0 {
 			b = append(b, "# TYPE "+name+" "+kind+"\n"...)

@@ -15,6 +15,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // The legs of vLLM's MooncakeConnector know each other by transfer_id alone. The
@@ -42,11 +44,11 @@ func parseMooncake(raw []byte) mooncakeRequest {
 		return k
 	}
 	members := make(map[string][]byte, 8)
-	if forEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil {
+	if pydantic.ForEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil {
 		return k
 	}
-	k.load = truthy(members["do_remote_prefill"])
-	k.produce = !k.load && truthy(members["do_remote_decode"])
+	k.load = pydantic.Truthy(members["do_remote_prefill"])
+	k.produce = !k.load && pydantic.Truthy(members["do_remote_decode"])
 	for name, into := range map[string]*string{
 		"remote_engine_id": &k.engineID, "remote_bootstrap_addr": &k.bootstrap, "transfer_id": &k.transferID,
 	} {
@@ -60,7 +62,7 @@ func parseMooncake(raw []byte) mooncakeRequest {
 
 // startMooncake does what the connector does before the request runs. The error
 // is that of an engine which has died.
-func (x *exchange) startMooncake(j *job) *apiError {
+func (x *exchange) startMooncake(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
 	k := parseMooncake(j.kv)
@@ -70,7 +72,7 @@ func (x *exchange) startMooncake(j *job) *apiError {
 		s.violation("%s engine, %s: a leg for the other role", s.opt.Role, x.id)
 		l.count.crashes.Add(1)
 		s.Kill()
-		return internalError()
+		return pydantic.InternalError()
 	}
 	many := len(j.prompts) > 1 || j.n > 1
 	switch {

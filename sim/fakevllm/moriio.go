@@ -11,6 +11,9 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // MoRI-IO engines find each other by the ids of their requests or by
@@ -41,10 +44,10 @@ type moriioRequest struct {
 func parseMoRIIO(raw []byte, rid string, mode Mode) moriioRequest {
 	k := moriioRequest{token: "-"}
 	members := make(map[string][]byte, 16)
-	if raw == nil || forEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil || len(members) == 0 {
+	if raw == nil || pydantic.ForEachMember(raw, func(key string, raw []byte) error { members[key] = raw; return nil }) != nil || len(members) == 0 {
 		return k
 	}
-	k.produce, k.load = truthy(members["do_remote_decode"]), truthy(members["do_remote_prefill"])
+	k.produce, k.load = pydantic.Truthy(members["do_remote_decode"]), pydantic.Truthy(members["do_remote_prefill"])
 	if json.Unmarshal(members["transfer_id"], &k.transferID) != nil || k.transferID == "" {
 		if mode == MoRIIORead {
 			k.fatal = "KeyError: 'transfer_id'"
@@ -61,7 +64,7 @@ func parseMoRIIO(raw []byte, rid string, mode Mode) moriioRequest {
 			return k
 		}
 	}
-	k.blocks = truthy(members["remote_block_ids"])
+	k.blocks = pydantic.Truthy(members["remote_block_ids"])
 	if k.load && mode == MoRIIORead && !k.blocks {
 		return k
 	}
@@ -112,7 +115,7 @@ func memberInt(members map[string][]byte, name string) int {
 
 // startMoRIIO does what the connector does before the request runs. The error is that
 // of an engine which has died.
-func (x *exchange) startMoRIIO(j *job) *apiError {
+func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
 	rid := j.id + "-0-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8] //nolint:gosec // any bits do
@@ -124,7 +127,7 @@ func (x *exchange) startMoRIIO(j *job) *apiError {
 		s.violation("%s engine, %s: %s", s.opt.Role, x.id, k.fatal)
 		l.count.crashes.Add(1)
 		s.Kill()
-		return internalError()
+		return pydantic.InternalError()
 	}
 	many := len(j.prompts) > 1 || j.n > 1
 	switch {
@@ -177,12 +180,12 @@ func (x *exchange) appendMoRIIO(dst []byte, transferID string, promptLen int) []
 		dst = strconv.AppendInt(dst, int64(i), 10)
 	}
 	dst = append(dst, `]],"remote_engine_id":`...)
-	dst = appendJSONString(dst, net.JoinHostPort(host, strconv.Itoa(port)))
+	dst = jsontext.AppendString(dst, net.JoinHostPort(host, strconv.Itoa(port)))
 	dst = append(dst, `,"remote_host":`...)
-	dst = appendJSONString(dst, host)
+	dst = jsontext.AppendString(dst, host)
 	dst = fmt.Appendf(dst, `,"remote_handshake_port":%d,"remote_notify_port":%d,"remote_dp_rank":0,"remote_dp_rank_override":true`, port, port)
 	dst = fmt.Appendf(dst, `,"remote_dp_size":1,"remote_dp_size_local":1,"tp_size":%d,"transfer_id":`, l.server.opt.TPSize)
-	dst = appendJSONString(dst, transferID)
+	dst = jsontext.AppendString(dst, transferID)
 	dst = append(dst, `,"`+tokenField+`":`+token+`,"`+extraField+`":`+extraValue+`}`...)
 	return dst
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/json"
 	"strconv"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // p2pMember is what kv_transfer_params say of one role of the P2P tier, nil if
@@ -11,7 +13,7 @@ import (
 func p2pMember(raw []byte, name string) []byte {
 	var found []byte
 	if raw != nil {
-		_ = forEachMember(raw, func(key string, value []byte) error { // what is no object has no members
+		_ = pydantic.ForEachMember(raw, func(key string, value []byte) error { // what is no object has no members
 			if key == name && len(value) > 0 && value[0] == '{' {
 				found = value
 			}

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"slices"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // params is a parsed and checked request to one of the two completion routes.
@@ -66,11 +68,11 @@ func parseParams(body []byte, chat bool) (*params, error) {
 
 // judge gives the answer to a body in which something is wrong: Python parses all of it
 // before anything is looked at.
-func judge(body []byte, err error) *apiError {
-	if e := explain(body); e != nil {
+func judge(body []byte, err error) *pydantic.Error {
+	if e := pydantic.Explain(body); e != nil {
 		return e
 	}
-	return asAPIError(err)
+	return pydantic.AsError(err)
 }
 
 func readParams(body []byte, chat bool) (*params, error) {
@@ -80,16 +82,16 @@ func readParams(body []byte, chat bool) (*params, error) {
 	}
 	// Pydantic tells of all fields that are wrong at once. What vLLM itself refuses
 	// comes before.
-	var problems []problem
+	var problems []pydantic.Problem
 	collect := func(err error) error {
-		e, ok := errors.AsType[*apiError](err)
-		if !ok || e.problems == nil {
+		e, ok := errors.AsType[*pydantic.Error](err)
+		if !ok || e.Problems == nil {
 			return err
 		}
-		problems = append(problems, e.problems...)
+		problems = append(problems, e.Problems...)
 		return nil
 	}
-	err := forEachMember(body, func(key string, raw []byte) error {
+	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
 		switch key {
 		case "prompt":
 			p.raw.prompt = raw
@@ -98,7 +100,7 @@ func readParams(body []byte, chat bool) (*params, error) {
 			p.raw.messages = raw
 			return nil
 		}
-		if err := validate(raw); err != nil {
+		if err := pydantic.Validate(raw); err != nil {
 			return err
 		}
 		return collect(p.field(key, raw))
@@ -120,14 +122,14 @@ func readParams(body []byte, chat bool) (*params, error) {
 		return nil, err
 	}
 	if problems = append(problems, others...); len(problems) > 0 {
-		return nil, complaints(problems...)
+		return nil, pydantic.Complaints(problems...)
 	}
 	return p, p.parseTools()
 }
 
 // field takes one top-level member. Unknown ones are allowed, as in vLLM.
 func (p *params) field(key string, raw []byte) (err error) {
-	null := isNull(raw)
+	null := pydantic.IsNull(raw)
 	switch key {
 	case "stream":
 		p.raw.stream = raw
@@ -162,7 +164,7 @@ func (p *params) field(key string, raw []byte) (err error) {
 	}
 	switch key {
 	case "model":
-		p.model, err = strictString(key, raw)
+		p.model, err = pydantic.String(key, raw)
 	case "max_tokens":
 		p.maxTokens, err = optionalInt(key, raw)
 	case "max_completion_tokens":
@@ -170,62 +172,62 @@ func (p *params) field(key string, raw []byte) (err error) {
 			p.maxCompletionTokens, err = optionalInt(key, raw)
 		}
 	case "n":
-		p.n, err = laxInt(key, raw)
+		p.n, err = pydantic.Int(key, raw)
 	case "min_tokens":
-		p.sampling.MinTokens, err = laxInt(key, raw)
+		p.sampling.MinTokens, err = pydantic.Int(key, raw)
 	case "ignore_eos":
-		p.sampling.IgnoreEOS, err = laxBool(key, raw)
+		p.sampling.IgnoreEOS, err = pydantic.Bool(key, raw)
 	case "include_stop_str_in_output":
-		p.sampling.IncludeStop, err = laxBool(key, raw)
+		p.sampling.IncludeStop, err = pydantic.Bool(key, raw)
 	case "stop_token_ids":
-		p.sampling.StopTokenIDs, err = laxInts(key, raw)
+		p.sampling.StopTokenIDs, err = pydantic.Ints(key, raw)
 	case "stop":
 		if raw[0] == '"' {
 			var s string
-			s, err = unquote(raw)
+			s, err = pydantic.Unquote(raw)
 			p.sampling.Stop = []string{s}
-		} else if p.sampling.Stop, err = stringList(key, raw); err != nil {
+		} else if p.sampling.Stop, err = pydantic.Strings(key, raw); err != nil {
 			// A text or a list: pydantic says what is wrong with it as either.
-			text := problem{kind: "string_type", loc: bodyLoc(key), msg: "Input should be a valid string", input: describe(raw)}
-			err = complaints(append([]problem{text}, asAPIError(err).problems...)...)
+			text := pydantic.Problem{Kind: "string_type", Loc: pydantic.BodyLoc(key), Msg: "Input should be a valid string", Input: pydantic.Describe(raw)}
+			err = pydantic.Complaints(append([]pydantic.Problem{text}, pydantic.AsError(err).Problems...)...)
 		}
 	case "stream":
-		p.stream, err = laxBool(key, raw)
+		p.stream, err = pydantic.Bool(key, raw)
 	case "stream_options":
 		err = p.streamOptions(raw)
 	case "echo":
-		p.echo, err = laxBool(key, raw)
+		p.echo, err = pydantic.Bool(key, raw)
 	case "logprobs":
 		if p.chat {
-			_, err = laxBool(key, raw)
+			_, err = pydantic.Bool(key, raw)
 		} else {
 			p.logprobs, err = optionalInt(key, raw)
 		}
 	case "top_logprobs":
 		if p.chat {
-			_, err = laxInt(key, raw)
+			_, err = pydantic.Int(key, raw)
 		}
 	case "prompt_logprobs":
 		p.promptLogprobs, err = optionalInt(key, raw)
 	case "truncate_prompt_tokens":
 		if p.truncate, err = optionalInt(key, raw); err == nil && *p.truncate < -1 {
-			err = complaints(problem{kind: "greater_than_equal", loc: bodyLoc(key), msg: "Input should be greater than or equal to -1",
-				input: describe(raw), ctx: "'ge': -1"})
+			err = pydantic.Complaints(pydantic.Problem{Kind: "greater_than_equal", Loc: pydantic.BodyLoc(key), Msg: "Input should be greater than or equal to -1",
+				Input: pydantic.Describe(raw), Ctx: "'ge': -1"})
 		}
 	case "add_generation_prompt":
-		p.addGenerate, err = laxBool(key, raw)
+		p.addGenerate, err = pydantic.Bool(key, raw)
 	case "continue_final_message":
-		p.continueMsg, err = laxBool(key, raw)
+		p.continueMsg, err = pydantic.Bool(key, raw)
 	case "return_token_ids":
-		p.returnTokenIDs, err = laxBool(key, raw)
+		p.returnTokenIDs, err = pydantic.Bool(key, raw)
 	case "request_id":
-		p.requestID, err = strictString(key, raw)
+		p.requestID, err = pydantic.String(key, raw)
 	case "kv_transfer_params":
-		if err = checkObject(key, raw); err == nil {
+		if err = pydantic.CheckObject(key, raw); err == nil {
 			p.kv = raw
 		}
 	case "use_beam_search":
-		p.beamSearch, err = laxBool(key, raw)
+		p.beamSearch, err = pydantic.Bool(key, raw)
 	default:
 		err = p.samplingField(key, raw)
 	}
@@ -236,43 +238,43 @@ func (p *params) field(key string, raw []byte) (err error) {
 func (p *params) samplingField(key string, raw []byte) (err error) {
 	switch key {
 	case "temperature":
-		p.temperature, err = laxFloat(key, raw)
+		p.temperature, err = pydantic.Float(key, raw)
 	case "top_p":
-		p.topP, err = laxFloat(key, raw)
+		p.topP, err = pydantic.Float(key, raw)
 	case "min_p":
-		p.minP, err = laxFloat(key, raw)
+		p.minP, err = pydantic.Float(key, raw)
 	case "top_k":
-		p.topK, err = laxInt(key, raw)
+		p.topK, err = pydantic.Int(key, raw)
 	case "presence_penalty":
-		p.presencePenalty, err = laxFloat(key, raw)
+		p.presencePenalty, err = pydantic.Float(key, raw)
 	case "frequency_penalty":
-		p.frequencyPenalty, err = laxFloat(key, raw)
+		p.frequencyPenalty, err = pydantic.Float(key, raw)
 	case "repetition_penalty":
-		p.repetitionPenalty, err = laxFloat(key, raw)
+		p.repetitionPenalty, err = pydantic.Float(key, raw)
 	case "length_penalty":
-		_, err = laxFloat(key, raw)
+		_, err = pydantic.Float(key, raw)
 	case "seed", "priority":
-		_, err = laxInt(key, raw)
+		_, err = pydantic.Int(key, raw)
 	case "skip_special_tokens", "spaces_between_special_tokens", "add_special_tokens",
 		"return_tokens_as_token_ids", "parallel_tool_calls", "include_reasoning":
-		_, err = laxBool(key, raw)
+		_, err = pydantic.Bool(key, raw)
 	case "user", "suffix", "session_id", "chat_template":
-		_, err = strictString(key, raw)
+		_, err = pydantic.String(key, raw)
 	case "allowed_token_ids":
-		_, err = laxInts(key, raw)
+		_, err = pydantic.Ints(key, raw)
 	case "bad_words":
-		_, err = stringList(key, raw)
+		_, err = pydantic.Strings(key, raw)
 	case "documents":
-		_, err = rawList(key, raw)
+		_, err = pydantic.RawList(key, raw)
 	case "logit_bias":
 		err = checkLogitBias(raw)
 	case "ec_transfer_params", "chat_template_kwargs", "mm_processor_kwargs", "media_io_kwargs":
-		err = checkObject(key, raw)
+		err = pydantic.CheckObject(key, raw)
 	case "vllm_xargs":
 		err = checkXArgs(raw)
 	case "cache_salt":
 		if err = checkCacheSalt(raw); err == nil {
-			p.cacheSalt, err = unquote(raw)
+			p.cacheSalt, err = pydantic.Unquote(raw)
 		}
 	case "reasoning_effort":
 		err = oneOf(key, raw, "none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -335,19 +337,19 @@ func nullRefused(key string) error {
 	raw := []byte("null")
 	switch key {
 	case "min_tokens", "n", "priority":
-		return invalid("int_type", key, raw, "Input should be a valid integer")
+		return pydantic.Invalid("int_type", key, raw, "Input should be a valid integer")
 	case "length_penalty":
-		return invalid("float_type", key, raw, "Input should be a valid number")
+		return pydantic.Invalid("float_type", key, raw, "Input should be a valid number")
 	case "bad_words":
-		return invalid("list_type", key, raw, "Input should be a valid list")
+		return pydantic.Invalid("list_type", key, raw, "Input should be a valid list")
 	case "request_id":
-		return invalid("string_type", key, raw, "Input should be a valid string")
+		return pydantic.Invalid("string_type", key, raw, "Input should be a valid string")
 	}
-	return invalid("bool_type", key, raw, "Input should be a valid boolean")
+	return pydantic.Invalid("bool_type", key, raw, "Input should be a valid boolean")
 }
 
 func optionalInt(key string, raw []byte) (*int, error) {
-	n, err := laxInt(key, raw)
+	n, err := pydantic.Int(key, raw)
 	if err != nil {
 		return nil, err
 	}
@@ -356,18 +358,18 @@ func optionalInt(key string, raw []byte) (*int, error) {
 
 func (p *params) streamOptions(raw []byte) error {
 	if raw[0] != '{' {
-		return invalid("model_attributes_type", "stream_options", raw, "Input should be a valid dictionary or object to extract fields from")
+		return pydantic.Invalid("model_attributes_type", "stream_options", raw, "Input should be a valid dictionary or object to extract fields from")
 	}
 	p.includeUsage, p.continuousUsage = false, false
-	err := forEachMember(raw, func(key string, raw []byte) (err error) {
-		if isNull(raw) {
+	err := pydantic.ForEachMember(raw, func(key string, raw []byte) (err error) {
+		if pydantic.IsNull(raw) {
 			return nil
 		}
 		switch key {
 		case "include_usage":
-			p.includeUsage, err = laxBool("stream_options."+key, raw)
+			p.includeUsage, err = pydantic.Bool("stream_options."+key, raw)
 		case "continuous_usage_stats":
-			p.continuousUsage, err = laxBool("stream_options."+key, raw)
+			p.continuousUsage, err = pydantic.Bool("stream_options."+key, raw)
 		}
 		return err
 	})
@@ -376,7 +378,7 @@ func (p *params) streamOptions(raw []byte) error {
 }
 
 func oneOf(key string, raw []byte, allowed ...string) error {
-	s, err := strictString(key, raw)
+	s, err := pydantic.String(key, raw)
 	if err != nil {
 		return err
 	}
@@ -384,10 +386,10 @@ func oneOf(key string, raw []byte, allowed ...string) error {
 		return nil
 	}
 	for i := range allowed {
-		allowed[i] = pyRepr(allowed[i])
+		allowed[i] = pydantic.PyRepr(allowed[i])
 	}
 	last := len(allowed) - 1
 	expected := strings.Join(allowed[:last], ", ") + " or " + allowed[last]
-	return complaints(problem{kind: "literal_error", loc: bodyLoc(key), msg: "Input should be " + expected, input: s,
-		ctx: "'expected': " + pyRepr(expected)})
+	return pydantic.Complaints(pydantic.Problem{Kind: "literal_error", Loc: pydantic.BodyLoc(key), Msg: "Input should be " + expected, Input: s,
+		Ctx: "'expected': " + pydantic.PyRepr(expected)})
 }

@@ -3,6 +3,8 @@ package fakevllm
 import (
 	"encoding/json"
 	"testing"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // FuzzParseParams: no body makes it panic, and what it takes is JSON.
@@ -19,8 +21,8 @@ func FuzzParseParams(f *testing.F) {
 		for _, chat := range []bool{false, true} {
 			p, err := parseParams(in, chat)
 			if err != nil {
-				if e := asAPIError(err); e.status < 400 || e.status > 499 || !json.Valid(e.append(nil, true)) {
-					t.Fatalf("%q: %d %s", in, e.status, e.message)
+				if e := pydantic.AsError(err); e.Status < 400 || e.Status > 499 || !json.Valid(e.Append(nil, true)) {
+					t.Fatalf("%q: %d %s", in, e.Status, e.Message)
 				}
 				continue
 			}

@@ -1,5 +1,9 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
 import "net/http"
 
 // Pause is what vLLM 0.33 does in the pause modes abort and wait, and while it sleeps: new
@@ -19,6 +23,6 @@ func (x *exchange) paused(j *job) bool {
 		x.streaming = true
 		x.flush()
 	}
-	x.fail(&apiError{status: http.StatusServiceUnavailable, kind: "ServiceUnavailableError", message: "The engine is paused."})
+	x.fail(&pydantic.Error{Status: http.StatusServiceUnavailable, Kind: "ServiceUnavailableError", Message: "The engine is paused."})
 	return true
 }

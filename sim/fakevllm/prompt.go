@@ -3,6 +3,8 @@ package fakevllm
 import (
 	"fmt"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // parsePrompt reads "prompt" of /v1/completions: a string, a list of strings,
@@ -11,35 +13,35 @@ func (p *params) parsePrompt() error {
 	raw := p.raw.prompt
 	switch raw[0] {
 	case '"':
-		text, err := unquote(raw)
+		text, err := pydantic.Unquote(raw)
 		if err != nil {
 			return err
 		}
 		return p.addText(text)
 	case '[':
 		// A token takes about six bytes in the usual spelling.
-		if ids, ok := scanInts(raw, make([]int, 0, len(raw)/6+1)); ok && len(ids) > 0 {
+		if ids, ok := pydantic.ScanInts(raw, make([]int, 0, len(raw)/6+1)); ok && len(ids) > 0 {
 			return p.addIDs("prompt", ids)
 		}
 	}
-	if err := validate(raw); err != nil {
+	if err := pydantic.Validate(raw); err != nil {
 		return err
 	}
 	if raw[0] != '[' {
-		list := problem{kind: "list_type", loc: "body.prompt", msg: "Input should be a valid list", input: describe(raw)}
-		text := problem{kind: "string_type", loc: "body.prompt", msg: "Input should be a valid string", input: describe(raw)}
-		return complaints(list, list, text, list) // of token ids, of such lists, a text, of texts
+		list := pydantic.Problem{Kind: "list_type", Loc: "body.prompt", Msg: "Input should be a valid list", Input: pydantic.Describe(raw)}
+		text := pydantic.Problem{Kind: "string_type", Loc: "body.prompt", Msg: "Input should be a valid string", Input: pydantic.Describe(raw)}
+		return pydantic.Complaints(list, list, text, list) // of token ids, of such lists, a text, of texts
 	}
-	list, err := rawList("prompt", raw)
+	list, err := pydantic.RawList("prompt", raw)
 	if err != nil {
 		return err
 	}
 	if len(list) == 0 {
-		return badRequest("", nil, "You must pass at least one prompt")
+		return pydantic.BadRequest("", nil, "You must pass at least one prompt")
 	}
 	if allStart(list, '"') {
 		for _, item := range list {
-			text, err := unquote(item)
+			text, err := pydantic.Unquote(item)
 			if err != nil {
 				return err
 			}
@@ -52,7 +54,7 @@ func (p *params) parsePrompt() error {
 	if allStart(list, '[') {
 		for i, item := range list {
 			loc := fmt.Sprintf("prompt.%d", i)
-			ids, err := laxInts(loc, item)
+			ids, err := pydantic.Ints(loc, item)
 			if err != nil {
 				return err
 			}
@@ -62,7 +64,7 @@ func (p *params) parsePrompt() error {
 		}
 		return nil
 	}
-	ids, err := laxInts("prompt", raw)
+	ids, err := pydantic.Ints("prompt", raw)
 	if err != nil {
 		return err
 	}
@@ -80,7 +82,7 @@ func allStart(list [][]byte, c byte) bool {
 
 func (p *params) addText(text string) error {
 	if text == "" {
-		return badRequest("", nil, "The decoder prompt cannot be empty")
+		return pydantic.BadRequest("", nil, "The decoder prompt cannot be empty")
 	}
 	p.prompts = append(p.prompts, Tokenize(text))
 	p.promptText = append(p.promptText, text)
@@ -89,14 +91,14 @@ func (p *params) addText(text string) error {
 
 func (p *params) addIDs(loc string, ids []int) error {
 	if len(ids) == 0 {
-		return badRequest("", nil, "The decoder prompt cannot be empty")
+		return pydantic.BadRequest("", nil, "The decoder prompt cannot be empty")
 	}
 	for i, id := range ids {
 		if id < 0 {
-			return invalid("greater_than_equal", fmt.Sprintf("%s.%d", loc, i), strconv.AppendInt(nil, int64(id), 10), "Input should be greater than or equal to 0")
+			return pydantic.Invalid("greater_than_equal", fmt.Sprintf("%s.%d", loc, i), strconv.AppendInt(nil, int64(id), 10), "Input should be greater than or equal to 0")
 		}
 		if id >= VocabSize {
-			return badRequest("", nil, "Token id %d is out of vocabulary", id)
+			return pydantic.BadRequest("", nil, "Token id %d is out of vocabulary", id)
 		}
 	}
 	p.prompts = append(p.prompts, ids)

@@ -1,12 +1,16 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
+)
+
 // readGenerate reads a body of /inference/v1/generate.
 func readGenerate(body []byte) (*params, error) {
 	p := &params{api: apiGenerate, n: 1, temperature: 1, topP: 1, repetitionPenalty: 1}
 	var bad collected
 	var ids, sampling []byte
-	err := forEachMember(body, func(key string, raw []byte) error {
-		if err := validate(raw); err != nil {
+	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
+		if err := pydantic.Validate(raw); err != nil {
 			return err
 		}
 		switch key {
@@ -24,7 +28,7 @@ func readGenerate(body []byte) (*params, error) {
 	}
 	for key, raw := range map[string][]byte{"token_ids": ids, "sampling_params": sampling} {
 		if raw == nil {
-			bad.problems = append(bad.problems, problem{kind: "missing", loc: bodyLoc(key), msg: "Field required", input: describe(body)})
+			bad.problems = append(bad.problems, pydantic.Problem{Kind: "missing", Loc: pydantic.BodyLoc(key), Msg: "Field required", Input: pydantic.Describe(body)})
 		}
 	}
 	if ids != nil {
@@ -40,22 +44,22 @@ func readGenerate(body []byte) (*params, error) {
 		}
 	}
 	if len(bad.problems) > 0 {
-		return nil, complaints(bad.problems...)
+		return nil, pydantic.Complaints(bad.problems...)
 	}
 	return p, nil
 }
 
 func tokenIDs(raw []byte) ([]int, error) {
 	if raw[0] != '[' {
-		return nil, invalid("list_type", "token_ids", raw, "Input should be a valid list")
+		return nil, pydantic.Invalid("list_type", "token_ids", raw, "Input should be a valid list")
 	}
-	ids, err := laxInts("token_ids", raw)
+	ids, err := pydantic.Ints("token_ids", raw)
 	if err == nil && len(ids) == 0 {
-		err = complaints(problem{kind: "too_short", loc: bodyLoc("token_ids"), msg: "List should have at least 1 item after validation, not 0", input: describe(raw)})
+		err = pydantic.Complaints(pydantic.Problem{Kind: "too_short", Loc: pydantic.BodyLoc("token_ids"), Msg: "List should have at least 1 item after validation, not 0", Input: pydantic.Describe(raw)})
 	}
 	for _, id := range ids {
 		if id < 0 {
-			return nil, invalid("value_error", "token_ids", raw, "Value error, token_ids must not contain negative values")
+			return nil, pydantic.Invalid("value_error", "token_ids", raw, "Value error, token_ids must not contain negative values")
 		}
 	}
 	return ids, err
@@ -71,21 +75,21 @@ func (p *params) generateField(key string, raw []byte) error {
 
 // readSampling reads sampling_params, which pydantic takes for one of two things.
 func (p *params) readSampling(raw []byte) error {
-	wrong := func(more ...problem) error {
-		first := problem{kind: "is_instance_of", loc: "body.sampling_params",
-			msg: "Input should be an instance of SamplingParams", input: describe(raw), ctx: "'class': 'SamplingParams'"}
-		return complaints(append([]problem{first}, more...)...)
+	wrong := func(more ...pydantic.Problem) error {
+		first := pydantic.Problem{Kind: "is_instance_of", Loc: "body.sampling_params",
+			Msg: "Input should be an instance of SamplingParams", Input: pydantic.Describe(raw), Ctx: "'class': 'SamplingParams'"}
+		return pydantic.Complaints(append([]pydantic.Problem{first}, more...)...)
 	}
 	if raw[0] != '{' {
-		return wrong(problem{kind: "dict_type", loc: "body.sampling_params", msg: "Input should be a valid dictionary", input: describe(raw)})
+		return wrong(pydantic.Problem{Kind: "dict_type", Loc: "body.sampling_params", Msg: "Input should be a valid dictionary", Input: pydantic.Describe(raw)})
 	}
 	var bad collected
-	err := forEachMember(raw, func(key string, raw []byte) error {
+	err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 		switch key {
 		case "max_tokens", "n", "min_tokens", "ignore_eos", "stop", "stop_token_ids", "prompt_logprobs", "temperature", "top_p", "top_k", "seed":
 			return bad.add(p.field(key, raw))
 		case "extra_args":
-			return forEachMember(raw, func(key string, raw []byte) error {
+			return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 				if key == "kv_transfer_params" && p.kv == nil {
 					return bad.add(p.field(key, raw))
 				}
@@ -99,7 +103,7 @@ func (p *params) readSampling(raw []byte) error {
 	}
 	for i := range bad.problems {
 		q := &bad.problems[i]
-		q.loc = "body.sampling_params" + q.loc[len("body"):]
+		q.Loc = "body.sampling_params" + q.Loc[len("body"):]
 	}
 	return wrong(bad.problems...)
 }

@@ -2,6 +2,8 @@ package fakevllm
 
 import (
 	"fmt"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // readMessages reads a body of /v1/messages.
@@ -9,9 +11,9 @@ func readMessages(body []byte) (*params, error) {
 	p := newAgentParams(apiMessages)
 	var bad collected
 	there := map[string]bool{}
-	err := forEachMember(body, func(key string, raw []byte) error {
+	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
 		there[key] = true
-		if err := validate(raw); err != nil {
+		if err := pydantic.Validate(raw); err != nil {
 			return err
 		}
 		return bad.add(p.messagesField(key, raw))
@@ -21,7 +23,7 @@ func readMessages(body []byte) (*params, error) {
 	}
 	for _, key := range []string{"model", "messages", "max_tokens"} {
 		if !there[key] {
-			bad.problems = append(bad.problems, problem{kind: "missing", loc: bodyLoc(key), msg: "Field required", input: describe(body)})
+			bad.problems = append(bad.problems, pydantic.Problem{Kind: "missing", Loc: pydantic.BodyLoc(key), Msg: "Field required", Input: pydantic.Describe(body)})
 		}
 	}
 	if p.raw.messages != nil && p.raw.messages[0] == '[' {
@@ -30,7 +32,7 @@ func readMessages(body []byte) (*params, error) {
 		}
 	}
 	if len(bad.problems) > 0 {
-		return nil, complaints(bad.problems...)
+		return nil, pydantic.Complaints(bad.problems...)
 	}
 	return p, nil
 }
@@ -38,30 +40,30 @@ func readMessages(body []byte) (*params, error) {
 func (p *params) messagesField(key string, raw []byte) (err error) {
 	switch key {
 	case "model":
-		p.model, err = strictString(key, raw)
+		p.model, err = pydantic.String(key, raw)
 		return err
 	case "messages":
 		if p.raw.messages = raw; raw[0] != '[' {
-			return invalid("list_type", key, raw, "Input should be a valid list")
+			return pydantic.Invalid("list_type", key, raw, "Input should be a valid list")
 		}
 		return nil
 	case "max_tokens":
 		p.maxTokens, err = optionalInt(key, raw)
 		if err == nil && *p.maxTokens <= 0 {
-			err = complaints(problem{kind: "value_error", loc: bodyLoc(key), msg: "Value error, max_tokens must be positive", input: describe(raw)})
+			err = pydantic.Complaints(pydantic.Problem{Kind: "value_error", Loc: pydantic.BodyLoc(key), Msg: "Value error, max_tokens must be positive", Input: pydantic.Describe(raw)})
 		}
 		return err
 	}
-	if isNull(raw) {
+	if pydantic.IsNull(raw) {
 		return nil
 	}
 	switch key {
 	case "system":
 		p.agent.system = raw
 	case "stream":
-		p.stream, err = laxBool(key, raw)
+		p.stream, err = pydantic.Bool(key, raw)
 	case "stop_sequences":
-		p.sampling.Stop, err = stringList(key, raw)
+		p.sampling.Stop, err = pydantic.Strings(key, raw)
 		p.agent.stopSequences = len(p.sampling.Stop) > 0
 	case "tools":
 		err = p.agentTools(key, raw)
@@ -82,13 +84,13 @@ func (p *params) parseBlocks() error {
 		}
 		p.messages = append(p.messages, message{role: "system", text: text})
 	}
-	return forEachElement(p.raw.messages, func(i int, raw []byte) error {
+	return pydantic.ForEachElement(p.raw.messages, func(i int, raw []byte) error {
 		loc := fmt.Sprintf("messages.%d", i)
 		if raw[0] != '{' {
-			return invalid("model_attributes_type", loc, raw, "Input should be a valid dictionary or object to extract fields from")
+			return pydantic.Invalid("model_attributes_type", loc, raw, "Input should be a valid dictionary or object to extract fields from")
 		}
 		var role, content []byte
-		if err := forEachMember(raw, func(key string, raw []byte) error {
+		if err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 			switch key {
 			case "role":
 				role = raw
@@ -100,13 +102,13 @@ func (p *params) parseBlocks() error {
 			return err
 		}
 		if role == nil || content == nil {
-			return invalid("missing", loc, raw, "Field required")
+			return pydantic.Invalid("missing", loc, raw, "Field required")
 		}
 		if err := oneOf(loc+".role", role, "user", "assistant", "system"); err != nil {
 			return err
 		}
 		m := message{}
-		m.role, _ = unquote(role)
+		m.role, _ = pydantic.Unquote(role)
 		p.agent.said(m.role == "assistant")
 		var err error
 		m.text, err = blocksText(loc+".content", content)
@@ -119,18 +121,18 @@ func (p *params) parseBlocks() error {
 // text are shown as they are.
 func blocksText(loc string, raw []byte) (string, error) {
 	if raw[0] == '"' {
-		return unquote(raw)
+		return pydantic.Unquote(raw)
 	}
 	if raw[0] != '[' {
-		return "", invalid("string_type", loc+".str", raw, "Input should be a valid string")
+		return "", pydantic.Invalid("string_type", loc+".str", raw, "Input should be a valid string")
 	}
 	text := ""
-	err := forEachElement(raw, func(_ int, raw []byte) error {
+	err := pydantic.ForEachElement(raw, func(_ int, raw []byte) error {
 		said := string(raw)
 		if raw[0] == '{' {
-			if err := forEachMember(raw, func(key string, raw []byte) (err error) {
+			if err := pydantic.ForEachMember(raw, func(key string, raw []byte) (err error) {
 				if key == "text" && raw[0] == '"' {
-					said, err = unquote(raw)
+					said, err = pydantic.Unquote(raw)
 				}
 				return err
 			}); err != nil {

@@ -3,6 +3,8 @@ package fakevllm
 import (
 	"fmt"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // readResponses reads a body of /v1/responses.
@@ -11,9 +13,9 @@ func readResponses(body []byte) (*params, error) {
 	var bad collected
 	var prompt, background, store []byte
 	members := 0
-	err := forEachMember(body, func(key string, raw []byte) error {
+	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
 		members++
-		if err := validate(raw); err != nil {
+		if err := pydantic.Validate(raw); err != nil {
 			return err
 		}
 		switch key {
@@ -29,48 +31,48 @@ func readResponses(body []byte) (*params, error) {
 	switch {
 	case err != nil:
 		return nil, err
-	case !isNull(prompt):
-		return nil, badRequest("prompt", nil, "prompt template is not supported")
-	case truthy(background) && store != nil && !truthy(store):
-		return nil, badRequest("", nil, "background can only be used when `store` is true")
+	case !pydantic.IsNull(prompt):
+		return nil, pydantic.BadRequest("prompt", nil, "prompt template is not supported")
+	case pydantic.Truthy(background) && store != nil && !pydantic.Truthy(store):
+		return nil, pydantic.BadRequest("", nil, "background can only be used when `store` is true")
 	}
 	if p.agent.input == nil {
-		missing := problem{kind: "missing", loc: "body.input", msg: "Field required", input: fmt.Sprintf("<dict of %d items>", members+1)}
-		bad.problems = append([]problem{missing}, bad.problems...)
+		missing := pydantic.Problem{Kind: "missing", Loc: "body.input", Msg: "Field required", Input: fmt.Sprintf("<dict of %d items>", members+1)}
+		bad.problems = append([]pydantic.Problem{missing}, bad.problems...)
 	} else if err := bad.add(p.parseInput()); err != nil {
 		return nil, err
 	}
 	if len(bad.problems) > 0 {
-		return nil, complaints(bad.problems...)
+		return nil, pydantic.Complaints(bad.problems...)
 	}
 	return p, nil
 }
 
 func (p *params) responsesField(key string, raw []byte) (err error) {
-	if isNull(raw) && key != "ignore_eos" && key != "priority" {
+	if pydantic.IsNull(raw) && key != "ignore_eos" && key != "priority" {
 		return nil
 	}
 	switch key {
 	case "input":
 		p.agent.input = raw
 	case "instructions":
-		text, err := strictString(key, raw)
+		text, err := pydantic.String(key, raw)
 		p.messages = append([]message{{role: "system", text: text}}, p.messages...)
 		return err
 	case "model":
-		p.model, err = strictString(key, raw)
+		p.model, err = pydantic.String(key, raw)
 	case "max_output_tokens":
 		p.maxTokens, err = optionalInt(key, raw)
 	case "stream":
-		p.stream, err = laxBool(key, raw)
+		p.stream, err = pydantic.Bool(key, raw)
 	case "store":
-		p.agent.store, err = laxBool(key, raw)
+		p.agent.store, err = pydantic.Bool(key, raw)
 	case "background":
-		p.agent.background, err = laxBool(key, raw)
+		p.agent.background, err = pydantic.Bool(key, raw)
 	case "previous_response_id":
-		p.agent.previous, err = strictString(key, raw)
+		p.agent.previous, err = pydantic.String(key, raw)
 	case "request_id":
-		p.requestID, err = strictString(key, raw)
+		p.requestID, err = pydantic.String(key, raw)
 	case "tools":
 		err = p.agentTools(key, raw)
 	case "tool_choice":
@@ -87,23 +89,23 @@ func (p *params) responsesField(key string, raw []byte) (err error) {
 func (p *params) parseInput() error {
 	raw := p.agent.input
 	if raw[0] == '"' {
-		text, err := unquote(raw)
+		text, err := pydantic.Unquote(raw)
 		p.messages = append(p.messages, message{role: "user", text: text})
 		return err
 	}
 	if raw[0] != '[' {
-		return invalid("string_type", "input.str", raw, "Input should be a valid string")
+		return pydantic.Invalid("string_type", "input.str", raw, "Input should be a valid string")
 	}
-	return forEachElement(raw, func(i int, raw []byte) error {
+	return pydantic.ForEachElement(raw, func(i int, raw []byte) error {
 		loc := fmt.Sprintf("input.%d", i)
 		if raw[0] != '{' {
-			return invalid("dict_type", loc, raw, "Input should be a valid dictionary")
+			return pydantic.Invalid("dict_type", loc, raw, "Input should be a valid dictionary")
 		}
 		role, what := false, ""
-		if err := forEachMember(raw, func(key string, raw []byte) (err error) {
+		if err := pydantic.ForEachMember(raw, func(key string, raw []byte) (err error) {
 			role = role || key == "role"
 			if key == "type" && raw[0] == '"' {
-				what, err = unquote(raw)
+				what, err = pydantic.Unquote(raw)
 			}
 			return err
 		}); err != nil {

@@ -4,6 +4,9 @@ import (
 	"net/http"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // respond answers in one piece.
@@ -15,7 +18,7 @@ func (x *exchange) respond(j *job) {
 	}
 	if j.loadErr != nil {
 		x.core.stats.fail.Add(1)
-		x.fail(internalError())
+		x.fail(pydantic.InternalError())
 		return
 	}
 	lanes := j.lanes(true)
@@ -73,14 +76,14 @@ func (x *exchange) generate(j *job, lanes []lane, p *pace) bool {
 
 // checkCalls refuses a required call that was cut short, as vLLM does when it
 // cannot parse what there is.
-func (x *exchange) checkCalls(lanes []lane) *apiError {
+func (x *exchange) checkCalls(lanes []lane) *pydantic.Error {
 	if x.life.server.opt.AllowCutToolCalls {
 		return nil
 	}
 	for i := range lanes {
 		if lanes[i].call != nil && lanes[i].seq.finish == "length" {
 			if x.api == apiMessages {
-				return &apiError{status: http.StatusInternalServerError, kind: "internal_error", message: "Expecting value: line 1 column 1 (char 0)"}
+				return &pydantic.Error{Status: http.StatusInternalServerError, Kind: "internal_error", Message: "Expecting value: line 1 column 1 (char 0)"}
 			}
 			return cutCall()
 		}
@@ -92,12 +95,12 @@ func (x *exchange) checkCalls(lanes []lane) *apiError {
 func (x *exchange) send(body []byte) {
 	f := x.fault
 	if f == nil || f.At == BeforeRead || f.At == AfterRead {
-		writeJSON(x.w, http.StatusOK, body)
+		pydantic.WriteJSON(x.w, http.StatusOK, body)
 		x.completed()
 		return
 	}
 	if f.Kind == FaultErrorEvent {
-		x.fail(internalError())
+		x.fail(pydantic.InternalError())
 		return
 	}
 	if f.ends() && x.strike(AfterRole, 0) {
@@ -128,7 +131,7 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 		size += len(lanes[i].seq.text) + 512 + 64*len(lanes[i].tokens)
 	}
 	b := append(make([]byte, 0, size), `{"id":`...)
-	b = appendJSONString(b, j.id)
+	b = jsontext.AppendString(b, j.id)
 	if j.chat {
 		b = append(b, `,"object":"chat.completion","created":`...)
 	} else {
@@ -136,7 +139,7 @@ func (x *exchange) body(j *job, lanes []lane) []byte {
 	}
 	b = strconv.AppendInt(b, j.created, 10)
 	b = append(b, `,"model":`...)
-	b = appendJSONString(b, j.model)
+	b = jsontext.AppendString(b, j.model)
 	b = append(b, `,"choices":[`...)
 	prompt, completion := 0, 0
 	for _, ids := range j.prompts {
@@ -173,20 +176,20 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 	b = append(b, `{"index":`...)
 	b = strconv.AppendInt(b, int64(ln.index), 10)
 	b = append(b, `,"message":{"role":`...)
-	b = appendJSONString(b, j.role())
+	b = jsontext.AppendString(b, j.role())
 	b = append(b, `,"content":"`...)
 	if ln.call == nil {
-		b = appendJSONText(b, j.echoText())
-		b = appendJSONText(b, ln.seq.text)
+		b = jsontext.AppendText(b, j.echoText())
+		b = jsontext.AppendText(b, ln.seq.text)
 	}
 	b = append(b, `","refusal":null,"annotations":null,"audio":null,"function_call":null`...)
 	if ln.call != nil {
 		b = append(b, `,"tool_calls":[{"id":`...)
-		b = appendJSONString(b, ln.call.id)
+		b = jsontext.AppendString(b, ln.call.id)
 		b = append(b, `,"type":"function","function":{"name":`...)
-		b = appendJSONString(b, ln.call.name)
+		b = jsontext.AppendString(b, ln.call.name)
 		b = append(b, `,"arguments":`...)
-		b = appendJSONString(b, ln.call.upTo(ln.seq.n))
+		b = jsontext.AppendString(b, ln.call.upTo(ln.seq.n))
 		b = append(b, `}}]`...)
 	}
 	b = append(b, `,"reasoning":null},"logprobs":`...)
@@ -203,7 +206,7 @@ func appendChatChoice(b []byte, j *job, ln *lane) []byte {
 		b = append(b, "]}"...)
 	}
 	b = append(b, `,"finish_reason":`...)
-	b = appendJSONString(b, ln.finishReason(j))
+	b = jsontext.AppendString(b, ln.finishReason(j))
 	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
 	b = append(b, `,"token_ids":`...)
 	return append(appendMaybeInts(b, ln.tokens, j.returnTokenIDs), `,"routed_experts":null}`...)
@@ -215,10 +218,10 @@ func appendTextChoice(b []byte, j *job, ln *lane) []byte {
 	b = strconv.AppendInt(b, int64(ln.index), 10)
 	b = append(b, `,"text":"`...)
 	if j.echo {
-		b = appendJSONText(b, j.text(ln.prompt))
+		b = jsontext.AppendText(b, j.text(ln.prompt))
 	}
 	if !j.echoOnly {
-		b = appendJSONText(b, ln.seq.text)
+		b = jsontext.AppendText(b, ln.seq.text)
 	}
 	b = append(b, `","logprobs":`...)
 	switch {
@@ -232,7 +235,7 @@ func appendTextChoice(b []byte, j *job, ln *lane) []byte {
 		b = appendTextLogprobs(b, ln.tokens, 0, 0)
 	}
 	b = append(b, `,"finish_reason":`...)
-	b = appendJSONString(b, ln.finishReason(j))
+	b = jsontext.AppendString(b, ln.finishReason(j))
 	b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
 	b = append(b, `,"token_ids":`...)
 	b = appendMaybeInts(b, ln.tokens, j.returnTokenIDs)
@@ -246,7 +249,7 @@ func appendMaybeInts(b []byte, ids []int, show bool) []byte {
 	if !show {
 		return append(b, "null"...)
 	}
-	return appendInts(b, ids)
+	return jsontext.AppendInts(b, ids)
 }
 
 // appendPromptLogprobs: null for the first token, one object for each other.

@@ -7,6 +7,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // responses is what one life of an engine has stored of /v1/responses.
@@ -23,9 +25,9 @@ type response struct {
 	cancel   context.CancelFunc // of one in the background
 }
 
-func noResponse(id string) *apiError {
-	return &apiError{status: http.StatusNotFound, kind: "invalid_request_error", param: "response_id",
-		message: fmt.Sprintf("Response with id '%s' not found.", id)}
+func noResponse(id string) *pydantic.Error {
+	return &pydantic.Error{Status: http.StatusNotFound, Kind: "invalid_request_error", Param: "response_id",
+		Message: fmt.Sprintf("Response with id '%s' not found.", id)}
 }
 
 // admit lets a request go on from a stored response.
@@ -70,7 +72,7 @@ func (x *exchange) background(j *job) {
 	ctx, cancel := context.WithCancel(context.Background())
 	body := append(j.appendResponse(nil, nil, "queued"), '}')
 	j.store.put(j.id, &response{body: body, status: "queued", cancel: cancel})
-	writeJSON(x.w, http.StatusOK, body)
+	pydantic.WriteJSON(x.w, http.StatusOK, body)
 	x.life.count.completed.Add(1)
 	if !x.life.enter() {
 		cancel()
@@ -123,14 +125,14 @@ func (x *exchange) storedResponse(path string) {
 		return
 	case !cancel:
 	case r.status != "queued" && r.status != "in_progress":
-		x.reject(&apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "response_id", message: "Cannot cancel a synchronous response."})
+		x.reject(&pydantic.Error{Status: http.StatusBadRequest, Kind: "invalid_request_error", Param: "response_id", Message: "Cannot cancel a synchronous response."})
 		return
 	default:
 		r.cancel()
 		r.body = bytes.Replace(r.body, []byte(`"status":"queued"`), []byte(`"status":"cancelled"`), 1)
 		r.status = "cancelled"
 	}
-	writeJSON(x.w, http.StatusOK, r.body)
+	pydantic.WriteJSON(x.w, http.StatusOK, r.body)
 }
 
 // admitStored refuses what needs a store of responses, which vLLM has only when it is
@@ -141,8 +143,8 @@ func (j *job) admitStored() error {
 	case s != nil:
 		return s.admit(j)
 	case j.agent.background:
-		return &apiError{status: http.StatusBadRequest, kind: "invalid_request_error", param: "background",
-			message: "This vLLM engine does not support `store=True` and therefore does not support the background mode. " +
+		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "invalid_request_error", Param: "background",
+			Message: "This vLLM engine does not support `store=True` and therefore does not support the background mode. " +
 				"To enable these features, set the environment variable `VLLM_ENABLE_RESPONSES_API_STORE=1` when launching the vLLM server."}
 	case j.agent.previous != "":
 		return noResponse(j.agent.previous)

@@ -1,5 +1,9 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+)
+
 import "strconv"
 
 // responsesForm is a stream of /v1/responses; the members of its events come in vLLM's
@@ -18,7 +22,7 @@ func (responsesForm) event(n *named, name, last string, members ...string) {
 	n.buf = append(n.buf, last...)
 	n.buf = append(append(append(n.buf, `,"type":"`...), name...), '"')
 	if name == argumentsDone {
-		n.buf = appendJSONString(append(n.buf, `,"name":`...), n.open.name)
+		n.buf = jsontext.AppendString(append(n.buf, `,"name":`...), n.open.name)
 	}
 	n.buf = append(n.buf, "}\n\n"...)
 	n.seq++
@@ -43,7 +47,7 @@ func (f responsesForm) item(n *named, name, status string) {
 
 // place says which item an event is about.
 func (responsesForm) place(n *named) (item, index string) {
-	return `"item_id":` + string(appendJSONString(nil, n.j.itemID(n.at, n.open.kind))), `,"output_index":` + strconv.Itoa(n.at)
+	return `"item_id":` + string(jsontext.AppendString(nil, n.j.itemID(n.at, n.open.kind))), `,"output_index":` + strconv.Itoa(n.at)
 }
 
 const (
@@ -66,7 +70,7 @@ func (f responsesForm) opened(n *named) {
 
 func (f responsesForm) added(n *named, what string) {
 	item, index := f.place(n)
-	delta := `"delta":` + string(appendJSONString(nil, what)) + `,`
+	delta := `"delta":` + string(jsontext.AppendString(nil, what)) + `,`
 	switch n.open.kind {
 	case kindCall:
 		f.event(n, "response.function_call_arguments.delta", "", delta, item, index)
@@ -79,7 +83,7 @@ func (f responsesForm) added(n *named, what string) {
 
 func (f responsesForm) closed(n *named) {
 	item, index := f.place(n)
-	text := string(appendJSONString(nil, n.open.text))
+	text := string(jsontext.AppendString(nil, n.open.text))
 	switch n.open.kind {
 	case kindCall:
 		f.event(n, argumentsDone, "", `"arguments":`, text, `,`, item, index)

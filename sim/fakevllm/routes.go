@@ -8,6 +8,9 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 const (
@@ -92,12 +95,12 @@ func (l *life) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	switch {
 	case !s.authorized(r):
 		w.Header().Del("Vary") // the key is checked in front of that
-		writeJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
+		pydantic.WriteJSON(w, http.StatusUnauthorized, []byte(`{"error":"Unauthorized"}`))
 	case want == "":
-		writeJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
+		pydantic.WriteJSON(w, http.StatusNotFound, []byte(`{"detail":"Not Found"}`))
 	case want != r.Method:
 		w.Header().Set("Allow", want)
-		writeJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
+		pydantic.WriteJSON(w, http.StatusMethodNotAllowed, []byte(`{"detail":"Method Not Allowed"}`))
 	case storedRoute(path):
 		x.storedResponse(path)
 	case want == http.MethodGet:
@@ -145,16 +148,16 @@ func (l *life) get(w http.ResponseWriter, path string) {
 		w.Header()["Content-Length"] = []string{"0"}
 		w.WriteHeader(http.StatusOK)
 	case "/load":
-		writeJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
+		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"server_load":0}`)) // it is not tracked without an option
 	case pathEventSources:
 		l.eventSources(w)
 	case "/tokenizer_info":
-		writeJSON(w, http.StatusOK, []byte(`{"tokenizer_class":"FakeTokenizer","max_loras":null,"truncation_side":"right"}`))
+		pydantic.WriteJSON(w, http.StatusOK, []byte(`{"tokenizer_class":"FakeTokenizer","max_loras":null,"truncation_side":"right"}`))
 	case "/version":
 		b := append([]byte(nil), `{"version":`...)
-		writeJSON(w, http.StatusOK, append(appendJSONString(b, l.server.opt.Version), '}'))
+		pydantic.WriteJSON(w, http.StatusOK, append(jsontext.AppendString(b, l.server.opt.Version), '}'))
 	case pathModels:
-		writeJSON(w, http.StatusOK, l.models())
+		pydantic.WriteJSON(w, http.StatusOK, l.models())
 	case "/metrics":
 		b := l.metrics()
 		h := w.Header()
@@ -174,11 +177,11 @@ func (l *life) models() []byte {
 			b = append(b, ',')
 		}
 		b = append(b, `{"id":`...)
-		b = appendJSONString(b, name)
+		b = jsontext.AppendString(b, name)
 		b = append(b, `,"object":"model","created":`...)
 		b = strconv.AppendInt(b, created, 10)
 		b = append(b, `,"owned_by":"vllm","root":`...)
-		b = appendJSONString(b, o.Root)
+		b = jsontext.AppendString(b, o.Root)
 		b = append(b, `,"parent":null,"max_model_len":`...)
 		b = strconv.AppendInt(b, int64(o.MaxModelLen), 10)
 		b = append(b, `,"permission":[{"id":"modelperm-`...)
@@ -214,27 +217,27 @@ func looksLikeJSON(r *http.Request) bool {
 }
 
 // readJSON gives the text of a body that is a JSON object.
-func readJSON(r *http.Request, body []byte) ([]byte, *apiError) {
+func readJSON(r *http.Request, body []byte) ([]byte, *pydantic.Error) {
 	if len(body) > 0 && looksLikeJSON(r) {
-		text, ok := decode(body)
+		text, ok := pydantic.Decode(body)
 		if !ok {
-			return nil, unreadable()
+			return nil, pydantic.Unreadable()
 		}
-		if body = text; !isJSON(r) || skipSpace(body, 0) == len(body) || body[skipSpace(body, 0)] != '{' {
-			if e := explain(body); e != nil {
+		if body = text; !isJSON(r) || pydantic.SkipSpace(body, 0) == len(body) || body[pydantic.SkipSpace(body, 0)] != '{' {
+			if e := pydantic.Explain(body); e != nil {
 				return nil, e
 			}
 		}
 	}
 	if !isJSON(r) {
-		return nil, wrongMedia()
+		return nil, pydantic.WrongMedia()
 	}
-	raw := body[skipSpace(body, 0):]
+	raw := body[pydantic.SkipSpace(body, 0):]
 	switch {
-	case len(raw) == 0 || isNull(bytes.TrimRight(raw, " \t\r\n")):
-		return nil, complaints(problem{kind: "missing", loc: "body", msg: "Field required", input: "None"})
+	case len(raw) == 0 || pydantic.IsNull(bytes.TrimRight(raw, " \t\r\n")):
+		return nil, pydantic.Complaints(pydantic.Problem{Kind: "missing", Loc: "body", Msg: "Field required", Input: "None"})
 	case raw[0] != '{':
-		return nil, invalid("model_attributes_type", "", bytes.TrimRight(raw, " \t\r\n"), "Input should be a valid dictionary or object to extract fields from")
+		return nil, pydantic.Invalid("model_attributes_type", "", bytes.TrimRight(raw, " \t\r\n"), "Input should be a valid dictionary or object to extract fields from")
 	}
 	return body, nil
 }
@@ -267,7 +270,7 @@ func (x *exchange) post(path string, body []byte) {
 	}
 }
 
-func (x *exchange) reject(e *apiError) {
+func (x *exchange) reject(e *pydantic.Error) {
 	x.life.count.rejected.Add(1)
 	x.refuse(e)
 }

@@ -6,11 +6,13 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // startKV does what the connector does with kv_transfer_params before the
 // request runs. The error is the answer of an engine that would have crashed.
-func (x *exchange) startKV(j *job) *apiError {
+func (x *exchange) startKV(j *job) *pydantic.Error {
 	l := x.life
 	s := l.server
 	if j.kv != nil {
@@ -40,7 +42,7 @@ func (x *exchange) startKV(j *job) *apiError {
 		s.badKV.add(x.id + ": " + j.kvReq.why)
 		l.count.badKV.Add(1)
 		l.count.crashes.Add(1)
-		return internalError()
+		return pydantic.InternalError()
 	case kvBad:
 		s.badKV.add(x.id + ": " + j.kvReq.why)
 		l.count.badKV.Add(1)
@@ -53,7 +55,7 @@ func (x *exchange) startKV(j *job) *apiError {
 			// An assertion of the connector fails for such a request and takes
 			// the whole engine down (CVE-2026-94623).
 			l.count.crashes.Add(1)
-			return internalError()
+			return pydantic.InternalError()
 		}
 		err := x.load(j)
 		if errors.Is(err, errExpired) && s.opt.Mode == NIXL {

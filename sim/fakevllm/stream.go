@@ -4,6 +4,9 @@ import (
 	"net/http"
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // What ends the event of a token when there is nothing special about it.
@@ -51,7 +54,7 @@ func (x *exchange) stream(j *job) {
 		// vLLM finds the failed load out with the first result: behind the
 		// role chunk, inside the 200.
 		x.core.stats.fail.Add(1)
-		x.fail(internalError())
+		x.fail(pydantic.InternalError())
 		return
 	}
 	lanes := j.lanes(false)
@@ -96,12 +99,12 @@ func (x *exchange) streamTokens(j *job, lanes []lane, p *pace, buf []byte) (ok b
 				buf = ln.call.appendDelta(buf, ln.seq.n)
 			case ln.seq.keep:
 				if round == 1 && j.echo {
-					buf = appendJSONText(buf, j.text(ln.prompt))
+					buf = jsontext.AppendText(buf, j.text(ln.prompt))
 				}
-				buf = appendJSONText(buf, ln.seq.delta())
+				buf = jsontext.AppendText(buf, ln.seq.delta())
 			default:
 				if round == 1 && j.echo {
-					buf = appendJSONText(buf, j.text(ln.prompt))
+					buf = jsontext.AppendText(buf, j.text(ln.prompt))
 				}
 				if text && !j.echoOnly {
 					buf = appendWordJSON(buf, id)
@@ -161,7 +164,7 @@ func (x *exchange) endStream(j *job, lanes []lane, head, buf []byte) {
 // chunkHead is what all events of a request begin with, up to the index.
 func (j *job) chunkHead() []byte {
 	b := append(make([]byte, 0, 256), `data: {"id":`...)
-	b = appendJSONString(b, j.id)
+	b = jsontext.AppendString(b, j.id)
 	if j.chat {
 		b = append(b, `,"object":"chat.completion.chunk","created":`...)
 	} else {
@@ -169,21 +172,21 @@ func (j *job) chunkHead() []byte {
 	}
 	b = strconv.AppendInt(b, j.created, 10)
 	b = append(b, `,"model":`...)
-	b = appendJSONString(b, j.model)
+	b = jsontext.AppendString(b, j.model)
 	return append(b, `,"choices":[{"index":`...)
 }
 
 func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 	b = strconv.AppendInt(append(b, head...), int64(index), 10)
 	b = append(b, `,"delta":{"role":`...)
-	b = appendJSONString(b, j.role())
+	b = jsontext.AppendString(b, j.role())
 	b = append(b, `,"content":""},"logprobs":null,"finish_reason":null}]`...)
 	if j.continuousUsage {
 		b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
 	}
 	b = append(b, `,"prompt_token_ids":`...)
 	if j.returnTokenIDs {
-		b = appendInts(b, j.prompts[0])
+		b = jsontext.AppendInts(b, j.prompts[0])
 	} else {
 		b = append(b, "null"...)
 	}
@@ -191,7 +194,7 @@ func (x *exchange) appendRole(b []byte, j *job, head []byte, index int) []byte {
 	if text := j.echoText(); text != "" {
 		b = strconv.AppendInt(append(b, head...), int64(index), 10)
 		b = append(b, `,"delta":{"content":`...)
-		b = appendJSONString(b, text)
+		b = jsontext.AppendString(b, text)
 		b = append(b, `},"logprobs":null,"finish_reason":null}]`...)
 		if j.continuousUsage {
 			b = x.appendUsage(append(b, `,"usage":`...), j, len(j.prompts[0]), 0, false, false)
@@ -247,7 +250,7 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	if ln.seq.finish == "" {
 		b = append(b, "null"...)
 	} else {
-		b = appendJSONString(b, ln.finishReason(j))
+		b = jsontext.AppendString(b, ln.finishReason(j))
 	}
 	if ln.seq.finish != "" || !j.chat {
 		b = appendReason(append(b, `,"stop_reason":`...), ln.seq.reason)
@@ -255,7 +258,7 @@ func (x *exchange) appendTail(b []byte, j *job, ln *lane, id int, first bool) []
 	if !j.chat {
 		b = append(b, `,"prompt_token_ids":`...)
 		if first && j.returnTokenIDs {
-			b = appendInts(b, j.prompts[ln.prompt])
+			b = jsontext.AppendInts(b, j.prompts[ln.prompt])
 		} else {
 			b = append(b, "null"...)
 		}
@@ -283,13 +286,13 @@ func (c *call) appendDelta(b []byte, n int) []byte {
 	switch {
 	case n == 1:
 		b = append(b, `"tool_calls":[{"id":`...)
-		b = appendJSONString(b, c.id)
+		b = jsontext.AppendString(b, c.id)
 		b = append(b, `,"type":"function","index":0,"function":{"name":`...)
-		b = appendJSONString(b, c.name)
+		b = jsontext.AppendString(b, c.name)
 		return append(b, `,"arguments":""}}]`...)
 	case n-2 < len(c.parts):
 		b = append(b, `"tool_calls":[{"index":0,"function":{"arguments":`...)
-		b = appendJSONString(b, c.parts[n-2])
+		b = jsontext.AppendString(b, c.parts[n-2])
 		return append(b, "}}]"...)
 	}
 	return b // EOS: an empty delta

@@ -3,6 +3,9 @@ package fakevllm
 import (
 	"net/http"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // tokenize answers /tokenize for a prompt or for messages.
@@ -21,7 +24,7 @@ func (x *exchange) tokenize(body []byte) {
 	b = append(b, `,"max_model_len":`...)
 	b = strconv.AppendInt(b, int64(x.life.server.opt.MaxModelLen), 10)
 	b = append(b, `,"tokens":`...)
-	b = appendInts(b, ids)
+	b = jsontext.AppendInts(b, ids)
 	b = append(b, `,"token_strs":`...)
 	if !strs {
 		b = append(b, "null"...)
@@ -35,12 +38,12 @@ func (x *exchange) tokenize(body []byte) {
 		}
 		b = append(b, ']')
 	}
-	writeJSON(x.w, http.StatusOK, append(b, '}'))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(b, '}'))
 }
 
 func tokenizeRequest(body []byte, tokenizer func(dst []int, text string) []int) (ids []int, strs bool, err error) {
 	var prompt, messages, wantStrs []byte
-	err = forEachMember(body, func(key string, raw []byte) error {
+	err = pydantic.ForEachMember(body, func(key string, raw []byte) error {
 		switch key {
 		case "prompt":
 			prompt = raw
@@ -49,13 +52,13 @@ func tokenizeRequest(body []byte, tokenizer func(dst []int, text string) []int) 
 		case "return_token_strs":
 			wantStrs = raw
 		}
-		return validate(raw)
+		return pydantic.Validate(raw)
 	})
 	if err != nil {
 		return nil, false, err
 	}
-	if !isNull(wantStrs) {
-		if strs, err = laxBool("return_token_strs", wantStrs); err != nil {
+	if !pydantic.IsNull(wantStrs) {
+		if strs, err = pydantic.Bool("return_token_strs", wantStrs); err != nil {
 			return nil, false, err
 		}
 	}
@@ -70,34 +73,34 @@ func tokenizeRequest(body []byte, tokenizer func(dst []int, text string) []int) 
 		}
 		return p.prompts[0], strs, nil
 	}
-	if isNull(prompt) {
-		return nil, false, complaints( // of both forms
-			problem{kind: "missing", loc: "body.prompt", msg: "Field required", input: describe(body)},
-			problem{kind: "missing", loc: "body.messages", msg: "Field required", input: describe(body)})
+	if pydantic.IsNull(prompt) {
+		return nil, false, pydantic.Complaints( // of both forms
+			pydantic.Problem{Kind: "missing", Loc: "body.prompt", Msg: "Field required", Input: pydantic.Describe(body)},
+			pydantic.Problem{Kind: "missing", Loc: "body.messages", Msg: "Field required", Input: pydantic.Describe(body)})
 	}
-	text, err := strictString("prompt", prompt)
+	text, err := pydantic.String("prompt", prompt)
 	return tokenizer(make([]int, 0, len(text)/5+4), text), strs, err
 }
 
 // detokenize answers /detokenize.
 func (x *exchange) detokenize(body []byte) {
 	var tokens []byte
-	err := forEachMember(body, func(key string, raw []byte) error {
+	err := pydantic.ForEachMember(body, func(key string, raw []byte) error {
 		if key == "tokens" {
 			tokens = raw
 		}
-		return validate(raw)
+		return pydantic.Validate(raw)
 	})
-	if err == nil && isNull(tokens) {
-		err = invalid("missing", "tokens", body, "Field required")
+	if err == nil && pydantic.IsNull(tokens) {
+		err = pydantic.Invalid("missing", "tokens", body, "Field required")
 	}
 	var ids []int
 	if err == nil {
-		ids, err = laxInts("tokens", tokens)
+		ids, err = pydantic.Ints("tokens", tokens)
 	}
 	for i, id := range ids {
 		if err == nil && (id < 0 || id >= VocabSize) {
-			err = badRequest("tokens", nil, "Token id %d at %d is out of vocabulary", id, i)
+			err = pydantic.BadRequest("tokens", nil, "Token id %d at %d is out of vocabulary", id, i)
 		}
 	}
 	if err != nil {
@@ -109,23 +112,23 @@ func (x *exchange) detokenize(body []byte) {
 		return
 	}
 	b := append([]byte(nil), `{"prompt":`...)
-	writeJSON(x.w, http.StatusOK, append(appendJSONString(b, Detokenize(ids)), '}'))
+	pydantic.WriteJSON(x.w, http.StatusOK, append(jsontext.AppendString(b, Detokenize(ids)), '}'))
 }
 
 // checkModel refuses a model that is not served; the body was validated.
-func (x *exchange) checkModel(body []byte) *apiError {
+func (x *exchange) checkModel(body []byte) *pydantic.Error {
 	name := ""
-	err := forEachMember(body, func(key string, raw []byte) (err error) {
-		if key == "model" && !isNull(raw) {
-			name, err = strictString(key, raw)
+	err := pydantic.ForEachMember(body, func(key string, raw []byte) (err error) {
+		if key == "model" && !pydantic.IsNull(raw) {
+			name, err = pydantic.String(key, raw)
 		}
 		return err
 	})
 	if err != nil {
-		return asAPIError(err)
+		return pydantic.AsError(err)
 	}
 	if !x.life.server.servesModel(name) {
-		return modelNotFound(name, x.life.server.opt.Models)
+		return pydantic.ModelNotFound(name, x.life.server.opt.Models)
 	}
 	return nil
 }

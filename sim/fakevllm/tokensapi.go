@@ -3,15 +3,18 @@ package fakevllm
 import (
 	"net/http"
 	"strconv"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // /inference/v1/generate takes token ids and gives token ids. vLLM has it with
 // --enable-scale-out only.
 
 // scaleOutDisabled is vLLM's answer without that option, since 0.32.
-func scaleOutDisabled() *apiError {
-	return &apiError{status: http.StatusForbidden, kind: "PermissionDeniedError",
-		message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."}
+func scaleOutDisabled() *pydantic.Error {
+	return &pydantic.Error{Status: http.StatusForbidden, Kind: "PermissionDeniedError",
+		Message: "Scale-out endpoints are disabled. Restart vllm serve with --enable-scale-out to enable them."}
 }
 
 // appendTokenChoice renders the token ids of one choice, and what goes with them.
@@ -21,16 +24,16 @@ func appendTokenChoice(b []byte, ln *lane, ids []int, finish string) []byte {
 	if finish == "" {
 		b = append(b, `null,"stop_reason":null`...)
 	} else {
-		b = appendReason(append(appendJSONString(b, finish), `,"stop_reason":`...), ln.seq.reason)
+		b = appendReason(append(jsontext.AppendString(b, finish), `,"stop_reason":`...), ln.seq.reason)
 	}
-	b = appendInts(append(b, `,"token_ids":`...), ids)
+	b = jsontext.AppendInts(append(b, `,"token_ids":`...), ids)
 	return append(b, `,"routed_experts":null,"sampling_mask":null,"weight_versions":null,"logprobs":null}`...)
 }
 
 // tokensBody renders the whole answer of /inference/v1/generate.
 func (x *exchange) tokensBody(j *job, lanes []lane) []byte {
-	b := appendJSONString(append(make([]byte, 0, 1024), `{"request_id":`...), j.id)
-	b = appendJSONString(append(b, `,"model":`...), j.model)
+	b := jsontext.AppendString(append(make([]byte, 0, 1024), `{"request_id":`...), j.id)
+	b = jsontext.AppendString(append(b, `,"model":`...), j.model)
 	b = strconv.AppendInt(append(b, `,"created":`...), j.created, 10)
 	b = append(b, `,"usage":`...)
 	completion := 0
@@ -66,12 +69,12 @@ func (x *exchange) streamIDs(j *job) {
 	}
 	if j.loadErr != nil {
 		x.core.stats.fail.Add(1)
-		x.fail(internalError())
+		x.fail(pydantic.InternalError())
 		return
 	}
 	lanes := j.lanes(true)
 	ln := &lanes[0]
-	head := appendJSONString([]byte(`data: {"request_id":`), j.id)
+	head := jsontext.AppendString([]byte(`data: {"request_id":`), j.id)
 	for round := 1; ln.seq.finish == ""; round++ {
 		if round > 1 && !x.tick(&p) {
 			x.gone()
@@ -81,7 +84,7 @@ func (x *exchange) streamIDs(j *job) {
 		x.generated(ln, id)
 		b := append(append([]byte(nil), head...), `,"usage":null`...)
 		if round == 1 && j.returnTokenIDs {
-			b = appendInts(append(b, `,"prompt_token_ids":`...), j.prompts[0])
+			b = jsontext.AppendInts(append(b, `,"prompt_token_ids":`...), j.prompts[0])
 		}
 		b = append(b, `,"output_mode":"tokens","choices":[`...)
 		b = append(appendTokenChoice(b, ln, []int{id}, ln.seq.finish), "]}\n\n"...)

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
 // The limits of vLLM's defaults.
@@ -21,8 +23,8 @@ const (
 // converted: there "false" is a true value and {} a false one.
 func (p *params) checkRaw() error {
 	r := &p.raw
-	if truthy(r.streamOptions) && !truthy(r.stream) {
-		return badRequest("stream_options", nil, "Stream options can only be defined when `stream=True`.")
+	if pydantic.Truthy(r.streamOptions) && !pydantic.Truthy(r.stream) {
+		return pydantic.BadRequest("stream_options", nil, "Stream options can only be defined when `stream=True`.")
 	}
 	if err := checkResponseFormat(r.responseFormat); err != nil {
 		return err
@@ -31,22 +33,22 @@ func (p *params) checkRaw() error {
 		return err
 	}
 	if p.chat {
-		if truthy(r.continueMsg) && truthy(r.addGenerate) {
-			return badRequest("", nil, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
+		if pydantic.Truthy(r.continueMsg) && pydantic.Truthy(r.addGenerate) {
+			return pydantic.BadRequest("", nil, "Cannot set both `continue_final_message` and `add_generation_prompt` to True.")
 		}
 		return nil
 	}
-	empty := isNull(r.prompt) || string(r.prompt) == `""`
-	noEmbeds := isNull(r.embeds) || string(r.embeds) == "[]"
+	empty := pydantic.IsNull(r.prompt) || string(r.prompt) == `""`
+	noEmbeds := pydantic.IsNull(r.embeds) || string(r.embeds) == "[]"
 	if empty && noEmbeds {
-		return badRequest("prompt", nil, "Either prompt or prompt_embeds must be provided and non-empty.")
+		return pydantic.BadRequest("prompt", nil, "Either prompt or prompt_embeds must be provided and non-empty.")
 	}
 	if !noEmbeds {
-		return badRequest("prompt_embeds", nil, "You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
+		return pydantic.BadRequest("prompt_embeds", nil, "You must set `--enable-prompt-embeds` to input `prompt_embeds`.")
 	}
-	if !isNull(r.suffix) {
-		return &apiError{status: http.StatusBadRequest, kind: "BadRequestError", param: "suffix",
-			message: "suffix is only supported for models with FIM completion rendering"}
+	if !pydantic.IsNull(r.suffix) {
+		return &pydantic.Error{Status: http.StatusBadRequest, Kind: "BadRequestError", Param: "suffix",
+			Message: "suffix is only supported for models with FIM completion rendering"}
 	}
 	return nil
 }
@@ -55,23 +57,23 @@ func (p *params) checkRaw() error {
 // and in "top_logprobs", allowed by "logprobs", for chat.
 func (p *params) checkLogprobs() error {
 	number := func(name string, raw []byte) (float64, bool, error) {
-		if isNull(raw) {
+		if pydantic.IsNull(raw) {
 			return 0, false, nil
 		}
 		if raw[0] == '"' || raw[0] == '[' || raw[0] == '{' {
-			return 0, false, badRequest(name, describe(raw), "`%s` must be an integer.", name)
+			return 0, false, pydantic.BadRequest(name, pydantic.Describe(raw), "`%s` must be an integer.", name)
 		}
-		f, err := laxFloat(name, raw)
+		f, err := pydantic.Float(name, raw)
 		return f, err == nil, err
 	}
 	f, ok, err := number("prompt_logprobs", p.raw.promptLogprobs)
 	switch {
 	case err != nil:
 		return err
-	case ok && truthy(p.raw.stream) && (f > 0 || f == -1):
-		return badRequest("prompt_logprobs", nil, "`prompt_logprobs` are not available when `stream=True`.")
+	case ok && pydantic.Truthy(p.raw.stream) && (f > 0 || f == -1):
+		return pydantic.BadRequest("prompt_logprobs", nil, "`prompt_logprobs` are not available when `stream=True`.")
 	case ok && f < 0 && f != -1:
-		return badRequest("prompt_logprobs", f, "`prompt_logprobs` must be a positive value or -1.")
+		return pydantic.BadRequest("prompt_logprobs", f, "`prompt_logprobs` must be a positive value or -1.")
 	}
 	name, raw := "logprobs", p.raw.logprobs
 	if p.chat {
@@ -82,11 +84,11 @@ func (p *params) checkLogprobs() error {
 	case err != nil:
 		return err
 	case ok && f < 0 && f != -1:
-		return badRequest(name, f, "`%s` must be a positive value or -1.", name)
-	case p.chat && ok && f != 0 && !truthy(p.raw.logprobs):
-		return badRequest(name, nil, "when using `top_logprobs`, `logprobs` must be set to true.")
+		return pydantic.BadRequest(name, f, "`%s` must be a positive value or -1.", name)
+	case p.chat && ok && f != 0 && !pydantic.Truthy(p.raw.logprobs):
+		return pydantic.BadRequest(name, nil, "when using `top_logprobs`, `logprobs` must be set to true.")
 	}
-	if p.chat && truthy(p.raw.logprobs) {
+	if p.chat && pydantic.Truthy(p.raw.logprobs) {
 		top := int(f)
 		p.logprobs = &top
 	}
@@ -99,39 +101,39 @@ func (p *params) verify() error {
 	s := &p.sampling
 	switch {
 	case p.n < 1:
-		return badRequest("", nil, "n must be at least 1, got %d.", p.n)
+		return pydantic.BadRequest("", nil, "n must be at least 1, got %d.", p.n)
 	case p.n > maxSequences:
-		return badRequest("", nil, "n must be at most %d, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", maxSequences, p.n)
+		return pydantic.BadRequest("", nil, "n must be at most %d, got %d. To increase this limit, set the VLLM_MAX_N_SEQUENCES environment variable.", maxSequences, p.n)
 	case !(p.presencePenalty >= -2 && p.presencePenalty <= 2):
-		return badRequest("", nil, "presence_penalty must be in [-2, 2], got %s.", pyFloat(p.presencePenalty))
+		return pydantic.BadRequest("", nil, "presence_penalty must be in [-2, 2], got %s.", pydantic.PyFloat(p.presencePenalty))
 	case !(p.frequencyPenalty >= -2 && p.frequencyPenalty <= 2):
-		return badRequest("", nil, "frequency_penalty must be in [-2, 2], got %s.", pyFloat(p.frequencyPenalty))
+		return pydantic.BadRequest("", nil, "frequency_penalty must be in [-2, 2], got %s.", pydantic.PyFloat(p.frequencyPenalty))
 	case math.IsNaN(p.repetitionPenalty) || math.IsInf(p.repetitionPenalty, 0):
-		return badRequest("", nil, "repetition_penalty must be a finite number, got %s.", pyFloat(p.repetitionPenalty))
+		return pydantic.BadRequest("", nil, "repetition_penalty must be a finite number, got %s.", pydantic.PyFloat(p.repetitionPenalty))
 	case p.repetitionPenalty <= 0:
-		return badRequest("", nil, "repetition_penalty must be greater than zero, got %s.", pyFloat(p.repetitionPenalty))
+		return pydantic.BadRequest("", nil, "repetition_penalty must be greater than zero, got %s.", pydantic.PyFloat(p.repetitionPenalty))
 	case math.IsNaN(p.temperature) || math.IsInf(p.temperature, 0):
-		return badRequest("temperature", pyFloat(p.temperature), "temperature must be a finite number, got %s.", pyFloat(p.temperature))
+		return pydantic.BadRequest("temperature", pydantic.PyFloat(p.temperature), "temperature must be a finite number, got %s.", pydantic.PyFloat(p.temperature))
 	case p.temperature < 0:
-		return badRequest("temperature", pyFloat(p.temperature), "temperature must be non-negative, got %s.", pyFloat(p.temperature))
+		return pydantic.BadRequest("temperature", pydantic.PyFloat(p.temperature), "temperature must be non-negative, got %s.", pydantic.PyFloat(p.temperature))
 	case p.temperature > 2:
-		return badRequest("temperature", pyFloat(p.temperature), "temperature must be in [0, 2], got %s.", pyFloat(p.temperature))
+		return pydantic.BadRequest("temperature", pydantic.PyFloat(p.temperature), "temperature must be in [0, 2], got %s.", pydantic.PyFloat(p.temperature))
 	case !(p.topP > 0 && p.topP <= 1):
-		return badRequest("top_p", pyFloat(p.topP), "top_p must be in (0, 1], got %s.", pyFloat(p.topP))
+		return pydantic.BadRequest("top_p", pydantic.PyFloat(p.topP), "top_p must be in (0, 1], got %s.", pydantic.PyFloat(p.topP))
 	case p.topK < unboundedTopK:
-		return badRequest("", nil, "top_k must be 0 (disable), or at least 1, got %d.", p.topK)
+		return pydantic.BadRequest("", nil, "top_k must be 0 (disable), or at least 1, got %d.", p.topK)
 	case !(p.minP >= 0 && p.minP <= 1):
-		return badRequest("", nil, "min_p must be in [0, 1], got %s.", pyFloat(p.minP))
+		return pydantic.BadRequest("", nil, "min_p must be in [0, 1], got %s.", pydantic.PyFloat(p.minP))
 	case p.logprobs != nil && *p.logprobs > maxLogprobs:
-		return badRequest("logprobs", *p.logprobs, "Requested sample logprobs of %d, which is greater than max allowed: %d", *p.logprobs, maxLogprobs)
+		return pydantic.BadRequest("logprobs", *p.logprobs, "Requested sample logprobs of %d, which is greater than max allowed: %d", *p.logprobs, maxLogprobs)
 	case p.promptLogprobs != nil && *p.promptLogprobs > maxLogprobs:
-		return badRequest("prompt_logprobs", *p.promptLogprobs, "Requested prompt logprobs of %d, which is greater than max allowed: %d", *p.promptLogprobs, maxLogprobs)
+		return pydantic.BadRequest("prompt_logprobs", *p.promptLogprobs, "Requested prompt logprobs of %d, which is greater than max allowed: %d", *p.promptLogprobs, maxLogprobs)
 	}
 	if slices.Contains(s.Stop, "") {
-		return badRequest("", nil, "stop cannot contain an empty string.")
+		return pydantic.BadRequest("", nil, "stop cannot contain an empty string.")
 	}
 	if p.temperature < 1e-5 && p.n > 1 && !p.beamSearch {
-		return badRequest("", nil, "n must be 1 when using greedy sampling, got %d.", p.n)
+		return pydantic.BadRequest("", nil, "n must be 1 when using greedy sampling, got %d.", p.n)
 	}
 	return nil
 }
@@ -153,11 +155,11 @@ func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool
 		output = *asked
 	}
 	if output > maxModelLen {
-		return 0, false, badRequest(name, output,
+		return 0, false, pydantic.BadRequest(name, output,
 			"%s=%d cannot be greater than max_model_len=%d. Please request fewer output tokens.", name, output, maxModelLen)
 	}
 	if room := maxModelLen - output; promptLen > room {
-		return 0, false, badRequest("input_tokens", promptLen,
+		return 0, false, pydantic.BadRequest("input_tokens", promptLen,
 			"You passed %d input tokens and requested %d output tokens. However, the model's context length is only %d tokens, "+
 				"resulting in a maximum input length of %d tokens. Please reduce the length of the input prompt.",
 			promptLen, output, maxModelLen, room)
@@ -170,26 +172,26 @@ func (p *params) limit(promptLen, maxModelLen int) (maxTokens int, echoOnly bool
 		return 1, true, nil
 	}
 	if maxTokens < 1 {
-		return 0, false, badRequest("max_tokens", maxTokens, "max_tokens must be at least 1, got %d.", maxTokens)
+		return 0, false, pydantic.BadRequest("max_tokens", maxTokens, "max_tokens must be at least 1, got %d.", maxTokens)
 	}
 	if p.sampling.MinTokens < 0 {
-		return 0, false, badRequest("", nil, "min_tokens must be greater than or equal to 0, got %d.", p.sampling.MinTokens)
+		return 0, false, pydantic.BadRequest("", nil, "min_tokens must be greater than or equal to 0, got %d.", p.sampling.MinTokens)
 	}
 	if p.sampling.MinTokens > maxTokens {
-		return 0, false, badRequest("", nil, "min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, p.sampling.MinTokens)
+		return 0, false, pydantic.BadRequest("", nil, "min_tokens must be less than or equal to max_tokens=%d, got %d.", maxTokens, p.sampling.MinTokens)
 	}
 	return maxTokens, false, nil
 }
 
 func checkResponseFormat(raw []byte) error {
-	if isNull(raw) {
+	if pydantic.IsNull(raw) {
 		return nil
 	}
 	if raw[0] != '{' {
-		return invalid("model_attributes_type", "response_format", raw, "Input should be a valid dictionary or object to extract fields from")
+		return pydantic.Invalid("model_attributes_type", "response_format", raw, "Input should be a valid dictionary or object to extract fields from")
 	}
 	var kind, schema []byte
-	if err := forEachMember(raw, func(key string, raw []byte) error {
+	if err := pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 		switch key {
 		case "type":
 			kind = raw
@@ -201,24 +203,24 @@ func checkResponseFormat(raw []byte) error {
 		return err
 	}
 	if kind == nil {
-		return invalid("missing", "response_format.type", raw, "Field required")
+		return pydantic.Invalid("missing", "response_format.type", raw, "Field required")
 	}
-	if string(kind) == `"json_schema"` && isNull(schema) {
-		return badRequest("response_format", nil, "When response_format type is 'json_schema', the 'json_schema' field must be provided.")
+	if string(kind) == `"json_schema"` && pydantic.IsNull(schema) {
+		return pydantic.BadRequest("response_format", nil, "When response_format type is 'json_schema', the 'json_schema' field must be provided.")
 	}
 	return oneOf("response_format.type", kind, "text", "json_object", "json_schema", "structural_tag")
 }
 
 func checkLogitBias(raw []byte) error {
-	if err := checkObject("logit_bias", raw); err != nil {
+	if err := pydantic.CheckObject("logit_bias", raw); err != nil {
 		return err
 	}
-	return forEachMember(raw, func(key string, raw []byte) error {
-		if _, err := laxFloat("logit_bias."+key, raw); err != nil {
+	return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
+		if _, err := pydantic.Float("logit_bias."+key, raw); err != nil {
 			return err
 		}
 		if _, err := strconv.Atoi(key); err != nil {
-			return badRequest("logit_bias", "['"+key+"']", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s']", key)
+			return pydantic.BadRequest("logit_bias", "['"+key+"']", "logit_bias contains key(s) that cannot be converted to integer token IDs: ['%s']", key)
 		}
 		return nil
 	})
@@ -227,22 +229,22 @@ func checkLogitBias(raw []byte) error {
 // checkXArgs: vllm_xargs holds strings, numbers and lists of them; above all
 // no object, so kv_transfer_params cannot be smuggled in there.
 func checkXArgs(raw []byte) error {
-	if err := checkObject("vllm_xargs", raw); err != nil {
+	if err := pydantic.CheckObject("vllm_xargs", raw); err != nil {
 		return err
 	}
-	return forEachMember(raw, func(key string, raw []byte) error {
+	return pydantic.ForEachMember(raw, func(key string, raw []byte) error {
 		if raw[0] == '{' || raw[0] == 'n' {
-			loc, input := bodyLoc("vllm_xargs."+key), describe(raw)
-			return complaints(
-				problem{kind: "string_type", loc: loc, msg: "Input should be a valid string", input: input},
-				problem{kind: "int_type", loc: loc, msg: "Input should be a valid integer", input: input},
-				problem{kind: "float_type", loc: loc, msg: "Input should be a valid number", input: input},
-				problem{kind: "list_type", loc: loc, msg: "Input should be a valid list", input: input})
+			loc, input := pydantic.BodyLoc("vllm_xargs."+key), pydantic.Describe(raw)
+			return pydantic.Complaints(
+				pydantic.Problem{Kind: "string_type", Loc: loc, Msg: "Input should be a valid string", Input: input},
+				pydantic.Problem{Kind: "int_type", Loc: loc, Msg: "Input should be a valid integer", Input: input},
+				pydantic.Problem{Kind: "float_type", Loc: loc, Msg: "Input should be a valid number", Input: input},
+				pydantic.Problem{Kind: "list_type", Loc: loc, Msg: "Input should be a valid list", Input: input})
 		}
 		if raw[0] == '[' {
-			return forEachElement(raw, func(i int, raw []byte) error {
+			return pydantic.ForEachElement(raw, func(i int, raw []byte) error {
 				if raw[0] == '{' || raw[0] == '[' || raw[0] == 'n' {
-					return invalid("string_type", fmt.Sprintf("vllm_xargs.%s.%d", key, i), raw, "Input should be a valid string")
+					return pydantic.Invalid("string_type", fmt.Sprintf("vllm_xargs.%s.%d", key, i), raw, "Input should be a valid string")
 				}
 				return nil
 			})
@@ -253,14 +255,14 @@ func checkXArgs(raw []byte) error {
 
 func checkCacheSalt(raw []byte) error {
 	if raw[0] != '"' || len(raw) == 2 {
-		return badRequest("cache_salt", nil, "Parameter 'cache_salt' must be a non-empty string if provided.")
+		return pydantic.BadRequest("cache_salt", nil, "Parameter 'cache_salt' must be a non-empty string if provided.")
 	}
-	s, err := unquote(raw)
+	s, err := pydantic.Unquote(raw)
 	if err != nil {
 		return err
 	}
 	if len(s) > maxCacheSalt || strings.ContainsAny(s, "@/\\\x00") {
-		return badRequest("cache_salt", nil, "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL.")
+		return pydantic.BadRequest("cache_salt", nil, "Parameter 'cache_salt' must be at most 128 characters and must not contain '@', '/', '\\\\', or NUL.")
 	}
 	return nil
 }

@@ -1,18 +1,18 @@
-package fakevllm
+package jsontext
 
 import (
 	"strconv"
 	"unicode/utf8"
 )
 
-// appendJSONString quotes s as pydantic does: everything but quotes,
+// AppendString quotes s as pydantic does: everything but quotes,
 // backslashes and control characters stays itself, also non-ASCII and '<'.
-func appendJSONString(dst []byte, s string) []byte {
-	return append(appendJSONText(append(dst, '"'), s), '"')
+func AppendString(dst []byte, s string) []byte {
+	return append(AppendText(append(dst, '"'), s), '"')
 }
 
-// appendJSONText is the inside of a JSON string. Invalid UTF-8 becomes U+FFFD.
-func appendJSONText[T string | []byte](dst []byte, s T) []byte {
+// AppendText is the inside of a JSON string. Invalid UTF-8 becomes U+FFFD.
+func AppendText[T string | []byte](dst []byte, s T) []byte {
 	const hex = "0123456789abcdef"
 	start := 0
 	for i := 0; i < len(s); {
@@ -59,7 +59,7 @@ func decodeRune[T string | []byte](s T) (rune, int) {
 	return utf8.DecodeRune(b[:n])
 }
 
-func appendInts(dst []byte, ids []int) []byte {
+func AppendInts(dst []byte, ids []int) []byte {
 	dst = append(dst, '[')
 	for i, id := range ids {
 		if i > 0 {

@@ -1,4 +1,4 @@
-package fakevllm
+package pydantic
 
 import (
 	"bytes"
@@ -33,9 +33,9 @@ func TestForEachMember(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			got := "ok"
-			err := forEachMember([]byte(tt.in), func(key string, raw []byte) error {
+			err := ForEachMember([]byte(tt.in), func(key string, raw []byte) error {
 				got += fmt.Sprintf(" %s=%s", key, raw)
-				return validate(raw)
+				return Validate(raw)
 			})
 			if (err != nil) != (tt.out == "") || err == nil && got != tt.out {
 				t.Errorf("got %q, %v; expected %q", got, err, tt.out)
@@ -53,9 +53,9 @@ func FuzzForEachMember(f *testing.F) {
 			return
 		}
 		got := map[string]json.RawMessage{}
-		err := forEachMember(in, func(key string, raw []byte) error {
+		err := ForEachMember(in, func(key string, raw []byte) error {
 			got[key] = raw
-			return validate(raw)
+			return Validate(raw)
 		})
 		var expected map[string]json.RawMessage
 		ok := json.Unmarshal(in, &expected) == nil && expected != nil
@@ -81,7 +81,7 @@ func FuzzScanInts(f *testing.F) {
 		f.Add([]byte(s))
 	}
 	f.Fuzz(func(t *testing.T, in []byte) {
-		ids, ok := scanInts(in, nil)
+		ids, ok := ScanInts(in, nil)
 		if !ok {
 			return
 		}
@@ -98,7 +98,7 @@ func FuzzScanInts(f *testing.F) {
 func TestScanIntsTakesTheUsualForms(t *testing.T) {
 	t.Parallel()
 	for _, s := range []string{`[]`, `[0]`, `[1,2,3]`, `[1, 2, 3]`, "[ 1 ,\n2 ]"} {
-		if _, ok := scanInts([]byte(s), nil); !ok {
+		if _, ok := ScanInts([]byte(s), nil); !ok {
 			t.Errorf("%q is left to the slow path", s)
 		}
 	}

@@ -1,4 +1,4 @@
-package fakevllm
+package pydantic
 
 import (
 	"bytes"
@@ -12,8 +12,8 @@ import (
 	"unicode/utf8"
 )
 
-// pyRepr is Python's repr of a text.
-func pyRepr(s string) string {
+// PyRepr is Python's repr of a text.
+func PyRepr(s string) string {
 	quote := '\''
 	if strings.ContainsRune(s, '\'') && !strings.ContainsRune(s, '"') {
 		quote = '"'
@@ -43,22 +43,22 @@ func pyRepr(s string) string {
 	return b.String()
 }
 
-// describe is vLLM's summary of a value that was refused.
-func describe(raw []byte) string {
+// Describe is vLLM's summary of a value that was refused.
+func Describe(raw []byte) string {
 	if len(raw) == 0 {
 		return "None"
 	}
 	switch raw[0] {
 	case '{':
 		names := map[string]bool{}
-		_ = forEachMember(raw, func(key string, _ []byte) error { names[key] = true; return nil }) // was read before
+		_ = ForEachMember(raw, func(key string, _ []byte) error { names[key] = true; return nil }) // was read before
 		return fmt.Sprintf("<dict of %d items>", len(names))
 	case '[':
 		n := 0
-		_ = forEachElement(raw, func(int, []byte) error { n++; return nil }) // likewise
+		_ = ForEachElement(raw, func(int, []byte) error { n++; return nil }) // likewise
 		return fmt.Sprintf("<list of %d items>", n)
 	case '"':
-		s, _ := unquote(raw) // likewise
+		s, _ := Unquote(raw) // likewise
 		if r := []rune(s); len(r) > 200 {
 			return string(r[:200]) + "...[truncated]"
 		}
@@ -74,12 +74,12 @@ func describe(raw []byte) string {
 		return string(raw)
 	}
 	f, _ := strconv.ParseFloat(string(raw), 64) // out of range: infinite
-	return pyFloat(f)
+	return PyFloat(f)
 }
 
-// decode finds the text of a body as Python's json does: by its first bytes it takes
+// Decode finds the text of a body as Python's json does: by its first bytes it takes
 // UTF-8, UTF-16 or UTF-32, with a mark or without. ok is false for what is no text.
-func decode(body []byte) (text []byte, ok bool) {
+func Decode(body []byte) (text []byte, ok bool) {
 	unit, order := encoding(body)
 	switch unit {
 	case 1:
@@ -137,8 +137,8 @@ type pyError struct {
 	at  int
 }
 
-// explain gives the complaint about a text that is no JSON, nil if it is.
-func explain(text []byte) *apiError {
+// Explain gives the complaint about a text that is no JSON, nil if it is.
+func Explain(text []byte) *Error {
 	p := pyJSON{text}
 	i, err := p.value(p.space(0))
 	if err == nil {
@@ -150,11 +150,11 @@ func explain(text []byte) *apiError {
 		return nil
 	}
 	loc := fmt.Sprintf("body.%d", utf8.RuneCount(text[:err.at]))
-	return complaints(problem{kind: "json_invalid", loc: loc, msg: "JSON decode error", input: "<dict of 0 items>",
-		ctx: "'error': " + pyRepr(err.msg)})
+	return Complaints(Problem{Kind: "json_invalid", Loc: loc, Msg: "JSON decode error", Input: "<dict of 0 items>",
+		Ctx: "'error': " + PyRepr(err.msg)})
 }
 
-func (p pyJSON) space(i int) int { return skipSpace(p.b, i) }
+func (p pyJSON) space(i int) int { return SkipSpace(p.b, i) }
 
 func (p pyJSON) has(i int, word string) bool {
 	return bytes.HasPrefix(p.b[min(i, len(p.b)):], []byte(word))
@@ -286,8 +286,8 @@ func (p pyJSON) list(i int) (int, *pyError) {
 	}
 }
 
-// pyFloat prints a float as Python does: 3 as 3.0.
-func pyFloat(f float64) string {
+// PyFloat prints a float as Python does: 3 as 3.0.
+func PyFloat(f float64) string {
 	switch {
 	case math.IsNaN(f):
 		return "nan"

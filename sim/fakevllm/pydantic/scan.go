@@ -1,4 +1,4 @@
-package fakevllm
+package pydantic
 
 import (
 	"bytes"
@@ -11,16 +11,16 @@ import (
 // errJSON is wrapped by every complaint about malformed JSON.
 var errJSON = errors.New("JSON decode error")
 
-// forEachMember calls fn for each member of a JSON object in order, with the
+// ForEachMember calls fn for each member of a JSON object in order, with the
 // raw bytes of its value. It finds where values end but leaves it to fn to
 // validate them; everything else about the object is checked. Duplicates are
 // passed on: whoever assigns in order keeps the last, as Python's json does.
-func forEachMember(body []byte, fn func(key string, raw []byte) error) error {
-	i := skipSpace(body, 0)
+func ForEachMember(body []byte, fn func(key string, raw []byte) error) error {
+	i := SkipSpace(body, 0)
 	if i >= len(body) || body[i] != '{' {
 		return fmt.Errorf("%w: expecting an object", errJSON)
 	}
-	i = skipSpace(body, i+1)
+	i = SkipSpace(body, i+1)
 	if i < len(body) && body[i] == '}' {
 		return trailing(body, i+1)
 	}
@@ -32,15 +32,15 @@ func forEachMember(body []byte, fn func(key string, raw []byte) error) error {
 		if err != nil {
 			return err
 		}
-		key, err := unquote(body[i:end])
+		key, err := Unquote(body[i:end])
 		if err != nil {
 			return err
 		}
-		i = skipSpace(body, end)
+		i = SkipSpace(body, end)
 		if i >= len(body) || body[i] != ':' {
 			return fmt.Errorf("%w at %d: expecting ':' delimiter", errJSON, i)
 		}
-		i = skipSpace(body, i+1)
+		i = SkipSpace(body, i+1)
 		end, err = valueEnd(body, i)
 		if err != nil {
 			return err
@@ -48,10 +48,10 @@ func forEachMember(body []byte, fn func(key string, raw []byte) error) error {
 		if err := fn(key, body[i:end]); err != nil {
 			return err
 		}
-		i = skipSpace(body, end)
+		i = SkipSpace(body, end)
 		switch {
 		case i < len(body) && body[i] == ',':
-			i = skipSpace(body, i+1)
+			i = SkipSpace(body, i+1)
 		case i < len(body) && body[i] == '}':
 			return trailing(body, i+1)
 		default:
@@ -60,9 +60,9 @@ func forEachMember(body []byte, fn func(key string, raw []byte) error) error {
 	}
 }
 
-// forEachElement is forEachMember for a list.
-func forEachElement(raw []byte, fn func(i int, raw []byte) error) error {
-	i := skipSpace(raw, 1)
+// ForEachElement is forEachMember for a list.
+func ForEachElement(raw []byte, fn func(i int, raw []byte) error) error {
+	i := SkipSpace(raw, 1)
 	if i < len(raw) && raw[i] == ']' {
 		return trailing(raw, i+1)
 	}
@@ -74,10 +74,10 @@ func forEachElement(raw []byte, fn func(i int, raw []byte) error) error {
 		if err := fn(n, raw[i:end]); err != nil {
 			return err
 		}
-		i = skipSpace(raw, end)
+		i = SkipSpace(raw, end)
 		switch {
 		case i < len(raw) && raw[i] == ',':
-			i = skipSpace(raw, i+1)
+			i = SkipSpace(raw, i+1)
 		case i < len(raw) && raw[i] == ']':
 			return trailing(raw, i+1)
 		default:
@@ -86,26 +86,26 @@ func forEachElement(raw []byte, fn func(i int, raw []byte) error) error {
 	}
 }
 
-// validate checks one value that forEachMember or forEachElement found.
-func validate(raw []byte) error {
+// Validate checks one value that forEachMember or forEachElement found.
+func Validate(raw []byte) error {
 	if raw[0] == '"' {
-		_, err := unquote(raw)
+		_, err := Unquote(raw)
 		return err
 	}
-	if !json.Valid(raw) && explain(raw) != nil { // Python takes NaN
+	if !json.Valid(raw) && Explain(raw) != nil { // Python takes NaN
 		return fmt.Errorf("%w: expecting value", errJSON)
 	}
 	return nil
 }
 
 func trailing(body []byte, i int) error {
-	if i = skipSpace(body, i); i < len(body) {
+	if i = SkipSpace(body, i); i < len(body) {
 		return fmt.Errorf("%w at %d: extra data", errJSON, i)
 	}
 	return nil
 }
 
-func skipSpace(b []byte, i int) int {
+func SkipSpace(b []byte, i int) int {
 	for i < len(b) && (b[i] == ' ' || b[i] == '\n' || b[i] == '\r' || b[i] == '\t') {
 		i++
 	}
@@ -179,9 +179,9 @@ func endsScalar(c byte) bool {
 	return false
 }
 
-// unquote decodes a JSON string literal; plain ones without going through
+// Unquote decodes a JSON string literal; plain ones without going through
 // encoding/json, which matters for prompts of a megabyte.
-func unquote(raw []byte) (string, error) {
+func Unquote(raw []byte) (string, error) {
 	in := raw[1 : len(raw)-1]
 	plain := bytes.IndexByte(in, '\\') < 0
 	for _, c := range in {
@@ -199,13 +199,13 @@ func unquote(raw []byte) (string, error) {
 	return s, nil
 }
 
-// scanInts parses a flat list of plain non-negative integers, the usual form
+// ScanInts parses a flat list of plain non-negative integers, the usual form
 // of a prompt of token ids. ok is false for anything else, right or wrong.
-func scanInts(raw []byte, dst []int) (ids []int, ok bool) {
+func ScanInts(raw []byte, dst []int) (ids []int, ok bool) {
 	if len(raw) < 2 || raw[0] != '[' {
 		return nil, false
 	}
-	i := skipSpace(raw, 1)
+	i := SkipSpace(raw, 1)
 	if i < len(raw) && raw[i] == ']' {
 		return dst, i+1 == len(raw)
 	}
@@ -223,17 +223,17 @@ func scanInts(raw []byte, dst []int) (ids []int, ok bool) {
 		if i < len(raw) && raw[i] == ',' {
 			i++
 			if i < len(raw) && raw[i] <= ' ' {
-				i = skipSpace(raw, i)
+				i = SkipSpace(raw, i)
 			}
 			continue
 		}
-		i = skipSpace(raw, i)
+		i = SkipSpace(raw, i)
 		if i >= len(raw) {
 			return nil, false
 		}
 		switch raw[i] {
 		case ',':
-			i = skipSpace(raw, i+1)
+			i = SkipSpace(raw, i+1)
 		case ']':
 			return dst, i+1 == len(raw)
 		default:
