@@ -144,13 +144,13 @@ func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
 				continue
 			}
 		}
-		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlisted(in, r)})
+		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlisted(in)})
 	}
 	e.Candidates = append(e.Candidates, more...)
 }
 
 // unlisted is why a member is no candidate.
-func (s *Scheduler) unlisted(in *instance.Instance, r *Request) string {
+func (s *Scheduler) unlisted(in *instance.Instance) string {
 	switch {
 	case in.Intent != "":
 		return string(in.Intent)

@@ -119,10 +119,10 @@ func (l *waitingLeg) Silent(d time.Duration) {
 	l.silent = d
 }
 
-func (l *waitingLeg) told() (error, time.Duration) {
+func (l *waitingLeg) told() (time.Duration, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.cause, l.silent
+	return l.silent, l.cause
 }
 
 // A leg that waits for a silent instance is called off when another one could take
@@ -157,14 +157,14 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 		}
 		time.Sleep(3 * time.Second)
 		for name, l := range legs {
-			if cause, silent := l.told(); cause != nil || silent != 7*time.Second {
+			if silent, cause := l.told(); cause != nil || silent != 7*time.Second {
 				t.Errorf("%s, alone: %v, silent for %s", name, cause, silent)
 			}
 		}
 		src.set(a, b)
 		time.Sleep(2 * time.Second)
 		for name, l := range legs {
-			if cause, _ := l.told(); errors.Is(cause, sched.ErrGone) != (name == "free") {
+			if _, cause := l.told(); errors.Is(cause, sched.ErrGone) != (name == "free") {
 				t.Errorf("%s, beside another: %v", name, cause)
 			}
 		}

@@ -62,9 +62,9 @@ func (s *Instances) SyncFlags(ctx context.Context, proxy string, want map[instan
 		if n.Kind != schema.KindInstance {
 			continue
 		}
-		e := watch.DecodeEntry(n, kv, nil)
-		if rec, ok := fromFlags(kv, e.Key); ok && !e.Aliased && rec.For(proxy) {
-			touch[e.Key] = true
+		k, aliased := watch.KeyOf(n, kv)
+		if rec, ok := fromFlags(kv, k); ok && !aliased && rec.For(proxy) {
+			touch[k] = true
 		}
 	}
 	// What is wanted comes first, so that the fleet is at no time smaller than

@@ -299,7 +299,7 @@ func (s *Instances) spellings(ctx context.Context, k instance.Key) ([]*mvccpb.Ke
 			if n.Address == k.Address || len(same) == most {
 				continue
 			}
-			if e := watch.DecodeEntry(schema.Name{Kind: schema.KindOther, Role: n.Role, Address: n.Address}, kv, nil); e.Key == k {
+			if is, _ := watch.KeyOf(schema.Name{Kind: schema.KindOther, Role: n.Role, Address: n.Address}, kv); is == k {
 				same = append(same, kv)
 			}
 		}

@@ -84,7 +84,7 @@ func (s *Intents) Intend(ctx context.Context, k instance.Key, state instance.Int
 func (s *Intents) Lift(ctx context.Context, k instance.Key, state instance.Intent, reason string) (IntentResult, error) {
 	var other error
 	lifted := false
-	done, err := s.intend(ctx, k, IntentOptions{Reason: reason}, func(k instance.Key, f *etcd.Found, o schema.Override, unread error) (plan, error) {
+	done, err := s.intend(ctx, k, IntentOptions{Reason: reason}, func(k instance.Key, _ *etcd.Found, o schema.Override, unread error) (plan, error) {
 		switch {
 		case unread != nil:
 			return plan{}, fmt.Errorf("the override of %s: %w", k, unread)

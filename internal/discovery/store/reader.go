@@ -133,8 +133,8 @@ type RawKey struct {
 
 // Get reads everything etcd holds about one membership: its record, its
 // pending add and its override, those that exist, in this order.
-func (s *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
-	f, err := etcd.Look(ctx, s.cli, s.layout, k, true)
+func (r *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
+	f, err := etcd.Look(ctx, r.cli, r.layout, k, true)
 	if err != nil {
 		return nil, err
 	}
@@ -143,21 +143,21 @@ func (s *Reader) Get(ctx context.Context, k instance.Key) ([]RawKey, error) {
 		if kv == nil {
 			continue
 		}
-		r := RawKey{
+		one := RawKey{
 			Key: string(kv.Key), Value: kv.Value, Lease: kv.Lease,
 			CreateRevision: kv.CreateRevision, ModRevision: kv.ModRevision, Version: kv.Version,
 		}
 		if kv.Lease != 0 {
 			cctx, cancel := context.WithTimeout(ctx, etcd.CallTimeout)
-			ttl, err := s.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
+			ttl, err := r.cli.TimeToLive(cctx, clientv3.LeaseID(kv.Lease))
 			cancel()
 			if err != nil {
-				return nil, etcd.Explain(ctx, s.cli, "ask for the lease of "+strings.TrimPrefix(r.Key, s.layout.Root()), err, true)
+				return nil, etcd.Explain(ctx, r.cli, "ask for the lease of "+strings.TrimPrefix(one.Key, r.layout.Root()), err, true)
 			}
-			r.TTL = time.Duration(ttl.TTL) * time.Second
-			r.GrantedTTL = time.Duration(ttl.GrantedTTL) * time.Second
+			one.TTL = time.Duration(ttl.TTL) * time.Second
+			one.GrantedTTL = time.Duration(ttl.GrantedTTL) * time.Second
 		}
-		raw = append(raw, r)
+		raw = append(raw, one)
 	}
 	return raw, nil
 }

@@ -133,7 +133,7 @@ func (c *contact) otherStore(l *etcd.Listing) string {
 			continue
 		}
 		e := t.entries[n]
-		if e == nil && !c.listed && !DecodeEntry(n, kv, nil).saved() {
+		if e == nil && !c.listed && !decodeEntry(n, kv, nil).saved() {
 			continue
 		}
 		if e == nil || !e.same(kv) {

@@ -146,7 +146,7 @@ func (o *owner) restoreState(s *disk.State) {
 		if n.Kind == schema.KindOther || n.Kind == schema.KindPending {
 			continue
 		}
-		e := DecodeEntry(n, &mvccpb.KeyValue{
+		e := decodeEntry(n, &mvccpb.KeyValue{
 			Value: d.Value, CreateRevision: d.Create, ModRevision: d.Mod, Version: d.Version, Lease: d.Lease,
 		}, nil)
 		e.absent = &absence{kind: loaded, since: now, proven: e.Kind == schema.KindOverride}

@@ -143,10 +143,10 @@ func (e *entry) compare(o *entry) int {
 	return cmp.Compare(e.Name.Address, o.Name.Address)
 }
 
-// DecodeEntry reads one key. prev is what the table held at the key: a value
+// decodeEntry reads one key. prev is what the table held at the key: a value
 // that cannot be used leaves the last good one in force, as long as the key was
 // not deleted in between.
-func DecodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
+func decodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	e := &entry{
 		Name: n, create: kv.CreateRevision, mod: kv.ModRevision, version: kv.Version, leased: kv.Lease,
 	}
@@ -188,6 +188,13 @@ func DecodeEntry(n schema.Name, kv *mvccpb.KeyValue, prev *entry) *entry {
 	return e
 }
 
+// KeyOf gives the membership that a key of etcd means, however that is spelled. aliased tells
+// that the address is good but not spelled in the canonical way.
+func KeyOf(n schema.Name, kv *mvccpb.KeyValue) (k instance.Key, aliased bool) {
+	e := decodeEntry(n, kv, nil)
+	return e.Key, e.Aliased
+}
+
 // same tells that an entry is at exactly this version of its key.
 func (e *entry) same(kv *mvccpb.KeyValue) bool {
 	return e.mod == kv.ModRevision && e.create == kv.CreateRevision && e.version == kv.Version && e.leased == kv.Lease
@@ -221,7 +228,7 @@ func (t *table) load(kvs []*mvccpb.KeyValue, revision int64) {
 		e := old[n]
 		if e == nil || !e.same(kv) {
 			prev := e
-			e = DecodeEntry(n, kv, prev)
+			e = decodeEntry(n, kv, prev)
 			if prev != nil {
 				e.in = prev.in // what it was until now
 			}
@@ -270,7 +277,7 @@ func (t *table) put(kv *mvccpb.KeyValue) bool {
 		return false
 	}
 	t.applied = max(t.applied, kv.ModRevision)
-	e := DecodeEntry(n, kv, prev)
+	e := decodeEntry(n, kv, prev)
 	t.durable.changed(prev)
 	t.durable.changed(e)
 	at, found := slices.BinarySearchFunc(t.order, e, (*entry).compare)
