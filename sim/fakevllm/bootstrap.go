@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -135,7 +136,7 @@ func (b *bootstrapServer) register(reg registration) (why string) {
 // startProducer brings up what only a producer has: the channel by which its
 // blocks are fetched, and the bootstrap server that names it.
 func (s *Server) startProducer(ctx context.Context, l *life) (err error) {
-	if l.side, err = startSide(ctx, s.opt.SideChannelAddr, l.transfers.answer); err != nil {
+	if l.side, err = handover.StartSide(ctx, s.opt.SideChannelAddr, l.transfers.Answer); err != nil {
 		return err
 	}
 	s.mu.Lock()

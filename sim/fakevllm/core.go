@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/kvcache"
 )
 
@@ -22,9 +23,9 @@ type core struct {
 	rank int
 	// engineID names it in this life. Its ledger and its side channel are its own.
 	engineID string
-	ledger   *ledger
-	side     *sideServer   // nil unless hand-overs are fetched by it
-	slots    chan struct{} // nil without MaxRunning
+	ledger   *handover.Ledger
+	side     *handover.SideServer // nil unless hand-overs are fetched by it
+	slots    chan struct{}        // nil without MaxRunning
 	stats    stats
 	running  atomic.Int64
 	waiting  atomic.Int64
@@ -36,7 +37,7 @@ type core struct {
 }
 
 func newCore(o *Options, rank int, engineID string, e *events) *core {
-	c := &core{opt: o, rank: rank, engineID: engineID, ledger: newLedger(engineID, o.handshake(), o.KVLease, o.Mode == P2P, o.Mode == NIXLPush), events: e}
+	c := &core{opt: o, rank: rank, engineID: engineID, ledger: handover.NewLedger(engineID, o.handshake(), o.KVLease, o.Mode == P2P, o.Mode == NIXLPush), events: e}
 	if o.MaxRunning > 0 {
 		c.slots = make(chan struct{}, o.MaxRunning)
 	}
@@ -191,7 +192,7 @@ func (x *exchange) awaitRoom() bool {
 	select {
 	case <-x.core.cache.Room():
 	case <-timer.C:
-		x.core.ledger.counts(time.Now()) // ends leases
+		x.core.ledger.Counts(time.Now()) // ends leases
 	case <-x.r.Context().Done():
 		return false
 	case <-x.life.done:

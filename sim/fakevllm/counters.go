@@ -70,7 +70,7 @@ func (s *Server) Counters() Counters {
 		HandoversMade: c.made.Load(), HandoversLoaded: c.loaded.Load(), HandoversRefused: c.refused.Load(),
 		HandoversWaiting: waiting, HandoversExpired: expired,
 		BadHandovers: c.badKV.Load(), KVParams: c.kvParams.Load(), Crashes: c.crashes.Load(),
-		WaitingForKV: c.fetching.Load(), Pulls: l.transfers.asked(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.bootstrapQueries.Load(),
+		WaitingForKV: c.fetching.Load(), Pulls: l.transfers.Asked(), WrongKV: c.wrongKV.Load(), ReusedTransfers: c.reused.Load(), BootstrapQueries: c.bootstrapQueries.Load(),
 		Faults: s.faults.firedCount(), Violations: c.violations.Load(),
 	}
 }
@@ -79,10 +79,10 @@ func (s *Server) Counters() Counters {
 // in vain.
 func (l *life) pinned(now time.Time) (waiting, expired int64) {
 	if l.transfers != nil {
-		return l.transfers.counts(now)
+		return l.transfers.Counts(now)
 	}
 	for _, c := range l.cores {
-		w, e := c.ledger.counts(now)
+		w, e := c.ledger.Counts(now)
 		waiting, expired = waiting+w, expired+e
 	}
 	return waiting, expired

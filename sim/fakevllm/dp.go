@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -45,7 +46,7 @@ func (s *Server) startSides(ctx context.Context, l *life) error {
 		if port > 0 {
 			at = port + c.rank
 		}
-		if c.side, err = startSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), c.ledger.answer); err != nil {
+		if c.side, err = handover.StartSide(ctx, net.JoinHostPort(host, strconv.Itoa(at)), c.ledger.Answer); err != nil {
 			return err
 		}
 		s.opt.Shared.join(c.ledger)
@@ -90,7 +91,7 @@ func (s *Server) Ranks() []Rank {
 	for _, c := range s.current().cores {
 		r := Rank{EngineID: c.engineID, Requests: c.requests.Load()}
 		if c.side != nil {
-			r.SideChannel = c.side.port()
+			r.SideChannel = c.side.Port()
 		}
 		out = append(out, r)
 	}

@@ -9,6 +9,8 @@ import (
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 )
 
 // Whoever has seen a number finds as many remarks.
@@ -44,7 +46,7 @@ func TestHandoverIsJSON(t *testing.T) {
 			t.Fatalf("%s", b)
 		}
 		k := parseKV(b, NIXL)
-		if k.form != kvLoad || k.claim.token != token || k.claim.engineID != `e"1` || k.host != "::1" || k.port != 5600 {
+		if k.form != kvLoad || k.claim.Token != token || k.claim.EngineID != `e"1` || k.host != "::1" || k.port != 5600 {
 			t.Fatalf("%s is read as %+v", b, k)
 		}
 		var f float64
@@ -96,7 +98,7 @@ func TestParseKV(t *testing.T) {
 		})
 	}
 	spoiled := strings.Replace(load, "1.0", "1", 1)
-	if got := parseKV([]byte(spoiled), NIXL); got.form != kvLoad || got.claim.token != "" {
+	if got := parseKV([]byte(spoiled), NIXL); got.form != kvLoad || got.claim.Token != "" {
 		t.Errorf("re-encoded fields are not noticed: %+v", got)
 	}
 }
@@ -106,22 +108,22 @@ func TestParseKV(t *testing.T) {
 func TestTransferAfterItsTime(t *testing.T) {
 	t.Parallel()
 	reused := 0
-	tr := newTransfers(time.Millisecond, nil, func(string) { reused++ })
-	if !tr.begin("x") {
+	tr := handover.NewTransfers(time.Millisecond, nil, func(string) { reused++ })
+	if !tr.Begin("x") {
 		t.Error("a new id is not taken")
 	}
-	tr.finish("x", 1, time.Now().Add(-time.Hour))
-	if prompt, err := tr.pull("x"); !errors.Is(err, errNoPrefill) {
+	tr.Finish("x", 1, time.Now().Add(-time.Hour))
+	if prompt, err := tr.Pull("x"); !errors.Is(err, handover.ErrNoPrefill) {
 		t.Errorf("got %d, %v", prompt, err)
 	}
-	if waiting, expired := tr.counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
+	if waiting, expired := tr.Counts(time.Now()); waiting != 0 || expired != 1 || reused != 0 {
 		t.Errorf("%d wait, %d have expired, %d are reused", waiting, expired, reused)
 	}
-	if tr.begin("x") {
+	if tr.Begin("x") {
 		t.Error("an id that is over is taken again")
 	}
-	tr.drop("y")
-	if len(tr.open) > 0 {
-		t.Errorf("%d are kept", len(tr.open))
+	tr.Drop("y")
+	if len(tr.Open) > 0 {
+		t.Errorf("%d are kept", len(tr.Open))
 	}
 }

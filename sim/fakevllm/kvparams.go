@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"strconv"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -35,7 +36,7 @@ type kvRequest struct {
 	why   string // of kvBad
 	host  string
 	port  int
-	claim claim
+	claim handover.Claim
 }
 
 // parseKV reads the field as the NIXL connector does in one of its modes, and vllm-ascend's. The prefill
@@ -95,7 +96,7 @@ func parseLoad(members map[string][]byte, mode Mode) kvRequest {
 		}
 	}
 	for key, into := range map[string]*string{
-		"remote_engine_id": &k.claim.engineID, "remote_request_id": &k.claim.requestID, "remote_host": &k.host,
+		"remote_engine_id": &k.claim.EngineID, "remote_request_id": &k.claim.RequestID, "remote_host": &k.host,
 	} {
 		if json.Unmarshal(members[key], into) != nil || *into == "" {
 			return bad("%s must be a string", key)
@@ -108,9 +109,9 @@ func parseLoad(members map[string][]byte, mode Mode) kvRequest {
 	if mode != NIXLPush && (json.Unmarshal(members["remote_block_ids"], &blocks) != nil || blocks == nil) {
 		return bad("remote_block_ids must be a list")
 	}
-	k.claim.token = string(members[tokenField])
+	k.claim.Token = string(members[tokenField])
 	if string(members[extraField]) != extraValue {
-		k.claim.token = "" // no engine gives a hand-over away for this
+		k.claim.Token = "" // no engine gives a hand-over away for this
 	}
 	return k
 }

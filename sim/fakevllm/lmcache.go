@@ -15,6 +15,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/lmcache"
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -54,7 +55,7 @@ func (s *Server) AllocPorts() []int {
 	}
 	var ports []int
 	for _, rank := range r.ranks {
-		ports = append(ports, rank.port())
+		ports = append(ports, rank.Port())
 	}
 	return ports
 }
@@ -103,7 +104,7 @@ func (l *life) endLMCache() {
 
 // receiver is the buffer of an LMCache decode.
 type receiver struct {
-	ranks []*sideServer
+	ranks []*handover.SideServer
 
 	mu     sync.Mutex // guards chunks
 	chunks map[string]*chunk
@@ -115,7 +116,7 @@ type chunk struct{ listed, filled []bool }
 func startReceiver(ctx context.Context, addrs []string) (*receiver, error) {
 	r := &receiver{chunks: make(map[string]*chunk)}
 	for rank, addr := range addrs {
-		s, err := startSide(ctx, addr, func(line string) string { return r.answer(rank, len(addrs), line) })
+		s, err := handover.StartSide(ctx, addr, func(line string) string { return r.answer(rank, len(addrs), line) })
 		if err != nil {
 			r.close()
 			return nil, err
@@ -127,14 +128,14 @@ func startReceiver(ctx context.Context, addrs []string) (*receiver, error) {
 
 func (r *receiver) close() {
 	for _, s := range r.ranks {
-		s.close()
+		s.Close()
 	}
 }
 
 func (r *receiver) addresses() []string {
 	var out []string
 	for _, s := range r.ranks {
-		out = append(out, s.ln.Addr().String())
+		out = append(out, s.Ln.Addr().String())
 	}
 	return out
 }
@@ -142,11 +143,11 @@ func (r *receiver) addresses() []string {
 func (r *receiver) answer(rank, ranks int, line string) string {
 	words := strings.Fields(line)
 	if len(words) != 2 {
-		return "ERR " + errSideSyntax.Error()
+		return "ERR " + handover.ErrSideSyntax.Error()
 	}
 	key, err := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
 	if err != nil {
-		return "ERR " + errSideSyntax.Error()
+		return "ERR " + handover.ErrSideSyntax.Error()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -161,7 +162,7 @@ func (r *receiver) answer(rank, ranks int, line string) string {
 	case words[0] == "FILL" && c != nil:
 		c.filled[rank] = true
 	case words[0] != "FILL":
-		return "ERR " + errSideSyntax.Error()
+		return "ERR " + handover.ErrSideSyntax.Error()
 	}
 	return "OK"
 }
@@ -285,7 +286,7 @@ func (x *exchange) sendChunks(j *job) {
 }
 
 func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan) error {
-	ctx, cancel := context.WithTimeout(context.Background(), sideDeadline)
+	ctx, cancel := context.WithTimeout(context.Background(), handover.SideDeadline)
 	defer cancel()
 	addr := net.JoinHostPort(strings.Trim(spec.Host, "[]"), strconv.Itoa(spec.Alloc[rank]))
 	if err := tellSide(ctx, addr, "ALLOC ="+url.QueryEscape(key)); err != nil {
@@ -294,7 +295,7 @@ func (l *life) sendRank(spec *disaggSpec, rank int, key string, plan NoticePlan)
 	if plan.Listed != nil {
 		plan.Listed(rank)
 	}
-	ctx, cancel = context.WithTimeout(context.Background(), sideDeadline)
+	ctx, cancel = context.WithTimeout(context.Background(), handover.SideDeadline)
 	defer cancel()
 	if err := tellSide(ctx, addr, "FILL ="+url.QueryEscape(key)); err != nil {
 		return err
@@ -330,5 +331,5 @@ func tellSide(ctx context.Context, addr, line string) error {
 	if err != nil {
 		return err
 	}
-	return sideError(strings.TrimSpace(answer))
+	return handover.SideError(strings.TrimSpace(answer))
 }

@@ -66,9 +66,9 @@ func (l *life) appendCore(b []byte, c *core) []byte {
 	number("gauge", "vllm:num_requests_waiting", "", float64(c.waiting.Load()))
 	number("gauge", "vllm:num_requests_waiting_by_reason", `,reason="capacity"`, float64(c.waiting.Load()))
 	number("", "vllm:num_requests_waiting_by_reason", `,reason="deferred"`, float64(l.count.fetching.Load()))
-	pinned, _ := c.ledger.counts(time.Now())
+	pinned, _ := c.ledger.Counts(time.Now())
 	if l.transfers != nil {
-		pinned, _ = l.transfers.counts(time.Now())
+		pinned, _ = l.transfers.Counts(time.Now())
 	}
 	usage, blocks := min(1, float64(c.running.Load()+pinned)/256), 65536
 	if c.cache != nil {

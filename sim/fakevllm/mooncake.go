@@ -16,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -85,7 +86,7 @@ func (x *exchange) startMooncake(j *job) *pydantic.Error {
 	case k.produce && k.transferID == "":
 		x.warnMooncake("Missing transfer_id in kv_transfer_params from router!")
 	case k.produce:
-		if j.offers = l.transfers.begin(k.transferID); !j.offers {
+		if j.offers = l.transfers.Begin(k.transferID); !j.offers {
 			x.reused(k.transferID, "a prefill has had it")
 		}
 	case k.load && j.promptLogprobs != nil:
@@ -163,7 +164,7 @@ func (x *exchange) took(j *job, got fetched) {
 	j.cached = len(j.prompts[0]) - 1
 	if g := NewGenerator(j.prompts[0], 0); g.hash() != got.prompt {
 		j.wrongKV = true
-		s.refusals.add(x.id + ": " + errPrompt.Error() + ": the answer is wrong")
+		s.refusals.add(x.id + ": " + handover.ErrPrompt.Error() + ": the answer is wrong")
 		l.count.wrongKV.Add(1)
 	}
 }
@@ -175,32 +176,15 @@ func (x *exchange) offer(j *job, finish string) {
 	}
 	j.offers = false
 	g := NewGenerator(j.prompts[0], 0)
-	x.life.transfers.finish(j.mooncake.transferID, g.hash(), time.Now())
+	x.life.transfers.Finish(j.mooncake.transferID, g.hash(), time.Now())
 	x.life.count.made.Add(1)
 }
 
 // withdraw is the end of a prefill that offers nothing.
 func (x *exchange) withdraw(j *job) {
 	if j.offers {
-		x.life.transfers.drop(j.mooncake.transferID)
+		x.life.transfers.Drop(j.mooncake.transferID)
 	}
-}
-
-// answer is one question on the side channel of a producer.
-func (t *transfers) answer(line string) string {
-	words := strings.Fields(line)
-	if len(words) != 2 || words[0] != "PULL" {
-		return "ERR " + errSideSyntax.Error()
-	}
-	id, err := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
-	if err != nil {
-		return "ERR " + errSideSyntax.Error()
-	}
-	prompt, err := t.pull(id)
-	if err != nil {
-		return "ERR " + err.Error()
-	}
-	return "OK " + strconv.FormatUint(prompt, 16)
 }
 
 // fetched is what came of a question for blocks.

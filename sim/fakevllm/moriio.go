@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/jsontext"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
@@ -138,7 +139,7 @@ func (x *exchange) startMoRIIO(j *job) *pydantic.Error {
 		}
 	case k.produce:
 		j.mooncake.transferID = k.transferID
-		if j.offers = l.transfers.begin(k.transferID); !j.offers {
+		if j.offers = l.transfers.Begin(k.transferID); !j.offers {
 			x.reused(k.transferID, "a prefill has had it")
 			break
 		}
@@ -227,20 +228,20 @@ var (
 func (l *life) answerMoRIIO(line string) string {
 	words := strings.Fields(line)
 	if len(words) != 6 || words[0] != "PULL" {
-		return "ERR " + errSideSyntax.Error()
+		return "ERR " + handover.ErrSideSyntax.Error()
 	}
 	id, errID := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
 	peer, errPeer := url.QueryUnescape(strings.TrimPrefix(words[2], "="))
 	consumer, errTP := strconv.Atoi(words[3])
 	mine, errMine := strconv.Atoi(words[4])
 	if errors.Join(errID, errPeer, errTP, errMine) != nil {
-		return "ERR " + errSideSyntax.Error()
+		return "ERR " + handover.ErrSideSyntax.Error()
 	}
-	if l.server.opt.Mode == MoRIIORead && !l.transfers.holds(id, time.Now()) {
+	if l.server.opt.Mode == MoRIIORead && !l.transfers.Holds(id, time.Now()) {
 		// A one-sided read: what stands in the blocks now is taken for the prompt's.
 		return "OK 0"
 	}
-	prompt, err := l.transfers.pull(id)
+	prompt, err := l.transfers.Pull(id)
 	if err != nil {
 		return "ERR " + err.Error()
 	}

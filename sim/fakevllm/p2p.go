@@ -5,6 +5,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -58,8 +59,8 @@ func (x *exchange) startP2P(j *job) {
 		return
 	}
 	g := NewGenerator(j.prompts[0], 0)
-	c := claim{requestID: from.ID, prompt: g.hash()}
-	if err := l.client.take(x.r.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
+	c := handover.Claim{RequestID: from.ID, Prompt: g.hash()}
+	if err := l.client.Take(x.r.Context(), from.Host+":"+strconv.Itoa(from.Port), c); err != nil {
 		s.refusals.add(x.id + ": " + err.Error())
 		l.count.refused.Add(1)
 		if s.opt.KVLoadFailurePolicy == PolicyFail {
@@ -81,20 +82,11 @@ func (x *exchange) keepP2P(j *job) {
 	if to.ID == "" || x.fault != nil && x.fault.Kind == FaultNoKV {
 		return
 	}
-	if x.core.ledger.knows(to.ID) {
+	if x.core.ledger.Knows(to.ID) {
 		x.reused(to.ID, "a prefill has had it")
 		return
 	}
 	g := NewGenerator(j.prompts[0], 0)
-	x.core.ledger.put(to.ID, handover{prompt: g.hash()}, time.Now())
+	x.core.ledger.Put(to.ID, handover.Handover{Prompt: g.hash()}, time.Now())
 	l.count.made.Add(1)
-}
-
-// knows tells whether an id was used before.
-func (l *ledger) knows(requestID string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, waits := l.waiting[requestID]
-	_, gone := l.gone[requestID]
-	return waits || gone
 }

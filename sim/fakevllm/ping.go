@@ -11,6 +11,7 @@ import (
 	"github.com/tinylib/msgp/msgp"
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 )
 
 // pingInterval is that of vLLM's MoRI-IO engines.
@@ -75,7 +76,7 @@ func (s *Server) pingMessage(l *life, index int64) []byte {
 
 // startMoRIIOChannels brings up the port that partners find the engine by.
 func (s *Server) startMoRIIOChannels(ctx context.Context, l *life) (err error) {
-	l.transfers = newTransfers(s.opt.TransferTimeout, l.done, func(id string) {
+	l.transfers = handover.NewTransfers(s.opt.TransferTimeout, l.done, func(id string) {
 		s.violation("%s engine: transfer_id %q: a decode has had it", s.opt.Role, id)
 		l.count.reused.Add(1)
 	})
@@ -85,12 +86,12 @@ func (s *Server) startMoRIIOChannels(ctx context.Context, l *life) (err error) {
 	if addr == "" {
 		addr = s.opt.SideChannelAddr
 	}
-	if l.side, err = startSide(ctx, addr, l.answerMoRIIO); err != nil {
+	if l.side, err = handover.StartSide(ctx, addr, l.answerMoRIIO); err != nil {
 		return err
 	}
 	s.mu.Lock()
 	if host, port, splitErr := net.SplitHostPort(addr); splitErr == nil && port == "0" { // it is configured: the same in every life
-		addr = net.JoinHostPort(host, strconv.Itoa(l.side.port()))
+		addr = net.JoinHostPort(host, strconv.Itoa(l.side.Port()))
 	}
 	s.side = addr
 	s.mu.Unlock()

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/pdmesh/pdmesh/internal/zmq"
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 )
 
 const (
@@ -50,12 +51,12 @@ type life struct {
 	started   time.Time
 	ln        *listener
 	http      *http.Server
-	transfers *transfers       // of a Mooncake producer
-	side      *sideServer      // of a Mooncake producer and of MoRI-IO; others have one for each core
-	boot      *bootstrapServer // nil for all but a Mooncake producer
-	receiver  *receiver        // nil for all but an LMCache decode
-	pushers   []*zmq.Sender    // of an LMCache prefill, one for each rank
-	client    sideClient
+	transfers *handover.Transfers  // of a Mooncake producer
+	side      *handover.SideServer // of a Mooncake producer and of MoRI-IO; others have one for each core
+	boot      *bootstrapServer     // nil for all but a Mooncake producer
+	receiver  *receiver            // nil for all but an LMCache decode
+	pushers   []*zmq.Sender        // of an LMCache prefill, one for each rank
+	client    handover.SideClient
 	peers     peers
 	moriio    moriioTransfers
 	fetches   sync.WaitGroup // loads that run, of clients that may have left
@@ -164,7 +165,7 @@ func (s *Server) startChannels(ctx context.Context, l *life) (err error) {
 	case s.opt.Mode.handsOver() || s.opt.Mode == P2P:
 		return s.startSides(ctx, l)
 	case s.opt.Mode == Mooncake && s.opt.Role != RoleDecode:
-		l.transfers = newTransfers(s.opt.TransferTimeout, l.done, func(id string) {
+		l.transfers = handover.NewTransfers(s.opt.TransferTimeout, l.done, func(id string) {
 			s.violation("%s engine: transfer_id %q: a decode has had it", s.opt.Role, id)
 			l.count.reused.Add(1)
 		})
@@ -203,9 +204,9 @@ func (s *Server) SideChannel() int {
 	l := s.current()
 	switch {
 	case l.cores[0].side != nil:
-		return l.cores[0].side.port()
+		return l.cores[0].side.Port()
 	case l.side != nil:
-		return l.side.port()
+		return l.side.Port()
 	}
 	return 0
 }
@@ -307,11 +308,11 @@ func (l *life) end() {
 	for _, c := range l.cores {
 		if c.side != nil {
 			l.server.opt.Shared.leave(c.ledger)
-			c.side.close()
+			c.side.Close()
 		}
 	}
 	if l.side != nil {
-		l.side.close()
+		l.side.Close()
 	}
 	if l.boot != nil {
 		l.boot.close()
@@ -322,7 +323,7 @@ func (l *life) end() {
 			c.events.close()
 		}
 	}
-	l.client.close()
+	l.client.Close()
 }
 
 func (l *life) wait(ctx context.Context) error {
@@ -349,7 +350,7 @@ func (l *life) advertised(c *core) (host string, port int) {
 	}
 	host = l.server.opt.SideChannelHost
 	if host == "" {
-		host, _, _ = net.SplitHostPort(side.ln.Addr().String())
+		host, _, _ = net.SplitHostPort(side.Ln.Addr().String())
 	}
-	return host, side.port()
+	return host, side.Port()
 }

@@ -1,5 +1,9 @@
 package fakevllm
 
+import (
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
+)
+
 import "sync"
 
 // poolEntries bounds how many prompts a shared pool remembers.
@@ -12,12 +16,12 @@ type Shared struct {
 	pool    map[uint64]struct{}
 	order   []uint64 // the pool's prompts, oldest overwritten first
 	next    int
-	engines map[string]*ledger
+	engines map[string]*handover.Ledger
 }
 
 // NewShared makes an empty pool.
 func NewShared() *Shared {
-	return &Shared{pool: make(map[uint64]struct{}), engines: make(map[string]*ledger)}
+	return &Shared{pool: make(map[uint64]struct{}), engines: make(map[string]*handover.Ledger)}
 }
 
 func (s *Shared) store(prompt uint64) {
@@ -43,19 +47,19 @@ func (s *Shared) has(prompt uint64) bool {
 	return ok
 }
 
-func (s *Shared) join(l *ledger) {
+func (s *Shared) join(l *handover.Ledger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.engines[l.engineID] = l
+	s.engines[l.EngineID] = l
 }
 
-func (s *Shared) leave(l *ledger) {
+func (s *Shared) leave(l *handover.Ledger) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	delete(s.engines, l.engineID)
+	delete(s.engines, l.EngineID)
 }
 
-func (s *Shared) ledger(engineID string) *ledger {
+func (s *Shared) ledger(engineID string) *handover.Ledger {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.engines[engineID]

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/pdmesh/pdmesh/sim/fakevllm/handover"
 	"github.com/pdmesh/pdmesh/sim/fakevllm/pydantic"
 )
 
@@ -58,11 +59,11 @@ func (x *exchange) startKV(j *job) *pydantic.Error {
 			return pydantic.InternalError()
 		}
 		err := x.load(j)
-		if errors.Is(err, errExpired) && s.opt.Mode == NIXL {
+		if errors.Is(err, handover.ErrExpired) && s.opt.Mode == NIXL {
 			// Pull is a one-sided read: what stands in the blocks now is taken for the
 			// prompt's, and the answer is wrong.
 			j.wrongKV, err = true, nil
-			s.refusals.add(x.id + ": " + errExpired.Error() + ": the answer is wrong")
+			s.refusals.add(x.id + ": " + handover.ErrExpired.Error() + ": the answer is wrong")
 			l.count.wrongKV.Add(1)
 		}
 		if err != nil {
@@ -92,15 +93,15 @@ func (x *exchange) load(j *job) error {
 	l := x.life
 	c := j.kvReq.claim
 	g := NewGenerator(j.prompts[0], 0)
-	c.prompt, c.base, c.version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
-	if c.token == "" && !l.server.opt.RewrittenParams {
-		return errTampered
+	c.Prompt, c.Base, c.Version = g.hash(), j.meeting(l.server.opt.Mode), l.server.opt.handshake()
+	if c.Token == "" && !l.server.opt.RewrittenParams {
+		return handover.ErrTampered
 	}
-	if peer := l.server.opt.Shared.ledger(c.engineID); peer != nil {
-		return peer.take(c, time.Now())
+	if peer := l.server.opt.Shared.ledger(c.EngineID); peer != nil {
+		return peer.Take(c, time.Now())
 	}
 	addr := net.JoinHostPort(j.kvReq.host, strconv.Itoa(j.kvReq.port))
-	return l.client.take(x.r.Context(), addr, c)
+	return l.client.Take(x.r.Context(), addr, c)
 }
 
 // freeRemote has prefill free the blocks of a request that this engine refuses: since
@@ -114,11 +115,11 @@ func (x *exchange) freeRemote(kv []byte) {
 	if k.form != kvLoad {
 		return
 	}
-	if peer := l.server.opt.Shared.ledger(k.claim.engineID); peer != nil {
-		peer.free(k.claim.engineID, k.claim.requestID)
+	if peer := l.server.opt.Shared.ledger(k.claim.EngineID); peer != nil {
+		peer.Free(k.claim.EngineID, k.claim.RequestID)
 		return
 	}
-	l.client.free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
+	l.client.Free(x.r.Context(), net.JoinHostPort(k.host, strconv.Itoa(k.port)), k.claim)
 }
 
 // oldRelease tells a version before 0.21.
@@ -192,15 +193,15 @@ func (x *exchange) handOver(j *job, finish string) {
 	}
 	requestID := j.id + "-" + hex16(finish64(uint64(time.Now().UnixNano())))[:8]
 	g := NewGenerator(j.prompts[0], 0)
-	h := handover{prompt: g.hash(), token: newToken(), free: x.detach()}
+	h := handover.Handover{Prompt: g.hash(), Token: newToken(), Free: x.detach()}
 	if x.r.Header.Get("X-Request-Id") != "" {
-		h.base = j.meeting(l.server.opt.Mode)
+		h.Base = j.meeting(l.server.opt.Mode)
 	}
-	token := h.token
+	token := h.Token
 	if l.server.opt.RewrittenParams {
-		h.token = ""
+		h.Token = ""
 	}
-	x.core.ledger.put(requestID, h, time.Now())
+	x.core.ledger.Put(requestID, h, time.Now())
 	l.count.made.Add(1)
 	host, port := l.advertised(x.core)
 	j.kvJSON = appendHandover(make([]byte, 0, 768), l.server.opt.Mode, x.core.engineID, requestID, host, port, len(j.prompts[0]), token)

@@ -1,4 +1,4 @@
-package fakevllm
+package handover
 
 import (
 	"bufio"
@@ -22,11 +22,11 @@ import (
 //
 // where every word but the hash is "=" and the query-escaped value.
 
-const sideDeadline = 2 * time.Second
+const SideDeadline = 2 * time.Second
 
-// sideServer answers one line by another.
-type sideServer struct {
-	ln     net.Listener
+// SideServer answers one line by another.
+type SideServer struct {
+	Ln     net.Listener
 	answer func(line string) string
 	wg     sync.WaitGroup
 
@@ -35,21 +35,21 @@ type sideServer struct {
 	shut  bool
 }
 
-func startSide(ctx context.Context, addr string, answer func(line string) string) (*sideServer, error) {
+func StartSide(ctx context.Context, addr string, answer func(line string) string) (*SideServer, error) {
 	ln, err := (&net.ListenConfig{}).Listen(ctx, "tcp", addr)
 	if err != nil {
 		return nil, fmt.Errorf("side channel on %s: %w", addr, err)
 	}
-	s := &sideServer{ln: ln, answer: answer, conns: make(map[net.Conn]struct{})}
+	s := &SideServer{Ln: ln, answer: answer, conns: make(map[net.Conn]struct{})}
 	s.wg.Go(s.accept)
 	return s, nil
 }
 
-func (s *sideServer) port() int { return s.ln.Addr().(*net.TCPAddr).Port }
+func (s *SideServer) Port() int { return s.Ln.Addr().(*net.TCPAddr).Port }
 
-func (s *sideServer) accept() {
+func (s *SideServer) accept() {
 	for {
-		conn, err := s.ln.Accept()
+		conn, err := s.Ln.Accept()
 		if err != nil {
 			return // closed
 		}
@@ -65,7 +65,7 @@ func (s *sideServer) accept() {
 	}
 }
 
-func (s *sideServer) serve(conn net.Conn) {
+func (s *SideServer) serve(conn net.Conn) {
 	defer func() {
 		_ = conn.Close()
 		s.mu.Lock()
@@ -79,55 +79,55 @@ func (s *sideServer) serve(conn net.Conn) {
 			return // the peer is done
 		}
 		answer := s.answer(line)
-		_ = conn.SetWriteDeadline(time.Now().Add(sideDeadline))
+		_ = conn.SetWriteDeadline(time.Now().Add(SideDeadline))
 		if _, err := conn.Write([]byte(answer + "\n")); err != nil {
 			return
 		}
 	}
 }
 
-var errSideSyntax = errors.New("malformed request on the side channel")
+var ErrSideSyntax = errors.New("malformed request on the side channel")
 
-// answer is one question on the side channel of a NIXL engine.
-func (l *ledger) answer(line string) string {
+// Answer is one question on the side channel of a NIXL engine.
+func (l *Ledger) Answer(line string) string {
 	if err := l.handle(line); err != nil {
 		return "ERR " + err.Error()
 	}
 	return "OK"
 }
 
-func (l *ledger) handle(line string) error {
+func (l *Ledger) handle(line string) error {
 	words := strings.Fields(line)
 	if len(words) == 3 && words[0] == "FREE" {
 		engineID, _ := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
 		requestID, _ := url.QueryUnescape(strings.TrimPrefix(words[2], "="))
-		l.free(engineID, requestID)
+		l.Free(engineID, requestID)
 		return nil
 	}
 	if len(words) != 7 || words[0] != "TAKE" {
-		return errSideSyntax
+		return ErrSideSyntax
 	}
 	for i := 1; i < 6; i++ {
 		plain, err := url.QueryUnescape(strings.TrimPrefix(words[i], "="))
 		if err != nil {
-			return errSideSyntax
+			return ErrSideSyntax
 		}
 		words[i] = plain
 	}
 	prompt, err := strconv.ParseUint(words[6], 16, 64)
 	if err != nil {
-		return errSideSyntax
+		return ErrSideSyntax
 	}
-	return l.take(claim{
-		engineID: words[1], requestID: words[2], base: words[3], token: words[4], version: words[5], prompt: prompt,
+	return l.Take(Claim{
+		EngineID: words[1], RequestID: words[2], Base: words[3], Token: words[4], Version: words[5], Prompt: prompt,
 	}, time.Now())
 }
 
-// close ends the listener and all connections and waits for their goroutines.
-func (s *sideServer) close() {
+// Close ends the listener and all connections and waits for their goroutines.
+func (s *SideServer) Close() {
 	s.mu.Lock()
 	s.shut = true
-	_ = s.ln.Close()
+	_ = s.Ln.Close()
 	for conn := range s.conns {
 		_ = conn.Close()
 	}
@@ -135,25 +135,25 @@ func (s *sideServer) close() {
 	s.wg.Wait()
 }
 
-// sideClient keeps connections to other engines' side channels.
-type sideClient struct {
+// SideClient keeps connections to other engines' side channels.
+type SideClient struct {
 	mu   sync.Mutex // guards idle and shut
 	idle map[string][]net.Conn
 	shut bool
 }
 
-// take fetches a hand-over. An idle connection that turns out to be dead is
+// Take fetches a hand-over. An idle connection that turns out to be dead is
 // replaced once.
-func (c *sideClient) take(ctx context.Context, addr string, cl claim) error {
+func (c *SideClient) Take(ctx context.Context, addr string, cl Claim) error {
 	esc := func(s string) string { return "=" + url.QueryEscape(s) }
-	line := "TAKE " + esc(cl.engineID) + " " + esc(cl.requestID) + " " + esc(cl.base) + " " + esc(cl.token) + " " + esc(cl.version) +
-		" " + strconv.FormatUint(cl.prompt, 16) + "\n"
+	line := "TAKE " + esc(cl.EngineID) + " " + esc(cl.RequestID) + " " + esc(cl.Base) + " " + esc(cl.Token) + " " + esc(cl.Version) +
+		" " + strconv.FormatUint(cl.Prompt, 16) + "\n"
 	if conn := c.get(addr); conn != nil {
 		if answer, err := c.exchange(addr, conn, line); err == nil {
-			return sideError(answer)
+			return SideError(answer)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, sideDeadline)
+	ctx, cancel := context.WithTimeout(ctx, SideDeadline)
 	defer cancel()
 	conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", addr)
 	if err != nil {
@@ -163,20 +163,20 @@ func (c *sideClient) take(ctx context.Context, addr string, cl claim) error {
 	if err != nil {
 		return fmt.Errorf("fetch the hand-over: %w", err)
 	}
-	return sideError(answer)
+	return SideError(answer)
 }
 
-// free tells a prefill engine that a hand-over will not be read.
-func (c *sideClient) free(ctx context.Context, addr string, cl claim) {
-	conn, err := (&net.Dialer{Timeout: sideDeadline}).DialContext(ctx, "tcp", addr)
+// Free tells a prefill engine that a hand-over will not be read.
+func (c *SideClient) Free(ctx context.Context, addr string, cl Claim) {
+	conn, err := (&net.Dialer{Timeout: SideDeadline}).DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return // its lease ends
 	}
-	_, _ = c.exchange(addr, conn, "FREE ="+url.QueryEscape(cl.engineID)+" ="+url.QueryEscape(cl.requestID)+"\n")
+	_, _ = c.exchange(addr, conn, "FREE ="+url.QueryEscape(cl.EngineID)+" ="+url.QueryEscape(cl.RequestID)+"\n")
 }
 
-func (c *sideClient) exchange(addr string, conn net.Conn, line string) (string, error) {
-	_ = conn.SetDeadline(time.Now().Add(sideDeadline))
+func (c *SideClient) exchange(addr string, conn net.Conn, line string) (string, error) {
+	_ = conn.SetDeadline(time.Now().Add(SideDeadline))
 	if _, err := conn.Write([]byte(line)); err != nil {
 		_ = conn.Close()
 		return "", err
@@ -190,20 +190,20 @@ func (c *sideClient) exchange(addr string, conn net.Conn, line string) (string, 
 	return strings.TrimSpace(answer), nil
 }
 
-func sideError(answer string) error {
+func SideError(answer string) error {
 	if answer == "OK" {
 		return nil
 	}
 	reason := strings.TrimPrefix(answer, "ERR ")
-	for _, err := range []error{errForeign, errUnknown, errUsed, errFreed, errExpired, errPrompt, errRequest, errTampered, errVersion} {
+	for _, err := range []error{errForeign, errUnknown, errUsed, errFreed, ErrExpired, ErrPrompt, errRequest, ErrTampered, errVersion} {
 		if err.Error() == reason {
 			return err
 		}
 	}
-	return fmt.Errorf("%w: %q", errSideSyntax, answer)
+	return fmt.Errorf("%w: %q", ErrSideSyntax, answer)
 }
 
-func (c *sideClient) get(addr string) net.Conn {
+func (c *SideClient) get(addr string) net.Conn {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	list := c.idle[addr]
@@ -215,7 +215,7 @@ func (c *sideClient) get(addr string) net.Conn {
 	return conn
 }
 
-func (c *sideClient) put(addr string, conn net.Conn) {
+func (c *SideClient) put(addr string, conn net.Conn) {
 	const perPeer = 64
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -229,7 +229,7 @@ func (c *sideClient) put(addr string, conn net.Conn) {
 	c.idle[addr] = append(c.idle[addr], conn)
 }
 
-func (c *sideClient) close() {
+func (c *SideClient) Close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.shut = true

@@ -1,14 +1,17 @@
-package fakevllm
+package handover
 
 import (
 	"errors"
+	"net/url"
+	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
 
 // Why a transfer between Mooncake engines comes to nothing.
 var (
-	errNoPrefill = errors.New("timeout waiting for the prefill side to be ready")
+	ErrNoPrefill = errors.New("timeout waiting for the prefill side to be ready")
 	errEngineEnd = errors.New("the engine ends")
 )
 
@@ -21,15 +24,15 @@ type transfer struct {
 	expires time.Time     // with ready closed
 }
 
-// transfers are those of one life of a Mooncake producer, by transfer_id. Either
+// Transfers are those of one life of a Mooncake producer, by transfer_id. Either
 // leg may come first.
-type transfers struct {
+type Transfers struct {
 	timeout time.Duration
 	done    <-chan struct{} // of the life
 	reused  func(id string) // is told of a second decode
 
 	mu      sync.Mutex // guards everything below
-	open    map[string]*transfer
+	Open    map[string]*transfer
 	spent   map[string]struct{} // ids that are over, the newest of them
 	order   []string            // of spent, oldest overwritten first
 	next    int
@@ -37,12 +40,12 @@ type transfers struct {
 	pulls   int64 // decodes that came
 }
 
-func newTransfers(timeout time.Duration, done <-chan struct{}, reused func(id string)) *transfers {
-	return &transfers{timeout: timeout, done: done, reused: reused, open: make(map[string]*transfer), spent: make(map[string]struct{})}
+func NewTransfers(timeout time.Duration, done <-chan struct{}, reused func(id string)) *Transfers {
+	return &Transfers{timeout: timeout, done: done, reused: reused, Open: make(map[string]*transfer), spent: make(map[string]struct{})}
 }
 
-// begin notes that a prefill runs. false means that the id is not its own.
-func (t *transfers) begin(id string) bool {
+// Begin notes that a prefill runs. false means that the id is not its own.
+func (t *Transfers) Begin(id string) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, spent := t.spent[id]; spent {
@@ -55,17 +58,17 @@ func (t *transfers) begin(id string) bool {
 }
 
 // get finds or makes an entry; t.mu is held.
-func (t *transfers) get(id string) *transfer {
-	tr := t.open[id]
+func (t *Transfers) get(id string) *transfer {
+	tr := t.Open[id]
 	if tr == nil {
 		tr = &transfer{ready: make(chan struct{})}
-		t.open[id] = tr
+		t.Open[id] = tr
 	}
 	return tr
 }
 
-// finish offers the blocks of a prefill that has ended by length.
-func (t *transfers) finish(id string, prompt uint64, now time.Time) {
+// Finish offers the blocks of a prefill that has ended by length.
+func (t *Transfers) Finish(id string, prompt uint64, now time.Time) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	tr := t.get(id)
@@ -73,18 +76,18 @@ func (t *transfers) finish(id string, prompt uint64, now time.Time) {
 	close(tr.ready)
 }
 
-// drop forgets a prefill that offers nothing. A decode that waits for it is not
+// Drop forgets a prefill that offers nothing. A decode that waits for it is not
 // told, as with vLLM.
-func (t *transfers) drop(id string) {
+func (t *Transfers) Drop(id string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.end(id)
 }
 
 // end takes an id out for good; t.mu is held.
-func (t *transfers) end(id string) {
+func (t *Transfers) end(id string) {
 	const remembered = 1 << 16
-	delete(t.open, id)
+	delete(t.Open, id)
 	t.spent[id] = struct{}{}
 	if len(t.order) < remembered {
 		t.order = append(t.order, id)
@@ -95,8 +98,8 @@ func (t *transfers) end(id string) {
 	t.next = (t.next + 1) % remembered
 }
 
-// pull waits for a prefill and takes its blocks, once.
-func (t *transfers) pull(id string) (prompt uint64, err error) {
+// Pull waits for a prefill and takes its blocks, once.
+func (t *Transfers) Pull(id string) (prompt uint64, err error) {
 	t.mu.Lock()
 	tr := t.get(id)
 	_, again := t.spent[id]
@@ -124,17 +127,17 @@ func (t *transfers) pull(id string) (prompt uint64, err error) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.open[id] == tr && !tr.begun {
-		delete(t.open, id)
+	if t.Open[id] == tr && !tr.begun {
+		delete(t.Open, id)
 	}
-	return 0, errNoPrefill
+	return 0, ErrNoPrefill
 }
 
-func (t *transfers) take(id string, tr *transfer, now time.Time) bool {
+func (t *Transfers) take(id string, tr *transfer, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	if t.open[id] != tr {
+	if t.Open[id] != tr {
 		return false
 	}
 	t.end(id)
@@ -142,8 +145,8 @@ func (t *transfers) take(id string, tr *transfer, now time.Time) bool {
 }
 
 // expire frees the blocks that no decode has fetched; t.mu is held.
-func (t *transfers) expire(now time.Time) {
-	for id, tr := range t.open {
+func (t *Transfers) expire(now time.Time) {
+	for id, tr := range t.Open {
 		select {
 		case <-tr.ready:
 			if !now.Before(tr.expires) {
@@ -155,13 +158,13 @@ func (t *transfers) expire(now time.Time) {
 	}
 }
 
-// counts tells how many prefills wait for their decode and how many were never
+// Counts tells how many prefills wait for their decode and how many were never
 // fetched.
-func (t *transfers) counts(now time.Time) (waiting, expired int64) {
+func (t *Transfers) Counts(now time.Time) (waiting, expired int64) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	for _, tr := range t.open {
+	for _, tr := range t.Open {
 		select {
 		case <-tr.ready:
 			waiting++
@@ -171,12 +174,12 @@ func (t *transfers) counts(now time.Time) (waiting, expired int64) {
 	return waiting, t.expired
 }
 
-// holds tells that the blocks of an id wait for their decode.
-func (t *transfers) holds(id string, now time.Time) bool {
+// Holds tells that the blocks of an id wait for their decode.
+func (t *Transfers) Holds(id string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.expire(now)
-	tr := t.open[id]
+	tr := t.Open[id]
 	if tr == nil {
 		return false
 	}
@@ -188,12 +191,29 @@ func (t *transfers) holds(id string, now time.Time) bool {
 	}
 }
 
-// asked is how many decodes have come for blocks.
-func (t *transfers) asked() int64 {
+// Asked is how many decodes have come for blocks.
+func (t *Transfers) Asked() int64 {
 	if t == nil {
 		return 0
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return t.pulls
+}
+
+// Answer is one question on the side channel of a producer.
+func (t *Transfers) Answer(line string) string {
+	words := strings.Fields(line)
+	if len(words) != 2 || words[0] != "PULL" {
+		return "ERR " + ErrSideSyntax.Error()
+	}
+	id, err := url.QueryUnescape(strings.TrimPrefix(words[1], "="))
+	if err != nil {
+		return "ERR " + ErrSideSyntax.Error()
+	}
+	prompt, err := t.Pull(id)
+	if err != nil {
+		return "ERR " + err.Error()
+	}
+	return "OK " + strconv.FormatUint(prompt, 16)
 }
