@@ -3,13 +3,9 @@
 //
 //	flags  >  environment (PD_...)  >  file (--config)  >  defaults
 //
-// It is the only package that knows viper. A setting has one name everywhere:
-// --prefill-timeout on the command line is PD_PREFILL_TIMEOUT in the
-// environment and prefill-timeout in the file. Values are read by the same
-// code wherever they come from, so that "30s", "32MiB" and "on" mean the same
-// in all three places, and every complaint names the setting as a flag and
-// says which source the bad value came from. How a setting is named and which source wins
-// is in package settings, for the agent and pdctl too.
+// Its table of settings is Proxy.Settings. How one is named, read and printed is in package
+// settings, for the agent and pdctl too; here is what the values must be, and what follows
+// from them.
 //
 // The command lines of the example proxies of vLLM, vllm-ascend and LMCache are
 // taken as they are (reference.go, reference_lists.go): their flags say what
