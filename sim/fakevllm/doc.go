@@ -15,6 +15,10 @@
 // Mooncake engines know their legs by transfer_id; what vLLM does not tell a
 // decode makes it wait, and what is of another prompt makes its text wrong.
 //
+// Under it stand what needs no engine: kvcache (the prefix cache), handover (what waits for
+// a decode, and its side channel), pydantic (what is taken, and the words of refusals) and
+// jsontext; command is the program's command line.
+//
 // It shares no code with the data path of the proxy: a mistake there must not
 // hide behind the same mistake here.
 package fakevllm
