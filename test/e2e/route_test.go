@@ -10,9 +10,9 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/pdmesh/pdmesh/internal/plan"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 	"github.com/pdmesh/pdmesh/sim/fleet"
-	"github.com/pdmesh/pdmesh/internal/plan"
 )
 
 // pdctl route asks a proxy where a request would go: the one that is named, or the first

@@ -6,8 +6,8 @@ import (
 	"sync"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // TestBothRoles has two engines with kv_both, each registered in both roles: a prompt is

@@ -13,9 +13,9 @@ import (
 
 	"github.com/pdmesh/pdmesh/bench/ground"
 	"github.com/pdmesh/pdmesh/bench/machine"
-	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/version"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // envDoc names a document into which the figures of TestChats are written.

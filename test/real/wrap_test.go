@@ -9,8 +9,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/sim/fleet"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/sim/fleet"
 )
 
 // wrapped starts an agent that starts an engine, with arguments besides.
