@@ -2,7 +2,7 @@
 // request. A policy sees candidates that may all be picked: role, model, state,
 // health and the other half of the pair are looked at before it is asked.
 //
-// A new policy is one file, its test, and one line in registry.go.
+// docs/architecture.md lists what a new policy takes, file by file.
 package policy
 
 import (
