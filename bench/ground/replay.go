@@ -104,7 +104,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 	if err != nil {
 		return err
 	}
-	samples, failure, lag := p.send(ctx, urls)
+	samples, lag, failure := p.send(ctx, urls)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
@@ -138,7 +138,7 @@ func (p *Replay) measure(ctx context.Context, res *Result, e *engines, urls []st
 }
 
 // send replays the workload.
-func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, first error, lag loadgen.Lag) {
+func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, lag loadgen.Lag, first error) {
 	list := p.Workload.Requests
 	samples = make([]sample, len(list))
 	client := loadgen.NewClient(1024, nil)
@@ -165,7 +165,7 @@ func (p *Replay) send(ctx context.Context, urls []string) (samples []sample, fir
 			}
 		},
 	})
-	return samples, first, lag
+	return samples, lag, first
 }
 
 // real is a duration in the time of the trace.
@@ -196,15 +196,25 @@ func (p *Replay) settle(ctx context.Context, urls []string) error {
 				if good = 0; time.Now().After(deadline) {
 					return fmt.Errorf("%s does not serve: %w", url, got.Err)
 				}
-				select {
-				case <-ctx.Done():
-					return ctx.Err()
-				case <-time.After(200 * time.Millisecond):
+				if err := pause(ctx, 200*time.Millisecond); err != nil {
+					return err
 				}
 			}
 		}
 	}
 	return nil
+}
+
+// pause waits, or until it should not any more.
+func pause(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-t.C:
+		return nil
+	}
 }
 
 // calm waits until others have used little of the machine for a while, or until
@@ -217,10 +227,8 @@ func (p *Replay) calm(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(look):
+		if err := pause(ctx, look); err != nil {
+			return err
 		}
 		busy1, all1, err := machine.Times()
 		if err != nil || (busy1-busy0)/(all1-all0) < others || p.Patience <= 0 {

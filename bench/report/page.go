@@ -19,7 +19,7 @@ type Measured struct {
 }
 
 // marks are what the names of processors have besides their name.
-var marks = regexp.MustCompile(`\((r|tm)\)|\b(processor|cpu)\b|@.*`) //nolint:gochecknoglobals // compiled once
+var marks = regexp.MustCompile(`\((r|tm)\)|\b(processor|cpu)\b|@.*`)
 
 // NameOf is the name of a machine's folder, unless somebody gives another one: that of
 // its processor.

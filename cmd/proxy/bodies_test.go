@@ -22,7 +22,7 @@ func TestBodiesMemoryIsInForce(t *testing.T) {
 	}
 	startProxy(t, nil, "--port", port, "--host", "127.0.0.1", "--etcd-endpoints", testkit.StartEtcd(t).Endpoint(), "--max-bodies-memory", "5MiB")
 	testkit.Eventually(t, time.Minute, func() error {
-		resp, err := http.Get("http://" + address + "/metrics")
+		resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/metrics", "")
 		if err != nil {
 			return err
 		}

@@ -118,7 +118,7 @@ const tlsPrompt = `{"model":"m","prompt":"tell me","max_tokens":4,"temperature":
 
 // complete gives the answer to one completion.
 func (p *inProcess) complete(hc *http.Client) (int, string, error) {
-	resp, err := hc.Post(p.url+"/v1/completions", "application/json", strings.NewReader(tlsPrompt))
+	resp, err := testkit.Ask(context.Background(), hc, http.MethodPost, p.url+"/v1/completions", tlsPrompt)
 	if err != nil {
 		return 0, "", err
 	}
@@ -128,7 +128,7 @@ func (p *inProcess) complete(hc *http.Client) (int, string, error) {
 }
 
 func (p *inProcess) get(hc *http.Client, path string) (string, error) {
-	resp, err := hc.Get(p.url + path)
+	resp, err := testkit.Ask(context.Background(), hc, http.MethodGet, p.url+path, "")
 	if err != nil {
 		return "", err
 	}

@@ -39,7 +39,7 @@ func allow(ctx context.Context, limit time.Duration, ticks <-chan time.Time, tic
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for n := 0; n < fairTicks; n++ {
+		for range fairTicks {
 			select {
 			case <-ctx.Done():
 				return

@@ -173,7 +173,7 @@ func TestWithoutTLS(t *testing.T) {
 	f.Cert, f.Key = a.Issue("server", testkit.Certificate{Hosts: []string{"127.0.0.1"}})
 	var log testkit.Buffer
 	l, address := serve(t, open(t, f, nil), &log)
-	resp, err := http.Get("http://" + address + "/v1/models")
+	resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodGet, "http://"+address+"/v1/models", "")
 	if err != nil {
 		t.Fatal(err)
 	}

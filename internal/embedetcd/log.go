@@ -39,17 +39,17 @@ type lastWord struct{ fatal func(why string) }
 
 // OnWrite implements zapcore.CheckWriteHook.
 func (w lastWord) OnWrite(ce *zapcore.CheckedEntry, fields []zapcore.Field) {
-	why := ce.Message
+	why := []string{ce.Message}
 	all := zapcore.NewMapObjectEncoder()
 	for _, f := range fields {
 		f.AddTo(all)
 	}
 	for _, name := range []string{"path", "error", "panic"} {
 		if v, ok := all.Fields[name]; ok {
-			why += fmt.Sprintf(": %v", v)
+			why = append(why, fmt.Sprint(v))
 		}
 	}
-	w.fatal(why)
+	w.fatal(strings.Join(why, ": "))
 }
 
 // beside tells etcd's warnings that are beside the point here: about load on a

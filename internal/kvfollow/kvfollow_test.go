@@ -10,6 +10,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -118,7 +119,7 @@ func TestFollow(t *testing.T) {
 		m.set(in)
 		f, x := follow(t, &m, netguard.New(nil))
 		want(t, x, in, ids, 3)
-		more := append(ids[:len(ids):len(ids)], 33, 34, 35, 36)
+		more := append(slices.Clip(ids), 33, 34, 35, 36)
 		complete(t, s, more)
 		want(t, x, in, more, 4)
 		if st := f.Status(); len(st) != 1 || st[0].State != "following" || st[0].Index.Blocks < 4 {

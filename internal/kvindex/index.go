@@ -1,6 +1,7 @@
 package kvindex
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 	"sync"
@@ -80,9 +81,7 @@ func (x *Index) target(t Target) *target {
 func (x *Index) replace(change func(map[Target]*target)) {
 	was := *x.targets.Load()
 	all := make(map[Target]*target, len(was)+1)
-	for t, known := range was {
-		all[t] = known
-	}
+	maps.Copy(all, was)
 	change(all)
 	x.targets.Store(&all)
 }

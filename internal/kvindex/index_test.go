@@ -381,9 +381,7 @@ func BenchmarkMemory(b *testing.B) {
 		var before, after runtime.MemStats
 		runtime.GC()
 		runtime.ReadMemStats(&before)
-		x, _, tokens := filled(1, blocks)
-		tokens = nil //nolint:ineffassign,wastedassign // they are not the index's
-		_ = tokens
+		x, _, _ := filled(1, blocks)
 		runtime.GC()
 		runtime.ReadMemStats(&after)
 		b.ReportMetric(float64(after.HeapAlloc-before.HeapAlloc)/blocks, "B/block")

@@ -1,6 +1,9 @@
 package kvindex
 
-import "sync"
+import (
+	"slices"
+	"sync"
+)
 
 // slot is the number of a target while the index knows it.
 type slot uint16
@@ -20,12 +23,7 @@ func (h *holders) has(s slot) bool {
 		word := int(s / 64)
 		return word < len(*h.many) && (*h.many)[word]>>(s%64)&1 != 0
 	}
-	for _, have := range h.few[:h.n] {
-		if have == s {
-			return true
-		}
-	}
-	return false
+	return slices.Contains(h.few[:h.n], s)
 }
 
 func (h *holders) add(s slot) {

@@ -214,7 +214,7 @@ func TestDoctorTwoAgentsOnOneAddress(t *testing.T) {
 // is found.
 func agentSocket(t *testing.T, name string, report func() agentctl.Report) map[string]string {
 	t.Helper()
-	run, err := os.MkdirTemp("", "pd") // short enough for a socket
+	run, err := os.MkdirTemp("", "pd") //nolint:usetesting // short enough for a socket
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -240,13 +240,13 @@ func TestDoctorOneEngineTwice(t *testing.T) {
 	r.leased("/pd/prefill/10.0.0.7:8100", `{"models":["m"],"host_id":"a"}`)
 	r.leased("/pd/decode/10.0.0.8:8200", `{"models":["m"],"host_id":"a","kv_role":"kv_consumer"}`)
 	r.leased("/pd/prefill/10.0.0.8:8200", `{"models":["m"],"host_id":"b","kv_role":"kv_producer"}`)
-	got := r.examined(5)
+	r.examined(5)
 	r.leased("/pd/decode/10.0.0.9:8200", `{"models":["m"]}`)
 	r.put("/pd/decode/node9:8200", `{"models":["m"],"address":"10.0.0.9:8200"}`)
 	// Who writes the address of another into a record does not have that one removed.
 	r.put("/pd/decode/zone-a:8300", `{"models":["m"]}`)
 	r.leased("/pd/decode/liar:8300", `{"models":["m"],"address":"zone-a:8300"}`)
-	got = r.examined(5)
+	got := r.examined(5)
 	noRemoval := func(f doctor.Finding) {
 		t.Helper()
 		if strings.Contains(strings.Join(f.Commands, " "), "remove") {

@@ -177,7 +177,7 @@ func TestSelector(t *testing.T) {
 		"rack=5":              "",
 	} {
 		args := []string{"list", "-o", "json"}
-		for _, term := range strings.Fields(line) {
+		for term := range strings.FieldsSeq(line) {
 			args = append(args, "-l", term)
 		}
 		_, out, errs := r.run(args...)

@@ -1,6 +1,7 @@
 package pdctl_test
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -44,9 +45,7 @@ func TestSettingsFile(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			env := map[string]string{"HOME": home}
-			for name, value := range tc.env {
-				env[name] = value
-			}
+			maps.Copy(env, tc.env)
 			// With a command as without one: nothing is done.
 			for _, args := range [][]string{{"--print-config"}, {"remove", "prefill", "10.0.0.7:1", "--print-config"}} {
 				code, out, errs := execute(t.Context(), env, append(args, tc.args...)...)

@@ -126,8 +126,8 @@ func (x *Index) Note(t int, c *Chain, capacity int) {
 	steps := x.grow(c, x.walk(c))
 	// The beginning is used last: it is needed by more, and without it the rest is of no
 	// use.
-	for i := len(steps) - 1; i >= 0; i-- {
-		x.hold(t, steps[i].node, steps[i].same)
+	for _, p := range slices.Backward(steps) {
+		x.hold(t, p.node, p.same)
 	}
 	x.bound(t, capacity)
 }

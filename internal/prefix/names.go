@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"container/list"
+	"slices"
 	"sort"
 
 	"github.com/pdmesh/pdmesh/internal/kvindex"
@@ -63,8 +64,8 @@ func (n *Names) Peek(c *Chain) (names []kvindex.Key, bytes int) {
 
 // longest is the place of the longest beginning of a prompt that has names, and its bytes.
 func (n *Names) longest(c *Chain) (is place, bytes int) {
-	for i := len(c.keys) - 1; i >= 0; i-- {
-		if is := n.at[c.keys[i]]; is.blocks > 0 {
+	for i, key := range slices.Backward(c.keys) {
+		if is := n.at[key]; is.blocks > 0 {
 			return is, end(i + 1)
 		}
 	}

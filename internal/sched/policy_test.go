@@ -59,7 +59,7 @@ func eachPolicy(t *testing.T, f func(t *testing.T, name string)) {
 }
 
 // prompts counts those of share: nobody has any of them in its cache.
-var prompts atomic.Uint64 //nolint:gochecknoglobals // so that no two are alike
+var prompts atomic.Uint64
 
 // share picks for so many sessions, holds 64 picks at a time, and gives what part of
 // them each address got, in percent. again, if not nil, tells of a pick that its

@@ -45,7 +45,7 @@ func chromium(t *testing.T) string {
 // tab is a page in a browser of its own.
 type tab struct {
 	*testing.T
-	ctx context.Context
+	ctx context.Context //nolint:containedctx // chromedp keeps the page in it
 }
 
 // look is how a page is looked at.

@@ -122,13 +122,13 @@ func (s *stage) play(line string, e example) {
 			t.Fatalf("before: %s: exit %d\n%s", one, code, c.out.String())
 		}
 	}
-	real := s.here(line)
-	c := s.begin(real, etcd)
+	typed := s.here(line)
+	c := s.begin(typed, etcd)
 	if e.during != nil {
 		e.during(s, c)
 	}
 	if code := c.end(); code != e.code {
-		t.Errorf("%s: exit %d, want %d", real, code, e.code)
+		t.Errorf("%s: exit %d, want %d", typed, code, e.code)
 	}
 	out := c.out.String()
 	for _, words := range e.want {
@@ -137,7 +137,7 @@ func (s *stage) play(line string, e example) {
 		}
 	}
 	if t.Failed() {
-		t.Logf("%s\n%s", real, out)
+		t.Logf("%s\n%s", typed, out)
 	}
 	if e.after != nil {
 		e.after(s)

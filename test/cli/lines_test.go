@@ -5,6 +5,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -23,7 +24,7 @@ func helps(t *testing.T) map[string][]string {
 		out[name] = section(string(help), "Examples:")
 		for _, line := range section(string(help), "Available Commands:") {
 			if sub, _, _ := strings.Cut(line, " "); sub != "help" && sub != "completion" { // cobra's own
-				look(append(words[:len(words):len(words)], sub)...)
+				look(append(slices.Clip(words), sub)...)
 			}
 		}
 	}

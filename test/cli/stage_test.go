@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -192,7 +193,7 @@ func (s *stage) begin(line, etcd string) *typed {
 	s.t.Helper()
 	ctx, cancel := context.WithTimeout(s.t.Context(), patience)
 	c := &typed{cmd: exec.CommandContext(ctx, "bash", "-o", "pipefail", "-c", line), stop: cancel}
-	c.cmd.Dir, c.cmd.Env = s.dir, append(s.env[:len(s.env):len(s.env)], "PD_ETCD_ENDPOINTS="+etcd)
+	c.cmd.Dir, c.cmd.Env = s.dir, append(slices.Clip(s.env), "PD_ETCD_ENDPOINTS="+etcd)
 	c.cmd.Stdout, c.cmd.Stderr = &c.out, &c.out
 	c.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	c.cmd.Cancel = func() error { return syscall.Kill(-c.cmd.Process.Pid, syscall.SIGKILL) }

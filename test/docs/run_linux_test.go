@@ -17,7 +17,7 @@ import (
 	"github.com/pdmesh/pdmesh/test/harness"
 )
 
-var binDir string //nolint:gochecknoglobals // set once by TestMain
+var binDir string
 
 // asInit is set in the child that makes a network for the shell it becomes.
 const asInit = "PD_DOCS_INIT"

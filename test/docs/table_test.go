@@ -28,7 +28,7 @@ const ready2 = `instances 2`
 // inFleet is for what changes a fleet that is there.
 const inFleet = "fleet"
 
-var table = []row{ //nolint:gochecknoglobals // the table of this test
+var table = []row{
 	{page: "README.md", first: "clients (OpenAI API)", why: picture},
 	{page: "README.md", first: "make build", by: "test/real: TestFirstHour"},
 	{page: "README.md", first: "curl -s http://127.0.0.1:8200/metrics", by: "test/real: TestFirstHour"},

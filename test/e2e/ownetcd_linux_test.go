@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -107,7 +108,7 @@ func TestOwnEtcdServesAnotherMachine(t *testing.T) {
 	etcd := here.address + ":2379"
 	access := []string{"--etcd-endpoints", "https://" + etcd, "--etcd-ca", a.CA}
 	as := func(user string) []string {
-		return append(access[:len(access):len(access)], "--etcd-username", user, "--etcd-password-file", word(user))
+		return append(slices.Clip(access), "--etcd-username", user, "--etcd-password-file", word(user))
 	}
 	pdctl := func(args ...string) []string { return append([]string{filepath.Join(binDir, "pdctl")}, args...) }
 

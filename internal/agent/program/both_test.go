@@ -81,7 +81,7 @@ func TestBothRolesKeepFinishedPrefills(t *testing.T) {
 	engine := fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}})
 	log, stop := startAgent(t, fast(etcd.Endpoint(), "both", engine.Address(), "--kv-lease", "1s"))
 	awaitState(t, cli, key("prefill", engine.Address()), instance.Ready)
-	resp, err := http.Post(engine.URL()+"/v1/completions", "application/json", strings.NewReader(`{"model":"m","prompt":"hi","max_tokens":1}`))
+	resp, err := testkit.Ask(t.Context(), http.DefaultClient, http.MethodPost, engine.URL()+"/v1/completions", `{"model":"m","prompt":"hi","max_tokens":1}`)
 	if err != nil {
 		t.Fatal(err)
 	}

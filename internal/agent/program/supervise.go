@@ -111,9 +111,9 @@ func (s *service) ended(ctx context.Context, last wrap.Exit, failed error) (int,
 	case ctx.Err() != nil:
 		s.log.Infof("the engine has ended: %s", last)
 		if code == asked(s.orders.stopSignal()) {
-			return 0, nil //nolint:nilerr // its end was asked for, and this is how most programs obey
+			return 0, nil // its end was asked for, and this is how most programs obey
 		}
-		return code, nil //nolint:nilerr // the same
+		return code, nil
 	case failed == nil:
 		s.log.Info("the engine has ended by itself")
 		return code, nil

@@ -3,6 +3,7 @@ package setup
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 
@@ -14,7 +15,7 @@ func TestBothRolesFacts(t *testing.T) {
 	t.Parallel()
 	serve := []string{"--etcd-endpoints=127.0.0.1:1", "--", "vllm", "serve", "M", "--port", "8100", "--kv-transfer-config"}
 	config := func(role string) []string {
-		return append(serve[:len(serve):len(serve)], `{"kv_connector":"NixlConnector","kv_role":"`+role+`"}`)
+		return append(slices.Clip(serve), `{"kv_connector":"NixlConnector","kv_role":"`+role+`"}`)
 	}
 	if _, err := loadArgs(t, nil, config("kv_both")...); err == nil || !errors.Is(err, errNoRole) || !strings.Contains(err.Error(), "--role both") {
 		t.Errorf("kv_both alone: %v", err)

@@ -16,9 +16,6 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// seedEvents is what vLLM's own example of events has.
-const seedEvents = `{"enable_kv_cache_events": true, "publisher": "zmq", "topic": "kv-events"}`
-
 // Where the command says where it publishes, that is what the record says; where nobody
 // can follow, the person who starts it is told.
 func TestEventsThatAreGiven(t *testing.T) {

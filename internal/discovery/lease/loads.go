@@ -91,7 +91,7 @@ func (w *Loads) Run(ctx context.Context) error {
 		}
 		etcd.Pause(ctx, rand.N(min(etcd.BackoffCap, etcd.BackoffBase<<min(tries, 10))))
 	}
-	return nil
+	return nil //nolint:nilerr // it ends when it is told to
 }
 
 // follow lists and watches until that fails.

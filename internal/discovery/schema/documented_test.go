@@ -51,8 +51,8 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 			continue // no keys, but prefixes and questions
 		}
 		var in []reflect.Value
-		for at := range method.Type().NumIn() {
-			if method.Type().In(at).Kind() == reflect.Struct {
+		for takes := range method.Type().Ins() {
+			if takes.Kind() == reflect.Struct {
 				in = append(in, reflect.ValueOf(instance.Key{Role: "<role>", Address: "<host:port>"}))
 				continue
 			}
@@ -78,8 +78,8 @@ func TestEveryKeyIsDocumented(t *testing.T) {
 func TestEveryFieldOfARecordIsDocumented(t *testing.T) {
 	t.Parallel()
 	var fields []string
-	for i := range reflect.TypeFor[instance.Record]().NumField() {
-		name, _, _ := strings.Cut(reflect.TypeFor[instance.Record]().Field(i).Tag.Get("json"), ",")
+	for field := range reflect.TypeFor[instance.Record]().Fields() {
+		name, _, _ := strings.Cut(field.Tag.Get("json"), ",")
 		fields = append(fields, name)
 	}
 	same(t, "field of a record", fields, rows(t, "| field |"))

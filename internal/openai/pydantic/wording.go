@@ -19,7 +19,7 @@ import (
 // type "Bad Request", and what vLLM itself refuses, of type BadRequestError.
 
 // Complaint is what pydantic says of a value.
-type Complaint struct{ kind, msg string }
+type Complaint struct{ kind, msg string } //nolint:errname // pydantic has a name for it
 
 func (c *Complaint) Error() string { return c.msg }
 

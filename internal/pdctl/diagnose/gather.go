@@ -73,7 +73,7 @@ func gather(ctx context.Context, s *session.Session, o *doctorOptions) (*doctor.
 		return p, err
 	}
 	gatherEtcd(ctx, s, conn, p)
-	if err := gatherProxies(ctx, s, conn, p); err != nil {
+	if err := gatherProxies(ctx, conn, p); err != nil {
 		p.Unseen = append(p.Unseen, doctor.Unseen{What: "proxies", Why: err.Error()})
 	}
 	if p.Afar, err = conn.Store.Reader.RefusedAgents(ctx); err != nil {
@@ -153,7 +153,7 @@ func gatherEtcd(ctx context.Context, s *session.Session, conn *session.Conn, p *
 }
 
 // gatherProxies looks at them, and once more at those that seem to lag.
-func gatherProxies(ctx context.Context, s *session.Session, conn *session.Conn, p *doctor.Picture) error {
+func gatherProxies(ctx context.Context, conn *session.Conn, p *doctor.Picture) error {
 	newest, err := conn.Store.Reader.Newest(ctx)
 	if err != nil {
 		return err

@@ -89,7 +89,7 @@ func columnsHelp(of func(when) bool) string {
 			continue
 		}
 		line := fmt.Sprintf("  %-*s", indent-2, c.name)
-		for _, word := range strings.Fields(c.help) {
+		for word := range strings.FieldsSeq(c.help) {
 			if len(line)+len(word) >= width {
 				b.WriteString(strings.TrimRight(line, " ") + "\n")
 				line = strings.Repeat(" ", indent)

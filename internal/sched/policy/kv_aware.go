@@ -92,8 +92,8 @@ func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) 
 		e.known = len(names)
 	}
 	e.block = float64(e.size)
-	if real := e.names.Density(chain) * float64(chain.Total()); real > 0 {
-		e.block *= float64(tokens) / real
+	if counted := e.names.Density(chain) * float64(chain.Total()); counted > 0 {
+		e.block *= float64(tokens) / counted
 	}
 	e.trusted = e.trusted || e.seen && !only
 }

@@ -57,9 +57,9 @@ func TestSessionsStay(t *testing.T) {
 	}
 	won := 0
 	for i, is := range bound(All(fleet(100, 100, 300, 100)), keys) {
-		switch {
-		case is == before[i]:
-		case is == 2:
+		switch is {
+		case before[i]:
+		case 2:
 			won++
 		default:
 			t.Fatalf("session %d went from %d to %d, and 2 grew", i, before[i], is)

@@ -101,9 +101,11 @@ func WatcherOptions(t testing.TB) watch.Options {
 
 func WaitReady(t testing.TB, w *watch.Watcher) {
 	t.Helper()
+	soon := time.NewTimer(Soon)
+	defer soon.Stop()
 	select {
 	case <-w.Ready():
-	case <-time.After(Soon):
+	case <-soon.C:
 		t.Fatalf("no first list: %+v", w.Status())
 	}
 }
