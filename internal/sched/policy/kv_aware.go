@@ -43,6 +43,7 @@ type exact struct {
 	// believed: engines may name more than the tokens, such as an adapter.
 	trusted bool
 
+	asked   int        // whose block size was asked for last, while nobody tells any
 	list    *Candidate // the first of the list that all is of
 	all     []kvindex.Target
 	targets []kvindex.Target // of one choice
@@ -59,12 +60,18 @@ type exact struct {
 // look finds out what the candidates hold of a prompt of so many tokens, by an estimate. Who only looks has nothing kept in
 // mind of it; then used says so later.
 func (e *exact) look(c *Candidates, chain *prefix.Chain, tokens int, only bool) {
-	if e.size == 0 || e.list != &c.list[0] || len(e.all) != len(c.list) {
+	if e.list != &c.list[0] || len(e.all) != len(c.list) {
 		e.list, e.all = &c.list[0], e.all[:0]
 		for i := range c.list {
 			e.all = append(e.all, kvindex.Target{Address: c.list[i].Instance.Address, Rank: c.list[i].Rank})
 		}
 		e.fit()
+	}
+	if e.size == 0 { // one after the other: each takes a lock
+		e.asked = (e.asked + 1) % len(e.all)
+		if e.caches.BlockSize(e.all[e.asked]) > 0 {
+			e.fit()
+		}
 	}
 	e.known, e.seen = 0, e.trusted
 	if e.size == 0 {
