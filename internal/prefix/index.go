@@ -33,8 +33,8 @@ type node struct {
 	next   branches
 	// forked tells that prompts have parted behind it, even if one of them is forgotten.
 	forked bool
-	// holders have every target that knows the node, in the order of their numbers. Who
-	// knows one knows all of its parent.
+	// holders have every target that knows the node, in the order of their numbers. A
+	// target that knows one knows all of its parent.
 	holders []holder
 	// Memory for the first of them, as most nodes are of one chat, on one instance.
 	firstHolder [1]holder
@@ -262,7 +262,7 @@ func (x *Index) bound(t, capacity int) {
 		x.forget(is.oldest, bordersIn(is.oldest, is.bytes-capacity))
 	}
 	for x.borders > x.most {
-		// Whoever knows most forgets.
+		// The target that knows most forgets.
 		largest := -1
 		for t, is := range x.targets {
 			if is != nil && (largest < 0 || is.borders > x.targets[largest].borders) {
@@ -318,7 +318,7 @@ func (x *Index) forget(u *use, borders int) {
 // prompt goes on that has parted from the others there.
 func (n *node) trim() {
 	if len(n.next) > 0 {
-		return // who knows what follows knows all of it
+		return // a target that knows what follows knows all of the node
 	}
 	known := 0
 	for _, h := range n.holders {

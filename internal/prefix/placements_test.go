@@ -2,6 +2,7 @@ package prefix
 
 import (
 	"errors"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -164,4 +165,52 @@ func mustHear(t *testing.T, p *Placements, model uint32) []Placed {
 		t.Fatal("nothing was heard")
 	}
 	return news
+}
+
+// What is counted of targets stays the sum of what they hold, in whatever order prompts are
+// noted, heard of, and forgotten for want of room; in the end nothing is left.
+func TestNotedAndHeardInAnyOrder(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(20) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		x := NewIndex(300)
+		const targets = 5
+		for range targets {
+			x.Add()
+		}
+		longest := make([]int, targets)
+		for step := range 500 {
+			base := text(rng.IntN(4), 256*rng.IntN(30))
+			c := chain("m", base, text(10+rng.IntN(6), 256*rng.IntN(30)))
+			target, capacity := rng.IntN(targets), 4000*rng.IntN(4)
+			switch placed, ok := c.Place(1, 2, c.Total()); {
+			case rng.IntN(30) == 0:
+				x.Clear(target)
+			case ok && rng.IntN(2) == 0:
+				x.Hear(target, &placed, capacity)
+			default:
+				x.Note(target, c, capacity)
+			}
+			x.Look(c, longest)
+			x.Deepest(c, longest)
+			sum := 0
+			for i := range targets {
+				if sum += x.Held(i); x.Held(i) < 0 || x.Bytes(i) < 0 || longest[i] > c.Len() {
+					t.Fatalf("seed %d, step %d: target %d holds %d borders and %d bytes, %d of %d", seed, step, i, x.Held(i), x.Bytes(i), longest[i], c.Len())
+				}
+			}
+			if sum != x.Borders() || sum > 300 || capacity > 0 && x.Bytes(target) > capacity {
+				t.Fatalf("seed %d, step %d: %d borders, %d in all; %d bytes of %d", seed, step, sum, x.Borders(), x.Bytes(target), capacity)
+			}
+		}
+		for i := range targets {
+			x.Clear(i)
+			if x.Bytes(i) != 0 {
+				t.Errorf("seed %d: %d bytes of nothing", seed, x.Bytes(i))
+			}
+		}
+		if x.Borders() != 0 || len(x.root) != 0 || len(x.heard) != 0 {
+			t.Errorf("seed %d: %d borders, %d nodes, %d keys are left", seed, x.Borders(), len(x.root), len(x.heard))
+		}
+	}
 }
