@@ -16,6 +16,7 @@ import (
 
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/instance"
+	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -159,7 +160,13 @@ func concurrently(t *testing.T, test func(t *testing.T, dialect string)) {
 // meet starts so many engines of a concurrent connector.
 func meet(t *testing.T, dialect string, prefills, decodes int, tune func(*forward.Options)) *meeting {
 	t.Helper()
-	m := &meeting{t: t, dialect: dialect, q: ask{chatPath, true}, rig: start(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
+	return meetTuned(t, dialect, prefills, decodes, tuning{forward: tune})
+}
+
+// meetTuned is meet with other options of the rig, too.
+func meetTuned(t *testing.T, dialect string, prefills, decodes int, tune tuning) *meeting {
+	t.Helper()
+	m := &meeting{t: t, dialect: dialect, q: ask{chatPath, true}, rig: startTuned(t, "plain", 0, 0, tune), legs: make(chan *pairTurn, 16)}
 	for i := range prefills + decodes {
 		e := &pairEngine{role: instance.Prefill, life: "1"}
 		if i >= prefills {
@@ -581,11 +588,15 @@ func TestConcurrentDecodeWaitsForPrefill(t *testing.T) {
 
 func testConcurrentDecodeWaitsForPrefill(t *testing.T, dialect string) {
 	t.Helper()
-	const limit = 200 * time.Millisecond
-	m := meet(t, dialect, 1, 1, func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit })
+	const limit = time.Second
+	m := meetTuned(t, dialect, 1, 1, tuning{
+		forward: func(o *forward.Options) { o.FirstByte, o.Idle = limit, limit },
+		// A silent engine may be silent for as long: on a slow machine a probe lasts.
+		sched: func(o *sched.Options) { o.SilentAfter = patience },
+	})
 	got := m.begin(t.Context(), chatBody(true, ""))
 	p, d := m.pair()
-	work := time.NewTimer(3 * limit)
+	work := time.NewTimer(2 * limit)
 	<-work.C
 	p.say(ok)
 	d.say(streams)

@@ -8,7 +8,6 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 	"github.com/pdmesh/pdmesh/internal/forward"
 	"github.com/pdmesh/pdmesh/internal/forward/flow"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -77,8 +76,8 @@ func rememberer(t *testing.T, mode fakevllm.Mode, d *flow.Disaggregate) *rig {
 		t.Fatal(err)
 	}
 	return startTuned(t, mode, 1, 1, tuning{
-		forward: func(o *forward.Options) { o.Disaggregate = d }, health: func(*health.Options) {}, engine: func(*fakevllm.Options) {},
-		sched: func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
+		forward: func(o *forward.Options) { o.Disaggregate = d },
+		sched:   func(o *sched.Options) { o.Policies = map[instance.Role]policy.Kind{instance.Prefill: prefix} },
 	})
 }
 

@@ -270,11 +270,11 @@ func startHealth(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune f
 func startTold(t *testing.T, mode fakevllm.Mode, prefills, decodes int, turns []fakevllm.Turn, tune func(*forward.Options), opinion func(*health.Options)) *rig {
 	t.Helper()
 	return startTuned(t, mode, prefills, decodes, tuning{
-		forward: tune, health: opinion, engine: func(o *fakevllm.Options) { o.Turns = turns }, sched: func(*sched.Options) {},
+		forward: tune, health: opinion, engine: func(o *fakevllm.Options) { o.Turns = turns },
 	})
 }
 
-// tuning changes the options of what a rig is made of.
+// tuning changes the options of what a rig is made of; nil leaves them.
 type tuning struct {
 	forward func(*forward.Options)
 	health  func(*health.Options)
@@ -305,7 +305,9 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		if mode == fakevllm.LMCache {
 			o.Ranks, o.NotifyAddr = lmcacheRanks, r.listenForNotices()
 		}
-		tune.engine(&o)
+		if tune.engine != nil {
+			tune.engine(&o)
+		}
 		return fakevllm.StartTest(t, o)
 	}
 	join := func(role instance.Role, s *fakevllm.Server) {
@@ -340,14 +342,18 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		Heard:   func(k instance.Key) uint64 { return r.sched.Loads.Heard(k) },
 		OnEject: func(k instance.Key, dead bool, why string) { r.sched.Legs.Abandon(k, dead, why) },
 	}
-	tune.health(&ho)
+	if tune.health != nil {
+		tune.health(&ho)
+	}
 	r.tracker = health.New(ho)
 	so := sched.Options{
 		Source: &r.members, Health: r.tracker, Silent: r.tracker.Suspect, SilentAfter: 50 * time.Millisecond,
 		Connector: func(i *instance.Instance) string { return i.Record.Connector },
 		Build:     build, Blocks: blocks,
 	}
-	tune.sched(&so)
+	if tune.sched != nil {
+		tune.sched(&so)
+	}
 	r.sched = sched.New(so)
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup

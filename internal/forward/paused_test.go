@@ -5,9 +5,6 @@ import (
 	"net/http"
 	"testing"
 
-	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/health"
-	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/sim/fakevllm"
 )
 
@@ -51,7 +48,7 @@ func TestDecodeHandsOver(t *testing.T) {
 	t.Parallel()
 	for _, stream := range both() {
 		r := startTuned(t, fakevllm.NIXL, 1, 1, tuning{
-			forward: func(*forward.Options) {}, health: func(*health.Options) {}, sched: func(*sched.Options) {},
+
 			engine: func(o *fakevllm.Options) { o.Bidirectional = o.Role == fakevllm.RoleDecode },
 		})
 		body := chatBody(stream, `,"stream_options":null`)

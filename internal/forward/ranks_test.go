@@ -10,7 +10,6 @@ import (
 	"testing"
 
 	"github.com/pdmesh/pdmesh/internal/forward"
-	"github.com/pdmesh/pdmesh/internal/health"
 	"github.com/pdmesh/pdmesh/internal/instance"
 	"github.com/pdmesh/pdmesh/internal/sched"
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
@@ -31,7 +30,6 @@ func startRanks(t *testing.T, more ...func(*forward.Options)) *rig {
 		t.Fatal(err)
 	}
 	return startTuned(t, fakevllm.NIXL, 1, 1, tuning{
-		health: func(*health.Options) {},
 		// What is to be seen is who gets a retry, not how many there may be.
 		forward: func(o *forward.Options) {
 			o.RetryRatio = -1
