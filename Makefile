@@ -1,6 +1,8 @@
 # Everything a person or a build machine runs. `make help` lists it.
 
 GO          ?= go
+# Everywhere but for the race detector, so that packages are compiled once.
+export CGO_ENABLED ?= 0
 BIN         := bin
 PROGRAMS    := proxy agent pdctl fakevllm demo replay fleet etcd
 COMMIT      ?= $(shell git describe --always --dirty --exclude="*" 2>/dev/null)
@@ -242,8 +244,8 @@ lint: ## golangci-lint at a pinned version (compiles it the first time)
 	$(LINT) run --allow-parallel-runners ./...
 
 .PHONY: fuzz
-fuzz: ## every fuzz target in turn, found by go test -list: [FUZZTIME=5m] [FUZZ=FuzzRelay]
-	@FUZZTIME="$(FUZZTIME)" FUZZ="$(FUZZ)" scripts/fuzz.sh
+fuzz: ## every fuzz target: [FUZZTIME=5m] [FUZZ=FuzzRelay]
+	@FUZZTIME="$(FUZZTIME)" FUZZ="$(FUZZ)" GUIDED="$(GUIDED)" scripts/fuzz.sh
 
 # Known vulnerabilities are looked up in https://vuln.go.dev: without a network
 # that reaches it this fails, and says so.

@@ -20,8 +20,10 @@ cd "$(dirname "$0")/.."
 GO=${GO:-go}
 read -ra packages <<<"${PACKAGES:-./...}"
 read -ra flags <<<"${TESTFLAGS:-}"
-# More at once than processors: most tests wait for something most of the time.
-flags=(-shuffle=on -timeout "${TEST_TIMEOUT:-8m}" -parallel $((3 * $(nproc 2>/dev/null || echo 2))) "${flags[@]}")
+cores=$(nproc 2>/dev/null || echo 2)
+# More at once than processors: most tests wait for something most of the time. make vet is
+# for what go test would vet, and nobody reads the debugger's tables of a hundred programs.
+flags=(-vet=off '-ldflags=-s -w' -shuffle=on -timeout "${TEST_TIMEOUT:-8m}" -parallel $((3 * cores)) "${flags[@]}")
 
 race=(env CGO_ENABLED=1 "$GO" test -race)
 plain=(env CGO_ENABLED=0 "$GO" test)
@@ -64,7 +66,7 @@ short() {
 		other=$!
 	fi
 	if [ ${#inside[@]} -gt 0 ]; then
-		"${race[@]}" "${flags[@]}" "${inside[@]}" || code=1
+		"${race[@]}" -p $((2 * cores)) "${flags[@]}" "${inside[@]}" || code=1
 	fi
 	if [ -n "$other" ]; then
 		wait "$other" || code=1
@@ -99,13 +101,14 @@ long() {
 	{
 		code=0
 		long_forms '^\./(test|bench)/' || code=1
-		cmd=(env PD_LONG=1 PD_TEST_UPSTREAM=std "${race[@]}")
+		cmd=(env PD_TEST_UPSTREAM=std "${plain[@]}")
 		again "over net/http" ./test/e2e || code=1
 		exit $code
 	} &
 	other=$!
 	long_forms '^\./internal/' || code=1
-	cmd=(env PD_LONG=1 PD_TEST_UPSTREAM=std "${race[@]}")
+	# The long forms are of what lies above the connections.
+	cmd=(env PD_TEST_UPSTREAM=std "${race[@]}")
 	again "over net/http" ./internal/forward || code=1
 	# As processors without our assembly do it.
 	cmd=(env PD_LONG=1 "${race[@]}" -tags purego)
