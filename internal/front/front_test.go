@@ -25,7 +25,7 @@ func TestMain(m *testing.M) { leak.Main(m) }
 const long = 30 * time.Second
 
 // site is a running server.
-type site struct {
+type testServer struct {
 	*front.Server
 	t       *testing.T
 	address string
@@ -33,7 +33,7 @@ type site struct {
 }
 
 // start serves the routes, and everything else by a standard server that says so.
-func start(t *testing.T, routes map[string]http.HandlerFunc) *site {
+func start(t *testing.T, routes map[string]http.HandlerFunc) *testServer {
 	t.Helper()
 	rest := http.NewServeMux()
 	for path, h := range routes {
@@ -45,7 +45,7 @@ func start(t *testing.T, routes map[string]http.HandlerFunc) *site {
 	return startWith(t, front.Options{Routes: routes, Rest: &http.Server{Handler: rest, ReadHeaderTimeout: long}})
 }
 
-func startWith(t *testing.T, o front.Options) *site {
+func startWith(t *testing.T, o front.Options) *testServer {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -57,7 +57,7 @@ func startWith(t *testing.T, o front.Options) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Server: front.New(o), t: t, address: ln.Addr().String(), ended: make(chan error, 1)}
+	s := &testServer{Server: front.New(o), t: t, address: ln.Addr().String(), ended: make(chan error, 1)}
 	go func() { s.ended <- s.Serve(ln) }()
 	t.Cleanup(func() {
 		_ = s.Close()
@@ -69,7 +69,7 @@ func startWith(t *testing.T, o front.Options) *site {
 }
 
 // wait gives what Serve returned.
-func (s *site) wait() error {
+func (s *testServer) wait() error {
 	s.t.Helper()
 	select {
 	case err := <-s.ended:
@@ -88,7 +88,7 @@ type wire struct {
 	in *bufio.Reader
 }
 
-func (s *site) dial() *wire {
+func (s *testServer) dial() *wire {
 	s.t.Helper()
 	nc, err := net.Dial("tcp", s.address)
 	if err != nil {
@@ -99,7 +99,7 @@ func (s *site) dial() *wire {
 	return &wire{TCPConn: nc.(*net.TCPConn), t: s.t, in: bufio.NewReader(nc)}
 }
 
-func (w *wire) say(text string) {
+func (w *wire) send(text string) {
 	w.t.Helper()
 	if _, err := io.WriteString(w, text); err != nil {
 		w.t.Fatal(err)
@@ -156,15 +156,15 @@ func TestLineEndsBetweenRequests(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]http.HandlerFunc{"/a": echo}).dial()
 	for i, between := range []string{"", "\r\n", "\n", "\r\n\r\n"} {
-		w.say(between)
+		w.send(between)
 		for _, behind := range []string{"", "\r\n"} { // alone, and with the next request
-			w.say(post("/a", "x") + behind)
+			w.send(post("/a", "x") + behind)
 			if resp, _, err := w.answer(); err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-By") != "" {
 				t.Fatalf("%d: %v, %v", i, resp, err)
 			}
 		}
 	}
-	w.say("\r\n\r\n\r\nPOST")
+	w.send("\r\n\r\n\r\nPOST")
 	if resp, _, _ := w.answer(); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("three empty lines: %s", resp.Status)
 	}

@@ -36,8 +36,8 @@ func FuzzRequest(f *testing.F) {
 		}
 		// After another request on the same connection: nothing may be left of it.
 		c := &conn{server: s, ctx: t.Context(), request: &http.Request{Method: http.MethodPost, Header: http.Header{"X-Old": {"1"}}, Host: "old", Close: true}}
-		c.body.c, c.body.left = c, 5
-		c.buf.Add(copy(c.buf.Room(), data))
+		c.body.c, c.body.remaining = c, 5
+		c.buf.Add(copy(c.buf.Free(), data))
 		to, err := c.parse()
 		if err != nil {
 			if !bytes.Equal(c.buf.Bytes(), data) {
@@ -114,7 +114,7 @@ func FuzzRequestAfterAnother(f *testing.F) {
 		}
 		a, b := used.request, fresh.request
 		if a.URL != b.URL || a.RequestURI != b.RequestURI || a.Host != b.Host || a.ContentLength != b.ContentLength || a.Close != b.Close ||
-			(a.Body == http.NoBody) != (b.Body == http.NoBody) || used.body.left != fresh.body.left || !reflect.DeepEqual(a.Header, b.Header) {
+			(a.Body == http.NoBody) != (b.Body == http.NoBody) || used.body.remaining != fresh.body.remaining || !reflect.DeepEqual(a.Header, b.Header) {
 			t.Fatalf("got %+v\nafter nothing %+v", a, b)
 		}
 	})
@@ -129,6 +129,6 @@ func parser(s *Server) *conn {
 // parseOf parses what has come.
 func (c *conn) parseOf(data []byte) (*route, error) {
 	c.buf.Release()
-	c.buf.Add(copy(c.buf.Room(), data))
+	c.buf.Add(copy(c.buf.Free(), data))
 	return c.parse()
 }

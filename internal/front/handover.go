@@ -25,7 +25,7 @@ func newHandover() *handover {
 // read of that already.
 func (h *handover) give(nc net.Conn, read []byte) {
 	if len(read) > 0 {
-		nc = &begun{Conn: nc, read: read}
+		nc = &prefixedConn{Conn: nc, read: read}
 	}
 	nc = framing.Conn(nc)
 	select {
@@ -55,13 +55,13 @@ func (h *handover) Close() error {
 func (h *handover) Addr() net.Addr { return h.address }
 
 // begun is a connection of which something was read already.
-type begun struct {
+type prefixedConn struct {
 	net.Conn
 	read []byte
 }
 
 // Read gives what was read before, then reads on.
-func (b *begun) Read(p []byte) (int, error) {
+func (b *prefixedConn) Read(p []byte) (int, error) {
 	if len(b.read) == 0 {
 		return b.Conn.Read(p)
 	}
@@ -74,7 +74,7 @@ func (b *begun) Read(p []byte) (int, error) {
 
 // CloseWrite lets the standard library's server end its side alone, so that an
 // answer to a request it did not read to the end arrives.
-func (b *begun) CloseWrite() error {
+func (b *prefixedConn) CloseWrite() error {
 	if half, ok := b.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

@@ -15,18 +15,18 @@ type watcher struct {
 	file *os.File // the epoll
 	raw  syscall.RawConn
 
-	mu    sync.Mutex // guards what follows
-	next  uint64
-	conns map[uint64]*conn
+	mu        sync.Mutex // guards what follows
+	lastToken uint64
+	conns     map[uint64]*conn
 }
 
 // leaving are the events of a peer that has closed its side, or of a broken
 // connection. A client that ends its side only is taken for gone, as net/http
 // does: there is no telling it from one that left.
-const leaving = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR
+const hangupEvents = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR
 
 // edge is EPOLLET, which package syscall has as a negative number.
-const edge = 1 << 31
+const edgeTriggered = 1 << 31
 
 func newWatcher() (*watcher, error) {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
@@ -48,14 +48,14 @@ func newWatcher() (*watcher, error) {
 // add watches a connection until it is closed.
 func (w *watcher) add(c *conn) error {
 	w.mu.Lock()
-	w.next++
-	c.token = w.next
+	w.lastToken++
+	c.token = w.lastToken
 	w.conns[c.token] = c
 	w.mu.Unlock()
 	var added, open error
 	closed := c.raw.Control(func(fd uintptr) {
 		open = w.raw.Control(func(epoll uintptr) {
-			e := syscall.EpollEvent{Events: leaving | edge, Fd: int32(uint32(c.token)), Pad: int32(uint32(c.token >> 32))}
+			e := syscall.EpollEvent{Events: hangupEvents | edgeTriggered, Fd: int32(uint32(c.token)), Pad: int32(uint32(c.token >> 32))}
 			added = syscall.EpollCtl(int(epoll), syscall.EPOLL_CTL_ADD, int(fd), &e)
 		})
 	})
@@ -97,18 +97,18 @@ func (w *watcher) run() {
 				return false
 			}
 			for _, e := range events[:n] {
-				w.left(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32)
+				w.clientGone(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32)
 			}
 		}
 	})
 }
 
-func (w *watcher) left(token uint64) {
+func (w *watcher) clientGone(token uint64) {
 	w.mu.Lock()
 	c := w.conns[token]
 	w.mu.Unlock()
 	if c != nil {
-		c.left()
+		c.clientGone()
 	}
 }
 

@@ -31,7 +31,7 @@ func TestClientsLeave(t *testing.T) {
 		{"close", func(w *wire) { _ = w.Close() }},
 		{"reset", func(w *wire) { _ = w.SetLinger(0); _ = w.Close() }},
 		{"half", func(w *wire) { _ = w.CloseWrite() }},
-		{"with bytes behind", func(w *wire) { w.say(post("/x", "next")); _ = w.Close() }},
+		{"with bytes behind", func(w *wire) { w.send(post("/x", "next")); _ = w.Close() }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -39,11 +39,11 @@ func TestClientsLeave(t *testing.T) {
 			began, ended := make(chan error, clients+1), make(chan error, clients+1)
 			s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
 			stays := s.dial()
-			stays.say(post("/x", "body"))
+			stays.send(post("/x", "body"))
 			var all []*wire
 			for i := range clients {
 				w := s.dial()
-				w.say(post("/x", strings.Repeat("x", i*100)))
+				w.send(post("/x", strings.Repeat("x", i*100)))
 				all = append(all, w)
 			}
 			for range clients + 1 {
@@ -78,7 +78,7 @@ func TestNoAnswerIsMadeUp(t *testing.T) {
 	began, ended := make(chan error, 1), make(chan error, 1)
 	s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
 	w := s.dial()
-	w.say(post("/x", "1"))
+	w.send(post("/x", "1"))
 	<-began
 	_ = w.CloseWrite()
 	<-ended
@@ -98,7 +98,7 @@ func TestLeavesInTheBody(t *testing.T) {
 		ended <- err
 	}})
 	w := s.dial()
-	w.say("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
+	w.send("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
 	<-began // one who leaves before that has sent no request that anybody looks at
 	_ = w.CloseWrite()
 	if err := <-ended; !errors.Is(err, io.ErrUnexpectedEOF) {
@@ -127,7 +127,7 @@ func TestContextOfAConnection(t *testing.T) {
 	}})
 	w := s.dial()
 	for range 3 {
-		w.say(post("/x", ""))
+		w.send(post("/x", ""))
 		w.answer()
 	}
 	select {
@@ -157,11 +157,11 @@ func TestShutdown(t *testing.T) {
 	// The new one comes first: when those behind it are answered it has been
 	// accepted, without which the stop would reset it.
 	fresh, idle, busy, rest := s.dial(), s.dial(), s.dial(), s.dial()
-	idle.say(post("/a", "1"))
+	idle.send(post("/a", "1"))
 	idle.answer()
-	rest.say("GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+	rest.send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
 	rest.answer()
-	busy.say(post("/x", "1"))
+	busy.send(post("/x", "1"))
 	<-began
 	down := make(chan error, 1)
 	go func() { down <- s.Shutdown(t.Context()) }()
@@ -169,7 +169,7 @@ func TestShutdown(t *testing.T) {
 		t.Error("idle connections are still there")
 	}
 	// A connection that is new may still bring its first request.
-	fresh.say(post("/a", "first"))
+	fresh.send(post("/a", "first"))
 	if resp, body, err := fresh.answer(); err != nil || !strings.HasSuffix(body, "first") || !resp.Close {
 		t.Errorf("%v %v %q", err, resp, body)
 	}
@@ -195,7 +195,7 @@ func TestShutdownGivesUp(t *testing.T) {
 	began, ended := make(chan error, 1), make(chan error, 1)
 	s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
 	w := s.dial()
-	w.say(post("/x", "1"))
+	w.send(post("/x", "1"))
 	<-began
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

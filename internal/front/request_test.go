@@ -22,7 +22,7 @@ func TestRequests(t *testing.T) {
 	}
 	go func() { _ = oracle.Serve(framing.Listener(ln)) }()
 	t.Cleanup(func() { _ = oracle.Close() })
-	std := &site{t: t, address: ln.Addr().String()}
+	std := &testServer{t: t, address: ln.Addr().String()}
 
 	const length = "Host: h\r\nContent-Length: 2\r\n"
 	for _, tc := range []struct {
@@ -79,17 +79,17 @@ func TestRequests(t *testing.T) {
 			if tc.name != "a head in pieces" {
 				first, paused = tc.text, false
 			}
-			ask := func(s *site) (*http.Response, string) {
+			ask := func(s *testServer) (*http.Response, string) {
 				w := s.dial()
 				w.t = t
-				w.say(first)
+				w.send(first)
 				if paused {
 					// Long enough that the first piece is read alone; if it is
 					// not, the outcome is still the same.
 					_ = w.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 					_, _ = w.in.Peek(1)
 					_ = w.SetReadDeadline(time.Now().Add(long))
-					w.say(rest)
+					w.send(rest)
 				}
 				resp, body, broken := w.answer()
 				if broken != nil {
@@ -142,7 +142,7 @@ func TestOneConnection(t *testing.T) {
 		}
 		for i, text := range ask {
 			if !ahead {
-				w.say(text)
+				w.send(text)
 			}
 			resp, body, err := w.answer()
 			want := text[strings.Index(text, "\r\n\r\n")+4:]

@@ -34,14 +34,14 @@ type Options struct {
 
 // Server serves HTTP/1.1. It is safe for concurrent use.
 type Server struct {
-	opts   Options
-	routes map[string]*route
-	clock  clock
-	watch  *watcher // nil: everything goes to Rest
-	handed *handover
+	opts     Options
+	routes   map[string]*route
+	clock    clock
+	watch    *watcher // nil: everything goes to Rest
+	handover *handover
 
-	stopping atomic.Bool
-	left     chan struct{} // a connection has ended
+	stopping  atomic.Bool
+	connEnded chan struct{} // a connection has ended
 
 	mu        sync.Mutex // guards what follows
 	listeners map[net.Listener]struct{}
@@ -63,7 +63,7 @@ func New(o Options) *Server {
 		o.IdleTimeout = 2 * time.Minute
 	}
 	s := &Server{
-		opts: o, routes: make(map[string]*route, len(o.Routes)), handed: newHandover(), left: make(chan struct{}, 1),
+		opts: o, routes: make(map[string]*route, len(o.Routes)), handover: newHandover(), connEnded: make(chan struct{}, 1),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
 	o.Limit.WhenFull(s.makeRoom)
@@ -93,13 +93,13 @@ func (s *Server) Serve(l net.Listener) error {
 	var work sync.WaitGroup
 	work.Go(w.run)
 	work.Go(func() {
-		s.handed.address = l.Addr()
-		if err := s.opts.Rest.Serve(s.handed); !errors.Is(err, http.ErrServerClosed) {
+		s.handover.address = l.Addr()
+		if err := s.opts.Rest.Serve(s.handover); !errors.Is(err, http.ErrServerClosed) {
 			s.opts.Log.WithError(err).Error("the server for all other requests has ended")
 		}
 	})
 	err = s.accept(l, &work)
-	_ = s.handed.Close()
+	_ = s.handover.Close()
 	work.Wait()
 	return err
 }
@@ -128,7 +128,7 @@ func (s *Server) accept(l net.Listener, work *sync.WaitGroup) error {
 		pause = 0
 		tcp, ok := nc.(*net.TCPConn)
 		if !ok {
-			s.handed.give(nc, nil)
+			s.handover.give(nc, nil)
 			continue
 		}
 		c, err := newConn(s, tcp)
@@ -142,14 +142,14 @@ func (s *Server) accept(l net.Listener, work *sync.WaitGroup) error {
 
 // drain waits until the last connection has ended, then ends the watch.
 func (s *Server) drain() error {
-	for s.open() > 0 {
-		<-s.left
+	for s.openConns() > 0 {
+		<-s.connEnded
 	}
 	_ = s.watch.close() // nothing is left that it could miss
 	return http.ErrServerClosed
 }
 
-func (s *Server) open() int {
+func (s *Server) openConns() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
@@ -172,14 +172,14 @@ func (s *Server) remove(c *conn) {
 	s.mu.Unlock()
 	s.opts.Limit.Closed()
 	select {
-	case s.left <- struct{}{}:
+	case s.connEnded <- struct{}{}:
 	default:
 	}
 }
 
 // newGrace is how long a connection on which nothing has come yet is spared at
 // the stop: its client may be about to send.
-const newGrace = 5 * time.Second
+const newConnGrace = 5 * time.Second
 
 // Shutdown stops accepting, closes what is idle, waits for the running requests
 // and ends Rest in the same way. At the end of ctx it returns its error.
@@ -205,7 +205,7 @@ func (s *Server) Close() error {
 	s.stop()
 	s.mu.Lock()
 	for c := range s.conns {
-		c.cut()
+		c.abort()
 	}
 	s.mu.Unlock()
 	return s.opts.Rest.Close()
@@ -226,9 +226,9 @@ func (s *Server) closeIdle() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		young := c.state.Load() == stateNew && time.Since(c.born) < newGrace
+		young := c.state.Load() == stateNew && time.Since(c.opened) < newConnGrace
 		if !young && (c.state.CompareAndSwap(stateIdle, stateClosed) || c.state.CompareAndSwap(stateNew, stateClosed)) {
-			c.cut()
+			c.abort()
 		}
 	}
 	return len(s.conns)
@@ -244,9 +244,9 @@ func (s *Server) makeRoom(n int) (closed int) {
 			if closed == n {
 				return closed
 			}
-			young := state == stateNew && time.Since(c.born) < connlimit.Spare
+			young := state == stateNew && time.Since(c.opened) < connlimit.Spare
 			if !young && c.state.CompareAndSwap(state, stateClosed) {
-				c.cut()
+				c.abort()
 				closed++
 			}
 		}

@@ -27,7 +27,7 @@ func (b *Buffer) Bytes() []byte {
 
 // Room is where the next read goes, at least one byte. It is good until the next call
 // of the Buffer; Add tells how much of it was filled.
-func (b *Buffer) Room() []byte {
+func (b *Buffer) Free() []byte {
 	switch {
 	case b.b == nil:
 		b.b, _ = buffers.Get().(*[]byte)

@@ -9,23 +9,23 @@ const maxCached = 1 << 10
 type HeadCache struct {
 	fields []byte
 	digits span // of Content-Length in fields, empty if there are none
-	old    bool
+	http10 bool
 	head   Head
 }
 
 // Parse reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
 // again tells that the Header is the last one, as it was given then.
-func (c *HeadCache) Parse(fields []byte, old bool) (h Head, again bool, err error) {
-	if length, same := c.match(fields); same && old == c.old {
+func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, err error) {
+	if length, same := c.match(fields); same && http10 == c.http10 {
 		h = c.head
 		h.Length = length
 		return h, true, nil
 	}
-	h, digits, err := parseFields(fields, old)
+	h, digits, err := parseFields(fields, http10)
 	if err != nil || len(fields) > maxCached {
 		*c = HeadCache{}
 	} else {
-		*c = HeadCache{fields: append(c.fields[:0], fields...), digits: digits, old: old, head: h}
+		*c = HeadCache{fields: append(c.fields[:0], fields...), digits: digits, http10: http10, head: h}
 	}
 	return h, false, err
 }

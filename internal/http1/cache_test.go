@@ -70,13 +70,13 @@ func FuzzHeadCache(f *testing.F) {
 	f.Fuzz(checkHeadCache)
 }
 
-func checkHeadCache(t *testing.T, first, second []byte, old bool) {
+func checkHeadCache(t *testing.T, first, second []byte, http10 bool) {
 	t.Helper()
 	var c HeadCache
 	_, _, _ = c.Parse(first, false)
 	before := string(second)
-	got, _, err := c.Parse(second, old)
-	want, _, wantErr := parseFields(second, old)
+	got, _, err := c.Parse(second, http10)
+	want, _, wantErr := parseFields(second, http10)
 	if err != wantErr || fmt.Sprint(got) != fmt.Sprint(want) || string(second) != before {
 		t.Fatalf("%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)
 	}

@@ -17,29 +17,29 @@ const (
 type chunkState uint8
 
 const (
-	atSize       chunkState = iota // first digit of a size
-	inSize                         // further digits, then ';' or CR
-	inExtension                    // until CR
-	atSizeLF                       // the LF behind a size
-	inData                         // left bytes to come
-	atDataCR                       // the CR behind the data
-	atDataLF                       // the LF behind that
-	atTrailer                      // a trailer line, or the CR of the last empty line
-	inTrailer                      // a trailer's name
-	inTrailerTxt                   // a trailer's value, until CR
-	atTrailerLF                    // the LF behind it
-	atLastLF                       // the LF of the last empty line
-	atEnd                          // the body is complete
+	atSize         chunkState = iota // first digit of a size
+	inSize                           // further digits, then ';' or CR
+	inExtension                      // until CR
+	atSizeLF                         // the LF behind a size
+	inData                           // left bytes to come
+	atDataCR                         // the CR behind the data
+	atDataLF                         // the LF behind that
+	atTrailer                        // a trailer line, or the CR of the last empty line
+	inTrailerName                    // a trailer's name
+	inTrailerValue                   // a trailer's value, until CR
+	atTrailerLF                      // the LF behind it
+	atLastLF                         // the LF of the last empty line
+	atEnd                            // the body is complete
 )
 
 // ChunkDecoder takes the chunked framing off a body, byte by byte in any cut. The
 // zero value stands at the beginning of a body.
 type ChunkDecoder struct {
-	state   chunkState
-	left    int64 // of the size that is being read, then of the data
-	count   int   // digits, bytes of an extension, bytes of the trailer
-	lines   int   // of the trailer
-	extsSum int   // bytes of all extensions
+	state        chunkState
+	left         int64 // of the size that is being read, then of the data
+	count        int   // digits, bytes of an extension, bytes of the trailer
+	trailerLines int   // of the trailer
+	extensionSum int   // bytes of all extensions
 }
 
 // Done tells that the body is complete.
@@ -96,7 +96,7 @@ func (d *ChunkDecoder) step(c byte) error {
 			return ErrChunkEnd
 		}
 		d.state = atSize
-	case atTrailer, inTrailer, inTrailerTxt, atTrailerLF, atLastLF:
+	case atTrailer, inTrailerName, inTrailerValue, atTrailerLF, atLastLF:
 		return d.trailer(c)
 	case inData, atEnd:
 	}
@@ -135,8 +135,8 @@ func (d *ChunkDecoder) extension(c byte) error {
 		return nil
 	}
 	d.count++
-	d.extsSum++
-	if !isValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
+	d.extensionSum++
+	if !isValue(c) || d.count > maxExtension || d.extensionSum > maxExtensions {
 		return ErrExtension
 	}
 	return nil
@@ -153,20 +153,20 @@ func (d *ChunkDecoder) trailer(c byte) error {
 			d.state = atLastLF
 			return nil
 		}
-		if d.lines++; d.lines > maxTrailerLines {
+		if d.trailerLines++; d.trailerLines > maxTrailerLines {
 			return ErrLargeTrailer
 		}
 		if !IsToken(c) {
 			return ErrTrailer
 		}
-		d.state = inTrailer
-	case inTrailer:
+		d.state = inTrailerName
+	case inTrailerName:
 		if c == ':' {
-			d.state = inTrailerTxt
+			d.state = inTrailerValue
 		} else if !IsToken(c) {
 			return ErrTrailer
 		}
-	case inTrailerTxt:
+	case inTrailerValue:
 		if c == '\r' {
 			d.state = atTrailerLF
 		} else if !isValue(c) {

@@ -28,11 +28,11 @@ func FuzzHead(f *testing.F) {
 			return
 		}
 		start, fields := SplitHead(data[:n])
-		status, old, err := ParseStatusLine(start)
+		status, http10, err := ParseStatusLine(start)
 		if err != nil {
 			return
 		}
-		head, _, err := parseFields(fields, old)
+		head, _, err := parseFields(fields, http10)
 		if err != nil {
 			return
 		}
@@ -47,7 +47,7 @@ func FuzzHead(f *testing.F) {
 			t.Fatalf("the head has %d bytes, net/http says %d", n, end)
 		}
 		chunked := len(theirs.TransferEncoding) == 1
-		if theirs.StatusCode != status || theirs.ProtoAtLeast(1, 1) == old || chunked != head.Chunked ||
+		if theirs.StatusCode != status || theirs.ProtoAtLeast(1, 1) == http10 || chunked != head.Chunked ||
 			theirs.ContentLength != head.Length && status >= 200 && status != 204 {
 			t.Fatalf("%d, %+v, net/http says %+v", status, head, theirs)
 		}

@@ -40,7 +40,7 @@ func SplitHead(head []byte) (start, fields []byte) {
 }
 
 // ParseStatusLine reads the start line of an answer; old tells HTTP/1.0.
-func ParseStatusLine(line []byte) (status int, old bool, err error) {
+func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	const version = len("HTTP/1.x")
 	switch {
 	case len(line) == 0:
@@ -48,22 +48,22 @@ func ParseStatusLine(line []byte) (status int, old bool, err error) {
 	case len(line) < version || string(line[:version-1]) != "HTTP/1." || line[version-1] != '0' && line[version-1] != '1':
 		return 0, false, ErrNotHTTP
 	}
-	old = line[version-1] == '0'
+	http10 = line[version-1] == '0'
 	line = line[version:]
 	if len(line) < 4 || line[0] != ' ' {
-		return 0, old, ErrStatusLine
+		return 0, http10, ErrStatusLine
 	}
 	n, ok := ParseLength(line[1:4])
 	// The space before an empty reason is often left out.
 	if reason := line[4:]; !ok || n < 100 || len(reason) > 0 && reason[0] != ' ' {
-		return 0, old, ErrStatusLine
+		return 0, http10, ErrStatusLine
 	}
 	for _, c := range line[4:] {
 		if !isValue(c) {
-			return 0, old, ErrStatusLine
+			return 0, http10, ErrStatusLine
 		}
 	}
-	return int(n), old, nil
+	return int(n), http10, nil
 }
 
 // Framing is what fields say about where a message ends, and its connection.
@@ -76,26 +76,26 @@ type Framing struct {
 
 // Note takes in a field. It begins with a Length of -1. old tells HTTP/1.0, which has
 // no chunks.
-func (f *Framing) Note(name, value []byte, old bool) error {
+func (f *Framing) Add(name, value []byte, http10 bool) error {
 	switch len(name) {
 	case len("Content-Length"):
 		if EqualFold(name, "content-length") {
-			return f.noteLength(value)
+			return f.addLength(value)
 		}
 	case len("Transfer-Encoding"):
 		if EqualFold(name, "transfer-encoding") {
-			return f.noteEncoding(value, old)
+			return f.addEncoding(value, http10)
 		}
 	case len("Connection"):
 		if EqualFold(name, "connection") {
-			f.noteConnection(value)
+			f.addConnection(value)
 		}
 	}
 	return nil
 }
 
 // noteLength takes it once: equal repetitions are refused as well.
-func (f *Framing) noteLength(value []byte) error {
+func (f *Framing) addLength(value []byte) error {
 	n, ok := ParseLength(value)
 	switch {
 	case f.Chunked:
@@ -107,18 +107,18 @@ func (f *Framing) noteLength(value []byte) error {
 	return nil
 }
 
-func (f *Framing) noteEncoding(value []byte, old bool) error {
+func (f *Framing) addEncoding(value []byte, http10 bool) error {
 	switch {
 	case f.Length >= 0:
 		return ErrBothFramings
-	case f.Chunked || old || !EqualFold(value, "chunked"):
+	case f.Chunked || http10 || !EqualFold(value, "chunked"):
 		return ErrEncoding
 	}
 	f.Chunked = true
 	return nil
 }
 
-func (f *Framing) noteConnection(value []byte) {
+func (f *Framing) addConnection(value []byte) {
 	for len(value) > 0 {
 		var option []byte
 		option, value, _ = bytes.Cut(value, []byte(","))
@@ -141,11 +141,11 @@ type span struct{ from, to int }
 
 // parseFields reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
 // digits is where in fields those of Content-Length are.
-func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
+func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	h.Length = -1
-	var textRoom [1 << 10]byte // of most heads nothing is made but the string
-	var foundRoom [2 * 16]span
-	text, found := append(textRoom[:0], fields...), foundRoom[:0] // a name and its value, in turn
+	var textBuf [1 << 10]byte // of most heads nothing is made but the string
+	var spanBuf [2 * 16]span
+	text, spans := append(textBuf[:0], fields...), spanBuf[:0] // a name and its value, in turn
 	lines := 0
 	for rest := text; len(rest) > 0; lines++ {
 		at := len(text) - len(rest)
@@ -153,10 +153,10 @@ func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
 		if name, value, rest, err = NextField(rest); err != nil {
 			return Head{}, span{}, err
 		}
-		if err = h.Note(name, value, old); err != nil {
+		if err = h.Add(name, value, http10); err != nil {
 			return Head{}, span{}, err
 		}
-		spell(name)
+		canonicalize(name)
 		from := at + len(name) + 1
 		for from < len(text) && isBlank(text[from]) {
 			from++
@@ -167,25 +167,25 @@ func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
 			digits = v
 		case "Transfer-Encoding":
 		default:
-			found = append(found, span{at, at + len(name)}, v)
+			spans = append(spans, span{at, at + len(name)}, v)
 		}
 	}
 	if lines > maxFields {
 		return Head{}, span{}, ErrManyFields
 	}
-	h.Header = collect(string(text), found)
+	h.Header = makeHeader(string(text), spans)
 	return h, digits, nil
 }
 
 // collect makes a Header. All names and values share one string, all slices of values
 // one array.
-func collect(text string, found []span) http.Header {
-	h := make(http.Header, len(found)/2)
-	values := make([]string, 0, len(found)/2)
-	for i := 0; i < len(found); i += 2 {
-		name, value := text[found[i].from:found[i].to], text[found[i+1].from:found[i+1].to]
-		if old, ok := h[name]; ok {
-			h[name] = slices.Clip(append(old, value)) // to add to a copy adds to nothing here
+func makeHeader(text string, spans []span) http.Header {
+	h := make(http.Header, len(spans)/2)
+	values := make([]string, 0, len(spans)/2)
+	for i := 0; i < len(spans); i += 2 {
+		name, value := text[spans[i].from:spans[i].to], text[spans[i+1].from:spans[i+1].to]
+		if earlier, ok := h[name]; ok {
+			h[name] = slices.Clip(append(earlier, value)) // to add to a copy adds to nothing here
 			continue
 		}
 		values = append(values, value)
@@ -195,7 +195,7 @@ func collect(text string, found []span) http.Header {
 }
 
 // spell gives a name the spelling that http.Header has.
-func spell(name []byte) {
+func canonicalize(name []byte) {
 	upper := true
 	for i, c := range name {
 		switch {

@@ -10,7 +10,7 @@ import (
 // quickly is the size up to which the scheduler is not told of a call: the kernel
 // copies as much in some 15 µs. Longer ones could keep a collection waiting. A
 // prompt of 64 KiB is below it with what stands around it.
-const quickly = 96 << 10
+const maxRawCall = 96 << 10
 
 // Recv reads what is there, without waiting. io.EOF is 0 bytes without an error.
 func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
@@ -22,7 +22,7 @@ func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
 	for {
 		var n uintptr
 		var e syscall.Errno
-		if len(p) <= quickly {
+		if len(p) <= maxRawCall {
 			n, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
 		} else {
 			n, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
@@ -42,7 +42,7 @@ func sendPiece(fd uintptr, p []byte) (int, error) {
 	for {
 		var n uintptr
 		var e syscall.Errno
-		if len(p) <= quickly {
+		if len(p) <= maxRawCall {
 			n, _, e = syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), syscall.MSG_NOSIGNAL, 0, 0)
 		} else {
 			n, _, e = syscall.Syscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), syscall.MSG_NOSIGNAL, 0, 0)
@@ -62,7 +62,7 @@ func sendPiece(fd uintptr, p []byte) (int, error) {
 // piecesAtOnce is how many pieces one system call sends: far fewer than the
 // kernel takes, since they are listed on the stack, and more than a request has
 // that was edited everywhere.
-const piecesAtOnce = 32
+const maxPiecesPerCall = 32
 
 // Send writes as much of the pieces as the socket takes now, which is no error.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
@@ -70,12 +70,12 @@ func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 		return sendPiece(fd, pieces[0])
 	}
 	for len(pieces) > 0 {
-		var room [piecesAtOnce]syscall.Iovec
+		var iovecs [maxPiecesPerCall]syscall.Iovec
 		n, size := 0, 0
-		for n < len(room) && len(pieces) > 0 {
+		for n < len(iovecs) && len(pieces) > 0 {
 			if p := pieces[0]; len(p) > 0 {
-				room[n].Base = &p[0]
-				room[n].SetLen(len(p))
+				iovecs[n].Base = &p[0]
+				iovecs[n].SetLen(len(p))
 				size += len(p)
 				n++
 			}
@@ -84,7 +84,7 @@ func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 		if n == 0 {
 			break
 		}
-		m, err := sendVector(fd, room[:n], size)
+		m, err := sendVector(fd, iovecs[:n], size)
 		sent += m
 		if err != nil || m < size {
 			return sent, err
@@ -98,7 +98,7 @@ func sendVector(fd uintptr, pieces []syscall.Iovec, size int) (int, error) {
 	for {
 		var n uintptr
 		var e syscall.Errno
-		if size <= quickly {
+		if size <= maxRawCall {
 			n, _, e = syscall.RawSyscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(pieces))), uintptr(len(pieces)))
 		} else {
 			n, _, e = syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(pieces))), uintptr(len(pieces)))

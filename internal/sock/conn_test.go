@@ -176,12 +176,12 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
+func TestConsume(t *testing.T) {
 	t.Parallel()
 	words := func() [][]byte { return [][]byte{{}, []byte("ab"), {}, {}, []byte("cde"), []byte("f"), {}} }
 	all := bytes.Join(words(), nil)
 	for n := 0; n <= len(all); n++ {
-		rest := sock.Cut(words(), n)
+		rest := sock.Consume(words(), n)
 		if got := bytes.Join(rest, nil); !bytes.Equal(got, all[n:]) {
 			t.Errorf("without %d bytes %q is left, want %q", n, got, all[n:])
 		}

@@ -10,7 +10,7 @@ import (
 
 // directRead is the size from which a read of a chunked body goes straight
 // into the caller's slice; a smaller one would read framing byte by byte.
-const directRead = 512
+const minDirectRead = 512
 
 var errBodyClosed = errors.New("the body was closed before")
 
@@ -33,17 +33,17 @@ type answer struct {
 	conn    *conn // nil when it has been let go
 	address string
 
-	framing framing
-	keep    bool  // the connection may be used again after a clean end
-	left    int64 // byLength: bytes to come
-	chunks  http1.ChunkDecoder
-	ended   error // what every further Read gives
+	framing   framing
+	reusable  bool  // the connection may be used again after a clean end
+	remaining int64 // byLength: bytes to come
+	chunks    http1.ChunkDecoder
+	ended     error // what every further Read gives
 }
 
 // start settles how the body ends (RFC 9112, 6.3). A body of nothing lets go
 // of the connection at once.
-func (a *answer) start(method string, h *head, whole bool) error {
-	a.keep = whole && h.persistent()
+func (a *answer) start(method string, h *head, sentAll bool) error {
+	a.reusable = sentAll && h.persistent()
 	a.Status, a.Header, a.Length = h.status, h.Header, h.Length
 	a.Body = a
 	switch {
@@ -52,13 +52,13 @@ func (a *answer) start(method string, h *head, whole bool) error {
 	case h.Chunked:
 		a.framing = byChunks
 	case h.Length >= 0:
-		a.left = h.Length
+		a.remaining = h.Length
 	case h.persistent():
 		return errNoFraming
 	default:
-		a.framing, a.keep = byClose, false
+		a.framing, a.reusable = byClose, false
 	}
-	if a.framing == byLength && a.left == 0 {
+	if a.framing == byLength && a.remaining == 0 {
 		a.finish()
 	}
 	return nil
@@ -76,15 +76,15 @@ func (a *answer) Read(p []byte) (int, error) {
 	case byChunks:
 		return a.readChunks(p)
 	case byLength:
-		if int64(len(p)) > a.left {
-			p = p[:a.left]
+		if int64(len(p)) > a.remaining {
+			p = p[:a.remaining]
 		}
 	case byClose:
 	}
 	n, err := a.conn.read(p)
 	if a.framing == byLength {
-		a.left -= int64(n)
-		if a.left == 0 {
+		a.remaining -= int64(n)
+		if a.remaining == 0 {
 			a.finish()
 			return n, a.ended
 		}
@@ -118,7 +118,7 @@ func (a *answer) readChunks(p []byte) (int, error) {
 
 func (a *answer) decodeOnce(p []byte) (int, error) {
 	c := a.conn
-	if len(c.buf.Bytes()) == 0 && len(p) < directRead {
+	if len(c.buf.Bytes()) == 0 && len(p) < minDirectRead {
 		if err := c.fill(); err != nil {
 			return 0, err
 		}
@@ -128,13 +128,13 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		c.buf.Take(used)
 		return n, err
 	}
-	m, err := c.in.Read(p)
+	m, err := c.reader.Read(p)
 	n, used, bad := a.chunks.Decode(p, p[:m])
 	if bad != nil {
 		return n, bad
 	}
 	if used < m {
-		a.keep = false // something stands behind the end
+		a.reusable = false // something stands behind the end
 	}
 	if a.chunks.Done() {
 		return n, nil
@@ -145,7 +145,7 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 // finish ends a complete body.
 func (a *answer) finish() {
 	a.ended = io.EOF
-	a.release(a.keep && len(a.conn.buf.Bytes()) == 0)
+	a.release(a.reusable && len(a.conn.buf.Bytes()) == 0)
 }
 
 // fail ends a body that broke off.
@@ -172,11 +172,11 @@ func (a *answer) Close() error {
 
 // release gives the connection away, once. When ctx has ended its function may
 // still be about to close this connection, which therefore nobody gets again.
-func (a *answer) release(again bool) {
+func (a *answer) release(reusable bool) {
 	c := a.conn
 	a.conn = nil
 	if !a.unwatch() {
-		again = false
+		reusable = false
 	}
-	a.pool.release(c, again)
+	a.pool.release(c, reusable)
 }

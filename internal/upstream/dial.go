@@ -13,9 +13,9 @@ const (
 	// maxAgain is the longest wait until a connection is asked for once more. The
 	// kernel repeats its first packet after 1 s, the whole of the default
 	// --connect-timeout: without more of them, one that is lost would be the end.
-	maxAgain = 300 * time.Millisecond
+	maxRetryWait = 300 * time.Millisecond
 	// tries bounds how often a connection is asked for.
-	tries = 3
+	maxTries = 3
 )
 
 // Dialer gives connections with TCP_NODELAY (Go's default), to allowed addresses
@@ -37,14 +37,14 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	defer cancel()
 	a := attempt{dialer: d, ctx: ctx, cancel: cancel, network: network, address: address}
 	a.mu.Lock() // timer is set before it goes off
-	a.timer = time.AfterFunc(d.again(), a.again)
+	a.timer = time.AfterFunc(d.retryWait(), a.retry)
 	a.mu.Unlock()
 	nc, err := d.net.DialContext(ctx, network, address)
-	return a.end(nc, err)
+	return a.result(nc, err)
 }
 
 // again is how long one try is waited for alone.
-func (d *Dialer) again() time.Duration { return min(d.timeout/tries, maxAgain) }
+func (d *Dialer) retryWait() time.Duration { return min(d.timeout/maxTries, maxRetryWait) }
 
 // attempt is one connection that is asked for, maybe several times.
 type attempt struct {
@@ -55,43 +55,43 @@ type attempt struct {
 
 	mu    sync.Mutex // guards what follows
 	timer *time.Timer
-	more  int // tries beside the first
-	over  bool
+	extra int // tries beside the first
+	done  bool
 	conn  net.Conn // of a try beside the first
 	err   error    // the same
 }
 
 // again is one more try, beside those that run.
-func (a *attempt) again() {
+func (a *attempt) retry() {
 	a.mu.Lock()
-	if a.over {
+	if a.done {
 		a.mu.Unlock()
 		return
 	}
-	if a.more++; a.more < tries-1 {
-		a.timer.Reset(a.dialer.again())
+	if a.extra++; a.extra < maxTries-1 {
+		a.timer.Reset(a.dialer.retryWait())
 	}
 	a.mu.Unlock()
 	nc, err := a.dialer.net.DialContext(a.ctx, a.network, a.address)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.over && nc != nil:
+	case a.done && nc != nil:
 		_ = nc.Close()
-	case a.over:
+	case a.done:
 	case err == nil, errors.Is(err, syscall.ECONNREFUSED):
-		a.over, a.conn, a.err = true, nc, err
+		a.done, a.conn, a.err = true, nc, err
 		a.cancel() // the first one, which is waited for
 	}
 }
 
 // end gives what came of it, when the first try has ended.
-func (a *attempt) end(nc net.Conn, err error) (net.Conn, error) {
+func (a *attempt) result(nc net.Conn, err error) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer.Stop()
-	if !a.over {
-		a.over = true
+	if !a.done {
+		a.done = true
 		return nc, err
 	}
 	if nc == nil {

@@ -88,7 +88,7 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	cutAt := &cutReader{rest: slices.Clone(in), size: int(cut%17) + 1}
 	size := int(cut) + 1
 	if cut%2 == 0 {
-		size += directRead // past the buffer, into the caller's slice
+		size += minDirectRead // past the buffer, into the caller's slice
 	}
 	pieces := read(t, method, cutAt, size)
 	if (ours.err == nil) != (pieces.err == nil) || ours.status != pieces.status || ours.head != pieces.head || ours.length != pieces.length ||
@@ -117,10 +117,10 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	if ours.length >= 0 && int64(len(ours.body)) > ours.length {
 		t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
 	}
-	if ours.again && (ours.err != nil || theirs.Close || taken != end) {
+	if ours.reusable && (ours.err != nil || theirs.Close || taken != end) {
 		t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
 	}
-	if pieces.again && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
+	if pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
 		t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
 	}
 	for _, name := range []string{"Trailer", "Connection"} { // net/http takes them out

@@ -23,11 +23,11 @@ const (
 type head struct {
 	http1.Head
 	status int
-	old    bool // HTTP/1.0
+	http10 bool // HTTP/1.0
 }
 
 // persistent tells whether the peer is willing to keep the connection.
-func (h *head) persistent() bool { return !h.Close && (!h.old || h.KeepAlive) }
+func (h *head) persistent() bool { return !h.Close && (!h.http10 || h.KeepAlive) }
 
 // readHead reads one head, interim or not.
 func (c *conn) readHead(h *head) error {
@@ -56,11 +56,11 @@ func (c *conn) readHead(h *head) error {
 
 func (c *conn) parseHead(h *head, text []byte) error {
 	start, fields := http1.SplitHead(text)
-	status, old, err := http1.ParseStatusLine(start)
+	status, http10, err := http1.ParseStatusLine(start)
 	if err != nil {
 		return err
 	}
-	fieldsSay, _, err := c.heads.Parse(fields, old)
-	*h = head{Head: fieldsSay, status: status, old: old}
+	fieldsSay, _, err := c.heads.Parse(fields, http10)
+	*h = head{Head: fieldsSay, status: status, http10: http10}
 	return err
 }

@@ -36,7 +36,7 @@ func serving(t *testing.T, name string, start func(*httptest.Server)) *named {
 }
 
 // life is an entry of the server.
-func (s *named) life(id string) *instance.Instance {
+func (s *named) incarnation(id string) *instance.Instance {
 	return &instance.Instance{Key: s.Key, Record: instance.Record{ID: id}}
 }
 
@@ -56,7 +56,7 @@ func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 }
 
 // later makes everything that lies idle too old.
-func (p *Pool) later() { p.begun = p.begun.Add(-2 * p.opts.IdleTimeout) }
+func (p *Pool) later() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 
 // A connection is used again by requests to the same life of an instance, until
 // somebody knows better or it is too old.
@@ -65,7 +65,7 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	s := serving(t, "a", (*httptest.Server).Start)
 	p := NewPool(Options{IdleTimeout: time.Hour})
 	defer p.Close()
-	first, second := s.life("1"), s.life("2")
+	first, second := s.incarnation("1"), s.incarnation("2")
 	for _, step := range []struct {
 		name   string
 		before func()
@@ -74,7 +74,7 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	}{
 		{"at first", nil, first, 1},
 		{"again", nil, first, 1},
-		{"another entry of the same life", nil, s.life("1"), 1},
+		{"another entry of the same life", nil, s.incarnation("1"), 1},
 		{"another life", nil, second, 2},
 		{"again", nil, second, 2},
 		{"a late request of the life before", nil, first, 3},
@@ -110,20 +110,20 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 	trusting := secret.Client().Transport.(*http.Transport).TLSClientConfig
 	p := NewPool(Options{TLS: func() *tls.Config { return trusting }})
 	defer p.Close()
-	overTLS := secret.life("1")
+	overTLS := secret.incarnation("1")
 	overTLS.Record.Scheme = "https"
-	otherRole := b.life("1")
+	otherRole := b.incarnation("1")
 	otherRole.Role = instance.Prefill
 	for _, step := range []struct {
 		in   *instance.Instance
 		want string
 	}{
-		{a.life("1"), "a"},
-		{b.life("1"), "b"},
+		{a.incarnation("1"), "a"},
+		{b.incarnation("1"), "b"},
 		{otherRole, "b"},
-		{a.life("1"), "a"},
+		{a.incarnation("1"), "a"},
 		{overTLS, "secret"},
-		{b.life("1"), "b"},
+		{b.incarnation("1"), "b"},
 		{overTLS, "secret"},
 	} {
 		r := &Request{Instance: step.in}
@@ -139,8 +139,8 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 	today := *overTLS
 	today.Record.Scheme = ""
 	for _, in := range []*instance.Instance{&today, overTLS} {
-		h, _ := p.enter(in)
-		h.leave()
+		h, _ := p.activeHost(in)
+		h.removeActive()
 		if got := ask(t, p, overTLS); got != "secret" {
 			t.Errorf("%q", got)
 		}

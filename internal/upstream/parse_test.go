@@ -16,13 +16,13 @@ import (
 
 // reading is what came out of the bytes of a connection.
 type reading struct {
-	status int
-	header http.Header
-	length int64
-	body   string
-	err    error // of the head or the body, nil for a clean end
-	head   bool  // the head was taken
-	again  bool  // the connection could have been used again
+	status   int
+	header   http.Header
+	length   int64
+	body     string
+	err      error // of the head or the body, nil for a clean end
+	head     bool  // the head was taken
+	reusable bool  // the connection could have been used again
 }
 
 // read runs the answer side of an exchange over src.
@@ -30,9 +30,9 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 	t.Helper()
 	p := NewPool(Options{})
 	defer p.Close()
-	h, _ := p.enter(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}})
+	h, _ := p.activeHost(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}})
 	closed := false
-	c := &conn{in: src, host: h, generation: h.generation, abort: func() { closed = true }}
+	c := &conn{reader: src, host: h, generation: h.generation, abort: func() { closed = true }}
 	var hd head
 	for range maxInterim + 1 {
 		if err := c.readHead(&hd); err != nil {
@@ -52,7 +52,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 	b, err := drainBy(a, size)
 	out.body, out.err = string(b), err
 	_ = a.Close()
-	out.again = !closed
+	out.reusable = !closed
 	if n, err := a.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Fatalf("a read behind the end gave %d, %v", n, err)
 	}
@@ -87,7 +87,7 @@ func TestAnswersTaken(t *testing.T) {
 		status           int
 		length           int64
 		body             string
-		again            bool
+		reusable         bool
 	}{
 		{"length", "", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", 200, 3, "abc", true},
 		{"spaces around a value", "", "HTTP/1.1 200 OK\r\ncontent-length: \t3 \r\n\r\nabc", 200, 3, "abc", true},
@@ -125,8 +125,8 @@ func TestAnswersTaken(t *testing.T) {
 						t.Fatalf("%s by %d: %+v", cut, size, got)
 					}
 					// Bytes that were not read yet are found before the next use.
-					if surplus := strings.HasPrefix(tc.name, "bytes behind"); got.again != tc.again && (cut == "whole" || !surplus) && (size >= 600 || !surplus) {
-						t.Fatalf("%s by %d: used again %v", cut, size, got.again)
+					if surplus := strings.HasPrefix(tc.name, "bytes behind"); got.reusable != tc.reusable && (cut == "whole" || !surplus) && (size >= 600 || !surplus) {
+						t.Fatalf("%s by %d: used again %v", cut, size, got.reusable)
 					}
 				}
 			}
@@ -210,8 +210,8 @@ func TestAnswersRefused(t *testing.T) {
 					"with EOF": iotest.DataErrReader(strings.NewReader(tc.in)),
 				} {
 					got := read(t, "", src, size)
-					if !errors.Is(got.err, tc.err) || errors.Is(got.err, io.EOF) || got.again {
-						t.Fatalf("%s by %d: %v (again %v), want %v", cut, size, got.err, got.again, tc.err)
+					if !errors.Is(got.err, tc.err) || errors.Is(got.err, io.EOF) || got.reusable {
+						t.Fatalf("%s by %d: %v (again %v), want %v", cut, size, got.err, got.reusable, tc.err)
 					}
 				}
 			}
@@ -223,9 +223,9 @@ func TestAnswersRefused(t *testing.T) {
 // caller's slice.
 func TestSurplusInADirectRead(t *testing.T) {
 	t.Parallel()
-	for surplus, again := range map[string]bool{"": true, "H": false} {
+	for surplus, reusable := range map[string]bool{"": true, "H": false} {
 		src := io.MultiReader(strings.NewReader(chunkedHead), strings.NewReader("1\r\na\r\n0\r\n\r\n"+surplus))
-		if got := read(t, "", src, 1<<10); got.err != nil || got.body != "a" || got.again != again {
+		if got := read(t, "", src, 1<<10); got.err != nil || got.body != "a" || got.reusable != reusable {
 			t.Errorf("%q: %+v", surplus, got)
 		}
 	}
@@ -238,9 +238,9 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 	for _, stopped := range []bool{true, false} {
 		p := NewPool(Options{})
 		defer p.Close()
-		h, _ := p.enter(&instance.Instance{})
+		h, _ := p.activeHost(&instance.Instance{})
 		closed := false
-		c := &conn{in: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
+		c := &conn{reader: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
 		ctx, end := context.WithCancel(t.Context())
 		unwatch := context.AfterFunc(ctx, func() {})
 		if !stopped {

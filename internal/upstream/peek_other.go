@@ -4,4 +4,4 @@ package upstream
 
 // peekFD cannot tell on this system: a connection that the peer closed is then
 // found out by using it, and an early answer when the request has been sent.
-func peekFD(uintptr) peeked { return nothing }
+func peekFD(uintptr) peekResult { return peekNothing }

@@ -49,7 +49,7 @@ func appendHead(b []byte, r *Request) ([]byte, error) {
 func appendHeader(b []byte, h http.Header) ([]byte, error) {
 	var err error
 	for name, values := range h {
-		if ownHeader(name) {
+		if isConnectionHeader(name) {
 			continue
 		}
 		for _, v := range values {
@@ -72,7 +72,7 @@ func (r *Request) size() int64 {
 
 // ownHeader names the headers that are about the connection and the framing,
 // which are this client's to decide.
-func ownHeader(name string) bool {
+func isConnectionHeader(name string) bool {
 	switch len(name) {
 	case 4:
 		return strings.EqualFold(name, "Host")

@@ -116,9 +116,9 @@ func adder(t *testing.T) *instance.Instance {
 // a send buffer of about that size.
 func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 	t.Helper()
-	h, dead := p.enter(in)
-	closeAll(dead)
-	c := p.reuse(h, time.Now())
+	h, toClose := p.activeHost(in)
+	closeAll(toClose)
+	c := p.popIdle(h, time.Now())
 	if c == nil {
 		var err error
 		if c, err = p.dial(t.Context(), h, in.Address); err != nil {

@@ -12,11 +12,11 @@ import (
 // sending is a request on its way: the connection is checked, written and waited for
 // without letting go of the socket in between, which saves the read that would find
 // nothing yet, and the deadlines of a write that has to wait.
-type sending struct {
-	seen    peeked // on a reused connection, before the request
-	tried   bool   // as much was written as the socket took
-	sent    int    // bytes of it
-	size    int    // bytes in all
+type sendState struct {
+	peeked  peekResult // on a reused connection, before the request
+	written bool       // as much was written as the socket took
+	sent    int        // bytes of it
+	size    int        // bytes in all
 	sendErr error
 	readErr error // of the first read of the answer
 }
@@ -26,46 +26,46 @@ type sending struct {
 // does not take all of the request, it comes back at once: more tells that the rest
 // is still to be sent, and nothing was read.
 func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
-	c.way = sending{}
+	c.sending = sendState{}
 	for _, piece := range c.rest {
-		c.way.size += len(piece)
+		c.sending.size += len(piece)
 	}
-	err := c.raw.Read(c.step)
-	w := &c.way
+	err := c.raw.Read(c.sendFunc)
+	s := &c.sending
 	switch {
-	case w.seen != nothing:
+	case s.peeked != peekNothing:
 		sendErr = errNotIdle
-	case !w.tried:
+	case !s.written:
 		sendErr = err // it was closed before
-	case w.sendErr != nil:
-		sendErr = w.sendErr
-	case w.sent < w.size:
-		c.rest = sock.Cut(c.rest, w.sent)
+	case s.sendErr != nil:
+		sendErr = s.sendErr
+	case s.sent < s.size:
+		c.rest = sock.Consume(c.rest, s.sent)
 		return true, nil, nil
 	case err != nil:
 		readErr = err
 	default:
-		readErr = w.readErr
+		readErr = s.readErr
 	}
-	c.unload()
+	c.releaseRequest()
 	return false, sendErr, readErr
 }
 
 // sendStep is what sendAndRead does with the socket; false waits until there is
 // something to read.
 func (c *conn) sendStep(fd uintptr) bool {
-	w := &c.way
-	if !w.tried {
+	s := &c.sending
+	if !s.written {
 		if c.reused {
-			if w.seen = peekFD(fd); w.seen != nothing {
+			if s.peeked = peekFD(fd); s.peeked != peekNothing {
 				return true
 			}
 		}
-		w.tried = true
-		w.sent, w.sendErr = sock.Send(fd, c.rest)
-		return w.sendErr != nil || w.sent < w.size
+		s.written = true
+		s.sent, s.sendErr = sock.Send(fd, c.rest)
+		return s.sendErr != nil || s.sent < s.size
 	}
-	n, err := sock.Recv(fd, c.buf.Room())
+	n, err := sock.Recv(fd, c.buf.Free())
 	c.buf.Add(n)
 	switch {
 	case n > 0:
@@ -73,9 +73,9 @@ func (c *conn) sendStep(fd uintptr) bool {
 	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
 		return false
 	case err == nil:
-		w.readErr = io.ErrUnexpectedEOF
+		s.readErr = io.ErrUnexpectedEOF
 	default:
-		w.readErr = err
+		s.readErr = err
 	}
 	return true
 }

@@ -20,8 +20,8 @@ import (
 type Std struct {
 	pooled *http.Transport
 	// fresh never reuses a connection: where a stale one is made good.
-	fresh *http.Transport
-	stale atomic.Int64
+	unpooled     *http.Transport
+	staleRetries atomic.Int64
 }
 
 // NewStd builds a Std.
@@ -42,14 +42,14 @@ func NewStd(o Options) *Std {
 		WriteBufferSize:        32 << 10,
 		ReadBufferSize:         8 << 10,
 	}
-	fresh := t.Clone()
-	fresh.DisableKeepAlives = true
-	return &Std{pooled: t, fresh: fresh}
+	unpooled := t.Clone()
+	unpooled.DisableKeepAlives = true
+	return &Std{pooled: t, unpooled: unpooled}
 }
 
 // StaleRetries counts the connections that the engine had closed while they
 // lay in the pool.
-func (c *Std) StaleRetries() int64 { return c.stale.Load() }
+func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
 
 // ReleasesBody implements Client: the standard library's client may go on sending
 // a body while its answer is there already.
@@ -62,7 +62,7 @@ func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
 // Close drops idle connections.
 func (c *Std) Close() {
 	c.pooled.CloseIdleConnections()
-	c.fresh.CloseIdleConnections()
+	c.unpooled.CloseIdleConnections()
 }
 
 // progress is what the transport tells about one try. The callbacks come from
@@ -74,8 +74,8 @@ type progress struct {
 // Do implements Client. A stale pooled connection is retried once, at once, on
 // a fresh one: nothing is known to have reached the engine, and nobody is to blame.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
-	begun := time.Now()
-	resp, err := c.try(ctx, c.pooled, r, begun)
+	started := time.Now()
+	resp, err := c.try(ctx, c.pooled, r, started)
 	if err == nil {
 		return resp, nil
 	}
@@ -83,15 +83,15 @@ func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 	if !errors.As(err, &e) || e.Stage != StageStale || ctx.Err() != nil {
 		return nil, err
 	}
-	c.stale.Add(1)
-	resp, err = c.try(ctx, c.fresh, r, begun)
+	c.staleRetries.Add(1)
+	resp, err = c.try(ctx, c.unpooled, r, started)
 	if errors.As(err, &e) {
 		e.MaybeTaken = true
 	}
 	return resp, err
 }
 
-func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time.Time) (*Response, error) {
+func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started time.Time) (*Response, error) {
 	var p progress
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
@@ -102,7 +102,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time
 	})
 	resp, err := t.RoundTrip(c.request(traced, r))
 	if err != nil {
-		return nil, c.classify(ctx, r, &p, begun, err)
+		return nil, c.classify(ctx, r, &p, started, err)
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
 		_ = resp.Body.Close() // the connection itself, which nobody may keep waiting for
@@ -111,7 +111,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time
 	resp.Header.Del("Content-Length")
 	return &Response{
 		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
-		Body: &body{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},
+		Body: &typedBody{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},
 	}, nil
 }
 
@@ -136,7 +136,7 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	return req.WithContext(ctx)
 }
 
-func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.Time, err error) *Error {
+func (c *Std) classify(ctx context.Context, r *Request, p *progress, started time.Time, err error) *Error {
 	e := &Error{Address: r.Instance.Address, Err: err}
 	switch {
 	case e.Untrusted() != nil && !p.answered.Load():
@@ -145,7 +145,7 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.
 		e.Stage = StageNotConnected
 	case p.answered.Load():
 		e.Stage, e.MaybeTaken = StageHeaders, true
-	case p.reused.Load() && ctx.Err() == nil && closedWhileIdle(begun):
+	case p.reused.Load() && ctx.Err() == nil && closedWhileIdle(started):
 		e.Stage, e.MaybeTaken = StageStale, true
 	default:
 		e.Stage, e.MaybeTaken = StageSent, true
@@ -157,13 +157,13 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.
 }
 
 // body types the errors of reading an answer.
-type body struct {
+type typedBody struct {
 	io.ReadCloser
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
 	address string
 }
 
-func (b *body) Read(p []byte) (int, error) {
+func (b *typedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == nil || err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
 		return n, err

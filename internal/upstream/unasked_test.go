@@ -14,7 +14,7 @@ import (
 
 // talker is an engine that answers with the number of the request on its connection.
 // behind tells what it says at once behind that answer, and whether it ends then.
-func talker(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
+func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -72,7 +72,7 @@ const steady = 32
 func TestUnaskedAnswerBehindAnother(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
-	in := talker(t, func(n int) (string, bool) {
+	in := numberingServer(t, func(n int) (string, bool) {
 		if n == steady {
 			return poison, false
 		}
@@ -140,7 +140,7 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 // it goes out again on another one.
 func TestSteadyConnectionEnds(t *testing.T) {
 	t.Parallel()
-	in := talker(t, func(n int) (string, bool) { return "", n == steady })
+	in := numberingServer(t, func(n int) (string, bool) { return "", n == steady })
 	p := NewPool(Options{})
 	defer p.Close()
 	for n := range 200 {

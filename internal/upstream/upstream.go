@@ -97,10 +97,10 @@ type Response struct {
 // staleWithin is how soon after a request was begun the end of a used connection is
 // taken for the engine's closing of an idle one, which happens while the request is on
 // its way. Later the engine has taken the request, and may have worked on it.
-const staleWithin = 500 * time.Millisecond
+const idleCloseWindow = 500 * time.Millisecond
 
 // closedWhileIdle tells that the end of a used connection may be such a close.
-func closedWhileIdle(begun time.Time) bool { return time.Since(begun) < staleWithin }
+func closedWhileIdle(started time.Time) bool { return time.Since(started) < idleCloseWindow }
 
 // Stage tells how far a request had come when it failed.
 type Stage uint8

@@ -2,7 +2,7 @@ package sock
 
 // Cut takes the first n bytes off pieces, and with them all empty pieces in front
 // of what is left. It changes the slice over the piece that n ends in.
-func Cut(pieces [][]byte, n int) [][]byte {
+func Consume(pieces [][]byte, n int) [][]byte {
 	for len(pieces) > 0 {
 		if n < len(pieces[0]) {
 			pieces[0] = pieces[0][n:]

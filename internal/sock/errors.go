@@ -20,6 +20,6 @@ func Exhausted(err error) bool {
 }
 
 // Failed gives the error of a system call the form that it has in package net.
-func (c *Conn) Failed(what string, err error) error {
+func (c *Conn) OpError(what string, err error) error {
 	return &net.OpError{Op: what, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(what, err)}
 }
