@@ -19,7 +19,7 @@ type CORS struct {
 
 // exposed are the headers of answers that a page may read beside those it always may.
 // vLLM exposes none.
-const exposed = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
+const exposedHeaders = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 
 // The headers are those of the middleware that vLLM uses (Starlette's CORSMiddleware),
 // which test/real asks: see testdata/cors.json.
@@ -60,11 +60,11 @@ func newCORS(o CORS) *cors {
 func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.origins, origin) }
 
 // off tells that nobody is let.
-func (c *cors) off() bool { return len(c.origins) == 0 }
+func (c *cors) disabled() bool { return len(c.origins) == 0 }
 
 // mark gives an answer that has not begun its headers.
-func (c *cors) mark(answer http.Header, r *http.Request) {
-	if c.off() {
+func (c *cors) setHeaders(answer http.Header, r *http.Request) {
+	if c.disabled() {
 		return
 	}
 	origins := r.Header["Origin"]
@@ -75,7 +75,7 @@ func (c *cors) mark(answer http.Header, r *http.Request) {
 	if c.credentials {
 		answer["Access-Control-Allow-Credentials"] = []string{"true"}
 	}
-	answer["Access-Control-Expose-Headers"] = []string{exposed}
+	answer["Access-Control-Expose-Headers"] = []string{exposedHeaders}
 	switch {
 	case c.anyOrigin && !c.credentials:
 		answer["Access-Control-Allow-Origin"] = []string{"*"}
@@ -89,7 +89,7 @@ func (c *cors) mark(answer http.Header, r *http.Request) {
 // key: browsers ask before they send one. What is the operator's is for no page.
 func (c *cors) middleware(g *gin.Context) {
 	r := g.Request
-	if forOperators(r.URL.Path) {
+	if isOperatorRoute(r.URL.Path) {
 		return
 	}
 	if r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header["Access-Control-Request-Method"] != nil {
@@ -97,7 +97,7 @@ func (c *cors) middleware(g *gin.Context) {
 		g.Abort()
 		return
 	}
-	c.mark(g.Writer.Header(), r)
+	c.setHeaders(g.Writer.Header(), r)
 }
 
 // preflight answers a browser that asks what it may send.

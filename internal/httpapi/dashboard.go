@@ -15,14 +15,14 @@ const DashboardEvents = "/dashboard/events"
 // AdminActions are the changes that there is a route for below /instances.
 func AdminActions() []string {
 	all := []string{"add", "remove"}
-	for _, verb := range verbs() {
+	for _, verb := range allVerbs() {
 		all = append(all, string(verb))
 	}
 	return all
 }
 
 // dashboard adds the route of its events; the page itself is at /, see index.
-func (d *Deps) dashboard(e *gin.Engine) {
+func (d *Deps) addDashboardRoute(e *gin.Engine) {
 	if d.Dashboard != nil {
 		e.GET(DashboardEvents, gin.WrapH(d.Dashboard))
 	}

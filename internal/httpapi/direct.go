@@ -22,18 +22,18 @@ func Direct(d Deps) map[string]http.HandlerFunc {
 }
 
 func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc {
-	ring, pages := d.ClientKeys, newCORS(d.CORS)
+	ring, cors := d.ClientKeys, newCORS(d.CORS)
 	return func(w http.ResponseWriter, r *http.Request) {
-		pages.mark(w.Header(), r)
-		if e := refuses(ring, r); e != nil {
+		cors.setHeaders(w.Header(), r)
+		if e := checkClientKey(ring, r); e != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			kind.WriteError(w, e)
 			return
 		}
-		c := &noting{Client: clientOf(w)}
+		c := &trackingClient{Client: clientOf(w)}
 		defer func() {
 			if p := recover(); p != nil {
-				recovered(d.Log, p, c)
+				handlePanic(d.Log, p, c)
 			}
 		}()
 		h(c, r)
@@ -42,31 +42,31 @@ func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc 
 
 // noting is a client that knows whether its answer has begun: a second head must not
 // follow a first.
-type noting struct {
+type trackingClient struct {
 	forward.Client
-	begun bool
+	started bool
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (c *noting) WriteHeader(status int) {
-	c.begun = true
+func (c *trackingClient) WriteHeader(status int) {
+	c.started = true
 	c.Client.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
-func (c *noting) Write(p []byte) (int, error) {
-	c.begun = true
+func (c *trackingClient) Write(p []byte) (int, error) {
+	c.started = true
 	return c.Client.Write(p)
 }
 
 // Flush implements forward.Client.
-func (c *noting) Flush() {
-	c.begun = true
+func (c *trackingClient) Flush() {
+	c.started = true
 	c.Client.Flush()
 }
 
 // Written implements beginner.
-func (c *noting) Written() bool { return c.begun }
+func (c *trackingClient) Written() bool { return c.started }
 
 // clientOf gives the client of a response: what the own server writes to is one.
 func clientOf(w http.ResponseWriter) forward.Client {
@@ -77,6 +77,6 @@ func clientOf(w http.ResponseWriter) forward.Client {
 }
 
 // data makes a route of a handler of the data path.
-func data(h forward.HandlerFunc) gin.HandlerFunc {
+func dataRoute(h forward.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) { h(clientOf(c.Writer), c.Request) }
 }

@@ -60,20 +60,20 @@ func (admin) Remove(_ context.Context, k instance.Key) (bool, error) {
 	return !strings.HasPrefix(k.Address, "unknown"), nil
 }
 
-func (admin) Intend(_ context.Context, k instance.Key, w httpapi.Wish) (httpapi.Wished, error) {
+func (admin) ChangeIntent(_ context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
 	switch host, _, _ := strings.Cut(k.Address, ":"); host {
 	case "unknown":
-		return httpapi.Wished{}, nil
+		return httpapi.IntentResult{}, nil
 	case "wrong":
-		return httpapi.Wished{}, fmt.Errorf("%w: %s is removed", httpapi.ErrRefused, k)
+		return httpapi.IntentResult{}, fmt.Errorf("%w: %s is removed", httpapi.ErrRefused, k)
 	case "noetcd":
-		return httpapi.Wished{}, fmt.Errorf("%w: no answer from 127.0.0.1:2379", httpapi.ErrUnavailable)
+		return httpapi.IntentResult{}, fmt.Errorf("%w: no answer from 127.0.0.1:2379", httpapi.ErrUnavailable)
 	}
 	revision := int64(7)
-	if w.Weight != nil { // the test looks at what was understood
-		revision = int64(1000 + *w.Weight)
+	if change.Weight != nil { // the test looks at what was understood
+		revision = int64(1000 + *change.Weight)
 	}
-	return httpapi.Wished{Known: true, Revision: revision + int64(w.For/time.Second)}, nil
+	return httpapi.IntentResult{Known: true, Revision: revision + int64(change.For/time.Second)}, nil
 }
 
 func members() *instance.Snapshot {

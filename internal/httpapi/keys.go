@@ -34,7 +34,7 @@ func (k keyring) holds(key string) bool {
 // requireClient lets through who shows one of the clients' keys.
 func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		if e := refuses(ring, c.Request); e != nil {
+		if e := checkClientKey(ring, c.Request); e != nil {
 			c.Header("WWW-Authenticate", "Bearer")
 			openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, e)
 			c.Abort()
@@ -44,7 +44,7 @@ func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 
 // refuses tells why a client's request may not pass; nil if it may. Without a ring
 // nobody is refused.
-func refuses(ring *apikeys.Ring, r *http.Request) *openai.Error {
+func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	if ring == nil {
 		return nil
 	}
@@ -64,19 +64,19 @@ func requireAdmin(adminKey string) gin.HandlerFunc {
 		key, ok := adminKeyOf(c.Request)
 		switch {
 		case adminKey == "":
-			refuse(c, http.StatusForbidden, openai.TypePermission, asDetail,
+			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail,
 				"the admin routes are off: start the proxy with ADMIN_API_KEY set, or use pdctl")
 		case !ok:
-			refuse(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
+			failAdmin(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
 		case !newKeyring([]string{adminKey}).holds(key):
-			refuse(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
+			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
 		}
 	}
 }
 
 // hidden lets through who shows the admin key. Others are told that there is no such
 // route, as by a vLLM without it: tools that try it go on then.
-func hidden(adminKey string) gin.HandlerFunc {
+func requireAdminOrHide(adminKey string) gin.HandlerFunc {
 	holds, require := HoldsAdminKey(adminKey), requireAdmin(adminKey)
 	return func(c *gin.Context) {
 		switch {

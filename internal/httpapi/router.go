@@ -117,45 +117,45 @@ type Deps struct {
 // NewRouter builds the routes for clients. With split, the operator's routes
 // (status, admin, metrics) are left out of it; NewAdminRouter has them.
 func NewRouter(d Deps, split bool) http.Handler {
-	e := engine(d.Log)
+	e := newGin(d.Log)
 	e.Use(newCORS(d.CORS).middleware)
 	client := e.Group("/", requireClient(d.ClientKeys))
 	for _, kind := range openai.Generating() {
-		client.POST(kind.Path(), data(d.Data.Generate(kind)))
+		client.POST(kind.Path(), dataRoute(d.Data.Generate(kind)))
 	}
-	for path, alone := range passed() {
-		client.POST(path, data(d.Data.Passthrough(path, alone)))
+	for path, alone := range passedRoutes() {
+		client.POST(path, dataRoute(d.Data.Passthrough(path, alone)))
 	}
-	d.stored(client)
-	for path, alone := range passedForms() {
-		client.POST(path, data(d.Data.Form(path, alone)))
+	d.addStoredRoutes(client)
+	for path, alone := range passedFormRoutes() {
+		client.POST(path, dataRoute(d.Data.Form(path, alone)))
 	}
-	for _, path := range passedQuestions() {
-		client.GET(path, data(d.Data.Question(path)))
+	for _, path := range passedGetRoutes() {
+		client.GET(path, dataRoute(d.Data.Question(path)))
 	}
-	client.GET("/v1/models", data(d.Data.Models(func(*http.Request) string { return "" })))
+	client.GET("/v1/models", dataRoute(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
-	client.GET("/v1/models/*id", data(d.Data.Models(func(r *http.Request) string {
+	client.GET("/v1/models/*id", dataRoute(d.Data.Models(func(r *http.Request) string {
 		return r.URL.Path[len("/v1/models/"):]
 	})))
 	if split {
 		d.Dashboard = nil // it is at the operators' address
 	} else {
-		d.operator(e)
+		d.addOperatorRoutes(e)
 	}
-	d.probes(e)
+	d.addHealthRoutes(e)
 	return e
 }
 
 // NewAdminRouter builds the routes of --admin-listen.
 func NewAdminRouter(d Deps) http.Handler {
-	e := engine(d.Log)
-	d.probes(e)
-	d.operator(e)
+	e := newGin(d.Log)
+	d.addHealthRoutes(e)
+	d.addOperatorRoutes(e)
 	return e
 }
 
-func engine(log logrus.FieldLogger) *gin.Engine {
+func newGin(log logrus.FieldLogger) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
@@ -167,7 +167,7 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 	// As vLLM, or rather the framework under it, says it.
 	e.NoRoute(func(c *gin.Context) { fail(c, http.StatusNotFound, "", "Not Found") })
 	e.NoMethod(func(c *gin.Context) {
-		if operators(c.Request.URL.Path) {
+		if isProxyRoute(c.Request.URL.Path) {
 			fail(c, http.StatusMethodNotAllowed, openai.TypeMethod, fmt.Sprintf("%s does not take %s", c.Request.URL.Path, c.Request.Method))
 			return
 		}
@@ -177,7 +177,7 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 }
 
 // operators tells the routes that vLLM does not have, which answer in one form.
-func operators(path string) bool {
+func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
 	}
@@ -209,7 +209,7 @@ func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
 			if p := recover(); p != nil {
-				recovered(log, p, c.Writer)
+				handlePanic(log, p, c.Writer)
 				c.Abort()
 			}
 		}()
@@ -218,7 +218,7 @@ func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 }
 
 // beginner is a response that knows whether it has begun.
-type beginner interface {
+type startedWriter interface {
 	http.ResponseWriter
 	Written() bool
 }
@@ -226,7 +226,7 @@ type beginner interface {
 // recovered deals with the panic of a handler. http.ErrAbortHandler goes
 // through: it is how a broken stream reaches the client as broken, and gin's
 // own recovery would turn it into a clean end.
-func recovered(log logrus.FieldLogger, p any, w beginner) {
+func handlePanic(log logrus.FieldLogger, p any, w startedWriter) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler)
 	}

@@ -59,25 +59,25 @@ type LoadDigest struct {
 	Ignored   string  `json:"ignored,omitempty"`
 }
 
-func (d *Deps) operator(e *gin.Engine) {
+func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
 	e.POST("/status", d.status) // as the reference proxy's own example asks
 	admin := e.Group("/instances", requireAdmin(d.AdminKey))
 	admin.POST("/add", d.add)
 	admin.POST("/remove", d.remove)
-	for _, verb := range verbs() {
+	for _, verb := range allVerbs() {
 		admin.POST("/"+string(verb), d.intend(verb))
 	}
 	e.POST("/route", requireAdmin(d.AdminKey), func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
-	for _, path := range fannedOut() {
-		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
+	for _, path := range fanOutRoutes() {
+		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
-	d.logLevel(e)
-	d.dashboard(e)
+	d.addLogLevelRoutes(e)
+	d.addDashboardRoute(e)
 }
 
-func (d *Deps) probes(e *gin.Engine) {
+func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	e.GET("/health", d.health)
 	e.GET("/ping", d.health) // as vLLM has it, for SageMaker
 	e.POST("/ping", d.health)
@@ -157,15 +157,15 @@ func (d *Deps) health(c *gin.Context) {
 	s := d.Members.Snapshot()
 	switch {
 	case !d.available(s, instance.Decode):
-		d.sick(c, "no decode instance is available")
+		d.unavailable(c, "no decode instance is available")
 	case !d.Fallback && !d.available(s, instance.Prefill):
-		d.sick(c, "no prefill instance is available")
+		d.unavailable(c, "no prefill instance is available")
 	default:
 		c.Status(http.StatusOK)
 	}
 }
 
-func (d *Deps) sick(c *gin.Context, why string) {
+func (d *Deps) unavailable(c *gin.Context, why string) {
 	openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
 		Type: openai.TypeUnavailable, Message: why, RetryAfter: retryAfter})
 }
