@@ -8,8 +8,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// directRead is the size from which a read of a chunked body goes straight
-// into the caller's slice; a smaller one would read framing byte by byte.
+// minDirectRead is the size from which a read of a chunked body goes straight into
+// the caller's slice. With a smaller slice, framing would be read byte by byte.
 const minDirectRead = 512
 
 var errBodyClosed = errors.New("the body was closed before")
@@ -30,7 +30,7 @@ type answer struct {
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
 	unwatch func() bool     // takes the connection off ctx; see context.AfterFunc
 	pool    *Pool
-	conn    *conn // nil when it has been let go
+	conn    *conn // nil after release
 	address string
 
 	framing   framing
@@ -40,8 +40,8 @@ type answer struct {
 	ended     error // what every further Read gives
 }
 
-// start settles how the body ends (RFC 9112, 6.3). A body of nothing lets go
-// of the connection at once.
+// start decides how the body ends (RFC 9112, 6.3). An empty body releases the
+// connection at once.
 func (a *answer) start(method string, h *head, sentAll bool) error {
 	a.reusable = sentAll && h.persistent()
 	a.Status, a.Header, a.Length = h.status, h.Header, h.Length
@@ -64,7 +64,7 @@ func (a *answer) start(method string, h *head, sentAll bool) error {
 	return nil
 }
 
-// Read gives what is there. The last bytes come together with io.EOF.
+// Read gives the bytes that are there. The last ones come together with io.EOF.
 func (a *answer) Read(p []byte) (int, error) {
 	if a.ended != nil {
 		return 0, a.ended
@@ -134,7 +134,7 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		return n, bad
 	}
 	if used < m {
-		a.reusable = false // something stands behind the end
+		a.reusable = false // there are bytes behind the body's end
 	}
 	if a.chunks.Done() {
 		return n, nil
@@ -160,8 +160,8 @@ func (a *answer) fail(err error) {
 	a.release(false)
 }
 
-// Close lets go of the answer. Before its end that closes the connection,
-// which makes the engine stop its work.
+// Close ends the answer. Before the body's end it closes the connection, which makes
+// the engine stop its work.
 func (a *answer) Close() error {
 	if a.ended == nil {
 		a.ended = &Error{Stage: StageBody, Address: a.address, Err: errBodyClosed, MaybeTaken: true}
@@ -170,8 +170,9 @@ func (a *answer) Close() error {
 	return nil
 }
 
-// release gives the connection away, once. When ctx has ended its function may
-// still be about to close this connection, which therefore nobody gets again.
+// release gives the connection back to the pool. When ctx has ended, its function
+// may still be about to close the connection, so it is not used again
+// (TestEndedContextCostsTheConnection).
 func (a *answer) release(reusable bool) {
 	c := a.conn
 	a.conn = nil

@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// maxAgain is the longest wait until a connection is asked for once more. The
-	// kernel repeats its first packet after 1 s, the whole of the default
-	// --connect-timeout: without more of them, one that is lost would be the end.
+	// maxRetryWait bounds the wait until another connection is dialled beside the
+	// first. Linux repeats a lost SYN after 1 s (RFC 6298, 2.1), which is all of the
+	// default --connect-timeout: one lost packet would fail the dial
+	// (TestLostPacketOfAConnect).
 	maxRetryWait = 300 * time.Millisecond
-	// tries bounds how often a connection is asked for.
+	// maxTries bounds the dials for one connection.
 	maxTries = 3
 )
 
-// Dialer gives connections with TCP_NODELAY (Go's default), to allowed addresses
-// only. While none comes, it asks for another one beside the first.
+// Dialer makes connections with TCP_NODELAY (Go's default), to allowed addresses
+// only. While the first dial is unanswered, it starts others beside it.
 type Dialer struct {
 	net     net.Dialer
 	timeout time.Duration // for all tries together
@@ -43,10 +44,10 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	return a.result(nc, err)
 }
 
-// again is how long one try is waited for alone.
+// retryWait is the time between the starts of two tries.
 func (d *Dialer) retryWait() time.Duration { return min(d.timeout/maxTries, maxRetryWait) }
 
-// attempt is one connection that is asked for, maybe several times.
+// attempt is one call of DialContext, with all its tries.
 type attempt struct {
 	dialer           *Dialer
 	ctx              context.Context //nolint:containedctx // of all its tries
@@ -57,11 +58,11 @@ type attempt struct {
 	timer *time.Timer
 	extra int // tries beside the first
 	done  bool
-	conn  net.Conn // of a try beside the first
-	err   error    // the same
+	conn  net.Conn // of an extra try
+	err   error    // of an extra try
 }
 
-// again is one more try, beside those that run.
+// retry starts an extra try, beside those that run.
 func (a *attempt) retry() {
 	a.mu.Lock()
 	if a.done {
@@ -81,11 +82,11 @@ func (a *attempt) retry() {
 	case a.done:
 	case err == nil, errors.Is(err, syscall.ECONNREFUSED):
 		a.done, a.conn, a.err = true, nc, err
-		a.cancel() // the first one, which is waited for
+		a.cancel() // ends the first try, which DialContext waits for
 	}
 }
 
-// end gives what came of it, when the first try has ended.
+// result gives the outcome of all tries, when the first one has ended.
 func (a *attempt) result(nc net.Conn, err error) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -97,7 +98,7 @@ func (a *attempt) result(nc net.Conn, err error) (net.Conn, error) {
 	if nc == nil {
 		return a.conn, a.err
 	}
-	if a.conn != nil { // both came
+	if a.conn != nil { // two tries succeeded
 		_ = a.conn.Close()
 	}
 	return nc, nil

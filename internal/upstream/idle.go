@@ -10,7 +10,7 @@ import (
 // maxIdle bounds the unused connections to one instance.
 const maxIdle = 1024
 
-// life tells one incarnation of an instance from the next, as
+// incarnation tells one process behind an instance's key from the next, as
 // instance.Incarnation does, without making a string.
 type incarnation struct {
 	id       string
@@ -24,10 +24,10 @@ func incarnationOf(in *instance.Instance) incarnation {
 	return incarnation{revision: in.CreateRevision}
 }
 
-// host holds what is known of one instance. An engine in both roles has two,
-// since its records may name their incarnations differently.
+// host has the idle connections to one instance. An engine in both roles has two
+// hosts, since its records may name their incarnations differently.
 type host struct {
-	mu          sync.Mutex // guards what follows, and conn.since of idle
+	mu          sync.Mutex // guards what follows, and conn.idleSince of idle
 	idle        []*conn    // the last one was used last
 	incarnation incarnation
 	// generation counts incarnations and Forget: connections of an earlier one
@@ -37,15 +37,16 @@ type host struct {
 	gone       bool  // taken out of Pool.hosts
 }
 
-// drop empties the idle list; the caller closes what it gets, without the lock.
+// dropIdle empties the idle list. The caller closes the connections after it has
+// released mu.
 func (h *host) dropIdle() []*conn {
 	toClose := h.idle
 	h.idle = nil
 	return toClose
 }
 
-// enter finds the host of an instance and counts the caller as active there. dead
-// are connections to close: those to an earlier life of the instance.
+// activeHost finds the host of an instance and counts the caller as active there.
+// toClose are the connections to an earlier incarnation, which the caller closes.
 func (p *Pool) activeHost(in *instance.Instance) (h *host, toClose []*conn) {
 	for {
 		h = p.host(in.Key)
@@ -55,8 +56,8 @@ func (p *Pool) activeHost(in *instance.Instance) (h *host, toClose []*conn) {
 			continue
 		}
 		h.active++
-		if l := incarnationOf(in); l != h.incarnation {
-			h.incarnation = l
+		if current := incarnationOf(in); current != h.incarnation {
+			h.incarnation = current
 			h.generation++
 			toClose = h.dropIdle()
 		}
@@ -90,10 +91,10 @@ func (h *host) removeActive() {
 	h.mu.Unlock()
 }
 
-// reuse gives the connection that was used last, if it is young enough at that time.
-// The exchange looks whether the peer has closed it or sent anything since; that is
-// never left out: bytes that nobody asked for would become the next client's answer.
-// nil means dial.
+// popIdle gives the connection that was used last, or nil if none is young enough at
+// that time. The exchange must check that the peer has neither closed it nor sent
+// anything since: bytes that nobody asked for would become the next client's answer
+// (TestUnaskedAnswerBeforeTheNextRequest).
 func (p *Pool) popIdle(h *host, at time.Time) *conn {
 	oldest := at.Sub(p.started) - p.opts.IdleTimeout
 	h.mu.Lock()
@@ -103,7 +104,7 @@ func (p *Pool) popIdle(h *host, at time.Time) *conn {
 		return nil
 	}
 	c := h.idle[n]
-	if c.idleSince < oldest { // and so are all below it
+	if c.idleSince < oldest { // and so are all others, which were used before it
 		toClose := h.dropIdle()
 		h.mu.Unlock()
 		closeAll(toClose)
@@ -116,7 +117,7 @@ func (p *Pool) popIdle(h *host, at time.Time) *conn {
 	return c
 }
 
-// release ends an exchange on c: the connection lies idle again or is closed.
+// release ends an exchange on c. The connection becomes idle or is closed.
 func (p *Pool) release(c *conn, reusable bool) {
 	h := c.host
 	h.mu.Lock()
@@ -140,11 +141,10 @@ func (p *Pool) now() time.Duration { return time.Since(p.started) }
 
 func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, time.Millisecond) }
 
-// sweep closes the connections that were idle too long and forgets hosts of
-// which nothing is left. It runs on a timer, which is set only while something
-// lies idle.
+// sweep closes the connections that were idle too long, and removes hosts without a
+// connection. It runs on a timer, which is set only while some connection is idle.
 func (p *Pool) sweep() {
-	p.sweeping.Store(false) // before the scan: who comes later sets the timer anew
+	p.sweeping.Store(false) // before the scan: a release from now on sets the timer again
 	oldest := p.now() - p.opts.IdleTimeout
 	var toClose []*conn
 	anyIdle := false
@@ -176,8 +176,8 @@ func (p *Pool) sweep() {
 	closeAll(toClose)
 }
 
-// Forget closes the idle connections to an address, in any role, and lets no
-// running exchange bring one back.
+// Forget closes the idle connections to an address, in any role. Running exchanges
+// close theirs when they end.
 func (p *Pool) Forget(address string) {
 	p.closeIdle(func(k instance.Key) bool { return k.Address == address })
 }

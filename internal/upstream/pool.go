@@ -25,25 +25,25 @@ type Pool struct {
 	sweeping     atomic.Bool // sweeper is set
 	closed       atomic.Bool
 	staleRetries atomic.Int64
-	started      time.Time // the clock of conn.since goes from here
+	started      time.Time // conn.idleSince counts from here
 }
 
 // NewPool builds a Pool.
 func NewPool(o Options) *Pool {
 	o.setDefaults()
 	p := &Pool{opts: o, dialer: NewDialer(o), https: NewStd(o), hosts: map[instance.Key]*host{}, started: time.Now()}
-	// Set for the first time when a connection first lies idle.
+	// release sets it when a connection turns idle.
 	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
 	p.sweeper.Stop()
 	return p
 }
 
-// StaleRetries counts the connections that the engine had closed while they
-// lay in the pool and that had to be replaced in the middle of a request.
+// StaleRetries counts the requests that were sent again because the engine had
+// closed the pooled connection.
 func (p *Pool) StaleRetries() int64 { return p.staleRetries.Load() + p.https.StaleRetries() }
 
-// Close drops idle connections and keeps none from now on; running exchanges
-// go on.
+// Close drops idle connections, and the pool keeps none from then on. Running
+// exchanges go on.
 func (p *Pool) Close() {
 	p.closed.Store(true)
 	p.mu.Lock()
@@ -53,7 +53,7 @@ func (p *Pool) Close() {
 	p.https.Close()
 }
 
-// ReleasesBody implements Client. An instance with scheme https is served by a Std.
+// ReleasesBody implements Client. It is false for https, which Std serves.
 func (p *Pool) ReleasesBody(r *Request) bool { return !isHTTPS(r.Instance) }
 
 var headBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
@@ -61,10 +61,12 @@ var headBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a poo
 	return &b
 }}
 
-// maxPooledHead keeps one huge header from staying in memory for ever.
+// maxPooledHead bounds the buffers that are kept: one huge head must not stay in
+// memory for ever.
 const maxPooledHead = 16 << 10
 
-// Do implements Client. A stale connection is replaced once, at once.
+// Do implements Client. A request that meets a stale connection is sent again once,
+// at once, on a new one.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 	if isHTTPS(r.Instance) {
 		return p.https.Do(ctx, r)
@@ -106,12 +108,12 @@ type message struct {
 	body            [][]byte
 	method          string
 	instance        *instance.Instance
-	watchEarlyReply bool // see conn.send
+	watchEarlyReply bool // for conn.send
 	started         time.Time
 }
 
-// first runs the exchange on an idle connection if there is one, and on a
-// fresh one if that turns out to be stale. h.active is the exchange's to give back.
+// reuseOrDial runs the exchange on an idle connection, and on a new one if there is
+// none or it turns out to be stale. The exchange must undo its count in h.active.
 func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *Error) {
 	var a *answer
 	var e *Error
@@ -136,7 +138,7 @@ func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *
 	return a, e
 }
 
-// enterAgain counts a second exchange of one that has just left.
+// addActive counts an exchange again, whose failed first try took its count off.
 func (h *host) addActive() {
 	h.mu.Lock()
 	h.active++
@@ -160,7 +162,7 @@ var errNotTCP = errors.New("not a TCP connection")
 
 func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error) {
 	h.mu.Lock()
-	generation := h.generation // before the dial: it may reach the life before
+	generation := h.generation // read before the dial: a new incarnation meanwhile must not get this connection
 	h.mu.Unlock()
 	nc, err := p.dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -180,12 +182,12 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	return c, nil
 }
 
-// errStillThere is the failure of an exchange that has done nothing but to find
-// that its connection was not idle: the exchange goes on with another.
+// errTryAnother is the failure of a try that has sent nothing, since its connection
+// was not idle any more. The exchange tries another connection.
 var errTryAnother = &Error{Stage: StageStale, Err: errNotIdle}
 
-// try runs the exchange on c until the answer's head is there. From here on
-// the end of ctx closes the connection, whatever is being done with it.
+// try runs the exchange on c until the answer's head is there. From here on the end
+// of ctx closes the connection, also in the middle of a read or a write.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	unwatch := context.AfterFunc(ctx, c.abort)
 	c.setRequest(m.head, m.body)
@@ -199,7 +201,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	}
 	unwatch()
 	if err == errNotIdle && ctx.Err() == nil { //nolint:errorlint // our own, unwrapped
-		c.close() // h.active stays the exchange's
+		c.close() // h.active still counts the exchange
 		return nil, errTryAnother
 	}
 	e := &Error{Address: m.instance.Address, Err: err, MaybeTaken: true}

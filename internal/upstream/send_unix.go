@@ -9,22 +9,21 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
-// sending is a request on its way: the connection is checked, written and waited for
-// without letting go of the socket in between, which saves the read that would find
-// nothing yet, and the deadlines of a write that has to wait.
+// sendState is the state of one sendAndRead. It checks the connection, writes to it
+// and waits for the answer in one call of the poller. That saves a read that would
+// find nothing yet, and the deadlines of a write that blocks.
 type sendState struct {
 	peeked  peekResult // on a reused connection, before the request
-	written bool       // as much was written as the socket took
-	sent    int        // bytes of it
-	size    int        // bytes in all
+	written bool       // one write was made, of as much as the socket took
+	sent    int        // bytes that were written
+	size    int        // bytes of the request
 	sendErr error
 	readErr error // of the first read of the answer
 }
 
-// sendAndRead looks whether the connection is still good, if it was used before,
-// sends the loaded request and reads what comes first of the answer. When the socket
-// does not take all of the request, it comes back at once: more tells that the rest
-// is still to be sent, and nothing was read.
+// sendAndRead checks that a reused connection is still idle, sends the request and
+// reads the first bytes of the answer. If the socket does not take all of the request,
+// it returns at once: more tells that the rest must still be sent.
 func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
 	c.sending = sendState{}
 	for _, piece := range c.rest {
@@ -51,8 +50,8 @@ func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
 	return false, sendErr, readErr
 }
 
-// sendStep is what sendAndRead does with the socket; false waits until there is
-// something to read.
+// sendStep is what sendAndRead does with the socket. false makes the poller wait
+// until there is something to read, and call it again.
 func (c *conn) sendStep(fd uintptr) bool {
 	s := &c.sending
 	if !s.written {

@@ -19,7 +19,7 @@ import (
 // Std is a Client on top of http.Transport.
 type Std struct {
 	pooled *http.Transport
-	// fresh never reuses a connection: where a stale one is made good.
+	// unpooled never reuses a connection. It sends again what met a stale one.
 	unpooled     *http.Transport
 	staleRetries atomic.Int64
 }
@@ -31,9 +31,9 @@ func NewStd(o Options) *Std {
 	t := &http.Transport{
 		DialContext:    dial,
 		DialTLSContext: certs.DialTLS(dial, o.TLS, o.ConnectTimeout+2*time.Second),
-		// No proxy of the environment between us and the fleet, no compression
-		// that would hide event boundaries, no HTTP/2 that would share one
-		// connection's fate among streams.
+		// There is no proxy from the environment: the fleet is reached directly.
+		// Compression would hide the boundaries of events. HTTP/2 would end many
+		// streams with one connection.
 		DisableCompression:     true,
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
 		MaxIdleConnsPerHost:    1024,
@@ -47,16 +47,16 @@ func NewStd(o Options) *Std {
 	return &Std{pooled: t, unpooled: unpooled}
 }
 
-// StaleRetries counts the connections that the engine had closed while they
-// lay in the pool.
+// StaleRetries counts the requests that were sent again because the engine had
+// closed the pooled connection.
 func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
 
 // ReleasesBody implements Client: the standard library's client may go on sending
 // a body while its answer is there already.
 func (c *Std) ReleasesBody(*Request) bool { return false }
 
-// Forget drops idle connections, of all addresses: http.Transport cannot tell
-// them apart, and they are made again for little.
+// Forget drops the idle connections to all addresses: http.Transport cannot drop
+// those to one. New ones cost little.
 func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
 
 // Close drops idle connections.
@@ -71,8 +71,8 @@ type progress struct {
 	connected, reused, answered atomic.Bool
 }
 
-// Do implements Client. A stale pooled connection is retried once, at once, on
-// a fresh one: nothing is known to have reached the engine, and nobody is to blame.
+// Do implements Client. A request that meets a stale connection is sent again once,
+// at once, on a new one: as far as is known, the engine saw nothing of it.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 	started := time.Now()
 	resp, err := c.try(ctx, c.pooled, r, started)
@@ -105,7 +105,7 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started ti
 		return nil, c.classify(ctx, r, &p, started, err)
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		_ = resp.Body.Close() // the connection itself, which nobody may keep waiting for
+		_ = resp.Body.Close() // this body is the connection, which must not stay open
 		return nil, &Error{Stage: StageHeaders, Address: r.Instance.Address, Err: errSwitched, MaybeTaken: true}
 	}
 	resp.Header.Del("Content-Length")
@@ -140,7 +140,7 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, started tim
 	e := &Error{Address: r.Instance.Address, Err: err}
 	switch {
 	case e.Untrusted() != nil && !p.answered.Load():
-		e.Stage = StageNotConnected // also where the engine says so after the handshake
+		e.Stage = StageNotConnected // in TLS 1.3 the engine may refuse only after the handshake
 	case !p.connected.Load():
 		e.Stage = StageNotConnected
 	case p.answered.Load():
@@ -156,7 +156,7 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, started tim
 	return e
 }
 
-// body types the errors of reading an answer.
+// typedBody makes the errors of reading an answer *Error.
 type typedBody struct {
 	io.ReadCloser
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
