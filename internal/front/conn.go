@@ -17,24 +17,24 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
-// The states of a connection, for the stop.
+// The states of a connection. Shutdown and makeRoom close only new and idle ones.
 const (
-	stateNew    = iota // nothing has come yet
+	stateNew    = iota // no byte has come yet
 	stateIdle          // between two requests
 	stateBusy          // in a request
-	stateClosed        // closed by the stop
+	stateClosed        // closed by closeIdle or makeRoom
 )
 
-// conn is one client's connection. All but ctx, left and cut belongs to its one
-// goroutine.
+// conn is one client's connection. It belongs to one goroutine; other goroutines
+// use only ctx, clientGone, state, opened and abort.
 type conn struct {
 	ctx        context.Context    //nolint:containedctx // of all its requests: their client is there as long as the connection is
-	clientGone context.CancelFunc // ends ctx: the client has left
+	clientGone context.CancelFunc // ends ctx
 
 	server *Server
 	tcp    *sock.Conn
 	raw    syscall.RawConn
-	token  uint64 // of watcher
+	token  uint64 // the key in watcher.conns
 	state  atomic.Int32
 	opened time.Time
 
@@ -43,7 +43,7 @@ type conn struct {
 
 	recvFunc      func(fd uintptr) bool // for raw.Read, made once
 	recvErr       error
-	readDeadline  time.Time // the deadline that is set, zero for none
+	readDeadline  time.Time // the deadline that is set on tcp, zero for none
 	writeDeadline time.Time
 	request       *http.Request
 	body          body
@@ -67,13 +67,13 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 	return c, nil
 }
 
-// cut ends the connection under its goroutine's hands.
+// abort ends the connection and its requests' context, from any goroutine.
 func (c *conn) abort() {
 	c.clientGone()
 	_ = c.tcp.Close()
 }
 
-// serve answers requests until the connection ends or is another server's.
+// serve answers requests until the connection ends or is handed over.
 func (c *conn) serve() {
 	defer c.server.remove(c)
 	if err := c.server.watch.add(c); err != nil {
@@ -99,10 +99,10 @@ func (c *conn) serve() {
 func (c *conn) close() {
 	c.server.watch.remove(c)
 	c.buf.Release()
-	c.abort() // nobody may wait for this client any more
+	c.abort() // ctx must end too: functions may wait for it
 }
 
-// handOver gives the connection to the standard library's server.
+// handOver hands the connection, with the bytes read, to the standard library's server.
 func (c *conn) handOver() {
 	c.server.watch.forget(c)
 	if !c.readDeadline.IsZero() || !c.writeDeadline.IsZero() {
@@ -113,12 +113,12 @@ func (c *conn) handOver() {
 	c.server.handover.give(c.tcp.TCPConn, read)
 }
 
-// next waits for the first bytes of a request; false means that there is none.
+// awaitRequest waits for the first bytes of a request; false means that none comes.
 func (c *conn) awaitRequest() bool {
-	if c.ctx.Err() != nil { // whatever it sent ahead
+	if c.ctx.Err() != nil { // the client has gone, even if it sent requests ahead
 		return false
 	}
-	if len(c.buf.Bytes()) > 0 { // sent ahead
+	if len(c.buf.Bytes()) > 0 { // a request sent ahead
 		c.state.Store(stateBusy)
 		return !c.server.stopping.Load()
 	}
@@ -137,12 +137,13 @@ func (c *conn) awaitRequest() bool {
 	if err != nil || c.recvErr != nil {
 		return false
 	}
-	// The stop may have come meanwhile: then the connection is closed, as a
-	// client must expect of an idle one.
+	// closeIdle or makeRoom may have closed the connection meanwhile, as a client
+	// must expect of an idle one (RFC 9112, 9.5).
 	return c.state.CompareAndSwap(stateIdle, stateBusy) || c.state.CompareAndSwap(stateNew, stateBusy)
 }
 
-// readWhatIsThere fills the buffer. While it waits, it holds none.
+// recvAvailable reads the bytes that are there, for raw.Read. false makes the poller
+// wait for some; meanwhile the connection holds no buffer.
 func (c *conn) recvAvailable(fd uintptr) bool {
 	n, err := sock.Recv(fd, c.buf.Free())
 	c.buf.Add(n)
@@ -158,8 +159,8 @@ func (c *conn) recvAvailable(fd uintptr) bool {
 	return true
 }
 
-// skipLineEnds drops up to two empty lines in front of a request, as some clients end
-// a body with a line end that its length does not count (RFC 9112, 2.2).
+// skipLineEnds drops up to two empty lines before a request. Some clients send a line
+// end after a body, which its length does not count (RFC 9112, 2.2).
 func (c *conn) skipLineEnds() {
 	for range 4 {
 		if b := c.buf.Bytes(); len(b) == 0 || b[0] != '\r' && b[0] != '\n' {
@@ -169,8 +170,8 @@ func (c *conn) skipLineEnds() {
 	}
 }
 
-// readLimit makes sure that reads end after d, or a quarter earlier: to move a
-// deadline costs as much as a read.
+// limitRead makes reads end after d, or up to a quarter of d earlier. A deadline that
+// is near enough stays, since setting one costs as much as a read.
 func (c *conn) limitRead(d time.Duration) {
 	if left := time.Until(c.readDeadline); left < d-d/4 || left > d {
 		c.readDeadline = time.Now().Add(d)
@@ -181,7 +182,8 @@ func (c *conn) limitRead(d time.Duration) {
 // answer runs the handler; false means that the connection must end.
 func (c *conn) answer(to *route) bool {
 	c.response.begin()
-	// Whoever has left, or was cut, and got nothing gets nothing made up either.
+	// A client that has left before its handler answered gets no empty 200
+	// (TestNoAnswerIsMadeUp).
 	if !c.callHandler(to) || c.response.status == 0 && c.ctx.Err() != nil {
 		c.response.dropBuffer()
 		return false
@@ -210,14 +212,13 @@ func (c *conn) callHandler(to *route) (whole bool) {
 }
 
 const (
-	// maxDiscard is how much of an unread body is read to keep the connection.
+	// maxDiscard bounds the unread body that is read to keep the connection.
 	maxDiscard = 256 << 10
-	// lingerFor is how long a client may go on sending a body that is not read
-	// while it gets the answer.
+	// lingerFor bounds the time for which the rest of a body is read after the answer.
 	lingerFor = 500 * time.Millisecond
 )
 
-// discard reads what the handler left of the body.
+// discardBody reads the rest of the body, which the handler has not read.
 func (c *conn) discardBody() bool {
 	if c.body.remaining > maxDiscard {
 		c.linger()
@@ -228,8 +229,9 @@ func (c *conn) discardBody() bool {
 	return err == nil
 }
 
-// linger ends our side and reads on for a moment: closed at once, with bytes
-// unread, the connection would be reset and the client might lose the answer.
+// linger ends our side and reads on for a moment. If the connection were closed at
+// once with bytes unread, it would be reset, and the client might lose the answer
+// (RFC 9112, 9.6).
 func (c *conn) linger() {
 	if c.body.remaining == 0 || c.tcp.CloseWrite() != nil {
 		return
@@ -238,7 +240,7 @@ func (c *conn) linger() {
 	_, _ = io.Copy(io.Discard, io.LimitReader(&c.body, maxDiscard))
 }
 
-// setReadDeadline applies to the body that is being read.
+// setReadDeadline sets the deadline of the reads of a body.
 func (c *conn) setReadDeadline(t time.Time) error {
 	c.readDeadline = t
 	return c.tcp.SetReadDeadline(t)
@@ -248,8 +250,8 @@ func (c *conn) setReadDeadline(t time.Time) error {
 type body struct {
 	c         *conn
 	remaining int64
-	// by is the deadline for the whole of it, which is set when there is
-	// something to wait for.
+	// deadline is for the whole body. It is set on the connection only when a read
+	// has to wait.
 	deadline time.Time
 }
 
@@ -279,7 +281,7 @@ func (b *body) Read(p []byte) (int, error) {
 		return n, err
 	}
 	if err != nil {
-		// As net/http has it: who closes in the middle has left.
+		// A client that closes in the middle of its body has left, as in net/http.
 		c.clientGone()
 		if err == io.EOF { //nolint:errorlint // the connection's own, unwrapped
 			err = io.ErrUnexpectedEOF

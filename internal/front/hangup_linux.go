@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// watcher learns of clients that leave: one epoll for all connections, itself
-// waited for by the runtime's. A connection costs one system call in its life,
-// a request none.
+// watcher finds the clients that have left. One epoll watches all connections, and
+// the runtime's poller waits for that epoll. A connection costs one system call in
+// its life, a request none.
 type watcher struct {
 	file *os.File // the epoll
 	raw  syscall.RawConn
@@ -20,12 +20,12 @@ type watcher struct {
 	conns     map[uint64]*conn
 }
 
-// leaving are the events of a peer that has closed its side, or of a broken
-// connection. A client that ends its side only is taken for gone, as net/http
-// does: there is no telling it from one that left.
+// hangupEvents are the events of a peer that has closed its side, and of a broken
+// connection. A client that has closed only its sending side is taken for gone, as by
+// net/http: a FIN looks the same in both cases.
 const hangupEvents = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR
 
-// edge is EPOLLET, which package syscall has as a negative number.
+// edgeTriggered is EPOLLET, which package syscall has as a negative number.
 const edgeTriggered = 1 << 31
 
 func newWatcher() (*watcher, error) {
@@ -66,7 +66,7 @@ func (w *watcher) add(c *conn) error {
 	return nil
 }
 
-// forget ends the watch of a connection that goes on elsewhere.
+// forget ends the watch of a connection that is handed over.
 func (w *watcher) forget(c *conn) {
 	w.remove(c)
 	_ = c.raw.Control(func(fd uintptr) {
@@ -76,18 +76,18 @@ func (w *watcher) forget(c *conn) {
 	})
 }
 
-// remove takes a connection off that is closed or about to be; the kernel takes
-// it off the epoll.
+// remove ends the watch of a connection that is closed or about to be: the kernel
+// takes a closed socket off the epoll.
 func (w *watcher) remove(c *conn) {
 	w.mu.Lock()
 	delete(w.conns, c.token)
 	w.mu.Unlock()
 }
 
-// run tells connections that their clients have left, until close.
+// run ends the contexts of connections whose clients have left, until close.
 func (w *watcher) run() {
 	var events [128]syscall.EpollEvent
-	_ = w.raw.Read(func(fd uintptr) bool { // ends with the file
+	_ = w.raw.Read(func(fd uintptr) bool { // returns when the file is closed
 		for {
 			n, err := syscall.EpollWait(int(fd), events[:], 0)
 			if err == syscall.EINTR {

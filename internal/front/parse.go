@@ -11,7 +11,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// errNotOurs marks a request that the standard library's server answers.
+// errHandOver marks a request that the standard library's server has to answer.
 var errHandOver = errors.New("not a request for this server")
 
 // route is one path that is served here.
@@ -50,7 +50,7 @@ func (c *conn) parse() (*route, error) {
 		c.heads = http1.HeadCache{}
 		return nil, errHandOver
 	}
-	r := c.request.WithContext(c.ctx) // nothing of an earlier request is in it but the head
+	r := c.request.WithContext(c.ctx) // a new request, with the head of the one before, which is often repeated
 	c.request = r
 	r.URL, r.RequestURI, r.ContentLength = to.url, to.path, head.Length
 	c.body.remaining, c.body.deadline = head.Length, time.Time{}
@@ -62,8 +62,8 @@ func (c *conn) parse() (*route, error) {
 	return to, nil
 }
 
-// accept takes what fields say into c.request, unless they must be left to others:
-// what frames a message in another way, or asks for more than an answer.
+// setHeader sets the header of c.request. It is false for a head that the standard
+// library's server has to read: other framing, or a request for more than an answer.
 func (c *conn) setHeader(h http1.Head) bool {
 	if h.Chunked || h.Length < 0 {
 		return false
@@ -87,7 +87,7 @@ func (c *conn) setHeader(h http1.Head) bool {
 	return true
 }
 
-// isHost takes names, addresses and ports.
+// isHost reports names and addresses, with or without a port.
 func isHost(s string) bool {
 	for i := range len(s) {
 		b := s[i]

@@ -3,9 +3,9 @@ package http1
 // maxCached bounds the fields that a HeadCache remembers, in bytes.
 const maxCached = 1 << 10
 
-// HeadCache remembers the last fields of one connection, since peers repeat
-// themselves: fields that are the same bytes, but for the digits of Content-Length,
-// have the same Header. The zero value remembers nothing.
+// HeadCache remembers the last fields of one connection, since peers often repeat
+// them. Fields with the same bytes, except for the digits of Content-Length, get the
+// same Header. The zero value remembers nothing.
 type HeadCache struct {
 	fields []byte
 	digits span // of Content-Length in fields, empty if there are none
@@ -13,8 +13,8 @@ type HeadCache struct {
 	head   Head
 }
 
-// Parse reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
-// again tells that the Header is the last one, as it was given then.
+// Parse reads the fields of a head and does not change them. http10 tells that the
+// message is HTTP/1.0. repeated tells that the Header is that of the last call.
 func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, err error) {
 	if length, same := c.match(fields); same && http10 == c.http10 {
 		h = c.head
@@ -30,7 +30,7 @@ func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, er
 	return h, false, err
 }
 
-// match compares with what is remembered, and gives the length that fields announce.
+// match tells whether fields are the remembered ones, and gives their Content-Length.
 func (c *HeadCache) match(fields []byte) (length int64, same bool) {
 	before, behind := c.fields[:c.digits.from], c.fields[c.digits.to:]
 	digits := len(fields) - len(before) - len(behind)

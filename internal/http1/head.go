@@ -9,9 +9,9 @@ import (
 // maxFields bounds the fields of a head.
 const maxFields = 255
 
-// HeadLen is the length of the head that data begins with, the empty line at its end
-// included; 0 if not all of it is there yet. seen is how much of data an earlier call
-// has looked at.
+// HeadLen gives the length of the head at the beginning of data, with the empty line at
+// its end, and 0 if the head is not complete. seen is the length of the data at an
+// earlier call, which are not searched again.
 func HeadLen(data []byte, seen int) (int, error) {
 	for {
 		nl := bytes.IndexByte(data[seen:], '\n')
@@ -29,8 +29,8 @@ func HeadLen(data []byte, seen int) (int, error) {
 	}
 }
 
-// SplitHead takes a whole head apart, of a length that HeadLen gave: its start line
-// without CR LF, and its fields, each with CR LF.
+// SplitHead splits a complete head, of the length that HeadLen gave, into its start
+// line without CR LF and its fields, each with CR LF.
 func SplitHead(head []byte) (start, fields []byte) {
 	nl := bytes.IndexByte(head, '\n')
 	if nl+1 == len(head) { // nothing but an empty line
@@ -39,7 +39,8 @@ func SplitHead(head []byte) (start, fields []byte) {
 	return head[:nl-1], head[nl+1 : len(head)-2]
 }
 
-// ParseStatusLine reads the start line of an answer; old tells HTTP/1.0.
+// ParseStatusLine reads the start line of an answer. http10 tells that its version is
+// HTTP/1.0, not 1.1.
 func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	const version = len("HTTP/1.x")
 	switch {
@@ -54,7 +55,7 @@ func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 		return 0, http10, ErrStatusLine
 	}
 	n, ok := ParseLength(line[1:4])
-	// The space before an empty reason is often left out.
+	// Servers often leave out the space before an empty reason.
 	if reason := line[4:]; !ok || n < 100 || len(reason) > 0 && reason[0] != ' ' {
 		return 0, http10, ErrStatusLine
 	}
@@ -66,7 +67,7 @@ func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	return int(n), http10, nil
 }
 
-// Framing is what fields say about where a message ends, and its connection.
+// Framing is what the fields of a message say about its end and its connection.
 type Framing struct {
 	Length    int64 // Content-Length, -1 if there is none
 	Chunked   bool
@@ -74,8 +75,8 @@ type Framing struct {
 	KeepAlive bool // "Connection: keep-alive"
 }
 
-// Note takes in a field. It begins with a Length of -1. old tells HTTP/1.0, which has
-// no chunks.
+// Add reads one field. Length must be -1 before the first. http10 tells that the
+// message is HTTP/1.0, which has no chunks.
 func (f *Framing) Add(name, value []byte, http10 bool) error {
 	switch len(name) {
 	case len("Content-Length"):
@@ -94,7 +95,7 @@ func (f *Framing) Add(name, value []byte, http10 bool) error {
 	return nil
 }
 
-// noteLength takes it once: equal repetitions are refused as well.
+// addLength refuses a second Content-Length, even an equal one.
 func (f *Framing) addLength(value []byte) error {
 	n, ok := ParseLength(value)
 	switch {
@@ -131,19 +132,19 @@ func (f *Framing) addConnection(value []byte) {
 // Head is what the fields of a message say.
 type Head struct {
 	Framing
-	// Header has canonical names. Transfer-Encoding and Content-Length are not among
-	// them. Other heads may have it too: nobody changes it.
+	// Header has canonical names, without Transfer-Encoding and Content-Length. Heads
+	// may share one Header, so it must not be changed.
 	Header http.Header
 }
 
-// span is a part of a text.
+// span is a part of a text, as two offsets.
 type span struct{ from, to int }
 
-// parseFields reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
-// digits is where in fields those of Content-Length are.
+// parseFields reads the fields of a head and does not change them. http10 tells that the
+// message is HTTP/1.0. digits is the place of Content-Length's digits in fields.
 func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	h.Length = -1
-	var textBuf [1 << 10]byte // of most heads nothing is made but the string
+	var textBuf [1 << 10]byte // on the stack, and large enough for most heads
 	var spanBuf [2 * 16]span
 	text, spans := append(textBuf[:0], fields...), spanBuf[:0] // a name and its value, in turn
 	lines := 0
@@ -177,15 +178,15 @@ func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	return h, digits, nil
 }
 
-// collect makes a Header. All names and values share one string, all slices of values
-// one array.
+// makeHeader makes a Header. All names and values share one string, and all slices of
+// values one array.
 func makeHeader(text string, spans []span) http.Header {
 	h := make(http.Header, len(spans)/2)
 	values := make([]string, 0, len(spans)/2)
 	for i := 0; i < len(spans); i += 2 {
 		name, value := text[spans[i].from:spans[i].to], text[spans[i+1].from:spans[i+1].to]
 		if earlier, ok := h[name]; ok {
-			h[name] = slices.Clip(append(earlier, value)) // to add to a copy adds to nothing here
+			h[name] = slices.Clip(append(earlier, value)) // without capacity, so that an append to a copy does not write here
 			continue
 		}
 		values = append(values, value)
@@ -194,7 +195,7 @@ func makeHeader(text string, spans []span) http.Header {
 	return h
 }
 
-// spell gives a name the spelling that http.Header has.
+// canonicalize spells a name as http.Header does.
 func canonicalize(name []byte) {
 	upper := true
 	for i, c := range name {

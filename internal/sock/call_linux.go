@@ -7,15 +7,16 @@ import (
 	"unsafe"
 )
 
-// quickly is the size up to which the scheduler is not told of a call: the kernel
-// copies as much in some 15 µs. Longer ones could keep a collection waiting. A
-// prompt of 64 KiB is below it with what stands around it.
+// maxRawCall is the size up to which the scheduler is not told of a call: the kernel
+// copies as much in some 15 µs. A longer call could delay a garbage collection. A
+// request with a prompt of 64 KiB is shorter.
 const maxRawCall = 96 << 10
 
-// Recv reads what is there, without waiting. io.EOF is 0 bytes without an error.
+// Recv reads the bytes that are there, without waiting. At the end of the stream it
+// gives 0 bytes without an error.
 func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
 
-// Peek looks at what Recv would give.
+// Peek gives what Recv would, and leaves it to be read.
 func Peek(fd uintptr, p []byte) (int, error) { return recv(fd, p, syscall.MSG_PEEK) }
 
 func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
@@ -59,12 +60,12 @@ func sendPiece(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// piecesAtOnce is how many pieces one system call sends: far fewer than the
-// kernel takes, since they are listed on the stack, and more than a request has
-// that was edited everywhere.
+// maxPiecesPerCall bounds the pieces of one system call. The list of them is on the
+// stack, so it is far shorter than the kernel would take (1024, IOV_MAX). A request
+// that was edited in every place has fewer pieces.
 const maxPiecesPerCall = 32
 
-// Send writes as much of the pieces as the socket takes now, which is no error.
+// Send writes as much of the pieces as the socket takes now. Less than all is no error.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	if len(pieces) == 1 {
 		return sendPiece(fd, pieces[0])

@@ -8,19 +8,21 @@ import (
 	"syscall"
 )
 
-// Conn is a TCP connection. One goroutine may read and another write; what else
-// net.TCPConn has may be used beside that, but not its Read and Write.
+// Conn is a TCP connection. One goroutine may read and another write. All methods of
+// net.TCPConn may be called beside them, except its Read and Write.
 type Conn struct {
 	*net.TCPConn
 
 	raw syscall.RawConn
 
-	// What a call gives to its step, which is made once, and gets from it.
+	// Read passes readBuf to readStep, and gets readN and readErr back. readFunc is
+	// readStep, made once: a new one for each call would be allocated.
 	readBuf  []byte
 	readN    int
 	readErr  error
 	readFunc func(fd uintptr) bool
 
+	// WriteAll and writeStep share these in the same way.
 	pending   [][]byte
 	single    [1][]byte
 	written   int
@@ -28,8 +30,7 @@ type Conn struct {
 	writeFunc func(fd uintptr) bool
 }
 
-// New makes a Conn of a connection, which it does not own otherwise than a
-// net.TCPConn would.
+// New makes a Conn of a connection.
 func New(tcp *net.TCPConn) (*Conn, error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
@@ -40,8 +41,8 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 	return c, nil
 }
 
-// Raw is for steps of the caller's own: f is called with the descriptor, and again
-// when there is something to read, until it gives true.
+// Raw is for callers with system calls of their own. Raw().Read(f) calls f with the
+// descriptor, and again whenever there is something to read, until f gives true.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
 
 // Read implements io.Reader.
@@ -76,9 +77,8 @@ func (c *Conn) Write(p []byte) (int, error) {
 	return c.written, err
 }
 
-// WriteAll writes pieces one behind the other, with as few system calls as
-// possible, and gives what an error has left of them. The slices over them are used
-// up; the bytes are only read.
+// WriteAll writes pieces one after the other, with few system calls, and gives the
+// rest that an error has left. It changes the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	c.pending, c.written, c.writeErr = pieces, 0, nil
 	err = c.raw.Write(c.writeFunc)

@@ -1,7 +1,7 @@
 package sock
 
-// Cut takes the first n bytes off pieces, and with them all empty pieces in front
-// of what is left. It changes the slice over the piece that n ends in.
+// Consume takes the first n bytes off pieces, and all empty pieces before the rest. If
+// n ends inside a piece, it shortens that piece's slice.
 func Consume(pieces [][]byte, n int) [][]byte {
 	for len(pieces) > 0 {
 		if n < len(pieces[0]) {
