@@ -17,51 +17,50 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Outcome of an add.
+// Outcome is the result of an add.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Added   Outcome = iota
-	Already         // it was a member before
-	Waiting         // it does not answer yet; some proxy adds it when it does
+	Already         // the instance was a member before
+	Waiting         // the instance does not answer yet; a proxy adds it when it does
 )
 
-// ErrRefused marks a change that the caller asked for wrongly: 400.
+// ErrRefused marks a change that cannot be made as it was asked for. The answer is 400.
 var ErrRefused = errors.New("refused")
 
-// ErrUnavailable marks a change that etcd could not take now: 503.
+// ErrUnavailable marks a change that etcd cannot take now. The answer is 503.
 var ErrUnavailable = errors.New("etcd is not available")
 
-// Admin changes the membership, in etcd. The errors wrap ErrRefused or
-// ErrUnavailable, or are failures of our own.
+// Admin changes the membership in etcd. A key of role instance.Both stands for two
+// memberships, which change together. Errors wrap ErrRefused or ErrUnavailable; all
+// others are answered with 500.
 type Admin interface {
-	// All take a key of role instance.Both, too: two memberships, changed together.
-
-	// Add returns when this proxy's own snapshot shows the change. ranks is how many
-	// data-parallel ranks the instance has, 0 where nobody says.
+	// Add returns when this proxy's own snapshot shows the change. ranks is the number
+	// of data-parallel ranks of the instance, 0 if the request does not say.
 	Add(ctx context.Context, k instance.Key, ranks int) (Outcome, error)
-	// Remove tells whether there was anything to remove.
+	// Remove tells whether the instance was a member or was waited for.
 	Remove(ctx context.Context, k instance.Key) (bool, error)
-	// Intend changes what is wanted of an instance; it returns as Add does.
+	// ChangeIntent changes what operators want of an instance. It returns as Add does.
 	ChangeIntent(ctx context.Context, k instance.Key, change IntentChange) (IntentResult, error)
 }
 
 // maxAdminBody bounds the body of an admin request.
 const maxAdminBody = 1 << 20
 
-// maxAtOnce bounds the instances of one admin request.
+// maxPerRequest bounds the instances of one admin request.
 const maxPerRequest = 256
 
-// change is the body of /instances/add and /instances/remove in the forms of
-// both reference proxies.
+// change is what all requests to /instances/... have in common, in the form of either
+// reference proxy.
 type change struct {
 	role instance.Role
 	keys []instance.Key
-	// plural tells that "instances" was sent: the load-balance proxy's form,
-	// answered in its words.
+	// plural tells that "instances" was sent, the form of the load-balance proxy. The
+	// answer then has that proxy's texts.
 	plural bool
-	ranks  int // data-parallel ones of each, 0 where the body does not say
+	ranks  int // data-parallel ranks of each instance, 0 if the body does not say
 }
 
 type changeAnswer struct {
@@ -169,14 +168,15 @@ func (d *Deps) adminError(c *gin.Context, err error) {
 	}
 }
 
-// The fields in which the reference proxies put what a script may look for.
+// asMessage and asDetail are the fields in which the reference proxies put the text of
+// an error, where scripts may look for it.
 const (
 	asMessage = "message" // of an answer about instances
 	asDetail  = "detail"  // of a refused request
 )
 
-// refuse is fail for the admin routes: beside the error the text stands where
-// the reference proxies have it.
+// failAdmin is fail for the admin routes. It adds the text as the field that the
+// reference proxies have it in.
 func failAdmin(c *gin.Context, status int, kind, field, text string) {
 	quoted, err := json.Marshal(text)
 	if err != nil { // a string always marshals
@@ -188,12 +188,12 @@ func failAdmin(c *gin.Context, status int, kind, field, text string) {
 	c.Abort()
 }
 
-// message is the error's text without the mark in front of it.
+// message is the error's text without the text of mark before it.
 func message(err, mark error) string {
 	return strings.TrimPrefix(err.Error(), mark.Error()+": ")
 }
 
-// partly says which of several instances were done before one failed.
+// withDone adds to an error which instances of the request were done before it.
 func withDone(err error, k instance.Key, done []string) error {
 	if len(done) == 0 {
 		return err
@@ -285,12 +285,12 @@ func parseChange(b []byte) (change, error) {
 	return ch, nil
 }
 
-// pyList prints addresses as the reference proxies do.
+// pythonList prints addresses as the reference proxies do.
 func pythonList(list []string) string {
 	return "['" + strings.Join(list, "', '") + "']"
 }
 
-// writeJSON answers without escaping what HTML would need: this is no HTML.
+// writeJSON answers in JSON. It does not escape characters for HTML.
 func writeJSON(c *gin.Context, status int, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

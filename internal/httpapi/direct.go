@@ -10,9 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Direct gives the handlers of the completion routes by path, for a server that
-// finds them without a router. They ask for the same keys as NewRouter's, and
-// the same happens to a panic.
+// Direct gives the handlers of the routes that generate, by path, for package front,
+// which needs no router. They check keys, set CORS headers and treat a panic as
+// NewRouter's do.
 func Direct(d Deps) map[string]http.HandlerFunc {
 	routes := map[string]http.HandlerFunc{}
 	for _, kind := range openai.Generating() {
@@ -40,8 +40,8 @@ func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc 
 	}
 }
 
-// noting is a client that knows whether its answer has begun: a second head must not
-// follow a first.
+// trackingClient is a client that knows whether its answer has begun. Package front's
+// response does not tell, and after a panic a second head must not follow a first.
 type trackingClient struct {
 	forward.Client
 	started bool
@@ -65,10 +65,11 @@ func (c *trackingClient) Flush() {
 	c.Client.Flush()
 }
 
-// Written implements beginner.
+// Written implements startedWriter.
 func (c *trackingClient) Written() bool { return c.started }
 
-// clientOf gives the client of a response: what the own server writes to is one.
+// clientOf gives the client of a response. The response of package front is one; one of
+// net/http gets an adapter.
 func clientOf(w http.ResponseWriter) forward.Client {
 	if c, ok := w.(forward.Client); ok {
 		return c
@@ -76,7 +77,7 @@ func clientOf(w http.ResponseWriter) forward.Client {
 	return relay.Std(w)
 }
 
-// data makes a route of a handler of the data path.
+// dataRoute makes a handler of the data path one of gin.
 func dataRoute(h forward.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) { h(clientOf(c.Writer), c.Request) }
 }

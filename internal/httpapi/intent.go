@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Verb is what is to be done about an instance; it is the last part of its route.
+// Verb is what an operator does to an instance, and the last part of its route.
 type Verb string
 
 // The verbs.
@@ -25,28 +25,27 @@ const (
 	SetWeight Verb = "weight"
 )
 
-// verbs lists all.
 func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeight} }
 
-// Wish is what an operator wants of an instance.
+// IntentChange is what an operator wants of an instance.
 type IntentChange struct {
 	Verb   Verb
-	Weight *int          // of Weigh; nil: its own again
-	For    time.Duration // how long it holds; 0: until it is lifted
+	Weight *int          // for SetWeight; nil: the instance's own again
+	For    time.Duration // how long the change is in force; 0: until it is lifted
 	Reason string
 }
 
-// Wished is what came of it.
+// IntentResult is the result of an IntentChange.
 type IntentResult struct {
-	Known bool // false: there is no such instance, and nothing was done
-	// Revision is the one that a proxy must have applied to know of it.
+	Known bool // false: there is no such instance, and nothing was changed
+	// Revision is that of the change in etcd. A proxy that has applied it knows the change.
 	Revision int64
 }
 
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
-// wishBody are the members of a request that those of /instances/add do not have.
+// intentBody has the fields of a request that /instances/add does not take.
 type intentBody struct {
 	For    string          `json:"for"`
 	Reason string          `json:"reason"`
@@ -87,13 +86,13 @@ func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
 	return ic, nil
 }
 
-// wishAnswer is changeAnswer and the revision of the change.
+// intentAnswer is changeAnswer and the revision of the change.
 type intentAnswer struct {
 	changeAnswer
 	Revision int64 `json:"revision"`
 }
 
-// intend is the handler of a verb.
+// intend gives the handler of a verb.
 func (d *Deps) intend(verb Verb) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		raw, err := readAdminBody(c.Request)

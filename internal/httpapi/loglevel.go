@@ -13,10 +13,10 @@ type LogLevel interface {
 	Set(name string) error
 }
 
-// logLevelPath is where it is asked for and changed.
+// logLevelPath is the route that shows and changes the log level.
 const logLevelPath = "/log-level"
 
-// logLevel adds the routes of the log's level, for who has the admin key.
+// addLogLevelRoutes adds the routes of the log level, which need the admin key.
 func (d *Deps) addLogLevelRoutes(e *gin.Engine) {
 	if d.LogLevel == nil {
 		return
