@@ -174,7 +174,7 @@ func TestEtcdAway(t *testing.T) {
 }
 
 // What an operator wants shows in this proxy's own snapshot when the answer comes.
-func TestIntend(t *testing.T) {
+func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())

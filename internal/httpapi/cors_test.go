@@ -19,7 +19,7 @@ import (
 )
 
 // browsers is what the middleware of vLLM has answered; test/real asks it again.
-type browsers struct {
+type recordedAnswer struct {
 	Name    string
 	Options struct {
 		Origins, Methods, Headers []string
@@ -32,13 +32,13 @@ type browsers struct {
 	Answer map[string]string
 }
 
-func recorded(t *testing.T) []browsers {
+func recordedAnswers(t *testing.T) []recordedAnswer {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/cors.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []browsers
+	var list []recordedAnswer
 	if err := json.Unmarshal(raw, &list); err != nil {
 		t.Fatal(err)
 	}
@@ -46,7 +46,7 @@ func recorded(t *testing.T) []browsers {
 }
 
 // crossed are the headers of an answer that are about other origins.
-func crossed(h http.Header) map[string]string {
+func corsHeaders(h http.Header) map[string]string {
 	out := map[string]string{}
 	for name, values := range h {
 		if name = strings.ToLower(name); name == "vary" || strings.HasPrefix(name, "access-control-") {
@@ -59,7 +59,7 @@ func crossed(h http.Header) map[string]string {
 // Browsers are answered as by vLLM, with what docs/routes.md says on top.
 func TestCORSAsVLLM(t *testing.T) {
 	t.Parallel()
-	for _, tc := range recorded(t) {
+	for _, tc := range recordedAnswers(t) {
 		d := deps()
 		o := tc.Options
 		d.CORS = httpapi.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
@@ -78,7 +78,7 @@ func TestCORSAsVLLM(t *testing.T) {
 					want["access-control-expose-headers"] = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 				}
 			}
-			if diff := cmp.Diff(want, crossed(header)); diff != "" {
+			if diff := cmp.Diff(want, corsHeaders(header)); diff != "" {
 				t.Errorf("%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
 			}
 		}
@@ -101,7 +101,7 @@ func TestCORSIsNotForOperators(t *testing.T) {
 	for _, path := range []string{"/status", "/metrics", "/readyz", "/instances/add", "/instances/remove", "/reset_prefix_cache"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodOptions} {
 			status, header, _ := call(t, method, s.URL+path, "{}", "Origin", "https://a.example", "Access-Control-Request-Method", "POST", "X-Api-Key", "secret")
-			if got := crossed(header); len(got) != 0 || method == http.MethodOptions && status != http.StatusMethodNotAllowed {
+			if got := corsHeaders(header); len(got) != 0 || method == http.MethodOptions && status != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: %d %v", method, path, status, got)
 			}
 		}

@@ -52,7 +52,7 @@ type LoadDigest struct {
 	ID        string  `json:"id"`
 	Own       bool    `json:"own,omitempty"`
 	Applied   int64   `json:"applied"`
-	Age       float64 `json:"age_seconds"` // since it was read; a proxy writes no digest that equals the last
+	Age       float64 `json:"age_seconds"` // since it was read; an empty digest is not renewed
 	Instances int     `json:"instances"`
 	LeftOut   int     `json:"left_out,omitempty"`
 	Worth     float64 `json:"worth"` // its weight in policies, from 1 down to 0

@@ -76,7 +76,7 @@ type client interface {
 
 // each runs a test with every implementation, or with the one that
 // PD_TEST_UPSTREAM names.
-func each(t *testing.T, test func(t *testing.T, open opener)) {
+func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
 	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 		if only := os.Getenv("PD_TEST_UPSTREAM"); only != "" && only != kind {
@@ -124,7 +124,7 @@ func do(t *testing.T, c upstream.Client, in *instance.Instance) (string, *upstre
 
 func TestRequestOnTheWire(t *testing.T) {
 	t.Parallel()
-	each(t, checkRequestOnTheWire)
+	forEachClient(t, checkRequestOnTheWire)
 }
 
 func checkRequestOnTheWire(t *testing.T, open opener) {
@@ -150,7 +150,7 @@ func checkRequestOnTheWire(t *testing.T, open opener) {
 
 func TestStages(t *testing.T) {
 	t.Parallel()
-	each(t, checkStages)
+	forEachClient(t, checkStages)
 }
 
 func checkStages(t *testing.T, open opener) {
@@ -198,7 +198,7 @@ func checkStages(t *testing.T, open opener) {
 
 func TestNotConnected(t *testing.T) {
 	t.Parallel()
-	each(t, checkNotConnected)
+	forEachClient(t, checkNotConnected)
 }
 
 func checkNotConnected(t *testing.T, open opener) {
@@ -227,7 +227,7 @@ func checkNotConnected(t *testing.T, open opener) {
 // free; what the fresh one does is told with the doubt that remains.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
-	each(t, checkStaleConnection)
+	forEachClient(t, checkStaleConnection)
 }
 
 func checkStaleConnection(t *testing.T, open opener) {
@@ -267,7 +267,7 @@ func checkStaleConnection(t *testing.T, open opener) {
 
 func TestStaleThenGone(t *testing.T) {
 	t.Parallel()
-	each(t, checkStaleThenGone)
+	forEachClient(t, checkStaleThenGone)
 }
 
 func checkStaleThenGone(t *testing.T, open opener) {
@@ -305,7 +305,7 @@ func checkStaleThenGone(t *testing.T, open opener) {
 
 func TestCauseOfAnEndedContext(t *testing.T) {
 	t.Parallel()
-	each(t, checkCauseOfAnEndedContext)
+	forEachClient(t, checkCauseOfAnEndedContext)
 }
 
 func checkCauseOfAnEndedContext(t *testing.T, open opener) {
@@ -348,7 +348,7 @@ func checkCauseOfAnEndedContext(t *testing.T, open opener) {
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
-	each(t, checkRedirectsAreNotFollowed)
+	forEachClient(t, checkRedirectsAreNotFollowed)
 }
 
 func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
@@ -367,12 +367,12 @@ func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
 	}
 }
 
-func TestTimeoutIsTold(t *testing.T) {
+func TestTimeout(t *testing.T) {
 	t.Parallel()
-	each(t, checkTimeoutIsTold)
+	forEachClient(t, checkTimeout)
 }
 
-func checkTimeoutIsTold(t *testing.T, open opener) {
+func checkTimeout(t *testing.T, open opener) {
 	t.Helper()
 	e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
 	if !e.Timeout() {

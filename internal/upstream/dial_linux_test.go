@@ -84,7 +84,7 @@ func (l *lossy) lose(from int) {
 }
 
 // asking gives the ports from which somebody waits to be connected to the engine.
-func (l *lossy) asking() (ports []int) {
+func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/tcp")
 	if err != nil {
@@ -111,10 +111,10 @@ func (l *lossy) asking() (ports []int) {
 // asked again, on another connection, before the time is over.
 func TestLostPacketOfAConnect(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		for _, timeout := range []time.Duration{0, 20 * time.Second} { // 0: the default
 			l := newLossy(t)
-			in := at(l.ln.Addr().String())
+			in := instanceAt(l.ln.Addr().String())
 			// In the default's second a machine may have no time for more than the
 			// first packet. That all of them fail is no matter of time.
 			for left := 20; ; left-- {
@@ -130,7 +130,7 @@ func TestLostPacketOfAConnect(t *testing.T) {
 				}()
 				var first []int
 				testkit.Eventually(t, time.Minute, func() error {
-					if first = l.asking(); len(first) == 0 && len(got) == 0 {
+					if first = l.connecting(); len(first) == 0 && len(got) == 0 {
 						return errors.New("nobody asks")
 					}
 					return nil
@@ -153,15 +153,15 @@ func TestLostPacketOfAConnect(t *testing.T) {
 // What nobody answers at all is told as before, when the time is over.
 func TestConnectWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		l := newLossy(t)
 		l.lose(0)
-		_, e := do(t, open(t, upstream.Options{ConnectTimeout: 200 * time.Millisecond}), at(l.ln.Addr().String()))
+		_, e := do(t, open(t, upstream.Options{ConnectTimeout: 200 * time.Millisecond}), instanceAt(l.ln.Addr().String()))
 		if e == nil || e.Stage != upstream.StageNotConnected || !e.Timeout() || e.Refused() || e.MaybeTaken {
 			t.Fatalf("%+v", e)
 		}
 		testkit.Eventually(t, time.Minute, func() error {
-			if ports := l.asking(); len(ports) > 0 {
+			if ports := l.connecting(); len(ports) > 0 {
 				return fmt.Errorf("still asking from %v", ports)
 			}
 			return nil

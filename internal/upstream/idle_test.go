@@ -15,15 +15,15 @@ import (
 )
 
 // named is a server that says who it is, and counts its connections.
-type named struct {
+type countingServer struct {
 	*httptest.Server
 	instance.Key
 	conns atomic.Int64
 }
 
-func serving(t *testing.T, name string, start func(*httptest.Server)) *named {
+func startCounting(t *testing.T, name string, start func(*httptest.Server)) *countingServer {
 	t.Helper()
-	s := &named{}
+	s := &countingServer{}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
 	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 		s.conns.Add(1)
@@ -36,7 +36,7 @@ func serving(t *testing.T, name string, start func(*httptest.Server)) *named {
 }
 
 // life is an entry of the server.
-func (s *named) incarnation(id string) *instance.Instance {
+func (s *countingServer) incarnation(id string) *instance.Instance {
 	return &instance.Instance{Key: s.Key, Record: instance.Record{ID: id}}
 }
 
@@ -56,13 +56,13 @@ func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 }
 
 // later makes everything that lies idle too old.
-func (p *Pool) later() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
+func (p *Pool) ageIdle() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 
 // A connection is used again by requests to the same life of an instance, until
 // somebody knows better or it is too old.
 func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	t.Parallel()
-	s := serving(t, "a", (*httptest.Server).Start)
+	s := startCounting(t, "a", (*httptest.Server).Start)
 	p := NewPool(Options{IdleTimeout: time.Hour})
 	defer p.Close()
 	first, second := s.incarnation("1"), s.incarnation("2")
@@ -80,9 +80,9 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 		{"a late request of the life before", nil, first, 3},
 		{"another life again", nil, second, 4},
 		{"after Forget", func() { p.Forget(s.Address) }, second, 5},
-		{"after it was swept away", func() { p.later(); p.sweep() }, second, 6},
+		{"after it was swept away", func() { p.ageIdle(); p.sweep() }, second, 6},
 		{"after Forget, again", func() { p.Forget(s.Address) }, second, 7},
-		{"swept away again", func() { p.later(); p.sweep() }, second, 8},
+		{"swept away again", func() { p.ageIdle(); p.sweep() }, second, 8},
 		{"again", nil, second, 8},
 		{"after Forget, once more", func() { p.Forget(s.Address) }, second, 9},
 	} {
@@ -105,8 +105,8 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 // spoken to by TLS, is not sent what would go to the former one.
 func TestPoolNeverSendsElsewhere(t *testing.T) {
 	t.Parallel()
-	a, b := serving(t, "a", (*httptest.Server).Start), serving(t, "b", (*httptest.Server).Start)
-	secret := serving(t, "secret", (*httptest.Server).StartTLS)
+	a, b := startCounting(t, "a", (*httptest.Server).Start), startCounting(t, "b", (*httptest.Server).Start)
+	secret := startCounting(t, "secret", (*httptest.Server).StartTLS)
 	trusting := secret.Client().Transport.(*http.Transport).TLSClientConfig
 	p := NewPool(Options{TLS: func() *tls.Config { return trusting }})
 	defer p.Close()

@@ -49,7 +49,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 		return reading{err: err}
 	}
 	out := reading{status: a.Status, header: a.Header, length: a.Length, head: true}
-	b, err := drainBy(a, size)
+	b, err := readAllBy(a, size)
 	out.body, out.err = string(b), err
 	_ = a.Close()
 	out.reusable = !closed
@@ -60,7 +60,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 }
 
 // drainBy reads to the end in reads of one size.
-func drainBy(r io.Reader, size int) ([]byte, error) {
+func readAllBy(r io.Reader, size int) ([]byte, error) {
 	var out []byte
 	p := make([]byte, size)
 	for {
@@ -250,7 +250,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		if err := a.start("", &head{status: 200, Head: http1.Head{Framing: http1.Framing{Length: 2}}}, true); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := drainBy(a, 2); err != nil || string(b) != "ab" {
+		if b, err := readAllBy(a, 2); err != nil || string(b) != "ab" {
 			t.Fatalf("%q, %v", b, err)
 		}
 		if closed == stopped || len(h.idle) == 0 == stopped {

@@ -49,7 +49,7 @@ func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *
 	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
 }
 
-func number(t *testing.T, p *Pool, in *instance.Instance) string {
+func requestNumber(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
 	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/"})
 	if err != nil {
@@ -65,7 +65,7 @@ func number(t *testing.T, p *Pool, in *instance.Instance) string {
 
 // steady is how many answers a connection gives in a test before something odd happens
 // on it: so many that whoever learns from good answers has learnt.
-const steady = 32
+const goodAnswers = 32
 
 // An answer that nobody asked for is nobody's, however long the connection has been
 // well: not if it comes together with one that was asked for.
@@ -73,16 +73,16 @@ func TestUnaskedAnswerBehindAnother(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
 	in := numberingServer(t, func(n int) (string, bool) {
-		if n == steady {
+		if n == goodAnswers {
 			return poison, false
 		}
 		return "", false
 	})
 	p := NewPool(Options{})
 	defer p.Close()
-	for n := range 3 * steady {
-		want := fmt.Sprintf("%03d", n%steady+1) // then the connection is another one
-		if got := number(t, p, in); got != want {
+	for n := range 3 * goodAnswers {
+		want := fmt.Sprintf("%03d", n%goodAnswers+1) // then the connection is another one
+		if got := requestNumber(t, p, in); got != want {
 			t.Fatalf("request %d: answer %q, want %q", n, got, want)
 		}
 	}
@@ -125,8 +125,8 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	p := NewPool(Options{})
 	defer p.Close()
 	for range 5 {
-		for n := 1; n <= steady; n++ {
-			if got, want := number(t, p, in), fmt.Sprintf("%03d", n); got != want {
+		for n := 1; n <= goodAnswers; n++ {
+			if got, want := requestNumber(t, p, in), fmt.Sprintf("%03d", n); got != want {
 				t.Fatalf("answer %q, want %q", got, want)
 			}
 		}
@@ -140,11 +140,11 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 // it goes out again on another one.
 func TestSteadyConnectionEnds(t *testing.T) {
 	t.Parallel()
-	in := numberingServer(t, func(n int) (string, bool) { return "", n == steady })
+	in := numberingServer(t, func(n int) (string, bool) { return "", n == goodAnswers })
 	p := NewPool(Options{})
 	defer p.Close()
 	for n := range 200 {
-		if want := fmt.Sprintf("%03d", n%steady+1); number(t, p, in) != want {
+		if want := fmt.Sprintf("%03d", n%goodAnswers+1); requestNumber(t, p, in) != want {
 			t.Fatalf("request %d: not %s", n, want)
 		}
 	}
