@@ -108,7 +108,7 @@ func TestAnswers(t *testing.T) {
 				}
 				return
 			}
-			// The unread body is out of the way: the connection goes on.
+			// The unread body was discarded, so the connection serves the next request.
 			w.send(post("/a", "next"))
 			if _, body, err := w.answer(); err != nil || !strings.HasSuffix(body, "next") {
 				t.Fatalf("the next answer: %v %q", err, body)
@@ -152,8 +152,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// A write deadline is for the request that set it: long after, the next one on the
-// connection may be refused without one.
+// A write deadline is for the request that set it. The next request on the connection
+// is answered without it.
 func TestWriteDeadlineEndsWithItsRequest(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{"/a": echo, "/x": func(w http.ResponseWriter, _ *http.Request) {
@@ -171,8 +171,8 @@ func TestWriteDeadlineEndsWithItsRequest(t *testing.T) {
 	}
 }
 
-// A handler that answers without reading a large body is heard, and the rest of
-// the body is not taken for a request.
+// The answer of a handler that has not read a large body arrives, and the rest of the
+// body is not taken for a request.
 func TestUnreadBody(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{
@@ -191,8 +191,8 @@ func TestUnreadBody(t *testing.T) {
 	}
 }
 
-// Deadlines of the handler's choice end a body that does not come and an answer
-// that nobody takes.
+// A handler's deadlines end the wait for a body that does not come, and for a client
+// that does not read its answer.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	got := make(chan error, 2)
@@ -230,8 +230,8 @@ func TestDeadlines(t *testing.T) {
 	}
 }
 
-// TestSilentClients: who says nothing on a new connection has as long as the
-// standard library's server gives, who has said something longer.
+// A client that sends nothing on a new connection has ReadHeaderTimeout; one that has
+// sent a request has IdleTimeout.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, front.Options{

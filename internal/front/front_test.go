@@ -21,10 +21,10 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// long is beyond anything that happens in a test that passes.
+// long is longer than any wait in a test that passes.
 const long = 30 * time.Second
 
-// site is a running server.
+// testServer is a running server.
 type testServer struct {
 	*front.Server
 	t       *testing.T
@@ -32,7 +32,8 @@ type testServer struct {
 	ended   chan error
 }
 
-// start serves the routes, and everything else by a standard server that says so.
+// start serves the routes. All other requests go to a standard server, whose answers
+// have X-By: rest.
 func start(t *testing.T, routes map[string]http.HandlerFunc) *testServer {
 	t.Helper()
 	rest := http.NewServeMux()
@@ -131,7 +132,7 @@ func post(path, body string, fields ...string) string {
 	return head + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(body)) + body
 }
 
-// echo says what it was asked, in an order of its own.
+// echo answers with its request, with sorted fields.
 func echo(w http.ResponseWriter, r *http.Request) {
 	b, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -139,7 +140,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 	var fields []string
 	for name, values := range r.Header {
-		if name != "Content-Length" { // net/http shows it, this server does not
+		if name != "Content-Length" { // only net/http has it among the fields
 			fields = append(fields, fmt.Sprintf("%s=%q", name, values))
 		}
 	}
@@ -151,7 +152,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, text)
 }
 
-// Some clients end a body with a line end that its length does not count.
+// Some clients send a line end after a body, which its length does not count.
 func TestLineEndsBetweenRequests(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]http.HandlerFunc{"/a": echo}).dial()

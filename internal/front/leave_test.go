@@ -21,7 +21,7 @@ func waiter(began, ended chan<- error) http.HandlerFunc {
 	}
 }
 
-// Whatever way a client leaves, its request hears of it, and no other does.
+// In whatever way a client leaves, its request's context ends, and no other one does.
 func TestClientsLeave(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -71,8 +71,8 @@ func TestClientsLeave(t *testing.T) {
 	}
 }
 
-// A request that was given up, unanswered, gets no answer: an empty 200 would be
-// taken for one by a client that still reads.
+// A request whose client has left gets no empty 200 if its handler did not answer: a
+// client that still reads would take it for an answer.
 func TestNoAnswerIsMadeUp(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan error, 1), make(chan error, 1)
@@ -99,15 +99,15 @@ func TestLeavesInTheBody(t *testing.T) {
 	}})
 	w := s.dial()
 	w.send("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
-	<-began // one who leaves before that has sent no request that anybody looks at
+	<-began // a client that leaves before this has sent no complete head
 	_ = w.CloseWrite()
 	if err := <-ended; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("ended with %v", err)
 	}
 }
 
-// Functions after a request's context run once, and not at its end: the context
-// is the connection's.
+// Functions after a request's context run once, when the client leaves and not at the
+// request's end: the context is the connection's.
 func TestContextOfAConnection(t *testing.T) {
 	t.Parallel()
 	left := make(chan int, 10)
@@ -154,8 +154,8 @@ func TestShutdown(t *testing.T) {
 	})
 	release := sync.OnceFunc(func() { close(finish) })
 	t.Cleanup(release) // a failure below must not leave the request waiting
-	// The new one comes first: when those behind it are answered it has been
-	// accepted, without which the stop would reset it.
+	// The new connection is dialled first. When the others are answered, it has been
+	// accepted; before that the stop would reset it.
 	fresh, idle, busy, rest := s.dial(), s.dial(), s.dial(), s.dial()
 	idle.send(post("/a", "1"))
 	idle.answer()
@@ -168,7 +168,7 @@ func TestShutdown(t *testing.T) {
 	if !idle.closed() || !rest.closed() {
 		t.Error("idle connections are still there")
 	}
-	// A connection that is new may still bring its first request.
+	// A new connection may still send its first request.
 	fresh.send(post("/a", "first"))
 	if resp, body, err := fresh.answer(); err != nil || !strings.HasSuffix(body, "first") || !resp.Close {
 		t.Errorf("%v %v %q", err, resp, body)

@@ -9,7 +9,7 @@ import (
 
 const usualFields = "date: Tue, 24 Nov 2026 06:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 12\r\ncontent-type: application/json\r\n"
 
-// parsed is what a cache makes of fields that it must take.
+// parsed parses valid fields with a cache.
 func parsed(t *testing.T, c *HeadCache, fields string) Head {
 	t.Helper()
 	h, _, err := c.Parse([]byte(fields), false)
@@ -60,7 +60,7 @@ func cacheSeeds() []string {
 	}
 }
 
-// FuzzHeadCache parses fields behind others, or the same, as without a past.
+// FuzzHeadCache checks that fields are parsed after others as they are without a cache.
 func FuzzHeadCache(f *testing.F) {
 	for _, a := range cacheSeeds() {
 		for _, b := range cacheSeeds() {
@@ -82,8 +82,8 @@ func checkHeadCache(t *testing.T, first, second []byte, http10 bool) {
 	}
 }
 
-// TestCacheNeighbours takes each byte of fields out, doubles it, and puts what matters
-// in its place: the changes that a fuzzer comes upon by luck.
+// TestCacheNeighbours removes each byte of fields, doubles it, and puts bytes that
+// matter in its place. A fuzzer would find these changes only by chance.
 func TestCacheNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, s := range cacheSeeds() {

@@ -18,7 +18,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// browsers is what the middleware of vLLM has answered; test/real asks it again.
+// recordedAnswer is an answer of vLLM's middleware. test/real compares it with vLLM.
 type recordedAnswer struct {
 	Name    string
 	Options struct {
@@ -45,7 +45,7 @@ func recordedAnswers(t *testing.T) []recordedAnswer {
 	return list
 }
 
-// crossed are the headers of an answer that are about other origins.
+// corsHeaders gives the headers of an answer that are about other origins.
 func corsHeaders(h http.Header) map[string]string {
 	out := map[string]string{}
 	for name, values := range h {
@@ -56,7 +56,7 @@ func corsHeaders(h http.Header) map[string]string {
 	return out
 }
 
-// Browsers are answered as by vLLM, with what docs/routes.md says on top.
+// Browsers get vLLM's answers, with the additions that docs/routes.md names.
 func TestCORSAsVLLM(t *testing.T) {
 	t.Parallel()
 	for _, tc := range recordedAnswers(t) {
@@ -92,7 +92,7 @@ func pairs(m map[string]string) (out []string) {
 	return out
 }
 
-// A page must not read the inside of the fleet, also where all pages may ask for answers.
+// No page may read operators' routes, even if all pages may send requests.
 func TestCORSIsNotForOperators(t *testing.T) {
 	t.Parallel()
 	d := deps()
@@ -108,7 +108,7 @@ func TestCORSIsNotForOperators(t *testing.T) {
 	}
 }
 
-// The routes that the own server finds mark their answers, too: streams, refusals, panics.
+// The handlers of Direct set CORS headers too: of streams, refusals and panics.
 func TestCORSOfTheOwnServer(t *testing.T) {
 	t.Parallel()
 	d := deps()

@@ -15,7 +15,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// cheap is an engine that costs next to nothing and allocates nothing per
+// fastEngine starts an engine that costs next to nothing and allocates nothing per
 // request: it reads a whole request and sends the pieces of one answer.
 func fastEngine(b *testing.B, pieces ...[]byte) *instance.Instance {
 	b.Helper()

@@ -74,7 +74,7 @@ type client interface {
 	StaleRetries() int64
 }
 
-// each runs a test with every implementation, or with the one that
+// forEachClient runs a test with every implementation, or with the one that
 // PD_TEST_UPSTREAM names.
 func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
@@ -223,8 +223,7 @@ func checkNotConnected(t *testing.T, open opener) {
 	}
 }
 
-// A connection that the engine closed while it lay in the pool is replaced for
-// free; what the fresh one does is told with the doubt that remains.
+// A request on a connection that the engine closes as idle is sent again on a new one.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, checkStaleConnection)
@@ -242,8 +241,8 @@ func checkStaleConnection(t *testing.T, open opener) {
 				}
 				_, _ = io.WriteString(c, ok)
 				if n == 0 {
-					// The next request is read and then dropped without a word, as
-					// when it crosses the engine's own close.
+					// The next request is read and dropped without an answer, as when
+					// it is on its way while the engine closes the connection.
 					_, _, _ = readRequest(r)
 					if how == "reset" {
 						reset(c)
@@ -288,7 +287,7 @@ func checkStaleThenGone(t *testing.T, open opener) {
 		_, _, _ = readRequest(r)
 		_, _ = io.WriteString(c, ok)
 		_, _, _ = readRequest(r)
-		_ = ln.Close() // killed while it worked
+		_ = ln.Close() // the engine is killed while it works on the request
 		reset(c)
 	}()
 	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}

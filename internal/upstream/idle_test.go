@@ -14,7 +14,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// named is a server that says who it is, and counts its connections.
+// countingServer is a server that answers with its name, and counts its connections.
 type countingServer struct {
 	*httptest.Server
 	instance.Key
@@ -35,7 +35,7 @@ func startCounting(t *testing.T, name string, start func(*httptest.Server)) *cou
 	return s
 }
 
-// life is an entry of the server.
+// incarnation gives an instance at the server's address.
 func (s *countingServer) incarnation(id string) *instance.Instance {
 	return &instance.Instance{Key: s.Key, Record: instance.Record{ID: id}}
 }
@@ -55,11 +55,11 @@ func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 	return string(b)
 }
 
-// later makes everything that lies idle too old.
+// ageIdle makes all idle connections too old.
 func (p *Pool) ageIdle() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 
-// A connection is used again by requests to the same life of an instance, until
-// somebody knows better or it is too old.
+// A connection is used again for the same incarnation of an instance, until Forget or
+// until it is too old.
 func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	t.Parallel()
 	s := startCounting(t, "a", (*httptest.Server).Start)
@@ -101,8 +101,8 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	}
 }
 
-// A request goes to its instance: one that comes back at another address, or to be
-// spoken to by TLS, is not sent what would go to the former one.
+// A request goes only to its instance's address, and over TLS only if the instance has
+// scheme https.
 func TestPoolNeverSendsElsewhere(t *testing.T) {
 	t.Parallel()
 	a, b := startCounting(t, "a", (*httptest.Server).Start), startCounting(t, "b", (*httptest.Server).Start)
@@ -134,8 +134,7 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 			t.Errorf("%+v: plain %v", step.in.Key, !plain)
 		}
 	}
-	// The same address may be spoken to in the one way today and in the other
-	// one tomorrow.
+	// An instance at the same address may come back with another scheme.
 	today := *overTLS
 	today.Record.Scheme = ""
 	for _, in := range []*instance.Instance{&today, overTLS} {

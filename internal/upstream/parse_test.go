@@ -14,14 +14,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// reading is what came out of the bytes of a connection.
+// reading is the answer that was read from the bytes of a connection.
 type reading struct {
 	status   int
 	header   http.Header
 	length   int64
 	body     string
 	err      error // of the head or the body, nil for a clean end
-	head     bool  // the head was taken
+	head     bool  // the head was accepted
 	reusable bool  // the connection could have been used again
 }
 
@@ -59,7 +59,7 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 	return out
 }
 
-// drainBy reads to the end in reads of one size.
+// readAllBy reads to the end in reads of one size.
 func readAllBy(r io.Reader, size int) ([]byte, error) {
 	var out []byte
 	p := make([]byte, size)
@@ -219,8 +219,7 @@ func TestAnswersRefused(t *testing.T) {
 	}
 }
 
-// Bytes behind the end are found also in a read that went straight into the
-// caller's slice.
+// Bytes behind the body's end are found also in a read straight into the caller's slice.
 func TestSurplusInADirectRead(t *testing.T) {
 	t.Parallel()
 	for surplus, reusable := range map[string]bool{"": true, "H": false} {
@@ -231,8 +230,8 @@ func TestSurplusInADirectRead(t *testing.T) {
 	}
 }
 
-// When the context's function has been let loose it may close the connection at
-// any time: the answer is whole, and the connection is nobody's any more.
+// Once the context has ended, its function may close the connection at any time: the
+// answer is read whole, and the connection is not used again.
 func TestEndedContextCostsTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{true, false} {

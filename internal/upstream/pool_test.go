@@ -24,7 +24,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// counting is a server that answers everything and knows its connections.
+// counting is a server that answers every request, and counts its connections.
 type counting struct {
 	*instance.Instance
 	opened, closed atomic.Int64
@@ -64,7 +64,7 @@ func TestIdleConnectionsEnd(t *testing.T) {
 		if b, e := do(t, p, s.Instance); e != nil || b != "ok" {
 			t.Fatalf("%q, %v", b, e)
 		}
-		// Nobody asks for anything: the sweep alone ends it.
+		// No request follows: the sweep alone closes the connection.
 		s.eventually(t, i+1, i+1)
 	}
 }
@@ -130,8 +130,8 @@ func TestForgetAndClose(t *testing.T) {
 	s.eventually(t, 4, 4)
 }
 
-// What an engine says before it is asked, or its closing, is seen before the
-// connection is used again: no request is lost, no answer taken for another's.
+// Bytes that an engine sends before a request, and its close, are seen before the
+// connection is used again: no request is lost, and no answer goes to another one.
 func TestIdleConnectionIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -190,7 +190,7 @@ func TestTooManyInterimAnswers(t *testing.T) {
 	}
 }
 
-// An answer to something that nobody asked for is none, and its connection ends.
+// A switch of protocols that no request asked for is an error, and ends the connection.
 func TestSwitchedProtocol(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -210,7 +210,7 @@ func TestSwitchedProtocol(t *testing.T) {
 	})
 }
 
-// An instance with scheme https is served too, by the other implementation.
+// Pool serves an instance with scheme https by its Std.
 func TestHTTPSInstances(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
@@ -248,8 +248,8 @@ func TestCancelOfABlockedWrite(t *testing.T) {
 	})
 }
 
-// Thousands of requests, a third of them called off at any moment: nobody ever
-// reads another request's answer, and nothing is left behind.
+// Thousands of requests, a third of them cancelled at any moment: no request reads
+// another's answer, and no connection is left behind.
 func TestCancelAtAnyMoment(t *testing.T) {
 	t.Parallel()
 	forEachClient(t, func(t *testing.T, open opener) {
@@ -273,7 +273,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 						fmt.Fprintf(c, "1\r\n%s\r\n", token[i:i+1])
 					}
 					_, _ = io.WriteString(c, "0\r\n\r\n")
-				default: // in two steps, to be caught between them
+				default: // in two steps, so that a cancel may come between them
 					fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n", len(token))
 					runtime.Gosched()
 					fmt.Fprintf(c, "X-Token: %s\r\n\r\n%s", token, token)

@@ -77,7 +77,8 @@ func repeated(n, size int) []int {
 	return out
 }
 
-// adder is a server that answers with length and check sum of what it got.
+// checksumServer starts a server that answers with the length and the checksum of the
+// body.
 func checksumServer(t *testing.T) *instance.Instance {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
