@@ -47,7 +47,7 @@ type EtcdStatus struct {
 	Epochs  int64    `json:"epochs,omitempty"`  // how often etcd turned out to be another store
 	Orphans int      `json:"orphans,omitempty"` // instances that are used although their lease has ended
 	Held    int      `json:"held,omitempty"`    // orphans whose keys went together with most of their role
-	Kept    []string `json:"kept,omitempty"`    // keys that are in force although the store of now lacks them
+	Kept    []string `json:"kept,omitempty"`    // keys that are in force although etcd lacks them
 }
 
 // Completions are the handlers of the data path.
