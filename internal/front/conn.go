@@ -124,7 +124,7 @@ func (c *conn) awaitRequest() bool {
 	}
 	c.buf.Release()
 	if c.state.Load() == stateNew {
-		c.limitRead(c.server.firstTimeout())
+		c.limitRead(c.server.firstByteTimeout())
 	} else {
 		c.limitRead(c.server.opts.IdleTimeout)
 		c.state.Store(stateIdle)

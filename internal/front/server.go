@@ -48,8 +48,8 @@ type Server struct {
 	conns     map[*conn]struct{}
 }
 
-// firstTimeout bounds the wait for the first byte of a new connection.
-func (s *Server) firstTimeout() time.Duration {
+// firstByteTimeout bounds the wait for the first byte of a new connection.
+func (s *Server) firstByteTimeout() time.Duration {
 	if d := s.opts.Rest.ReadHeaderTimeout; d > 0 {
 		return min(d, s.opts.IdleTimeout)
 	}

@@ -97,7 +97,7 @@ func deps() httpapi.Deps {
 		return func(c forward.Client, _ *http.Request) { _, _ = io.WriteString(c, text) }
 	}
 	return httpapi.Deps{
-		Data: httpapi.Completions{
+		Data: httpapi.DataHandlers{
 			Generate: func(kind openai.Kind) forward.HandlerFunc {
 				if kind == openai.Chat {
 					return func(forward.Client, *http.Request) { panic(http.ErrAbortHandler) }
@@ -108,10 +108,10 @@ func deps() httpapi.Deps {
 			Stored: func(endpoint string, id func(*http.Request) string) forward.HandlerFunc {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, endpoint+" "+id(r)) }
 			},
-			Passthrough: func(endpoint, _ string) forward.HandlerFunc { return say(endpoint) },
-			Form:        func(endpoint, _ string) forward.HandlerFunc { return say("form " + endpoint) },
-			Question:    say,
-			Requests:    func() int64 { return 5 },
+			Passthrough:    func(endpoint, _ string) forward.HandlerFunc { return say(endpoint) },
+			Form:           func(endpoint, _ string) forward.HandlerFunc { return say("form " + endpoint) },
+			PassthroughGet: say,
+			Requests:       func() int64 { return 5 },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
 			},

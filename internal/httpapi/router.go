@@ -50,8 +50,8 @@ type EtcdStatus struct {
 	Kept    []string `json:"kept,omitempty"`    // keys that are in force although etcd lacks them
 }
 
-// Completions are the handlers of the data path.
-type Completions struct {
+// DataHandlers build the handlers of the data path, which package forward has.
+type DataHandlers struct {
 	// Generate builds the handler of an endpoint that goes through prefill and decode.
 	Generate func(kind openai.Kind) forward.HandlerFunc
 	// Passthrough builds the handler of an endpoint that one instance answers alone.
@@ -63,8 +63,8 @@ type Completions struct {
 	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
 	// Form is Passthrough for requests that are forms with a file in them.
 	Form func(endpoint, alone string) forward.HandlerFunc
-	// Question is Passthrough for requests without a body.
-	Question func(endpoint string) forward.HandlerFunc
+	// PassthroughGet is Passthrough for requests of GET, which have no body.
+	PassthroughGet func(endpoint string) forward.HandlerFunc
 	// FanOut builds the handler of an endpoint whose requests go to all instances.
 	FanOut func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
@@ -78,7 +78,7 @@ type Completions struct {
 
 // Deps are what the routes need.
 type Deps struct {
-	Data    Completions
+	Data    DataHandlers
 	Admin   Admin
 	Members Members
 	Load    Load
@@ -132,7 +132,7 @@ func NewRouter(d Deps, split bool) http.Handler {
 		client.POST(path, dataRoute(d.Data.Form(path, alone)))
 	}
 	for _, path := range passedGetRoutes() {
-		client.GET(path, dataRoute(d.Data.Question(path)))
+		client.GET(path, dataRoute(d.Data.PassthroughGet(path)))
 	}
 	client.GET("/v1/models", dataRoute(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
