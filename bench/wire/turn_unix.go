@@ -63,7 +63,7 @@ func (c *Conn) read(p []byte) (int, error) {
 	t.in = nil
 	switch {
 	case t.bad != nil:
-		err = c.tcp.Failed("write", t.bad)
+		err = c.tcp.OpError("write", t.bad)
 		c.went(err)
 		return 0, err
 	case err != nil:
@@ -74,7 +74,7 @@ func (c *Conn) read(p []byte) (int, error) {
 		}
 		return c.tcp.Read(p)
 	case t.err != nil:
-		return 0, c.tcp.Failed("read", t.err)
+		return 0, c.tcp.OpError("read", t.err)
 	case t.n == 0:
 		return 0, io.EOF
 	}
@@ -87,7 +87,7 @@ func (c *Conn) takeTurn(fd uintptr) bool {
 	t := &c.turn
 	if len(c.said) > 0 {
 		n, err := sock.Send(fd, c.said)
-		c.said = sock.Cut(c.said, n)
+		c.said = sock.Consume(c.said, n)
 		if t.bad = err; err != nil || len(c.said) > 0 {
 			return true
 		}
@@ -104,7 +104,7 @@ func (t *turn) writeEach(tcp *sock.Conn, next func() []byte) error {
 	err := tcp.Raw().Write(t.each)
 	t.next, t.out[0] = nil, nil
 	if t.bad != nil {
-		return tcp.Failed("write", t.bad)
+		return tcp.OpError("write", t.bad)
 	}
 	return err
 }

@@ -128,7 +128,7 @@ func ParseHead(raw []byte) (Head, error) {
 		if name, value, fields, err = http1.NextField(fields); err != nil {
 			return h, framing(err)
 		}
-		if err := f.Note(name, value, old); err != nil {
+		if err := f.Add(name, value, old); err != nil {
 			return h, framing(err)
 		}
 		h.Continue = h.Continue || http1.EqualFold(name, "expect") && http1.EqualFold(value, "100-continue")

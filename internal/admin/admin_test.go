@@ -174,7 +174,7 @@ func TestEtcdAway(t *testing.T) {
 }
 
 // What an operator wants shows in this proxy's own snapshot when the answer comes.
-func TestIntend(t *testing.T) {
+func TestChangeIntent(t *testing.T) {
 	t.Parallel()
 	r := start(t, "", netguard.Policy{})
 	k := key(fakevllm.StartTest(t, fakevllm.Options{Models: []string{"m"}, Mode: fakevllm.NIXL}).Address())
@@ -183,33 +183,33 @@ func TestIntend(t *testing.T) {
 	}
 	weight := 0
 	for _, tc := range []struct {
-		wish   httpapi.Wish
+		change httpapi.IntentChange
 		intent instance.Intent
 		weight int
 	}{
-		{httpapi.Wish{Verb: httpapi.Drain, Reason: "disks"}, instance.Drain, 100},
-		{httpapi.Wish{Verb: httpapi.Undrain}, "", 100},
-		{httpapi.Wish{Verb: httpapi.Cordon, For: time.Hour}, instance.Cordon, 100},
-		{httpapi.Wish{Verb: httpapi.Uncordon}, "", 100},
-		{httpapi.Wish{Verb: httpapi.Weigh, Weight: &weight}, "", 0},
-		{httpapi.Wish{Verb: httpapi.Weigh}, "", 100},
+		{httpapi.IntentChange{Verb: httpapi.Drain, Reason: "disks"}, instance.Drain, 100},
+		{httpapi.IntentChange{Verb: httpapi.Undrain}, "", 100},
+		{httpapi.IntentChange{Verb: httpapi.Cordon, For: time.Hour}, instance.Cordon, 100},
+		{httpapi.IntentChange{Verb: httpapi.Uncordon}, "", 100},
+		{httpapi.IntentChange{Verb: httpapi.SetWeight, Weight: &weight}, "", 0},
+		{httpapi.IntentChange{Verb: httpapi.SetWeight}, "", 100},
 	} {
-		done, err := r.svc.Intend(t.Context(), k, tc.wish)
+		done, err := r.svc.ChangeIntent(t.Context(), k, tc.change)
 		if err != nil || !done.Known || done.Revision == 0 {
-			t.Fatalf("%s: %+v, %v", tc.wish.Verb, done, err)
+			t.Fatalf("%s: %+v, %v", tc.change.Verb, done, err)
 		}
 		in, ok := r.watcher.Snapshot().Lookup(k)
 		if !ok || in.Intent != tc.intent || in.Weight() != tc.weight {
-			t.Errorf("%s: %+v", tc.wish.Verb, in)
+			t.Errorf("%s: %+v", tc.change.Verb, in)
 		}
 	}
-	if done, err := r.svc.Intend(t.Context(), key("127.0.0.1:9"), httpapi.Wish{Verb: httpapi.Drain}); err != nil || done.Known {
+	if done, err := r.svc.ChangeIntent(t.Context(), key("127.0.0.1:9"), httpapi.IntentChange{Verb: httpapi.Drain}); err != nil || done.Known {
 		t.Errorf("of an unknown one: %+v, %v", done, err)
 	}
 	if _, err := r.svc.Remove(t.Context(), k); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.svc.Intend(t.Context(), k, httpapi.Wish{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
+	if _, err := r.svc.ChangeIntent(t.Context(), k, httpapi.IntentChange{Verb: httpapi.Drain}); !errors.Is(err, httpapi.ErrRefused) {
 		t.Errorf("of a removed one: %v", err)
 	}
 }

@@ -11,42 +11,42 @@ import (
 )
 
 // Intend implements httpapi.Admin.
-func (s *Service) Intend(ctx context.Context, k instance.Key, w httpapi.Wish) (httpapi.Wished, error) {
+func (s *Service) ChangeIntent(ctx context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
 	shown := false
 	for _, one := range k.Each() {
 		in, ok := s.o.Members.Snapshot().Lookup(one)
 		if ok && in.View == instance.Elsewhere {
-			return httpapi.Wished{}, nil
+			return httpapi.IntentResult{}, nil
 		}
 		shown = shown || ok
 	}
 	// One that has lost its key, an orphan, serves all the same.
-	done, err := s.carry(ctx, k, w, store.IntentOptions{Reason: w.Reason, For: w.For, Force: shown})
+	done, err := s.carry(ctx, k, change, store.IntentOptions{Reason: change.Reason, For: change.For, Force: shown})
 	switch {
 	case errors.Is(err, store.ErrIntent):
-		return httpapi.Wished{}, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
+		return httpapi.IntentResult{}, fmt.Errorf("%w: %w", httpapi.ErrRefused, err)
 	case err != nil:
-		return httpapi.Wished{}, storeError(err)
+		return httpapi.IntentResult{}, storeError(err)
 	}
 	if !done.Known && !shown {
-		return httpapi.Wished{}, nil
+		return httpapi.IntentResult{}, nil
 	}
 	s.await(ctx, func(snap *instance.Snapshot) bool { return snap.Revision >= done.Revision })
-	return httpapi.Wished{Known: true, Revision: done.Revision}, nil
+	return httpapi.IntentResult{Known: true, Revision: done.Revision}, nil
 }
 
-func (s *Service) carry(ctx context.Context, k instance.Key, w httpapi.Wish, how store.IntentOptions) (store.IntentResult, error) {
-	switch w.Verb {
+func (s *Service) carry(ctx context.Context, k instance.Key, change httpapi.IntentChange, how store.IntentOptions) (store.IntentResult, error) {
+	switch change.Verb {
 	case httpapi.Drain:
 		return s.o.Intents.Intend(ctx, k, instance.Drain, how)
 	case httpapi.Cordon:
 		return s.o.Intents.Intend(ctx, k, instance.Cordon, how)
 	case httpapi.Undrain:
-		return s.o.Intents.Lift(ctx, k, instance.Drain, w.Reason)
+		return s.o.Intents.Lift(ctx, k, instance.Drain, change.Reason)
 	case httpapi.Uncordon:
-		return s.o.Intents.Lift(ctx, k, instance.Cordon, w.Reason)
-	case httpapi.Weigh:
-		return s.o.Intents.SetWeight(ctx, k, w.Weight, how)
+		return s.o.Intents.Lift(ctx, k, instance.Cordon, change.Reason)
+	case httpapi.SetWeight:
+		return s.o.Intents.SetWeight(ctx, k, change.Weight, how)
 	}
-	return store.IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, w.Verb)
+	return store.IntentResult{}, fmt.Errorf("%w: %q is none of the verbs", store.ErrIntent, change.Verb)
 }

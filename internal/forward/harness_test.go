@@ -375,8 +375,8 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 	}
 	r.handler = h
 	deps := httpapi.Deps{
-		Data: httpapi.Completions{
-			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Requests: h.Requests,
+		Data: httpapi.DataHandlers{
+			Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.Question, Stored: h.Stored, Requests: h.Requests,
 			FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, r.members.Snapshot) },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc { return h.Models(r.members.Snapshot, id) },
 		},

@@ -103,7 +103,7 @@ func wired(b *testing.B, prefill, decode []string) string {
 	if err != nil {
 		b.Fatal(err)
 	}
-	direct := httpapi.Direct(httpapi.Deps{Log: quiet(), Data: httpapi.Completions{Generate: h.Completion}})
+	direct := httpapi.Direct(httpapi.Deps{Log: quiet(), Data: httpapi.DataHandlers{Generate: h.Completion}})
 	s := front.New(front.Options{Routes: direct, Rest: &http.Server{Handler: http.NotFoundHandler(), ReadHeaderTimeout: time.Minute}, Log: quiet()})
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

@@ -91,7 +91,7 @@ func TestAnswers(t *testing.T) {
 			t.Parallel()
 			s := start(t, map[string]http.HandlerFunc{"/x": tc.handler, "/a": echo})
 			w := s.dial()
-			w.say(post("/x", "body"))
+			w.send(post("/x", "body"))
 			resp, body, broken := w.answer()
 			if resp.StatusCode != tc.status || body != tc.body || (broken != nil) != tc.broken {
 				t.Fatalf("%d %.100q %v", resp.StatusCode, body, broken)
@@ -108,8 +108,8 @@ func TestAnswers(t *testing.T) {
 				}
 				return
 			}
-			// The unread body is out of the way: the connection goes on.
-			w.say(post("/a", "next"))
+			// The unread body was discarded, so the connection serves the next request.
+			w.send(post("/a", "next"))
 			if _, body, err := w.answer(); err != nil || !strings.HasSuffix(body, "next") {
 				t.Fatalf("the next answer: %v %q", err, body)
 			}
@@ -137,7 +137,7 @@ func TestFlush(t *testing.T) {
 		_, _ = io.WriteString(w, "second")
 	}})
 	w := s.dial()
-	w.say(post("/x", ""))
+	w.send(post("/x", ""))
 	resp, err := http.ReadResponse(w.in, nil)
 	if err != nil {
 		t.Fatal(err)
@@ -152,8 +152,8 @@ func TestFlush(t *testing.T) {
 	}
 }
 
-// A write deadline is for the request that set it: long after, the next one on the
-// connection may be refused without one.
+// A write deadline is for the request that set it. The next request on the connection
+// is answered without it.
 func TestWriteDeadlineEndsWithItsRequest(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{"/a": echo, "/x": func(w http.ResponseWriter, _ *http.Request) {
@@ -163,16 +163,16 @@ func TestWriteDeadlineEndsWithItsRequest(t *testing.T) {
 		_ = http.NewResponseController(w).SetWriteDeadline(time.Now().Add(-time.Second))
 	}})
 	w := s.dial()
-	w.say(post("/x", ""))
+	w.send(post("/x", ""))
 	w.answer()
-	w.say(post("/a", "next"))
+	w.send(post("/a", "next"))
 	if _, body, err := w.answer(); err != nil || !strings.HasSuffix(body, "next") {
 		t.Fatalf("%v %q", err, body)
 	}
 }
 
-// A handler that answers without reading a large body is heard, and the rest of
-// the body is not taken for a request.
+// The answer of a handler that has not read a large body arrives, and the rest of the
+// body is not taken for a request.
 func TestUnreadBody(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{
@@ -182,7 +182,7 @@ func TestUnreadBody(t *testing.T) {
 		},
 	})
 	w := s.dial()
-	w.say("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n" + strings.Repeat(post("/x", ""), 100))
+	w.send("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 100000000\r\n\r\n" + strings.Repeat(post("/x", ""), 100))
 	if resp, body, err := w.answer(); err != nil || resp.StatusCode != 413 || body != "too large\n" || !resp.Close {
 		t.Fatalf("%v %v %q", err, resp, body)
 	}
@@ -191,8 +191,8 @@ func TestUnreadBody(t *testing.T) {
 	}
 }
 
-// Deadlines of the handler's choice end a body that does not come and an answer
-// that nobody takes.
+// A handler's deadlines end the wait for a body that does not come, and for a client
+// that does not read its answer.
 func TestDeadlines(t *testing.T) {
 	t.Parallel()
 	got := make(chan error, 2)
@@ -216,7 +216,7 @@ func TestDeadlines(t *testing.T) {
 		},
 	})
 	w := s.dial()
-	w.say(post("/read", "")[:len("POST /read HTTP/1.1\r\nHost: h\r\n")] + "Content-Length: 10\r\n\r\nabc")
+	w.send(post("/read", "")[:len("POST /read HTTP/1.1\r\nHost: h\r\n")] + "Content-Length: 10\r\n\r\nabc")
 	if resp, _, err := w.answer(); err != nil || resp.StatusCode != 400 {
 		t.Fatalf("%v %v", err, resp)
 	}
@@ -224,14 +224,14 @@ func TestDeadlines(t *testing.T) {
 		t.Errorf("reading ended with %v", err)
 	}
 	w = s.dial()
-	w.say(post("/write", ""))
+	w.send(post("/write", ""))
 	if err := <-got; !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("writing ended with %v", err)
 	}
 }
 
-// TestSilentClients: who says nothing on a new connection has as long as the
-// standard library's server gives, who has said something longer.
+// A client that sends nothing on a new connection has ReadHeaderTimeout; one that has
+// sent a request has IdleTimeout.
 func TestSilentClients(t *testing.T) {
 	t.Parallel()
 	s := startWith(t, front.Options{
@@ -240,14 +240,14 @@ func TestSilentClients(t *testing.T) {
 		IdleTimeout: time.Hour,
 	})
 	known := s.dial()
-	known.say(post("/echo", "a"))
+	known.send(post("/echo", "a"))
 	if _, _, err := known.answer(); err != nil {
 		t.Fatal(err)
 	}
 	if silent := s.dial(); !silent.closed() {
 		t.Error("a client that says nothing is kept")
 	}
-	known.say(post("/echo", "b"))
+	known.send(post("/echo", "b"))
 	if _, body, err := known.answer(); err != nil || !strings.HasSuffix(body, "b") {
 		t.Errorf("%q, %v", body, err)
 	}

@@ -17,47 +17,47 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
-// The states of a connection, for the stop.
+// The states of a connection. Shutdown and makeRoom close only new and idle ones.
 const (
-	stateNew    = iota // nothing has come yet
+	stateNew    = iota // no byte has come yet
 	stateIdle          // between two requests
 	stateBusy          // in a request
-	stateClosed        // closed by the stop
+	stateClosed        // closed by closeIdle or makeRoom
 )
 
-// conn is one client's connection. All but ctx, left and cut belongs to its one
-// goroutine.
+// conn is one client's connection. It belongs to one goroutine; other goroutines
+// use only ctx, clientGone, state, opened and abort.
 type conn struct {
-	ctx  context.Context    //nolint:containedctx // of all its requests: their client is there as long as the connection is
-	left context.CancelFunc // ends ctx: the client has left
+	ctx        context.Context    //nolint:containedctx // of all its requests: their client is there as long as the connection is
+	clientGone context.CancelFunc // ends ctx
 
 	server *Server
 	tcp    *sock.Conn
 	raw    syscall.RawConn
-	token  uint64 // of watcher
+	token  uint64 // the key in watcher.conns
 	state  atomic.Int32
-	born   time.Time
+	opened time.Time
 
 	buf   http1.Buffer // from a request's first byte until its body is read
 	heads http1.HeadCache
 
-	take     func(fd uintptr) bool // for raw.Read, made once
-	takeErr  error
-	readBy   time.Time // the deadline that is set, zero for none
-	writeBy  time.Time
-	request  *http.Request
-	body     body
-	response response
+	recvFunc      func(fd uintptr) bool // for raw.Read, made once
+	recvErr       error
+	readDeadline  time.Time // the deadline that is set on tcp, zero for none
+	writeDeadline time.Time
+	request       *http.Request
+	body          body
+	response      response
 }
 
 func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
-	quick, err := sock.New(tcp)
+	wrapped, err := sock.New(tcp)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{server: s, tcp: quick, raw: quick.Raw(), born: time.Now()}
-	c.ctx, c.left = context.WithCancel(context.Background())
-	c.take = c.readWhatIsThere
+	c := &conn{server: s, tcp: wrapped, raw: wrapped.Raw(), opened: time.Now()}
+	c.ctx, c.clientGone = context.WithCancel(context.Background())
+	c.recvFunc = c.recvAvailable
 	c.request = (&http.Request{
 		Method: http.MethodPost, Proto: "HTTP/1.1", ProtoMajor: 1, ProtoMinor: 1,
 		Header: http.Header{}, RemoteAddr: tcp.RemoteAddr().String(),
@@ -67,20 +67,20 @@ func newConn(s *Server, tcp *net.TCPConn) (*conn, error) {
 	return c, nil
 }
 
-// cut ends the connection under its goroutine's hands.
-func (c *conn) cut() {
-	c.left()
+// abort ends the connection and its requests' context, from any goroutine.
+func (c *conn) abort() {
+	c.clientGone()
 	_ = c.tcp.Close()
 }
 
-// serve answers requests until the connection ends or is another server's.
+// serve answers requests until the connection ends or is handed over.
 func (c *conn) serve() {
 	defer c.server.remove(c)
 	if err := c.server.watch.add(c); err != nil {
-		c.server.handed.give(c.tcp.TCPConn, nil)
+		c.server.handover.give(c.tcp.TCPConn, nil)
 		return
 	}
-	for c.next() {
+	for c.awaitRequest() {
 		if c.skipLineEnds(); len(c.buf.Bytes()) == 0 {
 			continue
 		}
@@ -99,67 +99,68 @@ func (c *conn) serve() {
 func (c *conn) close() {
 	c.server.watch.remove(c)
 	c.buf.Release()
-	c.cut() // nobody may wait for this client any more
+	c.abort() // ctx must end too: functions may wait for it
 }
 
-// handOver gives the connection to the standard library's server.
+// handOver hands the connection, with the bytes read, to the standard library's server.
 func (c *conn) handOver() {
 	c.server.watch.forget(c)
-	if !c.readBy.IsZero() || !c.writeBy.IsZero() {
+	if !c.readDeadline.IsZero() || !c.writeDeadline.IsZero() {
 		_ = c.tcp.SetDeadline(time.Time{})
 	}
 	read := append([]byte(nil), c.buf.Bytes()...)
 	c.buf.Release()
-	c.server.handed.give(c.tcp.TCPConn, read)
+	c.server.handover.give(c.tcp.TCPConn, read)
 }
 
-// next waits for the first bytes of a request; false means that there is none.
-func (c *conn) next() bool {
-	if c.ctx.Err() != nil { // whatever it sent ahead
+// awaitRequest waits for the first bytes of a request; false means that none comes.
+func (c *conn) awaitRequest() bool {
+	if c.ctx.Err() != nil { // the client has gone, even if it sent requests ahead
 		return false
 	}
-	if len(c.buf.Bytes()) > 0 { // sent ahead
+	if len(c.buf.Bytes()) > 0 { // a request sent ahead
 		c.state.Store(stateBusy)
 		return !c.server.stopping.Load()
 	}
 	c.buf.Release()
 	if c.state.Load() == stateNew {
-		c.readLimit(c.server.firstTimeout())
+		c.limitRead(c.server.firstByteTimeout())
 	} else {
-		c.readLimit(c.server.opts.IdleTimeout)
+		c.limitRead(c.server.opts.IdleTimeout)
 		c.state.Store(stateIdle)
 		if c.server.stopping.Load() {
 			return false
 		}
 	}
-	c.takeErr = nil
-	err := c.raw.Read(c.take)
-	if err != nil || c.takeErr != nil {
+	c.recvErr = nil
+	err := c.raw.Read(c.recvFunc)
+	if err != nil || c.recvErr != nil {
 		return false
 	}
-	// The stop may have come meanwhile: then the connection is closed, as a
-	// client must expect of an idle one.
+	// closeIdle or makeRoom may have closed the connection meanwhile, as a client
+	// must expect of an idle one (RFC 9112, 9.5).
 	return c.state.CompareAndSwap(stateIdle, stateBusy) || c.state.CompareAndSwap(stateNew, stateBusy)
 }
 
-// readWhatIsThere fills the buffer. While it waits, it holds none.
-func (c *conn) readWhatIsThere(fd uintptr) bool {
-	n, err := sock.Recv(fd, c.buf.Room())
+// recvAvailable reads the bytes that are there, for raw.Read. false makes the poller
+// wait for some; meanwhile the connection holds no buffer.
+func (c *conn) recvAvailable(fd uintptr) bool {
+	n, err := sock.Recv(fd, c.buf.Free())
 	c.buf.Add(n)
 	switch {
 	case n > 0:
 	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
 		return false
 	case err == nil:
-		c.takeErr = io.EOF
+		c.recvErr = io.EOF
 	default:
-		c.takeErr = err
+		c.recvErr = err
 	}
 	return true
 }
 
-// skipLineEnds drops up to two empty lines in front of a request, as some clients end
-// a body with a line end that its length does not count (RFC 9112, 2.2).
+// skipLineEnds drops up to two empty lines before a request. Some clients send a line
+// end after a body, which its length does not count (RFC 9112, 2.2).
 func (c *conn) skipLineEnds() {
 	for range 4 {
 		if b := c.buf.Bytes(); len(b) == 0 || b[0] != '\r' && b[0] != '\n' {
@@ -169,33 +170,34 @@ func (c *conn) skipLineEnds() {
 	}
 }
 
-// readLimit makes sure that reads end after d, or a quarter earlier: to move a
-// deadline costs as much as a read.
-func (c *conn) readLimit(d time.Duration) {
-	if left := time.Until(c.readBy); left < d-d/4 || left > d {
-		c.readBy = time.Now().Add(d)
-		_ = c.tcp.SetReadDeadline(c.readBy)
+// limitRead makes reads end after d, or up to a quarter of d earlier. A deadline that
+// is near enough stays, since setting one costs as much as a read.
+func (c *conn) limitRead(d time.Duration) {
+	if left := time.Until(c.readDeadline); left < d-d/4 || left > d {
+		c.readDeadline = time.Now().Add(d)
+		_ = c.tcp.SetReadDeadline(c.readDeadline)
 	}
 }
 
 // answer runs the handler; false means that the connection must end.
 func (c *conn) answer(to *route) bool {
 	c.response.begin()
-	// Whoever has left, or was cut, and got nothing gets nothing made up either.
-	if !c.run(to) || c.response.status == 0 && c.ctx.Err() != nil {
-		c.response.forget()
+	// A client that has left before its handler answered gets no empty 200
+	// (TestNoAnswerIsMadeUp).
+	if !c.callHandler(to) || c.response.status == 0 && c.ctx.Err() != nil {
+		c.response.dropBuffer()
 		return false
 	}
-	again := c.response.end()
-	if !again {
+	keepAlive := c.response.end()
+	if !keepAlive {
 		c.linger()
 		return false
 	}
-	return c.body.left == 0 || c.discard()
+	return c.body.remaining == 0 || c.discardBody()
 }
 
 // run calls the handler; false means that the connection must be broken.
-func (c *conn) run(to *route) (whole bool) {
+func (c *conn) callHandler(to *route) (whole bool) {
 	defer func() {
 		p := recover()
 		if p == nil {
@@ -210,16 +212,15 @@ func (c *conn) run(to *route) (whole bool) {
 }
 
 const (
-	// maxDiscard is how much of an unread body is read to keep the connection.
+	// maxDiscard bounds the unread body that is read to keep the connection.
 	maxDiscard = 256 << 10
-	// lingerFor is how long a client may go on sending a body that is not read
-	// while it gets the answer.
+	// lingerFor bounds the time for which the rest of a body is read after the answer.
 	lingerFor = 500 * time.Millisecond
 )
 
-// discard reads what the handler left of the body.
-func (c *conn) discard() bool {
-	if c.body.left > maxDiscard {
+// discardBody reads the rest of the body, which the handler has not read.
+func (c *conn) discardBody() bool {
+	if c.body.remaining > maxDiscard {
 		c.linger()
 		return false
 	}
@@ -228,59 +229,60 @@ func (c *conn) discard() bool {
 	return err == nil
 }
 
-// linger ends our side and reads on for a moment: closed at once, with bytes
-// unread, the connection would be reset and the client might lose the answer.
+// linger ends our side and reads on for a moment. If the connection were closed at
+// once with bytes unread, it would be reset, and the client might lose the answer
+// (RFC 9112, 9.6).
 func (c *conn) linger() {
-	if c.body.left == 0 || c.tcp.CloseWrite() != nil {
+	if c.body.remaining == 0 || c.tcp.CloseWrite() != nil {
 		return
 	}
 	_ = c.setReadDeadline(time.Now().Add(lingerFor))
 	_, _ = io.Copy(io.Discard, io.LimitReader(&c.body, maxDiscard))
 }
 
-// setReadDeadline applies to the body that is being read.
+// setReadDeadline sets the deadline of the reads of a body.
 func (c *conn) setReadDeadline(t time.Time) error {
-	c.readBy = t
+	c.readDeadline = t
 	return c.tcp.SetReadDeadline(t)
 }
 
 // body is a request's body of known length.
 type body struct {
-	c    *conn
-	left int64
-	// by is the deadline for the whole of it, which is set when there is
-	// something to wait for.
-	by time.Time
+	c         *conn
+	remaining int64
+	// deadline is for the whole body. It is set on the connection only when a read
+	// has to wait.
+	deadline time.Time
 }
 
 // Read implements io.Reader. The last bytes do not come with io.EOF.
 func (b *body) Read(p []byte) (int, error) {
-	if b.left == 0 {
+	if b.remaining == 0 {
 		return 0, io.EOF
 	}
-	if int64(len(p)) > b.left {
-		p = p[:b.left]
+	if int64(len(p)) > b.remaining {
+		p = p[:b.remaining]
 	}
 	c := b.c
 	if have := c.buf.Bytes(); len(have) > 0 {
 		n := copy(p, have)
-		b.left -= int64(n)
+		b.remaining -= int64(n)
 		c.buf.Take(n)
 		return n, nil
 	}
-	if !b.by.IsZero() && b.by != c.readBy {
-		if err := c.setReadDeadline(b.by); err != nil {
+	if !b.deadline.IsZero() && b.deadline != c.readDeadline {
+		if err := c.setReadDeadline(b.deadline); err != nil {
 			return 0, err
 		}
 	}
 	n, err := c.tcp.Read(p)
-	b.left -= int64(n)
+	b.remaining -= int64(n)
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		return n, err
 	}
 	if err != nil {
-		// As net/http has it: who closes in the middle has left.
-		c.left()
+		// A client that closes in the middle of its body has left, as in net/http.
+		c.clientGone()
 		if err == io.EOF { //nolint:errorlint // the connection's own, unwrapped
 			err = io.ErrUnexpectedEOF
 		}

@@ -21,19 +21,20 @@ import (
 
 func TestMain(m *testing.M) { leak.Main(m) }
 
-// long is beyond anything that happens in a test that passes.
+// long is longer than any wait in a test that passes.
 const long = 30 * time.Second
 
-// site is a running server.
-type site struct {
+// testServer is a running server.
+type testServer struct {
 	*front.Server
 	t       *testing.T
 	address string
 	ended   chan error
 }
 
-// start serves the routes, and everything else by a standard server that says so.
-func start(t *testing.T, routes map[string]http.HandlerFunc) *site {
+// start serves the routes. All other requests go to a standard server, whose answers
+// have X-By: rest.
+func start(t *testing.T, routes map[string]http.HandlerFunc) *testServer {
 	t.Helper()
 	rest := http.NewServeMux()
 	for path, h := range routes {
@@ -45,7 +46,7 @@ func start(t *testing.T, routes map[string]http.HandlerFunc) *site {
 	return startWith(t, front.Options{Routes: routes, Rest: &http.Server{Handler: rest, ReadHeaderTimeout: long}})
 }
 
-func startWith(t *testing.T, o front.Options) *site {
+func startWith(t *testing.T, o front.Options) *testServer {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -57,7 +58,7 @@ func startWith(t *testing.T, o front.Options) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{Server: front.New(o), t: t, address: ln.Addr().String(), ended: make(chan error, 1)}
+	s := &testServer{Server: front.New(o), t: t, address: ln.Addr().String(), ended: make(chan error, 1)}
 	go func() { s.ended <- s.Serve(ln) }()
 	t.Cleanup(func() {
 		_ = s.Close()
@@ -69,7 +70,7 @@ func startWith(t *testing.T, o front.Options) *site {
 }
 
 // wait gives what Serve returned.
-func (s *site) wait() error {
+func (s *testServer) wait() error {
 	s.t.Helper()
 	select {
 	case err := <-s.ended:
@@ -88,7 +89,7 @@ type wire struct {
 	in *bufio.Reader
 }
 
-func (s *site) dial() *wire {
+func (s *testServer) dial() *wire {
 	s.t.Helper()
 	nc, err := net.Dial("tcp", s.address)
 	if err != nil {
@@ -99,7 +100,7 @@ func (s *site) dial() *wire {
 	return &wire{TCPConn: nc.(*net.TCPConn), t: s.t, in: bufio.NewReader(nc)}
 }
 
-func (w *wire) say(text string) {
+func (w *wire) send(text string) {
 	w.t.Helper()
 	if _, err := io.WriteString(w, text); err != nil {
 		w.t.Fatal(err)
@@ -131,7 +132,7 @@ func post(path, body string, fields ...string) string {
 	return head + fmt.Sprintf("Content-Length: %d\r\n\r\n", len(body)) + body
 }
 
-// echo says what it was asked, in an order of its own.
+// echo answers with its request, with sorted fields.
 func echo(w http.ResponseWriter, r *http.Request) {
 	b, err := io.ReadAll(r.Body)
 	if err != nil {
@@ -139,7 +140,7 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	}
 	var fields []string
 	for name, values := range r.Header {
-		if name != "Content-Length" { // net/http shows it, this server does not
+		if name != "Content-Length" { // only net/http has it among the fields
 			fields = append(fields, fmt.Sprintf("%s=%q", name, values))
 		}
 	}
@@ -151,20 +152,20 @@ func echo(w http.ResponseWriter, r *http.Request) {
 	_, _ = io.WriteString(w, text)
 }
 
-// Some clients end a body with a line end that its length does not count.
+// Some clients send a line end after a body, which its length does not count.
 func TestLineEndsBetweenRequests(t *testing.T) {
 	t.Parallel()
 	w := start(t, map[string]http.HandlerFunc{"/a": echo}).dial()
 	for i, between := range []string{"", "\r\n", "\n", "\r\n\r\n"} {
-		w.say(between)
+		w.send(between)
 		for _, behind := range []string{"", "\r\n"} { // alone, and with the next request
-			w.say(post("/a", "x") + behind)
+			w.send(post("/a", "x") + behind)
 			if resp, _, err := w.answer(); err != nil || resp.StatusCode != http.StatusOK || resp.Header.Get("X-By") != "" {
 				t.Fatalf("%d: %v, %v", i, resp, err)
 			}
 		}
 	}
-	w.say("\r\n\r\n\r\nPOST")
+	w.send("\r\n\r\n\r\nPOST")
 	if resp, _, _ := w.answer(); resp.StatusCode != http.StatusBadRequest {
 		t.Errorf("three empty lines: %s", resp.Status)
 	}

@@ -12,12 +12,12 @@ import (
 	"testing"
 )
 
-// readSize is as much as is read of a head.
+// readSize bounds the bytes of a request here: the buffer of a first read.
 const readSize = 4 << 10
 
-// Whatever this server takes, net/http takes in the same way: the same header,
-// and a body of the same length, so that both see the next request begin at the
-// same byte.
+// A request that this server takes, net/http reads in the same way: it has the same
+// header and a body of the same length, so that both see the next request begin at
+// the same byte.
 func FuzzRequest(f *testing.F) {
 	for _, seed := range []string{
 		"POST /a HTTP/1.1\r\nHost: h\r\nContent-Length: 2\r\n\r\nxyPOST",
@@ -34,10 +34,10 @@ func FuzzRequest(f *testing.F) {
 		if len(data) > readSize {
 			return
 		}
-		// After another request on the same connection: nothing may be left of it.
+		// The connection has served another request, of which nothing may be left.
 		c := &conn{server: s, ctx: t.Context(), request: &http.Request{Method: http.MethodPost, Header: http.Header{"X-Old": {"1"}}, Host: "old", Close: true}}
-		c.body.c, c.body.left = c, 5
-		c.buf.Add(copy(c.buf.Room(), data))
+		c.body.c, c.body.remaining = c, 5
+		c.buf.Add(copy(c.buf.Free(), data))
 		to, err := c.parse()
 		if err != nil {
 			if !bytes.Equal(c.buf.Bytes(), data) {
@@ -76,7 +76,7 @@ func FuzzRequest(f *testing.F) {
 	})
 }
 
-// A request is taken in the same way whatever was asked before on its connection.
+// A request is read in the same way whatever request came before it on its connection.
 func FuzzRequestAfterAnother(f *testing.F) {
 	const head = "POST /a HTTP/1.1\r\nHost: h\r\nX-A: 1\r\nContent-Length: 2\r\n"
 	for _, seed := range [][2]string{
@@ -100,7 +100,7 @@ func FuzzRequestAfterAnother(f *testing.F) {
 			return
 		}
 		fresh, used := parser(s), parser(s)
-		// Failed or not; only after one that ends the connection there is no other.
+		// The first request may have failed. No second one follows a close.
 		if _, err := used.parseOf(first); err == nil && used.request.Close {
 			return
 		}
@@ -114,7 +114,7 @@ func FuzzRequestAfterAnother(f *testing.F) {
 		}
 		a, b := used.request, fresh.request
 		if a.URL != b.URL || a.RequestURI != b.RequestURI || a.Host != b.Host || a.ContentLength != b.ContentLength || a.Close != b.Close ||
-			(a.Body == http.NoBody) != (b.Body == http.NoBody) || used.body.left != fresh.body.left || !reflect.DeepEqual(a.Header, b.Header) {
+			(a.Body == http.NoBody) != (b.Body == http.NoBody) || used.body.remaining != fresh.body.remaining || !reflect.DeepEqual(a.Header, b.Header) {
 			t.Fatalf("got %+v\nafter nothing %+v", a, b)
 		}
 	})
@@ -126,9 +126,9 @@ func parser(s *Server) *conn {
 	return c
 }
 
-// parseOf parses what has come.
+// parseOf parses data as the bytes that were read.
 func (c *conn) parseOf(data []byte) (*route, error) {
 	c.buf.Release()
-	c.buf.Add(copy(c.buf.Room(), data))
+	c.buf.Add(copy(c.buf.Free(), data))
 	return c.parse()
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/framing"
 )
 
-// handover is a listener that accepts the connections given to it.
+// handover is the listener of the standard library's server. It accepts the
+// connections that front hands over.
 type handover struct {
 	address net.Addr
 	given   chan net.Conn
@@ -21,11 +22,11 @@ func newHandover() *handover {
 	return &handover{given: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// give hands a connection over at the beginning of a request, together with what was
-// read of that already.
+// give hands a connection over at the beginning of a request, with the bytes of that
+// request that were read already.
 func (h *handover) give(nc net.Conn, read []byte) {
 	if len(read) > 0 {
-		nc = &begun{Conn: nc, read: read}
+		nc = &prefixedConn{Conn: nc, read: read}
 	}
 	nc = framing.Conn(nc)
 	select {
@@ -54,14 +55,14 @@ func (h *handover) Close() error {
 // Addr implements net.Listener.
 func (h *handover) Addr() net.Addr { return h.address }
 
-// begun is a connection of which something was read already.
-type begun struct {
+// prefixedConn is a connection from which some bytes were read already.
+type prefixedConn struct {
 	net.Conn
 	read []byte
 }
 
-// Read gives what was read before, then reads on.
-func (b *begun) Read(p []byte) (int, error) {
+// Read gives the bytes that were read before, then reads on.
+func (b *prefixedConn) Read(p []byte) (int, error) {
 	if len(b.read) == 0 {
 		return b.Conn.Read(p)
 	}
@@ -72,9 +73,9 @@ func (b *begun) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// CloseWrite lets the standard library's server end its side alone, so that an
-// answer to a request it did not read to the end arrives.
-func (b *begun) CloseWrite() error {
+// CloseWrite lets the standard library's server end only its side, so that its answer
+// to a request that it has not read to the end arrives.
+func (b *prefixedConn) CloseWrite() error {
 	if half, ok := b.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
 	}

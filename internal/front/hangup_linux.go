@@ -8,25 +8,25 @@ import (
 	"syscall"
 )
 
-// watcher learns of clients that leave: one epoll for all connections, itself
-// waited for by the runtime's. A connection costs one system call in its life,
-// a request none.
+// watcher finds the clients that have left. One epoll watches all connections, and
+// the runtime's poller waits for that epoll. A connection costs one system call in
+// its life, a request none.
 type watcher struct {
 	file *os.File // the epoll
 	raw  syscall.RawConn
 
-	mu    sync.Mutex // guards what follows
-	next  uint64
-	conns map[uint64]*conn
+	mu        sync.Mutex // guards what follows
+	lastToken uint64
+	conns     map[uint64]*conn
 }
 
-// leaving are the events of a peer that has closed its side, or of a broken
-// connection. A client that ends its side only is taken for gone, as net/http
-// does: there is no telling it from one that left.
-const leaving = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR
+// hangupEvents are the events of a peer that has closed its side, and of a broken
+// connection. A client that has closed only its sending side is taken for gone, as by
+// net/http: a FIN looks the same in both cases.
+const hangupEvents = syscall.EPOLLRDHUP | syscall.EPOLLHUP | syscall.EPOLLERR
 
-// edge is EPOLLET, which package syscall has as a negative number.
-const edge = 1 << 31
+// edgeTriggered is EPOLLET, which package syscall has as a negative number.
+const edgeTriggered = 1 << 31
 
 func newWatcher() (*watcher, error) {
 	fd, err := syscall.EpollCreate1(syscall.EPOLL_CLOEXEC)
@@ -48,14 +48,14 @@ func newWatcher() (*watcher, error) {
 // add watches a connection until it is closed.
 func (w *watcher) add(c *conn) error {
 	w.mu.Lock()
-	w.next++
-	c.token = w.next
+	w.lastToken++
+	c.token = w.lastToken
 	w.conns[c.token] = c
 	w.mu.Unlock()
 	var added, open error
 	closed := c.raw.Control(func(fd uintptr) {
 		open = w.raw.Control(func(epoll uintptr) {
-			e := syscall.EpollEvent{Events: leaving | edge, Fd: int32(uint32(c.token)), Pad: int32(uint32(c.token >> 32))}
+			e := syscall.EpollEvent{Events: hangupEvents | edgeTriggered, Fd: int32(uint32(c.token)), Pad: int32(uint32(c.token >> 32))}
 			added = syscall.EpollCtl(int(epoll), syscall.EPOLL_CTL_ADD, int(fd), &e)
 		})
 	})
@@ -66,7 +66,7 @@ func (w *watcher) add(c *conn) error {
 	return nil
 }
 
-// forget ends the watch of a connection that goes on elsewhere.
+// forget ends the watch of a connection that is handed over.
 func (w *watcher) forget(c *conn) {
 	w.remove(c)
 	_ = c.raw.Control(func(fd uintptr) {
@@ -76,18 +76,18 @@ func (w *watcher) forget(c *conn) {
 	})
 }
 
-// remove takes a connection off that is closed or about to be; the kernel takes
-// it off the epoll.
+// remove ends the watch of a connection that is closed or about to be: the kernel
+// takes a closed socket off the epoll.
 func (w *watcher) remove(c *conn) {
 	w.mu.Lock()
 	delete(w.conns, c.token)
 	w.mu.Unlock()
 }
 
-// run tells connections that their clients have left, until close.
+// run ends the contexts of connections whose clients have left, until close.
 func (w *watcher) run() {
 	var events [128]syscall.EpollEvent
-	_ = w.raw.Read(func(fd uintptr) bool { // ends with the file
+	_ = w.raw.Read(func(fd uintptr) bool { // returns when the file is closed
 		for {
 			n, err := syscall.EpollWait(int(fd), events[:], 0)
 			if err == syscall.EINTR {
@@ -97,18 +97,18 @@ func (w *watcher) run() {
 				return false
 			}
 			for _, e := range events[:n] {
-				w.left(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32)
+				w.clientGone(uint64(uint32(e.Fd)) | uint64(uint32(e.Pad))<<32)
 			}
 		}
 	})
 }
 
-func (w *watcher) left(token uint64) {
+func (w *watcher) clientGone(token uint64) {
 	w.mu.Lock()
 	c := w.conns[token]
 	w.mu.Unlock()
 	if c != nil {
-		c.left()
+		c.clientGone()
 	}
 }
 

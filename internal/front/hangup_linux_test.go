@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// A connection that cannot be watched must be told of: its client's leaving would
-// never be heard.
+// A connection that cannot be watched is an error: nothing would tell that its client
+// has left.
 func TestUnwatchable(t *testing.T) {
 	t.Parallel()
 	w, err := newWatcher()

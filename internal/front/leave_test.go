@@ -21,7 +21,7 @@ func waiter(began, ended chan<- error) http.HandlerFunc {
 	}
 }
 
-// Whatever way a client leaves, its request hears of it, and no other does.
+// In whatever way a client leaves, its request's context ends, and no other one does.
 func TestClientsLeave(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
@@ -31,7 +31,7 @@ func TestClientsLeave(t *testing.T) {
 		{"close", func(w *wire) { _ = w.Close() }},
 		{"reset", func(w *wire) { _ = w.SetLinger(0); _ = w.Close() }},
 		{"half", func(w *wire) { _ = w.CloseWrite() }},
-		{"with bytes behind", func(w *wire) { w.say(post("/x", "next")); _ = w.Close() }},
+		{"with bytes behind", func(w *wire) { w.send(post("/x", "next")); _ = w.Close() }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -39,11 +39,11 @@ func TestClientsLeave(t *testing.T) {
 			began, ended := make(chan error, clients+1), make(chan error, clients+1)
 			s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
 			stays := s.dial()
-			stays.say(post("/x", "body"))
+			stays.send(post("/x", "body"))
 			var all []*wire
 			for i := range clients {
 				w := s.dial()
-				w.say(post("/x", strings.Repeat("x", i*100)))
+				w.send(post("/x", strings.Repeat("x", i*100)))
 				all = append(all, w)
 			}
 			for range clients + 1 {
@@ -71,14 +71,14 @@ func TestClientsLeave(t *testing.T) {
 	}
 }
 
-// A request that was given up, unanswered, gets no answer: an empty 200 would be
-// taken for one by a client that still reads.
+// A request whose client has left gets no empty 200 if its handler did not answer: a
+// client that still reads would take it for an answer.
 func TestNoAnswerIsMadeUp(t *testing.T) {
 	t.Parallel()
 	began, ended := make(chan error, 1), make(chan error, 1)
 	s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
 	w := s.dial()
-	w.say(post("/x", "1"))
+	w.send(post("/x", "1"))
 	<-began
 	_ = w.CloseWrite()
 	<-ended
@@ -98,16 +98,16 @@ func TestLeavesInTheBody(t *testing.T) {
 		ended <- err
 	}})
 	w := s.dial()
-	w.say("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
-	<-began // one who leaves before that has sent no request that anybody looks at
+	w.send("POST /x HTTP/1.1\r\nHost: h\r\nContent-Length: 10\r\n\r\nabc")
+	<-began // a client that leaves before this has sent no complete head
 	_ = w.CloseWrite()
 	if err := <-ended; !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Fatalf("ended with %v", err)
 	}
 }
 
-// Functions after a request's context run once, and not at its end: the context
-// is the connection's.
+// Functions after a request's context run once, when the client leaves and not at the
+// request's end: the context is the connection's.
 func TestContextOfAConnection(t *testing.T) {
 	t.Parallel()
 	left := make(chan int, 10)
@@ -127,7 +127,7 @@ func TestContextOfAConnection(t *testing.T) {
 	}})
 	w := s.dial()
 	for range 3 {
-		w.say(post("/x", ""))
+		w.send(post("/x", ""))
 		w.answer()
 	}
 	select {
@@ -154,22 +154,22 @@ func TestShutdown(t *testing.T) {
 	})
 	release := sync.OnceFunc(func() { close(finish) })
 	t.Cleanup(release) // a failure below must not leave the request waiting
-	// The new one comes first: when those behind it are answered it has been
-	// accepted, without which the stop would reset it.
+	// The new connection is dialled first. When the others are answered, it has been
+	// accepted; before that the stop would reset it.
 	fresh, idle, busy, rest := s.dial(), s.dial(), s.dial(), s.dial()
-	idle.say(post("/a", "1"))
+	idle.send(post("/a", "1"))
 	idle.answer()
-	rest.say("GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
+	rest.send("GET /a HTTP/1.1\r\nHost: h\r\n\r\n")
 	rest.answer()
-	busy.say(post("/x", "1"))
+	busy.send(post("/x", "1"))
 	<-began
 	down := make(chan error, 1)
 	go func() { down <- s.Shutdown(t.Context()) }()
 	if !idle.closed() || !rest.closed() {
 		t.Error("idle connections are still there")
 	}
-	// A connection that is new may still bring its first request.
-	fresh.say(post("/a", "first"))
+	// A new connection may still send its first request.
+	fresh.send(post("/a", "first"))
 	if resp, body, err := fresh.answer(); err != nil || !strings.HasSuffix(body, "first") || !resp.Close {
 		t.Errorf("%v %v %q", err, resp, body)
 	}
@@ -195,7 +195,7 @@ func TestShutdownGivesUp(t *testing.T) {
 	began, ended := make(chan error, 1), make(chan error, 1)
 	s := start(t, map[string]http.HandlerFunc{"/x": waiter(began, ended)})
 	w := s.dial()
-	w.say(post("/x", "1"))
+	w.send(post("/x", "1"))
 	<-began
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()

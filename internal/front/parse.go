@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// errNotOurs marks a request that the standard library's server answers.
-var errNotOurs = errors.New("not a request for this server")
+// errHandOver marks a request that the standard library's server has to answer.
+var errHandOver = errors.New("not a request for this server")
 
 // route is one path that is served here.
 type route struct {
@@ -38,22 +38,22 @@ func (c *conn) parse() (*route, error) {
 		}
 	}
 	if to == nil {
-		return nil, errNotOurs
+		return nil, errHandOver
 	}
 	n, err := http1.HeadLen(data, 0)
 	if n == 0 || err != nil {
-		return nil, errNotOurs
+		return nil, errHandOver
 	}
 	_, fields := http1.SplitHead(data[:n])
-	head, again, err := c.heads.Parse(fields, false)
-	if err != nil || !again && !c.accept(head) {
+	head, repeated, err := c.heads.Parse(fields, false)
+	if err != nil || !repeated && !c.setHeader(head) {
 		c.heads = http1.HeadCache{}
-		return nil, errNotOurs
+		return nil, errHandOver
 	}
-	r := c.request.WithContext(c.ctx) // nothing of an earlier request is in it but the head
+	r := c.request.WithContext(c.ctx) // a new request, with the head of the one before, which is often repeated
 	c.request = r
 	r.URL, r.RequestURI, r.ContentLength = to.url, to.path, head.Length
-	c.body.left, c.body.by = head.Length, time.Time{}
+	c.body.remaining, c.body.deadline = head.Length, time.Time{}
 	r.Body = &c.body
 	if head.Length == 0 {
 		r.Body = http.NoBody
@@ -62,9 +62,9 @@ func (c *conn) parse() (*route, error) {
 	return to, nil
 }
 
-// accept takes what fields say into c.request, unless they must be left to others:
-// what frames a message in another way, or asks for more than an answer.
-func (c *conn) accept(h http1.Head) bool {
+// setHeader sets the header of c.request. It is false for a head that the standard
+// library's server has to read: other framing, or a request for more than an answer.
+func (c *conn) setHeader(h http1.Head) bool {
 	if h.Chunked || h.Length < 0 {
 		return false
 	}
@@ -87,7 +87,7 @@ func (c *conn) accept(h http1.Head) bool {
 	return true
 }
 
-// isHost takes names, addresses and ports.
+// isHost reports names and addresses, with or without a port.
 func isHost(s string) bool {
 	for i := range len(s) {
 		b := s[i]

@@ -10,8 +10,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/framing"
 )
 
-// Whoever answers, the handler sees the same, and a broken request is refused: also
-// what net/http alone would take.
+// A handler sees the same request from both servers. Both refuse a broken one, also
+// where net/http without framing would take it.
 func TestRequests(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{"/a": echo, "/b/c": echo})
@@ -22,7 +22,7 @@ func TestRequests(t *testing.T) {
 	}
 	go func() { _ = oracle.Serve(framing.Listener(ln)) }()
 	t.Cleanup(func() { _ = oracle.Close() })
-	std := &site{t: t, address: ln.Addr().String()}
+	std := &testServer{t: t, address: ln.Addr().String()}
 
 	const length = "Host: h\r\nContent-Length: 2\r\n"
 	for _, tc := range []struct {
@@ -79,17 +79,17 @@ func TestRequests(t *testing.T) {
 			if tc.name != "a head in pieces" {
 				first, paused = tc.text, false
 			}
-			ask := func(s *site) (*http.Response, string) {
+			ask := func(s *testServer) (*http.Response, string) {
 				w := s.dial()
 				w.t = t
-				w.say(first)
+				w.send(first)
 				if paused {
-					// Long enough that the first piece is read alone; if it is
-					// not, the outcome is still the same.
+					// The pause is long enough for a read of the first piece
+					// alone. If it is not, the outcome is the same.
 					_ = w.SetReadDeadline(time.Now().Add(20 * time.Millisecond))
 					_, _ = w.in.Peek(1)
 					_ = w.SetReadDeadline(time.Now().Add(long))
-					w.say(rest)
+					w.send(rest)
 				}
 				resp, body, broken := w.answer()
 				if broken != nil {
@@ -99,7 +99,7 @@ func TestRequests(t *testing.T) {
 			}
 			got, body := ask(s)
 			want, wantBody := ask(std)
-			if tc.name == "another path" { // of which only the echoing oracle knows
+			if tc.name == "another path" { // which only the oracle serves
 				want.StatusCode, wantBody = 404, "404 page not found\n"
 			}
 			if got.StatusCode != want.StatusCode || body != wantBody {
@@ -129,8 +129,8 @@ func manyFields(n int) []string {
 	return out
 }
 
-// Requests follow each other on a connection, sent ahead or not, whoever
-// answers them.
+// Requests follow each other on a connection, sent ahead or not, and answered by
+// either server.
 func TestOneConnection(t *testing.T) {
 	t.Parallel()
 	s := start(t, map[string]http.HandlerFunc{"/a": echo})
@@ -142,7 +142,7 @@ func TestOneConnection(t *testing.T) {
 		}
 		for i, text := range ask {
 			if !ahead {
-				w.say(text)
+				w.send(text)
 			}
 			resp, body, err := w.answer()
 			want := text[strings.Index(text, "\r\n\r\n")+4:]

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// writeSize is the buffer for what is about to be sent.
+	// writeSize is the size of the buffer for bytes to be sent.
 	writeSize = 4 << 10
-	// joined is the size up to which what is written is copied into it.
-	joined = 2 << 10
+	// maxJoined is the size up to which a Write is copied into the buffer.
+	maxJoined = 2 << 10
 )
 
 var writeBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
@@ -24,21 +24,21 @@ var writeBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a po
 }}
 
 // response implements http.ResponseWriter, http.Flusher and the deadlines of
-// http.ResponseController. What net/http would have to guess it does not: an
-// answer without a Content-Length is chunked, one without a Content-Type has none.
+// http.ResponseController. Unlike net/http it guesses nothing: an answer without a
+// Content-Length is chunked, and one without a Content-Type is sent without.
 type response struct {
-	c      *conn
-	header http.Header
-	status int   // 0: not begun
-	length int64 // announced, -1: chunked
-	sent   int64 // of the body
-	close  bool  // the connection ends with this answer
-	timed  bool  // a write deadline was asked for this answer
-	out    *[]byte
-	err    error // of the connection; nothing is sent any more
+	c           *conn
+	header      http.Header
+	status      int   // 0: not begun
+	length      int64 // announced, -1: chunked
+	sent        int64 // of the body
+	close       bool  // the connection ends with this answer
+	deadlineSet bool  // a write deadline was asked for this answer
+	out         *[]byte
+	err         error // of the connection; nothing is sent any more
 
-	vector [][]byte // what one system call sends, in room
-	room   [3][]byte
+	vector [][]byte // what one system call sends; its array is pieces
+	pieces [3][]byte
 }
 
 var (
@@ -46,14 +46,14 @@ var (
 	_ http.Flusher        = (*response)(nil)
 )
 
-// begin makes it ready for the next answer.
+// begin makes the response ready for the next answer.
 func (w *response) begin() {
-	w.clear()
-	w.status, w.length, w.sent, w.err, w.close, w.timed = 0, -1, 0, nil, w.c.request.Close, false
+	w.clearHeader()
+	w.status, w.length, w.sent, w.err, w.close, w.deadlineSet = 0, -1, 0, nil, w.c.request.Close, false
 }
 
-// clear empties the header. To find that it is empty costs less.
-func (w *response) clear() {
+// clearHeader empties the header. The check for an empty one costs less than clear.
+func (w *response) clearHeader() {
 	if len(w.header) > 0 {
 		clear(w.header)
 	}
@@ -71,7 +71,7 @@ func (w *response) WriteHeader(status int) {
 	}
 }
 
-// beginHead begins the head.
+// beginHead writes the status line and the date.
 func (w *response) beginHead(status int) {
 	w.status = status
 	b := append(w.buffer(), "HTTP/1.1 "...)
@@ -100,7 +100,7 @@ func (w *response) addFields() {
 			continue
 		}
 		for _, v := range values {
-			if more, err := http1.AppendField(b, name, v); err == nil { // a line that is none is left out
+			if more, err := http1.AppendField(b, name, v); err == nil { // a field with a line end in it is left out
 				b = more
 			}
 		}
@@ -108,14 +108,14 @@ func (w *response) addFields() {
 	*w.out = b
 }
 
-// endHead ends the head.
+// endHead writes the fields about the connection and the framing, and the empty line.
 func (w *response) endHead() {
 	b := *w.out
 	if w.close = w.close || w.c.server.stopping.Load(); w.close {
 		b = append(b, "Connection: close\r\n"...)
 	}
 	switch {
-	case w.empty():
+	case w.bodyless():
 		w.length = 0
 	case w.length >= 0:
 		b = http1.AppendLength(b, w.length)
@@ -125,12 +125,13 @@ func (w *response) endHead() {
 	*w.out = append(b, "\r\n"...)
 }
 
-// empty tells that an answer of this status has no body.
-func (w *response) empty() bool {
+// bodyless tells whether an answer of this status has no body (RFC 9112, 6.3).
+func (w *response) bodyless() bool {
 	return w.status < 200 || w.status == http.StatusNoContent || w.status == http.StatusNotModified
 }
 
-// Write implements http.ResponseWriter. What is small waits for Flush.
+// Write implements http.ResponseWriter. Small pieces wait in the buffer for Flush, or
+// until it is full.
 func (w *response) Write(p []byte) (int, error) {
 	if w.status == 0 {
 		w.WriteHeader(http.StatusOK)
@@ -138,7 +139,7 @@ func (w *response) Write(p []byte) (int, error) {
 	switch {
 	case w.err != nil:
 		return 0, w.err
-	case w.empty() && len(p) > 0:
+	case w.bodyless() && len(p) > 0:
 		return 0, http.ErrBodyNotAllowed
 	case w.length >= 0 && w.sent+int64(len(p)) > w.length:
 		return 0, http.ErrContentLength
@@ -150,7 +151,7 @@ func (w *response) Write(p []byte) (int, error) {
 	if w.length < 0 {
 		b = http1.AppendChunkSize(b, len(p))
 	}
-	if len(p) > joined {
+	if len(p) > maxJoined {
 		*w.out = b
 		w.sendWith(p)
 	} else if b = append(b, p...); w.length < 0 {
@@ -175,7 +176,7 @@ func (w *response) Flush() {
 	w.send()
 }
 
-// buffer is what waits to be sent, with room behind it.
+// buffer gives the bytes that wait to be sent, to append to.
 func (w *response) buffer() []byte {
 	if w.out == nil {
 		w.out, _ = writeBuffers.Get().(*[]byte)
@@ -183,47 +184,47 @@ func (w *response) buffer() []byte {
 	return *w.out
 }
 
-// send sends what waits, and lets go of the buffer: an open stream holds none.
+// send sends the buffer and returns it to the pool: an open stream holds none.
 func (w *response) send() {
 	if w.out != nil && w.err == nil && len(*w.out) > 0 {
-		w.untime()
+		w.clearWriteDeadline()
 		if _, err := w.c.tcp.Write(*w.out); err != nil {
 			w.err = err
 		}
 	}
-	w.forget()
+	w.dropBuffer()
 }
 
-// sendWith sends what waits, and p behind it, at once. In a chunked answer what
-// waits ends with the size of a chunk that p is.
+// sendWith sends the buffer and p in one system call. In a chunked answer p is a
+// chunk, whose size is at the end of the buffer.
 func (w *response) sendWith(p []byte) {
-	w.room[0], w.room[1] = *w.out, p
-	w.vector = w.room[:2]
+	w.pieces[0], w.pieces[1] = *w.out, p
+	w.vector = w.pieces[:2]
 	if w.length < 0 {
 		w.vector = append(w.vector, crlf)
 	}
-	w.untime()
+	w.clearWriteDeadline()
 	if _, err := w.c.tcp.WriteAll(w.vector); err != nil {
 		w.err = err
 	}
-	clear(w.room[:])
+	clear(w.pieces[:])
 	w.vector = nil
-	w.forget()
+	w.dropBuffer()
 }
 
 var crlf = []byte("\r\n") //nolint:gochecknoglobals // never changed
 
-// untime takes off the deadline that an earlier answer left on the connection,
-// unless this one has asked for its own, which may be the same.
-func (w *response) untime() {
-	if !w.timed && !w.c.writeBy.IsZero() {
-		w.c.writeBy = time.Time{}
+// clearWriteDeadline clears the deadline that an earlier answer left on the
+// connection, unless this answer has set one of its own, which may be the same.
+func (w *response) clearWriteDeadline() {
+	if !w.deadlineSet && !w.c.writeDeadline.IsZero() {
+		w.c.writeDeadline = time.Time{}
 		_ = w.c.tcp.SetWriteDeadline(time.Time{})
 	}
 }
 
-// forget drops what waits.
-func (w *response) forget() {
+// dropBuffer returns the buffer to the pool without sending it.
+func (w *response) dropBuffer() {
 	if w.out == nil {
 		return
 	}
@@ -235,7 +236,7 @@ func (w *response) forget() {
 }
 
 // end completes the answer and tells whether another can follow it.
-func (w *response) end() (again bool) {
+func (w *response) end() (keepAlive bool) {
 	if w.status == 0 {
 		w.header["Content-Length"] = []string{"0"}
 		w.WriteHeader(http.StatusOK)
@@ -244,43 +245,43 @@ func (w *response) end() (again bool) {
 		*w.out = append(w.buffer(), http1.LastChunk...)
 	}
 	w.send()
-	w.clear() // nobody waits for a request with the last one's values in hand
+	w.clearHeader() // an idle connection must not hold the values of its last answer
 	return w.err == nil && !w.close && (w.length < 0 || w.sent == w.length)
 }
 
 // SetReadDeadline limits the reading of the request's body.
 func (w *response) SetReadDeadline(t time.Time) error {
-	w.c.body.by = t
+	w.c.body.deadline = t
 	return nil
 }
 
-// SetWriteDeadline limits the writing of the answer. It may come up to a quarter
-// of its time earlier: the one that is set already may do.
+// SetWriteDeadline limits the writing of the answer. The deadline may be up to a
+// quarter of its time earlier: one that is set already stays if it is near enough.
 func (w *response) SetWriteDeadline(t time.Time) error {
-	w.timed = true
-	if set := w.c.writeBy; !t.IsZero() && !set.IsZero() {
+	w.deadlineSet = true
+	if set := w.c.writeDeadline; !t.IsZero() && !set.IsZero() {
 		if early := t.Sub(set); early >= 0 && early < time.Until(t)/4 {
 			return nil
 		}
 	}
-	w.c.writeBy = t
+	w.c.writeDeadline = t
 	return w.c.tcp.SetWriteDeadline(t)
 }
 
-// clock gives the Date of answers, made once a second.
+// clock gives the Date of answers. It formats one a second.
 type clock struct{ last atomic.Pointer[date] }
 
 type date struct {
-	made time.Time
-	good time.Duration // until the second's end
-	text string
+	made     time.Time
+	validFor time.Duration // until the second's end
+	text     string
 }
 
-// date looks at the monotonic clock only, which costs half: after the other one was
-// set the old time is told for the rest of a second.
+// date reads the monotonic clock only, which costs half. If the wall clock is set,
+// the date is wrong for the rest of a second.
 func (c *clock) date() string {
 	d := c.last.Load()
-	if d == nil || time.Since(d.made) >= d.good {
+	if d == nil || time.Since(d.made) >= d.validFor {
 		now := time.Now()
 		d = &date{now, time.Second - time.Duration(now.Nanosecond()), now.UTC().Format(http.TimeFormat)}
 		c.last.Store(d)

@@ -17,53 +17,52 @@ import (
 
 // Options configure a Server.
 type Options struct {
-	// Routes are the handlers by path, of POST requests. They must not hold on
-	// to the request or its header when they have returned. A handler may panic
-	// with http.ErrAbortHandler to break the connection.
+	// Routes are the handlers of POST requests by path. A handler must not use the
+	// request or its header after it has returned. It may panic with
+	// http.ErrAbortHandler to break the connection.
 	Routes map[string]http.HandlerFunc
-	// Rest serves everything else. It is shut down with the Server. Its
-	// ReadHeaderTimeout is for the first byte of a new connection, too.
+	// Rest serves all other requests. It is shut down with the Server. Its
+	// ReadHeaderTimeout also bounds the wait for the first byte of a new connection.
 	Rest *http.Server
-	// IdleTimeout ends connections on which nothing comes between two requests.
-	// Default 2 min.
+	// IdleTimeout bounds the wait for the next request of a connection. Default 2 min.
 	IdleTimeout time.Duration
-	// Limit hears of the connections; Rest has to tell it of its own. nil: none.
+	// Limit is told of each connection until its end or hand-over. The caller makes
+	// Rest tell it of those that it has. nil: no limit.
 	Limit *connlimit.Limit
 	Log   logrus.FieldLogger
 }
 
 // Server serves HTTP/1.1. It is safe for concurrent use.
 type Server struct {
-	opts   Options
-	routes map[string]*route
-	clock  clock
-	watch  *watcher // nil: everything goes to Rest
-	handed *handover
+	opts     Options
+	routes   map[string]*route
+	clock    clock
+	watch    *watcher // nil: all connections go to Rest
+	handover *handover
 
-	stopping atomic.Bool
-	left     chan struct{} // a connection has ended
+	stopping  atomic.Bool
+	connEnded chan struct{} // for drain: a connection has ended
 
 	mu        sync.Mutex // guards what follows
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
 }
 
-// firstTimeout is how long a new connection may say nothing.
-func (s *Server) firstTimeout() time.Duration {
+// firstByteTimeout bounds the wait for the first byte of a new connection.
+func (s *Server) firstByteTimeout() time.Duration {
 	if d := s.opts.Rest.ReadHeaderTimeout; d > 0 {
 		return min(d, s.opts.IdleTimeout)
 	}
 	return s.opts.IdleTimeout
 }
 
-// New builds a Server. Where the system lacks what it needs, all connections go
-// to Rest.
+// New builds a Server. On systems without epoll all connections go to Rest.
 func New(o Options) *Server {
 	if o.IdleTimeout <= 0 {
 		o.IdleTimeout = 2 * time.Minute
 	}
 	s := &Server{
-		opts: o, routes: make(map[string]*route, len(o.Routes)), handed: newHandover(), left: make(chan struct{}, 1),
+		opts: o, routes: make(map[string]*route, len(o.Routes)), handover: newHandover(), connEnded: make(chan struct{}, 1),
 		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{},
 	}
 	o.Limit.WhenFull(s.makeRoom)
@@ -93,13 +92,13 @@ func (s *Server) Serve(l net.Listener) error {
 	var work sync.WaitGroup
 	work.Go(w.run)
 	work.Go(func() {
-		s.handed.address = l.Addr()
-		if err := s.opts.Rest.Serve(s.handed); !errors.Is(err, http.ErrServerClosed) {
+		s.handover.address = l.Addr()
+		if err := s.opts.Rest.Serve(s.handover); !errors.Is(err, http.ErrServerClosed) {
 			s.opts.Log.WithError(err).Error("the server for all other requests has ended")
 		}
 	})
 	err = s.accept(l, &work)
-	_ = s.handed.Close()
+	_ = s.handover.Close()
 	work.Wait()
 	return err
 }
@@ -118,7 +117,7 @@ func (s *Server) accept(l net.Listener, work *sync.WaitGroup) error {
 			if !errors.As(err, &temporary) || !temporary.Temporary() {
 				return errors.Join(err, s.Close(), s.drain())
 			}
-			// No descriptors left, or the like: it passes.
+			// The process has no descriptors left, or the like, which passes.
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			s.opts.Log.WithError(err).WithField("pause", pause).Warn("cannot accept a connection")
 			timer := time.NewTimer(pause)
@@ -128,7 +127,7 @@ func (s *Server) accept(l net.Listener, work *sync.WaitGroup) error {
 		pause = 0
 		tcp, ok := nc.(*net.TCPConn)
 		if !ok {
-			s.handed.give(nc, nil)
+			s.handover.give(nc, nil)
 			continue
 		}
 		c, err := newConn(s, tcp)
@@ -140,16 +139,16 @@ func (s *Server) accept(l net.Listener, work *sync.WaitGroup) error {
 	}
 }
 
-// drain waits until the last connection has ended, then ends the watch.
+// drain waits until the last connection has ended, then closes the watcher.
 func (s *Server) drain() error {
-	for s.open() > 0 {
-		<-s.left
+	for s.openConns() > 0 {
+		<-s.connEnded
 	}
-	_ = s.watch.close() // nothing is left that it could miss
+	_ = s.watch.close() // no connection is left that it should watch
 	return http.ErrServerClosed
 }
 
-func (s *Server) open() int {
+func (s *Server) openConns() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return len(s.conns)
@@ -172,22 +171,22 @@ func (s *Server) remove(c *conn) {
 	s.mu.Unlock()
 	s.opts.Limit.Closed()
 	select {
-	case s.left <- struct{}{}:
+	case s.connEnded <- struct{}{}:
 	default:
 	}
 }
 
-// newGrace is how long a connection on which nothing has come yet is spared at
-// the stop: its client may be about to send.
-const newGrace = 5 * time.Second
+// newConnGrace is the age up to which Shutdown spares a connection without any bytes
+// yet: its client may be about to send its first request.
+const newConnGrace = 5 * time.Second
 
-// Shutdown stops accepting, closes what is idle, waits for the running requests
-// and ends Rest in the same way. At the end of ctx it returns its error.
+// Shutdown stops accepting, closes idle connections, waits for the running requests
+// and shuts down Rest. When ctx ends first, it returns the error of ctx.
 func (s *Server) Shutdown(ctx context.Context) error {
 	s.stop()
 	rest := make(chan error, 1)
 	go func() { rest <- s.opts.Rest.Shutdown(ctx) }()
-	tick := time.NewTicker(100 * time.Millisecond) // connections come of age, and turn idle
+	tick := time.NewTicker(100 * time.Millisecond) // connections pass newConnGrace, or turn idle
 	defer tick.Stop()
 	for s.closeIdle() > 0 {
 		select {
@@ -205,7 +204,7 @@ func (s *Server) Close() error {
 	s.stop()
 	s.mu.Lock()
 	for c := range s.conns {
-		c.cut()
+		c.abort()
 	}
 	s.mu.Unlock()
 	return s.opts.Rest.Close()
@@ -220,22 +219,22 @@ func (s *Server) stop() {
 	}
 }
 
-// closeIdle closes the connections that wait for a request, and tells how many
-// are left.
+// closeIdle closes the connections that wait for a request, and gives the number of
+// those that are left.
 func (s *Server) closeIdle() int {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
-		young := c.state.Load() == stateNew && time.Since(c.born) < newGrace
+		young := c.state.Load() == stateNew && time.Since(c.opened) < newConnGrace
 		if !young && (c.state.CompareAndSwap(stateIdle, stateClosed) || c.state.CompareAndSwap(stateNew, stateClosed)) {
-			c.cut()
+			c.abort()
 		}
 	}
 	return len(s.conns)
 }
 
-// makeRoom closes up to n connections that wait for a request, those first on
-// which nothing has ever come, and tells how many.
+// makeRoom closes up to n connections that wait for a request, for connlimit.Limit.
+// It begins with those on which no byte has ever come.
 func (s *Server) makeRoom(n int) (closed int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -244,9 +243,9 @@ func (s *Server) makeRoom(n int) (closed int) {
 			if closed == n {
 				return closed
 			}
-			young := state == stateNew && time.Since(c.born) < connlimit.Spare
+			young := state == stateNew && time.Since(c.opened) < connlimit.Spare
 			if !young && c.state.CompareAndSwap(state, stateClosed) {
-				c.cut()
+				c.abort()
 				closed++
 			}
 		}

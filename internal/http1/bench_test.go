@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// BenchmarkFields reads the fields of a client's request and of an engine's answer, as
-// they are and as the same again.
+// BenchmarkFields reads the fields of a client's request and of an engine's answer,
+// without a cache and repeated with one.
 func BenchmarkFields(b *testing.B) {
 	request := "host: proxy:8000\r\naccept: application/json\r\nconnection: keep-alive\r\nuser-agent: OpenAI/Python 2.8.1\r\n" +
 		"x-stainless-lang: python\r\nx-stainless-package-version: 2.8.1\r\nx-stainless-os: Linux\r\nx-stainless-arch: x64\r\n" +

@@ -2,7 +2,7 @@ package http1
 
 import "sync"
 
-// bufferSize is that of a Buffer that has not grown.
+// bufferSize is the size of a Buffer that has not grown.
 const bufferSize = 4 << 10
 
 var buffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
@@ -10,14 +10,14 @@ var buffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is
 	return &b
 }}
 
-// Buffer holds what was read of a connection and not taken yet. While that is
-// nothing it needs no memory. The zero value is empty.
+// Buffer holds bytes that were read from a connection and not taken yet. An empty one
+// needs no memory. The zero value is empty.
 type Buffer struct {
 	b    *[]byte // nil while it has no memory
 	r, w int     // (*b)[r:w] is not taken yet
 }
 
-// Bytes is what was read and not taken yet.
+// Bytes gives the bytes that were read and not taken yet.
 func (b *Buffer) Bytes() []byte {
 	if b.b == nil {
 		return nil
@@ -25,9 +25,9 @@ func (b *Buffer) Bytes() []byte {
 	return (*b.b)[b.r:b.w]
 }
 
-// Room is where the next read goes, at least one byte. It is good until the next call
-// of the Buffer; Add tells how much of it was filled.
-func (b *Buffer) Room() []byte {
+// Free gives space for the next read, at least one byte. It is valid until the next
+// call of the Buffer. Add tells how much of it was filled.
+func (b *Buffer) Free() []byte {
 	switch {
 	case b.b == nil:
 		b.b, _ = buffers.Get().(*[]byte)
@@ -44,8 +44,8 @@ func (b *Buffer) Room() []byte {
 	return (*b.b)[b.w:]
 }
 
-// Add tells that n bytes were read into Room. With none in it the Buffer lets go of
-// its memory.
+// Add tells that n bytes were read into the space that Free gave. A Buffer that is
+// empty after that returns its memory.
 func (b *Buffer) Add(n int) {
 	b.w += n
 	b.Take(0)
@@ -58,7 +58,7 @@ func (b *Buffer) Take(n int) {
 	}
 }
 
-// Release drops what was not taken yet.
+// Release drops the bytes that were not taken yet, and returns the memory.
 func (b *Buffer) Release() {
 	if b.b != nil && len(*b.b) == bufferSize {
 		buffers.Put(b.b)

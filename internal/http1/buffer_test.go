@@ -11,7 +11,7 @@ func TestBuffer(t *testing.T) {
 	if b.Bytes() != nil {
 		t.Fatal("it holds something")
 	}
-	b.Room()
+	b.Free()
 	if b.Add(0); b.b != nil {
 		t.Error("a read in vain leaves it with memory")
 	}
@@ -21,7 +21,7 @@ func TestBuffer(t *testing.T) {
 			b.Take(1)
 			want = want[1:]
 		}
-		b.Room()[0] = byte(i)
+		b.Free()[0] = byte(i)
 		b.Add(1)
 		want = append(want, byte(i))
 	}

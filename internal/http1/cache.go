@@ -3,34 +3,34 @@ package http1
 // maxCached bounds the fields that a HeadCache remembers, in bytes.
 const maxCached = 1 << 10
 
-// HeadCache remembers the last fields of one connection, since peers repeat
-// themselves: fields that are the same bytes, but for the digits of Content-Length,
-// have the same Header. The zero value remembers nothing.
+// HeadCache remembers the last fields of one connection, since peers often repeat
+// them. Fields with the same bytes, except for the digits of Content-Length, get the
+// same Header. The zero value remembers nothing.
 type HeadCache struct {
 	fields []byte
 	digits span // of Content-Length in fields, empty if there are none
-	old    bool
+	http10 bool
 	head   Head
 }
 
-// Parse reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
-// again tells that the Header is the last one, as it was given then.
-func (c *HeadCache) Parse(fields []byte, old bool) (h Head, again bool, err error) {
-	if length, same := c.match(fields); same && old == c.old {
+// Parse reads the fields of a head and does not change them. http10 tells that the
+// message is HTTP/1.0. repeated tells that the Header is that of the last call.
+func (c *HeadCache) Parse(fields []byte, http10 bool) (h Head, repeated bool, err error) {
+	if length, same := c.match(fields); same && http10 == c.http10 {
 		h = c.head
 		h.Length = length
 		return h, true, nil
 	}
-	h, digits, err := parseFields(fields, old)
+	h, digits, err := parseFields(fields, http10)
 	if err != nil || len(fields) > maxCached {
 		*c = HeadCache{}
 	} else {
-		*c = HeadCache{fields: append(c.fields[:0], fields...), digits: digits, old: old, head: h}
+		*c = HeadCache{fields: append(c.fields[:0], fields...), digits: digits, http10: http10, head: h}
 	}
 	return h, false, err
 }
 
-// match compares with what is remembered, and gives the length that fields announce.
+// match tells whether fields are the remembered ones, and gives their Content-Length.
 func (c *HeadCache) match(fields []byte) (length int64, same bool) {
 	before, behind := c.fields[:c.digits.from], c.fields[c.digits.to:]
 	digits := len(fields) - len(before) - len(behind)

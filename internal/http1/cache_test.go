@@ -9,7 +9,7 @@ import (
 
 const usualFields = "date: Tue, 24 Nov 2026 06:00:00 GMT\r\nserver: uvicorn\r\ncontent-length: 12\r\ncontent-type: application/json\r\n"
 
-// parsed is what a cache makes of fields that it must take.
+// parsed parses valid fields with a cache.
 func parsed(t *testing.T, c *HeadCache, fields string) Head {
 	t.Helper()
 	h, _, err := c.Parse([]byte(fields), false)
@@ -60,7 +60,7 @@ func cacheSeeds() []string {
 	}
 }
 
-// FuzzHeadCache parses fields behind others, or the same, as without a past.
+// FuzzHeadCache checks that fields are parsed after others as they are without a cache.
 func FuzzHeadCache(f *testing.F) {
 	for _, a := range cacheSeeds() {
 		for _, b := range cacheSeeds() {
@@ -70,20 +70,20 @@ func FuzzHeadCache(f *testing.F) {
 	f.Fuzz(checkHeadCache)
 }
 
-func checkHeadCache(t *testing.T, first, second []byte, old bool) {
+func checkHeadCache(t *testing.T, first, second []byte, http10 bool) {
 	t.Helper()
 	var c HeadCache
 	_, _, _ = c.Parse(first, false)
 	before := string(second)
-	got, _, err := c.Parse(second, old)
-	want, _, wantErr := parseFields(second, old)
+	got, _, err := c.Parse(second, http10)
+	want, _, wantErr := parseFields(second, http10)
 	if err != wantErr || fmt.Sprint(got) != fmt.Sprint(want) || string(second) != before {
 		t.Fatalf("%q behind %q: %+v, %v, alone %+v, %v", second, first, got, err, want, wantErr)
 	}
 }
 
-// TestCacheNeighbours takes each byte of fields out, doubles it, and puts what matters
-// in its place: the changes that a fuzzer comes upon by luck.
+// TestCacheNeighbours removes each byte of fields, doubles it, and puts bytes that
+// matter in its place. A fuzzer would find these changes only by chance.
 func TestCacheNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, s := range cacheSeeds() {

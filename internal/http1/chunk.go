@@ -5,11 +5,11 @@ import "strconv"
 const (
 	// maxSizeDigits bounds the hexadecimal digits of a chunk's size.
 	maxSizeDigits = 16
-	// maxExtension bounds one chunk's extension, maxExtensions those of a
-	// whole body, which would otherwise be a way to send without end.
+	// maxExtension bounds one chunk's extension, and maxExtensions all those of a
+	// body: without a bound a peer could send them without end.
 	maxExtension  = 1 << 10
 	maxExtensions = 16 << 10
-	// maxTrailer and maxTrailerLines bound what may stand behind the last chunk.
+	// maxTrailer and maxTrailerLines bound the trailer behind the last chunk.
 	maxTrailer      = 8 << 10
 	maxTrailerLines = 64
 )
@@ -17,37 +17,37 @@ const (
 type chunkState uint8
 
 const (
-	atSize       chunkState = iota // first digit of a size
-	inSize                         // further digits, then ';' or CR
-	inExtension                    // until CR
-	atSizeLF                       // the LF behind a size
-	inData                         // left bytes to come
-	atDataCR                       // the CR behind the data
-	atDataLF                       // the LF behind that
-	atTrailer                      // a trailer line, or the CR of the last empty line
-	inTrailer                      // a trailer's name
-	inTrailerTxt                   // a trailer's value, until CR
-	atTrailerLF                    // the LF behind it
-	atLastLF                       // the LF of the last empty line
-	atEnd                          // the body is complete
+	atSize         chunkState = iota // first digit of a size
+	inSize                           // further digits, then ';' or CR
+	inExtension                      // until CR
+	atSizeLF                         // the LF behind a size
+	inData                           // left bytes to come
+	atDataCR                         // the CR behind the data
+	atDataLF                         // the LF behind that
+	atTrailer                        // a trailer line, or the CR of the last empty line
+	inTrailerName                    // a trailer's name
+	inTrailerValue                   // a trailer's value, until CR
+	atTrailerLF                      // the LF behind it
+	atLastLF                         // the LF of the last empty line
+	atEnd                            // the body is complete
 )
 
-// ChunkDecoder takes the chunked framing off a body, byte by byte in any cut. The
-// zero value stands at the beginning of a body.
+// ChunkDecoder takes the chunked framing off a body (RFC 9112, 7.1), which may come in
+// pieces of any size. The zero value is at the beginning of a body.
 type ChunkDecoder struct {
-	state   chunkState
-	left    int64 // of the size that is being read, then of the data
-	count   int   // digits, bytes of an extension, bytes of the trailer
-	lines   int   // of the trailer
-	extsSum int   // bytes of all extensions
+	state        chunkState
+	left         int64 // of the size that is being read, then of the data
+	count        int   // digits, bytes of an extension, bytes of the trailer
+	trailerLines int   // of the trailer
+	extensionSum int   // bytes of all extensions
 }
 
 // Done tells that the body is complete.
 func (d *ChunkDecoder) Done() bool { return d.state == atEnd }
 
-// Decode moves the data in src to dst and tells how much it wrote and how much
-// of src it used; it stops when dst is full of data or the body ends. dst may
-// begin where src begins: framing only ever makes it shorter.
+// Decode moves the data in src to dst, until dst is full or the body ends. n bytes
+// were written, and used bytes of src were read. dst may begin where src begins: data
+// without framing are shorter.
 func (d *ChunkDecoder) Decode(dst, src []byte) (n, used int, err error) {
 	for used < len(src) && d.state != atEnd {
 		if d.state == inData {
@@ -70,7 +70,7 @@ func (d *ChunkDecoder) Decode(dst, src []byte) (n, used int, err error) {
 	return n, used, nil
 }
 
-// step takes one byte of framing.
+// step reads one byte of framing.
 func (d *ChunkDecoder) step(c byte) error {
 	switch d.state {
 	case atSize, inSize:
@@ -96,7 +96,7 @@ func (d *ChunkDecoder) step(c byte) error {
 			return ErrChunkEnd
 		}
 		d.state = atSize
-	case atTrailer, inTrailer, inTrailerTxt, atTrailerLF, atLastLF:
+	case atTrailer, inTrailerName, inTrailerValue, atTrailerLF, atLastLF:
 		return d.trailer(c)
 	case inData, atEnd:
 	}
@@ -128,21 +128,21 @@ func (d *ChunkDecoder) size(c byte) error {
 	return nil
 }
 
-// extension skips what nobody here understands.
+// extension skips a chunk's extension, as RFC 9112, 7.1.1 asks for unknown ones.
 func (d *ChunkDecoder) extension(c byte) error {
 	if c == '\r' {
 		d.state = atSizeLF
 		return nil
 	}
 	d.count++
-	d.extsSum++
-	if !isValue(c) || d.count > maxExtension || d.extsSum > maxExtensions {
+	d.extensionSum++
+	if !isValue(c) || d.count > maxExtension || d.extensionSum > maxExtensions {
 		return ErrExtension
 	}
 	return nil
 }
 
-// trailer checks the lines behind the last chunk; what they say is dropped.
+// trailer checks the lines behind the last chunk and drops them.
 func (d *ChunkDecoder) trailer(c byte) error {
 	if d.count++; d.count > maxTrailer {
 		return ErrLargeTrailer
@@ -153,20 +153,20 @@ func (d *ChunkDecoder) trailer(c byte) error {
 			d.state = atLastLF
 			return nil
 		}
-		if d.lines++; d.lines > maxTrailerLines {
+		if d.trailerLines++; d.trailerLines > maxTrailerLines {
 			return ErrLargeTrailer
 		}
 		if !IsToken(c) {
 			return ErrTrailer
 		}
-		d.state = inTrailer
-	case inTrailer:
+		d.state = inTrailerName
+	case inTrailerName:
 		if c == ':' {
-			d.state = inTrailerTxt
+			d.state = inTrailerValue
 		} else if !IsToken(c) {
 			return ErrTrailer
 		}
-	case inTrailerTxt:
+	case inTrailerValue:
 		if c == '\r' {
 			d.state = atTrailerLF
 		} else if !isValue(c) {
@@ -186,7 +186,7 @@ func (d *ChunkDecoder) trailer(c byte) error {
 	return nil
 }
 
-// HexDigit is the value of a digit, -1 for any other byte.
+// HexDigit gives the value of a hexadecimal digit, -1 for any other byte.
 func HexDigit(c byte) int64 {
 	switch {
 	case '0' <= c && c <= '9':
@@ -202,7 +202,8 @@ func HexDigit(c byte) int64 {
 // LastChunk ends a chunked body.
 const LastChunk = "0\r\n\r\n"
 
-// AppendChunkSize begins a chunk of n bytes, which end in CR LF. n is not 0.
+// AppendChunkSize writes the line before a chunk of n bytes. n is not 0. The caller
+// writes the data and CR LF behind it.
 func AppendChunkSize(b []byte, n int) []byte {
 	b = strconv.AppendUint(b, uint64(n), 16)
 	return append(b, "\r\n"...)

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// decode takes the framing off what src holds, in pieces of cut bytes, in place where
-// they are. rest is how much of it stands behind the end.
+// decode takes the framing off src in pieces of cut bytes, each in its own place. rest
+// is the number of bytes behind the end.
 func decode(src string, cut int) (body string, rest int, err error) {
 	var d ChunkDecoder
 	var out strings.Builder
@@ -67,7 +67,7 @@ func TestChunksRefused(t *testing.T) {
 	}
 }
 
-// What is written can be read, and what stands behind it is left.
+// Written chunks can be read, and the bytes behind them are left.
 func TestChunksWritten(t *testing.T) {
 	t.Parallel()
 	var wire []byte

@@ -6,8 +6,9 @@ import (
 	"strconv"
 )
 
-// IsToken reports the bytes of a field name or a method (RFC 9110, 5.6.2). It is
-// asked for every byte of every name: two sets of bits, and nothing to jump over.
+// IsToken reports the bytes of a field name or a method (RFC 9110, 5.6.2). It runs for
+// every byte of every name, so it looks the byte up in two sets of bits, without
+// branches.
 func IsToken(b byte) bool {
 	const (
 		digits  = 1<<10 - 1
@@ -38,9 +39,9 @@ func Trim(value []byte) []byte {
 
 func isBlank(b byte) bool { return b == ' ' || b == '\t' }
 
-// EqualFold compares with a word in lower case. Only letters of ASCII have another
-// case: for bytes.EqualFold the Kelvin sign is a k, and a length or an encoding that
-// is spelled with it another reader does not see.
+// EqualFold compares with a word in lower case, by the case of ASCII letters only. For
+// bytes.EqualFold the Kelvin sign is a k, but another reader would not take a field
+// spelled with it for a length or an encoding (TestFieldsRefused).
 func EqualFold[T string | []byte](s T, lower string) bool {
 	if len(s) != len(lower) {
 		return false
@@ -57,7 +58,8 @@ func EqualFold[T string | []byte](s T, lower string) bool {
 	return true
 }
 
-// ParseLength reads a Content-Length: digits alone, not more than 18.
+// ParseLength reads a Content-Length. It takes digits only, at most 18 of them, which
+// fit into an int64.
 func ParseLength[T string | []byte](digits T) (n int64, ok bool) {
 	if len(digits) == 0 || len(digits) > 18 {
 		return 0, false
@@ -72,8 +74,8 @@ func ParseLength[T string | []byte](digits T) (n int64, ok bool) {
 	return n, true
 }
 
-// AppendField writes a field's line. What could end the line early is an error, and
-// b is given back as it was. An error never shows the value, which may be a key.
+// AppendField writes a field's line. A byte that could end the line early is an error,
+// which leaves b as it was. The error does not show the value, which may be a key.
 func AppendField(b []byte, name, value string) ([]byte, error) {
 	if name == "" {
 		return b, fmt.Errorf("%w: it is empty", ErrName)
@@ -101,8 +103,8 @@ func AppendLength(b []byte, n int64) []byte {
 	return append(b, "\r\n"...)
 }
 
-// NextField takes the first line off fields, each of which ends in CR LF, and checks
-// it. The value comes without the blanks around it.
+// NextField splits the first line off fields, whose lines end in CR LF, and checks it.
+// The value is without the blanks around it.
 func NextField(fields []byte) (name, value, rest []byte, err error) {
 	nl := bytes.IndexByte(fields, '\n')
 	if nl < 1 || fields[nl-1] != '\r' {

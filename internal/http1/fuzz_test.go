@@ -10,8 +10,8 @@ import (
 	"testing"
 )
 
-// FuzzHead reads the head of an answer. What is taken, net/http takes too, with the
-// same status, the same fields and the same end.
+// FuzzHead reads the head of an answer. If it is accepted, net/http accepts it too,
+// with the same status, the same fields and the same end.
 func FuzzHead(f *testing.F) {
 	for _, seed := range []string{
 		"HTTP/1.1 200 OK\r\nContent-Length: 3\r\nX-a: b\r\n\r\nabc",
@@ -28,11 +28,11 @@ func FuzzHead(f *testing.F) {
 			return
 		}
 		start, fields := SplitHead(data[:n])
-		status, old, err := ParseStatusLine(start)
+		status, http10, err := ParseStatusLine(start)
 		if err != nil {
 			return
 		}
-		head, _, err := parseFields(fields, old)
+		head, _, err := parseFields(fields, http10)
 		if err != nil {
 			return
 		}
@@ -47,7 +47,7 @@ func FuzzHead(f *testing.F) {
 			t.Fatalf("the head has %d bytes, net/http says %d", n, end)
 		}
 		chunked := len(theirs.TransferEncoding) == 1
-		if theirs.StatusCode != status || theirs.ProtoAtLeast(1, 1) == old || chunked != head.Chunked ||
+		if theirs.StatusCode != status || theirs.ProtoAtLeast(1, 1) == http10 || chunked != head.Chunked ||
 			theirs.ContentLength != head.Length && status >= 200 && status != 204 {
 			t.Fatalf("%d, %+v, net/http says %+v", status, head, theirs)
 		}
@@ -66,8 +66,8 @@ func FuzzHead(f *testing.F) {
 	})
 }
 
-// FuzzChunks reads a chunked body in any pieces. How it is cut changes nothing; what is
-// taken, net/http takes too, and it sees the same bytes.
+// FuzzChunks reads a chunked body in any pieces, which do not matter. If it is accepted,
+// net/http accepts it too and reads the same bytes.
 func FuzzChunks(f *testing.F) {
 	f.Add([]byte("3\r\nabc\r\n0\r\n\r\nmore"), uint16(1))
 	f.Add([]byte("3;x=\"y\"\r\nabc\r\n0a\r\n0123456789\r\n0\r\nX-Sum: 1\r\n\r\n"), uint16(7))

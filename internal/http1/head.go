@@ -9,9 +9,9 @@ import (
 // maxFields bounds the fields of a head.
 const maxFields = 255
 
-// HeadLen is the length of the head that data begins with, the empty line at its end
-// included; 0 if not all of it is there yet. seen is how much of data an earlier call
-// has looked at.
+// HeadLen gives the length of the head at the beginning of data, with the empty line at
+// its end, and 0 if the head is not complete. seen is the length of the data at an
+// earlier call, which are not searched again.
 func HeadLen(data []byte, seen int) (int, error) {
 	for {
 		nl := bytes.IndexByte(data[seen:], '\n')
@@ -29,8 +29,8 @@ func HeadLen(data []byte, seen int) (int, error) {
 	}
 }
 
-// SplitHead takes a whole head apart, of a length that HeadLen gave: its start line
-// without CR LF, and its fields, each with CR LF.
+// SplitHead splits a complete head, of the length that HeadLen gave, into its start
+// line without CR LF and its fields, each with CR LF.
 func SplitHead(head []byte) (start, fields []byte) {
 	nl := bytes.IndexByte(head, '\n')
 	if nl+1 == len(head) { // nothing but an empty line
@@ -39,8 +39,9 @@ func SplitHead(head []byte) (start, fields []byte) {
 	return head[:nl-1], head[nl+1 : len(head)-2]
 }
 
-// ParseStatusLine reads the start line of an answer; old tells HTTP/1.0.
-func ParseStatusLine(line []byte) (status int, old bool, err error) {
+// ParseStatusLine reads the start line of an answer. http10 tells that its version is
+// HTTP/1.0, not 1.1.
+func ParseStatusLine(line []byte) (status int, http10 bool, err error) {
 	const version = len("HTTP/1.x")
 	switch {
 	case len(line) == 0:
@@ -48,25 +49,25 @@ func ParseStatusLine(line []byte) (status int, old bool, err error) {
 	case len(line) < version || string(line[:version-1]) != "HTTP/1." || line[version-1] != '0' && line[version-1] != '1':
 		return 0, false, ErrNotHTTP
 	}
-	old = line[version-1] == '0'
+	http10 = line[version-1] == '0'
 	line = line[version:]
 	if len(line) < 4 || line[0] != ' ' {
-		return 0, old, ErrStatusLine
+		return 0, http10, ErrStatusLine
 	}
 	n, ok := ParseLength(line[1:4])
-	// The space before an empty reason is often left out.
+	// Servers often leave out the space before an empty reason.
 	if reason := line[4:]; !ok || n < 100 || len(reason) > 0 && reason[0] != ' ' {
-		return 0, old, ErrStatusLine
+		return 0, http10, ErrStatusLine
 	}
 	for _, c := range line[4:] {
 		if !isValue(c) {
-			return 0, old, ErrStatusLine
+			return 0, http10, ErrStatusLine
 		}
 	}
-	return int(n), old, nil
+	return int(n), http10, nil
 }
 
-// Framing is what fields say about where a message ends, and its connection.
+// Framing is what the fields of a message say about its end and its connection.
 type Framing struct {
 	Length    int64 // Content-Length, -1 if there is none
 	Chunked   bool
@@ -74,28 +75,28 @@ type Framing struct {
 	KeepAlive bool // "Connection: keep-alive"
 }
 
-// Note takes in a field. It begins with a Length of -1. old tells HTTP/1.0, which has
-// no chunks.
-func (f *Framing) Note(name, value []byte, old bool) error {
+// Add reads one field. Length must be -1 before the first. http10 tells that the
+// message is HTTP/1.0, which has no chunks.
+func (f *Framing) Add(name, value []byte, http10 bool) error {
 	switch len(name) {
 	case len("Content-Length"):
 		if EqualFold(name, "content-length") {
-			return f.noteLength(value)
+			return f.addLength(value)
 		}
 	case len("Transfer-Encoding"):
 		if EqualFold(name, "transfer-encoding") {
-			return f.noteEncoding(value, old)
+			return f.addEncoding(value, http10)
 		}
 	case len("Connection"):
 		if EqualFold(name, "connection") {
-			f.noteConnection(value)
+			f.addConnection(value)
 		}
 	}
 	return nil
 }
 
-// noteLength takes it once: equal repetitions are refused as well.
-func (f *Framing) noteLength(value []byte) error {
+// addLength refuses a second Content-Length, even an equal one.
+func (f *Framing) addLength(value []byte) error {
 	n, ok := ParseLength(value)
 	switch {
 	case f.Chunked:
@@ -107,18 +108,18 @@ func (f *Framing) noteLength(value []byte) error {
 	return nil
 }
 
-func (f *Framing) noteEncoding(value []byte, old bool) error {
+func (f *Framing) addEncoding(value []byte, http10 bool) error {
 	switch {
 	case f.Length >= 0:
 		return ErrBothFramings
-	case f.Chunked || old || !EqualFold(value, "chunked"):
+	case f.Chunked || http10 || !EqualFold(value, "chunked"):
 		return ErrEncoding
 	}
 	f.Chunked = true
 	return nil
 }
 
-func (f *Framing) noteConnection(value []byte) {
+func (f *Framing) addConnection(value []byte) {
 	for len(value) > 0 {
 		var option []byte
 		option, value, _ = bytes.Cut(value, []byte(","))
@@ -131,21 +132,21 @@ func (f *Framing) noteConnection(value []byte) {
 // Head is what the fields of a message say.
 type Head struct {
 	Framing
-	// Header has canonical names. Transfer-Encoding and Content-Length are not among
-	// them. Other heads may have it too: nobody changes it.
+	// Header has canonical names, without Transfer-Encoding and Content-Length. Heads
+	// may share one Header, so it must not be changed.
 	Header http.Header
 }
 
-// span is a part of a text.
+// span is a part of a text, as two offsets.
 type span struct{ from, to int }
 
-// parseFields reads the fields of a head, which it leaves as they are. old tells HTTP/1.0.
-// digits is where in fields those of Content-Length are.
-func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
+// parseFields reads the fields of a head and does not change them. http10 tells that the
+// message is HTTP/1.0. digits is the place of Content-Length's digits in fields.
+func parseFields(fields []byte, http10 bool) (h Head, digits span, err error) {
 	h.Length = -1
-	var textRoom [1 << 10]byte // of most heads nothing is made but the string
-	var foundRoom [2 * 16]span
-	text, found := append(textRoom[:0], fields...), foundRoom[:0] // a name and its value, in turn
+	var textBuf [1 << 10]byte // on the stack, and large enough for most heads
+	var spanBuf [2 * 16]span
+	text, spans := append(textBuf[:0], fields...), spanBuf[:0] // a name and its value, in turn
 	lines := 0
 	for rest := text; len(rest) > 0; lines++ {
 		at := len(text) - len(rest)
@@ -153,10 +154,10 @@ func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
 		if name, value, rest, err = NextField(rest); err != nil {
 			return Head{}, span{}, err
 		}
-		if err = h.Note(name, value, old); err != nil {
+		if err = h.Add(name, value, http10); err != nil {
 			return Head{}, span{}, err
 		}
-		spell(name)
+		canonicalize(name)
 		from := at + len(name) + 1
 		for from < len(text) && isBlank(text[from]) {
 			from++
@@ -167,25 +168,25 @@ func parseFields(fields []byte, old bool) (h Head, digits span, err error) {
 			digits = v
 		case "Transfer-Encoding":
 		default:
-			found = append(found, span{at, at + len(name)}, v)
+			spans = append(spans, span{at, at + len(name)}, v)
 		}
 	}
 	if lines > maxFields {
 		return Head{}, span{}, ErrManyFields
 	}
-	h.Header = collect(string(text), found)
+	h.Header = makeHeader(string(text), spans)
 	return h, digits, nil
 }
 
-// collect makes a Header. All names and values share one string, all slices of values
-// one array.
-func collect(text string, found []span) http.Header {
-	h := make(http.Header, len(found)/2)
-	values := make([]string, 0, len(found)/2)
-	for i := 0; i < len(found); i += 2 {
-		name, value := text[found[i].from:found[i].to], text[found[i+1].from:found[i+1].to]
-		if old, ok := h[name]; ok {
-			h[name] = slices.Clip(append(old, value)) // to add to a copy adds to nothing here
+// makeHeader makes a Header. All names and values share one string, and all slices of
+// values one array.
+func makeHeader(text string, spans []span) http.Header {
+	h := make(http.Header, len(spans)/2)
+	values := make([]string, 0, len(spans)/2)
+	for i := 0; i < len(spans); i += 2 {
+		name, value := text[spans[i].from:spans[i].to], text[spans[i+1].from:spans[i+1].to]
+		if earlier, ok := h[name]; ok {
+			h[name] = slices.Clip(append(earlier, value)) // without capacity, so that an append to a copy does not write here
 			continue
 		}
 		values = append(values, value)
@@ -194,8 +195,8 @@ func collect(text string, found []span) http.Header {
 	return h
 }
 
-// spell gives a name the spelling that http.Header has.
-func spell(name []byte) {
+// canonicalize spells a name as http.Header does.
+func canonicalize(name []byte) {
 	upper := true
 	for i, c := range name {
 		switch {

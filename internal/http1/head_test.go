@@ -55,7 +55,7 @@ func TestStatusLine(t *testing.T) {
 	for _, tc := range []struct {
 		line   string
 		status int
-		old    bool
+		http10 bool
 		err    error
 	}{
 		{"HTTP/1.1 200 OK", 200, false, nil}, {"HTTP/1.0 503 a b", 503, true, nil}, {"HTTP/1.1 200", 200, false, nil},
@@ -65,9 +65,9 @@ func TestStatusLine(t *testing.T) {
 		{"HTTP/1.1 200 \x00", 0, false, ErrStatusLine}, {"HTTP/1.1 +20 OK", 0, false, ErrStatusLine}, {"HTTP/1.1", 0, false, ErrStatusLine},
 		{"HTTP/2.0 200 OK", 0, false, ErrNotHTTP}, {"HTTP/1.2 200 OK", 0, false, ErrNotHTTP}, {"http/1.1 200 OK", 0, false, ErrNotHTTP}, {"HTTP", 0, false, ErrNotHTTP},
 	} {
-		status, old, err := ParseStatusLine([]byte(tc.line))
-		if !errors.Is(err, tc.err) || err == nil && (status != tc.status || old != tc.old) {
-			t.Errorf("%q: %d, old %v, %v", tc.line, status, old, err)
+		status, http10, err := ParseStatusLine([]byte(tc.line))
+		if !errors.Is(err, tc.err) || err == nil && (status != tc.status || http10 != tc.http10) {
+			t.Errorf("%q: %d, old %v, %v", tc.line, status, http10, err)
 		}
 	}
 }

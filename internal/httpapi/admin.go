@@ -17,51 +17,50 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Outcome of an add.
+// Outcome is the result of an add.
 type Outcome uint8
 
 // The outcomes.
 const (
 	Added   Outcome = iota
-	Already         // it was a member before
-	Waiting         // it does not answer yet; some proxy adds it when it does
+	Already         // the instance was a member before
+	Waiting         // the instance does not answer yet; a proxy adds it when it does
 )
 
-// ErrRefused marks a change that the caller asked for wrongly: 400.
+// ErrRefused marks a change that cannot be made as it was asked for. The answer is 400.
 var ErrRefused = errors.New("refused")
 
-// ErrUnavailable marks a change that etcd could not take now: 503.
+// ErrUnavailable marks a change that etcd cannot take now. The answer is 503.
 var ErrUnavailable = errors.New("etcd is not available")
 
-// Admin changes the membership, in etcd. The errors wrap ErrRefused or
-// ErrUnavailable, or are failures of our own.
+// Admin changes the membership in etcd. A key of role instance.Both stands for two
+// memberships, which change together. Errors wrap ErrRefused or ErrUnavailable; all
+// others are answered with 500.
 type Admin interface {
-	// All take a key of role instance.Both, too: two memberships, changed together.
-
-	// Add returns when this proxy's own snapshot shows the change. ranks is how many
-	// data-parallel ranks the instance has, 0 where nobody says.
+	// Add returns when this proxy's own snapshot shows the change. ranks is the number
+	// of data-parallel ranks of the instance, 0 if the request does not say.
 	Add(ctx context.Context, k instance.Key, ranks int) (Outcome, error)
-	// Remove tells whether there was anything to remove.
+	// Remove tells whether the instance was a member or was waited for.
 	Remove(ctx context.Context, k instance.Key) (bool, error)
-	// Intend changes what is wanted of an instance; it returns as Add does.
-	Intend(ctx context.Context, k instance.Key, w Wish) (Wished, error)
+	// ChangeIntent changes what operators want of an instance. It returns as Add does.
+	ChangeIntent(ctx context.Context, k instance.Key, change IntentChange) (IntentResult, error)
 }
 
 // maxAdminBody bounds the body of an admin request.
 const maxAdminBody = 1 << 20
 
-// maxAtOnce bounds the instances of one admin request.
-const maxAtOnce = 256
+// maxPerRequest bounds the instances of one admin request.
+const maxPerRequest = 256
 
-// change is the body of /instances/add and /instances/remove in the forms of
-// both reference proxies.
+// change is what all requests to /instances/... have in common, in the form of either
+// reference proxy.
 type change struct {
 	role instance.Role
 	keys []instance.Key
-	// plural tells that "instances" was sent: the load-balance proxy's form,
-	// answered in its words.
+	// plural tells that "instances" was sent, the form of the load-balance proxy. The
+	// answer then has that proxy's texts.
 	plural bool
-	ranks  int // data-parallel ones of each, 0 where the body does not say
+	ranks  int // data-parallel ranks of each instance, 0 if the body does not say
 }
 
 type changeAnswer struct {
@@ -71,46 +70,46 @@ type changeAnswer struct {
 }
 
 func (d *Deps) add(c *gin.Context) {
-	ch, err := readChangeOf(c.Request)
+	ch, err := readChange(c.Request)
 	if err != nil {
 		d.adminError(c, err)
 		return
 	}
-	var there, waiting []string
+	var members, waiting []string
 	for _, k := range ch.keys {
 		outcome, err := d.Admin.Add(c.Request.Context(), k, ch.ranks)
 		if err != nil {
-			d.adminError(c, partly(err, k, append(there, waiting...)))
+			d.adminError(c, withDone(err, k, append(members, waiting...)))
 			return
 		}
 		if outcome == Waiting {
 			waiting = append(waiting, k.Address)
 		} else {
-			there = append(there, k.Address)
+			members = append(members, k.Address)
 		}
 	}
-	d.answerChange(c, addMessage(ch, there, waiting))
+	d.answerChange(c, addMessage(ch, members, waiting))
 }
 
-func addMessage(ch change, there, waiting []string) string {
+func addMessage(ch change, members, waiting []string) string {
 	if !ch.plural {
 		if len(waiting) > 0 {
 			return fmt.Sprintf("Waiting for %s_instance %s to start.", ch.role, waiting[0])
 		}
-		return fmt.Sprintf("Added %s to %s_instances.", there[0], ch.role)
+		return fmt.Sprintf("Added %s to %s_instances.", members[0], ch.role)
 	}
 	var parts []string
-	if len(there) > 0 {
-		parts = append(parts, fmt.Sprintf("add %s instances: %s.", ch.role, pyList(there)))
+	if len(members) > 0 {
+		parts = append(parts, fmt.Sprintf("add %s instances: %s.", ch.role, pythonList(members)))
 	}
 	if len(waiting) > 0 {
-		parts = append(parts, fmt.Sprintf("Instances %s are waiting to be added.", pyList(waiting)))
+		parts = append(parts, fmt.Sprintf("Instances %s are waiting to be added.", pythonList(waiting)))
 	}
 	return strings.Join(parts, " ")
 }
 
 func (d *Deps) remove(c *gin.Context) {
-	ch, err := readChangeOf(c.Request)
+	ch, err := readChange(c.Request)
 	if err != nil {
 		d.adminError(c, err)
 		return
@@ -119,7 +118,7 @@ func (d *Deps) remove(c *gin.Context) {
 	for _, k := range ch.keys {
 		existed, err := d.Admin.Remove(c.Request.Context(), k)
 		if err != nil {
-			d.adminError(c, partly(err, k, gone))
+			d.adminError(c, withDone(err, k, gone))
 			return
 		}
 		if existed {
@@ -130,27 +129,27 @@ func (d *Deps) remove(c *gin.Context) {
 	}
 	switch {
 	case len(gone) == 0 && !ch.plural:
-		refuse(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
+		failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
 			fmt.Sprintf("Instance %s is not in the %s_instances.", unknown[0], ch.role))
 	case len(gone) == 0:
-		refuse(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
-			fmt.Sprintf("Instances %s are not in the %s instances.", pyList(unknown), ch.role))
+		failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
+			fmt.Sprintf("Instances %s are not in the %s instances.", pythonList(unknown), ch.role))
 	case !ch.plural:
 		d.answerChange(c, fmt.Sprintf("Removed %s from %s_instances.", gone[0], ch.role))
 	default:
-		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pyList(gone))
+		msg := fmt.Sprintf("remove %s instances: %s.", ch.role, pythonList(gone))
 		if len(unknown) > 0 {
-			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pyList(unknown), ch.role)
+			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
 		d.answerChange(c, msg)
 	}
 }
 
 func (d *Deps) answerChange(c *gin.Context, message string) {
-	writeJSON(c, http.StatusOK, d.lists(message))
+	writeJSON(c, http.StatusOK, d.currentLists(message))
 }
 
-func (d *Deps) lists(message string) changeAnswer {
+func (d *Deps) currentLists(message string) changeAnswer {
 	s := d.Members.Snapshot()
 	return changeAnswer{Message: message, Prefill: addresses(s, instance.Prefill), Decode: addresses(s, instance.Decode)}
 }
@@ -158,7 +157,7 @@ func (d *Deps) lists(message string) changeAnswer {
 func (d *Deps) adminError(c *gin.Context, err error) {
 	switch {
 	case errors.Is(err, ErrRefused):
-		refuse(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, message(err, ErrRefused))
+		failAdmin(c, http.StatusBadRequest, openai.TypeBadRequest, asDetail, message(err, ErrRefused))
 	case errors.Is(err, ErrUnavailable):
 		openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
 			Type: openai.TypeUnavailable, Message: err.Error(), RetryAfter: retryAfter})
@@ -169,15 +168,16 @@ func (d *Deps) adminError(c *gin.Context, err error) {
 	}
 }
 
-// The fields in which the reference proxies put what a script may look for.
+// asMessage and asDetail are the fields in which the reference proxies put the text of
+// an error, where scripts may look for it.
 const (
 	asMessage = "message" // of an answer about instances
 	asDetail  = "detail"  // of a refused request
 )
 
-// refuse is fail for the admin routes: beside the error the text stands where
-// the reference proxies have it.
-func refuse(c *gin.Context, status int, kind, field, text string) {
+// failAdmin is fail for the admin routes. It adds the text as the field that the
+// reference proxies have it in.
+func failAdmin(c *gin.Context, status int, kind, field, text string) {
 	quoted, err := json.Marshal(text)
 	if err != nil { // a string always marshals
 		fail(c, status, kind, text)
@@ -188,46 +188,46 @@ func refuse(c *gin.Context, status int, kind, field, text string) {
 	c.Abort()
 }
 
-// message is the error's text without the mark in front of it.
+// message is the error's text without the text of mark before it.
 func message(err, mark error) string {
 	return strings.TrimPrefix(err.Error(), mark.Error()+": ")
 }
 
-// partly says which of several instances were done before one failed.
-func partly(err error, k instance.Key, done []string) error {
+// withDone adds to an error which instances of the request were done before it.
+func withDone(err error, k instance.Key, done []string) error {
 	if len(done) == 0 {
 		return err
 	}
 	return fmt.Errorf("%w (failed at %s; already done: %s)", err, k.Address, strings.Join(done, ", "))
 }
 
-func refused(format string, args ...any) error {
+func badRequest(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", ErrRefused, fmt.Errorf(format, args...))
 }
 
-func readChangeOf(r *http.Request) (change, error) {
+func readChange(r *http.Request) (change, error) {
 	raw, err := readAdminBody(r)
 	if err != nil {
 		return change{}, err
 	}
-	return readChange(raw)
+	return parseChange(raw)
 }
 
 func readAdminBody(r *http.Request) ([]byte, error) {
 	if media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type")); err != nil || media != "application/json" {
-		return nil, refused("send Content-Type: application/json")
+		return nil, badRequest("send Content-Type: application/json")
 	}
 	b, err := io.ReadAll(io.LimitReader(r.Body, maxAdminBody+1))
 	if err != nil {
-		return nil, refused("the request body could not be read: %w", err)
+		return nil, badRequest("the request body could not be read: %w", err)
 	}
 	if len(b) > maxAdminBody {
-		return nil, refused("the request body is larger than %d bytes", maxAdminBody)
+		return nil, badRequest("the request body is larger than %d bytes", maxAdminBody)
 	}
 	return b, nil
 }
 
-func readChange(b []byte) (change, error) {
+func parseChange(b []byte) (change, error) {
 	var body struct {
 		Type      *string         `json:"type"`
 		Instance  *string         `json:"instance"`
@@ -235,19 +235,19 @@ func readChange(b []byte) (change, error) {
 		Ranks     *int            `json:"dp_size"`
 	}
 	if err := json.Unmarshal(b, &body); err != nil {
-		return change{}, refused(`send {"type":"prefill"|"decode"|"both","instance":"host:port"}: %w`, err)
+		return change{}, badRequest(`send {"type":"prefill"|"decode"|"both","instance":"host:port"}: %w`, err)
 	}
 	var ch change
 	if body.Type == nil {
-		return change{}, refused(`Invalid instance type. "type" is missing: use "prefill", "decode" or "both"`)
+		return change{}, badRequest(`Invalid instance type. "type" is missing: use "prefill", "decode" or "both"`)
 	}
 	var err error
 	if ch.role, err = instance.ParseRoles(*body.Type); err != nil {
-		return change{}, refused("Invalid instance type. Use \"prefill\", \"decode\" or \"both\", not %q.", instance.Printable(*body.Type, 40))
+		return change{}, badRequest("Invalid instance type. Use \"prefill\", \"decode\" or \"both\", not %q.", instance.Printable(*body.Type, 40))
 	}
 	if n := body.Ranks; n != nil {
 		if *n < 1 || *n > instance.MaxRanks {
-			return change{}, refused(`"dp_size" is %d: give the number of data-parallel ranks, 1 to %d`, *n, instance.MaxRanks)
+			return change{}, badRequest(`"dp_size" is %d: give the number of data-parallel ranks, 1 to %d`, *n, instance.MaxRanks)
 		}
 		ch.ranks = *n
 	}
@@ -255,7 +255,7 @@ func readChange(b []byte) (change, error) {
 	raw := bytes.TrimSpace(body.Instances)
 	switch {
 	case body.Instance != nil && len(raw) > 0:
-		return change{}, refused(`send either "instance" or "instances"`)
+		return change{}, badRequest(`send either "instance" or "instances"`)
 	case body.Instance != nil:
 		list = []string{*body.Instance}
 	case len(raw) > 0 && raw[0] == '"':
@@ -266,10 +266,10 @@ func readChange(b []byte) (change, error) {
 		err = json.Unmarshal(raw, &list)
 	}
 	if err != nil || len(list) == 0 {
-		return change{}, refused(`Invalid instance format. Give "instance":"host:port" or "instances":["host:port", ...]`)
+		return change{}, badRequest(`Invalid instance format. Give "instance":"host:port" or "instances":["host:port", ...]`)
 	}
-	if len(list) > maxAtOnce {
-		return change{}, refused("more than %d instances in one request", maxAtOnce)
+	if len(list) > maxPerRequest {
+		return change{}, badRequest("more than %d instances in one request", maxPerRequest)
 	}
 	for _, s := range list {
 		addr, err := instance.ParseAddress(s)
@@ -278,19 +278,19 @@ func readChange(b []byte) (change, error) {
 			if !strings.Contains(s, ":") {
 				what = "Invalid instance format."
 			}
-			return change{}, refused("%s %s", what, strings.TrimLeft(strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()), ": "))
+			return change{}, badRequest("%s %s", what, strings.TrimLeft(strings.TrimPrefix(err.Error(), instance.ErrAddress.Error()), ": "))
 		}
 		ch.keys = append(ch.keys, instance.Key{Role: ch.role, Address: addr})
 	}
 	return ch, nil
 }
 
-// pyList prints addresses as the reference proxies do.
-func pyList(list []string) string {
+// pythonList prints addresses as the reference proxies do.
+func pythonList(list []string) string {
 	return "['" + strings.Join(list, "', '") + "']"
 }
 
-// writeJSON answers without escaping what HTML would need: this is no HTML.
+// writeJSON answers in JSON. It does not escape characters for HTML.
 func writeJSON(c *gin.Context, status int, v any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)

@@ -8,30 +8,30 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// CORS says which pages of other origins may use the proxy from a browser, in the terms
-// of vLLM's options. The zero value lets none.
+// CORS says which pages of other origins may use the proxy from a browser. The fields
+// are vLLM's options. The zero value allows none.
 type CORS struct {
 	Origins     []string // "https://chat.example.com", or "*" for all
 	Methods     []string // "*" for all
 	Headers     []string // of requests, "*" for all
-	Credentials bool     // cookies and the like may come along
+	Credentials bool     // requests may have cookies and the like
 }
 
-// exposed are the headers of answers that a page may read beside those it always may.
-// vLLM exposes none.
-const exposed = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
+// exposedHeaders are the headers of answers that a page may read in addition to those
+// that every page may. vLLM exposes none.
+const exposedHeaders = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 
-// The headers are those of the middleware that vLLM uses (Starlette's CORSMiddleware),
-// which test/real asks: see testdata/cors.json.
+// These values are those of Starlette's CORSMiddleware, which vLLM uses. test/real has
+// recorded its answers in testdata/cors.json, and TestCORSAsVLLM compares with them.
 const (
 	allMethods      = "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT, QUERY"
 	preflightVary   = "Origin, Access-Control-Request-Method, Access-Control-Request-Headers, Access-Control-Request-Private-Network"
 	preflightMaxAge = "600"
 )
 
-// cors is CORS made ready.
+// cors is CORS, prepared for requests.
 type cors struct {
-	origins, methods, headers []string // headers in small letters
+	origins, methods, headers []string // headers in lower case
 	anyOrigin, anyHeader      bool
 	credentials               bool
 	methodsText, headersText  string
@@ -59,12 +59,12 @@ func newCORS(o CORS) *cors {
 
 func (c *cors) allows(origin string) bool { return c.anyOrigin || slices.Contains(c.origins, origin) }
 
-// off tells that nobody is let.
-func (c *cors) off() bool { return len(c.origins) == 0 }
+// disabled tells that no origin is allowed.
+func (c *cors) disabled() bool { return len(c.origins) == 0 }
 
-// mark gives an answer that has not begun its headers.
-func (c *cors) mark(answer http.Header, r *http.Request) {
-	if c.off() {
+// setHeaders sets the CORS headers of an answer whose head is not sent yet.
+func (c *cors) setHeaders(answer http.Header, r *http.Request) {
+	if c.disabled() {
 		return
 	}
 	origins := r.Header["Origin"]
@@ -75,7 +75,7 @@ func (c *cors) mark(answer http.Header, r *http.Request) {
 	if c.credentials {
 		answer["Access-Control-Allow-Credentials"] = []string{"true"}
 	}
-	answer["Access-Control-Expose-Headers"] = []string{exposed}
+	answer["Access-Control-Expose-Headers"] = []string{exposedHeaders}
 	switch {
 	case c.anyOrigin && !c.credentials:
 		answer["Access-Control-Allow-Origin"] = []string{"*"}
@@ -85,11 +85,12 @@ func (c *cors) mark(answer http.Header, r *http.Request) {
 	answer["Vary"] = []string{"Origin"}
 }
 
-// middleware answers the questions of browsers and marks all other answers. It needs no
-// key: browsers ask before they send one. What is the operator's is for no page.
+// middleware answers preflight requests, and sets the CORS headers of all other
+// answers. A preflight needs no key, since browsers send none with it. Routes for
+// operators allow no page.
 func (c *cors) middleware(g *gin.Context) {
 	r := g.Request
-	if forOperators(r.URL.Path) {
+	if isOperatorRoute(r.URL.Path) {
 		return
 	}
 	if r.Method == http.MethodOptions && r.Header.Get("Origin") != "" && r.Header["Access-Control-Request-Method"] != nil {
@@ -97,10 +98,10 @@ func (c *cors) middleware(g *gin.Context) {
 		g.Abort()
 		return
 	}
-	c.mark(g.Writer.Header(), r)
+	c.setHeaders(g.Writer.Header(), r)
 }
 
-// preflight answers a browser that asks what it may send.
+// preflight answers a browser that asks what it may send (OPTIONS).
 func (c *cors) preflight(g *gin.Context) {
 	asked, answer := g.Request.Header, g.Writer.Header()
 	answer.Set("Vary", preflightVary)

@@ -18,8 +18,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// browsers is what the middleware of vLLM has answered; test/real asks it again.
-type browsers struct {
+// recordedAnswer is an answer of vLLM's middleware. test/real compares it with vLLM.
+type recordedAnswer struct {
 	Name    string
 	Options struct {
 		Origins, Methods, Headers []string
@@ -32,21 +32,21 @@ type browsers struct {
 	Answer map[string]string
 }
 
-func recorded(t *testing.T) []browsers {
+func recordedAnswers(t *testing.T) []recordedAnswer {
 	t.Helper()
 	raw, err := os.ReadFile("testdata/cors.json")
 	if err != nil {
 		t.Fatal(err)
 	}
-	var list []browsers
+	var list []recordedAnswer
 	if err := json.Unmarshal(raw, &list); err != nil {
 		t.Fatal(err)
 	}
 	return list
 }
 
-// crossed are the headers of an answer that are about other origins.
-func crossed(h http.Header) map[string]string {
+// corsHeaders gives the headers of an answer that are about other origins.
+func corsHeaders(h http.Header) map[string]string {
 	out := map[string]string{}
 	for name, values := range h {
 		if name = strings.ToLower(name); name == "vary" || strings.HasPrefix(name, "access-control-") {
@@ -56,10 +56,10 @@ func crossed(h http.Header) map[string]string {
 	return out
 }
 
-// Browsers are answered as by vLLM, with what docs/routes.md says on top.
+// Browsers get vLLM's answers, with the additions that docs/routes.md names.
 func TestCORSAsVLLM(t *testing.T) {
 	t.Parallel()
-	for _, tc := range recorded(t) {
+	for _, tc := range recordedAnswers(t) {
 		d := deps()
 		o := tc.Options
 		d.CORS = httpapi.CORS{Origins: o.Origins, Methods: o.Methods, Headers: o.Headers, Credentials: o.Credentials}
@@ -78,7 +78,7 @@ func TestCORSAsVLLM(t *testing.T) {
 					want["access-control-expose-headers"] = "Retry-After, X-Request-Id, X-PD-Alone, X-PD-Attempts, X-PD-Cached-Tokens, X-PD-Decided, X-PD-Decode, X-PD-Elsewhere, X-PD-Policy, X-PD-Prefill, X-PD-Revision, X-PD-Timing"
 				}
 			}
-			if diff := cmp.Diff(want, crossed(header)); diff != "" {
+			if diff := cmp.Diff(want, corsHeaders(header)); diff != "" {
 				t.Errorf("%s, %s (-vLLM +got):\n%s", tc.Name, path, diff)
 			}
 		}
@@ -92,7 +92,7 @@ func pairs(m map[string]string) (out []string) {
 	return out
 }
 
-// A page must not read the inside of the fleet, also where all pages may ask for answers.
+// No page may read operators' routes, even if all pages may send requests.
 func TestCORSIsNotForOperators(t *testing.T) {
 	t.Parallel()
 	d := deps()
@@ -101,14 +101,14 @@ func TestCORSIsNotForOperators(t *testing.T) {
 	for _, path := range []string{"/status", "/metrics", "/readyz", "/instances/add", "/instances/remove", "/reset_prefix_cache"} {
 		for _, method := range []string{http.MethodGet, http.MethodPost, http.MethodOptions} {
 			status, header, _ := call(t, method, s.URL+path, "{}", "Origin", "https://a.example", "Access-Control-Request-Method", "POST", "X-Api-Key", "secret")
-			if got := crossed(header); len(got) != 0 || method == http.MethodOptions && status != http.StatusMethodNotAllowed {
+			if got := corsHeaders(header); len(got) != 0 || method == http.MethodOptions && status != http.StatusMethodNotAllowed {
 				t.Errorf("%s %s: %d %v", method, path, status, got)
 			}
 		}
 	}
 }
 
-// The routes that the own server finds mark their answers, too: streams, refusals, panics.
+// The handlers of Direct set CORS headers too: of streams, refusals and panics.
 func TestCORSOfTheOwnServer(t *testing.T) {
 	t.Parallel()
 	d := deps()

@@ -9,26 +9,28 @@ import (
 	"github.com/gin-gonic/gin"
 )
 
-// DashboardEvents is where the dashboard's events are.
+// DashboardEvents is the path of the dashboard's events.
 const DashboardEvents = "/dashboard/events"
 
-// AdminActions are the changes that there is a route for below /instances.
+// AdminActions gives the last part of each route below /instances.
 func AdminActions() []string {
 	all := []string{"add", "remove"}
-	for _, verb := range verbs() {
+	for _, verb := range allVerbs() {
 		all = append(all, string(verb))
 	}
 	return all
 }
 
-// dashboard adds the route of its events; the page itself is at /, see index.
-func (d *Deps) dashboard(e *gin.Engine) {
+// addDashboardRoute adds the route of the dashboard's events. Its page is at /, see
+// index.
+func (d *Deps) addDashboardRoute(e *gin.Engine) {
 	if d.Dashboard != nil {
 		e.GET(DashboardEvents, gin.WrapH(d.Dashboard))
 	}
 }
 
-// index answers browsers with the dashboard, and everybody else with a few facts.
+// index answers browsers with the dashboard, and all other clients with the version and
+// the main routes.
 func (d *Deps) index(c *gin.Context) {
 	if d.Dashboard != nil {
 		c.Writer.Header().Add("Vary", "Accept")
@@ -45,8 +47,8 @@ func (d *Deps) index(c *gin.Context) {
 	writeJSON(c, http.StatusOK, gin.H{"name": "pdmesh", "version": d.Version, "routes": routes})
 }
 
-// wantsPage tells whether a client names HTML and does not like JSON better. Browsers
-// name it first; curl and libraries take anything, and get JSON as ever.
+// wantsPage tells whether Accept names HTML, and prefers it to JSON or ranks both the
+// same. Browsers name it first. curl and libraries send */*, and get JSON.
 func wantsPage(accept []string) bool {
 	page, data := 0.0, 0.0
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
@@ -62,7 +64,8 @@ func wantsPage(accept []string) bool {
 	return page > 0 && page >= data
 }
 
-// quality is the q among the parameters of a media range, 1 where there is none.
+// quality gives the q among the parameters of a media range, 1 if there is none
+// (RFC 9110, 12.4.2).
 func quality(params string) float64 {
 	for p := range strings.SplitSeq(params, ";") {
 		name, v, _ := strings.Cut(p, "=")

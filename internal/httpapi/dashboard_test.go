@@ -9,7 +9,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/httpapi"
 )
 
-// Browsers get the page, and whoever got JSON before still does.
+// Browsers get the page, and all other clients get JSON.
 func TestRootByWhatIsAccepted(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -36,7 +36,7 @@ func TestRootByWhatIsAccepted(t *testing.T) {
 	}
 }
 
-// The dashboard is where /status is.
+// The dashboard is at the same address as /status.
 func TestDashboardMovesWithStatus(t *testing.T) {
 	t.Parallel()
 	const html = "text/html"
@@ -71,7 +71,7 @@ func TestDashboardMovesWithStatus(t *testing.T) {
 	}
 }
 
-// No page of another origin may read the events, whatever --allowed-origins says.
+// No page of another origin may read the events, with any --allowed-origins.
 func TestNoOtherPageReadsTheDashboard(t *testing.T) {
 	t.Parallel()
 	d := deps()

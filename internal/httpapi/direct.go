@@ -10,9 +10,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Direct gives the handlers of the completion routes by path, for a server that
-// finds them without a router. They ask for the same keys as NewRouter's, and
-// the same happens to a panic.
+// Direct gives the handlers of the routes that generate, by path, for package front,
+// which needs no router. They check keys, set CORS headers and treat a panic as
+// NewRouter's do.
 func Direct(d Deps) map[string]http.HandlerFunc {
 	routes := map[string]http.HandlerFunc{}
 	for _, kind := range openai.Generating() {
@@ -22,53 +22,54 @@ func Direct(d Deps) map[string]http.HandlerFunc {
 }
 
 func (d *Deps) direct(kind openai.Kind, h forward.HandlerFunc) http.HandlerFunc {
-	ring, pages := d.ClientKeys, newCORS(d.CORS)
+	ring, cors := d.ClientKeys, newCORS(d.CORS)
 	return func(w http.ResponseWriter, r *http.Request) {
-		pages.mark(w.Header(), r)
-		if e := refuses(ring, r); e != nil {
+		cors.setHeaders(w.Header(), r)
+		if e := checkClientKey(ring, r); e != nil {
 			w.Header().Set("WWW-Authenticate", "Bearer")
 			kind.WriteError(w, e)
 			return
 		}
-		c := &noting{Client: clientOf(w)}
+		c := &trackingClient{Client: clientOf(w)}
 		defer func() {
 			if p := recover(); p != nil {
-				recovered(d.Log, p, c)
+				handlePanic(d.Log, p, c)
 			}
 		}()
 		h(c, r)
 	}
 }
 
-// noting is a client that knows whether its answer has begun: a second head must not
-// follow a first.
-type noting struct {
+// trackingClient is a client that knows whether its answer has begun. Package front's
+// response does not tell, and after a panic a second head must not follow a first.
+type trackingClient struct {
 	forward.Client
-	begun bool
+	started bool
 }
 
 // WriteHeader implements http.ResponseWriter.
-func (c *noting) WriteHeader(status int) {
-	c.begun = true
+func (c *trackingClient) WriteHeader(status int) {
+	c.started = true
 	c.Client.WriteHeader(status)
 }
 
 // Write implements http.ResponseWriter.
-func (c *noting) Write(p []byte) (int, error) {
-	c.begun = true
+func (c *trackingClient) Write(p []byte) (int, error) {
+	c.started = true
 	return c.Client.Write(p)
 }
 
 // Flush implements forward.Client.
-func (c *noting) Flush() {
-	c.begun = true
+func (c *trackingClient) Flush() {
+	c.started = true
 	c.Client.Flush()
 }
 
-// Written implements beginner.
-func (c *noting) Written() bool { return c.begun }
+// Written implements startedWriter.
+func (c *trackingClient) Written() bool { return c.started }
 
-// clientOf gives the client of a response: what the own server writes to is one.
+// clientOf gives the client of a response. The response of package front is one; one of
+// net/http gets an adapter.
 func clientOf(w http.ResponseWriter) forward.Client {
 	if c, ok := w.(forward.Client); ok {
 		return c
@@ -76,7 +77,7 @@ func clientOf(w http.ResponseWriter) forward.Client {
 	return relay.Std(w)
 }
 
-// data makes a route of a handler of the data path.
-func data(h forward.HandlerFunc) gin.HandlerFunc {
+// dataRoute makes a handler of the data path one of gin.
+func dataRoute(h forward.HandlerFunc) gin.HandlerFunc {
 	return func(c *gin.Context) { h(clientOf(c.Writer), c.Request) }
 }

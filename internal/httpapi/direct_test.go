@@ -13,7 +13,7 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// A bug before the answer has begun is a 500; later the answer is broken off.
+// A panic before the answer has begun is a 500. Later it breaks the answer off.
 func TestDirectPanic(t *testing.T) {
 	t.Parallel()
 	for name, begin := range map[string]func(forward.Client){
@@ -58,8 +58,8 @@ func TestDirectPanic(t *testing.T) {
 	}
 }
 
-// A client without a key is told so in the shape of the API that it speaks, with and
-// without the router.
+// A client with a wrong key gets an error in the form of its API, with and without the
+// router.
 func TestKeyErrorsInTheShapeOfTheAPI(t *testing.T) {
 	t.Parallel()
 	d := deps()

@@ -1,7 +1,7 @@
-// Package httpapi is the proxy's HTTP surface, and the only user of gin:
-// routes, keys, the admin routes in the words of the reference proxies, the
-// probes, and a recovery that keeps broken streams broken.
+// Package httpapi has the proxy's HTTP routes, and is the only user of gin. It has
+// the clients' routes, the operators' routes in the forms of the reference proxies,
+// the health routes, the checks of keys, and what happens to a panic.
 //
-// It is an allow-list: engines have routes without a key (/tokenize, /metrics
-// and more), so nothing that is not named here reaches one.
+// The routes are an allow-list: only a path that is named here reaches an engine,
+// since engines have routes that need no key (/tokenize, /metrics and more).
 package httpapi

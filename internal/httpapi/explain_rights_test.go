@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/apikeys"
 )
 
-// Where requests would go is told to holders of the admin key alone: the answer names all
-// instances, which no right of a client's key is for.
+// /route needs the admin key: its answer names all instances, and no right of a
+// client's key allows that.
 func TestExplainWantsTheAdminKey(t *testing.T) {
 	t.Parallel()
 	file := filepath.Join(t.TempDir(), "keys")

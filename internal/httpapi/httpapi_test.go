@@ -37,7 +37,7 @@ type opinion map[string]string
 func (o opinion) Available(k instance.Key) bool { return o[k.Address] == "" }
 func (o opinion) Why(k instance.Key) string     { return o[k.Address] }
 
-// admin answers by address: the word in front of the colon says how.
+// admin answers by address: the host's name says how.
 type admin struct{}
 
 func (admin) Add(_ context.Context, k instance.Key, _ int) (httpapi.Outcome, error) {
@@ -60,20 +60,20 @@ func (admin) Remove(_ context.Context, k instance.Key) (bool, error) {
 	return !strings.HasPrefix(k.Address, "unknown"), nil
 }
 
-func (admin) Intend(_ context.Context, k instance.Key, w httpapi.Wish) (httpapi.Wished, error) {
+func (admin) ChangeIntent(_ context.Context, k instance.Key, change httpapi.IntentChange) (httpapi.IntentResult, error) {
 	switch host, _, _ := strings.Cut(k.Address, ":"); host {
 	case "unknown":
-		return httpapi.Wished{}, nil
+		return httpapi.IntentResult{}, nil
 	case "wrong":
-		return httpapi.Wished{}, fmt.Errorf("%w: %s is removed", httpapi.ErrRefused, k)
+		return httpapi.IntentResult{}, fmt.Errorf("%w: %s is removed", httpapi.ErrRefused, k)
 	case "noetcd":
-		return httpapi.Wished{}, fmt.Errorf("%w: no answer from 127.0.0.1:2379", httpapi.ErrUnavailable)
+		return httpapi.IntentResult{}, fmt.Errorf("%w: no answer from 127.0.0.1:2379", httpapi.ErrUnavailable)
 	}
 	revision := int64(7)
-	if w.Weight != nil { // the test looks at what was understood
-		revision = int64(1000 + *w.Weight)
+	if change.Weight != nil { // the revision shows the test what was read
+		revision = int64(1000 + *change.Weight)
 	}
-	return httpapi.Wished{Known: true, Revision: revision + int64(w.For/time.Second)}, nil
+	return httpapi.IntentResult{Known: true, Revision: revision + int64(change.For/time.Second)}, nil
 }
 
 func members() *instance.Snapshot {
@@ -97,7 +97,7 @@ func deps() httpapi.Deps {
 		return func(c forward.Client, _ *http.Request) { _, _ = io.WriteString(c, text) }
 	}
 	return httpapi.Deps{
-		Data: httpapi.Completions{
+		Data: httpapi.DataHandlers{
 			Generate: func(kind openai.Kind) forward.HandlerFunc {
 				if kind == openai.Chat {
 					return func(forward.Client, *http.Request) { panic(http.ErrAbortHandler) }
@@ -108,10 +108,10 @@ func deps() httpapi.Deps {
 			Stored: func(endpoint string, id func(*http.Request) string) forward.HandlerFunc {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, endpoint+" "+id(r)) }
 			},
-			Passthrough: func(endpoint, _ string) forward.HandlerFunc { return say(endpoint) },
-			Form:        func(endpoint, _ string) forward.HandlerFunc { return say("form " + endpoint) },
-			Question:    say,
-			Requests:    func() int64 { return 5 },
+			Passthrough:    func(endpoint, _ string) forward.HandlerFunc { return say(endpoint) },
+			Form:           func(endpoint, _ string) forward.HandlerFunc { return say("form " + endpoint) },
+			PassthroughGet: say,
+			Requests:       func() int64 { return 5 },
 			Models: func(id func(*http.Request) string) forward.HandlerFunc {
 				return func(w forward.Client, r *http.Request) { _, _ = io.WriteString(w, "models:"+id(r)) }
 			},
@@ -132,8 +132,8 @@ func serve(t *testing.T, d httpapi.Deps, split bool) *httptest.Server {
 	return s
 }
 
-// client has connections of its own: the end of any httptest.Server closes the
-// idle ones of the default client, under the hands of tests beside it.
+// client has connections of its own: the end of any httptest.Server closes the idle
+// connections of the default client, which other tests use at the same time.
 func client() *http.Client {
 	return &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 }
@@ -159,8 +159,8 @@ func call(t *testing.T, method, url, body string, header ...string) (int, http.H
 	return resp.StatusCode, resp.Header, string(b)
 }
 
-// A broken stream must reach the client as broken: gin's own recovery would
-// end it cleanly.
+// A broken stream reaches the client as broken: gin's own recovery would end it as if
+// it were complete.
 func TestAbortReachesTheClient(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -240,7 +240,7 @@ func TestStatus(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 {
 			t.Fatalf("%d %v: %s", code, err, body)
 		}
-		// The ejected one is still a member, as the reference proxies count.
+		// The counts include the ejected instance, as those of the reference proxies.
 		if !strings.HasPrefix(body, `{"prefill_node_count":1,"decode_node_count":2,"prefill_nodes":["10.0.0.1:1"],"decode_nodes":["10.0.0.2:1","10.0.0.3:1"],`) {
 			t.Errorf("body %s", body)
 		}
@@ -260,8 +260,8 @@ func TestStatus(t *testing.T) {
 	}
 }
 
-// A proxy is no engine, whatever is asked to find that out: as an instance of its own
-// it would send requests to itself.
+// A proxy answers no probe, on any route: as one of its own instances it would send
+// requests to itself.
 func TestProbesAreRefused(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)
@@ -463,7 +463,7 @@ func TestSplitListeners(t *testing.T) {
 	}
 }
 
-// What all instances are told needs the admin key.
+// A request that goes to all instances needs the admin key.
 func TestFanOutNeedsTheAdminKey(t *testing.T) {
 	t.Parallel()
 	s := serve(t, deps(), false)

@@ -13,87 +13,86 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// Verb is what is to be done about an instance; it is the last part of its route.
+// Verb is what an operator does to an instance, and the last part of its route.
 type Verb string
 
 // The verbs.
 const (
-	Drain    Verb = "drain"
-	Undrain  Verb = "undrain"
-	Cordon   Verb = "cordon"
-	Uncordon Verb = "uncordon"
-	Weigh    Verb = "weight"
+	Drain     Verb = "drain"
+	Undrain   Verb = "undrain"
+	Cordon    Verb = "cordon"
+	Uncordon  Verb = "uncordon"
+	SetWeight Verb = "weight"
 )
 
-// verbs lists all.
-func verbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, Weigh} }
+func allVerbs() []Verb { return []Verb{Drain, Undrain, Cordon, Uncordon, SetWeight} }
 
-// Wish is what an operator wants of an instance.
-type Wish struct {
+// IntentChange is what an operator wants of an instance.
+type IntentChange struct {
 	Verb   Verb
-	Weight *int          // of Weigh; nil: its own again
-	For    time.Duration // how long it holds; 0: until it is lifted
+	Weight *int          // for SetWeight; nil: the instance's own again
+	For    time.Duration // how long the change is in force; 0: until it is lifted
 	Reason string
 }
 
-// Wished is what came of it.
-type Wished struct {
-	Known bool // false: there is no such instance, and nothing was done
-	// Revision is the one that a proxy must have applied to know of it.
+// IntentResult is the result of an IntentChange.
+type IntentResult struct {
+	Known bool // false: there is no such instance, and nothing was changed
+	// Revision is that of the change in etcd. A proxy that has applied it knows the change.
 	Revision int64
 }
 
 // maxReason bounds the text of a reason, in bytes.
 const maxReason = 1024
 
-// wishBody are the members of a request that those of /instances/add do not have.
-type wishBody struct {
+// intentBody has the fields of a request that /instances/add does not take.
+type intentBody struct {
 	For    string          `json:"for"`
 	Reason string          `json:"reason"`
 	Weight json.RawMessage `json:"weight"`
 }
 
-func readWish(verb Verb, raw []byte) (Wish, error) {
-	w := Wish{Verb: verb}
-	var body wishBody
+func parseIntentChange(verb Verb, raw []byte) (IntentChange, error) {
+	ic := IntentChange{Verb: verb}
+	var body intentBody
 	if err := json.Unmarshal(raw, &body); err != nil {
-		return w, refused(`"reason" is a text, "for" a duration such as "10m": %w`, err)
+		return ic, badRequest(`"reason" is a text, "for" a duration such as "10m": %w`, err)
 	}
-	if w.Reason = body.Reason; len(w.Reason) > maxReason {
-		return w, refused(`"reason" is longer than %d bytes`, maxReason)
+	if ic.Reason = body.Reason; len(ic.Reason) > maxReason {
+		return ic, badRequest(`"reason" is longer than %d bytes`, maxReason)
 	}
 	if body.For != "" {
 		d, err := time.ParseDuration(body.For)
 		switch {
 		case err != nil || d <= 0:
-			return w, refused(`"for" is %q: give a duration such as "10m"`, instance.Printable(body.For, 40))
+			return ic, badRequest(`"for" is %q: give a duration such as "10m"`, instance.Printable(body.For, 40))
 		case verb == Undrain || verb == Uncordon:
-			return w, refused(`"for" goes with drain, cordon and weight`)
+			return ic, badRequest(`"for" goes with drain, cordon and weight`)
 		}
-		w.For = d
+		ic.For = d
 	}
 	weight := bytes.TrimSpace(body.Weight)
 	switch {
-	case verb != Weigh && len(weight) > 0:
-		return w, refused(`"weight" goes with /instances/weight`)
-	case verb != Weigh:
-		return w, nil
+	case verb != SetWeight && len(weight) > 0:
+		return ic, badRequest(`"weight" goes with /instances/weight`)
+	case verb != SetWeight:
+		return ic, nil
 	case len(weight) == 0:
-		return w, refused(`"weight" is missing: give a whole number from 0 up, or null for the instance's own`)
+		return ic, badRequest(`"weight" is missing: give a whole number from 0 up, or null for the instance's own`)
 	}
-	if err := json.Unmarshal(weight, &w.Weight); err != nil || w.Weight != nil && *w.Weight < 0 {
-		return w, refused(`"weight" is %s: give a whole number from 0 up, or null for the instance's own`, instance.Printable(string(weight), 40))
+	if err := json.Unmarshal(weight, &ic.Weight); err != nil || ic.Weight != nil && *ic.Weight < 0 {
+		return ic, badRequest(`"weight" is %s: give a whole number from 0 up, or null for the instance's own`, instance.Printable(string(weight), 40))
 	}
-	return w, nil
+	return ic, nil
 }
 
-// wishAnswer is changeAnswer and the revision of the change.
-type wishAnswer struct {
+// intentAnswer is changeAnswer and the revision of the change.
+type intentAnswer struct {
 	changeAnswer
 	Revision int64 `json:"revision"`
 }
 
-// intend is the handler of a verb.
+// intend gives the handler of a verb.
 func (d *Deps) intend(verb Verb) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		raw, err := readAdminBody(c.Request)
@@ -101,12 +100,12 @@ func (d *Deps) intend(verb Verb) gin.HandlerFunc {
 			d.adminError(c, err)
 			return
 		}
-		ch, err := readChange(raw)
+		ch, err := parseChange(raw)
 		if err != nil {
 			d.adminError(c, err)
 			return
 		}
-		w, err := readWish(verb, raw)
+		ic, err := parseIntentChange(verb, raw)
 		if err != nil {
 			d.adminError(c, err)
 			return
@@ -114,27 +113,27 @@ func (d *Deps) intend(verb Verb) gin.HandlerFunc {
 		var done, unknown []string
 		revision := int64(0)
 		for _, k := range ch.keys {
-			got, err := d.Admin.Intend(c.Request.Context(), k, w)
+			result, err := d.Admin.ChangeIntent(c.Request.Context(), k, ic)
 			switch {
 			case err != nil:
-				d.adminError(c, partly(err, k, done))
+				d.adminError(c, withDone(err, k, done))
 				return
-			case got.Known:
+			case result.Known:
 				done = append(done, k.Address)
 			default:
 				unknown = append(unknown, k.Address)
 			}
-			revision = max(revision, got.Revision)
+			revision = max(revision, result.Revision)
 		}
 		if len(done) == 0 {
-			refuse(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
-				fmt.Sprintf("Instances %s are not in the %s instances.", pyList(unknown), ch.role))
+			failAdmin(c, http.StatusNotFound, openai.TypeNotFound, asMessage,
+				fmt.Sprintf("Instances %s are not in the %s instances.", pythonList(unknown), ch.role))
 			return
 		}
-		msg := fmt.Sprintf("%s %s instances: %s.", verb, ch.role, pyList(done))
+		msg := fmt.Sprintf("%s %s instances: %s.", verb, ch.role, pythonList(done))
 		if len(unknown) > 0 {
-			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pyList(unknown), ch.role)
+			msg += fmt.Sprintf(" Instances %s are not in the %s instances.", pythonList(unknown), ch.role)
 		}
-		writeJSON(c, http.StatusOK, wishAnswer{changeAnswer: d.lists(msg), Revision: revision})
+		writeJSON(c, http.StatusOK, intentAnswer{changeAnswer: d.currentLists(msg), Revision: revision})
 	}
 }

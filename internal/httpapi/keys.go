@@ -11,8 +11,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai"
 )
 
-// keyring compares keys in constant time: digests are of one length whatever
-// was sent, and every key is compared.
+// keyring compares keys in constant time: all digests have the same length, and every
+// key is compared.
 type keyring [][sha256.Size]byte
 
 func newKeyring(keys []string) keyring {
@@ -31,10 +31,10 @@ func (k keyring) holds(key string) bool {
 	return found == 1
 }
 
-// requireClient lets through who shows one of the clients' keys.
+// requireClient lets requests with a client's key pass.
 func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	return func(c *gin.Context) {
-		if e := refuses(ring, c.Request); e != nil {
+		if e := checkClientKey(ring, c.Request); e != nil {
 			c.Header("WWW-Authenticate", "Bearer")
 			openai.KindOf(c.Request.URL.Path).WriteError(c.Writer, e)
 			c.Abort()
@@ -42,9 +42,9 @@ func requireClient(ring *apikeys.Ring) gin.HandlerFunc {
 	}
 }
 
-// refuses tells why a client's request may not pass; nil if it may. Without a ring
-// nobody is refused.
-func refuses(ring *apikeys.Ring, r *http.Request) *openai.Error {
+// checkClientKey gives the reason why a request may not pass, nil if it may. Without a
+// ring every request may.
+func checkClientKey(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	if ring == nil {
 		return nil
 	}
@@ -58,31 +58,31 @@ func refuses(ring *apikeys.Ring, r *http.Request) *openai.Error {
 	return nil
 }
 
-// requireAdmin lets through who shows the admin key.
+// requireAdmin lets requests with the admin key pass.
 func requireAdmin(adminKey string) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		key, ok := adminKeyOf(c.Request)
 		switch {
 		case adminKey == "":
-			refuse(c, http.StatusForbidden, openai.TypePermission, asDetail,
+			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail,
 				"the admin routes are off: start the proxy with ADMIN_API_KEY set, or use pdctl")
 		case !ok:
-			refuse(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
+			failAdmin(c, http.StatusUnauthorized, openai.TypeAuth, asDetail, "no admin key: send it as X-Api-Key")
 		case !newKeyring([]string{adminKey}).holds(key):
-			refuse(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
+			failAdmin(c, http.StatusForbidden, openai.TypePermission, asDetail, "Forbidden: Invalid API Key.")
 		}
 	}
 }
 
-// hidden lets through who shows the admin key. Others are told that there is no such
-// route, as by a vLLM without it: tools that try it go on then.
-func hidden(adminKey string) gin.HandlerFunc {
+// requireAdminOrHide lets requests with the admin key pass. Requests without a key get
+// 404, as from a vLLM without the route, so that tools that try it go on.
+func requireAdminOrHide(adminKey string) gin.HandlerFunc {
 	holds, require := HoldsAdminKey(adminKey), requireAdmin(adminKey)
 	return func(c *gin.Context) {
 		switch {
 		case holds(c.Request):
 		case c.GetHeader("X-Api-Key") != "":
-			require(c) // which says what is wrong
+			require(c) // answers that the key is wrong
 		default:
 			fail(c, http.StatusNotFound, "", "Not Found")
 			c.Abort()
@@ -97,8 +97,8 @@ func adminKeyOf(r *http.Request) (string, bool) {
 	return apikeys.Bearer(r)
 }
 
-// HoldsAdminKey tells whether the request shows the admin key; without one
-// configured nobody does.
+// HoldsAdminKey gives a function that tells whether a request has the admin key. If
+// none is configured, no request has it.
 func HoldsAdminKey(adminKey string) func(*http.Request) bool {
 	if adminKey == "" {
 		return func(*http.Request) bool { return false }

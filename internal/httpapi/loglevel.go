@@ -13,17 +13,17 @@ type LogLevel interface {
 	Set(name string) error
 }
 
-// logLevelPath is where it is asked for and changed.
+// logLevelPath is the route that shows and changes the log level.
 const logLevelPath = "/log-level"
 
-// logLevel adds the routes of the log's level, for who has the admin key.
-func (d *Deps) logLevel(e *gin.Engine) {
+// addLogLevelRoutes adds the routes of the log level, which need the admin key.
+func (d *Deps) addLogLevelRoutes(e *gin.Engine) {
 	if d.LogLevel == nil {
 		return
 	}
-	tell := func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"level": d.LogLevel.Name()}) }
+	answerLevel := func(c *gin.Context) { writeJSON(c, http.StatusOK, gin.H{"level": d.LogLevel.Name()}) }
 	g := e.Group(logLevelPath, requireAdmin(d.AdminKey))
-	g.GET("", tell)
+	g.GET("", answerLevel)
 	g.PUT("", func(c *gin.Context) {
 		raw, err := readAdminBody(c.Request)
 		if err != nil {
@@ -34,13 +34,13 @@ func (d *Deps) logLevel(e *gin.Engine) {
 			Level string `json:"level"`
 		}
 		if err := json.Unmarshal(raw, &body); err != nil || body.Level == "" {
-			d.adminError(c, refused(`send {"level":"debug"}`))
+			d.adminError(c, badRequest(`send {"level":"debug"}`))
 			return
 		}
 		if err := d.LogLevel.Set(body.Level); err != nil {
-			d.adminError(c, refused("%w", err))
+			d.adminError(c, badRequest("%w", err))
 			return
 		}
-		tell(c)
+		answerLevel(c)
 	})
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// level is a log's.
+// level is a log's level.
 type level struct{ name string }
 
 func (l *level) Name() string { return l.name }

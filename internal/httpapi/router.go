@@ -22,13 +22,13 @@ type Members interface {
 	Snapshot() *instance.Snapshot
 }
 
-// Load tells what this proxy holds on an instance.
+// Load tells how many requests this proxy has in flight on an instance.
 type Load interface {
 	InFlight(k instance.Key) int64
 }
 
-// Opinion tells this proxy's own view of an instance: whether it may be
-// picked, and if not why.
+// Opinion is this proxy's own view of an instance: whether it may be picked, and why
+// not.
 type Opinion interface {
 	Available(k instance.Key) bool
 	Why(k instance.Key) string
@@ -40,36 +40,37 @@ type EtcdStatus struct {
 	Embedded    bool     `json:"embedded"`
 	Endpoints   []string `json:"endpoints"`
 	Ended       string   `json:"ended,omitempty"`        // why the proxy's own etcd does not run
-	Ends        int64    `json:"ends,omitempty"`         // times that it has ended by itself
+	Ends        int64    `json:"ends,omitempty"`         // how often the proxy's own etcd has ended by itself
 	LastContact string   `json:"last_contact,omitempty"` // RFC 3339
 	LastError   string   `json:"last_error,omitempty"`
 
-	Epochs  int64    `json:"epochs,omitempty"`  // times that etcd turned out to be another store
-	Orphans int      `json:"orphans,omitempty"` // instances in force without their lease
-	Held    int      `json:"held,omitempty"`    // those of them that went with most of their role
-	Kept    []string `json:"kept,omitempty"`    // keys in force that the present store lacks
+	Epochs  int64    `json:"epochs,omitempty"`  // how often etcd turned out to be another store
+	Orphans int      `json:"orphans,omitempty"` // instances that are used although their lease has ended
+	Held    int      `json:"held,omitempty"`    // orphans whose keys went together with most of their role
+	Kept    []string `json:"kept,omitempty"`    // keys that are in force although etcd lacks them
 }
 
-// Completions are the handlers of the data path.
-type Completions struct {
+// DataHandlers build the handlers of the data path, which package forward has.
+type DataHandlers struct {
 	// Generate builds the handler of an endpoint that goes through prefill and decode.
 	Generate func(kind openai.Kind) forward.HandlerFunc
-	// Passthrough builds the handler of an endpoint one instance answers alone; alone
-	// is why, where that is a prompt without a prefill.
+	// Passthrough builds the handler of an endpoint that one instance answers alone.
+	// alone is the reason why a generated answer has no prefill elsewhere, "" for
+	// endpoints that generate none.
 	Passthrough func(endpoint, alone string) forward.HandlerFunc
 	// Stored builds the handler of an endpoint about one stored response; its second
 	// argument gives the response's id.
 	Stored func(endpoint string, id func(*http.Request) string) forward.HandlerFunc
 	// Form is Passthrough for requests that are forms with a file in them.
 	Form func(endpoint, alone string) forward.HandlerFunc
-	// Question is Passthrough for requests without a body.
-	Question func(endpoint string) forward.HandlerFunc
-	// FanOut builds the handler of an endpoint that all instances are told.
+	// PassthroughGet is Passthrough for requests of GET, which have no body.
+	PassthroughGet func(endpoint string) forward.HandlerFunc
+	// FanOut builds the handler of an endpoint whose requests go to all instances.
 	FanOut func(endpoint string) forward.HandlerFunc
 	// Models builds the handler of GET /v1/models; its argument gives the id
 	// of a single model, "" for the list.
 	Models func(id func(*http.Request) string) forward.HandlerFunc
-	// Explain answers where a request would go, and sends nothing.
+	// Explain answers with the instances that a request would go to, and sends nothing.
 	Explain http.HandlerFunc
 	// Requests tells how many requests are being answered.
 	Requests func() int64
@@ -77,7 +78,7 @@ type Completions struct {
 
 // Deps are what the routes need.
 type Deps struct {
-	Data    Completions
+	Data    DataHandlers
 	Admin   Admin
 	Members Members
 	Load    Load
@@ -85,13 +86,13 @@ type Deps struct {
 	Prompts func() map[instance.Role]instance.ListedPrompts
 	// Details gives more of the load of an instance, nil for nothing; nil: never any.
 	Details func(instance.Key) *instance.ListedLoad
-	// Digests gives what the proxies said of their load; nil: nothing.
+	// Digests gives the load digests of the proxies; nil: none.
 	Digests func() []LoadDigest
-	// KVEvents tells how the engines' KV events are followed; nil: not at all.
+	// KVEvents tells how the engines' KV events are followed; nil: they are not.
 	KVEvents func() []KVEvents
 	Opinion  Opinion
 	Etcd     func() EtcdStatus
-	// Ready gives nil when the proxy may take traffic, else what it waits for.
+	// Ready gives nil if the proxy may get traffic, else the reason why not.
 	Ready   func() error
 	Metrics http.Handler
 	// Dashboard answers browsers at / with a page, and its events at DashboardEvents;
@@ -105,10 +106,10 @@ type Deps struct {
 	AdminKey   string        // "": the admin routes refuse everybody
 	Version    string
 	ID         string // of this proxy, as in etcd
-	Connector  string // dialect of instances whose record names none
-	// Notices say in words what is not as it should be in a fleet that serves.
+	Connector  string // of instances whose record names none
+	// Notices gives the notices of package notice.
 	Notices func() []string
-	// Limits are the numbers this proxy works by, shown in /status.
+	// Limits are this proxy's limits, as /status shows them.
 	Limits map[string]any
 	// Fallback tells that decode instances alone can serve.
 	Fallback bool
@@ -117,45 +118,45 @@ type Deps struct {
 // NewRouter builds the routes for clients. With split, the operator's routes
 // (status, admin, metrics) are left out of it; NewAdminRouter has them.
 func NewRouter(d Deps, split bool) http.Handler {
-	e := engine(d.Log)
+	e := newGin(d.Log)
 	e.Use(newCORS(d.CORS).middleware)
 	client := e.Group("/", requireClient(d.ClientKeys))
 	for _, kind := range openai.Generating() {
-		client.POST(kind.Path(), data(d.Data.Generate(kind)))
+		client.POST(kind.Path(), dataRoute(d.Data.Generate(kind)))
 	}
-	for path, alone := range passed() {
-		client.POST(path, data(d.Data.Passthrough(path, alone)))
+	for path, alone := range passedRoutes() {
+		client.POST(path, dataRoute(d.Data.Passthrough(path, alone)))
 	}
-	d.stored(client)
-	for path, alone := range passedForms() {
-		client.POST(path, data(d.Data.Form(path, alone)))
+	d.addStoredRoutes(client)
+	for path, alone := range passedFormRoutes() {
+		client.POST(path, dataRoute(d.Data.Form(path, alone)))
 	}
-	for _, path := range passedQuestions() {
-		client.GET(path, data(d.Data.Question(path)))
+	for _, path := range passedGetRoutes() {
+		client.GET(path, dataRoute(d.Data.PassthroughGet(path)))
 	}
-	client.GET("/v1/models", data(d.Data.Models(func(*http.Request) string { return "" })))
+	client.GET("/v1/models", dataRoute(d.Data.Models(func(*http.Request) string { return "" })))
 	// Model ids hold slashes (org/name), so the rest of the path is the id.
-	client.GET("/v1/models/*id", data(d.Data.Models(func(r *http.Request) string {
+	client.GET("/v1/models/*id", dataRoute(d.Data.Models(func(r *http.Request) string {
 		return r.URL.Path[len("/v1/models/"):]
 	})))
 	if split {
 		d.Dashboard = nil // it is at the operators' address
 	} else {
-		d.operator(e)
+		d.addOperatorRoutes(e)
 	}
-	d.probes(e)
+	d.addHealthRoutes(e)
 	return e
 }
 
 // NewAdminRouter builds the routes of --admin-listen.
 func NewAdminRouter(d Deps) http.Handler {
-	e := engine(d.Log)
-	d.probes(e)
-	d.operator(e)
+	e := newGin(d.Log)
+	d.addHealthRoutes(e)
+	d.addOperatorRoutes(e)
 	return e
 }
 
-func engine(log logrus.FieldLogger) *gin.Engine {
+func newGin(log logrus.FieldLogger) *gin.Engine {
 	gin.SetMode(gin.ReleaseMode)
 	e := gin.New()
 	e.HandleMethodNotAllowed = true
@@ -164,10 +165,10 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 	// Addresses in X-Forwarded-For are whatever the client wrote.
 	_ = e.SetTrustedProxies(nil) // nil cannot fail
 	e.Use(recovery(log), refuseProbes)
-	// As vLLM, or rather the framework under it, says it.
+	// These are the texts of FastAPI, under vLLM.
 	e.NoRoute(func(c *gin.Context) { fail(c, http.StatusNotFound, "", "Not Found") })
 	e.NoMethod(func(c *gin.Context) {
-		if operators(c.Request.URL.Path) {
+		if isProxyRoute(c.Request.URL.Path) {
 			fail(c, http.StatusMethodNotAllowed, openai.TypeMethod, fmt.Sprintf("%s does not take %s", c.Request.URL.Path, c.Request.Method))
 			return
 		}
@@ -176,8 +177,8 @@ func engine(log logrus.FieldLogger) *gin.Engine {
 	return e
 }
 
-// operators tells the routes that vLLM does not have, which answer in one form.
-func operators(path string) bool {
+// isProxyRoute reports the routes that vLLM does not have. Their errors have one form.
+func isProxyRoute(path string) bool {
 	if verb, ok := strings.CutPrefix(path, "/instances/"); ok {
 		return slices.Contains(AdminActions(), verb)
 	}
@@ -188,8 +189,8 @@ func operators(path string) bool {
 	return false
 }
 
-// refuseProbes answers those who take this proxy for an engine. As one of its own
-// instances it would send each request to itself, without an end.
+// refuseProbes refuses the probes of proxies and agents that take this proxy for an
+// engine. As one of its own instances it would send each request to itself for ever.
 func refuseProbes(c *gin.Context) {
 	if c.GetHeader(instance.ProbeHeader) == "" {
 		return
@@ -198,18 +199,18 @@ func refuseProbes(c *gin.Context) {
 	c.Abort()
 }
 
-// fail answers with an error; without a kind in the form {"detail":message}.
+// fail answers with an error. Without a kind it has the form {"detail":message}.
 func fail(c *gin.Context, status int, kind, message string) {
 	openai.WriteError(c.Writer, &openai.Error{Status: status, Type: kind, Message: message})
 	c.Abort()
 }
 
-// recovery answers 500 for a panic in a handler; see recovered.
+// recovery calls handlePanic for a panic in a handler.
 func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	return func(c *gin.Context) {
 		defer func() {
 			if p := recover(); p != nil {
-				recovered(log, p, c.Writer)
+				handlePanic(log, p, c.Writer)
 				c.Abort()
 			}
 		}()
@@ -217,16 +218,17 @@ func recovery(log logrus.FieldLogger) gin.HandlerFunc {
 	}
 }
 
-// beginner is a response that knows whether it has begun.
-type beginner interface {
+// startedWriter is a response that knows whether it has begun.
+type startedWriter interface {
 	http.ResponseWriter
 	Written() bool
 }
 
-// recovered deals with the panic of a handler. http.ErrAbortHandler goes
-// through: it is how a broken stream reaches the client as broken, and gin's
-// own recovery would turn it into a clean end.
-func recovered(log logrus.FieldLogger, p any, w beginner) {
+// handlePanic answers 500 for a panic in a handler, or breaks an answer that has begun.
+// It lets http.ErrAbortHandler pass, which breaks the client's connection; gin's own
+// recovery would end a broken stream as if it were complete
+// (TestAbortReachesTheClient).
+func handlePanic(log logrus.FieldLogger, p any, w startedWriter) {
 	if err, ok := p.(error); ok && errors.Is(err, http.ErrAbortHandler) {
 		panic(http.ErrAbortHandler)
 	}

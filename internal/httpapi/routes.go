@@ -10,30 +10,31 @@ import (
 	"github.com/pdmesh/pdmesh/internal/alone"
 )
 
-// docs/routes.md has a verdict on every route of vLLM, which the tests hold to this file.
+// docs/routes.md has a verdict on every route of vLLM. TestTableIsTheCode compares it
+// with this file.
 
-// fannedOut gives the routes of vLLM that all instances are told, for who has the
-// admin key.
-func fannedOut() []string {
+// fanOutRoutes gives the routes of vLLM whose requests go to all instances. They need
+// the admin key.
+func fanOutRoutes() []string {
 	return []string{"/v1/load_lora_adapter", "/v1/unload_lora_adapter", "/reset_prefix_cache", "/start_profile", "/stop_profile"}
 }
 
-// stored adds the routes about a stored response, which one instance has.
-func (d *Deps) stored(client *gin.RouterGroup) {
+// addStoredRoutes adds the routes about a stored response, which one instance has.
+func (d *Deps) addStoredRoutes(client *gin.RouterGroup) {
 	const one = "/v1/responses/{response_id}"
 	get := d.Data.Stored(one, func(r *http.Request) string { return r.URL.Path[len("/v1/responses/"):] })
-	client.GET("/v1/responses/:id", data(get))
+	client.GET("/v1/responses/:id", dataRoute(get))
 	cancel := d.Data.Stored(one+"/cancel", func(r *http.Request) string {
 		return strings.TrimSuffix(r.URL.Path[len("/v1/responses/"):], "/cancel")
 	})
-	client.POST("/v1/responses/:id/cancel", data(cancel))
+	client.POST("/v1/responses/:id/cancel", dataRoute(cancel))
 }
 
-// passed gives the routes of vLLM that one instance answers alone, decode first, and
-// why a generated answer has no prefill there: "" for what is not generated. Engines
-// answer 404 or 403 themselves where their model or an option of theirs has no such
-// route.
-func passed() map[string]string {
+// passedRoutes gives the routes of vLLM that one instance answers alone, with the
+// reason why a generated answer has no prefill there, "" if none is generated. A decode
+// instance is preferred. An engine whose model or options lack the route answers 404
+// or 403 itself.
+func passedRoutes() map[string]string {
 	routes := map[string]string{
 		"/v1/chat/completions/batch": alone.Route,
 		"/cohere/v2/chat":            alone.Route,
@@ -51,15 +52,15 @@ func passed() map[string]string {
 	return routes
 }
 
-// passedForms gives those of them whose requests are forms with a file.
-func passedForms() map[string]string {
+// passedFormRoutes gives the passed routes whose requests are forms with a file.
+func passedFormRoutes() map[string]string {
 	return map[string]string{"/v1/audio/transcriptions": alone.Route, "/v1/audio/translations": alone.Route}
 }
 
-// passedQuestions gives those of them that are asked with GET.
-func passedQuestions() []string { return []string{"/tokenizer_info"} }
+// passedGetRoutes gives the passed routes of GET.
+func passedGetRoutes() []string { return []string{"/tokenizer_info"} }
 
-// forOperators tells the routes that are for operators and their tools.
-func forOperators(path string) bool {
-	return operators(path) || path == "/metrics" || slices.Contains(fannedOut(), path)
+// isOperatorRoute reports the routes that are for operators and their tools.
+func isOperatorRoute(path string) bool {
+	return isProxyRoute(path) || path == "/metrics" || slices.Contains(fanOutRoutes(), path)
 }

@@ -12,7 +12,7 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit/routes"
 )
 
-// registered gives the routes of the code.
+// registered gives the routes of a router.
 func registered(t *testing.T, h http.Handler) map[routes.Route]bool {
 	t.Helper()
 	e, ok := h.(*gin.Engine)
@@ -35,7 +35,8 @@ func table(t *testing.T) (rows []routes.Row, own []routes.Route) {
 	return rows, own
 }
 
-// Every route of both releases of vLLM has a verdict, and what turns it on is vLLM's.
+// Every route of both releases of vLLM has a verdict and the condition under which vLLM
+// has it.
 func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	t.Parallel()
 	rows, _ := table(t)
@@ -83,8 +84,8 @@ func TestTableHasEveryRouteOfVLLM(t *testing.T) {
 	}
 }
 
-// No route is in the code that is not in the table, and none in the table that the code
-// has not.
+// Every route of the code is in the table, and every served route of the table is in the
+// code.
 func TestTableIsTheCode(t *testing.T) {
 	t.Parallel()
 	rows, own := table(t)

@@ -13,21 +13,21 @@ import (
 
 const retryAfter = time.Second
 
-// Status is the answer of /status. The first four fields are exactly those of
-// the reference proxies: who is in, whatever this proxy thinks of their health.
+// Status is the answer of /status. The first four fields are those of the reference
+// proxies. They count all members, also those that this proxy takes for unhealthy.
 type Status struct {
 	PrefillCount int                `json:"prefill_node_count"`
 	DecodeCount  int                `json:"decode_node_count"`
 	Prefill      []string           `json:"prefill_nodes"`
 	Decode       []string           `json:"decode_nodes"`
 	Instances    []instance.Listing `json:"instances"`
-	Notices      []string           `json:"notices"` // what is not as it should be, in words
+	Notices      []string           `json:"notices"` // see package notice
 	Revision     int64              `json:"revision"`
 	Etcd         EtcdStatus         `json:"etcd"`
 	ID           string             `json:"id"`
 	Version      string             `json:"version"`
 	Limits       map[string]any     `json:"limits,omitempty"`
-	// Digests is what the proxies said of their load, this one's included.
+	// Digests are the load digests of all proxies, this one included.
 	Digests []LoadDigest `json:"load_digests,omitempty"`
 	// Prompts is what the policies of each role remember of prompts, by role.
 	Prompts map[instance.Role]instance.ListedPrompts `json:"prompts,omitempty"`
@@ -35,7 +35,7 @@ type Status struct {
 	KVEvents []KVEvents `json:"kv_events,omitempty"`
 }
 
-// KVEvents is how one data-parallel rank is followed.
+// KVEvents tells how the events of one data-parallel rank are followed.
 type KVEvents struct {
 	Instance   string  `json:"instance"`
 	Rank       int     `json:"rank"`
@@ -47,37 +47,37 @@ type KVEvents struct {
 	LagSeconds float64 `json:"lag_seconds"`
 }
 
-// LoadDigest is what a proxy said of its load last.
+// LoadDigest is the last load digest of a proxy.
 type LoadDigest struct {
 	ID        string  `json:"id"`
 	Own       bool    `json:"own,omitempty"`
 	Applied   int64   `json:"applied"`
-	Age       float64 `json:"age_seconds"` // since it was read; one that says nothing is not written anew
+	Age       float64 `json:"age_seconds"` // since it was read; an empty digest is not renewed
 	Instances int     `json:"instances"`
 	LeftOut   int     `json:"left_out,omitempty"`
-	Worth     float64 `json:"worth"` // what policies make of it, from 1 down to 0
+	Worth     float64 `json:"worth"` // its weight in policies, from 1 down to 0
 	Ignored   string  `json:"ignored,omitempty"`
 }
 
-func (d *Deps) operator(e *gin.Engine) {
+func (d *Deps) addOperatorRoutes(e *gin.Engine) {
 	e.GET("/status", d.status)
-	e.POST("/status", d.status) // as the reference proxy's own example asks
+	e.POST("/status", d.status) // the reference proxy's example sends POST
 	admin := e.Group("/instances", requireAdmin(d.AdminKey))
 	admin.POST("/add", d.add)
 	admin.POST("/remove", d.remove)
-	for _, verb := range verbs() {
+	for _, verb := range allVerbs() {
 		admin.POST("/"+string(verb), d.intend(verb))
 	}
 	e.POST("/route", requireAdmin(d.AdminKey), func(c *gin.Context) { d.Data.Explain(c.Writer, c.Request) })
-	for _, path := range fannedOut() {
-		e.POST(path, hidden(d.AdminKey), data(d.Data.FanOut(path)))
+	for _, path := range fanOutRoutes() {
+		e.POST(path, requireAdminOrHide(d.AdminKey), dataRoute(d.Data.FanOut(path)))
 	}
 	e.GET("/metrics", gin.WrapH(d.Metrics))
-	d.logLevel(e)
-	d.dashboard(e)
+	d.addLogLevelRoutes(e)
+	d.addDashboardRoute(e)
 }
 
-func (d *Deps) probes(e *gin.Engine) {
+func (d *Deps) addHealthRoutes(e *gin.Engine) {
 	e.GET("/health", d.health)
 	e.GET("/ping", d.health) // as vLLM has it, for SageMaker
 	e.POST("/ping", d.health)
@@ -121,7 +121,7 @@ func (d *Deps) status(c *gin.Context) {
 	writeJSON(c, http.StatusOK, out)
 }
 
-// List is what /status says of one entry: with this proxy's load and opinion.
+// List gives the entry of one instance in /status, with this proxy's load and opinion.
 func (d *Deps) List(in *instance.Instance) instance.Listing {
 	l := in.List()
 	l.Warning = in.Warning(d.Connector)
@@ -142,7 +142,7 @@ func (d *Deps) List(in *instance.Instance) instance.Listing {
 	return l
 }
 
-// available tells whether some instance of the role can be picked with hope.
+// available tells whether some instance of the role may be picked, or is only slow.
 func (d *Deps) available(s *instance.Snapshot, r instance.Role) bool {
 	for _, in := range s.Usable(r) {
 		if d.Opinion.Available(in.Key) {
@@ -152,25 +152,25 @@ func (d *Deps) available(s *instance.Snapshot, r instance.Role) bool {
 	return slices.ContainsFunc(s.All(), func(in *instance.Instance) bool { return in.Role == r && in.Slow() })
 }
 
-// health is vLLM's: an empty 200 while a request could be served.
+// health answers as vLLM does: an empty 200 while a request could be served.
 func (d *Deps) health(c *gin.Context) {
 	s := d.Members.Snapshot()
 	switch {
 	case !d.available(s, instance.Decode):
-		d.sick(c, "no decode instance is available")
+		d.unavailable(c, "no decode instance is available")
 	case !d.Fallback && !d.available(s, instance.Prefill):
-		d.sick(c, "no prefill instance is available")
+		d.unavailable(c, "no prefill instance is available")
 	default:
 		c.Status(http.StatusOK)
 	}
 }
 
-func (d *Deps) sick(c *gin.Context, why string) {
+func (d *Deps) unavailable(c *gin.Context, why string) {
 	openai.WriteError(c.Writer, &openai.Error{Status: http.StatusServiceUnavailable,
 		Type: openai.TypeUnavailable, Message: why, RetryAfter: retryAfter})
 }
 
-// healthcheck answers in the load-balance proxy's shape.
+// healthcheck answers in the form of the load-balance proxy.
 func (d *Deps) healthcheck(c *gin.Context) {
 	s := d.Members.Snapshot()
 	var n int64

@@ -253,10 +253,10 @@ func (b *builder) makeRoutes() {
 }
 
 // dataRoutes are the routes that engines answer.
-func (b *builder) dataRoutes() httpapi.Completions {
+func (b *builder) dataRoutes() httpapi.DataHandlers {
 	h := b.handler
-	return httpapi.Completions{
-		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, Question: h.Question, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
+	return httpapi.DataHandlers{
+		Generate: h.Completion, Passthrough: h.Passthrough, Form: h.Form, PassthroughGet: h.Question, Stored: h.Stored, Explain: h.Explain, Requests: h.Requests,
 		FanOut: func(endpoint string) forward.HandlerFunc { return h.FanOut(endpoint, b.watcher.Snapshot) },
 		Models: func(id func(*http.Request) string) forward.HandlerFunc {
 			return h.Models(b.watcher.Snapshot, id)

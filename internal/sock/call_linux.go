@@ -7,22 +7,23 @@ import (
 	"unsafe"
 )
 
-// quickly is the size up to which the scheduler is not told of a call: the kernel
-// copies as much in some 15 µs. Longer ones could keep a collection waiting. A
-// prompt of 64 KiB is below it with what stands around it.
-const quickly = 96 << 10
+// maxRawCall is the size up to which the scheduler is not told of a call: the kernel
+// copies as much in some 15 µs. A longer call could delay a garbage collection. A
+// request with a prompt of 64 KiB is shorter.
+const maxRawCall = 96 << 10
 
-// Recv reads what is there, without waiting. io.EOF is 0 bytes without an error.
+// Recv reads the bytes that are there, without waiting. At the end of the stream it
+// gives 0 bytes without an error.
 func Recv(fd uintptr, p []byte) (int, error) { return recv(fd, p, 0) }
 
-// Peek looks at what Recv would give.
+// Peek gives what Recv would, and leaves it to be read.
 func Peek(fd uintptr, p []byte) (int, error) { return recv(fd, p, syscall.MSG_PEEK) }
 
 func recv(fd uintptr, p []byte, flags uintptr) (int, error) {
 	for {
 		var n uintptr
 		var e syscall.Errno
-		if len(p) <= quickly {
+		if len(p) <= maxRawCall {
 			n, _, e = syscall.RawSyscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
 		} else {
 			n, _, e = syscall.Syscall6(syscall.SYS_RECVFROM, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), flags, 0, 0)
@@ -42,7 +43,7 @@ func sendPiece(fd uintptr, p []byte) (int, error) {
 	for {
 		var n uintptr
 		var e syscall.Errno
-		if len(p) <= quickly {
+		if len(p) <= maxRawCall {
 			n, _, e = syscall.RawSyscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), syscall.MSG_NOSIGNAL, 0, 0)
 		} else {
 			n, _, e = syscall.Syscall6(syscall.SYS_SENDTO, fd, uintptr(unsafe.Pointer(unsafe.SliceData(p))), uintptr(len(p)), syscall.MSG_NOSIGNAL, 0, 0)
@@ -59,23 +60,23 @@ func sendPiece(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// piecesAtOnce is how many pieces one system call sends: far fewer than the
-// kernel takes, since they are listed on the stack, and more than a request has
-// that was edited everywhere.
-const piecesAtOnce = 32
+// maxPiecesPerCall bounds the pieces of one system call. The list of them is on the
+// stack, so it is far shorter than the kernel would take (1024, IOV_MAX). A request
+// that was edited in every place has fewer pieces.
+const maxPiecesPerCall = 32
 
-// Send writes as much of the pieces as the socket takes now, which is no error.
+// Send writes as much of the pieces as the socket takes now. Less than all is no error.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	if len(pieces) == 1 {
 		return sendPiece(fd, pieces[0])
 	}
 	for len(pieces) > 0 {
-		var room [piecesAtOnce]syscall.Iovec
+		var iovecs [maxPiecesPerCall]syscall.Iovec
 		n, size := 0, 0
-		for n < len(room) && len(pieces) > 0 {
+		for n < len(iovecs) && len(pieces) > 0 {
 			if p := pieces[0]; len(p) > 0 {
-				room[n].Base = &p[0]
-				room[n].SetLen(len(p))
+				iovecs[n].Base = &p[0]
+				iovecs[n].SetLen(len(p))
 				size += len(p)
 				n++
 			}
@@ -84,7 +85,7 @@ func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 		if n == 0 {
 			break
 		}
-		m, err := sendVector(fd, room[:n], size)
+		m, err := sendVector(fd, iovecs[:n], size)
 		sent += m
 		if err != nil || m < size {
 			return sent, err
@@ -98,7 +99,7 @@ func sendVector(fd uintptr, pieces []syscall.Iovec, size int) (int, error) {
 	for {
 		var n uintptr
 		var e syscall.Errno
-		if size <= quickly {
+		if size <= maxRawCall {
 			n, _, e = syscall.RawSyscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(pieces))), uintptr(len(pieces)))
 		} else {
 			n, _, e = syscall.Syscall(syscall.SYS_WRITEV, fd, uintptr(unsafe.Pointer(unsafe.SliceData(pieces))), uintptr(len(pieces)))

@@ -4,10 +4,11 @@ package sock
 
 import "syscall"
 
-// These are package syscall's own calls, which the race detector knows: what is
-// sent happens before it is received.
+// The calls of package syscall tell the race detector that a send happens before its
+// receipt, so builds with -race use them on Linux, too.
 
-// Recv reads what is there, without waiting. io.EOF is 0 bytes without an error.
+// Recv reads the bytes that are there, without waiting. At the end of the stream it
+// gives 0 bytes without an error.
 func Recv(fd uintptr, p []byte) (int, error) {
 	for {
 		n, err := syscall.Read(int(fd), p)
@@ -17,7 +18,7 @@ func Recv(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Peek looks at what Recv would give.
+// Peek gives what Recv would, and leaves it to be read.
 func Peek(fd uintptr, p []byte) (int, error) {
 	for {
 		n, _, err := syscall.Recvfrom(int(fd), p, syscall.MSG_PEEK)
@@ -27,8 +28,8 @@ func Peek(fd uintptr, p []byte) (int, error) {
 	}
 }
 
-// Send writes as much of the pieces as the socket takes now, which is no error. It
-// takes a call for each.
+// Send writes as much of the pieces as the socket takes now. Less than all is no
+// error. It makes a call for each piece.
 func Send(fd uintptr, pieces [][]byte) (sent int, err error) {
 	for _, p := range pieces {
 		for len(p) > 0 {

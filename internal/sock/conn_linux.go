@@ -8,40 +8,41 @@ import (
 	"syscall"
 )
 
-// Conn is a TCP connection. One goroutine may read and another write; what else
-// net.TCPConn has may be used beside that, but not its Read and Write.
+// Conn is a TCP connection. One goroutine may read and another write. All methods of
+// net.TCPConn may be called beside them, except its Read and Write.
 type Conn struct {
 	*net.TCPConn
 
 	raw syscall.RawConn
 
-	// What a call gives to its step, which is made once, and gets from it.
-	in    []byte
-	inN   int
-	inErr error
-	take  func(fd uintptr) bool
+	// Read passes readBuf to readStep, and gets readN and readErr back. readFunc is
+	// readStep, made once: a new one for each call would be allocated.
+	readBuf  []byte
+	readN    int
+	readErr  error
+	readFunc func(fd uintptr) bool
 
-	rest   [][]byte
-	one    [1][]byte
-	sent   int
-	outErr error
-	give   func(fd uintptr) bool
+	// WriteAll and writeStep share these in the same way.
+	pending   [][]byte
+	single    [1][]byte
+	written   int
+	writeErr  error
+	writeFunc func(fd uintptr) bool
 }
 
-// New makes a Conn of a connection, which it does not own otherwise than a
-// net.TCPConn would.
+// New makes a Conn of a connection.
 func New(tcp *net.TCPConn) (*Conn, error) {
 	raw, err := tcp.SyscallConn()
 	if err != nil {
 		return nil, err
 	}
 	c := &Conn{TCPConn: tcp, raw: raw}
-	c.take, c.give = c.takeStep, c.giveStep
+	c.readFunc, c.writeFunc = c.readStep, c.writeStep
 	return c, nil
 }
 
-// Raw is for steps of the caller's own: f is called with the descriptor, and again
-// when there is something to read, until it gives true.
+// Raw is for callers with system calls of their own. Raw().Read(f) calls f with the
+// descriptor, and again whenever there is something to read, until f gives true.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
 
 // Read implements io.Reader.
@@ -49,49 +50,48 @@ func (c *Conn) Read(p []byte) (int, error) {
 	if len(p) == 0 {
 		return 0, nil
 	}
-	c.in = p
-	err := c.raw.Read(c.take)
-	c.in = nil
+	c.readBuf = p
+	err := c.raw.Read(c.readFunc)
+	c.readBuf = nil
 	switch {
 	case err != nil:
 		return 0, err
-	case c.inErr != nil:
-		return 0, c.Failed("read", c.inErr)
-	case c.inN == 0:
+	case c.readErr != nil:
+		return 0, c.OpError("read", c.readErr)
+	case c.readN == 0:
 		return 0, io.EOF
 	}
-	return c.inN, nil
+	return c.readN, nil
 }
 
-func (c *Conn) takeStep(fd uintptr) bool {
-	c.inN, c.inErr = Recv(fd, c.in)
-	return c.inErr != syscall.EAGAIN //nolint:errorlint // a system call's, unwrapped
+func (c *Conn) readStep(fd uintptr) bool {
+	c.readN, c.readErr = Recv(fd, c.readBuf)
+	return c.readErr != syscall.EAGAIN //nolint:errorlint // a system call's, unwrapped
 }
 
 // Write implements io.Writer.
 func (c *Conn) Write(p []byte) (int, error) {
-	c.one[0] = p
-	_, err := c.WriteAll(c.one[:])
-	c.one[0] = nil
-	return c.sent, err
+	c.single[0] = p
+	_, err := c.WriteAll(c.single[:])
+	c.single[0] = nil
+	return c.written, err
 }
 
-// WriteAll writes pieces one behind the other, with as few system calls as
-// possible, and gives what an error has left of them. The slices over them are used
-// up; the bytes are only read.
+// WriteAll writes pieces one after the other, with few system calls, and gives the
+// rest that an error has left. It changes the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
-	c.rest, c.sent, c.outErr = pieces, 0, nil
-	err = c.raw.Write(c.give)
-	rest, c.rest = c.rest, nil
-	if err == nil && c.outErr != nil {
-		err = c.Failed("write", c.outErr)
+	c.pending, c.written, c.writeErr = pieces, 0, nil
+	err = c.raw.Write(c.writeFunc)
+	rest, c.pending = c.pending, nil
+	if err == nil && c.writeErr != nil {
+		err = c.OpError("write", c.writeErr)
 	}
 	return rest, err
 }
 
-func (c *Conn) giveStep(fd uintptr) bool {
-	n, err := Send(fd, c.rest)
-	c.sent, c.outErr = c.sent+n, err
-	c.rest = Cut(c.rest, n)
-	return err != nil || len(c.rest) == 0
+func (c *Conn) writeStep(fd uintptr) bool {
+	n, err := Send(fd, c.pending)
+	c.written, c.writeErr = c.written+n, err
+	c.pending = Consume(c.pending, n)
+	return err != nil || len(c.pending) == 0
 }

@@ -23,11 +23,11 @@ func New(tcp *net.TCPConn) (*Conn, error) {
 	return &Conn{TCPConn: tcp, raw: raw}, nil
 }
 
-// Raw is for steps of the caller's own.
+// Raw is for callers with system calls of their own.
 func (c *Conn) Raw() syscall.RawConn { return c.raw }
 
-// WriteAll writes pieces one behind the other, and gives what an error has left of
-// them. The slices over them are used up; the bytes are only read.
+// WriteAll writes pieces one after the other, and gives the rest that an error has
+// left. It changes the slices, but never the bytes.
 func (c *Conn) WriteAll(pieces [][]byte) (rest [][]byte, err error) {
 	v := net.Buffers(pieces)
 	_, err = v.WriteTo(c.TCPConn)

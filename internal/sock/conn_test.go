@@ -42,7 +42,7 @@ func pair(t testing.TB) (*sock.Conn, *net.TCPConn) {
 	return ours, accepted.(*net.TCPConn)
 }
 
-// TestBothWays sends what is larger than any buffer on the way, in pieces of all
+// TestBothWays sends up to more than all buffers on the way hold, in pieces of many
 // sizes.
 func TestBothWays(t *testing.T) {
 	t.Parallel()
@@ -80,7 +80,7 @@ func TestBothWays(t *testing.T) {
 	}
 }
 
-// TestRestAfterADeadline goes on with what a write that ended early has left.
+// TestRestAfterADeadline sends the rest that a write has left at its deadline.
 func TestRestAfterADeadline(t *testing.T) {
 	t.Parallel()
 	ours, peer := pair(t)
@@ -127,7 +127,7 @@ func TestRestAfterADeadline(t *testing.T) {
 	}
 }
 
-// TestErrors are those that package net gives.
+// TestErrors compares the errors with those of package net.
 func TestErrors(t *testing.T) {
 	t.Parallel()
 	read := func(c *sock.Conn) error { _, err := c.Read(make([]byte, 10)); return err }
@@ -176,12 +176,12 @@ func TestErrors(t *testing.T) {
 	}
 }
 
-func TestCut(t *testing.T) {
+func TestConsume(t *testing.T) {
 	t.Parallel()
 	words := func() [][]byte { return [][]byte{{}, []byte("ab"), {}, {}, []byte("cde"), []byte("f"), {}} }
 	all := bytes.Join(words(), nil)
 	for n := 0; n <= len(all); n++ {
-		rest := sock.Cut(words(), n)
+		rest := sock.Consume(words(), n)
 		if got := bytes.Join(rest, nil); !bytes.Equal(got, all[n:]) {
 			t.Errorf("without %d bytes %q is left, want %q", n, got, all[n:])
 		}

@@ -8,9 +8,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/http1"
 )
 
-// directRead is the size from which a read of a chunked body goes straight
-// into the caller's slice; a smaller one would read framing byte by byte.
-const directRead = 512
+// minDirectRead is the size from which a read of a chunked body goes straight into
+// the caller's slice. With a smaller slice, framing would be read byte by byte.
+const minDirectRead = 512
 
 var errBodyClosed = errors.New("the body was closed before")
 
@@ -30,20 +30,20 @@ type answer struct {
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
 	unwatch func() bool     // takes the connection off ctx; see context.AfterFunc
 	pool    *Pool
-	conn    *conn // nil when it has been let go
+	conn    *conn // nil after release
 	address string
 
-	framing framing
-	keep    bool  // the connection may be used again after a clean end
-	left    int64 // byLength: bytes to come
-	chunks  http1.ChunkDecoder
-	ended   error // what every further Read gives
+	framing   framing
+	reusable  bool  // the connection may be used again after a clean end
+	remaining int64 // byLength: bytes to come
+	chunks    http1.ChunkDecoder
+	ended     error // what every further Read gives
 }
 
-// start settles how the body ends (RFC 9112, 6.3). A body of nothing lets go
-// of the connection at once.
-func (a *answer) start(method string, h *head, whole bool) error {
-	a.keep = whole && h.persistent()
+// start decides how the body ends (RFC 9112, 6.3). An empty body releases the
+// connection at once.
+func (a *answer) start(method string, h *head, sentAll bool) error {
+	a.reusable = sentAll && h.persistent()
 	a.Status, a.Header, a.Length = h.status, h.Header, h.Length
 	a.Body = a
 	switch {
@@ -52,19 +52,19 @@ func (a *answer) start(method string, h *head, whole bool) error {
 	case h.Chunked:
 		a.framing = byChunks
 	case h.Length >= 0:
-		a.left = h.Length
+		a.remaining = h.Length
 	case h.persistent():
 		return errNoFraming
 	default:
-		a.framing, a.keep = byClose, false
+		a.framing, a.reusable = byClose, false
 	}
-	if a.framing == byLength && a.left == 0 {
+	if a.framing == byLength && a.remaining == 0 {
 		a.finish()
 	}
 	return nil
 }
 
-// Read gives what is there. The last bytes come together with io.EOF.
+// Read gives the bytes that are there. The last ones come together with io.EOF.
 func (a *answer) Read(p []byte) (int, error) {
 	if a.ended != nil {
 		return 0, a.ended
@@ -76,15 +76,15 @@ func (a *answer) Read(p []byte) (int, error) {
 	case byChunks:
 		return a.readChunks(p)
 	case byLength:
-		if int64(len(p)) > a.left {
-			p = p[:a.left]
+		if int64(len(p)) > a.remaining {
+			p = p[:a.remaining]
 		}
 	case byClose:
 	}
 	n, err := a.conn.read(p)
 	if a.framing == byLength {
-		a.left -= int64(n)
-		if a.left == 0 {
+		a.remaining -= int64(n)
+		if a.remaining == 0 {
 			a.finish()
 			return n, a.ended
 		}
@@ -118,7 +118,7 @@ func (a *answer) readChunks(p []byte) (int, error) {
 
 func (a *answer) decodeOnce(p []byte) (int, error) {
 	c := a.conn
-	if len(c.buf.Bytes()) == 0 && len(p) < directRead {
+	if len(c.buf.Bytes()) == 0 && len(p) < minDirectRead {
 		if err := c.fill(); err != nil {
 			return 0, err
 		}
@@ -128,13 +128,13 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 		c.buf.Take(used)
 		return n, err
 	}
-	m, err := c.in.Read(p)
+	m, err := c.reader.Read(p)
 	n, used, bad := a.chunks.Decode(p, p[:m])
 	if bad != nil {
 		return n, bad
 	}
 	if used < m {
-		a.keep = false // something stands behind the end
+		a.reusable = false // there are bytes behind the body's end
 	}
 	if a.chunks.Done() {
 		return n, nil
@@ -145,7 +145,7 @@ func (a *answer) decodeOnce(p []byte) (int, error) {
 // finish ends a complete body.
 func (a *answer) finish() {
 	a.ended = io.EOF
-	a.release(a.keep && len(a.conn.buf.Bytes()) == 0)
+	a.release(a.reusable && len(a.conn.buf.Bytes()) == 0)
 }
 
 // fail ends a body that broke off.
@@ -160,8 +160,8 @@ func (a *answer) fail(err error) {
 	a.release(false)
 }
 
-// Close lets go of the answer. Before its end that closes the connection,
-// which makes the engine stop its work.
+// Close ends the answer. Before the body's end it closes the connection, which makes
+// the engine stop its work.
 func (a *answer) Close() error {
 	if a.ended == nil {
 		a.ended = &Error{Stage: StageBody, Address: a.address, Err: errBodyClosed, MaybeTaken: true}
@@ -170,13 +170,14 @@ func (a *answer) Close() error {
 	return nil
 }
 
-// release gives the connection away, once. When ctx has ended its function may
-// still be about to close this connection, which therefore nobody gets again.
-func (a *answer) release(again bool) {
+// release gives the connection back to the pool. When ctx has ended, its function
+// may still be about to close the connection, so it is not used again
+// (TestEndedContextCostsTheConnection).
+func (a *answer) release(reusable bool) {
 	c := a.conn
 	a.conn = nil
 	if !a.unwatch() {
-		again = false
+		reusable = false
 	}
-	a.pool.release(c, again)
+	a.pool.release(c, reusable)
 }

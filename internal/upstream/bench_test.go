@@ -15,9 +15,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-// cheap is an engine that costs next to nothing and allocates nothing per
+// fastEngine starts an engine that costs next to nothing and allocates nothing per
 // request: it reads a whole request and sends the pieces of one answer.
-func cheap(b *testing.B, pieces ...[]byte) *instance.Instance {
+func fastEngine(b *testing.B, pieces ...[]byte) *instance.Instance {
 	b.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -30,14 +30,14 @@ func cheap(b *testing.B, pieces ...[]byte) *instance.Instance {
 			if err != nil {
 				return
 			}
-			wg.Go(func() { cheapConn(c, pieces) })
+			wg.Go(func() { serveFast(c, pieces) })
 		}
 	})
 	b.Cleanup(func() { _ = ln.Close(); wg.Wait() })
-	return at(ln.Addr().String())
+	return instanceAt(ln.Addr().String())
 }
 
-func cheapConn(c net.Conn, pieces [][]byte) {
+func serveFast(c net.Conn, pieces [][]byte) {
 	defer func() { _ = c.Close() }()
 	buf := make([]byte, 64<<10)
 	end, field := []byte("\r\n\r\n"), []byte("Content-Length: ")
@@ -112,7 +112,7 @@ func benchmark(b *testing.B, in *instance.Instance, body [][]byte) {
 
 func BenchmarkSmall(b *testing.B) {
 	answer := `{"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"a","finish_reason":"length"}]}`
-	in := cheap(b, []byte(uvicornHead+"content-length: "+strconv.Itoa(len(answer))+"\r\ncontent-type: application/json\r\n\r\n"+answer))
+	in := fastEngine(b, []byte(uvicornHead+"content-length: "+strconv.Itoa(len(answer))+"\r\ncontent-type: application/json\r\n\r\n"+answer))
 	benchmark(b, in, [][]byte{[]byte(`{"model":"m","prompt":"`), bytes.Repeat([]byte("x"), 100), []byte(`","max_tokens":1}`)})
 }
 
@@ -122,17 +122,17 @@ func BenchmarkStream64(b *testing.B) {
 		e := fmt.Sprintf(`data: {"id":"cmpl-1","object":"text_completion","choices":[{"index":0,"text":"token %d"}]}`+"\n\n", i)
 		pieces = append(pieces, fmt.Appendf(nil, "%x\r\n%s\r\n", len(e), e))
 	}
-	in := cheap(b, append(pieces, []byte("0\r\n\r\n"))...)
+	in := fastEngine(b, append(pieces, []byte("0\r\n\r\n"))...)
 	benchmark(b, in, [][]byte{[]byte(`{"model":"m","stream":true,"prompt":"x"}`)})
 }
 
 func BenchmarkBody1MiB(b *testing.B) {
-	in := cheap(b, []byte(uvicornHead+"content-length: 2\r\n\r\n{}"))
+	in := fastEngine(b, []byte(uvicornHead+"content-length: 2\r\n\r\n{}"))
 	prompt := bytes.Repeat([]byte("x"), 1<<20)
 	benchmark(b, in, [][]byte{[]byte(`{"prompt":"`), prompt[:1<<19], prompt[1<<19:], []byte(`"}`)})
 }
 
 func BenchmarkBody64KiB(b *testing.B) {
-	in := cheap(b, []byte(uvicornHead+"content-length: 2\r\n\r\n{}"))
+	in := fastEngine(b, []byte(uvicornHead+"content-length: 2\r\n\r\n{}"))
 	benchmark(b, in, [][]byte{[]byte(`{"prompt":"`), bytes.Repeat([]byte("x"), 64<<10), []byte(`"`), []byte(`}`)})
 }

@@ -74,9 +74,9 @@ type client interface {
 	StaleRetries() int64
 }
 
-// each runs a test with every implementation, or with the one that
+// forEachClient runs a test with every implementation, or with the one that
 // PD_TEST_UPSTREAM names.
-func each(t *testing.T, test func(t *testing.T, open opener)) {
+func forEachClient(t *testing.T, test func(t *testing.T, open opener)) {
 	t.Helper()
 	for _, kind := range []string{upstream.KindOwn, upstream.KindStd} {
 		if only := os.Getenv("PD_TEST_UPSTREAM"); only != "" && only != kind {
@@ -124,7 +124,7 @@ func do(t *testing.T, c upstream.Client, in *instance.Instance) (string, *upstre
 
 func TestRequestOnTheWire(t *testing.T) {
 	t.Parallel()
-	each(t, checkRequestOnTheWire)
+	forEachClient(t, checkRequestOnTheWire)
 }
 
 func checkRequestOnTheWire(t *testing.T, open opener) {
@@ -150,7 +150,7 @@ func checkRequestOnTheWire(t *testing.T, open opener) {
 
 func TestStages(t *testing.T) {
 	t.Parallel()
-	each(t, checkStages)
+	forEachClient(t, checkStages)
 }
 
 func checkStages(t *testing.T, open opener) {
@@ -198,7 +198,7 @@ func checkStages(t *testing.T, open opener) {
 
 func TestNotConnected(t *testing.T) {
 	t.Parallel()
-	each(t, checkNotConnected)
+	forEachClient(t, checkNotConnected)
 }
 
 func checkNotConnected(t *testing.T, open opener) {
@@ -223,11 +223,10 @@ func checkNotConnected(t *testing.T, open opener) {
 	}
 }
 
-// A connection that the engine closed while it lay in the pool is replaced for
-// free; what the fresh one does is told with the doubt that remains.
+// A request on a connection that the engine closes as idle is sent again on a new one.
 func TestStaleConnection(t *testing.T) {
 	t.Parallel()
-	each(t, checkStaleConnection)
+	forEachClient(t, checkStaleConnection)
 }
 
 func checkStaleConnection(t *testing.T, open opener) {
@@ -242,8 +241,8 @@ func checkStaleConnection(t *testing.T, open opener) {
 				}
 				_, _ = io.WriteString(c, ok)
 				if n == 0 {
-					// The next request is read and then dropped without a word, as
-					// when it crosses the engine's own close.
+					// The next request is read and dropped without an answer, as when
+					// it is on its way while the engine closes the connection.
 					_, _, _ = readRequest(r)
 					if how == "reset" {
 						reset(c)
@@ -267,7 +266,7 @@ func checkStaleConnection(t *testing.T, open opener) {
 
 func TestStaleThenGone(t *testing.T) {
 	t.Parallel()
-	each(t, checkStaleThenGone)
+	forEachClient(t, checkStaleThenGone)
 }
 
 func checkStaleThenGone(t *testing.T, open opener) {
@@ -288,7 +287,7 @@ func checkStaleThenGone(t *testing.T, open opener) {
 		_, _, _ = readRequest(r)
 		_, _ = io.WriteString(c, ok)
 		_, _, _ = readRequest(r)
-		_ = ln.Close() // killed while it worked
+		_ = ln.Close() // the engine is killed while it works on the request
 		reset(c)
 	}()
 	in := &instance.Instance{Key: instance.Key{Address: ln.Addr().String()}}
@@ -305,7 +304,7 @@ func checkStaleThenGone(t *testing.T, open opener) {
 
 func TestCauseOfAnEndedContext(t *testing.T) {
 	t.Parallel()
-	each(t, checkCauseOfAnEndedContext)
+	forEachClient(t, checkCauseOfAnEndedContext)
 }
 
 func checkCauseOfAnEndedContext(t *testing.T, open opener) {
@@ -348,7 +347,7 @@ func checkCauseOfAnEndedContext(t *testing.T, open opener) {
 
 func TestRedirectsAreNotFollowed(t *testing.T) {
 	t.Parallel()
-	each(t, checkRedirectsAreNotFollowed)
+	forEachClient(t, checkRedirectsAreNotFollowed)
 }
 
 func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
@@ -367,12 +366,12 @@ func checkRedirectsAreNotFollowed(t *testing.T, open opener) {
 	}
 }
 
-func TestTimeoutIsTold(t *testing.T) {
+func TestTimeout(t *testing.T) {
 	t.Parallel()
-	each(t, checkTimeoutIsTold)
+	forEachClient(t, checkTimeout)
 }
 
-func checkTimeoutIsTold(t *testing.T, open opener) {
+func checkTimeout(t *testing.T, open opener) {
 	t.Helper()
 	e := &upstream.Error{Err: &net.OpError{Op: "dial", Err: context.DeadlineExceeded}}
 	if !e.Timeout() {

@@ -15,95 +15,95 @@ import (
 )
 
 const (
-	// joinedBody is the size up to which a body is copied behind the head: one
-	// plain write of a few hundred bytes beats a vectored one.
-	joinedBody = 4 << 10
-	// watchedBody is the size from which a request may not fit the socket's
-	// buffer, so that sending it must watch for an answer that comes early.
-	watchedBody = 16 << 10
-	// earlyLook and maxEarlyLook bound how long a blocked send goes on before
-	// it looks for such an answer.
-	earlyLook    = 10 * time.Millisecond
-	maxEarlyLook = 160 * time.Millisecond
+	// maxJoinedBody is the size up to which a body is copied behind the head: a
+	// plain write of a few hundred bytes costs less than a vectored one.
+	maxJoinedBody = 4 << 10
+	// minWatchedBody is the size from which a body may not fit the socket's buffer.
+	// While such a body is sent, send watches for an answer that comes early.
+	minWatchedBody = 16 << 10
+	// minPeekWait and maxPeekWait bound how long a blocked send waits before it
+	// looks for such an answer.
+	minPeekWait = 10 * time.Millisecond
+	maxPeekWait = 160 * time.Millisecond
 )
 
 // conn is one connection to an engine. It has no goroutine: it belongs to the
 // exchange that uses it, then to the idle list.
 type conn struct {
-	tcp   *sock.Conn
-	in    io.Reader // tcp, but for tests of the parser
-	raw   syscall.RawConn
-	abort func() // closes tcp; the one thing another goroutine may do
+	tcp    *sock.Conn
+	reader io.Reader // tcp, except in tests of the parser
+	raw    syscall.RawConn
+	abort  func() // closes tcp; any goroutine may call it
 
 	host       *host
 	generation uint64        // of host when this was dialled
-	since      time.Duration // idle since, by the pool's clock; guarded by host.mu
+	idleSince  time.Duration // by Pool.now; guarded by host.mu
 	reused     bool
 
 	buf      http1.Buffer
 	heads    http1.HeadCache
-	answered bool // a byte of this exchange's answer came
-	vector   [][]byte
-	rest     [][]byte // of vector, what is not sent yet
+	answered bool     // a byte of this exchange's answer came
+	vector   [][]byte // the request
+	rest     [][]byte // the part of vector that is not sent yet
 
-	look func(fd uintptr) bool // for raw.Read, made once
-	seen peeked
-	step func(fd uintptr) bool // the same, for sendAndRead
-	way  sending
+	peekFunc func(fd uintptr) bool // for raw.Read, made once: a new one would be allocated
+	peeked   peekResult
+	sendFunc func(fd uintptr) bool // sendStep, made once as well
+	sending  sendState
 }
 
-// peeked is what there is to read on a connection without reading it.
-type peeked uint8
+// peekResult is what a read of the connection would find.
+type peekResult uint8
 
 const (
-	nothing peeked = iota // or nobody can tell
-	something
-	theEnd // or an error
+	peekNothing peekResult = iota // also where the system cannot tell
+	peekData
+	peekEnd // the peer's close, or an error
 )
 
 func newConn(tcp *net.TCPConn) (*conn, error) {
-	quick, err := sock.New(tcp)
+	wrapped, err := sock.New(tcp)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{tcp: quick, in: quick, raw: quick.Raw()}
+	c := &conn{tcp: wrapped, reader: wrapped, raw: wrapped.Raw()}
 	c.abort = func() { _ = tcp.Close() }
-	c.step = c.sendStep
-	c.look = func(fd uintptr) bool {
-		c.seen = peekFD(fd)
+	c.sendFunc = c.sendStep
+	c.peekFunc = func(fd uintptr) bool {
+		c.peeked = peekFD(fd)
 		return true // never wait
 	}
 	return c, nil
 }
 
 // peek looks at the socket without waiting and without taking anything.
-func (c *conn) peek() peeked {
-	c.seen = theEnd
-	if err := c.raw.Read(c.look); err != nil {
-		return theEnd
+func (c *conn) peek() peekResult {
+	c.peeked = peekEnd
+	if err := c.raw.Read(c.peekFunc); err != nil {
+		return peekEnd
 	}
-	return c.seen
+	return c.peeked
 }
 
-// load sets what send is to send. The body's bytes are shared with other legs:
-// they are only read; the slices over them are copied, since sending cuts them.
-func (c *conn) load(head []byte, body [][]byte) {
+// setRequest sets what send is to send. The body's bytes are shared with other legs
+// and are only read. The slices over them are copied, since sending shortens them.
+func (c *conn) setRequest(head []byte, body [][]byte) {
 	c.vector = append(append(c.vector[:0], head), body...)
 	c.rest = c.vector
 }
 
-// send writes what is left of the request. early tells that an answer is there
-// already and the rest was held back; only with watchEarly it is looked for.
-func (c *conn) send(watchEarly bool) (early bool, err error) {
-	if !watchEarly {
+// send writes what is left of the request. With watchEarlyReply it stops when an
+// answer comes before the end of the request; early tells so.
+func (c *conn) send(watchEarlyReply bool) (early bool, err error) {
+	if !watchEarlyReply {
 		_, err = c.tcp.WriteAll(c.rest)
-		c.unload()
+		c.releaseRequest()
 		return false, err
 	}
-	for wait := earlyLook; ; wait = min(2*wait, maxEarlyLook) {
-		// No goroutine may wait for the answer meanwhile, so the wait for room
-		// is cut into pieces. An ended context closes the connection, which no
-		// deadline set here can undo.
+	for wait := minPeekWait; ; wait = min(2*wait, maxPeekWait) {
+		// No other goroutine waits for the answer meanwhile, so this one looks for
+		// it between short writes. An ended context closes the connection, which
+		// no deadline set here can undo.
 		if err = c.tcp.SetWriteDeadline(time.Now().Add(wait)); err != nil {
 			break
 		}
@@ -116,31 +116,31 @@ func (c *conn) send(watchEarly bool) (early bool, err error) {
 			break
 		}
 		switch c.peek() {
-		case something:
+		case peekData:
 			return true, nil
-		case theEnd:
-			c.unload()
+		case peekEnd:
+			c.releaseRequest()
 			return false, syscall.EPIPE
-		case nothing:
+		case peekNothing:
 		}
 	}
-	c.unload()
+	c.releaseRequest()
 	return false, err
 }
 
-// unload lets go of the request's bytes.
-func (c *conn) unload() {
+// releaseRequest drops the references to the request's bytes.
+func (c *conn) releaseRequest() {
 	clear(c.vector)
 	c.vector, c.rest = c.vector[:0], nil
 }
 
-// errNotIdle means that a pooled connection has something to read, or its end,
-// before anything was sent.
+// errNotIdle means that a pooled connection had bytes to read, or its end, before
+// the request was sent.
 var errNotIdle = errors.New("not idle any more")
 
-// exchange sends the loaded request and reads the answer's head. whole tells
-// that all of the request went out.
-func (c *conn) exchange(watchEarly bool, h *head) (whole bool, err error) {
+// exchange sends the request and reads the answer's head, interim ones skipped.
+// sentAll tells that all of the request was sent.
+func (c *conn) exchange(watchEarlyReply bool, h *head) (sentAll bool, err error) {
 	c.answered = false
 	more, early := true, false
 	var sendErr error
@@ -151,11 +151,11 @@ func (c *conn) exchange(watchEarly bool, h *head) (whole bool, err error) {
 		}
 	}
 	if more && sendErr == nil {
-		early, sendErr = c.send(watchEarly)
+		early, sendErr = c.send(watchEarlyReply)
 	}
 	for range maxInterim + 1 {
-		// A peer that closed on us may have said why before that: reading
-		// tells, and cannot block on a connection that is gone.
+		// A peer that closed the connection may have answered before that. A read
+		// finds out, and cannot block on a connection that is gone.
 		if sendErr != nil && !errors.Is(sendErr, syscall.EPIPE) && !errors.Is(sendErr, syscall.ECONNRESET) {
 			return false, sendErr
 		}
@@ -169,18 +169,19 @@ func (c *conn) exchange(watchEarly bool, h *head) (whole bool, err error) {
 		case h.status == http.StatusSwitchingProtocols:
 			return false, errSwitched
 		case h.status >= http.StatusOK:
-			c.unload()
+			c.releaseRequest()
 			return !early && sendErr == nil, nil
-		case early: // an interim answer: the request goes on
-			early, sendErr = c.send(watchEarly)
+		case early: // after an interim answer the rest of the request is sent
+			early, sendErr = c.send(watchEarlyReply)
 		}
 	}
 	return false, errInterim
 }
 
-// fill reads once into the buffer. The end of the connection is io.ErrUnexpectedEOF.
+// fill reads once into the buffer. At the end of the connection it gives
+// io.ErrUnexpectedEOF.
 func (c *conn) fill() error {
-	n, err := c.in.Read(c.buf.Room())
+	n, err := c.reader.Read(c.buf.Free())
 	c.buf.Add(n)
 	if n > 0 {
 		c.answered = true
@@ -192,18 +193,18 @@ func (c *conn) fill() error {
 	return err
 }
 
-// close ends the connection. The peer sees a reset if it was still sending.
+// close ends the connection. A peer that is still sending gets a reset.
 func (c *conn) close() {
 	c.buf.Release()
 	c.abort()
 }
 
-// read takes buffered bytes, or reads past the buffer.
+// read gives buffered bytes, or reads from the connection into p directly.
 func (c *conn) read(p []byte) (int, error) {
 	if b := c.buf.Bytes(); len(b) > 0 {
 		n := copy(p, b)
 		c.buf.Take(n)
 		return n, nil
 	}
-	return c.in.Read(p)
+	return c.reader.Read(p)
 }

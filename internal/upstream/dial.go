@@ -10,16 +10,17 @@ import (
 )
 
 const (
-	// maxAgain is the longest wait until a connection is asked for once more. The
-	// kernel repeats its first packet after 1 s, the whole of the default
-	// --connect-timeout: without more of them, one that is lost would be the end.
-	maxAgain = 300 * time.Millisecond
-	// tries bounds how often a connection is asked for.
-	tries = 3
+	// maxRetryWait bounds the wait until another connection is dialled beside the
+	// first. Linux repeats a lost SYN after 1 s (RFC 6298, 2.1), which is all of the
+	// default --connect-timeout: one lost packet would fail the dial
+	// (TestLostPacketOfAConnect).
+	maxRetryWait = 300 * time.Millisecond
+	// maxTries bounds the dials for one connection.
+	maxTries = 3
 )
 
-// Dialer gives connections with TCP_NODELAY (Go's default), to allowed addresses
-// only. While none comes, it asks for another one beside the first.
+// Dialer makes connections with TCP_NODELAY (Go's default), to allowed addresses
+// only. While the first dial is unanswered, it starts others beside it.
 type Dialer struct {
 	net     net.Dialer
 	timeout time.Duration // for all tries together
@@ -37,16 +38,16 @@ func (d *Dialer) DialContext(ctx context.Context, network, address string) (net.
 	defer cancel()
 	a := attempt{dialer: d, ctx: ctx, cancel: cancel, network: network, address: address}
 	a.mu.Lock() // timer is set before it goes off
-	a.timer = time.AfterFunc(d.again(), a.again)
+	a.timer = time.AfterFunc(d.retryWait(), a.retry)
 	a.mu.Unlock()
 	nc, err := d.net.DialContext(ctx, network, address)
-	return a.end(nc, err)
+	return a.result(nc, err)
 }
 
-// again is how long one try is waited for alone.
-func (d *Dialer) again() time.Duration { return min(d.timeout/tries, maxAgain) }
+// retryWait is the time between the starts of two tries.
+func (d *Dialer) retryWait() time.Duration { return min(d.timeout/maxTries, maxRetryWait) }
 
-// attempt is one connection that is asked for, maybe several times.
+// attempt is one call of DialContext, with all its tries.
 type attempt struct {
 	dialer           *Dialer
 	ctx              context.Context //nolint:containedctx // of all its tries
@@ -55,49 +56,49 @@ type attempt struct {
 
 	mu    sync.Mutex // guards what follows
 	timer *time.Timer
-	more  int // tries beside the first
-	over  bool
-	conn  net.Conn // of a try beside the first
-	err   error    // the same
+	extra int // tries beside the first
+	done  bool
+	conn  net.Conn // of an extra try
+	err   error    // of an extra try
 }
 
-// again is one more try, beside those that run.
-func (a *attempt) again() {
+// retry starts an extra try, beside those that run.
+func (a *attempt) retry() {
 	a.mu.Lock()
-	if a.over {
+	if a.done {
 		a.mu.Unlock()
 		return
 	}
-	if a.more++; a.more < tries-1 {
-		a.timer.Reset(a.dialer.again())
+	if a.extra++; a.extra < maxTries-1 {
+		a.timer.Reset(a.dialer.retryWait())
 	}
 	a.mu.Unlock()
 	nc, err := a.dialer.net.DialContext(a.ctx, a.network, a.address)
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	switch {
-	case a.over && nc != nil:
+	case a.done && nc != nil:
 		_ = nc.Close()
-	case a.over:
+	case a.done:
 	case err == nil, errors.Is(err, syscall.ECONNREFUSED):
-		a.over, a.conn, a.err = true, nc, err
-		a.cancel() // the first one, which is waited for
+		a.done, a.conn, a.err = true, nc, err
+		a.cancel() // ends the first try, which DialContext waits for
 	}
 }
 
-// end gives what came of it, when the first try has ended.
-func (a *attempt) end(nc net.Conn, err error) (net.Conn, error) {
+// result gives the outcome of all tries, when the first one has ended.
+func (a *attempt) result(nc net.Conn, err error) (net.Conn, error) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	a.timer.Stop()
-	if !a.over {
-		a.over = true
+	if !a.done {
+		a.done = true
 		return nc, err
 	}
 	if nc == nil {
 		return a.conn, a.err
 	}
-	if a.conn != nil { // both came
+	if a.conn != nil { // two tries succeeded
 		_ = a.conn.Close()
 	}
 	return nc, nil

@@ -31,7 +31,7 @@ type lossy struct {
 func newLossy(t *testing.T) *lossy {
 	t.Helper()
 	var plain net.ListenConfig
-	plain.SetMultipathTCP(false) // whose sockets take no filter
+	plain.SetMultipathTCP(false) // sockets of Multipath TCP take no filter
 	ln, err := plain.Listen(t.Context(), "tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -56,8 +56,8 @@ func newLossy(t *testing.T) *lossy {
 	return l
 }
 
-// lose loses the packets for the listening socket that come from a port, 0 for all.
-// It is a filter of the kernel: to both sides the packets have never arrived.
+// lose makes the kernel drop the packets to the listening socket that come from a port,
+// 0 for any port.
 func (l *lossy) lose(from int) {
 	l.t.Helper()
 	program := []unix.SockFilter{
@@ -83,8 +83,8 @@ func (l *lossy) lose(from int) {
 	}
 }
 
-// asking gives the ports from which somebody waits to be connected to the engine.
-func (l *lossy) asking() (ports []int) {
+// connecting gives the ports of the sockets that wait for the engine's SYN-ACK.
+func (l *lossy) connecting() (ports []int) {
 	l.t.Helper()
 	table, err := os.ReadFile("/proc/thread-self/net/tcp")
 	if err != nil {
@@ -107,16 +107,15 @@ func (l *lossy) asking() (ports []int) {
 	return ports
 }
 
-// A packet that is lost while a connection is made does not cost the instance: it is
-// asked again, on another connection, before the time is over.
+// A lost SYN does not fail the dial: another connection is tried before the timeout.
 func TestLostPacketOfAConnect(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		for _, timeout := range []time.Duration{0, 20 * time.Second} { // 0: the default
 			l := newLossy(t)
-			in := at(l.ln.Addr().String())
-			// In the default's second a machine may have no time for more than the
-			// first packet. That all of them fail is no matter of time.
+			in := instanceAt(l.ln.Addr().String())
+			// A busy machine may send only the first SYN within the default second, so
+			// one try in twenty is enough.
 			for left := 20; ; left-- {
 				l.lose(0)
 				c := open(t, upstream.Options{ConnectTimeout: timeout})
@@ -130,13 +129,13 @@ func TestLostPacketOfAConnect(t *testing.T) {
 				}()
 				var first []int
 				testkit.Eventually(t, time.Minute, func() error {
-					if first = l.asking(); len(first) == 0 && len(got) == 0 {
+					if first = l.connecting(); len(first) == 0 && len(got) == 0 {
 						return errors.New("nobody asks")
 					}
 					return nil
 				})
 				if len(first) > 0 {
-					l.lose(first[0]) // for ever, and no other
+					l.lose(first[0]) // the packets of the first connection only, for ever
 				}
 				err := <-got
 				if err == nil {
@@ -150,18 +149,18 @@ func TestLostPacketOfAConnect(t *testing.T) {
 	})
 }
 
-// What nobody answers at all is told as before, when the time is over.
+// A dial that is never answered is a timeout, and leaves no socket behind.
 func TestConnectWithoutAnAnswer(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		l := newLossy(t)
 		l.lose(0)
-		_, e := do(t, open(t, upstream.Options{ConnectTimeout: 200 * time.Millisecond}), at(l.ln.Addr().String()))
+		_, e := do(t, open(t, upstream.Options{ConnectTimeout: 200 * time.Millisecond}), instanceAt(l.ln.Addr().String()))
 		if e == nil || e.Stage != upstream.StageNotConnected || !e.Timeout() || e.Refused() || e.MaybeTaken {
 			t.Fatalf("%+v", e)
 		}
 		testkit.Eventually(t, time.Minute, func() error {
-			if ports := l.asking(); len(ports) > 0 {
+			if ports := l.connecting(); len(ports) > 0 {
 				return fmt.Errorf("still asking from %v", ports)
 			}
 			return nil

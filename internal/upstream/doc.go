@@ -1,16 +1,16 @@
-// Package upstream is HTTP to one engine: pooled connections, a guarded dial,
-// and errors typed by what is known of the request when it failed, since that
-// decides whether it may be sent again.
+// Package upstream is the HTTP client to the engines. It pools connections, dials
+// allowed addresses only, and types each error by how far the request had come,
+// since that decides whether the request may be sent again.
 //
-// Two clients stand behind one interface. Std is http.Transport. Pool speaks
-// HTTP/1.1 itself: one goroutine per request, the caller's own, writes the
-// request in one vectored write and reads the answer; nothing else runs.
+// Two clients are behind one interface. Std is http.Transport. Pool speaks
+// HTTP/1.1 itself: the caller's goroutine writes the request in one vectored
+// write and reads the answer, and no other goroutine runs.
 //
 //	Do ─ idle connection, or dial ─ write head+body ─ read head ─▶ Response
-//	          ▲                                                     │ Body
-//	          └──────── clean end of the body, and nothing behind it┘
+//	          ▲                                                      │ Body
+//	          └──────── clean end of the body, and no byte after it ─┘
 //
-// A connection is used again only when the request was sent whole, the answer
-// was read to its exact end, and the exchange's context can no longer touch
-// it. In every other case it is closed, which is what tells an engine to stop.
+// A connection is used again only when all of the request was sent, the answer
+// was read to its exact end, and the exchange's context can no longer close
+// it. In every other case it is closed, which tells an engine to stop working.
 package upstream

@@ -29,10 +29,10 @@ func (r *cutReader) Read(p []byte) (int, error) {
 	return n, nil
 }
 
-// FuzzResponse feeds the reader of answers anything. What it takes, net/http
-// takes as well, and both read the same; how the bytes are cut changes nothing.
-// A connection is kept only where net/http, too, has read exactly to the end of
-// the answer: what stands behind it can become nobody's.
+// FuzzResponse reads any bytes as an answer. If they are accepted, net/http accepts
+// them too and reads the same, and it does not matter how the bytes are cut. The
+// connection is reusable only if net/http has read exactly to the end of the answer:
+// bytes behind it must not become another client's answer.
 func FuzzResponse(f *testing.F) {
 	for _, s := range responseSeeds() {
 		f.Add([]byte(s), uint8(1), false)
@@ -58,9 +58,9 @@ func responseSeeds() []string {
 	}
 }
 
-// TestResponseNeighbours takes each byte out of every seed, doubles it, and puts
-// what matters in framing in its place and in front of it: the changes that a
-// fuzzer comes upon by luck.
+// TestResponseNeighbours removes each byte of every seed, doubles it, and puts bytes
+// that matter in framing in its place and before it. A fuzzer would find these changes
+// only by chance.
 func TestResponseNeighbours(t *testing.T) {
 	t.Parallel()
 	for _, s := range responseSeeds() {
@@ -75,7 +75,7 @@ func TestResponseNeighbours(t *testing.T) {
 	}
 }
 
-// checkResponse is what FuzzResponse says.
+// checkResponse checks what FuzzResponse promises.
 func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	t.Helper()
 	method := http.MethodGet
@@ -88,7 +88,7 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	cutAt := &cutReader{rest: slices.Clone(in), size: int(cut%17) + 1}
 	size := int(cut) + 1
 	if cut%2 == 0 {
-		size += directRead // past the buffer, into the caller's slice
+		size += minDirectRead // past the buffer, into the caller's slice
 	}
 	pieces := read(t, method, cutAt, size)
 	if (ours.err == nil) != (pieces.err == nil) || ours.status != pieces.status || ours.head != pieces.head || ours.length != pieces.length ||
@@ -117,10 +117,10 @@ func checkResponse(t *testing.T, in []byte, cut uint8, isHead bool) {
 	if ours.length >= 0 && int64(len(ours.body)) > ours.length {
 		t.Fatalf("%d bytes of %d", len(ours.body), ours.length)
 	}
-	if ours.again && (ours.err != nil || theirs.Close || taken != end) {
+	if ours.reusable && (ours.err != nil || theirs.Close || taken != end) {
 		t.Fatalf("the connection is kept: %v, at byte %d; net/http is at %d, close is %v", ours.err, taken, end, theirs.Close)
 	}
-	if pieces.again && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
+	if pieces.reusable && (pieces.err != nil || theirs.Close || len(in)-len(cutAt.rest) != end) {
 		t.Fatalf("cut by %d, the connection is kept at byte %d; net/http is at %d", cut, len(in)-len(cutAt.rest), end)
 	}
 	for _, name := range []string{"Trailer", "Connection"} { // net/http takes them out
@@ -164,9 +164,9 @@ func standard(method string, in []byte) (resp *http.Response, body []byte, end i
 	}
 }
 
-// FuzzRequest writes a request with anything in it that a client can have a
-// say in. It is refused, or it is one request to net/http, with the same
-// method, body and headers, and nothing behind it.
+// FuzzRequest writes a request with any value of what clients can set. It is refused,
+// or net/http reads it as one request with the same method, body and headers, and no
+// bytes behind it.
 func FuzzRequest(f *testing.F) {
 	f.Add("POST", "/v1/completions", "X-A", "b", []byte(`{"a":1}`), uint8(3))
 	f.Add("GET", "/v1/models/a b?x=%20", "Cookie", "a\r\nContent-Length: 5", []byte(nil), uint8(0))

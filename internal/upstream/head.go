@@ -9,9 +9,9 @@ const (
 	maxInterim = 8
 )
 
-// Whatever two readers could read in two ways is refused, here and in http1: an
-// engine, or something between, that frames answers oddly must not make us give one
-// client another's answer.
+// An answer that two readers could read in two ways is refused, here and in http1:
+// odd framing, by an engine or by something before it, must not give one client
+// another's answer (RFC 9112, 6.3 and 11).
 const (
 	errHeadTooLarge = http1.Error("the head is larger than 64 KiB")
 	errNoFraming    = http1.Error("a body without a length on a connection that is kept")
@@ -19,15 +19,15 @@ const (
 	errSwitched     = http1.Error("the protocol was switched, which nobody asked for")
 )
 
-// head is what the head of an answer says.
+// head is the parsed head of an answer.
 type head struct {
 	http1.Head
 	status int
-	old    bool // HTTP/1.0
+	http10 bool
 }
 
-// persistent tells whether the peer is willing to keep the connection.
-func (h *head) persistent() bool { return !h.Close && (!h.old || h.KeepAlive) }
+// persistent tells whether the peer keeps the connection (RFC 9112, 9.3).
+func (h *head) persistent() bool { return !h.Close && (!h.http10 || h.KeepAlive) }
 
 // readHead reads one head, interim or not.
 func (c *conn) readHead(h *head) error {
@@ -56,11 +56,11 @@ func (c *conn) readHead(h *head) error {
 
 func (c *conn) parseHead(h *head, text []byte) error {
 	start, fields := http1.SplitHead(text)
-	status, old, err := http1.ParseStatusLine(start)
+	status, http10, err := http1.ParseStatusLine(start)
 	if err != nil {
 		return err
 	}
-	fieldsSay, _, err := c.heads.Parse(fields, old)
-	*h = head{Head: fieldsSay, status: status, old: old}
+	parsed, _, err := c.heads.Parse(fields, http10)
+	*h = head{Head: parsed, status: status, http10: http10}
 	return err
 }

@@ -10,26 +10,26 @@ import (
 // maxIdle bounds the unused connections to one instance.
 const maxIdle = 1024
 
-// life tells one incarnation of an instance from the next, as
+// incarnation tells one process behind an instance's key from the next, as
 // instance.Incarnation does, without making a string.
-type life struct {
+type incarnation struct {
 	id       string
 	revision int64 // of a record without an id
 }
 
-func lifeOf(in *instance.Instance) life {
+func incarnationOf(in *instance.Instance) incarnation {
 	if in.Record.ID != "" {
-		return life{id: in.Record.ID}
+		return incarnation{id: in.Record.ID}
 	}
-	return life{revision: in.CreateRevision}
+	return incarnation{revision: in.CreateRevision}
 }
 
-// host holds what is known of one instance. An engine in both roles has two,
-// since its records may name their incarnations differently.
+// host has the idle connections to one instance. An engine in both roles has two
+// hosts, since its records may name their incarnations differently.
 type host struct {
-	mu   sync.Mutex // guards what follows, and conn.since of idle
-	idle []*conn    // the last one was used last
-	life life
+	mu          sync.Mutex // guards what follows, and conn.idleSince of idle
+	idle        []*conn    // the last one was used last
+	incarnation incarnation
 	// generation counts incarnations and Forget: connections of an earlier one
 	// are not used again.
 	generation uint64
@@ -37,16 +37,17 @@ type host struct {
 	gone       bool  // taken out of Pool.hosts
 }
 
-// drop empties the idle list; the caller closes what it gets, without the lock.
-func (h *host) drop() []*conn {
-	dead := h.idle
+// dropIdle empties the idle list. The caller closes the connections after it has
+// released mu.
+func (h *host) dropIdle() []*conn {
+	toClose := h.idle
 	h.idle = nil
-	return dead
+	return toClose
 }
 
-// enter finds the host of an instance and counts the caller as active there. dead
-// are connections to close: those to an earlier life of the instance.
-func (p *Pool) enter(in *instance.Instance) (h *host, dead []*conn) {
+// activeHost finds the host of an instance and counts the caller as active there.
+// toClose are the connections to an earlier incarnation, which the caller closes.
+func (p *Pool) activeHost(in *instance.Instance) (h *host, toClose []*conn) {
 	for {
 		h = p.host(in.Key)
 		h.mu.Lock()
@@ -55,17 +56,17 @@ func (p *Pool) enter(in *instance.Instance) (h *host, dead []*conn) {
 			continue
 		}
 		h.active++
-		if l := lifeOf(in); l != h.life {
-			h.life = l
+		if current := incarnationOf(in); current != h.incarnation {
+			h.incarnation = current
 			h.generation++
-			dead = h.drop()
+			toClose = h.dropIdle()
 		}
 		h.mu.Unlock()
-		return h, dead
+		return h, toClose
 	}
 }
 
-func secure(in *instance.Instance) bool { return in.Record.Scheme == "https" }
+func isHTTPS(in *instance.Instance) bool { return in.Record.Scheme == "https" }
 
 func (p *Pool) host(k instance.Key) *host {
 	p.mu.RLock()
@@ -84,18 +85,18 @@ func (p *Pool) host(k instance.Key) *host {
 }
 
 // leave takes the caller's count off.
-func (h *host) leave() {
+func (h *host) removeActive() {
 	h.mu.Lock()
 	h.active--
 	h.mu.Unlock()
 }
 
-// reuse gives the connection that was used last, if it is young enough at that time.
-// The exchange looks whether the peer has closed it or sent anything since; that is
-// never left out: bytes that nobody asked for would become the next client's answer.
-// nil means dial.
-func (p *Pool) reuse(h *host, at time.Time) *conn {
-	oldest := at.Sub(p.begun) - p.opts.IdleTimeout
+// popIdle gives the connection that was used last, or nil if none is young enough at
+// that time. The exchange must check that the peer has neither closed it nor sent
+// anything since: bytes that nobody asked for would become the next client's answer
+// (TestUnaskedAnswerBeforeTheNextRequest).
+func (p *Pool) popIdle(h *host, at time.Time) *conn {
+	oldest := at.Sub(p.started) - p.opts.IdleTimeout
 	h.mu.Lock()
 	n := len(h.idle) - 1
 	if n < 0 {
@@ -103,10 +104,10 @@ func (p *Pool) reuse(h *host, at time.Time) *conn {
 		return nil
 	}
 	c := h.idle[n]
-	if c.since < oldest { // and so are all below it
-		dead := h.drop()
+	if c.idleSince < oldest { // and so are all others, which were used before it
+		toClose := h.dropIdle()
 		h.mu.Unlock()
-		closeAll(dead)
+		closeAll(toClose)
 		return nil
 	}
 	h.idle[n] = nil
@@ -116,19 +117,19 @@ func (p *Pool) reuse(h *host, at time.Time) *conn {
 	return c
 }
 
-// release ends an exchange on c: the connection lies idle again or is closed.
-func (p *Pool) release(c *conn, again bool) {
+// release ends an exchange on c. The connection becomes idle or is closed.
+func (p *Pool) release(c *conn, reusable bool) {
 	h := c.host
 	h.mu.Lock()
 	h.active--
-	again = again && c.generation == h.generation && len(h.idle) < maxIdle && !h.gone && !p.closed.Load()
-	if again {
-		c.since = p.now()
+	reusable = reusable && c.generation == h.generation && len(h.idle) < maxIdle && !h.gone && !p.closed.Load()
+	if reusable {
+		c.idleSince = p.now()
 		h.idle = append(h.idle, c)
 	}
 	h.mu.Unlock()
 	switch {
-	case !again:
+	case !reusable:
 		c.close()
 	case !p.sweeping.Load() && p.sweeping.CompareAndSwap(false, true):
 		p.sweeper.Reset(p.sweepEvery())
@@ -136,65 +137,64 @@ func (p *Pool) release(c *conn, again bool) {
 }
 
 // now is the pool's clock.
-func (p *Pool) now() time.Duration { return time.Since(p.begun) }
+func (p *Pool) now() time.Duration { return time.Since(p.started) }
 
 func (p *Pool) sweepEvery() time.Duration { return max(p.opts.IdleTimeout/8, time.Millisecond) }
 
-// sweep closes the connections that were idle too long and forgets hosts of
-// which nothing is left. It runs on a timer, which is set only while something
-// lies idle.
+// sweep closes the connections that were idle too long, and removes hosts without a
+// connection. It runs on a timer, which is set only while some connection is idle.
 func (p *Pool) sweep() {
-	p.sweeping.Store(false) // before the scan: who comes later sets the timer anew
+	p.sweeping.Store(false) // before the scan: a release from now on sets the timer again
 	oldest := p.now() - p.opts.IdleTimeout
-	var dead []*conn
-	left := false
+	var toClose []*conn
+	anyIdle := false
 	p.mu.Lock()
 	for k, h := range p.hosts {
 		h.mu.Lock()
 		n := 0
-		for n < len(h.idle) && h.idle[n].since < oldest {
+		for n < len(h.idle) && h.idle[n].idleSince < oldest {
 			n++
 		}
 		if n > 0 {
-			dead = append(dead, h.idle[:n]...)
+			toClose = append(toClose, h.idle[:n]...)
 			rest := copy(h.idle, h.idle[n:])
 			clear(h.idle[rest:])
 			h.idle = h.idle[:rest]
 		}
 		if len(h.idle) > 0 {
-			left = true
+			anyIdle = true
 		} else if h.active == 0 {
 			h.gone = true
 			delete(p.hosts, k)
 		}
 		h.mu.Unlock()
 	}
-	if left && !p.closed.Load() && p.sweeping.CompareAndSwap(false, true) {
+	if anyIdle && !p.closed.Load() && p.sweeping.CompareAndSwap(false, true) {
 		p.sweeper.Reset(p.sweepEvery())
 	}
 	p.mu.Unlock()
-	closeAll(dead)
+	closeAll(toClose)
 }
 
-// Forget closes the idle connections to an address, in any role, and lets no
-// running exchange bring one back.
+// Forget closes the idle connections to an address, in any role. Running exchanges
+// close theirs when they end.
 func (p *Pool) Forget(address string) {
-	p.discard(func(k instance.Key) bool { return k.Address == address })
+	p.closeIdle(func(k instance.Key) bool { return k.Address == address })
 }
 
-func (p *Pool) discard(which func(instance.Key) bool) {
-	var dead []*conn
+func (p *Pool) closeIdle(match func(instance.Key) bool) {
+	var toClose []*conn
 	p.mu.RLock()
 	for k, h := range p.hosts {
-		if which(k) {
+		if match(k) {
 			h.mu.Lock()
 			h.generation++
-			dead = append(dead, h.drop()...)
+			toClose = append(toClose, h.dropIdle()...)
 			h.mu.Unlock()
 		}
 	}
 	p.mu.RUnlock()
-	closeAll(dead)
+	closeAll(toClose)
 }
 
 func closeAll(list []*conn) {

@@ -14,16 +14,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// named is a server that says who it is, and counts its connections.
-type named struct {
+// countingServer is a server that answers with its name, and counts its connections.
+type countingServer struct {
 	*httptest.Server
 	instance.Key
 	conns atomic.Int64
 }
 
-func serving(t *testing.T, name string, start func(*httptest.Server)) *named {
+func startCounting(t *testing.T, name string, start func(*httptest.Server)) *countingServer {
 	t.Helper()
-	s := &named{}
+	s := &countingServer{}
 	s.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, name) }))
 	s.Config.ConnContext = func(ctx context.Context, _ net.Conn) context.Context {
 		s.conns.Add(1)
@@ -35,8 +35,8 @@ func serving(t *testing.T, name string, start func(*httptest.Server)) *named {
 	return s
 }
 
-// life is an entry of the server.
-func (s *named) life(id string) *instance.Instance {
+// incarnation gives an instance at the server's address.
+func (s *countingServer) incarnation(id string) *instance.Instance {
 	return &instance.Instance{Key: s.Key, Record: instance.Record{ID: id}}
 }
 
@@ -55,17 +55,17 @@ func ask(t *testing.T, p *Pool, in *instance.Instance) string {
 	return string(b)
 }
 
-// later makes everything that lies idle too old.
-func (p *Pool) later() { p.begun = p.begun.Add(-2 * p.opts.IdleTimeout) }
+// ageIdle makes all idle connections too old.
+func (p *Pool) ageIdle() { p.started = p.started.Add(-2 * p.opts.IdleTimeout) }
 
-// A connection is used again by requests to the same life of an instance, until
-// somebody knows better or it is too old.
+// A connection is used again for the same incarnation of an instance, until Forget or
+// until it is too old.
 func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	t.Parallel()
-	s := serving(t, "a", (*httptest.Server).Start)
+	s := startCounting(t, "a", (*httptest.Server).Start)
 	p := NewPool(Options{IdleTimeout: time.Hour})
 	defer p.Close()
-	first, second := s.life("1"), s.life("2")
+	first, second := s.incarnation("1"), s.incarnation("2")
 	for _, step := range []struct {
 		name   string
 		before func()
@@ -74,15 +74,15 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	}{
 		{"at first", nil, first, 1},
 		{"again", nil, first, 1},
-		{"another entry of the same life", nil, s.life("1"), 1},
+		{"another entry of the same life", nil, s.incarnation("1"), 1},
 		{"another life", nil, second, 2},
 		{"again", nil, second, 2},
 		{"a late request of the life before", nil, first, 3},
 		{"another life again", nil, second, 4},
 		{"after Forget", func() { p.Forget(s.Address) }, second, 5},
-		{"after it was swept away", func() { p.later(); p.sweep() }, second, 6},
+		{"after it was swept away", func() { p.ageIdle(); p.sweep() }, second, 6},
 		{"after Forget, again", func() { p.Forget(s.Address) }, second, 7},
-		{"swept away again", func() { p.later(); p.sweep() }, second, 8},
+		{"swept away again", func() { p.ageIdle(); p.sweep() }, second, 8},
 		{"again", nil, second, 8},
 		{"after Forget, once more", func() { p.Forget(s.Address) }, second, 9},
 	} {
@@ -101,29 +101,29 @@ func TestPoolKeepsUpWithItsInstance(t *testing.T) {
 	}
 }
 
-// A request goes to its instance: one that comes back at another address, or to be
-// spoken to by TLS, is not sent what would go to the former one.
+// A request goes only to its instance's address, and over TLS only if the instance has
+// scheme https.
 func TestPoolNeverSendsElsewhere(t *testing.T) {
 	t.Parallel()
-	a, b := serving(t, "a", (*httptest.Server).Start), serving(t, "b", (*httptest.Server).Start)
-	secret := serving(t, "secret", (*httptest.Server).StartTLS)
+	a, b := startCounting(t, "a", (*httptest.Server).Start), startCounting(t, "b", (*httptest.Server).Start)
+	secret := startCounting(t, "secret", (*httptest.Server).StartTLS)
 	trusting := secret.Client().Transport.(*http.Transport).TLSClientConfig
 	p := NewPool(Options{TLS: func() *tls.Config { return trusting }})
 	defer p.Close()
-	overTLS := secret.life("1")
+	overTLS := secret.incarnation("1")
 	overTLS.Record.Scheme = "https"
-	otherRole := b.life("1")
+	otherRole := b.incarnation("1")
 	otherRole.Role = instance.Prefill
 	for _, step := range []struct {
 		in   *instance.Instance
 		want string
 	}{
-		{a.life("1"), "a"},
-		{b.life("1"), "b"},
+		{a.incarnation("1"), "a"},
+		{b.incarnation("1"), "b"},
 		{otherRole, "b"},
-		{a.life("1"), "a"},
+		{a.incarnation("1"), "a"},
 		{overTLS, "secret"},
-		{b.life("1"), "b"},
+		{b.incarnation("1"), "b"},
 		{overTLS, "secret"},
 	} {
 		r := &Request{Instance: step.in}
@@ -134,13 +134,12 @@ func TestPoolNeverSendsElsewhere(t *testing.T) {
 			t.Errorf("%+v: plain %v", step.in.Key, !plain)
 		}
 	}
-	// The same address may be spoken to in the one way today and in the other
-	// one tomorrow.
+	// An instance at the same address may come back with another scheme.
 	today := *overTLS
 	today.Record.Scheme = ""
 	for _, in := range []*instance.Instance{&today, overTLS} {
-		h, _ := p.enter(in)
-		h.leave()
+		h, _ := p.activeHost(in)
+		h.removeActive()
 		if got := ask(t, p, overTLS); got != "secret" {
 			t.Errorf("%q", got)
 		}

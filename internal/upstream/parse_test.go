@@ -14,15 +14,15 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// reading is what came out of the bytes of a connection.
+// reading is the answer that was read from the bytes of a connection.
 type reading struct {
-	status int
-	header http.Header
-	length int64
-	body   string
-	err    error // of the head or the body, nil for a clean end
-	head   bool  // the head was taken
-	again  bool  // the connection could have been used again
+	status   int
+	header   http.Header
+	length   int64
+	body     string
+	err      error // of the head or the body, nil for a clean end
+	head     bool  // the head was accepted
+	reusable bool  // the connection could have been used again
 }
 
 // read runs the answer side of an exchange over src.
@@ -30,9 +30,9 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 	t.Helper()
 	p := NewPool(Options{})
 	defer p.Close()
-	h, _ := p.enter(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}})
+	h, _ := p.activeHost(&instance.Instance{Key: instance.Key{Address: "127.0.0.1:1"}})
 	closed := false
-	c := &conn{in: src, host: h, generation: h.generation, abort: func() { closed = true }}
+	c := &conn{reader: src, host: h, generation: h.generation, abort: func() { closed = true }}
 	var hd head
 	for range maxInterim + 1 {
 		if err := c.readHead(&hd); err != nil {
@@ -49,18 +49,18 @@ func read(t testing.TB, method string, src io.Reader, size int) reading {
 		return reading{err: err}
 	}
 	out := reading{status: a.Status, header: a.Header, length: a.Length, head: true}
-	b, err := drainBy(a, size)
+	b, err := readAllBy(a, size)
 	out.body, out.err = string(b), err
 	_ = a.Close()
-	out.again = !closed
+	out.reusable = !closed
 	if n, err := a.Read(make([]byte, 1)); n != 0 || err == nil {
 		t.Fatalf("a read behind the end gave %d, %v", n, err)
 	}
 	return out
 }
 
-// drainBy reads to the end in reads of one size.
-func drainBy(r io.Reader, size int) ([]byte, error) {
+// readAllBy reads to the end in reads of one size.
+func readAllBy(r io.Reader, size int) ([]byte, error) {
 	var out []byte
 	p := make([]byte, size)
 	for {
@@ -87,7 +87,7 @@ func TestAnswersTaken(t *testing.T) {
 		status           int
 		length           int64
 		body             string
-		again            bool
+		reusable         bool
 	}{
 		{"length", "", "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nabc", 200, 3, "abc", true},
 		{"spaces around a value", "", "HTTP/1.1 200 OK\r\ncontent-length: \t3 \r\n\r\nabc", 200, 3, "abc", true},
@@ -125,8 +125,8 @@ func TestAnswersTaken(t *testing.T) {
 						t.Fatalf("%s by %d: %+v", cut, size, got)
 					}
 					// Bytes that were not read yet are found before the next use.
-					if surplus := strings.HasPrefix(tc.name, "bytes behind"); got.again != tc.again && (cut == "whole" || !surplus) && (size >= 600 || !surplus) {
-						t.Fatalf("%s by %d: used again %v", cut, size, got.again)
+					if surplus := strings.HasPrefix(tc.name, "bytes behind"); got.reusable != tc.reusable && (cut == "whole" || !surplus) && (size >= 600 || !surplus) {
+						t.Fatalf("%s by %d: used again %v", cut, size, got.reusable)
 					}
 				}
 			}
@@ -210,8 +210,8 @@ func TestAnswersRefused(t *testing.T) {
 					"with EOF": iotest.DataErrReader(strings.NewReader(tc.in)),
 				} {
 					got := read(t, "", src, size)
-					if !errors.Is(got.err, tc.err) || errors.Is(got.err, io.EOF) || got.again {
-						t.Fatalf("%s by %d: %v (again %v), want %v", cut, size, got.err, got.again, tc.err)
+					if !errors.Is(got.err, tc.err) || errors.Is(got.err, io.EOF) || got.reusable {
+						t.Fatalf("%s by %d: %v (again %v), want %v", cut, size, got.err, got.reusable, tc.err)
 					}
 				}
 			}
@@ -219,28 +219,27 @@ func TestAnswersRefused(t *testing.T) {
 	}
 }
 
-// Bytes behind the end are found also in a read that went straight into the
-// caller's slice.
+// Bytes behind the body's end are found also in a read straight into the caller's slice.
 func TestSurplusInADirectRead(t *testing.T) {
 	t.Parallel()
-	for surplus, again := range map[string]bool{"": true, "H": false} {
+	for surplus, reusable := range map[string]bool{"": true, "H": false} {
 		src := io.MultiReader(strings.NewReader(chunkedHead), strings.NewReader("1\r\na\r\n0\r\n\r\n"+surplus))
-		if got := read(t, "", src, 1<<10); got.err != nil || got.body != "a" || got.again != again {
+		if got := read(t, "", src, 1<<10); got.err != nil || got.body != "a" || got.reusable != reusable {
 			t.Errorf("%q: %+v", surplus, got)
 		}
 	}
 }
 
-// When the context's function has been let loose it may close the connection at
-// any time: the answer is whole, and the connection is nobody's any more.
+// Once the context has ended, its function may close the connection at any time: the
+// answer is read whole, and the connection is not used again.
 func TestEndedContextCostsTheConnection(t *testing.T) {
 	t.Parallel()
 	for _, stopped := range []bool{true, false} {
 		p := NewPool(Options{})
 		defer p.Close()
-		h, _ := p.enter(&instance.Instance{})
+		h, _ := p.activeHost(&instance.Instance{})
 		closed := false
-		c := &conn{in: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
+		c := &conn{reader: strings.NewReader("ab"), host: h, abort: func() { closed = true }, generation: h.generation}
 		ctx, end := context.WithCancel(t.Context())
 		unwatch := context.AfterFunc(ctx, func() {})
 		if !stopped {
@@ -250,7 +249,7 @@ func TestEndedContextCostsTheConnection(t *testing.T) {
 		if err := a.start("", &head{status: 200, Head: http1.Head{Framing: http1.Framing{Length: 2}}}, true); err != nil {
 			t.Fatal(err)
 		}
-		if b, err := drainBy(a, 2); err != nil || string(b) != "ab" {
+		if b, err := readAllBy(a, 2); err != nil || string(b) != "ab" {
 			t.Fatalf("%q, %v", b, err)
 		}
 		if closed == stopped || len(h.idle) == 0 == stopped {

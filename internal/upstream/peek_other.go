@@ -2,6 +2,6 @@
 
 package upstream
 
-// peekFD cannot tell on this system: a connection that the peer closed is then
-// found out by using it, and an early answer when the request has been sent.
-func peekFD(uintptr) peeked { return nothing }
+// peekFD cannot tell on this system. A closed connection is then found by using it,
+// and an early answer after all of the request was sent.
+func peekFD(uintptr) peekResult { return peekNothing }

@@ -9,15 +9,15 @@ import (
 )
 
 // peekFD tells what a read of this non-blocking socket would find.
-func peekFD(fd uintptr) peeked {
+func peekFD(fd uintptr) peekResult {
 	var b [1]byte
 	n, err := sock.Peek(fd, b[:])
 	switch {
 	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
-		return nothing
+		return peekNothing
 	case err != nil || n == 0:
-		return theEnd
+		return peekEnd
 	default:
-		return something
+		return peekData
 	}
 }

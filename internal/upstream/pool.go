@@ -16,66 +16,68 @@ import (
 type Pool struct {
 	opts   Options
 	dialer *Dialer
-	secure *Std
+	https  *Std
 
 	mu    sync.RWMutex // guards hosts; taken before any host.mu
 	hosts map[instance.Key]*host
 
-	sweeper  *time.Timer // runs sweep
-	sweeping atomic.Bool // sweeper is set
-	closed   atomic.Bool
-	stale    atomic.Int64
-	begun    time.Time // the clock of conn.since goes from here
+	sweeper      *time.Timer // runs sweep
+	sweeping     atomic.Bool // sweeper is set
+	closed       atomic.Bool
+	staleRetries atomic.Int64
+	started      time.Time // conn.idleSince counts from here
 }
 
 // NewPool builds a Pool.
 func NewPool(o Options) *Pool {
 	o.setDefaults()
-	p := &Pool{opts: o, dialer: NewDialer(o), secure: NewStd(o), hosts: map[instance.Key]*host{}, begun: time.Now()}
-	// Set for the first time when a connection first lies idle.
+	p := &Pool{opts: o, dialer: NewDialer(o), https: NewStd(o), hosts: map[instance.Key]*host{}, started: time.Now()}
+	// release sets it when a connection turns idle.
 	p.sweeper = time.AfterFunc(time.Hour, p.sweep)
 	p.sweeper.Stop()
 	return p
 }
 
-// StaleRetries counts the connections that the engine had closed while they
-// lay in the pool and that had to be replaced in the middle of a request.
-func (p *Pool) StaleRetries() int64 { return p.stale.Load() + p.secure.StaleRetries() }
+// StaleRetries counts the requests that were sent again because the engine had
+// closed the pooled connection.
+func (p *Pool) StaleRetries() int64 { return p.staleRetries.Load() + p.https.StaleRetries() }
 
-// Close drops idle connections and keeps none from now on; running exchanges
-// go on.
+// Close drops idle connections, and the pool keeps none from then on. Running
+// exchanges go on.
 func (p *Pool) Close() {
 	p.closed.Store(true)
 	p.mu.Lock()
 	p.sweeper.Stop()
 	p.mu.Unlock()
-	p.discard(func(instance.Key) bool { return true })
-	p.secure.Close()
+	p.closeIdle(func(instance.Key) bool { return true })
+	p.https.Close()
 }
 
-// ReleasesBody implements Client. An instance with scheme https is served by a Std.
-func (p *Pool) ReleasesBody(r *Request) bool { return !secure(r.Instance) }
+// ReleasesBody implements Client. It is false for https, which Std serves.
+func (p *Pool) ReleasesBody(r *Request) bool { return !isHTTPS(r.Instance) }
 
-var requestHeads = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
+var headBuffers = sync.Pool{New: func() any { //nolint:gochecknoglobals // a pool is shared by nature
 	b := make([]byte, 0, 1<<10)
 	return &b
 }}
 
-// maxPooledHead keeps one huge header from staying in memory for ever.
+// maxPooledHead bounds the buffers that are kept: one huge head must not stay in
+// memory for ever.
 const maxPooledHead = 16 << 10
 
-// Do implements Client. A stale connection is replaced once, at once.
+// Do implements Client. A request that meets a stale connection is sent again once,
+// at once, on a new one.
 func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
-	if secure(r.Instance) {
-		return p.secure.Do(ctx, r)
+	if isHTTPS(r.Instance) {
+		return p.https.Do(ctx, r)
 	}
 	if ctx.Err() != nil {
 		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: context.Cause(ctx)}
 	}
-	buf, _ := requestHeads.Get().(*[]byte)
+	buf, _ := headBuffers.Get().(*[]byte)
 	defer func() {
 		if cap(*buf) <= maxPooledHead {
-			requestHeads.Put(buf)
+			headBuffers.Put(buf)
 		}
 	}()
 	wire, err := appendHead((*buf)[:0], r)
@@ -84,16 +86,16 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 		return nil, &Error{Stage: StageNotConnected, Address: r.Instance.Address, Err: err}
 	}
 	body, size := r.Body, r.size()
-	if size <= joinedBody {
+	if size <= maxJoinedBody {
 		for _, s := range body {
 			wire = append(wire, s...)
 		}
 		*buf, body = wire, nil
 	}
-	m := message{head: wire, body: body, method: r.Method, in: r.Instance, watchEarly: size > watchedBody, begun: time.Now()}
-	h, dead := p.enter(r.Instance)
-	closeAll(dead)
-	a, e := p.first(ctx, h, &m)
+	m := message{head: wire, body: body, method: r.Method, instance: r.Instance, watchEarlyReply: size > minWatchedBody, started: time.Now()}
+	h, toClose := p.activeHost(r.Instance)
+	closeAll(toClose)
+	a, e := p.reuseOrDial(ctx, h, &m)
 	if e != nil {
 		return nil, e
 	}
@@ -102,56 +104,56 @@ func (p *Pool) Do(ctx context.Context, r *Request) (*Response, error) {
 
 // message is a request ready for the wire.
 type message struct {
-	head       []byte // and a small body
-	body       [][]byte
-	method     string
-	in         *instance.Instance
-	watchEarly bool // see conn.send
-	begun      time.Time
+	head            []byte // and a small body
+	body            [][]byte
+	method          string
+	instance        *instance.Instance
+	watchEarlyReply bool // for conn.send
+	started         time.Time
 }
 
-// first runs the exchange on an idle connection if there is one, and on a
-// fresh one if that turns out to be stale. h.active is the exchange's to give back.
-func (p *Pool) first(ctx context.Context, h *host, m *message) (*answer, *Error) {
+// reuseOrDial runs the exchange on an idle connection, and on a new one if there is
+// none or it turns out to be stale. The exchange must undo its count in h.active.
+func (p *Pool) reuseOrDial(ctx context.Context, h *host, m *message) (*answer, *Error) {
 	var a *answer
 	var e *Error
 	for {
-		c := p.reuse(h, m.begun)
+		c := p.popIdle(h, m.started)
 		if c == nil {
-			return p.fresh(ctx, h, m)
+			return p.tryNew(ctx, h, m)
 		}
-		if a, e = p.try(ctx, c, m); e != errStillThere {
+		if a, e = p.try(ctx, c, m); e != errTryAnother {
 			break
 		}
 	}
 	if e == nil || e.Stage != StageStale || ctx.Err() != nil {
 		return a, e
 	}
-	p.stale.Add(1)
-	h.enterAgain()
-	a, e = p.fresh(ctx, h, m)
+	p.staleRetries.Add(1)
+	h.addActive()
+	a, e = p.tryNew(ctx, h, m)
 	if e != nil {
 		e.MaybeTaken = true
 	}
 	return a, e
 }
 
-// enterAgain counts a second exchange of one that has just left.
-func (h *host) enterAgain() {
+// addActive counts an exchange again, whose failed first try took its count off.
+func (h *host) addActive() {
 	h.mu.Lock()
 	h.active++
 	h.mu.Unlock()
 }
 
 // fresh runs the exchange on a new connection.
-func (p *Pool) fresh(ctx context.Context, h *host, m *message) (*answer, *Error) {
-	c, err := p.dial(ctx, h, m.in.Address)
+func (p *Pool) tryNew(ctx context.Context, h *host, m *message) (*answer, *Error) {
+	c, err := p.dial(ctx, h, m.instance.Address)
 	if err != nil {
-		h.leave()
+		h.removeActive()
 		if ctx.Err() != nil {
 			err = context.Cause(ctx)
 		}
-		return nil, &Error{Stage: StageNotConnected, Address: m.in.Address, Err: err}
+		return nil, &Error{Stage: StageNotConnected, Address: m.instance.Address, Err: err}
 	}
 	return p.try(ctx, c, m)
 }
@@ -160,7 +162,7 @@ var errNotTCP = errors.New("not a TCP connection")
 
 func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error) {
 	h.mu.Lock()
-	generation := h.generation // before the dial: it may reach the life before
+	generation := h.generation // read before the dial: a new incarnation meanwhile must not get this connection
 	h.mu.Unlock()
 	nc, err := p.dialer.DialContext(ctx, "tcp", address)
 	if err != nil {
@@ -180,33 +182,33 @@ func (p *Pool) dial(ctx context.Context, h *host, address string) (*conn, error)
 	return c, nil
 }
 
-// errStillThere is the failure of an exchange that has done nothing but to find
-// that its connection was not idle: the exchange goes on with another.
-var errStillThere = &Error{Stage: StageStale, Err: errNotIdle}
+// errTryAnother is the failure of a try that has sent nothing, since its connection
+// was not idle any more. The exchange tries another connection.
+var errTryAnother = &Error{Stage: StageStale, Err: errNotIdle}
 
-// try runs the exchange on c until the answer's head is there. From here on
-// the end of ctx closes the connection, whatever is being done with it.
+// try runs the exchange on c until the answer's head is there. From here on the end
+// of ctx closes the connection, also in the middle of a read or a write.
 func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	unwatch := context.AfterFunc(ctx, c.abort)
-	c.load(m.head, m.body)
+	c.setRequest(m.head, m.body)
 	var h head
-	whole, err := c.exchange(m.watchEarly, &h)
+	sentAll, err := c.exchange(m.watchEarlyReply, &h)
 	if err == nil {
-		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.in.Address}
-		if err = a.start(m.method, &h, whole); err == nil {
+		a := &answer{ctx: ctx, unwatch: unwatch, pool: p, conn: c, address: m.instance.Address}
+		if err = a.start(m.method, &h, sentAll); err == nil {
 			return a, nil
 		}
 	}
 	unwatch()
 	if err == errNotIdle && ctx.Err() == nil { //nolint:errorlint // our own, unwrapped
-		c.close() // h.active stays the exchange's
-		return nil, errStillThere
+		c.close() // h.active still counts the exchange
+		return nil, errTryAnother
 	}
-	e := &Error{Address: m.in.Address, Err: err, MaybeTaken: true}
+	e := &Error{Address: m.instance.Address, Err: err, MaybeTaken: true}
 	switch {
 	case c.answered:
 		e.Stage = StageHeaders
-	case c.reused && ctx.Err() == nil && closedWhileIdle(m.begun):
+	case c.reused && ctx.Err() == nil && closedWhileIdle(m.started):
 		e.Stage = StageStale
 	default:
 		e.Stage = StageSent
@@ -214,7 +216,7 @@ func (p *Pool) try(ctx context.Context, c *conn, m *message) (*answer, *Error) {
 	if ctx.Err() != nil {
 		e.Err = context.Cause(ctx)
 	}
-	c.unload()
+	c.releaseRequest()
 	p.release(c, false)
 	return nil, e
 }

@@ -24,13 +24,13 @@ import (
 	"github.com/pdmesh/pdmesh/sim/testkit"
 )
 
-// counting is a server that answers everything and knows its connections.
+// counting is a server that answers every request, and counts its connections.
 type counting struct {
 	*instance.Instance
 	opened, closed atomic.Int64
 }
 
-func count(t *testing.T) *counting {
+func startCounting(t *testing.T) *counting {
 	t.Helper()
 	s := &counting{}
 	s.Instance = server(t, func(_ int, c net.Conn, r *bufio.Reader) {
@@ -58,21 +58,21 @@ func (s *counting) eventually(t *testing.T, opened, closed int64) {
 
 func TestIdleConnectionsEnd(t *testing.T) {
 	t.Parallel()
-	s := count(t)
-	p := own(t, upstream.Options{IdleTimeout: 20 * time.Millisecond})
+	s := startCounting(t)
+	p := newPool(t, upstream.Options{IdleTimeout: 20 * time.Millisecond})
 	for i := range int64(3) {
 		if b, e := do(t, p, s.Instance); e != nil || b != "ok" {
 			t.Fatalf("%q, %v", b, e)
 		}
-		// Nobody asks for anything: the sweep alone ends it.
+		// No request follows: the sweep alone closes the connection.
 		s.eventually(t, i+1, i+1)
 	}
 }
 
 func TestANewIncarnationDropsTheOldConnections(t *testing.T) {
 	t.Parallel()
-	s := count(t)
-	p := own(t, upstream.Options{IdleTimeout: time.Hour})
+	s := startCounting(t)
+	p := newPool(t, upstream.Options{IdleTimeout: time.Hour})
 	first, second, other := *s.Instance, *s.Instance, *s.Instance
 	first.Record.ID, second.Record.ID = "a#1", "a#2"
 	other.Role, other.Record.ID = instance.Prefill, "a#3"
@@ -100,8 +100,8 @@ func TestANewIncarnationDropsTheOldConnections(t *testing.T) {
 
 func TestForgetAndClose(t *testing.T) {
 	t.Parallel()
-	s := count(t)
-	p := own(t, upstream.Options{IdleTimeout: time.Hour}) // nothing ends by itself
+	s := startCounting(t)
+	p := newPool(t, upstream.Options{IdleTimeout: time.Hour}) // nothing ends by itself
 	use := func() {
 		t.Helper()
 		if _, e := do(t, p, s.Instance); e != nil {
@@ -130,9 +130,9 @@ func TestForgetAndClose(t *testing.T) {
 	s.eventually(t, 4, 4)
 }
 
-// What an engine says before it is asked, or its closing, is seen before the
-// connection is used again: no request is lost, no answer taken for another's.
-func TestIdleConnectionIsLookedAt(t *testing.T) {
+// Bytes that an engine sends before a request, and its close, are seen before the
+// connection is used again: no request is lost, and no answer goes to another one.
+func TestIdleConnectionIsChecked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, how string
@@ -145,7 +145,7 @@ func TestIdleConnectionIsLookedAt(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			said := make(chan struct{})
+			sent := make(chan struct{})
 			in := server(t, func(n int, c net.Conn, r *bufio.Reader) {
 				_, _, _ = readRequest(r)
 				_, _ = io.WriteString(c, ok)
@@ -155,21 +155,21 @@ func TestIdleConnectionIsLookedAt(t *testing.T) {
 				}
 				if tc.how == "unasked answer" {
 					_, _ = io.WriteString(c, "HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\npoison")
-					close(said)
+					close(sent)
 					_, _ = r.ReadByte()
 					return
 				}
 				_ = c.Close()
-				close(said)
+				close(sent)
 			})
-			p := own(t, upstream.Options{})
+			p := newPool(t, upstream.Options{})
 			for i := range 2 {
 				r := request(in)
 				r.Body = [][]byte{make([]byte, tc.body), {'x'}}
 				if _, b, err := fetch(t.Context(), p, r); err != nil || b != "ok" {
 					t.Fatalf("%d: %q, %v", i, b, err)
 				}
-				<-said
+				<-sent
 			}
 			if n := p.StaleRetries(); n != 0 && runtime.GOOS == "linux" {
 				t.Errorf("%d requests were sent twice", n)
@@ -185,15 +185,15 @@ func TestTooManyInterimAnswers(t *testing.T) {
 		_, _ = io.WriteString(c, strings.Repeat("HTTP/1.1 102 Processing\r\n\r\n", 100)+ok)
 		_, _ = r.ReadByte()
 	})
-	if _, e := do(t, own(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders {
+	if _, e := do(t, newPool(t, upstream.Options{}), in); e == nil || e.Stage != upstream.StageHeaders {
 		t.Fatalf("%v", e)
 	}
 }
 
-// An answer to something that nobody asked for is none, and its connection ends.
+// A switch of protocols that no request asked for is an error, and ends the connection.
 func TestSwitchedProtocol(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		left := make(chan error, 1)
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			_, _, _ = readRequest(r)
@@ -210,15 +210,15 @@ func TestSwitchedProtocol(t *testing.T) {
 	})
 }
 
-// An instance with scheme https is served too, by the other implementation.
-func TestSecureInstances(t *testing.T) {
+// Pool serves an instance with scheme https by its Std.
+func TestHTTPSInstances(t *testing.T) {
 	t.Parallel()
 	srv := httptest.NewTLSServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "secret") }))
 	t.Cleanup(srv.Close)
-	in := at(srv.Listener.Addr().String())
+	in := instanceAt(srv.Listener.Addr().String())
 	in.Record.Scheme = "https"
 	trusting := srv.Client().Transport.(*http.Transport).TLSClientConfig
-	p := own(t, upstream.Options{TLS: func() *tls.Config { return trusting }})
+	p := newPool(t, upstream.Options{TLS: func() *tls.Config { return trusting }})
 	if _, b, err := fetch(t.Context(), p, &upstream.Request{Instance: in, Method: "GET", Path: "/", Header: http.Header{}}); err != nil || b != "secret" {
 		t.Fatalf("%q, %v", b, err)
 	}
@@ -227,7 +227,7 @@ func TestSecureInstances(t *testing.T) {
 // A blocked write ends with the context as a blocked read does.
 func TestCancelOfABlockedWrite(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		arrived, release := make(chan struct{}), make(chan struct{})
 		in := server(t, func(_ int, _ net.Conn, r *bufio.Reader) {
 			_, _ = r.Peek(1)
@@ -248,11 +248,11 @@ func TestCancelOfABlockedWrite(t *testing.T) {
 	})
 }
 
-// Thousands of requests, a third of them called off at any moment: nobody ever
-// reads another request's answer, and nothing is left behind.
+// Thousands of requests, a third of them cancelled at any moment: no request reads
+// another's answer, and no connection is left behind.
 func TestCancelAtAnyMoment(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			for {
 				req, body, err := readRequest(r)
@@ -273,7 +273,7 @@ func TestCancelAtAnyMoment(t *testing.T) {
 						fmt.Fprintf(c, "1\r\n%s\r\n", token[i:i+1])
 					}
 					_, _ = io.WriteString(c, "0\r\n\r\n")
-				default: // in two steps, to be caught between them
+				default: // in two steps, so that a cancel may come between them
 					fmt.Fprintf(c, "HTTP/1.1 200 OK\r\nContent-Length: %d\r\n", len(token))
 					runtime.Gosched()
 					fmt.Fprintf(c, "X-Token: %s\r\n\r\n%s", token, token)
@@ -322,8 +322,8 @@ func TestCancelAtAnyMoment(t *testing.T) {
 // Incarnations, Forget and the sweep in the middle of traffic.
 func TestPoolUnderChange(t *testing.T) {
 	t.Parallel()
-	s := count(t)
-	p := own(t, upstream.Options{IdleTimeout: 2 * time.Millisecond})
+	s := startCounting(t)
+	p := newPool(t, upstream.Options{IdleTimeout: 2 * time.Millisecond})
 	var wg sync.WaitGroup
 	for w := range 6 {
 		wg.Go(func() {

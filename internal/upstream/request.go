@@ -12,7 +12,7 @@ import (
 
 var errBadRequest = errors.New("the request cannot be sent")
 
-// appendHead writes the request's head, all of it checked: nothing that a
+// appendHead writes the request's head. It checks every byte of it: nothing that a
 // client sent may end a line.
 func appendHead(b []byte, r *Request) ([]byte, error) {
 	for _, c := range []byte(r.Method) {
@@ -49,7 +49,7 @@ func appendHead(b []byte, r *Request) ([]byte, error) {
 func appendHeader(b []byte, h http.Header) ([]byte, error) {
 	var err error
 	for name, values := range h {
-		if ownHeader(name) {
+		if isConnectionHeader(name) {
 			continue
 		}
 		for _, v := range values {
@@ -70,9 +70,9 @@ func (r *Request) size() int64 {
 	return n
 }
 
-// ownHeader names the headers that are about the connection and the framing,
-// which are this client's to decide.
-func ownHeader(name string) bool {
+// isConnectionHeader reports the headers about the connection and the framing, which
+// this client decides itself.
+func isConnectionHeader(name string) bool {
 	switch len(name) {
 	case 4:
 		return strings.EqualFold(name, "Host")

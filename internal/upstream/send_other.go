@@ -2,7 +2,7 @@
 
 package upstream
 
-type sending struct{}
+type sendState struct{}
 
 func (c *conn) sendAndRead() (more bool, sendErr, readErr error) { return true, nil, nil }
 

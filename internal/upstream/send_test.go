@@ -21,9 +21,9 @@ import (
 func TestPiecesArriveInOrder(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
-		name   string
-		room   int // of the sending socket, 0: as it comes
-		pieces []int
+		name       string
+		sendBuffer int // of the sending socket, 0: as it comes
+		pieces     []int
 	}{
 		{"none", 0, nil},
 		{"one", 0, []int{5 << 10}},
@@ -40,7 +40,7 @@ func TestPiecesArriveInOrder(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
-			in := adder(t)
+			in := checksumServer(t)
 			p := NewPool(Options{})
 			t.Cleanup(p.Close)
 			for try := range 3 { // on a fresh connection, and on one used before
@@ -52,8 +52,8 @@ func TestPiecesArriveInOrder(t *testing.T) {
 					}
 					body = append(body, b)
 				}
-				if tc.room > 0 {
-					shrink(t, p, in, tc.room)
+				if tc.sendBuffer > 0 {
+					shrink(t, p, in, tc.sendBuffer)
 				}
 				resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/", Body: body})
 				if err != nil {
@@ -77,8 +77,9 @@ func repeated(n, size int) []int {
 	return out
 }
 
-// adder is a server that answers with length and check sum of what it got.
-func adder(t *testing.T) *instance.Instance {
+// checksumServer starts a server that answers with the length and the checksum of the
+// body.
+func checksumServer(t *testing.T) *instance.Instance {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -116,9 +117,9 @@ func adder(t *testing.T) *instance.Instance {
 // a send buffer of about that size.
 func shrink(t *testing.T, p *Pool, in *instance.Instance, size int) {
 	t.Helper()
-	h, dead := p.enter(in)
-	closeAll(dead)
-	c := p.reuse(h, time.Now())
+	h, toClose := p.activeHost(in)
+	closeAll(toClose)
+	c := p.popIdle(h, time.Now())
 	if c == nil {
 		var err error
 		if c, err = p.dial(t.Context(), h, in.Address); err != nil {

@@ -9,63 +9,62 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sock"
 )
 
-// sending is a request on its way: the connection is checked, written and waited for
-// without letting go of the socket in between, which saves the read that would find
-// nothing yet, and the deadlines of a write that has to wait.
-type sending struct {
-	seen    peeked // on a reused connection, before the request
-	tried   bool   // as much was written as the socket took
-	sent    int    // bytes of it
-	size    int    // bytes in all
+// sendState is the state of one sendAndRead. It checks the connection, writes to it
+// and waits for the answer in one call of the poller. That saves a read that would
+// find nothing yet, and the deadlines of a write that blocks.
+type sendState struct {
+	peeked  peekResult // on a reused connection, before the request
+	written bool       // one write was made, of as much as the socket took
+	sent    int        // bytes that were written
+	size    int        // bytes of the request
 	sendErr error
 	readErr error // of the first read of the answer
 }
 
-// sendAndRead looks whether the connection is still good, if it was used before,
-// sends the loaded request and reads what comes first of the answer. When the socket
-// does not take all of the request, it comes back at once: more tells that the rest
-// is still to be sent, and nothing was read.
+// sendAndRead checks that a reused connection is still idle, sends the request and
+// reads the first bytes of the answer. If the socket does not take all of the request,
+// it returns at once: more tells that the rest must still be sent.
 func (c *conn) sendAndRead() (more bool, sendErr, readErr error) {
-	c.way = sending{}
+	c.sending = sendState{}
 	for _, piece := range c.rest {
-		c.way.size += len(piece)
+		c.sending.size += len(piece)
 	}
-	err := c.raw.Read(c.step)
-	w := &c.way
+	err := c.raw.Read(c.sendFunc)
+	s := &c.sending
 	switch {
-	case w.seen != nothing:
+	case s.peeked != peekNothing:
 		sendErr = errNotIdle
-	case !w.tried:
+	case !s.written:
 		sendErr = err // it was closed before
-	case w.sendErr != nil:
-		sendErr = w.sendErr
-	case w.sent < w.size:
-		c.rest = sock.Cut(c.rest, w.sent)
+	case s.sendErr != nil:
+		sendErr = s.sendErr
+	case s.sent < s.size:
+		c.rest = sock.Consume(c.rest, s.sent)
 		return true, nil, nil
 	case err != nil:
 		readErr = err
 	default:
-		readErr = w.readErr
+		readErr = s.readErr
 	}
-	c.unload()
+	c.releaseRequest()
 	return false, sendErr, readErr
 }
 
-// sendStep is what sendAndRead does with the socket; false waits until there is
-// something to read.
+// sendStep is what sendAndRead does with the socket. false makes the poller wait
+// until there is something to read, and call it again.
 func (c *conn) sendStep(fd uintptr) bool {
-	w := &c.way
-	if !w.tried {
+	s := &c.sending
+	if !s.written {
 		if c.reused {
-			if w.seen = peekFD(fd); w.seen != nothing {
+			if s.peeked = peekFD(fd); s.peeked != peekNothing {
 				return true
 			}
 		}
-		w.tried = true
-		w.sent, w.sendErr = sock.Send(fd, c.rest)
-		return w.sendErr != nil || w.sent < w.size
+		s.written = true
+		s.sent, s.sendErr = sock.Send(fd, c.rest)
+		return s.sendErr != nil || s.sent < s.size
 	}
-	n, err := sock.Recv(fd, c.buf.Room())
+	n, err := sock.Recv(fd, c.buf.Free())
 	c.buf.Add(n)
 	switch {
 	case n > 0:
@@ -73,9 +72,9 @@ func (c *conn) sendStep(fd uintptr) bool {
 	case err == syscall.EAGAIN: //nolint:errorlint // a system call's, unwrapped
 		return false
 	case err == nil:
-		w.readErr = io.ErrUnexpectedEOF
+		s.readErr = io.ErrUnexpectedEOF
 	default:
-		w.readErr = err
+		s.readErr = err
 	}
 	return true
 }

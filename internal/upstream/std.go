@@ -19,9 +19,9 @@ import (
 // Std is a Client on top of http.Transport.
 type Std struct {
 	pooled *http.Transport
-	// fresh never reuses a connection: where a stale one is made good.
-	fresh *http.Transport
-	stale atomic.Int64
+	// unpooled never reuses a connection. It sends again what met a stale one.
+	unpooled     *http.Transport
+	staleRetries atomic.Int64
 }
 
 // NewStd builds a Std.
@@ -31,9 +31,9 @@ func NewStd(o Options) *Std {
 	t := &http.Transport{
 		DialContext:    dial,
 		DialTLSContext: certs.DialTLS(dial, o.TLS, o.ConnectTimeout+2*time.Second),
-		// No proxy of the environment between us and the fleet, no compression
-		// that would hide event boundaries, no HTTP/2 that would share one
-		// connection's fate among streams.
+		// There is no proxy from the environment: the fleet is reached directly.
+		// Compression would hide the boundaries of events. HTTP/2 would end many
+		// streams with one connection.
 		DisableCompression:     true,
 		TLSNextProto:           map[string]func(string, *tls.Conn) http.RoundTripper{},
 		MaxIdleConnsPerHost:    1024,
@@ -42,27 +42,27 @@ func NewStd(o Options) *Std {
 		WriteBufferSize:        32 << 10,
 		ReadBufferSize:         8 << 10,
 	}
-	fresh := t.Clone()
-	fresh.DisableKeepAlives = true
-	return &Std{pooled: t, fresh: fresh}
+	unpooled := t.Clone()
+	unpooled.DisableKeepAlives = true
+	return &Std{pooled: t, unpooled: unpooled}
 }
 
-// StaleRetries counts the connections that the engine had closed while they
-// lay in the pool.
-func (c *Std) StaleRetries() int64 { return c.stale.Load() }
+// StaleRetries counts the requests that were sent again because the engine had
+// closed the pooled connection.
+func (c *Std) StaleRetries() int64 { return c.staleRetries.Load() }
 
 // ReleasesBody implements Client: the standard library's client may go on sending
 // a body while its answer is there already.
 func (c *Std) ReleasesBody(*Request) bool { return false }
 
-// Forget drops idle connections, of all addresses: http.Transport cannot tell
-// them apart, and they are made again for little.
+// Forget drops the idle connections to all addresses: http.Transport cannot drop
+// those to one. New ones cost little.
 func (c *Std) Forget(string) { c.pooled.CloseIdleConnections() }
 
 // Close drops idle connections.
 func (c *Std) Close() {
 	c.pooled.CloseIdleConnections()
-	c.fresh.CloseIdleConnections()
+	c.unpooled.CloseIdleConnections()
 }
 
 // progress is what the transport tells about one try. The callbacks come from
@@ -71,11 +71,11 @@ type progress struct {
 	connected, reused, answered atomic.Bool
 }
 
-// Do implements Client. A stale pooled connection is retried once, at once, on
-// a fresh one: nothing is known to have reached the engine, and nobody is to blame.
+// Do implements Client. A request that meets a stale connection is sent again once,
+// at once, on a new one: as far as is known, the engine saw nothing of it.
 func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
-	begun := time.Now()
-	resp, err := c.try(ctx, c.pooled, r, begun)
+	started := time.Now()
+	resp, err := c.try(ctx, c.pooled, r, started)
 	if err == nil {
 		return resp, nil
 	}
@@ -83,15 +83,15 @@ func (c *Std) Do(ctx context.Context, r *Request) (*Response, error) {
 	if !errors.As(err, &e) || e.Stage != StageStale || ctx.Err() != nil {
 		return nil, err
 	}
-	c.stale.Add(1)
-	resp, err = c.try(ctx, c.fresh, r, begun)
+	c.staleRetries.Add(1)
+	resp, err = c.try(ctx, c.unpooled, r, started)
 	if errors.As(err, &e) {
 		e.MaybeTaken = true
 	}
 	return resp, err
 }
 
-func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time.Time) (*Response, error) {
+func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, started time.Time) (*Response, error) {
 	var p progress
 	traced := httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
 		GotConn: func(i httptrace.GotConnInfo) {
@@ -102,16 +102,16 @@ func (c *Std) try(ctx context.Context, t *http.Transport, r *Request, begun time
 	})
 	resp, err := t.RoundTrip(c.request(traced, r))
 	if err != nil {
-		return nil, c.classify(ctx, r, &p, begun, err)
+		return nil, c.classify(ctx, r, &p, started, err)
 	}
 	if resp.StatusCode == http.StatusSwitchingProtocols {
-		_ = resp.Body.Close() // the connection itself, which nobody may keep waiting for
+		_ = resp.Body.Close() // this body is the connection, which must not stay open
 		return nil, &Error{Stage: StageHeaders, Address: r.Instance.Address, Err: errSwitched, MaybeTaken: true}
 	}
 	resp.Header.Del("Content-Length")
 	return &Response{
 		Status: resp.StatusCode, Header: resp.Header, Length: resp.ContentLength,
-		Body: &body{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},
+		Body: &typedBody{ReadCloser: resp.Body, ctx: ctx, address: r.Instance.Address},
 	}, nil
 }
 
@@ -136,16 +136,16 @@ func (c *Std) request(ctx context.Context, r *Request) *http.Request {
 	return req.WithContext(ctx)
 }
 
-func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.Time, err error) *Error {
+func (c *Std) classify(ctx context.Context, r *Request, p *progress, started time.Time, err error) *Error {
 	e := &Error{Address: r.Instance.Address, Err: err}
 	switch {
 	case e.Untrusted() != nil && !p.answered.Load():
-		e.Stage = StageNotConnected // also where the engine says so after the handshake
+		e.Stage = StageNotConnected // in TLS 1.3 the engine may refuse only after the handshake
 	case !p.connected.Load():
 		e.Stage = StageNotConnected
 	case p.answered.Load():
 		e.Stage, e.MaybeTaken = StageHeaders, true
-	case p.reused.Load() && ctx.Err() == nil && closedWhileIdle(begun):
+	case p.reused.Load() && ctx.Err() == nil && closedWhileIdle(started):
 		e.Stage, e.MaybeTaken = StageStale, true
 	default:
 		e.Stage, e.MaybeTaken = StageSent, true
@@ -156,14 +156,14 @@ func (c *Std) classify(ctx context.Context, r *Request, p *progress, begun time.
 	return e
 }
 
-// body types the errors of reading an answer.
-type body struct {
+// typedBody makes the errors of reading an answer *Error.
+type typedBody struct {
 	io.ReadCloser
 	ctx     context.Context //nolint:containedctx // the exchange's own, to name the cause of an end
 	address string
 }
 
-func (b *body) Read(p []byte) (int, error) {
+func (b *typedBody) Read(p []byte) (int, error) {
 	n, err := b.ReadCloser.Read(p)
 	if err == nil || err == io.EOF { //nolint:errorlint // Read's contract: io.EOF itself
 		return n, err

@@ -12,9 +12,10 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// talker is an engine that answers with the number of the request on its connection.
-// behind tells what it says at once behind that answer, and whether it ends then.
-func talker(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
+// numberingServer starts an engine that answers with the number of the request on its
+// connection. behind gives the bytes that follow the answer number n at once, and
+// whether the engine then closes the connection.
+func numberingServer(t *testing.T, behind func(n int) (more string, end bool)) *instance.Instance {
 	t.Helper()
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -49,7 +50,7 @@ func talker(t *testing.T, behind func(n int) (more string, end bool)) *instance.
 	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: ln.Addr().String()}}
 }
 
-func number(t *testing.T, p *Pool, in *instance.Instance) string {
+func requestNumber(t *testing.T, p *Pool, in *instance.Instance) string {
 	t.Helper()
 	resp, err := p.Do(t.Context(), &Request{Instance: in, Method: http.MethodPost, Path: "/"})
 	if err != nil {
@@ -63,33 +64,33 @@ func number(t *testing.T, p *Pool, in *instance.Instance) string {
 	return string(b)
 }
 
-// steady is how many answers a connection gives in a test before something odd happens
-// on it: so many that whoever learns from good answers has learnt.
-const steady = 32
+// goodAnswers is the number of good answers on a connection before the bad one. It is
+// large, so that a client that trusts a connection after many good answers would fail.
+const goodAnswers = 32
 
-// An answer that nobody asked for is nobody's, however long the connection has been
-// well: not if it comes together with one that was asked for.
+// An answer that nobody asked for, right behind another one, is not given to the next
+// request, however many good answers the connection has had.
 func TestUnaskedAnswerBehindAnother(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
-	in := talker(t, func(n int) (string, bool) {
-		if n == steady {
+	in := numberingServer(t, func(n int) (string, bool) {
+		if n == goodAnswers {
 			return poison, false
 		}
 		return "", false
 	})
 	p := NewPool(Options{})
 	defer p.Close()
-	for n := range 3 * steady {
-		want := fmt.Sprintf("%03d", n%steady+1) // then the connection is another one
-		if got := number(t, p, in); got != want {
+	for n := range 3 * goodAnswers {
+		want := fmt.Sprintf("%03d", n%goodAnswers+1) // each connection serves goodAnswers requests
+		if got := requestNumber(t, p, in); got != want {
 			t.Fatalf("request %d: answer %q, want %q", n, got, want)
 		}
 	}
 }
 
-// Nor if it comes a moment later, right before the next request, which is another
-// client's.
+// An answer that nobody asked for, a moment later, is not given to the next request,
+// which may be another client's.
 func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	t.Parallel()
 	const poison = "HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nbad"
@@ -97,7 +98,7 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conns := make(chan net.Conn, 8) // as they come
+	conns := make(chan net.Conn, 8) // in the order of their accept
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for {
@@ -125,8 +126,8 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	p := NewPool(Options{})
 	defer p.Close()
 	for range 5 {
-		for n := 1; n <= steady; n++ {
-			if got, want := number(t, p, in), fmt.Sprintf("%03d", n); got != want {
+		for n := 1; n <= goodAnswers; n++ {
+			if got, want := requestNumber(t, p, in), fmt.Sprintf("%03d", n); got != want {
 				t.Fatalf("answer %q, want %q", got, want)
 			}
 		}
@@ -136,15 +137,15 @@ func TestUnaskedAnswerBeforeTheNextRequest(t *testing.T) {
 	}
 }
 
-// An engine that ends a connection behind an answer costs no request: what is sent to
-// it goes out again on another one.
+// An engine that closes a connection after an answer fails no request: the next one is
+// sent on another connection.
 func TestSteadyConnectionEnds(t *testing.T) {
 	t.Parallel()
-	in := talker(t, func(n int) (string, bool) { return "", n == steady })
+	in := numberingServer(t, func(n int) (string, bool) { return "", n == goodAnswers })
 	p := NewPool(Options{})
 	defer p.Close()
 	for n := range 200 {
-		if want := fmt.Sprintf("%03d", n%steady+1); number(t, p, in) != want {
+		if want := fmt.Sprintf("%03d", n%goodAnswers+1); requestNumber(t, p, in) != want {
 			t.Fatalf("request %d: not %s", n, want)
 		}
 	}

@@ -24,23 +24,23 @@ type Client interface {
 	// caller closes the body. Redirects are never followed. A failure is an
 	// *Error; when ctx ended, its Err is the context's cause.
 	Do(ctx context.Context, r *Request) (*Response, error)
-	// ReleasesBody tells that nothing of the request's body is read any more once
-	// Do has returned, however that ended.
+	// ReleasesBody tells whether the request's body is read no more once Do has
+	// returned, with an error or without one.
 	ReleasesBody(r *Request) bool
 	// Forget drops the idle connections to an address: another process may
-	// stand there now.
+	// listen there now.
 	Forget(address string)
 	// Close drops idle connections.
 	Close()
 }
 
-// The names of the implementations, as in --upstream.
+// KindOwn and KindStd name the implementations, as --upstream does.
 const (
 	KindOwn = "own" // Pool
 	KindStd = "std" // Std
 )
 
-// New builds the client of that kind.
+// New builds the client of a kind.
 func New(kind string, o Options) (Client, error) {
 	switch kind {
 	case KindOwn:
@@ -54,12 +54,12 @@ func New(kind string, o Options) (Client, error) {
 // Options configure a Client; the zero value works.
 type Options struct {
 	ConnectTimeout time.Duration // default 1 s
-	// IdleTimeout is how long a connection may lie unused; it must stay below
-	// uvicorn's 5 s. Default 4 s.
+	// IdleTimeout is how long a connection may be idle. It must be shorter than
+	// uvicorn's --timeout-keep-alive, 5 s by default. Default 4 s.
 	IdleTimeout time.Duration
 	Guard       netguard.Policy
-	// TLS gives the configuration for a new connection to an instance with scheme https;
-	// nil: the system's authorities, and the name of the address.
+	// TLS gives the configuration for a new connection to an instance with scheme
+	// https. nil trusts the system's authorities and expects the address's name.
 	TLS func() *tls.Config
 }
 
@@ -72,8 +72,8 @@ func (o *Options) setDefaults() {
 	}
 }
 
-// Request is one leg. Header is sent as it is, without Content-Length
-// and Host, which the client adds; nobody may change it from then on.
+// Request is what one leg sends. Header is sent as it is, but for Content-Length
+// and Host, which the client adds. It must not be changed after Do has begun.
 type Request struct {
 	Instance *instance.Instance
 	Method   string
@@ -82,10 +82,10 @@ type Request struct {
 	Body     [][]byte // sent in order, never changed; nil for none
 }
 
-// Response is an engine's answer. Reading Body gives *Error with StageBody;
-// closing it before its end closes the connection. Body belongs to one
-// goroutine. Header names are canonical, Transfer-Encoding and Content-Length are
-// not among them; other answers may have the same Header, so nobody changes it.
+// Response is an engine's answer. A read of Body fails with an *Error of StageBody.
+// Closing Body before its end closes the connection. Body belongs to one
+// goroutine. Names in Header are canonical, without Transfer-Encoding and
+// Content-Length. Answers may share one Header, so it must not be changed.
 type Response struct {
 	Status int
 	Header http.Header
@@ -94,29 +94,30 @@ type Response struct {
 	Body   io.ReadCloser
 }
 
-// staleWithin is how soon after a request was begun the end of a used connection is
-// taken for the engine's closing of an idle one, which happens while the request is on
-// its way. Later the engine has taken the request, and may have worked on it.
-const staleWithin = 500 * time.Millisecond
+// idleCloseWindow bounds how long after its start a request can still meet the
+// engine's close of an idle connection. If a reused connection ends later than that,
+// the engine has the request and may have worked on it.
+const idleCloseWindow = 500 * time.Millisecond
 
-// closedWhileIdle tells that the end of a used connection may be such a close.
-func closedWhileIdle(begun time.Time) bool { return time.Since(begun) < staleWithin }
+// closedWhileIdle tells whether a reused connection that ends now may have been
+// closed by the engine as idle, while the request was on its way.
+func closedWhileIdle(started time.Time) bool { return time.Since(started) < idleCloseWindow }
 
 // Stage tells how far a request had come when it failed.
 type Stage uint8
 
 // The stages, in order.
 const (
-	// StageNotConnected: no connection; the engine saw nothing.
+	// StageNotConnected: there was no connection, so the engine saw nothing.
 	StageNotConnected Stage = iota
-	// StageStale: a pooled connection turned out to be closed by the engine
-	// (uvicorn closes idle ones after 5 s) before any byte of an answer.
+	// StageStale: the engine closed a pooled connection before any byte of an
+	// answer. uvicorn closes idle ones after 5 s.
 	StageStale
-	// StageSent: sent, at least in part, and no byte came back.
+	// StageSent: the request was sent, at least in part, and no byte came back.
 	StageSent
-	// StageHeaders: the answer began but its header is broken.
+	// StageHeaders: the answer began, but its head is broken.
 	StageHeaders
-	// StageBody: the answer broke off.
+	// StageBody: the answer's body broke off.
 	StageBody
 )
 
@@ -141,8 +142,8 @@ type Error struct {
 	Stage   Stage
 	Address string
 	Err     error
-	// MaybeTaken tells that some try of this exchange reached the engine, so
-	// that it may have begun to work on it.
+	// MaybeTaken tells that a try may have reached the engine, which then may have
+	// begun to work on the request.
 	MaybeTaken bool
 }
 
@@ -152,23 +153,23 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// Refused tells that nothing listens at the address any more, or the network
-// says that nobody is there: proof, not suspicion, that the instance is away.
+// Refused tells that nothing listens at the address, or that the network has no way
+// to it. That proves that the instance is away; a timeout would not.
 func (e *Error) Refused() bool {
 	return e.Stage == StageNotConnected &&
 		(errors.Is(e.Err, syscall.ECONNREFUSED) || errors.Is(e.Err, syscall.EHOSTUNREACH) ||
 			errors.Is(e.Err, syscall.ENETUNREACH))
 }
 
-// Untrusted gives why TLS with the engine was refused, by either side; nil where it was
-// not. An engine that refuses has taken nothing.
+// Untrusted gives why either side refused the TLS handshake, nil if neither did. An
+// engine that refuses it has taken nothing.
 func (e *Error) Untrusted() *certs.Error {
 	refused, _ := errors.AsType[*certs.Error](e.Err)
 	return refused
 }
 
-// Exhausted tells that there was no connection because nothing is left here to make
-// one of, whoever it is to.
+// Exhausted tells that this process or machine has nothing left to make a connection
+// of, to any engine; see sock.Exhausted.
 func (e *Error) Exhausted() bool { return e.Stage == StageNotConnected && sock.Exhausted(e.Err) }
 
 // Timeout tells that a deadline, not the peer, ended the exchange.

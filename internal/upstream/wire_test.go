@@ -21,14 +21,14 @@ import (
 	"github.com/pdmesh/pdmesh/internal/upstream"
 )
 
-func own(t testing.TB, o upstream.Options) *upstream.Pool {
+func newPool(t testing.TB, o upstream.Options) *upstream.Pool {
 	t.Helper()
 	p := upstream.NewPool(o)
 	t.Cleanup(p.Close)
 	return p
 }
 
-func at(address string) *instance.Instance {
+func instanceAt(address string) *instance.Instance {
 	return &instance.Instance{Key: instance.Key{Role: instance.Decode, Address: address}}
 }
 
@@ -43,10 +43,10 @@ func fetch(ctx context.Context, c upstream.Client, r *upstream.Request) (*upstre
 	return resp, string(b), err
 }
 
-// What net/http's own server sends is understood, on few connections.
+// The answers of net/http's server are read right, on as few connections as possible.
 func TestAgainstTheStandardServer(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		mux := http.NewServeMux()
 		mux.HandleFunc("/echo", func(w http.ResponseWriter, r *http.Request) {
 			b, _ := io.ReadAll(r.Body)
@@ -85,7 +85,7 @@ func TestAgainstTheStandardServer(t *testing.T) {
 		}
 		srv.Start()
 		t.Cleanup(srv.Close)
-		in := at(srv.Listener.Addr().String())
+		in := instanceAt(srv.Listener.Addr().String())
 		c := open(t, upstream.Options{})
 		large := bytes.Repeat([]byte("0123456789abcdef"), 1<<16) // 1 MiB
 		kept := slices.Clone(large)
@@ -136,17 +136,17 @@ func TestAgainstTheStandardServer(t *testing.T) {
 	})
 }
 
-// uvicornHead is the head that vLLM's server sends, byte for byte in its way.
+// uvicornHead begins an answer as uvicorn, vLLM's server, does.
 const uvicornHead = "HTTP/1.1 200 OK\r\ndate: Thu, 01 Jan 2026 00:00:00 GMT\r\nserver: uvicorn\r\n"
 
-// Like uvicorn: names in small letters, chunks of one event each, the closing
-// chunk in a segment of its own, and an idle connection that is closed.
+// uvicorn sends names in lower case, one event in a chunk and the last chunk in a
+// segment of its own, and closes idle connections.
 func TestAgainstAServerLikeUvicorn(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		closed := make(chan struct{})
-		// Whatever connection a request comes on: the standard library may not have
-		// the last one back yet.
+		// The count is over all connections: the standard library's client may not
+		// have the last one back yet, and open another.
 		var asked atomic.Int64
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			for {
@@ -190,10 +190,10 @@ func TestAgainstAServerLikeUvicorn(t *testing.T) {
 	})
 }
 
-// A read gives what has come; it does not wait for more.
+// A read gives the bytes that are there, and does not wait for more.
 func TestEventsArriveOneByOne(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		next := make(chan string)
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			if _, _, err := readRequest(r); err != nil {
@@ -226,10 +226,10 @@ func TestEventsArriveOneByOne(t *testing.T) {
 	})
 }
 
-// Closing an unfinished answer is what makes the engine stop.
+// To close an unfinished answer ends the connection, which makes the engine stop.
 func TestCloseOfAnUnfinishedBody(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		left := make(chan error, 1)
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			if _, _, err := readRequest(r); err != nil {
@@ -253,14 +253,14 @@ func TestCloseOfAnUnfinishedBody(t *testing.T) {
 	})
 }
 
-// An answer before the whole body was taken ends the sending, and the
-// connection is of no further use.
+// An answer that comes before the end of the request's body ends the sending, and the
+// connection is not used again.
 func TestEarlyAnswer(t *testing.T) {
 	t.Parallel()
 	for _, how := range []string{"waits", "closes", "interim first"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
-			each(t, func(t *testing.T, open opener) {
+			forEachClient(t, func(t *testing.T, open opener) {
 				var mu sync.Mutex
 				conns := 0
 				release := make(chan struct{})
@@ -296,7 +296,7 @@ func TestEarlyAnswer(t *testing.T) {
 					return
 				}
 				if how == "closes" && err != nil {
-					// The reset may overtake the answer; then it must be told as one.
+					// The reset may come before the answer was read; then it is the error.
 					var e *upstream.Error
 					if !errors.As(err, &e) || !e.MaybeTaken {
 						t.Fatalf("%v", err)
@@ -319,10 +319,10 @@ func TestEarlyAnswer(t *testing.T) {
 	}
 }
 
-// An engine that dies in the middle of a large request is told as lost.
+// An engine that dies in the middle of a large request gives an error of StageSent.
 func TestHalfWrittenRequest(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, open opener) {
+	forEachClient(t, func(t *testing.T, open opener) {
 		in := server(t, func(_ int, c net.Conn, r *bufio.Reader) {
 			_, _ = io.CopyN(io.Discard, r, 100<<10)
 			reset(c)
@@ -337,11 +337,11 @@ func TestHalfWrittenRequest(t *testing.T) {
 	})
 }
 
-// A request that would smuggle is not sent at all.
+// A request that could smuggle another one is not sent at all.
 func TestBadRequests(t *testing.T) {
 	t.Parallel()
 	in := server(t, func(_ int, _ net.Conn, _ *bufio.Reader) { t.Error("connected") })
-	p := own(t, upstream.Options{})
+	p := newPool(t, upstream.Options{})
 	for name, change := range map[string]func(*upstream.Request){
 		"CR LF in a value":   func(r *upstream.Request) { r.Header["X-A"] = []string{"a\r\nHost: b"} },
 		"LF in a value":      func(r *upstream.Request) { r.Header["X-A"] = []string{"a\nb"} },
@@ -367,7 +367,7 @@ func TestBadRequests(t *testing.T) {
 	}
 }
 
-// Whatever the caller's header says of the framing, it is ours that counts.
+// The client decides the framing, whatever the caller's header says about it.
 func TestFramingIsNotTheCallers(t *testing.T) {
 	t.Parallel()
 	got := make(chan string, 1)
@@ -383,7 +383,7 @@ func TestFramingIsNotTheCallers(t *testing.T) {
 		"content-length": {"1"}, "Content-Length": {"2"}, "Transfer-encoding": {"chunked"}, "HOST": {"evil"},
 		"Connection": {"close"}, "Upgrade": {"h2c"}, "Trailer": {"X"}, "x-odd-Case": {"kept"},
 	}
-	if _, b, err := fetch(t.Context(), own(t, upstream.Options{}), r); err != nil || b != "ok" {
+	if _, b, err := fetch(t.Context(), newPool(t, upstream.Options{}), r); err != nil || b != "ok" {
 		t.Fatalf("%q, %v", b, err)
 	}
 	want := "POST /v1/completions?x=1 HTTP/1.1\r\nHost: " + in.Address + "\r\nx-odd-Case: kept\r\nContent-Length: 7\r\n\r\n{\"a\":1}"

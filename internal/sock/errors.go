@@ -7,9 +7,8 @@ import (
 	"syscall"
 )
 
-// Exhausted tells that a connection could not be made since this process or machine
-// has nothing left to make it of: no descriptor, no memory for a socket. It says
-// nothing about the peer.
+// Exhausted tells that a connection could not be made because this process or machine
+// has no descriptor or no memory for it. Such an error says nothing about the peer.
 func Exhausted(err error) bool {
 	for _, e := range [...]error{syscall.EMFILE, syscall.ENFILE, syscall.ENOBUFS, syscall.ENOMEM} {
 		if errors.Is(err, e) {
@@ -19,7 +18,7 @@ func Exhausted(err error) bool {
 	return false
 }
 
-// Failed gives the error of a system call the form that it has in package net.
-func (c *Conn) Failed(what string, err error) error {
+// OpError gives the error of a system call the form that it has in package net.
+func (c *Conn) OpError(what string, err error) error {
 	return &net.OpError{Op: what, Net: "tcp", Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(what, err)}
 }
