@@ -38,17 +38,17 @@ type call struct {
 
 func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind openai.Kind, between *histogram.Histogram) *call {
 	c := &call{h: h, r: r, endpoint: endpoint, times: stage.Times{Start: time.Now()}}
-	id := leg.ClientsID(r.Header)
+	id := leg.RequestID(r.Header)
 	c.origin = leg.Origin{
 		Settings: &h.legs, Client: r.Context(), Header: r.Header, ID: id, Times: &c.times, Optional: kind == openai.Other || kind == openai.Generate,
 		Privileged: func() bool { return h.opts.Privileged(r) },
 	}
 	c.origin.Trace = h.opts.Tracer.Begin(r, endpoint, c.times.Start)
-	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Between: between}
+	c.answer = relay.Answer{Client: client, Kind: kind, Ctx: r.Context(), ID: id, Times: &c.times, Idle: h.opts.Idle, Log: h.opts.Log, Gaps: between}
 	c.flow = flow.Request{Settings: &h.flow, Origin: &c.origin, Answer: &c.answer, Endpoint: endpoint}
 	c.flow.Route.Traced = h.opts.TraceAll || asksTrace(r.Header) && h.opts.Trace(r)
 	c.flow.Route.Times = &c.times
-	c.answer.Way = &c.flow.Route
+	c.answer.Route = &c.flow.Route
 	if v := r.Header["X-Data-Parallel-Rank"]; len(v) == 1 && h.opts.Ranked(r) {
 		// vLLM, too, passes over what is no number.
 		if n, err := strconv.ParseUint(v[0], 10, 16); err == nil {
@@ -58,7 +58,7 @@ func (h *Handler) newCall(client Client, r *http.Request, endpoint string, kind 
 	if name := h.opts.SessionHeader; name != "" {
 		c.flow.Session = r.Header.Get(name)
 	}
-	c.answer.ShowID() // whatever becomes of the request
+	c.answer.SetRequestID() // whatever becomes of the request
 	h.flow.Budget.Request(c.times.Start)
 	return c
 }
@@ -113,20 +113,20 @@ func (c *call) completion(kind openai.Kind) {
 	}
 }
 
-// passOn passes a request with a JSON body to one instance; alone is its reason to have
+// passThrough passes a request with a JSON body to one instance; alone is its reason to have
 // no prefill.
-func (c *call) passOn(alone string) {
+func (c *call) passThrough(alone string) {
 	if !c.readJSON() {
 		return
 	}
 	req, err := request.ParseOther(c.flow.Body.Bytes())
 	if c.parsed(req, err) {
-		c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
+		c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: req.NewEdit().Body(), Stream: req.Stream, Alone: alone})
 	}
 }
 
-// passForm passes a request whose body is a form to one instance, as it is.
-func (c *call) passForm(alone string) {
+// passThroughForm passes a request whose body is a form to one instance, as it is.
+func (c *call) passThroughForm(alone string) {
 	if !c.readBody() {
 		return
 	}
@@ -137,12 +137,12 @@ func (c *call) passForm(alone string) {
 		return
 	}
 	c.origin.Model, c.stream = f.Model, f.Stream
-	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, Alone: alone})
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target(), Body: splice.Of(bytes), Stream: f.Stream, Alone: alone})
 }
 
-// passQuestion passes a request without a body to one instance.
-func (c *call) passQuestion() {
-	c.flow.PassOn(flow.Passed{Method: c.r.Method, Target: c.target()})
+// passThroughNoBody passes a request without a body to one instance.
+func (c *call) passThroughNoBody() {
+	c.flow.PassThrough(flow.Passthrough{Method: c.r.Method, Target: c.target()})
 }
 
 // target is the path with its query.
@@ -210,7 +210,7 @@ func (c *call) readBody() bool {
 	case errors.As(err, &over):
 		c.answer.Refuse(tooLarge(limit))
 	case c.r.Context().Err() != nil:
-		c.answer.Gone()
+		c.answer.ClientGone()
 	default:
 		c.answer.CloseAfter()
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadRequest, Type: openai.TypeBadRequest,

@@ -31,8 +31,8 @@ func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) Han
 	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
 }
 
-// told is what became of one instance.
-type told struct {
+// fanOutResult is what became of one instance.
+type fanOutResult struct {
 	answer  leg.Answer
 	failure string // "" if it has agreed
 }
@@ -47,18 +47,18 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	}
 	c.origin.Header = c.r.Header.Clone()
 	c.origin.Header.Del("Authorization")
-	list := c.whomToAsk(members)
+	list := c.instancesToAsk(members)
 	if len(list) == 0 {
 		c.answer.Refuse(leg.Unavailable(instance.Decode, ""))
 		return
 	}
-	all := make([]told, len(list))
+	all := make([]fanOutResult, len(list))
 	places := make(chan struct{}, maxFanOut)
 	var asking sync.WaitGroup
 	for i, in := range list {
 		places <- struct{}{}
 		asking.Go(func() {
-			all[i] = c.tell(in, body)
+			all[i] = c.fanOutTo(in, body)
 			<-places
 		})
 	}
@@ -71,29 +71,29 @@ func (c *call) fanOut(members *instance.Snapshot) {
 	}
 	switch {
 	case c.r.Context().Err() != nil:
-		c.answer.Gone()
+		c.answer.ClientGone()
 	case len(failed) == 0:
-		c.answer.Pass(all[0].answer)
+		c.answer.SendWhole(all[0].answer)
 	default:
 		c.answer.Refuse(&openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: fmt.Sprintf(
 			"%d of %d instances did not do it: %s", len(failed), len(list), strings.Join(failed, "; "))})
 	}
 }
 
-// tell sends the request to one instance.
-func (c *call) tell(in *instance.Instance, body splice.Body) told {
+// fanOutTo sends the request to one instance.
+func (c *call) fanOutTo(in *instance.Instance, body splice.Body) fanOutResult {
 	l, resp, err := c.origin.Ask(in, fanOutTimeout, http.MethodPost, c.target(), c.origin.NewHeader(leg.EngineID(c.origin.ID)), body)
 	defer l.End()
 	if err != nil {
-		return told{failure: err.Error()}
+		return fanOutResult{failure: err.Error()}
 	}
 	defer func() { _ = resp.Body.Close() }()
 	text, err := relay.ReadAll(resp, maxFanOutAnswer)
 	switch {
 	case err != nil:
-		return told{failure: err.Error()}
+		return fanOutResult{failure: err.Error()}
 	case resp.Status < 200 || resp.Status > 299:
-		return told{failure: fmt.Sprintf("%d %s", resp.Status, instance.Printable(string(text), 200))}
+		return fanOutResult{failure: fmt.Sprintf("%d %s", resp.Status, instance.Printable(string(text), 200))}
 	}
-	return told{answer: leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}}
+	return fanOutResult{answer: leg.Answer{Status: resp.Status, Header: resp.Header, Body: text}}
 }

@@ -49,16 +49,16 @@ type Recorder interface {
 
 // Options configure a Handler. Zero durations and counts get the defaults named.
 type Options struct {
-	Picker   flow.Picker
-	Health   flow.Health
-	Upstream upstream.Client
-	Notices  flow.Notices // of prefill instances whose connector notifies; nil: none can be used
-	Recorder Recorder
-	Log      logrus.FieldLogger
-	Tracer   *tracing.Tracer // nil: off
-	// Between gives what counts the times between the events of an endpoint's streams;
+	Picker        flow.Picker
+	Health        flow.Health
+	Upstream      upstream.Client
+	Notifications flow.Notifications // of prefill instances whose connector notifies; nil: none can be used
+	Recorder      Recorder
+	Log           logrus.FieldLogger
+	Tracer        *tracing.Tracer // nil: off
+	// EventGaps gives what counts the times between the events of an endpoint's streams;
 	// nil: nobody does.
-	Between func(endpoint string) *histogram.Histogram
+	EventGaps func(endpoint string) *histogram.Histogram
 
 	// EngineKey is the key for the engines; ClientKeys tells that clients'
 	// keys are checked by the proxy and therefore end here.
@@ -120,7 +120,7 @@ func New(o Options) (*Handler, error) {
 			EngineKey: o.EngineKey, ClientKeys: o.ClientKeys,
 		},
 		flow: flow.Settings{
-			Picker: o.Picker, Health: o.Health, Notices: o.Notices, Recorder: o.Recorder, Log: o.Log,
+			Picker: o.Picker, Health: o.Health, Notifications: o.Notifications, Recorder: o.Recorder, Log: o.Log,
 			Fallback: o.Fallback, Disaggregate: o.Disaggregate, MaxAttempts: o.MaxAttempts,
 			Prefill: o.Prefill, FirstByte: o.FirstByte, Idle: o.Idle, NonStream: o.NonStream, KVBudget: o.KVBudget, RewriteHost: o.RewriteHost, Notified: o.Notified,
 		},
@@ -128,7 +128,7 @@ func New(o Options) (*Handler, error) {
 	if o.RetryRatio >= 0 {
 		h.flow.Budget = budget.New(o.RetryRatio, o.RetryBurst, time.Now)
 	}
-	return h, h.flow.Load()
+	return h, h.flow.LoadDialects()
 }
 
 // Completion serves one endpoint whose answers are generated.
@@ -140,7 +140,7 @@ func (h *Handler) Completion(kind openai.Kind) HandlerFunc {
 // instance, or a prefill instance where there is none. alone is why no prefill
 // computes the prompt, "" where nothing is generated from one.
 func (h *Handler) Passthrough(endpoint, alone string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.passOn(alone) })
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passThrough(alone) })
 }
 
 // Stored serves an endpoint about one stored response. id gives the response's.
@@ -156,12 +156,12 @@ func (h *Handler) Stored(endpoint string, id func(*http.Request) string) Handler
 
 // Form is Passthrough for an endpoint whose requests are forms with a file in them.
 func (h *Handler) Form(endpoint, alone string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, func(c *call) { c.passForm(alone) })
+	return h.serve(endpoint, openai.Other, func(c *call) { c.passThroughForm(alone) })
 }
 
 // Question is Passthrough for an endpoint whose requests have no body.
 func (h *Handler) Question(endpoint string) HandlerFunc {
-	return h.serve(endpoint, openai.Other, (*call).passQuestion)
+	return h.serve(endpoint, openai.Other, (*call).passThroughNoBody)
 }
 
 // Requests tells how many requests are being answered now.
@@ -170,8 +170,8 @@ func (h *Handler) Requests() int64 { return h.requests.Load() }
 // serve makes a call of each request, and ends it.
 func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) HandlerFunc {
 	var between *histogram.Histogram
-	if h.opts.Between != nil && kind != openai.Other {
-		between = h.opts.Between(endpoint)
+	if h.opts.EventGaps != nil && kind != openai.Other {
+		between = h.opts.EventGaps(endpoint)
 	}
 	return func(client Client, r *http.Request) {
 		h.requests.Add(1)

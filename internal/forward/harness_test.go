@@ -364,7 +364,7 @@ func startTuned(t *testing.T, mode fakevllm.Mode, prefills, decodes int, tune tu
 		Trace: func(*http.Request) bool { return true },
 		// Far longer than anything here takes, and short enough to be told of.
 		Prefill: time.Minute, FirstByte: time.Minute, Idle: time.Minute, NonStream: time.Minute, Notified: time.Minute,
-		Notices: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
+		Notifications: &lmcache.Asker{Own: r.inbox, HTTP: http.DefaultClient},
 	}
 	if tune.forward != nil {
 		tune.forward(&o)

@@ -83,7 +83,7 @@ func startWard(t *testing.T, prefills, decodes, ranks int, tune func(*forward.Op
 	inbox := lmcache.NewInbox()
 	receiver := pull(t, inbox)
 	w.rig = start(t, fakevllm.Plain, 0, 0, func(o *forward.Options) {
-		o.Notices = &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}
+		o.Notifications = &lmcache.Asker{Own: inbox, HTTP: http.DefaultClient}
 		if tune != nil {
 			tune(o)
 		}

@@ -19,14 +19,14 @@ import (
 // counted wraps what hears the notifications, to see that a wait is not over.
 type counted struct {
 	inner interface {
-		Can(in *instance.Instance) error
+		CannotHear(in *instance.Instance) error
 		Await(ctx context.Context, in *instance.Instance, id string, ranks int) error
 	}
 	over atomic.Int64
 	fail func(id string) error // nil: none
 }
 
-func (c *counted) Can(in *instance.Instance) error { return c.inner.Can(in) }
+func (c *counted) CannotHear(in *instance.Instance) error { return c.inner.CannotHear(in) }
 
 func (c *counted) Await(ctx context.Context, in *instance.Instance, id string, ranks int) error {
 	if c.fail != nil {
@@ -144,7 +144,7 @@ func TestNotifiedClientLeaves(t *testing.T) {
 		t.Run(at, func(t *testing.T) {
 			t.Parallel()
 			var c counted
-			w := startWard(t, 1, 1, 1, func(o *forward.Options) { c.inner = o.Notices; o.Notices = &c })
+			w := startWard(t, 1, 1, 1, func(o *forward.Options) { c.inner = o.Notifications; o.Notifications = &c })
 			ctx, leave := context.WithCancel(t.Context())
 			defer leave()
 			got := w.begin(ctx, chatBody(true, ""))
@@ -285,7 +285,7 @@ func TestNotifiedUnfit(t *testing.T) {
 			t.Parallel()
 			w := startWard(t, 1, 1, 2, func(o *forward.Options) {
 				if want == "not_heard" {
-					o.Notices = nil
+					o.Notifications = nil
 				}
 			})
 			if want == "ranks_differ" {

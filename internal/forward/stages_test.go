@@ -63,7 +63,7 @@ func TestBetweenTokens(t *testing.T) {
 	} {
 		h := histogram.New(histogram.Bounds{0, time.Hour})
 		serve := handlerOf(t, &canned{prefill: []byte(plainAnswer), stream: tc.reads}, func(o *forward.Options) {
-			o.Between = func(endpoint string) *histogram.Histogram {
+			o.EventGaps = func(endpoint string) *histogram.Histogram {
 				if endpoint != "/v1/completions" {
 					t.Errorf("endpoint %q", endpoint)
 				}
@@ -109,7 +109,7 @@ func BenchmarkTokens(b *testing.B) {
 	between := metrics.New(prometheus.NewRegistry(), "test").Between
 	for name, count := range map[string]func(string) *histogram.Histogram{"not_counted": nil, "counted": between} {
 		b.Run(name, func(b *testing.B) {
-			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.Between = count })
+			h := handlerOf(b, &canned{prefill: []byte(plainAnswer), stream: stream}, func(o *forward.Options) { o.EventGaps = count })
 			const body = `{"model":"m","prompt":"x","max_tokens":128,"stream":true}`
 			in := strings.NewReader(body)
 			r, err := http.NewRequestWithContext(b.Context(), http.MethodPost, "/v1/completions", nil)

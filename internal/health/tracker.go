@@ -99,17 +99,17 @@ func (o *Options) setDefaults() {
 
 // Tracker holds the opinions. It is safe for concurrent use.
 type Tracker struct {
-	o Options
+	opts Options
 	// trouble are the keys of the records, nil if there are none, so that the
 	// path of a request asks nothing more while everybody is well. A list that
 	// is in here is not changed.
 	trouble atomic.Pointer[[]instance.Key]
 
-	mu         sync.RWMutex          // guards what follows; never held across a probe
-	records    map[string]*record    // by address: an engine that stands in both roles has one
-	history    map[string]slowAnswer // slow answers that are not long ago, likewise
-	closed     bool
-	complained time.Time // when complain was last heard
+	mu            sync.RWMutex          // guards what follows; never held across a probe
+	records       map[string]*record    // by address: an engine that stands in both roles has one
+	history       map[string]slowAnswer // slow answers that are not long ago, likewise
+	closed        bool
+	lastComplaint time.Time // when complain was last heard
 
 	ctx    context.Context //nolint:containedctx // the probes' own lifetime, ended by Close
 	cancel context.CancelFunc
@@ -130,7 +130,7 @@ type Ejection struct {
 func New(o Options) *Tracker {
 	o.setDefaults()
 	ctx, cancel := context.WithCancel(context.Background())
-	return &Tracker{o: o, records: map[string]*record{}, history: map[string]slowAnswer{}, ctx: ctx, cancel: cancel}
+	return &Tracker{opts: o, records: map[string]*record{}, history: map[string]slowAnswer{}, ctx: ctx, cancel: cancel}
 }
 
 // Close stops the probes and waits for them.
@@ -154,8 +154,8 @@ func (t *Tracker) Troubled() []instance.Key {
 	return nil
 }
 
-// tell makes the keys of the records known; the lock is held.
-func (t *Tracker) tell() {
+// publishTroubled makes the keys of the records known; the lock is held.
+func (t *Tracker) publishTroubled() {
 	if len(t.records) == 0 {
 		t.trouble.Store(nil)
 		return
@@ -164,7 +164,7 @@ func (t *Tracker) tell() {
 	list := make([]instance.Key, 0, len(roles)*len(t.records))
 	for address, r := range t.records {
 		for _, role := range roles {
-			if *r.life(role) != "" {
+			if *r.incarnation(role) != "" {
 				list = append(list, instance.Key{Role: role, Address: address})
 			}
 		}
@@ -180,7 +180,7 @@ func (t *Tracker) Available(k instance.Key) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	return r == nil || !r.out
+	return r == nil || !r.ejected
 }
 
 // Unreachable tells that nobody could connect to the instance, so that trying
@@ -192,22 +192,22 @@ func (t *Tracker) Unreachable(k instance.Key) bool {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	return r != nil && r.out && r.hard
+	return r != nil && r.ejected && r.hard
 }
 
 // Share is the part of its turns that the instance should take, above 0 and
 // at most 1: less than 1 while it starts slowly after an ejection.
 func (t *Tracker) Share(k instance.Key) float64 {
-	if !t.Trouble() || t.o.SlowStart < 0 {
+	if !t.Trouble() || t.opts.SlowStart < 0 {
 		return 1
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	if r == nil || r.back.IsZero() {
+	if r == nil || r.readmitted.IsZero() {
 		return 1
 	}
-	return min(1, max(0.1, float64(time.Since(r.back))/float64(t.o.SlowStart)))
+	return min(1, max(0.1, float64(time.Since(r.readmitted))/float64(t.opts.SlowStart)))
 }
 
 // Ejected gives the ejection of an instance, if there is one.
@@ -215,7 +215,7 @@ func (t *Tracker) Ejected(k instance.Key) (Ejection, bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	r := t.records[k.Address]
-	if r == nil || !r.out {
+	if r == nil || !r.ejected {
 		return Ejection{}, false
 	}
 	return Ejection{Since: r.since, Reason: r.reason, Hard: r.hard, Strikes: r.strikes, Ejections: r.ejections}, true
@@ -229,17 +229,17 @@ func (t *Tracker) Success(in *instance.Instance) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r := t.records[in.Address]
-	if r == nil || r.out {
+	if r == nil || r.ejected {
 		return
 	}
 	r.strikes = 0
-	if !r.suspected && (r.back.IsZero() || time.Since(r.back) > t.forgive()) {
+	if !r.suspected && (r.readmitted.IsZero() || time.Since(r.readmitted) > t.forgiveAfter()) {
 		t.forget(in.Key)
 	}
 }
 
-// forgive is how long an instance must do well until its ejections are forgotten.
-func (t *Tracker) forgive() time.Duration { return max(t.o.SlowStart, 2*t.o.MaxEjection) }
+// forgiveAfter is how long an instance must do well until its ejections are forgotten.
+func (t *Tracker) forgiveAfter() time.Duration { return max(t.opts.SlowStart, 2*t.opts.MaxEjection) }
 
 // Strike counts a failure of an instance on a request that another one served.
 // Enough of them in a row eject it, one alone does while it is on probation.
@@ -250,12 +250,12 @@ func (t *Tracker) Strike(in *instance.Instance, reason string) {
 		return
 	}
 	r := t.record(in)
-	if r.out {
+	if r.ejected {
 		return
 	}
 	r.strikes++
-	probation := !r.back.IsZero() && time.Since(r.back) < t.o.SlowStart
-	if r.strikes < t.o.MaxFailures && !probation {
+	probation := !r.readmitted.IsZero() && time.Since(r.readmitted) < t.opts.SlowStart
+	if r.strikes < t.opts.MaxFailures && !probation {
 		return
 	}
 	t.eject(in, r, false, false, reason)
@@ -269,7 +269,7 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 		return
 	}
 	r := t.record(in)
-	if r.out && r.hard {
+	if r.ejected && r.hard {
 		return
 	}
 	t.eject(in, r, true, true, reason)
@@ -279,25 +279,25 @@ func (t *Tracker) Eject(in *instance.Instance, reason string) {
 func (t *Tracker) forget(k instance.Key) {
 	if t.records[k.Address] != nil {
 		delete(t.records, k.Address)
-		t.tell()
+		t.publishTroubled()
 	}
 }
 
 // eject takes it out and starts what brings it back; the lock is held. dead is
 // that of OnEject.
 func (t *Tracker) eject(in *instance.Instance, r *record, hard, dead bool, reason string) {
-	already := r.out
-	r.out, r.hard, r.since, r.reason = true, hard, time.Now(), reason
-	if !r.back.IsZero() && time.Since(r.back) > t.forgive() {
+	already := r.ejected
+	r.ejected, r.hard, r.since, r.reason = true, hard, time.Now(), reason
+	if !r.readmitted.IsZero() && time.Since(r.readmitted) > t.forgiveAfter() {
 		r.ejections = 0
 	}
 	r.ejections++
-	t.o.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "reason": reason, "hard": hard}).
+	t.opts.Log.WithFields(logrus.Fields{"instance": in.Key.String(), "reason": reason, "hard": hard}).
 		Warn("instance ejected until it answers again")
 	if !already {
 		t.work.Go(func() { t.recover(in, r) })
 	}
-	t.work.Go(func() { t.o.OnEject(in.Key, dead, reason) })
+	t.work.Go(func() { t.opts.OnEject(in.Key, dead, reason) })
 }
 
 // ejectionTime is how long the present ejection lasts at least.
@@ -307,23 +307,23 @@ func (t *Tracker) ejectionTime(r *record) time.Duration {
 	if r.hard {
 		return 0
 	}
-	d := t.o.Ejection << min(r.ejections-1, 20)
-	if d <= 0 || d > t.o.MaxEjection {
-		d = t.o.MaxEjection
+	d := t.opts.Ejection << min(r.ejections-1, 20)
+	if d <= 0 || d > t.opts.MaxEjection {
+		d = t.opts.MaxEjection
 	}
 	return d/2 + rand.N(d/2+1)
 }
 
 // recover waits and probes until the instance may come back.
 func (t *Tracker) recover(in *instance.Instance, r *record) {
-	pause := t.o.ProbeInterval
+	pause := t.opts.ProbeInterval
 	timer := time.NewTimer(max(t.ejectionTime(r), pause))
 	defer timer.Stop()
 	for {
-		snap := t.o.Source.Snapshot()
-		now := t.lives(snap, in.Key, r)
+		snap := t.opts.Source.Snapshot()
+		now := t.findLife(snap, in.Key, r)
 		if now == nil {
-			t.drop(in.Key, r)
+			t.forgetLife(in.Key, r)
 			return
 		}
 		select {
@@ -333,28 +333,28 @@ func (t *Tracker) recover(in *instance.Instance, r *record) {
 			continue
 		case <-timer.C:
 		}
-		if t.ask(now) == nil {
+		if t.probe(now) == nil {
 			t.readmit(in.Key, r)
 			return
 		}
-		pause = min(2*pause, t.o.MaxProbeInterval)
+		pause = min(2*pause, t.opts.MaxProbeInterval)
 		timer.Reset(pause/2 + rand.N(pause/2+1))
 	}
 }
 
-// ask asks for a sign of life; nil is one.
-func (t *Tracker) ask(in *instance.Instance) error {
-	ctx, cancel := context.WithTimeout(t.ctx, t.o.ProbeTimeout)
+// probe asks for a sign of life; nil is one.
+func (t *Tracker) probe(in *instance.Instance) error {
+	ctx, cancel := context.WithTimeout(t.ctx, t.opts.ProbeTimeout)
 	defer cancel()
-	err := t.o.Prober.Alive(ctx, in)
+	err := t.opts.Prober.Alive(ctx, in)
 	if err != nil && errors.Is(ctx.Err(), context.DeadlineExceeded) && !errors.Is(err, ErrNotAsked) {
-		return fmt.Errorf("%w within %s", ErrNoAnswer, t.o.ProbeTimeout)
+		return fmt.Errorf("%w within %s", ErrNoAnswer, t.opts.ProbeTimeout)
 	}
 	return err
 }
 
-// drop forgets what was held against a life that has ended.
-func (t *Tracker) drop(k instance.Key, r *record) {
+// forgetLife forgets what was held against a life that has ended.
+func (t *Tracker) forgetLife(k instance.Key, r *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.records[k.Address] == r {
@@ -366,9 +366,9 @@ func (t *Tracker) readmit(k instance.Key, r *record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if !r.silentSince.IsZero() {
-		t.remember(k, min(time.Since(r.silentSince), longestLimit))
+		t.rememberSlow(k, min(time.Since(r.silentSince), longestLimit))
 	}
-	r.out, r.hard, r.strikes, r.back, r.silentSince = false, false, 0, time.Now(), time.Time{}
-	t.o.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
+	r.ejected, r.hard, r.strikes, r.readmitted, r.silentSince = false, false, 0, time.Now(), time.Time{}
+	t.opts.Log.WithFields(logrus.Fields{"instance": k.String(), "out": time.Since(r.since).Round(time.Millisecond)}).
 		Info("instance readmitted: it answers again")
 }

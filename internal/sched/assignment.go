@@ -82,19 +82,19 @@ type Assignment struct {
 	// Tally.Elsewhere.
 	Elsewhere string
 
-	passed  *policy.Candidate // that is its session's, while it is being picked
-	counter *counter
-	counts  [4]*atomic.Uint64 // that the pick is counted in; nil: none
-	unsure  policy.Tentative
-	pins    *pins
-	load    *policy.Load // of the rank
-	bytes   int          // of what Tokens is the estimate
-	ratio   *ratio
-	waiting atomic.Int64 // what it has added to Load.Waiting
-	score   int64        // what it has added to Load.Scores
-	wanted  wanted       // what else would do
-	wait    wait         // guarded by counter.waiting.mu
-	done    atomic.Bool
+	passedOver *policy.Candidate // that is its session's, while it is being picked
+	counter    *counter
+	counts     [4]*atomic.Uint64 // that the pick is counted in; nil: none
+	tentative  policy.Tentative
+	pins       *pins
+	load       *policy.Load // of the rank
+	bytes      int          // of what Tokens is the estimate
+	ratio      *ratio
+	waiting    atomic.Int64 // what it has added to Load.Waiting
+	score      int64        // what it has added to Load.Scores
+	wanted     wanted       // what else would do
+	wait       wait         // guarded by counter.waiting.mu
+	done       atomic.Bool
 }
 
 // Address is that of the instance, with the number of the rank behind a # if it has
@@ -111,7 +111,7 @@ func AddressOf(in *instance.Instance, rank int) string {
 
 // Confirm tells that the leg of a tentative pick goes where the pick says.
 func (a *Assignment) Confirm() {
-	a.unsure.Confirm()
+	a.tentative.Confirm()
 	for i, n := range a.counts {
 		if n != nil {
 			n.Add(1)
@@ -132,8 +132,8 @@ func (a *Assignment) Full() bool {
 	return said != nil && (said.Full() || said.All.Waiting > max(said.All.Deferred, said.All.Fetching))
 }
 
-// half is what decides with which instances this one can be paired.
-func (a *Assignment) half() half { return half{a.Connector, a.Build, a.Blocks} }
+// pairKey is what decides with which instances this one can be paired.
+func (a *Assignment) pairKey() pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
 // Heard notes a sign of life of the instance: bytes of an answer.
 func (a *Assignment) Heard() { a.counter.heard.Add(1) }

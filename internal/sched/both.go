@@ -17,21 +17,21 @@ const (
 // bothPicks counts the picks, in one role, of engines that stand in both.
 type bothPicks struct{ chosen, only atomic.Uint64 }
 
-// of is what one counts in that was among some of a list.
-func (b *bothPicks) of(list *candidates, among policy.Candidates) *atomic.Uint64 {
-	if oneRole(list, among) {
+// counterFor is what one counts in that was among some of a list.
+func (b *bothPicks) counterFor(list *candidates, among policy.Candidates) *atomic.Uint64 {
+	if hasOneRole(list, among) {
 		return &b.chosen
 	}
 	return &b.only
 }
 
-// oneRole tells that there is an instance of one role among those that may be picked.
-func oneRole(list *candidates, among policy.Candidates) bool {
+// hasOneRole tells that there is an instance of one role among those that may be picked.
+func hasOneRole(list *candidates, among policy.Candidates) bool {
 	if list.both == len(list.items) || among.Len() == len(list.items) {
 		return list.both < len(list.items)
 	}
 	for i := range among.Len() {
-		if !list.own[among.Index(i)].both {
+		if !list.facts[among.Index(i)].both {
 			return true
 		}
 	}

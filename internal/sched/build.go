@@ -17,9 +17,9 @@ type change struct{ was, is *instance.Instance }
 
 // edit is what becomes of the places of one address in a list.
 type edit struct {
-	address string
-	is      candidate   // its first rank; without an instance: the place becomes empty
-	more    []candidate // its other ranks
+	address    string
+	first      candidate   // its first rank; without an instance: the place becomes empty
+	otherRanks []candidate // its other ranks
 }
 
 // edits are those of one role, in the order of its lists.
@@ -31,17 +31,17 @@ type edits struct {
 // build makes the index of a snapshot; building is held. It goes on from the
 // index that was built last, in use yet or not, since the counters fit that one.
 func (x *indexer) build(snap *instance.Snapshot) *index {
-	if x.last == nil {
-		x.last = &index{prefill: x.newRoleIndex(instance.Prefill), decode: x.newRoleIndex(instance.Decode)}
+	if x.built == nil {
+		x.built = &index{prefill: x.newRoleIndex(instance.Prefill), decode: x.newRoleIndex(instance.Decode)}
 		x.models = map[string]int{}
 	}
-	old := x.last
+	old := x.built
 	var changes []change
 	instance.Changes(old.snapshot, snap, func(was, is *instance.Instance) { changes = append(changes, change{was, is}) })
-	counters := x.loads.counters.keep(changes)
+	counters := x.loads.counters.update(changes)
 	models := x.countModels(changes)
 	n := len(changes)
-	changes, counters = x.withOthers(changes, counters)
+	changes, counters = x.withOtherRoles(changes, counters)
 	var prefill, decode edits
 	for i, c := range changes {
 		var now edit
@@ -49,7 +49,7 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 			now = x.candidatesOf(c.is, counters[i])
 		}
 		switch {
-		case now.is.Instance == nil && !listed(c.was):
+		case now.first.Instance == nil && !listed(c.was):
 		case roleOf(c) == instance.Prefill:
 			prefill.add(c.was, now)
 		default:
@@ -60,12 +60,12 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 		prefill.sort()
 		decode.sort()
 	}
-	x.last = &index{
+	x.built = &index{
 		snapshot: snap,
-		prefill:  old.prefill.after(&prefill, models, x.models),
-		decode:   old.decode.after(&decode, models, x.models),
+		prefill:  old.prefill.apply(&prefill, models, x.models),
+		decode:   old.decode.apply(&decode, models, x.models),
 	}
-	return x.last
+	return x.built
 }
 
 // candidatesOf gives the candidates that an instance is: one for each of its ranks, none if
@@ -75,21 +75,21 @@ func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	if dialect == "" {
 		return out
 	}
-	other := c.in(in.Role.Other()).Load()
-	own := slot{
-		counter: c, half: half{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
+	other := c.entry(in.Role.Other()).Load()
+	own := facts{
+		counter: c, pairKey: pairKey{dialect, x.opts.Build(in), x.opts.Blocks(in)}, slow: in.Slow(),
 		both: listed(other) && x.opts.Connector(other) != "", zone: in.Record.Labels[zoneLabel],
 	}
-	out.is = candidate{policy.NewCandidate(in, 0, &c.load), own}
+	out.first = candidate{policy.NewCandidate(in, 0, &c.load), own}
 	for i, load := range x.loads.counters.ranks(in.Address, in.Ranks()) {
-		out.more = append(out.more, candidate{policy.NewCandidate(in, i+1, load), own})
+		out.otherRanks = append(out.otherRanks, candidate{policy.NewCandidate(in, i+1, load), own})
 	}
 	return out
 }
 
-// withOthers adds to changes the other membership of each engine that stands in both roles:
+// withOtherRoles adds to changes the other membership of each engine that stands in both roles:
 // whether it does is part of its place in the lists.
-func (x *indexer) withOthers(changes []change, counters []*counter) ([]change, []*counter) {
+func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]change, []*counter) {
 	var among map[*instance.Instance]bool // what changes themselves, once that is asked
 	for i, n := 0, len(changes); i < n; i++ {
 		c := changes[i].is
@@ -103,7 +103,7 @@ func (x *indexer) withOthers(changes []change, counters []*counter) ([]change, [
 		if !ok {
 			continue
 		}
-		other := count.in(c.Role.Other()).Load()
+		other := count.entry(c.Role.Other()).Load()
 		if other == nil {
 			continue
 		}
@@ -165,7 +165,7 @@ func (x *indexer) countModels(changes []change) []string {
 // add takes the change of one instance in. was may have been in no list.
 func (e *edits) add(was *instance.Instance, here edit) {
 	var models []string
-	if is := here.is.Instance; is != nil {
+	if is := here.first.Instance; is != nil {
 		here.address, models = is.Address, is.Record.Models
 	} else {
 		here.address = was.Address
@@ -204,9 +204,9 @@ func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	return &roleIndex{all: newList(), newList: newList}
 }
 
-// after gives the index of the role after edits. about are models that may have
+// apply gives the index of the role after edits. about are models that may have
 // become known or unknown, known tells whether anybody lists one.
-func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *roleIndex {
+func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *roleIndex {
 	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
 	if len(e.all) == 0 && len(about) == 0 {
 		return ri
@@ -227,13 +227,13 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *role
 	if len(e.all) == 0 {
 		return next
 	}
-	next.halves = maps.Clone(ri.halves)
-	if next.halves == nil {
-		next.halves = map[half]int{}
+	next.pairKeys = maps.Clone(ri.pairKeys)
+	if next.pairKeys == nil {
+		next.pairKeys = map[pairKey]int{}
 	}
-	next.all = ri.all.after(e.all, next.halves)
-	if next.alike = len(next.halves) == 1; next.alike {
-		for next.one = range next.halves {
+	next.all = ri.all.apply(e.all, next.pairKeys)
+	if next.alike = len(next.pairKeys) == 1; next.alike {
+		for next.only = range next.pairKeys {
 		}
 	}
 	for m, es := range e.byModel {
@@ -242,9 +242,9 @@ func (ri *roleIndex) after(e *edits, about []string, known map[string]int) *role
 		case list == nil: // no instance lists it any more
 		case list.equals(ri.all) && sameEdits(es, e.all):
 			// Mostly there is but one model: its list is the list of all.
-			next.byModel[m] = list.with(next.all.items, next.all.own)
+			next.byModel[m] = list.withItems(next.all.items, next.all.facts)
 		default:
-			next.byModel[m] = list.after(es, nil)
+			next.byModel[m] = list.apply(es, nil)
 		}
 	}
 	return next
@@ -258,25 +258,25 @@ func (c *candidates) equals(o *candidates) bool {
 // sameEdits tells that the edits of a model do to its list what all edits do
 // to the list of all.
 func sameEdits(model, all []edit) bool {
-	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.is.Instance == b.is.Instance })
+	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.first.Instance == b.first.Instance })
 }
 
-// after gives the list after edits. halves, if any, are counted along.
-func (c *candidates) after(es []edit, halves map[half]int) *candidates {
+// apply gives the list after edits. halves, if any, are counted along.
+func (c *candidates) apply(es []edit, halves map[pairKey]int) *candidates {
 	most := len(c.items) + len(es)
 	for i := range es {
-		most += len(es[i].more)
+		most += len(es[i].otherRanks)
 	}
-	items, own := make([]policy.Candidate, 0, most), make([]slot, 0, most)
+	items, own := make([]policy.Candidate, 0, most), make([]facts, 0, most)
 	from := 0
 	for i := range es {
 		e := &es[i]
 		at, found := place(c.items[from:], e.address)
 		at += from
-		items, own = append(items, c.items[from:at]...), append(own, c.own[from:at]...)
+		items, own = append(items, c.items[from:at]...), append(own, c.facts[from:at]...)
 		from = at
 		if found {
-			if h := c.own[at].half; halves != nil && halves[h] > 1 {
+			if h := c.facts[at].pairKey; halves != nil && halves[h] > 1 {
 				halves[h]--
 			} else {
 				delete(halves, h)
@@ -285,15 +285,15 @@ func (c *candidates) after(es []edit, halves map[half]int) *candidates {
 				from++ // its other ranks
 			}
 		}
-		if e.is.Instance != nil {
-			items, own = append(items, e.is.Candidate), append(own, e.is.slot)
-			for j := range e.more {
-				items, own = append(items, e.more[j].Candidate), append(own, e.more[j].slot)
+		if e.first.Instance != nil {
+			items, own = append(items, e.first.Candidate), append(own, e.first.facts)
+			for j := range e.otherRanks {
+				items, own = append(items, e.otherRanks[j].Candidate), append(own, e.otherRanks[j].facts)
 			}
 			if halves != nil {
-				halves[e.is.half]++
+				halves[e.first.pairKey]++
 			}
 		}
 	}
-	return c.with(append(items, c.items[from:]...), append(own, c.own[from:]...))
+	return c.withItems(append(items, c.items[from:]...), append(own, c.facts[from:]...))
 }

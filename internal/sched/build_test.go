@@ -48,8 +48,8 @@ func described(ix *index) []string {
 	var out []string
 	list := func(what string, c *candidates) {
 		for i := range c.whole.Len() {
-			one, own := c.whole.At(i), c.own[i]
-			out = append(out, fmt.Sprintf("%s: %s %p %v %t %t %g", what, one.Instance.Key, one.Instance, own.half, own.slow, own.both, one.Weight))
+			one, own := c.whole.At(i), c.facts[i]
+			out = append(out, fmt.Sprintf("%s: %s %p %v %t %t %g", what, one.Instance.Key, one.Instance, own.pairKey, own.slow, own.both, one.Weight))
 			if one.Load != &own.counter.load || one != &c.items[i] {
 				out = append(out, "with what belongs to another")
 			}
@@ -65,7 +65,7 @@ func described(ix *index) []string {
 		for _, m := range slices.Sorted(maps.Keys(ri.byModel)) {
 			list(string(r)+" "+m, ri.byModel[m])
 		}
-		out = append(out, fmt.Sprint(r, " ", ri.halves, ri.alike))
+		out = append(out, fmt.Sprint(r, " ", ri.pairKeys, ri.alike))
 	}
 	return out
 }

@@ -20,18 +20,18 @@ type counter struct {
 	heard   atomic.Uint64 // signs of life that legs saw
 	waiting waiting
 	load    policy.Load
-	// now are the entries of the snapshot that was built last, by role; nil: none.
-	now  [2]atomic.Pointer[instance.Instance]
-	hits *hits // of its cache
+	// entries are the entries of the snapshot that was built last, by role; nil: none.
+	entries [2]atomic.Pointer[instance.Instance]
+	hits    *hits // of its cache
 }
 
-// in is the entry of a role.
-func (n *counter) in(role instance.Role) *atomic.Pointer[instance.Instance] {
-	return &n.now[side(role)]
+// entry is the entry of a role.
+func (n *counter) entry(role instance.Role) *atomic.Pointer[instance.Instance] {
+	return &n.entries[roleNumber(role)]
 }
 
-// side is the place of a role where each has one.
-func side(role instance.Role) int {
+// roleNumber is the place of a role where each has one.
+func roleNumber(role instance.Role) int {
 	if role == instance.Prefill {
 		return 0
 	}
@@ -41,10 +41,10 @@ func side(role instance.Role) int {
 // engine is a counter and in which roles it is counted.
 type engine struct {
 	*counter
-	more    []*rankLoad    // the loads of its other ranks, if it has or had some
-	said    *policy.Engine // what it says of itself; nil: nothing, or that is too old
-	present [2]int         // memberships of each role in the snapshot that was built last
-	was     [2]bool        // it has stood in that role
+	otherRanks []*rankLoad    // the loads of its other ranks, if it has or had some
+	report     *policy.Engine // what it says of itself; nil: nothing, or that is too old
+	present    [2]int         // memberships of each role in the snapshot that was built last
+	hadRole    [2]bool        // it has stood in that role
 }
 
 func (e *engine) gone() bool { return e.present == [2]int{} }
@@ -52,7 +52,7 @@ func (e *engine) gone() bool { return e.present == [2]int{} }
 // inFlight is what all its ranks hold.
 func (e *engine) inFlight() int64 {
 	sum := e.load.InFlight.Load()
-	for _, l := range e.more {
+	for _, l := range e.otherRanks {
 		sum += l.InFlight.Load()
 	}
 	return sum
@@ -87,12 +87,12 @@ func (c *counters) ranks(address string, n int) []*policy.Load {
 	if e == nil { // it has just been let go of
 		e = &engine{}
 	}
-	for len(e.more) < n-1 {
-		e.more = append(e.more, new(rankLoad))
+	for len(e.otherRanks) < n-1 {
+		e.otherRanks = append(e.otherRanks, new(rankLoad))
 	}
 	out := make([]*policy.Load, n-1)
 	for i := range out {
-		out[i] = &e.more[i].Load
+		out[i] = &e.otherRanks[i].Load
 	}
 	return out
 }
@@ -106,7 +106,7 @@ func (c *counters) load(address string, ranks int) []int64 {
 		return nil
 	}
 	out := []int64{e.load.InFlight.Load()}
-	for i, l := range e.more {
+	for i, l := range e.otherRanks {
 		if i+1 < ranks {
 			out = append(out, l.InFlight.Load())
 		}
@@ -140,7 +140,7 @@ func (c *counters) each(f func(instance.Key, int64)) {
 	for address, e := range c.m {
 		n := e.inFlight()
 		for _, role := range instance.Roles() {
-			if at := side(role); e.present[at] > 0 || e.gone() && n != 0 && e.was[at] {
+			if at := roleNumber(role); e.present[at] > 0 || e.gone() && n != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, n)
 			}
 		}
@@ -160,9 +160,9 @@ func (c *counters) busy() []*counter {
 	return out
 }
 
-// keep makes sure that every instance has a counter. It gives that of each
+// update makes sure that every instance has a counter. It gives that of each
 // change, nil for a pending add and for what went.
-func (c *counters) keep(changes []change) []*counter {
+func (c *counters) update(changes []change) []*counter {
 	out := make([]*counter, len(changes))
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -177,8 +177,8 @@ func (c *counters) keep(changes []change) []*counter {
 		}
 		if is == nil {
 			e := c.m[was.Address]
-			e.present[side(was.Role)]--
-			e.in(was.Role).CompareAndSwap(was, nil)
+			e.present[roleNumber(was.Role)]--
+			e.entry(was.Role).CompareAndSwap(was, nil)
 			if e.gone() {
 				c.leaving = append(c.leaving, was.Address)
 			}
@@ -190,10 +190,10 @@ func (c *counters) keep(changes []change) []*counter {
 			c.m[is.Address] = e
 		}
 		if was == nil {
-			e.present[side(is.Role)]++
+			e.present[roleNumber(is.Role)]++
 		}
-		e.was[side(is.Role)] = true
-		e.in(is.Role).Store(is)
+		e.hadRole[roleNumber(is.Role)] = true
+		e.entry(is.Role).Store(is)
 		out[i] = e.counter
 	}
 	return out

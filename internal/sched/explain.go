@@ -61,7 +61,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	list, known := ix.candidates(r.Role, r.Model)
 	if !known {
 		e.Err = ErrUnknownModel
-		e.members(s, nil, &r)
+		e.addMembers(s, nil, &r)
 		return e
 	}
 	among, l := s.filter.admitted(ix, list, &r)
@@ -69,7 +69,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	for i := range among.Len() {
 		in[among.Index(i)] = true
 	}
-	among, l, zone := s.filter.zoned(list, among, &r, l)
+	among, l, zone := s.filter.preferZone(list, among, &r, l)
 	var why policy.Explanation
 	r.Tentative, r.TokensTell = true, false
 	chosen := -1
@@ -81,15 +81,15 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		f.Tentative, f.Explanation, f.Passed = &unsure, &why, &passed
 		by := list.choose(among, f)
 		chosen = by.at
-		e.Policy, e.Assignment = by.by.Name, assumed(list, by, &f)
-		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, inWords(zone, passed)
+		e.Policy, e.Assignment = by.by.Name, hypothetical(list, by, &f)
+		e.Assignment.Revision, e.Assignment.Elsewhere = e.Revision, elsewhereText(zone, passed)
 	} else {
 		e.Err = ErrNone
-		if err := ix.mixed(list, &r); err != nil {
+		if err := ix.noPairReason(list, &r); err != nil {
 			e.Err = err
 		}
 		if e.Revision == 0 && len(ix.snapshot.All()) == 0 {
-			e.Err = ErrUnread
+			e.Err = ErrMembershipUnread
 		}
 	}
 	weights := make(map[int]float64, among.Len()) // by place
@@ -108,21 +108,21 @@ func (s *Scheduler) Explain(r Request) *Explained {
 		case in[at]:
 			c.Out = OutZone
 		default:
-			c.Out = s.out(ix, list, at, &r)
+			c.Out = s.outReason(ix, list, at, &r)
 		}
 		e.Candidates = append(e.Candidates, c)
 	}
-	e.members(s, list, &r)
+	e.addMembers(s, list, &r)
 	return e
 }
 
-// assumed is assign without anything that could be seen.
-func assumed(c *candidates, by choice, f *policy.Request) *Assignment {
-	chosen, own := &c.items[by.at], &c.own[by.at]
+// hypothetical is assign without anything that could be seen.
+func hypothetical(c *candidates, by choice, f *policy.Request) *Assignment {
+	chosen, own := &c.items[by.at], &c.facts[by.at]
 	l := chosen.Load
 	return &Assignment{
 		Queued: l.Waiting.Load() + int64(l.Others.Waiting.Load()), Running: l.InFlight.Load() + int64(l.Others.InFlight.Load()),
-		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.half.connector, Build: own.half.build, Blocks: own.half.blocks,
+		Instance: chosen.Instance, Rank: chosen.Rank, Connector: own.pairKey.connector, Build: own.pairKey.build, Blocks: own.pairKey.blocks,
 		Policy: by.by.Name, Tokens: f.Tokens, Cached: by.cached, load: chosen.Load, counter: own.counter,
 	}
 }
@@ -131,9 +131,9 @@ func loadOf(l *policy.Load) CandidateLoad {
 	return CandidateLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load()}
 }
 
-// members adds the members of the role that are not in the list of the model; nil: an
+// addMembers adds the members of the role that are not in the list of the model; nil: an
 // empty list.
-func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
+func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
 	var more []ExplainedCandidate
 	for _, in := range s.Members().All() {
 		if in.Role != r.Role {
@@ -144,13 +144,13 @@ func (e *Explained) members(s *Scheduler, list *candidates, r *Request) {
 				continue
 			}
 		}
-		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlisted(in)})
+		more = append(more, ExplainedCandidate{Instance: in, Out: s.unlistedReason(in)})
 	}
 	e.Candidates = append(e.Candidates, more...)
 }
 
-// unlisted is why a member is no candidate.
-func (s *Scheduler) unlisted(in *instance.Instance) string {
+// unlistedReason is why a member is no candidate.
+func (s *Scheduler) unlistedReason(in *instance.Instance) string {
 	switch {
 	case in.Intent != "":
 		return string(in.Intent)
@@ -169,16 +169,16 @@ func (s *Scheduler) unlisted(in *instance.Instance) string {
 	}
 }
 
-// out is why a candidate of the list may not be picked for a request.
-func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string {
+// outReason is why a candidate of the list may not be picked for a request.
+func (s *Scheduler) outReason(ix *index, list *candidates, at int, r *Request) string {
 	k := list.items[at].Instance.Key
 	switch {
-	case list.tried(at, r), list.besideTried(at, r):
+	case list.tried(at, r), list.siblingTried(at, r):
 		return OutTried
 	case !list.fits(at, ix, r):
 		one := *list
-		one.items, one.own = list.items[at:at+1], list.own[at:at+1]
-		switch err := ix.mixed(&one, r); {
+		one.items, one.facts = list.items[at:at+1], list.facts[at:at+1]
+		switch err := ix.noPairReason(&one, r); {
 		case errors.Is(err, ErrVersions):
 			return alone.VersionMismatch
 		case errors.Is(err, ErrBlocks):
@@ -194,7 +194,7 @@ func (s *Scheduler) out(ix *index, list *candidates, at int, r *Request) string 
 		return OutSilent
 	case !s.opts.Health.Available(k):
 		return OutEjected
-	case list.own[at].slow:
+	case list.facts[at].slow:
 		return OutSlow
 	case slices.Contains(s.Loads.Full(), k):
 		return OutFull

@@ -13,14 +13,14 @@ import (
 type standing uint8
 
 const (
-	fine        standing = iota
-	starting             // in, with a share of its picks
-	full                 // in, but its KV cache has no room
-	ejected              // out, but it can be connected to
-	itself               // its engine is the partner's
-	unreachable          // out, or slow by its agent's word
-	beside               // the request has tried another rank of its instance
-	unfit                // the request has tried it, or it does not fit its partner
+	fine         standing = iota
+	starting              // in, with a share of its picks
+	full                  // in, but its KV cache has no room
+	ejected               // out, but it can be connected to
+	samePartner           // its engine is the partner's
+	unreachable           // out, or slow by its agent's word
+	siblingTried          // the request has tried another rank of its instance
+	unfit                 // the request has tried it, or it does not fit its partner
 	standings
 )
 
@@ -33,9 +33,9 @@ type filter struct {
 
 // scratch is memory for one look at a list, used again.
 type scratch struct {
-	standings []standing
-	room      []policy.Choice
-	zone      []policy.Choice // see zoned
+	standings   []standing
+	choices     []policy.Choice
+	zoneChoices []policy.Choice // see zoned
 }
 
 // admitted gives those of a list that a request may have now. Mostly that is the
@@ -57,8 +57,8 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 		return list.whole, nil
 	}
 	worst := admission(&n)
-	l.room = slices.Grow(l.room[:0], len(list.items))
-	among = policy.Some(list.items, l.room, n[unfit]+n[beside] > 0)
+	l.choices = slices.Grow(l.choices[:0], len(list.items))
+	among = policy.Some(list.items, l.choices, n[unfit]+n[siblingTried] > 0)
 	for i, is := range l.standings {
 		if is > worst || worst == unreachable && !f.lastResort(list, i, r) {
 			continue
@@ -69,9 +69,9 @@ func (f *filter) admitted(ix *index, list *candidates, r *Request) (among policy
 		}
 		among.Add(i, weight)
 	}
-	if among.Len() == 0 && n[beside] > 0 {
+	if among.Len() == 0 && n[siblingTried] > 0 {
 		for i, is := range l.standings {
-			if is == beside && f.opts.Health.Available(list.items[i].Instance.Key) {
+			if is == siblingTried && f.opts.Health.Available(list.items[i].Instance.Key) {
 				among.Add(i, list.items[i].Weight)
 			}
 		}
@@ -91,13 +91,13 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		l.standings[i] = is
 	}
 	if !fit || list.slow > 0 {
-		for i := range list.own {
+		for i := range list.facts {
 			switch {
 			case !fit && !list.fits(i, ix, r):
 				mark(i, unfit)
-			case len(r.TriedRanks) > 0 && list.besideTried(i, r):
-				mark(i, beside)
-			case list.own[i].slow:
+			case len(r.TriedRanks) > 0 && list.siblingTried(i, r):
+				mark(i, siblingTried)
+			case list.facts[i].slow:
 				mark(i, unreachable)
 			}
 		}
@@ -122,19 +122,19 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		}
 		return fine
 	})
-	for at := r.self(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
-		if was := l.standings[at]; was < itself {
+	for at := r.partnerPlace(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
+		if was := l.standings[at]; was < samePartner {
 			n[was]--
-			n[itself]++
-			l.standings[at] = itself
+			n[samePartner]++
+			l.standings[at] = samePartner
 		}
 	}
 	return n
 }
 
-// self is where the engine of the partner stands in a list, -1 if it does not. It is no
+// partnerPlace is where the engine of the partner stands in a list, -1 if it does not. It is no
 // partner of its own: a hand-over to itself would be none.
-func (r *Request) self(list *candidates) int {
+func (r *Request) partnerPlace(list *candidates) int {
 	if r.Partner == nil || r.Partner.Instance == nil || list.both == 0 {
 		return -1
 	}
@@ -169,8 +169,8 @@ func admission(n *[standings]int) standing {
 	roomy := n[fine] + n[starting]
 	in := roomy + n[full]
 	switch reachable := in + n[ejected]; {
-	case reachable == 0 && n[itself] > 0:
-		return itself
+	case reachable == 0 && n[samePartner] > 0:
+		return samePartner
 	case reachable == 0:
 		return unreachable
 	case in*2 < reachable:
@@ -187,21 +187,21 @@ func admission(n *[standings]int) standing {
 // waits for a silent prefill instance.
 func (f *filter) lastResort(list *candidates, i int, r *Request) bool {
 	optional := f.opts.PrefillOptional && r.Role == instance.Prefill && !r.Alone
-	return !optional || !list.own[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
+	return !optional || !list.facts[i].slow && f.opts.Health.SilentFor(list.items[i].Instance.Key) == 0
 }
 
 // fits tells whether the request may have a candidate: not tried before, and one
 // that can go with its partner, or with one that can become it.
 func (c *candidates) fits(i int, ix *index, r *Request) bool {
-	own := c.own[i].half
+	own := c.facts[i].pairKey
 	switch {
 	case c.tried(i, r), r.Ranked && c.otherRank(i, r):
 		return false
 	case r.Partner != nil:
-		return r.pairs(own, r.Partner.half())
+		return r.canPair(own, r.Partner.pairKey())
 	case r.Role == instance.Prefill && !r.Alone:
-		both := c.own[i].both
-		return ix.decode.pairsWith(own, both) && !(both && ix.single(r.Model))
+		both := c.facts[i].both
+		return ix.decode.canPairWith(own, both) && !(both && ix.single(r.Model))
 	default:
 		return true
 	}
@@ -226,8 +226,8 @@ func (c *candidates) otherRank(i int, r *Request) bool {
 	return c.items[i].Rank != r.Rank && c.items[i].Instance.Ranks() > r.Rank
 }
 
-// besideTried tells that the request has tried another rank of a candidate's instance.
-func (c *candidates) besideTried(i int, r *Request) bool {
+// siblingTried tells that the request has tried another rank of a candidate's instance.
+func (c *candidates) siblingTried(i int, r *Request) bool {
 	k := c.items[i].Instance.Key
 	return slices.ContainsFunc(r.TriedRanks, func(t Target) bool { return t.Key == k })
 }
@@ -240,30 +240,30 @@ func (ix *index) allFit(list *candidates, r *Request) bool {
 	case len(r.Tried)+len(r.TriedRanks) > 0, r.Ranked:
 		return false
 	case r.Partner != nil:
-		return ri.alike && r.pairs(ri.one, r.Partner.half()) && r.self(list) < 0
+		return ri.alike && r.canPair(ri.only, r.Partner.pairKey()) && r.partnerPlace(list) < 0
 	case r.Role == instance.Prefill && !r.Alone:
-		return ri.alike && ix.decode.pairsWith(ri.one, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
+		return ri.alike && ix.decode.canPairWith(ri.only, false) && (list.both == 0 || !ix.single(r.Model) && ix.decode.alike)
 	default:
 		return true
 	}
 }
 
-// mixed tells why a request that may have none of a list could have one if pairs were
+// noPairReason tells why a request that may have none of a list could have one if pairs were
 // of no matter: nil if that is not so.
-func (ix *index) mixed(list *candidates, r *Request) error {
+func (ix *index) noPairReason(list *candidates, r *Request) error {
 	if r.Partner == nil && (r.Role != instance.Prefill || r.Alone) {
 		return nil
 	}
-	partners := ix.decode.halves
+	partners := ix.decode.pairKeys
 	if r.Partner != nil {
-		partners = map[half]int{r.Partner.half(): 1}
+		partners = map[pairKey]int{r.Partner.pairKey(): 1}
 	}
 	var why error
 	for i := range list.items {
 		if list.tried(i, r) || r.Ranked && list.otherRank(i, r) || list.fits(i, ix, r) {
 			continue
 		}
-		self := list.own[i].both && r.Partner == nil
+		self := list.facts[i].both && r.Partner == nil
 		if self && why == nil {
 			why = ErrSelf
 		}
@@ -271,10 +271,10 @@ func (ix *index) mixed(list *candidates, r *Request) error {
 			continue // instances of other models do not matter
 		}
 		for partner := range partners {
-			if self && pairs(list.own[i].half, partner) {
+			if self && canPair(list.facts[i].pairKey, partner) {
 				continue // that is itself
 			}
-			switch is := mismatch(list.own[i].half, partner); {
+			switch is := mismatch(list.facts[i].pairKey, partner); {
 			case errors.Is(is, ErrVersions):
 				return is
 			case why == nil || !errors.Is(why, ErrBlocks):

@@ -14,14 +14,14 @@ import (
 type indexer struct {
 	opts   *Options
 	loads  *Loads
-	chains map[instance.Role][]link
+	chains map[instance.Role][]chainPolicy
 
-	now  atomic.Pointer[index]
-	next atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
+	inUse    atomic.Pointer[index]
+	prepared atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
 	// building keeps several requests from building the same index; only the first
 	// requests of all wait for it.
 	building sync.Mutex
-	last     *index         // built last; guarded by building
+	built    *index         // built last; guarded by building
 	models   map[string]int // entries of last that list each model; guarded by building
 }
 
@@ -44,29 +44,29 @@ type roleIndex struct {
 	all *candidates // of every model: for requests that name none
 
 	byModel map[string]*candidates
-	// halves counts the instances by what decides their partners.
-	halves map[half]int
+	// pairKeys counts the instances by what decides their partners.
+	pairKeys map[pairKey]int
 	// alike tells that there is one such half, of all.
 	alike bool
-	one   half
+	only  pairKey
 
 	newList func() *candidates
 }
 
-// half is what of an instance decides its partners.
-type half struct {
+// pairKey is what of an instance decides its partners.
+type pairKey struct {
 	connector string
 	build     string // what both must have in common, "" for one that goes with anybody
 	blocks    int    // likewise, 0
 }
 
-// pairs tells whether two instances can serve a request together.
-func pairs(prefill, decode half) bool {
+// canPair tells whether two instances can serve a request together.
+func canPair(prefill, decode pairKey) bool {
 	return mismatch(prefill, decode) == nil
 }
 
 // mismatch is why two instances cannot serve a request together, nil if they can.
-func mismatch(a, b half) error {
+func mismatch(a, b pairKey) error {
 	switch {
 	case a.connector != b.connector:
 		return ErrConnectors
@@ -79,23 +79,23 @@ func mismatch(a, b half) error {
 	}
 }
 
-// pairs tells whether an instance of the wanted role can go with one of the other.
-func (r *Request) pairs(own, partner half) bool {
+// canPair tells whether an instance of the wanted role can go with one of the other.
+func (r *Request) canPair(own, partner pairKey) bool {
 	if r.Role == instance.Prefill {
-		return pairs(own, partner)
+		return canPair(own, partner)
 	}
-	return pairs(partner, own)
+	return canPair(partner, own)
 }
 
-// pairsWith tells whether a decode instance of the index can go with a prefill instance. itself
+// canPairWith tells whether a decode instance of the index can go with a prefill instance. itself
 // tells that one of those that could is its own engine, which does not count.
-func (ri *roleIndex) pairsWith(prefill half, itself bool) bool {
+func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
 	if ri.alike && !itself {
-		return pairs(prefill, ri.one)
+		return canPair(prefill, ri.only)
 	}
 	n := 0
-	for h, many := range ri.halves {
-		if pairs(prefill, h) {
+	for h, many := range ri.pairKeys {
+		if canPair(prefill, h) {
 			n += many
 		}
 	}
@@ -106,18 +106,18 @@ func (ri *roleIndex) pairsWith(prefill half, itself bool) bool {
 // order. With its weight 0 an instance is none.
 type candidates struct {
 	items    []policy.Candidate
-	own      []slot            // what policies need not know of each
+	facts    []facts           // what policies need not know of each
 	whole    policy.Candidates // all items
 	slow     int               // how many of them are slow
 	both     int               // how many of them stand in the other role, too
 	zones    int               // how many of them say where they are
-	policies []chooser         // asked one after the other until one chooses
+	policies []listPolicy      // asked one after the other until one chooses
 }
 
-// slot is what the scheduler knows of a candidate beside what policies see.
-type slot struct {
+// facts is what the scheduler knows of a candidate beside what policies see.
+type facts struct {
 	counter *counter
-	half    half
+	pairKey pairKey
 	slow    bool // see instance.Slow: picked only while no other can be
 	both    bool // its engine is a candidate of the other role, too
 	zone    string
@@ -126,12 +126,12 @@ type slot struct {
 // candidate is one of a list with both.
 type candidate struct {
 	policy.Candidate
-	slot
+	facts
 }
 
-// chooser is a policy of one list.
-type chooser struct {
-	link
+// listPolicy is a policy of one list.
+type listPolicy struct {
+	chainPolicy
 	policy.Policy
 	memory *policy.Memory
 }
@@ -144,15 +144,15 @@ func (x *indexer) newList(role instance.Role) *candidates {
 		o := policy.Options{
 			Rand: x.opts.Rand, Start: x.opts.Start, CacheWeight: x.opts.CacheWeight, Caches: x.opts.Caches, Memory: memory, Placements: x.opts.Placements,
 		}
-		c.policies = append(c.policies, chooser{l, l.New(o), memory})
+		c.policies = append(c.policies, listPolicy{l, l.New(o), memory})
 	}
 	return c
 }
 
-// with gives the list with other items, and the policies as they are: a change of
+// withItems gives the list with other items, and the policies as they are: a change of
 // the membership does not send everything to the first instance again.
-func (c *candidates) with(items []policy.Candidate, own []slot) *candidates {
-	next := &candidates{items: items, own: own, whole: policy.All(items), policies: c.policies}
+func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidates {
+	next := &candidates{items: items, facts: own, whole: policy.All(items), policies: c.policies}
 	for i := range own {
 		if own[i].slow {
 			next.slow++
@@ -176,11 +176,11 @@ func place(items []policy.Candidate, address string) (at int, found bool) {
 // current gives the index of the current snapshot, or at worst that of the one before.
 func (x *indexer) current() *index {
 	snap := x.opts.Source.Snapshot()
-	old := x.now.Load()
+	old := x.inUse.Load()
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	if next := x.next.Load(); next != nil && next.snapshot == snap && x.now.CompareAndSwap(old, next) {
+	if next := x.prepared.Load(); next != nil && next.snapshot == snap && x.inUse.CompareAndSwap(old, next) {
 		return next
 	}
 	// It is not prepared. One request builds the new index; the others go on with the old one, a
@@ -203,16 +203,16 @@ func (x *indexer) newest() *index {
 
 // rebuild gives the index of the current snapshot. The lock is held.
 func (x *indexer) rebuild() *index {
-	snap, old := x.opts.Source.Snapshot(), x.now.Load()
+	snap, old := x.opts.Source.Snapshot(), x.inUse.Load()
 	if old != nil && old.snapshot == snap {
 		return old
 	}
-	if next := x.next.Load(); next != nil && next.snapshot == snap {
-		x.now.Store(next)
+	if next := x.prepared.Load(); next != nil && next.snapshot == snap {
+		x.inUse.Store(next)
 		return next
 	}
 	ix := x.build(snap)
-	x.now.Store(ix)
+	x.inUse.Store(ix)
 	return ix
 }
 
@@ -223,10 +223,10 @@ func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()
 	// What was prepared last may not have been picked from yet.
-	if next := x.next.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
-		x.now.Store(next)
+	if next := x.prepared.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
+		x.inUse.Store(next)
 	}
-	x.next.Store(x.build(snap))
+	x.prepared.Store(x.build(snap))
 }
 
 // candidates finds the list for a model; known is false for a model that

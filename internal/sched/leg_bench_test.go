@@ -48,7 +48,7 @@ func BenchmarkLeg(b *testing.B) {
 					if err := s.Gone(a); err != nil {
 						b.Fatal(err)
 					}
-					a.Settle()
+					a.EndAwait()
 					a.Done()
 				}
 				took = append(took, time.Since(begun)/legs)

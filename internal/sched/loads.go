@@ -118,8 +118,8 @@ func (l *Loads) Totals(f func(k instance.Key, t Total)) {
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		for _, role := range instance.Roles() {
-			at := side(role)
-			if t := e.total(); e.present[at] > 0 || e.gone() && t.InFlight != 0 && e.was[at] {
+			at := roleNumber(role)
+			if t := e.total(); e.present[at] > 0 || e.gone() && t.InFlight != 0 && e.hadRole[at] {
 				f(instance.Key{Role: role, Address: address}, t)
 			}
 		}
@@ -134,7 +134,7 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
 		c := of[address]
-		ranks := float64(1 + len(e.more)) // which rank they use they do not say
+		ranks := float64(1 + len(e.otherRanks)) // which rank they use they do not say
 		set := func(one *policy.Load) {
 			one.Others.InFlight.Store(c.InFlight / ranks)
 			one.Others.Waiting.Store(c.Waiting / ranks)
@@ -142,7 +142,7 @@ func (l *Loads) SetOthers(of map[string]Counts) {
 			one.Weigh()
 		}
 		set(&e.load)
-		for _, rank := range e.more {
+		for _, rank := range e.otherRanks {
 			set(&rank.Load)
 		}
 	}
@@ -153,7 +153,7 @@ func (l *Loads) Hits(f func(k instance.Key, h Hits)) {
 	l.counters.mu.RLock()
 	defer l.counters.mu.RUnlock()
 	for address, e := range l.counters.m {
-		if e.present[side(instance.Prefill)] > 0 {
+		if e.present[roleNumber(instance.Prefill)] > 0 {
 			f(instance.Key{Role: instance.Prefill, Address: address},
 				Hits{e.hits.asked.Load(), e.hits.expected.Load(), e.hits.found.Load()})
 		}
@@ -168,7 +168,7 @@ func (c *counters) setEngine(address string, said *policy.Engine) (full bool) {
 	if e == nil {
 		return false // it has just left
 	}
-	e.said = said
+	e.report = said
 	set := func(l *policy.Load, is *policy.Engine) {
 		l.Engine.Store(is)
 		if is != nil && is.All.Capacity > 0 {
@@ -177,20 +177,20 @@ func (c *counters) setEngine(address string, said *policy.Engine) (full bool) {
 		l.Weigh()
 		full = full || is.Full()
 	}
-	if len(e.more) == 0 {
+	if len(e.otherRanks) == 0 {
 		set(&e.load, said)
 		return full
 	}
 	set(&e.load, said.Rank(0))
-	for i, l := range e.more {
+	for i, l := range e.otherRanks {
 		set(&l.Load, said.Rank(i+1))
 	}
 	return full
 }
 
 func (e *engine) total() Total {
-	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.said}
-	for _, l := range e.more {
+	t := Total{InFlight: e.load.InFlight.Load(), Others: e.load.Others.InFlight.Load(), Waiting: e.load.Waiting.Load(), Held: e.load.Held.Load(), Engine: e.report}
+	for _, l := range e.otherRanks {
 		t.InFlight += l.InFlight.Load()
 		t.Others += l.Others.InFlight.Load()
 		t.Waiting += l.Waiting.Load()

@@ -20,7 +20,7 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	s.Loads.counters.mu.RLock()
 	if e := s.Loads.counters.m[in.Address]; e != nil {
 		out = append(out, rankOf(&e.load))
-		for _, l := range e.more {
+		for _, l := range e.otherRanks {
 			if len(out) < in.Ranks() {
 				out = append(out, rankOf(&l.Load))
 			}
@@ -30,7 +30,7 @@ func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	lists := s.index.current().role(in.Role)
 	for rank := range out {
 		hash := policy.NewCandidate(in, rank, nil).Hash
-		lists.each(func(m *policy.Memory) {
+		lists.eachMemory(func(m *policy.Memory) {
 			if m.Of != nil {
 				r := m.Of(hash)
 				out[rank].Prompts.Entries += r.Entries
@@ -48,7 +48,7 @@ func rankOf(l *policy.Load) RankLoad {
 // Remembered is what the policies of a role remember of prompts. ok is false where none
 // of them remembers any.
 func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
-	s.index.current().role(role).each(func(m *policy.Memory) {
+	s.index.current().role(role).eachMemory(func(m *policy.Memory) {
 		if m.All != nil {
 			r := m.All()
 			sum.Entries += r.Entries
@@ -59,8 +59,8 @@ func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bo
 	return sum, ok
 }
 
-// each calls f for the policies of all lists of the role.
-func (ri *roleIndex) each(f func(*policy.Memory)) {
+// eachMemory calls f for the policies of all lists of the role.
+func (ri *roleIndex) eachMemory(f func(*policy.Memory)) {
 	of := func(c *candidates) {
 		for i := range c.policies {
 			f(c.policies[i].memory)

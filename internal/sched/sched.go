@@ -34,8 +34,8 @@ var (
 	ErrBlocks = fmt.Errorf("%w: those that are left have KV blocks of another size than their partners", ErrNone)
 	// ErrSelf: they could only be paired with themselves.
 	ErrSelf = fmt.Errorf("%w: who is left is the only partner that it could have", ErrNone)
-	// ErrUnread: that is so because the membership was never read.
-	ErrUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
+	// ErrMembershipUnread: that is so because the membership was never read.
+	ErrMembershipUnread = fmt.Errorf("%w: the membership has not been read yet", ErrNone)
 )
 
 // PolicyTaken is the Policy of an Assignment that no policy has chosen.
@@ -134,10 +134,10 @@ func New(o Options) *Scheduler {
 	if o.Rand == nil {
 		o.Rand = rand.Float64
 	}
-	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]link{}}
+	loads, tally := &Loads{}, &Tally{chains: map[instance.Role][]chainPolicy{}}
 	for _, role := range instance.Roles() {
 		for _, k := range policy.Chain(o.Policies[role], !o.NoBinding) {
-			tally.chains[role] = append(tally.chains[role], link{k, new(atomic.Uint64)})
+			tally.chains[role] = append(tally.chains[role], chainPolicy{k, new(atomic.Uint64)})
 		}
 	}
 	ix := &indexer{opts: &o, loads: loads, chains: tally.chains}
@@ -146,7 +146,7 @@ func New(o Options) *Scheduler {
 		opts: &o, index: ix, filter: &filter{opts: &o, loads: loads, scratches: sync.Pool{New: func() any { return new(scratch) }}},
 	}
 	for _, role := range instance.Roles() {
-		s.scores[side(role)] = o.Policies[role].Score
+		s.scores[roleNumber(role)] = o.Policies[role].Score
 	}
 	return s
 }
@@ -160,15 +160,15 @@ func New(o Options) *Scheduler {
 func (s *Scheduler) Pick(r Request) (*Assignment, error) {
 	for ix := s.index.current(); ; ix = s.index.newest() {
 		a, err := s.pick(ix, r)
-		if err != nil || s.stillIn(ix, a) {
+		if err != nil || s.stillPickable(ix, a) {
 			return a, err
 		}
 		a.Done()
 	}
 }
 
-// stillIn tells that an instance may be picked by the newest membership, too.
-func (s *Scheduler) stillIn(ix *index, a *Assignment) bool {
+// stillPickable tells that an instance may be picked by the newest membership, too.
+func (s *Scheduler) stillPickable(ix *index, a *Assignment) bool {
 	snap := s.opts.Source.Snapshot()
 	if snap == ix.snapshot {
 		return true
@@ -183,7 +183,7 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 		return nil, ErrUnknownModel
 	}
 	among, l := s.filter.admitted(ix, list, &r)
-	among, l, elsewhere := s.filter.zoned(list, among, &r, l)
+	among, l, elsewhere := s.filter.preferZone(list, among, &r, l)
 	var a *Assignment
 	if among.Len() > 0 {
 		a = s.assign(list, among, elsewhere, &r)
@@ -196,9 +196,9 @@ func (s *Scheduler) pick(ix *index, r Request) (*Assignment, error) {
 	case a != nil:
 		return a, nil
 	case ix.snapshot.Revision == 0 && len(ix.snapshot.All()) == 0:
-		return nil, ErrUnread
+		return nil, ErrMembershipUnread
 	default:
-		if err := ix.mixed(list, &r); err != nil {
+		if err := ix.noPairReason(list, &r); err != nil {
 			return nil, err
 		}
 		return nil, ErrNone
@@ -263,7 +263,7 @@ func (r *Request) promptBytes() int {
 // choice is what the policies have chosen.
 type choice struct {
 	at     int // in the list
-	by     *link
+	by     *chainPolicy
 	cached int // tokens of the prompt that should be in its cache
 }
 
@@ -272,7 +272,7 @@ func (c *candidates) choose(among policy.Candidates, r policy.Request) (by choic
 	for i := range c.policies {
 		p := &c.policies[i]
 		if i, cached := p.Choose(among, r); i >= 0 {
-			return choice{among.Index(i), &p.link, min(cached, r.Tokens)}
+			return choice{among.Index(i), &p.chainPolicy, min(cached, r.Tokens)}
 		}
 	}
 	return by // the last of the policies always chooses
@@ -283,31 +283,31 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 	f, bytes, ratio := r.features(), r.promptBytes(), s.ratios.of(r.Model)
 	f.Tokens = ratio.tokens(bytes)
 	a := &Assignment{}
-	f.Passed = &a.passed
+	f.Passed = &a.passedOver
 	if r.TokensTell && r.Role == instance.Prefill {
 		f.Lesson = &a.Lesson
 	}
 	if r.Tentative {
-		f.Tentative = &a.unsure
+		f.Tentative = &a.tentative
 	}
 	by := c.choose(among, f)
-	chosen, own := &c.items[by.at], &c.own[by.at]
+	chosen, own := &c.items[by.at], &c.facts[by.at]
 	a.counts[0] = by.by.picks
 	if own.both {
-		a.counts[1] = s.Tally.both[side(r.Role)].of(c, among)
+		a.counts[1] = s.Tally.both[roleNumber(r.Role)].counterFor(c, among)
 	}
-	if a.passed != nil || zone != nowhereElse {
-		away := &s.Tally.away[side(r.Role)]
-		a.Elsewhere, a.counts[2] = inWords(zone, a.passed), away.of(zone)
-		if a.passed != nil {
-			a.counts[3] = away.of(sessionOverloaded)
+	if a.passedOver != nil || zone != notElsewhere {
+		away := &s.Tally.elsewhere[roleNumber(r.Role)]
+		a.Elsewhere, a.counts[2] = elsewhereText(zone, a.passedOver), away.counterFor(zone)
+		if a.passedOver != nil {
+			a.counts[3] = away.counterFor(sessionOverloaded)
 		}
-		a.passed = nil
+		a.passedOver = nil
 	}
 	if !r.Tentative {
 		a.Confirm()
 	}
-	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.half.connector, own.half.build, own.half.blocks
+	a.Instance, a.Rank, a.Connector, a.Build, a.Blocks = chosen.Instance, chosen.Rank, own.pairKey.connector, own.pairKey.build, own.pairKey.blocks
 	a.Policy, a.Tokens, a.Cached = by.by.Name, f.Tokens, by.cached
 	a.counter, a.load, a.bytes, a.ratio, a.pins = own.counter, chosen.Load, bytes, ratio, &s.Loads.pins
 	a.wanted = wanted{model: r.Model, tried: r.Tried, alone: r.Alone}
@@ -316,7 +316,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.Running = a.load.InFlight.Load() + int64(a.load.Others.InFlight.Load())
 	}
 	a.load.Begin(f.Tokens)
-	if score := s.scores[side(r.Role)]; score != nil {
+	if score := s.scores[roleNumber(r.Role)]; score != nil {
 		a.score = score(r.Role, r.Length)
 		a.load.ScoreOf(r.Role).Add(a.score)
 	}
@@ -325,7 +325,7 @@ func (s *Scheduler) assign(c *candidates, among policy.Candidates, zone elsewher
 		a.load.Waiting.Add(int64(f.Tokens - by.cached))
 	}
 	if r.Partner != nil {
-		a.wanted.partner = r.Partner.half()
+		a.wanted.partner = r.Partner.pairKey()
 	}
 	return a
 }

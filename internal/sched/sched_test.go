@@ -108,11 +108,11 @@ func TestWhoMayBePicked(t *testing.T) {
 func TestUnknownModelNeedsSomebodyWhoKnows(t *testing.T) {
 	t.Parallel()
 	s, src := build(nil)
-	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || errors.Is(err, sched.ErrUnread) {
+	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || errors.Is(err, sched.ErrMembershipUnread) {
 		t.Fatalf("empty fleet: %v", err)
 	}
 	src.p.Swap(instance.NewSnapshot(0, nil)).Supersede()
-	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || !errors.Is(err, sched.ErrUnread) {
+	if _, err := s.Pick(decode("m")); !errors.Is(err, sched.ErrNone) || !errors.Is(err, sched.ErrMembershipUnread) {
 		t.Fatalf("before the first list: %v", err)
 	}
 	src.set(inst(instance.Prefill, "a:1"))

@@ -26,14 +26,14 @@ func TestSettledLegsAreLeftAlone(t *testing.T) {
 		leg := &calledOff{}
 		p.Await(leg, time.Now())
 		if settled {
-			p.Settle()
-			p.Settle()
+			p.EndAwait()
+			p.EndAwait()
 		}
 		s.Legs.Abandon(p.Instance.Key, true, "it is dead")
 		if errors.Is(leg.cause, sched.ErrGone) == settled {
 			t.Errorf("settled %t: called off with %v", settled, leg.cause)
 		}
-		p.Settle()
+		p.EndAwait()
 		if n := s.InFlight(p.Instance.Key); n != 1 {
 			t.Errorf("%d in flight", n)
 		}

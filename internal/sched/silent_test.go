@@ -151,7 +151,7 @@ func TestSilentLegsGoElsewhereIfThereIsOne(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer p.Done()
-			defer p.Settle()
+			defer p.EndAwait()
 			legs[name] = &waitingLeg{}
 			p.Await(legs[name], time.Now())
 		}
@@ -209,7 +209,7 @@ func TestHeardIsNotSilent(t *testing.T) {
 		if asked.Load() == 0 {
 			t.Error("nothing was heard for 3 s, and it was not asked")
 		}
-		waits.Settle()
+		waits.EndAwait()
 		waits.Done()
 		streaming.Done()
 		stop()

@@ -10,13 +10,13 @@ import (
 // Tally counts picks: by the policy that chose, of engines that stand in both roles, and of
 // those that went elsewhere than was preferred.
 type Tally struct {
-	chains map[instance.Role][]link
-	both   [2]bothPicks
-	away   [2]elsewheres
+	chains    map[instance.Role][]chainPolicy
+	both      [2]bothPicks
+	elsewhere [2]elsewhereCounts
 }
 
-// link is one policy in the chain of a role.
-type link struct {
+// chainPolicy is one policy in the chain of a role.
+type chainPolicy struct {
 	policy.Kind
 	picks *atomic.Uint64 // that it has chosen
 }
@@ -35,7 +35,7 @@ func (t *Tally) Picks(f func(role instance.Role, policy string, picks uint64)) {
 // both roles was picked.
 func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
 	for _, role := range instance.Roles() {
-		b := &t.both[side(role)]
+		b := &t.both[roleNumber(role)]
 		f(role, BothChosen, b.chosen.Load())
 		f(role, BothOnly, b.only.Load())
 	}
@@ -45,7 +45,7 @@ func (t *Tally) Both(f func(role instance.Role, reason string, picks uint64)) {
 func (t *Tally) Elsewhere(f func(role instance.Role, reason string, picks uint64)) {
 	for _, role := range instance.Roles() {
 		for e := sessionOverloaded; e <= zoneNone; e++ {
-			f(role, e.String(), t.away[side(role)][e].Load())
+			f(role, e.String(), t.elsewhere[roleNumber(role)][e].Load())
 		}
 	}
 }

@@ -34,15 +34,15 @@ func model(s *Scheduler, ix *index, list *candidates, r *Request) (all []int) {
 		if slices.Contains(r.Tried, k) {
 			continue
 		}
-		fit := r.Partner == nil || r.Partner.Connector == list.own[i].half.connector
+		fit := r.Partner == nil || r.Partner.Connector == list.facts[i].pairKey.connector
 		if r.Partner == nil && r.Role == instance.Prefill && !r.Alone {
-			fit = slices.ContainsFunc(ix.decode.all.own, func(d slot) bool { return d.half == list.own[i].half })
+			fit = slices.ContainsFunc(ix.decode.all.facts, func(d facts) bool { return d.pairKey == list.facts[i].pairKey })
 		}
 		if !fit {
 			continue
 		}
 		all = append(all, i)
-		if list.own[i].slow || health.Unreachable(k) {
+		if list.facts[i].slow || health.Unreachable(k) {
 			continue
 		}
 		reachable = append(reachable, i)

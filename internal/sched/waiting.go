@@ -44,7 +44,7 @@ type waiter struct {
 // one would do.
 type wanted struct {
 	model   string
-	partner half // the other half of the pair, zero for none
+	partner pairKey // the other half of the pair, zero for none
 	tried   []instance.Key
 	alone   bool
 }
@@ -76,9 +76,9 @@ func (a *Assignment) Await(l Leg, since time.Time) {
 	a.wait.leg, a.wait.since = l, since
 }
 
-// Settle ends Await: the leg is over, or its answer is committed and must be
+// EndAwait ends Await: the leg is over, or its answer is committed and must be
 // carried to its end. More calls do no harm.
-func (a *Assignment) Settle() {
+func (a *Assignment) EndAwait() {
 	w := &a.counter.waiting
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -107,8 +107,8 @@ func (w *waiting) list() []waiter {
 	return out
 }
 
-// silent gives the instance of a leg that began to wait before then, nil if none did.
-func (w *waiting) silent(then time.Time) *instance.Instance {
+// waitingSinceBefore gives the instance of a leg that began to wait before then, nil if none did.
+func (w *waiting) waitingSinceBefore(then time.Time) *instance.Instance {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for a := w.first; a != nil; a = a.wait.next {
@@ -126,14 +126,14 @@ type Legs struct {
 	index *indexer
 }
 
-// looksPerSilence is how many looks at the waiting legs there are in SilentAfter.
-const looksPerSilence = 5
+// checksPerSilence is how many looks at the waiting legs there are in SilentAfter.
+const checksPerSilence = 5
 
 // Run looks after the waiting legs until ctx ends: it cancels those whose
 // instance is gone as the membership changes, and has instances asked that
 // keep legs waiting.
 func (g *Legs) Run(ctx context.Context) {
-	tick := time.NewTicker(g.opts.SilentAfter / looksPerSilence)
+	tick := time.NewTicker(g.opts.SilentAfter / checksPerSilence)
 	defer tick.Stop()
 	looks := map[*counter]observation{}
 	last := g.opts.Source.Snapshot()
@@ -149,7 +149,7 @@ func (g *Legs) Run(ctx context.Context) {
 			return
 		case <-snap.Changed():
 		case now := <-tick.C:
-			g.lookForSilent(now, looks)
+			g.findSilent(now, looks)
 		}
 	}
 }
@@ -190,10 +190,10 @@ func (g *Legs) cancelLegs(c *counter) {
 	}
 }
 
-// lookForSilent finds the instances that keep legs waiting without any sign of
+// findSilent finds the instances that keep legs waiting without any sign of
 // life. Legs that wait for one which is out, or slow by its agent's word, go
 // elsewhere as soon as there is an elsewhere.
-func (g *Legs) lookForSilent(now time.Time, looks map[*counter]observation) {
+func (g *Legs) findSilent(now time.Time, looks map[*counter]observation) {
 	waitFor := g.loads.counters.busy()
 	for _, c := range waitFor {
 		l := looks[c]
@@ -206,7 +206,7 @@ func (g *Legs) lookForSilent(now time.Time, looks map[*counter]observation) {
 		if heard := c.heard.Load(); heard != l.heard {
 			l.heard, l.since = heard, now
 		}
-		in := c.waiting.silent(now.Add(-g.opts.SilentAfter))
+		in := c.waiting.waitingSinceBefore(now.Add(-g.opts.SilentAfter))
 		ask := in != nil && now.Sub(l.since) >= g.opts.SilentAfter
 		if ask && now.Sub(l.asked) >= g.opts.SilentAfter && g.opts.Silent != nil {
 			l.asked = now
@@ -253,7 +253,7 @@ func (g *Legs) Abandon(k instance.Key, dead bool, why string) {
 func (g *Legs) hasAlternative(in *instance.Instance, w wanted) bool {
 	ix := g.index.current()
 	r := Request{Role: in.Role, Model: w.model, Tried: w.tried, Alone: w.alone}
-	if w.partner != (half{}) {
+	if w.partner != (pairKey{}) {
 		r.Partner = &Assignment{Connector: w.partner.connector, Build: w.partner.build, Blocks: w.partner.blocks}
 	}
 	if g.hasOther(ix, in, &r) {
@@ -271,7 +271,7 @@ func (g *Legs) hasOther(ix *index, in *instance.Instance, r *Request) bool {
 	}
 	for i := range list.items {
 		k := list.items[i].Instance.Key
-		if k.Address != in.Address && !list.own[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) {
+		if k.Address != in.Address && !list.facts[i].slow && list.fits(i, ix, r) && g.opts.Health.Available(k) {
 			return true
 		}
 	}
@@ -285,7 +285,7 @@ func (g *Legs) Gone(a *Assignment) error {
 	snap := g.opts.Source.Snapshot()
 	// Nearly always it stands in the snapshot itself, which its counter knows: no
 	// search, and the counter is at hand. One that was let go of knows of none.
-	if ix := g.index.now.Load(); ix != nil && ix.snapshot == snap && a.counter.in(a.Instance.Role).Load() == a.Instance {
+	if ix := g.index.inUse.Load(); ix != nil && ix.snapshot == snap && a.counter.entry(a.Instance.Role).Load() == a.Instance {
 		return nil
 	}
 	return g.gone(snap, a.Instance, a.wanted)

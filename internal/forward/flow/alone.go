@@ -27,7 +27,7 @@ func (c decodeAlone) run(first *sched.Assignment, reason string) {
 		switch {
 		case err == nil:
 		case passed && errors.Is(err, sched.ErrNone):
-			c.withoutPair()
+			c.refuseAlone()
 			return
 		default:
 			c.withoutDecode(err)
@@ -35,18 +35,18 @@ func (c decodeAlone) run(first *sched.Assignment, reason string) {
 		}
 		if c.s.needsPrefill(d) {
 			d.Done()
-			c.attempts.pass(d.Instance)
+			c.attempts.skip(d.Instance)
 			passed = true
 			continue
 		}
-		c.Route.took(d)
-		f := c.on(d)
+		c.Route.notePick(d)
+		f := c.answerOn(d)
 		done = f == nil || c.decodeFailed(d, f)
 	}
 }
 
-// on lets this decode instance do it. The pick is done then.
-func (c decodeAlone) on(d *sched.Assignment) *leg.Failure {
+// answerOn lets this decode instance do it. The pick is done then.
+func (c decodeAlone) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.Origin.Begin(d, c.decodeWait())
 	defer l.End()
@@ -54,14 +54,14 @@ func (c decodeAlone) on(d *sched.Assignment) *leg.Failure {
 	return c.decodeOn(l, leg.EngineID(c.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 
-// goOn answers a request that goes on from a stored response. The prompt is where that
+// continueStored answers a request that goes on from a stored response. The prompt is where that
 // is: no other instance could compute it.
-func (c decodeAlone) goOn(id string) {
+func (c decodeAlone) continueStored(id string) {
 	c.Route.Alone = alone.StoredResponse
-	c.holders(id, func(a *sched.Assignment) *leg.Failure {
+	c.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		if c.s.needsPrefill(a) {
-			return leg.NewFailure(leg.Status4xx, leg.Ours(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
+			return leg.NewFailure(leg.Status4xx, leg.ProxyError(leg.NeedsPrefill(alone.StoredResponse)), errNeedsPrefill)
 		}
-		return c.on(a)
+		return c.answerOn(a)
 	})
 }

@@ -38,11 +38,11 @@ const (
 // maxRefusal bounds the refusals that are passed on, in bytes.
 const maxRefusal = 1 << 20
 
-// asking counts the questions that are under way.
-type asking struct{ atomic.Int64 }
+// questions counts the questions that are under way.
+type questions struct{ atomic.Int64 }
 
 // begin books a question. It tells whether there may be one more.
-func (a *asking) begin() bool {
+func (a *questions) begin() bool {
 	if a.Add(1) > maxAsking {
 		a.Add(-1)
 		return false
@@ -50,7 +50,7 @@ func (a *asking) begin() bool {
 	return true
 }
 
-func (a *asking) end() { a.Add(-1) }
+func (a *questions) end() { a.Add(-1) }
 
 // Invalid answers a request that is refused for its body: in the words of an engine, if
 // one can be asked and refuses it too, else in ours. The engine gets the body as the
@@ -66,9 +66,9 @@ func (r *Request) Invalid(err error) {
 	r.Settings.Recorder.Asked(outcome)
 	switch {
 	case f != nil:
-		r.Answer.Tell(f)
+		r.Answer.SendFailure(f)
 	case r.Origin.Client.Err() != nil:
-		r.Answer.Gone()
+		r.Answer.ClientGone()
 	default:
 		r.Answer.Refuse(own)
 	}
@@ -80,10 +80,10 @@ func (r *Request) ask() (*leg.Failure, string) {
 	if !request.MayAsk(r.Body.Bytes()) || len(r.Origin.Header["Content-Encoding"]) > 0 {
 		return nil, AskWithheld
 	}
-	if !r.Settings.asking.begin() {
+	if !r.Settings.questions.begin() {
 		return nil, AskBusy
 	}
-	defer r.Settings.asking.end()
+	defer r.Settings.questions.end()
 	r.begin(sched.Request{})
 	a, err := r.attempts.pickAny()
 	unknown := ""
@@ -98,7 +98,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 		return nil, AskNobody
 	}
 	defer a.Done()
-	r.Route.took(a)
+	r.Route.notePick(a)
 	l, resp, err := r.Origin.Ask(a.Instance, askTimeout, http.MethodPost, r.Endpoint,
 		r.Origin.NewHeader(leg.EngineID(r.Origin.ID), connector.Pinned(a.Instance, a.Rank)...), splice.Of(r.Body.Bytes()))
 	defer l.End()
@@ -110,7 +110,7 @@ func (r *Request) ask() (*leg.Failure, string) {
 	case resp.Status >= 200 && resp.Status < 300:
 		return nil, AskAccepted
 	case resp.Status == http.StatusNotFound && unknown != "":
-		return leg.NewFailure(leg.Status4xx, leg.Ours(r.unknownModel(unknown)), sched.ErrUnknownModel), AskRefused
+		return leg.NewFailure(leg.Status4xx, leg.ProxyError(r.unknownModel(unknown)), sched.ErrUnknownModel), AskRefused
 	case !refusal(resp.Status):
 		return nil, AskFailed
 	}

@@ -49,10 +49,10 @@ func (c *completion) run() {
 	switch c.req.Bypass {
 	case "":
 	case alone.StoredResponse:
-		decodeAlone{c}.goOn(c.req.PreviousResponse())
+		decodeAlone{c}.continueStored(c.req.PreviousResponse())
 		return
 	default:
-		c.alone(c.req.Bypass)
+		c.runAlone(c.req.Bypass)
 		return
 	}
 	for !c.attempt() {
@@ -69,21 +69,21 @@ func (c *completion) attempt() (done bool) {
 		return true
 	}
 	defer p.Done()
-	if c.pairs.hopeless(p) {
-		c.attempts.pass(p.Instance) // it would compute the prompt for nobody
+	if c.pairs.unpairable(p) {
+		c.attempts.skip(p.Instance) // it would compute the prompt for nobody
 		return false
 	}
 	d := c.s.dialects[p.Connector]
 	if why := c.unfit(d, connector.Pair{Prefill: p.Instance}); why != "" {
 		p.Done()
-		c.alone(why)
+		c.runAlone(why)
 		return true
 	}
-	if c.better(p, d) {
+	if c.tryAlone(p, d) {
 		return true
 	}
 	p.Confirm()
-	c.Route.took(p)
+	c.Route.notePick(p)
 	switch d.Flow() {
 	case connector.Concurrent:
 		return concurrent{c}.run(p, d)
@@ -104,12 +104,12 @@ func (c *completion) unfit(d connector.Dialect, p connector.Pair) string {
 	return d.Unfit(c.kind, p)
 }
 
-// alone lets one decode instance do the whole request, without KV transfer.
-func (c *completion) alone(reason string) { decodeAlone{c}.run(nil, reason) }
+// runAlone lets one decode instance do the whole request, without KV transfer.
+func (c *completion) runAlone(reason string) { decodeAlone{c}.run(nil, reason) }
 
 // committed is called when the answer goes out: its pair has done its part.
 func (c *completion) committed(d, p *sched.Assignment) {
-	c.s.Disaggregate.learn(c, d, p)
+	c.s.Disaggregate.learnDecode(c, d, p)
 	p.Done() // its KV has been pulled
 	d.Computed(0)
 	c.attempts.served(d.Instance)

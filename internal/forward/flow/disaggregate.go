@@ -27,15 +27,15 @@ func (c *completion) pickPrefill() (*sched.Assignment, error) {
 	if c.s.Disaggregate == nil {
 		return c.attempts.pick(instance.Prefill, nil)
 	}
-	return c.attempts.consider(instance.Prefill)
+	return c.attempts.pickTentative(instance.Prefill)
 }
 
-// better serves the request by decode alone where that is better than this pick of a
+// tryAlone serves the request by decode alone where that is better than this pick of a
 // prefill instance, and tells whether it has. After a failure it decides nothing: then it
 // counts that somebody answers.
-func (c *completion) better(p *sched.Assignment, dialect connector.Dialect) (served bool) {
+func (c *completion) tryAlone(p *sched.Assignment, dialect connector.Dialect) (served bool) {
 	s := c.s.Disaggregate
-	if s == nil || c.attempts.last != nil || len(c.pairs.unpaired) > 0 {
+	if s == nil || c.attempts.lastFailure != nil || len(c.pairs.unpaired) > 0 {
 		return false
 	}
 	why, d := s.decide(c, p, dialect)
@@ -64,11 +64,11 @@ func (s *Disaggregate) decide(c *completion, p *sched.Assignment, dialect connec
 		return estimate.Decision{Reason: estimate.Media}, nil
 	}
 	model, there := c.Origin.Model, onPrefill(p, float64(p.Tokens-p.Cached))
-	why = s.estimate.Ask(model, there, float64(p.Tokens))
+	why = s.estimate.Decide(model, there, float64(p.Tokens))
 	if !why.Alone {
 		return why, nil
 	}
-	d, err := c.attempts.consider(instance.Decode)
+	d, err := c.attempts.pickTentative(instance.Decode)
 	switch {
 	case err != nil:
 		return estimate.Decision{Reason: estimate.Full}, nil
@@ -101,10 +101,10 @@ func (s *Disaggregate) learnPrefill(c *completion, p *sched.Assignment) {
 	s.estimate.Prefilled(c.Origin.Model, onPrefill(p, float64(uncached)), t.At(stage.Prefilled)-t.At(stage.Prefill))
 }
 
-// learn notes how long decode took until it began to answer; p is nil for decode alone.
+// learnDecode notes how long decode took until it began to answer; p is nil for decode alone.
 // An answer that is no stream begins when it is whole, and the streams of other APIs
 // begin before anything is computed: they teach nothing. Nor do images, which are no text.
-func (s *Disaggregate) learn(c *completion, d, p *sched.Assignment) {
+func (s *Disaggregate) learnDecode(c *completion, d, p *sched.Assignment) {
 	if s == nil || c.media || !c.req.Stream || c.kind != openai.Completion && c.kind != openai.Chat || c.Route.Failed > 0 {
 		return
 	}

@@ -16,34 +16,34 @@ import (
 func (c *completion) withoutPrefill(err error) {
 	switch fallback := c.s.Fallback && c.Origin.Client.Err() == nil && !errors.Is(err, sched.ErrUnknownModel); {
 	case errors.Is(err, sched.ErrSelf):
-		c.alone(alone.SameInstance) // it is a prefill instance, too: no fallback
-	case fallback && c.pairs.mixed != "":
-		c.alone(c.pairs.mixed)
-	case fallback && c.attempts.last == nil && mixed(err) != "":
-		c.alone(mixed(err))
-	case fallback && c.attempts.last != nil:
-		c.alone(alone.PrefillFailed)
+		c.runAlone(alone.SameInstance) // it is a prefill instance, too: no fallback
+	case fallback && c.pairs.mismatch != "":
+		c.runAlone(c.pairs.mismatch)
+	case fallback && c.attempts.lastFailure == nil && mismatchReason(err) != "":
+		c.runAlone(mismatchReason(err))
+	case fallback && c.attempts.lastFailure != nil:
+		c.runAlone(alone.PrefillFailed)
 	case fallback:
-		c.alone(alone.NoPrefill)
+		c.runAlone(alone.NoPrefill)
 	default:
-		c.without(err, instance.Prefill, func(*leg.Failure) bool { return true })
+		c.answerUnserved(err, instance.Prefill, func(*leg.Failure) bool { return true })
 	}
 }
 
 // withoutPartner ends a request for whose prefill there is no decode instance. done
 // is false if another prefill instance, which may have one, is due.
 func (c *completion) withoutPartner(p *sched.Assignment, err error) (done bool) {
-	if c.pairs.without(p, err) {
-		c.attempts.pass(p.Instance)
+	if c.pairs.noPartner(p, err) {
+		c.attempts.skip(p.Instance)
 		return false
 	}
 	c.withoutDecode(err)
 	return true
 }
 
-// withoutPair ends a request for which there are decode instances, but none that could
+// refuseAlone ends a request for which there are decode instances, but none that could
 // serve it without a prefill.
-func (c *completion) withoutPair() {
+func (c *completion) refuseAlone() {
 	reason := c.Route.Alone
 	c.Route.Alone = ""
 	c.Answer.Refuse(leg.NeedsPrefill(reason))
@@ -51,7 +51,7 @@ func (c *completion) withoutPair() {
 
 // withoutDecode ends a request that no decode instance can take.
 func (c *completion) withoutDecode(err error) {
-	c.without(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
+	c.answerUnserved(err, instance.Decode, func(f *leg.Failure) bool { return f.Rule.Retry })
 }
 
 // prefillFailed books a failed prefill leg. done tells that the request has been
@@ -62,12 +62,12 @@ func (c *completion) prefillFailed(p *sched.Assignment, f *leg.Failure) (done bo
 	}
 	switch {
 	case f.Class == leg.OurEdit:
-		c.alone(c.cutReason)
+		c.runAlone(c.cutReason)
 	case f.Rule.Retry && f.Answer.Status >= 500 && c.s.Fallback:
 		// The tries are used up; a decode instance can still do it all.
-		c.alone(alone.PrefillFailed)
+		c.runAlone(alone.PrefillFailed)
 	default:
-		c.Answer.Tell(f)
+		c.Answer.SendFailure(f)
 	}
 	return true
 }
@@ -77,41 +77,43 @@ func (c *completion) decodeFailed(d *sched.Assignment, f *leg.Failure) (done boo
 	if c.note(d, f) {
 		return false
 	}
-	c.Answer.Tell(f)
+	c.Answer.SendFailure(f)
 	return true
 }
 
 // pairing is what a request has found out about which instances go together.
 type pairing struct {
-	// mixed is why a prefill instance found no decode instance to go with it, "" if
+	// mismatch is why a prefill instance found no decode instance to go with it, "" if
 	// all did.
-	mixed string
+	mismatch string
 	// unpaired are the kinds of prefill instances that found none.
-	unpaired []kind
+	unpaired []pairKey
 }
 
-// without notes that a prefill instance has found no partner. It tells whether that is
+// noPartner notes that a prefill instance has found no partner. It tells whether that is
 // for its kind; then one of another kind may have a partner.
-func (g *pairing) without(p *sched.Assignment, err error) (ofKind bool) {
-	if g.mixed = mixed(err); g.mixed != "" {
-		g.unpaired = append(g.unpaired, kindOf(p))
+func (g *pairing) noPartner(p *sched.Assignment, err error) (ofKind bool) {
+	if g.mismatch = mismatchReason(err); g.mismatch != "" {
+		g.unpaired = append(g.unpaired, pairKeyOf(p))
 	}
-	return g.mixed != ""
+	return g.mismatch != ""
 }
 
-// hopeless tells whether an instance of the same kind has found no partner.
-func (g *pairing) hopeless(p *sched.Assignment) bool { return slices.Contains(g.unpaired, kindOf(p)) }
+// unpairable tells whether an instance of the same kind has found no partner.
+func (g *pairing) unpairable(p *sched.Assignment) bool {
+	return slices.Contains(g.unpaired, pairKeyOf(p))
+}
 
-// kind of a prefill instance, by which it is paired.
-type kind struct {
+// pairKey of a prefill instance, by which it is paired.
+type pairKey struct {
 	connector, build string
 	blocks           int
 }
 
-func kindOf(a *sched.Assignment) kind { return kind{a.Connector, a.Build, a.Blocks} }
+func pairKeyOf(a *sched.Assignment) pairKey { return pairKey{a.Connector, a.Build, a.Blocks} }
 
-// mixed is the reason of a pick for which only partners of another kind are left.
-func mixed(err error) string {
+// mismatchReason is the reason of a pick for which only partners of another kind are left.
+func mismatchReason(err error) string {
 	switch {
 	case errors.Is(err, sched.ErrVersions):
 		return alone.VersionMismatch

@@ -26,9 +26,9 @@ type legs struct {
 	stream    bool
 	cutReason string // why an engine may refuse a prefill of one token, see request.Request
 	usage     relay.Usage
-	// silent is how long decode legs waited that were sent again because their
+	// silentWait is how long decode legs waited that were sent again because their
 	// hand-over had run out.
-	silent time.Duration
+	silentWait time.Duration
 }
 
 // newPair names a new attempt.
@@ -47,7 +47,7 @@ func (c *legs) newPair(p, d *sched.Assignment) connector.Pair {
 func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byte, f *leg.Failure) {
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
 	if err != nil {
-		return nil, l.OfError(err)
+		return nil, l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
@@ -60,11 +60,11 @@ func (c *legs) prefillOn(l *leg.Leg, id string, out connector.Leg) (answer []byt
 	answer, err = relay.ReadAll(resp, maxPrefillAnswer)
 	switch {
 	case errors.Is(err, relay.ErrTooLarge):
-		return nil, l.OfAnswer(err.Error())
+		return nil, l.BadAnswer(err.Error())
 	case err != nil:
-		return nil, l.OfError(err)
+		return nil, l.JudgeError(err)
 	case (c.kind == openai.Completion || c.kind == openai.Chat) && sse.Aborted(answer):
-		return nil, l.OfFinish(leg.Aborted)
+		return nil, l.JudgeFinish(leg.Aborted)
 	}
 	return answer, nil
 }
@@ -91,7 +91,7 @@ func (c *legs) decodeWait() leg.Wait {
 	}
 	// A leg whose hand-over ran out while the instance was silent is sent again
 	// with a new one; for the client it is the same wait.
-	w.Limit, w.Silence = max(w.Limit-c.silent, 1), max(c.s.FirstByte-c.silent, 1)
+	w.Limit, w.Silence = max(w.Limit-c.silentWait, 1), max(c.s.FirstByte-c.silentWait, 1)
 	return w
 }
 
@@ -100,7 +100,7 @@ func (c *legs) decodeWait() leg.Wait {
 func (c *legs) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.Rewriter, commit func()) *leg.Failure {
 	resp, err := l.Send(http.MethodPost, c.path(&out), c.engineHeader(id, &out), out.Body)
 	if err != nil {
-		return l.OfError(err)
+		return l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
@@ -110,7 +110,7 @@ func (c *legs) decodeOn(l *leg.Leg, id string, out connector.Leg, rw connector.R
 	if d := c.s.dialects[l.Connector()]; d != nil { // nobody speaks to some that have a stored response
 		givesUp = d.Terms(l.Instance).GivesUp
 	}
-	rewriters := []connector.Rewriter{&c.usage, relay.Hide(c.kind)}
+	rewriters := []connector.Rewriter{&c.usage, relay.HideHandover(c.kind)}
 	if rw != nil {
 		rewriters = append(rewriters, rw)
 	}

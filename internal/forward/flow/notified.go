@@ -22,9 +22,9 @@ type notified struct{ *completion }
 // instance, so that a failure of either leg needs a new pair. done tells that the
 // request has been answered; if not, another pair is due.
 func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
-	if c.s.Notices == nil || c.s.Notices.Can(p.Instance) != nil {
+	if c.s.Notifications == nil || c.s.Notifications.CannotHear(p.Instance) != nil {
 		p.Done()
-		c.alone(alone.NotHeard)
+		c.runAlone(alone.NotHeard)
 		return true
 	}
 	d, err := c.attempts.pick(instance.Decode, p)
@@ -36,10 +36,10 @@ func (c notified) run(p *sched.Assignment, dialect connector.Dialect) (done bool
 	if why := c.unfit(dialect, pair); why != "" {
 		p.Done()
 		d.Done()
-		c.alone(why)
+		c.runAlone(why)
 		return true
 	}
-	c.Route.took(d)
+	c.Route.notePick(d)
 	c.Route.Alone = "" // an attempt in another dialect may have had a reason
 	ofPrefill, ofDecode := c.sendKV(p, d, pair, dialect)
 	p.Done() // whatever it had to do is done, or given up
@@ -70,35 +70,35 @@ func (c notified) sendKV(p, d *sched.Assignment, pair connector.Pair, dialect co
 	watch := c.watchDecode(d, l)
 	defer watch.end()
 	out := dialect.Prefill(c.req, pair)
-	heard := c.hear(l, out.Awaits)
+	heard := c.awaitNotifications(l, out.Awaits)
 	answer, f := c.prefillOn(l, pair.ID, out)
 	if f == nil {
-		l.Next(c.s.Notified, leg.ErrNotNotified)
-		watch.owes(time.Now())
+		l.SetLimit(c.s.Notified, leg.ErrNotNotified)
+		watch.awaitFrom(time.Now())
 	} else {
 		l.End()
 	}
 	switch all := <-heard; {
 	case f != nil:
 	case !all:
-		f = l.CalledOff(context.Cause(l))
+		f = l.JudgeCallOff(context.Cause(l))
 	default:
 		c.prefilled(p, answer)
 		c.attempts.served(p.Instance)
 		return nil, nil
 	}
 	if gone := watch.gone(); gone != nil && f.Class != leg.ClientGone {
-		return nil, leg.NewFailure(leg.Gone, leg.Ours(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
+		return nil, leg.NewFailure(leg.Gone, leg.ProxyError(leg.Unavailable(instance.Decode, c.Origin.Model)), gone)
 	}
 	return f, nil
 }
 
-// hear waits for the notifications of a prefill leg, from before it is sent. What it
+// awaitNotifications waits for the notifications of a prefill leg, from before it is sent. What it
 // gives tells whether all have come; if they cannot be heard the leg is called off.
-func (c notified) hear(l *leg.Leg, n connector.Notices) <-chan bool {
+func (c notified) awaitNotifications(l *leg.Leg, n connector.Notices) <-chan bool {
 	heard := make(chan bool, 1)
 	go func() {
-		err := c.s.Notices.Await(l, l.Instance, n.ID, n.Ranks)
+		err := c.s.Notifications.Await(l, l.Instance, n.ID, n.Ranks)
 		if err != nil {
 			l.CallOff(fmt.Errorf("%w: %w", leg.ErrNotNotified, err))
 		}
@@ -111,16 +111,16 @@ func (c notified) hear(l *leg.Leg, n connector.Notices) <-chan bool {
 // to is found gone: nothing would say so otherwise.
 func (c notified) watchDecode(d *sched.Assignment, prefill *leg.Leg) *decodeWatch {
 	w := &decodeWatch{pick: d, prefill: prefill}
-	w.owes(time.Now().Add(notAsked))
+	w.awaitFrom(time.Now().Add(owesNothing))
 	if err := c.s.Picker.Gone(d); err != nil { // between the pick and Await
 		w.CallOff(err)
 	}
 	return w
 }
 
-// notAsked is how much later a decode instance that has not been asked for anything yet
+// owesNothing is how much later a decode instance that has not been asked for anything yet
 // begins to owe an answer: longer than any prefill.
-const notAsked = 365 * 24 * time.Hour
+const owesNothing = 365 * 24 * time.Hour
 
 // decodeWatch is a decode instance before its leg begins. It implements sched.Leg.
 type decodeWatch struct {
@@ -146,9 +146,9 @@ func (w *decodeWatch) CallOff(cause error) {
 // Silent implements sched.Leg: prefill has its own limit.
 func (w *decodeWatch) Silent(time.Duration) {}
 
-// owes has the instance looked after as one that keeps a request waiting since then: if
+// awaitFrom has the instance looked after as one that keeps a request waiting since then: if
 // it cannot be reached, prefill cannot send to it either, and does not say so.
-func (w *decodeWatch) owes(since time.Time) { w.pick.Await(w, since) }
+func (w *decodeWatch) awaitFrom(since time.Time) { w.pick.Await(w, since) }
 
 // gone tells why the instance is gone, nil if it is not.
 func (w *decodeWatch) gone() error {
@@ -157,4 +157,4 @@ func (w *decodeWatch) gone() error {
 	return w.err
 }
 
-func (w *decodeWatch) end() { w.pick.Settle() }
+func (w *decodeWatch) end() { w.pick.EndAwait() }

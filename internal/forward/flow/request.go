@@ -60,8 +60,8 @@ type Route struct {
 	Failed   int   // legs, hidden or not
 }
 
-// took notes a pick.
-func (r *Route) took(a *sched.Assignment) {
+// notePick notes a pick.
+func (r *Route) notePick(a *sched.Assignment) {
 	r.Revision = a.Revision
 	if a.Instance.Role == instance.Prefill {
 		r.Cached = a.Cached
@@ -183,22 +183,22 @@ func (r *Request) engineHeader(id string, l *connector.Leg) leg.Header {
 	return r.Origin.NewHeader(id, l.Header...)
 }
 
-// without answers a request that nobody in a role can take. The last failure is told
+// answerUnserved answers a request that nobody in a role can take. The last failure is told
 // if there was one that tell accepts.
-func (r *Request) without(err error, role instance.Role, tell func(*leg.Failure) bool) {
-	last := r.attempts.last
+func (r *Request) answerUnserved(err error, role instance.Role, tell func(*leg.Failure) bool) {
+	last := r.attempts.lastFailure
 	if r.Route.Prefill == "" && r.Route.Decode == "" {
 		r.Route.Alone = "" // nobody serves it
 	}
 	switch {
 	case r.Origin.Client.Err() != nil:
-		r.Answer.Gone()
+		r.Answer.ClientGone()
 	case errors.Is(err, sched.ErrUnknownModel):
 		r.Answer.Refuse(r.unknownModel(r.Origin.Model))
 	case last != nil && tell(last):
-		r.Answer.Tell(last)
+		r.Answer.SendFailure(last)
 	default:
-		r.Answer.Refuse(leg.Unpicked(err, role, r.Origin.Model))
+		r.Answer.Refuse(leg.NoPick(err, role, r.Origin.Model))
 	}
 }
 

@@ -14,20 +14,20 @@ import (
 // has left, where, and until when that may be used.
 type sequential struct {
 	*completion
-	pick     *sched.Assignment
-	dialect  connector.Dialect
-	pair     connector.Pair
-	handover connector.Handover
-	until    time.Time // when decode must have begun
-	held     time.Time // when prefill lets go of the KV cache
+	pick      *sched.Assignment
+	dialect   connector.Dialect
+	pair      connector.Pair
+	handover  connector.Handover
+	decodeBy  time.Time // when decode must have begun
+	heldUntil time.Time // when prefill lets go of the KV cache
 }
 
 func newSequential(c *completion, p *sched.Assignment, d connector.Dialect) *sequential {
 	return &sequential{completion: c, pick: p, dialect: d, pair: c.newPair(p, nil)}
 }
 
-// lost tells that prefill has worked in vain: it has handed nothing over.
-func (c *sequential) lost() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
+// nothingHandedOver tells that prefill has worked in vain: it has handed nothing over.
+func (c *sequential) nothingHandedOver() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
 
 // singleUse tells that the hand-over is one that a single decode instance may read,
 // and only while prefill holds the blocks for it.
@@ -42,7 +42,7 @@ func (c *sequential) run() (done bool) {
 	}
 	done = c.decode()
 	if c.singleUse() {
-		c.pick.Unfetched(c.held)
+		c.pick.Unfetched(c.heldUntil)
 	}
 	return done
 }
@@ -55,18 +55,18 @@ func (c *sequential) prefill() *leg.Failure {
 	if f != nil {
 		return f
 	}
-	c.until, c.held = time.Now().Add(c.s.budget(c.dialect.Terms(c.pick.Instance).Lease)), c.s.heldUntil(c.pick, c.dialect)
+	c.decodeBy, c.heldUntil = time.Now().Add(c.s.handoverBudget(c.dialect.Terms(c.pick.Instance).Lease)), c.s.heldUntil(c.pick, c.dialect)
 	var err error
 	if c.handover, err = c.dialect.Handover(answer); err != nil {
-		return l.OfAnswer(err.Error())
+		return l.BadAnswer(err.Error())
 	}
 	if c.s.RewriteHost {
 		c.handover.Params = connector.WithHost(c.handover.Params, c.pick.Instance)
 	}
 	if !c.dialect.SharesPool() {
-		c.s.Recorder.Handed(c.pick.Instance, !c.lost())
-		if c.lost() && c.dialect.NeedsPrefill() {
-			return l.OfAnswer("it hands nothing over")
+		c.s.Recorder.Handed(c.pick.Instance, !c.nothingHandedOver())
+		if c.nothingHandedOver() && c.dialect.NeedsPrefill() {
+			return l.BadAnswer("it hands nothing over")
 		}
 	}
 	c.prefilled(c.pick, answer)
@@ -92,7 +92,7 @@ func (c *sequential) decode() (done bool) {
 		if why := c.unfit(c.dialect, c.pair); why != "" && c.dialect.NeedsPrefill() {
 			d.Done()
 			c.Route.Alone = why
-			c.withoutPair()
+			c.refuseAlone()
 			return true
 		}
 		f, waited := c.decodeWith(d)
@@ -108,7 +108,7 @@ func (c *sequential) decode() (done bool) {
 			c.s.Recorder.HandoverSpent(f.Class)
 		}
 		if f.Class == leg.HandoverExpired {
-			c.silent += waited
+			c.silentWait += waited
 		}
 		if c.decodeFailed(d, f) {
 			return true
@@ -120,7 +120,7 @@ func (c *sequential) decode() (done bool) {
 		if f.Taken {
 			// The hand-over is spent. The prefill instance did nothing wrong and
 			// may be asked again.
-			c.attempts.forget(instance.Prefill)
+			c.attempts.forgetTried(instance.Prefill)
 			return false
 		}
 	}
@@ -129,30 +129,30 @@ func (c *sequential) decode() (done bool) {
 // decodeWith runs one decode leg, and tells how long it took. The pick is done then.
 func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duration) {
 	defer d.Done()
-	c.Route.took(d)
+	c.Route.notePick(d)
 	c.pair.Decode, c.pair.DecodeRank = d.Instance, d.Rank
 	handover := c.handover
 	switch why := c.unfit(c.dialect, c.pair); {
 	case why != "":
 		// It would not read the hand-over, and compute the prompt without a word.
 		c.Route.Alone, handover = why, connector.Handover{}
-	case c.lost():
+	case c.nothingHandedOver():
 		c.Route.Alone = alone.NoHandover
 	default:
 		c.Route.Alone = ""
 	}
 	w := c.decodeWait()
 	if !handover.Empty() && c.singleUse() {
-		w.KVUntil = c.until
+		w.KVUntil = c.decodeBy
 	}
 	l := c.Origin.Begin(d, w)
 	defer l.End()
 	if !w.KVUntil.IsZero() {
 		c.watchPrefill(l)
-		defer c.pick.Settle()
+		defer c.pick.EndAwait()
 	}
 	f := c.decodeOn(l, c.pair.ID, c.dialect.Decode(c.req, c.pair, handover), c.dialect.Rewriter(handover), func() {
-		c.pick.Settle()
+		c.pick.EndAwait()
 		c.committed(d, c.pick)
 	})
 	return f, l.Waited()
@@ -163,8 +163,8 @@ func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duratio
 // whatever that one has at the place, without an error.
 func (c *sequential) watchPrefill(decode *leg.Leg) {
 	g := &prefillWatch{pick: c.pick, decode: decode, gone: c.s.Picker.Gone}
-	c.pick.Await(g, time.Now().Add(notAsked)) // it owes no answer
-	g.CallOff(nil)                            // if it went between the last look and Await
+	c.pick.Await(g, time.Now().Add(owesNothing)) // it owes no answer
+	g.CallOff(nil)                               // if it went between the last look and Await
 }
 
 // prefillWatch is a prefill instance whose blocks a decode leg reads. It implements sched.Leg.
@@ -192,8 +192,8 @@ func (*prefillWatch) Silent(time.Duration) {}
 // engine that made it has ended.
 func (c *sequential) unusable(again bool) leg.Class {
 	switch {
-	case again && time.Now().After(c.until):
-		c.attempts.forget(instance.Prefill)
+	case again && time.Now().After(c.decodeBy):
+		c.attempts.forgetTried(instance.Prefill)
 		return leg.HandoverExpired
 	case c.s.Picker.Gone(c.pick) != nil:
 		return leg.Gone

@@ -43,11 +43,11 @@ type Health interface {
 	Available(k instance.Key) bool
 }
 
-// Notices hears what prefill instances say beside their answers, for the flow Notified.
+// Notifications hears what prefill instances say beside their answers, for the flow Notified.
 // Its methods may be called at once.
-type Notices interface {
-	// Can tells why an instance cannot be heard, nil if it can.
-	Can(in *instance.Instance) error
+type Notifications interface {
+	// CannotHear tells why an instance cannot be heard, nil if it can.
+	CannotHear(in *instance.Instance) error
 	// Await returns when so many ranks of an instance have said that the KV cache of
 	// the attempt with this id has arrived. It may be called before or after they do;
 	// once it has returned nil they are forgotten.
@@ -76,12 +76,12 @@ type Recorder interface {
 
 // Settings are the same for all requests.
 type Settings struct {
-	Picker   Picker
-	Health   Health
-	Notices  Notices // nil: nobody can be heard
-	Recorder Recorder
-	Budget   *budget.Budget
-	Log      logrus.FieldLogger
+	Picker        Picker
+	Health        Health
+	Notifications Notifications // nil: nobody can be heard
+	Recorder      Recorder
+	Budget        *budget.Budget
+	Log           logrus.FieldLogger
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
@@ -97,8 +97,8 @@ type Settings struct {
 	RewriteHost bool
 	Notified    time.Duration // from a prefill's answer to the last of its notifications
 
-	dialects map[string]connector.Dialect
-	asking   asking
+	dialects  map[string]connector.Dialect
+	questions questions
 }
 
 // needsPrefill tells of a decode instance that may not be sent a request alone.
@@ -107,8 +107,8 @@ func (s *Settings) needsPrefill(a *sched.Assignment) bool {
 	return d != nil && d.NeedsPrefill()
 }
 
-// Load fills in the dialects. The error tells of one whose flow is not built.
-func (s *Settings) Load() error {
+// LoadDialects fills in the dialects. The error tells of one whose flow is not built.
+func (s *Settings) LoadDialects() error {
 	s.dialects = map[string]connector.Dialect{}
 	for _, name := range connector.Names() {
 		d, err := connector.New(name)
@@ -125,9 +125,9 @@ func (s *Settings) Load() error {
 	return nil
 }
 
-// budget is how long a hand-over may wait. A lease that is known allows two thirds of
+// handoverBudget is how long a hand-over may wait. A lease that is known allows two thirds of
 // it, since decode needs some time to extend it; else what is configured counts.
-func (s *Settings) budget(lease time.Duration) time.Duration {
+func (s *Settings) handoverBudget(lease time.Duration) time.Duration {
 	if lease > 0 {
 		return lease / 3 * 2
 	}

@@ -23,7 +23,7 @@ var errNeedsPrefill = errors.New("the instance answers nothing right without a p
 func (r *Request) Stored(id, method, target string) {
 	r.begin(sched.Request{})
 	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
-	r.holders(id, func(a *sched.Assignment) *leg.Failure {
+	r.askHolders(id, func(a *sched.Assignment) *leg.Failure {
 		l := r.Origin.Begin(a, w)
 		defer l.End()
 		return r.storedOn(a, l, method, target)
@@ -31,13 +31,13 @@ func (r *Request) Stored(id, method, target string) {
 }
 
 func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target string) *leg.Failure {
-	header := r.engineHeader(leg.EngineID(r.Origin.ID), pinned(a))
+	header := r.engineHeader(leg.EngineID(r.Origin.ID), plainLeg(a))
 	if method == http.MethodGet {
 		header = header.Without("Content-Type")
 	}
 	resp, err := l.Send(method, target, header, splice.Body{})
 	if err != nil {
-		return l.OfError(err)
+		return l.JudgeError(err)
 	}
 	defer func() { _ = resp.Body.Close() }()
 	if resp.Status != http.StatusOK {
@@ -45,14 +45,14 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	}
 	return r.Answer.Relay(relay.Source{
 		Leg: l, Resp: resp, Commit: func() { r.attempts.served(a.Instance) },
-		Rewriters: []connector.Rewriter{relay.Hide(openai.Responses)},
+		Rewriters: []connector.Rewriter{relay.HideHandover(openai.Responses)},
 	})
 }
 
-// holders has the instances asked, one after another, that may have a response, until
+// askHolders has the instances asked, one after another, that may have a response, until
 // one has answered the client. One whose id this proxy or another one made is in one
 // place; for any other each decode instance is asked once.
-func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
+func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
 	list := r.mayHold(id)
 	var lacking, failed *leg.Failure // the last ones
 	for round := 0; round < 2 && len(list) > 0; round++ {
@@ -66,7 +66,7 @@ func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
 			case f.Answer.Status == http.StatusNotFound && f.Answer.Own == nil:
 				lacking = f
 			case !f.Rule.Retry:
-				r.Answer.Tell(f)
+				r.Answer.SendFailure(f)
 				return
 			default:
 				failed = f
@@ -75,18 +75,18 @@ func (r *Request) holders(id string, ask func(*sched.Assignment) *leg.Failure) {
 				}
 			}
 		}
-		if list = again; len(list) > 0 && round == 0 && !r.rest() {
-			r.Answer.Gone()
+		if list = again; len(list) > 0 && round == 0 && !r.pauseBeforeRetry() {
+			r.Answer.ClientGone()
 			return
 		}
 	}
 	switch {
 	case failed != nil: // it may be there
-		r.Answer.Tell(failed)
+		r.Answer.SendFailure(failed)
 	case lacking != nil:
-		r.Answer.Tell(lacking)
+		r.Answer.SendFailure(lacking)
 	case r.Settings.Picker.Members().Revision == 0:
-		r.Answer.Refuse(leg.Unread())
+		r.Answer.Refuse(leg.MembershipUnread())
 	default:
 		r.Answer.Refuse(noResponse(id))
 	}
@@ -99,12 +99,12 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return nil, false
 	}
 	defer a.Done()
-	r.Route.took(a)
+	r.Route.notePick(a)
 	if f = ask(a); f == nil {
 		return nil, true
 	}
 	if f.Class == leg.ClientGone || r.Origin.Client.Err() != nil {
-		r.Answer.Tell(f)
+		r.Answer.SendFailure(f)
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
@@ -114,9 +114,9 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 	return f, false
 }
 
-// rest waits before those are asked again that could not be asked. It gives false if
+// pauseBeforeRetry waits before those are asked again that could not be asked. It gives false if
 // the client has left.
-func (r *Request) rest() bool {
+func (r *Request) pauseBeforeRetry() bool {
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
 	defer wait.Stop()
 	select {

@@ -41,22 +41,22 @@ type Answer struct {
 	Own    *openai.Error // nil for the engine's
 }
 
-// Ours is an answer of the proxy itself.
-func Ours(e *openai.Error) Answer { return Answer{Status: e.Status, Own: e} }
+// ProxyError is an answer of the proxy itself.
+func ProxyError(e *openai.Error) Answer { return Answer{Status: e.Status, Own: e} }
 
 // RetryWait is told to clients when nobody can serve them now.
 const RetryWait = time.Second
 
-// Unread is Unavailable of a proxy that has started and found no etcd yet.
-func Unread() *openai.Error {
+// MembershipUnread is Unavailable of a proxy that has started and found no etcd yet.
+func MembershipUnread() *openai.Error {
 	return unavailable("this proxy has not read yet which instances there are; see its /readyz")
 }
 
-// Unpicked is what a client hears whose request nobody was found for.
-func Unpicked(err error, role instance.Role, model string) *openai.Error {
+// NoPick is what a client hears whose request nobody was found for.
+func NoPick(err error, role instance.Role, model string) *openai.Error {
 	switch {
-	case errors.Is(err, sched.ErrUnread):
-		return Unread()
+	case errors.Is(err, sched.ErrMembershipUnread):
+		return MembershipUnread()
 	case errors.Is(err, sched.ErrVersions):
 		return unavailable("no pair of one vLLM version is available right now: prefill and decode instances of different versions refuse each other's KV cache")
 	case errors.Is(err, sched.ErrBlocks):

@@ -31,9 +31,9 @@ func private(name string) bool {
 	return strings.HasPrefix(name, "X-Pd-") || strings.HasPrefix(name, "X-Prefiller-") || strings.HasPrefix(name, "X-Data-Parallel-")
 }
 
-// staysHere tells that a client's header does not go to the engines. Servers behind a
+// notForEngines tells that a client's header does not go to the engines. Servers behind a
 // gateway interface of Python may take a header spelt with _ for the one with -.
-func staysHere(name string) bool {
+func notForEngines(name string) bool {
 	if hopByHop(name) || private(name) {
 		return true
 	}
@@ -62,7 +62,7 @@ type Header struct {
 func (o *Origin) NewHeader(id string, more ...connector.Field) Header {
 	out := make(http.Header, len(o.Header)+4+len(more)) // with an id, a key, a user agent and a trace
 	for name, values := range o.Header {
-		if staysHere(name) || isPriority(name) && !o.Privileged() {
+		if notForEngines(name) || isPriority(name) && !o.Privileged() {
 			continue
 		}
 		out[name] = values
@@ -102,7 +102,7 @@ func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	if o.Settings.ClientKeys {
 		delete(out, "Authorization")
 	}
-	if bearsKey(out["Authorization"]) {
+	if hasKey(out["Authorization"]) {
 		return false
 	}
 	if key := o.Settings.EngineKey; key != "" {
@@ -111,9 +111,9 @@ func (o *Origin) authorize(out http.Header) (ownKey bool) {
 	return true
 }
 
-// bearsKey tells whether there is a key in an Authorization header. Clients
+// hasKey tells whether there is a key in an Authorization header. Clients
 // whose key is not set send the bare word "Bearer".
-func bearsKey(values []string) bool {
+func hasKey(values []string) bool {
 	for _, v := range values {
 		scheme, rest, _ := strings.Cut(v, " ")
 		if strings.TrimSpace(rest) != "" || scheme != "" && !strings.EqualFold(scheme, "bearer") {
@@ -123,9 +123,9 @@ func bearsKey(values []string) bool {
 	return false
 }
 
-// GoesOn tells whether an engine's header goes to the client: it is not about the
+// PassesToClient tells whether an engine's header goes to the client: it is not about the
 // connection, nor one that the proxy gives itself.
-func GoesOn(name string) bool {
+func PassesToClient(name string) bool {
 	return !hopByHop(name) && name != "X-Request-Id" && name != "Date" && !strings.HasPrefix(name, "X-Pd-") &&
 		!strings.HasPrefix(name, "Access-Control-")
 }

@@ -18,7 +18,7 @@ func TestIDs(t *testing.T) {
 	for _, tc := range []struct{ name, sent string }{
 		{"none", ""}, {"the client's", "mine-1"}, {"a space", "a b"}, {"too long", strings.Repeat("x", maxID+1)},
 	} {
-		id := ClientsID(http.Header{"X-Request-Id": {tc.sent}})
+		id := RequestID(http.Header{"X-Request-Id": {tc.sent}})
 		if kept := tc.name == "the client's"; kept != (id == tc.sent) || !kept && !uuid.MatchString(id) {
 			t.Errorf("%s: %q", tc.name, id)
 		}
@@ -30,7 +30,7 @@ func TestIDs(t *testing.T) {
 			seen[engine] = true
 		}
 	}
-	if id := ClientsID(http.Header{}); !uuid.MatchString(id) {
+	if id := RequestID(http.Header{}); !uuid.MatchString(id) {
 		t.Errorf("without a header: %q", id)
 	}
 	if a, b := Key(), Key(); len(a) != 32 || a == b {

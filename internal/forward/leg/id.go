@@ -9,9 +9,9 @@ import (
 // maxID bounds what a client may call its request, in bytes.
 const maxID = 200
 
-// ClientsID gives the client's own X-Request-Id, or a new one if it sent none that
+// RequestID gives the client's own X-Request-Id, or a new one if it sent none that
 // can stand in a header and a log line.
-func ClientsID(h http.Header) string {
+func RequestID(h http.Header) string {
 	values := h["X-Request-Id"]
 	if len(values) == 0 || values[0] == "" || len(values[0]) > maxID {
 		return newUUID()

@@ -27,7 +27,7 @@ type Leg struct {
 	origin *Origin
 	pick   *sched.Assignment // nil for a leg that nobody can call off
 	cancel context.CancelCauseFunc
-	sent   time.Time // when it began
+	began  time.Time // when it began
 	wait   Wait
 	// ownKey tells that the engine saw our key, or none because we have none.
 	ownKey bool
@@ -35,10 +35,10 @@ type Leg struct {
 	timer   *time.Timer
 	partner atomic.Int64 // Wait.Partner, 0 once the other leg is done
 
-	mu      sync.Mutex    // guards what follows
-	current time.Duration // what the timer was last set to, without partner
-	limit   error         // what it ends the leg with
-	settled bool          // CallOff does nothing any more
+	mu         sync.Mutex    // guards what follows
+	duration   time.Duration // what the timer was last set to, without partner
+	limitCause error         // what it ends the leg with
+	committed  bool          // CallOff does nothing any more
 }
 
 var (
@@ -54,9 +54,9 @@ func (l *Leg) Send(method, path string, h Header, body splice.Body) (*upstream.R
 	o.Trace.Inject(l.Span, h.fields)
 	l.Span.Sent(method, path)
 	r := upstream.Request{Instance: l.Instance, Method: method, Path: path, Header: h.fields, Body: body.Segments()}
-	defer o.Hold()()
+	defer o.HoldBody()()
 	if r.Body != nil && !o.Settings.Upstream.ReleasesBody(&r) {
-		o.lent.Store(true)
+		o.readAfterSend.Store(true)
 	}
 	resp, err := o.Settings.Upstream.Do(l, &r)
 	if err == nil {
@@ -73,10 +73,10 @@ func (l *Leg) Heard() {
 	}
 }
 
-// Next replaces the limit: from now on the leg ends d after the last Rearm.
-func (l *Leg) Next(d time.Duration, cause error) {
+// SetLimit replaces the limit: from now on the leg ends d after the last Rearm.
+func (l *Leg) SetLimit(d time.Duration, cause error) {
 	l.mu.Lock()
-	l.limit = cause
+	l.limitCause = cause
 	l.mu.Unlock()
 	l.Rearm(d)
 }
@@ -85,7 +85,7 @@ func (l *Leg) Next(d time.Duration, cause error) {
 func (l *Leg) Rearm(d time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.current = d
+	l.duration = d
 	l.timer.Reset(d + time.Duration(l.partner.Load()))
 }
 
@@ -97,29 +97,29 @@ func (l *Leg) PartnerDone() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.Err() == nil {
-		l.timer.Reset(l.current)
+		l.timer.Reset(l.duration)
 	}
 }
 
-// Unlimited takes the limit of time off.
-func (l *Leg) Unlimited() { l.timer.Stop() }
+// ClearLimit takes the limit of time off.
+func (l *Leg) ClearLimit() { l.timer.Stop() }
 
 func (l *Leg) expire() {
 	l.mu.Lock()
-	limit := l.limit
+	limit := l.limitCause
 	l.mu.Unlock()
 	l.cancel(limit)
 }
 
-// Settle tells that the answer is about to be committed: from now on the leg is
+// Commit tells that the answer is about to be committed: from now on the leg is
 // carried to its end whatever is heard of its instance. It gives the cause if the
 // leg has ended before, so that nothing more can come than was read.
-func (l *Leg) Settle() error {
+func (l *Leg) Commit() error {
 	l.mu.Lock()
-	l.settled = true
+	l.committed = true
 	l.mu.Unlock()
 	if l.pick != nil {
-		l.pick.Settle()
+		l.pick.EndAwait()
 	}
 	return context.Cause(l)
 }
@@ -128,7 +128,7 @@ func (l *Leg) Settle() error {
 func (l *Leg) CallOff(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !l.settled {
+	if !l.committed {
 		l.cancel(cause)
 	}
 }
@@ -142,7 +142,7 @@ const handoverSlack = 2 * time.Second
 // would read blocks that prefill has given to others, without an error (protocol
 // rule 2.5). An engine that took the request has extended the lease itself.
 func (l *Leg) Silent(d time.Duration) {
-	waited := time.Since(l.sent)
+	waited := time.Since(l.began)
 	switch {
 	case !l.wait.KVUntil.IsZero() && d >= waited-handoverSlack && time.Now().After(l.wait.KVUntil):
 		l.CallOff(errHandoverExpired)
@@ -160,13 +160,13 @@ func (l *Leg) Connector() string {
 }
 
 // Waited is how long ago the leg began.
-func (l *Leg) Waited() time.Duration { return time.Since(l.sent) }
+func (l *Leg) Waited() time.Duration { return time.Since(l.began) }
 
 // End ends the leg, if it has not ended yet, and lets go of what it holds. More
 // calls do no harm.
 func (l *Leg) End() {
 	if l.pick != nil {
-		l.pick.Settle()
+		l.pick.EndAwait()
 	}
 	l.timer.Stop()
 	l.cancel(errDone)

@@ -86,7 +86,7 @@ func TestLegDeadlineMoves(t *testing.T) {
 		l := testOrigin(t.Context()).newLeg(Wait{Limit: time.Second, Cause: ErrFirstByteTimeout})
 		defer l.End()
 		time.Sleep(900 * time.Millisecond) // of the bubble's own clock
-		l.Next(time.Second, ErrIdleTimeout)
+		l.SetLimit(time.Second, ErrIdleTimeout)
 		for range 5 {
 			time.Sleep(900 * time.Millisecond)
 			l.Rearm(time.Second)
@@ -115,7 +115,7 @@ func TestLegWaitsForItsPartner(t *testing.T) {
 		defer alone.End()
 		defer done.End()
 		time.Sleep(50 * time.Second) // of the bubble's own clock
-		alone.Next(2*time.Second, ErrIdleTimeout)
+		alone.SetLimit(2*time.Second, ErrIdleTimeout)
 		done.PartnerDone()
 		time.Sleep(2 * time.Second)
 		synctest.Wait()
@@ -155,7 +155,7 @@ func TestCommittedLegIsNotCalledOff(t *testing.T) {
 	waiting, committed := newTestLeg(t.Context()), newTestLeg(t.Context())
 	defer waiting.End()
 	defer committed.End()
-	_ = committed.Settle()
+	_ = committed.Commit()
 	for _, l := range []*Leg{waiting, committed} {
 		var listed sched.Leg = l
 		listed.CallOff(errCause)

@@ -44,21 +44,21 @@ type Origin struct {
 	// Privileged tells whether the client's X-Vllm-Priority gets through.
 	Privileged func() bool
 
-	holding atomic.Int32 // who may still read a body; see Hold
-	lent    atomic.Bool  // an upstream client may read a body after Send
+	bodyHolders   atomic.Int32 // who may still read a body; see Hold
+	readAfterSend atomic.Bool  // an upstream client may read a body after Send
 }
 
-// Hold keeps the bodies of the legs from being free until release is called: whoever
+// HoldBody keeps the bodies of the legs from being free until release is called: whoever
 // is about to send a leg on a goroutine of its own may come to it after another leg
 // has answered.
-func (o *Origin) Hold() (release func()) {
-	o.holding.Add(1)
-	return func() { o.holding.Add(-1) }
+func (o *Origin) HoldBody() (release func()) {
+	o.bodyHolders.Add(1)
+	return func() { o.bodyHolders.Add(-1) }
 }
 
 // BodyIsFree tells that nothing reads the bodies of the legs any more, provided that
 // no further leg begins.
-func (o *Origin) BodyIsFree() bool { return o.holding.Load() == 0 && !o.lent.Load() }
+func (o *Origin) BodyIsFree() bool { return o.bodyHolders.Load() == 0 && !o.readAfterSend.Load() }
 
 // Wait is how long a leg may wait for the beginning of its answer.
 type Wait struct {
@@ -106,9 +106,9 @@ func (timeoutError) Temporary() bool { return true }
 func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	l := o.newLeg(w)
 	l.Instance, l.pick = a.Instance, a
-	o.began(l)
-	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.sent)
-	a.Await(l, l.sent)
+	o.noteBegin(l)
+	l.Span = o.Trace.Leg(string(l.Instance.Role), l.Instance.Address, a.Connector, l.began)
+	a.Await(l, l.began)
 	// The membership may have changed between the pick and Await.
 	if err := o.Settings.Gone(a); err != nil {
 		l.cancel(err)
@@ -116,20 +116,20 @@ func (o *Origin) Begin(a *sched.Assignment, w Wait) *Leg {
 	return l
 }
 
-// began notes when a leg has begun.
-func (o *Origin) began(l *Leg) {
+// noteBegin notes when a leg has begun.
+func (o *Origin) noteBegin(l *Leg) {
 	switch {
 	case o.Times == nil:
 	case l.Instance.Role == instance.Prefill:
-		o.Times.BeginPrefill(l.sent)
+		o.Times.BeginPrefill(l.began)
 	default:
-		o.Times.BeginDecode(l.sent)
+		o.Times.BeginDecode(l.began)
 	}
 }
 
 // newLeg starts a leg that nothing but its wait and the client ends.
 func (o *Origin) newLeg(w Wait) *Leg {
-	l := &Leg{origin: o, sent: time.Now(), wait: w, current: w.Limit, limit: w.Cause}
+	l := &Leg{origin: o, began: time.Now(), wait: w, duration: w.Limit, limitCause: w.Cause}
 	l.Context, l.cancel = context.WithCancelCause(o.Client)
 	l.partner.Store(int64(w.Partner))
 	l.timer = time.AfterFunc(w.Limit+w.Partner, l.expire)

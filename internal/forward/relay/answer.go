@@ -45,9 +45,9 @@ type Result struct {
 	Broken bool
 }
 
-// Way tells the client in the header of its answer where its request went, as far as
+// Route tells the client in the header of its answer where its request went, as far as
 // it may know.
-type Way interface{ Header(h http.Header) }
+type Route interface{ Header(h http.Header) }
 
 // Answer is the answer to one client. It belongs to one goroutine.
 type Answer struct {
@@ -57,15 +57,15 @@ type Answer struct {
 	ID     string          // what the client calls its request
 	Times  *stage.Times    // when what was passed, and from when on the first content is counted
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
-	Way    Way
+	Route  Route
 	Log    logrus.FieldLogger
-	// Between counts the times between the events of a stream, nil counts none.
-	Between *histogram.Histogram
+	// Gaps counts the times between the events of a stream, nil counts none.
+	Gaps *histogram.Histogram
 
 	Result
 
 	writeDeadline time.Time
-	wrote         time.Time // when the last write began
+	lastWrite     time.Time // when the last write began
 }
 
 // Refuse answers an error of ours; anything that is not an *openai.Error is a
@@ -84,7 +84,7 @@ func (a *Answer) Refuse(err error) {
 	default:
 		a.Outcome = OutcomeUpstream
 	}
-	a.proxyHeader()
+	a.addProxyHeader()
 	a.Kind.WriteError(a.Client, e)
 }
 
@@ -92,16 +92,16 @@ func (a *Answer) Refuse(err error) {
 // sends is not worth reading.
 func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
 
-// Gone books a client that left.
-func (a *Answer) Gone() {
+// ClientGone books a client that left.
+func (a *Answer) ClientGone() {
 	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
 	a.Broken = true // whatever half-open client there is shall not read a clean end
 }
 
-// Tell gives the client the answer of a failure.
-func (a *Answer) Tell(f *leg.Failure) {
+// SendFailure gives the client the answer of a failure.
+func (a *Answer) SendFailure(f *leg.Failure) {
 	if f.Class == leg.ClientGone || a.Ctx.Err() != nil {
-		a.Gone()
+		a.ClientGone()
 		return
 	}
 	a.Failure = f.Class
@@ -109,11 +109,11 @@ func (a *Answer) Tell(f *leg.Failure) {
 		a.Refuse(f.Answer.Own)
 		return
 	}
-	a.Pass(f.Answer)
+	a.SendWhole(f.Answer)
 }
 
-// Pass gives the client a whole answer of an engine.
-func (a *Answer) Pass(whole leg.Answer) {
+// SendWhole gives the client a whole answer of an engine.
+func (a *Answer) SendWhole(whole leg.Answer) {
 	a.Status = whole.Status
 	switch {
 	case whole.Status < 400:
@@ -139,15 +139,15 @@ func (a *Answer) JSON(v any) {
 	a.Status, a.Outcome = http.StatusOK, OutcomeOK
 	a.Client.Header().Set("Content-Type", "application/json")
 	a.Client.Header().Set("Content-Length", strconv.Itoa(len(b)))
-	a.ShowID()
+	a.SetRequestID()
 	a.Client.WriteHeader(http.StatusOK)
 	n, _ := a.Client.Write(b) // a client that left needs no error
 	a.Bytes = int64(n)
 }
 
-// begin gives the client the engine's status and header. length is the
+// sendHeader gives the client the engine's status and header. length is the
 // Content-Length, -1 to leave it to the server.
-func (a *Answer) begin(resp *upstream.Response, length int64) {
+func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
 	a.copyHeader(resp.Header, length)
@@ -160,7 +160,7 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 	to := a.Client.Header()
 	varies := to["Vary"]
 	for name, values := range from {
-		if leg.GoesOn(name) {
+		if leg.PassesToClient(name) {
 			to[name] = values
 		}
 	}
@@ -171,42 +171,42 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 	if length >= 0 {
 		to["Content-Length"] = []string{strconv.FormatInt(length, 10)}
 	}
-	a.proxyHeader()
+	a.addProxyHeader()
 }
 
-// ShowID tells the client what its request is called.
-func (a *Answer) ShowID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
+// SetRequestID tells the client what its request is called.
+func (a *Answer) SetRequestID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
 
-// proxyHeader adds what the proxy says of the request.
-func (a *Answer) proxyHeader() {
-	a.ShowID()
-	if a.Way != nil {
-		a.Way.Header(a.Client.Header())
+// addProxyHeader adds what the proxy says of the request.
+func (a *Answer) addProxyHeader() {
+	a.SetRequestID()
+	if a.Route != nil {
+		a.Route.Header(a.Client.Header())
 	}
 }
 
 // write sends and flushes bytes to the client; false means that it is gone.
 func (a *Answer) write(b []byte) bool {
-	if !a.put(b) {
+	if !a.writeUnflushed(b) {
 		return false
 	}
 	a.Client.Flush()
 	return true
 }
 
-// put sends bytes to the client, in the server's own time.
-func (a *Answer) put(b []byte) bool {
-	a.wrote = time.Now()
-	if a.writeDeadline.Sub(a.wrote) < a.Idle/2 {
+// writeUnflushed sends bytes to the client, in the server's own time.
+func (a *Answer) writeUnflushed(b []byte) bool {
+	a.lastWrite = time.Now()
+	if a.writeDeadline.Sub(a.lastWrite) < a.Idle/2 {
 		// A client that stops reading must not hold an instance for ever. The
 		// deadline is moved on seldom: it costs more than the write.
-		a.writeDeadline = a.wrote.Add(a.Idle)
+		a.writeDeadline = a.lastWrite.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
 	n, err := a.Client.Write(b)
 	a.Bytes += int64(n)
 	if err != nil {
-		a.Gone()
+		a.ClientGone()
 		return false
 	}
 	return true
@@ -238,16 +238,16 @@ type Source struct {
 	GivesUp string
 }
 
-// unfinished judges an answer or an event which may be the end of one that has not
+// judgeEnd judges an answer or an event which may be the end of one that has not
 // begun; nil if it is none.
-func (s *Source) unfinished(kind openai.Kind, b []byte) *leg.Failure {
+func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case kind != openai.Completion && kind != openai.Chat:
 		return nil
 	case sse.Aborted(b):
-		return s.Leg.OfFinish(leg.Aborted)
+		return s.Leg.JudgeFinish(leg.Aborted)
 	case s.GivesUp != "" && sse.StopsBy(b, s.GivesUp):
-		return s.Leg.OfFinish(leg.GaveUp)
+		return s.Leg.JudgeFinish(leg.GaveUp)
 	}
 	return nil
 }
@@ -255,7 +255,7 @@ func (s *Source) unfinished(kind openai.Kind, b []byte) *leg.Failure {
 // Relay passes an answer with status 200 on. A failure means that nothing was sent
 // to the client; nil that it has been answered, well or visibly broken.
 func (a *Answer) Relay(s Source) *leg.Failure {
-	s.Leg.Next(a.Idle, leg.ErrIdleTimeout)
+	s.Leg.SetLimit(a.Idle, leg.ErrIdleTimeout)
 	if isEventStream(s.Resp.Header) {
 		return a.stream(&s)
 	}

@@ -50,10 +50,10 @@ func TestAnswerHeader(t *testing.T) {
 		a := Answer{Client: Std(w), ID: "mine", Times: &stage.Times{Start: time.Now()}}
 		all := want
 		if traced {
-			a.Way = way{}
+			a.Route = way{}
 			all = append(slices.Clone(want), "X-Pd-Policy: p")
 		}
-		a.begin(&upstream.Response{Status: http.StatusOK, Header: header}, 7)
+		a.sendHeader(&upstream.Response{Status: http.StatusOK, Header: header}, 7)
 		var got []string
 		for name, values := range w.Result().Header {
 			for _, v := range values {

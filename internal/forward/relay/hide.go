@@ -5,12 +5,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-// Hide takes out of an answer what it says about transfers inside the fleet: since
+// HideHandover takes out of an answer what it says about transfers inside the fleet: since
 // vLLM 0.33 also the last chunks of streams do (protocol rule R2).
-type Hide openai.Kind
+type HideHandover openai.Kind
 
 // Whole implements connector.Rewriter.
-func (k Hide) Whole(body []byte) []byte {
+func (k HideHandover) Whole(body []byte) []byte {
 	if !response.MayTellHandover(body) {
 		return body
 	}
@@ -18,7 +18,7 @@ func (k Hide) Whole(body []byte) []byte {
 }
 
 // Events implements connector.Rewriter.
-func (k Hide) Events(batch []byte) []byte {
+func (k HideHandover) Events(batch []byte) []byte {
 	if !response.MayTellHandover(batch) {
 		return batch
 	}

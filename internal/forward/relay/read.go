@@ -25,7 +25,7 @@ func ReadAll(resp *upstream.Response, limit int64) ([]byte, error) {
 		if err != nil {
 			return buf[:n], err
 		}
-		return buf[:n], drained(resp.Body, buf[n:])
+		return buf[:n], readEnd(resp.Body, buf[n:])
 	}
 	b, err := io.ReadAll(io.LimitReader(resp.Body, limit+1))
 	if err == nil && int64(len(b)) > limit {
@@ -48,11 +48,11 @@ func noSuchRoute() []byte { return []byte(`{"detail":"Not Found"}`) }
 // ReadError reads an answer whose status is not 200 and judges it. It waits for its
 // text no longer than for the next piece of any answer, which idle is.
 func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Failure {
-	f := l.OfStatus(resp.Status, resp.Header)
+	f := l.JudgeStatus(resp.Status, resp.Header)
 	if f.Rule.Retry {
 		idle = min(idle, errorGrace)
 	}
-	l.Next(idle, leg.ErrIdleTimeout)
+	l.SetLimit(idle, leg.ErrIdleTimeout)
 	if f.Answer.Own != nil {
 		return f
 	}
@@ -68,5 +68,5 @@ func ReadError(l *leg.Leg, resp *upstream.Response, idle time.Duration) *leg.Fai
 	if f.Class == leg.ModelMissing && bytes.Equal(body, noSuchRoute()) {
 		return leg.NewFailure(leg.Status4xx, f.Answer, f.Err) // it has the model, and not the route
 	}
-	return l.OfBody(f, body)
+	return l.JudgeBody(f, body)
 }

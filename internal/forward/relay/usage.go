@@ -16,9 +16,9 @@ import (
 type Usage struct {
 	Kind    openai.Kind                     // of the request, and of both answers
 	prefill atomic.Pointer[response.Cached] // nil while nothing is known
-	// Coming, if not nil, is closed when the prefill instance's answer has come or
+	// PrefillDone, if not nil, is closed when the prefill instance's answer has come or
 	// will not come. A decode instance may be quicker with its own.
-	Coming <-chan struct{}
+	PrefillDone <-chan struct{}
 }
 
 // usageGrace is how long an answer waits for the prefill instance's numbers. Its work
@@ -27,15 +27,15 @@ const usageGrace = time.Second
 
 // await gives the prefill instance's numbers, nil if there are none. It waits once.
 func (u *Usage) await() *response.Cached {
-	if u.Coming == nil {
+	if u.PrefillDone == nil {
 		return u.prefill.Load()
 	}
 	late := time.NewTimer(usageGrace)
 	defer late.Stop()
 	select {
-	case <-u.Coming:
+	case <-u.PrefillDone:
 	case <-late.C:
-		u.Coming = nil // each event may have such numbers, and all would be late
+		u.PrefillDone = nil // each event may have such numbers, and all would be late
 	}
 	return u.prefill.Load()
 }

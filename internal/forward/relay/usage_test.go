@@ -14,7 +14,7 @@ const usageEvent = "data: {\"usage\":{\"prompt_tokens_details\":{\"cached_tokens
 func TestUsageWaitsOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		u := Usage{Coming: make(chan struct{})}
+		u := Usage{PrefillDone: make(chan struct{})}
 		begun := time.Now() // of the bubble's own clock, which moves while everybody waits
 		for range 5 {
 			if got := string(u.Events([]byte(usageEvent))); got != usageEvent {

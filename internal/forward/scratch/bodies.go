@@ -24,7 +24,7 @@ var ErrNoRoom = errors.New("too many request bodies at once")
 // Fits tells whether a body of n bytes would find room now.
 func (b *Bodies) Fits(n int64) bool {
 	all := b.held.Load()
-	return n <= firstRoom || b.limit <= 0 || all == 0 || all+n <= b.limit
+	return n <= firstBuffer || b.limit <= 0 || all == 0 || all+n <= b.limit
 }
 
 // Refuse counts a request that was refused for want of room.
@@ -36,8 +36,8 @@ func (b *Bodies) Memory() (held, limit, refused int64) {
 	return b.held.Load(), b.limit, b.refused.Load()
 }
 
-// take books n more bytes for a body that has mine.
-func (b *Bodies) take(mine, n int64) error {
+// reserve books n more bytes for a body that has mine.
+func (b *Bodies) reserve(mine, n int64) error {
 	for {
 		all := b.held.Load()
 		if b.limit > 0 && all+n > b.limit && all > mine {

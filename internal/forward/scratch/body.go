@@ -33,9 +33,9 @@ func bodyClass(n int64) (class, size int, ok bool) {
 	return class, 1<<power + k*step, true
 }
 
-// buffer gives room for n bytes or more; pooled is nil if it is not to be used
+// getBuffer gives room for n bytes or more; pooled is nil if it is not to be used
 // again, else for drop.
-func buffer(n int64) (buf []byte, pooled *[]byte) {
+func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
 	if !ok {
 		return make([]byte, n), nil
@@ -47,8 +47,8 @@ func buffer(n int64) (buf []byte, pooled *[]byte) {
 	return *pooled, pooled
 }
 
-// drop lets the next body have the buffer.
-func drop(pooled *[]byte) {
+// putBuffer lets the next body have the buffer.
+func putBuffer(pooled *[]byte) {
 	if pooled != nil {
 		class, _, _ := bodyClass(int64(len(*pooled)))
 		bodyPools[class].Put(pooled)
@@ -57,7 +57,7 @@ func drop(pooled *[]byte) {
 
 // Body is one request body. It belongs to one goroutine.
 type Body struct {
-	of     *Bodies
+	bodies *Bodies
 	bytes  []byte
 	pooled *[]byte // where bytes lie, nil if that is not used again
 	held   int64   // bytes of it that are counted in of
@@ -67,7 +67,7 @@ type Body struct {
 // less if nothing was. With an error the Body holds what came, and is to be released
 // as well.
 func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
-	body := &Body{of: b}
+	body := &Body{bodies: b}
 	var err error
 	if length > 0 {
 		err = body.readAnnounced(r, length)
@@ -85,52 +85,52 @@ func (b *Body) Bytes() []byte { return b.bytes }
 // More calls do no harm.
 func (b *Body) Release(again bool) {
 	if again {
-		drop(b.pooled)
+		putBuffer(b.pooled)
 	}
 	b.bytes, b.pooled = nil, nil
-	b.letGo(b.held)
+	b.uncount(b.held)
 }
 
-// roomFor gives a buffer for n bytes of the body, which is counted unless it is small.
-func (b *Body) roomFor(n int64) (buf []byte, pooled *[]byte, err error) {
+// countedBuffer gives a buffer for n bytes of the body, which is counted unless it is small.
+func (b *Body) countedBuffer(n int64) (buf []byte, pooled *[]byte, err error) {
 	if n < minPooledBody {
 		return make([]byte, n), nil, nil
 	}
 	_, size, _ := bodyClass(n)
-	if err := b.of.take(b.held, int64(size)); err != nil {
+	if err := b.bodies.reserve(b.held, int64(size)); err != nil {
 		return nil, nil, err
 	}
-	buf, pooled = buffer(n)
+	buf, pooled = getBuffer(n)
 	b.held += int64(size)
 	return buf, pooled, nil
 }
 
-// letGo counts n bytes that are not held any more.
-func (b *Body) letGo(n int64) {
+// uncount counts n bytes that are not held any more.
+func (b *Body) uncount(n int64) {
 	if n > 0 {
 		b.held -= n
-		b.of.held.Add(-n)
+		b.bodies.held.Add(-n)
 	}
 }
 
 const (
-	// firstRoom is the size up to which a body gets all its memory before any of it
+	// firstBuffer is the size up to which a body gets all its memory before any of it
 	// has come.
-	firstRoom = 16 << 10
-	// trustByte is how many bytes of memory one that came is good for, and up to
+	firstBuffer = 16 << 10
+	// growFactor is how many bytes of memory one that came is good for, and up to
 	// twice that for the whole: who announces much and sends little holds little.
-	trustByte = 4
+	growFactor = 4
 )
 
 // readAnnounced reads a body of known length.
 func (b *Body) readAnnounced(r io.Reader, length int64) error {
-	room := min(length, firstRoom)
-	err := b.readFirst(r, room)
+	room := min(length, firstBuffer)
+	err := b.growAndRead(r, room)
 	for err == nil && room < length {
-		if room *= trustByte; 2*room > length {
+		if room *= growFactor; 2*room > length {
 			room = length // a little more trust, for which it is moved once less
 		}
-		err = b.readFirst(r, room)
+		err = b.growAndRead(r, room)
 	}
 	if err != nil {
 		return err
@@ -144,19 +144,19 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	return nil
 }
 
-// readFirst reads on until the first room bytes are there, in a buffer that replaces
+// growAndRead reads on until the first room bytes are there, in a buffer that replaces
 // the one in which the body has lain.
-func (b *Body) readFirst(r io.Reader, room int64) error {
+func (b *Body) growAndRead(r io.Reader, room int64) error {
 	before := b.held
-	buf, pooled, err := b.roomFor(room)
+	buf, pooled, err := b.countedBuffer(room)
 	if err != nil {
 		return err
 	}
 	buf = buf[:room]
 	n := copy(buf, b.bytes)
-	drop(b.pooled) // no leg has seen it
+	putBuffer(b.pooled) // no leg has seen it
 	b.pooled = pooled
-	b.letGo(before)
+	b.uncount(before)
 	m, err := io.ReadFull(r, buf[n:])
 	b.bytes = buf[:n+m]
 	if err == io.EOF && n > 0 { //nolint:errorlint // one that is wrapped is a cut, not the end
@@ -169,8 +169,8 @@ func (b *Body) readFirst(r io.Reader, room int64) error {
 // together when its length is known: one copy, where a buffer that grows takes
 // several and leaves as many sizes behind.
 const (
-	firstPiece = minPooledBody
-	piece      = 64 << 10
+	firstPieceSize = minPooledBody
+	pieceSize      = 64 << 10
 )
 
 // readUnannounced reads a body of unknown length.
@@ -178,11 +178,11 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	var full []*[]byte // pieces before the last
 	defer func() {
 		for _, p := range full {
-			b.letGo(int64(len(*p)))
-			drop(p) // no leg has seen it
+			b.uncount(int64(len(*p)))
+			putBuffer(p) // no leg has seen it
 		}
 	}()
-	last, pooled, err := b.roomFor(firstPiece)
+	last, pooled, err := b.countedBuffer(firstPieceSize)
 	if err != nil {
 		return err
 	}
@@ -197,14 +197,14 @@ func (b *Body) readUnannounced(r io.Reader) error {
 			full = append(full, b.pooled)
 			before += n
 			n = 0
-			if last, b.pooled, err = b.roomFor(piece); err != nil {
+			if last, b.pooled, err = b.countedBuffer(pieceSize); err != nil {
 				return err
 			}
 		case len(full) == 0 || err != io.EOF: //nolint:errorlint // the same
-			return ended(err)
+			return ignoreEOF(err)
 		default:
 			full = append(full, b.pooled)
-			b.bytes, b.pooled, err = b.roomFor(int64(before + n))
+			b.bytes, b.pooled, err = b.countedBuffer(int64(before + n))
 			if err != nil {
 				return err
 			}
@@ -218,9 +218,9 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	}
 }
 
-// ended takes the end for no error. Only io.EOF itself is the end; what wraps it
+// ignoreEOF takes the end for no error. Only io.EOF itself is the end; what wraps it
 // is a body cut short.
-func ended(err error) error {
+func ignoreEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // see above
 		return nil
 	}

@@ -10,9 +10,9 @@ const (
 	largeBuffer = 32 << 10
 	// MaxEvent bounds one server-sent event, in bytes.
 	MaxEvent = 8 << 20
-	// calmReads in a row that would have fitted a small buffer give the large
+	// shrinkAfter in a row that would have fitted a small buffer give the large
 	// one back.
-	calmReads = 32
+	shrinkAfter = 32
 )
 
 var (
@@ -30,22 +30,22 @@ func bufferPool(size int) *sync.Pool {
 // Events holds what came of a stream and was not sent on yet. It is small
 // until a stream turns out to need more. The zero value is ready.
 type Events struct {
-	Buf    []byte
-	N      int     // bytes in Buf
-	pooled *[]byte // Buf's place in its pool, nil if it has none
-	calm   int     // reads in a row that a small buffer would have held
+	Buf        []byte
+	N          int     // bytes in Buf
+	pooled     *[]byte // Buf's place in its pool, nil if it has none
+	smallReads int     // reads in a row that a small buffer would have held
 }
 
-// Room makes sure that something can be read into Buf[N:]; false means
+// MakeSpace makes sure that something can be read into Buf[N:]; false means
 // that one event has become too large.
-func (e *Events) Room() bool {
+func (e *Events) MakeSpace() bool {
 	switch {
 	case e.pooled == nil && e.Buf == nil:
-		e.take(smallBuffers)
+		e.takeFrom(smallBuffers)
 	case e.N < len(e.Buf):
-		if len(e.Buf) > smallBuffer && e.N == 0 && e.calm >= calmReads {
+		if len(e.Buf) > smallBuffer && e.N == 0 && e.smallReads >= shrinkAfter {
 			e.Release()
-			e.take(smallBuffers)
+			e.takeFrom(smallBuffers)
 		}
 	case len(e.Buf) >= MaxEvent:
 		return false
@@ -55,15 +55,15 @@ func (e *Events) Room() bool {
 	return true
 }
 
-func (e *Events) take(pool *sync.Pool) {
+func (e *Events) takeFrom(pool *sync.Pool) {
 	e.pooled, _ = pool.Get().(*[]byte)
-	e.Buf, e.calm = *e.pooled, 0
+	e.Buf, e.smallReads = *e.pooled, 0
 }
 
 func (e *Events) grow() {
 	old := *e
 	if len(old.Buf) < largeBuffer {
-		e.take(largeBuffers)
+		e.takeFrom(largeBuffers)
 	} else {
 		e.pooled, e.Buf = nil, make([]byte, 2*len(old.Buf))
 	}
@@ -74,9 +74,9 @@ func (e *Events) grow() {
 // Drop takes the first k bytes, which have been sent on, out of the buffer.
 func (e *Events) Drop(k int) {
 	if e.N >= smallBuffer {
-		e.calm = 0
+		e.smallReads = 0
 	} else {
-		e.calm++
+		e.smallReads++
 	}
 	full := e.N == len(e.Buf)
 	e.N = copy(e.Buf, e.Buf[k:e.N])

@@ -23,17 +23,17 @@ const (
 )
 
 const (
-	// exploring is how many decisions for a model there are to one that goes the other
+	// exploreEvery is how many decisions for a model there are to one that goes the other
 	// way, and learningAlone the same while nothing is known of decode alone.
-	exploring     = 64
-	learningAlone = 8
-	// tooDear is how many times as long as the better way an exploration may take.
-	tooDear = 3
+	exploreEvery    = 64
+	learnAloneEvery = 8
+	// maxExploreCost is how many times as long as the better way an exploration may take.
+	maxExploreCost = 3
 	// margin by which the other way must be better before prompts of this length change
 	// to it.
 	margin = 0.1
-	// kept instances of a model are the most that are remembered by themselves.
-	kept = 1024
+	// maxInstances instances of a model are the most that are remembered by themselves.
+	maxInstances = 1024
 )
 
 // Prefill is what there would be to do on a prefill instance, in tokens.
@@ -67,14 +67,14 @@ type Estimator struct {
 
 // lines are what is known of one instance, or of all of a model.
 type lines struct {
-	prefill line // to prefill's answer, by the tokens computed and those before them
-	hand    line // from there to the first content, by the tokens of the prompt
-	alone   line // to the first content of decode alone, as prefill
+	prefill  line // to prefill's answer, by the tokens computed and those before them
+	handover line // from there to the first content, by the tokens of the prompt
+	alone    line // to the first content of decode alone, as prefill
 }
 
 type model struct {
 	lines
-	by              map[string]*lines
+	instances       map[string]*lines
 	queued, running mean // of decode instances
 	alone           [64]bool
 	decisions       uint64
@@ -94,14 +94,14 @@ func (e *Estimator) Prefilled(name string, p Prefill, took time.Duration) {
 
 // Handed: decode has begun to answer so long after prefill had.
 func (e *Estimator) Handed(name string, d Decode, took time.Duration) {
-	e.learn(name, d.Address, func(l *lines) { l.hand.learn(d.Tokens, took.Seconds()) })
-	e.saw(name, d)
+	e.learn(name, d.Address, func(l *lines) { l.handover.learn(d.Tokens, took.Seconds()) })
+	e.noteDecode(name, d)
 }
 
 // Alone: decode has begun to answer without a prefill.
 func (e *Estimator) Alone(name string, d Decode, took time.Duration) {
 	e.learn(name, d.Address, func(l *lines) { l.alone.learn(d.Queued+d.Tokens, took.Seconds()) })
-	e.saw(name, d)
+	e.noteDecode(name, d)
 }
 
 func (e *Estimator) learn(name, address string, f func(*lines)) {
@@ -109,18 +109,18 @@ func (e *Estimator) learn(name, address string, f func(*lines)) {
 	defer e.mu.Unlock()
 	m := e.model(name)
 	f(&m.lines)
-	l := m.by[address]
+	l := m.instances[address]
 	if l == nil {
-		if len(m.by) >= kept {
-			clear(m.by) // the model's own lines stay
+		if len(m.instances) >= maxInstances {
+			clear(m.instances) // the model's own lines stay
 		}
 		l = new(lines)
-		m.by[address] = l
+		m.instances[address] = l
 	}
 	f(l)
 }
 
-func (e *Estimator) saw(name string, d Decode) {
+func (e *Estimator) noteDecode(name string, d Decode) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.model(name)
@@ -135,14 +135,14 @@ func (e *Estimator) model(name string) *model {
 		if e.models == nil {
 			e.models = map[string]*model{}
 		}
-		m = &model{by: map[string]*lines{}}
+		m = &model{instances: map[string]*lines{}}
 		e.models[name] = m
 	}
 	return m
 }
 
-// Ask decides before a decode instance is picked, by what they have had to do lately.
-func (e *Estimator) Ask(name string, p Prefill, tokens float64) Decision {
+// Decide decides before a decode instance is picked, by what they have had to do lately.
+func (e *Estimator) Decide(name string, p Prefill, tokens float64) Decision {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	m := e.model(name)
@@ -177,16 +177,16 @@ func (m *model) decide(p Prefill, d Decode, number uint64) Decision {
 	}
 	bucket := m.bucket(d)
 	cost, better := c.better(*bucket)
-	bearable := c.alone <= tooDear*c.pair
+	bearable := c.alone <= maxExploreCost*c.pair
 	switch {
-	case !c.seen: // decode is taken for as fast as prefill, which it may not be
-		if number%learningAlone == 0 && bearable {
+	case !c.aloneSeen: // decode is taken for as fast as prefill, which it may not be
+		if number%learnAloneEvery == 0 && bearable {
 			return Decision{Alone: true, Reason: alone.Explore}
 		}
 		return Decision{Reason: Learning}
-	case number%exploring == 0 && better && c.pair <= tooDear*c.alone:
+	case number%exploreEvery == 0 && better && c.pair <= maxExploreCost*c.alone:
 		return Decision{Reason: Refresh}
-	case number%exploring == 0 && !better && bearable:
+	case number%exploreEvery == 0 && !better && bearable:
 		return Decision{Alone: true, Reason: alone.Explore}
 	}
 	*bucket = better
@@ -238,7 +238,7 @@ func (e *Estimator) Explain(name string, p Prefill, d Decode) Explanation {
 	switch {
 	case !ok:
 		return Explanation{Decision: Decision{Reason: Learning}}
-	case !c.seen:
+	case !c.aloneSeen:
 		return Explanation{Decision{Reason: Learning}, c.pair, c.alone}
 	}
 	is := c.decision(c.better(*m.bucket(d)))
@@ -253,7 +253,7 @@ type costs struct {
 	pair, alone float64
 	queue       float64 // part of pair that is the queue of prefill
 	stall       float64 // part of alone that others wait
-	seen        bool    // decode alone has been seen
+	aloneSeen   bool    // decode alone has been seen
 }
 
 // costs weighs both ways; false while too little is known. A prompt on a decode instance
@@ -262,14 +262,14 @@ type costs struct {
 // prompt. That is the batch times the growth of the time between its tokens, and counts
 // like a wait for a first token. Who waits behind a prompt at prefill is not counted.
 func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
-	prefill := m.pick(p.Address, func(l *lines) *line { return &l.prefill })
-	hand := m.pick(d.Address, func(l *lines) *line { return &l.hand })
-	own := m.pick(d.Address, func(l *lines) *line { return &l.alone })
+	prefill := m.lineOf(p.Address, func(l *lines) *line { return &l.prefill })
+	hand := m.lineOf(d.Address, func(l *lines) *line { return &l.handover })
+	own := m.lineOf(d.Address, func(l *lines) *line { return &l.alone })
 	if !prefill.known() || !hand.known() {
 		return c, false
 	}
-	c.seen = own.known()
-	if !c.seen {
+	c.aloneSeen = own.known()
+	if !c.aloneSeen {
 		own = &m.prefill
 	}
 	_, each := prefill.parts()
@@ -281,9 +281,9 @@ func (m *model) costs(p Prefill, d Decode) (c costs, ok bool) {
 	return c, true
 }
 
-// pick gives the line of an instance, the model's while that is not known.
-func (m *model) pick(address string, of func(*lines) *line) *line {
-	if l := m.by[address]; l != nil && of(l).known() {
+// lineOf gives the line of an instance, the model's while that is not known.
+func (m *model) lineOf(address string, of func(*lines) *line) *line {
+	if l := m.instances[address]; l != nil && of(l).known() {
 		return of(l)
 	}
 	return of(&m.lines)

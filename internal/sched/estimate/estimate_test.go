@@ -96,7 +96,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	t.Parallel()
 	e := new(estimate.Estimator)
 	p := estimate.Prefill{Address: "p", Uncached: 100}
-	if got := e.Ask(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
+	if got := e.Decide(name, p, 100); got != (estimate.Decision{Reason: estimate.Learning}) {
 		t.Fatalf("knows nothing and says %+v", got)
 	}
 	for range 4 {
@@ -105,7 +105,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	}
 	count := map[estimate.Decision]int{}
 	for range 64 {
-		count[e.Ask(name, p, 100)]++
+		count[e.Decide(name, p, 100)]++
 	}
 	if count[estimate.Decision{Alone: true, Reason: alone.Explore}] != 8 || len(count) != 2 {
 		t.Fatalf("without a sample of decode alone: %v", count)
@@ -115,7 +115,7 @@ func TestLearnsAndExplores(t *testing.T) {
 	}
 	clear(count)
 	for range 640 {
-		count[e.Ask(name, p, 100)]++
+		count[e.Decide(name, p, 100)]++
 	}
 	if count[estimate.Decision{Reason: estimate.Refresh}] != 10 || count[estimate.Decision{Alone: true, Reason: alone.SmallUncached}] != 630 {
 		t.Errorf("of 640 decisions: %v", count)
@@ -137,7 +137,7 @@ func TestExploresWhatMayBeBetter(t *testing.T) {
 		}
 		tried := false
 		for range 64 {
-			tried = tried || e.Ask(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == alone.Explore
+			tried = tried || e.Decide(name, estimate.Prefill{Address: "p", Uncached: 100}, 100).Reason == alone.Explore
 		}
 		if tried != tc.want {
 			t.Errorf("%v tokens wait at decode: tried %t", tc.queued, tried)

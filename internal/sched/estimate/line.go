@@ -5,17 +5,17 @@ package estimate
 type line struct{ n, x, y, xx, xy float64 } // n: weight of all that was seen; the rest are sums
 
 const (
-	// fading is what the past keeps of its weight with every new sample: half is
+	// decay is what the past keeps of its weight with every new sample: half is
 	// forgotten after some 45.
-	fading = 1 - 1.0/64
-	// enough samples are believed.
-	enough = 4
+	decay = 1 - 1.0/64
+	// minSamples samples are believed.
+	minSamples = 4
 	// outlier is how many times as much as expected one sample may say. What has really
 	// changed is learned all the same, with some more samples.
 	outlier = 4
 )
 
-func (l *line) known() bool { return l.n > enough-0.5 }
+func (l *line) known() bool { return l.n > minSamples-0.5 }
 
 // learn takes in a sample: so much work, so many seconds.
 func (l *line) learn(work, seconds float64) {
@@ -25,7 +25,7 @@ func (l *line) learn(work, seconds float64) {
 		}
 	}
 	for _, sum := range []*float64{&l.n, &l.x, &l.y, &l.xx, &l.xy} {
-		*sum *= fading
+		*sum *= decay
 	}
 	l.n++
 	l.x += work
