@@ -7,8 +7,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// The buffer of a stream goes back to its pool before the client is told: what
-// an error event said must not lie in it any more.
+// The buffer of a stream goes back to its pool before the client gets the failure: the
+// text of an error event must be a copy.
 func TestErrorEventOwnsItsText(t *testing.T) {
 	t.Parallel()
 	const text = `{"error":{"message":"too long","code":400}}`

@@ -9,8 +9,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/connector"
 )
 
-// The client's own name is kept where it can stand in a header; a new one is a
-// UUID. Each attempt has a name for the engines, which begins with it.
+// The client's own id is used where it can stand in a header; a new one is a
+// UUID. Each attempt has an id for the engines, which begins with it.
 func TestIDs(t *testing.T) {
 	t.Parallel()
 	uuid := regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$`)
@@ -19,7 +19,7 @@ func TestIDs(t *testing.T) {
 		{"none", ""}, {"the client's", "mine-1"}, {"a space", "a b"}, {"too long", strings.Repeat("x", maxID+1)},
 	} {
 		id := RequestID(http.Header{"X-Request-Id": {tc.sent}})
-		if kept := tc.name == "the client's"; kept != (id == tc.sent) || !kept && !uuid.MatchString(id) {
+		if own := tc.name == "the client's"; own != (id == tc.sent) || !own && !uuid.MatchString(id) {
 			t.Errorf("%s: %q", tc.name, id)
 		}
 		for range 3 {

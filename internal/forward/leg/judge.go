@@ -39,13 +39,13 @@ func (l *Leg) failed(class Class, a Answer, err error) *Failure {
 	return NewFailure(class, a, err)
 }
 
-// JudgeCallOff judges a leg that has ended for a cause of ours while some of its
-// answer lay unread.
+// JudgeCallOff judges a leg that the proxy has ended, for this cause, while some of its
+// answer was unread.
 func (l *Leg) JudgeCallOff(cause error) *Failure {
 	return l.JudgeError(&upstream.Error{Stage: upstream.StageBody, Address: l.Instance.Address, Err: cause, MaybeTaken: true})
 }
 
-// classOf tells what an error of the upstream client was.
+// classOf finds the class of an error of the upstream client.
 func classOf(err error) Class {
 	switch {
 	case errors.Is(err, sched.ErrGone):
@@ -89,7 +89,7 @@ func classOf(err error) Class {
 	return Lost
 }
 
-// clientAnswer is what the client hears if nothing better comes.
+// clientAnswer is what the client gets if no further attempt is made.
 func clientAnswer(in *instance.Instance, class Class, model string) Answer {
 	switch class {
 	case NotConnected, ConnectTimeout, NoConnection, Gone, PartnerFailed:
@@ -107,8 +107,8 @@ func clientAnswer(in *instance.Instance, class Class, model string) Answer {
 	}
 }
 
-// untrusted names the reason alone: names and authorities inside the fleet are no matter of
-// clients.
+// untrusted names only the reason. Hosts and certificate authorities of the fleet are not
+// for clients; they are in the log.
 func untrusted(role instance.Role, why certs.Reason) *openai.Error {
 	return badGateway(fmt.Sprintf("no TLS between the proxy and the %s instance (%s); this is a configuration error of the fleet, and the proxy's log says more", role, why))
 }
@@ -117,7 +117,7 @@ func badGateway(message string) *openai.Error {
 	return &openai.Error{Status: http.StatusBadGateway, Type: openai.TypeBadGateway, Message: message}
 }
 
-// JudgeStatus judges an answer whose status is not 200. Its text is not read yet.
+// JudgeStatus judges an answer whose status is not 200. Its body is not read yet.
 func (l *Leg) JudgeStatus(status int, header http.Header) *Failure {
 	in := l.Instance
 	theirs := Answer{Status: status, Header: header}
@@ -148,7 +148,8 @@ func isBusy(status int) bool {
 	return status == http.StatusTooManyRequests || status == http.StatusRequestTimeout || status == http.StatusTooEarly
 }
 
-// JudgeBody judges a refusal anew by what it says, which is only read now.
+// JudgeBody judges a refusal again when its body has been read. vLLM refuses a
+// data-parallel rank that it does not have with a 400, which only its text tells from others.
 func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 	if f.Class != Status4xx || f.Answer.Status != http.StatusBadRequest || l.pick == nil || l.Instance.Ranks() == 1 {
 		return f
@@ -163,7 +164,7 @@ func (l *Leg) JudgeBody(f *Failure, body []byte) *Failure {
 }
 
 // JudgeEvent judges an error event that came before the answer was committed. body is
-// what it says, for a client that gets no stream.
+// the error in it, as JSON.
 func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	if !json.Valid(body) {
 		return l.BadAnswer("an error event that is no JSON")
@@ -179,8 +180,8 @@ func (l *Leg) JudgeEvent(code int, body []byte) *Failure {
 	return l.failed(ErrorEvent, a, err)
 }
 
-// JudgeFinish judges an answer that ends before it has begun: without a token, and for a
-// reason of the engine's own.
+// JudgeFinish judges an answer that the engine ended before its first token, for a reason
+// of its own.
 func (l *Leg) JudgeFinish(class Class) *Failure {
 	return l.failed(class, ProxyError(interrupted()), fmt.Errorf("%s ended the request without an answer: %s", l.Instance.Key, class))
 }

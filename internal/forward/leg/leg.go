@@ -14,8 +14,8 @@ import (
 )
 
 // Leg is the lifetime of one request to an engine, as a context: it ends with
-// the client, by a deadline of ours, when its instance is known to be gone, or
-// when the caller is through with it. Ending it closes the connection of an
+// the client, by a deadline of the proxy, when its instance is known to be gone, or
+// when the caller has finished with it. Ending it closes the connection of an
 // unfinished answer, which is what makes vLLM abort the work.
 //
 // context.Cause gives why it ended.
@@ -25,11 +25,11 @@ type Leg struct {
 	Span            *tracing.Span // in the trace of its request; nil: none
 
 	origin *Origin
-	pick   *sched.Assignment // nil for a leg that nobody can call off
+	pick   *sched.Assignment // nil for a leg of Ask, which sched cannot call off
 	cancel context.CancelCauseFunc
 	began  time.Time // when it began
 	wait   Wait
-	// ownKey tells that the engine saw our key, or none because we have none.
+	// ownKey tells that a refused key is the proxy's; see authorize.
 	ownKey bool
 
 	timer   *time.Timer
@@ -37,7 +37,7 @@ type Leg struct {
 
 	mu         sync.Mutex    // guards what follows
 	duration   time.Duration // what the timer was last set to, without partner
-	limitCause error         // what it ends the leg with
+	limitCause error         // the cause with which the timer ends the leg
 	committed  bool          // CallOff does nothing any more
 }
 
@@ -73,7 +73,8 @@ func (l *Leg) Heard() {
 	}
 }
 
-// SetLimit replaces the limit: from now on the leg ends d after the last Rearm.
+// SetLimit replaces the limit: the leg ends with this cause d from now, or d after the
+// last Rearm.
 func (l *Leg) SetLimit(d time.Duration, cause error) {
 	l.mu.Lock()
 	l.limitCause = cause
@@ -89,7 +90,8 @@ func (l *Leg) Rearm(d time.Duration) {
 	l.timer.Reset(d + time.Duration(l.partner.Load()))
 }
 
-// PartnerDone tells that the leg waits for nothing but its own instance any more.
+// PartnerDone takes the time of Wait.Partner away: the other leg of the pair is done, and
+// this one waits for its own instance only.
 func (l *Leg) PartnerDone() {
 	if l.partner.Swap(0) == 0 {
 		return
@@ -101,7 +103,7 @@ func (l *Leg) PartnerDone() {
 	}
 }
 
-// ClearLimit takes the limit of time off.
+// ClearLimit removes the limit: time does not end the leg any more.
 func (l *Leg) ClearLimit() { l.timer.Stop() }
 
 func (l *Leg) expire() {
@@ -111,9 +113,9 @@ func (l *Leg) expire() {
 	l.cancel(limit)
 }
 
-// Commit tells that the answer is about to be committed: from now on the leg is
-// carried to its end whatever is heard of its instance. It gives the cause if the
-// leg has ended before, so that nothing more can come than was read.
+// Commit says that the answer is about to be committed: from now on CallOff does not
+// end the leg, whatever becomes of its instance. If the leg has ended before, Commit
+// gives the cause, and nothing more can be read of the answer.
 func (l *Leg) Commit() error {
 	l.mu.Lock()
 	l.committed = true
@@ -124,7 +126,7 @@ func (l *Leg) Commit() error {
 	return context.Cause(l)
 }
 
-// CallOff implements sched.Leg: it ends the leg unless Settle came first.
+// CallOff implements sched.Leg: it ends the leg unless Commit came first.
 func (l *Leg) CallOff(cause error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -137,8 +139,9 @@ func (l *Leg) CallOff(cause error) {
 // silence of its instance was noticed.
 const handoverSlack = 2 * time.Second
 
-// Silent implements sched.Leg: the instance has given no sign of life for so long.
-// A hand-over that can be used once must not outlive its lease unread: the engine
+// Silent implements sched.Leg: the instance has given no sign of life for d. Its limit,
+// Wait.Silence, holds while the leg waits for its partner, too: an instance that waits
+// for KV cache gives signs of life. A hand-over that can be used once must not outlive its lease unread: the engine
 // would read blocks that prefill has given to others, without an error (protocol
 // rule 2.5). An engine that took the request has extended the lease itself.
 func (l *Leg) Silent(d time.Duration) {
@@ -173,8 +176,8 @@ func (l *Leg) End() {
 	l.Span.End()
 }
 
-// Ask sends one question beside all picks and gives its answer: nothing but its
-// limit and the client ends it. The caller ends the leg.
+// Ask sends one request to an instance that was not picked and gives its answer. Only
+// the limit and the client end the leg early. The caller ends it.
 func (o *Origin) Ask(in *instance.Instance, limit time.Duration, method, path string, h Header, body splice.Body) (*Leg, *upstream.Response, error) {
 	l := o.newLeg(Wait{Limit: limit, Cause: ErrFirstByteTimeout})
 	l.Instance = in

@@ -23,9 +23,9 @@ import (
 // The ways a request can end, as in metrics and the access log.
 const (
 	OutcomeOK          = "ok"
-	OutcomeClientError = "client_error" // the client's own mistake, by us or by the engine
+	OutcomeClientError = "client_error" // the client's mistake, as the proxy or the engine says
 	OutcomeClientGone  = "client_gone"
-	OutcomeUnavailable = "unavailable" // nobody there to serve it
+	OutcomeUnavailable = "unavailable" // no instance could serve it
 	OutcomeUpstream    = "upstream_error"
 	OutcomeBroken      = "broken" // committed, then lost
 )
@@ -41,12 +41,12 @@ type Result struct {
 	Bytes   int64     // of the body
 	TTFT    time.Duration
 	Gap     time.Duration // between two events of a stream, on average; 0 if there was none
-	// Broken tells that the client's connection must be broken, not ended.
+	// Broken tells that the client's connection must be broken, not ended cleanly.
 	Broken bool
 }
 
-// Route tells the client in the header of its answer where its request went, as far as
-// it may know.
+// Route adds to the header of an answer where the request went, as far as the client may
+// know.
 type Route interface{ Header(h http.Header) }
 
 // Answer is the answer to one client. It belongs to one goroutine.
@@ -54,12 +54,12 @@ type Answer struct {
 	Client Client
 	Kind   openai.Kind     // of the request: the form of streams and errors
 	Ctx    context.Context //nolint:containedctx // the client's, as long as the answer
-	ID     string          // what the client calls its request
-	Times  *stage.Times    // when what was passed, and from when on the first content is counted
+	ID     string          // the request's X-Request-Id
+	Times  *stage.Times    // of the request; the first content is timed from its start
 	Idle   time.Duration   // between two reads of an engine's answer, and for a write to the client
 	Route  Route
 	Log    logrus.FieldLogger
-	// Gaps counts the times between the events of a stream, nil counts none.
+	// Gaps counts the times between the events of a stream; nil: they are not counted.
 	Gaps *histogram.Histogram
 
 	Result
@@ -68,8 +68,8 @@ type Answer struct {
 	lastWrite     time.Time // when the last write began
 }
 
-// Refuse answers an error of ours; anything that is not an *openai.Error is a
-// bug and says so.
+// Refuse answers with one of the proxy's own errors. Any other error than an *openai.Error
+// is a bug: it is answered as an internal error.
 func (a *Answer) Refuse(err error) {
 	var e *openai.Error
 	if !errors.As(err, &e) {
@@ -88,17 +88,17 @@ func (a *Answer) Refuse(err error) {
 	a.Kind.WriteError(a.Client, e)
 }
 
-// CloseAfter ends the client's connection with this answer: the rest of what it
-// sends is not worth reading.
+// CloseAfter closes the client's connection after this answer: the rest of the request's
+// body is not read.
 func (a *Answer) CloseAfter() { a.Client.Header().Set("Connection", "close") }
 
-// ClientGone books a client that left.
+// ClientGone notes that the client has left.
 func (a *Answer) ClientGone() {
 	a.Status, a.Outcome = StatusClientGone, OutcomeClientGone
-	a.Broken = true // whatever half-open client there is shall not read a clean end
+	a.Broken = true // a client whose connection is half open must not read a clean end
 }
 
-// SendFailure gives the client the answer of a failure.
+// SendFailure answers with a failure.
 func (a *Answer) SendFailure(f *leg.Failure) {
 	if f.Class == leg.ClientGone || a.Ctx.Err() != nil {
 		a.ClientGone()
@@ -112,7 +112,7 @@ func (a *Answer) SendFailure(f *leg.Failure) {
 	a.SendWhole(f.Answer)
 }
 
-// SendWhole gives the client a whole answer of an engine.
+// SendWhole answers with a whole answer of an engine.
 func (a *Answer) SendWhole(whole leg.Answer) {
 	a.Status = whole.Status
 	switch {
@@ -129,7 +129,7 @@ func (a *Answer) SendWhole(whole leg.Answer) {
 	a.Bytes += int64(n)
 }
 
-// JSON answers a value of the proxy's own.
+// JSON answers with a value of the proxy's own.
 func (a *Answer) JSON(v any) {
 	b, err := json.Marshal(v)
 	if err != nil {
@@ -145,8 +145,8 @@ func (a *Answer) JSON(v any) {
 	a.Bytes = int64(n)
 }
 
-// sendHeader gives the client the engine's status and header. length is the
-// Content-Length, -1 to leave it to the server.
+// sendHeader sends the engine's status and header. length is the Content-Length, -1 to
+// leave it to the server.
 func (a *Answer) sendHeader(resp *upstream.Response, length int64) {
 	a.TTFT = time.Since(a.Times.Start)
 	a.Status = resp.Status
@@ -165,7 +165,7 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 		}
 	}
 	if varies != nil && !slices.Equal(varies, to["Vary"]) {
-		to["Vary"] = append(varies, from["Vary"]...) // what the proxy adds is for both
+		to["Vary"] = append(varies, from["Vary"]...) // the proxy's Vary is for CORS, the engine's holds as well
 	}
 	leg.DropNamed(to, from["Connection"])
 	if length >= 0 {
@@ -174,10 +174,10 @@ func (a *Answer) copyHeader(from http.Header, length int64) {
 	a.addProxyHeader()
 }
 
-// SetRequestID tells the client what its request is called.
+// SetRequestID sets X-Request-Id in the answer.
 func (a *Answer) SetRequestID() { a.Client.Header()["X-Request-Id"] = []string{a.ID} }
 
-// addProxyHeader adds what the proxy says of the request.
+// addProxyHeader adds the header fields of the proxy.
 func (a *Answer) addProxyHeader() {
 	a.SetRequestID()
 	if a.Route != nil {
@@ -185,7 +185,7 @@ func (a *Answer) addProxyHeader() {
 	}
 }
 
-// write sends and flushes bytes to the client; false means that it is gone.
+// write sends and flushes bytes to the client; false means that the client is gone.
 func (a *Answer) write(b []byte) bool {
 	if !a.writeUnflushed(b) {
 		return false
@@ -194,12 +194,13 @@ func (a *Answer) write(b []byte) bool {
 	return true
 }
 
-// writeUnflushed sends bytes to the client, in the server's own time.
+// writeUnflushed writes bytes that the server sends when it likes; false means that the
+// client is gone.
 func (a *Answer) writeUnflushed(b []byte) bool {
 	a.lastWrite = time.Now()
 	if a.writeDeadline.Sub(a.lastWrite) < a.Idle/2 {
-		// A client that stops reading must not hold an instance for ever. The
-		// deadline is moved on seldom: it costs more than the write.
+		// A client that stops reading must not keep an instance busy for ever. The
+		// deadline is moved seldom: that costs more than the write.
 		a.writeDeadline = a.lastWrite.Add(a.Idle)
 		_ = a.Client.SetWriteDeadline(a.writeDeadline) // not supported: no deadline
 	}
@@ -212,8 +213,8 @@ func (a *Answer) writeUnflushed(b []byte) bool {
 	return true
 }
 
-// breakOff ends a committed answer that cannot be completed: in a stream an
-// error event says so, and the connection is broken in any case.
+// breakOff ends a committed answer that cannot be completed: the connection is broken,
+// in a stream after an error event.
 func (a *Answer) breakOff(events bool, cause error) {
 	a.Log.WithError(cause).WithField("request_id", a.ID).Warn("answer lost after it was committed")
 	if events && !errors.Is(cause, errEngineEvent) {
@@ -224,7 +225,7 @@ func (a *Answer) breakOff(events bool, cause error) {
 	a.Outcome, a.Broken = OutcomeBroken, true
 }
 
-// Source is an engine's answer, and what depends on it.
+// Source is an engine's answer and how it is relayed.
 type Source struct {
 	Leg  *leg.Leg
 	Resp *upstream.Response
@@ -233,13 +234,13 @@ type Source struct {
 	Commit func()
 	// Rewriters change the answer, in this order.
 	Rewriters []connector.Rewriter
-	// GivesUp is the stop reason by which the engine says that it has given the answer
-	// up, "" if it has none.
+	// GivesUp is the stop reason by which an engine of this kind says that it has given
+	// an answer up; "" where there is none.
 	GivesUp string
 }
 
-// judgeEnd judges an answer or an event which may be the end of one that has not
-// begun; nil if it is none.
+// judgeEnd finds out whether an answer, or the first event with content, says that the
+// engine ended the request before any token; nil if not.
 func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	switch {
 	case kind != openai.Completion && kind != openai.Chat:
@@ -252,8 +253,8 @@ func (s *Source) judgeEnd(kind openai.Kind, b []byte) *leg.Failure {
 	return nil
 }
 
-// Relay passes an answer with status 200 on. A failure means that nothing was sent
-// to the client; nil that it has been answered, well or visibly broken.
+// Relay passes an answer with status 200 on. A failure means that nothing was sent to the
+// client; nil means that the client has been answered, completely or visibly broken.
 func (a *Answer) Relay(s Source) *leg.Failure {
 	s.Leg.SetLimit(a.Idle, leg.ErrIdleTimeout)
 	if isEventStream(s.Resp.Header) {

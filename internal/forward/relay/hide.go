@@ -5,8 +5,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/response"
 )
 
-// HideHandover takes out of an answer what it says about transfers inside the fleet: since
-// vLLM 0.33 also the last chunks of streams do (protocol rule R2).
+// HideHandover removes from an answer what it says about KV transfers inside the fleet.
+// Since vLLM 0.33 the last chunks of streams have it, too (protocol rule R2).
 type HideHandover openai.Kind
 
 // Whole implements connector.Rewriter.

@@ -17,8 +17,8 @@ import (
 	"github.com/pdmesh/pdmesh/internal/openai/sse"
 )
 
-// doneGrace is how long the engine may take to end the connection's chunked
-// body behind the closing event; later than that it is not reused.
+// doneGrace is how long the engine may take to end the chunked body after the closing
+// event. A connection that takes longer is not used again.
 const doneGrace = time.Second
 
 func isEventStream(h http.Header) bool {
@@ -29,7 +29,7 @@ func isEventStream(h http.Header) bool {
 // parameters.
 func isMedia(contentType, media string) bool {
 	if contentType == media {
-		return true // as nearly everybody writes it
+		return true // as nearly all engines write it
 	}
 	if name, _, _ := strings.Cut(contentType, ";"); !strings.EqualFold(strings.TrimSpace(name), media) {
 		return false
@@ -42,18 +42,18 @@ func isMedia(contentType, media string) bool {
 type events struct {
 	scratch.Events
 
-	classified int // of the buffered bytes, classified while the answer was not committed
-	searched   int // of them, searched for an event's end
+	classified int // bytes of Buf that judge has looked at, before the commit
+	searched   int // bytes of Buf in which no event ends
 	committed  bool
 	done       bool // the closing event has come
-	failed     bool // and says that the answer has failed
-	atEnd      bool // what is in Buf is the last of the engine's answer
+	failed     bool // and it says that the answer has failed
+	atEnd      bool // Buf has the last bytes of the engine's answer
 
 	gaps        histogram.Local // the times between events
-	last        time.Time       // when the last ones went to the client; zero before the first
-	unsent      int             // events that look has gone through and that have not been sent
-	laterEvents int             // events that have been sent behind the first ones
-	span        time.Duration   // from the first ones to the last
+	last        time.Time       // when the last events went to the client; zero before the first
+	unsent      int             // events that scan has seen and that have not been sent
+	laterEvents int             // events that have been sent after the first batch
+	span        time.Duration   // from the first batch to the last
 }
 
 var (
@@ -61,8 +61,8 @@ var (
 	errGaveUp      = errors.New("the engine gave the answer up in the middle")
 )
 
-// stream passes an event stream on, event by event. Until the first event with
-// content everything is held back and a failure can be retried.
+// stream passes an event stream on, event by event. Until the first event with content
+// all events are held back, and a failure can be retried.
 func (a *Answer) stream(s *Source) *leg.Failure {
 	var e events
 	e.gaps.For(a.Gaps)
@@ -89,7 +89,7 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 		switch {
 		case err == nil:
 		case e.done:
-			return nil // the answer was whole; how the connection ends is no matter
+			return nil // the answer is complete; how the connection ends does not matter
 		case !errors.Is(err, io.EOF):
 			return a.streamEnded(&e, l.JudgeError(err))
 		case a.Kind == openai.Other && e.committed && len(bytes.TrimLeft(e.Buf[:e.N], "\r\n")) == 0:
@@ -101,8 +101,8 @@ func (a *Answer) stream(s *Source) *leg.Failure {
 	}
 }
 
-// handleRead deals with what one read brought. stop tells that the stream is over
-// for the client or must be retried.
+// handleRead handles the bytes of one read. stop tells that the stream is over for the
+// client, or, with a failure, that it must be retried.
 func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	if !e.committed {
 		if f = a.judge(s, e); f != nil {
@@ -133,7 +133,7 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 		}
 	}
 	if failed := e.scan(a.Kind, end); failed > 0 {
-		// The engine's own error event goes out, its clean end does not.
+		// The client gets the engine's own error event, but not its clean end.
 		if a.write(s.rewriteEvents(e.Buf[:failed])) {
 			a.breakOff(true, errEngineEvent)
 		}
@@ -160,8 +160,8 @@ func (a *Answer) handleRead(s *Source, e *events) (f *leg.Failure, stop bool) {
 	return nil, false
 }
 
-// countSent counts the events that have gone out, one after the others of before, those that
-// came along with it at once. The closing event is none of them.
+// countSent counts the events of a batch that was sent now: the first came a gap after the
+// batch before, the others with no gap. The closing event does not count.
 func (e *events) countSent(now time.Time) {
 	if e.unsent > 0 && !e.last.IsZero() {
 		gap := now.Sub(e.last)
@@ -174,7 +174,7 @@ func (e *events) countSent(now time.Time) {
 	e.last, e.unsent = now, 0
 }
 
-// end lets go of the buffer, and adds what was counted.
+// end releases the buffer and reports the gaps that were counted.
 func (e *events) end(a *Answer) {
 	if e.laterEvents > 0 {
 		a.Gap = e.span / time.Duration(e.laterEvents)
@@ -183,8 +183,8 @@ func (e *events) end(a *Answer) {
 	e.Release()
 }
 
-// scan goes through the events that end before end. It gives the end of the first
-// that is an error, 0 if there is none.
+// scan looks at the events that end before end. It gives the end of the first that is an
+// error, 0 if there is none.
 func (e *events) scan(kind openai.Kind, end int) (failed int) {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
@@ -205,8 +205,8 @@ func (e *events) scan(kind openai.Kind, end int) (failed int) {
 	}
 }
 
-// findGiveUp finds the first of the events that end before end by which the engine gives
-// the answer up, -1 if there is none.
+// findGiveUp gives the place of the first event before end by which the engine gives the
+// answer up, -1 if there is none.
 func (e *events) findGiveUp(end int, reason string) int {
 	for rest := e.Buf[:end]; ; {
 		event, tail, ok := sse.NextEvent(rest)
@@ -220,7 +220,7 @@ func (e *events) findGiveUp(end int, reason string) int {
 	}
 }
 
-// judge classifies the events held back, until one commits the answer.
+// judge classifies the events that are held back, until one commits the answer.
 func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	for {
 		event, _, ok := sse.NextEvent(e.Buf[e.classified:e.N])
@@ -242,8 +242,8 @@ func (a *Answer) judge(s *Source, e *events) *leg.Failure {
 	}
 }
 
-// streamEnded decides what an early end means: before the commit a failure to
-// hide, after it a broken stream to show.
+// streamEnded handles an early end: before the commit it is a failure that can be
+// retried, after it the client gets a broken stream.
 func (a *Answer) streamEnded(e *events, f *leg.Failure) *leg.Failure {
 	if !e.committed {
 		return f

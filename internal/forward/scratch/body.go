@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// Bodies of these sizes are read into memory that is used again: smaller
-	// ones cost nothing, larger ones are too rare to keep memory for.
+	// Bodies of these sizes are read into pooled memory: smaller ones cost
+	// nothing, larger ones are too rare to keep memory for.
 	minPooledBody, maxPooledBody = 1 << minPower, 1 << maxPower
 	minPower, maxPower           = 12, 23
 	// bodySteps are the sizes between one power of two and the next, so that at most
@@ -17,11 +17,11 @@ const (
 	bodySteps = 8
 )
 
-// bodyPools hold *[]byte by size class.
+// bodyPools hold *[]byte, by size class.
 var bodyPools [(maxPower-minPower)*bodySteps + 1]sync.Pool //nolint:gochecknoglobals // pools are shared by nature
 
-// bodyClass gives the class whose buffers hold n bytes, and their size; ok is
-// false for bodies whose memory is not used again.
+// bodyClass gives the size class for n bytes, and the size of its buffers; ok is false
+// for bodies whose memory is not pooled.
 func bodyClass(n int64) (class, size int, ok bool) {
 	if n < minPooledBody || n > maxPooledBody {
 		return 0, int(n), false
@@ -33,8 +33,8 @@ func bodyClass(n int64) (class, size int, ok bool) {
 	return class, 1<<power + k*step, true
 }
 
-// getBuffer gives room for n bytes or more; pooled is nil if it is not to be used
-// again, else for drop.
+// getBuffer gives a buffer of n bytes or more. pooled is for putBuffer, nil if the buffer
+// is not of a pool.
 func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 	class, size, ok := bodyClass(n)
 	if !ok {
@@ -47,7 +47,7 @@ func getBuffer(n int64) (buf []byte, pooled *[]byte) {
 	return *pooled, pooled
 }
 
-// putBuffer lets the next body have the buffer.
+// putBuffer puts a buffer back into its pool.
 func putBuffer(pooled *[]byte) {
 	if pooled != nil {
 		class, _, _ := bodyClass(int64(len(*pooled)))
@@ -59,13 +59,13 @@ func putBuffer(pooled *[]byte) {
 type Body struct {
 	bodies *Bodies
 	bytes  []byte
-	pooled *[]byte // where bytes lie, nil if that is not used again
-	held   int64   // bytes of it that are counted in of
+	pooled *[]byte // the pooled buffer of bytes, nil if it is not of a pool
+	held   int64   // bytes that are counted in bodies for it
 }
 
-// Read reads a body to its end, into one buffer. length is what was announced, 0 or
-// less if nothing was. With an error the Body holds what came, and is to be released
-// as well.
+// Read reads a body to its end, into one buffer. length is the announced length, 0 or
+// less if there is none. With an error the Body has what came, and must be released,
+// too.
 func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
 	body := &Body{bodies: b}
 	var err error
@@ -77,21 +77,21 @@ func (b *Bodies) Read(r io.Reader, length int64) (*Body, error) {
 	return body, err
 }
 
-// Bytes is the body. Nobody may change it, or read it after Release.
+// Bytes gives the body. It must not be changed, or read after Release.
 func (b *Body) Bytes() []byte { return b.bytes }
 
-// Release lets go of the bytes: an open stream must not hold its prompt. again tells
-// that nobody else reads them any more, so that the next body may have their memory.
-// More calls do no harm.
-func (b *Body) Release(again bool) {
-	if again {
+// Release frees the bytes: an open stream must not hold its prompt. reuse tells that no
+// leg reads them any more, so that the next body may have their memory. More calls do no
+// harm.
+func (b *Body) Release(reuse bool) {
+	if reuse {
 		putBuffer(b.pooled)
 	}
 	b.bytes, b.pooled = nil, nil
 	b.uncount(b.held)
 }
 
-// countedBuffer gives a buffer for n bytes of the body, which is counted unless it is small.
+// countedBuffer gives a buffer for n bytes, and counts it unless it is small.
 func (b *Body) countedBuffer(n int64) (buf []byte, pooled *[]byte, err error) {
 	if n < minPooledBody {
 		return make([]byte, n), nil, nil
@@ -114,11 +114,12 @@ func (b *Body) uncount(n int64) {
 }
 
 const (
-	// firstBuffer is the size up to which a body gets all its memory before any of it
-	// has come.
+	// firstBuffer is the size up to which a body gets all its memory before any byte of
+	// it has come.
 	firstBuffer = 16 << 10
-	// growFactor is how many bytes of memory one that came is good for, and up to
-	// twice that for the whole: who announces much and sends little holds little.
+	// growFactor is how many times as large as what has come the next buffer of a body
+	// is, up to twice that if the whole body fits in then: a client that announces
+	// much and sends little must hold little memory.
 	growFactor = 4
 )
 
@@ -128,15 +129,15 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	err := b.growAndRead(r, room)
 	for err == nil && room < length {
 		if room *= growFactor; 2*room > length {
-			room = length // a little more trust, for which it is moved once less
+			room = length // a little more memory at once saves one copy
 		}
 		err = b.growAndRead(r, room)
 	}
 	if err != nil {
 		return err
 	}
-	// The server stops at the announced length; this read sees its EOF, and
-	// any other reader's surplus.
+	// The server's reader ends at the announced length: this read gets its EOF. Any
+	// other reader may have more.
 	var one [1]byte
 	if m, err := r.Read(one[:]); m != 0 || (err != nil && err != io.EOF) {
 		return errors.Join(errSurplus, err)
@@ -144,8 +145,8 @@ func (b *Body) readAnnounced(r io.Reader, length int64) error {
 	return nil
 }
 
-// growAndRead reads on until the first room bytes are there, in a buffer that replaces
-// the one in which the body has lain.
+// growAndRead replaces the body's buffer by one of room bytes, copies what has come, and
+// reads until it is full.
 func (b *Body) growAndRead(r io.Reader, room int64) error {
 	before := b.held
 	buf, pooled, err := b.countedBuffer(room)
@@ -159,15 +160,15 @@ func (b *Body) growAndRead(r io.Reader, room int64) error {
 	b.uncount(before)
 	m, err := io.ReadFull(r, buf[n:])
 	b.bytes = buf[:n+m]
-	if err == io.EOF && n > 0 { //nolint:errorlint // one that is wrapped is a cut, not the end
+	if err == io.EOF && n > 0 { //nolint:errorlint // a wrapped EOF is a body cut short, not the end
 		err = io.ErrUnexpectedEOF
 	}
 	return err
 }
 
-// A body of unknown length is read into pieces, a small one first, and put
-// together when its length is known: one copy, where a buffer that grows takes
-// several and leaves as many sizes behind.
+// The sizes of the pieces that a body of unknown length is read into, a small one first.
+// They are put together when the length is known: one copy, where a growing buffer takes
+// several and leaves as many buffers behind.
 const (
 	firstPieceSize = minPooledBody
 	pieceSize      = 64 << 10
@@ -218,8 +219,8 @@ func (b *Body) readUnannounced(r io.Reader) error {
 	}
 }
 
-// ignoreEOF takes the end for no error. Only io.EOF itself is the end; what wraps it
-// is a body cut short.
+// ignoreEOF gives nil for io.EOF. Only io.EOF itself is the end; an error that wraps it
+// is a body cut short (TestCutBodyIsNotWhole).
 func ignoreEOF(err error) error {
 	if err == io.EOF { //nolint:errorlint // see above
 		return nil

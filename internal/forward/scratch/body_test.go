@@ -38,7 +38,7 @@ func TestBodyClasses(t *testing.T) {
 	}
 }
 
-// end lets go of a body and tells what is still held.
+// end releases a body, after which no memory may be counted.
 func end(t *testing.T, b *Bodies, body *Body) {
 	t.Helper()
 	body.Release(true)
@@ -60,8 +60,8 @@ func (w *watched) Read(p []byte) (int, error) {
 	return w.Reader.Read(p)
 }
 
-// Who announces a large body holds memory for what came of it, not for what is
-// to come.
+// A client that announces a large body holds memory by what came of it, not by what it
+// announced.
 func TestMemoryFollowsWhatCame(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ announced, came, most int }{
@@ -91,8 +91,8 @@ func TestMemoryFollowsWhatCame(t *testing.T) {
 	}
 }
 
-// A body takes its own size, and the step before that while it is moved: not twice its
-// size because it is a little longer than what a step is good for.
+// A body takes its own size, and the buffer before that while it is copied: not twice its
+// size because it is a little longer than a step.
 func TestMemoryOfOneBody(t *testing.T) {
 	t.Parallel()
 	for _, n := range []int{64 * firstBuffer, 64*firstBuffer + 1, 64*firstBuffer + 500, 96 * firstBuffer} {
@@ -109,7 +109,7 @@ func TestMemoryOfOneBody(t *testing.T) {
 	}
 }
 
-// pattern gives n bytes none of which can be taken for its neighbour for long.
+// pattern gives n bytes in which a shifted piece is noticed.
 func pattern(n int) []byte {
 	b := make([]byte, n)
 	for i := range b {

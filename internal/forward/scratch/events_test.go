@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// read plays one read of k bytes of value v, as stream does.
+// read stands for one read of a stream: k bytes of value v.
 func (e *Events) read(t *testing.T, v byte, k int) {
 	t.Helper()
 	if !e.MakeSpace() {
@@ -49,7 +49,7 @@ func TestEventBufferFollowsTheStream(t *testing.T) {
 	size(smallBuffer, "calm again")
 }
 
-// A stream that leaves half an event in the buffer must not lose it when it calms down.
+// A stream that leaves half an event in the buffer must not lose it when its buffer shrinks.
 func TestEventBufferKeepsHalfEvents(t *testing.T) {
 	t.Parallel()
 	var e Events
