@@ -15,26 +15,26 @@ import (
 )
 
 const (
-	// fanOutTimeout bounds what every instance is told: one may load an adapter from a
-	// slow disk.
+	// fanOutTimeout bounds the request to each instance, which may load an adapter from
+	// a slow disk.
 	fanOutTimeout = 5 * time.Minute
-	// maxFanOut bounds the instances that are told at a time, maxFanOutAnswer what one
-	// of them may say, in bytes.
+	// maxFanOut bounds the instances that are asked at a time, maxFanOutAnswer the answer
+	// of each, in bytes.
 	maxFanOut       = 16
 	maxFanOutAnswer = 1 << 20
 )
 
-// FanOut serves an endpoint that is told to all usable instances. When all agree the
-// client gets what the first has said; else it hears who did not. Who calls it has
-// shown the admin key, which ends here.
+// FanOut serves an endpoint whose requests go to all usable instances. If all succeed the
+// client gets the answer of the first, else an error that names those that failed. The
+// client's key is the admin key, and is not passed on.
 func (h *Handler) FanOut(endpoint string, members func() *instance.Snapshot) HandlerFunc {
 	return h.serve(endpoint, openai.Other, func(c *call) { c.fanOut(members()) })
 }
 
-// fanOutResult is what became of one instance.
+// fanOutResult is the result of one instance.
 type fanOutResult struct {
 	answer  leg.Answer
-	failure string // "" if it has agreed
+	failure string // "" if it succeeded
 }
 
 func (c *call) fanOut(members *instance.Snapshot) {
@@ -53,13 +53,13 @@ func (c *call) fanOut(members *instance.Snapshot) {
 		return
 	}
 	all := make([]fanOutResult, len(list))
-	places := make(chan struct{}, maxFanOut)
+	slots := make(chan struct{}, maxFanOut)
 	var asking sync.WaitGroup
 	for i, in := range list {
-		places <- struct{}{}
+		slots <- struct{}{}
 		asking.Go(func() {
 			all[i] = c.fanOutTo(in, body)
-			<-places
+			<-slots
 		})
 	}
 	asking.Wait()

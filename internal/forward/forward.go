@@ -5,14 +5,15 @@
 //	            │      └────▶ relay ─▶ client
 //	            └ scratch: the bytes
 //
-// Each part has a package and one owner: flow the order of the legs and what is left
-// to try, leg one request to one engine, relay one answer to one client, scratch
-// bytes, budget the retries of the whole proxy. This package wires them, and says in the end what became of the request.
+// Each part has a package: flow has the order of the legs and what is left to try, leg one
+// request to one engine, relay one answer to one client, scratch the buffers, budget the
+// retries of the whole proxy. This package puts them together, and reports at the end how
+// the request ended.
 //
-// Nothing reaches the client before the answer is committed: the first event
-// with content, or a whole non-streamed answer. Until then every failure is
-// ours to hide; afterwards a failure is an error event and a broken
-// connection, never a clean end.
+// Nothing reaches the client before the answer is committed: the first event with content,
+// or a whole non-streamed answer. Until then a failure can be retried, and the client does
+// not see it. Afterwards a failure is an error event and a broken connection, never a
+// clean end.
 package forward
 
 import (
@@ -43,7 +44,7 @@ type HandlerFunc func(c Client, r *http.Request)
 // on its way. It must not block.
 type Recorder interface {
 	flow.Recorder
-	// Done must not keep e.
+	// Done is called when the request has ended. It must not keep e.
 	Done(e *Entry)
 }
 
@@ -52,20 +53,20 @@ type Options struct {
 	Picker        flow.Picker
 	Health        flow.Health
 	Upstream      upstream.Client
-	Notifications flow.Notifications // of prefill instances whose connector notifies; nil: none can be used
+	Notifications flow.Notifications // of prefill instances; nil: none whose connector notifies can be used
 	Recorder      Recorder
 	Log           logrus.FieldLogger
 	Tracer        *tracing.Tracer // nil: off
-	// EventGaps gives what counts the times between the events of an endpoint's streams;
-	// nil: nobody does.
+	// EventGaps gives the histogram of the times between the events of an endpoint's
+	// streams; nil: there is none.
 	EventGaps func(endpoint string) *histogram.Histogram
 
-	// EngineKey is the key for the engines; ClientKeys tells that clients'
-	// keys are checked by the proxy and therefore end here.
+	// EngineKey is the key for the engines; ClientKeys tells that the proxy
+	// checks clients' keys, and therefore does not pass them on.
 	EngineKey  string
 	ClientKeys bool
-	// Trace tells whether this client, which asks for that, may see how its request was
-	// routed. TraceAll shows it to everybody, asked or not.
+	// Trace tells whether this client may see how its request was routed, if it asks for
+	// that. TraceAll shows it to all clients, also if they do not ask.
 	Trace    func(*http.Request) bool
 	TraceAll bool
 	// Privileged tells whether this client may give its requests a priority.
@@ -80,12 +81,12 @@ type Options struct {
 	// Fallback lets a decode instance compute the prompt when no prefill
 	// instance is left.
 	Fallback bool
-	// Disaggregate decides who goes through prefill and decode; nil: everybody.
+	// Disaggregate decides which requests go through prefill and decode; nil: all.
 	Disaggregate *flow.Disaggregate
 
 	MaxBody     int64         // bytes, default 64 MiB
 	MaxBodies   int64         // bytes of all bodies at once, default no bound
-	MaxAttempts int           // counted failures per request, default 4
+	MaxAttempts int           // failures per request that count, default 4
 	RetryRatio  float64       // retries allowed per request of the last 10 s, default 0.2; negative: no bound
 	RetryBurst  int           // and this many on top, default 64
 	BodyTimeout time.Duration // for reading the request, default 60 s
@@ -182,8 +183,8 @@ func (h *Handler) serve(endpoint string, kind openai.Kind, answer func(*call)) H
 	}
 }
 
-// BodyMemory tells how many bytes of request bodies are held, how many there may be at
-// most (0: as many as come), and how many requests were refused for want of room.
+// BodyMemory tells how many bytes of request bodies are held, how many may be (0: no
+// bound), and how many requests were refused for that bound.
 func (h *Handler) BodyMemory() (held, limit, refused int64) { return h.bodies.Memory() }
 
 func (o *Options) setDefaults() {

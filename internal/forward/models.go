@@ -20,9 +20,9 @@ const maxModelsAnswer = 1 << 20
 // probeTimeout bounds a question that an engine answers from memory.
 const probeTimeout = 5 * time.Second
 
-// Models serves GET /v1/models and /v1/models/{id}: the union over the usable
-// instances, each model's object exactly as its engine wrote it, since clients
-// read vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
+// Models serves GET /v1/models and /v1/models/{id}: the models of all usable
+// instances, each object exactly as its engine wrote it, since clients read
+// vLLM's own fields in it ("root", "max_model_len"). id gives the wanted
 // model, "" for the list.
 func (h *Handler) Models(members func() *instance.Snapshot, id func(*http.Request) string) HandlerFunc {
 	return h.serve("/v1/models", openai.Other, func(c *call) { c.models(members(), id(c.r)) })
@@ -38,8 +38,8 @@ func (c *call) models(members *instance.Snapshot, id string) {
 	seen := map[string]bool{}
 	asked := 0
 	var last *leg.Failure
-	// Instances that list the same models answer the same: one of them is
-	// asked, the next only if it fails.
+	// Instances whose records list the same models give the same answer: one of
+	// them is asked, the next only if it fails.
 	answered := map[string]bool{}
 	for _, in := range c.instancesToAsk(members) {
 		kind := strings.Join(in.Record.Models, "\x00")
@@ -83,19 +83,19 @@ func (c *call) models(members *instance.Snapshot, id string) {
 }
 
 // instancesToAsk lists the usable instances, decode first, and those that are ejected last:
-// one that hangs costs a question its time limit.
+// asking one that hangs takes until the time limit.
 func (c *call) instancesToAsk(members *instance.Snapshot) []*instance.Instance {
-	var well, sick []*instance.Instance
+	var available, ejected []*instance.Instance
 	for _, role := range []instance.Role{instance.Decode, instance.Prefill} {
 		for _, in := range members.Usable(role) {
 			if c.h.opts.Health.Available(in.Key) {
-				well = append(well, in)
+				available = append(available, in)
 			} else {
-				sick = append(sick, in)
+				ejected = append(ejected, in)
 			}
 		}
 	}
-	return append(well, sick...)
+	return append(available, ejected...)
 }
 
 func (c *call) modelsOf(in *instance.Instance) ([]json.RawMessage, *leg.Failure) {

@@ -10,11 +10,12 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// decodeAlone is the flow of one leg: a decode instance does it all, without KV transfer.
+// decodeAlone is the flow of one leg: a decode instance computes the prompt, too, without
+// KV transfer.
 type decodeAlone struct{ *completion }
 
-// run lets one decode instance do the whole request; first is the pick that is tried
-// first, nil for any.
+// run has one decode instance serve the whole request. first is the pick that is tried
+// first, nil if there is none yet.
 func (c decodeAlone) run(first *sched.Assignment, reason string) {
 	c.Route.Alone, c.Route.Prefill = reason, ""
 	c.Origin.Times.WithoutPrefill()
@@ -45,7 +46,7 @@ func (c decodeAlone) run(first *sched.Assignment, reason string) {
 	}
 }
 
-// answerOn lets this decode instance do it. The pick is done then.
+// answerOn has this decode instance serve the request. It ends the pick.
 func (c decodeAlone) answerOn(d *sched.Assignment) *leg.Failure {
 	defer d.Done()
 	l := c.Origin.Begin(d, c.decodeWait())
@@ -54,8 +55,8 @@ func (c decodeAlone) answerOn(d *sched.Assignment) *leg.Failure {
 	return c.decodeOn(l, leg.EngineID(c.Origin.ID), out, nil, func() { c.committed(d, nil) })
 }
 
-// continueStored answers a request that goes on from a stored response. The prompt is where that
-// is: no other instance could compute it.
+// continueStored answers a request that continues a stored response. Only the instance
+// that has the response knows the whole prompt.
 func (c decodeAlone) continueStored(id string) {
 	c.Route.Alone = alone.StoredResponse
 	c.askHolders(id, func(a *sched.Assignment) *leg.Failure {

@@ -11,9 +11,9 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// Passthrough is a request that one instance answers alone.
+// Passthrough is a request that one instance answers alone, as it is.
 type Passthrough struct {
-	Method, Target string // the path with its query
+	Method, Target string // Target is the path with its query
 	Body           splice.Body
 	Stream         bool
 	// Alone is why no prefill computes its prompt, "" if nothing is generated from one.
@@ -21,7 +21,7 @@ type Passthrough struct {
 }
 
 // PassThrough has one instance answer the request alone: a decode instance, or a prefill
-// instance where there is none.
+// instance where there is no decode instance.
 func (r *Request) PassThrough(p Passthrough) {
 	r.begin(sched.Request{})
 	r.Route.Alone = p.Alone
@@ -46,7 +46,7 @@ func (r *Request) PassThrough(p Passthrough) {
 	}
 }
 
-// plainLeg is what a leg of no dialect carries: the rank that it is for.
+// plainLeg is a leg without KV transfer: its header has the rank that it is for.
 func plainLeg(a *sched.Assignment) *connector.Leg {
 	return &connector.Leg{Header: connector.Pinned(a.Instance, a.Rank)}
 }

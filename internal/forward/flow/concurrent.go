@@ -13,8 +13,8 @@ import (
 // concurrent is the flow of a pair whose legs run at once.
 type concurrent struct{ *completion }
 
-// run runs both legs of a pair at once. When one fails the other is aborted:
-// an engine waits for minutes for a partner that does not come. done tells that the
+// run runs both legs of a pair at once. When one fails the other is aborted: an
+// engine would wait for minutes for a partner that does not come. done tells that the
 // request has been answered; if not, another pair is due.
 func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bool) {
 	d, err := c.attempts.pick(instance.Decode, p)
@@ -39,7 +39,7 @@ func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bo
 	other := c.beginPartner(p, l, pair.ID, dialect.Prefill(c.req, pair))
 	c.usage.PrefillDone = other.done
 	f := c.decodeOn(l, pair.ID, out, dialect.Rewriter(connector.Handover{}), func() {
-		_ = other.leg.Commit() // what becomes of it now is no matter
+		_ = other.leg.Commit() // its failure does not matter any more
 		c.committed(d, p)
 	})
 	cause := other.causeOf(f)
@@ -67,16 +67,16 @@ func (c concurrent) run(p *sched.Assignment, dialect connector.Dialect) (done bo
 // partner is the prefill leg of a concurrent pair, which runs beside its decode leg.
 type partner struct {
 	leg       *leg.Leg
-	done      chan struct{} // closed when what follows is settled
+	done      chan struct{} // closed when the fields below do not change any more
 	served    bool
-	heldUntil time.Time // when it lets go of what it has computed
+	heldUntil time.Time // when prefill frees the KV cache of the prompt
 	failure   *leg.Failure
 }
 
-// beginPartner sends the prefill leg. Whenever it ends before the answer is committed,
-// for its own failure or because its instance is gone, decode would wait in vain: the
-// leg is called off. That holds after prefill has answered, too, as decode may still be
-// about to read from it.
+// beginPartner sends the prefill leg. Whenever that ends before the answer is committed,
+// by its own failure or because its instance is gone, the decode leg is called off: it
+// would wait in vain. That holds after prefill has answered, too: decode may still have to
+// read from it.
 func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string, out connector.Leg) *partner {
 	other := &partner{
 		leg:  c.Origin.Begin(p, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout}),
@@ -101,13 +101,13 @@ func (c concurrent) beginPartner(p *sched.Assignment, decode *leg.Leg, id string
 	return other
 }
 
-// causeOf tells whether prefill is why the decode leg failed, and how: nil if it is not.
+// causeOf gives prefill's failure if that is why the decode leg failed, nil if not.
 func (o *partner) causeOf(decode *leg.Failure) *leg.Failure {
 	switch {
 	case decode == nil || decode.Class == leg.ClientGone:
 		return nil
 	case decode.Class != leg.PartnerFailed:
-		// Decode may have noticed first that its partner is gone.
+		// Decode may have noticed before the proxy that its partner is gone.
 		select {
 		case <-o.done:
 			return o.failure

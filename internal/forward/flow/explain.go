@@ -69,7 +69,8 @@ func (s *Settings) unfitPair(d connector.Dialect, k openai.Kind, p, to *sched.As
 	return d.Unfit(k, connector.Pair{Prefill: p.Instance, PrefillRank: p.Rank, Decode: to.Instance, DecodeRank: to.Rank})
 }
 
-// explainDecision tells whether decode alone should be better.
+// explainDecision puts into the plan what Disaggregate would decide, and tells whether that
+// is decode alone.
 func (s *Settings) explainDecision(p *plan.Plan, wanted sched.Request, a *sched.Assignment, d connector.Dialect, media bool) bool {
 	var is estimate.Explanation
 	decode := s.Picker.Explain(wanted).Assignment
@@ -121,7 +122,7 @@ func (s *Settings) explainAlone(p *plan.Plan, wanted sched.Request, reason strin
 	}
 }
 
-// addLeg puts into a plan what was explained of one role.
+// addLeg puts into a plan what sched explains of one role.
 func addLeg(p *plan.Plan, e *sched.Explained) {
 	one := &plan.Leg{Policy: e.Policy, Candidates: make([]plan.Candidate, 0, len(e.Candidates))}
 	if e.Role == instance.Prefill {

@@ -10,30 +10,31 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched"
 )
 
-// sequential is the flow of a pair whose prefill hands over in its answer: what the prefill
-// has left, where, and until when that may be used.
+// sequential is the flow of a pair whose prefill hands over in its answer, and what
+// prefill has handed over.
 type sequential struct {
 	*completion
 	pick      *sched.Assignment
 	dialect   connector.Dialect
 	pair      connector.Pair
 	handover  connector.Handover
-	decodeBy  time.Time // when decode must have begun
-	heldUntil time.Time // when prefill lets go of the KV cache
+	decodeBy  time.Time // until when decode may begin to read the hand-over
+	heldUntil time.Time // when prefill frees the KV cache
 }
 
 func newSequential(c *completion, p *sched.Assignment, d connector.Dialect) *sequential {
 	return &sequential{completion: c, pick: p, dialect: d, pair: c.newPair(p, nil)}
 }
 
-// nothingHandedOver tells that prefill has worked in vain: it has handed nothing over.
+// nothingHandedOver tells that prefill's answer had no hand-over: decode computes the
+// prompt again.
 func (c *sequential) nothingHandedOver() bool { return !c.dialect.SharesPool() && c.handover.Empty() }
 
-// singleUse tells that the hand-over is one that a single decode instance may read,
-// and only while prefill holds the blocks for it.
+// singleUse tells that a single decode instance may read the hand-over, and only while
+// prefill holds the blocks for it.
 func (c *sequential) singleUse() bool { return !c.dialect.SharesPool() && !c.handover.Empty() }
 
-// run runs a prefill, then a decode with what that has handed over. done tells that the
+// run runs prefill, then decode with what prefill has handed over. done tells that the
 // request has been answered; if not, a new prefill is due.
 func (c *sequential) run() (done bool) {
 	if f := c.prefill(); f != nil {
@@ -47,7 +48,7 @@ func (c *sequential) run() (done bool) {
 	return done
 }
 
-// prefill makes the instance compute the prompt.
+// prefill has the instance compute the prompt, and takes the hand-over.
 func (c *sequential) prefill() *leg.Failure {
 	l := c.Origin.Begin(c.pick, leg.Wait{Limit: c.s.Prefill, Cause: leg.ErrPrefillTimeout})
 	defer l.End()
@@ -74,8 +75,8 @@ func (c *sequential) prefill() *leg.Failure {
 	return nil
 }
 
-// decode runs the answer off a prefill. It tells whether the request has been
-// answered; if not, a new prefill is due.
+// decode has one decode instance after another answer with the hand-over. done tells that
+// the request has been answered; if not, a new prefill is due.
 func (c *sequential) decode() (done bool) {
 	for again := false; ; again = true {
 		if c.singleUse() {
@@ -99,7 +100,7 @@ func (c *sequential) decode() (done bool) {
 		if f == nil {
 			return true
 		}
-		if f.Class == leg.PartnerFailed { // nobody can read the hand-over any more
+		if f.Class == leg.PartnerFailed { // the blocks of the hand-over are gone
 			c.s.Recorder.Retried(instance.Prefill, leg.Gone)
 			return false
 		}
@@ -126,7 +127,7 @@ func (c *sequential) decode() (done bool) {
 	}
 }
 
-// decodeWith runs one decode leg, and tells how long it took. The pick is done then.
+// decodeWith runs one decode leg, and tells how long it took. It ends the pick.
 func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duration) {
 	defer d.Done()
 	c.Route.notePick(d)
@@ -134,7 +135,7 @@ func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duratio
 	handover := c.handover
 	switch why := c.unfit(c.dialect, c.pair); {
 	case why != "":
-		// It would not read the hand-over, and compute the prompt without a word.
+		// It would not read the hand-over, but compute the prompt and not say so.
 		c.Route.Alone, handover = why, connector.Handover{}
 	case c.nothingHandedOver():
 		c.Route.Alone = alone.NoHandover
@@ -159,15 +160,16 @@ func (c *sequential) decodeWith(d *sched.Assignment) (*leg.Failure, time.Duratio
 }
 
 // watchPrefill calls a decode leg off when the prefill instance whose blocks it is to read
-// is found gone. Where an engine has the same name in its next life decode would read
-// whatever that one has at the place, without an error.
+// is found gone. Where an engine has the same id after a restart, decode would read
+// whatever is in those blocks then, without an error (TestRestartWhileDecodeWaits).
 func (c *sequential) watchPrefill(decode *leg.Leg) {
 	g := &prefillWatch{pick: c.pick, decode: decode, gone: c.s.Picker.Gone}
-	c.pick.Await(g, time.Now().Add(owesNothing)) // it owes no answer
-	g.CallOff(nil)                               // if it went between the last look and Await
+	c.pick.Await(g, time.Now().Add(owesNothing)) // prefill has answered already
+	g.CallOff(nil)                               // if it went before Await
 }
 
-// prefillWatch is a prefill instance whose blocks a decode leg reads. It implements sched.Leg.
+// prefillWatch watches a prefill instance whose blocks a decode leg reads. It implements
+// sched.Leg.
 type prefillWatch struct {
 	pick   *sched.Assignment
 	decode *leg.Leg
@@ -176,8 +178,8 @@ type prefillWatch struct {
 
 var _ sched.Leg = (*prefillWatch)(nil)
 
-// CallOff implements sched.Leg. One that is merely slow, or refuses connections, may be
-// read from all the same; decode says if not.
+// CallOff implements sched.Leg. Decode may read from an instance that is only slow, or
+// refuses connections; its answer says if it could not.
 func (g *prefillWatch) CallOff(error) {
 	if g.gone(g.pick) != nil {
 		g.decode.CallOff(leg.ErrPartner)
@@ -187,9 +189,9 @@ func (g *prefillWatch) CallOff(error) {
 // Silent implements sched.Leg.
 func (*prefillWatch) Silent(time.Duration) {}
 
-// unusable tells why a hand-over must not be used any more, "" if it may: its lease is
-// about to end, which is no matter when it has just been made, or the life of the
-// engine that made it has ended.
+// unusable tells why a hand-over must not be used any more, "" if it may be: its lease is
+// about to end, which is not checked for the first decode, or the instance that made it is
+// gone.
 func (c *sequential) unusable(again bool) leg.Class {
 	switch {
 	case again && time.Now().After(c.decodeBy):

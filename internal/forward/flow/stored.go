@@ -18,8 +18,8 @@ import (
 
 var errNeedsPrefill = errors.New("the instance answers nothing right without a prefill")
 
-// Stored answers what is asked about a stored response. target is the path with its
-// query.
+// Stored passes a request about a stored response to the instances that may have it.
+// target is the path with its query.
 func (r *Request) Stored(id, method, target string) {
 	r.begin(sched.Request{})
 	w := leg.Wait{Limit: r.Settings.NonStream, Cause: leg.ErrFirstByteTimeout, Silence: r.Settings.FirstByte}
@@ -49,12 +49,12 @@ func (r *Request) storedOn(a *sched.Assignment, l *leg.Leg, method, target strin
 	})
 }
 
-// askHolders has the instances asked, one after another, that may have a response, until
-// one has answered the client. One whose id this proxy or another one made is in one
-// place; for any other each decode instance is asked once.
+// askHolders asks the instances that may have a response, one after another, until one has
+// answered the client. An id that a proxy made names the instance; for any other id each
+// decode instance is asked.
 func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure) {
 	list := r.mayHold(id)
-	var lacking, failed *leg.Failure // the last ones
+	var notFound, failed *leg.Failure // the last ones
 	for round := 0; round < 2 && len(list) > 0; round++ {
 		var again []*instance.Instance
 		for _, in := range list {
@@ -62,9 +62,9 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 			switch {
 			case done:
 				return
-			case f == nil: // it has left
+			case f == nil: // the instance has left
 			case f.Answer.Status == http.StatusNotFound && f.Answer.Own == nil:
-				lacking = f
+				notFound = f
 			case !f.Rule.Retry:
 				r.Answer.SendFailure(f)
 				return
@@ -81,10 +81,10 @@ func (r *Request) askHolders(id string, ask func(*sched.Assignment) *leg.Failure
 		}
 	}
 	switch {
-	case failed != nil: // it may be there
+	case failed != nil: // this instance may have the response
 		r.Answer.SendFailure(failed)
-	case lacking != nil:
-		r.Answer.SendFailure(lacking)
+	case notFound != nil:
+		r.Answer.SendFailure(notFound)
 	case r.Settings.Picker.Members().Revision == 0:
 		r.Answer.Refuse(leg.MembershipUnread())
 	default:
@@ -108,14 +108,14 @@ func (r *Request) askHolder(in *instance.Instance, ask func(*sched.Assignment) *
 		return f, true
 	}
 	if f.Answer.Status == http.StatusNotFound {
-		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it is the response that it does not have
+		f.Rule.Blame, f.Rule.Free = leg.BlameNobody, true // it has no such response, which is no fault
 	}
 	r.note(a, f)
 	return f, false
 }
 
-// pauseBeforeRetry waits before those are asked again that could not be asked. It gives false if
-// the client has left.
+// pauseBeforeRetry waits before instances that failed are asked again. It gives false if the
+// client has left.
 func (r *Request) pauseBeforeRetry() bool {
 	wait := time.NewTimer(secondRoundWait/2 + rand.N(secondRoundWait))
 	defer wait.Stop()
@@ -127,8 +127,8 @@ func (r *Request) pauseBeforeRetry() bool {
 	}
 }
 
-// mayHold gives the decode instances that may have a response, those that are out last.
-// One that drains keeps what it has.
+// mayHold lists the decode instances that may have a response, those that are ejected last.
+// One that drains still has its responses.
 func (r *Request) mayHold(id string) []*instance.Instance {
 	var list, out []*instance.Instance
 	for _, in := range r.Settings.Picker.Members().All() {
@@ -145,8 +145,8 @@ func (r *Request) mayHold(id string) []*instance.Instance {
 	return append(list, out...)
 }
 
-// mayStore tells whether an instance of which the proxy thinks so can have stored
-// something. One that is not verified yet may have done so for another proxy.
+// mayStore tells whether an instance with this view can have stored a response. One that
+// this proxy has not verified yet may have done so for another proxy.
 func mayStore(v instance.View) bool {
 	switch v {
 	case "", instance.Orphan, instance.Ejected, instance.Unverified:

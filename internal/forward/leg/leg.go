@@ -142,8 +142,8 @@ const handoverSlack = 2 * time.Second
 // Silent implements sched.Leg: the instance has given no sign of life for d. Its limit,
 // Wait.Silence, holds while the leg waits for its partner, too: an instance that waits
 // for KV cache gives signs of life. A hand-over that can be used once must not outlive its lease unread: the engine
-// would read blocks that prefill has given to others, without an error (protocol
-// rule 2.5). An engine that took the request has extended the lease itself.
+// would read blocks that prefill has given to others, without an error
+// (TestHandoverEndsWhileTheOnlyDecodeIsSilent). An engine that took the request has extended the lease itself.
 func (l *Leg) Silent(d time.Duration) {
 	waited := time.Since(l.began)
 	switch {

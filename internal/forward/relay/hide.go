@@ -6,7 +6,8 @@ import (
 )
 
 // HideHandover removes from an answer what it says about KV transfers inside the fleet.
-// Since vLLM 0.33 the last chunks of streams have it, too (protocol rule R2).
+// Since vLLM 0.33 the last chunks of streams have it, too (its serving.py of chat and
+// completions; TestDecodeHandsOver).
 type HideHandover openai.Kind
 
 // Whole implements connector.Rewriter.

@@ -21,17 +21,17 @@ func NewBodies(limit int64) *Bodies { return &Bodies{limit: limit} }
 // ErrNoRoom tells that with this body all bodies together would exceed their bound.
 var ErrNoRoom = errors.New("too many request bodies at once")
 
-// Fits tells whether a body of n bytes would find room now.
+// Fits tells whether a body of n bytes would be taken now.
 func (b *Bodies) Fits(n int64) bool {
 	all := b.held.Load()
 	return n <= firstBuffer || b.limit <= 0 || all == 0 || all+n <= b.limit
 }
 
-// Refuse counts a request that was refused for want of room.
+// Refuse counts a request that was refused for the bound.
 func (b *Bodies) Refuse() { b.refused.Add(1) }
 
-// Memory tells how many bytes of request bodies are held, how many there may be at
-// most (0: as many as come), and how many requests were refused for want of room.
+// Memory tells how many bytes of request bodies are held, how many may be (0: no bound),
+// and how many requests were refused for that bound.
 func (b *Bodies) Memory() (held, limit, refused int64) {
 	return b.held.Load(), b.limit, b.refused.Load()
 }
