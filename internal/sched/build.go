@@ -9,27 +9,27 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// How the index of a snapshot is made of the one before: a change of the
-// membership costs what it touches, and a copy of the lists that it is in.
+// The index of a snapshot is made from the one before: a change of the membership costs
+// what it changes, and a copy of the lists that it is in.
 
-// change is one difference between two snapshots, as of instance.Changes.
+// change is one difference between two snapshots; see instance.Changes.
 type change struct{ was, is *instance.Instance }
 
-// edit is what becomes of the places of one address in a list.
+// edit replaces the candidates of one address in a list.
 type edit struct {
 	address    string
-	first      candidate   // its first rank; without an instance: the place becomes empty
+	first      candidate   // its first rank; without an instance: the address is removed
 	otherRanks []candidate // its other ranks
 }
 
-// edits are those of one role, in the order of its lists.
+// edits are the edits of one role, in the order of its lists.
 type edits struct {
 	all     []edit
-	byModel map[string][]edit // those that the list of a model is concerned with
+	byModel map[string][]edit // the edits of a model's list
 }
 
-// build makes the index of a snapshot; building is held. It goes on from the
-// index that was built last, in use yet or not, since the counters fit that one.
+// build makes the index of a snapshot; building is held. It starts from the index that was
+// built last, also if it was never used, since the counters fit that one.
 func (x *indexer) build(snap *instance.Snapshot) *index {
 	if x.built == nil {
 		x.built = &index{prefill: x.newRoleIndex(instance.Prefill), decode: x.newRoleIndex(instance.Decode)}
@@ -56,7 +56,7 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 			decode.add(c.was, now)
 		}
 	}
-	if len(changes) > n { // those at the end are out of order
+	if len(changes) > n { // withOtherRoles has added some at the end
 		prefill.sort()
 		decode.sort()
 	}
@@ -68,8 +68,8 @@ func (x *indexer) build(snap *instance.Snapshot) *index {
 	return x.built
 }
 
-// candidatesOf gives the candidates that an instance is: one for each of its ranks, none if
-// its dialect is not spoken.
+// candidatesOf makes the candidates of an instance: one for each of its ranks, none if the
+// proxy does not speak its dialect.
 func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	dialect := x.opts.Connector(in)
 	if dialect == "" {
@@ -87,10 +87,10 @@ func (x *indexer) candidatesOf(in *instance.Instance, c *counter) (out edit) {
 	return out
 }
 
-// withOtherRoles adds to changes the other membership of each engine that stands in both roles:
-// whether it does is part of its place in the lists.
+// withOtherRoles adds to changes the other instance of each engine in both roles: facts.both
+// of that one may have changed.
 func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]change, []*counter) {
-	var among map[*instance.Instance]bool // what changes themselves, once that is asked
+	var changed map[*instance.Instance]bool // all in changes; made when it is needed
 	for i, n := 0, len(changes); i < n; i++ {
 		c := changes[i].is
 		if c == nil {
@@ -107,16 +107,16 @@ func (x *indexer) withOtherRoles(changes []change, counters []*counter) ([]chang
 		if other == nil {
 			continue
 		}
-		if among == nil {
-			among = make(map[*instance.Instance]bool, n)
+		if changed == nil {
+			changed = make(map[*instance.Instance]bool, n)
 			for _, c := range changes {
-				among[c.is] = true
+				changed[c.is] = true
 			}
 		}
-		if among[other] {
+		if changed[other] {
 			continue
 		}
-		among[other] = true
+		changed[other] = true
 		changes, counters = append(changes, change{other, other}), append(counters, count)
 	}
 	return changes, counters
@@ -133,10 +133,9 @@ func roleOf(c change) instance.Role {
 	return c.was.Role
 }
 
-// countModels keeps the number of entries that list each model, usable or not:
-// a model whose instances are all down, draining or cordoned is known all the
-// same, as "not now" is another answer than "never heard of". It gives the
-// models that the changes are about.
+// countModels counts the entries that list each model, usable or not: a model whose
+// instances are all down, draining or cordoned is known all the same, since "not now" is
+// another answer to a client than "unknown". It gives the models of the changes.
 func (x *indexer) countModels(changes []change) []string {
 	var about []string
 	count := func(in *instance.Instance, by int) {
@@ -162,7 +161,7 @@ func (x *indexer) countModels(changes []change) []string {
 	return about
 }
 
-// add takes the change of one instance in. was may have been in no list.
+// add adds the change of one instance. was may not have been in any list.
 func (e *edits) add(was *instance.Instance, here edit) {
 	var models []string
 	if is := here.first.Instance; is != nil {
@@ -182,7 +181,7 @@ func (e *edits) add(was *instance.Instance, here edit) {
 	if was == nil {
 		return
 	}
-	here = edit{address: here.address} // it leaves the lists of what it does not serve any more
+	here = edit{address: here.address} // it is removed from the lists of models that it does not serve any more
 	for i, m := range was.Record.Models {
 		if !slices.Contains(models, m) && !slices.Contains(was.Record.Models[:i], m) {
 			e.byModel[m] = append(e.byModel[m], here)
@@ -204,8 +203,8 @@ func (x *indexer) newRoleIndex(role instance.Role) *roleIndex {
 	return &roleIndex{all: newList(), newList: newList}
 }
 
-// apply gives the index of the role after edits. about are models that may have
-// become known or unknown, known tells whether anybody lists one.
+// apply gives the index of the role after edits. about are models that may have become
+// known or unknown, known is how many entries list a model.
 func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *roleIndex {
 	about = slices.DeleteFunc(slices.Clone(about), func(m string) bool { return (known[m] > 0) == (ri.byModel[m] != nil) })
 	if len(e.all) == 0 && len(about) == 0 {
@@ -241,7 +240,7 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 		switch {
 		case list == nil: // no instance lists it any more
 		case list.equals(ri.all) && sameEdits(es, e.all):
-			// Mostly there is but one model: its list is the list of all.
+			// Mostly there is only one model: its list is the list of all.
 			next.byModel[m] = list.withItems(next.all.items, next.all.facts)
 		default:
 			next.byModel[m] = list.apply(es, nil)
@@ -250,19 +249,18 @@ func (ri *roleIndex) apply(e *edits, about []string, known map[string]int) *role
 	return next
 }
 
-// equals tells that two lists hold the same, if that is plain to see.
+// equals tells that two lists share their items. Lists with equal items may not share them.
 func (c *candidates) equals(o *candidates) bool {
 	return len(c.items) == len(o.items) && (len(c.items) == 0 || &c.items[0] == &o.items[0])
 }
 
-// sameEdits tells that the edits of a model do to its list what all edits do
-// to the list of all.
+// sameEdits tells that the edits of a model's list are those of the list of all models.
 func sameEdits(model, all []edit) bool {
 	return slices.EqualFunc(model, all, func(a, b edit) bool { return a.address == b.address && a.first.Instance == b.first.Instance })
 }
 
-// apply gives the list after edits. halves, if any, are counted along.
-func (c *candidates) apply(es []edit, halves map[pairKey]int) *candidates {
+// apply gives the list after edits. keys, if not nil, is kept up to date with the list.
+func (c *candidates) apply(es []edit, keys map[pairKey]int) *candidates {
 	most := len(c.items) + len(es)
 	for i := range es {
 		most += len(es[i].otherRanks)
@@ -276,10 +274,10 @@ func (c *candidates) apply(es []edit, halves map[pairKey]int) *candidates {
 		items, own = append(items, c.items[from:at]...), append(own, c.facts[from:at]...)
 		from = at
 		if found {
-			if h := c.facts[at].pairKey; halves != nil && halves[h] > 1 {
-				halves[h]--
+			if k := c.facts[at].pairKey; keys != nil && keys[k] > 1 {
+				keys[k]--
 			} else {
-				delete(halves, h)
+				delete(keys, k)
 			}
 			for from++; from < len(c.items) && c.items[from].Instance.Address == e.address; {
 				from++ // its other ranks
@@ -290,8 +288,8 @@ func (c *candidates) apply(es []edit, halves map[pairKey]int) *candidates {
 			for j := range e.otherRanks {
 				items, own = append(items, e.otherRanks[j].Candidate), append(own, e.otherRanks[j].facts)
 			}
-			if halves != nil {
-				halves[e.first.pairKey]++
+			if keys != nil {
+				keys[e.first.pairKey]++
 			}
 		}
 	}

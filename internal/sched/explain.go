@@ -9,40 +9,40 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// Why a candidate may not be picked, beside what the membership says of it.
+// Why a candidate may not be picked, beside what its record and view say.
 const (
-	OutModel    = "model"       // it serves others
-	OutUnspoken = "connector"   // it has none that this proxy speaks
-	OutEjected  = "ejected"     // by this proxy's opinion
-	OutSilent   = "unreachable" // by the same, no connection to it can be made
-	OutSlow     = "slow"        // its agent gets no answer of it
+	OutModel    = "model"       // it serves other models
+	OutUnspoken = "connector"   // the proxy does not speak its connector
+	OutEjected  = "ejected"     // in health's opinion
+	OutSilent   = "unreachable" // in health's opinion, no connection to it can be made
+	OutSlow     = "slow"        // its agent gets no answer from it
 	OutFull     = "full"        // its KV cache has no room
 	OutTried    = "tried"       // by this request
-	OutZone     = "zone"        // it is not where the request should be served
+	OutZone     = "zone"        // it is not in the preferred zone
 )
 
-// Explained is a pick that only tells: what it would do, and why.
+// Explained is what a pick would do, and why.
 type Explained struct {
 	Role     instance.Role
 	Revision int64 // of the snapshot
-	// Candidates are all members of the role that serve something, each rank for itself.
+	// Candidates are all members of the role, each rank for itself.
 	Candidates []ExplainedCandidate
-	// Policy that chooses, "" where no candidate is left: then Err says why.
+	// Policy is the one that chooses, "" where no candidate is left: then Err says why.
 	Policy string
 	Err    error
-	// Assignment is what the pick would give. It holds nothing, and no leg may use it.
+	// Assignment is what the pick would give. It is not counted, and no leg may use it.
 	Assignment *Assignment
 }
 
-// ExplainedCandidate is one that could be picked, or why not.
+// ExplainedCandidate is a candidate, and why it could not be picked.
 type ExplainedCandidate struct {
 	Instance *instance.Instance
 	Rank     int
-	// Out is why it cannot be picked, "" if it can: a word of above, or of package alone,
-	// or the state, view or intent that it has.
+	// Out is why it cannot be picked, "" if it can: OutModel and so on, a reason of
+	// package alone, or its state, view or intent.
 	Out    string
 	Chosen bool
-	Weight float64 // with its part in it while it starts slowly
+	Weight float64 // less than its own while it starts slowly
 	Load   CandidateLoad
 	Scores []policy.Score
 }
@@ -53,8 +53,8 @@ type CandidateLoad struct {
 	Others                  float64 // legs of other proxies
 }
 
-// Explain tells what Pick would do. It changes nothing: no turn is taken, nothing is
-// counted, noted or held.
+// Explain tells what Pick would do. It changes nothing: no turn is taken, and nothing is
+// counted or remembered.
 func (s *Scheduler) Explain(r Request) *Explained {
 	ix := s.index.current()
 	e := &Explained{Role: r.Role, Revision: ix.snapshot.Revision}
@@ -116,7 +116,7 @@ func (s *Scheduler) Explain(r Request) *Explained {
 	return e
 }
 
-// hypothetical is assign without anything that could be seen.
+// hypothetical is assign without any effect.
 func hypothetical(c *candidates, by choice, f *policy.Request) *Assignment {
 	chosen, own := &c.items[by.at], &c.facts[by.at]
 	l := chosen.Load
@@ -131,8 +131,8 @@ func loadOf(l *policy.Load) CandidateLoad {
 	return CandidateLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load(), Others: l.Others.InFlight.Load()}
 }
 
-// addMembers adds the members of the role that are not in the list of the model; nil: an
-// empty list.
+// addMembers adds the members of the role that are not in the list of the model; a nil list
+// is empty.
 func (e *Explained) addMembers(s *Scheduler, list *candidates, r *Request) {
 	var more []ExplainedCandidate
 	for _, in := range s.Members().All() {

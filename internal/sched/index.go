@@ -16,18 +16,18 @@ type indexer struct {
 	loads  *Loads
 	chains map[instance.Role][]chainPolicy
 
-	inUse    atomic.Pointer[index]
-	prepared atomic.Pointer[index] // prepared, perhaps for a snapshot that is not out yet
-	// building keeps several requests from building the same index; only the first
-	// requests of all wait for it.
+	inUse    atomic.Pointer[index] // the one that picks use
+	prepared atomic.Pointer[index] // perhaps for a snapshot that is not published yet
+	// building keeps several requests from building the same index. Requests wait for it
+	// only while there is no index at all.
 	building sync.Mutex
-	built    *index         // built last; guarded by building
-	models   map[string]int // entries of last that list each model; guarded by building
+	built    *index         // the one that was built last; guarded by building
+	models   map[string]int // how many entries of built list each model; guarded by building
 }
 
-// index is what one snapshot means for picking. Its lists are built once
-// when the membership changed, and never change afterwards. What a change of
-// the membership does not concern is shared with the index before.
+// index is what one snapshot means for picking. Its lists are built once, when the
+// membership has changed, and never change afterwards. What a change does not concern is
+// shared with the index before.
 type index struct {
 	snapshot        *instance.Snapshot
 	prefill, decode *roleIndex
@@ -44,23 +44,23 @@ type roleIndex struct {
 	all *candidates // of every model: for requests that name none
 
 	byModel map[string]*candidates
-	// pairKeys counts the instances by what decides their partners.
+	// pairKeys counts the instances with each pairKey.
 	pairKeys map[pairKey]int
-	// alike tells that there is one such half, of all.
+	// alike tells that all have the same pairKey, only.
 	alike bool
 	only  pairKey
 
 	newList func() *candidates
 }
 
-// pairKey is what of an instance decides its partners.
+// pairKey is what of an instance decides with which others it can be paired.
 type pairKey struct {
 	connector string
-	build     string // what both must have in common, "" for one that goes with anybody
-	blocks    int    // likewise, 0
+	build     string // must be the partner's; "" fits all
+	blocks    int    // must be the partner's; 0 fits all
 }
 
-// canPair tells whether two instances can serve a request together.
+// canPair tells whether instances with these keys can serve a request together.
 func canPair(prefill, decode pairKey) bool {
 	return mismatch(prefill, decode) == nil
 }
@@ -79,7 +79,7 @@ func mismatch(a, b pairKey) error {
 	}
 }
 
-// canPair tells whether an instance of the wanted role can go with one of the other.
+// canPair tells whether an instance of the wanted role can be paired with the partner.
 func (r *Request) canPair(own, partner pairKey) bool {
 	if r.Role == instance.Prefill {
 		return canPair(own, partner)
@@ -87,8 +87,9 @@ func (r *Request) canPair(own, partner pairKey) bool {
 	return canPair(partner, own)
 }
 
-// canPairWith tells whether a decode instance of the index can go with a prefill instance. itself
-// tells that one of those that could is its own engine, which does not count.
+// canPairWith tells whether a decode instance of the index can be paired with a prefill
+// instance. itself tells that one of those that could is the same engine, which does not
+// count.
 func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
 	if ri.alike && !itself {
 		return canPair(prefill, ri.only)
@@ -102,19 +103,19 @@ func (ri *roleIndex) canPairWith(prefill pairKey, itself bool) bool {
 	return n > 1 || n == 1 && !itself
 }
 
-// candidates are in the order of addresses, each once for each of its ranks, in their
-// order. With its weight 0 an instance is none.
+// candidates is a list in the order of addresses. An instance is in it once for each of its
+// ranks, in their order, and not at all if its weight is 0.
 type candidates struct {
 	items    []policy.Candidate
-	facts    []facts           // what policies need not know of each
+	facts    []facts           // of each item, what policies need not know
 	whole    policy.Candidates // all items
 	slow     int               // how many of them are slow
-	both     int               // how many of them stand in the other role, too
-	zones    int               // how many of them say where they are
-	policies []listPolicy      // asked one after the other until one chooses
+	both     int               // how many of them are in the other role, too
+	zones    int               // how many of them have a zone
+	policies []listPolicy      // asked in this order until one chooses
 }
 
-// facts is what the scheduler knows of a candidate beside what policies see.
+// facts are what the scheduler knows of a candidate and policies do not see.
 type facts struct {
 	counter *counter
 	pairKey pairKey
@@ -123,20 +124,20 @@ type facts struct {
 	zone    string
 }
 
-// candidate is one of a list with both.
+// candidate is one candidate, with what policies see and with the facts.
 type candidate struct {
 	policy.Candidate
 	facts
 }
 
-// listPolicy is a policy of one list.
+// listPolicy is a policy that chooses from one list.
 type listPolicy struct {
 	chainPolicy
 	policy.Policy
 	memory *policy.Memory
 }
 
-// newList makes the empty list of a role, with policies of its own.
+// newList makes an empty list of a role, with policies of its own.
 func (x *indexer) newList(role instance.Role) *candidates {
 	c := &candidates{whole: policy.All(nil)}
 	for _, l := range x.chains[role] {
@@ -149,8 +150,8 @@ func (x *indexer) newList(role instance.Role) *candidates {
 	return c
 }
 
-// withItems gives the list with other items, and the policies as they are: a change of
-// the membership does not send everything to the first instance again.
+// withItems gives the list with other items and the same policies: after a change of the
+// membership they continue with the next turn, not with the first instance.
 func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidates {
 	next := &candidates{items: items, facts: own, whole: policy.All(items), policies: c.policies}
 	for i := range own {
@@ -167,13 +168,13 @@ func (c *candidates) withItems(items []policy.Candidate, own []facts) *candidate
 	return next
 }
 
-// place is where the first rank of an address stands in a list, or would; the others
-// stand behind it.
+// place is the place of an address's first rank in a list, or where it would be; its other
+// ranks follow.
 func place(items []policy.Candidate, address string) (at int, found bool) {
 	return slices.BinarySearchFunc(items, address, func(c policy.Candidate, a string) int { return strings.Compare(c.Instance.Address, a) })
 }
 
-// current gives the index of the current snapshot, or at worst that of the one before.
+// current gives the index of the current snapshot, or, while that is built, the one before.
 func (x *indexer) current() *index {
 	snap := x.opts.Source.Snapshot()
 	old := x.inUse.Load()
@@ -183,8 +184,8 @@ func (x *indexer) current() *index {
 	if next := x.prepared.Load(); next != nil && next.snapshot == snap && x.inUse.CompareAndSwap(old, next) {
 		return next
 	}
-	// It is not prepared. One request builds the new index; the others go on with the old one, a
-	// few milliseconds behind at worst, rather than wait for it.
+	// The index is not prepared. One request builds it; the others do not wait for it,
+	// but use the old one, which is a few milliseconds old at most.
 	if old != nil && !x.building.TryLock() {
 		return old
 	} else if old == nil {
@@ -194,7 +195,7 @@ func (x *indexer) current() *index {
 	return x.rebuild()
 }
 
-// newest is current for callers that must not go on with an old one.
+// newest is current for callers that must not use an old index.
 func (x *indexer) newest() *index {
 	x.building.Lock()
 	defer x.building.Unlock()
@@ -216,13 +217,12 @@ func (x *indexer) rebuild() *index {
 	return ix
 }
 
-// prepare builds what picks need of a snapshot that is about to be published,
-// so that no request has to. It is called before the source gives the snapshot
-// out, by its publisher.
+// prepare builds the index of a snapshot that is about to be published, so that no request
+// has to. The publisher calls it before the source gives the snapshot out.
 func (x *indexer) prepare(snap *instance.Snapshot) {
 	x.building.Lock()
 	defer x.building.Unlock()
-	// What was prepared last may not have been picked from yet.
+	// No pick may have used the index that was prepared last.
 	if next := x.prepared.Load(); next != nil && next.snapshot == x.opts.Source.Snapshot() {
 		x.inUse.Store(next)
 	}
@@ -239,6 +239,6 @@ func (ix *index) candidates(role instance.Role, model string) (list *candidates,
 	if list = ri.byModel[model]; list != nil {
 		return list, true
 	}
-	// Before anything is known, nothing is unknown.
+	// Before the first membership is read, no model counts as unknown.
 	return ri.all, len(ix.snapshot.All()) == 0
 }

@@ -5,16 +5,16 @@ import (
 	"github.com/pdmesh/pdmesh/internal/sched/policy"
 )
 
-// RankLoad is what one data-parallel rank of an instance has to do, and what policies
-// remember that it has computed.
+// RankLoad is what one data-parallel rank of an instance has to do, and which prompts
+// policies remember that it has computed.
 type RankLoad struct {
 	InFlight, Waiting, Held int64 // as in policy.Load
-	// Prompts are those of the role, whatever models they are of.
+	// Prompts are those of the role, of all models.
 	Prompts policy.Remembered
 }
 
-// Ranks gives the load of each rank of an instance, in their order; none if the instance
-// is not known. An engine in both roles has one load, and what is remembered of each.
+// Ranks gives the load of each rank of an instance, in their order; none if the instance is
+// not known. An engine in both roles has one load, but remembered prompts of each role.
 func (s *Scheduler) Ranks(in *instance.Instance) []RankLoad {
 	var out []RankLoad
 	s.Loads.counters.mu.RLock()
@@ -45,8 +45,8 @@ func rankOf(l *policy.Load) RankLoad {
 	return RankLoad{InFlight: l.InFlight.Load(), Waiting: l.Waiting.Load(), Held: l.Held.Load()}
 }
 
-// Remembered is what the policies of a role remember of prompts. ok is false where none
-// of them remembers any.
+// Remembered sums what the policies of a role remember of prompts. ok is false if none of
+// them remembers prompts.
 func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bool) {
 	s.index.current().role(role).eachMemory(func(m *policy.Memory) {
 		if m.All != nil {
@@ -59,7 +59,7 @@ func (s *Scheduler) Remembered(role instance.Role) (sum policy.Remembered, ok bo
 	return sum, ok
 }
 
-// eachMemory calls f for the policies of all lists of the role.
+// eachMemory calls f with the memory of every policy of every list of the role.
 func (ri *roleIndex) eachMemory(f func(*policy.Memory)) {
 	of := func(c *candidates) {
 		for i := range c.policies {

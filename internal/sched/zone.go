@@ -11,8 +11,8 @@ import (
 // share one are near.
 const zoneLabel = "zone"
 
-// hasAlternative is why a request goes elsewhere than its session, or the zone that is near,
-// would have it.
+// elsewhere is why a request does not go to the instance of its session, or into the
+// preferred zone.
 type elsewhere uint8
 
 const (
@@ -20,7 +20,7 @@ const (
 	// sessionOverloaded: the instance of the session has more than twice as much in
 	// flight as instances have on average.
 	sessionOverloaded
-	// zoneOverloaded: so has the zone.
+	// zoneOverloaded: the instances of the zone have.
 	zoneOverloaded
 	// zoneNone: no instance of the zone may be picked.
 	zoneNone
@@ -42,7 +42,7 @@ func (e elsewhere) String() string {
 // elsewhereCounts counts them.
 type elsewhereCounts [zoneNone + 1]atomic.Uint64
 
-// counterFor is what one counts in; nil for nothing.
+// counterFor gives the counter of a reason; nil for notElsewhere.
 func (c *elsewhereCounts) counterFor(e elsewhere) *atomic.Uint64 {
 	if e == notElsewhere {
 		return nil
@@ -50,7 +50,7 @@ func (c *elsewhereCounts) counterFor(e elsewhere) *atomic.Uint64 {
 	return &c[e]
 }
 
-// elsewhereText says where a pick would have been preferred: in the zone that is near, or on
+// elsewhereText says where a pick would have been preferred: in the preferred zone, or on
 // the instance of its session, which was passed over.
 func elsewhereText(zone elsewhere, passed *policy.Candidate) string {
 	if passed == nil {
@@ -63,8 +63,8 @@ func elsewhereText(zone elsewhere, passed *policy.Candidate) string {
 	return words
 }
 
-// preferredZone is the zone in which a request should be served: this proxy's, or else that of the
-// other instance of the pair; "" for any.
+// preferredZone is the zone in which a request should be served: this proxy's, or, if it has
+// none, that of the other instance of the pair; "" for any.
 func (f *filter) preferredZone(r *Request) string {
 	if f.opts.Zone == "" && r.Partner != nil && r.Partner.Instance != nil {
 		return r.Partner.Instance.Record.Labels[zoneLabel]
@@ -72,9 +72,9 @@ func (f *filter) preferredZone(r *Request) string {
 	return f.opts.Zone
 }
 
-// preferZone gives those of the candidates of a request that are in the zone that is near. When
-// there is none, or when they have far more to do than the others, it gives the others.
-// It costs nothing while no instance of the list has a zone.
+// preferZone gives the candidates of a request that are in the preferred zone. If there are
+// none, or if they have far more to do than the others, it gives the others. It costs
+// nothing while no instance of the list has a zone.
 func (f *filter) preferZone(list *candidates, among policy.Candidates, r *Request, l *scratch) (policy.Candidates, *scratch, elsewhere) {
 	if list.zones == 0 || among.Len() == 0 {
 		return among, l, notElsewhere
