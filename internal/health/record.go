@@ -6,18 +6,19 @@ import (
 	"github.com/pdmesh/pdmesh/internal/instance"
 )
 
-// record is what is held against one engine, in whatever role. Whoever is well has none.
+// record is the strikes and the ejection of one engine, in both roles together. An engine
+// that serves well has none.
 type record struct {
-	incarnations [2]string // incarnations, by role; "" where it does not stand
+	incarnations [2]string // by role; "" for a role that it does not have
 	strikes      int
 	ejected      bool
 	hard         bool
 	since        time.Time
 	reason       string
-	ejections    int       // that followed each other soon
-	readmitted   time.Time // when it was readmitted last
+	ejections    int       // in a row, each soon after the one before
+	readmitted   time.Time // when it was readmitted last; zero: never
 	suspected    bool      // a silenceWatch is under way
-	silentSince  time.Time // when it was asked for a sign of life that has not come; zero: it has
+	silentSince  time.Time // since when it has been asked for a sign of life in vain; zero: it is not asked, or gave one
 }
 
 // record finds or makes the record; the lock is held.
@@ -38,7 +39,7 @@ func (t *Tracker) record(in *instance.Instance) *record {
 	return r
 }
 
-// incarnation is the incarnation in a role.
+// incarnation is that of a role.
 func (r *record) incarnation(role instance.Role) *string {
 	if role == instance.Prefill {
 		return &r.incarnations[0]
@@ -46,8 +47,8 @@ func (r *record) incarnation(role instance.Role) *string {
 	return &r.incarnations[1]
 }
 
-// findLife finds an engine that a record is about among the members, in this role if it can:
-// nil when that life of it has ended.
+// findLife finds the instance of a record in the snapshot, in this role if there is one: nil
+// if its incarnation has ended.
 func (t *Tracker) findLife(snap *instance.Snapshot, k instance.Key, r *record) *instance.Instance {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
