@@ -24,7 +24,7 @@ type counter struct {
 	hits    *hits // of its prefix cache
 }
 
-// entry is the one of a role.
+// entry is the engine's instance in a role.
 func (n *counter) entry(role instance.Role) *atomic.Pointer[instance.Instance] {
 	return &n.entries[roleNumber(role)]
 }

@@ -17,7 +17,7 @@ const (
 	starting              // not ejected, with a share of its turns at first
 	full                  // its KV cache has no room
 	ejected               // ejected, but it can be connected to
-	samePartner           // its engine is the partner's
+	sameEngine            // its engine is the partner's
 	unreachable           // ejected without a connection, or slow by its record
 	siblingTried          // the request has tried another rank of its instance
 	unfit                 // the request has tried it, or it does not fit its partner
@@ -123,10 +123,10 @@ func (l *scratch) judge(f *filter, ix *index, list *candidates, r *Request, trou
 		return fine
 	})
 	for at := r.partnerPlace(list); at >= 0 && at < len(list.items) && list.items[at].Instance.Address == r.Partner.Instance.Address; at++ {
-		if was := l.standings[at]; was < samePartner {
+		if was := l.standings[at]; was < sameEngine {
 			n[was]--
-			n[samePartner]++
-			l.standings[at] = samePartner
+			n[sameEngine]++
+			l.standings[at] = sameEngine
 		}
 	}
 	return n
@@ -168,8 +168,8 @@ func admission(n *[standings]int) standing {
 	roomy := n[fine] + n[starting]
 	in := roomy + n[full]
 	switch reachable := in + n[ejected]; {
-	case reachable == 0 && n[samePartner] > 0:
-		return samePartner
+	case reachable == 0 && n[sameEngine] > 0:
+		return sameEngine
 	case reachable == 0:
 		return unreachable
 	case in*2 < reachable:

@@ -18,8 +18,8 @@ type indexer struct {
 
 	inUse    atomic.Pointer[index] // the one that picks use
 	prepared atomic.Pointer[index] // perhaps for a snapshot that is not published yet
-	// building keeps several requests from building the same index. Requests wait for it
-	// only while there is no index at all.
+	// building keeps several requests from building the same index. A pick waits for it
+	// only while there is no index at all, or to be made again from the newest one.
 	building sync.Mutex
 	built    *index         // the one that was built last; guarded by building
 	models   map[string]int // how many entries of built list each model; guarded by building
@@ -46,7 +46,7 @@ type roleIndex struct {
 	byModel map[string]*candidates
 	// pairKeys counts the instances with each pairKey.
 	pairKeys map[pairKey]int
-	// alike tells that all have the same pairKey, only.
+	// alike tells that all instances have the same pairKey, which is only.
 	alike bool
 	only  pairKey
 
