@@ -15,7 +15,7 @@ import (
 )
 
 // waitForHeld waits until ok accepts the memory that the bodies in flight take.
-func (r *rig) waitForHeld(what string, ok func(waitForHeld int64) bool) {
+func (r *rig) waitForHeld(what string, ok func(held int64) bool) {
 	r.t.Helper()
 	eventually(r.t, what, func() bool {
 		held, _, _ := r.handler.BodyMemory()
